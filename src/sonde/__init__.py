@@ -1,0 +1,84 @@
+"""sonde: an always-on profiler and flight recorder for long-running Python and AI jobs.
+
+    import sonde
+    sonde.start()                                   # record this process
+    sonde.open(pid).query("SELECT * FROM python.gc_pause")
+
+See `sonde --help` for what can be done from outside.
+"""
+
+from __future__ import annotations
+
+from sonde.errors import Error
+from sonde.record import (
+    column,
+    f64,
+    i8,
+    i16,
+    i32,
+    i64,
+    name_table,
+    text,
+    u8,
+    u16,
+    u32,
+    u64,
+)
+from sonde.recorder import recorder as _recorder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sonde.query import Recording
+
+__version__ = "0.1.0"
+__all__ = [
+    "Error", "column", "f64", "i8", "i16", "i32", "i64", "open", "pause", "resume", "start",
+    "stop", "table", "text", "u8", "u16", "u32", "u64",
+]  # fmt: skip
+
+
+def start(**settings: object) -> str | None:
+    """Record this process from now on; the session's folder.
+
+    Settings are those of `sonde config`, with `_` for `.`: `start(ring_bytes="16MiB")`.
+    A second call changes nothing. If recording is not possible, one line on stderr says why,
+    and None is returned: the program runs on."""
+    from sonde import config
+
+    known = {name.replace(".", "_"): name for name in config.list_keys()}
+    given = {known.get(name, name): value for name, value in settings.items()}
+    return _recorder.start(given)
+
+
+def stop() -> None:
+    """End the recording; what was recorded stays."""
+    _recorder.stop()
+
+
+def pause() -> None:
+    """Record no rows until `resume()`; costs nothing meanwhile."""
+    _recorder.set_on(False)
+
+
+def resume() -> None:
+    """Record rows again."""
+    _recorder.set_on(True)
+
+
+def table(row: type, name: str | None = None) -> Callable[..., None]:
+    """A table of your own: `emit = sonde.table(Batch)`, then `emit(step, loss)` writes a row.
+
+    `row` is a dataclass, or any class with annotated columns (int, float, str, bool or sonde's
+    exact kinds; `| None` where a value may be missing). The table is `job.batch` unless named.
+    `emit` may be made before `start()` and works across stop, start and fork; it never raises:
+    a value that does not fit is counted in `sonde.loss`."""
+    return _recorder.open_table(row, name or name_table(row, "job"))
+
+
+def open(target: int | str | Sequence[int | str]) -> Recording:
+    """What was recorded: of a pid, a session folder or id, a job (all its ranks), or several."""
+    from sonde.query import open_recording
+
+    return open_recording(target)

@@ -1,0 +1,55 @@
+/* What the Python binding's files share. Everything here needs the GIL. */
+#ifndef SONDE_BINDING_H
+#define SONDE_BINDING_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "sonde_core.h"
+
+/* A file mapped into this process. */
+typedef struct {
+    PyObject_HEAD
+    void *mem; /* NULL once closed */
+    size_t bytes;
+    int writable;
+} MapObject;
+
+extern PyTypeObject sonde_MapType, sonde_TextType, sonde_WriterType, sonde_WatcherType,
+    sonde_GcType;
+
+/* The memory of a map, or NULL with an exception set. */
+void *sonde_map_memory(PyObject *map, int writable);
+
+/* Raise `_core.Damaged` or `_core.Newer` (or OSError) for a -errno. Returns NULL. */
+PyObject *sonde_raise(int status, const char *what);
+extern PyObject *sonde_Damaged, *sonde_Newer;
+
+/* The id of a str in an intern table, through the cache of its `Text` object.
+ * 0 if the table is full (counted there). -1 with an exception if not a str. */
+int64_t sonde_text_id(PyObject *text, PyObject *str);
+
+/* Where each column of a row lies. */
+typedef struct {
+    int columns;
+    int optionals;
+    uint32_t row_bytes;
+    char kind[SONDE_MAX_COLUMNS];
+    int8_t null_bit[SONDE_MAX_COLUMNS]; /* -1: never NULL */
+    uint16_t offset[SONDE_MAX_COLUMNS];
+} sonde_layout;
+
+/* From one letter a column (docs/format.md) and one '0'/'1' a column.
+ * Returns 0, or -1 with ValueError set. */
+int sonde_layout_make(sonde_layout *layout, const char *kinds, const char *optional);
+
+/* Bytes a value of this kind takes in a row; 0: no such kind. */
+uint32_t sonde_kind_bytes(char kind);
+
+/* Called in a forked child, before anything else runs there. */
+void sonde_writers_off(void);
+void sonde_watchers_off(void);
+
+extern PyMethodDef sonde_read_methods[];
+
+#endif

@@ -1,0 +1,61 @@
+/* The page through which another process of the same user steers a job. */
+#define _GNU_SOURCE
+#include "sonde_core.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char control_magic[8] = {'S', 'O', 'N', 'D', 'E', 'C', 'T', 'L'};
+
+static uint32_t header_check(const sonde_control *page)
+{
+    sonde_control copy;
+    memcpy(&copy, page, offsetof(sonde_control, pad0));
+    copy.check = 0;
+    return sonde_check_bytes(&copy, offsetof(sonde_control, pad0));
+}
+
+int sonde_control_init(void *mem, uint64_t mem_bytes, uint32_t pid, uint64_t start_ticks)
+{
+    if (mem_bytes < sizeof(sonde_control))
+        return -EINVAL;
+    sonde_control *page = mem;
+    memcpy(page->magic, control_magic, sizeof control_magic);
+    page->version = SONDE_FORMAT_VERSION;
+    page->pid = pid;
+    page->start_ticks = start_ticks;
+    page->check = header_check(page);
+    return 0;
+}
+
+int sonde_control_verify(const void *mem, uint64_t mem_bytes)
+{
+    const sonde_control *page = mem;
+    if (mem_bytes < sizeof *page || memcmp(page->magic, control_magic, sizeof control_magic))
+        return -EBADMSG;
+    if (page->version > SONDE_FORMAT_VERSION)
+        return -EPROTO;
+    return page->check == header_check(page) ? 0 : -EBADMSG;
+}
+
+void sonde_control_ring(sonde_control *page)
+{
+    /* What was asked before the bell that announces it. */
+    __atomic_fetch_add(&page->bell, 1, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &page->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void sonde_control_wait(sonde_control *page, uint32_t seen, int64_t timeout_ns)
+{
+    struct timespec timeout = {
+        .tv_sec = (time_t)(timeout_ns / 1000000000),
+        .tv_nsec = (long)(timeout_ns % 1000000000),
+    };
+    /* The kernel compares the bell with `seen` first: no ring is missed. */
+    syscall(SYS_futex, &page->bell, FUTEX_WAIT, seen, &timeout, NULL, 0);
+}

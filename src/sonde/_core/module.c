@@ -1,0 +1,297 @@
+/* sonde._core: the Python face of the core. */
+#include "binding.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "sonde writes little-endian files and supports x86_64 and aarch64"
+#endif
+
+PyObject *sonde_Damaged, *sonde_Newer;
+
+PyObject *sonde_raise(int status, const char *what)
+{
+    if (status == -EBADMSG)
+        return PyErr_Format(sonde_Damaged, "%s is cut or damaged", what);
+    if (status == -EPROTO)
+        return PyErr_Format(sonde_Newer, "%s was written by a newer sonde", what);
+    if (status == -EINVAL)
+        return PyErr_Format(PyExc_ValueError, "%s: sizes that cannot be", what);
+    errno = -status;
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
+
+/* ---- Map ---------------------------------------------------------------------- */
+
+void *sonde_map_memory(PyObject *object, int writable)
+{
+    if (!PyObject_TypeCheck(object, &sonde_MapType)) {
+        PyErr_SetString(PyExc_TypeError, "a Map expected");
+        return NULL;
+    }
+    MapObject *map = (MapObject *)object;
+    if (map->mem == NULL || (writable && !map->writable)) {
+        PyErr_SetString(PyExc_ValueError, map->mem ? "the map is read-only" : "the map is closed");
+        return NULL;
+    }
+    return map->mem;
+}
+
+static PyObject *map_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    int fd, writable = 0;
+    static char *names[] = {"fd", "writable", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "i|p", names, &fd, &writable))
+        return NULL;
+    struct stat status;
+    if (fstat(fd, &status) < 0)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    if (!S_ISREG(status.st_mode) || status.st_size < 64)
+        return sonde_raise(-EBADMSG, "the file");
+    MapObject *self = (MapObject *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->bytes = (size_t)status.st_size;
+    self->writable = writable;
+    void *mem = mmap(NULL, self->bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
+                     fd, 0);
+    if (mem == MAP_FAILED) {
+        Py_DECREF(self);
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    self->mem = mem;
+    return (PyObject *)self;
+}
+
+static void map_dealloc(MapObject *self)
+{
+    if (self->mem != NULL)
+        munmap(self->mem, self->bytes);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static Py_ssize_t map_length(PyObject *self) { return (Py_ssize_t)((MapObject *)self)->bytes; }
+
+static PySequenceMethods map_sequence = {.sq_length = map_length};
+
+PyTypeObject sonde_MapType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sonde._core.Map",
+    .tp_basicsize = sizeof(MapObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Map(fd, writable=False): a file mapped whole, for as long as this object lives.",
+    .tp_new = map_new,
+    .tp_dealloc = (destructor)map_dealloc,
+    .tp_as_sequence = &map_sequence,
+};
+
+/* ---- control page ---------------------------------------------------------------- */
+
+static sonde_control *page_of(PyObject *map, int writable)
+{
+    sonde_control *page = sonde_map_memory(map, writable);
+    if (page == NULL)
+        return NULL;
+    int status = sonde_control_verify(page, ((MapObject *)map)->bytes);
+    if (status < 0)
+        return (sonde_control *)sonde_raise(status, "control page");
+    return page;
+}
+
+static PyObject *control_init(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    unsigned int pid;
+    unsigned long long start_ticks;
+    if (!PyArg_ParseTuple(args, "O!IK", &sonde_MapType, &map, &pid, &start_ticks))
+        return NULL;
+    void *mem = sonde_map_memory(map, 1);
+    if (mem == NULL)
+        return NULL;
+    int status = sonde_control_init(mem, ((MapObject *)map)->bytes, pid, start_ticks);
+    if (status < 0)
+        return sonde_raise(status, "control page");
+    Py_RETURN_NONE;
+}
+
+static PyObject *control_get(PyObject *Py_UNUSED(module), PyObject *map)
+{
+    const sonde_control *page = page_of(map, 0);
+    if (page == NULL)
+        return NULL;
+    return Py_BuildValue(
+        "{s:I,s:K,s:I,s:I,s:I,s:K,s:K,s:L}", "pid", page->pid, "start_ticks",
+        (unsigned long long)page->start_ticks, "state", sonde_load_acquire(&page->state), "on",
+        sonde_load_acquire(&page->on), "stop", sonde_load_acquire(&page->stop), "asked",
+        (unsigned long long)sonde_load_acquire(&page->asked), "obeyed",
+        (unsigned long long)sonde_load_acquire(&page->obeyed), "state_t_ns",
+        (long long)sonde_load_acquire(&page->state_t_ns));
+}
+
+static PyObject *control_state(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    unsigned int state;
+    if (!PyArg_ParseTuple(args, "O!I", &sonde_MapType, &map, &state))
+        return NULL;
+    sonde_control *page = page_of(map, 1);
+    if (page == NULL)
+        return NULL;
+    sonde_store_relaxed(&page->state_t_ns, sonde_clock_ns());
+    /* The time before the state it belongs to. */
+    sonde_store_release(&page->state, state);
+    Py_RETURN_NONE;
+}
+
+static PyObject *control_on(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    int on;
+    if (!PyArg_ParseTuple(args, "O!p", &sonde_MapType, &map, &on))
+        return NULL;
+    sonde_control *page = page_of(map, 1);
+    if (page == NULL)
+        return NULL;
+    sonde_store_release(&page->on, (uint32_t)on);
+    Py_RETURN_NONE;
+}
+
+static PyObject *control_ask(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    int stop = 0;
+    if (!PyArg_ParseTuple(args, "O!|p", &sonde_MapType, &map, &stop))
+        return NULL;
+    sonde_control *page = page_of(map, 1);
+    if (page == NULL)
+        return NULL;
+    if (stop)
+        sonde_store_release(&page->stop, 1);
+    uint64_t epoch = __atomic_add_fetch(&page->asked, 1, __ATOMIC_ACQ_REL);
+    sonde_control_ring(page);
+    return PyLong_FromUnsignedLongLong(epoch);
+}
+
+static PyObject *control_obeyed(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    unsigned long long epoch;
+    if (!PyArg_ParseTuple(args, "O!K", &sonde_MapType, &map, &epoch))
+        return NULL;
+    sonde_control *page = page_of(map, 1);
+    if (page == NULL)
+        return NULL;
+    sonde_store_release(&page->obeyed, epoch);
+    Py_RETURN_NONE;
+}
+
+/* ---- the rest ----------------------------------------------------------------------- */
+
+static PyObject *clock_ns(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return PyLong_FromLongLong(sonde_clock_ns());
+}
+
+/* A NULL-terminated array of the bytes objects in a list; they keep the memory. */
+static char **strings_of(PyObject *list)
+{
+    Py_ssize_t count = PyList_GET_SIZE(list);
+    char **strings = PyMem_Calloc((size_t)count + 1, sizeof *strings);
+    if (strings == NULL)
+        return (char **)PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < count; i++) {
+        strings[i] = PyBytes_AsString(PyList_GET_ITEM(list, i));
+        if (strings[i] == NULL) {
+            PyMem_Free(strings);
+            return NULL;
+        }
+    }
+    return strings;
+}
+
+static PyObject *spawn(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *argv, *envp;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &argv, &PyList_Type, &envp))
+        return NULL;
+    char **arguments = strings_of(argv);
+    char **environment = arguments == NULL ? NULL : strings_of(envp);
+    if (environment == NULL) {
+        PyMem_Free(arguments);
+        return NULL;
+    }
+    int status = sonde_spawn(arguments, environment);
+    PyMem_Free(arguments);
+    PyMem_Free(environment);
+    if (status < 0)
+        return sonde_raise(status, "spawn");
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"clock_ns", clock_ns, METH_NOARGS, "CLOCK_MONOTONIC in nanoseconds."},
+    {"control_init", control_init, METH_VARARGS, "control_init(map, pid, start_ticks)."},
+    {"control_get", control_get, METH_O, "control_get(map): what the page says."},
+    {"control_state", control_state, METH_VARARGS, "control_state(map, state): for the job."},
+    {"control_on", control_on, METH_VARARGS, "control_on(map, on): record rows or not."},
+    {"control_ask", control_ask, METH_VARARGS,
+     "control_ask(map, stop=False): make the job look at its config; the epoch asked for."},
+    {"control_obeyed", control_obeyed, METH_VARARGS, "control_obeyed(map, epoch): for the job."},
+    {"spawn", spawn, METH_VARARGS, "spawn(argv, env): start a process that is nobody's child."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "sonde._core",
+    .m_doc = "Rings, intern tables, the control page and the clock, in C.",
+    .m_size = -1,
+    .m_methods = methods,
+};
+
+static void in_child(void)
+{
+    /* Before any code of the child runs: the mapped files belong to the parent. */
+    sonde_writers_off();
+    sonde_watchers_off();
+}
+
+static int add_types(PyObject *core)
+{
+    return PyModule_AddType(core, &sonde_MapType) < 0 || PyModule_AddType(core, &sonde_TextType) < 0 ||
+           PyModule_AddType(core, &sonde_WriterType) < 0 ||
+           PyModule_AddType(core, &sonde_WatcherType) < 0 ||
+           PyModule_AddType(core, &sonde_GcType) < 0;
+}
+
+PyMODINIT_FUNC PyInit__core(void)
+{
+    static int hooked;
+    PyObject *core = PyModule_Create(&module);
+    if (core == NULL)
+        return NULL;
+    sonde_Damaged = PyErr_NewException("sonde._core.Damaged", PyExc_ValueError, NULL);
+    sonde_Newer = PyErr_NewException("sonde._core.Newer", PyExc_ValueError, NULL);
+    if (sonde_Damaged == NULL || sonde_Newer == NULL || add_types(core) ||
+        PyModule_AddFunctions(core, sonde_read_methods) < 0 ||
+        PyModule_AddObjectRef(core, "Damaged", sonde_Damaged) < 0 ||
+        PyModule_AddObjectRef(core, "Newer", sonde_Newer) < 0 ||
+        PyModule_AddIntConstant(core, "STARTING", SONDE_STARTING) < 0 ||
+        PyModule_AddIntConstant(core, "RUNNING", SONDE_RUNNING) < 0 ||
+        PyModule_AddIntConstant(core, "STOPPED", SONDE_STOPPED) < 0 ||
+        PyModule_AddIntConstant(core, "EXITED", SONDE_EXITED) < 0 ||
+        PyModule_AddIntConstant(core, "FORMAT_VERSION", SONDE_FORMAT_VERSION) < 0 ||
+        PyModule_AddIntConstant(core, "CONTROL_BYTES", sizeof(sonde_control)) < 0) {
+        Py_DECREF(core);
+        return NULL;
+    }
+    if (!hooked)
+        hooked = pthread_atfork(NULL, NULL, in_child) == 0;
+    return core;
+}

@@ -1,0 +1,291 @@
+/* From a mapped ring or intern table to buffers that Arrow takes as they are. */
+#include "binding.h"
+
+#include <string.h>
+
+static void set_bit(char *bits, uint64_t at) { bits[at >> 3] |= (char)(1 << (at & 7)); }
+
+typedef struct {
+    char *data[SONDE_MAX_COLUMNS];
+    char *valid[SONDE_MAX_COLUMNS]; /* NULL: the column is never NULL */
+    uint64_t *tickets;              /* NULL: not asked for */
+    uint64_t rows, lost, pending, corrupt;
+} sonde_batch;
+
+static void scatter(const sonde_layout *layout, const char *row, uint32_t nulls, sonde_batch *to)
+{
+    uint64_t at = to->rows;
+    for (int i = 0; i < layout->columns; i++) {
+        const char *from = row + layout->offset[i];
+        int bit = layout->null_bit[i];
+        if (bit >= 0 && !(nulls >> bit & 1))
+            set_bit(to->valid[i], at);
+        switch (sonde_kind_bytes(layout->kind[i])) {
+        case 8: memcpy(to->data[i] + at * 8, from, 8); break;
+        case 4: memcpy(to->data[i] + at * 4, from, 4); break;
+        case 2: memcpy(to->data[i] + at * 2, from, 2); break;
+        default:
+            if (layout->kind[i] != '?')
+                to->data[i][at] = *from;
+            else if (*from)
+                set_bit(to->data[i], at);
+        }
+    }
+}
+
+static void read_rows(const sonde_ring *ring, const sonde_layout *layout, uint64_t first,
+                      uint64_t last, sonde_batch *to)
+{
+    uint64_t row[SONDE_MAX_ROW_BYTES / 8];
+    uint32_t nulls = 0;
+    for (uint64_t ticket = first; ticket < last; ticket++) {
+        switch (sonde_ring_get(ring, ticket, row, &nulls)) {
+        case SONDE_ROW_OK:
+            scatter(layout, (const char *)row, nulls, to);
+            if (to->tickets != NULL)
+                to->tickets[to->rows] = ticket;
+            to->rows++;
+            break;
+        case SONDE_ROW_LOST: to->lost++; break;
+        case SONDE_ROW_PENDING: to->pending++; break;
+        case SONDE_ROW_CORRUPT: to->corrupt++; break;
+        }
+    }
+}
+
+static const sonde_ring *ring_of(PyObject *map)
+{
+    const sonde_ring *ring = sonde_map_memory(map, 0);
+    if (ring == NULL)
+        return NULL;
+    int status = sonde_ring_verify(ring, ((MapObject *)map)->bytes);
+    if (status < 0)
+        return (const sonde_ring *)sonde_raise(status, "ring");
+    return ring;
+}
+
+/* A list with one bytes object of `bytes` zeroed bytes. NULL with an exception. */
+static char *append_buffer(PyObject *list, uint64_t bytes)
+{
+    PyObject *buffer = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)bytes);
+    if (buffer == NULL)
+        return NULL;
+    char *data = PyByteArray_AS_STRING(buffer);
+    memset(data, 0, bytes);
+    int status = PyList_Append(list, buffer);
+    Py_DECREF(buffer);
+    return status < 0 ? NULL : data;
+}
+
+static int make_buffers(const sonde_layout *layout, uint64_t rows, PyObject *columns,
+                        sonde_batch *batch)
+{
+    uint64_t bits = (rows + 7) / 8;
+    for (int i = 0; i < layout->columns; i++) {
+        uint64_t bytes = layout->kind[i] == '?' ? bits : rows * sonde_kind_bytes(layout->kind[i]);
+        batch->data[i] = append_buffer(columns, bytes);
+        if (batch->data[i] == NULL)
+            return -1;
+        if (layout->null_bit[i] < 0) {
+            if (PyList_Append(columns, Py_None) < 0)
+                return -1;
+        } else if ((batch->valid[i] = append_buffer(columns, bits)) == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *ring_read(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    const char *kinds, *optional;
+    unsigned long long first, last;
+    int tickets = 0;
+    if (!PyArg_ParseTuple(args, "O!ssKK|p", &sonde_MapType, &map, &kinds, &optional, &first, &last,
+                          &tickets))
+        return NULL;
+    const sonde_ring *ring = ring_of(map);
+    sonde_layout layout;
+    if (ring == NULL || sonde_layout_make(&layout, kinds, optional) < 0)
+        return NULL;
+    if (layout.row_bytes != ring->row_bytes)
+        return sonde_raise(-EBADMSG, "ring");
+    sonde_batch batch = {0};
+    uint64_t head = sonde_load_acquire(&ring->head);
+    if (last > head)
+        last = head;
+    if (last < first)
+        last = first;
+    if (last - first > ring->capacity) {
+        batch.lost = last - first - ring->capacity;
+        first = last - ring->capacity;
+    }
+    PyObject *columns = PyList_New(0);
+    if (columns == NULL)
+        return NULL;
+    if (make_buffers(&layout, last - first, columns, &batch) < 0 ||
+        (tickets && (batch.tickets = (uint64_t *)append_buffer(columns, (last - first) * 8)) == NULL)) {
+        Py_DECREF(columns);
+        return NULL;
+    }
+    Py_INCREF(map);
+    Py_BEGIN_ALLOW_THREADS
+    read_rows(ring, &layout, first, last, &batch);
+    Py_END_ALLOW_THREADS
+    Py_DECREF(map);
+    return Py_BuildValue("KNKKK", (unsigned long long)batch.rows, columns,
+                         (unsigned long long)batch.lost, (unsigned long long)batch.pending,
+                         (unsigned long long)batch.corrupt);
+}
+
+static PyObject *ring_info(PyObject *Py_UNUSED(module), PyObject *map)
+{
+    const sonde_ring *ring = ring_of(map);
+    if (ring == NULL)
+        return NULL;
+    return Py_BuildValue(
+        "{s:K,s:I,s:K,s:K,s:K,s:K,s:y#}", "capacity", (unsigned long long)ring->capacity,
+        "row_bytes", ring->row_bytes, "head", (unsigned long long)sonde_load_acquire(&ring->head),
+        "dropped", (unsigned long long)sonde_load_relaxed(&ring->dropped), "misfit",
+        (unsigned long long)sonde_load_relaxed(&ring->misfit), "text_lost",
+        (unsigned long long)sonde_load_relaxed(&ring->text_lost), "schema",
+        (const char *)(ring + 1), (Py_ssize_t)ring->schema_bytes);
+}
+
+static PyObject *ring_settled(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    unsigned long long first;
+    if (!PyArg_ParseTuple(args, "O!K", &sonde_MapType, &map, &first))
+        return NULL;
+    const sonde_ring *ring = ring_of(map);
+    if (ring == NULL)
+        return NULL;
+    uint64_t head = sonde_load_acquire(&ring->head);
+    if (first > head)
+        first = head;
+    if (head - first > ring->capacity)
+        first = head - ring->capacity;
+    return PyLong_FromUnsignedLongLong(sonde_ring_settled(ring, first, head));
+}
+
+static PyObject *ring_bytes(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned long long capacity;
+    unsigned int row_bytes, schema_bytes;
+    if (!PyArg_ParseTuple(args, "KII", &capacity, &row_bytes, &schema_bytes))
+        return NULL;
+    return PyLong_FromUnsignedLongLong(sonde_ring_bytes(capacity, row_bytes, schema_bytes));
+}
+
+static PyObject *ring_init(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    unsigned long long capacity;
+    unsigned int row_bytes;
+    const char *schema;
+    Py_ssize_t schema_bytes;
+    if (!PyArg_ParseTuple(args, "O!KIy#", &sonde_MapType, &map, &capacity, &row_bytes, &schema,
+                          &schema_bytes))
+        return NULL;
+    void *mem = sonde_map_memory(map, 1);
+    if (mem == NULL)
+        return NULL;
+    int status = sonde_ring_init(mem, ((MapObject *)map)->bytes, capacity, row_bytes, schema,
+                                 (uint32_t)schema_bytes);
+    if (status < 0)
+        return sonde_raise(status, "ring");
+    Py_RETURN_NONE;
+}
+
+static PyObject *ring_heal(PyObject *Py_UNUSED(module), PyObject *map)
+{
+    sonde_ring *ring = sonde_map_memory(map, 1);
+    if (ring == NULL || ring_of(map) == NULL)
+        return NULL;
+    sonde_ring_heal(ring);
+    Py_RETURN_NONE;
+}
+
+static PyObject *intern_bytes(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned int entries;
+    unsigned long long data_bytes;
+    if (!PyArg_ParseTuple(args, "IK", &entries, &data_bytes))
+        return NULL;
+    return PyLong_FromUnsignedLongLong(sonde_intern_bytes(entries, data_bytes));
+}
+
+static PyObject *intern_init(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    unsigned int entries;
+    unsigned long long data_bytes;
+    if (!PyArg_ParseTuple(args, "O!IK", &sonde_MapType, &map, &entries, &data_bytes))
+        return NULL;
+    void *mem = sonde_map_memory(map, 1);
+    if (mem == NULL)
+        return NULL;
+    int status = sonde_intern_init(mem, ((MapObject *)map)->bytes, entries, data_bytes);
+    if (status < 0)
+        return sonde_raise(status, "intern table");
+    Py_RETURN_NONE;
+}
+
+static PyObject *intern_read(PyObject *Py_UNUSED(module), PyObject *map)
+{
+    const sonde_intern *table = sonde_map_memory(map, 0);
+    if (table == NULL)
+        return NULL;
+    int status = sonde_intern_verify(table, ((MapObject *)map)->bytes);
+    if (status < 0)
+        return sonde_raise(status, "intern table");
+    uint32_t count = sonde_load_acquire(&table->count);
+    if (count > table->entries)
+        count = table->entries;
+    PyObject *texts = PyList_New(count);
+    if (texts == NULL)
+        return NULL;
+    for (uint32_t id = 1; id <= count; id++) {
+        uint32_t bytes_n = 0;
+        const void *bytes = sonde_intern_get(table, id, &bytes_n);
+        PyObject *text = bytes == NULL ? Py_NewRef(Py_None)
+                                       : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)bytes_n);
+        if (text == NULL) {
+            Py_DECREF(texts);
+            return NULL;
+        }
+        PyList_SET_ITEM(texts, id - 1, text);
+    }
+    return Py_BuildValue("NK", texts, (unsigned long long)sonde_load_relaxed(&table->lost));
+}
+
+static PyObject *layout_bytes(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *kinds, *optional;
+    sonde_layout layout;
+    if (!PyArg_ParseTuple(args, "ss", &kinds, &optional) ||
+        sonde_layout_make(&layout, kinds, optional) < 0)
+        return NULL;
+    return PyLong_FromUnsignedLong(layout.row_bytes);
+}
+
+PyMethodDef sonde_read_methods[] = {
+    {"layout_bytes", layout_bytes, METH_VARARGS, "layout_bytes(kinds, optional): bytes of a row."},
+    {"ring_bytes", ring_bytes, METH_VARARGS,
+     "ring_bytes(capacity, row_bytes, schema_bytes): size of the file; 0 if it cannot be."},
+    {"ring_init", ring_init, METH_VARARGS, "ring_init(map, capacity, row_bytes, schema)."},
+    {"ring_info", ring_info, METH_O, "ring_info(map): its numbers and its schema."},
+    {"ring_read", ring_read, METH_VARARGS,
+     "ring_read(map, kinds, optional, first, last, tickets=False):\n"
+     "(rows, [data, valid, data, valid, …], lost, pending, corrupt)."},
+    {"ring_settled", ring_settled, METH_VARARGS,
+     "ring_settled(map, first): the first ticket that is not complete yet."},
+    {"ring_heal", ring_heal, METH_O, "ring_heal(map): free slots that dead writers left busy."},
+    {"intern_bytes", intern_bytes, METH_VARARGS, "intern_bytes(entries, data_bytes)."},
+    {"intern_init", intern_init, METH_VARARGS, "intern_init(map, entries, data_bytes)."},
+    {"intern_read", intern_read, METH_O,
+     "intern_read(map): ([bytes or None of id 1, 2, …], lost)."},
+    {NULL, NULL, 0, NULL},
+};

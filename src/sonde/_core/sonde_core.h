@@ -1,0 +1,219 @@
+/* sonde's core: the bytes that a job writes and any other process reads.
+ *
+ * Every structure below lives in a file that is mapped by several processes
+ * at once; docs/format.md describes each byte and why it is there. Nothing in
+ * this header knows Python. Functions return 0 or -errno, take memory from
+ * the caller and never print, abort or wait.
+ */
+#ifndef SONDE_CORE_H
+#define SONDE_CORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SONDE_FORMAT_VERSION 1u
+#define SONDE_PAGE 4096u
+#define SONDE_MAX_COLUMNS 64u
+#define SONDE_MAX_OPTIONAL 32u
+#define SONDE_MAX_ROW_BYTES (SONDE_MAX_COLUMNS * 8u)
+
+/* ---- ordering: the only place where memory order is spelled out --------- */
+
+#define sonde_load_relaxed(p) __atomic_load_n((p), __ATOMIC_RELAXED)
+#define sonde_load_acquire(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
+#define sonde_store_relaxed(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
+#define sonde_store_release(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+#define sonde_add_relaxed(p, v) __atomic_fetch_add((p), (v), __ATOMIC_RELAXED)
+#define sonde_fence_acquire() __atomic_thread_fence(__ATOMIC_ACQUIRE)
+#define sonde_fence_release() __atomic_thread_fence(__ATOMIC_RELEASE)
+/* Strong: a false failure would be counted as a lost row. */
+#define sonde_cas_relaxed(p, expected, v) \
+    __atomic_compare_exchange_n((p), (expected), (v), 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)
+#define sonde_cas_release(p, expected, v) \
+    __atomic_compare_exchange_n((p), (expected), (v), 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
+
+/* ---- clock ---------------------------------------------------------------- */
+
+/* CLOCK_MONOTONIC in nanoseconds. Any thread; safe in a signal handler. */
+int64_t sonde_clock_ns(void);
+
+/* ---- check ---------------------------------------------------------------- */
+
+/* 32-bit check of `words` 64-bit words. Not for secrets: it finds torn and
+ * damaged bytes. A change of any one word always changes the 64-bit state
+ * behind it, so a damaged row passes with a chance of 2^-32. */
+uint32_t sonde_check(uint64_t seed, const uint64_t *words, size_t words_n);
+
+/* The same for bytes of any length; never 0 (0 means "not there yet"). */
+uint32_t sonde_check_bytes(const void *bytes, size_t bytes_n);
+
+/* ---- ring: one table of one process --------------------------------------- */
+
+typedef struct {
+    /* Written once, before the file gets its name; covered by `check`. */
+    char magic[8];         /* "SONDERNG" */
+    uint32_t version;      /* SONDE_FORMAT_VERSION */
+    uint32_t header_bytes; /* offset of slot 0; a multiple of SONDE_PAGE */
+    uint64_t capacity;     /* slots; a power of two */
+    uint32_t row_bytes;    /* a multiple of 8, at most SONDE_MAX_ROW_BYTES */
+    uint32_t slot_bytes;   /* sizeof(sonde_slot) + row_bytes */
+    uint32_t schema_bytes; /* JSON right after this struct */
+    uint32_t check;        /* sonde_check_bytes of this part with check = 0, then the schema */
+    uint8_t pad0[88];
+    /* Changes all the time; each group on cache lines of its own. */
+    uint64_t head; /* tickets handed out = rows ever asked for */
+    uint8_t pad1[56];
+    uint64_t dropped;   /* rows not written: the slot's last writer was still busy */
+    uint64_t misfit;    /* rows not written: a value does not fit its column */
+    uint64_t text_lost; /* texts stored as NULL: the text table was full */
+    uint8_t pad2[40];
+} sonde_ring;
+
+typedef struct {
+    uint64_t seq;   /* 2*(ticket+1): complete; one less: being written; 0: never used */
+    uint32_t check; /* of ticket, nulls and row */
+    uint32_t nulls; /* bit i: the i-th optional column is NULL */
+    uint64_t row[]; /* row_bytes / 8 words */
+} sonde_slot;
+
+_Static_assert(sizeof(sonde_ring) == 256, "ring header layout");
+_Static_assert(offsetof(sonde_ring, capacity) == 16, "ring header layout");
+_Static_assert(offsetof(sonde_ring, row_bytes) == 24, "ring header layout");
+_Static_assert(offsetof(sonde_ring, schema_bytes) == 32, "ring header layout");
+_Static_assert(offsetof(sonde_ring, check) == 36, "ring header layout");
+_Static_assert(offsetof(sonde_ring, head) == 128, "ring header layout");
+_Static_assert(offsetof(sonde_ring, dropped) == 192, "ring header layout");
+_Static_assert(offsetof(sonde_ring, misfit) == 200, "ring header layout");
+_Static_assert(offsetof(sonde_ring, text_lost) == 208, "ring header layout");
+_Static_assert(sizeof(sonde_slot) == 16, "slot layout");
+_Static_assert(offsetof(sonde_slot, check) == 8, "slot layout");
+_Static_assert(offsetof(sonde_slot, nulls) == 12, "slot layout");
+_Static_assert(offsetof(sonde_slot, row) == 16, "slot layout");
+
+/* Bytes of a ring file, or 0 if the numbers cannot be. */
+uint64_t sonde_ring_bytes(uint64_t capacity, uint32_t row_bytes, uint32_t schema_bytes);
+
+/* Lay out an empty ring in zeroed memory of sonde_ring_bytes() bytes.
+ * Returns -EINVAL if the numbers cannot be. One thread, before anyone reads. */
+int sonde_ring_init(void *mem, uint64_t mem_bytes, uint64_t capacity, uint32_t row_bytes,
+                    const void *schema, uint32_t schema_bytes);
+
+/* Is this memory a ring that can be read or written without leaving it?
+ * 0, -EBADMSG (not a ring, cut or damaged) or -EPROTO (a newer version). */
+int sonde_ring_verify(const void *mem, uint64_t mem_bytes);
+
+/* Append one row. Never blocks. Returns 0, or -EAGAIN if the slot's last
+ * writer is still busy (the row is dropped and counted). Any thread of any
+ * process; safe in a signal handler. `row` holds ring->row_bytes bytes. */
+int sonde_ring_append(sonde_ring *ring, const uint64_t *row, uint32_t nulls);
+
+enum sonde_slot_state {
+    SONDE_ROW_OK = 0,      /* `row` and `nulls` are filled in */
+    SONDE_ROW_LOST = 1,    /* overwritten by a later row */
+    SONDE_ROW_PENDING = 2, /* not written (yet): busy, or dropped by its writer */
+    SONDE_ROW_CORRUPT = 3, /* complete, but its check does not match */
+};
+
+/* Copy the row of one ticket out. Any thread of any process; never blocks. */
+enum sonde_slot_state sonde_ring_get(const sonde_ring *ring, uint64_t ticket, uint64_t *row,
+                                     uint32_t *nulls);
+
+/* First ticket in [first, last) that is PENDING, else `last`. */
+uint64_t sonde_ring_settled(const sonde_ring *ring, uint64_t first, uint64_t last);
+
+/* Free the slots that dead writers left busy. Only while nobody writes. */
+void sonde_ring_heal(sonde_ring *ring);
+
+/* ---- intern table: bytes <-> a small id, for text, frames and stacks ------- */
+
+typedef struct {
+    char magic[8];         /* "SONDEINT" */
+    uint32_t version;      /* SONDE_FORMAT_VERSION */
+    uint32_t header_bytes; /* offset of entry 1; SONDE_PAGE */
+    uint32_t entries;      /* ids are 1 … entries */
+    uint32_t slots;        /* hash index; a power of two >= 2*entries */
+    uint64_t data_bytes;   /* room for the bytes themselves */
+    uint32_t check;        /* sonde_check_bytes of this part with check = 0 */
+    uint8_t pad0[92];
+    uint64_t used;  /* data bytes handed out */
+    uint64_t lost;  /* interns refused: full */
+    uint32_t count; /* ids handed out */
+    uint8_t pad1[108];
+} sonde_intern;
+
+typedef struct {
+    uint64_t offset; /* into data */
+    uint32_t bytes;
+    uint32_t check; /* of the bytes; 0: not complete. Written last */
+} sonde_entry;
+
+_Static_assert(sizeof(sonde_intern) == 256, "intern header layout");
+_Static_assert(offsetof(sonde_intern, data_bytes) == 24, "intern header layout");
+_Static_assert(offsetof(sonde_intern, check) == 32, "intern header layout");
+_Static_assert(offsetof(sonde_intern, used) == 128, "intern header layout");
+_Static_assert(offsetof(sonde_intern, count) == 144, "intern header layout");
+_Static_assert(sizeof(sonde_entry) == 16, "entry layout");
+
+uint64_t sonde_intern_bytes(uint32_t entries, uint64_t data_bytes);
+int sonde_intern_init(void *mem, uint64_t mem_bytes, uint32_t entries, uint64_t data_bytes);
+int sonde_intern_verify(const void *mem, uint64_t mem_bytes);
+
+/* The id of these bytes (1 …), the same for the same bytes; 0 when the table
+ * is full (counted in `lost`). Any thread of any process; never blocks. */
+uint32_t sonde_intern_put(sonde_intern *table, const void *bytes, uint32_t bytes_n);
+
+/* The bytes of an id, or NULL if there is no such id or they are damaged. */
+const void *sonde_intern_get(const sonde_intern *table, uint32_t id, uint32_t *bytes_n);
+
+/* ---- control page: how another process steers a job ------------------------- */
+
+enum sonde_state {
+    SONDE_STARTING = 0,
+    SONDE_RUNNING = 1,
+    SONDE_STOPPED = 2, /* sonde.stop() */
+    SONDE_EXITED = 3,  /* the interpreter ended */
+};
+
+typedef struct {
+    char magic[8];    /* "SONDECTL" */
+    uint32_t version; /* SONDE_FORMAT_VERSION */
+    uint32_t pid;
+    uint64_t start_ticks; /* of the process, from /proc/PID/stat: tells a reused pid */
+    uint32_t check;       /* sonde_check_bytes of this part with check = 0 */
+    uint8_t pad0[36];
+    uint32_t state;     /* enum sonde_state; the job writes */
+    uint32_t on;        /* 1: rows are recorded; 0: paused. Either side writes */
+    uint32_t bell;      /* futex: changed and woken when the job should look here */
+    uint32_t stop;      /* 1: please stop recording; the tool writes */
+    uint64_t asked;     /* epoch of config.json; the tool writes, then rings */
+    uint64_t obeyed;    /* the last epoch the job has applied */
+    int64_t state_t_ns; /* when `state` last changed */
+    uint8_t pad1[4096 - 104];
+} sonde_control;
+
+_Static_assert(sizeof(sonde_control) == SONDE_PAGE, "control layout");
+_Static_assert(offsetof(sonde_control, start_ticks) == 16, "control layout");
+_Static_assert(offsetof(sonde_control, state) == 64, "control layout");
+_Static_assert(offsetof(sonde_control, bell) == 72, "control layout");
+_Static_assert(offsetof(sonde_control, asked) == 80, "control layout");
+_Static_assert(offsetof(sonde_control, obeyed) == 88, "control layout");
+_Static_assert(offsetof(sonde_control, state_t_ns) == 96, "control layout");
+
+int sonde_control_init(void *mem, uint64_t mem_bytes, uint32_t pid, uint64_t start_ticks);
+int sonde_control_verify(const void *mem, uint64_t mem_bytes);
+
+/* Make the job's thread look at the page now. Any process. */
+void sonde_control_ring(sonde_control *page);
+
+/* Sleep until someone rings after `seen` was read, or `timeout_ns` passed. */
+void sonde_control_wait(sonde_control *page, uint32_t seen, int64_t timeout_ns);
+
+/* ---- spawn ------------------------------------------------------------------ */
+
+/* Start `argv[0]` in a session of its own, as nobody's child: the caller gets
+ * no SIGCHLD and nothing to wait for, and the new process has none of its open
+ * files, its signal mask or its ignored signals. Returns 0 or -errno of the
+ * step that failed. Any thread. */
+int sonde_spawn(char *const argv[], char *const envp[]);
+
+#endif

@@ -1,0 +1,269 @@
+/* Watcher: the one native thread in the job.
+ *
+ * It never takes the GIL, so it works while a C call holds it and while the
+ * program hangs. What needs Python is handed to the main thread's next safe
+ * point (Py_AddPendingCall).
+ */
+#include "binding.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+/* A ring that got lost (its sender died between asking and waking) costs this. */
+#define LOOK_NS 1000000000
+#define STACK_BYTES (256 * 1024)
+/* How often to see whether the collector is there, and to start one at most. */
+#define KEEP_NS 2000000000
+#define SPAWN_NS 10000000000
+
+typedef struct WatcherObject {
+    PyObject_HEAD
+    PyObject *page_map;
+    PyObject *obey; /* called in the main thread when something was asked */
+    sonde_control *page;
+    pthread_t thread;
+    int running;       /* the GIL's side of it: a thread was made and not joined */
+    uint32_t leave;    /* atomics from here on */
+    uint32_t pending;  /* obey is queued */
+    struct WatcherObject *next;
+    /* The collector to keep alive; copies of our own. NULL: none. */
+    char *lock, **argv, **envp;
+    int64_t looked_ns, spawned_ns;
+} WatcherObject;
+
+static WatcherObject *watchers; /* those with a thread */
+
+void sonde_watchers_off(void)
+{
+    /* In a forked child the threads do not exist; there is nothing to join. */
+    for (WatcherObject *watcher = watchers; watcher != NULL; watcher = watcher->next)
+        watcher->running = 0;
+    watchers = NULL;
+}
+
+static int run_obey(void *arg)
+{
+    WatcherObject *self = arg;
+    int status = 0;
+    Py_INCREF(self); /* obey may stop and drop this watcher */
+    /* Lowered before the call: what is asked meanwhile is queued again. */
+    sonde_store_release(&self->pending, 0);
+    if (!sonde_load_acquire(&self->leave)) {
+        PyObject *result = PyObject_CallNoArgs(self->obey);
+        /* obey catches its own; what still comes out is the program's, such as
+         * a Ctrl-C that arrived meanwhile. */
+        status = result == NULL ? -1 : 0;
+        Py_XDECREF(result);
+    }
+    Py_DECREF(self);
+    return status;
+}
+
+static int wants_python(const sonde_control *page)
+{
+    return sonde_load_acquire(&page->asked) != sonde_load_acquire(&page->obeyed) ||
+           sonde_load_acquire(&page->stop);
+}
+
+/* A collector holds its lock file for as long as it lives. */
+static int is_alone(const char *lock)
+{
+    int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return 0;
+    /* Shared: two jobs that look at once do not take each other for it. */
+    int alone = flock(fd, LOCK_SH | LOCK_NB) == 0;
+    close(fd);
+    return alone;
+}
+
+static void keep_collector(WatcherObject *self)
+{
+    int64_t now = sonde_clock_ns();
+    if (self->lock == NULL || (self->looked_ns && now - self->looked_ns < KEEP_NS))
+        return;
+    self->looked_ns = now;
+    if ((self->spawned_ns && now - self->spawned_ns < SPAWN_NS) || !is_alone(self->lock))
+        return;
+    self->spawned_ns = now;
+    /* A failure is tried again; the recording goes on without it. */
+    (void)sonde_spawn(self->argv, self->envp);
+}
+
+static void *watch(void *arg)
+{
+    WatcherObject *self = arg;
+    prctl(PR_SET_NAME, "sonde", 0, 0, 0);
+    while (!sonde_load_acquire(&self->leave)) {
+        /* The bell before what it announces: a ring after this look wakes us. */
+        uint32_t bell = sonde_load_acquire(&self->page->bell);
+        if (wants_python(self->page) && !sonde_load_acquire(&self->pending)) {
+            sonde_store_release(&self->pending, 1);
+            /* A full queue is tried again at the next look. */
+            if (Py_AddPendingCall(run_obey, self) < 0)
+                sonde_store_release(&self->pending, 0);
+        }
+        keep_collector(self);
+        if (!sonde_load_acquire(&self->leave))
+            sonde_control_wait(self->page, bell, LOOK_NS);
+    }
+    return NULL;
+}
+
+static PyObject *watcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *map, *obey;
+    static char *names[] = {"page", "obey", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O", names, &sonde_MapType, &map, &obey))
+        return NULL;
+    sonde_control *page = sonde_map_memory(map, 1);
+    if (page == NULL)
+        return NULL;
+    int status = sonde_control_verify(page, ((MapObject *)map)->bytes);
+    if (status < 0)
+        return sonde_raise(status, "control page");
+    WatcherObject *self = (WatcherObject *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->page_map = Py_NewRef(map);
+    self->obey = Py_NewRef(obey);
+    self->page = page;
+    return (PyObject *)self;
+}
+
+/* Copies of the bytes in a list, NULL-terminated; NULL with an exception. */
+static char **copy_strings(PyObject *list)
+{
+    Py_ssize_t count = PyList_GET_SIZE(list);
+    char **copies = calloc((size_t)count + 1, sizeof *copies);
+    for (Py_ssize_t i = 0; copies != NULL && i < count; i++) {
+        const char *bytes = PyBytes_AsString(PyList_GET_ITEM(list, i));
+        copies[i] = bytes == NULL ? NULL : strdup(bytes);
+        if (copies[i] == NULL) {
+            for (Py_ssize_t j = 0; j < i; j++)
+                free(copies[j]);
+            free(copies);
+            copies = NULL;
+        }
+    }
+    if (copies == NULL && !PyErr_Occurred())
+        PyErr_NoMemory();
+    return copies;
+}
+
+static void free_strings(char **strings)
+{
+    for (char **at = strings; at != NULL && *at != NULL; at++)
+        free(*at);
+    free(strings);
+}
+
+static PyObject *watcher_keep(WatcherObject *self, PyObject *args)
+{
+    const char *lock;
+    PyObject *argv, *envp;
+    if (!PyArg_ParseTuple(args, "yO!O!", &lock, &PyList_Type, &argv, &PyList_Type, &envp))
+        return NULL;
+    if (self->running || self->lock != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "keep() comes once, before start()");
+        return NULL;
+    }
+    self->argv = copy_strings(argv);
+    self->envp = self->argv == NULL ? NULL : copy_strings(envp);
+    if (self->envp == NULL)
+        return NULL;
+    self->lock = strdup(lock);
+    Py_RETURN_NONE;
+}
+
+static int start_thread(WatcherObject *self)
+{
+    pthread_attr_t attr;
+    sigset_t all, before;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    /* Signals belong to the job's own threads. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failure = pthread_create(&self->thread, &attr, watch, self);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    return -failure;
+}
+
+static PyObject *watcher_start(WatcherObject *self, PyObject *Py_UNUSED(none))
+{
+    if (self->running || sonde_load_acquire(&self->leave))
+        Py_RETURN_NONE;
+    int status = start_thread(self);
+    if (status < 0)
+        return sonde_raise(status, "thread");
+    self->running = 1;
+    Py_INCREF(self); /* the thread's own; given back by stop() */
+    self->next = watchers;
+    watchers = self;
+    Py_RETURN_NONE;
+}
+
+static void unlink_watcher(WatcherObject *self)
+{
+    for (WatcherObject **at = &watchers; *at != NULL; at = &(*at)->next)
+        if (*at == self) {
+            *at = self->next;
+            return;
+        }
+}
+
+static PyObject *watcher_stop(WatcherObject *self, PyObject *Py_UNUSED(none))
+{
+    sonde_store_release(&self->leave, 1);
+    if (!self->running)
+        Py_RETURN_NONE;
+    self->running = 0;
+    unlink_watcher(self);
+    sonde_control_ring(self->page);
+    pthread_t thread = self->thread;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_join(thread, NULL);
+    Py_END_ALLOW_THREADS
+    /* Still queued: the interpreter holds our address and cannot be told to
+     * forget it, so this object stays: the thread's reference is not given back. */
+    if (!sonde_load_acquire(&self->pending))
+        Py_DECREF(self);
+    Py_RETURN_NONE;
+}
+
+static void watcher_dealloc(WatcherObject *self)
+{
+    Py_CLEAR(self->page_map);
+    Py_CLEAR(self->obey);
+    free(self->lock);
+    free_strings(self->argv);
+    free_strings(self->envp);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMethodDef watcher_methods[] = {
+    {"keep", (PyCFunction)watcher_keep, METH_VARARGS,
+     "keep(lock, argv, env): start this collector whenever nobody holds its lock."},
+    {"start", (PyCFunction)watcher_start, METH_NOARGS, "Start the thread."},
+    {"stop", (PyCFunction)watcher_stop, METH_NOARGS, "End the thread and wait for it."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject sonde_WatcherType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sonde._core.Watcher",
+    .tp_basicsize = sizeof(WatcherObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Watcher(page, obey): a thread that calls obey in the main thread when asked to.",
+    .tp_new = watcher_new,
+    .tp_dealloc = (destructor)watcher_dealloc,
+    .tp_methods = watcher_methods,
+};

@@ -1,0 +1,448 @@
+/* Text and Writer: from Python arguments to a row in one C call. */
+#include "binding.h"
+
+#include <string.h>
+
+/* ---- layout ----------------------------------------------------------------- */
+
+uint32_t sonde_kind_bytes(char kind)
+{
+    switch (kind) {
+    case '?': case 'b': case 'B': return 1;
+    case 'h': case 'H': return 2;
+    case 'i': case 'I': case 't': return 4;
+    case 'q': case 'Q': case 'd': return 8;
+    default: return 0;
+    }
+}
+
+int sonde_layout_make(sonde_layout *layout, const char *kinds, const char *optional)
+{
+    size_t columns = strlen(kinds);
+    uint32_t at = 0;
+    memset(layout, 0, sizeof *layout);
+    if (columns == 0 || columns > SONDE_MAX_COLUMNS || strlen(optional) != columns) {
+        PyErr_Format(PyExc_ValueError, "a row has 1 to %u columns", SONDE_MAX_COLUMNS);
+        return -1;
+    }
+    for (size_t i = 0; i < columns; i++) {
+        uint32_t bytes = sonde_kind_bytes(kinds[i]);
+        if (bytes == 0) {
+            PyErr_Format(PyExc_ValueError, "no column kind '%c'", kinds[i]);
+            return -1;
+        }
+        at = (at + bytes - 1) / bytes * bytes;
+        layout->kind[i] = kinds[i];
+        layout->offset[i] = (uint16_t)at;
+        layout->null_bit[i] = optional[i] == '1' ? (int8_t)layout->optionals++ : -1;
+        at += bytes;
+    }
+    if (layout->optionals > (int)SONDE_MAX_OPTIONAL) {
+        PyErr_Format(PyExc_ValueError, "a row has at most %u optional columns", SONDE_MAX_OPTIONAL);
+        return -1;
+    }
+    layout->columns = (int)columns;
+    layout->row_bytes = (at + 7) / 8 * 8;
+    return 0;
+}
+
+/* ---- Text: an intern table with a cache in front ------------------------------ */
+
+enum { CACHE = 1024, CACHED_CHARS = 4096 };
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *map;
+    sonde_intern *table;
+    /* Keyed by the address of the str, which is kept alive here: an address
+     * that was freed and used again would name the wrong text. */
+    struct { PyObject *str; uint32_t id; } cache[CACHE];
+} TextObject;
+
+static PyObject *text_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *map;
+    static char *names[] = {"map", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!", names, &sonde_MapType, &map))
+        return NULL;
+    sonde_intern *table = sonde_map_memory(map, 1);
+    if (table == NULL)
+        return NULL;
+    int status = sonde_intern_verify(table, ((MapObject *)map)->bytes);
+    if (status < 0)
+        return sonde_raise(status, "intern table");
+    TextObject *self = (TextObject *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->map = Py_NewRef(map);
+    self->table = table;
+    return (PyObject *)self;
+}
+
+static void text_dealloc(TextObject *self)
+{
+    for (int i = 0; i < CACHE; i++)
+        Py_CLEAR(self->cache[i].str);
+    Py_CLEAR(self->map);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static int64_t put_str(sonde_intern *table, PyObject *str)
+{
+    Py_ssize_t bytes_n;
+    const char *bytes = PyUnicode_AsUTF8AndSize(str, &bytes_n);
+    if (bytes != NULL)
+        return bytes_n > UINT32_MAX ? 0 : sonde_intern_put(table, bytes, (uint32_t)bytes_n);
+    /* Lone surrogates have no UTF-8; they are spelled out, so nothing is lost. */
+    PyErr_Clear();
+    PyObject *spelled = PyUnicode_AsEncodedString(str, "utf-8", "backslashreplace");
+    if (spelled == NULL)
+        return -1;
+    bytes_n = PyBytes_GET_SIZE(spelled);
+    int64_t id = bytes_n > UINT32_MAX
+                     ? 0
+                     : sonde_intern_put(table, PyBytes_AS_STRING(spelled), (uint32_t)bytes_n);
+    Py_DECREF(spelled);
+    return id;
+}
+
+int64_t sonde_text_id(PyObject *text, PyObject *str)
+{
+    TextObject *self = (TextObject *)text;
+    uintptr_t address = (uintptr_t)str;
+    size_t at = (address >> 4 ^ address >> 14) % CACHE;
+    if (self->cache[at].str == str)
+        return self->cache[at].id;
+    if (!PyUnicode_Check(str)) {
+        PyErr_Format(PyExc_TypeError, "text expected, not %.100s", Py_TYPE(str)->tp_name);
+        return -1;
+    }
+    int64_t id = put_str(self->table, str);
+    if (id > 0 && PyUnicode_CheckExact(str) && PyUnicode_GET_LENGTH(str) <= CACHED_CHARS) {
+        PyObject *before = self->cache[at].str;
+        self->cache[at].str = Py_NewRef(str);
+        self->cache[at].id = (uint32_t)id;
+        Py_XDECREF(before);
+    }
+    return id;
+}
+
+static PyObject *text_put(PyObject *self, PyObject *str)
+{
+    int64_t id = sonde_text_id(self, str);
+    return id < 0 ? NULL : PyLong_FromLongLong(id);
+}
+
+static PyMethodDef text_methods[] = {
+    {"put", text_put, METH_O, "The id of a str; 0 if the table is full."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject sonde_TextType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sonde._core.Text",
+    .tp_basicsize = sizeof(TextObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Text(map): writes text into a mapped intern table.",
+    .tp_new = text_new,
+    .tp_dealloc = (destructor)text_dealloc,
+    .tp_methods = text_methods,
+};
+
+/* ---- Writer --------------------------------------------------------------------- */
+
+static const uint32_t always_off = 0;
+static const uint32_t always_on = 1;
+
+typedef struct WriterObject {
+    PyObject_HEAD
+    vectorcallfunc call;
+    const uint32_t *on; /* in the control page; `always_off` while detached */
+    sonde_ring *ring;
+    PyObject *text;                /* Text, or NULL while detached */
+    PyObject *ring_map, *page_map; /* keep the memory above mapped */
+    int timed;                     /* the first column is filled in from the clock */
+    int strict;                    /* raise instead of counting */
+    sonde_layout layout;
+    struct WriterObject *next, *prev; /* all writers, for sonde_writers_off */
+} WriterObject;
+
+static WriterObject *writers;
+
+void sonde_writers_off(void)
+{
+    for (WriterObject *writer = writers; writer != NULL; writer = writer->next)
+        writer->on = &always_off;
+}
+
+static int put_signed(PyObject *value, void *to, int64_t low, int64_t high, uint32_t bytes)
+{
+    int64_t number = PyLong_AsLongLong(value);
+    if (number == -1 && PyErr_Occurred())
+        return -1;
+    if (number < low || number > high) {
+        PyErr_SetString(PyExc_OverflowError, "the number does not fit");
+        return -1;
+    }
+    /* Little endian, which setup.py demands: the low bytes come first. */
+    memcpy(to, &number, bytes);
+    return 0;
+}
+
+static int put_unsigned(PyObject *value, void *to, uint64_t high, uint32_t bytes)
+{
+    uint64_t number;
+    if (PyLong_CheckExact(value)) {
+        number = PyLong_AsUnsignedLongLong(value);
+    } else {
+        PyObject *index = PyNumber_Index(value);
+        if (index == NULL)
+            return -1;
+        number = PyLong_AsUnsignedLongLong(index);
+        Py_DECREF(index);
+    }
+    if (number == (uint64_t)-1 && PyErr_Occurred())
+        return -1;
+    if (number > high) {
+        PyErr_SetString(PyExc_OverflowError, "the number does not fit");
+        return -1;
+    }
+    memcpy(to, &number, bytes);
+    return 0;
+}
+
+static int put_float(PyObject *value, void *to)
+{
+    double number = PyFloat_AsDouble(value);
+    if (number == -1.0 && PyErr_Occurred())
+        return -1;
+    memcpy(to, &number, sizeof number);
+    return 0;
+}
+
+static int put_bool(PyObject *value, char *to)
+{
+    int truth = PyObject_IsTrue(value);
+    *to = (char)(truth == 1);
+    return truth < 0 ? -1 : 0;
+}
+
+static int put_text(WriterObject *self, PyObject *value, int column, void *to, uint32_t *nulls)
+{
+    int64_t id = sonde_text_id(self->text, value);
+    if (id < 0)
+        return -1;
+    if (id == 0) {
+        /* Full: NULL in the row (id 0 reads as NULL in any text column), and counted. */
+        sonde_add_relaxed(&self->ring->text_lost, 1);
+        if (self->layout.null_bit[column] >= 0)
+            *nulls |= 1u << self->layout.null_bit[column];
+    }
+    uint32_t small = (uint32_t)id;
+    memcpy(to, &small, sizeof small);
+    return 0;
+}
+
+static int put_value(WriterObject *self, int column, PyObject *value, char *row, uint32_t *nulls)
+{
+    char *to = row + self->layout.offset[column];
+    if (value == Py_None && self->layout.null_bit[column] >= 0) {
+        *nulls |= 1u << self->layout.null_bit[column];
+        return 0;
+    }
+    switch (self->layout.kind[column]) {
+    case 'q': return put_signed(value, to, INT64_MIN, INT64_MAX, 8);
+    case 'd': return put_float(value, to);
+    case 't': return put_text(self, value, column, to, nulls);
+    case 'i': return put_signed(value, to, INT32_MIN, INT32_MAX, 4);
+    case 'h': return put_signed(value, to, INT16_MIN, INT16_MAX, 2);
+    case 'b': return put_signed(value, to, INT8_MIN, INT8_MAX, 1);
+    case 'Q': return put_unsigned(value, to, UINT64_MAX, 8);
+    case 'I': return put_unsigned(value, to, UINT32_MAX, 4);
+    case 'H': return put_unsigned(value, to, UINT16_MAX, 2);
+    case 'B': return put_unsigned(value, to, UINT8_MAX, 1);
+    default: return put_bool(value, to);
+    }
+}
+
+static PyObject *misfit(WriterObject *self, sonde_ring *ring)
+{
+    if (self->strict)
+        return NULL;
+    /* In the job: no exception of ours may reach the program. */
+    PyErr_Clear();
+    sonde_add_relaxed(&ring->misfit, 1);
+    Py_RETURN_NONE;
+}
+
+static PyObject *writer_call(PyObject *callable, PyObject *const *args, size_t nargsf,
+                             PyObject *kwnames)
+{
+    WriterObject *self = (WriterObject *)callable;
+    if (!sonde_load_relaxed(self->on))
+        Py_RETURN_NONE;
+    sonde_ring *ring = self->ring;
+    uint64_t row[SONDE_MAX_ROW_BYTES / 8];
+    uint32_t words = self->layout.row_bytes / 8, nulls = 0;
+    Py_ssize_t given = PyVectorcall_NARGS(nargsf);
+    int first = self->timed;
+    for (uint32_t i = 0; i < words; i++)
+        row[i] = 0;
+    if (given != self->layout.columns - first || kwnames != NULL) {
+        PyErr_Format(PyExc_TypeError, "%d values in order expected, %zd given",
+                     self->layout.columns - first, given);
+        return misfit(self, ring);
+    }
+    for (int i = 0; i < given; i++)
+        if (put_value(self, first + i, args[i], (char *)row, &nulls) < 0)
+            return misfit(self, ring);
+    /* A value's own __index__ or __float__ may have stopped the recording. */
+    if (self->ring != ring)
+        Py_RETURN_NONE;
+    if (first)
+        row[0] = (uint64_t)sonde_clock_ns();
+    /* A drop is counted in the ring. */
+    (void)sonde_ring_append(ring, row, nulls);
+    Py_RETURN_NONE;
+}
+
+static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    const char *kinds, *optional;
+    int timed = 0, strict = 0;
+    static char *names[] = {"kinds", "optional", "timed", "strict", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ss|pp", names, &kinds, &optional, &timed,
+                                     &strict))
+        return NULL;
+    sonde_layout layout;
+    if (sonde_layout_make(&layout, kinds, optional) < 0)
+        return NULL;
+    if (timed && kinds[0] != 'q') {
+        PyErr_SetString(PyExc_ValueError, "a timed row starts with an i64 column");
+        return NULL;
+    }
+    WriterObject *self = (WriterObject *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->call = writer_call;
+    self->on = &always_off;
+    self->timed = timed;
+    self->strict = strict;
+    self->layout = layout;
+    self->next = writers;
+    if (writers != NULL)
+        writers->prev = self;
+    writers = self;
+    return (PyObject *)self;
+}
+
+static void writer_release(WriterObject *self)
+{
+    self->on = &always_off;
+    self->ring = NULL;
+    Py_CLEAR(self->text);
+    Py_CLEAR(self->ring_map);
+    Py_CLEAR(self->page_map);
+}
+
+static void writer_dealloc(WriterObject *self)
+{
+    if (self->prev != NULL)
+        self->prev->next = self->next;
+    else
+        writers = self->next;
+    if (self->next != NULL)
+        self->next->prev = self->prev;
+    writer_release(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *writer_attach(WriterObject *self, PyObject *args)
+{
+    PyObject *ring_map, *text, *page_map = Py_None;
+    if (!PyArg_ParseTuple(args, "O!O!|O", &sonde_MapType, &ring_map, &sonde_TextType, &text,
+                          &page_map))
+        return NULL;
+    sonde_ring *ring = sonde_map_memory(ring_map, 1);
+    if (ring == NULL)
+        return NULL;
+    int status = sonde_ring_verify(ring, ((MapObject *)ring_map)->bytes);
+    if (status < 0)
+        return sonde_raise(status, "ring");
+    if (ring->row_bytes != self->layout.row_bytes) {
+        PyErr_SetString(PyExc_ValueError, "the ring holds rows of another shape");
+        return NULL;
+    }
+    const uint32_t *on = &always_on;
+    if (page_map != Py_None) {
+        sonde_control *page = sonde_map_memory(page_map, 0);
+        if (page == NULL)
+            return NULL;
+        status = sonde_control_verify(page, ((MapObject *)page_map)->bytes);
+        if (status < 0)
+            return sonde_raise(status, "control page");
+        on = &page->on;
+    }
+    writer_release(self);
+    self->ring = ring;
+    self->text = Py_NewRef(text);
+    self->ring_map = Py_NewRef(ring_map);
+    self->page_map = Py_NewRef(page_map);
+    self->on = on;
+    Py_RETURN_NONE;
+}
+
+static PyObject *writer_detach(WriterObject *self, PyObject *Py_UNUSED(none))
+{
+    writer_release(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *writer_repeat(WriterObject *self, PyObject *args)
+{
+    /* For the benchmark of the append alone: one row, many times. */
+    Py_ssize_t times;
+    if (!PyArg_ParseTuple(args, "n", &times))
+        return NULL;
+    uint64_t row[SONDE_MAX_ROW_BYTES / 8] = {0};
+    if (self->ring == NULL)
+        Py_RETURN_NONE;
+    for (Py_ssize_t i = 0; i < times; i++) {
+        row[0] = (uint64_t)sonde_clock_ns();
+        (void)sonde_ring_append(self->ring, row, 0);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *writer_row_bytes(WriterObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromUnsignedLong(self->layout.row_bytes);
+}
+
+static PyMethodDef writer_methods[] = {
+    {"attach", (PyCFunction)writer_attach, METH_VARARGS,
+     "attach(ring, text, page=None): write there; rows pass while the page says on."},
+    {"detach", (PyCFunction)writer_detach, METH_NOARGS, "Write nowhere: calls do nothing."},
+    {"repeat", (PyCFunction)writer_repeat, METH_VARARGS,
+     "repeat(n): append n rows of zeros with the time in front, from C."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef writer_getset[] = {
+    {"row_bytes", (getter)writer_row_bytes, NULL, "Bytes of a row.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyTypeObject sonde_WriterType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sonde._core.Writer",
+    .tp_basicsize = sizeof(WriterObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_doc = "Writer(kinds, optional, timed=False, strict=False): call it with a row's values.",
+    .tp_new = writer_new,
+    .tp_dealloc = (destructor)writer_dealloc,
+    .tp_vectorcall_offset = offsetof(WriterObject, call),
+    .tp_call = PyVectorcall_Call,
+    .tp_methods = writer_methods,
+    .tp_getset = writer_getset,
+};

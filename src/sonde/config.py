@@ -1,0 +1,216 @@
+"""Settings: their names, types, defaults and meaning; and all that is read from the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+
+from sonde import plugins
+from sonde.errors import ConfigError
+
+Value = bool | int | float | str
+
+_SIZES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6,
+          "gb": 10**9, "k": 2**10, "m": 2**20, "g": 2**30}  # fmt: skip
+_SPANS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_WORDS = {"on": True, "true": True, "yes": True, "1": True,
+          "off": False, "false": False, "no": False, "0": False, "": False}  # fmt: skip
+
+
+def _split_unit(text: str) -> tuple[float, str]:
+    number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+    return float(number), text.strip()[len(number) :].strip().lower()
+
+
+def parse_switch(text: str) -> bool:
+    """`on` or `off`."""
+    return _WORDS[text.strip().lower()]
+
+
+def parse_size(text: str) -> int:
+    """Bytes: `4096`, `8MiB`."""
+    number, unit = _split_unit(text)
+    return int(number * _SIZES[unit])
+
+
+def parse_span(text: str) -> float:
+    """Seconds: `0.5`, `100ms`, `10min`, `7d`."""
+    number, unit = _split_unit(text)
+    return number * _SPANS[unit]
+
+
+class Key:
+    """One setting."""
+
+    __slots__ = ("default", "doc", "high", "live", "low", "name", "parse")
+
+    def __init__(
+        self,
+        name: str,
+        parse: Callable[[str], Value],
+        default: Value,
+        doc: str,
+        *,
+        live: bool = False,
+        low: float = 0,
+        high: float = float("inf"),
+    ) -> None:
+        self.name, self.parse, self.default, self.doc = name, parse, default, doc
+        self.live, self.low, self.high = live, low, high
+
+    def read(self, raw: object) -> Value:
+        """The value of this setting, from text or from a value of its own type."""
+        kind = (self.parse.__doc__ or "").strip(".")
+        try:
+            value = raw if self._is_mine(raw) else self.parse(str(raw))
+        except (KeyError, ValueError):
+            raise ConfigError(f"{self.name}={raw!s} is not understood: {kind}") from None
+        assert isinstance(value, (bool, int, float, str))
+        if not isinstance(value, (bool, str)) and not self.low <= value <= self.high:
+            raise ConfigError(f"{self.name}={raw!s} is outside {self.low:g} … {self.high:g}")
+        return value
+
+    def _is_mine(self, raw: object) -> bool:
+        if isinstance(self.default, bool):
+            return isinstance(raw, bool)
+        return isinstance(raw, (int, float)) and not isinstance(raw, bool)
+
+
+_FIXED = (
+    Key("follow", parse_switch, True, "record Python processes that the program starts"),
+    Key("collector", parse_switch, True, "start the collector, which archives and watches the host"),
+    Key("ring.bytes", parse_size, 4 * 2**20, "memory of one table's ring", low=2**12, high=2**36),
+    Key("text.bytes", parse_size, 4 * 2**20, "memory for distinct texts", low=2**12, high=2**32),
+    Key("archive", parse_switch, True, "keep rows in Parquet before the ring overwrites them",
+        live=True),
+    Key("archive.every", parse_span, 600.0, "longest time a row stays in the ring alone", live=True,
+        low=0.1),
+    Key("host.every", parse_span, 1.0, "time between two looks at the machine", live=True,
+        low=0.1, high=3600),
+    Key("retain.bytes", parse_size, 2**30, "keep at most this much on disk"),
+    Key("retain.age", parse_span, 7 * 86400.0, "keep a recording this long after its end"),
+)  # fmt: skip
+
+
+def list_keys() -> dict[str, Key]:
+    """Every setting by name; each source adds its switch `source.NAME`."""
+    keys = {key.name: key for key in _FIXED}
+    for name in plugins.list_names("sources"):
+        key = Key(f"source.{name}", parse_switch, True, plugins.read_help("sources", name), live=True)
+        keys[key.name] = key
+    return keys
+
+
+def read_values(given: Mapping[str, object]) -> dict[str, Value]:
+    """Validated settings; an unknown name is refused with the nearest known one."""
+    keys = list_keys()
+    return {name: _find(keys, name).read(raw) for name, raw in given.items()}
+
+
+def _find(keys: Mapping[str, Key], name: str) -> Key:
+    if name in keys:
+        return keys[name]
+    from difflib import get_close_matches  # only when something is wrong: 4 ms
+
+    near = get_close_matches(name, keys, 1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(keys))}"
+    raise ConfigError(f"there is no setting {name}; {hint}")
+
+
+def load(given: Mapping[str, object]) -> tuple[dict[str, Value], list[str]]:
+    """All settings: defaults, then the environment, then what the caller gave.
+
+    A bad value in the environment must not stop the program that carries it:
+    it is left out and comes back as a complaint. A bad `given` raises."""
+    keys = list_keys()
+    values = {name: key.default for name, key in keys.items()}
+    complaints = []
+    for name, key in keys.items():
+        raw = os.environ.get(variable_of(name))
+        if raw is not None:
+            try:
+                values[name] = key.read(raw)
+            except ConfigError as error:
+                complaints.append(f"{variable_of(name)}: {error}")
+    values.update(read_values(given))
+    return values, complaints
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
+    return "SONDE_" + name.upper().replace(".", "_")
+
+
+# ---- the rest of the environment ---------------------------------------------------------
+
+
+def is_asked_for() -> bool:
+    """Does the environment ask this very process to be recorded?"""
+    only = os.environ.get("SONDE_ONLY")
+    return _WORDS.get(os.environ.get("SONDE", "").lower(), True) and (
+        only is None or only == str(os.getpid())
+    )
+
+
+def find_root() -> str:
+    """The folder of all sessions: $SONDE_DIR, else one of the user's own in the temp folder."""
+    given = os.environ.get("SONDE_DIR")
+    if given:
+        return os.path.abspath(os.path.expanduser(given))
+    for folder in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp"):
+        if folder and os.path.isdir(folder):
+            return os.path.join(os.path.abspath(folder), f"sonde-{os.getuid()}")
+    return os.path.abspath(f"sonde-{os.getuid()}")
+
+
+def make_child_environment(**changes: str) -> dict[str, str]:
+    """This process's environment with changes, for a process we start."""
+    return {**os.environ, **changes}
+
+
+def uses_colour() -> bool:
+    """Colours unless the user or the terminal says no (NO_COLOR, TERM=dumb)."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+# First match wins: torchrun sets its own on top of SLURM's, and so does MPI under SLURM.
+_RANKS: tuple[tuple[str, str, str, str], ...] = (
+    ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    ("slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ("kubernetes", "JOB_COMPLETION_INDEX", "JOB_PARALLELISM", ""),
+)
+_JOBS = (
+    ("SLURM_JOB_ID", "slurm"), ("TORCHELASTIC_RUN_ID", "torchrun"), ("PBS_JOBID", "pbs"),
+    ("LSB_JOBID", "lsf"), ("JOB_NAME", "kubernetes"), ("RAY_JOB_ID", "ray"),
+)  # fmt: skip
+_PLACES = ("SLURM_NODEID", "SLURM_STEP_ID", "SLURM_ARRAY_TASK_ID", "GROUP_RANK", "POD_NAME",
+           "POD_NAMESPACE", "NODE_NAME", "KUBERNETES_SERVICE_HOST")  # fmt: skip
+
+
+def read_identity(environ: Mapping[str, str] | None = None) -> dict[str, object]:
+    """Rank, world size, local rank, job and launcher, as the environment tells them."""
+    env = os.environ if environ is None else environ
+    identity: dict[str, object] = dict.fromkeys(("launcher", "rank", "world_size", "local_rank"))
+    for launcher, *names in _RANKS:
+        if _number(env, names[0]) is not None:
+            identity["launcher"] = launcher
+            for key, name in zip(("rank", "world_size", "local_rank"), names, strict=True):
+                identity[key] = _number(env, name)
+            break
+    # torchrun's id is "none" unless the user names the job: not worth a name.
+    jobs = [(env[name], kind) for name, kind in _JOBS if env.get(name, "none") not in ("", "none")]
+    identity["job"], identity["job_kind"] = jobs[0] if jobs else (None, None)
+    identity["job_env"] = {name: env[name] for name in _PLACES if name in env}
+    return identity
+
+
+def _number(env: Mapping[str, str], name: str) -> int | None:
+    text = env.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def name_settings(values: Mapping[str, Value], names: Iterable[str]) -> dict[str, str]:
+    """Settings as environment variables, for a process that should have the same."""
+    return {variable_of(name): str(values[name]) for name in names}

@@ -1,0 +1,89 @@
+"""Steer a live recording from another process, through its control page."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Mapping
+
+from sonde import _core, config, session
+from sonde.errors import ConfigError, NotAnswering
+
+
+def require_alive(target: session.Session) -> None:
+    """Only a running recording can be steered."""
+    if not target.is_alive():
+        raise NotAnswering(f"the recording of process {target.pid} is over; it cannot be steered")
+
+
+def pause(target: session.Session) -> None:
+    """Record no rows until resumed; takes effect at the next row, whatever the job is doing."""
+    require_alive(target)
+    _core.control_on(target.map_control(writable=True), False)
+
+
+def resume(target: session.Session) -> None:
+    """Record rows again."""
+    require_alive(target)
+    _core.control_on(target.map_control(writable=True), True)
+
+
+def stop(target: session.Session, timeout_s: float) -> None:
+    """End the recording; the job runs on. Raises NotAnswering if it does not in time."""
+    require_alive(target)
+    page = target.map_control(writable=True)
+    _core.control_on(page, False)
+    _core.control_ask(page, True)
+    _wait(lambda: not target.is_alive(), timeout_s, target.pid, "stops recording")
+
+
+def configure(
+    target: session.Session, changes: Mapping[str, object], timeout_s: float
+) -> dict[str, object]:
+    """Change settings of a live recording; what they are now. Bad ones change nothing."""
+    values = config.read_values(changes)
+    fixed = [name for name in values if not config.list_keys()[name].live]
+    if fixed:
+        raise ConfigError(
+            f"{', '.join(fixed)} can only be set at the start: {config.variable_of(fixed[0])}=…"
+        )
+    require_alive(target)
+    page = target.map_control(writable=True)
+    epoch = _core.control_ask(page) if _store(target, values) else 0
+    _wait(
+        lambda: _core.control_get(page)["obeyed"] >= epoch or not target.is_alive(),
+        timeout_s,
+        target.pid,
+        "applies it",
+    )
+    return target.read_config()
+
+
+def _store(target: session.Session, values: Mapping[str, config.Value]) -> bool:
+    """Merge into config.json; two tools at once take turns. Did anything change?"""
+    fd = os.open(target.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        before = target.read_config()
+        after = {**before, **values}
+        if after == before:
+            return False
+        session.write_atomically(target.path(session.CONFIG), json.dumps(after, indent=1))
+        return True
+    finally:
+        os.close(fd)
+
+
+def _wait(done: object, timeout_s: float, pid: int, what: str) -> None:
+    assert callable(done)
+    deadline, nap = time.monotonic() + timeout_s, 0.001
+    while not done():
+        if time.monotonic() > deadline:
+            raise NotAnswering(
+                f"asked, but process {pid} has not reached a safe point in {timeout_s:g} s "
+                f"(its main thread may sit in one long C call); it {what} when it does"
+            )
+        time.sleep(nap)
+        nap = min(nap * 2, 0.1)

@@ -1,0 +1,321 @@
+"""The recording of this process: at most one at a time. Lives in somebody's training job."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from _thread import RLock  # `threading` would be one more import in the job
+from collections.abc import Callable, Mapping
+from types import ModuleType
+
+from sonde import _core, config, plugins, session
+from sonde.errors import Error, SchemaError
+from sonde.record import Schema, column, i64, make_schema, name_table, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Source(Protocol):
+        """Something that produces rows inside the job."""
+
+        def start(self) -> None: ...
+        def stop(self) -> None: ...
+
+
+class SourceLog:
+    """A source was switched on or off, failed, or is not available here."""
+
+    RING_BYTES = 64 * 1024
+    t_ns: i64 = column("when", "ns")
+    source: text = column("which source or sensor")
+    state: text = column("on, off, failed or unavailable")
+    detail: text | None = column("why")
+
+
+ROWS = (SourceLog,)
+
+
+class Host:
+    """What a source is given: a way to write rows and to be called safely."""
+
+    def __init__(self, owner: Recorder, name: str, schema: str) -> None:
+        self._owner, self._name, self._schema = owner, name, schema
+        self.failed = False
+
+    def writer(self, row: type) -> _core.Writer:
+        """`emit` for rows of this class; made once, called often."""
+        return self._owner.open_table(row, name_table(row, self._schema))
+
+    def guard(self, call: Callable[..., object]) -> Callable[..., object]:
+        """`call`, such that nothing it does wrong reaches the program."""
+
+        def guarded(*args: object) -> object:
+            if self.failed:
+                return None
+            try:
+                return call(*args)
+            except Exception as error:  # the one place: a broken source is switched off
+                self.failed = True
+                self._owner.note(self._name, "failed", f"{type(error).__name__}: {error}")
+                return None
+
+        return guarded
+
+
+class Recorder:
+    """Starts, steers and ends the recording of this process."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self.session: session.Writing | None = None
+        self._tables: dict[str, tuple[Schema, _core.Writer, int | None]] = {}
+        self._sources: dict[str, tuple[Source, Host]] = {}
+        self._watcher: _core.Watcher | None = None
+        self._emit_source: _core.Writer | None = None
+        self._hooked = False
+
+    # ---- start and stop --------------------------------------------------------------------
+
+    def start(self, given: Mapping[str, object], parent: str | None = None) -> str | None:
+        """Begin; the session's folder, or None if it could not (one line on stderr says why)."""
+        with self.lock:
+            if self.session is not None:
+                return self.session.folder
+            values, complaints = config.load(given)
+            host = Host(self, "recorder", "sonde")
+            host.guard(lambda: self._begin(values, parent))()
+            if self.session is None:
+                return None
+            for complaint in complaints:
+                self.session.log(complaint)
+            return self.session.folder
+
+    def _begin(self, values: dict[str, config.Value], parent: str | None) -> None:
+        root = config.find_root()
+        try:
+            writing = session.Writing(root, values, parent)
+        except Error as error:
+            say(f"not recording: {error}")
+            return
+        self.session = writing
+        for schema, writer, hint in self._tables.values():
+            self._attach(schema, writer, hint)
+        self._emit_source = self.open_table(SourceLog, "sonde.source_log")
+        # Rows are taken from here on, so that a source may write as it starts.
+        _core.control_on(writing.page, True)
+        for name in plugins.list_names("sources"):
+            if values[f"source.{name}"]:
+                self._start_source(name)
+        self._start_watcher(writing, root)
+        self._hook()
+        _core.control_state(writing.page, _core.RUNNING)
+
+    def _hook(self) -> None:
+        if not self._hooked:
+            self._hooked = True
+            os.register_at_fork(after_in_child=self._after_fork)
+            atexit.register(self._at_exit)
+
+    def stop(self, state: int = _core.STOPPED) -> None:
+        """End; what was recorded stays."""
+        with self.lock:
+            writing = self.session
+            if writing is None:
+                return
+            for name in list(self._sources):
+                self._stop_source(name)
+            if self._watcher is not None:
+                self._watcher.stop()
+            self._let_go()
+            writing.close(state)
+
+    def _let_go(self) -> None:
+        """Forget the session; the writers of its tables stay and write nowhere."""
+        self.session = self._watcher = self._emit_source = None
+        for _schema, writer, _hint in self._tables.values():
+            writer.detach()
+
+    def set_on(self, on: bool) -> None:
+        """Pause or resume: rows are taken or not; sources stay in place."""
+        with self.lock:
+            if self.session is not None:
+                _core.control_on(self.session.page, on)
+
+    # ---- tables ------------------------------------------------------------------------------
+
+    def open_table(self, row: type, table: str) -> _core.Writer:
+        """The writer of a table; the same one each time, across stop, start and fork."""
+        with self.lock:
+            schema = make_schema(row, table)
+            if table in self._tables:
+                known, writer, _hint = self._tables[table]
+                if known.dump() != schema.dump():
+                    raise SchemaError(f"{table} exists with other columns; give the new one a name")
+                return writer
+            hint = getattr(row, "RING_BYTES", None)
+            writer = _core.Writer(schema.kinds, schema.optional, schema.timed)
+            self._tables[table] = (schema, writer, hint)
+            self._attach(schema, writer, hint)
+            return writer
+
+    def _attach(self, schema: Schema, writer: _core.Writer, hint: int | None) -> None:
+        if self.session is None:
+            return
+        try:
+            ring = self.session.create_ring(schema, hint)
+        except OSError as error:
+            self.session.log(f"{schema.table} is not recorded: {error.strerror}")
+            return
+        writer.attach(ring, self.session.text, self.session.page)
+
+    # ---- sources -------------------------------------------------------------------------------
+
+    def note(self, source: str, state: str, detail: str | None = None) -> None:
+        """Write down what became of a source: a row in sonde.source_log, a line in the log."""
+        if self._emit_source is not None:
+            self._emit_source(_core.clock_ns(), source, state, detail)
+        if self.session is not None and state != "on":
+            self.session.log(f"source {source} is {state}: {detail or 'as asked'}")
+        elif self.session is None:
+            say(f"not recording: {detail}")
+
+    def _start_source(self, name: str) -> None:
+        host = Host(self, name, "python")
+        host.guard(self._make_source)(name, host)
+        if name in self._sources:
+            self.note(name, "on")
+
+    def _make_source(self, name: str, host: Host) -> None:
+        module: ModuleType = plugins.load("sources", name)
+        source: Source = module.Source(host)
+        source.start()
+        self._sources[name] = (source, host)
+
+    def _stop_source(self, name: str) -> None:
+        source, host = self._sources.pop(name)
+        host.failed = False  # a source that failed is still taken out
+        host.guard(source.stop)()
+        if not host.failed:
+            self.note(name, "off")
+
+    # ---- being steered -------------------------------------------------------------------------
+
+    def _start_watcher(self, writing: session.Writing, root: str) -> None:
+        host = Host(self, "watcher", "sonde")
+        watcher = _core.Watcher(writing.page, host.guard(self._obey))
+        if writing.values["collector"]:
+            argv, env = collector_command(root, writing.values)
+            if argv:
+                lock = collector_lock(root)
+                watcher.keep(os.fsencode(lock), argv, env)
+        try:
+            watcher.start()
+            self._watcher = watcher
+        except OSError as error:
+            self.note("watcher", "unavailable", f"no live control: {error.strerror}")
+
+    def _obey(self) -> None:
+        """At a safe point of the main thread: do what the control page asks."""
+        with self.lock:
+            writing = self.session
+            if writing is None:
+                return
+            page = _core.control_get(writing.page)
+            if page["stop"]:
+                self.stop()
+                return
+            values = session.read_json(os.path.join(writing.folder, session.CONFIG))
+            for name in plugins.list_names("sources"):
+                wanted = bool(values.get(f"source.{name}", True))
+                if wanted and name not in self._sources:
+                    self._start_source(name)
+                elif not wanted and name in self._sources:
+                    self._stop_source(name)
+            _core.control_obeyed(writing.page, page["asked"])
+
+    # ---- ends ------------------------------------------------------------------------------------
+
+    def _at_exit(self) -> None:
+        Host(self, "recorder", "sonde").guard(lambda: self.stop(_core.EXITED))()
+
+    def _after_fork(self) -> None:
+        # Another thread of the parent may have held it, and does not exist here.
+        self.lock = RLock()
+        Host(self, "recorder", "sonde").guard(self._restart)()
+
+    def _restart(self) -> None:
+        """In a forked child: leave the parent's session alone and begin one of our own."""
+        parent = self.session
+        if parent is None:
+            return
+        sources = self._sources
+        self._sources = {}
+        self._let_go()
+        for source, _host in sources.values():
+            source.stop()
+        parent.forget()
+        if parent.values["follow"]:
+            self.start(parent.values, parent.id)
+            self._end_with_multiprocessing()
+
+    def _end_with_multiprocessing(self) -> None:
+        """A multiprocessing child leaves by os._exit after its own finalizers: be one of them."""
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            # Finalizers registered now are cleared when the child's bootstrap begins.
+            util.register_after_fork(self, _finalize)
+
+
+def _finalize(recorder: Recorder) -> None:
+    sys.modules["multiprocessing.util"].Finalize(None, recorder._at_exit, exitpriority=-100)
+
+
+def say(line: str) -> None:
+    """One line to the user, who asked for a recording and does not get it."""
+    try:
+        os.write(2, f"sonde: {line}\n".encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass
+
+
+# ---- the collector, as seen from the job -------------------------------------------------------
+
+
+def collector_lock(root: str) -> str:
+    """The file that the host's one collector holds locked; made if need be."""
+    path = os.path.join(root, f".collector-{os.uname().nodename}.lock")
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    return path
+
+
+def collector_command(
+    root: str, values: Mapping[str, config.Value]
+) -> tuple[list[bytes], list[bytes]]:
+    """How to start the collector; nothing if this Python's executable is unknown."""
+    python = _find_python()
+    if python is None:
+        return [], []
+    # From the folder we were imported from: the job's sys.path is not the collector's.
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    code = "import sys; sys.path[:1] = [sys.argv.pop(1)]; from sonde import collector; collector.main()"
+    env = config.make_child_environment(
+        SONDE="0", **config.name_settings(values, ("retain.bytes", "retain.age"))
+    )
+    argv = [python, "-c", code, here, root]
+    return [os.fsencode(word) for word in argv], [
+        os.fsencode(f"{name}={value}") for name, value in env.items()
+    ]
+
+
+def _find_python() -> str | None:
+    # An embedding program (a web server, say) names itself here: never start that.
+    named = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    for path in (sys.executable, os.path.join(sys.exec_prefix, "bin", named)):
+        if path and os.path.basename(path).startswith("python") and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+recorder = Recorder()
