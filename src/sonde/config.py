@@ -79,7 +79,7 @@ class Key:
 _FIXED = (
     Key("follow", parse_switch, True, "record Python processes that the program starts"),
     Key("collector", parse_switch, True, "start the collector, which archives and watches the host"),
-    Key("ring.bytes", parse_size, 4 * 2**20, "memory of one table's ring", low=2**12, high=2**36),
+    Key("ring.bytes", parse_size, 16 * 2**20, "memory of one table's ring", low=2**12, high=2**36),
     Key("text.bytes", parse_size, 4 * 2**20, "memory for distinct texts", low=2**12, high=2**32),
     Key("archive", parse_switch, True, "keep rows in Parquet before the ring overwrites them",
         live=True),

@@ -1,0 +1,68 @@
+# `make demo` and `make test` are all a fresh machine needs; everything lands in .venv.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SOURCES := pyproject.toml setup.py sonde.pth $(shell find src -name '*.py' -o -name '*.pyi' -o -name '*.c' -o -name '*.h')
+CC ?= cc
+CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wundef -fsyntax-only
+
+.PHONY: demo test check check-native bench test-all docs clean
+
+demo: $(VENV)/.installed
+	$(BIN)/sonde demo
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.test $(VENV)/.check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	@include=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))'); \
+	for file in src/sonde/_core/*.c; do \
+		echo $(CC) -fsyntax-only $$file; $(CC) $(CFLAGS_STRICT) -I$$include $$file || exit 1; \
+	done
+	$(BIN)/sonde tables --format markdown | diff -u docs/tables.md -
+
+# The core under AddressSanitizer and UndefinedBehaviorSanitizer, fed with damaged files.
+check-native: $(VENV)/.test
+	$(BIN)/python tests/native/run.py
+
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/run.py
+
+# Every supported Python that is installed; each gets a virtual environment of its own.
+test-all:
+	@for version in 3.10 3.11 3.12 3.13; do \
+		python=$$($(PYTHON) tests/find_python.py $$version) || { echo "no Python $$version here"; continue; }; \
+		echo "== Python $$version"; \
+		$(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$version || exit 1; \
+	done
+
+docs: $(VENV)/.installed
+	$(BIN)/sonde tables --format markdown > docs/tables.md
+
+clean:
+	rm -rf .venv* build *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/.made:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.made $(SOURCES)
+	$(BIN)/python -m pip install -q .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.installed
+	$(BIN)/python -m pip install -q 'pytest>=8' 'hypothesis>=6'
+	@touch $@
+
+$(VENV)/.check: $(VENV)/.made
+	$(BIN)/python -m pip install -q 'ruff>=0.9' 'mypy>=1.14'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.installed
+	$(BIN)/python -m pip install -q 'viztracer>=1.0' 'opentelemetry-sdk>=1.30'
+	@touch $@

@@ -1,0 +1,38 @@
+"""Every table that sonde itself can record, for help and documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sonde import about, plugins, recorder
+from sonde.record import Schema, make_schema, name_table
+
+
+def list_tables() -> list[Schema]:
+    """The tables of all sources and sensors, and those about the recording."""
+    found = [make_schema(row, name_table(row, "sonde")) for row in recorder.ROWS]
+    for folder, schema in (("sources", "python"), ("sensors", "system")):
+        for name in plugins.list_names(folder):
+            for row in plugins.load(folder, name).ROWS:
+                scope = getattr(row, "SCOPE", "process")
+                found.append(make_schema(row, name_table(row, schema), scope))
+    found += [view.schema for view in about.VIEWS]
+    return sorted(found, key=lambda schema: schema.table)
+
+
+def describe(schemas: Sequence[Schema]) -> str:
+    """docs/tables.md."""
+    lines = [
+        "# Tables",
+        "",
+        "Written by `sonde tables --format markdown`; do not edit. Every recorded table also has",
+        "`ts` (wall clock, UTC, microseconds), `host`, `pid` and `rank`; in tables about the machine",
+        "`pid` and `rank` are NULL.",
+    ]
+    for schema in schemas:
+        lines += ["", f"## {schema.table}", "", schema.doc, "", "| column | kind | unit | meaning |",
+                  "|---|---|---|---|"]  # fmt: skip
+        for field in schema.fields:
+            kind = field.kind + (" or NULL" if field.optional else "")
+            lines.append(f"| `{field.name}` | {kind} | {field.unit} | {field.doc} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,224 @@
+"""Rows for people and for programs: tables that fit the terminal, CSV, JSON, Arrow, Parquet."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+from sonde import config
+from sonde.errors import Error
+
+if TYPE_CHECKING:
+    import argparse
+
+    import pyarrow as pa
+
+FORMATS = ("table", "csv", "json", "arrow", "parquet")
+_MOST_ROWS = 1000  # on a terminal; a pipe or a file gets them all
+_NARROWEST = 6
+
+
+def add_output_arguments(
+    parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS
+) -> None:
+    """--format and -o."""
+    parser.add_argument("--format", choices=formats, default="table", help="default: %(default)s")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead")
+
+
+def write_rows(rows: pa.Table, form: str, output: str | None) -> None:
+    """Write a result in one of FORMATS, to a file or to stdout."""
+    if form == "table":
+        _write_text(output, lambda file: draw_arrow(rows, file))
+    elif form == "json":
+        _write_text(output, lambda file: _write_json(rows, file))
+    else:
+        _write_binary(rows, form, output)
+
+
+def _write_text(output: str | None, draw: Callable[[IO[str]], None]) -> None:
+    if output is None:
+        draw(sys.stdout)
+        return
+    try:
+        with open(output, "w", encoding="utf-8") as file:
+            draw(file)
+    except OSError as error:
+        raise Error(f"{output}: {error.strerror}") from None
+
+
+def _write_binary(rows: pa.Table, form: str, output: str | None) -> None:
+    if output is None and form != "csv" and sys.stdout.isatty():
+        raise Error(f"{form} is not for a terminal; give -o FILE or a pipe")
+    try:
+        # Not closed when it is stdout: the flush at the end still needs it.
+        file = sys.stdout.buffer if output is None else open(output, "wb")  # noqa: SIM115
+        _WRITERS[form](rows, file)
+        if output is not None:
+            file.close()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Error(f"{output or 'stdout'}: {error.strerror}") from None
+
+
+def _write_csv(rows: pa.Table, file: IO[bytes]) -> None:
+    import csv
+    import io
+
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(rows.column_names)
+    for batch in rows.to_batches(max_chunksize=10_000):
+        columns = [column.to_pylist() for column in batch.columns]
+        # NULL is the word: an empty field is an empty text.
+        writer.writerows(
+            ["NULL" if value is None else _plain(value) for value in row]
+            for row in zip(*columns, strict=True)
+        )
+    text.flush()
+    text.detach()
+
+
+def _write_arrow(rows: pa.Table, file: IO[bytes]) -> None:
+    import pyarrow as pa
+
+    with pa.ipc.new_stream(file, rows.schema) as stream:
+        stream.write_table(rows)
+
+
+def _write_parquet(rows: pa.Table, file: IO[bytes]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    # Parquet ends with its table of contents; a pipe cannot be written by its writer directly.
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="zstd")
+    file.write(sink.getvalue())
+
+
+_WRITERS: dict[str, Callable[[Any, IO[bytes]], None]] = {
+    "csv": _write_csv, "arrow": _write_arrow, "parquet": _write_parquet,
+}  # fmt: skip
+
+
+def _plain(value: object) -> object:
+    """A value as JSON and CSV spell it, exactly."""
+    if isinstance(value, decimal.Decimal):
+        return int(value) if value == value.to_integral_value() else str(value)
+    if isinstance(value, datetime.datetime):
+        return value.isoformat()
+    if isinstance(value, (datetime.date, datetime.time, datetime.timedelta)):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    return value
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no word for it
+    if isinstance(value, list):
+        return [_json_value(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _json_value(item) for key, item in value.items()}
+    return _plain(value)
+
+
+def _write_json(rows: pa.Table, file: IO[str]) -> None:
+    file.write("[")
+    first = True
+    for batch in rows.to_batches(max_chunksize=10_000):
+        for row in batch.to_pylist():
+            file.write("\n" if first else ",\n")
+            first = False
+            json.dump({key: _json_value(value) for key, value in row.items()}, file)
+    file.write("\n]\n")
+
+
+# ---- tables ----------------------------------------------------------------------------------------
+
+
+def draw_arrow(rows: pa.Table, file: IO[str]) -> None:
+    """A result as a table."""
+    shown = rows.slice(0, _MOST_ROWS) if file.isatty() else rows
+    columns = [column.to_pylist() for column in shown.columns]
+    draw_table(rows.column_names, list(zip(*columns, strict=True)), file)
+    if shown.num_rows < rows.num_rows:
+        rest = rows.num_rows - shown.num_rows
+        file.write(f"… and {rest:,} more rows; use LIMIT, or -o FILE for all of them\n")
+
+
+def draw_table(names: Sequence[str], rows: Iterable[Sequence[object]], file: IO[str]) -> None:
+    """Columns under their names. On a terminal it fits the width and long text is cut with `…`."""
+    cells = [[_show(value) for value in row] for row in rows]
+    right = [
+        all(isinstance(row[i], (int, float, decimal.Decimal)) or row[i] is None for row in rows)
+        for i in range(len(names))
+    ] if isinstance(rows, list) else [False] * len(names)  # fmt: skip
+    widths = [
+        max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(names)
+    ]
+    fancy = file.isatty()
+    if fancy:
+        widths = fit(widths, shutil.get_terminal_size().columns)
+    bold, dim, plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if fancy and config.uses_colour() else ("",) * 3
+    head = "  ".join(_pad(name, width, flip) for name, width, flip in zip(names, widths, right, strict=True))
+    file.write(f"{bold}{head.rstrip()}{plain}\n")
+    for row in cells:
+        shown = [_pad(cell, width, flip) for cell, width, flip in zip(row, widths, right, strict=True)]
+        styled = [f"{dim}{text}{plain}" if cell == "NULL" else text
+                  for cell, text in zip(row, shown, strict=True)]  # fmt: skip
+        file.write("  ".join(styled).rstrip() + "\n")
+
+
+def fit(widths: list[int], room: int) -> list[int]:
+    """Narrow the widest columns until all fit; never below a readable minimum."""
+    widths = list(widths)
+    while sum(widths) + 2 * (len(widths) - 1) > room:
+        widest = max(range(len(widths)), key=widths.__getitem__)
+        if widths[widest] <= _NARROWEST:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _pad(text: str, width: int, right: bool) -> str:
+    if len(text) > width:
+        text = text[: max(0, width - 1)] + "…"
+    return text.rjust(width) if right else text.ljust(width)
+
+
+def _show(value: object) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, float):
+        return f"{value:.6g}" if math.isfinite(value) else str(value)
+    if isinstance(value, datetime.datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+    # A line break or an escape sequence in a name must not draw on the terminal.
+    text = str(_plain(value))
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
+def format_bytes(count: int) -> str:
+    """1536 is 1.5 KiB."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def shorten_home(path: str) -> str:
+    """A path with ~ for the home folder."""
+    home = os.path.expanduser("~")
+    return "~" + path[len(home) :] if path.startswith(home + os.sep) else path

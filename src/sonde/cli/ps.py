@@ -1,0 +1,79 @@
+"""List what is being recorded, and what was."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from sonde import config
+from sonde.cli import _draw
+from sonde.errors import Error
+from sonde.retain import measure_bytes
+from sonde.session import Session, list_folders
+
+_NAMES = ("pid", "state", "rank", "started", "lasted", "size", "command", "session")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-r", "--running", action="store_true", help="only what runs now")
+    _draw.add_output_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    root = config.find_root()
+    found, broken = [], []
+    for folder in list_folders(root):
+        try:
+            found.append(_describe(Session(folder)))
+        except Error as error:
+            broken.append(str(error))
+    found.sort(key=lambda row: int(str(row["start_wall_ns"])))
+    if args.running:
+        found = [row for row in found if row["state"] in ("running", "paused")]
+    if args.format == "table" and args.output is None:
+        if found:
+            _draw.draw_table(_NAMES, [[row[name] for name in _NAMES] for row in found], sys.stdout)
+        else:
+            print(f"nothing is recorded in {root}; try `sonde run train.py`")
+    else:
+        import pyarrow as pa
+
+        rows = pa.Table.from_pylist(found) if found else pa.table({name: [] for name in _NAMES})
+        _draw.write_rows(rows, args.format, args.output)
+    for line in broken:
+        print(f"sonde: {line}", file=sys.stderr)
+    return 0
+
+
+def _describe(session: Session) -> dict[str, object]:
+    state = session.find_state()
+    sealed = session.read_sealed() or {}
+    if state == "running" and not session.read_control()["on"]:
+        state = "paused"
+    end = sealed.get("end_wall_ns", time.time_ns() if state in ("running", "paused") else None)
+    lasted_s = (end - session.start_wall_ns) / 1e9 if isinstance(end, int) else None
+    argv = session.meta.get("argv")
+    return {
+        "pid": session.pid,
+        "state": state,
+        "rank": session.rank,
+        "started": time.strftime("%m-%d %H:%M:%S", time.localtime(session.start_wall_ns / 1e9)),
+        "lasted": None if lasted_s is None else _span(lasted_s),
+        "size": _draw.format_bytes(measure_bytes(session.folder)),
+        "command": " ".join(map(str, argv)) if isinstance(argv, list) else None,
+        "session": session.id,
+        "folder": session.folder,
+        "host": session.host,
+        "job": session.meta.get("job"),
+        "start_wall_ns": session.start_wall_ns,
+        "lasted_s": lasted_s,
+    }
+
+
+def _span(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"

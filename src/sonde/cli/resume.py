@@ -1,0 +1,18 @@
+"""Record again after a pause."""
+
+from __future__ import annotations
+
+import argparse
+
+from sonde import config, control
+from sonde.session import find_sessions
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET")
+
+
+def run(args: argparse.Namespace) -> int:
+    for session in find_sessions(args.target, config.find_root()):
+        control.resume(session)
+    return 0

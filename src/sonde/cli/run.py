@@ -1,0 +1,84 @@
+"""Record a program: a script, -m MODULE, or -- COMMAND."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+
+from sonde import config
+from sonde.errors import ConfigError, Error
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "sonde run [options] (SCRIPT.py | -m MODULE | -- COMMAND) [arguments]"
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting; see `sonde config`"
+    )
+    parser.add_argument(
+        "--no-follow-children",
+        action="store_true",
+        help="record this process only, not the Python processes it starts",
+    )
+    parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER)
+    parser.add_argument("program", metavar="PROGRAM", nargs=argparse.REMAINDER)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Become the program: same pid, files, terminal, signals and exit code as without us."""
+    argv = _command(args.module, args.program)
+    changes = dict(_split(setting) for setting in args.set)
+    config.read_values(changes)  # a wrong setting is an error here, not a complaint in the job
+    env = {config.variable_of(name): value for name, value in changes.items()}
+    env["SONDE"] = "1"
+    if args.no_follow_children:
+        env["SONDE_FOLLOW"] = "off"
+        env["SONDE_ONLY"] = str(os.getpid())
+    path = shutil.which(argv[0])
+    if path is None:
+        raise Error(f"{argv[0]}: there is no such program")
+    _warn_if_deaf(path)
+    sys.stdout.flush()
+    try:
+        os.execve(path, argv, config.make_child_environment(**env))
+    except OSError as error:
+        raise Error(f"{path}: {error.strerror}") from None
+
+
+def _command(module: list[str] | None, program: list[str]) -> list[str]:
+    if module:
+        return [sys.executable, "-m", *module]
+    if not program or program == ["--"]:
+        raise ConfigError("nothing to run; give SCRIPT.py, -m MODULE or -- COMMAND")
+    if program[0] == "--":
+        return program[1:]
+    if program[0].endswith((".py", ".pyz", ".pyc")) or os.path.isdir(program[0]):
+        return [sys.executable, *program]
+    if os.path.isfile(program[0]) and not os.access(program[0], os.X_OK):
+        return [sys.executable, *program]
+    return program
+
+
+def _split(setting: str) -> tuple[str, str]:
+    name, _, value = setting.partition("=")
+    return name, value
+
+
+def _warn_if_deaf(path: str) -> None:
+    """Another Python than ours records nothing unless sonde is installed there, too."""
+    name = os.path.basename(path)
+    if not name.startswith("python") or os.path.dirname(path) == os.path.dirname(sys.executable):
+        return
+    found = subprocess.run(
+        [path, "-c", "import sonde.autostart"],
+        stdin=subprocess.DEVNULL, capture_output=True, check=False,
+        env=config.make_child_environment(SONDE="0"),
+    )  # fmt: skip
+    if found.returncode != 0:
+        print(
+            f"sonde: {path} has no sonde, so it is not recorded; install it there: "
+            f"{path} -m pip install sonde",
+            file=sys.stderr,
+        )

@@ -1,0 +1,45 @@
+"""List the tables of a recording, with their columns, units and meaning."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from sonde import catalog
+from sonde.cli import _draw
+from sonde.query import open_recording
+from sonde.record import Schema
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET", nargs="?", help="default: every table sonde knows")
+    parser.add_argument("--table", metavar="NAME", help="only this one")
+    _draw.add_output_arguments(parser, (*_draw.FORMATS, "markdown"))
+
+
+def run(args: argparse.Namespace) -> int:
+    schemas = open_recording(args.target).tables() if args.target else catalog.list_tables()
+    if args.table:
+        schemas = [schema for schema in schemas if args.table in (schema.table, _bare(schema))]
+    if args.format == "markdown":
+        text = catalog.describe(schemas)
+        if args.output is None:
+            sys.stdout.write(text)
+        else:
+            with open(args.output, "w", encoding="utf-8") as file:
+                file.write(text)
+        return 0
+    import pyarrow as pa
+
+    rows = [
+        {"table": s.table, "column": f.name, "kind": f.kind, "unit": f.unit, "meaning": f.doc}
+        for s in schemas
+        for f in s.fields
+    ]
+    names = pa.schema([(name, pa.string()) for name in ("table", "column", "kind", "unit", "meaning")])
+    _draw.write_rows(pa.Table.from_pylist(rows, schema=names), args.format, args.output)
+    return 0
+
+
+def _bare(schema: Schema) -> str:
+    return schema.table.partition(".")[2]

@@ -1,0 +1,245 @@
+"""The collector: one process per host and user that watches all sessions from outside.
+
+It archives rows before the rings overwrite them, reads the sensors, seals sessions that have ended
+and removes what retention no longer allows. It keeps nothing that is not on disk: every row is in
+a ring or in a Parquet file, so it can be killed at any time and another takes over."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+from sonde import _core, config, intern, plugins, ring
+from sonde.drain import Drain, seal
+from sonde.errors import Error
+from sonde.record import make_schema, name_table
+from sonde.recorder import SourceLog, collector_lock
+from sonde.retain import enforce_limits
+from sonde.session import Session, list_folders
+
+TICK_S = 0.2  # a ring of the default size takes 300 k rows/s at this pace
+LINGER_S = 10.0  # how long to stay after the last session
+RETAIN_S = 30.0
+STALE_S = 60.0  # a folder that never became a session is removed after this
+
+
+class Watched:
+    """One live session: its rings being drained, and rings of our own in it for the sensors."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.drains: dict[str, Drain] = {}
+        self._writers: dict[type, _core.Writer] = {}
+        self._text: _core.Text | None = None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the session's settings again."""
+        values = self.session.read_config()
+        self.archive = bool(values.get("archive", True))
+        self.archive_every_s = float(str(values.get("archive.every", 600.0)))
+        self.host_every_s = float(str(values.get("host.every", 1.0)))
+
+    def drain(self, now_s: float, *, ended: bool = False) -> None:
+        """Archive what is due."""
+        if not self.archive:
+            return
+        for path in self.session.find_rings():
+            if path not in self.drains:
+                self.drains[path] = Drain(self.session, path)
+        for drain in self.drains.values():
+            drain.run(now_s, self.archive_every_s, ended)
+
+    def write(self, row: type, values: tuple[object, ...], schema: str = "system") -> None:
+        """Write a sensor's row into this session."""
+        if row not in self._writers:
+            self._writers[row] = self._open(row, schema)
+        self._writers[row](*values)
+
+    def _open(self, row: type, schema: str) -> _core.Writer:
+        table = make_schema(row, name_table(row, schema), getattr(row, "SCOPE", "process"))
+        if self._text is None:
+            self._text = intern.open_text(self.session.folder)
+        path = self.session.path(table.table + ring.SUFFIX)
+        if os.path.exists(path):
+            memory = ring.map_file(path, writable=True)
+            if row is not SourceLog:
+                _core.ring_heal(memory)  # ours alone: a collector before us may have died writing
+        else:
+            memory = ring.create_ring(self.session.folder, table, getattr(row, "RING_BYTES", 2**20))
+        # Strict: a row of ours that does not fit is a bug of ours.
+        writer = _core.Writer(table.kinds, table.optional, table.timed, True)
+        writer.attach(memory, self._text, self.session.map_control())
+        return writer
+
+
+class Sensors:
+    """All sensors, each behind a guard: one that fails is reported and tried again later."""
+
+    RETRY_S = 30.0
+
+    def __init__(self) -> None:
+        self._sensors: dict[str, object] = {}
+        self._failed: dict[str, tuple[float, str]] = {}
+        self._told: dict[tuple[str, str], tuple[str, str | None]] = {}
+        for name in plugins.list_names("sensors"):
+            module: ModuleType = plugins.load("sensors", name)
+            self._sensors[name] = module.Sensor()
+
+    def measure(self, watched: list[Watched], now_s: float) -> None:
+        """One look at everything, written into every session."""
+        for name, sensor in self._sensors.items():
+            if name in self._failed and now_s - self._failed[name][0] < self.RETRY_S:
+                continue
+            try:
+                self._measure_one(sensor, watched)
+                self._failed.pop(name, None)
+                self._tell(watched, name, "on", None)
+            except (OSError, ValueError, KeyError, IndexError) as error:
+                detail = f"{type(error).__name__}: {error}"
+                self._failed[name] = (now_s, detail)
+                self._tell(watched, name, "failed", detail)
+
+    def _measure_one(self, sensor: object, watched: list[Watched]) -> None:
+        for row, values in list(sensor.read_machine()):  # type: ignore[attr-defined]
+            for one in watched:
+                one.write(row, values)
+        for one in watched:
+            for row, values in sensor.read_process(one.session.pid):  # type: ignore[attr-defined]
+                one.write(row, values)
+
+    def _tell(self, watched: list[Watched], name: str, state: str, detail: str | None) -> None:
+        for one in watched:
+            key = (one.session.id, name)
+            if self._told.get(key) != (state, detail):
+                self._told[key] = (state, detail)
+                one.write(SourceLog, (_core.clock_ns(), name, state, detail), "sonde")
+
+
+class Collector:
+    """The loop."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.watched: dict[str, Watched] = {}
+        self._sensors = Sensors()
+        self._broken: set[str] = set()
+        self._measured_s = self._scanned_s = self._retained_s = float("-inf")
+        self._busy_s = time.monotonic()
+        self.leaving = False
+
+    def run(self) -> None:
+        """Until there has been nothing to watch for a while."""
+        while not self.leaving:
+            now_s = time.monotonic()
+            self.step(now_s)
+            if self.watched:
+                self._busy_s = now_s
+            elif now_s - self._busy_s > LINGER_S:
+                return
+            time.sleep(max(0.01, TICK_S - (time.monotonic() - now_s)))
+
+    def step(self, now_s: float) -> None:
+        """One round: find sessions, drain, measure, seal, retain."""
+        if now_s - self._scanned_s >= 1.0:
+            self._scanned_s = now_s
+            self._scan()
+        for folder, one in list(self.watched.items()):
+            with self._attempt(folder):
+                one.drain(now_s)
+        if self.watched and now_s - self._measured_s >= self._measure_every():
+            self._measured_s = now_s
+            self._measure(now_s)
+        if now_s - self._retained_s >= RETAIN_S:
+            self._retained_s = now_s
+            enforce_limits(self.root, config.load({})[0])
+
+    def _measure_every(self) -> float:
+        # A little early is right on time: the loop wakes every TICK_S.
+        return min(one.host_every_s for one in self.watched.values()) - TICK_S / 2
+
+    def _measure(self, now_s: float) -> None:
+        try:
+            self._sensors.measure(list(self.watched.values()), now_s)
+        except (Error, OSError):
+            self._scan()  # a session vanished; the rest is measured next time
+
+    def _scan(self) -> None:
+        for folder in list_folders(self.root):
+            if folder not in self.watched and folder not in self._broken:
+                with self._attempt(folder):
+                    session = Session(folder)
+                    if session.is_here() and session.read_sealed() is None:
+                        self.watched[folder] = Watched(session)
+        for folder, one in list(self.watched.items()):
+            with self._attempt(folder):
+                one.refresh()
+                if not one.session.is_alive():
+                    one.drain(time.monotonic(), ended=True)
+                    seal(one.session)
+                    del self.watched[folder]
+        for path in _list_leftovers(self.root):
+            shutil.rmtree(path, ignore_errors=True)
+
+    @contextmanager
+    def _attempt(self, folder: str) -> Iterator[None]:
+        """One session's trouble must not stop the others' work."""
+        try:
+            yield
+        except Error:
+            # It cannot be read; its owner will see why when asking for it.
+            self.watched.pop(folder, None)
+            self._broken.add(folder)
+        except OSError:
+            pass  # a full disk, or a file that vanished: tried again at the next round
+
+
+def _list_leftovers(root: str) -> Iterator[str]:
+    """Folders whose making or removal was cut off."""
+    with os.scandir(root) as entries:
+        for entry in entries:
+            leftover = entry.name.endswith((".new", ".gone")) and entry.name.startswith(".")
+            if leftover and time.time() - entry.stat(follow_symlinks=False).st_mtime > STALE_S:
+                yield entry.path
+
+
+def take_lock(root: str, wait_s: float = 1.0) -> int | None:
+    """The host's one collector lock; None if another collector has it."""
+    fd = os.open(collector_lock(root), os.O_RDWR | os.O_CLOEXEC)
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except OSError:
+            # A job that only looks whether we are there holds it for an instant, too.
+            if time.monotonic() > deadline:
+                os.close(fd)
+                return None
+            time.sleep(0.05)
+
+
+def main() -> None:
+    """Run as `collector ROOT`."""
+    root = sys.argv[1]
+    if take_lock(root) is None:
+        return
+    collector = Collector(root)
+
+    def leave(_signal: int, _frame: object) -> None:
+        collector.leaving = True
+
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, leave)
+    collector.run()
+
+
+if __name__ == "__main__":
+    main()

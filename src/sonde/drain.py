@@ -1,0 +1,105 @@
+"""From ring to archive: drain what is due, merge small files, seal what has ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+
+from sonde import archive, intern
+from sonde.ring import Ring
+from sonde.session import SEALED, Session, write_atomically
+from sonde.table import SessionTable, make_table
+
+_merging = threading.Lock()
+
+
+class Drain:
+    """One ring on its way into the archive."""
+
+    def __init__(self, session: Session, path: str) -> None:
+        self.session = session
+        self.ring = Ring(path)
+        self.table = self.ring.schema.table
+        segments = archive.list_segments(session, self.table)
+        self.next = segments[-1].last if segments else 0
+        self.capacity = self.ring.capacity
+        self._since_s: float | None = None  # when a row was first seen waiting
+
+    def run(self, now_s: float, every_s: float, ended: bool) -> None:
+        """Archive if a quarter of the ring waits, or a row waits too long, or this is the end."""
+        head = self.ring.head
+        waiting = head - self.next
+        if waiting <= 0:
+            self._since_s = None
+            return
+        if self._since_s is None:
+            self._since_s = now_s
+        if ended or waiting >= self.capacity // 4 or now_s - self._since_s >= every_s:
+            self._archive(head if ended else self._find_end(head))
+            self._since_s = None
+
+    def _find_end(self, head: int) -> int:
+        """Up to the first row that is still being written, unless it falls too far behind."""
+        settled = self.ring.find_settled(self.next)
+        return max(settled, head - self.capacity // 2)
+
+    def _archive(self, end: int) -> None:
+        batch = self.ring.read(self.next, end)
+        if batch.rows:
+            rows = make_table(self.session, self.ring.schema, batch)
+            archive.write_segment(self.session, self.table, rows, self.next, end, batch.corrupt)
+        self.next = end
+        self._merge()
+
+    def _merge(self) -> None:
+        parts = archive.find_merge(archive.list_segments(self.session, self.table))
+        # In a thread: merging takes longer than a ring takes to fill.
+        if parts and _merging.acquire(blocking=False):
+            threading.Thread(target=_merge, args=(parts,), daemon=True).start()
+
+
+def _merge(parts: list[archive.Segment]) -> None:
+    try:
+        archive.merge(parts)
+    except OSError:
+        pass  # removed by retention meanwhile, or no room: the parts stay as they are
+    finally:
+        _merging.release()
+
+
+def seal(session: Session) -> None:
+    """Write the last word on an ended session, then remove the rings and the text table: every
+    row is in the archive, with its texts."""
+    state = session.find_state()
+    if state == "running" or not session.read_config().get("archive", True):
+        return
+    tables = {}
+    newest = 0
+    rings = session.find_rings()
+    for path in rings:
+        ring = Ring(path)
+        table = SessionTable(session, ring.schema, ring)
+        if ring.read(table.archived_to).rows:
+            return  # not all archived (a full disk): the rings stay
+        tables[table.schema.table] = {
+            "schema": ring.schema.dump().decode(),
+            **{key: ring.count(key) for key in ("head", "dropped", "misfit", "text_lost")},
+        }
+        newest = max(newest, os.stat(path).st_mtime_ns)
+    control = session.read_control()
+    ended = control["state_t_ns"] + session.wall_offset_ns if state == "ended" else newest
+    said = {
+        "state": state,
+        "end_wall_ns": ended or time.time_ns(),
+        "sealed_wall_ns": time.time_ns(),
+        "tables": tables,
+    }
+    write_atomically(session.path(SEALED), json.dumps(said, indent=1))
+    for path in [*rings, session.path(intern.NAME)]:
+        archive.remove_quietly(path)
+    for folder, _folders, names in os.walk(session.path(archive.FOLDER)):
+        for name in names:
+            if name.endswith(".tmp"):  # a merge that was cut off
+                archive.remove_quietly(os.path.join(folder, name))

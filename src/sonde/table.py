@@ -1,0 +1,224 @@
+"""Tables: live rows from the ring and archived rows from Parquet, as one."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from sonde import archive, intern
+from sonde.errors import Damaged
+from sonde.record import Field, Schema, load_schema
+from sonde.ring import Batch, Ring
+from sonde.session import Session
+
+_TYPES = {
+    "i8": pa.int8(), "i16": pa.int16(), "i32": pa.int32(), "i64": pa.int64(), "u8": pa.uint8(),
+    "u16": pa.uint16(), "u32": pa.uint32(), "u64": pa.uint64(), "f64": pa.float64(),
+    "bool": pa.bool_(), "text": pa.string(),
+}  # fmt: skip
+_ADDED = (
+    pa.field("ts", pa.timestamp("us", "UTC")),
+    pa.field("host", pa.string()),
+    pa.field("pid", pa.int64()),
+    pa.field("rank", pa.int64()),
+)
+_ADDED_FIELDS = (
+    Field("ts", "i64", False, "wall clock time, UTC, microseconds", "timestamp"),
+    Field("host", "text", False, "machine", ""),
+    Field("pid", "i64", True, "process; NULL in tables about the machine", ""),
+    Field("rank", "i64", True, "rank in its job; NULL if it has none", ""),
+)
+
+
+def widen(schema: Schema) -> Schema:
+    """A recorded table as a query sees it: with ts, host, pid and rank."""
+    fields = [*schema.fields, *_ADDED_FIELDS]
+    return Schema(schema.table, fields, schema.doc, scope=schema.scope)
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """The columns of a table as a user sees them: its own, then ts, host, pid and rank."""
+    own = [pa.field(field.name, _TYPES[field.kind]) for field in schema.fields]
+    return pa.schema([*own, *_ADDED])
+
+
+class SessionTable:
+    """One table of one session."""
+
+    def __init__(self, session: Session, schema: Schema, ring: Ring | None) -> None:
+        self.session, self.schema, self.ring = session, schema, ring
+        self.segments = archive.list_segments(session, schema.table)
+
+    @property
+    def archived_to(self) -> int:
+        """The first ticket that is not in the archive."""
+        return self.segments[-1].last if self.segments else 0
+
+    def read_live(self) -> pa.Table:
+        """Every row from `archived_to` on, as of now."""
+        wanted = arrow_schema(self.schema)
+        if self.ring is None:
+            return wanted.empty_table()
+        batch = self.ring.read(self.archived_to)
+        rows = make_table(self.session, self.schema, batch)
+        if batch.lost:
+            # Overwritten since we looked: then the collector may have archived them since.
+            late = archive.list_segments(self.session, self.schema.table)
+            missed = [part for part in late if part.first >= self.archived_to]
+            if missed:
+                rows = self._join(missed, wanted)
+        return rows
+
+    def _join(self, missed: list[archive.Segment], wanted: pa.Schema) -> pa.Table:
+        assert self.ring is not None
+        parts = [pq.read_table(part.path, schema=wanted) for part in missed]
+        rest = make_table(self.session, self.schema, self.ring.read(missed[-1].last))
+        return pa.concat_tables([*parts, rest])
+
+    def open_archive(self) -> ds.Dataset | None:
+        """The archived rows, not read yet."""
+        if not self.segments:
+            return None
+        paths = [segment.path for segment in self.segments]
+        return ds.dataset(paths, schema=arrow_schema(self.schema), format="parquet")
+
+
+def make_table(session: Session, schema: Schema, batch: Batch) -> pa.Table:
+    """Rows from a ring as Arrow: buffers as they are, texts as a dictionary."""
+    rows = batch.rows
+    columns = []
+    texts: list[str | None] | None = None
+    for index, field in enumerate(schema.fields):
+        data, valid = batch.buffers[2 * index], batch.buffers[2 * index + 1]
+        assert data is not None
+        bits = None if valid is None else pa.py_buffer(valid)
+        if field.kind == "text":
+            if texts is None:
+                # Read after the rows: every text that a complete row names was there before it.
+                texts = intern.read_texts(session.folder)
+            columns.append(_make_texts(texts, rows, data))
+        else:
+            kind = _TYPES[field.kind]
+            columns.append(pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(data)]))
+    return pa.table(
+        [*columns, *_make_added(session, schema, columns, rows)],
+        schema=_with_dictionaries(schema),
+    )
+
+
+def _with_dictionaries(schema: Schema) -> pa.Schema:
+    plain = arrow_schema(schema)
+    kinds = [
+        pa.field(f.name, pa.dictionary(pa.int32(), pa.string()) if pa.types.is_string(f.type) else f.type)
+        for f in plain
+    ]
+    return pa.schema(kinds)
+
+
+def _make_texts(texts: list[str | None], rows: int, data: bytearray) -> pa.Array:
+    """Text ids to a dictionary column; NULL for id 0, an id past the end, or a damaged text."""
+    ids = pa.Array.from_buffers(pa.uint32(), rows, [None, pa.py_buffer(data)])
+    sound = pc.if_else(pc.less_equal(ids, len(texts)), ids, pa.scalar(0, pa.uint32()))
+    places = [None, *(None if text is None else at for at, text in enumerate(texts))]
+    dictionary = pa.array(["" if text is None else text for text in texts], pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()).take(sound), dictionary)
+
+
+def _make_added(
+    session: Session, schema: Schema, columns: list[pa.Array], rows: int
+) -> list[pa.Array]:
+    names = [field.name for field in schema.fields]
+    wall = pc.add(columns[names.index("t_ns")], session.wall_offset_ns)
+    stamp = pc.divide(wall, 1000)
+    of_machine = schema.scope == "host"
+    host = pa.DictionaryArray.from_arrays(
+        pa.repeat(pa.scalar(0, pa.int32()), rows), pa.array([session.host])
+    )
+    return [
+        stamp.cast(pa.timestamp("us", "UTC")),
+        host,
+        pa.repeat(pa.scalar(None if of_machine else session.pid, pa.int64()), rows),
+        pa.repeat(pa.scalar(None if of_machine else session.rank, pa.int64()), rows),
+    ]
+
+
+def open_tables(session: Session) -> dict[str, SessionTable]:
+    """Every table of a session by name, from its rings, or from its seal once they are gone."""
+    return _retry(lambda: _open_tables(session))
+
+
+def _retry(open_all: Callable[[], dict[str, SessionTable]]) -> dict[str, SessionTable]:
+    # The collector removes the rings of an ended session once all is in the archive.
+    for _ in range(3):
+        try:
+            return open_all()
+        except FileNotFoundError:
+            continue
+    return open_all()
+
+
+def _open_tables(session: Session) -> dict[str, SessionTable]:
+    found: dict[str, SessionTable] = {}
+    sealed = session.read_sealed()
+    for path in session.find_rings():
+        try:
+            ring = Ring(path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise Damaged(f"{path}: {os.strerror(error.errno or errno.EIO)}") from None
+        found[ring.schema.table] = SessionTable(session, ring.schema, ring)
+    if sealed is not None:
+        for schema in read_sealed_schemas(session, sealed):
+            if schema.table not in found:
+                found[schema.table] = SessionTable(session, schema, None)
+    return dict(sorted(found.items()))
+
+
+def read_sealed_schemas(session: Session, sealed: dict[str, object]) -> list[Schema]:
+    """The schemas of a sealed session's tables."""
+    tables = sealed.get("tables")
+    if not isinstance(tables, dict):
+        raise Damaged(f"{session.path('sealed.json')} lists no tables")
+    try:
+        return [load_schema(str(table["schema"]).encode()) for table in tables.values()]
+    except (KeyError, TypeError, ValueError):
+        raise Damaged(f"{session.path('sealed.json')} is damaged") from None
+
+
+def count_losses(table: SessionTable) -> dict[str, int]:
+    """What was asked for, what is kept, and where the rest went; the parts add up to `written`."""
+    sealed = (table.session.read_sealed() or {}).get("tables")
+    if table.ring is None and isinstance(sealed, dict):
+        entry = sealed.get(table.schema.table, {})
+        ring = {key: int(entry.get(key, 0)) for key in ("head", "dropped", "misfit", "text_lost")}
+        live, corrupt, pending = 0, 0, 0
+    else:
+        assert table.ring is not None
+        ring = {key: table.ring.count(key) for key in ("head", "dropped", "misfit", "text_lost")}
+        batch = table.ring.read(table.archived_to, ring["head"])
+        live, corrupt, pending = batch.rows, batch.corrupt, batch.pending
+    corrupt += sum(archive.read_corrupt(part) for part in table.segments)
+    kept = live + archive.count_rows(table.segments)
+    expired = archive.read_expired(table.session).get(table.schema.table, 0)
+    missing = max(0, ring["head"] - kept - expired - corrupt)
+    dropped = min(missing, ring["dropped"])
+    unfinished = min(missing - dropped, pending)
+    return {
+        "written": ring["head"],
+        "kept": kept,
+        "dropped": dropped,
+        "unfinished": unfinished,
+        "overwritten": missing - dropped - unfinished,
+        "corrupt": corrupt,
+        "expired": expired,
+        "misfit": ring["misfit"],
+        "text_lost": ring["text_lost"],
+    }
+

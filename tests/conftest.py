@@ -1,0 +1,166 @@
+"""What every test shares: a root of its own, programs to record, and nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+TIMEOUT_S = 60.0
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = TIMEOUT_S) -> object:
+    """The first true answer of `condition`; fails the test at the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"waited {timeout_s} s in vain"
+        time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A sessions folder for this test alone; collectors started for it end with it."""
+    folder = tmp_path / "sonde"
+    for name in list(os.environ):
+        if name.startswith("SONDE"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("SONDE_DIR", str(folder))
+    yield folder
+    for pid in find_processes(str(folder)):
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not find_processes(str(folder)))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind(root: Path) -> Iterator[None]:
+    """No recording, thread, callback, hook or open file survives a test."""
+    before = _inventory()
+    yield
+    import sonde
+
+    sonde.stop()
+    gc.collect()
+    wait_for(lambda: _inventory() == before, 5) if _inventory() != before else None
+    assert _inventory() == before
+
+
+def _inventory() -> dict[str, object]:
+    return {
+        "threads": sorted(t.name for t in threading.enumerate()),
+        "native threads": _count_native("sonde"),
+        "gc callbacks": len(gc.callbacks),
+        "signal handlers": {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGUSR1)},
+        "open files": sorted(
+            target for target in _list_open_files() if "/sonde" in target and ".so" not in target
+        ),
+        "children": _list_children(),
+    }
+
+
+def _count_native(name: str) -> int:
+    count = 0
+    for task in os.listdir("/proc/self/task"):
+        try:
+            count += Path(f"/proc/self/task/{task}/comm").read_text().strip() == name
+        except OSError:
+            continue
+    return count
+
+
+def _list_open_files() -> Iterator[str]:
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            yield os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+
+
+def _list_children() -> list[str]:
+    found = []
+    for task in os.listdir("/proc/self/task"):
+        try:
+            found += Path(f"/proc/self/task/{task}/children").read_text().split()
+        except OSError:
+            continue
+    return found
+
+
+def find_processes(marker: str) -> list[int]:
+    """Processes (not us) whose command line names `marker`."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal() and int(entry) != os.getpid():
+            try:
+                words = Path(f"/proc/{entry}/cmdline").read_bytes().decode(errors="replace")
+                state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if marker in words.split("\0") and state != "Z":
+                found.append(int(entry))
+    return found
+
+
+@pytest.fixture
+def run(root: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run Python code to its end as a program of its own: run(code, *args, **environment)."""
+
+    def run(code: str, *args: str, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
+        script = tmp_path / "program.py"
+        script.write_text(code)
+        done = subprocess.run(
+            [sys.executable, str(script), *args], capture_output=True, text=True, timeout=TIMEOUT_S,
+            env={**os.environ, **env}, check=False,
+        )  # fmt: skip
+        assert not check or done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def start(root: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start Python code and go on; it is killed when the test ends. It may print `ready`."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(code: str, *args: str, ready: bool = True, **env: str) -> subprocess.Popen[str]:
+        script = tmp_path / f"program{len(started)}.py"
+        script.write_text(code)
+        process = subprocess.Popen(
+            [sys.executable, "-u", str(script), *args], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, env={**os.environ, **env},
+        )  # fmt: skip
+        started.append(process)
+        if ready:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.strip() == "ready", process.communicate()
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def sonde_cli(root: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the `sonde` command as a user does."""
+
+    def sonde_cli(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "sonde", *map(str, args)], capture_output=True, text=True,
+            timeout=TIMEOUT_S, env={**os.environ, **env}, check=False,
+        )  # fmt: skip
+
+    return sonde_cli

@@ -1,0 +1,24 @@
+"""Print the path of an installed CPython of the version named, or fail."""
+
+import glob
+import os
+import shutil
+import subprocess
+import sys
+
+version = sys.argv[1]
+pyenv = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
+candidates = [
+    shutil.which(f"python{version}"),
+    *sorted(glob.glob(f"{pyenv}/versions/{version}.*/bin/python{version}")),
+    sys.executable,
+]
+for path in filter(None, candidates):
+    found = subprocess.run(
+        [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if found.stdout.strip() == version:
+        print(path)
+        sys.exit(0)
+sys.exit(1)
