@@ -1,4 +1,4 @@
-"""The C extension, and the one-line hook that makes `SONDE=1` work. All else is in pyproject.toml."""
+"""The C extension, and the hook that makes `SONDE=1` work. All else is in pyproject.toml."""
 
 import os
 import platform

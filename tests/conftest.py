@@ -115,7 +115,9 @@ def find_processes(marker: str) -> list[int]:
 def run(root: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run Python code to its end as a program of its own: run(code, *args, **environment)."""
 
-    def run(code: str, *args: str, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        code: str, *args: str, check: bool = True, **env: str
+    ) -> subprocess.CompletedProcess[str]:
         script = tmp_path / "program.py"
         script.write_text(code)
         done = subprocess.run(

@@ -39,7 +39,11 @@ def schema_of(view: View) -> pa.Schema:
 def _view(
     table: str, doc: str, rows_of: Callable[[Session], list[Row]], *columns: tuple[str, str, str]
 ) -> View:
-    added = (("host", "text", "machine"), ("pid", "i64", "process"), ("rank", "i64", "rank, if any"))
+    added = (
+        ("host", "text", "machine"),
+        ("pid", "i64", "process"),
+        ("rank", "i64", "rank, if any"),
+    )
     fields = [Field(name, kind, True, said, "") for name, kind, said in (*columns, *added)]
     return View(Schema(table, fields, doc), rows_of)
 

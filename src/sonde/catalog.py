@@ -26,12 +26,12 @@ def describe(schemas: Sequence[Schema]) -> str:
         "# Tables",
         "",
         "Written by `sonde tables --format markdown`; do not edit. Every recorded table also has",
-        "`ts` (wall clock, UTC, microseconds), `host`, `pid` and `rank`; in tables about the machine",
-        "`pid` and `rank` are NULL.",
+        "`ts` (wall clock, UTC, microseconds), `host`, `pid` and `rank`; in tables about the",
+        "machine `pid` and `rank` are NULL.",
     ]
     for schema in schemas:
-        lines += ["", f"## {schema.table}", "", schema.doc, "", "| column | kind | unit | meaning |",
-                  "|---|---|---|---|"]  # fmt: skip
+        lines += ["", f"## {schema.table}", "", schema.doc, ""]
+        lines += ["| column | kind | unit | meaning |", "|---|---|---|---|"]
         for field in schema.fields:
             kind = field.kind + (" or NULL" if field.optional else "")
             lines.append(f"| `{field.name}` | {kind} | {field.unit} | {field.doc} |")

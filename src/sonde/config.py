@@ -78,7 +78,7 @@ class Key:
 
 _FIXED = (
     Key("follow", parse_switch, True, "record Python processes that the program starts"),
-    Key("collector", parse_switch, True, "start the collector, which archives and watches the host"),
+    Key("collector", parse_switch, True, "start the collector: it archives, and watches the host"),
     Key("ring.bytes", parse_size, 16 * 2**20, "memory of one table's ring", low=2**12, high=2**36),
     Key("text.bytes", parse_size, 4 * 2**20, "memory for distinct texts", low=2**12, high=2**32),
     Key("archive", parse_switch, True, "keep rows in Parquet before the ring overwrites them",
@@ -96,7 +96,9 @@ def list_keys() -> dict[str, Key]:
     """Every setting by name; each source adds its switch `source.NAME`."""
     keys = {key.name: key for key in _FIXED}
     for name in plugins.list_names("sources"):
-        key = Key(f"source.{name}", parse_switch, True, plugins.read_help("sources", name), live=True)
+        key = Key(
+            f"source.{name}", parse_switch, True, plugins.read_help("sources", name), live=True
+        )
         keys[key.name] = key
     return keys
 
@@ -150,6 +152,21 @@ def is_asked_for() -> bool:
     return _WORDS.get(os.environ.get("SONDE", "").lower(), True) and (
         only is None or only == str(os.getpid())
     )
+
+
+def mark_followed() -> bool:
+    """Have the Python processes that this one starts record themselves; did that change anything?
+
+    Not needed where the environment asked for us: it is inherited as it is."""
+    if "SONDE" in os.environ:
+        return False
+    os.environ["SONDE"] = "1"
+    return True
+
+
+def unmark_followed() -> None:
+    """Undo mark_followed()."""
+    os.environ.pop("SONDE", None)
 
 
 def find_root() -> str:

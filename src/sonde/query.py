@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
+from itertools import pairwise
 
 import duckdb
 import pyarrow as pa
@@ -13,8 +14,9 @@ import pyarrow as pa
 from sonde import about, config
 from sonde.errors import Damaged, QueryError
 from sonde.record import Schema
-from sonde.session import Session, find_sessions
+from sonde.session import Session
 from sonde.table import SessionTable, arrow_schema, open_tables, widen
+from sonde.target import find_sessions
 
 MEMORY = "2GiB"
 TIMEOUT_S = 300.0
@@ -24,7 +26,7 @@ _ALLOWED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
 
 def open_recording(target: int | str | Sequence[int | str]) -> Recording:
-    """The recording that a target names; see session.find_sessions."""
+    """The recording that a target names; see target.find_sessions."""
     words = [target] if isinstance(target, (int, str)) else list(target)
     return Recording(find_sessions(",".join(str(word) for word in words), config.find_root()))
 
@@ -47,9 +49,7 @@ class Recording:
         schemas = [widen(schema) for schema in found.values()]
         return sorted([*schemas, *(view.schema for view in about.VIEWS)], key=lambda s: s.table)
 
-    def query(
-        self, sql: str, *, timeout_s: float = TIMEOUT_S, memory: str = MEMORY
-    ) -> pa.Table:
+    def query(self, sql: str, *, timeout_s: float = TIMEOUT_S, memory: str = MEMORY) -> pa.Table:
         """Run one SELECT and return its rows. Reads only: no file, no network, no settings."""
         for _ in range(_TRIES - 1):
             try:
@@ -181,7 +181,7 @@ def qualify(sql: str) -> str:
     """`system.cpu` as `memory.system.cpu`: DuckDB has a catalog `system` of its own, and finds the
     short form ambiguous. Strings and comments are left alone."""
     starts = [start for start, _kind in duckdb.tokenize(sql)] + [len(sql)]
-    tokens = [sql[start:end] for start, end in zip(starts, starts[1:], strict=False)]
+    tokens = [sql[start:end] for start, end in pairwise(starts)]
     done = [sql[: starts[0]]]
     for index, token in enumerate(tokens):
         word = _first_word(token)
@@ -230,7 +230,9 @@ def _run(connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float) -> p
             connection.interrupt()
             thread.join()
     if late:
-        raise QueryError(f"the query was stopped after {timeout_s:g} s; narrow it or raise --timeout")
+        raise QueryError(
+            f"the query was stopped after {timeout_s:g} s; narrow it or raise --timeout"
+        )
     if failure:
         raise failure[0]
     return answer[0]

@@ -75,6 +75,7 @@ class Recorder:
         self._watcher: _core.Watcher | None = None
         self._emit_source: _core.Writer | None = None
         self._hooked = False
+        self._marked = False  # we put SONDE into the environment
 
     # ---- start and stop --------------------------------------------------------------------
 
@@ -110,6 +111,8 @@ class Recorder:
                 self._start_source(name)
         self._start_watcher(writing, root)
         self._hook()
+        if values["follow"]:
+            self._marked = config.mark_followed() or self._marked
         _core.control_state(writing.page, _core.RUNNING)
 
     def _hook(self) -> None:
@@ -130,6 +133,9 @@ class Recorder:
                 self._watcher.stop()
             self._let_go()
             writing.close(state)
+            if self._marked:
+                self._marked = False
+                config.unmark_followed()
 
     def _let_go(self) -> None:
         """Forget the session; the writers of its tables stay and write nowhere."""
@@ -299,7 +305,7 @@ def collector_command(
         return [], []
     # From the folder we were imported from: the job's sys.path is not the collector's.
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    code = "import sys; sys.path[:1] = [sys.argv.pop(1)]; from sonde import collector; collector.main()"
+    code = "import sys; sys.path[0] = sys.argv.pop(1); from sonde.collector import main; main()"
     env = config.make_child_environment(
         SONDE="0", **config.name_settings(values, ("retain.bytes", "retain.age"))
     )

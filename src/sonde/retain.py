@@ -82,7 +82,13 @@ def _remove(root: str, session: Session) -> str:
 def _trim(sessions: list[Session], over: int) -> None:
     """Remove the oldest archived segments of running sessions until `over` bytes are free."""
     found = [
-        (os.stat(segment.path).st_mtime, os.stat(segment.path).st_blocks * 512, session, table, segment)
+        (
+            os.stat(segment.path).st_mtime,
+            os.stat(segment.path).st_blocks * 512,
+            session,
+            table,
+            segment,
+        )
         for session in sessions
         for table in archive.list_tables(session)
         # The newest one stays: its name says how far the ring has been archived.

@@ -79,7 +79,10 @@ class Ring:
             assert isinstance(raw, bytes)
             try:
                 self._columns = load_schema(raw)
-                if _core.layout_bytes(self._columns.kinds, self._columns.optional) != self.row_bytes:
+                if (
+                    _core.layout_bytes(self._columns.kinds, self._columns.optional)
+                    != self.row_bytes
+                ):
                     raise ValueError
             except ValueError:
                 raise Damaged(f"{self.path} has a schema that does not fit its rows") from None

@@ -55,7 +55,9 @@ def make_root(root: str) -> str:
         os.makedirs(root, mode=0o700, exist_ok=True)
         status = os.lstat(root)
         if status.st_uid != os.getuid():
-            raise NotRecording(f"{root} belongs to another user; set SONDE_DIR to a folder of yours")
+            raise NotRecording(
+                f"{root} belongs to another user; set SONDE_DIR to a folder of yours"
+            )
         if status.st_mode & 0o077:
             os.chmod(root, 0o700)
     except OSError as error:
@@ -349,61 +351,3 @@ def list_folders(root: str) -> list[str]:
             )
     except OSError:
         return []
-
-
-def find_sessions(target: str, root: str) -> list[Session]:
-    """The sessions a TARGET names: a pid, a folder, a session id, a job, or `all`.
-
-    Several targets are separated by commas. A pid names the newest session of it."""
-    found: dict[str, Session] = {}
-    for part in filter(None, (word.strip() for word in target.split(","))):
-        for session in _find_part(part, root):
-            found[session.folder] = session
-    if not found:
-        raise NoSession("no target given; `sonde ps` lists what is recorded")
-    return list(found.values())
-
-
-def _find_part(part: str, root: str) -> list[Session]:
-    if os.sep in part or part in (".", ".."):
-        return _find_folder(part)
-    if part.isdecimal():
-        return _find_pid(int(part), root)
-    sessions = list(list_sessions(root))
-    if part == "all":
-        if sessions:
-            return sessions
-        raise NoSession(f"nothing has been recorded in {root}")
-    named = [session for session in sessions if session.id == part]
-    jobs = [session for session in sessions if session.meta.get("job") == part]
-    if named or jobs:
-        return named or jobs
-    folder = os.path.join(root, part)
-    if os.path.isdir(folder):
-        return [Session(folder)]
-    raise NoSession(f"nothing recorded is called {part}; `sonde ps` lists what is")
-
-
-def _find_folder(path: str) -> list[Session]:
-    if not os.path.isdir(path):
-        raise NoSession(f"{path} is not a folder")
-    if not os.path.exists(os.path.join(path, META)):
-        sessions = list(list_sessions(path))
-        if sessions:
-            return sessions
-    return [Session(path)]
-
-
-def _find_pid(pid: int, root: str) -> list[Session]:
-    host = os.uname().nodename
-    mine = [s for s in list_sessions(root) if s.pid == pid and s.host == host]
-    if mine:
-        return mine[-1:]
-    jobs = [s for s in list_sessions(root) if s.meta.get("job") == str(pid)]
-    if jobs:
-        return jobs
-    if read_start_ticks(pid) is None:
-        raise NoSession(f"there is no process {pid} and no recording of one; `sonde ps` lists them")
-    raise NoSession(
-        f"process {pid} is not being recorded; start it with `sonde run` or SONDE=1 in its environment"
-    )

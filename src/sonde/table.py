@@ -115,7 +115,9 @@ def make_table(session: Session, schema: Schema, batch: Batch) -> pa.Table:
 def _with_dictionaries(schema: Schema) -> pa.Schema:
     plain = arrow_schema(schema)
     kinds = [
-        pa.field(f.name, pa.dictionary(pa.int32(), pa.string()) if pa.types.is_string(f.type) else f.type)
+        pa.field(
+            f.name, pa.dictionary(pa.int32(), pa.string()) if pa.types.is_string(f.type) else f.type
+        )
         for f in plain
     ]
     return pa.schema(kinds)
@@ -221,4 +223,3 @@ def count_losses(table: SessionTable) -> dict[str, int]:
         "misfit": ring["misfit"],
         "text_lost": ring["text_lost"],
     }
-

@@ -39,7 +39,7 @@ def _run(arguments: list[str]) -> int:
     names = plugins.list_names("cli")
     parser = argparse.ArgumentParser(
         prog="sonde",
-        description="An always-on profiler and flight recorder for long-running Python and AI jobs.",
+        description="An always-on profiler and flight recorder for Python and AI jobs.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

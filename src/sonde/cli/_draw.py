@@ -6,10 +6,9 @@ import datetime
 import decimal
 import json
 import math
-import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from sonde import config
@@ -25,9 +24,7 @@ _MOST_ROWS = 1000  # on a terminal; a pipe or a file gets them all
 _NARROWEST = 6
 
 
-def add_output_arguments(
-    parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS
-) -> None:
+def add_output_arguments(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
     """--format and -o."""
     parser.add_argument("--format", choices=formats, default="table", help="default: %(default)s")
     parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead")
@@ -143,7 +140,7 @@ def _write_json(rows: pa.Table, file: IO[str]) -> None:
     file.write("\n]\n")
 
 
-# ---- tables ----------------------------------------------------------------------------------------
+# ---- tables -----------------------------------------------------------------------------------
 
 
 def draw_arrow(rows: pa.Table, file: IO[str]) -> None:
@@ -156,27 +153,29 @@ def draw_arrow(rows: pa.Table, file: IO[str]) -> None:
         file.write(f"… and {rest:,} more rows; use LIMIT, or -o FILE for all of them\n")
 
 
-def draw_table(names: Sequence[str], rows: Iterable[Sequence[object]], file: IO[str]) -> None:
+def draw_table(names: Sequence[str], rows: Sequence[Sequence[object]], file: IO[str]) -> None:
     """Columns under their names. On a terminal it fits the width and long text is cut with `…`."""
     cells = [[_show(value) for value in row] for row in rows]
-    right = [
-        all(isinstance(row[i], (int, float, decimal.Decimal)) or row[i] is None for row in rows)
-        for i in range(len(names))
-    ] if isinstance(rows, list) else [False] * len(names)  # fmt: skip
-    widths = [
-        max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(names)
-    ]
+    right = [all(_is_number(row[i]) for row in rows) for i in range(len(names))]
+    widths = [max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(names)]
     fancy = file.isatty()
     if fancy:
         widths = fit(widths, shutil.get_terminal_size().columns)
-    bold, dim, plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if fancy and config.uses_colour() else ("",) * 3
-    head = "  ".join(_pad(name, width, flip) for name, width, flip in zip(names, widths, right, strict=True))
+    colour = fancy and config.uses_colour()
+    bold, dim, plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if colour else ("", "", "")
+    shape = list(zip(widths, right, strict=True))
+    head = "  ".join(_pad(name, *form) for name, form in zip(names, shape, strict=True))
     file.write(f"{bold}{head.rstrip()}{plain}\n")
     for row in cells:
-        shown = [_pad(cell, width, flip) for cell, width, flip in zip(row, widths, right, strict=True)]
-        styled = [f"{dim}{text}{plain}" if cell == "NULL" else text
-                  for cell, text in zip(row, shown, strict=True)]  # fmt: skip
-        file.write("  ".join(styled).rstrip() + "\n")
+        shown = [
+            f"{dim}{_pad(cell, *form)}{plain}" if cell == "NULL" else _pad(cell, *form)
+            for cell, form in zip(row, shape, strict=True)
+        ]
+        file.write("  ".join(shown).rstrip() + "\n")
+
+
+def _is_number(value: object) -> bool:
+    return value is None or isinstance(value, (int, float, decimal.Decimal))
 
 
 def fit(widths: list[int], room: int) -> list[int]:
@@ -216,9 +215,3 @@ def format_bytes(count: int) -> str:
             break
         size /= 1024
     return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-
-
-def shorten_home(path: str) -> str:
-    """A path with ~ for the home folder."""
-    home = os.path.expanduser("~")
-    return "~" + path[len(home) :] if path.startswith(home + os.sep) else path

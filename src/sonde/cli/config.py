@@ -8,25 +8,32 @@ import sys
 from sonde import config, control
 from sonde.cli import _draw
 from sonde.errors import ConfigError
-from sonde.session import find_sessions
+from sonde.target import find_sessions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", nargs="?", help="default: the settings and their defaults")
+    parser.add_argument(
+        "target", metavar="TARGET", nargs="?", help="default: the settings and their defaults"
+    )
     parser.add_argument("changes", metavar="KEY=VALUE", nargs="*")
-    parser.add_argument("--timeout", type=float, default=2.0, metavar="SECONDS", help="default: %(default)g")
+    parser.add_argument(
+        "--timeout", type=float, default=2.0, metavar="SECONDS", help="default: %(default)g"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     changes = dict(_split(change) for change in args.changes)
     if args.target is None:
-        rows = [(key.name, _say(key.default), "live" if key.live else "at start", config.variable_of(name), key.doc)
-                for name, key in config.list_keys().items()]  # fmt: skip
-        _draw.draw_table(("setting", "default", "change", "environment", "meaning"), rows, sys.stdout)
+        rows = [_describe(key) for key in config.list_keys().values()]
+        _draw.draw_table(
+            ("setting", "default", "change", "environment", "meaning"), rows, sys.stdout
+        )
         return 0
     sessions = find_sessions(args.target, config.find_root())
     for session in sessions:
-        values = control.configure(session, changes, args.timeout) if changes else session.read_config()
+        values = (
+            control.configure(session, changes, args.timeout) if changes else session.read_config()
+        )
         keys = config.list_keys()
         shown = changes or values
         rows4 = [
@@ -35,6 +42,11 @@ def run(args: argparse.Namespace) -> int:
         ]
         _draw.draw_table(("pid", "setting", "value", "meaning"), rows4, sys.stdout)
     return 0
+
+
+def _describe(key: config.Key) -> tuple[str, ...]:
+    when = "live" if key.live else "at start"
+    return key.name, _say(key.default), when, config.variable_of(key.name), key.doc
 
 
 def _split(change: str) -> tuple[str, str]:

@@ -9,9 +9,9 @@ import sys
 import tempfile
 import time
 
-from sonde import config, session
+from sonde import config
 from sonde.cli import _draw
-from sonde.query import Recording
+from sonde.query import open_recording
 
 _JOB = '''
 import random, time
@@ -68,9 +68,9 @@ def run(args: argparse.Namespace) -> int:
         _show_progress(job, args.seconds)
         if job.wait() != 0:
             return 1
-    recording = Recording(session.find_sessions(str(job.pid), config.find_root()))
+    recording = open_recording(job.pid)
     for title, sql in _QUERIES:
-        print(f"\n{title}\n$ sonde query {job.pid} \"{sql}\"")
+        print(f'\n{title}\n$ sonde query {job.pid} "{sql}"')
         _draw.draw_arrow(recording.query(sql), sys.stdout)
     print(f"\nIt is all in {recording.sessions[0].folder}; next: sonde ps, sonde tables {job.pid}")
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from sonde import config, control
-from sonde.session import find_sessions
+from sonde.target import find_sessions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

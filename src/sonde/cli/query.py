@@ -14,9 +14,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sql", metavar="SQL", help="one SELECT; - reads it from stdin")
     _draw.add_output_arguments(parser)
     parser.add_argument(
-        "--timeout", type=float, default=query.TIMEOUT_S, metavar="SECONDS", help="default: %(default)g"
+        "--timeout",
+        type=float,
+        default=query.TIMEOUT_S,
+        metavar="SECONDS",
+        help="default: %(default)g",
     )
-    parser.add_argument("--memory", default=query.MEMORY, metavar="SIZE", help="default: %(default)s")
+    parser.add_argument(
+        "--memory", default=query.MEMORY, metavar="SIZE", help="default: %(default)s"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,7 +15,11 @@ from sonde.errors import ConfigError, Error
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "sonde run [options] (SCRIPT.py | -m MODULE | -- COMMAND) [arguments]"
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting; see `sonde config`"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting; see `sonde config`",
     )
     parser.add_argument(
         "--no-follow-children",

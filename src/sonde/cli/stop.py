@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 
 from sonde import config, control
-from sonde.session import find_sessions
+from sonde.target import find_sessions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET")
-    parser.add_argument("--timeout", type=float, default=2.0, metavar="SECONDS", help="default: %(default)g")
+    parser.add_argument(
+        "--timeout", type=float, default=2.0, metavar="SECONDS", help="default: %(default)g"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

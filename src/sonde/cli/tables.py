@@ -12,7 +12,9 @@ from sonde.record import Schema
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", nargs="?", help="default: every table sonde knows")
+    parser.add_argument(
+        "target", metavar="TARGET", nargs="?", help="default: every table sonde knows"
+    )
     parser.add_argument("--table", metavar="NAME", help="only this one")
     _draw.add_output_arguments(parser, (*_draw.FORMATS, "markdown"))
 
@@ -36,7 +38,9 @@ def run(args: argparse.Namespace) -> int:
         for s in schemas
         for f in s.fields
     ]
-    names = pa.schema([(name, pa.string()) for name in ("table", "column", "kind", "unit", "meaning")])
+    names = pa.schema(
+        [(name, pa.string()) for name in ("table", "column", "kind", "unit", "meaning")]
+    )
     _draw.write_rows(pa.Table.from_pylist(rows, schema=names), args.format, args.output)
     return 0
 
