@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from sonde.record import Field, Schema
 from sonde.session import Session
-from sonde.table import count_losses, open_tables
+from sonde.rows import count_losses, open_tables
 
 _TYPES = {"text": pa.string(), "i64": pa.int64(), "bool": pa.bool_()}
 Row = dict[str, object]

@@ -8,16 +8,21 @@ from sonde import about, plugins, recorder
 from sonde.record import Schema, make_schema, name_table
 
 
-def list_tables() -> list[Schema]:
-    """The tables of all sources and sensors, and those about the recording."""
+def list_recorded() -> list[Schema]:
+    """The tables of all sources and sensors."""
     found = [make_schema(row, name_table(row, "sonde")) for row in recorder.ROWS]
     for folder, schema in (("sources", "python"), ("sensors", "system")):
         for name in plugins.list_names(folder):
             for row in plugins.load(folder, name).ROWS:
                 scope = getattr(row, "SCOPE", "process")
                 found.append(make_schema(row, name_table(row, schema), scope))
-    found += [view.schema for view in about.VIEWS]
-    return sorted(found, key=lambda schema: schema.table)
+    return found
+
+
+def list_tables() -> list[Schema]:
+    """All of them, and those about the recording itself."""
+    views = [view.schema for view in about.VIEWS]
+    return sorted([*list_recorded(), *views], key=lambda schema: schema.table)
 
 
 def describe(schemas: Sequence[Schema]) -> str:

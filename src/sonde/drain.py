@@ -10,7 +10,7 @@ import time
 from sonde import archive, intern
 from sonde.ring import Ring
 from sonde.session import SEALED, Session, write_atomically
-from sonde.table import SessionTable, make_table
+from sonde.rows import SessionTable, make_table
 
 _merging = threading.Lock()
 

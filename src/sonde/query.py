@@ -11,11 +11,11 @@ from itertools import pairwise
 import duckdb
 import pyarrow as pa
 
-from sonde import about, config
+from sonde import about, catalog, config
 from sonde.errors import Damaged, QueryError
 from sonde.record import Schema
 from sonde.session import Session
-from sonde.table import SessionTable, arrow_schema, open_tables, widen
+from sonde.rows import SessionTable, arrow_schema, open_tables, widen
 from sonde.target import find_sessions
 
 MEMORY = "2GiB"
@@ -45,7 +45,8 @@ class Recording:
     def tables(self) -> list[Schema]:
         """Every table that can be asked, with its columns as a query sees them."""
         parts = [open_tables(session) for session in self.sessions]
-        found = {name: table.schema for part in parts for name, table in part.items()}
+        found = {schema.table: schema for schema in catalog.list_recorded()}
+        found |= {name: table.schema for part in parts for name, table in part.items()}
         schemas = [widen(schema) for schema in found.values()]
         return sorted([*schemas, *(view.schema for view in about.VIEWS)], key=lambda s: s.table)
 
@@ -81,6 +82,10 @@ class Recording:
         for session in self.sessions:
             for name, table in open_tables(session).items():
                 parts.setdefault(name, []).append(table)
+        for schema in catalog.list_recorded():
+            # Nothing recorded is an empty table: a query need not know what is on.
+            empty = SessionTable(self.sessions[0], schema, None)
+            parts.setdefault(schema.table, [empty])
         streams = []
         for name, tables in parts.items():
             stream = _Stream(_widest(tables), lambda tables=tables: _read_live(tables))  # type: ignore[misc]
@@ -212,27 +217,26 @@ def _run(connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float) -> p
     """Run in a thread of its own, so that Ctrl-C and the time limit reach the engine."""
     answer: list[pa.Table] = []
     failure: list[BaseException] = []
+    # An event, not join(): a join that Ctrl-C interrupts takes the thread for ended (CPython 3.11).
+    done = threading.Event()
 
     def work() -> None:
         try:
             answer.append(connection.sql(sql).to_arrow_table())
         except BaseException as error:  # handed to the caller, which raises it
             failure.append(error)
+        finally:
+            done.set()
 
-    thread = threading.Thread(target=work, name="sonde-query", daemon=True)
-    thread.start()
-    late = False
+    threading.Thread(target=work, name="sonde-query", daemon=True).start()
     try:
-        thread.join(timeout_s)
-        late = thread.is_alive()
+        in_time = done.wait(timeout_s)
     finally:
-        if thread.is_alive():
+        if not done.is_set():
             connection.interrupt()
-            thread.join()
-    if late:
-        raise QueryError(
-            f"the query was stopped after {timeout_s:g} s; narrow it or raise --timeout"
-        )
+            done.wait()
+    if not in_time:
+        raise QueryError(f"stopped after {timeout_s:g} s; narrow the query or raise --timeout")
     if failure:
         raise failure[0]
     return answer[0]

@@ -43,8 +43,9 @@ def create_ring(folder: str, schema: Schema, ring_bytes: int) -> _core.Map:
     """A new, empty ring for a table, as large as fits `ring_bytes`."""
     row_bytes = _core.layout_bytes(schema.kinds, schema.optional)
     raw = schema.dump()
+    header = _core.ring_bytes(2, row_bytes, len(raw)) - 2 * (row_bytes + 16)
     capacity = 2
-    while _core.ring_bytes(capacity * 2, row_bytes, len(raw)) <= ring_bytes:
+    while _core.ring_bytes(capacity * 2, row_bytes, len(raw)) - header <= ring_bytes:
         capacity *= 2
     path = os.path.join(folder, schema.table + SUFFIX)
     hidden = os.path.join(folder, f".{schema.table}.{os.getpid()}")

@@ -1,4 +1,4 @@
-"""Tables: live rows from the ring and archived rows from Parquet, as one."""
+"""Rows as a query sees them: live ones from the ring and archived ones from Parquet, as one."""
 
 from __future__ import annotations
 

@@ -1,0 +1,84 @@
+"""One row from C with its clock: alone, and from several threads at once."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sysconfig
+import time
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import child
+from result import Result, interleave
+
+ROWS = 1_000_000
+THREADS = min(4, os.cpu_count() or 1)
+CORE = child.HERE.parent / "src" / "sonde" / "_core"
+
+
+def measure(rounds: int) -> list[Result]:
+    """Nanoseconds per append, the clock included."""
+    with child.open_root() as root:
+        driver = build_driver(root)
+        calls = {"repeat": partial(child.call, time_repeat, root=root)}
+        if driver:
+            calls["one"] = partial(run_driver, driver, root, 1, 0)
+            calls["several"] = partial(run_driver, driver, root, THREADS, 0)
+            calls["clock"] = partial(run_driver, driver, root, 1, 1)
+        found = interleave(rounds, calls)
+    clock = {"clock_gettime alone": found.get("clock", [])}
+    note = "" if driver else "no C compiler here: not measured"
+    held = "repeat() keeps the GIL, so several threads are timed by a C program on the same ring"
+    return [
+        Result("C append: Writer.repeat", "ns", found["repeat"], 100, peers=clock, note=held),
+        Result("C append: C program, 1 thread", "ns", found.get("one", []), 100, note=note),
+        Result(
+            f"C append: {THREADS} threads at full speed, one ring",
+            "ns",
+            found.get("several", []),
+            100,
+            note=note or "per append and thread; every append moves the ring's head between cores",
+        ),
+    ]
+
+
+def time_repeat() -> float:
+    import sonde
+
+    class Mixed:
+        step: sonde.i64
+        loss: sonde.f64
+        phase: sonde.text
+        tokens: sonde.i64
+
+    assert sonde.start(collector="off")
+    emit = sonde.table(Mixed)
+    emit.repeat(ROWS)
+    found = []
+    for _ in range(5):
+        begin = time.perf_counter_ns()
+        emit.repeat(ROWS)
+        found.append((time.perf_counter_ns() - begin) / ROWS)
+    return median(found)
+
+
+def build_driver(root: str) -> str | None:
+    """The C program, built as the extension is; None without a compiler or the sources."""
+    path = str(Path(root) / "append")
+    compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")
+    sources = [str(CORE / name) for name in ("ring.c", "check.c", "clock.c")]
+    source = str(child.HERE / "append.c")
+    options = ["-std=gnu11", "-O2", "-pthread", f"-I{CORE}", "-o", path]
+    try:
+        subprocess.run([*compiler, *options, source, *sources], check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return path
+
+
+def run_driver(driver: str, root: str, threads: int, field: int) -> float:
+    ring = str(Path(root) / "append.ring")
+    return float(child.run([driver, ring, str(threads), str(ROWS)], root).split()[field])

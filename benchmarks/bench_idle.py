@@ -1,0 +1,164 @@
+"""What being recorded costs a program that emits nothing: a loop of Python calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import child
+import instruction
+from result import Result
+
+PART = 100  # rounds of work(): a second or two
+SMALL = 3  # the same where every instruction is counted
+SETTLE_S = 20.0
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.total = 0
+
+    def add(self, n: int) -> None:
+        self.total += n
+
+
+def fib(n: int) -> int:
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+
+def work(rounds: int) -> int:
+    """Calls, and little else."""
+    counter = Counter()
+    for _ in range(rounds):
+        counter.add(fib(19))
+        for i in range(20_000):
+            counter.add(i)
+    return counter.total
+
+
+def measure(rounds: int) -> list[Result]:
+    """Per cent of CPU time, of instructions, and of the recorder's own thread."""
+    bare, found = [], []
+    for _ in range(rounds):
+        with child.open_root() as root:
+            bare.append(child.call(compare_bare, root=root))
+            found.append(child.call(compare_recorded, root=root))
+    counted, method = count_more()
+    recorded, watcher, collector, memory = (list(column) for column in zip(*found, strict=True))
+    return [
+        Result(
+            "recorded, idle: more CPU time",
+            "%",
+            recorded,
+            0.1,
+            peers={"bare against bare (noise)": bare},
+            note="bare, recorded, bare in one process, all its threads counted; "
+            f"noise: {min(bare):+.2f} … {max(bare):+.2f} %",
+        ),
+        Result(
+            "recorded, idle: more instructions",
+            "%",
+            counted,
+            0.1,
+            note=f"counted by {method}: the loop once and twice, so that the start cancels out",
+        ),
+        Result(
+            "recorded, idle: CPU of the recorder's thread",
+            "%",
+            watcher,
+            0.1,
+            note="of the elapsed time, by the scheduler: all that runs in the job beside the job",
+        ),
+        Result("collector beside an idle job: CPU of one core", "%", collector),
+        Result("collector beside an idle job: RSS", "MB", memory),
+    ]
+
+
+# ---- time -------------------------------------------------------------------------------------
+
+
+def time_part() -> float:
+    begin = time.process_time()
+    work(PART)
+    return time.process_time() - begin
+
+
+def compare_bare() -> float:
+    """Per cent that the second of three equal parts takes more: what chance makes of nothing."""
+    work(PART // 10)
+    first, second, third = time_part(), time_part(), time_part()
+    return (second / ((first + third) / 2) - 1) * 100
+
+
+def compare_recorded() -> tuple[float, float, float, float]:
+    """The same with a recording during the second part: more CPU time in per cent; per cent of a
+    core that the recorder's thread and the collector take; the collector's memory in MB."""
+    import sonde
+
+    work(PART // 10)
+    first = time_part()
+    folder = Path(sonde.start())
+    # Its sensors write into the session: the collector is up and at its steady work.
+    child.wait_until(lambda: any(folder.glob("system.*.ring")), SETTLE_S, "collector")
+    [collector] = child.find_collectors(str(folder.parent))
+    tasks = [path for path in Path("/proc/self/task").iterdir() if read_name(path) == "sonde"]
+    beside = list(Path(f"/proc/{collector}/task").iterdir())
+    begin = time.perf_counter(), read_cpu_s(tasks), read_cpu_s(beside)
+    second = time_part()
+    elapsed_s, watcher_s, collector_s = (
+        now - before
+        for now, before in zip(
+            (time.perf_counter(), read_cpu_s(tasks), read_cpu_s(beside)), begin, strict=True
+        )
+    )
+    memory_mb = read_rss_mb(collector)
+    sonde.stop()
+    child.wait_until((folder / "sealed.json").exists, SETTLE_S, "seal")
+    third = time_part()
+    more = (second / ((first + third) / 2) - 1) * 100
+    return more, watcher_s / elapsed_s * 100, collector_s / elapsed_s * 100, memory_mb
+
+
+def read_name(task: Path) -> str:
+    return (task / "comm").read_text().strip()
+
+
+def read_cpu_s(tasks: Iterable[Path]) -> float:
+    """What the scheduler has given these threads, to the nanosecond."""
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def read_rss_mb(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Rss:")) * 1024 / 1e6
+
+
+# ---- instructions -----------------------------------------------------------------------------
+
+
+def work_bare(rounds: int) -> None:
+    work(rounds)
+
+
+def work_recorded(rounds: int) -> None:
+    import sonde
+
+    assert sonde.start()
+    work(rounds)
+
+
+def count_more() -> tuple[list[float], str]:
+    """Per cent more instructions of the loop while recorded; how they were counted."""
+    method = instruction.find_method()
+    if method is None:
+        return [], "nothing: no perf, no valgrind"
+    loops = []
+    for way in (work_bare, work_recorded):
+        with child.open_root() as root:
+            once, twice = (
+                instruction.count(child.name_call(way, times * SMALL), child.make_environment(root))
+                for times in (1, 2)
+            )
+        loops.append(twice - once)
+    return [(loops[1] / loops[0] - 1) * 100], method

@@ -1,0 +1,42 @@
+"""What a benchmark found: one row of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+
+@dataclass
+class Result:
+    """Samples of one quantity, beside a goal and the same of others."""
+
+    what: str
+    unit: str
+    samples: Sequence[float]
+    goal: float | None = None  # None: shown for information
+    at_least: bool = False  # the goal is a floor, not a ceiling
+    peers: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def value(self) -> float:
+        """The median; of nothing, not a number."""
+        return median(self.samples) if self.samples else float("nan")
+
+    @property
+    def verdict(self) -> str:
+        """`met`, `not met`, or a dash where there is no goal or no number."""
+        if self.goal is None or not self.samples:
+            return "-"
+        met = self.value >= self.goal if self.at_least else self.value <= self.goal
+        return "met" if met else "not met"
+
+
+def interleave(rounds: int, calls: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """A, B, C, A, B, C, …: what disturbs the machine for a while disturbs all alike."""
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            samples[name].append(call())
+    return samples

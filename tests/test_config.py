@@ -1,0 +1,79 @@
+"""Settings, and what the environment says."""
+
+from __future__ import annotations
+
+import pytest
+
+from sonde import config
+from sonde.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "value"),
+    [
+        ("ring.bytes", "8MiB", 8 * 2**20), ("ring.bytes", "65536", 65536), ("ring.bytes", "64 KiB", 65536),
+        ("retain.age", "7d", 604800.0), ("archive.every", "100ms", 0.1), ("host.every", 2, 2),
+        ("archive", "off", False), ("archive", True, True), ("source.gc", "no", False),
+    ],
+)  # fmt: skip
+def test_values_are_read_with_their_units(name: str, raw: object, value: object) -> None:
+    assert config.read_values({name: raw}) == {name: value}
+
+
+@pytest.mark.parametrize("raw", ["banana", "8 parsecs", "-1", "", "1e99MiB", True])
+def test_a_value_that_does_not_fit_is_refused(raw: object) -> None:
+    with pytest.raises(ConfigError, match=r"ring\.bytes"):
+        config.read_values({"ring.bytes": raw})
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean ring\.bytes\?"):
+        config.read_values({"ring.byte": "1MiB"})
+
+
+def test_the_environment_sets_what_the_caller_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SONDE_RING_BYTES", "1MiB")
+    monkeypatch.setenv("SONDE_HOST_EVERY", "5s")
+    values, complaints = config.load({"host.every": 3})
+    assert (values["ring.bytes"], values["host.every"], complaints) == (2**20, 3, [])
+
+
+def test_a_bad_value_in_the_environment_is_a_complaint_not_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SONDE_RING_BYTES", "lots")
+    values, complaints = config.load({})
+    assert values["ring.bytes"] == 16 * 2**20
+    assert complaints and "SONDE_RING_BYTES" in complaints[0]
+
+
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "exp7"}
+SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "16", "SLURM_LOCALID": "2", "SLURM_JOB_ID": "991"}
+OPENMPI = {
+    "OMPI_COMM_WORLD_RANK": "0",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+}
+MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2"}
+KUBERNETES = {"JOB_COMPLETION_INDEX": "4", "JOB_NAME": "train-llm", "POD_NAME": "train-llm-4-x"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "launcher", "rank", "world", "local", "job"),
+    [
+        (TORCHRUN, "torchrun", 3, 8, 1, "exp7"),
+        (SLURM, "slurm", 5, 16, 2, "991"),
+        (OPENMPI, "openmpi", 0, 2, 0, None),
+        (MPICH, "mpich", 1, 2, None, None),
+        (KUBERNETES, "kubernetes", 4, None, None, "train-llm"),
+        ({**SLURM, **TORCHRUN}, "torchrun", 3, 8, 1, "991"),
+        ({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}, "torchrun", 3, 8, 1, None),
+        ({"RANK": "many"}, None, None, None, None, None),
+        ({}, None, None, None, None, None),
+    ],
+)
+def test_rank_and_job_come_from_the_launcher(environ, launcher, rank, world, local, job) -> None:
+    identity = config.read_identity(environ)
+    assert [identity[key] for key in ("launcher", "rank", "world_size", "local_rank", "job")] == [
+        launcher, rank, world, local, job,
+    ]  # fmt: skip

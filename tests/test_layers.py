@@ -1,0 +1,140 @@
+"""The shape of the code, as law: who may import whom, and what must not stand where."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "sonde"
+
+GROUND = {"errors", "config", "plugins"}
+SHARED = GROUND | {"_core", "record", "ring", "intern", "session"}
+JOB = SHARED | {"recorder"}
+READ = SHARED | {"target", "archive", "rows", "about", "catalog", "query"}
+
+# Module (or folder) -> what it may import of ours. Imports point down only.
+ALLOWED = {
+    "errors": set(),
+    "plugins": set(),
+    "config": {"errors", "plugins"},
+    "record": {"errors"},
+    "ring": {"_core", "errors", "record"},
+    "intern": {"_core", "errors", "ring"},
+    "session": GROUND | {"_core", "intern", "record", "ring"},
+    "target": {"errors", "session"},
+    "control": GROUND | {"_core", "session"},
+    "recorder": SHARED,
+    "sources": JOB,
+    "autostart": {"config", "recorder"},
+    "__init__": JOB | {"query"},
+    "archive": {"session"},
+    "rows": SHARED | {"archive"},
+    "about": SHARED | {"rows"},
+    "query": READ,
+    "catalog": SHARED | {"about", "recorder"},
+    "drain": SHARED | {"archive", "rows"},
+    "retain": SHARED | {"archive"},
+    "sensors": {"_core", "record"},
+    "collector": SHARED | {"recorder", "drain", "retain"},
+    "cli": READ | {"__init__", "control", "retain", "cli"},
+    "__main__": {"cli"},
+}
+
+# What lives in the job: standard library and our core, nothing else, ever.
+IN_THE_JOB = ("__init__", "autostart", "errors", "config", "plugins", "record", "ring", "intern",
+              "session", "recorder", "sources")  # fmt: skip
+
+
+def list_files() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return parts[0]
+
+
+def find_imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            if node.module == "sonde":
+                yield from (f"sonde.{alias.name}" for alias in node.names)
+
+
+def find_ours(path: Path) -> set[str]:
+    found = set()
+    for name in find_imports(path):
+        parts = name.split(".")
+        if parts[0] == "sonde" and len(parts) > 1 and not parts[1].startswith("__version"):
+            found.add(parts[1])
+    return found
+
+
+@pytest.mark.parametrize("path", list_files(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_down(path: Path) -> None:
+    extra = find_ours(path) - ALLOWED[name_of(path)] - {name_of(path)}
+    assert not extra, f"{path.name} may not import {extra}"
+
+
+@pytest.mark.parametrize("name", IN_THE_JOB)
+def test_the_job_half_uses_the_standard_library_only(name: str) -> None:
+    paths = [path for path in list_files() if name_of(path) == name]
+    assert paths
+    for path in paths:
+        outside = {n.split(".")[0] for n in find_imports(path)} - {"sonde", "__future__"}
+        assert outside <= set(sys.stdlib_module_names), f"{path}: {outside}"
+
+
+def test_importing_sonde_in_a_job_loads_nothing_of_the_read_half(run) -> None:
+    code = "import sonde, sys; sonde.start(collector='off'); print(*sorted(sys.modules))"
+    loaded = set(run(code).stdout.split())
+    assert not loaded & {
+        "pyarrow",
+        "duckdb",
+        "numpy",
+        "threading",
+        "subprocess",
+        "socket",
+        "typing",
+    }
+    ours = {name for name in loaded if name.startswith("sonde.")}
+    assert {name.split(".")[1] for name in ours} <= set(IN_THE_JOB) | {"_core"}
+
+
+def test_the_environment_is_read_in_one_place() -> None:
+    for path in list_files():
+        if path.name != "config.py" or path.parent != SOURCE:
+            assert "os.environ" not in path.read_text(), path
+            assert "getenv" not in path.read_text(), path
+
+
+def test_there_is_one_broad_except() -> None:
+    broad = []
+    for path in list_files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ExceptHandler):
+                caught = ast.unparse(node.type) if node.type else "everything"
+                reraises = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
+                hands_over = "failure.append" in ast.unparse(node)
+                if caught in ("Exception", "BaseException", "everything") and not (
+                    reraises or hands_over
+                ):
+                    broad.append(f"{path.name}:{node.lineno}")
+    assert len(broad) == 1 and broad[0].startswith("recorder.py"), broad
+
+
+def test_functions_fit_a_screen_and_files_a_sitting() -> None:
+    for path in list_files():
+        tree = ast.parse(path.read_text())
+        assert len(path.read_text().splitlines()) <= 420, path
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                length = (node.end_lineno or 0) - node.lineno + 1
+                assert length <= 50, f"{path.name}: {node.name} has {length} lines"

@@ -1,0 +1,76 @@
+"""A folder is a registry; a file is a plugin: the contract of each kind."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+import pytest
+
+from sonde import plugins, record
+
+
+@pytest.mark.parametrize("folder", ["sources", "sensors", "cli"])
+def test_every_plugin_says_in_one_line_what_it_is(folder: str) -> None:
+    names = plugins.list_names(folder)
+    assert names
+    for name in names:
+        text = plugins.read_help(folder, name)
+        assert text and text == (plugins.load(folder, name).__doc__ or "").splitlines()[0].strip()
+        assert text.endswith((".", "me."))
+
+
+def test_names_are_listed_without_importing() -> None:
+    code = (
+        "import sys; from sonde import plugins; plugins.list_names('sensors');"
+        "plugins.read_help('sensors', 'host'); print('sonde.sensors.host' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("name", plugins.list_names("sources"))
+def test_a_source_starts_stops_and_leaves_nothing(name: str) -> None:
+    from sonde.recorder import Host, Recorder
+
+    module = plugins.load("sources", name)
+    for row in module.ROWS:
+        schema = record.make_schema(row, record.name_table(row, "python"))
+        assert schema.doc and all(field.doc for field in schema.fields)
+    source = module.Source(Host(Recorder(), name, "python"))
+    source.start()
+    source.stop()
+    source.stop()  # the inventory fixture looks at what is left
+
+
+@pytest.mark.parametrize("name", plugins.list_names("sensors"))
+def test_a_sensor_reads_the_machine_and_a_process(name: str) -> None:
+    import os
+
+    module = plugins.load("sensors", name)
+    sensor = module.Sensor()
+    list(sensor.read_machine())
+    list(sensor.read_process(os.getpid()))
+    rows = [*sensor.read_machine(), *sensor.read_process(os.getpid())]
+    assert {row for row, _values in rows} <= set(module.ROWS)
+    for row, values in rows:
+        schema = record.make_schema(row, record.name_table(row, "system"))
+        assert schema.doc and all(field.doc for field in schema.fields)
+        assert len(values) == len(schema.fields)
+
+
+@pytest.mark.parametrize("name", plugins.list_names("cli"))
+def test_a_command_takes_its_arguments(name: str) -> None:
+    module = plugins.load("cli", name)
+    module.add_arguments(argparse.ArgumentParser())
+    assert callable(module.run)
+
+
+def test_help_of_every_command_works(sonde_cli) -> None:
+    everything = sonde_cli("--help")
+    assert everything.returncode == 0
+    for name in plugins.list_names("cli"):
+        assert f"\n    {name} " in everything.stdout
+        done = sonde_cli(name, "--help")
+        assert done.returncode == 0 and "usage: sonde" in done.stdout
