@@ -17,24 +17,28 @@ SETTLE_S = 20.0
 
 class Counter:
     def __init__(self) -> None:
-        self.total = 0
+        self.turns = 0
 
     def add(self, n: int) -> None:
-        self.total += n
+        self.turns = n
 
 
-def fib(n: int) -> int:
-    return n if n < 2 else fib(n - 1) + fib(n - 2)
+def climb(n: int) -> None:
+    """The calls of fib(n) without its sums."""
+    if n > 1:
+        climb(n - 1)
+        climb(n - 2)
 
 
-def work(rounds: int) -> int:
-    """Calls, and little else."""
+def work(rounds: int) -> None:
+    """Calls, and numbers small enough to be shared: what an allocation costs depends on what was
+    allocated before, by 5 % in this loop, and that would drown what is looked for."""
     counter = Counter()
     for _ in range(rounds):
-        counter.add(fib(19))
-        for i in range(20_000):
-            counter.add(i)
-    return counter.total
+        climb(19)
+        for _ in range(100):
+            for i in range(200):
+                counter.add(i)
 
 
 def measure(rounds: int) -> list[Result]:

@@ -48,6 +48,8 @@ def _count_valgrind(argv: list[str], environment: Mapping[str, str]) -> int | No
     with TemporaryDirectory() as folder:
         log = Path(folder, "log")
         tool = ["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
+        # A forked child would write its own count into the same log.
+        tool.append("--child-silent-after-fork=yes")
         _run(["valgrind", *tool, f"--log-file={log}", *argv], environment)
         found = re.search(r"I +refs: +([\d,]+)", log.read_text())
     return int(found.group(1).replace(",", "")) if found else None

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from sonde.record import Field, Schema
-from sonde.session import Session
 from sonde.rows import count_losses, open_tables
+from sonde.session import Session
 
 _TYPES = {"text": pa.string(), "i64": pa.int64(), "bool": pa.bool_()}
 Row = dict[str, object]

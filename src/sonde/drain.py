@@ -9,8 +9,8 @@ import time
 
 from sonde import archive, intern
 from sonde.ring import Ring
-from sonde.session import SEALED, Session, write_atomically
 from sonde.rows import SessionTable, make_table
+from sonde.session import SEALED, Session, write_atomically
 
 _merging = threading.Lock()
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 from sonde import about, catalog, config
 from sonde.errors import Damaged, QueryError
 from sonde.record import Schema
-from sonde.session import Session
 from sonde.rows import SessionTable, arrow_schema, open_tables, widen
+from sonde.session import Session
 from sonde.target import find_sessions
 
 MEMORY = "2GiB"
@@ -96,8 +96,7 @@ class Recording:
                 if archived is not None:
                     relation = relation.union(_align(connection, archived, stream.schema))
             if tables[0].schema.scope == "host" and len(tables) > 1:
-                # Each session of a host holds the same rows about the machine.
-                relation = relation.distinct()
+                relation = _once_per_host(relation, tables[0].schema)
             _create_view(connection, name, relation)
         for view in about.VIEWS:
             stream = _Stream(about.schema_of(view), lambda view=view: view.read(self.sessions))  # type: ignore[misc]
@@ -135,6 +134,13 @@ def _align(
         f'"{name}"' if name in relation.columns else f'NULL AS "{name}"' for name in wanted.names
     )
     return relation.project(", ".join(named))
+
+
+def _once_per_host(relation: duckdb.DuckDBPyRelation, schema: Schema) -> duckdb.DuckDBPyRelation:
+    """Each session of a host holds the same rows about the machine; only their `ts` may differ,
+    by the microsecond between the sessions' clock anchors."""
+    own = ", ".join(f'"{field.name}"' for field in schema.fields)
+    return relation.query("rows", f"SELECT DISTINCT ON (host, {own}) * FROM rows")
 
 
 class _Stream:
