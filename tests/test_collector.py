@@ -13,9 +13,9 @@ from pathlib import Path
 import duckdb
 import pyarrow.parquet as pq
 import pytest
-from conftest import find_processes, wait_for
 
 import sonde
+from conftest import find_processes, wait_for
 from sonde import archive, collector, retain
 from sonde.session import Session, list_sessions
 
@@ -220,7 +220,7 @@ def test_with_the_archive_off_the_rings_stay(start, root: Path) -> None:
     assert query(session, "SELECT COUNT(*) > 900 AS ok FROM job.row") == [{"ok": True}]
 
 
-# ---- retention -------------------------------------------------------------------------------------
+# ---- retention ---------------------------------------------------------------------------------
 
 BRIEF = "import sonde, gc; sonde.start(collector='off'); gc.collect()"
 

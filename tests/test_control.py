@@ -6,9 +6,9 @@ import os
 import time
 
 import pytest
-from conftest import wait_for
 
 import sonde
+from conftest import wait_for
 from sonde import control
 from sonde.errors import ConfigError, NotAnswering
 from sonde.target import find_sessions

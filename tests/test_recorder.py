@@ -13,9 +13,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from conftest import wait_for
 
 import sonde
+from conftest import wait_for
 from sonde.errors import ConfigError, SchemaError
 from sonde.session import Session, list_sessions
 
@@ -144,7 +144,7 @@ print(folder)
     assert rows == [{"n": 10_000, "d": 10_000}]
 
 
-# ---- forks -----------------------------------------------------------------------------------------
+# ---- forks -------------------------------------------------------------------------------------
 
 
 def test_a_forked_child_has_a_session_of_its_own(run) -> None:
@@ -235,7 +235,7 @@ print(len(got))
     assert run(code).stdout.split("\n")[:2] == ["no child", "0"]
 
 
-# ---- ends ----------------------------------------------------------------------------------------
+# ---- ends --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ except KeyboardInterrupt:
         assert out.strip() == "interrupted", err
 
 
-# ---- when recording is not possible -----------------------------------------------------------------
+# ---- when recording is not possible ------------------------------------------------------------
 
 BLAMELESS = "import sonde; print(sonde.start(collector='off')); print('done')"
 
@@ -337,6 +337,16 @@ def test_no_room_for_files_costs_one_line(tmp_path: Path) -> None:
     assert_unrecorded(done)
     assert not list(list_sessions(os.environ["SONDE_DIR"]))
     assert not [n for n in os.listdir(os.environ["SONDE_DIR"]) if n.endswith(".new")]
+
+
+def test_no_address_space_for_maps_costs_one_line(run) -> None:
+    limit = """
+import resource
+import sonde.recorder
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + 2**21, size + 2**21))
+"""
+    assert_unrecorded(run(limit + BLAMELESS))
 
 
 @pytest.fixture
@@ -417,7 +427,7 @@ print(sonde.start(collector="off"))
     assert len([row for row in rows if row["state"] == "failed"]) == 1
 
 
-# ---- what is written -----------------------------------------------------------------------------------
+# ---- what is written ---------------------------------------------------------------------------
 
 
 def test_the_session_is_the_users_alone() -> None:

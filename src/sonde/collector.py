@@ -176,7 +176,7 @@ class Collector:
             if folder not in self.watched and folder not in self._broken:
                 with self._attempt(folder):
                     session = Session(folder)
-                    if session.is_here() and session.read_sealed() is None:
+                    if _is_mine(session):
                         self.watched[folder] = Watched(session)
         for folder, one in list(self.watched.items()):
             with self._attempt(folder):
@@ -199,6 +199,13 @@ class Collector:
             self._broken.add(folder)
         except OSError:
             pass  # a full disk, or a file that vanished: tried again at the next round
+
+
+def _is_mine(session: Session) -> bool:
+    """Recorded on this machine and not finished with. On a shared file system another machine may
+    have our name: its live sessions have another boot id, and a collector of their own."""
+    here = session.host == os.uname().nodename
+    return here and session.read_sealed() is None and (session.is_here() or not session.is_alive())
 
 
 def _list_leftovers(root: str) -> Iterator[str]:

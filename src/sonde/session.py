@@ -273,9 +273,7 @@ class Session:
         return self.host == os.uname().nodename and self.meta.get("boot_id") == read_boot_id()
 
     def is_alive(self) -> bool:
-        """Is a process still recording into this folder?"""
-        if not self.is_here():
-            return False
+        """Is a process still recording into this folder? The lock tells, wherever it runs."""
         if self.is_ours() or self.meta.get("locked") is False:
             # Opening and closing the lock file here would release our own lock.
             return self._is_running() and self._is_same_process()

@@ -247,14 +247,6 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "sonde._core",
-    .m_doc = "Rings, intern tables, the control page and the clock, in C.",
-    .m_size = -1,
-    .m_methods = methods,
-};
-
 static void in_child(void)
 {
     /* Before any code of the child runs: the mapped files belong to the parent. */
@@ -270,28 +262,58 @@ static int add_types(PyObject *core)
            PyModule_AddType(core, &sonde_GcType) < 0;
 }
 
-PyMODINIT_FUNC PyInit__core(void)
+static int add_errors(PyObject *core)
+{
+    if (sonde_Damaged == NULL)
+        sonde_Damaged = PyErr_NewException("sonde._core.Damaged", PyExc_ValueError, NULL);
+    if (sonde_Newer == NULL)
+        sonde_Newer = PyErr_NewException("sonde._core.Newer", PyExc_ValueError, NULL);
+    return sonde_Damaged == NULL || sonde_Newer == NULL ||
+           PyModule_AddObjectRef(core, "Damaged", sonde_Damaged) < 0 ||
+           PyModule_AddObjectRef(core, "Newer", sonde_Newer) < 0;
+}
+
+static int add_constants(PyObject *core)
+{
+    return PyModule_AddIntConstant(core, "STARTING", SONDE_STARTING) < 0 ||
+           PyModule_AddIntConstant(core, "RUNNING", SONDE_RUNNING) < 0 ||
+           PyModule_AddIntConstant(core, "STOPPED", SONDE_STOPPED) < 0 ||
+           PyModule_AddIntConstant(core, "EXITED", SONDE_EXITED) < 0 ||
+           PyModule_AddIntConstant(core, "FORMAT_VERSION", SONDE_FORMAT_VERSION) < 0 ||
+           PyModule_AddIntConstant(core, "CONTROL_BYTES", sizeof(sonde_control)) < 0;
+}
+
+static int fill_module(PyObject *core)
 {
     static int hooked;
-    PyObject *core = PyModule_Create(&module);
-    if (core == NULL)
-        return NULL;
-    sonde_Damaged = PyErr_NewException("sonde._core.Damaged", PyExc_ValueError, NULL);
-    sonde_Newer = PyErr_NewException("sonde._core.Newer", PyExc_ValueError, NULL);
-    if (sonde_Damaged == NULL || sonde_Newer == NULL || add_types(core) ||
-        PyModule_AddFunctions(core, sonde_read_methods) < 0 ||
-        PyModule_AddObjectRef(core, "Damaged", sonde_Damaged) < 0 ||
-        PyModule_AddObjectRef(core, "Newer", sonde_Newer) < 0 ||
-        PyModule_AddIntConstant(core, "STARTING", SONDE_STARTING) < 0 ||
-        PyModule_AddIntConstant(core, "RUNNING", SONDE_RUNNING) < 0 ||
-        PyModule_AddIntConstant(core, "STOPPED", SONDE_STOPPED) < 0 ||
-        PyModule_AddIntConstant(core, "EXITED", SONDE_EXITED) < 0 ||
-        PyModule_AddIntConstant(core, "FORMAT_VERSION", SONDE_FORMAT_VERSION) < 0 ||
-        PyModule_AddIntConstant(core, "CONTROL_BYTES", sizeof(sonde_control)) < 0) {
-        Py_DECREF(core);
-        return NULL;
+    /* One recording per process: its state is the process's, not an interpreter's. */
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "sonde records the main interpreter only");
+        return -1;
     }
+    if (add_types(core) || add_errors(core) || add_constants(core) ||
+        PyModule_AddFunctions(core, sonde_read_methods) < 0)
+        return -1;
     if (!hooked)
         hooked = pthread_atfork(NULL, NULL, in_child) == 0;
-    return core;
+    return 0;
 }
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, fill_module},
+#ifdef Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "sonde._core",
+    .m_doc = "Rings, intern tables, the control page and the clock, in C.",
+    .m_size = 0,
+    .m_methods = methods,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__core(void) { return PyModuleDef_Init(&module); }

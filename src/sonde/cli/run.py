@@ -37,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
     config.read_values(changes)  # a wrong setting is an error here, not a complaint in the job
     env = {config.variable_of(name): value for name, value in changes.items()}
     env["SONDE"] = "1"
+    env["SONDE_DIR"] = config.find_root()  # the same one wherever the program goes from here
     if args.no_follow_children:
         env["SONDE_FOLLOW"] = "off"
         env["SONDE_ONLY"] = str(os.getpid())
