@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import median
 
 import child
 import instruction
 from result import Result
 
-PART = 100  # rounds of work(): a second or two
+PART, UNIT = 10, 100  # units, rounds of work(): the recorder looks up a few times in a part
 SMALL = 3  # the same where every instruction is counted
 SETTLE_S = 20.0
 
@@ -44,7 +45,7 @@ def work(rounds: int) -> None:
 def measure(rounds: int) -> list[Result]:
     """Per cent of CPU time, of instructions, and of the recorder's own thread."""
     bare, found = [], []
-    for _ in range(rounds):
+    for _ in range(max(3, rounds // 2)):
         with child.open_root() as root:
             bare.append(child.call(compare_bare, root=root))
             found.append(child.call(compare_recorded, root=root))
@@ -57,8 +58,11 @@ def measure(rounds: int) -> list[Result]:
             recorded,
             0.1,
             peers={"bare against bare (noise)": bare},
+            # Being recorded cannot make it faster: the spread of our own samples is noise, too.
+            noise=max(*map(abs, bare), max(recorded) - min(recorded)),
             note="bare, recorded, bare in one process, all its threads counted; "
-            f"noise: {min(bare):+.2f} … {max(bare):+.2f} %",
+            f"recorded: {min(recorded):+.2f} … {max(recorded):+.2f} %, "
+            f"bare throughout: {min(bare):+.2f} … {max(bare):+.2f} %",
         ),
         Result(
             "recorded, idle: more instructions",
@@ -82,17 +86,26 @@ def measure(rounds: int) -> list[Result]:
 # ---- time -------------------------------------------------------------------------------------
 
 
-def time_part() -> float:
-    begin = time.process_time()
-    work(PART)
-    return time.process_time() - begin
+def time_part() -> list[float]:
+    """CPU seconds of each unit of one part."""
+    found = []
+    for _ in range(PART):
+        begin = time.process_time()
+        work(UNIT)
+        found.append(time.process_time() - begin)
+    return found
+
+
+def compare(first: list[float], second: list[float], third: list[float]) -> float:
+    """Per cent that the second part takes more than those around it. By medians: a neighbour on
+    the machine disturbs some units, not most."""
+    return (median(second) / median(first + third) - 1) * 100
 
 
 def compare_bare() -> float:
-    """Per cent that the second of three equal parts takes more: what chance makes of nothing."""
-    work(PART // 10)
-    first, second, third = time_part(), time_part(), time_part()
-    return (second / ((first + third) / 2) - 1) * 100
+    """Three equal parts: what chance makes of nothing."""
+    work(UNIT)
+    return compare(time_part(), time_part(), time_part())
 
 
 def compare_recorded() -> tuple[float, float, float, float]:
@@ -100,7 +113,7 @@ def compare_recorded() -> tuple[float, float, float, float]:
     core that the recorder's thread and the collector take; the collector's memory in MB."""
     import sonde
 
-    work(PART // 10)
+    work(UNIT)
     first = time_part()
     folder = Path(sonde.start())
     # Its sensors write into the session: the collector is up and at its steady work.
@@ -120,7 +133,7 @@ def compare_recorded() -> tuple[float, float, float, float]:
     sonde.stop()
     child.wait_until((folder / "sealed.json").exists, SETTLE_S, "seal")
     third = time_part()
-    more = (second / ((first + third) / 2) - 1) * 100
+    more = compare(first, second, third)
     return more, watcher_s / elapsed_s * 100, collector_s / elapsed_s * 100, memory_mb
 
 
@@ -159,10 +172,12 @@ def count_more() -> tuple[list[float], str]:
         return [], "nothing: no perf, no valgrind"
     loops = []
     for way in (work_bare, work_recorded):
-        with child.open_root() as root:
-            once, twice = (
-                instruction.count(child.name_call(way, times * SMALL), child.make_environment(root))
-                for times in (1, 2)
-            )
+        once, twice = (count(way, times * SMALL) for times in (1, 2))
         loops.append(twice - once)
     return [(loops[1] / loops[0] - 1) * 100], method
+
+
+def count(way: Callable[[int], None], rounds: int) -> int:
+    # A folder for each: the collector is started every time, or the starts would not cancel out.
+    with child.open_root() as root:
+        return instruction.count(child.name_call(way, rounds), child.make_environment(root))

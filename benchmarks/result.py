@@ -17,6 +17,7 @@ class Result:
     goal: float | None = None  # None: shown for information
     at_least: bool = False  # the goal is a floor, not a ceiling
     peers: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    noise: float = 0.0  # what the same measurement says where there is nothing to find
     note: str = ""
 
     @property
@@ -26,11 +27,13 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """`met`, `not met`, or a dash where there is no goal or no number."""
+        """`met`, `not met`, `unresolved` if the noise decides, or a dash where there is no goal."""
         if self.goal is None or not self.samples:
             return "-"
-        met = self.value >= self.goal if self.at_least else self.value <= self.goal
-        return "met" if met else "not met"
+        room = self.value - self.goal if self.at_least else self.goal - self.value
+        if abs(room) < self.noise:
+            return "unresolved"
+        return "met" if room >= 0 else "not met"
 
 
 def interleave(rounds: int, calls: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:

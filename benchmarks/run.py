@@ -82,19 +82,19 @@ def draw_table(results: list[Result]) -> str:
     return "\n".join([*drawn, "", "Notes", *notes])
 
 
-def dump(results: list[Result], path: str) -> None:
+def dump(results: list[Result], machine: str, path: str) -> None:
     """Every sample, for whoever wants more than medians."""
     rows = [
         {**vars(result), "median": result.value, "verdict": result.verdict} for result in results
     ]
-    whole = {"machine": describe_machine(), "results": rows}
+    whole = {"machine": machine, "results": rows}
     Path(path).write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def describe_machine() -> str:
     return (
         f"{platform.machine()}, {os.cpu_count()} CPUs, Linux {platform.release()}, "
-        f"Python {platform.python_version()}"
+        f"Python {platform.python_version()}, load {os.getloadavg()[0]:.2f}"
     )
 
 
@@ -114,17 +114,16 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     args = parse_arguments()
     results: list[Result] = []
+    machine = describe_machine()  # before we are its load
     for name in args.only or list_names():
         begin = time.monotonic()
         print(f"{name}: {read_help(name)}", end=" ", file=sys.stderr, flush=True)
         results += import_module(f"bench_{name}").measure(max(1, args.rounds))
         print(f"{time.monotonic() - begin:.0f} s", file=sys.stderr)
-    print(
-        f"{describe_machine()}; medians of {args.rounds} rounds or more, others in turn with us\n"
-    )
+    print(f"{machine}\nmedians; ratio: the other's number over sonde's\n")
     print(draw_table(results))
     if args.json:
-        dump(results, args.json)
+        dump(results, machine, args.json)
     return 0
 
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import wait_for
 
 import sonde
 from sonde.errors import Damaged
@@ -39,9 +40,9 @@ def test_a_zombie_is_dead(start) -> None:
     process = start(SLEEP)
     (session,) = list_sessions(os.environ["SONDE_DIR"])
     os.kill(process.pid, 9)
-    while read_start_ticks(process.pid) is not None:
-        pass
-    assert session.find_state() == "killed"  # not waited for yet
+    wait_for(lambda: session.find_state() == "killed")
+    assert read_start_ticks(process.pid) is None
+    assert os.path.exists(f"/proc/{process.pid}")  # not waited for yet
 
 
 def test_a_pid_used_again_is_not_mistaken(start, run) -> None:

@@ -58,8 +58,8 @@ def make_root(root: str) -> str:
             raise NotRecording(
                 f"{root} belongs to another user; set SONDE_DIR to a folder of yours"
             )
-        if status.st_mode & 0o077:
-            os.chmod(root, 0o700)
+        if status.st_mode & 0o022:
+            raise NotRecording(f"{root} can be written by other users; `chmod go-w` it")
     except OSError as error:
         raise NotRecording(
             f"{root}: {error.strerror}; set SONDE_DIR to a folder that can be written"
