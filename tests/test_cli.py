@@ -127,7 +127,7 @@ def test_fit_narrows_the_widest_only() -> None:
         (("query", "PID", "SELECT 1", "--format", "csv", "-o", "/nowhere/x"), 1, "No such file"),
         (("config", "PID", "nonsense"), 2, "not KEY=VALUE"),
         (("frobnicate",), 2, "invalid choice"),
-        ((), 2, "required"),
+        ((), 2, "usage: sonde"),
     ],
 )
 def test_errors_are_short_and_have_their_exit_code(pid, sonde_cli, args, code, said) -> None:

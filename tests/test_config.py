@@ -47,6 +47,16 @@ def test_a_bad_value_in_the_environment_is_a_complaint_not_an_error(
     assert complaints and "SONDE_RING_BYTES" in complaints[0]
 
 
+@pytest.mark.parametrize(
+    "text", ["16MiB", "1GiB", "7d", "10min", "1s", "0.5", "on", "off", "100KiB"]
+)
+def test_values_are_shown_as_a_person_writes_them(text: str) -> None:
+    name = {"B": "ring.bytes", "n": "archive", "f": "archive"}.get(text[-1], "retain.age")
+    name = "retain.age" if text.endswith("min") else name
+    key = config.list_keys()[name]
+    assert key.show(key.read(text)) == text
+
+
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "exp7"}
 SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "16", "SLURM_LOCALID": "2", "SLURM_JOB_ID": "991"}
 OPENMPI = {

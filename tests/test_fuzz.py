@@ -21,7 +21,7 @@ import pytest
 import sonde
 from sonde.errors import QueryError
 
-CASES = 150
+CASES = 120  # of each kind of folder
 CASE_S = 20.0  # far more than any case takes; past it, it hangs
 FROM_META = ("ts", "host", "pid", "rank")  # what meta.json says, which nothing can vouch for
 PROGRAM = """
@@ -175,16 +175,19 @@ def bump_version(dice: random.Random, path: Path, folder: Path) -> str | None:
         data[8:12] = dice.choice([2, 2**32 - 1]).to_bytes(4, "little")
         path.write_bytes(data)
         return "a newer version"
-    if path.name == "meta.json":
-        path.write_text(json.dumps({**json.loads(data), "format": dice.choice([2, 10**30])}))
+    if b'"format": 1' in data:
+        path.write_bytes(data.replace(b'"format": 1', dice.choice([b'"format": 2', b'"format": 1e9'])))
         return "a newer format"
     return None
 
 
 def edit_json(dice: random.Random, path: Path, folder: Path) -> str | None:
-    if path.suffix != ".json":
+    try:
+        whole = json.loads(path.read_text()) if path.suffix == ".json" else None
+    except ValueError:
+        return None  # damaged before
+    if not whole:
         return None
-    whole = json.loads(path.read_text())
     place, words = whole, [path.name]
     while True:
         key = dice.choice(list(place))
@@ -303,26 +306,86 @@ def try_cases(base: Path, scratch: Path, seed: int, first: int, count: int) -> N
 # ---- the tests ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["rings", "sealed"])
-def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sound session of a process that has ended: in rings and archive, or sealed."""
-    root = tmp_path_factory.mktemp(f"base-{request.param}")
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), request.param],
-        capture_output=True, text=True, timeout=60, check=True,
-        env={**os.environ, "SONDE_DIR": str(root)},
-    )  # fmt: skip
-    return Path(done.stdout.strip())
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Sound sessions of processes that have ended: in rings and archive, and sealed."""
+    found = {}
+    for kind in ("rings", "sealed"):
+        root = tmp_path_factory.mktemp(f"base-{kind}")
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), kind],
+            capture_output=True, text=True, timeout=60, check=True,
+            env={**os.environ, "SONDE_DIR": str(root)},
+        )  # fmt: skip
+        found[kind] = Path(done.stdout.strip())
+    return found
 
 
-def test_a_damaged_folder_gives_right_rows_or_one_clear_line(base: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, __file__, str(base), str(tmp_path), "1", "0", str(CASES)],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line for line in lines if "trouble" in line] == []
-    assert lines[-1:] == [{"done": CASES}], (lines[-1:], done.returncode, done.stderr)
+def test_a_damaged_folder_gives_right_rows_or_one_clear_line(
+    bases: dict[str, Path], tmp_path: Path
+) -> None:
+    trials = []
+    for base in bases.values():
+        scratch = tmp_path / base.name
+        scratch.mkdir()
+        command = [sys.executable, __file__, str(base), str(scratch), "1", "0", str(CASES)]
+        trials.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+    try:
+        answers = [trial.communicate(timeout=300) for trial in trials]
+    finally:
+        for trial in trials:
+            trial.kill()
+    for trial, (said, errors) in zip(trials, answers, strict=True):
+        lines = [json.loads(line) for line in said.splitlines()]
+        assert [line for line in lines if "trouble" in line] == []
+        assert lines[-1:] == [{"done": CASES}], (lines[-1:], trial.returncode, errors)
+
+
+COMMANDS = (
+    ("rings", "job.sample.ring", cut),
+    ("rings", "job.sample.ring", bump_version),
+    ("rings", "job.sample.ring", replace_by_garbage),
+    ("rings", "job.sample.ring", replace_by_folder),
+    ("rings", "job.sample.ring", replace_by_link),
+    ("rings", "job.sample.ring", replace_by_fifo),
+    ("rings", "text.intern", remove),
+    ("rings", "text.intern", replace_by_link),
+    ("rings", "text.intern", replace_by_fifo),
+    ("rings", "text.intern", bump_version),
+    ("rings", "meta.json", remove),
+    ("rings", "meta.json", swap),
+    ("rings", "meta.json", replace_by_fifo),
+    ("rings", "meta.json", bump_version),
+    ("rings", "archive/job.sample/*/*", cut),
+    ("rings", "archive/job.sample/*/*", flip),
+    ("sealed", "archive/job.sample/*/*", replace_by_garbage),
+    ("sealed", "archive/job.sample/*/*", replace_by_fifo),
+    ("sealed", "sealed.json", replace_by_garbage),
+    ("sealed", "sealed.json", replace_by_fifo),
+)
+
+
+@pytest.mark.parametrize(("kind", "name", "way"), COMMANDS)
+def test_the_command_says_in_one_line_that_a_file_is_damaged(
+    kind: str, name: str, way: Callable[..., str | None], bases: dict[str, Path], tmp_path: Path,
+    sonde_cli: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:  # fmt: skip
+    folder = tmp_path / bases[kind].name
+    shutil.copytree(bases[kind], folder)
+    said = way(random.Random(7), next(folder.glob(name)), folder)
+    done = sonde_cli("query", folder, "SELECT * FROM job.sample")
+    assert done.returncode == 4, (said, done.stdout, done.stderr)
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("sonde: "), done.stderr
+
+
+def test_the_command_says_in_one_line_that_a_folder_is_gone(
+    tmp_path: Path, sonde_cli: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    done = sonde_cli("query", tmp_path / "gone", "SELECT * FROM job.sample")
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("sonde: "), done.stderr
 
 
 if __name__ == "__main__":

@@ -16,6 +16,9 @@ _SPANS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d
 _WORDS = {"on": True, "true": True, "yes": True, "1": True,
           "off": False, "false": False, "no": False, "0": False, "": False}  # fmt: skip
 
+_SHOWN_SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
+_SHOWN_SPANS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
 
 def _split_unit(text: str) -> tuple[float, str]:
     number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
@@ -69,6 +72,17 @@ class Key:
         if not isinstance(value, (bool, str)) and not self.low <= value <= self.high:
             raise ConfigError(f"{self.name}={raw!s} is outside {self.low:g} … {self.high:g}")
         return value
+
+    def show(self, value: object) -> str:
+        """A value as a person would write it."""
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        if not isinstance(value, (int, float)):
+            return str(value)
+        for unit, size in _SHOWN_SIZES if self.parse is parse_size else _SHOWN_SPANS:
+            if value >= size and value % size == 0:
+                return f"{value / size:g}{unit}"
+        return f"{value:g}"
 
     def _is_mine(self, raw: object) -> bool:
         if isinstance(self.default, bool):

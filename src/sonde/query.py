@@ -140,7 +140,9 @@ def _once_per_host(relation: duckdb.DuckDBPyRelation, schema: Schema) -> duckdb.
     """Each session of a host holds the same rows about the machine; only their `ts` may differ,
     by the microsecond between the sessions' clock anchors."""
     own = ", ".join(f'"{field.name}"' for field in schema.fields)
-    return relation.query("rows", f"SELECT DISTINCT ON (host, {own}) * FROM rows")
+    once = relation.query("rows", f"SELECT DISTINCT ON (host, {own}) * FROM rows")
+    assert once is not None  # None is for statements without rows
+    return once
 
 
 class _Stream:

@@ -57,6 +57,9 @@ def _run(arguments: list[str]) -> int:
         )
         if name == chosen:  # only this one is imported
             plugins.load("cli", name).add_arguments(command)
+    if not arguments:
+        parser.print_help(sys.stderr)
+        return 2
     parsed = parser.parse_args(arguments)
     result = plugins.load("cli", parsed.command).run(parsed)
     assert isinstance(result, int)

@@ -36,17 +36,15 @@ def run(args: argparse.Namespace) -> int:
         )
         keys = config.list_keys()
         shown = changes or values
-        rows4 = [
-            (session.pid, name, _say(values[name]), keys[name].doc if name in keys else "")
-            for name in shown
-        ]
+        known = [keys[name] for name in shown if name in keys]
+        rows4 = [(session.pid, key.name, key.show(values[key.name]), key.doc) for key in known]
         _draw.draw_table(("pid", "setting", "value", "meaning"), rows4, sys.stdout)
     return 0
 
 
 def _describe(key: config.Key) -> tuple[str, ...]:
     when = "live" if key.live else "at start"
-    return key.name, _say(key.default), when, config.variable_of(key.name), key.doc
+    return key.name, key.show(key.default), when, config.variable_of(key.name), key.doc
 
 
 def _split(change: str) -> tuple[str, str]:
@@ -54,9 +52,3 @@ def _split(change: str) -> tuple[str, str]:
     if not equals:
         raise ConfigError(f"{change} is not KEY=VALUE")
     return name, value
-
-
-def _say(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 
@@ -12,11 +13,12 @@ from sonde.errors import Error
 from sonde.retain import measure_bytes
 from sonde.session import Session, list_folders
 
-_NAMES = ("pid", "state", "rank", "started", "lasted", "size", "command", "session")
+_NAMES = ("pid", "state", "rank", "started", "lasted", "size", "command")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-r", "--running", action="store_true", help="only what runs now")
+    parser.add_argument("-l", "--long", action="store_true", help="with session ids and folders")
     _draw.add_output_arguments(parser)
 
 
@@ -33,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
         found = [row for row in found if row["state"] in ("running", "paused")]
     if args.format == "table" and args.output is None:
         if found:
-            _draw.draw_table(_NAMES, [[row[name] for name in _NAMES] for row in found], sys.stdout)
+            names = (*_NAMES, "session", "folder") if args.long else _NAMES
+            _draw.draw_table(names, [[row[name] for name in names] for row in found], sys.stdout)
         else:
             print(f"nothing is recorded in {root}; try `sonde run train.py`")
     else:
@@ -61,7 +64,7 @@ def _describe(session: Session) -> dict[str, object]:
         "started": time.strftime("%m-%d %H:%M:%S", time.localtime(session.start_wall_ns / 1e9)),
         "lasted": None if lasted_s is None else _span(lasted_s),
         "size": _draw.format_bytes(measure_bytes(session.folder)),
-        "command": " ".join(map(str, argv)) if isinstance(argv, list) else None,
+        "command": _shorten(argv) if isinstance(argv, list) else None,
         "session": session.id,
         "folder": session.folder,
         "host": session.host,
@@ -69,6 +72,12 @@ def _describe(session: Session) -> dict[str, object]:
         "start_wall_ns": session.start_wall_ns,
         "lasted_s": lasted_s,
     }
+
+
+def _shorten(argv: list[object]) -> str:
+    """The command without the folder of its interpreter, which says little and takes room."""
+    words = [str(word) for word in argv]
+    return " ".join([os.path.basename(words[0]), *words[1:]]) if words else ""
 
 
 def _span(seconds: float) -> str:
