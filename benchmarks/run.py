@@ -94,7 +94,7 @@ def dump(results: list[Result], machine: str, path: str) -> None:
 def describe_machine() -> str:
     return (
         f"{platform.machine()}, {os.cpu_count()} CPUs, Linux {platform.release()}, "
-        f"Python {platform.python_version()}, load {os.getloadavg()[0]:.2f}"
+        f"Python {platform.python_version()}"
     )
 
 
@@ -114,12 +114,13 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     args = parse_arguments()
     results: list[Result] = []
-    machine = describe_machine()  # before we are its load
+    before = os.getloadavg()[0]  # we ourselves add about one to it
     for name in args.only or list_names():
         begin = time.monotonic()
         print(f"{name}: {read_help(name)}", end=" ", file=sys.stderr, flush=True)
         results += import_module(f"bench_{name}").measure(max(1, args.rounds))
         print(f"{time.monotonic() - begin:.0f} s", file=sys.stderr)
+    machine = f"{describe_machine()}, load {before:.1f} before and {os.getloadavg()[0]:.1f} after"
     print(f"{machine}\nmedians; ratio: the other's number over sonde's\n")
     print(draw_table(results))
     if args.json:

@@ -275,9 +275,13 @@ def test_a_running_session_is_never_removed_but_trimmed(start, root: Path) -> No
 def test_a_hundred_sessions_are_fine(root: Path, sonde_cli, run) -> None:
     code = """
 import os, sonde
+class Row:
+    n: int
+emit = sonde.table(Row)
 sonde.start(collector="off", ring_bytes="16KiB", text_bytes="16KiB")
 for _ in range(99):
     if os.fork() == 0:
+        emit(1)
         os._exit(0)
 for _ in range(99):
     os.wait()

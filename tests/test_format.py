@@ -10,7 +10,7 @@ import pytest
 import sonde
 from sonde import _core
 from sonde.errors import Newer
-from sonde.session import Session
+from sonde.session import Session, read_checked, write_checked
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -46,8 +46,8 @@ def test_a_sealed_folder_keeps_its_end_on_every_machine() -> None:
 def test_a_newer_folder_is_refused_in_one_line(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     folder.mkdir()
-    text = (GOLDEN / "v1-rings" / "meta.json").read_text()
-    (folder / "meta.json").write_text(text.replace('"format": 1', '"format": 99'))
+    meta = read_checked(str(GOLDEN / "v1-rings" / "meta.json"))
+    write_checked(str(folder / "meta.json"), {**meta, "format": 99})
     with pytest.raises(Newer, match="newer sonde; update"):
         sonde.open(str(folder))
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import wait_for
 
 import sonde
+from conftest import wait_for
 from sonde.errors import NoSession
 from sonde.session import Session
 

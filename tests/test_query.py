@@ -235,10 +235,11 @@ def test_short_names_of_system_tables_are_made_whole() -> None:
         ("SELECT 'system.cpu' -- system.cpu", "SELECT 'system.cpu' -- system.cpu"),
         ("SELECT /* system.cpu */ 1", "SELECT /* system.cpu */ 1"),
         ("SELECT * FROM memory.system.cpu", "SELECT * FROM memory.system.cpu"),
-        ("SELECT system FROM x.system.y", "SELECT system FROM x.system.y"),
+        ("SELECT system.a FROM x AS system", "SELECT system.a FROM x AS system"),
+        ("SELECT 'éééé🦀' FROM system.cpu", "SELECT 'éééé🦀' FROM memory.system.cpu"),
         ("", ""),
     ):
-        assert qualify(sql) == whole
+        assert qualify(sql, {"cpu", "memory"}) == whole
 
 
 def test_a_session_is_itself_while_it_runs() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -14,7 +13,13 @@ from conftest import wait_for
 
 import sonde
 from sonde.errors import Damaged
-from sonde.session import Session, list_sessions, read_start_ticks
+from sonde.session import (
+    Session,
+    list_sessions,
+    read_checked,
+    read_start_ticks,
+    write_checked,
+)
 
 SLEEP = (
     "import sonde, time; sonde.start(collector='off'); print('ready', flush=True); time.sleep(60)"
@@ -22,8 +27,8 @@ SLEEP = (
 
 
 def edit_meta(folder: Path, **changes: object) -> Session:
-    meta = json.loads((folder / "meta.json").read_text())
-    (folder / "meta.json").write_text(json.dumps({**meta, **changes}))
+    path = str(folder / "meta.json")
+    write_checked(path, {**read_checked(path), **changes})
     return Session(str(folder))
 
 

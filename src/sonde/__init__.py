@@ -10,6 +10,7 @@ See `sonde --help` for what can be done from outside.
 from __future__ import annotations
 
 from sonde.errors import Error
+from sonde.errors import SchemaError as _SchemaError
 from sonde.record import (
     column,
     f64,
@@ -24,6 +25,7 @@ from sonde.record import (
     u32,
     u64,
 )
+from sonde.recorder import RESERVED as _RESERVED
 from sonde.recorder import recorder as _recorder
 
 TYPE_CHECKING = False
@@ -74,7 +76,10 @@ def table(row: type, name: str | None = None) -> Callable[..., None]:
     exact kinds; `| None` where a value may be missing). The table is `job.batch` unless named.
     `emit` may be made before `start()` and works across stop, start and fork; it never raises:
     a value that does not fit is counted in `sonde.loss`."""
-    return _recorder.open_table(row, name or name_table(row, "job"))
+    name = name or name_table(row, "job")
+    if name.partition(".")[0] in _RESERVED:
+        raise _SchemaError(f"{name}: that schema is taken; use job.{name.rpartition('.')[2]}, say")
+    return _recorder.open_table(row, name)
 
 
 def open(target: int | str | Sequence[int | str]) -> Recording:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from sonde.archive import read_segment
 from sonde.record import Field, Schema
 from sonde.rows import count_losses, open_tables
 from sonde.session import Session
@@ -79,8 +80,7 @@ def _read_sources(session: Session) -> list[Row]:
     table = open_tables(session).get("sonde.source_log")
     if table is None:
         return []
-    archived = table.open_archive()
-    rows = [] if archived is None else archived.to_table().to_pylist()
+    rows = [row for part in table.list_sound() for row in read_segment(part).to_pylist()]
     rows += table.read_live().to_pylist()
     newest = {row["source"]: row for row in sorted(rows, key=lambda row: int(row["t_ns"]))}
     keys = ("source", "state", "detail", "t_ns")

@@ -12,17 +12,18 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 
 from sonde import _core, config, intern, plugins, ring
 from sonde.drain import Drain, seal
-from sonde.errors import Error
 from sonde.record import make_schema, name_table
 from sonde.recorder import SourceLog, collector_lock
 from sonde.retain import enforce_limits
 from sonde.session import Session, list_folders
+
+Trouble = Callable[[str], AbstractContextManager[None]]
 
 TICK_S = 0.2  # a ring of the default size takes 300 k rows/s at this pace
 LINGER_S = 10.0  # how long to stay after the last session
@@ -76,7 +77,9 @@ class Watched:
             memory = ring.create_ring(self.session.folder, table, getattr(row, "RING_BYTES", 2**20))
         # Strict: a row of ours that does not fit is a bug of ours.
         writer = _core.Writer(table.kinds, table.optional, table.timed, True)
-        writer.attach(memory, self._text, self.session.map_control())
+        # What became of a sensor is written down even while no rows are taken.
+        page = None if row is SourceLog else self.session.map_control()
+        writer.attach(memory, self._text, page)
         return writer
 
 
@@ -87,40 +90,37 @@ class Sensors:
 
     def __init__(self) -> None:
         self._sensors: dict[str, object] = {}
-        self._failed: dict[str, tuple[float, str]] = {}
+        self._failed: dict[str, float] = {}
         self._told: dict[tuple[str, str], tuple[str, str | None]] = {}
         for name in plugins.list_names("sensors"):
             module: ModuleType = plugins.load("sensors", name)
             self._sensors[name] = module.Sensor()
 
-    def measure(self, watched: list[Watched], now_s: float) -> None:
+    def measure(self, watched: list[Watched], now_s: float, trouble: Trouble) -> None:
         """One look at everything, written into every session."""
         for name, sensor in self._sensors.items():
-            if name in self._failed and now_s - self._failed[name][0] < self.RETRY_S:
+            if name in self._failed and now_s - self._failed[name] < self.RETRY_S:
                 continue
+            state, detail = "on", None
             try:
-                self._measure_one(sensor, watched)
+                machine = list(sensor.read_machine())  # type: ignore[attr-defined]
+                own = {one: list(sensor.read_process(one.session.pid)) for one in watched}  # type: ignore[attr-defined]
                 self._failed.pop(name, None)
-                self._tell(watched, name, "on", None)
             except (OSError, ValueError, KeyError, IndexError) as error:
-                detail = f"{type(error).__name__}: {error}"
-                self._failed[name] = (now_s, detail)
-                self._tell(watched, name, "failed", detail)
-
-    def _measure_one(self, sensor: object, watched: list[Watched]) -> None:
-        for row, values in list(sensor.read_machine()):  # type: ignore[attr-defined]
+                self._failed[name] = now_s
+                machine, own = [], {}
+                state, detail = "failed", f"{type(error).__name__}: {error}"
             for one in watched:
-                one.write(row, values)
-        for one in watched:
-            for row, values in sensor.read_process(one.session.pid):  # type: ignore[attr-defined]
-                one.write(row, values)
+                with trouble(one.session.folder):
+                    for row, values in [*machine, *own.get(one, [])]:
+                        one.write(row, values)
+                    self._tell(one, name, state, detail)
 
-    def _tell(self, watched: list[Watched], name: str, state: str, detail: str | None) -> None:
-        for one in watched:
-            key = (one.session.id, name)
-            if self._told.get(key) != (state, detail):
-                self._told[key] = (state, detail)
-                one.write(SourceLog, (_core.clock_ns(), name, state, detail), "sonde")
+    def _tell(self, one: Watched, name: str, state: str, detail: str | None) -> None:
+        key = (one.session.id, name)
+        if self._told.get(key) != (state, detail):
+            self._told[key] = (state, detail)
+            one.write(SourceLog, (_core.clock_ns(), name, state, detail), "sonde")
 
 
 class Collector:
@@ -130,7 +130,7 @@ class Collector:
         self.root = root
         self.watched: dict[str, Watched] = {}
         self._sensors = Sensors()
-        self._broken: set[str] = set()
+        self._done: set[str] = set()  # sealed, not ours, or not to be read
         self._measured_s = self._scanned_s = self._retained_s = float("-inf")
         self._busy_s = time.monotonic()
         self.leaving = False
@@ -156,28 +156,27 @@ class Collector:
                 one.drain(now_s)
         if self.watched and now_s - self._measured_s >= self._measure_every():
             self._measured_s = now_s
-            self._measure(now_s)
+            self._sensors.measure(list(self.watched.values()), now_s, self._attempt)
         if now_s - self._retained_s >= RETAIN_S:
             self._retained_s = now_s
-            enforce_limits(self.root, config.load({})[0])
+            with self._attempt(self.root):
+                enforce_limits(self.root, config.load({})[0])
 
     def _measure_every(self) -> float:
         # A little early is right on time: the loop wakes every TICK_S.
         return min(one.host_every_s for one in self.watched.values()) - TICK_S / 2
 
-    def _measure(self, now_s: float) -> None:
-        try:
-            self._sensors.measure(list(self.watched.values()), now_s)
-        except (Error, OSError):
-            self._scan()  # a session vanished; the rest is measured next time
-
     def _scan(self) -> None:
-        for folder in list_folders(self.root):
-            if folder not in self.watched and folder not in self._broken:
+        folders = list_folders(self.root)
+        self._done &= set(folders)
+        for folder in folders:
+            if folder not in self.watched and folder not in self._done:
                 with self._attempt(folder):
                     session = Session(folder)
                     if _is_mine(session):
                         self.watched[folder] = Watched(session)
+                    else:
+                        self._done.add(folder)
         for folder, one in list(self.watched.items()):
             with self._attempt(folder):
                 one.refresh()
@@ -185,20 +184,29 @@ class Collector:
                     one.drain(time.monotonic(), ended=True)
                     seal(one.session)
                     del self.watched[folder]
+                    self._done.add(folder)
         for path in _list_leftovers(self.root):
             shutil.rmtree(path, ignore_errors=True)
 
     @contextmanager
     def _attempt(self, folder: str) -> Iterator[None]:
-        """One session's trouble must not stop the others' work."""
+        """One session's trouble, whatever it is, must not stop the others' work."""
         try:
             yield
-        except Error:
-            # It cannot be read; its owner will see why when asking for it.
-            self.watched.pop(folder, None)
-            self._broken.add(folder)
         except OSError:
-            pass  # a full disk, or a file that vanished: tried again at the next round
+            # A full disk: tried again at the next round. A folder that vanished: forgotten.
+            if not os.path.isdir(folder):
+                self.watched.pop(folder, None)
+        except Exception as error:  # it cannot be read; its owner sees why when asking for it
+            self.watched.pop(folder, None)
+            self._done.add(folder)
+            self._log(f"{folder}: {type(error).__name__}: {error}")
+
+    def _log(self, line: str) -> None:
+        path = os.path.join(self.root, ".collector.log")
+        if not os.path.exists(path) or os.stat(path).st_size < 256 * 1024:
+            with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {line}\n")
 
 
 def _is_mine(session: Session) -> bool:
@@ -208,13 +216,18 @@ def _is_mine(session: Session) -> bool:
     return here and session.read_sealed() is None and (session.is_here() or not session.is_alive())
 
 
-def _list_leftovers(root: str) -> Iterator[str]:
+def _list_leftovers(root: str) -> list[str]:
     """Folders whose making or removal was cut off."""
-    with os.scandir(root) as entries:
-        for entry in entries:
-            leftover = entry.name.endswith((".new", ".gone")) and entry.name.startswith(".")
-            if leftover and time.time() - entry.stat(follow_symlinks=False).st_mtime > STALE_S:
-                yield entry.path
+    found = []
+    for name in os.listdir(root):
+        if name.startswith(".") and name.endswith((".new", ".gone")):
+            path = os.path.join(root, name)
+            try:
+                if time.time() - os.lstat(path).st_mtime > STALE_S:
+                    found.append(path)
+            except FileNotFoundError:
+                continue  # it has got its name meanwhile
+    return found
 
 
 def take_lock(root: str, wait_s: float = 1.0) -> int | None:
@@ -236,8 +249,12 @@ def take_lock(root: str, wait_s: float = 1.0) -> int | None:
 def main() -> None:
     """Run as `collector ROOT`."""
     root = sys.argv[1]
-    if take_lock(root) is None:
+    lock = take_lock(root)
+    if lock is None:
         return
+    # Full while we run, empty when we leave in peace: see is_wanted() in watcher.c.
+    os.truncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())
     collector = Collector(root)
 
     def leave(_signal: int, _frame: object) -> None:
@@ -246,6 +263,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
     collector.run()
+    os.truncate(lock, 0)
 
 
 if __name__ == "__main__":

@@ -66,9 +66,11 @@ class Key:
         kind = (self.parse.__doc__ or "").strip(".")
         try:
             value = raw if self._is_mine(raw) else self.parse(str(raw))
-        except (KeyError, ValueError):
+        except (KeyError, ValueError, OverflowError):
             raise ConfigError(f"{self.name}={raw!s} is not understood: {kind}") from None
         assert isinstance(value, (bool, int, float, str))
+        if self.parse is parse_size and not isinstance(value, int):
+            value = self.parse(f"{value:f}")
         if not isinstance(value, (bool, str)) and not self.low <= value <= self.high:
             raise ConfigError(f"{self.name}={raw!s} is outside {self.low:g} … {self.high:g}")
         return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -12,28 +11,33 @@ from sonde import _core, config, session
 from sonde.errors import ConfigError, NotAnswering
 
 
-def require_alive(target: session.Session) -> None:
-    """Only a running recording can be steered."""
+def _open_page(target: session.Session) -> _core.Map:
+    """The control page of a recording that is running; no other can be steered."""
     if not target.is_alive():
         raise NotAnswering(f"the recording of process {target.pid} is over; it cannot be steered")
+    target.read_control()  # a damaged page is refused before anything is written to it
+    return target.map_control(writable=True)
+
+
+def select_alive(targets: list[session.Session]) -> list[session.Session]:
+    """Of several recordings, those that run; a single one is taken at its word."""
+    alive = [target for target in targets if target.is_alive()]
+    return alive or targets[:1]
 
 
 def pause(target: session.Session) -> None:
     """Record no rows until resumed; takes effect at the next row, whatever the job is doing."""
-    require_alive(target)
-    _core.control_on(target.map_control(writable=True), False)
+    _core.control_on(_open_page(target), False)
 
 
 def resume(target: session.Session) -> None:
     """Record rows again."""
-    require_alive(target)
-    _core.control_on(target.map_control(writable=True), True)
+    _core.control_on(_open_page(target), True)
 
 
 def stop(target: session.Session, timeout_s: float) -> None:
     """End the recording; the job runs on. Raises NotAnswering if it does not in time."""
-    require_alive(target)
-    page = target.map_control(writable=True)
+    page = _open_page(target)
     _core.control_on(page, False)
     _core.control_ask(page, True)
     _wait(lambda: not target.is_alive(), timeout_s, target.pid, "stops recording")
@@ -49,8 +53,7 @@ def configure(
         raise ConfigError(
             f"{', '.join(fixed)} can only be set at the start: {config.variable_of(fixed[0])}=…"
         )
-    require_alive(target)
-    page = target.map_control(writable=True)
+    page = _open_page(target)
     epoch = _core.control_ask(page) if _store(target, values) else 0
     _wait(
         lambda: _core.control_get(page)["obeyed"] >= epoch or not target.is_alive(),
@@ -70,7 +73,7 @@ def _store(target: session.Session, values: Mapping[str, config.Value]) -> bool:
         after = {**before, **values}
         if after == before:
             return False
-        session.write_atomically(target.path(session.CONFIG), json.dumps(after, indent=1))
+        session.write_checked(target.path(session.CONFIG), after)
         return True
     finally:
         os.close(fd)

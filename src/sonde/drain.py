@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 import time
 
-from sonde import archive, intern
+from sonde import _core, archive, intern
 from sonde.ring import Ring
-from sonde.rows import SessionTable, make_table
-from sonde.session import SEALED, Session, write_atomically
-
-_merging = threading.Lock()
+from sonde.rows import SessionTable, make_table, open_tables
+from sonde.session import SEALED, Session, write_checked
 
 
 class Drain:
@@ -22,6 +18,7 @@ class Drain:
         self.session = session
         self.ring = Ring(path)
         self.table = self.ring.schema.table
+        archive.remove_leftovers(session, self.table)
         segments = archive.list_segments(session, self.table)
         self.next = segments[-1].last if segments else 0
         self.capacity = self.ring.capacity
@@ -56,7 +53,7 @@ class Drain:
     def _merge(self) -> None:
         parts = archive.find_merge(archive.list_segments(self.session, self.table))
         # In a thread: merging takes longer than a ring takes to fill.
-        if parts and _merging.acquire(blocking=False):
+        if parts and archive.changing.acquire(blocking=False):
             threading.Thread(target=_merge, args=(parts,), daemon=True).start()
 
 
@@ -64,9 +61,9 @@ def _merge(parts: list[archive.Segment]) -> None:
     try:
         archive.merge(parts)
     except OSError:
-        pass  # removed by retention meanwhile, or no room: the parts stay as they are
+        pass  # no room: the parts stay as they are
     finally:
-        _merging.release()
+        archive.changing.release()
 
 
 def seal(session: Session) -> None:
@@ -76,7 +73,6 @@ def seal(session: Session) -> None:
     if state == "running" or not session.read_config().get("archive", True):
         return
     tables = {}
-    newest = 0
     rings = session.find_rings()
     for path in rings:
         ring = Ring(path)
@@ -85,21 +81,28 @@ def seal(session: Session) -> None:
             return  # not all archived (a full disk): the rings stay
         tables[table.schema.table] = {
             "schema": ring.schema.dump().decode(),
+            "unfinished": ring.read(max(0, ring.head - ring.capacity)).pending,
             **{key: ring.count(key) for key in ("head", "dropped", "misfit", "text_lost")},
         }
-        newest = max(newest, os.stat(path).st_mtime_ns)
-    control = session.read_control()
-    ended = control["state_t_ns"] + session.wall_offset_ns if state == "ended" else newest
     said = {
         "state": state,
-        "end_wall_ns": ended or time.time_ns(),
+        "end_wall_ns": find_end_wall_ns(session),
         "sealed_wall_ns": time.time_ns(),
         "tables": tables,
     }
-    write_atomically(session.path(SEALED), json.dumps(said, indent=1))
+    write_checked(session.path(SEALED), said)
     for path in [*rings, session.path(intern.NAME)]:
         archive.remove_quietly(path)
-    for folder, _folders, names in os.walk(session.path(archive.FOLDER)):
-        for name in names:
-            if name.endswith(".tmp"):  # a merge that was cut off
-                archive.remove_quietly(os.path.join(folder, name))
+    for name in archive.list_tables(session):
+        archive.remove_leftovers(session, name)
+
+
+def find_end_wall_ns(session: Session) -> int:
+    """When an ended session ended: its own word, or its newest row. Stores to mapped memory leave
+    no time on a file."""
+    control = session.read_control()
+    if control["state"] in (_core.STOPPED, _core.EXITED):
+        return control["state_t_ns"] + session.wall_offset_ns
+    times = [table.find_newest_ns() for table in open_tables(session).values()]
+    newest = max((t for t in times if t is not None), default=None)
+    return time.time_ns() if newest is None else newest + session.wall_offset_ns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 
@@ -14,14 +14,17 @@ import pyarrow as pa
 from sonde import about, catalog, config
 from sonde.errors import Damaged, QueryError
 from sonde.record import Schema
-from sonde.rows import SessionTable, arrow_schema, open_tables, widen
+from sonde.rows import SessionTable, open_tables, widen
 from sonde.session import Session
 from sonde.target import find_sessions
+from sonde.union import Stream, Union
 
 MEMORY = "2GiB"
 TIMEOUT_S = 300.0
 _CATALOG = "memory"  # what DuckDB calls the database in memory
+_SYSTEM = re.compile(r'(?:system|"system")\s*\.\s*"?(\w+)', re.IGNORECASE)
 _TRIES = 3  # the archive may be compacted under a query; then its files have new names
+_PATIENCE_S = 2.0  # for the engine to notice that it was interrupted
 _ALLOWED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
 
@@ -55,29 +58,37 @@ class Recording:
         for _ in range(_TRIES - 1):
             try:
                 return self._query_once(sql, timeout_s, memory)
-            except (FileNotFoundError, duckdb.Error) as error:
+            except (OSError, pa.ArrowException, duckdb.Error) as error:
                 if not _is_vanished(error):
                     raise _explain(error, self) from None
         try:
             return self._query_once(sql, timeout_s, memory)
-        except (FileNotFoundError, duckdb.Error) as error:
+        except (OSError, pa.ArrowException, duckdb.Error) as error:
             raise _explain(error, self) from None
 
     def _query_once(self, sql: str, timeout_s: float, memory: str) -> pa.Table:
-        with _connect(memory) as connection:
+        connection = _connect(memory)
+        try:
             _require_select(connection, sql)
-            streams = self._register(connection)
+            streams = self._register(connection, sql.lower())
             connection.execute("SET lock_configuration = true")
             try:
-                return _run(connection, qualify(sql), timeout_s)
+                return _run(connection, qualify(sql, self._names("system")), timeout_s, memory)
             except duckdb.Error:
                 # What went wrong while a table was being read is ours to explain.
                 for stream in streams:
                     if stream.error is not None:
                         raise stream.error from None
                 raise
+        finally:
+            if connection not in abandoned:
+                connection.close()
 
-    def _register(self, connection: duckdb.DuckDBPyConnection) -> list[_Stream]:
+    def _names(self, schema: str) -> set[str]:
+        found = (table.table.split(".") for table in self.tables())
+        return {name for first, name in found if first == schema}
+
+    def _register(self, connection: duckdb.DuckDBPyConnection, text: str) -> list[Stream]:
         parts: dict[str, list[SessionTable]] = {}
         for session in self.sessions:
             for name, table in open_tables(session).items():
@@ -88,87 +99,21 @@ class Recording:
             parts.setdefault(schema.table, [empty])
         streams = []
         for name, tables in parts.items():
-            stream = _Stream(_widest(tables), lambda tables=tables: _read_live(tables))  # type: ignore[misc]
-            streams.append(stream)
-            relation = connection.from_arrow(stream)
-            for table in tables:
-                archived = table.open_archive()
-                if archived is not None:
-                    relation = relation.union(_align(connection, archived, stream.schema))
-            if tables[0].schema.scope == "host" and len(tables) > 1:
-                relation = _once_per_host(relation, tables[0].schema)
-            _create_view(connection, name, relation)
+            union = Union(tables)
+            named = name.partition(".")[2] in text  # may be too many, and costs only time
+            _create_view(connection, name, union.open(connection, verified=named))
+            streams.append(union.stream)
         for view in about.VIEWS:
-            stream = _Stream(about.schema_of(view), lambda view=view: view.read(self.sessions))  # type: ignore[misc]
-            streams.append(stream)
+            stream = Stream(about.schema_of(view), lambda view=view: view.read(self.sessions))  # type: ignore[misc]
             _create_view(connection, view.schema.table, connection.from_arrow(stream))
+            streams.append(stream)
         connection.execute(f"USE {_CATALOG}.main")
         return streams
 
 
-def _widest(tables: Sequence[SessionTable]) -> pa.Schema:
-    """The columns of a table across sessions: columns are only ever appended."""
-    schemas = [arrow_schema(table.schema) for table in tables]
-    return max(schemas, key=len)
-
-
-def _read_live(tables: Sequence[SessionTable]) -> pa.Table:
-    wanted = _widest(tables)
-    rows = [table.read_live() for table in tables]
-    plain = [part.cast(_only(wanted, part.schema)) if len(tables) > 1 else part for part in rows]
-    whole = pa.concat_tables(plain, promote_options="default")
-    return whole.select(wanted.names) if set(wanted.names) <= set(whole.column_names) else whole
-
-
-def _only(wanted: pa.Schema, have: pa.Schema) -> pa.Schema:
-    return pa.schema([wanted.field(name) for name in have.names])
-
-
-def _align(
-    connection: duckdb.DuckDBPyConnection, archived: object, wanted: pa.Schema
-) -> duckdb.DuckDBPyRelation:
-    relation = connection.from_arrow(archived)
-    if relation.columns == wanted.names:
-        return relation
-    named = (
-        f'"{name}"' if name in relation.columns else f'NULL AS "{name}"' for name in wanted.names
-    )
-    return relation.project(", ".join(named))
-
-
-def _once_per_host(relation: duckdb.DuckDBPyRelation, schema: Schema) -> duckdb.DuckDBPyRelation:
-    """Each session of a host holds the same rows about the machine; only their `ts` may differ,
-    by the microsecond between the sessions' clock anchors."""
-    own = ", ".join(f'"{field.name}"' for field in schema.fields)
-    once = relation.query("rows", f"SELECT DISTINCT ON (host, {own}) * FROM rows")
-    assert once is not None  # None is for statements without rows
-    return once
-
-
-class _Stream:
-    """A table that is read when a query scans it, once, and never before."""
-
-    def __init__(self, schema: pa.Schema, read: Callable[[], pa.Table]) -> None:
-        self.schema, self._read = schema, read
-        self._rows: pa.Table | None = None
-        self.error: Exception | None = None
-
-    def __arrow_c_schema__(self) -> object:
-        return self.schema.__arrow_c_schema__()
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        if self._rows is None:
-            try:
-                self._rows = self._read().cast(self.schema)
-            except (Damaged, OSError, ValueError) as error:
-                self.error = error
-                raise
-        return self._rows.__arrow_c_stream__(requested_schema)
-
-
 def _connect(memory: str) -> duckdb.DuckDBPyConnection:
     # Without a temp folder a query that needs too much memory ends with a clear error.
-    return duckdb.connect(
+    connection = duckdb.connect(
         ":memory:",
         config={
             "enable_external_access": "false",
@@ -179,6 +124,9 @@ def _connect(memory: str) -> duckdb.DuckDBPyConnection:
             "temp_directory": "",
         },
     )
+    # A time means the same wherever it is read.
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
 
 
 def _create_view(
@@ -190,38 +138,42 @@ def _create_view(
     relation.create_view(name)
 
 
-def qualify(sql: str) -> str:
+def qualify(sql: str, names: Collection[str]) -> str:
     """`system.cpu` as `memory.system.cpu`: DuckDB has a catalog `system` of its own, and finds the
-    short form ambiguous. Strings and comments are left alone."""
-    starts = [start for start, _kind in duckdb.tokenize(sql)] + [len(sql)]
-    tokens = [sql[start:end] for start, end in pairwise(starts)]
-    done = [sql[: starts[0]]]
+    short form of our tables ambiguous. Strings, comments and all else are left alone."""
+    raw = sql.encode()  # the tokens' places are counted in bytes
+    starts = [start for start, _kind in duckdb.tokenize(sql)] + [len(raw)]
+    tokens = [raw[start:end].decode() for start, end in pairwise(starts)]
+    done = [raw[: starts[0]].decode()]
     for index, token in enumerate(tokens):
-        word = _first_word(token)
-        before = tokens[index - 1].strip() if index else ""
-        short = word.strip('"').lower() == "system" and not before.endswith(".")
-        dotted = token[len(word) :].strip().startswith(".") or (
-            index + 1 < len(tokens) and tokens[index + 1].startswith(".")
-        )
-        done.append(f"{_CATALOG}.{token}" if short and dotted else token)
+        before = done[-1].rstrip()
+        rest = "".join(tokens[index : index + 3])
+        match = _SYSTEM.match(rest)
+        ours = match is not None and match[1].lower() in names and not before.endswith(".")
+        done.append(f"{_CATALOG}.{token}" if ours else token)
     return "".join(done)
-
-
-def _first_word(token: str) -> str:
-    found = re.match(r'"[^"]*"|\w+', token)
-    return found.group() if found else ""
 
 
 def _require_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     statements = connection.extract_statements(sql)
+    if len(statements) == 1 and statements[0].type in _ALLOWED:
+        return
     if len(statements) != 1:
         raise QueryError(f"one SELECT at a time, please; this is {len(statements)} statements")
-    if statements[0].type not in _ALLOWED:
-        kind = statements[0].type.name
-        raise QueryError(f"only SELECT can be asked of a recording, not {kind}; nothing is changed")
+    kind = statements[0].type.name
+    if kind == "MULTI":
+        raise QueryError("PIVOT needs its values named here: PIVOT … ON column IN (value, …)")
+    raise QueryError(f"only SELECT can be asked of a recording, not {kind}; nothing is changed")
 
 
-def _run(connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float) -> pa.Table:
+# Queries that would not stop: their connections cannot be closed, and the program that leaves them
+# behind must end without waiting for them.
+abandoned: list[duckdb.DuckDBPyConnection] = []
+
+
+def _run(
+    connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, memory: str
+) -> pa.Table:
     """Run in a thread of its own, so that Ctrl-C and the time limit reach the engine."""
     answer: list[pa.Table] = []
     failure: list[BaseException] = []
@@ -230,7 +182,7 @@ def _run(connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float) -> p
 
     def work() -> None:
         try:
-            answer.append(connection.sql(sql).to_arrow_table())
+            answer.append(_fetch(connection, sql, config.parse_size(memory)))
         except BaseException as error:  # handed to the caller, which raises it
             failure.append(error)
         finally:
@@ -242,12 +194,27 @@ def _run(connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float) -> p
     finally:
         if not done.is_set():
             connection.interrupt()
-            done.wait()
+            if not done.wait(_PATIENCE_S):
+                abandoned.append(connection)
     if not in_time:
         raise QueryError(f"stopped after {timeout_s:g} s; narrow the query or raise --timeout")
     if failure:
         raise failure[0]
     return answer[0]
+
+
+def _fetch(connection: duckdb.DuckDBPyConnection, sql: str, limit_bytes: int) -> pa.Table:
+    """The answer, piece by piece: the memory limit is for it, too."""
+    reader = connection.sql(sql).to_arrow_reader(100_000)
+    pieces, size = [], 0
+    for piece in reader:
+        pieces.append(piece)
+        size += piece.nbytes
+        if size > limit_bytes:
+            raise QueryError(
+                f"the answer is larger than {limit_bytes} bytes; add LIMIT or --memory"
+            )
+    return pa.Table.from_batches(pieces, reader.schema)
 
 
 # ---- errors a person can act on ------------------------------------------------------------------
@@ -259,7 +226,8 @@ def _is_vanished(error: Exception) -> bool:
 
 def _explain(error: Exception, recording: Recording) -> Exception:
     if not isinstance(error, duckdb.Error):
-        return Damaged(f"{recording.sessions[0].folder} changed while it was read: {error}")
+        said = " ".join(str(error).split())
+        return Damaged(f"{recording.sessions[0].folder} cannot be read: {said}")
     message = str(error).strip()
     hint = _hint(message, recording)
     return QueryError(message + (f"\n{hint}" if hint else ""))

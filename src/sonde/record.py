@@ -73,10 +73,10 @@ class Field:
     __slots__ = ("doc", "kind", "letter", "name", "optional", "unit")
 
     def __init__(self, name: str, kind: str, optional: bool, doc: str, unit: str) -> None:
-        if kind not in _KINDS:
+        if kind not in _KINDS and kind != "timestamp":  # that one is only ever worked out
             raise SchemaError(f"column {name}: there is no kind {kind}; known: {', '.join(_KINDS)}")
         self.name, self.kind, self.optional, self.doc, self.unit = name, kind, optional, doc, unit
-        self.letter = _KINDS[kind].letter
+        self.letter = _KINDS[kind].letter if kind in _KINDS else ""
 
 
 class Schema:
@@ -125,6 +125,8 @@ def load_schema(raw: bytes) -> Schema:
             Field(c["name"], c["kind"], bool(c["optional"]), c.get("doc", ""), c.get("unit", ""))
             for c in whole["columns"]
         ]
+        if any(field.letter == "" for field in fields):
+            raise SchemaError("a column that cannot be stored")
         return Schema(whole["table"], fields, whole.get("doc", ""), scope=whole.get("scope", ""))
     except (KeyError, TypeError, AttributeError, SchemaError) as error:
         raise ValueError(str(error)) from None
@@ -140,6 +142,8 @@ def make_schema(row: type, table: str, scope: str = "process") -> Schema:
     timed = not any(field.name == "t_ns" for field in fields)
     if timed:
         fields.insert(0, Field("t_ns", "i64", False, "when the row was written", "ns"))
+    elif not any(f.name == "t_ns" and f.kind == "i64" and not f.optional for f in fields):
+        raise SchemaError(f"{row.__name__}.t_ns is a time: an i64 that is never missing")
     clash = {"ts", "host", "pid", "rank"} & {field.name for field in fields}
     if clash:
         raise SchemaError(f"{row.__name__}: {', '.join(sorted(clash))} is added to every table")

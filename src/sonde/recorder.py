@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # the module without its enums, which take time to make
 import atexit
 import os
 import sys
@@ -36,6 +37,13 @@ class SourceLog:
 
 ROWS = (SourceLog,)
 
+# Schemas that are sonde's or DuckDB's own; a user's table lives in any other.
+RESERVED = frozenset(
+    ("sonde", "python", "system", "event", "main", "temp", "memory", "information_schema",
+     "pg_catalog")
+)  # fmt: skip
+FORK_DELAY_NS = 100_000_000
+
 
 class Host:
     """What a source is given: a way to write rows and to be called safely."""
@@ -57,11 +65,25 @@ class Host:
             try:
                 return call(*args)
             except Exception as error:  # the one place: a broken source is switched off
+                if _is_from_signal(error):
+                    raise
                 self.failed = True
                 self._owner.note(self._name, "failed", f"{type(error).__name__}: {error}")
                 return None
 
         return guarded
+
+
+def _is_from_signal(error: Exception) -> bool:
+    """Was it raised by one of the program's signal handlers, which may run inside our code?"""
+    handlers = (_signal.getsignal(number) for number in range(1, _signal.NSIG))
+    codes = {getattr(handler, "__code__", None) for handler in handlers} - {None}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 class Recorder:
@@ -76,66 +98,96 @@ class Recorder:
         self._emit_source: _core.Writer | None = None
         self._hooked = False
         self._marked = False  # we put SONDE into the environment
+        self._forked_from: session.Writing | None = None  # a child that has not begun yet
+        self._busy = False
+        self._wish: Callable[[], object] | None = None
 
     # ---- start and stop --------------------------------------------------------------------
 
     def start(self, given: Mapping[str, object], parent: str | None = None) -> str | None:
         """Begin; the session's folder, or None if it could not (one line on stderr says why)."""
+        values, complaints = config.load(given)
+        self._hook()
         with self.lock:
-            if self.session is not None:
-                return self.session.folder
-            values, complaints = config.load(given)
-            host = Host(self, "recorder", "sonde")
-            host.guard(lambda: self._begin(values, parent))()
+            self._alone(lambda: self._begin(values, parent))
             if self.session is None:
                 return None
             for complaint in complaints:
                 self.session.log(complaint)
             return self.session.folder
 
-    def _begin(self, values: dict[str, config.Value], parent: str | None) -> None:
-        root = config.find_root()
+    def stop(self, state: int = _core.STOPPED) -> None:
+        """End; what was recorded stays."""
+        with self.lock:
+            self._alone(lambda: self._end(state))
+
+    def _alone(self, work: Callable[[], object]) -> None:
+        """Do `work`, not inside other such work: a signal handler of the program may call us while
+        we are at it. What it wants then is done afterwards."""
+        if self._busy:
+            self._wish = work
+            return
+        self._busy = True
         try:
-            writing = session.Writing(root, values, parent)
+            Host(self, "recorder", "sonde").guard(work)()
+        finally:
+            self._busy = False
+        wish, self._wish = self._wish, None
+        if wish is not None:
+            self._alone(wish)
+
+    def _begin(self, values: dict[str, config.Value], parent: str | None) -> None:
+        if self.session is not None:
+            return
+        forked, self._forked_from = self._forked_from, None
+        root = config.find_root() if forked is None else forked.root
+        try:
+            self.session = writing = session.Writing(root, values, parent)
         except Error as error:
             say(f"not recording: {error}")
+            self._let_go()
             return
-        self.session = writing
+        try:
+            self._fill(writing)
+        except BaseException:
+            self._end(_core.STOPPED)
+            raise
+
+    def _fill(self, writing: session.Writing) -> None:
         for schema, writer, hint in self._tables.values():
-            self._attach(schema, writer, hint)
+            self._prepare(schema, writer, hint)
         self._emit_source = self.open_table(SourceLog, "sonde.source_log")
         # Rows are taken from here on, so that a source may write as it starts.
         _core.control_on(writing.page, True)
         for name in plugins.list_names("sources"):
-            if values[f"source.{name}"]:
+            if writing.values[f"source.{name}"]:
                 self._start_source(name)
-        self._start_watcher(writing, root)
-        self._hook()
-        if values["follow"]:
+        self._start_watcher(writing)
+        if writing.values["follow"]:
             self._marked = config.mark_followed() or self._marked
         _core.control_state(writing.page, _core.RUNNING)
 
     def _hook(self) -> None:
+        """Before anything else: a fork in another thread must find these in place."""
         if not self._hooked:
             self._hooked = True
             os.register_at_fork(after_in_child=self._after_fork)
             atexit.register(self._at_exit)
 
-    def stop(self, state: int = _core.STOPPED) -> None:
-        """End; what was recorded stays."""
-        with self.lock:
-            writing = self.session
-            if writing is None:
-                return
-            for name in list(self._sources):
-                self._stop_source(name)
-            if self._watcher is not None:
-                self._watcher.stop()
-            self._let_go()
-            writing.close(state)
-            if self._marked:
-                self._marked = False
-                config.unmark_followed()
+    def _end(self, state: int) -> None:
+        writing, self.session = self.session, None
+        self._forked_from = None
+        if writing is None or writing.pid != os.getpid():
+            return  # nothing, or a parent's: a fork in C that no hook of Python's saw
+        for name in list(self._sources):
+            self._stop_source(name)
+        if self._watcher is not None:
+            self._watcher.stop()
+        self._let_go()
+        writing.close(state)
+        if self._marked:
+            self._marked = False
+            config.unmark_followed()
 
     def _let_go(self) -> None:
         """Forget the session; the writers of its tables stay and write nowhere."""
@@ -146,7 +198,7 @@ class Recorder:
     def set_on(self, on: bool) -> None:
         """Pause or resume: rows are taken or not; sources stay in place."""
         with self.lock:
-            if self.session is not None:
+            if self.session is not None and self.session.pid == os.getpid():
                 _core.control_on(self.session.page, on)
 
     # ---- tables ------------------------------------------------------------------------------
@@ -163,18 +215,38 @@ class Recorder:
             hint = getattr(row, "RING_BYTES", None)
             writer = _core.Writer(schema.kinds, schema.optional, schema.timed)
             self._tables[table] = (schema, writer, hint)
-            self._attach(schema, writer, hint)
+            self._prepare(schema, writer, hint)
             return writer
 
+    def _prepare(self, schema: Schema, writer: _core.Writer, hint: int | None) -> None:
+        """Have rows of a table written: small rings (ours) now, large ones at their first row."""
+        if self.session is None and self._forked_from is None:
+            writer.detach()
+        elif hint is not None and self.session is not None:
+            self._attach(schema, writer, hint)
+        else:
+            host = Host(self, schema.table, "sonde")
+            writer.later(host.guard(lambda: self._open_late(schema, writer, hint)))
+
+    def _open_late(self, schema: Schema, writer: _core.Writer, hint: int | None) -> None:
+        """At the first row of a table: make its ring, and in a fresh child the session."""
+        with self.lock:
+            self._begin_in_child()
+            # Another thread may have been first.
+            if self.session is not None and not writer.attached:
+                self._attach(schema, writer, hint)
+
     def _attach(self, schema: Schema, writer: _core.Writer, hint: int | None) -> None:
-        if self.session is None:
-            return
+        assert self.session is not None
         try:
             ring = self.session.create_ring(schema, hint)
-        except OSError as error:
-            self.session.log(f"{schema.table} is not recorded: {error.strerror}")
+        except (OSError, SchemaError) as error:
+            self.session.log(f"{schema.table} is not recorded: {error}")
+            writer.detach()
             return
-        writer.attach(ring, self.session.text, self.session.page)
+        # What became of a source is written down even while no rows are taken.
+        page = None if schema.table == "sonde.source_log" else self.session.page
+        writer.attach(ring, self.session.text, page)
 
     # ---- sources -------------------------------------------------------------------------------
 
@@ -183,8 +255,8 @@ class Recorder:
         if self._emit_source is not None:
             self._emit_source(_core.clock_ns(), source, state, detail)
         if self.session is not None and state != "on":
-            self.session.log(f"source {source} is {state}: {detail or 'as asked'}")
-        elif self.session is None:
+            self.session.log(f"{source} is {state}: {detail or 'as asked'}")
+        elif state == "failed" and source == "recorder":
             say(f"not recording: {detail}")
 
     def _start_source(self, name: str) -> None:
@@ -208,19 +280,21 @@ class Recorder:
 
     # ---- being steered -------------------------------------------------------------------------
 
-    def _start_watcher(self, writing: session.Writing, root: str) -> None:
-        host = Host(self, "watcher", "sonde")
-        watcher = _core.Watcher(writing.page, host.guard(self._obey))
-        if writing.values["collector"]:
-            argv, env = collector_command(root, writing.values)
-            if argv:
-                lock = collector_lock(root)
-                watcher.keep(os.fsencode(lock), argv, env)
+    def _start_watcher(self, writing: session.Writing) -> None:
+        watcher = _core.Watcher(writing.page, self._on_bell)
         try:
+            if writing.values["collector"]:
+                argv, env = collector_command(writing.root, writing.values)
+                if argv:
+                    watcher.keep(os.fsencode(collector_lock(writing.root)), argv, env)
             watcher.start()
             self._watcher = watcher
         except OSError as error:
-            self.note("watcher", "unavailable", f"no live control: {error.strerror}")
+            self.note("watcher", "unavailable", f"no live control: {error}")
+
+    def _on_bell(self) -> None:
+        # A guard of its own each time: one failure must not end all steering.
+        Host(self, "control", "sonde").guard(self._obey)()
 
     def _obey(self) -> None:
         """At a safe point of the main thread: do what the control page asks."""
@@ -232,7 +306,7 @@ class Recorder:
             if page["stop"]:
                 self.stop()
                 return
-            values = session.read_json(os.path.join(writing.folder, session.CONFIG))
+            values = session.read_checked(os.path.join(writing.folder, session.CONFIG))
             for name in plugins.list_names("sources"):
                 wanted = bool(values.get(f"source.{name}", True))
                 if wanted and name not in self._sources:
@@ -249,22 +323,34 @@ class Recorder:
     def _after_fork(self) -> None:
         # Another thread of the parent may have held it, and does not exist here.
         self.lock = RLock()
-        Host(self, "recorder", "sonde").guard(self._restart)()
+        self._busy, self._wish = False, None
+        Host(self, "recorder", "sonde").guard(self._leave_parent)()
 
-    def _restart(self) -> None:
-        """In a forked child: leave the parent's session alone and begin one of our own."""
-        parent = self.session
+    def _leave_parent(self) -> None:
+        """In a forked child: leave the parent's session alone. One of our own begins with the first
+        row or in a moment: most children that fork and exec never need it."""
+        parent = self.session or self._forked_from
         if parent is None:
             return
-        sources = self._sources
-        self._sources = {}
+        sources, self._sources = self._sources, {}
         self._let_go()
         for source, _host in sources.values():
             source.stop()
-        parent.forget()
         if parent.values["follow"]:
-            self.start(parent.values, parent.id)
+            self._forked_from = parent
+            for schema, writer, hint in self._tables.values():
+                self._prepare(schema, writer, hint)
+            _core.later(self._on_time, FORK_DELAY_NS)
             self._end_with_multiprocessing()
+
+    def _on_time(self) -> None:
+        with self.lock:
+            self._begin_in_child()
+
+    def _begin_in_child(self) -> None:
+        parent = self._forked_from
+        if parent is not None:
+            self.start(parent.values, parent.id)
 
     def _end_with_multiprocessing(self) -> None:
         """A multiprocessing child leaves by os._exit after its own finalizers: be one of them."""

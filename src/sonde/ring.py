@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from sonde import _core
-from sonde.errors import Damaged, Newer
+from sonde.errors import Damaged, Newer, SchemaError
 from sonde.record import Schema, load_schema
 
 SUFFIX = ".ring"
@@ -43,7 +43,10 @@ def create_ring(folder: str, schema: Schema, ring_bytes: int) -> _core.Map:
     """A new, empty ring for a table, as large as fits `ring_bytes`."""
     row_bytes = _core.layout_bytes(schema.kinds, schema.optional)
     raw = schema.dump()
-    header = _core.ring_bytes(2, row_bytes, len(raw)) - 2 * (row_bytes + 16)
+    smallest = _core.ring_bytes(2, row_bytes, len(raw))
+    if smallest == 0:
+        raise SchemaError(f"{schema.table} has too many words about its columns: {len(raw)} bytes")
+    header = smallest - 2 * (row_bytes + 16)
     capacity = 2
     while _core.ring_bytes(capacity * 2, row_bytes, len(raw)) - header <= ring_bytes:
         capacity *= 2
@@ -102,6 +105,8 @@ class Ring:
         """One number of info()."""
         value = self.info()[name]
         assert isinstance(value, int)
+        if value >= 2**62:  # not in a thousand years: a flipped bit
+            raise Damaged(f"{self.path} is damaged: {name} is {value}")
         return value
 
     @property

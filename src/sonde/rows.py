@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from sonde import archive, intern
 from sonde.errors import Damaged
@@ -29,7 +25,7 @@ _ADDED = (
     pa.field("rank", pa.int64()),
 )
 _ADDED_FIELDS = (
-    Field("ts", "i64", False, "wall clock time, UTC, microseconds", "timestamp"),
+    Field("ts", "timestamp", False, "wall clock time, UTC, microseconds", ""),
     Field("host", "text", False, "machine", ""),
     Field("pid", "i64", True, "process; NULL in tables about the machine", ""),
     Field("rank", "i64", True, "rank in its job; NULL if it has none", ""),
@@ -60,11 +56,14 @@ class SessionTable:
         """The first ticket that is not in the archive."""
         return self.segments[-1].last if self.segments else 0
 
+    def list_sound(self) -> list[archive.Segment]:
+        """The segments that are what was written; the rows of the others count as corrupt."""
+        return [segment for segment in self.segments if segment.is_sound()]
+
     def read_live(self) -> pa.Table:
         """Every row from `archived_to` on, as of now."""
-        wanted = arrow_schema(self.schema)
         if self.ring is None:
-            return wanted.empty_table()
+            return arrow_schema(self.schema).empty_table()
         batch = self.ring.read(self.archived_to)
         rows = make_table(self.session, self.schema, batch)
         if batch.lost:
@@ -72,21 +71,23 @@ class SessionTable:
             late = archive.list_segments(self.session, self.schema.table)
             missed = [part for part in late if part.first >= self.archived_to]
             if missed:
-                rows = self._join(missed, wanted)
+                rows = self._join(missed)
         return rows
 
-    def _join(self, missed: list[archive.Segment], wanted: pa.Schema) -> pa.Table:
+    def _join(self, missed: list[archive.Segment]) -> pa.Table:
         assert self.ring is not None
-        parts = [pq.read_table(part.path, schema=wanted) for part in missed]
+        wanted = arrow_schema(self.schema)
+        parts = [archive.read_segment(part, wanted) for part in missed]
         rest = make_table(self.session, self.schema, self.ring.read(missed[-1].last))
-        return pa.concat_tables([*parts, rest])
+        return pa.concat_tables([*parts, rest.cast(wanted)])
 
-    def open_archive(self) -> ds.Dataset | None:
-        """The archived rows, not read yet."""
-        if not self.segments:
+    def find_newest_ns(self) -> int | None:
+        """The time of the newest row that is still in the ring."""
+        if self.ring is None:
             return None
-        paths = [segment.path for segment in self.segments]
-        return ds.dataset(paths, schema=arrow_schema(self.schema), format="parquet")
+        head = self.ring.head
+        last = make_table(self.session, self.schema, self.ring.read(max(0, head - 1024), head))
+        return pc.max(last["t_ns"]).as_py() if last.num_rows else None
 
 
 def make_table(session: Session, schema: Schema, batch: Batch) -> pa.Table:
@@ -174,7 +175,7 @@ def _open_tables(session: Session) -> dict[str, SessionTable]:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise Damaged(f"{path}: {os.strerror(error.errno or errno.EIO)}") from None
+            raise Damaged(f"{path}: {error.strerror}") from None
         found[ring.schema.table] = SessionTable(session, ring.schema, ring)
     if sealed is not None:
         for schema in read_sealed_schemas(session, sealed):
@@ -194,32 +195,41 @@ def read_sealed_schemas(session: Session, sealed: dict[str, object]) -> list[Sch
         raise Damaged(f"{session.path('sealed.json')} is damaged") from None
 
 
+_COUNTERS = ("head", "dropped", "misfit", "text_lost")
+
+
 def count_losses(table: SessionTable) -> dict[str, int]:
     """What was asked for, what is kept, and where the rest went; the parts add up to `written`."""
-    sealed = (table.session.read_sealed() or {}).get("tables")
-    if table.ring is None and isinstance(sealed, dict):
-        entry = sealed.get(table.schema.table, {})
-        ring = {key: int(entry.get(key, 0)) for key in ("head", "dropped", "misfit", "text_lost")}
-        live, corrupt, pending = 0, 0, 0
+    if table.ring is None:
+        ring, live, corrupt, pending = _read_sealed_counters(table)
     else:
-        assert table.ring is not None
-        ring = {key: table.ring.count(key) for key in ("head", "dropped", "misfit", "text_lost")}
+        ring = {key: table.ring.count(key) for key in _COUNTERS}
         batch = table.ring.read(table.archived_to, ring["head"])
         live, corrupt, pending = batch.rows, batch.corrupt, batch.pending
-    corrupt += sum(archive.read_corrupt(part) for part in table.segments)
-    kept = live + archive.count_rows(table.segments)
+    sound = table.list_sound()
+    corrupt += sum(part.corrupt for part in table.segments)
+    corrupt += sum(part.last - part.first for part in table.segments if part not in sound)
+    kept = live + archive.count_rows(sound)
     expired = archive.read_expired(table.session).get(table.schema.table, 0)
-    missing = max(0, ring["head"] - kept - expired - corrupt)
-    dropped = min(missing, ring["dropped"])
-    unfinished = min(missing - dropped, pending)
+    missing = max(0, ring["head"] - kept - expired)
+    corrupt = min(missing, corrupt)
+    dropped = min(missing - corrupt, ring["dropped"])
+    unfinished = min(missing - corrupt - dropped, pending)
     return {
         "written": ring["head"],
         "kept": kept,
         "dropped": dropped,
         "unfinished": unfinished,
-        "overwritten": missing - dropped - unfinished,
+        "overwritten": missing - corrupt - dropped - unfinished,
         "corrupt": corrupt,
         "expired": expired,
         "misfit": ring["misfit"],
         "text_lost": ring["text_lost"],
     }
+
+
+def _read_sealed_counters(table: SessionTable) -> tuple[dict[str, int], int, int, int]:
+    sealed = (table.session.read_sealed() or {}).get("tables")
+    entry = sealed.get(table.schema.table, {}) if isinstance(sealed, dict) else {}
+    ring = {key: int(entry.get(key, 0)) for key in _COUNTERS}
+    return ring, 0, 0, int(entry.get("unfinished", 0))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -67,6 +67,41 @@ def make_root(root: str) -> str:
     return root
 
 
+def write_checked(path: str, values: dict[str, object]) -> None:
+    """JSON with a check of its own: a bit that flips on disk must not change an answer."""
+    body = json.dumps(values, indent=1)
+    check = _core.check_bytes(_canonical(values))
+    write_atomically(path, f'{body[:-2]},\n "check": {check}\n}}\n')
+
+
+def read_checked(path: str) -> dict[str, object]:
+    """What write_checked wrote; Damaged if it is anything else."""
+    values = read_json(path)
+    if values.pop("check", None) != _core.check_bytes(_canonical(values)):
+        raise Damaged(f"{path} is damaged")
+    return values
+
+
+def _canonical(values: dict[str, object]) -> bytes:
+    return json.dumps(values, sort_keys=True).encode()
+
+
+def read_json(path: str) -> dict[str, object]:
+    """A JSON object from a file of a session."""
+    # Not blocking: somebody may have put a pipe there.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(fd, encoding="utf-8", errors="replace") as file:
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise ValueError
+            found = json.load(file)
+        except (ValueError, RecursionError):
+            raise Damaged(f"{path} is not sound JSON") from None
+    if not isinstance(found, dict):
+        raise Damaged(f"{path} is not a JSON object")
+    return found
+
+
 # ---- the job's side -------------------------------------------------------------------------
 
 
@@ -74,44 +109,40 @@ class Writing:
     """A session that this process writes: the folder, its files and what keeps them open."""
 
     def __init__(self, root: str, values: dict[str, config.Value], parent: str | None) -> None:
-        self.values = values
+        self.values, self.root = values, make_root(root)
         self.meta = describe_process(values, parent)
-        self.id = str(self.meta["id"])
-        self.folder = os.path.join(make_root(root), self.id)
+        self.id, self.pid = str(self.meta["id"]), os.getpid()
+        self.folder = os.path.join(root, self.id)
         hidden = os.path.join(root, f".{self.id}.new")
         try:
             os.mkdir(hidden, 0o700)
             self._fill(hidden)
             # All or nothing: nobody sees a session without its files.
             os.rename(hidden, self.folder)
-        except OSError as error:
+        except BaseException as error:
             import shutil  # only when something is wrong: it is slow to import
 
+            _core.alive_release()
             shutil.rmtree(hidden, ignore_errors=True)
-            raise NotRecording(f"{root}: {error.strerror}") from None
+            if isinstance(error, OSError):
+                raise NotRecording(f"{root}: {error.strerror}") from None
+            raise
 
     def _fill(self, folder: str) -> None:
-        self._lock(folder)
-        write_atomically(os.path.join(folder, META), json.dumps(self.meta, indent=1))
-        write_atomically(os.path.join(folder, CONFIG), json.dumps(self.values, indent=1))
+        # Held until this process ends, execs or stops: the proof that it lives. Some network file
+        # systems have no locks; then the pid has to do.
+        self.meta["locked"] = _core.alive_hold(os.fsencode(os.path.join(folder, ALIVE)))
+        write_checked(os.path.join(folder, META), self.meta)
+        write_checked(os.path.join(folder, CONFIG), dict(self.values))
         text_bytes = self.values["text.bytes"]
         assert isinstance(text_bytes, int)
         self.text = intern.create_text(folder, text_bytes)
         fd = ring.create_file(os.path.join(folder, CONTROL), _core.CONTROL_BYTES)
-        self.page = _core.Map(fd, True)
-        os.close(fd)
-        _core.control_init(self.page, os.getpid(), int(str(self.meta["start_ticks"])))
-
-    def _lock(self, folder: str) -> None:
-        # Held until this process ends, execs or stops: the proof that it lives.
-        self.alive_fd = os.open(
-            os.path.join(folder, ALIVE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
         try:
-            fcntl.lockf(self.alive_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            # Some network file systems have no locks; then the pid has to do.
-            self.meta["locked"] = False
+            self.page = _core.Map(fd, True)
+        finally:
+            os.close(fd)
+        _core.control_init(self.page, self.pid, int(str(self.meta["start_ticks"])))
 
     def create_ring(self, schema: Schema, hint_bytes: int | None = None) -> _core.Map:
         """A ring for a table in this session."""
@@ -140,13 +171,7 @@ class Writing:
         """Say how it ended and let go."""
         _core.control_on(self.page, False)
         _core.control_state(self.page, state)
-        os.close(self.alive_fd)
-
-    def forget(self) -> None:
-        """In a forked child: the files are the parent's; only close our copy of its lock.
-
-        Record locks are not inherited, so closing releases nothing."""
-        os.close(self.alive_fd)
+        _core.alive_release()
 
 
 def describe_process(values: dict[str, config.Value], parent: str | None) -> dict[str, object]:
@@ -216,7 +241,7 @@ class Session:
     def _read_meta(self) -> dict[str, object]:
         path = self.path(META)
         try:
-            meta = read_json(path)
+            meta = read_checked(path)
             clock = meta["clock"]
             whole = isinstance(clock, dict) and all(
                 isinstance(value, int)
@@ -224,7 +249,7 @@ class Session:
             )
             if not whole or not isinstance(meta["id"], str) or not isinstance(meta["host"], str):
                 raise KeyError
-        except (OSError, KeyError):
+        except (OSError, KeyError, TypeError):
             raise Damaged(f"{self.folder} is not a session folder: no sound {META} in it") from None
         if meta["format"] > VERSION:  # type: ignore[operator]  # checked above
             raise Newer(self.folder)
@@ -233,13 +258,20 @@ class Session:
     def read_sealed(self) -> dict[str, object] | None:
         """The last word on an ended session, written by the collector; None before that."""
         try:
-            return read_json(self.path(SEALED))
+            return read_checked(self.path(SEALED))
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise Damaged(f"{self.path(SEALED)}: {error.strerror}") from None
 
     def read_config(self) -> dict[str, object]:
         """The settings in force."""
-        return read_json(self.path(CONFIG))
+        try:
+            return read_checked(self.path(CONFIG))
+        except FileNotFoundError:
+            raise NoSession(f"{self.folder} has been removed or has lost its {CONFIG}") from None
+        except OSError as error:
+            raise Damaged(f"{self.path(CONFIG)}: {error.strerror}") from None
 
     def map_control(self, *, writable: bool = False) -> _core.Map:
         """The control page."""
@@ -264,37 +296,38 @@ class Session:
             raise NoSession(f"{self.folder} has been removed") from None
         return [self.path(name) for name in names if name.endswith(ring.SUFFIX)]
 
-    def is_ours(self) -> bool:
-        """Is this the session of the very process that asks?"""
-        return self.pid == os.getpid() and self._is_same_process()
-
     def is_here(self) -> bool:
         """Was it recorded on this machine, since it last started?"""
         return self.host == os.uname().nodename and self.meta.get("boot_id") == read_boot_id()
 
     def is_alive(self) -> bool:
-        """Is a process still recording into this folder? The lock tells, wherever it runs."""
-        if self.is_ours() or self.meta.get("locked") is False:
-            # Opening and closing the lock file here would release our own lock.
-            return self._is_running() and self._is_same_process()
+        """Is a process still recording into this folder?"""
         try:
-            fd = os.open(self.path(ALIVE), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            held = self.meta.get("locked") is not False and _core.alive_probe(
+                os.fsencode(self.path(ALIVE))
+            )
         except OSError:
-            return False
-        try:
-            # Shared: two that look at once do not take each other for the job.
-            fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(fd)
-        return False
+            held = False
+        # Without the lock (there are none here, or the job closed "all" its files) the process
+        # itself tells: it has the page mapped, until it ends or becomes another program.
+        return held or (self._is_same_process() and self._is_running() and self._is_mapped())
 
     def _is_running(self) -> bool:
-        return self.read_control()["state"] in (_core.STARTING, _core.RUNNING)
+        try:
+            return self.read_control()["state"] in (_core.STARTING, _core.RUNNING)
+        except Damaged:
+            return False
 
     def _is_same_process(self) -> bool:
         return self.is_here() and read_start_ticks(self.pid) == self.meta.get("start_ticks")
+
+    def _is_mapped(self) -> bool:
+        try:
+            with open(f"/proc/{self.pid}/maps", encoding="utf-8", errors="replace") as file:
+                page = os.path.realpath(self.path(CONTROL))
+                return any(line.rstrip("\n").endswith(page) for line in file)
+        except OSError:
+            return False
 
     def find_state(self) -> str:
         """`running`, `ended`, `killed` (no goodbye: a signal, a crash, os._exit) or `unknown`."""
@@ -313,18 +346,6 @@ class Session:
             return "ended"
         # The lock is free though the process lives: it became another program (exec).
         return "ended" if self._is_same_process() else "killed"
-
-
-def read_json(path: str) -> dict[str, object]:
-    """A JSON object from a file of a session."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        try:
-            found = json.load(file)
-        except (ValueError, RecursionError):
-            raise Damaged(f"{path} is not sound JSON") from None
-    if not isinstance(found, dict):
-        raise Damaged(f"{path} is not a JSON object")
-    return found
 
 
 def list_sessions(root: str) -> Iterator[Session]:

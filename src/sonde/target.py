@@ -11,7 +11,8 @@ from sonde.session import META, Session, list_sessions, read_start_ticks
 def find_sessions(target: str, root: str) -> list[Session]:
     """The sessions a TARGET names: a pid, a folder, a session id, a job, or `all`.
 
-    Several targets are separated by commas. A pid names the newest session of it."""
+    Several targets are separated by commas. A pid names the newest session of it; a job whose id
+    is a number that is also a pid is `job:NUMBER`."""
     found: dict[str, Session] = {}
     for part in filter(None, (word.strip() for word in target.split(","))):
         for session in _find_part(part, root):
@@ -27,12 +28,13 @@ def _find_part(part: str, root: str) -> list[Session]:
     if part.isdecimal():
         return _find_pid(int(part), root)
     sessions = list(list_sessions(root))
+    job = part.removeprefix("job:")
     if part == "all":
         if sessions:
             return sessions
         raise NoSession(f"nothing has been recorded in {root}")
     named = [session for session in sessions if session.id == part]
-    jobs = [session for session in sessions if session.meta.get("job") == part]
+    jobs = [session for session in sessions if session.meta.get("job") == job]
     if named or jobs:
         return named or jobs
     folder = os.path.join(root, part)

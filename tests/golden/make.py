@@ -3,7 +3,6 @@ a folder of today must be readable for ever."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import sonde
 from sonde import collector, config
-from sonde.session import Session
+from sonde.session import Session, read_checked, write_checked
 
 
 class Sample:
@@ -59,11 +58,11 @@ def record() -> str:
 
 
 def rename(folder: Path) -> None:
-    meta = json.loads((folder / "meta.json").read_text())
+    meta = read_checked(str(folder / "meta.json"))
     meta.update(
         id=folder.name, host="golden", argv=["python", "train.py"], cwd="/", executable="python"
     )
-    (folder / "meta.json").write_text(json.dumps(meta, indent=1))
+    write_checked(str(folder / "meta.json"), meta)
 
 
 def main(to: Path) -> None:

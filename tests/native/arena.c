@@ -40,7 +40,9 @@ static void *map_shared(size_t bytes, int fd)
 
 arena open_arena(const shape *of)
 {
-    arena it = {.words = of->words, .writers = of->writers, .readers = of->readers, .rows = of->rows};
+    arena it = {
+        .words = of->words, .writers = of->writers, .readers = of->readers, .rows = of->rows,
+    };
     it.bytes = sonde_ring_bytes(of->capacity, of->words * 8, 2);
     FILE *file = tmpfile();
     REQUIRE(file && ftruncate(fileno(file), (off_t)it.bytes) == 0, "%s", strerror(errno));
@@ -93,8 +95,9 @@ static void read_range(const arena *it, uint64_t first, uint64_t last, uint64_t 
         if (state != SONDE_ROW_OK)
             continue;
         require_whole(row, it->words, nulls, ticket);
-        REQUIRE(row[1] >= newest[row[0]] && row[1] <= ticket, "ticket %" PRIu64 " holds row %" PRIu64
-                " of writer %" PRIu64, ticket, row[1], row[0]);
+        REQUIRE(row[1] >= newest[row[0]] && row[1] <= ticket,
+                "ticket %" PRIu64 " holds row %" PRIu64 " of writer %" PRIu64, ticket, row[1],
+                row[0]);
         REQUIRE(it->writers > 1 || row[1] == ticket, "ticket %" PRIu64 " holds another", ticket);
         newest[row[0]] = row[1] + 1;
     }

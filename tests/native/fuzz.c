@@ -72,9 +72,9 @@ static uint64_t draw_value(uint64_t *random, uint64_t bytes)
 {
     static const uint64_t edges[] = {
         0, 1, 2, 3, 7, 8, 15, 16, 24, 64, 255, 256, 4095, 4096, 4097, 8192, 1u << 20, 1u << 28,
-        (1u << 28) + 1, 0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, 1ull << 40, (1ull << 40) + 1,
-        1ull << 41, 0x7ffffffffffffffe, 0x7fffffffffffffff, 0x8000000000000000, 0xfffffffffffffffe,
-        0xffffffffffffffff,
+        (1u << 28) + 1, 0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, 1ull << 40,
+        (1ull << 40) + 1, 1ull << 41, 0x7ffffffffffffffe, 0x7fffffffffffffff,
+        0x8000000000000000, 0xfffffffffffffffe, 0xffffffffffffffff,
     };
     uint64_t pick = draw(random) % 40;
     if (pick < sizeof edges / sizeof *edges)
@@ -202,6 +202,7 @@ static int try_ring(uint64_t *random)
         return 0;
     sonde_ring *ring = (sonde_ring *)file.mem;
     uint64_t capacity = ring->capacity, head = ring->head;
+    HOLDS((capacity & (capacity - 1)) == 0, "%" PRIu64 " slots", capacity);
     for (uint64_t i = 0; i < 2 * capacity; i++) {
         get_row(ring, head - capacity + i, words);
         get_row(ring, i, words);
@@ -264,7 +265,8 @@ static void get_text(const image *file, uint32_t id)
     const unsigned char *bytes = sonde_intern_get((sonde_intern *)file->mem, id, &bytes_n);
     if (bytes == NULL)
         return;
-    HOLDS(bytes >= file->mem && bytes + bytes_n <= file->mem + file->bytes, "text %u is outside", id);
+    HOLDS(bytes >= file->mem && bytes + bytes_n <= file->mem + file->bytes, "text %u is outside",
+          id);
     HOLDS(make_text(right, id) == bytes_n && !memcmp(bytes, right, bytes_n),
           "text %u is read as sound and is not", id);
 }
@@ -277,7 +279,8 @@ static void put_texts(sonde_intern *table, uint64_t *random)
         uint32_t id = sonde_intern_put(table, text, bytes);
         HOLDS(id <= table->entries, "id %u", id);
         const void *back = id == 0 ? NULL : sonde_intern_get(table, id, &bytes_n);
-        HOLDS(id == 0 || (back && bytes_n == bytes && !memcmp(back, text, bytes)), "put gave a wrong id");
+        HOLDS(id == 0 || (back && bytes_n == bytes && !memcmp(back, text, bytes)),
+              "put gave a wrong id");
     }
 }
 
@@ -301,7 +304,7 @@ static int try_intern(uint64_t *random)
     return 1;
 }
 
-/* ---- part: control ----------------------------------------------------------------------------- */
+/* ---- part: control ------------------------------------------------------------------------ */
 
 static int try_control(uint64_t *random)
 {
@@ -324,7 +327,7 @@ static int try_control(uint64_t *random)
     return 1;
 }
 
-/* ---- the cases ------------------------------------------------------------------------------------ */
+/* ---- the cases ------------------------------------------------------------------------------ */
 
 static void open_room(void)
 {
@@ -362,6 +365,7 @@ int main(int argc, char **argv)
         if (argc > 4 || (case_now % 64 == 0 && sonde_clock_ns() >= deadline))
             break;
     }
-    printf("%" PRIu64 " damaged files, %" PRIu64 " accepted and read in full\n", case_now + 1, accepted);
+    printf("%" PRIu64 " damaged files, %" PRIu64 " accepted and read in full\n", case_now + 1,
+           accepted);
     return 0;
 }

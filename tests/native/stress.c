@@ -105,7 +105,8 @@ static uint64_t run_killed(arena *it, uint64_t *random)
     uint64_t head = it->ring->head, killed = (uint64_t)it->writers;
     for (int i = 0; i < it->writers; i++)
         done += it->done[i];
-    REQUIRE(head >= done && head <= done + killed, "%" PRIu64 " tickets, %" PRIu64 " done", head, done);
+    REQUIRE(head >= done && head <= done + killed, "%" PRIu64 " tickets, %" PRIu64 " done", head,
+            done);
     uint64_t missing = find_rows(it, oldest);
     REQUIRE(missing <= it->ring->dropped + killed, "%" PRIu64 " rows are missing", missing);
     for (int w = 0; w < it->writers; w++)
@@ -209,8 +210,8 @@ static void run_part(const part *it, double seconds, uint64_t random)
     }
     /* One thread writes: a drop proves that a signal came in the middle of an append. */
     REQUIRE(!strikes || dropped, "no signal came at the right moment");
-    printf("%" PRIu64 " rounds, %" PRIu64 " rows, %" PRIu64 " of them dropped and counted", rounds, rows,
-           dropped);
+    printf("%" PRIu64 " rounds, %" PRIu64 " rows, %" PRIu64 " of them dropped and counted", rounds,
+           rows, dropped);
     if (strikes)
         printf(", %" PRIu64 " signals", strikes);
     putchar('\n');

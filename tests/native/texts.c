@@ -14,14 +14,16 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { THREADS = 4, TEXTS = 2000, MAX_BYTES = 160 };
+enum { THREADS = 4, MAX_TEXTS = 2000, MAX_BYTES = 160 };
 
 typedef struct {
     sonde_intern *table;
     size_t bytes;
     uint64_t seed;
-    uint32_t busy; /* threads that still put texts in */
-    uint32_t ids[THREADS][TEXTS];
+    uint32_t texts;
+    pthread_barrier_t start; /* all at once: a table gets full only once */
+    uint32_t busy;           /* threads that still put texts in */
+    uint32_t ids[THREADS][MAX_TEXTS];
     uint64_t refused[THREADS];
 } arena;
 
@@ -41,7 +43,7 @@ static uint32_t make_text(char *text, uint32_t number)
 static void require_text(const void *bytes, uint32_t bytes_n, uint32_t number)
 {
     char right[MAX_BYTES];
-    REQUIRE(number < TEXTS, "no text %u was put in", number);
+    REQUIRE(number < MAX_TEXTS, "no text %u was put in", number);
     REQUIRE(make_text(right, number) == bytes_n && !memcmp(bytes, right, bytes_n),
             "text %u comes back wrong", number);
 }
@@ -59,19 +61,20 @@ typedef struct {
     int thread;
 } task;
 
-/* Put every text in twice, each thread in an order of its own. */
+/* Put every text in twice, each thread from a place of its own, up or down. */
 static void *put_all(void *arg)
 {
     task *of = arg;
     arena *it = of->it;
     uint64_t random = it->seed + (uint64_t)of->thread;
-    uint32_t start = (uint32_t)draw(&random) % TEXTS, stride = 2 * ((uint32_t)draw(&random) % 400) + 1;
-    while (TEXTS % stride == 0 || stride % 5 == 0)
-        stride += 2; /* without a common factor it visits every text */
-    for (uint32_t i = 0; i < 2 * TEXTS; i++) {
+    uint32_t start = (uint32_t)draw(&random) % it->texts;
+    uint32_t way = draw(&random) % 2 ? 1 : it->texts - 1;
+    pthread_barrier_wait(&it->start);
+    for (uint32_t i = 0; i < 2 * it->texts; i++) {
         char text[MAX_BYTES];
-        uint32_t number = (start + i * stride) % TEXTS, bytes = make_text(text, number);
-        uint32_t id = sonde_intern_put(it->table, text, bytes), *known = &it->ids[of->thread][number];
+        uint32_t number = (start + i * way) % it->texts, bytes = make_text(text, number);
+        uint32_t id = sonde_intern_put(it->table, text, bytes);
+        uint32_t *known = &it->ids[of->thread][number];
         REQUIRE(id <= it->table->entries, "id %u of %u", id, it->table->entries);
         /* Refused once, it may have come in through another thread since. */
         REQUIRE(*known == 0 || id == *known, "text %u had id %u, now %u", number, *known, id);
@@ -111,11 +114,12 @@ static void audit(arena *it)
     REQUIRE(it->table->lost == refused, "%" PRIu64 " refused, %" PRIu64 " counted", refused,
             it->table->lost);
     REQUIRE(it->table->used <= it->table->data_bytes, "more bytes than room");
-    for (uint32_t number = 0; number < TEXTS; number++) {
+    for (uint32_t number = 0; number < it->texts; number++) {
         char text[MAX_BYTES];
         uint32_t bytes_n = 0, id = sonde_intern_put(it->table, text, make_text(text, number));
         for (int t = 0; t < THREADS; t++)
-            REQUIRE(it->ids[t][number] == 0 || it->ids[t][number] == id, "text %u has two ids", number);
+            REQUIRE(it->ids[t][number] == 0 || it->ids[t][number] == id, "text %u has two ids",
+                    number);
         if (id == 0)
             continue;
         REQUIRE(!taken[id]++, "two texts have id %u", id);
@@ -142,15 +146,18 @@ static void run_threads(arena *it)
 
 typedef struct {
     const char *name;
-    uint32_t entries;
+    uint32_t texts, entries;
     uint64_t data_bytes;
 } shape;
 
 /* Two threads that put the same text in at once waste an entry: room for the worst. */
-#define ROOM ((uint64_t)THREADS * TEXTS)
+#define ROOM ((uint64_t)THREADS * MAX_TEXTS)
 static const shape shapes[] = {
-    {"shared", ROOM, ROOM *MAX_BYTES}, {"full", 64, ROOM *MAX_BYTES},
-    {"full", ROOM, 4000},              {"full", 1, 1},
+    {"shared", MAX_TEXTS, ROOM, ROOM *MAX_BYTES},
+    {"shared", 40, ROOM, ROOM *MAX_BYTES},
+    {"full", 80, 64, ROOM *MAX_BYTES},
+    {"full", 80, 80 * THREADS, 2000},
+    {"full", 3, 1, 1},
 };
 
 /* One round; the texts that were refused. */
@@ -163,8 +170,11 @@ static uint64_t run_round(const shape *of, uint64_t seed)
     REQUIRE(sonde_intern_init(it->table, it->bytes, of->entries, of->data_bytes) == 0, "init");
     REQUIRE(sonde_intern_verify(it->table, it->bytes) == 0, "verify");
     it->seed = seed;
+    it->texts = of->texts;
     it->busy = THREADS;
+    pthread_barrier_init(&it->start, NULL, THREADS);
     run_threads(it);
+    pthread_barrier_destroy(&it->start);
     uint64_t lost = it->table->lost;
     audit(it);
     munmap(it->table, it->bytes);
@@ -176,16 +186,18 @@ int main(int argc, char **argv)
 {
     REQUIRE(argc == 4, "usage: texts PART SECONDS SEED");
     int64_t deadline = sonde_clock_ns() + (int64_t)(atof(argv[2]) * 1e9);
-    uint64_t random = strtoull(argv[3], NULL, 0), rounds = 0, lost = 0;
+    uint64_t random = strtoull(argv[3], NULL, 0), rounds = 0, texts = 0, lost = 0;
     while (rounds == 0 || sonde_clock_ns() < deadline)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
             if (strcmp(shapes[i].name, argv[1]) == 0) {
                 uint64_t refused = run_round(&shapes[i], draw(&random));
-                REQUIRE((strcmp(argv[1], "full") == 0) == (refused > 0), "%" PRIu64 " refused", refused);
+                REQUIRE((strcmp(argv[1], "full") == 0) == (refused > 0), "%" PRIu64 " refused",
+                        refused);
+                texts += THREADS * 2 * shapes[i].texts;
                 lost += refused;
                 rounds++;
             }
-    printf("%" PRIu64 " rounds, %" PRIu64 " texts put in, %" PRIu64 " refused and counted\n", rounds,
-           rounds * THREADS * 2 * TEXTS, lost);
+    printf("%" PRIu64 " rounds, %" PRIu64 " texts put in, %" PRIu64 " refused and counted\n",
+           rounds, texts, lost);
     return 0;
 }

@@ -49,6 +49,12 @@ uint32_t sonde_kind_bytes(char kind);
 /* Called in a forked child, before anything else runs there. */
 void sonde_writers_off(void);
 void sonde_watchers_off(void);
+void sonde_alive_off(void);
+
+PyObject *sonde_later(PyObject *module, PyObject *args);
+PyObject *sonde_alive_hold(PyObject *module, PyObject *args);
+PyObject *sonde_alive_release(PyObject *module, PyObject *none);
+PyObject *sonde_alive_probe(PyObject *module, PyObject *args);
 
 extern PyMethodDef sonde_read_methods[];
 

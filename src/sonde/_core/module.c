@@ -193,6 +193,19 @@ static PyObject *control_obeyed(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* ---- the rest ----------------------------------------------------------------------- */
 
+static PyObject *check_bytes(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    Py_buffer buffer;
+    if (PyObject_GetBuffer(object, &buffer, PyBUF_SIMPLE) < 0)
+        return NULL;
+    uint32_t check;
+    Py_BEGIN_ALLOW_THREADS
+    check = sonde_check_bytes(buffer.buf, (size_t)buffer.len);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&buffer);
+    return PyLong_FromUnsignedLong(check);
+}
+
 static PyObject *clock_ns(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     return PyLong_FromLongLong(sonde_clock_ns());
@@ -236,6 +249,13 @@ static PyObject *spawn(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyMethodDef methods[] = {
     {"clock_ns", clock_ns, METH_NOARGS, "CLOCK_MONOTONIC in nanoseconds."},
+    {"check_bytes", check_bytes, METH_O, "The 32-bit check of bytes."},
+    {"later", sonde_later, METH_VARARGS,
+     "later(call, delay_ns): call it in the main thread after a while."},
+    {"alive_hold", sonde_alive_hold, METH_VARARGS,
+     "alive_hold(path): lock this process's alive file; False if there are no locks here."},
+    {"alive_release", sonde_alive_release, METH_NOARGS, "Let the alive file go."},
+    {"alive_probe", sonde_alive_probe, METH_VARARGS, "alive_probe(path): does anyone hold it?"},
     {"control_init", control_init, METH_VARARGS, "control_init(map, pid, start_ticks)."},
     {"control_get", control_get, METH_O, "control_get(map): what the page says."},
     {"control_state", control_state, METH_VARARGS, "control_state(map, state): for the job."},
@@ -252,6 +272,7 @@ static void in_child(void)
     /* Before any code of the child runs: the mapped files belong to the parent. */
     sonde_writers_off();
     sonde_watchers_off();
+    sonde_alive_off();
 }
 
 static int add_types(PyObject *core)

@@ -13,6 +13,8 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 /* A ring that got lost (its sender died between asking and waking) costs this. */
@@ -21,6 +23,7 @@
 /* How often to see whether the collector is there, and to start one at most. */
 #define KEEP_NS 2000000000
 #define SPAWN_NS 10000000000
+#define RETRY_S 10
 
 typedef struct WatcherObject {
     PyObject_HEAD
@@ -71,16 +74,23 @@ static int wants_python(const sonde_control *page)
            sonde_load_acquire(&page->stop);
 }
 
-/* A collector holds its lock file for as long as it lives. */
-static int is_alone(const char *lock)
+/* A collector holds its lock file for as long as it lives; it writes into it
+ * when it begins and empties it when it leaves in peace. One that died young
+ * left it full and fresh: then wait, or all the jobs of a host would start
+ * collectors that die as fast as they come. */
+static int is_wanted(const char *lock)
 {
     int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return 0;
+    struct stat status;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
     /* Shared: two jobs that look at once do not take each other for it. */
-    int alone = flock(fd, LOCK_SH | LOCK_NB) == 0;
+    int wanted = flock(fd, LOCK_SH | LOCK_NB) == 0 && fstat(fd, &status) == 0 &&
+                 (status.st_size == 0 || llabs((long long)now.tv_sec - status.st_mtim.tv_sec) > RETRY_S);
     close(fd);
-    return alone;
+    return wanted;
 }
 
 static void keep_collector(WatcherObject *self)
@@ -89,7 +99,7 @@ static void keep_collector(WatcherObject *self)
     if (self->lock == NULL || (self->looked_ns && now - self->looked_ns < KEEP_NS))
         return;
     self->looked_ns = now;
-    if ((self->spawned_ns && now - self->spawned_ns < SPAWN_NS) || !is_alone(self->lock))
+    if ((self->spawned_ns && now - self->spawned_ns < SPAWN_NS) || !is_wanted(self->lock))
         return;
     self->spawned_ns = now;
     /* A failure is tried again; the recording goes on without it. */
@@ -182,16 +192,20 @@ static PyObject *watcher_keep(WatcherObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static int start_thread(WatcherObject *self)
+/* Detached if nobody wants its handle. */
+static int start_thread(void *(*body)(void *), void *arg, pthread_t *thread)
 {
     pthread_attr_t attr;
+    pthread_t unused;
     sigset_t all, before;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
+    if (thread == NULL)
+        pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     /* Signals belong to the job's own threads. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failure = pthread_create(&self->thread, &attr, watch, self);
+    int failure = pthread_create(thread == NULL ? &unused : thread, &attr, body, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
     return -failure;
@@ -201,7 +215,7 @@ static PyObject *watcher_start(WatcherObject *self, PyObject *Py_UNUSED(none))
 {
     if (self->running || sonde_load_acquire(&self->leave))
         Py_RETURN_NONE;
-    int status = start_thread(self);
+    int status = start_thread(watch, self, &self->thread);
     if (status < 0)
         return sonde_raise(status, "thread");
     self->running = 1;
@@ -247,6 +261,54 @@ static void watcher_dealloc(WatcherObject *self)
     free_strings(self->argv);
     free_strings(self->envp);
     Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+/* ---- later ------------------------------------------------------------------------ */
+
+typedef struct {
+    PyObject *call;
+    int64_t delay_ns;
+} later_job;
+
+static int run_later(void *arg)
+{
+    later_job *job = arg;
+    PyObject *result = PyObject_CallNoArgs(job->call);
+    Py_DECREF(job->call);
+    free(job);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+static void *wait_and_queue(void *arg)
+{
+    later_job *job = arg;
+    struct timespec delay = {.tv_sec = (time_t)(job->delay_ns / 1000000000),
+                             .tv_nsec = (long)(job->delay_ns % 1000000000)};
+    nanosleep(&delay, NULL);
+    /* If the queue is full the call does not happen, and its few bytes stay. */
+    (void)Py_AddPendingCall(run_later, job);
+    return NULL;
+}
+
+PyObject *sonde_later(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *call;
+    long long delay_ns;
+    if (!PyArg_ParseTuple(args, "OL", &call, &delay_ns))
+        return NULL;
+    later_job *job = malloc(sizeof *job);
+    if (job == NULL)
+        return PyErr_NoMemory();
+    job->call = Py_NewRef(call);
+    job->delay_ns = delay_ns;
+    int status = start_thread(wait_and_queue, job, NULL);
+    if (status < 0) {
+        Py_DECREF(job->call);
+        free(job);
+        return sonde_raise(status, "thread");
+    }
+    Py_RETURN_NONE;
 }
 
 static PyMethodDef watcher_methods[] = {

@@ -58,6 +58,7 @@ typedef struct WriterObject {
     sonde_ring *ring;
     PyObject *text;                /* Text, or NULL while detached */
     PyObject *ring_map, *page_map; /* keep the memory above mapped */
+    PyObject *opener;              /* called at the first row to attach us; or NULL */
     int timed;                     /* the first column is filled in from the clock */
     int strict;                    /* raise instead of counting */
     sonde_layout layout;
@@ -119,38 +120,54 @@ static int put_float(PyObject *value, void *to)
 
 static int put_bool(PyObject *value, char *to)
 {
+    /* Only what is a truth value: "no" is true in Python, and None is a missing value. */
+    const char *type = Py_TYPE(value)->tp_name;
+    if (!PyBool_Check(value) && strcmp(type, "numpy.bool_") && strcmp(type, "numpy.bool")) {
+        PyErr_Format(PyExc_TypeError, "bool expected, not %.100s", type);
+        return -1;
+    }
     int truth = PyObject_IsTrue(value);
     *to = (char)(truth == 1);
     return truth < 0 ? -1 : 0;
 }
 
-static int put_text(WriterObject *self, PyObject *value, int column, void *to, uint32_t *nulls)
+/* The row under way. It holds what it needs: a value's own __index__ or
+ * __float__ may run any code, also code that stops the recording. */
+typedef struct {
+    sonde_ring *ring;
+    PyObject *ring_map, *text;
+    uint32_t nulls;
+    uint64_t words[SONDE_MAX_ROW_BYTES / 8];
+} sonde_row;
+
+static int put_text(const sonde_layout *layout, sonde_row *row, int column, PyObject *value,
+                    void *to)
 {
-    int64_t id = sonde_text_id(self->text, value);
+    int64_t id = sonde_text_id(row->text, value);
     if (id < 0)
         return -1;
     if (id == 0) {
         /* Full: NULL in the row (id 0 reads as NULL in any text column), and counted. */
-        sonde_add_relaxed(&self->ring->text_lost, 1);
-        if (self->layout.null_bit[column] >= 0)
-            *nulls |= 1u << self->layout.null_bit[column];
+        sonde_add_relaxed(&row->ring->text_lost, 1);
+        if (layout->null_bit[column] >= 0)
+            row->nulls |= 1u << layout->null_bit[column];
     }
     uint32_t small = (uint32_t)id;
     memcpy(to, &small, sizeof small);
     return 0;
 }
 
-static int put_value(WriterObject *self, int column, PyObject *value, char *row, uint32_t *nulls)
+static int put_value(const sonde_layout *layout, sonde_row *row, int column, PyObject *value)
 {
-    char *to = row + self->layout.offset[column];
-    if (value == Py_None && self->layout.null_bit[column] >= 0) {
-        *nulls |= 1u << self->layout.null_bit[column];
+    char *to = (char *)row->words + layout->offset[column];
+    if (value == Py_None && layout->null_bit[column] >= 0) {
+        row->nulls |= 1u << layout->null_bit[column];
         return 0;
     }
-    switch (self->layout.kind[column]) {
+    switch (layout->kind[column]) {
     case 'q': return put_signed(value, to, INT64_MIN, INT64_MAX, 8);
     case 'd': return put_float(value, to);
-    case 't': return put_text(self, value, column, to, nulls);
+    case 't': return put_text(layout, row, column, value, to);
     case 'i': return put_signed(value, to, INT32_MIN, INT32_MAX, 4);
     case 'h': return put_signed(value, to, INT16_MIN, INT16_MAX, 2);
     case 'b': return put_signed(value, to, INT8_MIN, INT8_MAX, 1);
@@ -162,14 +179,45 @@ static int put_value(WriterObject *self, int column, PyObject *value, char *row,
     }
 }
 
-static PyObject *misfit(WriterObject *self, sonde_ring *ring)
+static int put_values(WriterObject *self, sonde_row *row, PyObject *const *args, Py_ssize_t given,
+                      PyObject *kwnames)
 {
-    if (self->strict)
-        return NULL;
-    /* In the job: no exception of ours may reach the program. */
+    int first = self->timed;
+    if (given != self->layout.columns - first || kwnames != NULL) {
+        PyErr_Format(PyExc_TypeError, "%d values in order expected, %zd given",
+                     self->layout.columns - first, given);
+        return -1;
+    }
+    for (int i = 0; i < given; i++)
+        if (put_value(&self->layout, row, first + i, args[i]) < 0)
+            return -1;
+    if (first)
+        row->words[0] = (uint64_t)sonde_clock_ns();
+    return 0;
+}
+
+/* What went wrong is counted in the job and raised in the tool; but what is not
+ * ours to catch, such as a Ctrl-C inside a value's __float__, always goes on. */
+static int is_misfit(const WriterObject *self, sonde_ring *ring)
+{
+    if (self->strict || !PyErr_ExceptionMatches(PyExc_Exception))
+        return 0;
     PyErr_Clear();
     sonde_add_relaxed(&ring->misfit, 1);
-    Py_RETURN_NONE;
+    return 1;
+}
+
+/* The first row of a table: have its ring made. 0, or -1 with an exception.
+ * Threads that come meanwhile call it, too, and wait there for the first. */
+static int open_ring(WriterObject *self)
+{
+    PyObject *opener = Py_XNewRef(self->opener);
+    if (opener == NULL)
+        return 0;
+    PyObject *result = PyObject_CallNoArgs(opener);
+    Py_DECREF(opener);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
 }
 
 static PyObject *writer_call(PyObject *callable, PyObject *const *args, size_t nargsf,
@@ -178,28 +226,28 @@ static PyObject *writer_call(PyObject *callable, PyObject *const *args, size_t n
     WriterObject *self = (WriterObject *)callable;
     if (!sonde_load_relaxed(self->on))
         Py_RETURN_NONE;
-    sonde_ring *ring = self->ring;
-    uint64_t row[SONDE_MAX_ROW_BYTES / 8];
-    uint32_t words = self->layout.row_bytes / 8, nulls = 0;
-    Py_ssize_t given = PyVectorcall_NARGS(nargsf);
-    int first = self->timed;
-    for (uint32_t i = 0; i < words; i++)
-        row[i] = 0;
-    if (given != self->layout.columns - first || kwnames != NULL) {
-        PyErr_Format(PyExc_TypeError, "%d values in order expected, %zd given",
-                     self->layout.columns - first, given);
-        return misfit(self, ring);
+    if (self->ring == NULL) {
+        if (open_ring(self) < 0)
+            return NULL;
+        if (self->ring == NULL || !sonde_load_relaxed(self->on))
+            Py_RETURN_NONE;
     }
-    for (int i = 0; i < given; i++)
-        if (put_value(self, first + i, args[i], (char *)row, &nulls) < 0)
-            return misfit(self, ring);
-    /* A value's own __index__ or __float__ may have stopped the recording. */
-    if (self->ring != ring)
-        Py_RETURN_NONE;
-    if (first)
-        row[0] = (uint64_t)sonde_clock_ns();
-    /* A drop is counted in the ring. */
-    (void)sonde_ring_append(ring, row, nulls);
+    sonde_row row;
+    row.ring = self->ring;
+    row.ring_map = Py_NewRef(self->ring_map);
+    row.text = Py_NewRef(self->text);
+    row.nulls = 0;
+    for (uint32_t i = 0; i < self->layout.row_bytes / 8; i++)
+        row.words[i] = 0;
+    int status = put_values(self, &row, args, PyVectorcall_NARGS(nargsf), kwnames);
+    if (status == 0)
+        (void)sonde_ring_append(row.ring, row.words, row.nulls); /* a drop is counted there */
+    else if (is_misfit(self, row.ring))
+        status = 0;
+    Py_DECREF(row.text);
+    Py_DECREF(row.ring_map);
+    if (status < 0)
+        return NULL;
     Py_RETURN_NONE;
 }
 
@@ -240,6 +288,7 @@ static void writer_release(WriterObject *self)
     Py_CLEAR(self->text);
     Py_CLEAR(self->ring_map);
     Py_CLEAR(self->page_map);
+    Py_CLEAR(self->opener);
 }
 
 static void writer_dealloc(WriterObject *self)
@@ -289,6 +338,14 @@ static PyObject *writer_attach(WriterObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *writer_later(WriterObject *self, PyObject *opener)
+{
+    writer_release(self);
+    self->opener = Py_NewRef(opener);
+    self->on = &always_on;
+    Py_RETURN_NONE;
+}
+
 static PyObject *writer_detach(WriterObject *self, PyObject *Py_UNUSED(none))
 {
     writer_release(self);
@@ -316,9 +373,16 @@ static PyObject *writer_row_bytes(WriterObject *self, void *Py_UNUSED(closure))
     return PyLong_FromUnsignedLong(self->layout.row_bytes);
 }
 
+static PyObject *writer_attached(WriterObject *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(self->ring != NULL);
+}
+
 static PyMethodDef writer_methods[] = {
     {"attach", (PyCFunction)writer_attach, METH_VARARGS,
      "attach(ring, text, page=None): write there; rows pass while the page says on."},
+    {"later", (PyCFunction)writer_later, METH_O,
+     "later(opener): call this at the first row; it attaches or detaches."},
     {"detach", (PyCFunction)writer_detach, METH_NOARGS, "Write nowhere: calls do nothing."},
     {"repeat", (PyCFunction)writer_repeat, METH_VARARGS,
      "repeat(n): append n rows of zeros with the time in front, from C."},
@@ -326,6 +390,7 @@ static PyMethodDef writer_methods[] = {
 };
 
 static PyGetSetDef writer_getset[] = {
+    {"attached", (getter)writer_attached, NULL, "Does it have a ring?", NULL},
     {"row_bytes", (getter)writer_row_bytes, NULL, "Bytes of a row.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -20,6 +20,17 @@ recording, 5 SQL error, 6 the process did not answer, 130 interrupted.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; errors are one line on stderr."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    code = _try(arguments)
+    query = sys.modules.get("sonde.query")
+    if query is not None and query.abandoned:
+        # A query that would not stop runs on in a thread; waiting for it would hang here.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _try(arguments: list[str]) -> int:
     try:
         code = _run(arguments)
         sys.stdout.flush()

@@ -64,24 +64,25 @@ def _write_binary(rows: pa.Table, form: str, output: str | None) -> None:
         raise
     except OSError as error:
         raise Error(f"{output or 'stdout'}: {error.strerror}") from None
+    except NotImplementedError as error:  # pyarrow's: a kind that this format does not have
+        raise Error(f"{form} cannot hold this: {error}; cast it in the query") from None
 
 
 def _write_csv(rows: pa.Table, file: IO[bytes]) -> None:
-    import csv
-    import io
-
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(rows.column_names)
+    file.write((",".join(map(_csv_field, rows.column_names)) + "\n").encode())
     for batch in rows.to_batches(max_chunksize=10_000):
         columns = [column.to_pylist() for column in batch.columns]
-        # NULL is the word: an empty field is an empty text.
-        writer.writerows(
-            ["NULL" if value is None else _plain(value) for value in row]
-            for row in zip(*columns, strict=True)
-        )
-    text.flush()
-    text.detach()
+        lines = [",".join(map(_csv_field, row)) + "\n" for row in zip(*columns, strict=True)]
+        file.write("".join(lines).encode())
+
+
+def _csv_field(value: object) -> str:
+    """As DuckDB and PostgreSQL write it: NULL is nothing at all, an empty text is quoted."""
+    if value is None:
+        return ""
+    text = str(_plain(value))
+    quoted = text == "" or any(char in text for char in ',"\n\r')
+    return '"' + text.replace('"', '""') + '"' if quoted else text
 
 
 def _write_arrow(rows: pa.Table, file: IO[bytes]) -> None:
@@ -109,14 +110,30 @@ _WRITERS: dict[str, Callable[[Any, IO[bytes]], None]] = {
 def _plain(value: object) -> object:
     """A value as JSON and CSV spell it, exactly."""
     if isinstance(value, decimal.Decimal):
-        return int(value) if value == value.to_integral_value() else str(value)
+        # A column of whole numbers has no decimal places; one with some stays exact as text.
+        return int(value) if value.as_tuple().exponent == 0 else str(value)
     if isinstance(value, datetime.datetime):
         return value.isoformat()
     if isinstance(value, (datetime.date, datetime.time, datetime.timedelta)):
         return str(value)
     if isinstance(value, bytes):
         return value.hex()
+    if type(value).__name__ == "MonthDayNano":
+        return _interval(value)
     return value
+
+
+def _interval(value: Any) -> str:
+    """An interval, as `[months] [days] h:mm:ss`."""
+    seconds, nanoseconds = divmod(abs(value.nanoseconds), 10**9)
+    clock = f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    parts = [
+        f"{count} {unit}"
+        for count, unit in ((value.months, "months"), (value.days, "days"))
+        if count
+    ]
+    fraction = f".{nanoseconds:09d}".rstrip("0") if nanoseconds else ""
+    return " ".join([*parts, ("-" if value.nanoseconds < 0 else "") + clock + fraction])
 
 
 def _json_value(value: object) -> object:
@@ -132,6 +149,7 @@ def _json_value(value: object) -> object:
 def _write_json(rows: pa.Table, file: IO[str]) -> None:
     file.write("[")
     first = True
+    rows = rows.rename_columns(_unique(rows.column_names))
     for batch in rows.to_batches(max_chunksize=10_000):
         for row in batch.to_pylist():
             file.write("\n" if first else ",\n")
@@ -140,11 +158,24 @@ def _write_json(rows: pa.Table, file: IO[str]) -> None:
     file.write("\n]\n")
 
 
+def _unique(names: Sequence[str]) -> list[str]:
+    """Every column under a name of its own: a, a_2."""
+    seen: dict[str, int] = {}
+    done = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        done.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return done
+
+
 # ---- tables -----------------------------------------------------------------------------------
 
 
 def draw_arrow(rows: pa.Table, file: IO[str]) -> None:
     """A result as a table."""
+    if rows.column_names == ["explain_key", "explain_value"]:
+        file.write("\n".join(rows["explain_value"].to_pylist()) + "\n")
+        return
     shown = rows.slice(0, _MOST_ROWS) if file.isatty() else rows
     columns = [column.to_pylist() for column in shown.columns]
     draw_table(rows.column_names, list(zip(*columns, strict=True)), file)
@@ -203,8 +234,10 @@ def _show(value: object) -> str:
     if isinstance(value, datetime.datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S.%f")
     # A line break or an escape sequence in a name must not draw on the terminal.
-    text = str(_plain(value))
-    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode()
+        for char in str(_plain(value))
+    )
 
 
 def format_bytes(count: int) -> str:

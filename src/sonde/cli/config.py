@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
             ("setting", "default", "change", "environment", "meaning"), rows, sys.stdout
         )
         return 0
-    sessions = find_sessions(args.target, config.find_root())
+    sessions = control.select_alive(find_sessions(args.target, config.find_root()))
     for session in sessions:
         values = (
             control.configure(session, changes, args.timeout) if changes else session.read_config()

@@ -16,6 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    for session in find_sessions(args.target, config.find_root()):
+    for session in control.select_alive(find_sessions(args.target, config.find_root())):
         control.stop(session, args.timeout)
     return 0

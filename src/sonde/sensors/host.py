@@ -66,7 +66,7 @@ class Sensor:
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._machine: tuple[int, list[int]] | None = None
-        self._processes: dict[int, tuple[int, int, int]] = {}
+        self._processes: dict[int, tuple[int, int, int, int]] = {}
 
     def read_machine(self) -> Iterator[Row]:
         """Rows about the machine."""
@@ -114,10 +114,11 @@ class Sensor:
             return
         now = _core.clock_ns()
         user, system, threads = int(fields[11]), int(fields[12]), int(fields[17])
+        start = int(fields[19])
         before = self._processes.get(pid)
-        self._processes[pid] = (now, user, system)
-        if before is None or now == before[0]:
-            return
+        self._processes[pid] = (now, user, system, start)
+        if before is None or now == before[0] or before[3] != start:
+            return  # the first look at it; a pid may be used again
         passed = now - before[0]
-        pct = (100 * (u - b) * _TICK_NS / passed for u, b in zip((user, system), before[1:]))  # noqa: B905
+        pct = (100 * (u - b) * _TICK_NS / passed for u, b in zip((user, system), before[1:3]))  # noqa: B905
         yield Process, (now, passed, *pct, int(fields[21]) * _PAGE, int(fields[20]), threads)
