@@ -90,7 +90,7 @@ def test_only_the_tables_a_query_names_are_read(recorded: Recording, monkeypatch
 FORBIDDEN = [
     "CREATE TABLE x (a INT)", "INSERT INTO job.thing VALUES (1)", "DROP VIEW job.thing",
     "COPY (SELECT 1) TO 'out.csv'", "COPY job.thing TO 'out.parquet'", "ATTACH 'x.db'",
-    "INSTALL httpfs", "LOAD httpfs", "SET threads = 1", "RESET threads", 
+    "INSTALL httpfs", "LOAD httpfs", "SET threads = 1", "RESET threads",
     "CALL pragma_version()", "EXPORT DATABASE 'x'", "IMPORT DATABASE 'x'", "VACUUM", "CHECKPOINT",
     "SELECT 1; SELECT 2", "SELECT * FROM read_csv('/etc/passwd')", "SELECT * FROM '/etc/passwd'",
     "SELECT * FROM read_text('/etc/passwd')", "SELECT * FROM read_parquet('/tmp/*.parquet')",

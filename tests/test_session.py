@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import wait_for
 
 import sonde
+from conftest import wait_for
 from sonde.errors import Damaged
 from sonde.session import (
     Session,

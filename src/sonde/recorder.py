@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _signal  # the module without its enums, which take time to make
+import _signal  # type: ignore[import-not-found]  # without the enums of `signal`, slow to make
 import atexit
 import os
 import sys
@@ -86,6 +86,19 @@ def _is_from_signal(error: Exception) -> bool:
     return False
 
 
+class Undisturbed:
+    """Holds signals back in this thread, so that the program's handlers run before or after our
+    work and not inside it, where an exception of theirs (a TimeoutError is an OSError) would be
+    taken for one of ours."""
+
+    def __enter__(self) -> None:
+        self._before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+
+    def __exit__(self, *_error: object) -> None:
+        # Handlers of what came meanwhile run in here, and may raise from here.
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, self._before)
+
+
 class Recorder:
     """Starts, steers and ends the recording of this process."""
 
@@ -129,7 +142,8 @@ class Recorder:
             return
         self._busy = True
         try:
-            Host(self, "recorder", "sonde").guard(work)()
+            with Undisturbed():
+                Host(self, "recorder", "sonde").guard(work)()
         finally:
             self._busy = False
         wish, self._wish = self._wish, None
@@ -230,7 +244,7 @@ class Recorder:
 
     def _open_late(self, schema: Schema, writer: _core.Writer, hint: int | None) -> None:
         """At the first row of a table: make its ring, and in a fresh child the session."""
-        with self.lock:
+        with self.lock, Undisturbed():
             self._begin_in_child()
             # Another thread may have been first.
             if self.session is not None and not writer.attached:
@@ -298,7 +312,7 @@ class Recorder:
 
     def _obey(self) -> None:
         """At a safe point of the main thread: do what the control page asks."""
-        with self.lock:
+        with self.lock, Undisturbed():
             writing = self.session
             if writing is None:
                 return
@@ -324,7 +338,8 @@ class Recorder:
         # Another thread of the parent may have held it, and does not exist here.
         self.lock = RLock()
         self._busy, self._wish = False, None
-        Host(self, "recorder", "sonde").guard(self._leave_parent)()
+        with Undisturbed():
+            Host(self, "recorder", "sonde").guard(self._leave_parent)()
 
     def _leave_parent(self) -> None:
         """In a forked child: leave the parent's session alone. One of our own begins with the first
