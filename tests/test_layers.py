@@ -27,7 +27,8 @@ ALLOWED = {
     "session": GROUND | {"_core", "intern", "record", "ring"},
     "target": {"errors", "session"},
     "control": GROUND | {"_core", "session"},
-    "recorder": SHARED,
+    "launch": {"config"},
+    "recorder": SHARED | {"launch"},
     "sources": JOB,
     "autostart": {"config", "recorder"},
     "__init__": JOB | {"query"},
@@ -40,14 +41,14 @@ ALLOWED = {
     "drain": SHARED | {"archive", "rows"},
     "retain": SHARED | {"archive", "drain"},
     "sensors": {"_core", "record"},
-    "collector": SHARED | {"recorder", "drain", "retain"},
+    "collector": SHARED | {"recorder", "launch", "drain", "retain"},
     "cli": READ | {"__init__", "control", "retain", "cli"},
     "__main__": {"cli"},
 }
 
 # What lives in the job: standard library and our core, nothing else, ever.
 IN_THE_JOB = ("__init__", "autostart", "errors", "config", "plugins", "record", "ring", "intern",
-              "session", "recorder", "sources")  # fmt: skip
+              "session", "launch", "recorder", "sources")  # fmt: skip
 
 
 def list_files() -> list[Path]:

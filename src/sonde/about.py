@@ -25,11 +25,22 @@ class View:
     def read(self, sessions: Sequence[Session]) -> pa.Table:
         """Its rows for these sessions."""
         rows = [
-            {**row, "host": session.host, "pid": session.pid, "rank": session.rank}
+            {key: _clean(value) for key, value in (*row.items(), *_whose(session).items())}
             for session in sessions
             for row in self._rows_of(session)
         ]
         return pa.Table.from_pylist(rows, schema=schema_of(self))
+
+
+def _whose(session: Session) -> Row:
+    return {"host": session.host, "pid": session.pid, "rank": session.rank}
+
+
+def _clean(value: object) -> object:
+    """Text as UTF-8 can hold it: a command line may hold any bytes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value
 
 
 def schema_of(view: View) -> pa.Schema:

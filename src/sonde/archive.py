@@ -42,7 +42,12 @@ class Segment:
         """Is the file, byte by byte, what was written?"""
         status = os.stat(self.path)
         key = (self.path, status.st_ino, status.st_size, status.st_mtime_ns)
-        return _check_file(*key) == self.check
+        return _bind(_check_file(*key), self.first, self.last, self.corrupt) == self.check
+
+
+def _bind(check: int, first: int, last: int, corrupt: int) -> int:
+    """The check in a file's name: of its bytes and of the rest of the name."""
+    return _core.check_bytes(f"{first} {last} {corrupt} {check}".encode())
 
 
 @functools.lru_cache(maxsize=4096)
@@ -109,7 +114,8 @@ def _write(rows: pa.Table, folder: str, first: int, last: int, corrupt: int) -> 
         pq.write_table(rows, hidden, compression="zstd", compression_level=1, store_schema=False)
         os.chmod(hidden, 0o600)
         status = os.stat(hidden)
-        check = _check_file(hidden, status.st_ino, status.st_size, status.st_mtime_ns)
+        body = _check_file(hidden, status.st_ino, status.st_size, status.st_mtime_ns)
+        check = _bind(body, first, last, corrupt)
         path = os.path.join(folder, f"{first:020d}-{last:020d}-{corrupt}-{check:08x}.parquet")
         os.rename(hidden, path)
         return path

@@ -18,8 +18,9 @@ from types import ModuleType
 
 from sonde import _core, config, intern, plugins, ring
 from sonde.drain import Drain, seal
+from sonde.launch import collector_lock
 from sonde.record import make_schema, name_table
-from sonde.recorder import SourceLog, collector_lock
+from sonde.recorder import SourceLog
 from sonde.retain import enforce_limits
 from sonde.session import Session, list_folders
 

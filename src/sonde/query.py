@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from difflib import get_close_matches
+from functools import partial
 from itertools import pairwise
 
 import duckdb
@@ -31,7 +32,9 @@ _ALLOWED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 def open_recording(target: int | str | Sequence[int | str]) -> Recording:
     """The recording that a target names; see target.find_sessions."""
     words = [target] if isinstance(target, (int, str)) else list(target)
-    return Recording(find_sessions(",".join(str(word) for word in words), config.find_root()))
+    root = config.find_root()
+    found = [session for word in words for session in find_sessions(str(word), root)]
+    return Recording(list({session.folder: session for session in found}.values()))
 
 
 class Recording:
@@ -104,8 +107,9 @@ class Recording:
             _create_view(connection, name, union.open(connection, verified=named))
             streams.append(union.stream)
         for view in about.VIEWS:
-            stream = Stream(about.schema_of(view), lambda view=view: view.read(self.sessions))  # type: ignore[misc]
-            _create_view(connection, view.schema.table, connection.from_arrow(stream))
+            name = view.schema.table
+            stream = Stream(name, about.schema_of(view), partial(view.read, self.sessions))
+            _create_view(connection, name, connection.from_arrow(stream))
             streams.append(stream)
         connection.execute(f"USE {_CATALOG}.main")
         return streams

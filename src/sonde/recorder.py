@@ -10,7 +10,7 @@ from _thread import RLock  # `threading` would be one more import in the job
 from collections.abc import Callable, Mapping
 from types import ModuleType
 
-from sonde import _core, config, plugins, session
+from sonde import _core, config, launch, plugins, session
 from sonde.errors import Error, SchemaError
 from sonde.record import Schema, column, i64, make_schema, name_table, text
 
@@ -227,7 +227,10 @@ class Recorder:
                     raise SchemaError(f"{table} exists with other columns; give the new one a name")
                 return writer
             hint = getattr(row, "RING_BYTES", None)
-            writer = _core.Writer(schema.kinds, schema.optional, schema.timed)
+            try:
+                writer = _core.Writer(schema.kinds, schema.optional, schema.timed)
+            except ValueError as error:
+                raise SchemaError(f"{table}: {error}") from None
             self._tables[table] = (schema, writer, hint)
             self._prepare(schema, writer, hint)
             return writer
@@ -298,9 +301,9 @@ class Recorder:
         watcher = _core.Watcher(writing.page, self._on_bell)
         try:
             if writing.values["collector"]:
-                argv, env = collector_command(writing.root, writing.values)
+                argv, env = launch.collector_command(writing.root, writing.values)
                 if argv:
-                    watcher.keep(os.fsencode(collector_lock(writing.root)), argv, env)
+                    watcher.keep(os.fsencode(launch.collector_lock(writing.root)), argv, env)
             watcher.start()
             self._watcher = watcher
         except OSError as error:
@@ -385,44 +388,6 @@ def say(line: str) -> None:
         os.write(2, f"sonde: {line}\n".encode("utf-8", "backslashreplace"))
     except OSError:
         pass
-
-
-# ---- the collector, as seen from the job -------------------------------------------------------
-
-
-def collector_lock(root: str) -> str:
-    """The file that the host's one collector holds locked; made if need be."""
-    path = os.path.join(root, f".collector-{os.uname().nodename}.lock")
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-    return path
-
-
-def collector_command(
-    root: str, values: Mapping[str, config.Value]
-) -> tuple[list[bytes], list[bytes]]:
-    """How to start the collector; nothing if this Python's executable is unknown."""
-    python = _find_python()
-    if python is None:
-        return [], []
-    # From the folder we were imported from: the job's sys.path is not the collector's.
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    code = "import sys; sys.path[0] = sys.argv.pop(1); from sonde.collector import main; main()"
-    env = config.make_child_environment(
-        SONDE="0", **config.name_settings(values, ("retain.bytes", "retain.age"))
-    )
-    argv = [python, "-c", code, here, root]
-    return [os.fsencode(word) for word in argv], [
-        os.fsencode(f"{name}={value}") for name, value in env.items()
-    ]
-
-
-def _find_python() -> str | None:
-    # An embedding program (a web server, say) names itself here: never start that.
-    named = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    for path in (sys.executable, os.path.join(sys.exec_prefix, "bin", named)):
-        if path and os.path.basename(path).startswith("python") and os.access(path, os.X_OK):
-            return path
-    return None
 
 
 recorder = Recorder()

@@ -127,7 +127,8 @@ class Ring:
     def read(self, first: int = 0, last: int = 2**63) -> Batch:
         """The complete rows with tickets first … last-1 that are still there."""
         schema = self.schema
-        found = _core.ring_read(self.map, schema.kinds, schema.optional, first, last)
+        # A damaged file name may say any number; the core takes 64 bits and would wrap it round.
+        found = _core.ring_read(self.map, schema.kinds, schema.optional, min(first, last), last)
         return Batch(*found)
 
     def find_settled(self, first: int) -> int:

@@ -14,6 +14,8 @@ def find_sessions(target: str, root: str) -> list[Session]:
     Several targets are separated by commas. A pid names the newest session of it; a job whose id
     is a number that is also a pid is `job:NUMBER`."""
     found: dict[str, Session] = {}
+    if os.path.isdir(target) and os.sep in target:
+        return _find_folder(target)  # whose name may hold a comma
     for part in filter(None, (word.strip() for word in target.split(","))):
         for session in _find_part(part, root):
             found[session.folder] = session

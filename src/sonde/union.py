@@ -9,15 +9,15 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from sonde.archive import Segment
-from sonde.errors import Error
+from sonde.errors import Damaged, Error
 from sonde.rows import SessionTable, arrow_schema
 
 
 class Stream:
     """A table that is read when a query scans it, once, and never before."""
 
-    def __init__(self, schema: pa.Schema, read: Callable[[], pa.Table]) -> None:
-        self.schema, self._read = schema, read
+    def __init__(self, name: str, schema: pa.Schema, read: Callable[[], pa.Table]) -> None:
+        self.name, self.schema, self._read = name, schema, read
         self._rows: pa.Table | None = None
         self.error: Exception | None = None
 
@@ -28,8 +28,12 @@ class Stream:
         if self._rows is None:
             try:
                 self._rows = self._read().cast(self.schema)
-            except (Error, OSError, ValueError) as error:
+            except (Error, FileNotFoundError) as error:
                 self.error = error  # DuckDB passes on its text only
+                raise
+            except (OSError, ValueError, TypeError, ArithmeticError) as error:
+                said = " ".join(str(error).split())
+                self.error = Damaged(f"{self.name} cannot be read: {type(error).__name__}: {said}")
                 raise
         return self._rows.__arrow_c_stream__(requested_schema)
 
@@ -40,7 +44,8 @@ class Union:
     def __init__(self, tables: Sequence[SessionTable]) -> None:
         self.tables = tables
         self.name = tables[0].schema.table
-        self.stream = Stream(combine([arrow_schema(t.schema) for t in tables]), self._read_live)
+        columns = combine([arrow_schema(table.schema) for table in tables])
+        self.stream = Stream(self.name, columns, self._read_live)
 
     def _read_live(self) -> pa.Table:
         wanted = self.stream.schema

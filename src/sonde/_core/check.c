@@ -23,7 +23,9 @@ uint32_t sonde_check(uint64_t seed, const uint64_t *words, size_t words_n)
     uint64_t state = mix(words_n, seed);
     for (size_t i = 0; i < words_n; i++)
         state = mix(state, words[i]);
-    return fold(state);
+    /* Never 0: a blank slot must not vouch for a blank row. */
+    uint32_t check = fold(state);
+    return check ? check : 1;
 }
 
 uint32_t sonde_check_bytes(const void *bytes, size_t bytes_n)

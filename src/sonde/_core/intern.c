@@ -85,6 +85,13 @@ int sonde_intern_verify(const void *mem, uint64_t mem_bytes)
     return 0;
 }
 
+/* An entry's check holds for its own id only: one that stands in another's place is damage. */
+static uint32_t bind(uint32_t id, uint32_t check)
+{
+    uint64_t both = (uint64_t)id << 32 | check;
+    return sonde_check_bytes(&both, sizeof both);
+}
+
 const void *sonde_intern_get(const sonde_intern *table, uint32_t id, uint32_t *bytes_n)
 {
     if (id == 0 || id > table->entries)
@@ -92,12 +99,14 @@ const void *sonde_intern_get(const sonde_intern *table, uint32_t id, uint32_t *b
     const sonde_entry *entry = entry_of(table, id);
     /* The check is written last: when it is there, so is the rest. */
     uint32_t check = sonde_load_acquire(&entry->check);
+    if (check == 0)
+        return NULL;
     uint64_t offset = entry->offset;
     uint32_t bytes = entry->bytes;
-    if (check == 0 || offset > table->data_bytes || bytes > table->data_bytes - offset)
+    if (offset > table->data_bytes || bytes > table->data_bytes - offset)
         return NULL;
     const char *data = data_of(table) + offset;
-    if (sonde_check_bytes(data, bytes) != check)
+    if (bind(id, sonde_check_bytes(data, bytes)) != check)
         return NULL;
     *bytes_n = bytes;
     return data;
@@ -107,7 +116,7 @@ static int same(const sonde_intern *table, uint32_t id, uint32_t check, const vo
                 uint32_t bytes_n)
 {
     const sonde_entry *entry = entry_of(table, id);
-    return sonde_load_acquire(&entry->check) == check && entry->bytes == bytes_n &&
+    return sonde_load_acquire(&entry->check) == bind(id, check) && entry->bytes == bytes_n &&
            entry->offset <= table->data_bytes && bytes_n <= table->data_bytes - entry->offset &&
            memcmp(data_of(table) + entry->offset, bytes, bytes_n) == 0;
 }
@@ -133,7 +142,7 @@ static uint32_t insert(sonde_intern *table, uint32_t check, const void *bytes, u
     entry->offset = used;
     entry->bytes = bytes_n;
     /* Bytes, offset and length before the check that vouches for them. */
-    sonde_store_release(&entry->check, check);
+    sonde_store_release(&entry->check, bind(id, check));
     return id;
 }
 

@@ -94,8 +94,9 @@ int sonde_ring_append(sonde_ring *ring, const uint64_t *row, uint32_t nulls)
     sonde_slot *slot = slot_of(ring, ticket);
     uint64_t seen = sonde_load_relaxed(&slot->seq);
     /* Odd: an earlier writer sleeps in the middle of this slot. Larger: we
-     * slept, and a later row is already here. Either way ours is the one lost. */
-    if ((seen & 1) || seen >= done || !sonde_cas_relaxed(&slot->seq, &seen, done - 1)) {
+     * slept, and a later row is already here. Either way ours is the one lost.
+     * Taking the slot comes after its last writer's bytes. */
+    if ((seen & 1) || seen >= done || !sonde_cas_acquire(&slot->seq, &seen, done - 1)) {
         sonde_add_relaxed(&ring->dropped, 1);
         return -EAGAIN;
     }

@@ -29,6 +29,8 @@
 /* Strong: a false failure would be counted as a lost row. */
 #define sonde_cas_relaxed(p, expected, v) \
     __atomic_compare_exchange_n((p), (expected), (v), 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)
+#define sonde_cas_acquire(p, expected, v) \
+    __atomic_compare_exchange_n((p), (expected), (v), 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)
 #define sonde_cas_release(p, expected, v) \
     __atomic_compare_exchange_n((p), (expected), (v), 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
 
@@ -39,8 +41,8 @@ int64_t sonde_clock_ns(void);
 
 /* ---- check ---------------------------------------------------------------- */
 
-/* 32-bit check of `words` 64-bit words. Not for secrets: it finds torn and
- * damaged bytes. A change of any one word always changes the 64-bit state
+/* 32-bit check of `words` 64-bit words; never 0. Not for secrets: it finds torn
+ * and damaged bytes. A change of any one word always changes the 64-bit state
  * behind it, so a damaged row passes with a chance of 2^-32. */
 uint32_t sonde_check(uint64_t seed, const uint64_t *words, size_t words_n);
 
@@ -144,7 +146,7 @@ typedef struct {
 typedef struct {
     uint64_t offset; /* into data */
     uint32_t bytes;
-    uint32_t check; /* of the bytes; 0: not complete. Written last */
+    uint32_t check; /* of id and bytes; 0: not complete. Written last */
 } sonde_entry;
 
 _Static_assert(sizeof(sonde_intern) == 256, "intern header layout");

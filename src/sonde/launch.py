@@ -1,0 +1,44 @@
+"""The collector, as seen from the job: its lock, and how to start it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from sonde import config
+
+
+def collector_lock(root: str) -> str:
+    """The file that the host's one collector holds locked; made if need be."""
+    path = os.path.join(root, f".collector-{os.uname().nodename}.lock")
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    return path
+
+
+def collector_command(
+    root: str, values: Mapping[str, config.Value]
+) -> tuple[list[bytes], list[bytes]]:
+    """How to start the collector; nothing if this Python's executable is unknown."""
+    python = _find_python()
+    if python is None:
+        return [], []
+    # From the folder we were imported from: the job's sys.path is not the collector's.
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    code = "import sys; sys.path[0] = sys.argv.pop(1); from sonde.collector import main; main()"
+    env = config.make_child_environment(
+        SONDE="0", **config.name_settings(values, ("retain.bytes", "retain.age"))
+    )
+    argv = [python, "-c", code, here, root]
+    return [os.fsencode(word) for word in argv], [
+        os.fsencode(f"{name}={value}") for name, value in env.items()
+    ]
+
+
+def _find_python() -> str | None:
+    # An embedding program (a web server, say) names itself here: never start that.
+    named = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    for path in (sys.executable, os.path.join(sys.exec_prefix, "bin", named)):
+        if path and os.path.basename(path).startswith("python") and os.access(path, os.X_OK):
+            return path
+    return None
