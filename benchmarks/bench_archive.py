@@ -26,6 +26,7 @@ def measure(rounds: int) -> list[Result]:
         sealed = Path(folder, "sealed.json")
         child.wait_until(sealed.exists, 60, "seal")
         ended = child.call(read_loss, folder, root=root)
+    assert live["written"] == ended["written"] == RATE * SECONDS
     where = {key: count for key, count in {**live, **ended}.items() if count and key != "kept"}
     return [
         Result(

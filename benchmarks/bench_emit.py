@@ -10,6 +10,7 @@ from functools import partial
 from statistics import median
 
 import child
+from holder import count_rows
 from result import Result, interleave
 
 CALLS, BATCHES = 100_000, 5
@@ -65,7 +66,7 @@ def count_only() -> None:
 # ---- sonde ------------------------------------------------------------------------------------
 
 
-def open_mixed(**settings: object) -> Callable[..., None]:
+def open_mixed() -> Callable[..., None]:
     import sonde
 
     class Mixed:
@@ -74,14 +75,26 @@ def open_mixed(**settings: object) -> Callable[..., None]:
         phase: sonde.text
         tokens: sonde.i64
 
-    if settings:
-        assert sonde.start(**settings)
     return sonde.table(Mixed)
 
 
+def time_recorded(
+    loop: Callable[[], None],
+    table: str,
+    empty: Callable[[], None] = count_only,
+    calls: int = CALLS,
+) -> float:
+    """The same while recorded; afterwards every row must be there."""
+    import sonde
+
+    folder = sonde.start(collector="off")
+    cost = time_calls(loop, empty, calls)
+    assert count_rows(folder, table) == BATCHES * calls
+    return cost
+
+
 def time_mixed() -> float:
-    emit = open_mixed(collector="off")
-    return time_calls(partial(loop_mixed, emit), count_only)
+    return time_recorded(partial(loop_mixed, open_mixed()), "job.mixed")
 
 
 def loop_mixed(emit: Callable[..., None]) -> None:
@@ -93,9 +106,13 @@ def loop_mixed(emit: Callable[..., None]) -> None:
 def time_paused() -> float:
     import sonde
 
-    emit = open_mixed(collector="off")
+    emit = open_mixed()
+    folder = sonde.start(collector="off")
+    emit(0, 0.0, "", 0)
     sonde.pause()
-    return time_calls(partial(loop_mixed, emit), count_only)
+    cost = time_calls(partial(loop_mixed, emit), count_only)
+    assert count_rows(folder, "job.mixed") == 1
+    return cost
 
 
 def time_not_started() -> float:
@@ -111,19 +128,18 @@ def time_ints() -> float:
         c: sonde.i64
         d: sonde.i64
 
-    assert sonde.start(collector="off")
     emit = sonde.table(Ints)
 
     def loop() -> None:
         for i in range(CALLS):
             emit(i, 7, i, i)
 
-    return time_calls(loop, count_only)
+    return time_recorded(loop, "job.ints")
 
 
 def time_texts(batches: list[list[str]]) -> float:
     """A call for each text; the texts are made before the clock runs."""
-    emit = open_mixed(collector="off")
+    emit = open_mixed()
     ahead, again = iter(batches), iter(batches)
 
     def loop() -> None:
@@ -134,7 +150,7 @@ def time_texts(batches: list[list[str]]) -> float:
         for _text in next(again):
             pass
 
-    return time_calls(loop, empty, len(batches[0]))
+    return time_recorded(loop, "job.mixed", empty, len(batches[0]))
 
 
 def time_equal_text() -> float:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 import child
 import instruction
-from result import Result
+from result import Result, find_noise
 
-PART, UNIT = 10, 100  # units, rounds of work(): the recorder looks up a few times in a part
-SMALL = 3  # the same where every instruction is counted
+UNIT = 50  # rounds of work(): some 120 ms
+PAIRS = 14
+LONG = 1000  # rounds of work(): some seconds, in which the recorder looks up a few times
+SMALL = 3  # rounds where every instruction is counted
 SETTLE_S = 20.0
 
 
@@ -44,26 +48,21 @@ def work(rounds: int) -> None:
 
 def measure(rounds: int) -> list[Result]:
     """Per cent of CPU time, of instructions, and of the recorder's own thread."""
-    bare, found = [], []
-    for _ in range(max(3, rounds // 2)):
+    nothing, recorder, collector, shares = [], [], [], []
+    for _ in range(max(2, rounds // 2)):
         with child.open_root() as root:
-            bare.append(child.call(compare_bare, root=root))
-            found.append(child.call(compare_recorded, root=root))
+            nothing += child.call(switch_nothing, root=root)
+            recorder += child.call(switch_recorder, root=root)
+        # A folder of its own: there the collector has no ended recordings to work on.
+        with child.open_root() as root:
+            pairs, *share = child.call(switch_collector, root=root)
+        collector += pairs
+        shares.append(share)
     counted, method = count_more()
-    recorded, watcher, collector, memory = (list(column) for column in zip(*found, strict=True))
+    watcher, beside, memory = (list(column) for column in zip(*shares, strict=True))
     return [
-        Result(
-            "recorded, idle: more CPU time",
-            "%",
-            recorded,
-            0.1,
-            peers={"bare against bare (noise)": bare},
-            # Being recorded cannot make it faster: the spread of our own samples is noise, too.
-            noise=max(*map(abs, bare), max(recorded) - min(recorded)),
-            note="bare, recorded, bare in one process, all its threads counted; "
-            f"recorded: {min(recorded):+.2f} … {max(recorded):+.2f} %, "
-            f"bare throughout: {min(bare):+.2f} … {max(bare):+.2f} %",
-        ),
+        describe_switch("recorded, idle: more CPU time for the recorder", recorder, nothing),
+        describe_switch("recorded, idle: more CPU time for a collector beside", collector, nothing),
         Result(
             "recorded, idle: more instructions",
             "%",
@@ -78,63 +77,91 @@ def measure(rounds: int) -> list[Result]:
             0.1,
             note="of the elapsed time, by the scheduler: all that runs in the job beside the job",
         ),
-        Result("collector beside an idle job: CPU of one core", "%", collector),
+        Result("collector beside an idle job: CPU of one core", "%", beside),
         Result("collector beside an idle job: RSS", "MB", memory),
     ]
+
+
+def describe_switch(what: str, pairs: list[float], nothing: list[float]) -> Result:
+    # Whatever is found where nothing is switched is an error of the method.
+    noise = find_noise(pairs) + abs(median(nothing))
+    note = f"switched on and off every half second, {len(pairs)} times; ± {noise:.2f} %"
+    peers = {"nothing switched (noise)": nothing}
+    return Result(what, "%", pairs, 0.1, peers=peers, noise=noise, note=note)
 
 
 # ---- time -------------------------------------------------------------------------------------
 
 
-def time_part() -> list[float]:
-    """CPU seconds of each unit of one part."""
+def time_unit() -> float:
+    begin = time.process_time()
+    work(UNIT)
+    return time.process_time() - begin
+
+
+def time_pairs(on: Callable[[], object], off: Callable[[], object]) -> list[float]:
+    """Per cent of CPU time that the work takes more while switched on, pair by pair.
+
+    In one process and in quick turns: two processes differ by more than what is looked for, and
+    so do two moments of a machine that others use."""
+    work(4 * UNIT)
     found = []
-    for _ in range(PART):
-        begin = time.process_time()
-        work(UNIT)
-        found.append(time.process_time() - begin)
+    for _ in range(PAIRS):
+        before = [time_unit(), time_unit()]
+        on()
+        during = [time_unit() for _ in range(4)]
+        off()
+        after = [time_unit(), time_unit()]
+        found.append((mean(during) / mean(before + after) - 1) * 100)
     return found
 
 
-def compare(first: list[float], second: list[float], third: list[float]) -> float:
-    """Per cent that the second part takes more than those around it. By medians: a neighbour on
-    the machine disturbs some units, not most."""
-    return (median(second) / median(first + third) - 1) * 100
+def switch_nothing() -> list[float]:
+    def pause() -> None:
+        time.sleep(0.02)
+
+    return time_pairs(pause, pause)
 
 
-def compare_bare() -> float:
-    """Three equal parts: what chance makes of nothing."""
-    work(UNIT)
-    return compare(time_part(), time_part(), time_part())
-
-
-def compare_recorded() -> tuple[float, float, float, float]:
-    """The same with a recording during the second part: more CPU time in per cent; per cent of a
-    core that the recorder's thread and the collector take; the collector's memory in MB."""
+def switch_recorder() -> list[float]:
     import sonde
 
-    work(UNIT)
-    first = time_part()
+    def start() -> None:
+        assert sonde.start(collector="off")
+
+    return time_pairs(start, sonde.stop)
+
+
+def switch_collector() -> tuple[list[float], float, float, float]:
+    """Pairs with the collector running and stopped beside us; before that, the per cent of a core
+    that the recorder's thread and the collector take; the collector's memory in MB."""
+    import sonde
+
     folder = Path(sonde.start())
     # Its sensors write into the session: the collector is up and at its steady work.
     child.wait_until(lambda: any(folder.glob("system.*.ring")), SETTLE_S, "collector")
     [collector] = child.find_collectors(str(folder.parent))
-    tasks = [path for path in Path("/proc/self/task").iterdir() if read_name(path) == "sonde"]
-    beside = list(Path(f"/proc/{collector}/task").iterdir())
-    begin = time.perf_counter(), read_cpu_s(tasks), read_cpu_s(beside)
-    second = time_part()
-    elapsed_s, watcher_s, collector_s = (
-        now - before
-        for now, before in zip(
-            (time.perf_counter(), read_cpu_s(tasks), read_cpu_s(beside)), begin, strict=True
+    shares = measure_shares(collector)
+    try:
+        os.kill(collector, signal.SIGSTOP)
+        pairs = time_pairs(
+            lambda: os.kill(collector, signal.SIGCONT), lambda: os.kill(collector, signal.SIGSTOP)
         )
+    finally:
+        os.kill(collector, signal.SIGCONT)
+    return pairs, *shares, read_rss_mb(collector)
+
+
+def measure_shares(collector: int) -> tuple[float, float]:
+    [own] = [path for path in Path("/proc/self/task").iterdir() if read_name(path) == "sonde"]
+    beside = list(Path(f"/proc/{collector}/task").iterdir())
+    begin, own_s, beside_s = time.perf_counter(), read_cpu_s([own]), read_cpu_s(beside)
+    work(LONG)
+    elapsed_s = time.perf_counter() - begin
+    return (
+        (read_cpu_s([own]) - own_s) / elapsed_s * 100,
+        (read_cpu_s(beside) - beside_s) / elapsed_s * 100,
     )
-    memory_mb = read_rss_mb(collector)
-    sonde.stop()
-    child.wait_until((folder / "sealed.json").exists, SETTLE_S, "seal")
-    third = time_part()
-    more = compare(first, second, third)
-    return more, watcher_s / elapsed_s * 100, collector_s / elapsed_s * 100, memory_mb
 
 
 def read_name(task: Path) -> str:
