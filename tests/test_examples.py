@@ -1,0 +1,48 @@
+"""The examples run and say what they promise."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import sonde
+
+TOP = Path(__file__).parent.parent
+
+
+def test_a_table_of_ones_own() -> None:
+    done = subprocess.run(
+        [sys.executable, str(TOP / "examples" / "own_table.py")],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    first, second = map(ast.literal_eval, done.stdout.splitlines())
+    assert (first["stage"], first["batches"], first["norm"]) == ("eval", 100, None)
+    assert (second["stage"], second["batches"]) == ("train", 1000) and 0 < second["norm"] <= 1
+
+
+def test_the_readme_names_only_commands_that_exist(sonde_cli) -> None:
+    text = (TOP / "README.md").read_text()
+    names = set(re.findall(r"[`$] ?sonde ([a-z]+)", text))
+    assert {"run", "ps", "query", "tables", "config"} <= names
+    for name in names:
+        assert sonde_cli(name, "--help").returncode == 0, name
+    targets = set(re.findall(r"^([a-z-]+):", (TOP / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"make ([a-z-]+)", text)) <= targets
+
+
+def test_the_readmes_own_table_is_a_table() -> None:
+    text = (TOP / "README.md").read_text()
+    (code,) = [
+        block
+        for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        if "class Batch" in block
+    ]
+    code = code.replace('emit(step, loss.item(), "train", None)', "emit(1, 0.5, 'train', None)")
+    folder = sonde.start(collector="off")
+    code = code.replace("sonde.table(Batch)", "sonde.table(Batch, 'job.readme')")
+    exec(code, {"__name__": "__main__"})
+    rows = sonde.open(folder).query("SELECT step, loss, stage, grad_norm FROM job.readme")
+    assert rows.to_pylist() == [{"step": 1, "loss": 0.5, "stage": "train", "grad_norm": None}]
