@@ -39,8 +39,10 @@ def _run(argv: list[str], environment: Mapping[str, str] | None) -> int:
 def _count_perf(argv: list[str], environment: Mapping[str, str] | None) -> int | None:
     with TemporaryDirectory() as folder:
         log = Path(folder, "log")
-        _run(["perf", "stat", "-x,", "-e", "instructions:u", "-o", str(log), *argv], environment)
-        found = re.search(r"^(\d+),", log.read_text() if log.exists() else "", re.MULTILINE)
+        counter = ["perf", "stat", "-x,", "-e", "instructions:u", "-o", str(log)]
+        if _run([*counter, *argv], environment) != 0:
+            return None
+        found = re.search(r"^(\d+),", log.read_text(), re.MULTILINE)
     return int(found.group(1)) if found else None
 
 
@@ -50,6 +52,7 @@ def _count_valgrind(argv: list[str], environment: Mapping[str, str]) -> int | No
         tool = ["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
         # A forked child would write its own count into the same log.
         tool.append("--child-silent-after-fork=yes")
-        _run(["valgrind", *tool, f"--log-file={log}", *argv], environment)
+        status = _run(["valgrind", *tool, f"--log-file={log}", *argv], environment)
+        assert status == 0, f"{argv} ended with {status}: a part of it was counted"
         found = re.search(r"I +refs: +([\d,]+)", log.read_text())
     return int(found.group(1).replace(",", "")) if found else None

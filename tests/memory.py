@@ -52,7 +52,7 @@ class Memory:
 
     def read(self, first: int = 0, last: int = 2**63) -> tuple[list[int], list[Row], list[int]]:
         """Tickets, rows, and how many were lost, pending and corrupt."""
-        found = _core.ring_read(self.map, self.kinds, self.optional, first, last, True)
+        found = _core.ring_read(self.map, self.kinds, self.optional, first, last, True)[:5]
         rows, buffers, *missing = found
         texts, _lost = _core.intern_read(self.text_map)
         tickets = list(struct.unpack_from(f"<{rows}Q", bytes(buffers.pop() or b"")))

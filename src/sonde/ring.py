@@ -128,7 +128,8 @@ class Ring:
         """The complete rows with tickets first … last-1 that are still there."""
         schema = self.schema
         # A damaged file name may say any number; the core takes 64 bits and would wrap it round.
-        found = _core.ring_read(self.map, schema.kinds, schema.optional, min(first, last), last)
+        first = min(first, last)
+        found = _core.ring_read(self.map, schema.kinds, schema.optional, first, last, False, True)
         return Batch(*found)
 
     def find_settled(self, first: int) -> int:
@@ -140,7 +141,14 @@ class Batch:
     """Rows copied out of a ring, column by column, and what was not to be had."""
 
     def __init__(
-        self, rows: int, buffers: list[bytearray | None], lost: int, pending: int, corrupt: int
+        self,
+        rows: int,
+        buffers: list[bytearray | None],
+        lost: int,
+        pending: int,
+        corrupt: int,
+        top_text: int,
     ) -> None:
-        self.rows, self.buffers = rows, buffers
+        self.rows, self.buffers = rows, buffers  # data and validity of each column in turn
         self.lost, self.pending, self.corrupt = lost, pending, corrupt
+        self.top_text = top_text  # the largest text id that a row names

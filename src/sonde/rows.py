@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sonde import archive, intern
+from sonde import _core, archive, intern
 from sonde.errors import Damaged
 from sonde.record import Field, Schema, load_schema
 from sonde.ring import Batch, Ring
@@ -92,63 +92,62 @@ class SessionTable:
 
 def make_table(session: Session, schema: Schema, batch: Batch) -> pa.Table:
     """Rows from a ring as Arrow: buffers as they are, texts as a dictionary."""
-    rows = batch.rows
     columns = []
     texts: list[str | None] | None = None
     for index, field in enumerate(schema.fields):
         data, valid = batch.buffers[2 * index], batch.buffers[2 * index + 1]
         assert data is not None
-        bits = None if valid is None else pa.py_buffer(valid)
+        buffers = [None if valid is None else pa.py_buffer(valid), pa.py_buffer(data)]
         if field.kind == "text":
             if texts is None:
                 # Read after the rows: every text that a complete row names was there before it.
                 texts = intern.read_texts(session.folder)
-            columns.append(_make_texts(texts, rows, data))
+            places = pa.Array.from_buffers(pa.int32(), batch.rows, buffers)
+            columns.append(_make_texts(places, texts, batch.top_text))
         else:
-            kind = _TYPES[field.kind]
-            columns.append(pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(data)]))
+            columns.append(pa.Array.from_buffers(_TYPES[field.kind], batch.rows, buffers))
     return pa.table(
-        [*columns, *_make_added(session, schema, columns, rows)],
-        schema=_with_dictionaries(schema),
+        [*columns, *_make_added(session, schema, batch)], schema=_with_dictionaries(schema)
     )
 
 
 def _with_dictionaries(schema: Schema) -> pa.Schema:
-    plain = arrow_schema(schema)
-    kinds = [
-        pa.field(
-            f.name, pa.dictionary(pa.int32(), pa.string()) if pa.types.is_string(f.type) else f.type
-        )
-        for f in plain
-    ]
-    return pa.schema(kinds)
-
-
-def _make_texts(texts: list[str | None], rows: int, data: bytearray) -> pa.Array:
-    """Text ids to a dictionary column; NULL for id 0, an id past the end, or a damaged text."""
-    ids = pa.Array.from_buffers(pa.uint32(), rows, [None, pa.py_buffer(data)])
-    sound = pc.if_else(pc.less_equal(ids, len(texts)), ids, pa.scalar(0, pa.uint32()))
-    places = [None, *(None if text is None else at for at, text in enumerate(texts))]
-    dictionary = pa.array(["" if text is None else text for text in texts], pa.string())
-    return pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()).take(sound), dictionary)
-
-
-def _make_added(
-    session: Session, schema: Schema, columns: list[pa.Array], rows: int
-) -> list[pa.Array]:
-    names = [field.name for field in schema.fields]
-    wall = pc.add(columns[names.index("t_ns")], session.wall_offset_ns)
-    stamp = pc.divide(wall, 1000)
-    of_machine = schema.scope == "host"
-    host = pa.DictionaryArray.from_arrays(
-        pa.repeat(pa.scalar(0, pa.int32()), rows), pa.array([session.host])
+    coded = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema(
+        [pa.field(f.name, coded if f.type == pa.string() else f.type) for f in arrow_schema(schema)]
     )
-    return [
-        stamp.cast(pa.timestamp("us", "UTC")),
-        host,
-        pa.repeat(pa.scalar(None if of_machine else session.pid, pa.int64()), rows),
-        pa.repeat(pa.scalar(None if of_machine else session.rank, pa.int64()), rows),
-    ]
+
+
+def _make_texts(places: pa.Array, texts: list[str | None], top_text: int) -> pa.Array:
+    """Places to a dictionary column; NULL for a place past the end, or a text that is damaged."""
+    if top_text > len(texts) or None in texts:
+        inside = pc.and_(pc.greater_equal(places, 0), pc.less(places, len(texts)))
+        sound = pc.if_else(inside, places, None)
+        real = [None if text is None else at for at, text in enumerate(texts)]
+        places = pa.array(real, pa.int32()).take(sound)
+    dictionary = pa.array(["" if text is None else text for text in texts], pa.string())
+    return pa.DictionaryArray.from_arrays(places, dictionary)
+
+
+def _make_added(session: Session, schema: Schema, batch: Batch) -> list[pa.Array]:
+    """ts, host, pid and rank."""
+    at = [field.name for field in schema.fields].index("t_ns")
+    times = batch.buffers[2 * at]
+    assert times is not None
+    walls = pa.py_buffer(_core.wall_us(times, batch.rows, session.wall_offset_ns))
+    stamps = pa.Array.from_buffers(pa.timestamp("us", "UTC"), batch.rows, [None, walls])
+    zeros = pa.py_buffer(bytes(4 * batch.rows))
+    places = pa.Array.from_buffers(pa.int32(), batch.rows, [None, zeros])
+    host = pa.DictionaryArray.from_arrays(places, pa.array([session.host]))
+    of_machine = schema.scope == "host"
+    whose = (None, None) if of_machine else (session.pid, session.rank)
+    return [stamps, host, *(_repeat(number, batch.rows) for number in whose)]
+
+
+def _repeat(number: int | None, rows: int) -> pa.Array:
+    if number is None:
+        return pa.nulls(rows, pa.int64())
+    return pa.repeat(pa.scalar(number, pa.int64()), rows)
 
 
 def open_tables(session: Session) -> dict[str, SessionTable]:

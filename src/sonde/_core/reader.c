@@ -9,48 +9,106 @@ typedef struct {
     char *data[SONDE_MAX_COLUMNS];
     char *valid[SONDE_MAX_COLUMNS]; /* NULL: the column is never NULL */
     uint64_t *tickets;              /* NULL: not asked for */
+    int places;                     /* texts as places in a dictionary, id - 1, not as ids */
+    uint32_t top_text;              /* the largest text id seen */
     uint64_t rows, lost, pending, corrupt;
 } sonde_batch;
 
-static void scatter(const sonde_layout *layout, const char *row, uint32_t nulls, sonde_batch *to)
+/* Rows are gathered in blocks and then taken apart column by column: tight loops
+ * over one kind, in memory that is still in the cache. */
+enum { BLOCK = 64 };
+
+typedef struct {
+    uint64_t words[BLOCK * (SONDE_MAX_ROW_BYTES / 8)]; /* rows of row_bytes / 8 words, packed */
+    uint32_t nulls[BLOCK];
+    uint32_t rows;
+} sonde_block;
+
+static void take_texts(const char *from, uint32_t stride, uint32_t rows, int column, sonde_batch *to)
 {
-    uint64_t at = to->rows;
-    for (int i = 0; i < layout->columns; i++) {
-        const char *from = row + layout->offset[i];
-        int bit = layout->null_bit[i];
-        if (bit >= 0 && !(nulls >> bit & 1))
-            set_bit(to->valid[i], at);
-        switch (sonde_kind_bytes(layout->kind[i])) {
-        case 8: memcpy(to->data[i] + at * 8, from, 8); break;
-        case 4: memcpy(to->data[i] + at * 4, from, 4); break;
-        case 2: memcpy(to->data[i] + at * 2, from, 2); break;
-        default:
-            if (layout->kind[i] != '?')
-                to->data[i][at] = *from;
-            else if (*from)
-                set_bit(to->data[i], at);
+    uint32_t *ids = (uint32_t *)to->data[column] + to->rows;
+    for (uint32_t i = 0; i < rows; i++, from += stride) {
+        uint32_t id;
+        memcpy(&id, from, sizeof id);
+        if (id > to->top_text)
+            to->top_text = id;
+        if (!to->places) {
+            ids[i] = id;
+            continue;
         }
+        ids[i] = id ? id - 1 : 0;
+        if (id)
+            set_bit(to->valid[column], to->rows + i);
     }
+}
+
+static void take_column(const sonde_layout *layout, const sonde_block *block, int column,
+                        sonde_batch *to)
+{
+    const char *from = (const char *)block->words + layout->offset[column];
+    uint32_t stride = layout->row_bytes, rows = block->rows;
+    char *data = to->data[column];
+    switch (layout->kind[column]) {
+    case 't': take_texts(from, stride, rows, column, to); break;
+    case 'q': case 'Q': case 'd':
+        for (uint32_t i = 0; i < rows; i++, from += stride)
+            memcpy(data + (to->rows + i) * 8, from, 8);
+        break;
+    case 'i': case 'I':
+        for (uint32_t i = 0; i < rows; i++, from += stride)
+            memcpy(data + (to->rows + i) * 4, from, 4);
+        break;
+    case 'h': case 'H':
+        for (uint32_t i = 0; i < rows; i++, from += stride)
+            memcpy(data + (to->rows + i) * 2, from, 2);
+        break;
+    case '?':
+        for (uint32_t i = 0; i < rows; i++, from += stride)
+            if (*from)
+                set_bit(data, to->rows + i);
+        break;
+    default:
+        for (uint32_t i = 0; i < rows; i++, from += stride)
+            data[to->rows + i] = *from;
+    }
+}
+
+static void take_block(const sonde_layout *layout, sonde_block *block, sonde_batch *to)
+{
+    for (int i = 0; i < layout->columns; i++) {
+        take_column(layout, block, i, to);
+        int bit = layout->null_bit[i];
+        if (bit < 0 || (layout->kind[i] == 't' && to->places))
+            continue;
+        for (uint32_t row = 0; row < block->rows; row++)
+            if (!(block->nulls[row] >> bit & 1))
+                set_bit(to->valid[i], to->rows + row);
+    }
+    to->rows += block->rows;
+    block->rows = 0;
 }
 
 static void read_rows(const sonde_ring *ring, const sonde_layout *layout, uint64_t first,
                       uint64_t last, sonde_batch *to)
 {
-    uint64_t row[SONDE_MAX_ROW_BYTES / 8];
-    uint32_t nulls = 0;
+    sonde_block block;
+    uint32_t words = layout->row_bytes / 8;
+    block.rows = 0;
     for (uint64_t ticket = first; ticket < last; ticket++) {
-        switch (sonde_ring_get(ring, ticket, row, &nulls)) {
+        uint32_t at = block.rows;
+        switch (sonde_ring_get(ring, ticket, &block.words[at * words], &block.nulls[at])) {
         case SONDE_ROW_OK:
-            scatter(layout, (const char *)row, nulls, to);
             if (to->tickets != NULL)
-                to->tickets[to->rows] = ticket;
-            to->rows++;
+                to->tickets[to->rows + at] = ticket;
+            if (++block.rows == BLOCK)
+                take_block(layout, &block, to);
             break;
         case SONDE_ROW_LOST: to->lost++; break;
         case SONDE_ROW_PENDING: to->pending++; break;
         case SONDE_ROW_CORRUPT: to->corrupt++; break;
         }
     }
+    take_block(layout, &block, to);
 }
 
 static const sonde_ring *ring_of(PyObject *map)
@@ -64,14 +122,16 @@ static const sonde_ring *ring_of(PyObject *map)
     return ring;
 }
 
-/* A list with one bytes object of `bytes` zeroed bytes. NULL with an exception. */
-static char *append_buffer(PyObject *list, uint64_t bytes)
+/* Append a buffer to a list; bits start as zeros, data is written in full up to
+ * the rows found. NULL with an exception. */
+static char *append_buffer(PyObject *list, uint64_t bytes, int zeroed)
 {
     PyObject *buffer = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)bytes);
     if (buffer == NULL)
         return NULL;
     char *data = PyByteArray_AS_STRING(buffer);
-    memset(data, 0, bytes);
+    if (zeroed)
+        memset(data, 0, bytes);
     int status = PyList_Append(list, buffer);
     Py_DECREF(buffer);
     return status < 0 ? NULL : data;
@@ -82,14 +142,15 @@ static int make_buffers(const sonde_layout *layout, uint64_t rows, PyObject *col
 {
     uint64_t bits = (rows + 7) / 8;
     for (int i = 0; i < layout->columns; i++) {
-        uint64_t bytes = layout->kind[i] == '?' ? bits : rows * sonde_kind_bytes(layout->kind[i]);
-        batch->data[i] = append_buffer(columns, bytes);
+        int is_bits = layout->kind[i] == '?';
+        uint64_t bytes = is_bits ? bits : rows * sonde_kind_bytes(layout->kind[i]);
+        batch->data[i] = append_buffer(columns, bytes, is_bits);
         if (batch->data[i] == NULL)
             return -1;
-        if (layout->null_bit[i] < 0) {
+        if (layout->null_bit[i] < 0 && !(layout->kind[i] == 't' && batch->places)) {
             if (PyList_Append(columns, Py_None) < 0)
                 return -1;
-        } else if ((batch->valid[i] = append_buffer(columns, bits)) == NULL) {
+        } else if ((batch->valid[i] = append_buffer(columns, bits, 1)) == NULL) {
             return -1;
         }
     }
@@ -101,9 +162,9 @@ static PyObject *ring_read(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *map;
     const char *kinds, *optional;
     unsigned long long first, last;
-    int tickets = 0;
-    if (!PyArg_ParseTuple(args, "O!ssKK|p", &sonde_MapType, &map, &kinds, &optional, &first, &last,
-                          &tickets))
+    int tickets = 0, places = 0;
+    if (!PyArg_ParseTuple(args, "O!ssKK|pp", &sonde_MapType, &map, &kinds, &optional, &first, &last,
+                          &tickets, &places))
         return NULL;
     const sonde_ring *ring = ring_of(map);
     sonde_layout layout;
@@ -111,7 +172,7 @@ static PyObject *ring_read(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     if (layout.row_bytes != ring->row_bytes)
         return sonde_raise(-EBADMSG, "ring");
-    sonde_batch batch = {0};
+    sonde_batch batch = {.places = places};
     uint64_t head = sonde_load_acquire(&ring->head);
     if (last > head)
         last = head;
@@ -125,7 +186,8 @@ static PyObject *ring_read(PyObject *Py_UNUSED(module), PyObject *args)
     if (columns == NULL)
         return NULL;
     if (make_buffers(&layout, last - first, columns, &batch) < 0 ||
-        (tickets && (batch.tickets = (uint64_t *)append_buffer(columns, (last - first) * 8)) == NULL)) {
+        (tickets &&
+         (batch.tickets = (uint64_t *)append_buffer(columns, (last - first) * 8, 0)) == NULL)) {
         Py_DECREF(columns);
         return NULL;
     }
@@ -134,9 +196,35 @@ static PyObject *ring_read(PyObject *Py_UNUSED(module), PyObject *args)
     read_rows(ring, &layout, first, last, &batch);
     Py_END_ALLOW_THREADS
     Py_DECREF(map);
-    return Py_BuildValue("KNKKK", (unsigned long long)batch.rows, columns,
+    return Py_BuildValue("KNKKKI", (unsigned long long)batch.rows, columns,
                          (unsigned long long)batch.lost, (unsigned long long)batch.pending,
-                         (unsigned long long)batch.corrupt);
+                         (unsigned long long)batch.corrupt, batch.top_text);
+}
+
+static PyObject *wall_us(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *times;
+    Py_ssize_t rows;
+    long long offset_ns;
+    if (!PyArg_ParseTuple(args, "O!nL", &PyByteArray_Type, &times, &rows, &offset_ns))
+        return NULL;
+    if (rows < 0 || rows > PyByteArray_GET_SIZE(times) / 8) {
+        PyErr_SetString(PyExc_ValueError, "more rows than times");
+        return NULL;
+    }
+    PyObject *result = PyByteArray_FromStringAndSize(NULL, rows * 8);
+    if (result == NULL)
+        return NULL;
+    const char *from = PyByteArray_AS_STRING(times);
+    char *to = PyByteArray_AS_STRING(result);
+    for (Py_ssize_t i = 0; i < rows; i++) {
+        int64_t wall;
+        memcpy(&wall, from + i * 8, 8);
+        /* Through unsigned: a damaged time must not be undefined behaviour. */
+        wall = (int64_t)((uint64_t)wall + (uint64_t)offset_ns) / 1000;
+        memcpy(to + i * 8, &wall, 8);
+    }
+    return result;
 }
 
 static PyObject *ring_info(PyObject *Py_UNUSED(module), PyObject *map)
@@ -278,8 +366,11 @@ PyMethodDef sonde_read_methods[] = {
     {"ring_init", ring_init, METH_VARARGS, "ring_init(map, capacity, row_bytes, schema)."},
     {"ring_info", ring_info, METH_O, "ring_info(map): its numbers and its schema."},
     {"ring_read", ring_read, METH_VARARGS,
-     "ring_read(map, kinds, optional, first, last, tickets=False):\n"
-     "(rows, [data, valid, data, valid, …], lost, pending, corrupt)."},
+     "ring_read(map, kinds, optional, first, last, tickets=False, places=False):\n"
+     "(rows, [data, valid, data, valid, …], lost, pending, corrupt, largest text id).\n"
+     "Texts are ids, or with `places` their places in a dictionary of all texts."},
+    {"wall_us", wall_us, METH_VARARGS,
+     "wall_us(times, rows, offset_ns): nanoseconds moved by an offset, in microseconds."},
     {"ring_settled", ring_settled, METH_VARARGS,
      "ring_settled(map, first): the first ticket that is not complete yet."},
     {"ring_heal", ring_heal, METH_O, "ring_heal(map): free slots that dead writers left busy."},

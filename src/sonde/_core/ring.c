@@ -81,10 +81,7 @@ int sonde_ring_verify(const void *mem, uint64_t mem_bytes)
     return 0;
 }
 
-static uint32_t row_check(uint64_t ticket, const uint64_t *row, uint32_t words, uint32_t nulls)
-{
-    return sonde_check(ticket ^ ((uint64_t)nulls << 32), row, words);
-}
+static uint64_t seed_of(uint64_t ticket, uint32_t nulls) { return ticket ^ (uint64_t)nulls << 32; }
 
 int sonde_ring_append(sonde_ring *ring, const uint64_t *row, uint32_t nulls)
 {
@@ -103,10 +100,13 @@ int sonde_ring_append(sonde_ring *ring, const uint64_t *row, uint32_t nulls)
     /* The busy mark before any byte of the row: a reader that sees a new byte
      * and then reads seq again sees the mark. */
     sonde_fence_release();
-    for (uint32_t i = 0; i < words; i++)
+    uint64_t check = sonde_check_begin(seed_of(ticket, nulls));
+    for (uint32_t i = 0; i < words; i++) {
         sonde_store_relaxed(&slot->row[i], row[i]);
+        check = sonde_check_word(check, i, row[i]);
+    }
     sonde_store_relaxed(&slot->nulls, nulls);
-    sonde_store_relaxed(&slot->check, row_check(ticket, row, words, nulls));
+    sonde_store_relaxed(&slot->check, sonde_check_end(check));
     /* Every byte of the row before the mark that it is complete. */
     sonde_store_release(&slot->seq, done);
     return 0;
@@ -122,15 +122,18 @@ enum sonde_slot_state sonde_ring_get(const sonde_ring *ring, uint64_t ticket, ui
     uint64_t seen = sonde_load_acquire(&slot->seq);
     if (seen != done)
         return seen > done ? SONDE_ROW_LOST : SONDE_ROW_PENDING;
-    for (uint32_t i = 0; i < words; i++)
-        row[i] = sonde_load_relaxed(&slot->row[i]);
     *nulls = sonde_load_relaxed(&slot->nulls);
-    uint32_t check = sonde_load_relaxed(&slot->check);
+    uint64_t check = sonde_check_begin(seed_of(ticket, *nulls));
+    for (uint32_t i = 0; i < words; i++) {
+        row[i] = sonde_load_relaxed(&slot->row[i]);
+        check = sonde_check_word(check, i, row[i]);
+    }
+    uint32_t told = sonde_load_relaxed(&slot->check);
     /* The bytes before the second look: the pair of the writer's fence. */
     sonde_fence_acquire();
     if (sonde_load_relaxed(&slot->seq) != done)
         return SONDE_ROW_LOST;
-    return check == row_check(ticket, row, words, *nulls) ? SONDE_ROW_OK : SONDE_ROW_CORRUPT;
+    return told == sonde_check_end(check) ? SONDE_ROW_OK : SONDE_ROW_CORRUPT;
 }
 
 uint64_t sonde_ring_settled(const sonde_ring *ring, uint64_t first, uint64_t last)

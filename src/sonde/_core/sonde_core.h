@@ -41,9 +41,27 @@ int64_t sonde_clock_ns(void);
 
 /* ---- check ---------------------------------------------------------------- */
 
-/* 32-bit check of `words` 64-bit words; never 0. Not for secrets: it finds torn
- * and damaged bytes. A change of any one word always changes the 64-bit state
- * behind it, so a damaged row passes with a chance of 2^-32. */
+/* 32-bit check of 64-bit words; never 0. Not for secrets: it finds torn and
+ * damaged bytes. The state is a sum of the seed and each word, times powers of an
+ * odd number, so a change of any one word always changes it, and the products do
+ * not wait for each other; a damaged row passes with a chance of 2^-32. */
+extern const uint64_t sonde_check_keys[SONDE_MAX_COLUMNS + 1];
+
+static inline uint64_t sonde_check_begin(uint64_t seed) { return seed * sonde_check_keys[0]; }
+
+static inline uint64_t sonde_check_word(uint64_t state, uint32_t index, uint64_t word)
+{
+    return state + word * sonde_check_keys[index + 1];
+}
+
+static inline uint32_t sonde_check_end(uint64_t state)
+{
+    state = (state ^ state >> 32) * sonde_check_keys[0];
+    uint32_t check = (uint32_t)(state >> 32) ^ (uint32_t)state;
+    return check ? check : 1;
+}
+
+/* All of it in one call; at most SONDE_MAX_COLUMNS words. */
 uint32_t sonde_check(uint64_t seed, const uint64_t *words, size_t words_n);
 
 /* The same for bytes of any length; never 0 (0 means "not there yet"). */
