@@ -359,6 +359,8 @@ static PyObject *writer_repeat(WriterObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "n", &times))
         return NULL;
     uint64_t row[SONDE_MAX_ROW_BYTES / 8] = {0};
+    if (self->ring == NULL && open_ring(self) < 0)
+        return NULL;
     if (self->ring == NULL)
         Py_RETURN_NONE;
     for (Py_ssize_t i = 0; i < times; i++) {
