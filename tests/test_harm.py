@@ -212,6 +212,21 @@ print(os.waitpid(pid, 0)[1])
     assert run(HEAD + code).stdout.strip() == "0"
 
 
+def test_a_child_may_end_just_when_its_session_would_begin(run) -> None:
+    code = """
+sonde.start(collector="off")
+children = []
+for n in range(40):
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(0.09 + n * 0.0005)
+        sys.exit(0)
+    children.append(pid)
+print({os.waitpid(pid, 0)[1] for pid in children})
+"""
+    assert run(HEAD + code).stdout.strip() == "{0}"
+
+
 def test_tables_that_are_never_written_take_no_room(run) -> None:
     folder = run(HEAD + "print(sonde.start(collector='off'))").stdout.strip()
     assert "job.row.ring" not in os.listdir(folder)

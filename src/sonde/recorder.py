@@ -191,6 +191,7 @@ class Recorder:
     def _end(self, state: int) -> None:
         writing, self.session = self.session, None
         self._forked_from = None
+        _core.later_cancel()
         if writing is None or writing.pid != os.getpid():
             return  # nothing, or a parent's: a fork in C that no hook of Python's saw
         for name in list(self._sources):

@@ -52,6 +52,7 @@ void sonde_watchers_off(void);
 void sonde_alive_off(void);
 
 PyObject *sonde_later(PyObject *module, PyObject *args);
+PyObject *sonde_later_cancel(PyObject *module, PyObject *none);
 PyObject *sonde_alive_hold(PyObject *module, PyObject *args);
 PyObject *sonde_alive_release(PyObject *module, PyObject *none);
 PyObject *sonde_alive_probe(PyObject *module, PyObject *args);

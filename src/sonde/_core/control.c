@@ -43,19 +43,21 @@ int sonde_control_verify(const void *mem, uint64_t mem_bytes)
     return page->check == header_check(page) ? 0 : -EBADMSG;
 }
 
-void sonde_control_ring(sonde_control *page)
-{
-    /* What was asked before the bell that announces it. */
-    __atomic_fetch_add(&page->bell, 1, __ATOMIC_RELEASE);
-    syscall(SYS_futex, &page->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
+void sonde_wake(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
 
-void sonde_control_wait(sonde_control *page, uint32_t seen, int64_t timeout_ns)
+void sonde_wait(uint32_t *word, uint32_t seen, int64_t timeout_ns)
 {
     struct timespec timeout = {
         .tv_sec = (time_t)(timeout_ns / 1000000000),
         .tv_nsec = (long)(timeout_ns % 1000000000),
     };
-    /* The kernel compares the bell with `seen` first: no ring is missed. */
-    syscall(SYS_futex, &page->bell, FUTEX_WAIT, seen, &timeout, NULL, 0);
+    /* The kernel compares the word with `seen` first: no wake is missed. */
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0);
+}
+
+void sonde_control_ring(sonde_control *page)
+{
+    /* What was asked before the bell that announces it. */
+    __atomic_fetch_add(&page->bell, 1, __ATOMIC_RELEASE);
+    sonde_wake(&page->bell);
 }

@@ -252,6 +252,7 @@ static PyMethodDef methods[] = {
     {"check_bytes", check_bytes, METH_O, "The 32-bit check of bytes."},
     {"later", sonde_later, METH_VARARGS,
      "later(call, delay_ns): call it in the main thread after a while."},
+    {"later_cancel", sonde_later_cancel, METH_NOARGS, "Give that call up."},
     {"alive_hold", sonde_alive_hold, METH_VARARGS,
      "alive_hold(path): lock this process's alive file; False if there are no locks here."},
     {"alive_release", sonde_alive_release, METH_NOARGS, "Let the alive file go."},

@@ -225,8 +225,10 @@ int sonde_control_verify(const void *mem, uint64_t mem_bytes);
 /* Make the job's thread look at the page now. Any process. */
 void sonde_control_ring(sonde_control *page);
 
-/* Sleep until someone rings after `seen` was read, or `timeout_ns` passed. */
-void sonde_control_wait(sonde_control *page, uint32_t seen, int64_t timeout_ns);
+/* Sleep until someone wakes this word, unless it is no longer `seen`, or until
+ * `timeout_ns` passed. The word may be in memory that processes share. */
+void sonde_wait(uint32_t *word, uint32_t seen, int64_t timeout_ns);
+void sonde_wake(uint32_t *word);
 
 /* ---- spawn ------------------------------------------------------------------ */
 

@@ -42,12 +42,22 @@ typedef struct WatcherObject {
 
 static WatcherObject *watchers; /* those with a thread */
 
+/* One call at a time: what a forked child will do in a moment. */
+static struct {
+    pthread_t thread;
+    int running;    /* the GIL's side of it: a thread was made and not joined */
+    uint32_t leave; /* atomic, and what the thread sleeps on */
+    int64_t delay_ns;
+    PyObject *call; /* NULL once it was made or given up */
+} late;
+
 void sonde_watchers_off(void)
 {
     /* In a forked child the threads do not exist; there is nothing to join. */
     for (WatcherObject *watcher = watchers; watcher != NULL; watcher = watcher->next)
         watcher->running = 0;
     watchers = NULL;
+    late.running = 0;
 }
 
 static int run_obey(void *arg)
@@ -121,7 +131,7 @@ static void *watch(void *arg)
         }
         keep_collector(self);
         if (!sonde_load_acquire(&self->leave))
-            sonde_control_wait(self->page, bell, LOOK_NS);
+            sonde_wait(&self->page->bell, bell, LOOK_NS);
     }
     return NULL;
 }
@@ -192,20 +202,16 @@ static PyObject *watcher_keep(WatcherObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* Detached if nobody wants its handle. */
 static int start_thread(void *(*body)(void *), void *arg, pthread_t *thread)
 {
     pthread_attr_t attr;
-    pthread_t unused;
     sigset_t all, before;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
-    if (thread == NULL)
-        pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     /* Signals belong to the job's own threads. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failure = pthread_create(thread == NULL ? &unused : thread, &attr, body, arg);
+    int failure = pthread_create(thread, &attr, body, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
     return -failure;
@@ -265,49 +271,62 @@ static void watcher_dealloc(WatcherObject *self)
 
 /* ---- later ------------------------------------------------------------------------ */
 
-typedef struct {
-    PyObject *call;
-    int64_t delay_ns;
-} later_job;
-
-static int run_later(void *arg)
+static int run_late(void *Py_UNUSED(arg))
 {
-    later_job *job = arg;
-    PyObject *result = PyObject_CallNoArgs(job->call);
-    Py_DECREF(job->call);
-    free(job);
+    PyObject *call = late.call;
+    late.call = NULL;
+    if (call == NULL)
+        return 0;
+    PyObject *result = PyObject_CallNoArgs(call);
+    Py_DECREF(call);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
 }
 
-static void *wait_and_queue(void *arg)
+static void *wait_and_queue(void *Py_UNUSED(arg))
 {
-    later_job *job = arg;
-    struct timespec delay = {.tv_sec = (time_t)(job->delay_ns / 1000000000),
-                             .tv_nsec = (long)(job->delay_ns % 1000000000)};
-    nanosleep(&delay, NULL);
-    /* If the queue is full the call does not happen, and its few bytes stay. */
-    (void)Py_AddPendingCall(run_later, job);
+    int64_t end_ns = sonde_clock_ns() + late.delay_ns, left_ns;
+    while (!sonde_load_acquire(&late.leave) && (left_ns = end_ns - sonde_clock_ns()) > 0)
+        sonde_wait(&late.leave, 0, left_ns);
+    /* A full queue: the call is not made, and nothing is lost but a session
+     * that no row has asked for yet. */
+    if (!sonde_load_acquire(&late.leave))
+        (void)Py_AddPendingCall(run_late, NULL);
     return NULL;
 }
 
-PyObject *sonde_later(PyObject *Py_UNUSED(module), PyObject *args)
+/* Before the interpreter ends: the thread must not touch it afterwards. */
+PyObject *sonde_later_cancel(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    if (late.running) {
+        late.running = 0;
+        sonde_store_release(&late.leave, 1);
+        sonde_wake(&late.leave);
+        pthread_t thread = late.thread;
+        Py_BEGIN_ALLOW_THREADS
+        pthread_join(thread, NULL);
+        Py_END_ALLOW_THREADS
+    }
+    Py_CLEAR(late.call);
+    Py_RETURN_NONE;
+}
+
+PyObject *sonde_later(PyObject *module, PyObject *args)
 {
     PyObject *call;
     long long delay_ns;
     if (!PyArg_ParseTuple(args, "OL", &call, &delay_ns))
         return NULL;
-    later_job *job = malloc(sizeof *job);
-    if (job == NULL)
-        return PyErr_NoMemory();
-    job->call = Py_NewRef(call);
-    job->delay_ns = delay_ns;
-    int status = start_thread(wait_and_queue, job, NULL);
+    Py_XDECREF(sonde_later_cancel(module, NULL));
+    late.call = Py_NewRef(call);
+    late.delay_ns = delay_ns;
+    late.leave = 0;
+    int status = start_thread(wait_and_queue, NULL, &late.thread);
     if (status < 0) {
-        Py_DECREF(job->call);
-        free(job);
+        Py_CLEAR(late.call);
         return sonde_raise(status, "thread");
     }
+    late.running = 1;
     Py_RETURN_NONE;
 }
 
