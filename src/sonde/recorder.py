@@ -86,19 +86,6 @@ def _is_from_signal(error: Exception) -> bool:
     return False
 
 
-class Undisturbed:
-    """Holds signals back in this thread, so that the program's handlers run before or after our
-    work and not inside it, where an exception of theirs (a TimeoutError is an OSError) would be
-    taken for one of ours."""
-
-    def __enter__(self) -> None:
-        self._before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
-
-    def __exit__(self, *_error: object) -> None:
-        # Handlers of what came meanwhile run in here, and may raise from here.
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, self._before)
-
-
 class Recorder:
     """Starts, steers and ends the recording of this process."""
 
@@ -122,7 +109,7 @@ class Recorder:
         values, complaints = config.load(given)
         self._hook()
         with self.lock:
-            self._alone(lambda: self._begin(values, parent))
+            self._do(lambda: self._begin(values, parent))
             if self.session is None:
                 return None
             for complaint in complaints:
@@ -132,18 +119,23 @@ class Recorder:
     def stop(self, state: int = _core.STOPPED) -> None:
         """End; what was recorded stays."""
         with self.lock:
-            self._alone(lambda: self._end(state))
+            self._do(lambda: self._end(state))
+
+    def _do(self, work: Callable[[], object]) -> None:
+        """Do `work` with signals held back: the program's handlers run before or after it, not
+        inside, where an exception of theirs (a TimeoutError is an OSError) would be taken for ours.
+        """
+        _core.undisturbed(lambda: self._alone(work))
 
     def _alone(self, work: Callable[[], object]) -> None:
-        """Do `work`, not inside other such work: a signal handler of the program may call us while
-        we are at it. What it wants then is done afterwards."""
+        """Do `work`, not inside other such work: code of the program may still call us while we are
+        at it. What it wants then is done afterwards."""
         if self._busy:
             self._wish = work
             return
         self._busy = True
         try:
-            with Undisturbed():
-                Host(self, "recorder", "sonde").guard(work)()
+            Host(self, "recorder", "sonde").guard(work)()
         finally:
             self._busy = False
         wish, self._wish = self._wish, None
@@ -244,11 +236,12 @@ class Recorder:
             self._attach(schema, writer, hint)
         else:
             host = Host(self, schema.table, "sonde")
-            writer.later(host.guard(lambda: self._open_late(schema, writer, hint)))
+            open_late = host.guard(lambda: self._open_late(schema, writer, hint))
+            writer.later(lambda: _core.undisturbed(open_late))
 
     def _open_late(self, schema: Schema, writer: _core.Writer, hint: int | None) -> None:
         """At the first row of a table: make its ring, and in a fresh child the session."""
-        with self.lock, Undisturbed():
+        with self.lock:
             self._begin_in_child()
             # Another thread may have been first.
             if self.session is not None and not writer.attached:
@@ -312,11 +305,11 @@ class Recorder:
 
     def _on_bell(self) -> None:
         # A guard of its own each time: one failure must not end all steering.
-        Host(self, "control", "sonde").guard(self._obey)()
+        _core.undisturbed(Host(self, "control", "sonde").guard(self._obey))
 
     def _obey(self) -> None:
         """At a safe point of the main thread: do what the control page asks."""
-        with self.lock, Undisturbed():
+        with self.lock:
             writing = self.session
             if writing is None:
                 return
@@ -342,8 +335,7 @@ class Recorder:
         # Another thread of the parent may have held it, and does not exist here.
         self.lock = RLock()
         self._busy, self._wish = False, None
-        with Undisturbed():
-            Host(self, "recorder", "sonde").guard(self._leave_parent)()
+        _core.undisturbed(Host(self, "recorder", "sonde").guard(self._leave_parent))
 
     def _leave_parent(self) -> None:
         """In a forked child: leave the parent's session alone. One of our own begins with the first

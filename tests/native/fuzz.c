@@ -322,7 +322,7 @@ static int try_control(uint64_t *random)
         return 0;
     page = (sonde_control *)file.mem;
     HOLDS(page->pid == pid && page->start_ticks == ticks, "another process is read as sound");
-    sonde_control_wait(page, page->bell - 1, 1000000000); /* rung since: must not sleep */
+    sonde_wait(&page->bell, page->bell - 1, 1000000000); /* rung since: must not sleep */
     sonde_control_ring(page);
     return 1;
 }

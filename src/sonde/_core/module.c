@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -206,6 +207,18 @@ static PyObject *check_bytes(PyObject *Py_UNUSED(module), PyObject *object)
     return PyLong_FromUnsignedLong(check);
 }
 
+/* In C, because between any two lines of Python a handler may run and raise,
+ * and then the signals of the program would stay held back for ever. */
+static PyObject *undisturbed(PyObject *Py_UNUSED(module), PyObject *call)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    PyObject *result = PyObject_CallNoArgs(call);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return result;
+}
+
 static PyObject *clock_ns(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     return PyLong_FromLongLong(sonde_clock_ns());
@@ -250,6 +263,8 @@ static PyObject *spawn(PyObject *Py_UNUSED(module), PyObject *args)
 static PyMethodDef methods[] = {
     {"clock_ns", clock_ns, METH_NOARGS, "CLOCK_MONOTONIC in nanoseconds."},
     {"check_bytes", check_bytes, METH_O, "The 32-bit check of bytes."},
+    {"undisturbed", undisturbed, METH_O,
+     "undisturbed(call): call it while signals to this thread wait."},
     {"later", sonde_later, METH_VARARGS,
      "later(call, delay_ns): call it in the main thread after a while."},
     {"later_cancel", sonde_later_cancel, METH_NOARGS, "Give that call up."},
