@@ -9,10 +9,9 @@ from types import CodeType, FrameType
 
 from sonde import _core
 from sonde.recorder import Host
-from sonde.session import write_checked
+from sonde.session import LOCALS, write_checked
 
 NAMES, INSPECTION, STACKS = 1, 2, 4  # as in sampling.c
-LOCALS = "locals.json"
 
 _MOST_FRAMES, _MOST_LOCALS, _MOST_ITEMS, _MOST_CHARS, _MOST_DEPTH = 64, 64, 8, 200, 3
 _MOST_TASKS = 1000
@@ -145,8 +144,8 @@ def _show_items(value: object, kind: type, depth: int) -> str:
         shown = [show(item, depth - 1) for item in items]
     if count > len(items):
         shown.append(f"… {count - len(items)} more")
-    first, last = {list: "[]", tuple: "()", dict: "{}"}.get(kind, "{}")
-    return first + ", ".join(shown) + last
+    first, last = "[]" if kind is list else "()" if kind is tuple else "{}"
+    return f"{first}{', '.join(shown)}{last}"
 
 
 def _show_array(value: object, kind: type) -> str | None:
@@ -154,7 +153,7 @@ def _show_array(value: object, kind: type) -> str | None:
     for module, name in (("torch", "Tensor"), ("numpy", "ndarray")):
         known = getattr(sys.modules.get(module), name, None)
         if kind is known:
-            shape = "×".join(map(str, value.shape)) or "scalar"  # type: ignore[attr-defined]
+            shape = "x".join(map(str, value.shape)) or "scalar"  # type: ignore[attr-defined]
             where = f" {value.device}" if module == "torch" else ""  # type: ignore[attr-defined]
             return f"<{module}.{name} {shape} {value.dtype}{where}>"  # type: ignore[attr-defined]
     return None

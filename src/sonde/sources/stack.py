@@ -7,9 +7,9 @@ import os
 from sonde import _core, ring
 from sonde.record import column, i64, text, u32, u64
 from sonde.recorder import Host
+from sonde.session import NODES
 from sonde.sources import _objects
 
-NODES = "stack.nodes"
 _NODE_BYTES = 64
 
 
@@ -105,7 +105,7 @@ class Source:
             session.text,
             _open_nodes(session.folder, session.values["stack.bytes"]),
             session.page,
-            self._host.guard(self._inspect),  # type: ignore[arg-type]
+            self._host.guard(self._inspect),
             slow,
         )
         self._sampler.start(self._interval_ns())
