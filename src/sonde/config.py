@@ -12,12 +12,13 @@ Value = bool | int | float | str
 
 _SIZES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6,
           "gb": 10**9, "k": 2**10, "m": 2**20, "g": 2**30}  # fmt: skip
-_SPANS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SPANS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0,
+          "d": 86400.0}  # fmt: skip
 _WORDS = {"on": True, "true": True, "yes": True, "1": True,
           "off": False, "false": False, "no": False, "0": False, "": False}  # fmt: skip
 
 _SHOWN_SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
-_SHOWN_SPANS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+_SHOWN_SPANS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3), ("us", 1e-6))
 
 
 def _split_unit(text: str) -> tuple[float, str]:
@@ -82,7 +83,7 @@ class Key:
         if not isinstance(value, (int, float)):
             return str(value)
         for unit, size in _SHOWN_SIZES if self.parse is parse_size else _SHOWN_SPANS:
-            if value >= size and value % size == 0:
+            if value >= size and round(value / size, 6) % 1 == 0:
                 return f"{value / size:g}{unit}"
         return f"{value:g}"
 

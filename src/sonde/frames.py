@@ -86,7 +86,7 @@ _BACKTRACE = Schema(
 )  # fmt: skip
 
 
-# ---- stack ------------------------------------------------------------------------------------
+# ---- stack --------------------------------------------------------------------------------------
 
 
 def make_nodes_table(session: Session) -> pa.Table:
@@ -128,7 +128,7 @@ def _read_stack(sessions: Sequence[Session]) -> pa.Table:
     return pa.concat_tables([_columns(_STACK).empty_table(), *parts])
 
 
-# ---- frame ------------------------------------------------------------------------------------
+# ---- frame --------------------------------------------------------------------------------------
 
 
 def _read_frame(sessions: Sequence[Session]) -> pa.Table:
@@ -157,7 +157,7 @@ def _find_first(column: pa.ChunkedArray) -> pa.Array:
     return places.group_by("value").aggregate([("place", "min")])["place_min"].combine_chunks()
 
 
-# ---- backtrace ------------------------------------------------------------------------------------
+# ---- backtrace ----------------------------------------------------------------------------------
 
 
 def _read_backtrace(sessions: Sequence[Session]) -> pa.Table:
