@@ -49,6 +49,10 @@ def main() -> int:
     print(f"  torn {sums['torn'] / (sums['samples'] + sums['torn']):.3%}, "
           f"CPU {sums['cpu_ns'] / 1e9 / seconds:.1%} of a core, "
           f"stacks that never existed: {sum(faults.values())} of {samples:,} samples")  # fmt: skip
+    for frames, count in found:
+        if oracle.find_fault(frames):
+            shown = " < ".join(f"{func}:{line}" for func, _file, line in frames[:8])
+            print(f"  {count} x {len(frames)} frames: {shown} … {frames[-1][0]}")
     for fault, count in sorted(faults.items(), key=lambda entry: -entry[1])[:10]:
         print(f"  {count} x {fault}")
     return 1 if faults else 0

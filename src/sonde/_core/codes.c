@@ -134,11 +134,13 @@ static size_t put_utf8(char *to, uint32_t c)
     return 4;
 }
 
+static char utf8[MOST_CHARS * 4 + 4]; /* large, and used by one thread only */
+static size_t utf8_bytes;             /* of the last one */
+
 /* Intern the str at an address. 0, or -1 if there is none. */
 static int take_str(uintptr_t address, sonde_intern *text, uint32_t *id, uint64_t *hash)
 {
-    /* Large and used by one thread only. */
-    static char raw[MOST_CHARS * 4], utf8[MOST_CHARS * 4 + 4];
+    static char raw[MOST_CHARS * 4];
     PyASCIIObject head;
     if (sonde_peek(&head, address, sizeof head) < 0 || head.ob_base.ob_type != &PyUnicode_Type ||
         !head.state.compact || head.length < 0)
@@ -159,6 +161,7 @@ static int take_str(uintptr_t address, sonde_intern *text, uint32_t *id, uint64_
     if ((Py_ssize_t)chars < head.length)
         used += put_utf8(utf8 + used, 0x2026);
     *hash = sonde_hash_bytes(*hash, utf8, used);
+    utf8_bytes = used;
     *id = sonde_intern_put(text, utf8, (uint32_t)used); /* 0 if full: counted there */
     return 0;
 }
@@ -217,8 +220,11 @@ static int fill(sonde_code *code, const PyCodeObject *copy, sonde_intern *text)
 #else
     uintptr_t name = (uintptr_t)copy->co_name;
 #endif
-    if (take_str(name, text, &code->key.func, &hash) < 0 ||
-        take_str((uintptr_t)copy->co_filename, text, &code->key.file, &hash) < 0 ||
+    static const char shim[] = "<interpreter trampoline>";
+    if (take_str(name, text, &code->key.func, &hash) < 0)
+        return -1;
+    code->is_shim = utf8_bytes == sizeof shim - 1 && memcmp(utf8, shim, sizeof shim - 1) == 0;
+    if (take_str((uintptr_t)copy->co_filename, text, &code->key.file, &hash) < 0 ||
         take_lines(code, (uintptr_t)copy->co_linetable, copy->co_firstlineno) < 0)
         return -1;
     code->key.text_hash = hash;

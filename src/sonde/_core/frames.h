@@ -23,6 +23,7 @@ typedef struct sonde_code {
     uint32_t alive; /* atomic; 0: destroyed, its address may be another's by now */
     uint32_t units; /* instructions */
     uint32_t is_generator;
+    uint32_t is_shim; /* 3.12's own, between C and Python: never a frame of the program */
     sonde_frame_key key; /* all but the line */
     int32_t lines[];
 } sonde_code;
@@ -65,6 +66,7 @@ typedef struct {
     uint64_t id;     /* PyThreadState.id */
     uintptr_t cframe;
     uintptr_t window, window_end;
+    uint32_t root, next_root; /* code of the outermost frame: the last one, and maybe the next */
     /* Frames that are not on the data stack; to be freed by the owner. */
     uintptr_t *outside;
     int outside_n, outside_room;

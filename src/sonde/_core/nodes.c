@@ -158,6 +158,12 @@ void sonde_nodes_index(sonde_nodes *table, uint32_t *index)
     }
 }
 
+uint32_t sonde_nodes_find(sonde_nodes *table, uint32_t *index, uint32_t parent,
+                          const sonde_frame_key *key)
+{
+    return *find_slot(table, index, parent, key);
+}
+
 uint32_t sonde_nodes_put(sonde_nodes *table, uint32_t *index, uint32_t parent,
                          const sonde_frame_key *key)
 {

@@ -19,6 +19,7 @@
 #define SCAN_NS 5000000000   /* every thread is looked for this often */
 #define TELL_NS 10000000000  /* a row about the sampling itself */
 #define MOST_NS 200000       /* for one sample of all threads; then the rest waits */
+#define DOUBT_TRIES 4        /* looks at a thread, until a call is seen that was seen before */
 #define MOST_THREADS 100000
 
 /* ---- rows ----------------------------------------------------------------------- */
@@ -108,10 +109,24 @@ static uint32_t put_cut(sonde_sampler *s)
     return sonde_nodes_put(s->nodes, s->index, 0, &cut);
 }
 
-/* The node of a stack. What it shares with the thread's last one, from the
- * root on, is not looked up again. */
+/* A call that was never seen is believed when it is seen again, if only a moment
+ * later: what a torn read makes up is not. (On aarch64 a thread's stores reach
+ * us in any order; nothing that we can read tells.) */
+static int is_doubtful(sonde_sampler *s, uint32_t parent, const sonde_code *code)
+{
+    uint64_t call = (uint64_t)parent << 32 | code->id;
+    for (int i = 0; i < SONDE_DOUBTS; i++)
+        if (s->doubts[i] == call)
+            return 0;
+    s->doubts[s->doubts_n++ % SONDE_DOUBTS] = call;
+    return 1;
+}
+
+/* The node of a stack; 0 if it is doubtful. What it shares with the thread's
+ * last one, from the root on, is not looked up again. */
 static uint32_t put_stack(sonde_sampler *s, sonde_thread *thread, const sonde_stack *stack)
 {
+    int is_sure = 0; /* of all calls from here on */
     int same = 0, depth = stack->depth;
     uint32_t node = stack->is_cut ? put_cut(s) : 0;
     int was_cut = thread->path_n == SONDE_MAX_DEPTH;
@@ -129,6 +144,12 @@ static uint32_t put_stack(sonde_sampler *s, sonde_thread *thread, const sonde_st
         const sonde_frame *frame = &stack->frame[depth - 1 - i];
         sonde_frame_key key = frame->code->key;
         key.line = frame->line;
+        if (!is_sure && sonde_nodes_find(s->nodes, s->index, node, &key) == 0) {
+            thread->path_n = i;
+            if (is_doubtful(s, node, frame->code))
+                return 0;
+            is_sure = 1;
+        }
         node = sonde_nodes_put(s->nodes, s->index, node, &key);
         if (node == 0) {
             thread->path_n = i;
@@ -205,10 +226,18 @@ static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
         count_sample(s, thread, now_ns, 0, 1, everyone);
         return 1;
     }
-    enum sonde_look look = sonde_frames_look(&thread->view, &stack, s->text);
-    if (look == SONDE_LOOK_GONE)
-        return 0;
-    if (look == SONDE_LOOK_TORN) {
+    enum sonde_look look = SONDE_LOOK_TORN;
+    uint32_t node = 0;
+    for (int tries = 0; tries < DOUBT_TRIES && node == 0; tries++) {
+        look = sonde_frames_look(&thread->view, &stack, s->text);
+        if (look == SONDE_LOOK_GONE)
+            return 0;
+        if (look == SONDE_LOOK_EMPTY)
+            break;
+        if (look == SONDE_LOOK_OK)
+            node = put_stack(s, thread, &stack);
+    }
+    if (look != SONDE_LOOK_EMPTY && node == 0) {
         s->sums.torn++;
         return 1;
     }
@@ -218,7 +247,6 @@ static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
         cpu_ns = read_thread_cpu(thread->tid);
         thread->cpu_ns = -1;
     }
-    uint32_t node = look == SONDE_LOOK_EMPTY ? 0 : put_stack(s, thread, &stack);
     int64_t used_ns = thread->cpu_ns < 0 ? 0 : cpu_ns - thread->cpu_ns;
     int is_same = node == thread->node && stack.holds_gil == thread->holds_gil;
     if (!is_same || used_ns)
@@ -252,7 +280,9 @@ static void scan(sonde_sampler *s, int64_t now_ns)
             s->must_scan = 1;
             return;
         }
-        if (thread == NULL && entry.tid != 0) {
+        if (entry.tid != 0 && entry.tid == sonde_load_relaxed(&s->helper_tid)) {
+            s->must_scan = 1; /* it stays in front of those that are new */
+        } else if (thread == NULL && entry.tid != 0) {
             thread = sonde_threads_add(&s->threads, at);
             if (thread == NULL)
                 return;

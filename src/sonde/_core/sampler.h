@@ -34,6 +34,8 @@ _Static_assert(sizeof(sonde_sample_row) == 56, "stack_sample layout");
 _Static_assert(sizeof(sonde_thread_row) == 24, "thread layout");
 _Static_assert(sizeof(sonde_sampling_row) == 80, "sampling layout");
 
+#define SONDE_DOUBTS 64
+
 typedef struct {
     /* Where to write; whoever sets these keeps the memory mapped. */
     sonde_ring *samples, *thread_rows, *sampling;
@@ -52,11 +54,14 @@ typedef struct {
     int64_t scanned_ns, told_ns;
     int must_scan;
     uint32_t lost_node; /* where the time of stacks without room goes */
+    uint64_t doubts[SONDE_DOUBTS]; /* calls that were seen once */
+    uint32_t doubts_n;
     uint32_t cut_text, empty_text, started_text, named_text, ended_text, main_text;
     uint32_t unnamed; /* threads whose name Python has to tell */
     int was_off;
     int wants_stacks; /* slow: a sample is due */
     uint32_t own_tid;
+    uint32_t helper_tid; /* atomic: a thread of ours that runs Python; it is left out */
     sonde_sampling_row sums;
 } sonde_sampler;
 

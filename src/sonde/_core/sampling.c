@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* New threads wait this long for a name, and names are asked for this often. */
 #define NAME_NS 50000000
@@ -59,6 +61,7 @@ void sonde_sampling_off(void)
 static void *help(void *Py_UNUSED(arg))
 {
     prctl(PR_SET_NAME, "sonde-help", 0, 0, 0);
+    sonde_store_relaxed(&helper.sampler->sampler.helper_tid, (uint32_t)syscall(SYS_gettid));
     PyGILState_STATE gil = PyGILState_Ensure();
     PyObject *result = PyObject_CallFunction(helper.sampler->inspect, "i", helper.wants);
     Py_XDECREF(result);

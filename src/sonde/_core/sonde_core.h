@@ -254,6 +254,10 @@ void sonde_nodes_index(sonde_nodes *table, uint32_t *index);
 uint32_t sonde_nodes_put(sonde_nodes *table, uint32_t *index, uint32_t parent,
                          const sonde_frame_key *key);
 
+/* The same without adding it: 0 if it is not there. */
+uint32_t sonde_nodes_find(sonde_nodes *table, uint32_t *index, uint32_t parent,
+                          const sonde_frame_key *key);
+
 /* A node that is complete and sound, or NULL. */
 const sonde_node *sonde_nodes_get(const sonde_nodes *table, uint32_t id);
 
