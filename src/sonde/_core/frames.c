@@ -39,6 +39,7 @@
 #define SLOWEST_NS 20000
 #define SLOW_BYTES_PER_NS 4
 #define SLOW_CHUNK_NS 1500
+#define SLOW_PIECE_NS 2000
 #define MOST_OUTSIDE (2 * SONDE_MAX_DEPTH)
 #define WINDOW_BELOW 1536
 #define WINDOW_ABOVE 256
@@ -90,6 +91,16 @@ static int is_shim(const raw_frame *frame)
 #endif
 }
 
+/* Can it be the outermost one of a stack: called from C? */
+static int may_be_first(const raw_frame *frame)
+{
+#if PY_VERSION_HEX >= 0x030c0000
+    return is_shim(frame);
+#else
+    return frame->is_entry;
+#endif
+}
+
 static int is_generator_frame(const raw_frame *frame, const sonde_code *code)
 {
     (void)code;
@@ -112,6 +123,7 @@ static uintptr_t code_of(const raw_frame *frame) { return (uintptr_t)frame->f_co
 static uintptr_t place_of(const raw_frame *frame) { return (uintptr_t)frame->f_lasti; }
 static int64_t unit_of(const raw_frame *frame) { return frame->f_lasti; }
 static int is_shim(const raw_frame *frame) { (void)frame; return 0; }
+static int may_be_first(const raw_frame *frame) { (void)frame; return 1; }
 static int is_sane(const raw_frame *frame)
 {
     /* A frame that has ended is kept for the next call of its function. */
@@ -241,6 +253,24 @@ static uintptr_t find_current_word(const sonde_view *view)
 #endif
 }
 
+/* The longest that the read of a top may take: three times the median. */
+static int64_t limit_ns(void)
+{
+    int64_t most_ns = 3 * usual_ns;
+    return most_ns < SLOW_NS ? SLOW_NS : most_ns > SLOWEST_NS ? SLOWEST_NS : most_ns;
+}
+
+/* Too long since the look began, for what has been read since? Then there was
+ * time to leave these frames and come back to them by another way. */
+static int is_in_time(int pieces)
+{
+#if PY_VERSION_HEX >= 0x030b0000
+    return sonde_clock_ns() - now.begin_ns < 2 * limit_ns() + pieces * (int64_t)SLOW_PIECE_NS;
+#else
+    return pieces >= 0;
+#endif
+}
+
 /* The frames that were not on the data stack last time, to be read again. */
 static int expect_outside(const sonde_view *view, sonde_piece *pieces)
 {
@@ -334,13 +364,6 @@ static int is_window_sound(void)
             return 0;
     }
     return 1;
-}
-
-/* The longest that the read of a top may take: three times the median. */
-static int64_t limit_ns(void)
-{
-    int64_t most_ns = 3 * usual_ns;
-    return most_ns < SLOW_NS ? SLOW_NS : most_ns > SLOWEST_NS ? SLOWEST_NS : most_ns;
 }
 
 static int is_slow(void)
@@ -507,7 +530,7 @@ static int find_top(sonde_view *view)
 
 /* Are the frames that are not on the data stack still as they were, and on the
  * stack? */
-static int is_unchanged(const sonde_view *view)
+static int is_unchanged(const sonde_view *view, int must_be_quick)
 {
     static sonde_piece pieces[SONDE_MAX_PIECES];
     static int place[SONDE_MAX_DEPTH];
@@ -526,6 +549,8 @@ static int is_unchanged(const sonde_view *view)
         return 1;
     if (sonde_peek_all(pieces, n + 1) < 0 || (is_outside && current != now.current))
         return 0;
+    if (must_be_quick && !is_in_time(n))
+        return 0;
     for (int i = 0; i < n; i++)
         if (!same_frame((const raw_frame *)now.outside_copy[place[i]], (const raw_frame *)again[i],
                         now.level[place[i]] <= 2))
@@ -536,7 +561,7 @@ static int is_unchanged(const sonde_view *view)
 /* Frames from the innermost out. 0, or -1 if something does not fit. */
 static int walk(sonde_stack *stack, sonde_intern *text, int *fresh)
 {
-    int ends_in_generator = 0, steps = 0;
+    int is_first = 0, steps = 0;
     stack->depth = stack->is_cut = 0;
     for (uintptr_t at = now.current; at; steps++) {
         if (stack->depth == SONDE_MAX_DEPTH) {
@@ -551,6 +576,7 @@ static int walk(sonde_stack *stack, sonde_intern *text, int *fresh)
         if (previous >= at && is_inside(&now.window, at) && is_inside(&now.window, previous))
             return -1;
         at = previous;
+        is_first = may_be_first(frame);
         if (is_shim(frame))
             continue;
         sonde_code *code = may_be_frame(code_of(frame))
@@ -563,10 +589,12 @@ static int walk(sonde_stack *stack, sonde_intern *text, int *fresh)
                        : unit < (int64_t)code->units ? code->lines[unit]
                                                      : code->lines[code->units - 1];
         stack->frame[stack->depth++] = (sonde_frame){code, line};
-        ends_in_generator = is_generator_frame(frame, code);
+        if (is_generator_frame(frame, code))
+            is_first = 0;
     }
-    /* A generator that was just suspended no longer says who called it. */
-    return ends_in_generator ? -1 : 0;
+    /* A generator that was just suspended, or a frame that is just being made,
+     * does not say who called it. */
+    return is_first || steps == 0 ? 0 : -1;
 }
 
 static void remember_outside(sonde_view *view)
@@ -683,12 +711,13 @@ static enum sonde_look look_once(sonde_view *view, sonde_stack *stack, sonde_int
         return SONDE_LOOK_TORN;
 #endif
     int walked = walk(stack, text, &fresh);
-    int is_sound = walked == 0 && is_unchanged(view) &&
+    int is_sound = walked == 0 && is_unchanged(view, !fresh) &&
                    (!fresh || is_top_unchanged(view, stack));
     if (fresh && !is_sound)
         for (int i = 0; i < stack->depth; i++)
             sonde_store_relaxed(&stack->frame[i].code->alive, 0);
-    if (!is_sound)
+    /* Reading code takes long: with what is known now the next try will do. */
+    if (fresh || !is_sound)
         return SONDE_LOOK_TORN;
     if (stack->depth && !is_root_known(view, stack))
         return SONDE_LOOK_TORN;
