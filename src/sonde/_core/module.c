@@ -296,7 +296,8 @@ static int add_types(PyObject *core)
     return PyModule_AddType(core, &sonde_MapType) < 0 || PyModule_AddType(core, &sonde_TextType) < 0 ||
            PyModule_AddType(core, &sonde_WriterType) < 0 ||
            PyModule_AddType(core, &sonde_WatcherType) < 0 ||
-           PyModule_AddType(core, &sonde_GcType) < 0;
+           PyModule_AddType(core, &sonde_GcType) < 0 ||
+           PyModule_AddType(core, &sonde_CallType) < 0;
 }
 
 static int add_errors(PyObject *core)
