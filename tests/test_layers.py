@@ -37,6 +37,7 @@ ALLOWED = {
     "rows": SHARED | {"archive"},
     "about": SHARED | {"archive", "rows"},
     "query": READ,
+    "calls": {"query", "session"},
     "catalog": SHARED | {"about", "recorder"},
     "drain": SHARED | {"archive", "rows"},
     "retain": SHARED | {"archive", "drain"},
