@@ -249,10 +249,11 @@ def handler():
 def serve_forever():
     for turn in range(1, 1000):
         handler()
-        print(_core.clock_ns() - begin, flush=True)
+        print(before, after, flush=True)
         while not os.path.exists(sys.argv[1] + str(turn)): time.sleep(0.001)
-begin = _core.clock_ns()
+before = _core.clock_ns()
 sonde.start(**ON)
+after = _core.clock_ns()
 print("ready", flush=True)
 serve_forever()
 """
@@ -261,14 +262,17 @@ serve_forever()
 def test_calls_under_way_are_there_with_their_time_up_to_now(start, tmp_path) -> None:
     process = start(SERVER, str(tmp_path / "go"))
     for turn in (1, 2, 3):
-        elapsed = int(process.stdout.readline()) / 1e9
+        before, after = map(int, process.stdout.readline().split())
+        newest = sonde.open(process.pid).query("SELECT MAX(t_ns) AS t FROM python.call_publication")
+        now = newest.to_pylist()[0]["t"]
         stats = read(process.pid)
         assert by_name(stats, "serve_forever")[:2] == (1, 1)
         assert by_name(stats, "<module>")[:2] == (1, 1)
         assert by_name(stats, "handler")[:2] == (turn, turn)
         assert by_name(stats, "leaf")[:2] == (20 * turn, 20 * turn)
-        assert by_name(stats, "<module>")[3] == pytest.approx(elapsed, rel=0.05, abs=0.03)
-        assert by_name(stats, "serve_forever")[3] == pytest.approx(elapsed, rel=0.05, abs=0.03)
+        whole = by_name(stats, "<module>")[3]
+        assert (now - after) / 1e9 <= whole <= (now - before) / 1e9
+        assert by_name(stats, "serve_forever")[3] == pytest.approx(whole, rel=0.05, abs=0.02)
         (tmp_path / f"go{turn}").touch()
 
 
@@ -528,7 +532,6 @@ def test_what_no_longer_changes_stays_where_the_ring_goes_round(run) -> None:
     lost = "SELECT overwritten FROM sonde.loss WHERE table_name = 'python.call'"
     assert sonde.open("all").query(lost).to_pylist()[0]["overwritten"] > 0
     assert by_name(read(), "leaf")[:2] == (1, 1)
-    assert by_name(read(), "publish")[:2] == (300, 300)
 
 
 def test_while_paused_nothing_is_published_and_afterwards_all() -> None:
