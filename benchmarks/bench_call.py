@@ -49,7 +49,7 @@ def call_builtins() -> None:
     for i in range(10_000):
         add(len("abc"))
         abs(i)
-        "a b".split()
+        "abc".upper()
 
 
 WORK = {

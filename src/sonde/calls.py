@@ -27,8 +27,9 @@ WITH newest AS (
         ARG_MAX(own_ns, publication) AS own_ns, ARG_MAX(total_ns, publication) AS total_ns
     FROM told GROUP BY host, pid, func, file, lineno, caller, caller_file, caller_lineno
 )
-SELECT func, file, lineno, caller, caller_file, caller_lineno, CAST(SUM(calls) AS BIGINT) AS calls,
-    CAST(SUM(primitive) AS BIGINT) AS primitive, SUM(own_ns) / 1e9 AS own, SUM(total_ns) / 1e9 AS total
+SELECT func, file, lineno, caller, caller_file, caller_lineno,
+    CAST(SUM(calls) AS BIGINT) AS calls, CAST(SUM(primitive) AS BIGINT) AS primitive,
+    SUM(own_ns) / 1e9 AS own, SUM(total_ns) / 1e9 AS total
 FROM final WHERE func IS NOT NULL GROUP BY ALL
 """
 
@@ -44,9 +45,8 @@ def read_calls(source: Recording | Session) -> Stats:
         for callee, caller, calls, primitive, own, total in rows
         if caller is None
     }
-    for callee, caller, *numbers in rows:
+    for callee, caller, calls, primitive, own, total in rows:
         if caller is not None and callee in stats:
-            calls, primitive, own, total = numbers
             stats[callee][4][caller] = (calls, primitive, own, total)
     return stats
 

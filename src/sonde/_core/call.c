@@ -62,7 +62,9 @@ static void set_alarm(int64_t wait_ns)
 {
     int64_t now = sonde_ticks();
     sonde_rate rate = sonde_ticks_rate(now, sonde_clock_ns());
-    sonde_rate reverse = {rate.ticks, rate.ns ? rate.ns : 1};
+    /* On x86 the rate is not known in the first moment: 1 GHz is less than any, so this is early,
+     * and the next alarm is right. */
+    sonde_rate reverse = rate.ns < 1000 ? (sonde_rate){1, 1} : (sonde_rate){rate.ticks, rate.ns};
     sonde_trace.publish_at = now + sonde_ticks_to_ns(reverse, wait_ns);
 }
 
@@ -75,7 +77,6 @@ void sonde_publish_due(void)
         wait_ns = self->every_ns;
         if (sonde_publish(self->rows, self->marks) < 0)
             PyErr_Clear();
-        sonde_hook_threads(self);
     }
     set_alarm(wait_ns);
 }
@@ -186,9 +187,7 @@ static PyObject *tracer_start(sonde_TracerObject *self, PyObject *Py_UNUSED(none
     self->due_ns = sonde_trace.begin_ns + self->every_ns;
     push_threads(self, frames);
     Py_DECREF(frames);
-    /* On x86 nothing is known of the counter's speed yet; it is more than 1 GHz, so this is
-     * early, and the next alarm is right. */
-    sonde_trace.publish_at = sonde_trace.begin + self->every_ns / 10;
+    set_alarm(self->every_ns);
     Py_RETURN_NONE;
 }
 
@@ -196,8 +195,8 @@ static PyObject *tracer_stop(sonde_TracerObject *self, PyObject *Py_UNUSED(none)
 {
     if (sonde_active != self)
         Py_RETURN_NONE;
-    sonde_unhook(self);
     int status = sonde_publish(self->rows, self->marks);
+    sonde_unhook(self);
     sonde_active = NULL;
     sonde_trace_clear();
     Py_DECREF(self);

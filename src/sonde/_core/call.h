@@ -25,7 +25,8 @@ typedef struct sonde_function {
     long lineno;
     uint32_t copies;      /* functions with this very label, counted in the first of them */
     int is_coroutine;
-    sonde_numbers past, sum, published; /* of ended threads; now; in the newest rows (in ns) */
+    /* Of threads and coroutines that ended; now; in the newest rows, in ns. */
+    sonde_numbers past, sum, published;
 } sonde_function;
 
 /* Who called whom, whichever thread; caller NULL: nobody, as far as we saw. */
@@ -161,7 +162,7 @@ sonde_function *sonde_function_get(const void *key);
 void sonde_function_free(void *function);
 sonde_node *sonde_node_find(sonde_calls *calls, sonde_function *function);
 sonde_edge *sonde_edge_find(sonde_calls *calls, sonde_node *caller, const sonde_callee *callee);
-sonde_edge *sonde_edge_between(sonde_calls *calls, sonde_node *caller, sonde_function *callee);
+sonde_link *sonde_link_find(sonde_function *caller, sonde_function *callee);
 
 sonde_calls *sonde_calls_make(unsigned long ident, uint64_t state_id);
 int sonde_calls_grow(sonde_calls *calls);
@@ -232,6 +233,9 @@ static inline void sonde_leave(sonde_calls *calls)
     top[-1].inner += total;
     calls->top = top - 1;
 }
+
+/* Does the tracer (still) see this thread? Before 3.12 a program may take our place in it. */
+int sonde_is_hooked(unsigned long ident);
 
 /* ---- publication (call_publish.c) --------------------------------------------------- */
 

@@ -214,8 +214,6 @@ void sonde_unhook(sonde_TracerObject *self)
     give_back(monitoring, self->tool);
 }
 
-void sonde_hook_threads(sonde_TracerObject *Py_UNUSED(self)) {}
-
 int sonde_is_hooked(unsigned long Py_UNUSED(ident)) { return 1; }
 
 #else
@@ -224,7 +222,19 @@ int sonde_is_hooked(unsigned long Py_UNUSED(ident)) { return 1; }
 
 #include <opcode.h>
 
-static uint64_t newest_thread; /* the id of the newest thread state that we have seen */
+static int64_t newest_thread; /* the id of the newest thread state that we have seen */
+static void hook_new_threads(sonde_TracerObject *self);
+
+#if PY_VERSION_HEX >= 0x030B0000
+#define USE_TRACING 255
+#else
+#define USE_TRACING 1
+#endif
+
+static PyThreadState *first_thread(void)
+{
+    return PyInterpreterState_ThreadHead(PyInterpreterState_Main());
+}
 
 /* Does a coroutine that leaves its frame now come back? */
 static int has_ended(PyFrameObject *frame, PyCodeObject *code, PyObject *result)
@@ -293,48 +303,58 @@ static int on_profile(PyObject *Py_UNUSED(self), PyFrameObject *frame, int what,
         }
         sonde_leave_builtin(calls, key);
         /* A thread that was started has not run yet: its starter still has the GIL. */
-        if (PyInterpreterState_ThreadHead(PyInterpreterState_Main())->id > newest_thread) {
-            sonde_hook_threads(sonde_active);
-            return 0;
-        }
+        if ((int64_t)first_thread()->id > newest_thread)
+            hook_new_threads(sonde_active);
     }
     sonde_look_at_clock(calls);
     return 0;
 }
 
-static PyThreadState *first_thread(void)
+/* What _PyEval_SetProfile does, without its audit event: a hook of the program that runs there
+ * could end threads while we go through them. sonde_hook raises it once for all. */
+static void set_profile(PyThreadState *state, PyObject *self)
 {
-    return PyInterpreterState_ThreadHead(PyInterpreterState_Main());
+    PyObject *before = state->c_profileobj;
+    state->c_profileobj = Py_XNewRef(self);
+    state->c_profilefunc = self == NULL ? NULL : on_profile;
+    int traced = state->tracing == 0 && (self != NULL || state->c_tracefunc != NULL);
+    state->cframe->use_tracing = traced ? USE_TRACING : 0;
+    Py_XDECREF(before);
 }
 
-void sonde_hook_threads(sonde_TracerObject *self)
+/* A thread that we have seen before and that has no hook now has lost it to the program: what
+ * happened meanwhile is not known, so it is left alone. */
+static void hook_new_threads(sonde_TracerObject *self)
 {
-    uint64_t newest = newest_thread;
-    self->left_alone = 0;
+    int64_t newest = newest_thread;
     for (PyThreadState *state = first_thread(); state != NULL; state = PyThreadState_Next(state)) {
-        newest = state->id > newest ? state->id : newest;
-        if (state->c_profilefunc == NULL) {
-            /* An audit hook of the program may forbid it; then that thread is not seen. */
-            if (_PyEval_SetProfile(state, on_profile, (PyObject *)self) < 0)
-                PyErr_Clear();
-        } else if (state->c_profilefunc != on_profile) {
+        int64_t id = (int64_t)state->id;
+        newest = id > newest ? id : newest;
+        if (id > newest_thread && state->c_profilefunc == NULL)
+            set_profile(state, (PyObject *)self);
+        else if (id > newest_thread)
             self->left_alone++;
-        }
     }
     newest_thread = newest;
 }
 
 int sonde_hook(sonde_TracerObject *self)
 {
-    sonde_hook_threads(self);
+    if (PySys_Audit("sys.setprofile", NULL) < 0) {
+        PyErr_SetString(PyExc_RuntimeError, "an audit hook of the program forbids sys.setprofile");
+        return -1;
+    }
+    newest_thread = -1;
+    self->left_alone = 0;
+    hook_new_threads(self);
     return 0;
 }
 
 void sonde_unhook(sonde_TracerObject *Py_UNUSED(self))
 {
     for (PyThreadState *state = first_thread(); state != NULL; state = PyThreadState_Next(state))
-        if (state->c_profilefunc == on_profile && _PyEval_SetProfile(state, NULL, NULL) < 0)
-            PyErr_Clear();
+        if (state->c_profilefunc == on_profile)
+            set_profile(state, NULL);
 }
 
 int sonde_is_hooked(unsigned long ident)

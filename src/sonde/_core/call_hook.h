@@ -39,7 +39,7 @@ static inline sonde_calls *sonde_calls_here(void)
 
 void sonde_publish_due(void);
 
-/* Last in every handler: what it calls may run code of the program (audit hooks). */
+/* Last in every handler. */
 static inline void sonde_look_at_clock(const sonde_calls *calls)
 {
     if (calls->last >= sonde_trace.publish_at)
@@ -49,11 +49,6 @@ static inline void sonde_look_at_clock(const sonde_calls *calls)
 /* Be called from now on; -1 with RuntimeError where that is not possible. */
 int sonde_hook(sonde_TracerObject *self);
 void sonde_unhook(sonde_TracerObject *self);
-/* Reach the threads that have come since. */
-void sonde_hook_threads(sonde_TracerObject *self);
-/* Does the tracer see this thread? */
-int sonde_is_hooked(unsigned long ident);
-
 /* ---- events, as both kinds of hook have them ------------------------------------------ */
 
 /* Has this frame not run before? */

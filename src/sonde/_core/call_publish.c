@@ -88,26 +88,16 @@ static void add_thread(const sonde_calls *calls, int64_t now)
             add(&edge->link->sum, &edge->numbers);
         }
     }
-    now = now > calls->last ? now : calls->last;
+    /* A thread that the program took from us stands still. */
+    now = now > calls->last && sonde_is_hooked(calls->ident) ? now : calls->last;
     /* From the bottom: the first of several is the outermost. */
     for (const sonde_call *call = calls->stack + 1; call <= calls->top; call++)
         add_call(call, call < calls->top ? now - call[1].start : 0, now);
 }
 
-static sonde_link *find_link(const sonde_awaited *awaited)
-{
-    const sonde_set *set = &sonde_trace.links;
-    for (size_t at = sonde_hash(awaited->caller, awaited->callee); set->size != 0; at++) {
-        sonde_link *link = set->slots[at & (set->size - 1)];
-        if (link == NULL || (link->caller == awaited->caller && link->callee == awaited->callee))
-            return link;
-    }
-    return NULL;
-}
-
 static void add_awaited(const sonde_awaited *awaited, int64_t now)
 {
-    sonde_link *link = find_link(awaited);
+    sonde_link *link = sonde_link_find(awaited->caller, awaited->callee);
     int64_t total = now > awaited->start ? now - awaited->start : 0;
     if (link == NULL)
         return;

@@ -112,7 +112,7 @@ sonde_node *sonde_node_find(sonde_calls *calls, sonde_function *function)
     return NULL;
 }
 
-static sonde_link *link_find(sonde_function *caller, sonde_function *callee)
+sonde_link *sonde_link_find(sonde_function *caller, sonde_function *callee)
 {
     sonde_set *set = &sonde_trace.links;
     for (size_t at = sonde_hash(caller, callee); set->size != 0; at++) {
@@ -144,7 +144,7 @@ static sonde_edge *edge_get(const sonde_calls *calls, const sonde_node *caller, 
     return NULL;
 }
 
-sonde_edge *sonde_edge_between(sonde_calls *calls, sonde_node *caller, sonde_function *callee)
+static sonde_edge *edge_between(sonde_calls *calls, sonde_node *caller, sonde_function *callee)
 {
     sonde_edge *edge = edge_get(calls, caller, callee->key);
     if (edge != NULL)
@@ -155,7 +155,7 @@ sonde_edge *sonde_edge_between(sonde_calls *calls, sonde_node *caller, sonde_fun
     edge->key = callee->key;
     edge->caller = caller;
     edge->callee = sonde_node_find(calls, callee);
-    edge->link = link_find(caller->function, callee);
+    edge->link = sonde_link_find(caller->function, callee);
     edge->is_coroutine = callee->is_coroutine;
     if (edge->callee != NULL && edge->link != NULL &&
         sonde_set_add(&calls->edges, hash_edge, edge) == 0)
@@ -170,7 +170,7 @@ sonde_edge *sonde_edge_find(sonde_calls *calls, sonde_node *caller, const sonde_
     if (edge != NULL)
         return edge;
     sonde_function *function = sonde_function_find(callee);
-    return function == NULL ? NULL : sonde_edge_between(calls, caller, function);
+    return function == NULL ? NULL : edge_between(calls, caller, function);
 }
 
 /* ---- threads ------------------------------------------------------------------------- */
@@ -321,54 +321,44 @@ static ptrdiff_t find_awaited(const void *frame)
     return -1;
 }
 
+/* Its call ends; in all threads' numbers at once, as it may have begun in another one. */
+static void await_end(ptrdiff_t at, int64_t now)
+{
+    sonde_awaited *awaited = sonde_trace.awaited.slots[at];
+    sonde_link *link = sonde_link_find(awaited->caller, awaited->callee);
+    int64_t total = now > awaited->start ? now - awaited->start : 0;
+    if (link != NULL) {
+        link->past.calls++;
+        link->past.recursive += !awaited->is_outer_edge;
+        link->past.total += awaited->is_outer_edge ? total : 0;
+        link->callee->past.recursive += !awaited->is_outer_call;
+        link->callee->past.total += awaited->is_outer_call ? total : 0;
+    }
+    sonde_set_remove(&sonde_trace.awaited, hash_awaited, (size_t)at);
+    free(awaited);
+}
+
 void sonde_await_begin(sonde_calls *calls, const void *frame, int is_new)
 {
     const sonde_edge *edge = calls->top->edge;
     ptrdiff_t at = find_awaited(frame);
-    sonde_awaited *awaited;
-    if (at >= 0) {
-        awaited = sonde_trace.awaited.slots[at];
-        if (!is_new)
-            return;
-        /* The frame's address was used before, by one whose end we did not see. */
-    } else {
-        awaited = malloc(sizeof *awaited);
-        if (awaited == NULL)
-            return;
-        awaited->frame = frame;
-        if (sonde_set_add(&sonde_trace.awaited, hash_awaited, awaited) < 0) {
-            free(awaited);
-            return;
-        }
-    }
-    awaited->start = is_new ? calls->last : sonde_trace.begin;
-    awaited->caller = edge->link->caller;
-    awaited->callee = edge->link->callee;
-    awaited->is_outer_call = edge->callee->level == 1;
-    awaited->is_outer_edge = edge->level == 1;
-}
-
-static void await_end(sonde_calls *calls, sonde_edge *edge, const sonde_awaited *awaited)
-{
-    int64_t total = calls->last - awaited->start;
-    if (edge->link->callee != awaited->callee)
-        return; /* a frame's address that was used again */
-    if (edge->link->caller != awaited->caller) {
-        /* Resumed by another than who called it; the call is the caller's. */
-        sonde_node *caller = awaited->caller == NULL ? &calls->bottom
-                                                      : sonde_node_find(calls, awaited->caller);
-        sonde_edge *first = caller == NULL ? NULL : sonde_edge_between(calls, caller, awaited->callee);
-        edge = first == NULL ? edge : first;
-    }
-    edge->numbers.calls++;
-    if (awaited->is_outer_edge)
-        edge->numbers.total += total;
-    else
-        edge->numbers.recursive++;
-    if (awaited->is_outer_call)
-        edge->callee->total += total;
-    else
-        edge->callee->recursive++;
+    if (at >= 0 && !is_new)
+        return;
+    if (at >= 0)
+        await_end(at, calls->last); /* of an earlier one at this address, whose end we missed */
+    sonde_awaited *awaited = malloc(sizeof *awaited);
+    if (awaited == NULL)
+        return;
+    *awaited = (sonde_awaited){
+        .frame = frame,
+        .start = is_new ? calls->last : sonde_trace.begin,
+        .caller = edge->link->caller,
+        .callee = edge->link->callee,
+        .is_outer_call = edge->callee->level == 1,
+        .is_outer_edge = edge->level == 1,
+    };
+    if (sonde_set_add(&sonde_trace.awaited, hash_awaited, awaited) < 0)
+        free(awaited);
 }
 
 void sonde_await_leave(sonde_calls *calls, const void *frame, int ended)
@@ -382,10 +372,6 @@ void sonde_await_leave(sonde_calls *calls, const void *frame, int ended)
     top[-1].inner += total;
     calls->top = top - 1;
     ptrdiff_t at = ended ? find_awaited(frame) : -1;
-    if (at >= 0) {
-        sonde_awaited *awaited = sonde_trace.awaited.slots[at];
-        await_end(calls, edge, awaited);
-        sonde_set_remove(&sonde_trace.awaited, hash_awaited, (size_t)at);
-        free(awaited);
-    }
+    if (at >= 0)
+        await_end(at, calls->last);
 }
