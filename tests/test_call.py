@@ -6,149 +6,20 @@ import cProfile
 import json
 import os
 import pstats
-import signal
 import sys
 import time
 
 import pytest
 
 import sonde
-from conftest import wait_for
-from sonde import _core, control
+from sonde import control
 from sonde.calls import read_calls
 from sonde.query import Recording
 from sonde.recorder import recorder
-from sonde.sources import call as source
 from sonde.target import find_sessions
+from traced import HEAD, ON, WORK, by_name, callers, read
 
-ON = {"collector": "off", "source.call": "on"}
-HEAD = """
-import sys, time, sonde, threading, json
-from sonde.recorder import recorder
-ON = {"collector": "off", "source.call": "on"}
-def publish():
-    recorder._sources["call"][0].publish()
-"""
-
-
-def read(target: object = "all"):
-    return read_calls(sonde.open(target))
-
-
-def by_name(stats, name: str):
-    found = [value for key, value in stats.items() if key[2] == name]
-    assert len(found) == 1, (name, sorted(key[2] for key in stats))
-    return found[0]
-
-
-def callers(stats, name: str) -> dict[str, tuple]:
-    return {key[2]: value for key, value in by_name(stats, name)[4].items()}
-
-
-WORK = """
-import sys, time, json, functools, contextlib
-
-def fib(n):
-    return n if n < 2 else fib(n - 1) + fib(n - 2)
-def even(n):
-    return True if n == 0 else odd(n - 1)
-def odd(n):
-    return False if n == 0 else even(n - 1)
-def count(n):
-    for i in range(n):
-        yield i
-def relay(n):
-    got = yield from count(n)
-    return got
-def fail(n):
-    if n:
-        fail(n - 1)
-    raise ValueError(n)
-def close_one():
-    g = count(5)
-    next(g)
-    g.close()
-    h = count(5)
-    next(h)
-    try:
-        h.throw(KeyError("x"))
-    except KeyError:
-        pass
-@contextlib.contextmanager
-def within():
-    yield 1
-class Thing:
-    def __init__(self, value=1):
-        self.value = value
-    def __call__(self, *args, **kwargs):
-        return len(args)
-    @property
-    def twice(self):
-        return self.value * 2
-    @classmethod
-    def make(cls):
-        return cls(3)
-    @staticmethod
-    def still():
-        return abs(-1)
-    def __del__(self):
-        id(self)
-class Sub(Thing):
-    def __init__(self):
-        super().__init__(5)
-class MyList(list):
-    def append(self, item):
-        super().append(item)
-def key(x):
-    return -x
-def spread(*args, **kwargs):
-    return max(*args)
-def builtins_of_all_kinds():
-    items = []
-    for i in range(7):
-        items.append(i)
-    sorted(items, key=key)
-    list(map(str, items))
-    "a,b".split(",")
-    str.upper("x")
-    dict.fromkeys([1, 2])
-    divmod(7, 2)
-    print("", end="", file=sys.stderr)
-    try:
-        int("x")
-    except ValueError:
-        pass
-    try:
-        items.index(99)
-    except ValueError:
-        pass
-    try:
-        [].pop()
-    except IndexError:
-        pass
-    functools.partial(key, 1)()
-    functools.reduce(lambda a, b: a + b, items)
-    MyList().append(2)
-    eval("len('abc')")
-    json.loads(json.dumps({"a": [1, 2.5, None]}))
-def main():
-    fib(12); even(9)
-    list(count(4)); sum(relay(3)); list(i * 2 for i in count(3))
-    try:
-        fail(3)
-    except ValueError:
-        pass
-    close_one()
-    with within():
-        pass
-    thing = Thing(); thing(1, 2, x=3); thing.twice; Thing.make(); Thing.still(); Sub()
-    del thing
-    spread(1, 2, 3, **{"a": 1})
-    builtins_of_all_kinds()
-"""
-COMPARE = (
-    WORK
-    + """
+COMPARE = """
 main()  # what is imported or cached at the first call is so in both
 if sys.argv[1] == "cprofile":
     import cProfile
@@ -163,7 +34,6 @@ else:
     main()
     sonde.stop()
 """
-)
 
 
 # A builtin that a subclass hides: cProfile shows the Python method's repr, with its address.
@@ -171,8 +41,8 @@ OVERRIDDEN = "<method 'append' of 'list' objects>"
 
 
 def test_a_program_that_ended_has_the_counts_of_cprofile(run, tmp_path) -> None:
-    run(COMPARE, "cprofile", str(tmp_path / "peer.prof"))
-    run(COMPARE, "sonde")
+    run(WORK + COMPARE, "cprofile", str(tmp_path / "peer.prof"))
+    run(WORK + COMPARE, "sonde")
     peer, ours = pstats.Stats(str(tmp_path / "peer.prof")).stats, read()
     script = str(tmp_path / "program.py")
     functions = {key for key in peer if key[0] == script}
@@ -196,9 +66,7 @@ def list_edges(stats, script: str) -> dict[tuple, tuple[int, int]]:
     return found
 
 
-TIMES = (
-    HEAD
-    + """
+TIMES = """
 def inner(): time.sleep(0.03)
 def outer(): inner(); time.sleep(0.02); inner()
 def again(n):
@@ -214,11 +82,10 @@ least = time.perf_counter() - begin
 sonde.stop()
 print(json.dumps([*found, least, time.perf_counter() - first]))
 """
-)
 
 
 def test_times_are_those_the_program_measures_itself(run) -> None:
-    outer, again, least, most = json.loads(run(TIMES).stdout)
+    outer, again, least, most = json.loads(run(HEAD + TIMES).stdout)
     stats = read()
     sleep = by_name(stats, "<built-in method time.sleep>")
     assert by_name(stats, "outer")[3] == pytest.approx(outer, rel=0.05, abs=0.002)
@@ -232,22 +99,9 @@ def test_times_are_those_the_program_measures_itself(run) -> None:
     assert own == pytest.approx(roots, rel=1e-6)
 
 
-def test_pstats_reads_the_numbers(run, tmp_path) -> None:
-    import marshal
-
-    run(TIMES)
-    path = tmp_path / "ours.prof"
-    path.write_bytes(marshal.dumps(read()))
-    stats = pstats.Stats(str(path))
-    stats.calc_callees()
-    assert stats.total_calls > 10 and stats.prim_calls < stats.total_calls
-
-
 # ---- in flight ----------------------------------------------------------------------------------
 
-SERVER = (
-    HEAD
-    + """
+SERVER = """
 import os
 from sonde import _core
 def leaf(): time.sleep(0.002)
@@ -265,11 +119,10 @@ after = _core.clock_ns()
 print("ready", flush=True)
 serve_forever()
 """
-)
 
 
 def test_calls_under_way_are_there_with_their_time_up_to_now(start, tmp_path) -> None:
-    process = start(SERVER, str(tmp_path / "go"))
+    process = start(HEAD + SERVER, str(tmp_path / "go"))
     for turn in (1, 2, 3):
         before, after = map(int, process.stdout.readline().split())
         newest = sonde.open(process.pid).query("SELECT MAX(t_ns) AS t FROM python.call_publication")
@@ -285,9 +138,7 @@ def test_calls_under_way_are_there_with_their_time_up_to_now(start, tmp_path) ->
         (tmp_path / f"go{turn}").touch()
 
 
-EARLY = (
-    HEAD
-    + """
+EARLY = """
 def below():
     sonde.start(**ON)
     time.sleep(0.01)
@@ -302,11 +153,10 @@ thread.start(); ready.wait()
 above()
 leave.set(); thread.join()
 """
-)
 
 
 def test_calls_that_began_before_it_was_switched_on_count_from_then(run) -> None:
-    run(EARLY)
+    run(HEAD + EARLY)
     stats = read()
     for name, caller in (("below", "above"), ("above", "<module>"), ("waiter", "run")):
         assert by_name(stats, name)[:2] == (1, 1)
@@ -318,9 +168,7 @@ def test_calls_that_began_before_it_was_switched_on_count_from_then(run) -> None
 
 # ---- threads -------------------------------------------------------------------------------------
 
-THREADS = (
-    HEAD
-    + """
+THREADS = """
 def thr_leaf(): time.sleep(0.02)
 def thr_work():
     for _ in range(5): thr_leaf()
@@ -333,11 +181,10 @@ for thread in threads: thread.start()
 main_work()
 for thread in threads: thread.join()
 """
-)
 
 
 def test_calls_of_threads_have_callers_of_their_own_thread(run) -> None:
-    run(THREADS)
+    run(HEAD + THREADS)
     stats = read()
     assert by_name(stats, "thr_leaf")[:2] == by_name(stats, "main_leaf")[:2] == (25, 25)
     assert list(callers(stats, "thr_leaf")) == ["thr_work"]
@@ -348,9 +195,7 @@ def test_calls_of_threads_have_callers_of_their_own_thread(run) -> None:
     assert by_name(stats, "thr_work")[3] >= by_name(stats, "thr_leaf")[3]
 
 
-MANY = (
-    HEAD
-    + """
+MANY = """
 import _thread
 def leaf(): pass
 def work():
@@ -367,11 +212,10 @@ for turn in range(40):
     _thread.start_new_thread(bare, (done,))
     done.acquire()
 """
-)
 
 
 def test_two_hundred_threads_come_and_go_and_nothing_is_lost(run) -> None:
-    run(MANY)
+    run(HEAD + MANY)
     stats = read()
     assert by_name(stats, "work")[:2] == (160, 160)
     assert by_name(stats, "quit")[:2] == by_name(stats, "bare")[:2] == (40, 40)
@@ -383,9 +227,7 @@ def test_two_hundred_threads_come_and_go_and_nothing_is_lost(run) -> None:
 
 # ---- what cProfile gets wrong ----------------------------------------------------------------------
 
-DATACLASSES = (
-    HEAD
-    + """
+DATACLASSES = """
 from dataclasses import dataclass
 @dataclass
 class A:
@@ -400,11 +242,10 @@ for i in range(7): B(i)
 for i in range(3): twice[0]()
 twice[1]()
 """
-)
 
 
 def test_functions_of_one_name_and_line_are_kept_apart(run) -> None:
-    run(DATACLASSES)
+    run(HEAD + DATACLASSES)
     stats = read()
     made = {key: value[1] for key, value in stats.items() if key[0] == "<string>"}
     assert sorted(made.values()) == [7, 100]
@@ -413,9 +254,7 @@ def test_functions_of_one_name_and_line_are_kept_apart(run) -> None:
     assert sorted((here["<lambda>"], here["<lambda> #2"])) == [1, 3]
 
 
-ASYNC = (
-    HEAD
-    + """
+ASYNC = """
 import asyncio
 async def short(): await asyncio.sleep(0.05)
 async def work():
@@ -442,11 +281,10 @@ async def main():
 sonde.start(**ON)
 asyncio.run(main())
 """
-)
 
 
 def test_a_coroutine_is_one_call_with_the_time_it_was_awaited(run) -> None:
-    took, deep = map(float, run(ASYNC).stdout.split())
+    took, deep = map(float, run(HEAD + ASYNC).stdout.split())
     stats = read()
     assert by_name(stats, "work")[:2] == (2, 2)
     assert by_name(stats, "work")[3] == pytest.approx(2 * took, rel=0.05)
@@ -463,9 +301,7 @@ def test_a_coroutine_is_one_call_with_the_time_it_was_awaited(run) -> None:
     assert calls in (1, 2) and 0.9 * (took + deep) < total < by_name(stats, "main")[3]
 
 
-MIDWAY = (
-    HEAD
-    + """
+MIDWAY = """
 import asyncio
 async def server(stop): await stop.wait()
 async def main():
@@ -478,105 +314,17 @@ async def main():
     await task
 asyncio.run(main())
 """
-)
 
 
 def test_a_coroutine_that_began_before_counts_from_when_it_was_switched_on(run) -> None:
-    run(MIDWAY)
+    run(HEAD + MIDWAY)
     stats = read()
     assert by_name(stats, "main")[:2] == by_name(stats, "server")[:2] == (1, 1)
     assert 0.05 <= by_name(stats, "server")[3] <= by_name(stats, "main")[3]
 
 
-# ---- publications ------------------------------------------------------------------------------------
-
-PERIODIC = (
-    HEAD
-    + """
-import sonde.sources.call as source
-source.EVERY_NS = 20_000_000
-def leaf(): pass
-def loop():
-    print("ready", flush=True)
-    while True: leaf()
-sonde.start(**ON)
-loop()
-"""
-)
-
-
-def test_a_killed_program_left_its_newest_publication(start) -> None:
-    process = start(PERIODIC)
-    newest = "SELECT MAX(publication) AS n FROM python.call_publication"
-    wait_for(lambda: (sonde.open(process.pid).query(newest).to_pylist()[0]["n"] or 0) > 5)
-    first = by_name(read(process.pid), "leaf")[1]
-    wait_for(lambda: by_name(read(process.pid), "leaf")[1] > first)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    stats = read(process.pid)
-    assert by_name(stats, "leaf")[1] > first
-    assert by_name(stats, "loop")[:2] == by_name(stats, "<module>")[:2] == (1, 1)
-    assert by_name(stats, "loop")[3] >= by_name(stats, "leaf")[3] > 0
-
-
 def leaf() -> None:
     pass
-
-
-def test_rows_of_an_incomplete_publication_are_not_used() -> None:
-    folder = sonde.start(**ON)
-    leaf()
-    recorder._sources["call"][0].publish()
-    before = by_name(read(folder), "leaf")
-    emit = recorder.open_table(source.Call, "python.call")
-    me = leaf.__code__
-    emit(_core.clock_ns(), 10**9, "leaf", me.co_filename, me.co_firstlineno, None, None, None,
-         99, 99, 99, 99)  # fmt: skip
-    assert by_name(read(folder), "leaf") == before
-
-
-def test_only_what_changed_is_published() -> None:
-    folder = sonde.start(**ON)
-    leaf()
-    recorder._sources["call"][0].publish()
-    recorder._sources["call"][0].publish()
-    rows = sonde.open(folder).query(
-        "SELECT publication, COUNT(*) AS n FROM python.call WHERE func = 'leaf' GROUP BY ALL"
-    )
-    assert [row["n"] for row in rows.to_pylist()] == [2]  # the function and its caller, once
-
-
-ROUND = (
-    HEAD
-    + """
-import sonde.sources.call as source
-source.Call.RING_BYTES = 2**14  # some hundred rows
-def leaf(): pass
-sonde.start(**ON)
-leaf()
-for _ in range(300): publish()
-"""
-)
-
-
-def test_what_no_longer_changes_stays_where_the_ring_goes_round(run) -> None:
-    run(ROUND)
-    lost = "SELECT overwritten FROM sonde.loss WHERE table_name = 'python.call'"
-    assert sonde.open("all").query(lost).to_pylist()[0]["overwritten"] > 0
-    assert by_name(read(), "leaf")[:2] == (1, 1)
-
-
-def test_while_paused_nothing_is_published_and_afterwards_all() -> None:
-    folder = sonde.start(**ON)
-    publish = recorder._sources["call"][0].publish
-    publish()
-    sonde.pause()
-    leaf()
-    publish()
-    assert not [key for key in read(folder) if key[2] == "leaf"]
-    sonde.resume()
-    publish()
-    assert by_name(read(folder), "leaf")[:2] == (1, 1)
 
 
 # ---- on and off -----------------------------------------------------------------------------------------
@@ -667,9 +415,7 @@ def test_where_other_tools_have_all_places_it_says_so() -> None:
 
 # ---- harm ---------------------------------------------------------------------------------------------------
 
-FORK = (
-    HEAD
-    + """
+FORK = """
 import os
 def leaf(): pass
 def child():
@@ -686,20 +432,17 @@ if pid == 0:
 os.waitpid(pid, 0)
 leaf()
 """
-)
 
 
 def test_a_forked_child_starts_with_nothing(run) -> None:
-    run(FORK)
+    run(HEAD + FORK)
     found = [read_calls(Recording([session])) for session in sonde.open("all").sessions]
     assert sorted(by_name(stats, "leaf")[1] for stats in found) == [3, 7]
     parent = next(stats for stats in found if by_name(stats, "leaf")[1] == 3)
     assert not [key for key in parent if key[2] == "child"]
 
 
-DEEP = (
-    HEAD
-    + """
+DEEP = """
 sys.setrecursionlimit(60_000)
 def down(n): return 0 if n == 0 else 1 + down(n - 1)
 def endless(): endless()
@@ -711,18 +454,15 @@ def work():
     except RecursionError: print("stopped")
 thread = threading.Thread(target=work); thread.start(); thread.join()
 """
-)
 
 
 def test_deep_recursion_is_counted(run) -> None:
-    assert run(DEEP).stdout.split() == ["20000", "stopped"]
+    assert run(HEAD + DEEP).stdout.split() == ["20000", "stopped"]
     assert by_name(read(), "down")[:2] == (1, 20001)
     assert by_name(read(), "endless")[0] == 1
 
 
-STRESS = (
-    HEAD
-    + """
+STRESS = """
 import asyncio, gc, random
 import sonde.sources.call as source
 source.EVERY_NS = 3_000_000
@@ -765,11 +505,10 @@ while time.monotonic() < end:
 sonde.stop()
 print("survived")
 """
-)
 
 
 def test_a_mix_of_everything_neither_crashes_nor_goes_below_zero(run) -> None:
-    done = run(STRESS)
+    done = run(HEAD + STRESS)
     assert done.stdout == "survived\n" and done.stderr == ""
     low = sonde.open("all").query(
         "SELECT MIN(LEAST(calls, primitive_calls, own_ns, total_ns, calls - primitive_calls)) AS n,"

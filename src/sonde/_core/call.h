@@ -17,6 +17,12 @@ typedef struct {
     int64_t calls, recursive, own, total; /* recursive: calls inside one of the same */
 } sonde_numbers;
 
+/* What the newest row says: in ticks, to see what changed, and in ns, as it was told. */
+typedef struct {
+    sonde_numbers numbers;
+    int64_t own_ns, total_ns;
+} sonde_told;
+
 /* A code object or a builtin, whichever thread calls it. */
 typedef struct sonde_function {
     const void *key;      /* the PyCodeObject or PyMethodDef */
@@ -25,14 +31,15 @@ typedef struct sonde_function {
     long lineno;
     uint32_t copies;      /* functions with this very label, counted in the first of them */
     int is_coroutine;
-    /* Of threads and coroutines that ended; now; in the newest rows, in ns. */
-    sonde_numbers past, sum, published;
+    sonde_numbers past, sum; /* of threads and coroutines that ended; of all, now */
+    sonde_told told;
 } sonde_function;
 
 /* Who called whom, whichever thread; caller NULL: nobody, as far as we saw. */
 typedef struct {
     sonde_function *caller, *callee;
-    sonde_numbers past, sum, published;
+    sonde_numbers past, sum;
+    sonde_told told;
 } sonde_link;
 
 typedef struct sonde_edge sonde_edge;

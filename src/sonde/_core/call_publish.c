@@ -164,15 +164,16 @@ enum { COLUMNS = 12 };
 
 /* Append one row; -1 if there is no memory. Runs no code of anybody's. */
 static int write_row(publication *to, const sonde_function *function, const sonde_function *caller,
-                     const sonde_numbers *numbers)
+                     const sonde_told *told)
 {
+    const sonde_numbers *numbers = &told->numbers;
     PyObject *made[] = {
         PyLong_FromLong(function->lineno),
         PyLong_FromLong(caller == NULL ? 0 : caller->lineno),
         PyLong_FromLongLong(numbers->calls),
         PyLong_FromLongLong(numbers->calls - numbers->recursive),
-        PyLong_FromLongLong(numbers->own),
-        PyLong_FromLongLong(numbers->total),
+        PyLong_FromLongLong(told->own_ns),
+        PyLong_FromLongLong(told->total_ns),
     };
     PyObject *values[COLUMNS] = {
         to->t_ns, to->number, function->name, function->file, made[0],
@@ -193,31 +194,31 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* The row of a function or a link, if it is due. */
 static int write_due(publication *to, const sonde_function *function, const sonde_function *caller,
-                     const sonde_numbers *sum, sonde_numbers *published)
+                     const sonde_numbers *now, sonde_told *told)
 {
-    sonde_numbers now = *sum;
-    /* The rate is measured anew each time; a time that was told never goes back. */
-    now.own = larger(sonde_ticks_to_ns(to->rate, sum->own), published->own);
-    now.total = larger(sonde_ticks_to_ns(to->rate, sum->total), published->total);
-    int changed = now.calls != published->calls || now.own != published->own ||
-                  now.total != published->total;
-    if (!changed && !(to->is_full && now.calls > 0))
+    const sonde_numbers *before = &told->numbers;
+    int changed = now->calls != before->calls || now->recursive != before->recursive ||
+                  now->own != before->own || now->total != before->total;
+    if (!changed && !(to->is_full && now->calls > 0))
         return 0;
-    *published = now;
-    return write_row(to, function, caller, &now);
+    told->numbers = *now;
+    /* The rate may be measured anew each time; a time that was told never goes back. */
+    told->own_ns = larger(sonde_ticks_to_ns(to->rate, now->own), told->own_ns);
+    told->total_ns = larger(sonde_ticks_to_ns(to->rate, now->total), told->total_ns);
+    return write_row(to, function, caller, told);
 }
 
 static int write_rows(publication *to)
 {
     if (sonde_trace.crowd != NULL && write_due(to, sonde_trace.crowd, NULL, &sonde_trace.crowd->sum,
-                                               &sonde_trace.crowd->published) < 0)
+                                               &sonde_trace.crowd->told) < 0)
         return -1;
     FOR_EACH(sonde_function, function, sonde_trace.functions)
-        if (write_due(to, function, NULL, &function->sum, &function->published) < 0)
+        if (write_due(to, function, NULL, &function->sum, &function->told) < 0)
             return -1;
     FOR_EACH(sonde_link, link, sonde_trace.links)
         if (link->caller != NULL &&
-            write_due(to, link->callee, link->caller, &link->sum, &link->published) < 0)
+            write_due(to, link->callee, link->caller, &link->sum, &link->told) < 0)
             return -1;
     return 0;
 }
