@@ -15,6 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable
+from itertools import pairwise
 
 FAMILIES, LENGTH = "cd", 40
 
@@ -73,8 +74,7 @@ def run_exceptions():
 
 
 def generate(n):
-    yield from range(n)
-    for i in range(n):
+    for i in range(n):  # noqa: UP028  the frame must stand on a line of its own
         yield i
 
 
@@ -232,7 +232,7 @@ def _chain_lines() -> dict[str, range]:
 def find_fault(frames: list[tuple[str, str, int]]) -> str | None:
     """Why this stack cannot have existed; None if it can."""
     bare = [(func.rpartition(".")[2], file, line) for func, file, line in frames]
-    for (func, file, line), (caller, _file, _line) in zip(bare, bare[1:], strict=False):
+    for (func, file, line), (caller, _file, _line) in pairwise(bare):
         if caller != "<cut>" and func in _CALLERS and not re.fullmatch(_CALLERS[func], caller):
             return f"{caller} called {func}"
         if func.startswith("dynamic_") and file != f"<{func}>":

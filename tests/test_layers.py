@@ -37,6 +37,7 @@ ALLOWED = {
     "rows": SHARED | {"archive"},
     "about": SHARED | {"archive", "rows"},
     "query": READ,
+    "calls": {"query", "session"},
     "stacks": SHARED,
     "frames": SHARED | {"archive", "rows", "stacks"},
     "catalog": SHARED | {"about", "frames", "recorder"},

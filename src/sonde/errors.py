@@ -54,3 +54,7 @@ class NotRecording(Error):
 
 class SchemaError(Error):
     """A row class that cannot become a table."""
+
+
+class Unavailable(Error):
+    """A source that cannot work here; the recording goes on without it."""

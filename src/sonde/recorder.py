@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 
 from sonde import _core, config, launch, plugins, session
-from sonde.errors import Error, SchemaError
+from sonde.errors import Error, SchemaError, Unavailable
 from sonde.record import Schema, column, i64, make_schema, name_table, text
 
 TYPE_CHECKING = False
@@ -51,6 +51,7 @@ class Host:
     def __init__(self, owner: Recorder, name: str, schema: str) -> None:
         self._owner, self._name, self._schema = owner, name, schema
         self.failed = False
+        self.detail: str | None = None  # what a user should know of a source that is on
 
     @property
     def session(self) -> session.Writing:
@@ -74,10 +75,17 @@ class Host:
                 if _is_from_signal(error):
                     raise
                 self.failed = True
-                self._owner.note(self._name, "failed", f"{type(error).__name__}: {error}")
+                self._owner.note(self._name, *_name_failure(error))
                 return None
 
         return guarded
+
+
+def _name_failure(error: Exception) -> tuple[str, str]:
+    """What became of a source that raised this, and why."""
+    if isinstance(error, Unavailable):
+        return "unavailable", str(error)
+    return "failed", f"{type(error).__name__}: {error}"
 
 
 def _is_from_signal(error: Exception) -> bool:
@@ -280,7 +288,7 @@ class Recorder:
         host = Host(self, name, "python")
         host.guard(self._make_source)(name, host)
         if name in self._sources:
-            self.note(name, "on", getattr(self._sources[name][0], "detail", None))
+            self.note(name, "on", host.detail)
 
     def _make_source(self, name: str, host: Host) -> None:
         module: ModuleType = plugins.load("sources", name)

@@ -17,7 +17,7 @@ typedef struct {
 } MapObject;
 
 extern PyTypeObject sonde_MapType, sonde_TextType, sonde_WriterType, sonde_WatcherType,
-    sonde_GcType, sonde_SamplerType;
+    sonde_GcType, sonde_SamplerType, sonde_CallType;
 
 /* The memory of a map, or NULL with an exception set. */
 void *sonde_map_memory(PyObject *map, int writable);
@@ -53,6 +53,9 @@ int sonde_layout_make(sonde_layout *layout, const char *kinds, const char *optio
 
 /* Bytes a value of this kind takes in a row; 0: no such kind. */
 uint32_t sonde_kind_bytes(char kind);
+
+/* Rows in a writer's ring so far, and how many it holds at once. -1 while it takes none. */
+int sonde_writer_count(PyObject *writer, uint64_t *rows, uint64_t *capacity);
 
 /* Called in a forked child, before anything else runs there. */
 void sonde_writers_off(void);

@@ -33,7 +33,8 @@ typedef struct WatcherObject {
     pthread_t thread;
     int running;       /* the GIL's side of it: a thread was made and not joined */
     uint32_t leave;    /* atomics from here on */
-    uint32_t pending;  /* obey is queued */
+    uint32_t pending;  /* obey is queued, or being called */
+    int is_obeying;    /* the GIL's: it is being called */
     struct WatcherObject *next;
     /* The collector to keep alive; copies of our own. NULL: none. */
     char *lock, **argv, **envp;
@@ -71,15 +72,21 @@ static int run_obey(void *arg)
     WatcherObject *self = arg;
     int status = 0;
     Py_INCREF(self); /* obey may stop and drop this watcher */
-    /* Lowered before the call: what is asked meanwhile is queued again. */
-    sonde_store_release(&self->pending, 0);
     if (!sonde_load_acquire(&self->leave)) {
+        self->is_obeying = 1;
         PyObject *result = PyObject_CallNoArgs(self->obey);
+        self->is_obeying = 0;
         /* obey catches its own; what still comes out is the program's, such as
          * a Ctrl-C that arrived meanwhile. */
         status = result == NULL ? -1 : 0;
         Py_XDECREF(result);
     }
+    /* Lowered only now: 3.11 never gets out of a pending call that switches a
+     * profile function on while another one waits. What was asked meanwhile is
+     * seen when the bell rings. */
+    sonde_store_release(&self->pending, 0);
+    if (!sonde_load_acquire(&self->leave))
+        sonde_control_ring(self->page);
     Py_DECREF(self);
     return status;
 }
@@ -263,7 +270,7 @@ static PyObject *watcher_stop(WatcherObject *self, PyObject *Py_UNUSED(none))
     Py_END_ALLOW_THREADS
     /* Still queued: the interpreter holds our address and cannot be told to
      * forget it, so this object stays: the thread's reference is not given back. */
-    if (!sonde_load_acquire(&self->pending))
+    if (!sonde_load_acquire(&self->pending) || self->is_obeying)
         Py_DECREF(self);
     Py_RETURN_NONE;
 }

@@ -73,6 +73,16 @@ void sonde_writers_off(void)
         writer->on = &always_off;
 }
 
+int sonde_writer_count(PyObject *writer, uint64_t *rows, uint64_t *capacity)
+{
+    const WriterObject *self = (WriterObject *)writer;
+    if (self->ring == NULL || !sonde_load_relaxed(self->on))
+        return -1;
+    *rows = sonde_load_relaxed(&self->ring->head) - sonde_load_relaxed(&self->ring->dropped);
+    *capacity = self->ring->capacity;
+    return 0;
+}
+
 static int put_signed(PyObject *value, void *to, int64_t low, int64_t high, uint32_t bytes)
 {
     int64_t number = PyLong_AsLongLong(value);

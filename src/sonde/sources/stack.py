@@ -77,7 +77,6 @@ class Source:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self.detail: str | None = None
         self._samples = host.writer(StackSample)
         self._threads = host.writer(Thread)
         self._sampling = host.writer(Sampling)
@@ -86,14 +85,14 @@ class Source:
     def start(self) -> None:
         slow = bool(self._host.session.values["stack.slow"])
         if slow:
-            self.detail = "slow, as asked: through the GIL"
+            self._host.detail = "slow, as asked: through the GIL"
         try:
             self._begin(slow)
         except OSError as error:
             if slow:
                 raise
             # Not this Python, or the kernel does not let a process read itself so.
-            self.detail = f"slow, through the GIL: {error}"
+            self._host.detail = f"slow, through the GIL: {error}"
             self._begin(True)
 
     def _begin(self, slow: bool) -> None:
