@@ -65,9 +65,8 @@ class FakeRecording:
         self.threads: list[dict[str, object]] = []
 
     def see(self, path, at_ms, *, wall=10, cpu=10, gil=True, samples=1, thread=100, session=0):
-        """A sample of `a/b/c`, root first (or of frames), that ends so long after the start."""
-        frames = [(name, "/job/train.py", 10 * i + 5, 10 * i) for i, name in enumerate(path.split("/"))] \
-            if isinstance(path, str) else list(path)  # fmt: skip
+        """A sample of `a|b|c`, root first (or of frames), that ends so long after the start."""
+        frames = _make_frames(path.split("|")) if isinstance(path, str) else list(path)
         number = zlib.crc32(repr(frames).encode()) | 0xFFFF << 48
         for depth, (func, file, lineno, first) in enumerate(reversed(frames)):
             row = dict(func=func, file=file, lineno=lineno, first_line=first)
@@ -107,17 +106,23 @@ class FakeRecording:
         return Profile(self, Selection(window, tuple(threads), weight, lines))
 
 
+def _make_frames(names: list[str]) -> list[tuple[str, str, int, int]]:
+    """Each name is one function, however often it is called, that stands at its fifth line."""
+    lines = {name: 10 * (at + 1) for at, name in enumerate(dict.fromkeys(names))}
+    return [(name, "/job/train.py", lines[name] + 5, lines[name]) for name in names]
+
+
 def record_training() -> FakeRecording:
     """Two ranks that share a pid, two threads, an idle one, recursion, and names meant to harm."""
     recording = FakeRecording(FakeSession(rank=0), FakeSession(host="beta", rank=1))
     for session in (0, 1):
         recording.name(100, "MainThread", session=session).name(101, "loader;0", session=session)
         for at, path in enumerate(
-            ("main/train/forward/matmul", "main/train/forward/matmul", "main/train/backward",
-             "main/train/backward/matmul", "main/fib/fib/fib", f"main/{HOSTILE}/plot;now")
+            ("main|train|forward|matmul", "main|train|forward|matmul", "main|train|backward",
+             "main|train|backward|matmul", "main|fib|fib|fib", f"main|{HOSTILE}|plot;now")
         ):  # fmt: skip
             cpu, gil = (4, False) if "matmul" in path else (10, True)
             recording.see(path, 10 * at + 10, cpu=cpu, gil=gil, session=session)
-        recording.see("run/wait", 60, wall=60, cpu=0, gil=False, samples=6, thread=101,
+        recording.see("run|wait", 60, wall=60, cpu=0, gil=False, samples=6, thread=101,
                       session=session)  # fmt: skip
     return recording

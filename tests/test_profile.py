@@ -14,7 +14,7 @@ SECOND = 10**9
 
 
 def names(stack) -> str:
-    return "/".join(frame.func for frame in stack.frames)
+    return "|".join(frame.func for frame in stack.frames)
 
 
 # ---- windows ------------------------------------------------------------------------------------
@@ -69,9 +69,9 @@ def test_an_empty_window_is_refused() -> None:
 
 
 def test_equal_stacks_of_a_thread_are_summed_and_root_comes_first() -> None:
-    recording = FakeRecording().see("a/b", 10, cpu=4, gil=False).see("a/b", 20).see("a", 30)
+    recording = FakeRecording().see("a|b", 10, cpu=4, gil=False).see("a|b", 20).see("a", 30)
     found = {names(stack): stack for stack in recording.profile().stacks}
-    assert found["a/b"].ns == (20 * MS, 14 * MS, 10 * MS) and found["a/b"].samples == (2, 2, 1)
+    assert found["a|b"].ns == (20 * MS, 14 * MS, 10 * MS) and found["a|b"].samples == (2, 2, 1)
     assert found["a"].ns == (10 * MS, 10 * MS, 10 * MS)
 
 
@@ -116,7 +116,7 @@ def test_a_thread_has_its_newest_name() -> None:
 @pytest.mark.parametrize("word", ["loader;0", "101", "load*"])
 def test_threads_are_chosen_by_name_number_or_pattern(word: str) -> None:
     found = record_training().profile(threads=[word]).stacks
-    assert {names(stack) for stack in found} == {"run/wait"}
+    assert {names(stack) for stack in found} == {"run|wait"}
 
 
 def test_a_thread_name_that_looks_like_a_pattern_is_found_as_it_is() -> None:

@@ -321,7 +321,7 @@
     if (event.ctrlKey || event.metaKey || event.altKey || find("help").open) return;
     const typing = /^(INPUT|SELECT)$/.test(event.target.tagName);
     if (typing) {
-      if (event.key === "Escape" || event.key === "Enter") view.focus();
+      if (event.key === "Escape" || event.key === "Enter") event.target.blur();
       return;
     }
     const button = event.target.tagName === "BUTTON" && /^(Enter| )$/.test(event.key);
@@ -400,7 +400,6 @@
     listen();
     rebuild();
     draw();
-    view.focus();
     document.body.dataset.ready = "yes";
   }
 

@@ -73,7 +73,8 @@ def _encode(profile: Profile, tables: _Tables) -> Iterator[bytes]:
     for (function, line), number in tables.locations.items():
         yield _field(_LOCATION, _pack(number, 1) + _field(4, _pack(function, line)))
     for (func, path, first_line), number in tables.functions.items():
-        yield _field(_FUNCTION, _pack(number, text(func), text(func), text(path), first_line))
+        # Without a system name: pprof would take it for C++ and cut what looks like a template.
+        yield _field(_FUNCTION, _pack(number, text(func), 0, text(path), first_line))
     yield _number(_TIME, start_ns) + _number(_DURATION, end_ns - start_ns)
     yield _field(_PERIOD_TYPE, _pack(text("wall"), text("nanoseconds")))
     yield _number(_PERIOD, profile.period_ns) + _number(_DEFAULT, text(profile.weight))
@@ -101,7 +102,8 @@ def _encode_label(key: str, value: str | int, tables: _Tables) -> bytes:
     name = _number(1, tables.texts.number(key))
     if isinstance(value, str):
         return _field(3, name + _number(2, tables.texts.number(value)))
-    return _field(3, name + _number(3, value))
+    # With a unit: pprof takes a bare 0, which a rank may be, for no label at all.
+    return _field(3, name + _number(3, value) + _number(4, tables.texts.number(key)))
 
 
 # ---- protobuf's wire format --------------------------------------------------------------------
