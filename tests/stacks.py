@@ -72,8 +72,8 @@ class FakeRecording:
             row = dict(func=func, file=file, lineno=lineno, first_line=first)
             self.frames[number, depth] = {"stack": number, "depth": depth, **row}
         self.samples.append(
-            dict(thread=thread, stack=number, samples=samples, wall_ns=int(wall * MS),
-                 cpu_ns=int(cpu * MS), gil=gil, idle=not cpu) | self._whose(session, at_ms)
+            dict(thread=thread, stack=number, samples=samples, wall_ns=round(wall * MS),
+                 cpu_ns=round(cpu * MS), gil=gil, idle=not cpu) | self._whose(session, at_ms)
         )  # fmt: skip
         return self
 
@@ -85,7 +85,7 @@ class FakeRecording:
 
     def _whose(self, session, at_ms) -> dict[str, object]:
         owner = self.sessions[session]
-        t_ns = owner.monotonic_ns + int(at_ms * MS)
+        t_ns = owner.monotonic_ns + round(at_ms * MS)
         us = (t_ns + owner.wall_offset_ns) // 1000
         return dict(t_ns=t_ns, ts=us, host=owner.host, pid=owner.pid, rank=owner.rank)
 
