@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 import pytest
 from browser import drive, dump, find_outside
-from stacks import HOSTILE, MS, START_NS, FakeRecording, record_training
+from handmade import HOSTILE, MS, START_NS, FakeRecording, record_training
 
 from sonde import Error, plugins
 from sonde.exporters import chrome
@@ -155,7 +155,7 @@ def test_snakeviz_reads_pstats(tmp_path: Path) -> None:
     stats = pstats.Stats(str(write("pstats", record_training().profile(), tmp_path)))
     rows = {row[5]: row for row in table_rows(stats)}
     assert rows["train.py:40(matmul)"][1] == "0.06"
-    tree = json.loads(json_stats(stats))
+    tree = json_stats(stats)
     assert {key.rpartition("(")[2] for key in tree} >= {"main)", "train)", "wait)"}
 
 

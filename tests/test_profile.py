@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stacks import MS, START_NS, FakeRecording, FakeSession, record_training
+from handmade import MS, START_NS, FakeRecording, FakeSession, record_training
 
 from sonde import Error
 from sonde.errors import ConfigError
