@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "sonde"
 GROUND = {"errors", "config", "plugins"}
 SHARED = GROUND | {"_core", "record", "ring", "intern", "session"}
 JOB = SHARED | {"recorder"}
-READ = SHARED | {"target", "archive", "rows", "about", "catalog", "union", "query"}
+READ = SHARED | {"target", "archive", "rows", "about", "catalog", "union", "query", "stacks"}
 
 # Module (or folder) -> what it may import of ours. Imports point down only.
 ALLOWED = {
@@ -37,8 +37,10 @@ ALLOWED = {
     "rows": SHARED | {"archive"},
     "about": SHARED | {"archive", "rows"},
     "query": READ,
-    "catalog": SHARED | {"about", "recorder"},
-    "drain": SHARED | {"archive", "rows"},
+    "stacks": SHARED,
+    "frames": SHARED | {"archive", "rows", "stacks"},
+    "catalog": SHARED | {"about", "frames", "recorder"},
+    "drain": SHARED | {"archive", "frames", "rows", "stacks"},
     "retain": SHARED | {"archive", "drain"},
     "sensors": {"_core", "record"},
     "collector": SHARED | {"recorder", "launch", "drain", "retain"},

@@ -21,6 +21,7 @@ class View:
 
     def __init__(self, schema: Schema, rows_of: Callable[[Session], list[Row]]) -> None:
         self.schema, self._rows_of = schema, rows_of
+        self.columns = pa.schema([pa.field(f.name, _TYPES[f.kind]) for f in schema.fields])
 
     def read(self, sessions: Sequence[Session]) -> pa.Table:
         """Its rows for these sessions."""
@@ -29,7 +30,7 @@ class View:
             for session in sessions
             for row in self._rows_of(session)
         ]
-        return pa.Table.from_pylist(rows, schema=schema_of(self))
+        return pa.Table.from_pylist(rows, schema=self.columns)
 
 
 def _whose(session: Session) -> Row:
@@ -41,11 +42,6 @@ def _clean(value: object) -> object:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     return value
-
-
-def schema_of(view: View) -> pa.Schema:
-    """The Arrow schema of a view."""
-    return pa.schema([pa.field(f.name, _TYPES[f.kind]) for f in view.schema.fields])
 
 
 def _view(

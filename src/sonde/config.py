@@ -12,12 +12,13 @@ Value = bool | int | float | str
 
 _SIZES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6,
           "gb": 10**9, "k": 2**10, "m": 2**20, "g": 2**30}  # fmt: skip
-_SPANS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SPANS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0,
+          "d": 86400.0}  # fmt: skip
 _WORDS = {"on": True, "true": True, "yes": True, "1": True,
           "off": False, "false": False, "no": False, "0": False, "": False}  # fmt: skip
 
 _SHOWN_SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
-_SHOWN_SPANS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+_SHOWN_SPANS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3), ("us", 1e-6))
 
 
 def _split_unit(text: str) -> tuple[float, str]:
@@ -82,7 +83,7 @@ class Key:
         if not isinstance(value, (int, float)):
             return str(value)
         for unit, size in _SHOWN_SIZES if self.parse is parse_size else _SHOWN_SPANS:
-            if value >= size and value % size == 0:
+            if value >= size and round(value / size, 6) % 1 == 0:
                 return f"{value / size:g}{unit}"
         return f"{value:g}"
 
@@ -97,6 +98,10 @@ _FIXED = (
     Key("collector", parse_switch, True, "start the collector: it archives, and watches the host"),
     Key("ring.bytes", parse_size, 16 * 2**20, "memory of one table's ring", low=2**12, high=2**36),
     Key("text.bytes", parse_size, 4 * 2**20, "memory for distinct texts", low=2**12, high=2**32),
+    Key("stack.every", parse_span, 0.01, "time between two samples of all stacks", live=True,
+        low=50e-6, high=3600),
+    Key("stack.bytes", parse_size, 8 * 2**20, "memory for distinct stacks", low=2**14, high=2**34),
+    Key("stack.slow", parse_switch, False, "read stacks through the GIL, as on an unknown Python"),
     Key("archive", parse_switch, True, "keep rows in Parquet before the ring overwrites them",
         live=True),
     Key("archive.every", parse_span, 600.0, "longest time a row stays in the ring alone", live=True,

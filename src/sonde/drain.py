@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 
-from sonde import _core, archive, intern
+from sonde import _core, archive, frames, intern, stacks
 from sonde.ring import Ring
 from sonde.rows import SessionTable, make_table, open_tables
-from sonde.session import SEALED, Session, write_checked
+from sonde.session import NODES, SEALED, Session, write_checked
 
 
 class Drain:
@@ -84,6 +84,7 @@ def seal(session: Session) -> None:
             "unfinished": ring.read(max(0, ring.head - ring.capacity)).pending,
             **{key: ring.count(key) for key in ("head", "dropped", "misfit", "text_lost")},
         }
+    _archive_stacks(session)
     said = {
         "state": state,
         "end_wall_ns": find_end_wall_ns(session),
@@ -91,10 +92,17 @@ def seal(session: Session) -> None:
         "tables": tables,
     }
     write_checked(session.path(SEALED), said)
-    for path in [*rings, session.path(intern.NAME)]:
+    for path in [*rings, session.path(NODES), session.path(intern.NAME)]:
         archive.remove_quietly(path)
     for name in archive.list_tables(session):
         archive.remove_leftovers(session, name)
+
+
+def _archive_stacks(session: Session) -> None:
+    """The tree of stacks, with its texts, once for good: it cannot change any more."""
+    if stacks.has_nodes(session) and not archive.list_segments(session, frames.STACK):
+        rows = frames.make_nodes_table(session)
+        archive.write_segment(session, frames.STACK, rows, 0, max(1, rows.num_rows), 0)
 
 
 def find_end_wall_ns(session: Session) -> int:

@@ -12,7 +12,7 @@ from itertools import pairwise
 import duckdb
 import pyarrow as pa
 
-from sonde import about, catalog, config
+from sonde import catalog, config
 from sonde.errors import Damaged, QueryError
 from sonde.record import Schema
 from sonde.rows import SessionTable, open_tables, widen
@@ -54,7 +54,9 @@ class Recording:
         found = {schema.table: schema for schema in catalog.list_recorded()}
         found |= {name: table.schema for part in parts for name, table in part.items()}
         schemas = [widen(schema) for schema in found.values()]
-        return sorted([*schemas, *(view.schema for view in about.VIEWS)], key=lambda s: s.table)
+        return sorted(
+            [*schemas, *(view.schema for view in catalog.list_views())], key=lambda s: s.table
+        )
 
     def query(self, sql: str, *, timeout_s: float = TIMEOUT_S, memory: str = MEMORY) -> pa.Table:
         """Run one SELECT and return its rows. Reads only: no file, no network, no settings."""
@@ -106,9 +108,9 @@ class Recording:
             named = name.partition(".")[2] in text  # may be too many, and costs only time
             _create_view(connection, name, union.open(connection, verified=named))
             streams.append(union.stream)
-        for view in about.VIEWS:
+        for view in catalog.list_views():
             name = view.schema.table
-            stream = Stream(name, about.schema_of(view), partial(view.read, self.sessions))
+            stream = Stream(name, view.columns, partial(view.read, self.sessions))
             _create_view(connection, name, connection.from_arrow(stream))
             streams.append(stream)
         connection.execute(f"USE {_CATALOG}.main")

@@ -52,6 +52,12 @@ class Host:
         self._owner, self._name, self._schema = owner, name, schema
         self.failed = False
 
+    @property
+    def session(self) -> session.Writing:
+        """What is being written: its folder, settings, texts and control page."""
+        assert self._owner.session is not None
+        return self._owner.session
+
     def writer(self, row: type) -> _core.Writer:
         """`emit` for rows of this class; made once, called often."""
         return self._owner.open_table(row, name_table(row, self._schema))
@@ -274,7 +280,7 @@ class Recorder:
         host = Host(self, name, "python")
         host.guard(self._make_source)(name, host)
         if name in self._sources:
-            self.note(name, "on")
+            self.note(name, "on", getattr(self._sources[name][0], "detail", None))
 
     def _make_source(self, name: str, host: Host) -> None:
         module: ModuleType = plugins.load("sources", name)
@@ -324,6 +330,11 @@ class Recorder:
                     self._start_source(name)
                 elif not wanted and name in self._sources:
                     self._stop_source(name)
+            known = {name: value for name, value in values.items() if name in writing.values}
+            writing.values.update(known)  # type: ignore[arg-type]  # checked when they were stored
+            for source, host in self._sources.values():
+                if hasattr(source, "configure"):
+                    host.guard(source.configure)()
             _core.control_obeyed(writing.page, page["asked"])
 
     # ---- ends ------------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ from sonde import _core, config, intern, ring
 from sonde.errors import Damaged, Newer, NoSession, NotRecording
 from sonde.record import Schema
 
-META, ALIVE, CONTROL, CONFIG, SEALED, LOG = (
-    "meta.json", "alive", "control", "config.json", "sealed.json", "log",
+META, ALIVE, CONTROL, CONFIG, SEALED, LOG, NODES, LOCALS = (
+    "meta.json", "alive", "control", "config.json", "sealed.json", "log", "stack.nodes",
+    "locals.json",
 )  # fmt: skip
 STATES = ("running", "ended", "killed", "unknown")
 VERSION = 1

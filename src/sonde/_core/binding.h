@@ -4,6 +4,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <pthread.h>
 
 #include "sonde_core.h"
 
@@ -16,7 +17,7 @@ typedef struct {
 } MapObject;
 
 extern PyTypeObject sonde_MapType, sonde_TextType, sonde_WriterType, sonde_WatcherType,
-    sonde_GcType;
+    sonde_GcType, sonde_SamplerType;
 
 /* The memory of a map, or NULL with an exception set. */
 void *sonde_map_memory(PyObject *map, int writable);
@@ -28,6 +29,13 @@ extern PyObject *sonde_Damaged, *sonde_Newer;
 /* The id of a str in an intern table, through the cache of its `Text` object.
  * 0 if the table is full (counted there). -1 with an exception if not a str. */
 int64_t sonde_text_id(PyObject *text, PyObject *str);
+
+/* The table behind a Text. */
+sonde_intern *sonde_text_table(PyObject *text);
+
+/* The ring that a Writer writes to now, and the map that keeps it; NULL with an
+ * exception if it has none, or if its rows are of other kinds. */
+sonde_ring *sonde_writer_ring(PyObject *writer, const char *kinds, PyObject **map);
 
 /* Where each column of a row lies. */
 typedef struct {
@@ -50,6 +58,16 @@ uint32_t sonde_kind_bytes(char kind);
 void sonde_writers_off(void);
 void sonde_watchers_off(void);
 void sonde_alive_off(void);
+void sonde_sampling_off(void);
+
+/* A native thread of ours: small stack, no signals. 0 or -errno. */
+int sonde_thread_start(void *(*body)(void *), void *arg, pthread_t *thread);
+
+/* Make every watcher look at its page now. */
+void sonde_watchers_ring(void);
+
+/* The sampler's turn, in the watcher's thread; when it wants the next one. */
+int64_t sonde_sampling_turn(sonde_control *page);
 
 PyObject *sonde_later(PyObject *module, PyObject *args);
 PyObject *sonde_later_cancel(PyObject *module, PyObject *none);

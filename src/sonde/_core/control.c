@@ -55,6 +55,16 @@ void sonde_wait(uint32_t *word, uint32_t seen, int64_t timeout_ns)
     syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0);
 }
 
+void sonde_wait_until(uint32_t *word, uint32_t seen, int64_t end_ns)
+{
+    struct timespec end = {
+        .tv_sec = (time_t)(end_ns / 1000000000),
+        .tv_nsec = (long)(end_ns % 1000000000),
+    };
+    /* This one takes a point in time, on the clock that all our times are from. */
+    syscall(SYS_futex, word, FUTEX_WAIT_BITSET, seen, &end, NULL, FUTEX_BITSET_MATCH_ANY);
+}
+
 void sonde_control_ring(sonde_control *page)
 {
     /* What was asked before the bell that announces it. */

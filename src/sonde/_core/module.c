@@ -127,12 +127,14 @@ static PyObject *control_get(PyObject *Py_UNUSED(module), PyObject *map)
     if (page == NULL)
         return NULL;
     return Py_BuildValue(
-        "{s:I,s:K,s:I,s:I,s:I,s:K,s:K,s:L}", "pid", page->pid, "start_ticks",
+        "{s:I,s:K,s:I,s:I,s:I,s:K,s:K,s:L,s:K,s:K}", "pid", page->pid, "start_ticks",
         (unsigned long long)page->start_ticks, "state", sonde_load_acquire(&page->state), "on",
         sonde_load_acquire(&page->on), "stop", sonde_load_acquire(&page->stop), "asked",
         (unsigned long long)sonde_load_acquire(&page->asked), "obeyed",
         (unsigned long long)sonde_load_acquire(&page->obeyed), "state_t_ns",
-        (long long)sonde_load_acquire(&page->state_t_ns));
+        (long long)sonde_load_acquire(&page->state_t_ns), "looked",
+        (unsigned long long)sonde_load_acquire(&page->looked), "inspected",
+        (unsigned long long)sonde_load_acquire(&page->inspected));
 }
 
 static PyObject *control_state(PyObject *Py_UNUSED(module), PyObject *args)
@@ -160,6 +162,7 @@ static PyObject *control_on(PyObject *Py_UNUSED(module), PyObject *args)
     if (page == NULL)
         return NULL;
     sonde_store_release(&page->on, (uint32_t)on);
+    sonde_control_ring(page); /* a sampler that sleeps begins again at once */
     Py_RETURN_NONE;
 }
 
@@ -177,6 +180,22 @@ static PyObject *control_ask(PyObject *Py_UNUSED(module), PyObject *args)
     uint64_t epoch = __atomic_add_fetch(&page->asked, 1, __ATOMIC_ACQ_REL);
     sonde_control_ring(page);
     return PyLong_FromUnsignedLongLong(epoch);
+}
+
+/* Ask for something of which the page counts what was asked and what was done. */
+static PyObject *control_request(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    const char *what;
+    if (!PyArg_ParseTuple(args, "O!s", &sonde_MapType, &map, &what))
+        return NULL;
+    sonde_control *page = page_of(map, 1);
+    if (page == NULL)
+        return NULL;
+    uint64_t *asked = strcmp(what, "look") == 0 ? &page->look_asked : &page->inspect_asked;
+    uint64_t number = __atomic_add_fetch(asked, 1, __ATOMIC_ACQ_REL);
+    sonde_control_ring(page);
+    return PyLong_FromUnsignedLongLong(number);
 }
 
 static PyObject *control_obeyed(PyObject *Py_UNUSED(module), PyObject *args)
@@ -278,6 +297,8 @@ static PyMethodDef methods[] = {
     {"control_on", control_on, METH_VARARGS, "control_on(map, on): record rows or not."},
     {"control_ask", control_ask, METH_VARARGS,
      "control_ask(map, stop=False): make the job look at its config; the epoch asked for."},
+    {"control_request", control_request, METH_VARARGS,
+     "control_request(map, what): ask for a 'look' at all threads or to 'inspect'; its number."},
     {"control_obeyed", control_obeyed, METH_VARARGS, "control_obeyed(map, epoch): for the job."},
     {"spawn", spawn, METH_VARARGS, "spawn(argv, env): start a process that is nobody's child."},
     {NULL, NULL, 0, NULL},
@@ -289,6 +310,8 @@ static void in_child(void)
     sonde_writers_off();
     sonde_watchers_off();
     sonde_alive_off();
+    sonde_sampling_off();
+    sonde_peek_off();
 }
 
 static int add_types(PyObject *core)
@@ -296,7 +319,8 @@ static int add_types(PyObject *core)
     return PyModule_AddType(core, &sonde_MapType) < 0 || PyModule_AddType(core, &sonde_TextType) < 0 ||
            PyModule_AddType(core, &sonde_WriterType) < 0 ||
            PyModule_AddType(core, &sonde_WatcherType) < 0 ||
-           PyModule_AddType(core, &sonde_GcType) < 0;
+           PyModule_AddType(core, &sonde_GcType) < 0 ||
+           PyModule_AddType(core, &sonde_SamplerType) < 0;
 }
 
 static int add_errors(PyObject *core)

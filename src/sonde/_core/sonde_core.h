@@ -185,6 +185,110 @@ uint32_t sonde_intern_put(sonde_intern *table, const void *bytes, uint32_t bytes
 /* The bytes of an id, or NULL if there is no such id or they are damaged. */
 const void *sonde_intern_get(const sonde_intern *table, uint32_t id, uint32_t *bytes_n);
 
+/* ---- stack nodes: every stack that was seen, as a tree ------------------------ */
+
+typedef struct {
+    char magic[8];         /* "SONDENOD" */
+    uint32_t version;      /* SONDE_FORMAT_VERSION */
+    uint32_t header_bytes; /* offset of node 1; SONDE_PAGE */
+    uint32_t entries;      /* ids are 1 … entries */
+    uint32_t node_bytes;   /* sizeof(sonde_node) */
+    uint32_t check;        /* sonde_check_bytes of this part with check = 0 */
+    uint8_t pad0[100];
+    uint32_t count; /* ids handed out */
+    uint32_t pad1;
+    uint64_t lost; /* stacks that found no room; their time is node 1's */
+    uint8_t pad2[112];
+} sonde_nodes;
+
+/* A frame below its caller: the path to the root is a stack. One cache line. */
+typedef struct {
+    uint32_t parent;    /* id of the caller; 0: a root */
+    uint32_t func;      /* text ids; 0: not known */
+    uint32_t file;
+    int32_t line;       /* the line that runs, or calls */
+    int32_t first_line; /* of the function */
+    uint32_t check;     /* of id and the words around it; 0: not complete. Written last */
+    uint64_t hash;      /* of the whole path's text and lines: the same in every process */
+    /* Sums over the samples whose innermost frame this is. Only ever grow. */
+    uint64_t samples;
+    int64_t wall_ns;
+    int64_t cpu_ns;
+    int64_t gil_ns; /* of wall_ns, while the thread held the GIL */
+} sonde_node;
+
+_Static_assert(sizeof(sonde_nodes) == 256, "nodes header layout");
+_Static_assert(offsetof(sonde_nodes, check) == 24, "nodes header layout");
+_Static_assert(offsetof(sonde_nodes, count) == 128, "nodes header layout");
+_Static_assert(offsetof(sonde_nodes, lost) == 136, "nodes header layout");
+_Static_assert(sizeof(sonde_node) == 64, "node layout");
+_Static_assert(offsetof(sonde_node, check) == 20, "node layout");
+_Static_assert(offsetof(sonde_node, hash) == 24, "node layout");
+_Static_assert(offsetof(sonde_node, samples) == 32, "node layout");
+
+/* What a frame is, apart from its caller. */
+typedef struct {
+    uint32_t func, file;
+    int32_t line, first_line;
+    uint64_t text_hash; /* of the texts of func and file */
+} sonde_frame_key;
+
+/* A text's part of text_hash: func's, then file's. */
+#define SONDE_HASH_SEED 0xcbf29ce484222325u
+uint64_t sonde_hash_bytes(uint64_t hash, const void *bytes, size_t bytes_n);
+
+uint64_t sonde_nodes_bytes(uint32_t entries);
+
+/* Lay out an empty table in zeroed memory. */
+int sonde_nodes_init(void *mem, uint64_t mem_bytes, uint32_t entries);
+int sonde_nodes_verify(const void *mem, uint64_t mem_bytes);
+
+/* Words of index that sonde_nodes_put() needs; zeroed by the caller, private. */
+uint64_t sonde_nodes_slots(const sonde_nodes *table);
+
+/* Fill the index of a table that has nodes already. */
+void sonde_nodes_index(sonde_nodes *table, uint32_t *index);
+
+/* The id of this frame under this parent; 0 when the table is full (the caller
+ * counts). One thread at a time; readers in other processes need no lock. */
+uint32_t sonde_nodes_put(sonde_nodes *table, uint32_t *index, uint32_t parent,
+                         const sonde_frame_key *key);
+
+/* A node that is complete and sound, or NULL. */
+const sonde_node *sonde_nodes_get(const sonde_nodes *table, uint32_t id);
+
+/* The same to write sums to; `id` must have come from sonde_nodes_put(). */
+sonde_node *sonde_nodes_at(sonde_nodes *table, uint32_t id);
+
+/* ---- lines: where in its file each instruction stands --------------------------- */
+
+/* Fill lines[0 … units-1] from a code object's line table; -1 where an
+ * instruction has no line. Bounded by both lengths, whatever the bytes are. */
+void sonde_lines_310(int32_t *lines, uint32_t units, const uint8_t *table, uint32_t bytes,
+                     int32_t first_line);
+void sonde_lines_311(int32_t *lines, uint32_t units, const uint8_t *table, uint32_t bytes,
+                     int32_t first_line);
+
+/* ---- peek: read this process's own memory without ever faulting ------------------ */
+
+/* Copy `bytes` from an address that may not be mapped (any more). 0 or -EFAULT,
+ * -EPERM, -ENOSYS. Any thread; no lock, no signal. */
+int sonde_peek(void *to, uintptr_t from, size_t bytes);
+
+typedef struct {
+    void *to;
+    uintptr_t from;
+    size_t bytes;
+} sonde_piece;
+
+/* Several at once, copied in this order; 0 only if all of them were. At most
+ * SONDE_MAX_PIECES. */
+#define SONDE_MAX_PIECES 512
+int sonde_peek_all(const sonde_piece *pieces, int pieces_n);
+
+/* In a forked child: it must not read its parent. */
+void sonde_peek_off(void);
+
 /* ---- control page: how another process steers a job ------------------------- */
 
 enum sonde_state {
@@ -208,7 +312,12 @@ typedef struct {
     uint64_t asked;     /* epoch of config.json; the tool writes, then rings */
     uint64_t obeyed;    /* the last epoch the job has applied */
     int64_t state_t_ns; /* when `state` last changed */
-    uint8_t pad1[4096 - 104];
+    /* Asked for by raising the first of a pair; the job then sets the second to it. */
+    uint64_t look_asked;    /* sample every thread now, idle or not */
+    uint64_t looked;
+    uint64_t inspect_asked; /* write locals and tasks down: needs the GIL */
+    uint64_t inspected;
+    uint8_t pad1[4096 - 136];
 } sonde_control;
 
 _Static_assert(sizeof(sonde_control) == SONDE_PAGE, "control layout");
@@ -218,6 +327,8 @@ _Static_assert(offsetof(sonde_control, bell) == 72, "control layout");
 _Static_assert(offsetof(sonde_control, asked) == 80, "control layout");
 _Static_assert(offsetof(sonde_control, obeyed) == 88, "control layout");
 _Static_assert(offsetof(sonde_control, state_t_ns) == 96, "control layout");
+_Static_assert(offsetof(sonde_control, look_asked) == 104, "control layout");
+_Static_assert(offsetof(sonde_control, inspected) == 128, "control layout");
 
 int sonde_control_init(void *mem, uint64_t mem_bytes, uint32_t pid, uint64_t start_ticks);
 int sonde_control_verify(const void *mem, uint64_t mem_bytes);
@@ -228,6 +339,7 @@ void sonde_control_ring(sonde_control *page);
 /* Sleep until someone wakes this word, unless it is no longer `seen`, or until
  * `timeout_ns` passed. The word may be in memory that processes share. */
 void sonde_wait(uint32_t *word, uint32_t seen, int64_t timeout_ns);
+void sonde_wait_until(uint32_t *word, uint32_t seen, int64_t end_ns);
 void sonde_wake(uint32_t *word);
 
 /* ---- spawn ------------------------------------------------------------------ */

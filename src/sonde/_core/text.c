@@ -40,6 +40,8 @@ static void text_dealloc(TextObject *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
+sonde_intern *sonde_text_table(PyObject *text) { return ((TextObject *)text)->table; }
+
 static int64_t put_str(sonde_intern *table, PyObject *str)
 {
     Py_ssize_t bytes_n;

@@ -60,6 +60,12 @@ void sonde_watchers_off(void)
     late.running = 0;
 }
 
+void sonde_watchers_ring(void)
+{
+    for (WatcherObject *watcher = watchers; watcher != NULL; watcher = watcher->next)
+        sonde_control_ring(watcher->page);
+}
+
 static int run_obey(void *arg)
 {
     WatcherObject *self = arg;
@@ -120,6 +126,8 @@ static void *watch(void *arg)
 {
     WatcherObject *self = arg;
     prctl(PR_SET_NAME, "sonde", 0, 0, 0);
+    /* Samples are due to the microsecond; the default is to wake up to 50 late. */
+    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
     while (!sonde_load_acquire(&self->leave)) {
         /* The bell before what it announces: a ring after this look wakes us. */
         uint32_t bell = sonde_load_acquire(&self->page->bell);
@@ -130,8 +138,9 @@ static void *watch(void *arg)
                 sonde_store_release(&self->pending, 0);
         }
         keep_collector(self);
+        int64_t due_ns = sonde_sampling_turn(self->page), look_ns = sonde_clock_ns() + LOOK_NS;
         if (!sonde_load_acquire(&self->leave))
-            sonde_wait(&self->page->bell, bell, LOOK_NS);
+            sonde_wait_until(&self->page->bell, bell, due_ns < look_ns ? due_ns : look_ns);
     }
     return NULL;
 }
@@ -202,7 +211,7 @@ static PyObject *watcher_keep(WatcherObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static int start_thread(void *(*body)(void *), void *arg, pthread_t *thread)
+int sonde_thread_start(void *(*body)(void *), void *arg, pthread_t *thread)
 {
     pthread_attr_t attr;
     sigset_t all, before;
@@ -221,7 +230,7 @@ static PyObject *watcher_start(WatcherObject *self, PyObject *Py_UNUSED(none))
 {
     if (self->running || sonde_load_acquire(&self->leave))
         Py_RETURN_NONE;
-    int status = start_thread(watch, self, &self->thread);
+    int status = sonde_thread_start(watch, self, &self->thread);
     if (status < 0)
         return sonde_raise(status, "thread");
     self->running = 1;
@@ -321,7 +330,7 @@ PyObject *sonde_later(PyObject *module, PyObject *args)
     late.call = Py_NewRef(call);
     late.delay_ns = delay_ns;
     late.leave = 0;
-    int status = start_thread(wait_and_queue, NULL, &late.thread);
+    int status = sonde_thread_start(wait_and_queue, NULL, &late.thread);
     if (status < 0) {
         Py_CLEAR(late.call);
         return sonde_raise(status, "thread");

@@ -370,6 +370,22 @@ static PyObject *writer_repeat(WriterObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+sonde_ring *sonde_writer_ring(PyObject *object, const char *kinds, PyObject **map)
+{
+    WriterObject *self = (WriterObject *)object;
+    size_t columns = strlen(kinds);
+    if (columns != (size_t)self->layout.columns || memcmp(kinds, self->layout.kind, columns) != 0) {
+        PyErr_Format(PyExc_ValueError, "rows of kinds %s expected", kinds);
+        return NULL;
+    }
+    if (self->ring == NULL) {
+        PyErr_SetString(PyExc_OSError, "there is no room for its rows");
+        return NULL;
+    }
+    *map = Py_NewRef(self->ring_map);
+    return self->ring;
+}
+
 static PyObject *writer_row_bytes(WriterObject *self, void *Py_UNUSED(closure))
 {
     return PyLong_FromUnsignedLong(self->layout.row_bytes);

@@ -1,0 +1,85 @@
+/* The sampler: what the native thread does when a sample is due. */
+#ifndef SONDE_SAMPLER_H
+#define SONDE_SAMPLER_H
+
+#include "threads.h"
+
+/* Rows as their tables lay them out; sources/stack.py names the columns. */
+typedef struct {
+    int64_t t_ns, thread;
+    uint64_t stack;
+    uint32_t samples;
+    int64_t wall_ns, cpu_ns;
+    uint8_t gil, idle;
+} sonde_sample_row;
+
+typedef struct {
+    int64_t t_ns, thread;
+    uint32_t name, state; /* text ids */
+} sonde_thread_row;
+
+typedef struct {
+    int64_t t_ns;
+    uint64_t due, taken, samples, torn, skipped_interpreters, cut;
+    int64_t cpu_ns;
+    uint32_t threads, stacks;
+    uint64_t stacks_lost;
+} sonde_sampling_row;
+
+#define SONDE_SAMPLE_KINDS "qqQIqq??"
+#define SONDE_THREAD_KINDS "qqtt"
+#define SONDE_SAMPLING_KINDS "qQQQQQQqIIQ"
+
+_Static_assert(sizeof(sonde_sample_row) == 56, "stack_sample layout");
+_Static_assert(sizeof(sonde_thread_row) == 24, "thread layout");
+_Static_assert(sizeof(sonde_sampling_row) == 80, "sampling layout");
+
+typedef struct {
+    /* Where to write; whoever sets these keeps the memory mapped. */
+    sonde_ring *samples, *thread_rows, *sampling;
+    sonde_intern *text;
+    sonde_nodes *nodes;
+    uint32_t *index; /* of the nodes; private */
+    sonde_control *page;
+    int64_t interval_ns;
+    int is_slow; /* stacks come through sonde_sampler_take() */
+
+    int64_t base_ns, due_ns, last_ns; /* period 0, the next sample, the last one */
+    uint64_t period;                  /* the one `due_ns` is in */
+    uint64_t seed;
+    sonde_threads threads;
+    uint32_t cursor; /* where the budget ran out last time */
+    int64_t scanned_ns, told_ns;
+    int must_scan;
+    uint32_t lost_node; /* where the time of stacks without room goes */
+    uint32_t cut_text, empty_text, started_text, named_text, ended_text, main_text;
+    uint32_t unnamed; /* threads whose name Python has to tell */
+    int was_off;
+    int wants_stacks; /* slow: a sample is due */
+    uint32_t own_tid;
+    sonde_sampling_row sums;
+} sonde_sampler;
+
+/* Get ready; the fields of the first group are set. 0 or -errno. */
+int sonde_sampler_open(sonde_sampler *sampler);
+
+/* Take a sample if it is due, or one of every thread if `everyone`. When the
+ * next one is due. The native thread, without the GIL. */
+int64_t sonde_sampler_turn(sonde_sampler *sampler, int everyone);
+
+/* Change the interval. The caller keeps turn() out. */
+void sonde_sampler_pace(sonde_sampler *sampler, int64_t interval_ns);
+
+/* Give a thread its name. The caller keeps turn() out. */
+void sonde_sampler_name(sonde_sampler *sampler, uint32_t tid, uint32_t name);
+
+/* A stack that somebody else has read, outermost frame first; and the end of a
+ * round of them: threads that were not in it have ended. */
+void sonde_sampler_take(sonde_sampler *sampler, uint32_t tid, const sonde_frame_key *keys, int n,
+                        int holds_gil);
+void sonde_sampler_taken(sonde_sampler *sampler, int64_t begin_ns);
+
+/* Write what is held back, and the sums. */
+void sonde_sampler_close(sonde_sampler *sampler);
+
+#endif

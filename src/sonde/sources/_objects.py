@@ -1,0 +1,206 @@
+"""What only Python can tell of its threads: their names, locals and tasks. Holds the GIL."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from types import CodeType, FrameType
+
+from sonde import _core
+from sonde.recorder import Host
+from sonde.session import LOCALS, write_checked
+
+NAMES, INSPECTION, STACKS = 1, 2, 4  # as in sampling.c
+
+_MOST_FRAMES, _MOST_LOCALS, _MOST_ITEMS, _MOST_CHARS, _MOST_DEPTH = 64, 64, 8, 200, 3
+_MOST_TASKS = 1000
+
+
+class Objects:
+    """Answers the sampler's questions, in its helper thread."""
+
+    def __init__(self, host: Host, emit_task: _core.Writer) -> None:
+        self._host, self._emit_task = host, emit_task
+
+    def tell(self, sampler: _core.Sampler, wants: int) -> None:
+        """Do what is wanted: a sum of NAMES, INSPECTION and STACKS."""
+        look, number = sampler.asked()
+        if wants & STACKS:
+            sampler.take(list(_list_stacks()), look)
+        if wants & (NAMES | INSPECTION):
+            for tid, name in _list_names():
+                sampler.name(tid, name)
+        if wants & INSPECTION:
+            self._write_locals(number)
+            _write_tasks(self._emit_task)
+            sampler.inspected(number)
+
+    def _write_locals(self, number: int) -> None:
+        tids = dict(_list_ids())
+        threads = {
+            str(tids.get(ident, ident)): list(_list_frames(frame))
+            for ident, frame in sys._current_frames().items()
+            if ident != _own_ident()
+        }
+        path = os.path.join(self._host.session.folder, LOCALS)
+        write_checked(path, {"number": number, "t_ns": _core.clock_ns(), "threads": threads})
+
+
+def _own_ident() -> int:
+    from _thread import get_ident
+
+    return get_ident()
+
+
+# ---- threads -------------------------------------------------------------------------------------
+
+
+def _list_threads() -> list[object]:
+    threading = sys.modules.get("threading")  # a program without it has one thread
+    return [] if threading is None else list(threading._active.values())
+
+
+def _list_names() -> Iterator[tuple[int, str]]:
+    for thread in _list_threads():
+        tid, name = getattr(thread, "native_id", None), getattr(thread, "_name", None)
+        if isinstance(tid, int) and type(name) is str:
+            yield tid, name
+
+
+def _list_ids() -> Iterator[tuple[int, int]]:
+    """Python's number of a thread, and the kernel's."""
+    for thread in _list_threads():
+        tid, ident = getattr(thread, "native_id", None), getattr(thread, "_ident", None)
+        if isinstance(tid, int) and isinstance(ident, int):
+            yield ident, tid
+
+
+def _list_stacks() -> Iterator[tuple[int, bool, list[tuple[str, str, int, int]]]]:
+    """The slow way: every stack, root first."""
+    tids = dict(_list_ids())
+    if not tids:
+        tids = {ident: os.getpid() for ident in sys._current_frames() if ident != _own_ident()}
+    for ident, frame in sys._current_frames().items():
+        if ident in tids:
+            frames = [_describe(f.f_code, f.f_lineno) for f in _walk(frame)]
+            yield tids[ident], False, frames[::-1]
+
+
+def _walk(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _describe(code: CodeType, line: int | None) -> tuple[str, str, int, int]:
+    name = getattr(code, "co_qualname", code.co_name)
+    first = code.co_firstlineno
+    return name, code.co_filename, first if line is None else line, first
+
+
+# ---- locals --------------------------------------------------------------------------------------
+
+
+def _list_frames(frame: FrameType) -> Iterator[dict[str, object]]:
+    """Frames with their locals, the innermost first."""
+    for depth, f in enumerate(_walk(frame)):
+        if depth == _MOST_FRAMES:
+            return
+        name, file, line, _first = _describe(f.f_code, f.f_lineno)
+        found = {} if name == "<module>" else dict(f.f_locals)
+        some = list(found.items())[:_MOST_LOCALS]
+        shown = {str(key): show(value) for key, value in some}
+        if len(found) > len(some):
+            shown["…"] = f"{len(found) - len(some)} more"
+        yield {"func": name, "file": file, "line": line, "locals": shown}
+
+
+def show(value: object, depth: int = _MOST_DEPTH) -> str:
+    """A bounded text for a value. No code of the program runs: other types show their name only."""
+    kind = type(value)
+    if value is None or kind in (bool, int, float, complex):
+        # A huge integer takes long to spell out.
+        huge = kind is int and value.bit_length() > 256  # type: ignore[attr-defined]
+        return f"<int of {value.bit_length()} bits>" if huge else repr(value)  # type: ignore[attr-defined]
+    if kind in (str, bytes, bytearray):
+        cut = value[:_MOST_CHARS]  # type: ignore[index]
+        rest = len(value) - len(cut)  # type: ignore[arg-type]
+        return repr(cut) + (f" … {rest} more" if rest else "")
+    if kind in (list, tuple, set, frozenset, dict):
+        return _show_items(value, kind, depth)
+    return _show_array(value, kind) or f"<{kind.__module__}.{kind.__qualname__} at {id(value):#x}>"
+
+
+def _show_items(value: object, kind: type, depth: int) -> str:
+    count = len(value)  # type: ignore[arg-type]
+    if depth == 0:
+        return f"<{kind.__name__} of {count}>"
+    # The program may be changing it in another thread the moment we let go of the GIL.
+    items = [item for item, _ in zip(list(value), range(_MOST_ITEMS), strict=False)]  # type: ignore[call-overload]
+    if kind is dict:
+        shown = [f"{show(key, 0)}: {show(value.get(key), depth - 1)}" for key in items]  # type: ignore[attr-defined]
+    else:
+        shown = [show(item, depth - 1) for item in items]
+    if count > len(items):
+        shown.append(f"… {count - len(items)} more")
+    first, last = "[]" if kind is list else "()" if kind is tuple else "{}"
+    return f"{first}{', '.join(shown)}{last}"
+
+
+def _show_array(value: object, kind: type) -> str | None:
+    """Shape and type of the arrays everyone has; exact types, so it is not the program's code."""
+    for module, name in (("torch", "Tensor"), ("numpy", "ndarray")):
+        known = getattr(sys.modules.get(module), name, None)
+        if kind is known:
+            shape = "x".join(map(str, value.shape)) or "scalar"  # type: ignore[attr-defined]
+            where = f" {value.device}" if module == "torch" else ""  # type: ignore[attr-defined]
+            return f"<{module}.{name} {shape} {value.dtype}{where}>"  # type: ignore[attr-defined]
+    return None
+
+
+# ---- asyncio -------------------------------------------------------------------------------------
+
+
+def _write_tasks(emit: _core.Writer) -> None:
+    now = _core.clock_ns()
+    for task in _list_tasks():
+        frames, waits_for = _follow(task.get_coro())  # type: ignore[attr-defined]
+        state = "running" if _is_running(task) else "waiting"
+        name = task.get_name()  # type: ignore[attr-defined]
+        for depth, (func, file, line, _first) in enumerate(reversed(frames)):
+            emit(now, id(task), str(name), state, waits_for, depth, func, file, line)
+
+
+def _list_tasks() -> list[object]:
+    """Every task that is not done, of every loop."""
+    tasks = sys.modules.get("asyncio.tasks")
+    if tasks is None:
+        return []
+    found: list[object] = []
+    for name in ("_scheduled_tasks", "_all_tasks"):
+        group = getattr(tasks, name, None)
+        if group is not None:
+            found = list(group)
+            break
+    found += list(getattr(tasks, "_eager_tasks", ()))
+    return [task for task in found if not task.done()][:_MOST_TASKS]  # type: ignore[attr-defined]
+
+
+def _is_running(task: object) -> bool:
+    current = getattr(sys.modules["asyncio.tasks"], "_current_tasks", {})
+    return task in current.values()
+
+
+def _follow(coro: object) -> tuple[list[tuple[str, str, int, int]], str | None]:
+    """The chain of awaits from a coroutine in, outermost first; and what the last one waits for."""
+    frames: list[tuple[str, str, int, int]] = []
+    while coro is not None and len(frames) < _MOST_FRAMES:
+        prefix = next((p for p in ("cr", "gi", "ag") if hasattr(coro, f"{p}_frame")), None)
+        if prefix is None:
+            return frames, f"{type(coro).__module__}.{type(coro).__qualname__}"
+        frame = getattr(coro, f"{prefix}_frame")
+        if frame is not None:
+            frames.append(_describe(frame.f_code, frame.f_lineno))
+        coro = getattr(coro, "gi_yieldfrom" if prefix == "gi" else f"{prefix}_await")
+    return frames, None
