@@ -16,9 +16,9 @@ from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
+
 from browser import drive, dump, find_outside
 from handmade import HOSTILE, MS, START_NS, FakeRecording, record_training
-
 from sonde import Error, plugins
 from sonde.exporters import chrome
 from sonde.profile import Frame, Process, Profile, Stack, Thread
@@ -145,7 +145,7 @@ def test_gprof2dot_reads_pstats(tmp_path: Path) -> None:
         [sys.executable, "-m", "gprof2dot", "-f", "pstats", "-n0", "-e0", str(path)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert re.search(r"train:20:train\\n33.33%\\n\(0.00%\)\\n8×", done.stdout), done.stdout
+    assert re.search(r"train:20:train\\n33.33%\\n\(0.00%\)\\n8", done.stdout), done.stdout
 
 
 def test_snakeviz_reads_pstats(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def decode_pprof(packed: bytes):
 def test_protobuf_reads_pprof_and_the_sums_are_right() -> None:
     found = decode_pprof(export("pprof", record_training().profile(weight="cpu")))
     texts = found.string_table
-    assert texts[0] == "" and not found.ListFields() == []
+    assert texts[0] == ""
     assert [(texts[kind.type], texts[kind.unit]) for kind in found.sample_type] == [
         ("samples", "count"), ("wall", "nanoseconds"), ("cpu", "nanoseconds"), ("gil", "nanoseconds"),
     ]  # fmt: skip

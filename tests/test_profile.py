@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from handmade import MS, START_NS, FakeRecording, FakeSession, record_training
 
+from handmade import MS, START_NS, FakeRecording, FakeSession, record_training
 from sonde import Error
 from sonde.errors import ConfigError
 from sonde.profile import Place, name_command

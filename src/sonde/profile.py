@@ -89,7 +89,9 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Selection:
-    """Which samples: when, of which threads (names, patterns like `Pool*`, or ids), weighed how."""
+    """Which samples: when, of which threads (names, patterns like `Pool*`, or ids), weighed how.
+
+    A row of several samples counts whole if the last of them was taken in the window."""
 
     window: Window
     threads: tuple[str, ...] = ()
@@ -104,6 +106,7 @@ class Profile:
         self.selection, self._recording = selection, recording
         self._processes = _list_processes(recording)
         self._selected = _select_sql(recording, selection)
+        self._places: dict[Frame, Place] = {}
 
     @property
     def weight(self) -> str:
@@ -132,11 +135,11 @@ class Profile:
 
     @property
     def weighed(self) -> list[Stack]:
-        """The stacks that have something of the chosen weight; never empty."""
-        heavy = [stack for stack in self.stacks if stack.ns[self.by]]
-        if not heavy:
+        """The stacks that were seen with the chosen weight; never empty, never all without any."""
+        seen = [stack for stack in self.stacks if stack.samples[self.by]]
+        if not any(stack.ns[self.by] for stack in seen):
             raise self.lack()
-        return heavy
+        return seen
 
     def lack(self) -> Error:
         """What to say if nothing has the chosen weight."""
@@ -162,8 +165,11 @@ class Profile:
 
     def place(self, frame: Frame) -> Place:
         """What this frame counts as."""
-        line = frame.lineno if self.selection.lines else frame.first_line
-        return Place(frame.func, frame.file, line)
+        found = self._places.get(frame)  # frames are few and asked for by the million
+        if found is None:
+            line = frame.lineno if self.selection.lines else frame.first_line
+            found = self._places[frame] = Place(frame.func, frame.file, line)
+        return found
 
     def _resolve(self, rows: pa.Table) -> Iterator[tuple[Any, ...]]:
         """Rows with threads and frames in the place of numbers; an error if there are none."""
@@ -201,7 +207,7 @@ WITH process(part, host, pid, first_us, next_us, offset_ns) AS (VALUES {processe
 named AS (
     SELECT part, thread, arg_max(name, t_ns) AS name
     FROM python.thread JOIN process USING (host, pid)
-    WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us
+    WHERE name IS NOT NULL AND epoch_us(ts) >= first_us AND epoch_us(ts) < next_us
     GROUP BY ALL),
 selected AS (
     SELECT part, thread, COALESCE(name, 'thread') AS name, stack, samples, wall_ns, cpu_ns, gil,

@@ -10,24 +10,34 @@ from sonde.profile import WEIGHTS
 class Node:
     """One frame under its callers; `own` is what was seen with it innermost, by weight."""
 
-    __slots__ = ("children", "own", "total")
+    __slots__ = ("caller", "children", "own", "total")
 
     def __init__(self) -> None:
+        self.caller: Node | None = None
         self.children: dict[object, Node] = {}
         self.own = [0] * len(WEIGHTS)
         self.total = [0] * len(WEIGHTS)
 
 
-def grow(paths: Iterable[tuple[Sequence[object], Sequence[int]]]) -> Node:
+def grow(paths: Iterable[tuple[Iterable[object], Sequence[int]]]) -> Node:
     """The tree of paths, root first, each with its weights."""
     root = Node()
+    made = [root]
     for path, weights in paths:
-        _add(root.total, weights)
         node = root
         for step in path:
-            node = node.children.setdefault(step, Node())
-            _add(node.total, weights)
+            child = node.children.get(step)
+            if child is None:
+                child = node.children[step] = Node()
+                made.append(child)
+                child.caller = node
+            node = child
         _add(node.own, weights)
+    # A node was made after its caller: backwards, each is complete before it is passed on.
+    for node in reversed(made):
+        _add(node.total, node.own)
+        if node.caller is not None:
+            _add(node.caller.total, node.total)
     return root
 
 

@@ -28,3 +28,22 @@ def show_ns(ns: float) -> str:
 def clean(text: str) -> str:
     """A name on one line: no control character, no half of a pair."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def pick_hue(file: str) -> int:
+    """The colour of a file's functions, the same in every picture; flamegraph.js has it, too."""
+    return _hash(file) % 360
+
+
+def pick_shade(func: str) -> int:
+    """How much lighter a function is than others of its file: neighbours are told apart."""
+    return _hash(func) % 8
+
+
+def _hash(text: str) -> int:
+    """FNV-1a of the text's UTF-16, as a script sees it."""
+    units = text.encode("utf-16-le", "surrogatepass")
+    value = 2166136261
+    for at in range(0, len(units), 2):
+        value = (value ^ int.from_bytes(units[at : at + 2], "little")) * 16777619 & 0xFFFFFFFF
+    return value

@@ -22,7 +22,8 @@ def write(profile: Profile, file: IO[str]) -> None:
         line = ";".join(map(_clean, [*head, stack.thread.label, *frames]))
         lines[line] = lines.get(line, 0) + stack.ns[profile.by]
     for line, ns in sorted(lines.items()):
-        file.write(f"{line} {ns}\n")
+        if ns:  # the first sample of a thread stands for no time
+            file.write(f"{line} {ns}\n")
 
 
 def _clean(text: str) -> str:

@@ -119,7 +119,7 @@
     return value >>> 0;
   }
 
-  // One hue per file: what belongs together looks alike, in every picture.
+  // One hue per file: what belongs together looks alike; as _asset.py picks it for pictures.
   function colour(box, dark) {
     const { node } = box;
     if (node.hit) return dark ? "#c2468a" : "#f08ac0";

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import IO, NamedTuple
 from xml.sax.saxutils import escape
 
-from sonde.exporters._asset import clean, fill, read_asset, show_ns
+from sonde.exporters._asset import clean, fill, pick_hue, pick_shade, read_asset, show_ns
 from sonde.profile import Place, Profile, Stack
 from sonde.tree import Node, grow, walk
 
@@ -96,9 +95,6 @@ def _fit(text: str, width: float) -> str:
 
 
 def _colour(name: object) -> str:
-    """One hue per file: what belongs together looks alike, in every picture."""
     if not isinstance(name, Place):
-        return "hsl(220,10%,82%)"
-    hue = zlib.crc32(name.file.encode(errors="replace")) % 360
-    light = 66 + zlib.crc32(name.func.encode(errors="replace")) % 12
-    return f"hsl({hue},62%,{light}%)"
+        return "#d8dce3"
+    return f"hsl({pick_hue(name.file)},58%,{74 + pick_shade(name.func)}%)"
