@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import pstats
+import pty
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +20,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+import sonde
 from browser import drive, dump, find_outside
+from conftest import wait_for
 from handmade import HOSTILE, MS, START_NS, FakeRecording, record_training
 from sonde import Error, plugins
 from sonde.exporters import chrome
@@ -601,3 +606,149 @@ def test_the_picture_searches_and_zooms(tmp_path: Path) -> None:
     assert said["errors"] == []
     assert said["matched"] == "matched 33.33 %" and said["cleared"].strip() == ""
     assert said["width"] == "1180.00" and said["zoomed"] < said["before"] == said["after"]
+
+
+# ---- the command ------------------------------------------------------------------------------------
+
+_JOB = """
+import threading, sonde
+
+def spin(end):
+    total = 0
+    while not end.is_set():
+        for number in range(1000):
+            total += number * number
+
+def wait_for_work(end):
+    end.wait()
+
+sonde.start(collector="off", stack_every="2ms")
+end = threading.Event()
+threading.Thread(target=wait_for_work, args=(end,), name="waiter", daemon=True).start()
+print("ready")
+spin(end)
+"""
+
+
+@pytest.fixture
+def pid(start) -> int:
+    """A program that is being sampled, and has been for a while."""
+    process = start(_JOB)
+    seen = "SELECT COUNT(DISTINCT thread) > 1 AND SUM(samples) > 100 AS ok FROM python.stack_sample"
+    wait_for(lambda: sonde.open(process.pid).query(seen)["ok"][0].as_py())
+    return process.pid
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_live_program_is_exported_under_its_sessions_name(name, pid, tmp_path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sonde", "export", str(pid), "--to", name],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    session = sonde.open(pid).sessions[0].id
+    path = tmp_path / f"{session}{load(name).SUFFIX}"
+    assert path.stat().st_size > 100
+    assert [entry.name for entry in tmp_path.glob("*.tmp")] == []
+
+
+def test_what_is_exported_is_what_the_table_holds(pid: int, tmp_path: Path, sonde_cli) -> None:
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: sonde.open(pid).sessions[0].find_state() == "killed")
+    sums = sonde.open(pid).query(
+        "SELECT SUM(wall_ns)::BIGINT AS wall, SUM(cpu_ns)::BIGINT AS cpu, SUM(samples)::BIGINT AS n,"
+        " SUM(wall_ns) FILTER (gil)::BIGINT AS gil FROM python.stack_sample"
+    ).to_pylist()[0]  # fmt: skip
+    folded = sonde_cli("export", pid, "--to", "collapsed", "-o", "-").stdout.splitlines()
+    assert sum(int(line.rpartition(" ")[2]) for line in folded) == sums["wall"]
+    document = json.loads(sonde_cli("export", pid, "--to", "speedscope", "--cpu", "-o", "-").stdout)
+    assert sum(sum(part["weights"]) for part in document["profiles"]) == sums["cpu"]
+    path = tmp_path / "out.pb.gz"
+    sonde_cli("export", pid, "--to", "pprof", "-o", path)
+    values = [sample.value for sample in decode_pprof(path.read_bytes()).sample]
+    assert [sum(column) for column in zip(*values, strict=True)] == [
+        sums["n"], sums["wall"], sums["cpu"], sums["gil"],
+    ]  # fmt: skip
+    path = tmp_path / "out.pstats"
+    sonde_cli("export", pid, "--to", "pstats", "--gil", "-o", path)
+    assert pstats.Stats(str(path)).total_tt == pytest.approx(sums["gil"] / 1e9)
+
+
+def test_threads_time_and_lines_are_chosen_on_the_command_line(pid: int, sonde_cli) -> None:
+    def ask(*words: str) -> list[str]:
+        done = sonde_cli("export", pid, "--to", "collapsed", "-o", "-", *words)
+        assert done.returncode == 0, done.stderr
+        return [line.rpartition(" ")[0] for line in done.stdout.splitlines()]
+
+    assert all(line.startswith("waiter (") for line in ask("--thread", "wait*"))
+    assert any("wait_for_work" in line for line in ask("--thread", "waiter"))
+    functions = ask("--thread", "MainThread", "--cpu")
+    assert len(ask("--thread", "MainThread", "--cpu", "--lines")) > len(functions)
+    assert ask("--since", "+0s", "--until", "0s")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--to", "collapsed", "--since", "soon"), 2, "'soon' is not a time"),
+        (("--to", "collapsed", "--thread", "nobody"), 1, "threads here: MainThread, waiter"),
+        (("--to", "papyrus"), 2, "invalid choice: 'papyrus'"),
+        (("--to", "svg", "-o", "/nowhere/x.svg"), 1, "/nowhere/x.svg: No such file"),
+    ],
+)
+def test_what_cannot_be_exported_is_one_line_and_leaves_no_file(
+    words, code, said, pid, tmp_path, monkeypatch, sonde_cli
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    done = sonde_cli("export", pid, *words)
+    assert done.returncode == code and said in done.stderr and "Traceback" not in done.stderr
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_file_that_could_not_be_finished_leaves_the_old_one(tmp_path: Path) -> None:
+    from sonde.cli import export as command
+
+    class Broken:
+        TEXT = True
+
+        @staticmethod
+        def write(_profile, file) -> None:
+            file.write("half")
+            raise Error("enough")
+
+    path = tmp_path / "out.txt"
+    path.write_text("old")
+    with pytest.raises(Error, match="enough"):
+        command.write_file(str(path), Broken, None)
+    assert path.read_text() == "old" and list(tmp_path.glob(".*")) == []
+
+
+def test_a_pipe_is_written_and_not_replaced(pid: int, tmp_path: Path, sonde_cli) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True) as reader:
+        done = sonde_cli("export", pid, "--to", "collapsed", "-o", pipe)
+        assert done.returncode == 0 and "spin" in reader.communicate(timeout=60)[0]
+    assert pipe.is_fifo()
+
+
+def test_on_a_terminal_it_says_what_was_written_and_how_to_open_it(pid: int, tmp_path) -> None:
+    ours, theirs = pty.openpty()
+    path = tmp_path / "out.pstats"
+    command = [sys.executable, "-m", "sonde", "export", str(pid), "--to", "pstats", "-o", str(path)]
+    process = subprocess.Popen(command, stderr=theirs)
+    os.close(theirs)
+    assert process.wait(60) == 0
+    said = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert f"wrote {path}" in said and f"snakeviz {path}" in said
+
+
+def test_bytes_are_not_for_a_terminal(pid: int) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "sonde", "export", str(pid), "--to", "pprof", "-o", "-"]
+    done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(theirs)
+    os.close(ours)
+    assert done.returncode == 1 and "not for a terminal" in done.stderr

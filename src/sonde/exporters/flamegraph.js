@@ -122,7 +122,7 @@
   // One hue per file: what belongs together looks alike; as _asset.py picks it for pictures.
   function colour(box, dark) {
     const { node } = box;
-    if (node.hit) return dark ? "#c2468a" : "#f08ac0";
+    if (node.hit) return "#ffc933";
     if (node.place < 0) return dark ? "#3a404b" : "#d8dce3";
     const file = data.places.files[data.places.file[node.place]];
     const hue = hash(file) % 360, shade = hash(nameOf(node)) % 8;
@@ -161,12 +161,13 @@
 
   function drawBox(box, y, dark) {
     const wide = Math.max(THIN, box.width - (box.width > 3 ? GAP : 0));
-    pen.globalAlpha = box.outer ? 0.55 : 1;
+    const faint = box.outer || (state.pattern !== null && !box.node.hit);
+    pen.globalAlpha = faint ? 0.5 : 1;
     pen.fillStyle = colour(box, dark);
     pen.fillRect(box.x, y, wide, ROW - GAP);
     const text = cut(nameOf(box.node), box.width);
     if (text) {
-      pen.fillStyle = dark ? "#f0f2f5" : "#15181d";
+      pen.fillStyle = dark && !box.node.hit ? "#f0f2f5" : "#15181d";
       pen.fillText(text, box.x + 4, y + ROW / 2);
     }
     pen.globalAlpha = 1;
