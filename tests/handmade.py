@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import zlib
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
 
 import duckdb
 import pyarrow as pa
 
+from sonde import plugins
 from sonde.profile import Profile, Selection
 from sonde.window import find_window
 
 START_NS = 1_700_000_000 * 10**9  # wall clock at the start of every process here
 MS = 10**6
+WALL = 240 * MS  # of all threads of record_training()
+CPU = 84 * MS
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 SAMPLE = pa.schema(
     [("t_ns", pa.int64()), ("thread", pa.int64()), ("stack", pa.uint64()), ("samples", pa.uint32()),
@@ -126,3 +132,26 @@ def record_training() -> FakeRecording:
         recording.see("run|wait", 60, wall=60, cpu=0, gil=False, samples=6, thread=101,
                       session=session)  # fmt: skip
     return recording
+
+
+# ---- and what becomes of them --------------------------------------------------------------------
+
+
+def load(name: str) -> ModuleType:
+    return plugins.load("exporters", name)
+
+
+def export(name: str, profile: Profile) -> bytes:
+    """What an exporter writes."""
+    exporter = load(name)
+    file = io.StringIO() if exporter.TEXT else io.BytesIO()
+    exporter.write(profile, file)
+    written = file.getvalue()
+    return written.encode() if isinstance(written, str) else written
+
+
+def write(name: str, profile: Profile, folder: Path) -> Path:
+    """The same as a file."""
+    path = folder / f"out{load(name).SUFFIX}"
+    path.write_bytes(export(name, profile))
+    return path

@@ -47,7 +47,7 @@
       const nodes = [top];
       for (const [path, own] of eachPath(thread)) {
         if (state.inverted) {
-          if (own) addInverted(top, path, own);
+          addInverted(top, path, own);
           continue;
         }
         nodes.length = path.length;
@@ -61,6 +61,7 @@
   }
 
   function addInverted(top, path, own) {
+    if (!own) return;
     let node = top;
     for (let i = path.length - 1; i >= 0; i--) node = descend(node, path[i]);
     node.own += own;
@@ -79,10 +80,7 @@
       let x = node.x;
       node.kids = [...node.kids.values()].filter((kid) => kid.total)
         .sort((a, b) => b.total - a.total || a.place - b.place);
-      for (const kid of node.kids) {
-        kid.x = x;
-        x += kid.total;
-      }
+      for (const kid of node.kids) x = (kid.x = x) + kid.total;
     }
   }
 
@@ -282,7 +280,7 @@
     // Beside or above what is zoomed into: show it there.
     let inside = step;
     while (inside && inside !== focus) inside = inside.parent;
-    if (!inside) zoom(step.parent && key !== "ArrowUp" ? step.parent : step);
+    if (!inside) zoom(key === "ArrowUp" ? step : step.parent);
     select(step);
   }
 
@@ -292,6 +290,14 @@
     const x = event.clientX - box.left;
     const found = row && row.find((one) => x >= one.x && x < one.x + one.width);
     return found ? found.node : null;
+  }
+
+  function hover(node) {
+    if (node === hovered) return;
+    hovered = node;
+    canvas.style.cursor = node ? "pointer" : "";
+    tell();
+    redraw();
   }
 
   function setWeight(weight) {
@@ -305,14 +311,14 @@
     rebuild();
   }
 
-  const setTheme = () => {
+  function setTheme() {
     document.documentElement.classList.toggle("dark");
     redraw();
-  };
+  }
 
   const out = () => (focus.parent ? zoom(focus.parent) : search((find("search").value = "")));
   const KEYS = {
-    "/": () => find("search").focus(), 0: () => zoom(root), r: () => zoom(root), i: invert,
+    "/": () => find("search").focus(), 0: () => zoom(root), i: invert,
     t: setTheme, "?": () => find("help").showModal(), w: () => setWeight("wall"),
     c: () => setWeight("cpu"), g: () => setWeight("gil"), Escape: out, Backspace: out,
     Enter: () => zoom(selected || focus),
@@ -320,14 +326,12 @@
 
   function press(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || find("help").open) return;
-    const typing = /^(INPUT|SELECT)$/.test(event.target.tagName);
-    if (typing) {
-      if (event.key === "Escape" || event.key === "Enter") event.target.blur();
+    if (/^(INPUT|SELECT)$/.test(event.target.tagName)) {
+      if (/^(Escape|Enter)$/.test(event.key)) event.target.blur();
       return;
     }
-    const button = event.target.tagName === "BUTTON" && /^(Enter| )$/.test(event.key);
     const act = event.key.startsWith("Arrow") ? () => move(event.key) : KEYS[event.key];
-    if (!act || button) return;
+    if (!act || (event.target.tagName === "BUTTON" && event.key === "Enter")) return;
     event.preventDefault();
     act();
   }
@@ -369,19 +373,8 @@
     find("theme").onclick = setTheme;
     find("keys").onclick = () => find("help").showModal();
     find("search").oninput = (event) => search(event.target.value);
-    canvas.onmousemove = (event) => {
-      const node = hit(event);
-      if (node === hovered) return;
-      hovered = node;
-      canvas.style.cursor = node ? "pointer" : "";
-      tell();
-      redraw();
-    };
-    canvas.onmouseleave = () => {
-      hovered = null;
-      tell();
-      redraw();
-    };
+    canvas.onmousemove = (event) => hover(hit(event));
+    canvas.onmouseleave = () => hover(null);
     canvas.onclick = (event) => {
       const node = hit(event);
       if (!node) return;
