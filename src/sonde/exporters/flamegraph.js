@@ -32,8 +32,7 @@
 
   // Every node of a thread, with the places from its root to itself.
   function* eachPath(thread) {
-    const path = [];
-    for (let i = 0; i < thread.place.length; i++) {
+    for (let i = 0, path = []; i < thread.place.length; i++) {
       path.length -= thread.up[i];
       path.push(thread.place[i]);
       yield [path, thread[state.weight][i]];
@@ -210,9 +209,8 @@
   function search(word) {
     const regex = /^\/(.+)\/$/.exec(word);
     const plain = word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
-    state.pattern = null;
     try {
-      if (word) state.pattern = new RegExp(regex ? regex[1] : plain, "i");
+      state.pattern = word ? new RegExp(regex ? regex[1] : plain, "i") : null;
     } catch {
       state.pattern = new RegExp(plain, "i");
     }
@@ -377,9 +375,8 @@
     canvas.onmouseleave = () => hover(null);
     canvas.onclick = (event) => {
       const node = hit(event);
-      if (!node) return;
       selected = null;
-      zoom(node);
+      if (node) zoom(node);
     };
     view.onscroll = redraw;
     addEventListener("keydown", press);
