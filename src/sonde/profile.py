@@ -107,6 +107,7 @@ class Profile:
         self._processes = _list_processes(recording)
         self._selected = _select_sql(recording, selection)
         self._places: dict[Frame, Place] = {}
+        self._paths: dict[int, tuple[tuple[Frame, ...], tuple[Place, ...]]] = {}
 
     @property
     def weight(self) -> str:
@@ -170,6 +171,15 @@ class Profile:
             line = frame.lineno if self.selection.lines else frame.first_line
             found = self._places[frame] = Place(frame.func, frame.file, line)
         return found
+
+    def path(self, frames: tuple[Frame, ...]) -> tuple[Place, ...]:
+        """What the frames of a stack count as."""
+        # By identity: a million samples share a few stacks, and hashing those is what costs. The
+        # frames are kept beside the answer, so that their id stays theirs.
+        known = self._paths.get(id(frames))
+        if known is None:
+            known = self._paths[id(frames)] = frames, tuple(map(self.place, frames))
+        return known[1]
 
     def _resolve(self, rows: pa.Table) -> Iterator[tuple[Any, ...]]:
         """Rows with threads and frames in the place of numbers; an error if there are none."""

@@ -69,7 +69,7 @@ def find_slices(profile: Profile, samples: Iterable[Sample]) -> Iterator[Slice]:
     is_open: list[tuple[int, Place]] = []
     end_ns = 0
     for sample in samples:
-        path = [profile.place(frame) for frame in sample.frames]
+        path = profile.path(sample.frames)
         follows = sample.start_ns - end_ns <= _GAP * profile.period_ns
         kept = _count_same(is_open, path) if follows else 0
         yield from _close(is_open, kept, end_ns)
@@ -80,7 +80,7 @@ def find_slices(profile: Profile, samples: Iterable[Sample]) -> Iterator[Slice]:
     yield from _close(is_open, 0, end_ns)
 
 
-def _count_same(is_open: list[tuple[int, Place]], path: list[Place]) -> int:
+def _count_same(is_open: list[tuple[int, Place]], path: tuple[Place, ...]) -> int:
     kept = 0
     for (_, old), new in zip(is_open, path, strict=False):
         if old != new:

@@ -18,7 +18,7 @@ def write(profile: Profile, file: IO[str]) -> None:
     lines: dict[str, int] = {}
     for stack in profile.weighed:
         head = [stack.thread.process.label] if several else []
-        frames = (profile.place(frame).label for frame in stack.frames)
+        frames = (place.label for place in profile.path(stack.frames))
         line = ";".join(map(_clean, [*head, stack.thread.label, *frames]))
         lines[line] = lines.get(line, 0) + stack.ns[profile.by]
     for line, ns in sorted(lines.items()):

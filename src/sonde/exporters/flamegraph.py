@@ -55,7 +55,7 @@ def _describe(
     """A thread and its tree as columns: a node follows its caller, `up` levels above the last one.
 
     Nanoseconds would be half of the page and nobody could see them: times are microseconds."""
-    root = grow((tuple(map(profile.place, stack.frames)), stack.ns) for stack in stacks)
+    root = grow((profile.path(stack.frames), stack.ns) for stack in stacks)
     ups, numbers = [], []
     own: tuple[list[int], ...] = tuple([] for _ in WEIGHTS)
     last = -1

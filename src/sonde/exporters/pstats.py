@@ -53,7 +53,7 @@ def _add(
     edges: dict[tuple[Function, Function], _Tally],
 ) -> None:
     samples, ns = stack.samples[profile.by], stack.ns[profile.by]
-    path = [_name(profile.place(frame)) for frame in stack.frames]
+    path = [_name(place) for place in profile.path(stack.frames)]
     for function in set(path):
         own = ns if function == path[-1] else 0
         functions.setdefault(function, _Tally()).add(samples, own, ns)

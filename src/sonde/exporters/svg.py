@@ -54,7 +54,7 @@ def write(profile: Profile, file: IO[str]) -> None:
 
 def _path(profile: Profile, stack: Stack) -> list[object]:
     thread = stack.thread
-    return [thread.process.label, thread.label, *map(profile.place, stack.frames)]
+    return [thread.process.label, thread.label, *profile.path(stack.frames)]
 
 
 def _lay_out(root: Node, by: int) -> tuple[list[Box], int]:
