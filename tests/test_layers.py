@@ -45,7 +45,11 @@ ALLOWED = {
     "retain": SHARED | {"archive", "drain"},
     "sensors": {"_core", "record"},
     "collector": SHARED | {"recorder", "launch", "drain", "retain"},
-    "cli": READ | {"__init__", "control", "retain", "cli"},
+    "window": {"config", "errors", "query"},
+    "profile": {"errors", "query", "window"},
+    "tree": {"profile"},
+    "exporters": {"errors", "profile", "tree"},
+    "cli": READ | {"__init__", "control", "retain", "profile", "window", "cli"},
     "__main__": {"cli"},
 }
 

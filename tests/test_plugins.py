@@ -11,7 +11,7 @@ import pytest
 from sonde import plugins, record
 
 
-@pytest.mark.parametrize("folder", ["sources", "sensors", "cli"])
+@pytest.mark.parametrize("folder", ["sources", "sensors", "exporters", "cli"])
 def test_every_plugin_says_in_one_line_what_it_is(folder: str) -> None:
     names = plugins.list_names(folder)
     assert names
