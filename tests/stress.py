@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import oracle
-
 from sonde import stacks
 from sonde.session import Session
 
