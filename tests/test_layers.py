@@ -44,7 +44,8 @@ ALLOWED = {
     "retain": SHARED | {"archive", "drain"},
     "sensors": {"_core", "record"},
     "collector": SHARED | {"recorder", "launch", "drain", "retain"},
-    "cli": READ | {"__init__", "control", "retain", "cli"},
+    "tui": READ | {"tui"},
+    "cli": READ | {"__init__", "control", "retain", "cli", "tui"},
     "__main__": {"cli"},
 }
 
