@@ -39,8 +39,8 @@ class Lines(Widget):
 
     DEFAULT_CSS = "Lines { height: auto; }"
 
-    def __init__(self, **names: str) -> None:
-        super().__init__(**names)  # type: ignore[arg-type]
+    def __init__(self) -> None:
+        super().__init__()
         self.lines: Sequence[Line] = ()
 
     def show(self, lines: Sequence[Line]) -> None:
@@ -134,7 +134,7 @@ class Grid(Widget, can_focus=True):
         segments = [Segment(self._draw_cells(row.cells, self.page.columns, widths), style)]
         if self._bar_room:
             bar = show_bar(row.share, 1.0, _BAR).ljust(_BAR)
-            segments.insert(0, Segment(bar + "  ", CURSOR if at == self.cursor else BAR))
+            segments.insert(0, Segment(bar + "  ", BAR))
         return Strip(segments).adjust_cell_length(width, style)
 
     def _draw_head(self, widths: list[int]) -> str:

@@ -90,9 +90,9 @@ _THREADS = (
 )  # fmt: skip
 _STACKS = (Column("stack"), Column("where", cut_left=True))
 _PROCESSES = (
-    Column("rank", 4, True), Column("pid", 8, True), Column("state", 7), _pct("CPU%"),
-    Column("RSS", 6, True, descends=True), _pct("GIL%"), Column("main thread is in"),
-    Column("at", cut_left=True),
+    Column("rank", 5, True), Column("pid", 7, True), Column("state", 7),
+    Column("CPU%", 5, True, descends=True), Column("RSS", 5, True, descends=True),
+    Column("GIL%", 5, True, descends=True), Column("main in"), Column("at", cut_left=True),
 )  # fmt: skip
 
 

@@ -236,13 +236,13 @@ class Process:
 def describe_misses(row: dict[str, float]) -> list[str]:
     """The counters of python.sampling as a person would say them; those that are zero are not."""
     said = (
-        (row["stacks_lost"], "samples found no room for their stack: raise stack.bytes"),
-        (row["due"] - row["taken"], f"of {row['due']:,} samples were not taken in time"),
-        (row["torn"], "stacks changed while they were read and were given up"),
-        (row["cut"], "stacks were deeper than 512 frames and were cut"),
-        (row["skipped_interpreters"], "times there were subinterpreters, which are left out"),
+        (row["stacks_lost"], "samples without room for their stack (see stack.bytes): {:,}"),
+        (row["due"] - row["taken"], f"samples not taken in time: {{:,}} of {row['due']:,}"),
+        (row["torn"], "stacks that changed while they were read: {:,}"),
+        (row["cut"], "stacks cut at 512 frames: {:,}"),
+        (row["skipped_interpreters"], "times that subinterpreters were left out: {:,}"),
     )
-    return [f"{count:,} {words}" for count, words in said if count > 0]
+    return [words.format(count) for count, words in said if count > 0]
 
 
 def _describe_nodes(nodes: stacks.Nodes) -> list[dict[str, Any]]:

@@ -30,28 +30,38 @@ _VIEW_KEYS = {"f": "functions", "l": "lines", "t": "threads", "s": "stacks", "p"
 _WEIGHT_KEYS = dict(zip("wcg", WEIGHTS, strict=True))
 _MOVES = {"up": -1, "k": -1, "down": 1, "j": 1, "home": -(10**9), "end": 10**9}
 _FOOTER = (
-    ("f", "functions"), ("l", "lines"), ("t", "threads"), ("s", "stacks"), ("⏎", "calls"),
-    ("/", "filter"), ("-+", "window"), ("wcg", "weight"), ("i", "idle"), ("space", "stop"),
-    ("p", "processes"), ("1-9", "sort"), ("r", "reverse"),
+    (("f", "functions"), ("l", "lines"), ("t", "threads"), ("s", "stacks"), ("p", "processes"),
+     ("⏎", "calls"), ("esc", "back")),
+    (("wcg", "wall CPU GIL"), ("i", "idle"), ("-+", "window"), ("/", "filter"), ("1-7", "sort"),
+     ("r", "reverse"), ("space", "stop")),
 )  # fmt: skip
 _FOOTER_END = (("?", "help"), ("q", "quit"))
 _HELP = """\
-views      f functions   l lines   t threads   s stacks of all threads   p processes
-           enter: callers and callees of a function or line; the functions of a thread;
-           a process. escape: back
-process    [ and ]: the one before, the next one
-weight     w wall time   c CPU time   g time the GIL was held
-           i: with idle threads (they slept, or waited, or wanted the GIL), or without
-window     + longer, - shorter: 1 s, 5 s, 15 s, 1 min, 5 min, since start
-order      1 to 9: by that column   r: the other way round
-filter     /: rows with this text; enter keeps it, escape drops it
-screen     space: stop and go on   up, down, page up, page down, home, end, j, k
-           q: quit; the process is not touched
+views    f functions   l lines   t threads   s stacks now   p processes
+enter    callers and callees of a function or a line; the functions of
+         a thread; a process
+escape   back; drops a filter first
+[ ]      the process before, the next one
+w c g    what is counted: wall time, CPU time, time with the GIL
+i        wall time with idle threads (asleep, waiting, in want of the GIL)
++ -      a longer or shorter window: 1, 5, 15 s, 1, 5 min, since start
+1 … 7    sort by that column;  r turns the order round
+/        only rows with a text; enter keeps it, escape drops it
+space    stop the screen, and go on;  the process never notices
+up, down, page up, page down, home, end, j, k   move;  q quits
 
-self%      time in the function itself, of all the time of all threads in the window
-total%     time in it and in what it called
-All of it can be asked in SQL: sonde query PID "SELECT * FROM python.stack_sample …"
+self%    in the function itself, of the time of all threads in the window
+total%   in it and in what it called
+SQL      sonde query PID "SELECT * FROM python.stack_sample"
 """
+
+
+def _measure(key: str, word: str) -> int:
+    return len(key) + len(word) + 3
+
+
+def _draw_key(key: str, word: str) -> list[tuple[str, Style]]:
+    return [(key, BOLD), (f" {word}  ", DIM)]
 
 
 class Help(ModalScreen[None]):
@@ -62,7 +72,7 @@ class Help(ModalScreen[None]):
     def __init__(self, losses: Sequence[str]) -> None:
         super().__init__()
         said = "\n".join(f"  {line}" for line in losses) if losses else "  nothing, as far as known"
-        self._text = f"{_HELP}\nlost\n{said}\n\nany key goes back"
+        self._text = f"{_HELP}\nlost (any key goes back)\n{said}"
 
     def compose(self) -> ComposeResult:
         yield VerticalScroll(Static(self._text, markup=False))
@@ -92,6 +102,10 @@ class Top(App[None]):
         self.losses: list[str] = []
         self._back: list[Choice] = []
         self._lost_at = 0.0
+        # Held, not looked up: a look-up finds only what is on the topmost screen.
+        self.head, self.title_line, self.foot = Lines(), Lines(), Lines()
+        self.grid = Grid()
+        self.box = Input(placeholder="rows with this text")
 
     @property
     def process(self) -> Process:
@@ -99,15 +113,14 @@ class Top(App[None]):
         return self.processes[self.at]
 
     def compose(self) -> ComposeResult:
-        yield Lines(id="head")
-        yield Lines(id="title")
-        yield Grid()
-        yield Input(placeholder="rows with this text")
-        yield Lines(id="foot")
+        yield from (self.head, self.title_line, self.grid, self.box, self.foot)
 
     def on_mount(self) -> None:
-        self.query_one(Grid).focus()
+        self.grid.focus()
         self._tick()
+
+    def on_resize(self) -> None:
+        self.draw()
 
     # ---- time -----------------------------------------------------------------------------
 
@@ -149,14 +162,14 @@ class Top(App[None]):
         except (Error, OSError) as error:
             self._complain(error)
             return
-        self.query_one("#head", Lines).show(head)
-        self.query_one("#title", Lines).show([self._make_title(page)])
-        self.query_one(Grid).show(page, self.choice.find_order(), follow=follow)
-        self.query_one("#foot", Lines).show([self._make_foot()])
+        self.head.show(head)
+        self.title_line.show([self._make_title(page)])
+        self.grid.show(page, self.choice.find_order(), follow=follow)
+        self.foot.show(self._make_foot())
 
     def _complain(self, error: Exception) -> None:
         said = f"cannot be read: {error}"
-        self.query_one("#title", Lines).show([[(said, WARN)]])
+        self.title_line.show([[(said, WARN)]])
 
     def _make_head(self) -> list[Line]:
         lines: list[Line] = []
@@ -189,23 +202,23 @@ class Top(App[None]):
         line.append((f" · {some} rows", DIM))
         return line
 
-    def _make_foot(self) -> Line:
-        """As many keys as fit; the last two always do."""
-        fixed = sum(len(key) + len(word) + 3 for key, word in _FOOTER_END)
-        room, words = self.size.width - fixed, []
-        for key, word in _FOOTER:
-            room -= len(key) + len(word) + 3
-            if room >= 0:
-                words.append((key, word))
-        line: list[tuple[str, Style]] = []
-        for key, word in (*words, *_FOOTER_END):
-            line += [(key, BOLD), (f" {word}  ", DIM)]
-        return line
+    def _make_foot(self) -> list[Line]:
+        """Two lines of keys, as many as fit; the last of each always does."""
+        lines: list[Line] = []
+        for keys, end in zip(_FOOTER, _FOOTER_END, strict=True):
+            line: list[tuple[str, Style]] = []
+            room = self.size.width - _measure(*end)
+            for pair in keys:
+                if (len(self.processes) > 1 or pair[0] != "p") and _measure(*pair) <= room:
+                    room -= _measure(*pair)
+                    line += _draw_key(*pair)
+            lines.append([*line, *_draw_key(*end)])
+        return lines
 
     # ---- keys -----------------------------------------------------------------------------
 
     def on_key(self, event: events.Key) -> None:
-        if self.query_one(Input).has_focus:
+        if self.box.has_focus:
             if event.key == "escape":
                 self._filter("")
             return
@@ -244,9 +257,8 @@ class Top(App[None]):
         self.draw(follow=follow)
 
     def _move(self, key: str) -> None:
-        grid = self.query_one(Grid)
-        page = max(1, grid.size.height - 2)
-        grid.move(_MOVES.get(key, page if key == "pagedown" else -page))
+        page = max(1, self.grid.size.height - 2)
+        self.grid.move(_MOVES.get(key, page if key == "pagedown" else -page))
 
     def _widen(self, by: int) -> None:
         at = WINDOWS.index(self.choice.window_s) if self.choice.window_s in WINDOWS else 1
@@ -272,7 +284,7 @@ class Top(App[None]):
 
     def _enter(self) -> None:
         """Into the row: the calls of a unit, the functions of a thread, a process."""
-        row = self.query_one(Grid).selected
+        row = self.grid.selected
         if row is None:
             return
         self._back.append(self.choice)
@@ -302,10 +314,9 @@ class Top(App[None]):
     # ---- the filter -----------------------------------------------------------------------
 
     def _open_filter(self) -> None:
-        box = self.query_one(Input)
-        box.value = self.choice.filter
-        box.add_class("open")
-        box.focus()
+        self.box.value = self.choice.filter
+        self.box.add_class("open")
+        self.box.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         if event.input.has_focus:
@@ -315,7 +326,6 @@ class Top(App[None]):
         self._filter(event.value)
 
     def _filter(self, text: str) -> None:
-        box = self.query_one(Input)
-        self.query_one(Grid).focus()
-        box.remove_class("open")
+        self.grid.focus()
+        self.box.remove_class("open")
         self._choose(filter=text)
