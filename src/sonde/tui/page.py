@@ -119,7 +119,9 @@ def _arrange(page: Page, choice: Choice) -> Page:
     if order is None:
         return page._replace(rows=rows, whole=len(page.rows))
     at, turned = min(order[0], len(page.columns) - 1), order[1]
-    rows.sort(key=lambda row: tuple(row.cells[-2:]))  # equal ones stay where they are
+    rows.sort(key=lambda row: tuple(row.cells[-2:]))
+    if page.columns[1].descends:  # the total: of what is equal by self, the outer functions first
+        rows.sort(key=_by(1), reverse=True)
     rows.sort(key=_by(at), reverse=page.columns[at].descends != turned)
     return page._replace(rows=rows, whole=len(page.rows))
 

@@ -16,7 +16,7 @@ from textual.widgets import Input, Static
 
 from sonde.errors import Error
 from sonde.tui import header
-from sonde.tui.grid import BOLD, CURSOR, DIM, PLAIN, WARN, Grid, Line, Lines
+from sonde.tui.grid import BOLD, CURSOR, DIM, PLAIN, WARN, Grid, Line, Lines, cut
 from sonde.tui.page import Choice, Page, make_page
 from sonde.tui.process import Process
 from sonde.tui.shares import WEIGHTS
@@ -30,10 +30,10 @@ _VIEW_KEYS = {"f": "functions", "l": "lines", "t": "threads", "s": "stacks", "p"
 _WEIGHT_KEYS = dict(zip("wcg", WEIGHTS, strict=True))
 _MOVES = {"up": -1, "k": -1, "down": 1, "j": 1, "home": -(10**9), "end": 10**9}
 _FOOTER = (
-    (("f", "functions"), ("l", "lines"), ("t", "threads"), ("s", "stacks"), ("p", "processes"),
+    (("f", "functions"), ("l", "lines"), ("t", "threads"), ("s", "stacks"), ("p", "procs"),
      ("⏎", "calls"), ("esc", "back")),
-    (("wcg", "wall CPU GIL"), ("i", "idle"), ("-+", "window"), ("/", "filter"), ("1-7", "sort"),
-     ("r", "reverse"), ("space", "stop")),
+    (("wcg", "weight"), ("i", "idle"), ("-+", "window"), ("/", "filter"), ("1-7", "sort"),
+     ("r", "turn"), ("space", "stop")),
 )  # fmt: skip
 _FOOTER_END = (("?", "help"), ("q", "quit"))
 _HELP = """\
@@ -179,7 +179,7 @@ class Top(App[None]):
             lines.append([(word, CURSOR if word.startswith("[") else PLAIN) for word in tabs])
         left, right = header.describe_process(self.process)
         room = max(0, width - len(right) - 1)
-        lines.append([(left[:room].ljust(room + 1), BOLD), (right, BOLD)])
+        lines.append([(cut(left, room) + " ", BOLD), (right, BOLD)])
         lines.append([(header.describe_use(self.process, self.choice.window_s), PLAIN)])
         end = header.describe_end(self.process)
         if end:
