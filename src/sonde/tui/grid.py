@@ -113,7 +113,7 @@ class Grid(Widget, can_focus=True):
 
     def _find_longest(self, at: int) -> int:
         cells = (cell_len(row.cells[at]) for row in self.page.rows)
-        return max([len(self.page.columns[at].title), *cells])
+        return max([len(self.page.columns[at].title) + 1, *cells])  # with the arrow
 
     @property
     def _bar_room(self) -> int:

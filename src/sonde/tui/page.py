@@ -77,13 +77,13 @@ class Page(NamedTuple):
     note: str = ""
 
 
-def _pct(title: str) -> Column:
-    return Column(title, 6, right=True, descends=True)
+def _pct(title: str, width: int = 6) -> Column:
+    return Column(title, width, right=True, descends=True)
 
 
 _WHERE = (Column("function"), Column("where", cut_left=True))
-_SHARES = (_pct("self%"), _pct("total%"), Column("self", 7, True, descends=True), *_WHERE)
-_CALLS = (_pct("self%"), _pct("total%"), Column("", 7), *_WHERE)
+_SHARES = (_pct("self%"), _pct("total%", 7), Column("self", 7, True, descends=True), *_WHERE)
+_CALLS = (_pct("self%"), _pct("total%", 7), Column("", 7), *_WHERE)
 _THREADS = (
     _pct("busy%"), _pct("CPU%"), _pct("GIL%"), Column("now", 7), Column("thread", 16), Column("in"),
     Column("at", cut_left=True),
@@ -91,8 +91,8 @@ _THREADS = (
 _STACKS = (Column("stack"), Column("where", cut_left=True))
 _PROCESSES = (
     Column("rank", 5, True), Column("pid", 7, True), Column("state", 7),
-    Column("CPU%", 5, True, descends=True), Column("RSS", 5, True, descends=True),
-    Column("GIL%", 5, True, descends=True), Column("main in"), Column("at", cut_left=True),
+    _pct("CPU%", 5), Column("RSS", 5, True, descends=True), _pct("GIL%", 5), Column("main in"),
+    Column("at", cut_left=True),
 )  # fmt: skip
 
 

@@ -67,12 +67,11 @@ class Samples:
         # The tickets that were read are first … next-1.
         self._first = self._next = self._ring.find_settled(max(0, head - 1)) if self._ring else 0
         self._from: int | None = None  # all rows of this step and of later ones are here
-        if self._ring is None:
-            rows = self._ask(_NEWEST_SQL)
-            self.newest = {
-                row["thread"]: Seen(row["t_ns"], row["stack"], row["gil"], row["idle"])
-                for row in rows
-            }
+        if self._read_back():  # so that the newest sample is known
+            return
+        for row in self._ask(_NEWEST_SQL) if self._ring is None else ():
+            seen = Seen(row["t_ns"], row["stack"], row["gil"], row["idle"])
+            self.newest[row["thread"]] = seen
 
     @property
     def newest_ns(self) -> int | None:
