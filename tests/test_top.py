@@ -69,15 +69,17 @@ print("ready", flush=True)
 work()
 """
 
+# The casts keep DuckDB 1.5 from handing numbers of 64 bits to pyarrow, which takes 63.
 FUNCTIONS_SQL = """
 WITH samples AS (
-    SELECT stack, SUM(CASE '{weight}' WHEN 'cpu' THEN cpu_ns
-                      WHEN 'gil' THEN CASE WHEN gil THEN wall_ns ELSE 0 END
-                      ELSE CASE WHEN idle AND NOT {idle} THEN 0 ELSE wall_ns END END) AS weight
+    SELECT stack::HUGEINT AS stack, SUM(CASE '{weight}' WHEN 'cpu' THEN cpu_ns
+        WHEN 'gil' THEN CASE WHEN gil THEN wall_ns ELSE 0 END
+        ELSE CASE WHEN idle AND NOT {idle} THEN 0 ELSE wall_ns END END) AS weight
     FROM python.stack_sample WHERE t_ns >= {since} GROUP BY stack),
-self AS (SELECT func, file, {line} AS line, SUM(weight) AS self
-         FROM samples JOIN python.frame USING (stack) WHERE depth = 0 GROUP BY ALL),
-units AS (SELECT DISTINCT stack, func, file, {line} AS line FROM python.frame),
+frames AS (SELECT stack::HUGEINT AS stack, depth, func, file, {line} AS line FROM python.frame),
+self AS (SELECT func, file, line, SUM(weight) AS self
+         FROM samples JOIN frames USING (stack) WHERE depth = 0 GROUP BY ALL),
+units AS (SELECT DISTINCT stack, func, file, line FROM frames),
 total AS (SELECT func, file, line, SUM(weight) AS total
           FROM samples JOIN units USING (stack) GROUP BY ALL)
 SELECT func, file, line, COALESCE(self, 0)::BIGINT AS self, total::BIGINT AS total
@@ -406,7 +408,7 @@ def test_keys_sort_weigh_widen_and_filter(ended: Process) -> None:
             if "program.py" in line and "pid" not in line
         ]
         assert len(rows) == 1 and "third" in rows[0]
-        assert "half" in await see("escape", until="half")
+        assert "half" in await see("escape", "1", until="half")
 
     drive([ended], (80, 24), steps)
 
@@ -517,10 +519,13 @@ def test_json_and_csv_hold_the_numbers_of_the_model(ended: Process, sonde_cli) -
     args = ("top", ended.session.pid, "--window", "start", "--weight", "cpu")
     rows = json.loads(sonde_cli(*args, "--format", "json").stdout)
     weighed = ended.weigh(None, "cpu", idle=True)
-    expected = {s.unit.func: s.self_ns for s in shares.list_shares(weighed, weighed.tree.functions)}
-    assert {row["func"]: row["self_ns"] for row in rows} == expected
+    expected = {
+        tuple(s.unit): s.self_ns for s in shares.list_shares(weighed, weighed.tree.functions)
+    }
+    assert {(r["func"], r["file"], r["line"]): r["self_ns"] for r in rows} == expected
     lines = csv.DictReader(io.StringIO(sonde_cli(*args, "--format", "csv").stdout))
-    assert {row["func"]: int(row["self_ns"]) for row in lines} == expected
+    found = {(r["func"], r["file"], int(r["line"])): int(r["self_ns"]) for r in lines}
+    assert found == expected
     threads = sonde_cli("top", ended.session.pid, "--view", "threads", "--format", "json")
     assert [row["name"] for row in json.loads(threads.stdout)] == ["MainThread"]
 
@@ -572,17 +577,22 @@ def watch_terminal(pid: int, *args: str, keys: bytes = b"q", **env: str) -> str:
     return drawn.decode(errors="replace")
 
 
+def find_colours(drawn: str) -> set[str]:
+    """The codes that ask for a colour; 39 and 49 are the terminal's own."""
+    codes = {code for found in re.findall(r"\x1b\[([0-9;]*)m", drawn) for code in found.split(";")}
+    colours = (*range(30, 39), *range(40, 49), *range(90, 98), *range(100, 108))
+    return codes & {str(code) for code in colours}
+
+
 def test_a_real_terminal_gets_the_screen_and_has_it_back(ended: Process) -> None:
     drawn = watch_terminal(ended.session.pid)
     assert "spin" in drawn and "\x1b[?1049h" in drawn and "\x1b[?1049l" in drawn
-    assert re.search(r"\x1b\[[0-9;]*3\dm", drawn), "colours, unless they are not wanted"
+    assert find_colours(drawn), "colours, unless they are not wanted"
 
 
 def test_no_color_means_none(ended: Process) -> None:
     drawn = watch_terminal(ended.session.pid, NO_COLOR="1")
-    codes = {code for found in re.findall(r"\x1b\[([0-9;]*)m", drawn) for code in found.split(";")}
-    colours = {str(n) for n in (*range(30, 39), *range(40, 49), *range(90, 98), *range(100, 108))}
-    assert "spin" in drawn and not codes & colours
+    assert "spin" in drawn and not find_colours(drawn)
 
 
 def test_once_on_a_terminal_prints_one_table(ended: Process) -> None:
