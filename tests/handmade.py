@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from sonde import plugins
-from sonde.profile import Profile, Selection
+from sonde.selection import Profile, Selection
 from sonde.window import find_window
 
 START_NS = 1_700_000_000 * 10**9  # wall clock at the start of every process here

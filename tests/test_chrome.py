@@ -19,7 +19,7 @@ from handmade import (
     write,
 )
 from sonde.exporters import chrome
-from sonde.profile import Profile
+from sonde.selection import Profile
 
 
 def read_slices(profile: Profile) -> list[tuple[str, float, float]]:

@@ -13,7 +13,7 @@ from handmade import (
     record_training,
     write,
 )
-from sonde.profile import Frame, Process, Stack, Thread
+from sonde.selection import Frame, Process, Stack, Thread
 
 _PAGE = """
 const find = (id) => document.getElementById(id);

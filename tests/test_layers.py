@@ -46,10 +46,11 @@ ALLOWED = {
     "sensors": {"_core", "record"},
     "collector": SHARED | {"recorder", "launch", "drain", "retain"},
     "window": {"config", "errors", "query"},
-    "profile": {"errors", "query", "window"},
-    "tree": {"profile"},
-    "exporters": {"errors", "profile", "tree"},
-    "cli": READ | {"__init__", "control", "retain", "profile", "window", "cli"},
+    "selection": {"errors", "query", "window"},
+    "tree": {"selection"},
+    "exporters": {"errors", "selection", "tree"},
+    "tui": READ | {"tui"},
+    "cli": READ | {"__init__", "control", "retain", "selection", "window", "cli", "tui"},
     "__main__": {"cli"},
 }
 

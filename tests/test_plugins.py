@@ -32,16 +32,20 @@ def test_names_are_listed_without_importing() -> None:
 
 @pytest.mark.parametrize("name", plugins.list_names("sources"))
 def test_a_source_starts_stops_and_leaves_nothing(name: str) -> None:
-    from sonde.recorder import Host, Recorder
+    from sonde.recorder import Recorder
 
     module = plugins.load("sources", name)
     for row in module.ROWS:
         schema = record.make_schema(row, record.name_table(row, "python"))
         assert schema.doc and all(field.doc for field in schema.fields)
-    source = module.Source(Host(Recorder(), name, "python"))
-    source.start()
+    recorder = Recorder()
+    settings = {f"source.{other}": other == name for other in plugins.list_names("sources")}
+    recorder.start({**settings, "collector": False})
+    assert list(recorder._sources) == [name]
+    source, _host = recorder._sources[name]
     source.stop()
-    source.stop()  # the inventory fixture looks at what is left
+    source.stop()
+    recorder.stop()  # the inventory fixture looks at what is left
 
 
 @pytest.mark.parametrize("name", plugins.list_names("sensors"))

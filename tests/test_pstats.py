@@ -19,7 +19,7 @@ from handmade import (
     record_training,
     write,
 )
-from sonde.profile import Profile
+from sonde.selection import Profile
 
 
 def read_pstats(profile: Profile, folder: Path) -> dict[str, tuple]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sonde import _core, intern, ring
 from sonde.errors import Damaged, Newer
-from sonde.ring import Ring
+from sonde.ring import Batch, Ring
 from sonde.session import NODES, Session
 
 SAMPLES, THREADS = "python.stack_sample", "python.thread"
@@ -108,7 +108,7 @@ def read_newest(session: Session, since_ns: int = 0) -> list[ThreadStack]:
     for at, thread in enumerate(threads):
         if times[at] >= since_ns and (thread not in newest or times[newest[thread]] <= times[at]):
             newest[thread] = at
-    names, ended = _read_threads(session)
+    names, ended = read_threads(session)
     nodes = read_nodes(session)
     places = {number: place for place, number in enumerate(nodes.hashes)}
     found = []
@@ -122,7 +122,7 @@ def read_newest(session: Session, since_ns: int = 0) -> list[ThreadStack]:
     return found
 
 
-def _read_threads(session: Session) -> tuple[dict[int, str], dict[int, int]]:
+def read_threads(session: Session) -> tuple[dict[int, str], dict[int, int]]:
     """The newest name of each thread, and when those that ended did."""
     times, threads, names, states = _read_columns(session, THREADS)
     texts = intern.read_texts(session.folder)
@@ -141,9 +141,13 @@ def _read_threads(session: Session) -> tuple[dict[int, str], dict[int, int]]:
 
 
 def _read_columns(session: Session, table: str) -> list[list[int]]:
-    """The columns of the rows in a ring; texts as their places, NULL as -1."""
+    """The columns of all rows in a ring."""
     source = Ring(session.path(table + ring.SUFFIX))
-    batch = source.read()
+    return read_columns(source, source.read())
+
+
+def read_columns(source: Ring, batch: Batch) -> list[list[int]]:
+    """Rows of a ring as columns of numbers; texts as their places, NULL as -1."""
     columns = []
     for index, field in enumerate(source.schema.fields):
         data, valid = batch.buffers[2 * index], batch.buffers[2 * index + 1]

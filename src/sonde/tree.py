@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from sonde.profile import WEIGHTS
+from sonde.selection import WEIGHTS
 
 
 class Node:

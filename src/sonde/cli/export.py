@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from sonde import plugins
 from sonde.errors import Error
-from sonde.profile import WEIGHTS, Profile, Selection
+from sonde.selection import WEIGHTS, Profile, Selection
 from sonde.query import Recording, open_recording
 from sonde.window import find_window
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import IO, NamedTuple
 
-from sonde.profile import Place, Process, Profile, Sample, Thread
+from sonde.selection import Place, Process, Profile, Sample, Thread
 
 SUFFIX = ".trace.json"
 TEXT = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import IO
 
 from sonde.exporters._asset import clean
-from sonde.profile import Profile
+from sonde.selection import Profile
 
 SUFFIX = ".collapsed.txt"
 TEXT = True

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import IO
 
 from sonde.exporters._asset import fill, read_asset
-from sonde.profile import WEIGHTS, Place, Profile, Stack, Thread
+from sonde.selection import WEIGHTS, Place, Profile, Stack, Thread
 from sonde.tree import grow, walk
 
 SUFFIX = ".html"

@@ -6,7 +6,7 @@ import gzip
 from collections.abc import Iterator
 from typing import IO, TypeVar
 
-from sonde.profile import WEIGHTS, Frame, Profile, Stack
+from sonde.selection import WEIGHTS, Frame, Profile, Stack
 
 SUFFIX = ".pb.gz"
 TEXT = False

@@ -6,7 +6,7 @@ import marshal
 from itertools import pairwise
 from typing import IO
 
-from sonde.profile import Place, Profile, Stack
+from sonde.selection import Place, Profile, Stack
 
 SUFFIX = ".pstats"
 TEXT = False

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import IO
 
-from sonde.profile import Frame, Place, Profile, Sample, Thread
+from sonde.selection import Frame, Place, Profile, Sample, Thread
 
 SUFFIX = ".speedscope.json"
 TEXT = True

@@ -6,7 +6,7 @@ from typing import IO, NamedTuple
 from xml.sax.saxutils import escape
 
 from sonde.exporters._asset import clean, fill, pick_hue, pick_shade, read_asset, show_ns
-from sonde.profile import Place, Profile, Stack
+from sonde.selection import Place, Profile, Stack
 from sonde.tree import Node, grow, walk
 
 SUFFIX = ".svg"

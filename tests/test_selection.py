@@ -7,7 +7,7 @@ import pytest
 from handmade import MS, START_NS, FakeRecording, FakeSession, record_training
 from sonde import Error
 from sonde.errors import ConfigError
-from sonde.profile import Place, name_command
+from sonde.selection import Place, name_command
 from sonde.window import Window, find_window, parse_moment
 
 SECOND = 10**9

@@ -1,0 +1,120 @@
+"""Watch what a process is doing, live: functions, lines, threads, stacks and the GIL."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from sonde import config
+from sonde.cli import _draw
+from sonde.errors import ConfigError
+from sonde.target import find_sessions
+from sonde.tui.page import Choice, make_page, measure, units_of
+from sonde.tui.process import Process, open_processes
+from sonde.tui.shares import WEIGHTS, list_shares
+from sonde.tui.words import WINDOWS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET")
+    parser.add_argument("--view", choices=("functions", "lines", "threads"), default="functions",
+                        help="to begin with; default: %(default)s")  # fmt: skip
+    parser.add_argument("--weight", choices=WEIGHTS, default="wall", help="default: %(default)s")
+    parser.add_argument("--window", default="5s", metavar="SPAN",
+                        help="1s, 5s, 15s, 1min, 5min or start; default: %(default)s")  # fmt: skip
+    parser.add_argument("--idle", action="store_true", help="with threads that slept or waited")
+    parser.add_argument("--once", action="store_true",
+                        help="print one table and end; so it does in a pipe")  # fmt: skip
+    _draw.add_output_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    choice = Choice(args.view, args.weight, _read_window(args.window), args.idle)
+    processes = open_processes(find_sessions(args.target, config.find_root()))
+    plain = args.once or args.output or args.format != "table"
+    if plain or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return _print_once(processes, choice, args)
+    from sonde.tui.screen import Top  # Textual takes a third of a second
+
+    if len(processes) > 1:
+        choice = Choice("processes", args.weight, choice.window_s, args.idle)
+    Top(processes, choice).run()
+    return 0
+
+
+def _read_window(text: str) -> float | None:
+    if text == "start":
+        return None
+    try:
+        span_s = config.parse_span(text)
+    except (KeyError, ValueError):
+        span_s = 0.0
+    if span_s not in WINDOWS:
+        raise ConfigError(f"--window={text} is not one of 1s, 5s, 15s, 1min, 5min and start")
+    return span_s
+
+
+def _print_once(processes: list[Process], choice: Choice, args: argparse.Namespace) -> int:
+    import pyarrow as pa
+
+    rows = [row for process in processes for row in _list_rows(process, choice)]
+    if not rows:
+        said = {make_page(choice, process, processes).note for process in processes}
+        print(f"sonde: {'; '.join(sorted(filter(None, said)))}", file=sys.stderr)
+    kinds = _THREADS if choice.view == "threads" else _SHARES
+    if len(processes) > 1:
+        kinds = {"rank": "int64", "pid": "int64", **kinds}
+    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in kinds.items()])
+    _draw.write_rows(pa.Table.from_pylist(rows, schema=schema), args.format, args.output)
+    return 0
+
+
+_SHARES = {
+    "self_pct": "float64", "total_pct": "float64", "self_ns": "int64", "total_ns": "int64",
+    "func": "string", "file": "string", "line": "int64",
+}  # fmt: skip
+_THREADS = {
+    "busy_pct": "float64", "cpu_pct": "float64", "gil_pct": "float64", "now": "string",
+    "thread": "int64", "name": "string", "func": "string", "file": "string", "line": "int64",
+}  # fmt: skip
+
+
+def _list_rows(process: Process, choice: Choice) -> list[dict[str, Any]]:
+    whose = {"rank": process.session.rank, "pid": process.session.pid}
+    rows = (
+        _list_threads(process, choice) if choice.view == "threads" else _list_units(process, choice)
+    )
+    return [{**whose, **row} for row in rows]
+
+
+def _list_units(process: Process, choice: Choice) -> list[dict[str, Any]]:
+    weighed = measure(choice, process)
+    found = list_shares(weighed, units_of(choice, weighed.tree))
+    return [
+        {
+            "self_pct": _round_pct(share.self_ns, weighed.whole),
+            "total_pct": _round_pct(share.total_ns, weighed.whole),
+            "self_ns": share.self_ns, "total_ns": share.total_ns, **share.unit._asdict(),
+        }
+        for share in sorted(found, key=lambda share: (-share.self_ns, -share.total_ns, share.unit))
+    ]  # fmt: skip
+
+
+def _list_threads(process: Process, choice: Choice) -> list[dict[str, Any]]:
+    window_s = choice.window_s or WINDOWS[-2]
+    assert window_s is not None
+    span = process.find_span(window_s)
+    found = []
+    for load in sorted(process.list_loads(window_s), key=lambda load: -load.busy_ns):
+        unit = process.tree.by_line.names[process.tree.by_line.of[load.place]]
+        found.append({
+            "busy_pct": _round_pct(load.busy_ns, span), "cpu_pct": _round_pct(load.cpu_ns, span),
+            "gil_pct": _round_pct(load.gil_ns, span), "now": load.now, "thread": load.thread,
+            "name": load.name, **unit._asdict(),
+        })  # fmt: skip
+    return found
+
+
+def _round_pct(part: int, whole: int) -> float:
+    return round(100 * part / whole, 2) if whole else 0.0

@@ -1,0 +1,1 @@
+"""The live terminal view: what is measured (samples, tree, shares, process) and how it is drawn."""

@@ -1,0 +1,152 @@
+"""Two widgets that draw lines: plain ones, and a table that fits the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+from textual.widget import Widget
+
+from sonde.tui.page import Column, Page, Row
+from sonde.tui.words import clean, show_bar
+
+PLAIN, BOLD, DIM = Style(), Style(bold=True), Style(dim=True)
+HEAD, CURSOR = Style(bold=True, underline=True), Style(reverse=True)
+WARN, BAR = Style(bold=True, color="yellow"), Style(color="green")
+_BAR_AT, _BAR = 100, 10  # a bar where the terminal is this wide; its width
+
+Line = Sequence[tuple[str, Style]]
+
+
+def cut(text: str, width: int, *, left: bool = False, right: bool = False) -> str:
+    """A text in exactly `width` cells; what is cut off leaves `…`."""
+    text = clean(text)
+    missing = width - cell_len(text)
+    if missing >= 0:
+        return " " * missing + text if right else text + " " * missing
+    if not left:
+        return set_cell_size(text, max(0, width - 1)) + "…"[: max(0, width)]
+    while text and cell_len(text) > width - 1:
+        text = text[1:]
+    return set_cell_size("…" + text, width)
+
+
+class Lines(Widget):
+    """A few lines of styled text; as high as they are many."""
+
+    DEFAULT_CSS = "Lines { height: auto; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: Sequence[Line] = ()
+
+    def show(self, lines: Sequence[Line]) -> None:
+        """Replace them."""
+        self.refresh(layout=len(lines) != len(self.lines))
+        self.lines = lines
+
+    def get_content_height(self, *_sizes: object) -> int:
+        """One row each."""
+        return len(self.lines)
+
+    def render_line(self, y: int) -> Strip:
+        """One line, cut at the right."""
+        if y >= len(self.lines):
+            return Strip.blank(self.size.width)
+        strip = Strip([Segment(clean(text), style) for text, style in self.lines[y]])
+        return strip.adjust_cell_length(self.size.width)
+
+
+class Grid(Widget, can_focus=True):
+    """A table with a cursor. It stays on its row while rows come, go and change places."""
+
+    DEFAULT_CSS = "Grid { height: 1fr; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.page = Page("", (), [], 0)
+        self.cursor = self.top = 0
+        self._sort: tuple[int, bool] | None = None
+
+    @property
+    def selected(self) -> Row | None:
+        """The row under the cursor."""
+        return self.page.rows[self.cursor] if self.cursor < len(self.page.rows) else None
+
+    def show(self, page: Page, sort: tuple[int, bool] | None, *, follow: bool) -> None:
+        """Replace the table; the cursor follows its row, or goes to the top."""
+        before = self.selected
+        self.page, self._sort = page, sort
+        if not follow:
+            self.cursor = self.top = 0
+        elif before is not None and self.cursor > 0:  # at the top it stays there: the largest
+            keys = [row.key for row in page.rows]
+            self.cursor = keys.index(before.key) if before.key in keys else self.cursor
+        self.move(0)
+
+    def move(self, by: int) -> None:
+        """Move the cursor, and scroll so that it is seen."""
+        room = max(1, self.size.height - 1)
+        self.cursor = max(0, min(self.cursor + by, len(self.page.rows) - 1))
+        self.top = max(0, min(self.top, self.cursor, len(self.page.rows) - room))
+        self.top = max(self.top, self.cursor - room + 1)
+        self.refresh()
+
+    def on_resize(self) -> None:
+        self.move(0)
+
+    def _find_widths(self) -> list[int]:
+        """Columns with a width have it; the others share what is left, the first a bit less."""
+        columns = self.page.columns
+        fixed = sum(column.width for column in columns) + 2 * (len(columns) - 1) + self._bar_room
+        left = max(0, self.size.width - fixed)
+        flexible = [at for at, column in enumerate(columns) if column.width == 0]
+        widths = [column.width for column in columns]
+        for number, at in enumerate(flexible):
+            rest = len(flexible) - number
+            widths[at] = left if rest == 1 else min(self._find_longest(at), left * 9 // (10 * rest))
+            left -= widths[at]
+        return widths
+
+    def _find_longest(self, at: int) -> int:
+        cells = (cell_len(row.cells[at]) for row in self.page.rows)
+        return max([len(self.page.columns[at].title) + 1, *cells])  # with the arrow
+
+    @property
+    def _bar_room(self) -> int:
+        has_shares = any(row.share for row in self.page.rows)
+        return _BAR + 2 if has_shares and self.size.width >= _BAR_AT else 0
+
+    def render_line(self, y: int) -> Strip:
+        """The names of the columns, then the rows from `top` on."""
+        width, widths = self.size.width, self._find_widths()
+        if y == 0:
+            return Strip([Segment(self._draw_head(widths), HEAD)]).adjust_cell_length(width, HEAD)
+        at = self.top + y - 1
+        if at >= len(self.page.rows):
+            said = "  " + self.page.note if y == 2 and not self.page.rows else ""
+            return Strip([Segment(said, PLAIN)]).adjust_cell_length(width)
+        row = self.page.rows[at]
+        style = CURSOR if at == self.cursor else BOLD if row.loud else PLAIN
+        segments = [Segment(self._draw_cells(row.cells, self.page.columns, widths), style)]
+        if self._bar_room:
+            bar = show_bar(row.share, 1.0, _BAR).ljust(_BAR)
+            segments.insert(0, Segment(bar + "  ", BAR))
+        return Strip(segments).adjust_cell_length(width, style)
+
+    def _draw_head(self, widths: list[int]) -> str:
+        titles = [column.title for column in self.page.columns]
+        if self._sort is not None and titles:
+            at, turned = min(self._sort[0], len(titles) - 1), self._sort[1]
+            titles[at] += "▼" if self.page.columns[at].descends != turned else "▲"
+        return " " * self._bar_room + self._draw_cells(titles, self.page.columns, widths)
+
+    @staticmethod
+    def _draw_cells(cells: Sequence[str], columns: Sequence[Column], widths: list[int]) -> str:
+        return "  ".join(
+            cut(cell, width, left=column.cut_left, right=column.right)
+            for cell, column, width in zip(cells, columns, widths, strict=True)
+        )

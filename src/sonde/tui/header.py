@@ -1,0 +1,85 @@
+"""The lines above the table: which process, how it does, what it costs and what was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sonde.tui.process import Process
+from sonde.tui.words import MISSING, show_bytes, show_time
+
+_ENDS = {
+    "ended": "has ended", "killed": "was killed", "unknown": "is on another machine, or gone",
+}  # fmt: skip
+
+
+def describe_process(process: Process) -> tuple[str, str]:
+    """Who it is, and for how long it has run."""
+    session = process.session
+    meta = session.meta
+    world = meta.get("world_size")
+    rank = "" if session.rank is None else f"  rank {session.rank}" + (f"/{world}" if world else "")
+    left = f"pid {session.pid}{rank}  {session.host}  Python {meta.get('python')}  "
+    return left + process.command, f"{process.state} {show_time(process.age_s * 1e9)}"
+
+
+def describe_use(process: Process, window_s: float | None) -> str:
+    """Its CPU, memory, threads and GIL; how it is sampled, and what that costs."""
+    usage, cost = process.read_usage(), process.find_cost_pct()
+    cpu = MISSING if usage is None else f"{usage['user_pct'] + usage['system_pct']:.0f}%"
+    rss = MISSING if usage is None else show_bytes(usage["rss_bytes"])
+    python = len(process.samples.newest)
+    threads = str(python) if usage is None else f"{usage['threads']:.0f}"
+    every = process.interval_s
+    parts = (
+        f"CPU {cpu}",
+        f"RSS {rss}",
+        f"threads {threads}",
+        f"GIL {process.find_gil_pct(window_s):.0f}%",
+        f"sampled every {MISSING if every is None else _show_interval(every)}",
+        f"sonde {MISSING if cost is None else f'{cost:.1f}%'} of a core",
+    )
+    return "  ".join(parts)
+
+
+def _show_interval(every_s: float) -> str:
+    return f"{every_s * 1e3:g} ms" if every_s < 1 else f"{every_s:g} s"
+
+
+def describe_end(process: Process) -> str:
+    """What to say of a process that runs no more; nothing of one that does."""
+    if process.is_live:
+        return ""
+    how = _ENDS.get(process.state, process.state)
+    return f"process {process.session.pid} {how}; this is the last picture"
+
+
+def describe_reach(process: Process, window_s: float | None) -> str:
+    """What to say where the samples do not reach back as far as the window."""
+    oldest = process.samples.oldest_ns
+    if window_s is None or oldest is None or oldest - process.find_since(window_s) < 2e9:
+        return ""
+    age_s = (process.find_since(window_s) + process.find_span(window_s) - oldest) / 1e9
+    return f"the oldest sample kept is {age_s:.0f} s old"
+
+
+def describe_tabs(processes: Sequence[Process], current: int, width: int) -> list[str]:
+    """One word per process; of more than fit, those around the current one."""
+    words = [_name_tab(process) for process in processes]
+    first, last = current, current + 1
+    room = width - len(words[current]) - 8
+    while first > 0 or last < len(words):
+        grown = False
+        for at in (last, first - 1):
+            if 0 <= at < len(words) and not first <= at < last and len(words[at]) + 2 <= room:
+                room -= len(words[at]) + 2
+                first, last, grown = min(first, at), max(last, at + 1), True
+        if not grown:
+            break
+    shown = [f"[{word}]" if at == current else f" {word} " for at, word in enumerate(words)]
+    return [*(["… "] if first else []), *shown[first:last], *([" …"] if last < len(words) else [])]
+
+
+def _name_tab(process: Process) -> str:
+    session = process.session
+    name = f"pid {session.pid}" if session.rank is None else f"rank {session.rank}"
+    return name if process.is_live else f"{name} {process.state}"

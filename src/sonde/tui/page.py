@@ -1,0 +1,337 @@
+"""What is on the screen, before it is drawn: columns and rows of each view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from sonde.tui import shares
+from sonde.tui.process import LONGEST_S, Process
+from sonde.tui.shares import Branch, Load, Share, Weighed
+from sonde.tui.tree import Tree, Unit, Units
+from sonde.tui.words import MISSING, show_bytes, show_pct, show_time, show_where, show_window
+
+VIEWS = ("functions", "lines", "threads", "stacks", "processes")
+
+
+class Column(NamedTuple):
+    """A column: `width` cells, or a part of what is left if that is 0."""
+
+    title: str
+    width: int = 0
+    right: bool = False
+    cut_left: bool = False  # of a path the end says most
+    descends: bool = False  # the largest first
+
+
+class Row(NamedTuple):
+    """A row: what it is about, what is sorted by, and what is shown."""
+
+    key: object
+    values: Sequence[Any]
+    cells: Sequence[str]
+    share: float = 0.0  # of the whole, for a bar
+    loud: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a person has chosen to see."""
+
+    view: str = "functions"
+    weight: str = "wall"
+    window_s: float | None = 5.0
+    idle: bool = False
+    filter: str = ""
+    thread: int | None = None  # only this one
+    unit: Unit | None = None  # its callers and callees
+    sort: dict[str, tuple[int, bool]] = field(default_factory=dict)  # view: column, reversed
+
+    @property
+    def shown(self) -> str:
+        """The view, or the calls of a unit in it."""
+        return "calls" if self.unit is not None else self.view
+
+    def find_order(self) -> tuple[int, bool] | None:
+        """The column to sort by, and whether the other way round; None leaves rows as they are."""
+        fixed = None if self.shown in ("calls", "stacks") else (0, False)
+        return self.sort.get(self.shown, fixed)
+
+    def sort_by(self, column: int | None) -> Choice:
+        """Sorted by another column; None turns the order round."""
+        if self.shown == "stacks":
+            return self  # a tree has one order
+        now, turned = self.find_order() or (1, False)
+        new = (now, not turned) if column is None else (column, False)
+        return replace(self, sort={**self.sort, self.shown: new})
+
+
+class Page(NamedTuple):
+    """A table, and what to say about it."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: list[Row]
+    whole: int  # rows there were before the filter
+    note: str = ""
+
+
+def _pct(title: str, width: int = 6) -> Column:
+    return Column(title, width, right=True, descends=True)
+
+
+_WHERE = (Column("function"), Column("where", cut_left=True))
+_SHARES = (_pct("self%"), _pct("total%", 7), Column("self", 7, True, descends=True), *_WHERE)
+_CALLS = (_pct("self%"), _pct("total%", 7), Column("", 7), *_WHERE)
+_THREADS = (
+    _pct("busy%"), _pct("CPU%"), _pct("GIL%"), Column("now", 7), Column("thread", 16), Column("in"),
+    Column("at", cut_left=True),
+)  # fmt: skip
+_STACKS = (Column("stack"), Column("where", cut_left=True))
+_PROCESSES = (
+    Column("rank", 5, True), Column("pid", 7, True), Column("state", 7),
+    _pct("CPU%", 5), Column("RSS", 5, True, descends=True), _pct("GIL%", 5), Column("main in"),
+    Column("at", cut_left=True),
+)  # fmt: skip
+
+
+def make_page(choice: Choice, process: Process, processes: Sequence[Process]) -> Page:
+    """The table that a choice shows."""
+    if choice.view == "processes":
+        page = _make_processes(choice, processes)
+    elif choice.view == "threads":
+        page = _make_threads(choice, process)
+    elif choice.view == "stacks":
+        return _make_stacks(choice, process)
+    elif choice.unit is not None:
+        page = _make_calls(choice, process)
+    else:
+        page = _make_shares(choice, process)
+    return _arrange(page, choice)
+
+
+def _arrange(page: Page, choice: Choice) -> Page:
+    """Filtered and sorted."""
+    wanted = choice.filter.casefold()
+    rows = [row for row in page.rows if wanted in " ".join(row.cells).casefold()]
+    order = choice.find_order()
+    if order is None:
+        return page._replace(rows=rows, whole=len(page.rows))
+    at, turned = min(order[0], len(page.columns) - 1), order[1]
+    rows.sort(key=lambda row: tuple(row.cells[-2:]))
+    if page.columns[1].descends:  # the total: of what is equal by self, the outer functions first
+        rows.sort(key=_by(1), reverse=True)
+    rows.sort(key=_by(at), reverse=page.columns[at].descends != turned)
+    return page._replace(rows=rows, whole=len(page.rows))
+
+
+def _by(at: int) -> Callable[[Row], Any]:
+    """Missing values last among small ones, texts without regard to case."""
+
+    def key(row: Row) -> Any:
+        value = row.values[at]
+        if isinstance(value, str):
+            return value.casefold()
+        return float("-inf") if value is None else value
+
+    return key
+
+
+# ---- functions and lines --------------------------------------------------------------------
+
+
+def measure(choice: Choice, process: Process) -> Weighed:
+    """The weight that a choice asks for, on the process's tree."""
+    thread = choice.thread
+    window_s = LONGEST_S if thread is not None and choice.window_s is None else choice.window_s
+    return process.weigh(window_s, choice.weight, idle=choice.idle, thread=thread)
+
+
+def units_of(choice: Choice, tree: Tree) -> Units:
+    """Functions or lines."""
+    return tree.by_line if choice.view == "lines" else tree.functions
+
+
+def _make_shares(choice: Choice, process: Process) -> Page:
+    weighed = measure(choice, process)
+    rows = [
+        _make_share(share, weighed.whole, show_time(share.self_ns), share.self_ns)
+        for share in shares.list_shares(weighed, units_of(choice, weighed.tree))
+    ]
+    note = "" if rows else _explain_nothing(choice, process)
+    return Page(_make_title(choice, process), _SHARES, rows, 0, note)
+
+
+def _make_share(share: Share, whole: int, third: str, value: object) -> Row:
+    unit = share.unit
+    cells = (
+        show_pct(share.self_ns, whole), show_pct(share.total_ns, whole), third, unit.func,
+        show_where(unit),
+    )  # fmt: skip
+    values = (share.self_ns, share.total_ns, value, unit.func, (unit.file, unit.line))
+    return Row(unit, values, cells, share.self_ns / whole if whole else 0.0)
+
+
+def _make_title(choice: Choice, process: Process) -> str:
+    parts = [choice.view, _WEIGHT_WORDS[choice.weight]]
+    window_s = choice.window_s
+    if choice.weight == "wall":
+        parts.append(_say_idle(choice, process))
+    if choice.thread is not None:
+        parts.append(f"thread {choice.thread}")
+        window_s = window_s or LONGEST_S  # python.stack does not tell threads apart
+    parts.append(show_window(window_s))
+    return " · ".join(filter(None, parts))
+
+
+_WEIGHT_WORDS = {"wall": "wall time", "cpu": "CPU time", "gil": "GIL held"}
+
+
+def _say_idle(choice: Choice, process: Process) -> str:
+    if choice.window_s is None and choice.thread is None:
+        return "" if choice.idle else "with idle"  # python.stack does not tell it apart
+    if choice.idle:
+        return "with idle"
+    sums = process.add_up(choice.window_s or LONGEST_S)
+    mine = [(key[3], s[1]) for key, s in sums.items() if choice.thread in (None, key[0])]
+    idle_ns, wall_ns = sum(wall for idle, wall in mine if idle), sum(wall for _, wall in mine)
+    return f"{show_pct(idle_ns, wall_ns)}% idle hidden" if idle_ns else ""
+
+
+def _explain_nothing(choice: Choice, process: Process) -> str:
+    """Why there is nothing to see, and what to do."""
+    if process.state == "paused":
+        return f"recording is paused: `sonde resume {process.session.pid}` goes on"
+    if choice.window_s is not None and process.add_up(choice.window_s):
+        if choice.weight == "gil":
+            return "nothing held the GIL"
+        if choice.weight == "cpu":
+            return "no thread used the CPU: w shows wall time"
+        return "every thread is idle: i shows what they wait for"
+    if process.samples.newest_ns is None:
+        return "no stack has been sampled: `sonde query … sonde.source` says why"
+    every_s = process.interval_s or 0
+    seldom = f", one every {every_s:g} s" if every_s > (choice.window_s or 0) else ""
+    return f"no sample in this window{seldom}: + widens it"
+
+
+def _make_calls(choice: Choice, process: Process) -> Page:
+    assert choice.unit is not None
+    weighed = measure(choice, process)
+    units = units_of(choice, weighed.tree)
+    number = units.find(choice.unit)
+    title = f"calls of {choice.unit.func} · {_make_title(choice, process)}"
+    if number is None:
+        return Page(title, _CALLS, [], 0, "it is not in this window")
+    mine = [share for share in shares.list_shares(weighed, units) if share.unit == choice.unit]
+    parts = (
+        ("caller", shares.list_callers(weighed, units, number)),
+        ("itself", mine),
+        ("callee", shares.list_callees(weighed, units, number)),
+    )
+    rows = [
+        _make_share(share, weighed.whole, word, word)._replace(loud=word == "itself")
+        for word, found in parts
+        for share in sorted(found, key=lambda share: -share.total_ns)
+    ]
+    return Page(title, _CALLS, rows, 0, "" if rows else "it is not in this window")
+
+
+# ---- threads and stacks -----------------------------------------------------------------------
+
+
+def name_thread(load: Load) -> str:
+    """What Python calls a thread, or its number."""
+    return load.name or f"thread {load.thread}"
+
+
+def _make_threads(choice: Choice, process: Process) -> Page:
+    window_s = choice.window_s or LONGEST_S  # python.stack does not tell threads apart
+    span = process.find_span(window_s)
+    rows = []
+    for load in process.list_loads(window_s):
+        unit = process.tree.by_line.names[process.tree.by_line.of[load.place]]
+        times = (load.busy_ns, load.cpu_ns, load.gil_ns)
+        name, where = name_thread(load), show_where(unit)
+        cells = (*(show_pct(t, span) for t in times), load.now, name, unit.func, where)
+        rows.append(Row(load.thread, (*times, load.now, name, unit.func, where), cells))
+    title = f"threads · share of the window · {show_window(window_s)}"
+    return Page(title, _THREADS, rows, 0, "" if rows else _explain_nothing(choice, process))
+
+
+def _make_stacks(choice: Choice, process: Process) -> Page:
+    loads = process.list_loads(choice.window_s or LONGEST_S)
+    wanted = choice.filter.casefold()
+    if wanted:
+        loads = [load for load in loads if wanted in _describe_stack(process.tree, load)]
+    root = shares.grow_branches(process.tree, sorted(loads))
+    rows = list(_list_branches(process.tree, root, "", ""))
+    count = sum(load.now != "ended" for load in loads)
+    title = f"stacks of {count} threads, now" if process.is_live else "the last stacks"
+    note = "" if rows else _explain_nothing(choice, process)
+    return Page(title, _STACKS, rows, len(rows), note)
+
+
+def _describe_stack(tree: Tree, load: Load) -> str:
+    names = [tree.by_line.names[tree.by_line.of[place]] for place in tree.walk(load.place)]
+    words = [name_thread(load), *(f"{unit.func} {show_where(unit)}" for unit in names)]
+    return "\n".join(words).casefold()
+
+
+def _list_branches(tree: Tree, branch: Branch, first: str, rest: str) -> Iterator[Row]:
+    """Frames under their callers; only where stacks part is there a new indent."""
+    while True:
+        if branch.place >= 0:
+            unit = tree.by_line.names[tree.by_line.of[branch.place]]
+            yield Row(branch.place, (), (first + unit.func, show_where(unit)))
+            first = rest
+        if branch.threads or len(branch.below) != 1:
+            break
+        (branch,) = branch.below.values()
+    parts = len(branch.threads) + len(branch.below)
+    for at in range(parts):
+        begin, then = rest + "├ ", rest + "│ "
+        if at == parts - 1:
+            begin, then = rest + "└ ", rest + "  "
+        if branch.place < 0 or parts == 1:
+            begin, then = first, rest
+        if at < len(branch.threads):
+            load = branch.threads[at]
+            text = f"{begin}● {name_thread(load)} ({load.now})"
+            yield Row(("thread", load.thread), (), (text, f"thread {load.thread}"), loud=True)
+        else:
+            below = list(branch.below.values())[at - len(branch.threads)]
+            yield from _list_branches(tree, below, begin, then)
+
+
+# ---- processes --------------------------------------------------------------------------------
+
+
+def _make_processes(choice: Choice, processes: Sequence[Process]) -> Page:
+    """One row each; what its main thread does now shows the one that is different."""
+    rows = [_make_process(number, process, choice) for number, process in enumerate(processes)]
+    title = f"processes · {show_window(choice.window_s or LONGEST_S)}"
+    return Page(title, _PROCESSES, rows, 0)
+
+
+def _make_process(number: int, process: Process, choice: Choice) -> Row:
+    session = process.session
+    head = [session.rank, session.pid, process.state]
+    if not process.is_live:  # its rows are in the archive: too slow for all of them
+        cells = ["" if value is None else str(value) for value in head]
+        return Row(number, (*head, None, None, None, "", ""), (*cells, "", "", "", "", ""))
+    window_s = choice.window_s or LONGEST_S
+    gil_pct, usage = process.find_gil_pct(window_s), process.read_usage()
+    cpu_pct = None if usage is None else usage["user_pct"] + usage["system_pct"]
+    rss = None if usage is None else usage["rss_bytes"]
+    main = next((t for t in process.list_loads(window_s) if t.thread == session.pid), None)
+    of = process.tree.by_line.of[main.place] if main else 0
+    unit = process.tree.by_line.names[of]
+    where = (unit.func, show_where(unit)) if main else ("", "")
+    cells = [
+        *("" if value is None else str(value) for value in head),
+        MISSING if cpu_pct is None else f"{cpu_pct:.0f}",
+        MISSING if rss is None else show_bytes(rss), f"{gil_pct:.0f}", *where,
+    ]  # fmt: skip
+    return Row(number, (*head, cpu_pct, rss, gil_pct, *where), cells)

@@ -1,0 +1,272 @@
+"""A recorded process as the live view needs it: who it is, how it does, and what it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from sonde import _core, stacks
+from sonde.errors import Error
+from sonde.ring import SUFFIX, Ring
+from sonde.session import Session
+from sonde.tui.samples import STEP_NS, Samples, Sums
+from sonde.tui.shares import Load, Weighed, list_loads, weigh, weigh_all
+from sonde.tui.tree import Tree, make_tree
+
+LONGEST_S = 300.0
+_NOW_S = 5.0
+_FRESH_NS = 10 * 10**9  # older numbers about a live process say nothing of it now
+_TREE_SQL = "SELECT * FROM python.stack"
+_THREADS_SQL = "SELECT thread, name, state, t_ns FROM python.thread ORDER BY t_ns"
+_WEIGHTS = {"wall": "wall_ns", "cpu": "cpu_ns", "gil": "gil_ns"}
+
+
+class Process:
+    """One session, live or ended. Reading never waits for the process."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.state = "unknown"
+        self.now_ns = _core.clock_ns()
+        self.tree = Tree()
+        self._totals: dict[str, list[int]] = {}
+        self._is_archived = False  # what is in _totals is the last word
+        self._lost: set[int] = set()  # stacks that no node has
+        self._rings: dict[str, Ring] = {}
+        self._threads: tuple[int, dict[int, str], dict[int, int]] = (-1, {}, {})
+        self.refresh()
+
+    def ask(self, sql: str) -> list[dict[str, Any]]:
+        """SQL about this session. Slow: it loads DuckDB, the first time."""
+        from sonde.query import Recording
+
+        rows: list[dict[str, Any]] = Recording([self.session]).query(sql).to_pylist()
+        return rows
+
+    @cached_property
+    def samples(self) -> Samples:
+        """Its samples; read when they are first needed."""
+        return Samples(self.session, self.ask)
+
+    @property
+    def is_live(self) -> bool:
+        """Does it still run?"""
+        return self.state in ("running", "paused")
+
+    def refresh(self) -> None:
+        """Look again: is it alive, and what is new?"""
+        was_live = self.is_live or self.state == "unknown"
+        self.state = self.session.find_state()
+        if self.state == "running" and not self.session.read_control()["on"]:
+            self.state = "paused"
+        if self.is_live:
+            self.now_ns = _core.clock_ns()
+        if was_live and "samples" in self.__dict__:
+            self.samples.advance()
+
+    # ---- what it runs -----------------------------------------------------------------------
+
+    def find_since(self, window_s: float | None) -> int:
+        """Where a window begins; it ends now, or with the last sample of an ended process."""
+        if window_s is None:
+            return self.start_ns
+        until = self.now_ns if self.is_live else self.samples.newest_ns or self.now_ns
+        return max(self.start_ns, until - round(window_s * 1e9)) // STEP_NS * STEP_NS
+
+    def find_span(self, window_s: float | None) -> int:
+        """The length of a window in nanoseconds; at least one."""
+        until = self.now_ns if self.is_live else self.samples.newest_ns or self.now_ns
+        return max(1, until - self.find_since(window_s))
+
+    @property
+    def start_ns(self) -> int:
+        """When the recording began, on the clock of t_ns."""
+        return self.session.start_wall_ns - self.session.wall_offset_ns
+
+    def add_up(self, window_s: float) -> Sums:
+        """The samples of a window, and the tree grown to hold them."""
+        # Idle threads are told of once a second: what they do now needs a few.
+        self.samples.reach(self.find_since(_NOW_S))
+        sums = self.samples.add_up(self.find_since(window_s))
+        self.samples.forget(self.find_since(LONGEST_S))
+        stacks_seen = {key[1] for key in sums} | {
+            seen.stack for seen in self.samples.newest.values()
+        }
+        missing = stacks_seen - self.tree.places.keys() - self._lost
+        if missing:
+            self._read_nodes()
+            self._lost |= missing - self.tree.places.keys()
+        return sums
+
+    def weigh(
+        self, window_s: float | None, weight: str, *, idle: bool, thread: int | None = None
+    ) -> Weighed:
+        """A window on the tree; None is since the start, from the sums in python.stack."""
+        if window_s is not None:
+            sums = self.add_up(window_s)
+            return weigh(self.tree, sums, weight, idle=idle, thread=thread)
+        self._read_nodes()
+        return weigh_all(self.tree, self._totals["stack"], self._totals[_WEIGHTS[weight]])
+
+    def _read_nodes(self) -> None:
+        try:
+            nodes = stacks.read_nodes(self.session)
+        except FileNotFoundError:
+            if not self._is_archived:  # and does not change any more
+                self._keep_rows(self.ask(_TREE_SQL))
+            return
+        if not self.tree.grow(nodes):
+            self.tree = make_tree(_describe_nodes(nodes))
+        self._totals = {
+            "stack": nodes.hashes, "wall_ns": nodes.wall_ns, "cpu_ns": nodes.cpu_ns,
+            "gil_ns": nodes.gil_ns,
+        }  # fmt: skip
+
+    def _keep_rows(self, rows: Sequence[dict[str, Any]]) -> None:
+        self.tree, self._is_archived = make_tree(rows), not self.is_live
+        names = ("stack", *_WEIGHTS.values())
+        self._totals = {name: [row[name] for row in rows] for name in names}
+
+    def list_loads(self, window_s: float) -> list[Load]:
+        """Its threads."""
+        sums = self.add_up(window_s)
+        names, ended = self._read_threads()
+        return list_loads(self.tree, sums, self.samples.newest, names, ended)
+
+    def _read_threads(self) -> tuple[dict[int, str], dict[int, int]]:
+        """The names of threads, and when those that ended did; read again when there is news."""
+        head, names, ended = self._threads
+        source = self._find_ring(stacks.THREADS)
+        newest = source.head if source is not None else 0
+        if newest != head:
+            try:
+                names, ended = stacks.read_threads(self.session)
+            except FileNotFoundError:  # in the archive, by now
+                rows = self.ask(_THREADS_SQL)
+                names = {row["thread"]: row["name"] for row in rows if row["name"] is not None}
+                ended = {row["thread"]: row["t_ns"] for row in rows if row["state"] == "ended"}
+        self._threads = (newest, names, ended)
+        return names, ended
+
+    # ---- how it does ------------------------------------------------------------------------
+
+    @property
+    def command(self) -> str:
+        """How it was started, without the folder of its interpreter."""
+        argv = self.session.meta.get("argv")
+        words = [str(word) for word in argv] if isinstance(argv, list) else []
+        return " ".join([os.path.basename(words[0]), *words[1:]]) if words else "?"
+
+    @property
+    def age_s(self) -> float:
+        """How long it has run, or ran."""
+        until = self.now_ns if self.is_live else self.samples.newest_ns or self.start_ns
+        return (until - self.start_ns) / 1e9
+
+    @property
+    def interval_s(self) -> float | None:
+        """Time between two samples, as it is set now."""
+        value = self.session.read_config().get("stack.every")
+        return value if isinstance(value, float) else None
+
+    def read_usage(self) -> dict[str, float] | None:
+        """The newest row of system.process; None if the collector has not looked lately."""
+        rows = self._read_last("system.process", 1)
+        stale = rows and self.is_live and self.now_ns - rows[0]["t_ns"] > _FRESH_NS
+        return None if not rows or stale else rows[0]
+
+    def find_gil_pct(self, window_s: float | None) -> float:
+        """SELECT 100 * SUM(wall_ns) FILTER (gil) / span FROM python.stack_sample, of the window;
+        SELECT 100 * SUM(gil_ns) / span FROM python.stack since the start."""
+        return 100 * self.weigh(window_s, "gil", idle=True).whole / self.find_span(window_s)
+
+    def find_cost_pct(self) -> float | None:
+        """CPU time of sonde's thread between the last two rows of python.sampling."""
+        rows = self._read_last("python.sampling", 2)
+        if not rows:
+            return None
+        before = rows[-2] if len(rows) > 1 else {"t_ns": self.start_ns, "cpu_ns": 0}
+        passed = rows[-1]["t_ns"] - before["t_ns"]
+        return 100 * (rows[-1]["cpu_ns"] - before["cpu_ns"]) / passed if passed > 0 else None
+
+    def list_misses(self) -> list[str]:
+        """What the sampling missed, in words, from the newest row of python.sampling."""
+        rows = self._read_last("python.sampling", 1)
+        return describe_misses(rows[0]) if rows else []
+
+    def list_losses(self) -> list[str]:
+        """What sonde.loss and sonde.source say, in words. Slow: it looks at every file."""
+        source = self.ask("SELECT state, detail FROM sonde.source WHERE source = 'stack'")
+        said = [
+            f"stack sampling is {row['state']}" + (f" ({row['detail']})" if row["detail"] else "")
+            for row in source
+            if row["state"] != "on" or row["detail"]
+        ]
+        for row in self.ask("SELECT * FROM sonde.loss ORDER BY table_name"):
+            names = ("dropped", "overwritten", "corrupt", "misfit", "text_lost")
+            parts = [f"{row[name]:,} {name}" for name in names if row[name]]
+            if parts:
+                said.append(f"{row['table_name']}: {', '.join(parts).replace('_', ' ')}")
+        return said
+
+    def _read_last(self, table: str, count: int) -> list[dict[str, float]]:
+        """The last rows of a table, oldest first."""
+        source = self._find_ring(table)
+        if source is None:
+            if self.is_live:
+                return []
+            rows = self.ask(f"SELECT * FROM {table} ORDER BY t_ns DESC LIMIT {count}")
+            return rows[::-1]
+        head = source.head
+        columns = stacks.read_columns(source, source.read(max(0, head - count), head))
+        names = [field.name for field in source.schema.fields]
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def _find_ring(self, table: str) -> Ring | None:
+        if table not in self._rings:
+            try:
+                self._rings[table] = Ring(self.session.path(table + SUFFIX))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return self._rings[table]
+
+
+def describe_misses(row: dict[str, float]) -> list[str]:
+    """The counters of python.sampling as a person would say them; those that are zero are not."""
+    said = (
+        (row["stacks_lost"], "samples without room for their stack (see stack.bytes): {:,}"),
+        (row["due"] - row["taken"], f"samples not taken in time: {{:,}} of {row['due']:,}"),
+        (row["torn"], "stacks that changed while they were read: {:,}"),
+        (row["cut"], "stacks cut at 512 frames: {:,}"),
+        (row["skipped_interpreters"], "times that subinterpreters were left out: {:,}"),
+    )
+    return [words.format(count) for count, words in said if count > 0]
+
+
+def _describe_nodes(nodes: stacks.Nodes) -> list[dict[str, Any]]:
+    """Nodes as python.stack has them."""
+    found = []
+    for at in range(len(nodes)):
+        frame, parent = nodes.frame(at), nodes.find_parent(at)
+        found.append({
+            "stack": nodes.hashes[at], "parent": None if parent < 0 else nodes.hashes[parent],
+            "func": frame.func, "file": frame.file, "lineno": frame.line,
+            "first_line": frame.first_line,
+        })  # fmt: skip
+    return found
+
+
+def open_processes(sessions: Sequence[Session]) -> list[Process]:
+    """Those that run first, then by rank, then as they started."""
+    found = []
+    for session in sessions:
+        try:
+            found.append(Process(session))
+        except (Error, OSError):
+            if len(sessions) == 1:
+                raise
+    return sorted(
+        found, key=lambda p: (not p.is_live, -1 if p.session.rank is None else p.session.rank)
+    )

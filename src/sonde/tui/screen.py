@@ -1,0 +1,331 @@
+"""The screen: keys, and a fresh picture every second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from rich.style import Style
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from sonde.errors import Error
+from sonde.tui import header
+from sonde.tui.grid import BOLD, CURSOR, DIM, PLAIN, WARN, Grid, Line, Lines, cut
+from sonde.tui.page import Choice, Page, make_page
+from sonde.tui.process import Process
+from sonde.tui.shares import WEIGHTS
+from sonde.tui.tree import Unit
+from sonde.tui.words import WINDOWS
+
+REFRESH_S = 1.0
+_LOSSES_S = 30.0  # between two looks at every file of the session
+_MOST = 0.1  # of a core is for reading; a slow refresh makes the next one wait
+_VIEW_KEYS = {"f": "functions", "l": "lines", "t": "threads", "s": "stacks", "p": "processes"}
+_WEIGHT_KEYS = dict(zip("wcg", WEIGHTS, strict=True))
+_MOVES = {"up": -1, "k": -1, "down": 1, "j": 1, "home": -(10**9), "end": 10**9}
+_FOOTER = (
+    (("f", "functions"), ("l", "lines"), ("t", "threads"), ("s", "stacks"), ("p", "procs"),
+     ("⏎", "calls"), ("esc", "back")),
+    (("wcg", "weight"), ("i", "idle"), ("-+", "window"), ("/", "filter"), ("1-7", "sort"),
+     ("r", "turn"), ("space", "stop")),
+)  # fmt: skip
+_FOOTER_END = (("?", "help"), ("q", "quit"))
+_HELP = """\
+views    f functions   l lines   t threads   s stacks now   p processes
+enter    callers and callees of a function or a line; the functions of
+         a thread; a process
+escape   back; drops a filter first
+[ ]      the process before, the next one
+w c g    what is counted: wall time, CPU time, time with the GIL
+i        wall time with idle threads (asleep, waiting, in want of the GIL)
++ -      a longer or shorter window: 1, 5, 15 s, 1, 5 min, since start
+1 … 7    sort by that column;  r turns the order round
+/        only rows with a text; enter keeps it, escape drops it
+space    stop the screen, and go on;  the process never notices
+up, down, page up, page down, home, end, j, k   move;  q quits
+
+self%    in the function itself, of the time of all threads in the window
+total%   in it and in what it called
+SQL      sonde query PID "SELECT * FROM python.stack_sample"
+"""
+
+
+def _measure(key: str, word: str) -> int:
+    return len(key) + len(word) + 3
+
+
+def _draw_key(key: str, word: str) -> list[tuple[str, Style]]:
+    return [(key, BOLD), (f" {word}  ", DIM)]
+
+
+class Help(ModalScreen[None]):
+    """The keys, and all that was lost."""
+
+    DEFAULT_CSS = "Help { background: ansi_default; } Help VerticalScroll { height: 1fr; }"
+
+    def __init__(self, losses: Sequence[str]) -> None:
+        super().__init__()
+        said = "\n".join(f"  {line}" for line in losses) if losses else "  nothing, as far as known"
+        self._text = f"{_HELP}\nlost (any key goes back)\n{said}"
+
+    def compose(self) -> ComposeResult:
+        yield VerticalScroll(Static(self._text, markup=False))
+
+    def on_key(self, event: events.Key) -> None:
+        event.stop()
+        if event.key not in ("up", "down", "pageup", "pagedown"):
+            self.dismiss()
+
+
+class Top(App[None]):
+    """`sonde top`."""
+
+    CSS = """
+    Input { height: 1; border: none; padding: 0; display: none; }
+    Input.open { display: block; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS = [Binding("ctrl+c", "quit", show=False, priority=True)]  # noqa: RUF012
+
+    def __init__(self, processes: Sequence[Process], choice: Choice) -> None:
+        # The terminal's own colours: right on dark and light ones, and over any ssh.
+        super().__init__(ansi_color=True)
+        self.processes, self.choice = processes, choice
+        self.at = 0
+        self.frozen = False
+        self.losses: list[str] = []
+        self._back: list[Choice] = []
+        self._lost_at = 0.0
+        # Held, not looked up: a look-up finds only what is on the topmost screen.
+        self.head, self.title_line, self.foot = Lines(), Lines(), Lines()
+        self.grid = Grid()
+        self.box = Input(placeholder="rows with this text")
+
+    @property
+    def process(self) -> Process:
+        """The one that is looked at."""
+        return self.processes[self.at]
+
+    def compose(self) -> ComposeResult:
+        yield from (self.head, self.title_line, self.grid, self.box, self.foot)
+
+    def on_mount(self) -> None:
+        self.grid.focus()
+        self._tick()
+
+    def on_resize(self) -> None:
+        self.draw()
+
+    # ---- time -----------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        begin = time.thread_time()
+        if not self.frozen:
+            self._look()
+            self.draw()
+        spent = time.thread_time() - begin
+        self.set_timer(max(REFRESH_S, spent / _MOST), self._tick)
+
+    def _look(self) -> None:
+        shown = self.processes if self.choice.view == "processes" else [self.process]
+        for process in shown:
+            try:
+                process.refresh()
+            except (Error, OSError) as error:
+                self._complain(error)
+        if self.process.is_live and time.monotonic() - self._lost_at > _LOSSES_S:
+            self._lost_at = time.monotonic()
+            self.run_worker(self._find_losses, thread=True, group="losses", exclusive=True)
+
+    def _find_losses(self) -> None:
+        process = self.process
+        try:
+            losses = process.list_losses()
+        except (Error, OSError) as error:
+            losses = [str(error)]
+        if process is self.process:
+            self.losses = losses
+
+    # ---- drawing --------------------------------------------------------------------------
+
+    def draw(self, *, follow: bool = True) -> None:
+        """Draw what is known now; looks at nothing new."""
+        try:
+            page = make_page(self.choice, self.process, self.processes)
+            head = self._make_head()
+        except (Error, OSError) as error:
+            self._complain(error)
+            return
+        self.head.show(head)
+        self.title_line.show([self._make_title(page)])
+        self.grid.show(page, self.choice.find_order(), follow=follow)
+        self.foot.show(self._make_foot())
+
+    def _complain(self, error: Exception) -> None:
+        said = f"cannot be read: {error}"
+        self.title_line.show([[(said, WARN)]])
+
+    def _make_head(self) -> list[Line]:
+        lines: list[Line] = []
+        width = self.size.width
+        if len(self.processes) > 1:
+            tabs = header.describe_tabs(self.processes, self.at, width)
+            lines.append([(word, CURSOR if word.startswith("[") else PLAIN) for word in tabs])
+        left, right = header.describe_process(self.process)
+        room = max(0, width - len(right) - 1)
+        lines.append([(cut(left, room) + " ", BOLD), (right, BOLD)])
+        lines.append([(header.describe_use(self.process, self.choice.window_s), PLAIN)])
+        end = header.describe_end(self.process)
+        if end:
+            lines.append([(end, WARN)])
+        lost = [*self.process.list_misses(), *self.losses]
+        if lost:
+            lines.append([("lost: " + "; ".join(lost), DIM)])
+        return lines
+
+    def _make_title(self, page: Page) -> Line:
+        line = [(page.title, BOLD)]
+        reach = header.describe_reach(self.process, self.choice.window_s)
+        for said in (reach, f"filter: {self.choice.filter}" if self.choice.filter else ""):
+            if said:
+                line.append((f" · {said}", PLAIN))
+        if self.frozen:
+            line.append((" · stopped, space goes on", WARN))
+        count = len(page.rows)
+        some = f"{count}" if count == page.whole else f"{count} of {page.whole}"
+        line.append((f" · {some} rows", DIM))
+        return line
+
+    def _make_foot(self) -> list[Line]:
+        """Two lines of keys, as many as fit; the last of each always does."""
+        lines: list[Line] = []
+        for keys, end in zip(_FOOTER, _FOOTER_END, strict=True):
+            line: list[tuple[str, Style]] = []
+            room = self.size.width - _measure(*end)
+            for pair in keys:
+                if (len(self.processes) > 1 or pair[0] != "p") and _measure(*pair) <= room:
+                    room -= _measure(*pair)
+                    line += _draw_key(*pair)
+            lines.append([*line, *_draw_key(*end)])
+        return lines
+
+    # ---- keys -----------------------------------------------------------------------------
+
+    def on_key(self, event: events.Key) -> None:
+        if self.box.has_focus:
+            if event.key == "escape":
+                self._filter("")
+            return
+        event.stop()
+        key = event.character if event.is_printable and event.character else event.key
+        if key in _VIEW_KEYS:
+            self._choose(view=_VIEW_KEYS[key], unit=None, thread=None, filter="")
+        elif key in _WEIGHT_KEYS:
+            self._choose(weight=_WEIGHT_KEYS[key])
+        elif key.isdecimal() and key != "0":
+            self.choice = self.choice.sort_by(int(key) - 1)
+            self.draw()
+        elif key in _MOVES or key in ("pageup", "pagedown"):
+            self._move(key)
+        elif key in self._actions:
+            self._actions[key]()
+
+    @property
+    def _actions(self) -> dict[str, Callable[[], None]]:
+        return {
+            "q": self.exit, "?": self._help, "/": self._open_filter, "r": self._reverse,
+            "i": lambda: self._choose(idle=not self.choice.idle), "enter": self._enter,
+            "escape": self._go_back, " ": self._freeze, "+": lambda: self._widen(1),
+            "=": lambda: self._widen(1), "-": lambda: self._widen(-1),
+            "[": lambda: self._switch(self.at - 1), "]": lambda: self._switch(self.at + 1),
+        }  # fmt: skip
+
+    def _choose(self, **changes: object) -> None:
+        """Another view starts at its top; another weight or window keeps the row."""
+        follow = not {"view", "unit", "thread"} & changes.keys()
+        self.choice = replace(self.choice, **changes)  # type: ignore[arg-type]
+        if not follow and self.choice.unit is None and self.choice.thread is None:
+            self._back.clear()
+        if self.choice.view == "processes" and not self.frozen:
+            self._look()
+        self.draw(follow=follow)
+
+    def _move(self, key: str) -> None:
+        page = max(1, self.grid.size.height - 2)
+        self.grid.move(_MOVES.get(key, page if key == "pagedown" else -page))
+
+    def _widen(self, by: int) -> None:
+        at = WINDOWS.index(self.choice.window_s) if self.choice.window_s in WINDOWS else 1
+        self._choose(window_s=WINDOWS[max(0, min(at + by, len(WINDOWS) - 1))])
+
+    def _reverse(self) -> None:
+        self.choice = self.choice.sort_by(None)
+        self.draw()
+
+    def _freeze(self) -> None:
+        self.frozen = not self.frozen
+        if not self.frozen:
+            self._look()
+        self.draw()
+
+    def _switch(self, to: int) -> None:
+        self.at = to % len(self.processes)
+        self.losses, self._lost_at = [], 0.0
+        self._back.clear()
+        if not self.frozen:
+            self._look()
+        self._choose(unit=None, thread=None)
+
+    def _enter(self) -> None:
+        """Into the row: the calls of a unit, the functions of a thread, a process."""
+        row = self.grid.selected
+        if row is None:
+            return
+        self._back.append(self.choice)
+        if self.choice.view == "processes" and isinstance(row.key, int):
+            self.choice = replace(self.choice, view="functions", filter="")
+            self._switch(row.key)
+        elif self.choice.view == "threads" and isinstance(row.key, int):
+            self._choose(view="functions", thread=row.key, filter="")
+        elif isinstance(row.key, Unit):
+            self._choose(unit=row.key, filter="")
+        else:
+            self._back.pop()
+
+    def _go_back(self) -> None:
+        """Out again; a filter is dropped first."""
+        if self.choice.filter:
+            self._filter("")
+        elif self._back:
+            before = self._back.pop()
+            kept = {"weight": self.choice.weight, "window_s": self.choice.window_s}
+            self.choice = replace(before, **kept, idle=self.choice.idle)  # type: ignore[arg-type]
+            self.draw(follow=False)
+
+    def _help(self) -> None:
+        self.push_screen(Help([*self.process.list_misses(), *self.losses]))
+
+    # ---- the filter -----------------------------------------------------------------------
+
+    def _open_filter(self) -> None:
+        self.box.value = self.choice.filter
+        self.box.add_class("open")
+        self.box.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if event.input.has_focus:
+            self._choose(filter=event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self._filter(event.value)
+
+    def _filter(self, text: str) -> None:
+        self.grid.focus()
+        self.box.remove_class("open")
+        self._choose(filter=text)

@@ -1,0 +1,99 @@
+"""The tree of all stacks as shares need it: who called whom, by function and by line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from sonde import stacks
+
+
+class Unit(NamedTuple):
+    """What a share is of: a function with its first line, or a line of one."""
+
+    func: str
+    file: str
+    line: int
+
+
+class Units:
+    """For every node the unit it belongs to, and whether no caller of it is of the same."""
+
+    def __init__(self) -> None:
+        self.names: list[Unit] = []
+        self.of: list[int] = []
+        self.outermost: list[bool] = []  # a recursive function counts once in a stack
+        self._numbers: dict[Unit, int] = {}
+
+    def add(self, name: Unit, parent: int, parents: Sequence[int]) -> None:
+        """One more node, under `parent`."""
+        number = self._numbers.setdefault(name, len(self.names))
+        if number == len(self.names):
+            self.names.append(name)
+        at = parent
+        while at >= 0 and self.of[at] != number:
+            at = parents[at]
+        self.of.append(number)
+        self.outermost.append(at < 0)
+
+    def find(self, name: Unit) -> int | None:
+        """The number of a unit."""
+        return self._numbers.get(name)
+
+
+class Tree:
+    """Nodes, callers before their callees. Place 0 stands for stacks that cannot be read."""
+
+    def __init__(self) -> None:
+        self.places: dict[int, int] = {}
+        self.parents: list[int] = []
+        self.lines: list[int] = []
+        self.functions, self.by_line = Units(), Units()
+        self.add(0, -1, "?", "?", 0, 0)
+        self.places.clear()
+
+    def __len__(self) -> int:
+        return len(self.parents)
+
+    def add(self, stack: int, parent: int, func: str, file: str, line: int, first: int) -> None:
+        """One more node, under the one at `parent`; -1 is none."""
+        self.places[stack] = len(self.parents)
+        self.functions.add(Unit(func, file, first), parent, self.parents)
+        self.by_line.add(Unit(func, file, line), parent, self.parents)
+        self.parents.append(parent)
+        self.lines.append(line)
+
+    def grow(self, nodes: stacks.Nodes) -> bool:
+        """Add the nodes that are new; False if they are not those of before plus new ones."""
+        known = len(self) - 1
+        if nodes.damaged or known > len(nodes):
+            return False
+        for at in range(known, len(nodes)):
+            frame, parent = nodes.frame(at), nodes.find_parent(at)
+            names = frame.func, frame.file, frame.line, frame.first_line
+            self.add(nodes.hashes[at], parent + 1 if 0 <= parent < at else -1, *names)
+        return True
+
+    def walk(self, place: int) -> Iterable[int]:
+        """A stack, the innermost first."""
+        while place >= 0:
+            yield place
+            place = self.parents[place]
+
+
+def make_tree(rows: Sequence[dict[str, Any]]) -> Tree:
+    """The tree of python.stack's rows, in whatever order they come."""
+    tree, by_stack = Tree(), {row["stack"]: row for row in rows}
+    for row in rows:
+        path: list[dict[str, Any]] = []
+        at: dict[str, Any] | None = row
+        # A damaged parent may lead round in a circle; no true stack is that deep.
+        while at is not None and at["stack"] not in tree.places and len(path) <= len(rows):
+            path.append(at)
+            at = by_stack.get(at["parent"])
+        for node in reversed(path):
+            parent = tree.places.get(node["parent"], -1)
+            names = node["func"], node["file"], node["lineno"], node["first_line"]
+            if node["stack"] not in tree.places:
+                tree.add(node["stack"], parent, *names)
+    return tree
