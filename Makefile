@@ -64,5 +64,6 @@ $(VENV)/.check: $(VENV)/.made
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.installed
-	$(BIN)/python -m pip install -q 'viztracer>=1.0' 'opentelemetry-sdk>=1.30'
+	$(BIN)/python -m pip install -q 'viztracer>=1.0' 'opentelemetry-sdk>=1.30' \
+		'py-spy>=0.4' 'austin-dist>=4' 'pyinstrument>=5' 'yappi>=1.7'
 	@touch $@

@@ -13,6 +13,7 @@ from sonde.errors import ConfigError
     [
         ("ring.bytes", "8MiB", 8 * 2**20), ("ring.bytes", "65536", 65536), ("ring.bytes", "64 KiB", 65536),
         ("retain.age", "7d", 604800.0), ("archive.every", "100ms", 0.1), ("host.every", 2, 2),
+        ("stack.every", "50us", 50e-6),
         ("archive", "off", False), ("archive", True, True), ("source.gc", "no", False),
     ],
 )  # fmt: skip

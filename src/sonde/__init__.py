@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Error", "column", "f64", "i8", "i16", "i32", "i64", "open", "pause", "resume", "start",
-    "stop", "table", "text", "u8", "u16", "u32", "u64",
+    "Error", "column", "f64", "i8", "i16", "i32", "i64", "open", "pause", "resume", "snapshot",
+    "start", "stop", "table", "text", "u8", "u16", "u32", "u64",
 ]  # fmt: skip
 
 
@@ -67,6 +67,18 @@ def pause() -> None:
 def resume() -> None:
     """Record rows again."""
     _recorder.set_on(True)
+
+
+def snapshot(*, cumulative: bool = False) -> str | None:
+    """Write the profile of this process since the last snapshot (or since its start), now; the
+    file, for pstats, snakeviz and others. None if it is not being recorded."""
+    if _recorder.session is None:
+        return None
+    from sonde import snapshots
+    from sonde.session import Session
+
+    files = snapshots.take(Session(_recorder.session.folder))
+    return files["total" if cumulative else "delta"]
 
 
 def table(row: type, name: str | None = None) -> Callable[..., None]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 
-from sonde import _core, config, intern, plugins, ring
+from sonde import _core, config, intern, plugins, ring, snapshots, stacks
 from sonde.drain import Drain, seal
 from sonde.launch import collector_lock
 from sonde.record import make_schema, name_table
@@ -40,6 +40,7 @@ class Watched:
         self.drains: dict[str, Drain] = {}
         self._writers: dict[type, _core.Writer] = {}
         self._text: _core.Text | None = None
+        self._snapshot_s = time.monotonic()
         self.refresh()
 
     def refresh(self) -> None:
@@ -48,6 +49,8 @@ class Watched:
         self.archive = bool(values.get("archive", True))
         self.archive_every_s = float(str(values.get("archive.every", 600.0)))
         self.host_every_s = float(str(values.get("host.every", 1.0)))
+        self.snapshot_every_s = float(str(values.get("snapshot.every", 0.0)))
+        self.snapshot_keep = int(str(values.get("snapshot.keep", 1000)))
 
     def drain(self, now_s: float, *, ended: bool = False) -> None:
         """Archive what is due."""
@@ -58,6 +61,16 @@ class Watched:
                 self.drains[path] = Drain(self.session, path)
         for drain in self.drains.values():
             drain.run(now_s, self.archive_every_s, ended)
+
+    def snapshot(self, now_s: float, *, ended: bool = False) -> None:
+        """Write a snapshot if it is due; and the last one, if there are any."""
+        if ended:
+            wanted = self.snapshot_every_s > 0 or os.path.isdir(self.session.path(snapshots.FOLDER))
+        else:
+            wanted = 0 < self.snapshot_every_s <= now_s - self._snapshot_s
+        if wanted and stacks.has_nodes(self.session):
+            self._snapshot_s = now_s
+            snapshots.take(self.session, keep=self.snapshot_keep)
 
     def write(self, row: type, values: tuple[object, ...], schema: str = "system") -> None:
         """Write a sensor's row into this session."""
@@ -155,6 +168,7 @@ class Collector:
         for folder, one in list(self.watched.items()):
             with self._attempt(folder):
                 one.drain(now_s)
+                one.snapshot(now_s)
         if self.watched and now_s - self._measured_s >= self._measure_every():
             self._measured_s = now_s
             self._sensors.measure(list(self.watched.values()), now_s, self._attempt)
@@ -183,6 +197,7 @@ class Collector:
                 one.refresh()
                 if not one.session.is_alive():
                     one.drain(time.monotonic(), ended=True)
+                    one.snapshot(time.monotonic(), ended=True)
                     seal(one.session)
                     del self.watched[folder]
                     self._done.add(folder)

@@ -43,7 +43,22 @@ def parse_size(text: str) -> int:
 def parse_span(text: str) -> float:
     """Seconds: `0.5`, `100ms`, `10min`, `7d`."""
     number, unit = _split_unit(text)
-    return number * _SPANS[unit]
+    # To the nanosecond: 50 times 1e-6 is a little less than the 50e-6 that is allowed.
+    return round(number * _SPANS[unit], 9)
+
+
+def parse_signal(text: str) -> str:
+    """A signal: `USR1`, or `off`."""
+    name = text.strip().upper().removeprefix("SIG")
+    if name in ("OFF", "NO", "0", ""):
+        return ""
+    # Those that a program may well use for such a thing; never one that ends it on purpose.
+    return {"USR1": "USR1", "USR2": "USR2", "HUP": "HUP"}[name]
+
+
+def parse_count(text: str) -> int:
+    """A whole number: `100`."""
+    return int(text)
 
 
 class Key:
@@ -83,8 +98,8 @@ class Key:
         """A value as a person would write it."""
         if isinstance(value, bool):
             return "on" if value else "off"
-        if not isinstance(value, (int, float)):
-            return str(value)
+        if not isinstance(value, (int, float)) or self.parse is parse_count:
+            return str(value) or "off"
         for unit, size in _SHOWN_SIZES if self.parse is parse_size else _SHOWN_SPANS:
             if value >= size and round(value / size, 6) % 1 == 0:
                 return f"{value / size:g}{unit}"
@@ -105,6 +120,11 @@ _FIXED = (
         low=50e-6, high=3600),
     Key("stack.bytes", parse_size, 8 * 2**20, "memory for distinct stacks", low=2**14, high=2**34),
     Key("stack.slow", parse_switch, False, "read stacks through the GIL, as on an unknown Python"),
+    Key("snapshot.every", parse_span, 0.0, "time between two snapshots; 0: only when asked",
+        live=True, low=0, high=30 * 86400),
+    Key("snapshot.keep", parse_count, 1000, "keep at most so many snapshots", live=True, low=1,
+        high=2**31),
+    Key("snapshot.signal", parse_signal, "", "a signal that asks for a snapshot: USR1"),
     Key("archive", parse_switch, True, "keep rows in Parquet before the ring overwrites them",
         live=True),
     Key("archive.every", parse_span, 600.0, "longest time a row stays in the ring alone", live=True,

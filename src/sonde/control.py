@@ -64,6 +64,27 @@ def configure(
     return target.read_config()
 
 
+def look(target: session.Session, timeout_s: float) -> bool:
+    """Have every thread sampled now, whatever it is doing; False if nobody answers in time."""
+    return _request(target, "look", "looked", timeout_s)
+
+
+def inspect(target: session.Session, timeout_s: float) -> bool:
+    """Have locals and tasks written down; False if the GIL is not to be had in time."""
+    return _request(target, "inspect", "inspected", timeout_s)
+
+
+def _request(target: session.Session, what: str, answer: str, timeout_s: float) -> bool:
+    page = _open_page(target)
+    number = _core.control_request(page, what)
+    deadline = time.monotonic() + timeout_s
+    while _core.control_get(page)[answer] < number:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True
+
+
 def _store(target: session.Session, values: Mapping[str, config.Value]) -> bool:
     """Merge into config.json; two tools at once take turns. Did anything change?"""
     fd = os.open(target.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -16,23 +16,27 @@ def collector_lock(root: str) -> str:
     return path
 
 
-def collector_command(
-    root: str, values: Mapping[str, config.Value]
-) -> tuple[list[bytes], list[bytes]]:
-    """How to start the collector; nothing if this Python's executable is unknown."""
+def make_commands(
+    root: str, folder: str, values: Mapping[str, config.Value]
+) -> tuple[list[bytes], list[bytes], list[bytes]]:
+    """How to start the collector, how to write a snapshot, and the environment of both; nothing if
+    this Python's executable is unknown."""
     python = _find_python()
     if python is None:
-        return [], []
-    # From the folder we were imported from: the job's sys.path is not the collector's.
+        return [], [], []
+    # From the folder we were imported from: the job's sys.path is not theirs.
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    code = "import sys; sys.path[0] = sys.argv.pop(1); from sonde.collector import main; main()"
+    code = "import sys; sys.path[0] = sys.argv.pop(1); from sonde.{} import main; main()"
     env = config.make_child_environment(
         SONDE="0", **config.name_settings(values, ("retain.bytes", "retain.age"))
     )
-    argv = [python, "-c", code, here, root]
-    return [os.fsencode(word) for word in argv], [
-        os.fsencode(f"{name}={value}") for name, value in env.items()
-    ]
+    collector = [python, "-c", code.format("collector"), here, root]
+    snapshot = [python, "-c", code.format("snapshots"), here, folder]
+    return (
+        [os.fsencode(word) for word in collector],
+        [os.fsencode(word) for word in snapshot],
+        [os.fsencode(f"{name}={value}") for name, value in env.items()],
+    )
 
 
 def _find_python() -> str | None:

@@ -202,6 +202,7 @@ class Recorder:
             return  # nothing, or a parent's: a fork in C that no hook of Python's saw
         for name in list(self._sources):
             self._stop_source(name)
+        _core.signal_release()
         if self._watcher is not None:
             self._watcher.stop()
         self._let_go()
@@ -308,14 +309,24 @@ class Recorder:
     def _start_watcher(self, writing: session.Writing) -> None:
         watcher = _core.Watcher(writing.page, self._on_bell)
         try:
-            if writing.values["collector"]:
-                argv, env = launch.collector_command(writing.root, writing.values)
-                if argv:
-                    watcher.keep(os.fsencode(launch.collector_lock(writing.root)), argv, env)
+            collector, snapshot, env = launch.make_commands(
+                writing.root, writing.folder, writing.values
+            )
+            if collector:
+                lock = os.fsencode(launch.collector_lock(writing.root))
+                kept = lock if writing.values["collector"] else None
+                watcher.keep(kept, collector, snapshot, env)
             watcher.start()
             self._watcher = watcher
+            self._catch_signal(writing)
         except OSError as error:
             self.note("watcher", "unavailable", f"no live control: {error}")
+
+    def _catch_signal(self, writing: session.Writing) -> None:
+        name = writing.values["snapshot.signal"]
+        number = getattr(_signal, f"SIG{name}", None)
+        if number is not None:
+            _core.signal_catch(number, writing.page)
 
     def _on_bell(self) -> None:
         # A guard of its own each time: one failure must not end all steering.

@@ -163,3 +163,17 @@ def read_columns(source: Ring, batch: Batch) -> list[list[int]]:
             ]
         columns.append(column)
     return columns
+
+
+def read_rows(session: Session, table: str) -> Iterator[dict[str, object]]:
+    """The rows of a small ring, with their texts."""
+    fields = Ring(session.path(table + ring.SUFFIX)).schema.fields
+    columns = _read_columns(session, table)
+    texts = intern.read_texts(session.folder)
+    for values in zip(*columns, strict=True):
+        yield {
+            field.name: (texts[value] if 0 <= value < len(texts) else None)
+            if field.kind == "text"
+            else value
+            for field, value in zip(fields, values, strict=True)
+        }

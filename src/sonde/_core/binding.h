@@ -62,6 +62,7 @@ void sonde_writers_off(void);
 void sonde_watchers_off(void);
 void sonde_alive_off(void);
 void sonde_sampling_off(void);
+void sonde_signal_off(void);
 
 /* A native thread of ours: small stack, no signals. 0 or -errno. */
 int sonde_thread_start(void *(*body)(void *), void *arg, pthread_t *thread);
@@ -77,6 +78,9 @@ PyObject *sonde_later_cancel(PyObject *module, PyObject *none);
 PyObject *sonde_alive_hold(PyObject *module, PyObject *args);
 PyObject *sonde_alive_release(PyObject *module, PyObject *none);
 PyObject *sonde_alive_probe(PyObject *module, PyObject *args);
+
+PyObject *sonde_signal_catch(PyObject *module, PyObject *args);
+PyObject *sonde_signal_release(PyObject *module, PyObject *none);
 
 extern PyMethodDef sonde_read_methods[];
 

@@ -299,6 +299,9 @@ static PyMethodDef methods[] = {
      "control_ask(map, stop=False): make the job look at its config; the epoch asked for."},
     {"control_request", control_request, METH_VARARGS,
      "control_request(map, what): ask for a 'look' at all threads or to 'inspect'; its number."},
+    {"signal_catch", sonde_signal_catch, METH_VARARGS,
+     "signal_catch(number, map): this signal asks for a snapshot; what it did before, it still does."},
+    {"signal_release", sonde_signal_release, METH_NOARGS, "Let the signal be what it was."},
     {"control_obeyed", control_obeyed, METH_VARARGS, "control_obeyed(map, epoch): for the job."},
     {"spawn", spawn, METH_VARARGS, "spawn(argv, env): start a process that is nobody's child."},
     {NULL, NULL, 0, NULL},
@@ -311,6 +314,7 @@ static void in_child(void)
     sonde_watchers_off();
     sonde_alive_off();
     sonde_sampling_off();
+    sonde_signal_off();
     sonde_peek_off();
 }
 

@@ -321,7 +321,9 @@ typedef struct {
     uint64_t looked;
     uint64_t inspect_asked; /* write locals and tasks down: needs the GIL */
     uint64_t inspected;
-    uint8_t pad1[4096 - 136];
+    uint64_t snapshot_asked; /* by a signal; the native thread starts whoever writes it */
+    uint64_t snapshots;
+    uint8_t pad1[4096 - 152];
 } sonde_control;
 
 _Static_assert(sizeof(sonde_control) == SONDE_PAGE, "control layout");

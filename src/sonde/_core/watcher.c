@@ -39,6 +39,7 @@ typedef struct WatcherObject {
     /* The collector to keep alive; copies of our own. NULL: none. */
     char *lock, **argv, **envp;
     int64_t looked_ns, spawned_ns;
+    char **snapshot; /* the command that writes one; with the same environment */
 } WatcherObject;
 
 static WatcherObject *watchers; /* those with a thread */
@@ -129,6 +130,17 @@ static void keep_collector(WatcherObject *self)
     (void)sonde_spawn(self->argv, self->envp);
 }
 
+/* Several signals at once are one snapshot. */
+static void take_snapshot(WatcherObject *self)
+{
+    uint64_t asked = sonde_load_acquire(&self->page->snapshot_asked);
+    if (asked == sonde_load_acquire(&self->page->snapshots))
+        return;
+    sonde_store_release(&self->page->snapshots, asked);
+    if (self->snapshot != NULL)
+        (void)sonde_spawn(self->snapshot, self->envp);
+}
+
 static void *watch(void *arg)
 {
     WatcherObject *self = arg;
@@ -145,6 +157,7 @@ static void *watch(void *arg)
                 sonde_store_release(&self->pending, 0);
         }
         keep_collector(self);
+        take_snapshot(self);
         int64_t due_ns = sonde_sampling_turn(self->page), look_ns = sonde_clock_ns() + LOOK_NS;
         if (!sonde_load_acquire(&self->leave))
             sonde_wait_until(&self->page->bell, bell, due_ns < look_ns ? due_ns : look_ns);
@@ -202,19 +215,20 @@ static void free_strings(char **strings)
 
 static PyObject *watcher_keep(WatcherObject *self, PyObject *args)
 {
-    const char *lock;
-    PyObject *argv, *envp;
-    if (!PyArg_ParseTuple(args, "yO!O!", &lock, &PyList_Type, &argv, &PyList_Type, &envp))
+    PyObject *lock, *argv, *snapshot, *envp;
+    if (!PyArg_ParseTuple(args, "OO!O!O!", &lock, &PyList_Type, &argv, &PyList_Type, &snapshot,
+                          &PyList_Type, &envp))
         return NULL;
-    if (self->running || self->lock != NULL) {
+    if (self->running || self->envp != NULL) {
         PyErr_SetString(PyExc_RuntimeError, "keep() comes once, before start()");
         return NULL;
     }
     self->argv = copy_strings(argv);
-    self->envp = self->argv == NULL ? NULL : copy_strings(envp);
+    self->snapshot = self->argv == NULL ? NULL : copy_strings(snapshot);
+    self->envp = self->snapshot == NULL ? NULL : copy_strings(envp);
     if (self->envp == NULL)
         return NULL;
-    self->lock = strdup(lock);
+    self->lock = PyBytes_Check(lock) ? strdup(PyBytes_AS_STRING(lock)) : NULL;
     Py_RETURN_NONE;
 }
 
@@ -281,6 +295,7 @@ static void watcher_dealloc(WatcherObject *self)
     Py_CLEAR(self->obey);
     free(self->lock);
     free_strings(self->argv);
+    free_strings(self->snapshot);
     free_strings(self->envp);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -348,7 +363,8 @@ PyObject *sonde_later(PyObject *module, PyObject *args)
 
 static PyMethodDef watcher_methods[] = {
     {"keep", (PyCFunction)watcher_keep, METH_VARARGS,
-     "keep(lock, argv, env): start this collector whenever nobody holds its lock."},
+     "keep(lock, argv, snapshot, env): start this collector whenever nobody holds its lock (None:\n"
+     "never), and this snapshot whenever a signal asks for one."},
     {"start", (PyCFunction)watcher_start, METH_NOARGS, "Start the thread."},
     {"stop", (PyCFunction)watcher_stop, METH_NOARGS, "End the thread and wait for it."},
     {NULL, NULL, 0, NULL},

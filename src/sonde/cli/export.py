@@ -11,8 +11,8 @@ from typing import IO, Any
 
 from sonde import plugins
 from sonde.errors import Error
-from sonde.selection import WEIGHTS, Profile, Selection
 from sonde.query import Recording, open_recording
+from sonde.selection import WEIGHTS, Profile, Selection
 from sonde.window import find_window
 
 _TIMES = "10s or 5m before the end, +30s after the start, or an ISO time (UTC)"

@@ -1,0 +1,77 @@
+"""Write the profile of the last interval, and since the start, now, without stopping anything."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+
+from sonde import config, pstat, snapshots
+from sonde.errors import Error
+from sonde.session import Session
+from sonde.target import find_sessions
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--delta", action="store_const", dest="kind", const=pstat.DELTA,
+                       help="what came since the last snapshot; the default")  # fmt: skip
+    kinds.add_argument("--cumulative", action="store_const", dest="kind", const=pstat.TOTAL,
+                       help="everything since the start")  # fmt: skip
+    kinds.add_argument("--calls", action="store_true",
+                       help="exact calls instead of samples; needs source.call=on")  # fmt: skip
+    weights = parser.add_mutually_exclusive_group()
+    for weight, said in zip(
+        snapshots.WEIGHTS, ("elapsed time; the default", "CPU time", "time holding the GIL"),
+        strict=True,
+    ):  # fmt: skip
+        weights.add_argument(
+            f"--{weight}", dest="weight", action="store_const", const=weight, help=said
+        )
+    parser.add_argument("-o", "--output", metavar="FILE", help="a copy goes there")
+    parser.set_defaults(kind=pstat.DELTA, weight=snapshots.WEIGHTS[0])
+
+
+def run(args: argparse.Namespace) -> int:
+    sessions = find_sessions(args.target, config.find_root())
+    if args.output and len(sessions) > 1:
+        raise Error("-o takes one process; without it each one's file goes into its own folder")
+    for session in sessions:
+        path = _take_calls(session) if args.calls else _take(session, args)
+        if args.output:
+            _copy(path, args.output)
+        print(args.output or path)
+    if sys.stderr.isatty():
+        print("open it with `python -m pstats FILE` or snakeviz; `sonde diff` compares two",
+              file=sys.stderr)  # fmt: skip
+    return 0
+
+
+def _take(session: Session, args: argparse.Namespace) -> str:
+    return snapshots.take(session, weight=args.weight)[args.kind]
+
+
+def _take_calls(session: Session) -> str:
+    from sonde import control  # only here: the rest needs no answer from the process
+    from sonde.calls import read_calls
+
+    if session.is_alive():
+        control.inspect(session, timeout_s=2.0)  # it publishes its newest numbers
+    stats = read_calls(session)
+    if not stats:
+        raise Error(
+            f"no calls of process {session.pid} were counted; `sonde config {session.pid} "
+            "source.call=on` starts it"
+        )
+    return snapshots.write_calls(session, stats)
+
+
+def _copy(path: str, output: str) -> None:
+    hidden = f"{output}.{os.getpid()}.tmp"
+    try:
+        shutil.copyfile(path, hidden)
+        os.replace(hidden, output)
+    except OSError as error:
+        raise Error(f"{output}: {error.strerror}") from None

@@ -1,0 +1,170 @@
+"""Show what every thread is doing now, whatever the process is stuck in."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+
+from sonde import _core, config, control, stacks
+from sonde.errors import Error
+from sonde.session import LOCALS, Session, read_checked
+from sonde.stacks import Frame, ThreadStack
+from sonde.target import find_sessions
+
+_LOOK_S = 0.5  # it takes a millisecond; on a machine that is overloaded, a few
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET")
+    parser.add_argument("--locals", action="store_true", help="with local variables")
+    parser.add_argument("--tasks", action="store_true", help="with asyncio's tasks")
+    parser.add_argument("--timeout", type=float, default=2.0, metavar="S",
+                        help="for --locals and --tasks to get the GIL; default 2")  # fmt: skip
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+
+
+def run(args: argparse.Namespace) -> int:
+    sessions = find_sessions(args.target, config.find_root())
+    alive = [session for session in sessions if session.is_alive()]
+    shown = [_Shown(session, args) for session in (alive or sessions[-1:])]
+    if args.format == "json":
+        print(json.dumps([one.as_json() for one in shown], indent=1))
+    else:
+        print("\n\n".join("\n".join(one.as_text()) for one in shown))
+    return 0
+
+
+class _Shown:
+    """The stacks of one process, and what could not be had."""
+
+    def __init__(self, session: Session, args: argparse.Namespace) -> None:
+        self.session, self.notes = session, list[str]()
+        self.is_alive = session.is_alive()
+        self.locals: dict[tuple[object, ...], dict[str, str]] = {}
+        self.tasks: list[list[dict[str, object]]] = []
+        since_ns = _core.clock_ns()
+        if self.is_alive and not control.look(session, _LOOK_S):
+            self.notes.append("the sampler did not answer: these are the last stacks it saw")
+        self.threads = _read(session)
+        if (args.locals or args.tasks) and self.is_alive:
+            self._inspect(args, since_ns)
+
+    def _inspect(self, args: argparse.Namespace, since_ns: int) -> None:
+        if not control.inspect(self.session, args.timeout):
+            self.notes.append(
+                f"no locals and tasks: the GIL was not to be had in {args.timeout:g} s; "
+                "a thread that is in a C call holds it"
+            )
+            return
+        if args.locals:
+            self.locals = _read_locals(self.session)
+        if args.tasks:
+            self.tasks = list(_read_tasks(self.session, since_ns))
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "pid": self.session.pid, "host": self.session.host, "rank": self.session.rank,
+            "alive": self.is_alive, "notes": self.notes, "tasks": self.tasks,
+            "threads": [
+                {"thread": one.thread, "name": one.name, "t_ns": one.t_ns, "gil": one.gil,
+                 "idle": one.idle,
+                 "frames": [
+                    {"func": frame.func, "file": frame.file, "line": frame.line,
+                     "locals": self._find_locals(one, depth, frame)}
+                    for depth, frame in enumerate(one.frames)
+                 ]}
+                for one in self.threads
+            ],
+        }  # fmt: skip
+
+    def as_text(self) -> Iterator[str]:
+        argv = self.session.meta.get("argv")
+        command = " ".join(map(str, argv)) if isinstance(argv, list) else ""
+        state = "" if self.is_alive else "; it has ended, this is where it was"
+        yield _bold(f"Process {self.session.pid}: {command}") + state
+        for one in self.threads:
+            yield ""
+            yield f"{_bold(f'Thread {one.thread}')} {_name(one)}  {_describe(one)}"
+            for depth, frame in enumerate(one.frames):
+                yield _show(frame)
+                for name, value in (self._find_locals(one, depth, frame) or {}).items():
+                    yield f"        {name} = {value}"
+        for task in self.tasks:
+            first = task[0]
+            waits = f" for {first['waits_for']}" if first["waits_for"] else ""
+            yield ""
+            yield f"{_bold('Task')} {first['name']}  {first['state']}{waits}"
+            for row in task:
+                yield f"    {row['func']} ({row['file']}:{row['lineno']})"
+        for note in self.notes:
+            yield f"({note})"
+
+    def _find_locals(self, one: ThreadStack, depth: int, frame: Frame) -> dict[str, str] | None:
+        return self.locals.get((one.thread, depth, frame.func, frame.line))
+
+
+def _read(session: Session) -> list[ThreadStack]:
+    try:
+        return stacks.read_newest(session)
+    except FileNotFoundError:
+        if session.read_sealed() is None:
+            raise Error(
+                f"stacks of process {session.pid} are not recorded; "
+                f"`sonde config {session.pid} source.stack=on` starts it"
+            ) from None
+    return _read_archived(session)
+
+
+def _read_archived(session: Session) -> list[ThreadStack]:
+    """Of a process that ended long ago: its rings are gone, its tables are not."""
+    from sonde.query import Recording
+
+    found: dict[int, ThreadStack] = {}
+    for row in Recording([session]).query(
+        "SELECT * FROM python.backtrace ORDER BY thread, depth"
+    ).to_pylist():  # fmt: skip
+        one = found.setdefault(row["thread"], ThreadStack(row["thread"], row["name"], row["t_ns"]))
+        one.gil, one.idle = row["gil"], row["idle"]
+        one.frames.append(Frame(row["func"], row["file"], row["lineno"], 0))
+    return list(found.values())
+
+
+def _read_locals(session: Session) -> dict[tuple[object, ...], dict[str, str]]:
+    threads = read_checked(session.path(LOCALS))["threads"]
+    assert isinstance(threads, dict)
+    return {
+        (int(thread), depth, frame["func"], frame["line"]): frame["locals"]
+        for thread, frames in threads.items()
+        for depth, frame in enumerate(frames)
+    }
+
+
+def _read_tasks(session: Session, since_ns: int) -> Iterator[list[dict[str, object]]]:
+    """The tasks of the newest inspection: each a list of its frames, the innermost first."""
+    tasks: dict[object, list[dict[str, object]]] = {}
+    for row in stacks.read_rows(session, "python.task"):
+        if int(str(row["t_ns"])) >= since_ns:
+            tasks.setdefault(row["task"], []).append(row)
+    yield from tasks.values()
+
+
+def _describe(one: ThreadStack) -> str:
+    state = "idle" if one.idle else "running"
+    return f"{state}, holds the GIL" if one.gil else state
+
+
+def _name(one: ThreadStack) -> str:
+    return f'"{one.name}"' if one.name else ""
+
+
+def _show(frame: Frame) -> str:
+    if not frame.file:
+        return f"    {frame.func}"
+    return f"    {frame.func} ({frame.file}:{frame.line})"
+
+
+def _bold(text: str) -> str:
+    coloured = sys.stdout.isatty() and config.uses_colour()
+    return f"\x1b[1m{text}\x1b[0m" if coloured else text
