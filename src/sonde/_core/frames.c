@@ -37,13 +37,13 @@
  * for each byte. */
 #define SLOW_NS 2500
 #define SLOWEST_NS 20000
-#define SLOW_BYTES_PER_NS 4
+#define SLOW_BYTES_PER_NS 2
 #define SLOW_CHUNK_NS 1500
-#define SLOW_PIECE_NS 2000
+#define SLOW_PIECE_NS 1500
 #define MOST_OUTSIDE (2 * SONDE_MAX_DEPTH)
 #define WINDOW_BELOW 1536
 #define WINDOW_ABOVE 256
-#define LOWER_BYTES (64 * 1024)
+#define LOWER_BYTES (96 * 1024)
 #define MOST_CHUNKS 16
 #define MOST_STEPS (SONDE_MAX_DEPTH * 4)
 
@@ -158,6 +158,7 @@ typedef struct {
 typedef struct {
     PyThreadState state;
     int64_t begin_ns;  /* when this look began */
+    int64_t most_ns;   /* how long it may take up to where it is */
     uintptr_t current; /* the innermost frame */
     sonde_region window;
     sonde_region lower[MOST_CHUNKS];
@@ -265,7 +266,8 @@ static int64_t limit_ns(void)
 static int is_in_time(int pieces)
 {
 #if PY_VERSION_HEX >= 0x030b0000
-    return sonde_clock_ns() - now.begin_ns < 2 * limit_ns() + pieces * (int64_t)SLOW_PIECE_NS;
+    int64_t most_ns = now.most_ns + limit_ns() / 2 + pieces * (int64_t)SLOW_PIECE_NS;
+    return sonde_clock_ns() - now.begin_ns < most_ns;
 #else
     return pieces >= 0;
 #endif
@@ -457,7 +459,8 @@ static int read_lower(const sonde_view *view)
     sonde_piece pieces[MOST_CHUNKS + 2];
     char junction[FRAME_BYTES];
     uintptr_t current = 0;
-    int64_t most_ns = 3 * limit_ns() / 2 + (now.lower_n - 1) * SLOW_CHUNK_NS;
+    int64_t most_ns = 3 * limit_ns() / 2 + (now.lower_n - 1) * SLOW_CHUNK_NS +
+                      now.outside_n * (int64_t)SLOW_PIECE_NS;
     int n = 0;
     for (; n < now.lower_n; n++) {
         size_t bytes = now.lower[n].high - now.lower[n].low;
@@ -472,6 +475,7 @@ static int read_lower(const sonde_view *view)
     if (sonde_peek_all(pieces, n) < 0)
         return -EFAULT;
     /* Time enough to leave all these frames and come back by another way. */
+    now.most_ns = most_ns;
     if (sonde_clock_ns() - now.begin_ns > most_ns)
         return -EINTR;
     if (now.junction == 0)
@@ -705,10 +709,13 @@ static enum sonde_look look_once(sonde_view *view, sonde_stack *stack, sonde_int
         return SONDE_LOOK_EMPTY;
     now.junction = 0;
     now.lower_n = 0;
+    now.most_ns = 3 * limit_ns() / 2;
 #if PY_VERSION_HEX >= 0x030b0000
     prefetch_outside(view);
-    if (needs_lower() && (find_lower() < 0 || find_junction() < 0 || read_lower(view) < 0))
+    if (needs_lower() && (find_lower() < 0 || find_junction() < 0 || read_lower(view) < 0)) {
+        remember_outside(view); /* the next try reads them in one go */
         return SONDE_LOOK_TORN;
+    }
 #endif
     int walked = walk(stack, text, &fresh);
     int is_sound = walked == 0 && is_unchanged(view, !fresh) &&

@@ -1,0 +1,122 @@
+"""`sonde stacks`: what every thread is doing now, whatever the process is stuck in."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from conftest import wait_for
+
+HANGING = """
+import threading, time, asyncio, sonde
+sonde.start(collector=False)
+class Odd:
+    def __repr__(self): raise SystemExit("nobody may call this")
+def hold(lock):
+    secret, odd, many = 42, Odd(), list(range(1000))
+    with lock: pass
+lock = threading.Lock(); lock.acquire()
+threading.Thread(target=hold, args=(lock,), name="waiter", daemon=True).start()
+async def inner(): await asyncio.sleep(1000)
+async def outer(): await inner()
+async def main(): await asyncio.create_task(outer(), name="job")
+threading.Thread(target=lambda: asyncio.run(main()), name="loop", daemon=True).start()
+time.sleep(0.2)
+print("ready", flush=True)
+{end}
+"""
+DEADLOCK = "def deadlock():\n    lock.acquire()\ndeadlock()"
+HELD = "def held():\n    sum(range(10**11))\nheld()"
+
+
+def read(sonde_cli, process, *more: str) -> dict:
+    done = sonde_cli("stacks", process.pid, "--format", "json", *more)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)[0]
+
+
+def find(found: dict, name: str) -> dict:
+    return next(thread for thread in found["threads"] if thread["name"] == name)
+
+
+def test_a_deadlocked_program_shows_every_thread(start, sonde_cli) -> None:
+    process = start(HANGING.format(end=DEADLOCK))
+    # Names are asked for a moment after a thread is first seen.
+    wait_for(lambda: {t["name"] for t in read(sonde_cli, process)["threads"]} >= {"waiter", "loop"})
+    found = read(sonde_cli, process)
+    assert [frame["func"] for frame in find(found, "MainThread")["frames"]] == ["deadlock", "<module>"]
+    waiter = find(found, "waiter")
+    assert waiter["frames"][0]["func"] == "hold" and waiter["idle"] and not waiter["gil"]
+    assert not found["notes"]
+
+
+def test_a_thread_in_one_long_c_call_that_holds_the_gil_is_shown(start, sonde_cli) -> None:
+    process = start(HANGING.format(end=HELD))
+    time.sleep(0.1)
+    main = find(read(sonde_cli, process), "MainThread")
+    assert main["frames"][0]["func"] == "held" and main["gil"] and not main["idle"]
+
+
+def test_locals_and_tasks_say_so_if_the_gil_is_not_to_be_had(start, sonde_cli) -> None:
+    process = start(HANGING.format(end=HELD))
+    found = read(sonde_cli, process, "--locals", "--tasks", "--timeout", "0.3")
+    assert "the GIL was not to be had in 0.3 s" in found["notes"][0]
+    assert find(found, "MainThread")["frames"][0]["func"] == "held"
+
+
+def test_locals_are_shown_without_running_code_of_the_program(start, sonde_cli) -> None:
+    process = start(HANGING.format(end=DEADLOCK))
+    found = read(sonde_cli, process, "--locals", "--timeout", "20")
+    seen = find(found, "waiter")["frames"][0]["locals"]
+    assert seen["secret"] == "42"
+    assert seen["odd"].startswith("<__main__.Odd at 0x")
+    assert seen["many"] == "[0, 1, 2, 3, 4, 5, 6, 7, … 992 more]"
+    assert process.poll() is None
+
+
+def test_waiting_tasks_are_shown_with_their_chain_of_awaits(start, sonde_cli) -> None:
+    process = start(HANGING.format(end=DEADLOCK))
+    found = read(sonde_cli, process, "--tasks", "--timeout", "20")
+    tasks = {task[0]["name"]: task for task in found["tasks"]}
+    assert [row["func"] for row in tasks["job"]] == ["sleep", "inner", "outer"]
+    assert tasks["job"][0]["state"] == "waiting" and tasks["job"][0]["waits_for"]
+
+
+def test_backtrace_is_the_same_as_sql(start, sonde_cli) -> None:
+    import sonde
+
+    process = start(HANGING.format(end=DEADLOCK))
+    found = read(sonde_cli, process, "--locals", "--timeout", "20")
+    rows = sonde.open(process.pid).query(
+        "SELECT func, lineno, locals FROM python.backtrace WHERE name = 'waiter' ORDER BY depth"
+    ).to_pylist()  # fmt: skip
+    waiter = find(found, "waiter")["frames"]
+    assert [(row["func"], row["lineno"]) for row in rows] == [(f["func"], f["line"]) for f in waiter]
+    assert json.loads(rows[0]["locals"]) == waiter[0]["locals"]
+
+
+def test_a_paused_recording_still_answers(start, sonde_cli) -> None:
+    process = start(HANGING.format(end=DEADLOCK))
+    assert sonde_cli("pause", process.pid).returncode == 0
+    before = time.monotonic_ns()
+    main = find(read(sonde_cli, process), "MainThread")
+    assert main["t_ns"] >= before
+
+
+def test_a_killed_process_shows_where_it_was(start, sonde_cli) -> None:
+    process = start(HANGING.format(end=DEADLOCK))
+    time.sleep(0.2)
+    process.kill()
+    process.wait()
+    done = sonde_cli("stacks", process.pid)
+    assert "it has ended, this is where it was" in done.stdout and "deadlock" in done.stdout
+
+
+def test_without_the_stack_source_it_says_what_to_do(start, sonde_cli) -> None:
+    process = start(
+        "import sonde, time; sonde.start(collector=False, source_stack=False)\n"
+        "print('ready', flush=True); time.sleep(100)"
+    )
+    done = sonde_cli("stacks", process.pid)
+    assert done.returncode == 1 and "source.stack=on" in done.stderr
+    assert sonde_cli("config", process.pid, "source.stack=on").returncode in (0, 6)
