@@ -44,7 +44,10 @@ def test_a_deadlocked_program_shows_every_thread(start, sonde_cli) -> None:
     # Names are asked for a moment after a thread is first seen.
     wait_for(lambda: {t["name"] for t in read(sonde_cli, process)["threads"]} >= {"waiter", "loop"})
     found = read(sonde_cli, process)
-    assert [frame["func"] for frame in find(found, "MainThread")["frames"]] == ["deadlock", "<module>"]
+    assert [frame["func"] for frame in find(found, "MainThread")["frames"]] == [
+        "deadlock",
+        "<module>",
+    ]
     waiter = find(found, "waiter")
     assert waiter["frames"][0]["func"] == "hold" and waiter["idle"] and not waiter["gil"]
     assert not found["notes"]
@@ -91,7 +94,9 @@ def test_backtrace_is_the_same_as_sql(start, sonde_cli) -> None:
         "SELECT func, lineno, locals FROM python.backtrace WHERE name = 'waiter' ORDER BY depth"
     ).to_pylist()  # fmt: skip
     waiter = find(found, "waiter")["frames"]
-    assert [(row["func"], row["lineno"]) for row in rows] == [(f["func"], f["line"]) for f in waiter]
+    assert [(row["func"], row["lineno"]) for row in rows] == [
+        (f["func"], f["line"]) for f in waiter
+    ]
     assert json.loads(rows[0]["locals"]) == waiter[0]["locals"]
 
 

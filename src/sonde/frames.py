@@ -14,7 +14,7 @@ from sonde.rows import open_tables
 from sonde.session import LOCALS, Session, read_checked
 
 STACK = "python.stack"
-_TYPES = {"text": pa.string(), "i64": pa.int64(), "u64": pa.uint64(), "bool": pa.bool_()}
+_TYPES = {"text": pa.string(), "i64": pa.int64(), "bool": pa.bool_()}
 
 
 class View:
@@ -39,8 +39,8 @@ _WHOSE = _fields(
 _STACK = Schema(
     STACK,
     _fields(
-        ("stack", "u64", "", "which stack: the path from the root to this frame"),
-        ("parent", "u64", "", "the stack of the caller; NULL at the root"),
+        ("stack", "i64", "", "which stack: the path from the root to this frame"),
+        ("parent", "i64", "", "the stack of the caller; NULL at the root"),
         ("func", "text", "", "function"),
         ("file", "text", "", "its file"),
         ("lineno", "i64", "", "the line that ran, or called"),
@@ -56,7 +56,7 @@ _STACK = Schema(
 _FRAME = Schema(
     "python.frame",
     _fields(
-        ("stack", "u64", "", "which stack"),
+        ("stack", "i64", "", "which stack"),
         ("depth", "i64", "", "0 is the innermost frame: the line that ran"),
         ("func", "text", "", "function"),
         ("file", "text", "", "its file"),
@@ -95,8 +95,8 @@ def make_nodes_table(session: Session) -> pa.Table:
     rows = len(nodes)
     parents = [nodes.find_parent(place) for place in range(rows)]
     columns = [
-        pa.array(nodes.hashes, pa.uint64()),
-        pa.array([None if at < 0 else nodes.hashes[at] for at in parents], pa.uint64()),
+        pa.array(nodes.hashes, pa.int64()),
+        pa.array([None if at < 0 else nodes.hashes[at] for at in parents], pa.int64()),
         pa.array(map(nodes.text, nodes.funcs), pa.string()),
         pa.array(map(nodes.text, nodes.files), pa.string()),
         *(

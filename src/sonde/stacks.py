@@ -10,7 +10,7 @@ from sonde.ring import Batch, Ring
 from sonde.session import NODES, Session
 
 SAMPLES, THREADS = "python.stack_sample", "python.thread"
-_KINDS = "IIIIiiQQqqq"
+_KINDS = "IIIIiiqQqqq"
 
 
 class Frame:

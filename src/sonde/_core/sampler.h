@@ -7,7 +7,7 @@
 /* Rows as their tables lay them out; sources/stack.py names the columns. */
 typedef struct {
     int64_t t_ns, thread;
-    uint64_t stack;
+    uint64_t stack; /* a hash; a signed number in the table, which every engine knows */
     uint32_t samples;
     int64_t wall_ns, cpu_ns;
     uint8_t gil, idle;
@@ -26,7 +26,7 @@ typedef struct {
     uint64_t stacks_lost;
 } sonde_sampling_row;
 
-#define SONDE_SAMPLE_KINDS "qqQIqq??"
+#define SONDE_SAMPLE_KINDS "qqqIqq??"
 #define SONDE_THREAD_KINDS "qqtt"
 #define SONDE_SAMPLING_KINDS "qQQQQQQqIIQ"
 

@@ -19,7 +19,7 @@ class StackSample:
     RING_BYTES = 8 * 2**20
     t_ns: i64 = column("when the (last) sample was taken", "ns")
     thread: i64 = column("thread id, as the kernel counts")
-    stack: u64 = column("which stack: see python.frame; the same number in every process")
+    stack: i64 = column("which stack: see python.frame; the same number in every process")
     samples: u32 = column("how many samples it stands for")
     wall_ns: i64 = column("time it stands for: since the thread's last sample", "ns")
     cpu_ns: i64 = column("CPU time the thread used in that time", "ns")

@@ -53,10 +53,13 @@ class Lines(Widget):
         return len(self.lines)
 
     def render_line(self, y: int) -> Strip:
-        """One line, cut at the right."""
+        """One line; what is cut off leaves `…`."""
         if y >= len(self.lines):
             return Strip.blank(self.size.width)
         strip = Strip([Segment(clean(text), style) for text, style in self.lines[y]])
+        if strip.cell_length > self.size.width:
+            mark = Strip([Segment("…", self.lines[y][-1][1])])
+            strip = Strip.join([strip.crop(0, self.size.width - 1), mark])
         return strip.adjust_cell_length(self.size.width)
 
 

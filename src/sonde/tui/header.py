@@ -27,13 +27,12 @@ def describe_use(process: Process, window_s: float | None) -> str:
     usage, cost = process.read_usage(), process.find_cost_pct()
     cpu = MISSING if usage is None else f"{usage['user_pct'] + usage['system_pct']:.0f}%"
     rss = MISSING if usage is None else show_bytes(usage["rss_bytes"])
-    python = len(process.samples.newest)
-    threads = str(python) if usage is None else f"{usage['threads']:.0f}"
+    threads = process.count_threads() if usage is None else usage["threads"]
     every = process.interval_s
     parts = (
         f"CPU {cpu}",
         f"RSS {rss}",
-        f"threads {threads}",
+        f"threads {threads:.0f}",
         f"GIL {process.find_gil_pct(window_s):.0f}%",
         f"sampled every {MISSING if every is None else _show_interval(every)}",
         f"sonde {MISSING if cost is None else f'{cost:.1f}%'} of a core",

@@ -135,6 +135,11 @@ class Process:
         names, ended = self._read_threads()
         return list_loads(self.tree, sums, self.samples.newest, names, ended)
 
+    def count_threads(self) -> int:
+        """How many Python threads have not ended."""
+        ended, newest = self._read_threads()[1], self.samples.newest
+        return sum(ended.get(thread, -1) < seen.t_ns for thread, seen in newest.items())
+
     def _read_threads(self) -> tuple[dict[int, str], dict[int, int]]:
         """The names of threads, and when those that ended did; read again when there is news."""
         head, names, ended = self._threads
@@ -169,7 +174,7 @@ class Process:
     def interval_s(self) -> float | None:
         """Time between two samples, as it is set now."""
         value = self.session.read_config().get("stack.every")
-        return value if isinstance(value, float) else None
+        return float(value) if isinstance(value, (int, float)) else None
 
     def read_usage(self) -> dict[str, float] | None:
         """The newest row of system.process; None if the collector has not looked lately."""

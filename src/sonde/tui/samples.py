@@ -28,7 +28,7 @@ Ask = Callable[[str], list[dict[str, Any]]]
 _STEPS_SQL = """
     SELECT t_ns // {step} AS step, thread, stack, gil::INT AS gil, idle::INT AS idle,
            SUM(samples)::BIGINT AS samples, SUM(wall_ns)::BIGINT AS wall_ns,
-           SUM(cpu_ns)::BIGINT AS cpu_ns
+           SUM(cpu_ns)::BIGINT AS cpu_ns, MAX(t_ns) AS t_ns
     FROM python.stack_sample WHERE t_ns >= {since} AND t_ns < {until} GROUP BY ALL"""
 _NEWEST_SQL = """
     SELECT thread, MAX(t_ns) AS t_ns, ARG_MAX(stack, t_ns) AS stack,
@@ -120,6 +120,8 @@ class Samples:
         before = min(before_ns // STEP_NS, self._window_from)
         for step in [step for step in self._steps if step < before]:
             del self._steps[step]
+        for thread in [t for t, seen in self.newest.items() if seen.t_ns < before * STEP_NS]:
+            del self.newest[thread]
         self._from = None if self._from is None else max(self._from, before)
 
     def reach(self, since_ns: int) -> None:
@@ -160,7 +162,12 @@ class Samples:
             key = row["thread"], row["stack"], row["gil"], row["idle"]
             sums = self._steps.setdefault(row["step"], {})
             sums[key] = row["samples"], row["wall_ns"], row["cpu_ns"]
+            self._note(row["thread"], Seen(row["t_ns"], row["stack"], row["gil"], row["idle"]))
         self._from, self._window = since, None
+
+    def _note(self, thread: int, seen: Seen) -> None:
+        if thread not in self.newest or self.newest[thread].t_ns <= seen.t_ns:
+            self.newest[thread] = seen
 
     def _take(self, columns: Sequence[Sequence[int]]) -> None:
         added: dict[int, dict[Key, list[int]]] = {}
@@ -177,8 +184,7 @@ class Samples:
             if thread not in newest or newest[thread][0] <= t_ns:
                 newest[thread] = (t_ns, stack, gil, idle)
         for thread, seen in newest.items():
-            if thread not in self.newest or self.newest[thread].t_ns <= seen[0]:
-                self.newest[thread] = Seen(*seen)
+            self._note(thread, Seen(*seen))
         for step, found in added.items():
             items = [(key, (n, wall, cpu)) for key, (n, wall, cpu) in found.items()]
             _merge(self._steps.setdefault(step, {}), items)

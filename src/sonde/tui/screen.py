@@ -139,7 +139,8 @@ class Top(App[None]):
                 process.refresh()
             except (Error, OSError) as error:
                 self._complain(error)
-        if self.process.is_live and time.monotonic() - self._lost_at > _LOSSES_S:
+        first, late = not self._lost_at, time.monotonic() - self._lost_at > _LOSSES_S
+        if first or (late and self.process.is_live):
             self._lost_at = time.monotonic()
             self.run_worker(self._find_losses, thread=True, group="losses", exclusive=True)
 
