@@ -12,204 +12,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
-#define HOLD_NS 1000000000   /* longest time that samples of an idle thread are added up */
 #define SCAN_NS 5000000000   /* every thread is looked for this often */
 #define TELL_NS 10000000000  /* a row about the sampling itself */
 #define MOST_NS 200000       /* for one sample of all threads; then the rest waits */
 #define DOUBT_TRIES 4        /* looks at a thread, until a call is seen that was seen before */
 #define MOST_THREADS 100000
 
-/* ---- rows ----------------------------------------------------------------------- */
-
-static void write_sample(sonde_sampler *s, const sonde_thread *thread, int64_t t_ns,
-                         uint32_t samples, int64_t wall_ns, int64_t cpu_ns, int is_idle)
-{
-    sonde_sample_row row = {
-        .t_ns = t_ns,
-        .thread = thread->tid,
-        .stack = sonde_nodes_at(s->nodes, thread->node)->hash,
-        .samples = samples,
-        .wall_ns = wall_ns,
-        .cpu_ns = cpu_ns,
-        .gil = (uint8_t)thread->holds_gil,
-        .idle = (uint8_t)is_idle,
-    };
-    uint64_t words[sizeof row / 8] = {0};
-    memcpy(words, &row, sizeof row);
-    (void)sonde_ring_append(s->samples, words, 0); /* a drop is counted there */
-}
-
-static void write_held(sonde_sampler *s, sonde_thread *thread)
-{
-    if (thread->held)
-        write_sample(s, thread, thread->held_ns, thread->held, thread->held_wall_ns, 0, 1);
-    thread->held = 0;
-    thread->held_wall_ns = 0;
-}
-
-static void write_thread(sonde_sampler *s, const sonde_thread *thread, uint32_t state)
-{
-    sonde_thread_row row = {sonde_clock_ns(), thread->tid, thread->name, state};
-    uint64_t words[sizeof row / 8];
-    memcpy(words, &row, sizeof row);
-    (void)sonde_ring_append(s->thread_rows, words, thread->name == 0);
-}
-
-static int64_t read_clock(clockid_t clock)
-{
-    struct timespec now;
-    /* The system call itself: the library's refuses clocks it did not make. */
-    if (syscall(SYS_clock_gettime, clock, &now) != 0)
-        return -1;
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-static int64_t read_thread_cpu(uint32_t tid) { return read_clock((clockid_t)(~tid << 3 | 6)); }
-
-static void write_sums(sonde_sampler *s, int64_t now_ns)
-{
-    uint64_t words[sizeof s->sums / 8];
-    s->told_ns = now_ns;
-    s->sums.t_ns = now_ns;
-    s->sums.cpu_ns = read_thread_cpu(s->own_tid);
-    s->sums.threads = s->threads.count;
-    s->sums.stacks = s->nodes->count;
-    s->sums.stacks_lost = s->nodes->lost;
-    memcpy(words, &s->sums, sizeof words);
-    (void)sonde_ring_append(s->sampling, words, 0);
-}
-
-/* ---- stacks to nodes -------------------------------------------------------------- */
-
-static uint32_t lose(sonde_sampler *s)
-{
-    sonde_add_relaxed(&s->nodes->lost, 1);
-    return s->lost_node;
-}
-
-static int make_room(sonde_thread *thread, int steps)
-{
-    if (steps <= thread->path_room)
-        return 0;
-    int room = steps < 32 ? 32 : steps * 2;
-    sonde_step *path = realloc(thread->path, (size_t)room * sizeof *path);
-    if (path == NULL)
-        return -1;
-    thread->path = path;
-    thread->path_room = room;
-    return 0;
-}
-
-static uint32_t put_cut(sonde_sampler *s)
-{
-    sonde_frame_key cut = {.func = s->cut_text, .file = s->empty_text, .text_hash = 1};
-    return sonde_nodes_put(s->nodes, s->index, 0, &cut);
-}
-
-/* A call that was never seen is believed when it is seen again, if only a moment
- * later: what a torn read makes up is not. (On aarch64 a thread's stores reach
- * us in any order; nothing that we can read tells.) */
-static int is_doubtful(sonde_sampler *s, uint32_t parent, const sonde_code *code)
-{
-    uint64_t call = (uint64_t)parent << 32 | code->id;
-    for (int i = 0; i < SONDE_DOUBTS; i++)
-        if (s->doubts[i] == call)
-            return 0;
-    s->doubts[s->doubts_n++ % SONDE_DOUBTS] = call;
-    return 1;
-}
-
-/* The node of a stack; 0 if it is doubtful. What it shares with the thread's
- * last one, from the root on, is not looked up again. */
-static uint32_t put_stack(sonde_sampler *s, sonde_thread *thread, const sonde_stack *stack)
-{
-    int is_sure = 0; /* of all calls from here on */
-    int same = 0, depth = stack->depth;
-    uint32_t node = stack->is_cut ? put_cut(s) : 0;
-    int was_cut = thread->path_n == SONDE_MAX_DEPTH;
-    if (make_room(thread, depth) < 0 || (stack->is_cut && node == 0))
-        return lose(s);
-    while (!stack->is_cut && !was_cut && same < depth && same < thread->path_n) {
-        const sonde_frame *frame = &stack->frame[depth - 1 - same];
-        const sonde_step *step = &thread->path[same];
-        if (step->code != frame->code->id || step->line != frame->line)
-            break;
-        node = step->node;
-        same++;
-    }
-    for (int i = same; i < depth; i++) {
-        const sonde_frame *frame = &stack->frame[depth - 1 - i];
-        sonde_frame_key key = frame->code->key;
-        key.line = frame->line;
-        if (!is_sure && sonde_nodes_find(s->nodes, s->index, node, &key) == 0) {
-            thread->path_n = i;
-            if (is_doubtful(s, node, frame->code))
-                return 0;
-            is_sure = 1;
-        }
-        node = sonde_nodes_put(s->nodes, s->index, node, &key);
-        if (node == 0) {
-            thread->path_n = i;
-            return lose(s);
-        }
-        thread->path[i] = (sonde_step){frame->code->id, frame->line, node};
-    }
-    thread->path_n = depth;
-    return node;
-}
-
-/* ---- one thread --------------------------------------------------------------------- */
-
-static void tell_thread(sonde_sampler *s, sonde_thread *thread)
-{
-    thread->is_told = 1;
-    if (thread->tid == (uint32_t)getpid())
-        thread->name = s->main_text;
-    else
-        s->unnamed++;
-    write_thread(s, thread, s->started_text);
-}
-
-/* Count a sample of this thread at its node. */
-static void count_sample(sonde_sampler *s, sonde_thread *thread, int64_t now_ns, int64_t cpu_ns,
-                         int is_same, int everyone)
-{
-    int64_t since = thread->seen_ns ? thread->seen_ns : s->last_ns ? s->last_ns : now_ns;
-    int64_t wall_ns = now_ns > since ? now_ns - since : 0;
-    int is_idle = thread->seen_ns != 0 && cpu_ns == 0;
-    sonde_node *node = sonde_nodes_at(s->nodes, thread->node);
-    thread->seen_ns = now_ns;
-    if (!thread->is_told)
-        tell_thread(s, thread);
-    /* Nobody else writes these; a reader must not see half a number. */
-    sonde_store_relaxed(&node->samples, node->samples + 1);
-    sonde_store_relaxed(&node->wall_ns, node->wall_ns + wall_ns);
-    sonde_store_relaxed(&node->cpu_ns, node->cpu_ns + cpu_ns);
-    if (thread->holds_gil)
-        sonde_store_relaxed(&node->gil_ns, node->gil_ns + wall_ns);
-    s->sums.samples++;
-    if (is_same && is_idle) {
-        if (thread->held == 0)
-            thread->held_since_ns = since;
-        thread->held++;
-        thread->held_wall_ns += wall_ns;
-        thread->held_ns = now_ns;
-        if (everyone || now_ns - thread->held_since_ns >= HOLD_NS)
-            write_held(s, thread);
-    } else {
-        write_sample(s, thread, now_ns, 1, wall_ns, cpu_ns, is_idle);
-    }
-}
-
 static void end_thread(sonde_sampler *s, uint32_t at)
 {
     sonde_thread *thread = s->threads.list[at];
-    write_held(s, thread);
+    sonde_tally_release(s, thread);
     if (thread->is_told)
-        write_thread(s, thread, s->ended_text);
+        sonde_tally_thread(s, thread, s->ended_text);
     sonde_threads_remove(&s->threads, at);
 }
 
@@ -219,11 +35,11 @@ static void end_thread(sonde_sampler *s, uint32_t at)
 static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
 {
     static sonde_stack stack; /* one thread samples; too large for its stack */
-    int64_t now_ns = sonde_clock_ns(), cpu_ns = read_thread_cpu(thread->tid);
+    int64_t now_ns = sonde_clock_ns(), cpu_ns = sonde_thread_cpu(thread->tid);
     if (cpu_ns < 0)
         return 0;
     if (thread->node && cpu_ns == thread->cpu_ns) {
-        count_sample(s, thread, now_ns, 0, 1, everyone);
+        sonde_tally_count(s, thread, now_ns, 0, 1, everyone);
         return 1;
     }
     enum sonde_look look = SONDE_LOOK_TORN;
@@ -235,7 +51,7 @@ static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
         if (look == SONDE_LOOK_EMPTY)
             break;
         if (look == SONDE_LOOK_OK)
-            node = put_stack(s, thread, &stack);
+            node = sonde_tally_stack(s, thread, &stack);
     }
     if (look != SONDE_LOOK_EMPTY && node == 0) {
         s->sums.torn++;
@@ -244,19 +60,19 @@ static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
     if (stack.tid != thread->tid) {
         /* A new thread: until it runs, its state names the one that made it. */
         thread->tid = stack.tid;
-        cpu_ns = read_thread_cpu(thread->tid);
+        cpu_ns = sonde_thread_cpu(thread->tid);
         thread->cpu_ns = -1;
     }
     int64_t used_ns = thread->cpu_ns < 0 ? 0 : cpu_ns - thread->cpu_ns;
     int is_same = node == thread->node && stack.holds_gil == thread->holds_gil;
     if (!is_same || used_ns)
-        write_held(s, thread);
+        sonde_tally_release(s, thread);
     thread->node = node;
     thread->holds_gil = stack.holds_gil;
     thread->cpu_ns = cpu_ns;
     s->sums.cut += node != 0 && stack.is_cut;
     if (node)
-        count_sample(s, thread, now_ns, used_ns, is_same, everyone);
+        sonde_tally_count(s, thread, now_ns, used_ns, is_same, everyone);
     else
         thread->seen_ns = 0; /* C code that Python only visits: no time of ours */
     return 1;
@@ -385,7 +201,7 @@ int64_t sonde_sampler_turn(sonde_sampler *s, int everyone)
         s->own_tid = (uint32_t)syscall(SYS_gettid);
     if (is_off && !s->was_off)
         for (uint32_t i = 0; i < s->threads.count; i++)
-            write_held(s, s->threads.list[i]);
+            sonde_tally_release(s, s->threads.list[i]);
     if (!is_off && s->was_off)
         forget_times(s);
     s->was_off = is_off;
@@ -397,23 +213,20 @@ int64_t sonde_sampler_turn(sonde_sampler *s, int everyone)
         sample(s, now_ns, 0);
         plan(s, sonde_clock_ns());
         if (now_ns - s->told_ns >= TELL_NS)
-            write_sums(s, now_ns);
+            sonde_tally_sums(s, now_ns);
     }
     return s->due_ns;
 }
 
 /* ---- the rest ----------------------------------------------------------------------------- */
 
-void sonde_sampler_name(sonde_sampler *s, uint32_t tid, uint32_t name)
+void sonde_sampler_name(sonde_sampler *s, sonde_thread *thread, uint32_t name)
 {
-    for (uint32_t i = 0; i < s->threads.count; i++) {
-        sonde_thread *thread = s->threads.list[i];
-        if (thread->tid == tid && thread->name != name) {
-            thread->name = name;
-            if (thread->is_told)
-                write_thread(s, thread, s->named_text);
-        }
-    }
+    if (thread->name == name)
+        return;
+    thread->name = name;
+    if (thread->is_told)
+        sonde_tally_thread(s, thread, s->named_text);
 }
 
 void sonde_sampler_take(sonde_sampler *s, uint32_t tid, const sonde_frame_key *keys, int n,
@@ -424,13 +237,13 @@ void sonde_sampler_take(sonde_sampler *s, uint32_t tid, const sonde_frame_key *k
     if (thread == NULL && (thread = sonde_threads_add(&s->threads, tid)) == NULL)
         return;
     thread->tid = tid;
-    int64_t now_ns = sonde_clock_ns(), cpu_ns = read_thread_cpu(tid);
+    int64_t now_ns = sonde_clock_ns(), cpu_ns = sonde_thread_cpu(tid);
     int64_t used_ns = thread->cpu_ns < 0 || cpu_ns < 0 ? 0 : cpu_ns - thread->cpu_ns;
     uint32_t node = 0;
     for (int i = 0; i < n; i++) {
         node = sonde_nodes_put(s->nodes, s->index, node, &keys[i]);
         if (node == 0) {
-            node = lose(s);
+            node = sonde_tally_lose(s);
             break;
         }
     }
@@ -438,11 +251,11 @@ void sonde_sampler_take(sonde_sampler *s, uint32_t tid, const sonde_frame_key *k
         return;
     int is_same = node == thread->node && gil == thread->holds_gil;
     if (!is_same || used_ns)
-        write_held(s, thread);
+        sonde_tally_release(s, thread);
     thread->node = node;
     thread->holds_gil = gil;
     thread->cpu_ns = cpu_ns;
-    count_sample(s, thread, now_ns, used_ns, is_same, 0);
+    sonde_tally_count(s, thread, now_ns, used_ns, is_same, 0);
 }
 
 void sonde_sampler_taken(sonde_sampler *s, int64_t begin_ns)
@@ -480,9 +293,9 @@ int sonde_sampler_open(sonde_sampler *s)
 void sonde_sampler_close(sonde_sampler *s)
 {
     for (uint32_t i = 0; i < s->threads.count; i++)
-        write_held(s, s->threads.list[i]);
+        sonde_tally_release(s, s->threads.list[i]);
     if (s->index != NULL)
-        write_sums(s, sonde_clock_ns());
+        sonde_tally_sums(s, sonde_clock_ns());
     sonde_threads_clear(&s->threads);
     free(s->index);
     s->index = NULL;

@@ -65,6 +65,28 @@ typedef struct {
     sonde_sampling_row sums;
 } sonde_sampler;
 
+/* ---- tally: what a sample says ------------------------------------------------ */
+
+/* The CPU time of a thread of this process; -1 if there is none. */
+int64_t sonde_thread_cpu(uint32_t tid);
+
+/* The node of a stack; 0 if it is doubtful. */
+uint32_t sonde_tally_stack(sonde_sampler *s, sonde_thread *thread, const sonde_stack *stack);
+
+/* A sample without room for its stack: counted, and where its time goes. */
+uint32_t sonde_tally_lose(sonde_sampler *s);
+
+/* Count a sample of this thread at its node. */
+void sonde_tally_count(sonde_sampler *s, sonde_thread *thread, int64_t now_ns, int64_t cpu_ns,
+                       int is_same, int everyone);
+
+/* Write the samples that are held back. */
+void sonde_tally_release(sonde_sampler *s, sonde_thread *thread);
+void sonde_tally_thread(sonde_sampler *s, const sonde_thread *thread, uint32_t state);
+void sonde_tally_sums(sonde_sampler *s, int64_t now_ns);
+
+/* ---- sampler -------------------------------------------------------------------- */
+
 /* Get ready; the fields of the first group are set. 0 or -errno. */
 int sonde_sampler_open(sonde_sampler *sampler);
 
@@ -75,8 +97,8 @@ int64_t sonde_sampler_turn(sonde_sampler *sampler, int everyone);
 /* Change the interval. The caller keeps turn() out. */
 void sonde_sampler_pace(sonde_sampler *sampler, int64_t interval_ns);
 
-/* Give a thread its name. The caller keeps turn() out. */
-void sonde_sampler_name(sonde_sampler *sampler, uint32_t tid, uint32_t name);
+/* Give a thread (of sampler->threads) its name. The caller keeps turn() out. */
+void sonde_sampler_name(sonde_sampler *sampler, sonde_thread *thread, uint32_t name);
 
 /* A stack that somebody else has read, outermost frame first; and the end of a
  * round of them: threads that were not in it have ended. */

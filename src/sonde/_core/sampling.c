@@ -265,19 +265,31 @@ static PyObject *sampler_pace(SamplerObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* The id of the name of one thread; 0 if nobody knows it, -1 with an exception. */
+static int64_t find_name(SamplerObject *self, PyObject *names, uint32_t tid)
+{
+    PyObject *key = PyLong_FromUnsignedLong(tid);
+    PyObject *name = key == NULL ? NULL : PyDict_GetItemWithError(names, key);
+    Py_XDECREF(key);
+    if (name == NULL || !PyUnicode_Check(name))
+        return PyErr_Occurred() ? -1 : 0;
+    return sonde_text_id(self->text, name);
+}
+
 static PyObject *sampler_name(SamplerObject *self, PyObject *args)
 {
-    unsigned int tid;
-    PyObject *name;
-    if (!PyArg_ParseTuple(args, "IU", &tid, &name))
+    PyObject *names;
+    if (!PyArg_ParseTuple(args, "O!", &PyDict_Type, &names))
         return NULL;
-    int64_t id = sonde_text_id(self->text, name);
+    int64_t id = 0;
+    pthread_mutex_lock(&lock);
+    sonde_threads *threads = &self->sampler.threads;
+    for (uint32_t i = 0; active == self && i < threads->count && id >= 0; i++)
+        if ((id = find_name(self, names, threads->list[i]->tid)) > 0)
+            sonde_sampler_name(&self->sampler, threads->list[i], (uint32_t)id);
+    pthread_mutex_unlock(&lock);
     if (id < 0)
         return NULL;
-    pthread_mutex_lock(&lock);
-    if (active == self && id > 0)
-        sonde_sampler_name(&self->sampler, tid, (uint32_t)id);
-    pthread_mutex_unlock(&lock);
     Py_RETURN_NONE;
 }
 
@@ -377,7 +389,7 @@ static PyMethodDef sampler_methods[] = {
      "start(interval_ns): from now on the watcher's thread samples."},
     {"stop", (PyCFunction)sampler_stop, METH_NOARGS, "No more samples; the last ones are written."},
     {"pace", (PyCFunction)sampler_pace, METH_VARARGS, "pace(interval_ns): another interval."},
-    {"name", (PyCFunction)sampler_name, METH_VARARGS, "name(tid, name): what a thread is called."},
+    {"name", (PyCFunction)sampler_name, METH_VARARGS, "name({tid: name}): what threads are called."},
     {"take", (PyCFunction)sampler_take, METH_VARARGS,
      "take([(tid, gil, [(func, file, line, first line), …]), …], look): stacks, root first, of all\n"
      "threads, that somebody else has read; `look` is the request they answer."},

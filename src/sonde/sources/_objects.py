@@ -29,8 +29,7 @@ class Objects:
         if wants & STACKS:
             sampler.take(list(_list_stacks()), look)
         if wants & (NAMES | INSPECTION):
-            for tid, name in _list_names():
-                sampler.name(tid, name)
+            sampler.name(dict(_list_names()))
         if wants & INSPECTION:
             self._write_locals(number)
             _write_tasks(self._emit_task)
