@@ -49,7 +49,7 @@ def test_a_bad_value_in_the_environment_is_a_complaint_not_an_error(
 
 
 @pytest.mark.parametrize(
-    "text", ["16MiB", "1GiB", "7d", "10min", "1s", "0.5", "on", "off", "100KiB"]
+    "text", ["16MiB", "1GiB", "7d", "10min", "1s", "500ms", "100us", "on", "off", "100KiB"]
 )
 def test_values_are_shown_as_a_person_writes_them(text: str) -> None:
     name = {"B": "ring.bytes", "n": "archive", "f": "archive"}.get(text[-1], "retain.age")

@@ -381,7 +381,7 @@ def test_a_disk_that_fills_up_takes_tables_but_never_the_program(run, small_disk
     code = """
 import sonde
 rows = [type(f"Row{i}", (), {"__annotations__": {"x": "int"}}) for i in range(4)]
-print(bool(sonde.start(collector="off")))
+print(bool(sonde.start(collector="off", source_stack="off")))
 for row in rows:
     emit = sonde.table(row)
     for i in range(300_000):

@@ -135,10 +135,13 @@ def _read_frame(sessions: Sequence[Session]) -> pa.Table:
     """Each stack once, however many processes have it."""
     whole = _read_stack(sessions)
     first = _find_first(whole["stack"])
+    if not whole.num_rows:
+        return _columns(_FRAME).empty_table()
     sampled = pc.unique(whole.filter(pc.greater(whole["samples"], 0))["stack"])
     nodes = whole.take(first)
     up = pc.index_in(nodes["parent"].combine_chunks(), nodes["stack"].combine_chunks())
-    up = pc.if_else(pc.is_null(nodes["parent"].combine_chunks()), None, up)
+    orphan = pc.is_null(nodes["parent"].combine_chunks())
+    up = pc.if_else(orphan, pa.scalar(None, up.type), up)
     place = pc.index_in(sampled, nodes["stack"].combine_chunks())
     leaves, parts, depth = sampled, [], 0
     while len(place):

@@ -191,7 +191,11 @@ class Recorder:
         """Before anything else: a fork in another thread must find these in place."""
         if not self._hooked:
             self._hooked = True
-            os.register_at_fork(after_in_child=self._after_fork)
+            os.register_at_fork(
+                before=self._before_fork,
+                after_in_parent=self._go_on,
+                after_in_child=self._after_fork,
+            )
             atexit.register(self._at_exit)
 
     def _end(self, state: int) -> None:
@@ -360,6 +364,15 @@ class Recorder:
 
     def _at_exit(self) -> None:
         Host(self, "recorder", "sonde").guard(lambda: self.stop(_core.EXITED))()
+
+    def _before_fork(self) -> None:
+        if self._watcher is not None:
+            self._watcher.rest()
+
+    def _go_on(self) -> None:
+        watcher = self._watcher
+        if watcher is not None:
+            Host(self, "watcher", "sonde").guard(watcher.wake)()
 
     def _after_fork(self) -> None:
         # Another thread of the parent may have held it, and does not exist here.

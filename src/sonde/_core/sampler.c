@@ -17,6 +17,7 @@
 #define SCAN_NS 5000000000   /* every thread is looked for this often */
 #define TELL_NS 10000000000  /* a row about the sampling itself */
 #define MOST_NS 200000       /* for one sample of all threads; then the rest waits */
+#define AGAIN_NS 50000       /* for each thread, between two full searches */
 #define DOUBT_TRIES 4        /* looks at a thread, until a call is seen that was seen before */
 #define MOST_THREADS 100000
 
@@ -82,10 +83,14 @@ static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
  * known one ends the search, unless the list changed under it last time. */
 static void scan(sonde_sampler *s, int64_t now_ns)
 {
-    int is_full = s->must_scan || now_ns - s->scanned_ns > SCAN_NS;
-    if (is_full)
+    /* Again and again only if that is cheap: there may be ten thousand threads. */
+    int64_t since_ns = now_ns - s->scanned_ns;
+    int is_full = since_ns > SCAN_NS ||
+                  (s->must_scan && since_ns > s->threads.count * (int64_t)AGAIN_NS);
+    if (is_full) {
         s->scanned_ns = now_ns;
-    s->must_scan = 0;
+        s->must_scan = 0;
+    }
     uintptr_t at = sonde_frames_head();
     for (int i = 0; at != 0 && i < MOST_THREADS; i++) {
         sonde_thread *thread = sonde_threads_find(&s->threads, at);

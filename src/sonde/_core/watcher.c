@@ -21,9 +21,45 @@
 #define LOOK_NS 1000000000
 #define STACK_BYTES (256 * 1024)
 /* How often to see whether the collector is there, and to start one at most. */
+#define NUDGE_NS 20000000
 #define KEEP_NS 2000000000
 #define SPAWN_NS 10000000000
 #define RETRY_S 10
+
+/* A thread that takes the GIL and gives it back. Up to 3.12 a pending call that
+ * a thread without the GIL has queued is not seen by a main thread that never
+ * lets go of the GIL, until somebody else asks for it. */
+typedef struct {
+    pthread_t thread;
+    int is_made;      /* and not joined */
+    uint32_t running; /* atomic */
+} sonde_nudge;
+
+static void *nudge(void *arg)
+{
+    PyGILState_STATE gil = PyGILState_Ensure();
+    PyGILState_Release(gil);
+    sonde_store_release(&((sonde_nudge *)arg)->running, 0);
+    return NULL;
+}
+
+static void nudge_join(sonde_nudge *self)
+{
+    if (self->is_made)
+        pthread_join(self->thread, NULL);
+    self->is_made = 0;
+}
+
+static void nudge_begin(sonde_nudge *self)
+{
+    if (sonde_load_acquire(&self->running))
+        return;
+    nudge_join(self); /* it has ended, or is about to */
+    self->running = 1;
+    self->is_made = sonde_thread_start(nudge, self, &self->thread) == 0;
+    if (!self->is_made)
+        self->running = 0;
+}
 
 typedef struct WatcherObject {
     PyObject_HEAD
@@ -40,6 +76,8 @@ typedef struct WatcherObject {
     char *lock, **argv, **envp;
     int64_t looked_ns, spawned_ns;
     char **snapshot; /* the command that writes one; with the same environment */
+    int64_t queued_ns; /* when obey was queued */
+    sonde_nudge nudge;
 } WatcherObject;
 
 static WatcherObject *watchers; /* those with a thread */
@@ -56,8 +94,10 @@ static struct {
 void sonde_watchers_off(void)
 {
     /* In a forked child the threads do not exist; there is nothing to join. */
-    for (WatcherObject *watcher = watchers; watcher != NULL; watcher = watcher->next)
+    for (WatcherObject *watcher = watchers; watcher != NULL; watcher = watcher->next) {
         watcher->running = 0;
+        watcher->nudge = (sonde_nudge){0};
+    }
     watchers = NULL;
     late.running = 0;
 }
@@ -141,6 +181,18 @@ static void take_snapshot(WatcherObject *self)
         (void)sonde_spawn(self->snapshot, self->envp);
 }
 
+/* Have a call that waits too long seen; how long to sleep at most. */
+static int64_t push_obey(WatcherObject *self)
+{
+    if (!sonde_load_acquire(&self->pending))
+        return LOOK_NS;
+    if (sonde_clock_ns() - self->queued_ns < NUDGE_NS)
+        return NUDGE_NS;
+    self->queued_ns = INT64_MAX / 2; /* once is enough */
+    nudge_begin(&self->nudge);
+    return LOOK_NS;
+}
+
 static void *watch(void *arg)
 {
     WatcherObject *self = arg;
@@ -155,10 +207,12 @@ static void *watch(void *arg)
             /* A full queue is tried again at the next look. */
             if (Py_AddPendingCall(run_obey, self) < 0)
                 sonde_store_release(&self->pending, 0);
+            self->queued_ns = sonde_clock_ns();
         }
+        int64_t nudge_ns = push_obey(self);
         keep_collector(self);
         take_snapshot(self);
-        int64_t due_ns = sonde_sampling_turn(self->page), look_ns = sonde_clock_ns() + LOOK_NS;
+        int64_t due_ns = sonde_sampling_turn(self->page), look_ns = sonde_clock_ns() + nudge_ns;
         if (!sonde_load_acquire(&self->leave))
             sonde_wait_until(&self->page->bell, bell, due_ns < look_ns ? due_ns : look_ns);
     }
@@ -281,11 +335,38 @@ static PyObject *watcher_stop(WatcherObject *self, PyObject *Py_UNUSED(none))
     pthread_t thread = self->thread;
     Py_BEGIN_ALLOW_THREADS
     pthread_join(thread, NULL);
+    nudge_join(&self->nudge);
     Py_END_ALLOW_THREADS
     /* Still queued: the interpreter holds our address and cannot be told to
      * forget it, so this object stays: the thread's reference is not given back. */
     if (!sonde_load_acquire(&self->pending) || self->is_obeying)
         Py_DECREF(self);
+    Py_RETURN_NONE;
+}
+
+/* No thread while the program forks: Python 3.12 warns of a fork with threads,
+ * and the child would have whatever ours was in the middle of. */
+static PyObject *watcher_rest(WatcherObject *self, PyObject *Py_UNUSED(none))
+{
+    if (!self->running)
+        Py_RETURN_NONE;
+    sonde_store_release(&self->leave, 1);
+    sonde_control_ring(self->page);
+    /* It needs no GIL, and a turn of it takes less than a millisecond. */
+    pthread_join(self->thread, NULL);
+    sonde_store_release(&self->leave, 0);
+    self->running = 0;
+    Py_RETURN_NONE;
+}
+
+static PyObject *watcher_wake(WatcherObject *self, PyObject *Py_UNUSED(none))
+{
+    if (self->running || sonde_load_acquire(&self->leave))
+        Py_RETURN_NONE;
+    int status = sonde_thread_start(watch, self, &self->thread);
+    if (status < 0)
+        return sonde_raise(status, "thread");
+    self->running = 1;
     Py_RETURN_NONE;
 }
 
@@ -321,8 +402,10 @@ static void *wait_and_queue(void *Py_UNUSED(arg))
         sonde_wait(&late.leave, 0, left_ns);
     /* A full queue: the call is not made, and nothing is lost but a session
      * that no row has asked for yet. */
-    if (!sonde_load_acquire(&late.leave))
-        (void)Py_AddPendingCall(run_late, NULL);
+    if (!sonde_load_acquire(&late.leave) && Py_AddPendingCall(run_late, NULL) == 0) {
+        PyGILState_STATE gil = PyGILState_Ensure(); /* see nudge() */
+        PyGILState_Release(gil);
+    }
     return NULL;
 }
 
@@ -366,6 +449,8 @@ static PyMethodDef watcher_methods[] = {
      "keep(lock, argv, snapshot, env): start this collector whenever nobody holds its lock (None:\n"
      "never), and this snapshot whenever a signal asks for one."},
     {"start", (PyCFunction)watcher_start, METH_NOARGS, "Start the thread."},
+    {"rest", (PyCFunction)watcher_rest, METH_NOARGS, "End the thread for a moment."},
+    {"wake", (PyCFunction)watcher_wake, METH_NOARGS, "Start it again."},
     {"stop", (PyCFunction)watcher_stop, METH_NOARGS, "End the thread and wait for it."},
     {NULL, NULL, 0, NULL},
 };
