@@ -63,6 +63,10 @@ class Host:
         """`emit` for rows of this class; made once, called often."""
         return self._owner.open_table(row, name_table(row, self._schema))
 
+    def publish(self) -> None:
+        """Have every source write down what it has not yet written."""
+        self._owner.publish()
+
     def guard(self, call: Callable[..., object]) -> Callable[..., object]:
         """`call`, such that nothing it does wrong reaches the program."""
 
@@ -307,6 +311,12 @@ class Recorder:
         host.guard(source.stop)()
         if not host.failed:
             self.note(name, "off")
+
+    def publish(self) -> None:
+        """Have every source that keeps numbers to itself write them now. Any thread, with the GIL."""
+        for source, host in list(self._sources.values()):
+            if hasattr(source, "publish"):
+                host.guard(source.publish)()
 
     # ---- being steered -------------------------------------------------------------------------
 

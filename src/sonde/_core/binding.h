@@ -72,6 +72,7 @@ void sonde_watchers_ring(void);
 
 /* The sampler's turn, in the watcher's thread; when it wants the next one. */
 int64_t sonde_sampling_turn(sonde_control *page);
+void sonde_sampling_rest(void); /* its last one, before that thread ends */
 
 PyObject *sonde_later(PyObject *module, PyObject *args);
 PyObject *sonde_later_cancel(PyObject *module, PyObject *none);

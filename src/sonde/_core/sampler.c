@@ -203,7 +203,7 @@ int64_t sonde_sampler_turn(sonde_sampler *s, int everyone)
     int64_t now_ns = sonde_clock_ns();
     int is_off = !sonde_load_acquire(&s->page->on);
     if (s->own_tid == 0)
-        s->own_tid = (uint32_t)syscall(SYS_gettid);
+        s->own_tid = (uint32_t)syscall(SYS_gettid); /* a new thread: see sonde_sampler_rest() */
     if (is_off && !s->was_off)
         for (uint32_t i = 0; i < s->threads.count; i++)
             sonde_tally_release(s, s->threads.list[i]);
@@ -221,6 +221,13 @@ int64_t sonde_sampler_turn(sonde_sampler *s, int everyone)
             sonde_tally_sums(s, now_ns);
     }
     return s->due_ns;
+}
+
+void sonde_sampler_rest(sonde_sampler *s)
+{
+    if (s->own_tid)
+        s->own_cpu_ns += sonde_thread_cpu(s->own_tid);
+    s->own_tid = 0;
 }
 
 /* ---- the rest ----------------------------------------------------------------------------- */

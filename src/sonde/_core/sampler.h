@@ -60,7 +60,8 @@ typedef struct {
     uint32_t unnamed; /* threads whose name Python has to tell */
     int was_off;
     int wants_stacks; /* slow: a sample is due */
-    uint32_t own_tid;
+    uint32_t own_tid;   /* of the thread that takes turns */
+    int64_t own_cpu_ns; /* of those before it */
     uint32_t helper_tid; /* atomic: a thread of ours that runs Python; it is left out */
     sonde_sampling_row sums;
 } sonde_sampler;
@@ -82,7 +83,7 @@ void sonde_tally_count(sonde_sampler *s, sonde_thread *thread, int64_t now_ns, i
 
 /* Write the samples that are held back. */
 void sonde_tally_release(sonde_sampler *s, sonde_thread *thread);
-void sonde_tally_thread(sonde_sampler *s, const sonde_thread *thread, uint32_t state);
+void sonde_tally_thread(sonde_sampler *s, sonde_thread *thread, uint32_t state);
 void sonde_tally_sums(sonde_sampler *s, int64_t now_ns);
 
 /* ---- sampler -------------------------------------------------------------------- */
@@ -93,6 +94,9 @@ int sonde_sampler_open(sonde_sampler *sampler);
 /* Take a sample if it is due, or one of every thread if `everyone`. When the
  * next one is due. The native thread, without the GIL. */
 int64_t sonde_sampler_turn(sonde_sampler *sampler, int everyone);
+
+/* The thread that takes turns is about to end; another may go on. */
+void sonde_sampler_rest(sonde_sampler *sampler);
 
 /* Change the interval. The caller keeps turn() out. */
 void sonde_sampler_pace(sonde_sampler *sampler, int64_t interval_ns);

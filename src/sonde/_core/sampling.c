@@ -129,6 +129,14 @@ int64_t sonde_sampling_turn(sonde_control *page)
     return due_ns;
 }
 
+void sonde_sampling_rest(void)
+{
+    pthread_mutex_lock(&lock);
+    if (active != NULL)
+        sonde_sampler_rest(&active->sampler);
+    pthread_mutex_unlock(&lock);
+}
+
 /* ---- the type ---------------------------------------------------------------------- */
 
 static int open_nodes(SamplerObject *self, PyObject *map)

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define RETELL_NS 300000000000
 #define HOLD_NS 1000000000 /* longest time that samples of an idle thread are added up */
 
 /* ---- rows ----------------------------------------------------------------------- */
@@ -38,9 +39,10 @@ void sonde_tally_release(sonde_sampler *s, sonde_thread *thread)
     thread->held_wall_ns = 0;
 }
 
-void sonde_tally_thread(sonde_sampler *s, const sonde_thread *thread, uint32_t state)
+void sonde_tally_thread(sonde_sampler *s, sonde_thread *thread, uint32_t state)
 {
-    sonde_thread_row row = {sonde_clock_ns(), thread->tid, thread->name, state};
+    thread->told_ns = sonde_clock_ns();
+    sonde_thread_row row = {thread->told_ns, thread->tid, thread->name, state};
     uint64_t words[sizeof row / 8];
     memcpy(words, &row, sizeof row);
     (void)sonde_ring_append(s->thread_rows, words, thread->name == 0);
@@ -62,7 +64,7 @@ void sonde_tally_sums(sonde_sampler *s, int64_t now_ns)
     uint64_t words[sizeof s->sums / 8];
     s->told_ns = now_ns;
     s->sums.t_ns = now_ns;
-    s->sums.cpu_ns = sonde_thread_cpu(s->own_tid);
+    s->sums.cpu_ns = s->own_cpu_ns + (s->own_tid ? sonde_thread_cpu(s->own_tid) : 0);
     s->sums.threads = s->threads.count;
     s->sums.stacks = s->nodes->count;
     s->sums.stacks_lost = s->nodes->lost;
@@ -172,6 +174,8 @@ void sonde_tally_count(sonde_sampler *s, sonde_thread *thread, int64_t now_ns, i
     thread->seen_ns = now_ns;
     if (!thread->is_told)
         tell_thread(s, thread);
+    else if (thread->name && now_ns - thread->told_ns > RETELL_NS)
+        sonde_tally_thread(s, thread, s->named_text); /* others may have filled the ring since */
     /* Nobody else writes these; a reader must not see half a number. */
     sonde_store_relaxed(&node->samples, node->samples + 1);
     sonde_store_relaxed(&node->wall_ns, node->wall_ns + wall_ns);

@@ -16,6 +16,7 @@ typedef struct {
     uint32_t tid;
     uint32_t name; /* text id; 0: not known */
     int is_told;   /* its row in python.thread is written */
+    int64_t told_ns;
     int64_t cpu_ns;  /* its CPU clock at the last look; -1: none yet */
     int64_t seen_ns; /* when it was last sampled; 0: never */
     uint32_t node;   /* its stack then; 0: none */

@@ -216,6 +216,7 @@ static void *watch(void *arg)
         if (!sonde_load_acquire(&self->leave))
             sonde_wait_until(&self->page->bell, bell, due_ns < look_ns ? due_ns : look_ns);
     }
+    sonde_sampling_rest();
     return NULL;
 }
 

@@ -33,6 +33,7 @@ class Objects:
         if wants & INSPECTION:
             self._write_locals(number)
             _write_tasks(self._emit_task)
+            self._host.publish()
             sampler.inspected(number)
 
     def _write_locals(self, number: int) -> None:

@@ -28,9 +28,9 @@ class StackSample:
 
 
 class Thread:
-    """A thread was first seen, got a name, or ended."""
+    """A thread was first seen, got a name, or ended; told again every five minutes."""
 
-    RING_BYTES = 2**18
+    RING_BYTES = 2**21
     t_ns: i64 = column("when", "ns")
     thread: i64 = column("thread id, as the kernel counts")
     name: text | None = column("what Python calls it")
