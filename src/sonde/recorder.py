@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 
 from sonde import _core, config, launch, plugins, session
-from sonde.errors import Error, SchemaError, Unavailable
-from sonde.record import Schema, column, i64, make_schema, name_table, text
+from sonde.errors import Error, SchemaError
+from sonde.host import Host
+from sonde.record import Schema, column, i64, make_schema, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,65 +44,6 @@ RESERVED = frozenset(
      "pg_catalog")
 )  # fmt: skip
 FORK_DELAY_NS = 100_000_000
-
-
-class Host:
-    """What a source is given: a way to write rows and to be called safely."""
-
-    def __init__(self, owner: Recorder, name: str, schema: str) -> None:
-        self._owner, self._name, self._schema = owner, name, schema
-        self.failed = False
-        self.detail: str | None = None  # what a user should know of a source that is on
-
-    @property
-    def session(self) -> session.Writing:
-        """What is being written: its folder, settings, texts and control page."""
-        assert self._owner.session is not None
-        return self._owner.session
-
-    def writer(self, row: type) -> _core.Writer:
-        """`emit` for rows of this class; made once, called often."""
-        return self._owner.open_table(row, name_table(row, self._schema))
-
-    def publish(self) -> None:
-        """Have every source write down what it has not yet written."""
-        self._owner.publish()
-
-    def guard(self, call: Callable[..., object]) -> Callable[..., object]:
-        """`call`, such that nothing it does wrong reaches the program."""
-
-        def guarded(*args: object) -> object:
-            if self.failed:
-                return None
-            try:
-                return call(*args)
-            except Exception as error:  # the one place: a broken source is switched off
-                if _is_from_signal(error):
-                    raise
-                self.failed = True
-                self._owner.note(self._name, *_name_failure(error))
-                return None
-
-        return guarded
-
-
-def _name_failure(error: Exception) -> tuple[str, str]:
-    """What became of a source that raised this, and why."""
-    if isinstance(error, Unavailable):
-        return "unavailable", str(error)
-    return "failed", f"{type(error).__name__}: {error}"
-
-
-def _is_from_signal(error: Exception) -> bool:
-    """Was it raised by one of the program's signal handlers, which may run inside our code?"""
-    handlers = (_signal.getsignal(number) for number in range(1, _signal.NSIG))
-    codes = {getattr(handler, "__code__", None) for handler in handlers} - {None}
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code in codes:
-            return True
-        trace = trace.tb_next
-    return False
 
 
 class Recorder:
@@ -313,7 +255,7 @@ class Recorder:
             self.note(name, "off")
 
     def publish(self) -> None:
-        """Have every source that keeps numbers to itself write them now. Any thread, with the GIL."""
+        """Have every source that keeps numbers to itself write them now; needs the GIL."""
         for source, host in list(self._sources.values()):
             if hasattr(source, "publish"):
                 host.guard(source.publish)()

@@ -60,6 +60,7 @@ int sonde_writer_count(PyObject *writer, uint64_t *rows, uint64_t *capacity);
 /* Called in a forked child, before anything else runs there. */
 void sonde_writers_off(void);
 void sonde_watchers_off(void);
+void sonde_later_off(void);
 void sonde_alive_off(void);
 void sonde_sampling_off(void);
 void sonde_signal_off(void);

@@ -312,6 +312,7 @@ static void in_child(void)
     /* Before any code of the child runs: the mapped files belong to the parent. */
     sonde_writers_off();
     sonde_watchers_off();
+    sonde_later_off();
     sonde_alive_off();
     sonde_sampling_off();
     sonde_signal_off();

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 
 from sonde import _core
-from sonde.recorder import Host
+from sonde.host import Host
 from sonde.session import LOCALS, write_checked
 
 NAMES, INSPECTION, STACKS = 1, 2, 4  # as in sampling.c

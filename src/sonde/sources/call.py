@@ -6,8 +6,8 @@ import os
 
 from sonde import _core
 from sonde.errors import Unavailable
+from sonde.host import Host
 from sonde.record import column, i64, text, u32
-from sonde.recorder import Host
 
 EVERY_NS = 10_000_000_000
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 
 from sonde import _core
+from sonde.host import Host
 from sonde.record import column, i64, u8
-from sonde.recorder import Host
 
 
 class GcPause:

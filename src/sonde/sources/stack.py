@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from sonde import _core, ring
+from sonde.host import Host
 from sonde.record import column, i64, text, u32, u64
-from sonde.recorder import Host
 from sonde.session import NODES
 from sonde.sources import _objects
 
