@@ -24,7 +24,7 @@
 static void end_thread(sonde_sampler *s, uint32_t at)
 {
     sonde_thread *thread = s->threads.list[at];
-    sonde_tally_release(s, thread);
+    sonde_tally_settle(s, thread);
     if (thread->is_told)
         sonde_tally_thread(s, thread, s->ended_text);
     sonde_threads_remove(&s->threads, at);
@@ -40,7 +40,8 @@ static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
     if (cpu_ns < 0)
         return 0;
     if (thread->node && cpu_ns == thread->cpu_ns) {
-        sonde_tally_count(s, thread, now_ns, 0, 1, everyone);
+        sonde_sight sight = {now_ns, 0, 1, 1, everyone};
+        sonde_tally_count(s, thread, &sight);
         return 1;
     }
     enum sonde_look look = SONDE_LOOK_TORN;
@@ -72,10 +73,13 @@ static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
     thread->holds_gil = stack.holds_gil;
     thread->cpu_ns = cpu_ns;
     s->sums.cut += node != 0 && stack.is_cut;
-    if (node)
-        sonde_tally_count(s, thread, now_ns, used_ns, is_same, everyone);
-    else
+    if (node) {
+        int is_off = sonde_thread_cpu(thread->tid) == cpu_ns;
+        sonde_sight sight = {now_ns, used_ns, is_off, is_same, everyone};
+        sonde_tally_count(s, thread, &sight);
+    } else {
         thread->seen_ns = 0; /* C code that Python only visits: no time of ours */
+    }
     return 1;
 }
 
@@ -267,7 +271,8 @@ void sonde_sampler_take(sonde_sampler *s, uint32_t tid, const sonde_frame_key *k
     thread->node = node;
     thread->holds_gil = gil;
     thread->cpu_ns = cpu_ns;
-    sonde_tally_count(s, thread, now_ns, used_ns, is_same, 0);
+    sonde_sight sight = {now_ns, used_ns, used_ns == 0, is_same, 0};
+    sonde_tally_count(s, thread, &sight);
 }
 
 void sonde_sampler_taken(sonde_sampler *s, int64_t begin_ns)
@@ -305,7 +310,7 @@ int sonde_sampler_open(sonde_sampler *s)
 void sonde_sampler_close(sonde_sampler *s)
 {
     for (uint32_t i = 0; i < s->threads.count; i++)
-        sonde_tally_release(s, s->threads.list[i]);
+        sonde_tally_settle(s, s->threads.list[i]);
     if (s->index != NULL)
         sonde_tally_sums(s, sonde_clock_ns());
     sonde_threads_clear(&s->threads);

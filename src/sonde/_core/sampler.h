@@ -77,12 +77,24 @@ uint32_t sonde_tally_stack(sonde_sampler *s, sonde_thread *thread, const sonde_s
 /* A sample without room for its stack: counted, and where its time goes. */
 uint32_t sonde_tally_lose(sonde_sampler *s);
 
+/* What was seen of a thread, apart from its stack. */
+typedef struct {
+    int64_t now_ns;
+    int64_t cpu_ns; /* used since its last sample */
+    int is_off;     /* it was not on a CPU */
+    int is_same;    /* its stack and GIL are as in its last sample */
+    int everyone;   /* nothing may be held back */
+} sonde_sight;
+
 /* Count a sample of this thread at its node. */
-void sonde_tally_count(sonde_sampler *s, sonde_thread *thread, int64_t now_ns, int64_t cpu_ns,
-                       int is_same, int everyone);
+void sonde_tally_count(sonde_sampler *s, sonde_thread *thread, const sonde_sight *sight);
 
 /* Write the samples that are held back. */
 void sonde_tally_release(sonde_sampler *s, sonde_thread *thread);
+
+/* The same, and CPU time that no sample has got: a thread ends. */
+void sonde_tally_settle(sonde_sampler *s, sonde_thread *thread);
+
 void sonde_tally_thread(sonde_sampler *s, sonde_thread *thread, uint32_t state);
 void sonde_tally_sums(sonde_sampler *s, int64_t now_ns);
 

@@ -39,6 +39,17 @@ void sonde_tally_release(sonde_sampler *s, sonde_thread *thread)
     thread->held_wall_ns = 0;
 }
 
+void sonde_tally_settle(sonde_sampler *s, sonde_thread *thread)
+{
+    sonde_tally_release(s, thread);
+    if (thread->owed_ns == 0 || thread->node == 0)
+        return;
+    sonde_node *node = sonde_nodes_at(s->nodes, thread->node);
+    sonde_store_relaxed(&node->cpu_ns, node->cpu_ns + thread->owed_ns);
+    write_sample(s, thread, thread->seen_ns, 0, 0, thread->owed_ns, 0);
+    thread->owed_ns = 0;
+}
+
 void sonde_tally_thread(sonde_sampler *s, sonde_thread *thread, uint32_t state)
 {
     thread->told_ns = sonde_clock_ns();
@@ -164,12 +175,18 @@ static void tell_thread(sonde_sampler *s, sonde_thread *thread)
 }
 
 /* Count a sample of this thread at its node. */
-void sonde_tally_count(sonde_sampler *s, sonde_thread *thread, int64_t now_ns, int64_t cpu_ns,
-                         int is_same, int everyone)
+void sonde_tally_count(sonde_sampler *s, sonde_thread *thread, const sonde_sight *sight)
 {
+    int64_t now_ns = sight->now_ns;
     int64_t since = thread->seen_ns ? thread->seen_ns : s->last_ns ? s->last_ns : now_ns;
     int64_t wall_ns = now_ns > since ? now_ns - since : 0;
-    int is_idle = thread->seen_ns != 0 && cpu_ns == 0;
+    /* Off the CPU right now, and most of the time before: one that is only waiting
+     * for its turn on a busy machine is at work. */
+    int is_idle = thread->seen_ns != 0 && sight->is_off && sight->cpu_ns * 2 < wall_ns;
+    /* What a thread that sleeps now has used before, it used elsewhere: it goes to
+     * the next sample that finds it on a CPU. */
+    int64_t cpu_ns = sight->is_off ? 0 : thread->owed_ns + sight->cpu_ns;
+    thread->owed_ns = sight->is_off ? thread->owed_ns + sight->cpu_ns : 0;
     sonde_node *node = sonde_nodes_at(s->nodes, thread->node);
     thread->seen_ns = now_ns;
     if (!thread->is_told)
@@ -183,13 +200,13 @@ void sonde_tally_count(sonde_sampler *s, sonde_thread *thread, int64_t now_ns, i
     if (thread->holds_gil)
         sonde_store_relaxed(&node->gil_ns, node->gil_ns + wall_ns);
     s->sums.samples++;
-    if (is_same && is_idle) {
+    if (sight->is_same && sight->cpu_ns == 0 && is_idle) {
         if (thread->held == 0)
             thread->held_since_ns = since;
         thread->held++;
         thread->held_wall_ns += wall_ns;
         thread->held_ns = now_ns;
-        if (everyone || now_ns - thread->held_since_ns >= HOLD_NS)
+        if (sight->everyone || now_ns - thread->held_since_ns >= HOLD_NS)
             sonde_tally_release(s, thread);
     } else {
         write_sample(s, thread, now_ns, 1, wall_ns, cpu_ns, is_idle);

@@ -19,6 +19,7 @@ typedef struct {
     int64_t told_ns;
     int64_t cpu_ns;  /* its CPU clock at the last look; -1: none yet */
     int64_t seen_ns; /* when it was last sampled; 0: never */
+    int64_t owed_ns; /* CPU time that belongs to a later sample */
     uint32_t node;   /* its stack then; 0: none */
     int holds_gil;
     sonde_step *path; /* root first */
