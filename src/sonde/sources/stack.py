@@ -22,7 +22,7 @@ class StackSample:
     stack: i64 = column("which stack: see python.frame; the same number in every process")
     samples: u32 = column("how many samples it stands for")
     wall_ns: i64 = column("time it stands for: since the thread's last sample", "ns")
-    cpu_ns: i64 = column("CPU time since the thread was last sampled on a CPU; 0 if it is off it", "ns")
+    cpu_ns: i64 = column("CPU time since its last sample on a CPU; 0 if it is off it now", "ns")
     gil: bool = column("the thread held the GIL")
     idle: bool = column("the thread was off the CPU: it slept or waited")
 
