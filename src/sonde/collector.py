@@ -29,6 +29,7 @@ Trouble = Callable[[str], AbstractContextManager[None]]
 TICK_S = 0.2  # a ring of the default size takes 300 k rows/s at this pace
 LINGER_S = 10.0  # how long to stay after the last session
 RETAIN_S = 30.0
+SEAL_S = 0.5  # for sealing sessions, in one scan
 STALE_S = 60.0  # a folder that never became a session is removed after this
 
 
@@ -192,10 +193,12 @@ class Collector:
                         self.watched[folder] = Watched(session)
                     else:
                         self._done.add(folder)
+        begin_s = time.monotonic()
         for folder, one in list(self.watched.items()):
             with self._attempt(folder):
                 one.refresh()
-                if not one.session.is_alive():
+                # The living must not wait for many that have ended: the rest at the next scan.
+                if not one.session.is_alive() and time.monotonic() - begin_s < SEAL_S:
                     one.drain(time.monotonic(), ended=True)
                     one.snapshot(time.monotonic(), ended=True)
                     seal(one.session)

@@ -41,6 +41,9 @@ _QUERIES = (
     ("The job's own table: one dataclass, one call per row",
      "SELECT phase, COUNT(*) AS batches, ROUND(AVG(loss), 4) AS mean_loss FROM job.batch "
      "GROUP BY phase ORDER BY phase"),
+    ("Where the time went: stacks of all threads, every 10 ms",
+     "SELECT func, lineno, ROUND(SUM(wall_ns) / 1e9, 2) AS self_s FROM python.stack_sample "
+     "JOIN python.frame USING (stack) WHERE depth = 0 GROUP BY ALL ORDER BY self_s DESC LIMIT 5"),
     ("What the garbage collector cost, by generation",
      "SELECT generation, COUNT(*) AS pauses, ROUND(SUM(dur_ns) / 1e6, 1) AS total_ms, "
      "ROUND(MAX(dur_ns) / 1e6, 2) AS longest_ms FROM python.gc_pause GROUP BY 1 ORDER BY 1"),
@@ -72,7 +75,10 @@ def run(args: argparse.Namespace) -> int:
     for title, sql in _QUERIES:
         print(f'\n{title}\n$ sonde query {job.pid} "{sql}"')
         _draw.draw_arrow(recording.query(sql), sys.stdout)
-    print(f"\nIt is all in {recording.sessions[0].folder}; next: sonde ps, sonde tables {job.pid}")
+    print(
+        f"\nIt is all in {recording.sessions[0].folder}; next: sonde ps, sonde tables {job.pid}, "
+        f"sonde export {job.pid} --to flamegraph"
+    )
     return 0
 
 
