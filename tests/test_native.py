@@ -63,7 +63,7 @@ def test_a_full_intern_table_refuses_and_counts(native: Callable[[str], None]) -
     native("full")
 
 
-@pytest.mark.parametrize("part", ["ring", "intern", "control"])
+@pytest.mark.parametrize("part", ["ring", "intern", "control", "nodes", "lines"])
 def test_a_damaged_file_is_refused_or_read_within_its_bounds(
     native: Callable[[str], None], part: str
 ) -> None:

@@ -3,7 +3,7 @@
  *
  *   fuzz PART SECONDS SEED [CASE]
  *
- * PART is ring, intern or control. Each case makes a sound file in memory, damages it, asks
+ * PART is ring, intern, control, nodes or lines. Each case makes a sound file in memory, damages it, asks
  * `verify`, and if that accepts it, reads and writes all of it. The file ends at a page that
  * cannot be read. Case by case the same for the same SEED; with CASE, only that one.
  */
@@ -327,6 +327,60 @@ static int try_control(uint64_t *random)
     return 1;
 }
 
+/* ---- nodes ------------------------------------------------------------------------- */
+
+enum { NODES = 200 };
+
+static int try_nodes(uint64_t *random)
+{
+    static uint32_t index[1024];
+    image file = place(sonde_nodes_bytes(NODES));
+    sonde_nodes *table = (sonde_nodes *)file.mem;
+    HOLDS(sonde_nodes_init(table, file.bytes, NODES) == 0, "init");
+    memset(index, 0, sizeof index);
+    for (uint32_t i = 0; i < NODES; i++) {
+        uint32_t parent = table->count ? (uint32_t)(draw(random) % (table->count + 1)) : 0;
+        sonde_frame_key key = {(uint32_t)draw(random) % 5, 1, (int32_t)(draw(random) % 9), 1, 7};
+        uint32_t id = sonde_nodes_put(table, index, parent, &key);
+        HOLDS(id != 0 && sonde_nodes_put(table, index, parent, &key) == id, "put");
+    }
+    HOLDS(sonde_nodes_verify(table, file.bytes) == 0, "a sound table is refused");
+    static unsigned char sound[ROOM];
+    memcpy(sound, file.mem, file.bytes);
+    size_t bytes = file.bytes;
+    file = damage(file, random);
+    fence(&file);
+    if (sonde_nodes_verify(file.mem, file.bytes) != 0)
+        return 0;
+    for (uint32_t id = 0; id <= NODES + 1; id++) {
+        const sonde_node *node = sonde_nodes_get((sonde_nodes *)file.mem, id);
+        size_t at = SONDE_PAGE + (size_t)(id - 1) * sizeof *node;
+        HOLDS(node == NULL || (at + sizeof *node <= bytes && node->parent < id &&
+                               memcmp(node, sound + at, offsetof(sonde_node, samples)) == 0),
+              "node %u is read as sound", id);
+    }
+    return 1;
+}
+
+/* ---- lines -------------------------------------------------------------------------- */
+
+static int try_lines(uint64_t *random)
+{
+    uint32_t bytes = (uint32_t)(draw(random) % 200), units = (uint32_t)(draw(random) % 300);
+    image table = place((bytes + 7) / 8 * 8 + 8);
+    for (uint32_t i = 0; i < bytes; i++)
+        table.mem[i] = (unsigned char)draw(random);
+    fence(&table);
+    int32_t *lines = malloc((units + 1) * sizeof *lines);
+    HOLDS(lines != NULL, "no memory");
+    lines[units] = 77;
+    sonde_lines_311(lines, units, table.mem, bytes, (int32_t)draw(random));
+    sonde_lines_310(lines, units, table.mem, bytes, 1);
+    HOLDS(lines[units] == 77, "a line beyond the last");
+    free(lines);
+    return 1;
+}
+
 /* ---- the cases ------------------------------------------------------------------------------ */
 
 static void open_room(void)
@@ -347,12 +401,16 @@ static int (*find_part(const char *name))(uint64_t *)
         return try_ring;
     if (strcmp(name, "intern") == 0)
         return try_intern;
+    if (strcmp(name, "nodes") == 0)
+        return try_nodes;
+    if (strcmp(name, "lines") == 0)
+        return try_lines;
     return strcmp(name, "control") == 0 ? try_control : NULL;
 }
 
 int main(int argc, char **argv)
 {
-    REQUIRE(argc >= 4 && find_part(argv[1]), "usage: fuzz ring|intern|control SECONDS SEED [CASE]");
+    REQUIRE(argc >= 4 && find_part(argv[1]), "usage: fuzz ring|intern|control|nodes|lines SECONDS SEED [CASE]");
     int64_t deadline = sonde_clock_ns() + (int64_t)(atof(argv[2]) * 1e9);
     uint64_t seed = strtoull(argv[3], NULL, 0), accepted = 0;
 #ifdef __SANITIZE_ADDRESS__

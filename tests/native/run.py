@@ -38,6 +38,7 @@ JOBS = (
     ("shared", "texts", "plain"), ("shared", "texts", "memory"), ("shared", "texts", "race"),
     ("full", "texts", "plain"), ("full", "texts", "memory"), ("full", "texts", "race"),
     ("ring", "fuzz", "memory"), ("intern", "fuzz", "memory"), ("control", "fuzz", "memory"),
+    ("nodes", "fuzz", "memory"), ("lines", "fuzz", "memory"),
 )  # fmt: skip
 HANG_S = 60.0
 # The core never allocates; a leak check would only need rights that containers do not give.
@@ -61,7 +62,10 @@ def compile_c(sources: list[Path], build: str, target: Path) -> str:
 def make_program(name: str, build: str, folder: Path) -> Path:
     """The program, built if its sources are newer."""
     target = folder / f"{name}-{build}"
-    core = [CORE / f"{part}.c" for part in ("ring", "intern", "check", "clock", "control")]
+    core = [
+        CORE / f"{part}.c"
+        for part in ("ring", "intern", "check", "clock", "control", "nodes", "lines")
+    ]
     sources = [*(HERE / source for source in PROGRAMS[name]), *core]
     newest = max(path.stat().st_mtime for path in (*HERE.iterdir(), *CORE.iterdir()))
     if not target.exists() or target.stat().st_mtime < newest:
