@@ -83,7 +83,7 @@ def measure(rounds: int) -> list[Result]:
 
 def time_all(rounds: int) -> dict[str, list[list[float]]]:
     """Seconds of each kind of work: bare, with our source, with cProfile."""
-    sonde.start(collector="off")
+    sonde.start(collector="off", source_stack="off")
     found = {}
     for name, work in WORK.items():
         samples = interleave(

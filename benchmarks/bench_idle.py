@@ -128,7 +128,7 @@ def switch_recorder() -> list[float]:
     import sonde
 
     def start() -> None:
-        assert sonde.start(collector="off")
+        assert sonde.start(collector="off", source_stack="off")
 
     return time_pairs(start, sonde.stop)
 
@@ -138,7 +138,7 @@ def switch_collector() -> tuple[list[float], float, float, float]:
     that the recorder's thread and the collector take; the collector's memory in MB."""
     import sonde
 
-    folder = Path(sonde.start())
+    folder = Path(sonde.start(source_stack="off"))
     # Its sensors write into the session: the collector is up and at its steady work.
     child.wait_until(lambda: any(folder.glob("system.*.ring")), SETTLE_S, "collector")
     [collector] = child.find_collectors(str(folder.parent))
@@ -189,7 +189,7 @@ def work_bare(rounds: int) -> None:
 def work_recorded(rounds: int) -> None:
     import sonde
 
-    assert sonde.start()
+    assert sonde.start(source_stack="off")
     work(rounds)
 
 
