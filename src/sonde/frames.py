@@ -77,7 +77,7 @@ _BACKTRACE = Schema(
         ("lineno", "i64", "", "the line that runs, or calls"),
         ("frame_type", "text", "", "python, or cut where outer frames were left out"),
         ("gil", "bool", "", "the thread held the GIL"),
-        ("idle", "bool", "", "the thread was off the CPU: it slept or waited"),
+        ("idle", "bool", "", "the thread slept or waited, for anything but a CPU"),
         ("locals", "text", "", "local variables as JSON, if the last `sonde stacks --locals` saw"
          " this very line"),
     )

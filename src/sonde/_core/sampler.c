@@ -74,7 +74,8 @@ static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
     thread->cpu_ns = cpu_ns;
     s->sums.cut += node != 0 && stack.is_cut;
     if (node) {
-        int is_off = sonde_thread_cpu(thread->tid) == cpu_ns;
+        /* On a machine that is busy it may be us who have its CPU just now. */
+        int is_off = sonde_thread_cpu(thread->tid) == cpu_ns && !sonde_thread_is_runnable(thread->tid);
         sonde_sight sight = {now_ns, used_ns, is_off, is_same, everyone};
         sonde_tally_count(s, thread, &sight);
     } else {

@@ -71,6 +71,9 @@ typedef struct {
 /* The CPU time of a thread of this process; -1 if there is none. */
 int64_t sonde_thread_cpu(uint32_t tid);
 
+/* Does it run, or wait for nothing but a CPU? Some microseconds. */
+int sonde_thread_is_runnable(uint32_t tid);
+
 /* The node of a stack; 0 if it is doubtful. */
 uint32_t sonde_tally_stack(sonde_sampler *s, sonde_thread *thread, const sonde_stack *stack);
 
@@ -81,7 +84,7 @@ uint32_t sonde_tally_lose(sonde_sampler *s);
 typedef struct {
     int64_t now_ns;
     int64_t cpu_ns; /* used since its last sample */
-    int is_off;     /* it was not on a CPU */
+    int is_off;     /* it slept or waited: neither on a CPU nor for one */
     int is_same;    /* its stack and GIL are as in its last sample */
     int everyone;   /* nothing may be held back */
 } sonde_sight;

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "sampler.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -164,6 +166,21 @@ uint32_t sonde_tally_stack(sonde_sampler *s, sonde_thread *thread, const sonde_s
 
 /* ---- one thread --------------------------------------------------------------------- */
 
+int sonde_thread_is_runnable(uint32_t tid)
+{
+    char path[64], text[256];
+    snprintf(path, sizeof path, "/proc/self/task/%u/stat", tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 1;
+    ssize_t bytes = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[bytes < 0 ? 0 : bytes] = 0;
+    /* The name before it may hold anything, brackets too. */
+    const char *name_end = strrchr(text, ')');
+    return name_end == NULL || name_end[1] == 0 || name_end[2] == 'R';
+}
+
 static void tell_thread(sonde_sampler *s, sonde_thread *thread)
 {
     thread->is_told = 1;
@@ -180,9 +197,7 @@ void sonde_tally_count(sonde_sampler *s, sonde_thread *thread, const sonde_sight
     int64_t now_ns = sight->now_ns;
     int64_t since = thread->seen_ns ? thread->seen_ns : s->last_ns ? s->last_ns : now_ns;
     int64_t wall_ns = now_ns > since ? now_ns - since : 0;
-    /* Off the CPU right now, and most of the time before: one that is only waiting
-     * for its turn on a busy machine is at work. */
-    int is_idle = thread->seen_ns != 0 && sight->is_off && sight->cpu_ns * 2 < wall_ns;
+    int is_idle = thread->seen_ns != 0 && sight->is_off;
     /* What a thread that sleeps now has used before, it used elsewhere: it goes to
      * the next sample that finds it on a CPU. */
     int64_t cpu_ns = sight->is_off ? 0 : thread->owed_ns + sight->cpu_ns;

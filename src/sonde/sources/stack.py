@@ -22,9 +22,9 @@ class StackSample:
     stack: i64 = column("which stack: see python.frame; the same number in every process")
     samples: u32 = column("how many samples it stands for")
     wall_ns: i64 = column("time it stands for: since the thread's last sample", "ns")
-    cpu_ns: i64 = column("CPU time since its last sample on a CPU; 0 if it is off it now", "ns")
+    cpu_ns: i64 = column("CPU time since it was last sampled at work; 0 if it is idle", "ns")
     gil: bool = column("the thread held the GIL")
-    idle: bool = column("the thread was off the CPU: it slept or waited")
+    idle: bool = column("the thread slept or waited, for anything but a CPU")
 
 
 class Thread:
