@@ -40,7 +40,9 @@ static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
     if (cpu_ns < 0)
         return 0;
     if (thread->node && cpu_ns == thread->cpu_ns) {
-        sonde_sight sight = {now_ns, 0, 1, 1, everyone};
+        if (!thread->is_off)
+            thread->is_off = !sonde_thread_is_runnable(thread->tid);
+        sonde_sight sight = {now_ns, 0, thread->is_off, 1, everyone};
         sonde_tally_count(s, thread, &sight);
         return 1;
     }
@@ -75,8 +77,9 @@ static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
     s->sums.cut += node != 0 && stack.is_cut;
     if (node) {
         /* On a machine that is busy it may be us who have its CPU just now. */
-        int is_off = sonde_thread_cpu(thread->tid) == cpu_ns && !sonde_thread_is_runnable(thread->tid);
-        sonde_sight sight = {now_ns, used_ns, is_off, is_same, everyone};
+        thread->is_off = sonde_thread_cpu(thread->tid) == cpu_ns &&
+                         !sonde_thread_is_runnable(thread->tid);
+        sonde_sight sight = {now_ns, used_ns, thread->is_off, is_same, everyone};
         sonde_tally_count(s, thread, &sight);
     } else {
         thread->seen_ns = 0; /* C code that Python only visits: no time of ours */

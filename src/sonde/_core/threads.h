@@ -22,6 +22,7 @@ typedef struct {
     int64_t owed_ns; /* CPU time that belongs to a later sample */
     uint32_t node;   /* its stack then; 0: none */
     int holds_gil;
+    int is_off; /* it slept or waited then, for anything but a CPU */
     sonde_step *path; /* root first */
     int path_n, path_room;
     /* Samples that say the same as the last row: no CPU, same stack. */
