@@ -13,7 +13,7 @@ import time
 import pytest
 
 from conftest import wait_for
-from sonde import pstat, snapshots
+from sonde import pstat, snapshots, stacks
 from sonde.errors import Error
 from sonde.target import find_sessions
 
@@ -320,3 +320,74 @@ def test_what_is_no_statistics_file_is_refused(tmp_path) -> None:
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(Error, match="not a statistics file"):
         pstat.load(str(path))
+
+
+def test_a_storm_of_signals_is_a_few_snapshots(start) -> None:
+    process = start(
+        "import os, signal, time, sonde\n"
+        "sonde.start(collector=False, snapshot_signal='USR1')\n"
+        "print('ready', flush=True)\n"
+        "while True: os.kill(os.getpid(), signal.SIGUSR1); time.sleep(0.005)\n"
+    )
+    session = session_of(process)
+    wait_for(lambda: snapshots.count(session) >= 2)
+    time.sleep(1)
+    process.kill()
+    process.wait()
+    time.sleep(0.5)  # one may still be writing
+    assert snapshots.count(session) < 20
+
+
+def test_a_signal_still_ends_the_programs_system_calls_early(run) -> None:
+    done = run(
+        "import os, signal, threading, time\n"
+        "class Stop(Exception): pass\n"
+        "def stop(*_): raise Stop\n"
+        "signal.signal(signal.SIGUSR1, stop)\n"
+        "import sonde\n"
+        "sonde.start(collector=False, snapshot_signal='USR1')\n"
+        "read, write = os.pipe()\n"
+        "threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()\n"
+        "late = threading.Timer(20, lambda: os.write(write, b'late')); late.daemon = True\n"
+        "late.start()\n"
+        "try: print(os.read(read, 4))\n"
+        "except Stop: print('stopped')"
+    )
+    assert done.stdout.strip() == "stopped"
+
+
+def test_in_a_child_that_is_not_recorded_the_signal_is_what_it_was(run) -> None:
+    done = run(
+        "import os, signal, time, sonde\n"
+        "sonde.start(collector=False, follow=False, snapshot_signal='USR1')\n"
+        "pid = os.fork()\n"
+        "if pid == 0: os.kill(os.getpid(), signal.SIGUSR1); time.sleep(5); os._exit(0)\n"
+        "print(os.waitpid(pid, 0)[1])"
+    )
+    assert done.stdout.strip() == str(int(signal.SIGUSR1))
+
+
+def test_looking_at_a_paused_recording_adds_no_time(start, sonde_cli) -> None:
+    process = serve(start)
+    assert sonde_cli("pause", process.pid).returncode == 0
+    session = session_of(process)
+    before = sum(stacks.read_nodes(session).wall_ns)
+    time.sleep(1)
+    assert sonde_cli("stacks", process.pid).returncode == 0
+    assert sum(stacks.read_nodes(session).wall_ns) - before < 0.2e9
+
+
+def test_a_sum_is_not_added_to_its_parts_nor_wall_to_cpu_time(start, sonde_cli, tmp_path) -> None:
+    session = session_of(serve(start))
+    time.sleep(0.2)
+    first = snapshots.take(session)["delta"]
+    time.sleep(0.2)
+    second = snapshots.take(session, weight="cpu")["delta"]
+    time.sleep(0.2)
+    third = snapshots.take(session)["delta"]
+    both = str(tmp_path / "both.prof")
+    assert sonde_cli("merge", first, third, "-o", both).returncode == 0
+    for files, said in (((both, first), "overlap"), ((both, both), "overlap"),
+                        ((first, second), "cannot be added")):  # fmt: skip
+        done = sonde_cli("merge", *files, "-o", str(tmp_path / "x.prof"))
+        assert done.returncode == 1 and said in done.stderr, done.stderr

@@ -385,3 +385,37 @@ def test_greenlets_are_seen_with_their_own_stacks(run) -> None:
         if nodes.samples[place] and names[0] == "work":
             callers.add(names[1])
     assert callers == {"one", "two"}
+
+
+def test_a_fork_gives_no_warning_of_threads(run) -> None:
+    done = run(
+        "import os, sonde\n"
+        "sonde.start(collector=False)\n"
+        "for _ in range(5):\n"
+        "    pid = os.fork()\n"
+        "    if pid == 0:\n"
+        "        if os.fork(): os.wait()\n"
+        "        os._exit(0)\n"
+        "    os.waitpid(pid, 0)\n"
+    )
+    assert done.stderr == ""
+
+
+def test_short_threads_have_their_cpu_time(run) -> None:
+    done = run(
+        "import sonde, threading, time\n"
+        "folder = sonde.start(collector=False, stack_every='1ms')\n"
+        "used = 0\n"
+        "def short():\n"
+        "    global used\n"
+        "    end = time.thread_time_ns() + 4_000_000\n"
+        "    while time.thread_time_ns() < end: pass\n"
+        "    used += time.thread_time_ns()\n"
+        "for _ in range(200):\n"
+        "    thread = threading.Thread(target=short); thread.start(); thread.join()\n"
+        "sonde.stop(); print(folder, used)"
+    )
+    folder, used = done.stdout.split()
+    row = ask(folder, "SELECT SUM(cpu_ns)::BIGINT AS c FROM python.stack_sample JOIN python.frame "
+              "USING (stack) WHERE func = 'short'")[0]  # fmt: skip
+    assert 0.5 * int(used) < row["c"] < 1.05 * int(used)

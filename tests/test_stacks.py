@@ -125,3 +125,39 @@ def test_without_the_stack_source_it_says_what_to_do(start, sonde_cli) -> None:
     done = sonde_cli("stacks", process.pid)
     assert done.returncode == 1 and "source.stack=on" in done.stderr
     assert sonde_cli("config", process.pid, "source.stack=on").returncode in (0, 6)
+
+
+def test_locals_run_no_hash_and_never_keep_the_program_from_ending(run) -> None:
+    done = run(
+        "import os, subprocess, sys, threading, sonde\n"
+        "sonde.start(collector=False)\n"
+        "lock = threading.Lock()\n"
+        "class Key:\n"
+        "    def __hash__(self):\n"
+        "        with lock: return 1\n"
+        "def work():\n"
+        "    table = {Key(): 1}\n"
+        "    lock.acquire()\n"
+        "    subprocess.run([sys.executable, '-m', 'sonde', 'stacks', '--locals', str(os.getpid())],\n"
+        "                   env={**os.environ, 'SONDE': '0'}, check=True)\n"
+        "work()"
+    )
+    assert "table = {<__main__.Key at 0x" in done.stdout
+
+
+def test_locals_do_not_keep_objects_alive(run) -> None:
+    done = run(
+        "import os, subprocess, sys, weakref, sonde\n"
+        "sonde.start(collector=False)\n"
+        "class Big: pass\n"
+        "def work():\n"
+        "    big = Big(); seen = weakref.ref(big)\n"
+        "    inner = lambda: big\n"
+        "    subprocess.run([sys.executable, '-m', 'sonde', 'stacks', '--locals', str(os.getpid())],\n"
+        "                   env={**os.environ, 'SONDE': '0'}, check=True)\n"
+        "    big = None\n"
+        "    print('alive' if seen() else 'gone')\n"
+        "work()"
+    )
+    assert "big = <__main__.Big at 0x" in done.stdout  # also without `threading`, and in a cell
+    assert done.stdout.split()[-1] == "gone"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 
 from sonde import _core, config, session
-from sonde.errors import ConfigError, NotAnswering
+from sonde.errors import ConfigError, Error, NotAnswering
 
 
 def _open_page(target: session.Session) -> _core.Map:
@@ -94,7 +94,10 @@ def _store(target: session.Session, values: Mapping[str, config.Value]) -> bool:
         after = {**before, **values}
         if after == before:
             return False
-        session.write_checked(target.path(session.CONFIG), after)
+        try:
+            session.write_checked(target.path(session.CONFIG), after)
+        except OSError as error:
+            raise Error(f"{target.path(session.CONFIG)}: {error.strerror}") from None
         return True
     finally:
         os.close(fd)

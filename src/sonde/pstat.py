@@ -94,10 +94,21 @@ def load(path: str) -> tuple[Stats, dict[str, object]]:
                 about = {}
     except (OSError, EOFError, ValueError, TypeError) as error:
         raise Error(f"{path} is not a statistics file of Python's: {error}") from None
-    if not isinstance(stats, dict) or not isinstance(about, dict):
+    if not isinstance(about, dict) or not _is_stats(stats):
         raise Error(f"{path} is not a statistics file of Python's")
     stats.pop(NOTHING, None)
     return stats, about
+
+
+def _is_stats(stats: object) -> bool:
+    return isinstance(stats, dict) and all(
+        isinstance(key, tuple)
+        and len(key) == 3
+        and isinstance(value, tuple)
+        and len(value) == 5
+        and isinstance(value[4], dict)
+        for key, value in stats.items()
+    )
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------
@@ -134,14 +145,24 @@ def _show(sums: Sequence[int]) -> Numbers:
 def refuse_overlap(abouts: Sequence[tuple[str, Mapping[str, object]]]) -> None:
     """Refuse to add what counts the same time twice; says which files, and why."""
     seen: dict[tuple[object, object], list[tuple[str, Mapping[str, object]]]] = {}
-    for path, about in abouts:
-        if about.get("session") is None:
-            continue  # cProfile's own: whole runs, as far as anyone can tell
+    parts = [(path, part) for path, about in abouts for part in list_parts(about)]
+    weights = {str(about.get("weight")) for _path, about in parts}
+    if len(weights) > 1:
+        raise Error(f"{' and '.join(sorted(weights))} time cannot be added")
+    for path, about in parts:
         mine = seen.setdefault((about["session"], about.get("of")), [])
         for other, known in mine:
             if _overlap(about, known):
                 raise Error(_explain(path, about, other, known))
         mine.append((path, about))
+
+
+def list_parts(about: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """What a file is the sum of. Of cProfile's own nobody can tell: whole runs, one hopes."""
+    parts = about.get("parts")
+    if isinstance(parts, list):
+        return parts
+    return [] if about.get("session") is None else [about]
 
 
 def _overlap(one: Mapping[str, object], other: Mapping[str, object]) -> bool:

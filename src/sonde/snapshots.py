@@ -159,10 +159,11 @@ def _wall(session: Session, t_ns: int) -> str:
 def _drop_old(session: Session, up_to: int) -> None:
     """Deltas add up to the cumulative one: the oldest can go."""
     for kind in (pstat.DELTA, pstat.TOTAL):
-        try:
-            os.unlink(name_file(session, up_to, kind))
-        except FileNotFoundError:
-            continue
+        for number in range(up_to, 0, -1):
+            try:
+                os.unlink(name_file(session, number, kind))
+            except FileNotFoundError:
+                break  # those before it have gone already
 
 
 def _explain(session: Session) -> str:

@@ -81,6 +81,8 @@ PyObject *sonde_alive_hold(PyObject *module, PyObject *args);
 PyObject *sonde_alive_release(PyObject *module, PyObject *none);
 PyObject *sonde_alive_probe(PyObject *module, PyObject *args);
 
+PyObject *sonde_frame_locals(PyObject *module, PyObject *frame);
+PyObject *sonde_soon(PyObject *module, PyObject *call);
 PyObject *sonde_signal_catch(PyObject *module, PyObject *args);
 PyObject *sonde_signal_release(PyObject *module, PyObject *none);
 

@@ -16,6 +16,7 @@
 
 #define SLOTS (1u << 15)
 #define MOST (SLOTS / 2)
+#define MOST_BYTES (8u << 20) /* then they are forgotten; there are two such tables at most */
 #define MOST_UNITS (1u << 22)
 /* Longer names are cut, with a mark. */
 #define MOST_CHARS 2000
@@ -24,6 +25,7 @@ typedef struct {
     sonde_code *slot[SLOTS];
     sonde_code *replaced; /* by others at the same address; still in somebody's hands, maybe */
     uint32_t used;
+    uint64_t bytes;
 } sonde_codes;
 
 static sonde_codes *codes, *retired;
@@ -295,7 +297,7 @@ void sonde_codes_forget(void) { retired = codes = NULL; }
 
 sonde_code *sonde_codes_get(uintptr_t address, sonde_intern *text, int *fresh)
 {
-    if (codes == NULL || codes->used >= MOST)
+    if (codes == NULL || codes->used >= MOST || codes->bytes >= MOST_BYTES)
         renew();
     if (codes == NULL)
         return NULL;
@@ -310,6 +312,7 @@ sonde_code *sonde_codes_get(uintptr_t address, sonde_intern *text, int *fresh)
         return NULL;
     *fresh = 1;
     codes->used++;
+    codes->bytes += sizeof *code + code->units * sizeof(int32_t);
     if (old != NULL) {
         old->next = codes->replaced;
         codes->replaced = old;

@@ -76,3 +76,21 @@ PyObject *sonde_later(PyObject *module, PyObject *args)
     late.running = 1;
     Py_RETURN_NONE;
 }
+
+static int run_soon(void *call)
+{
+    PyObject *result = PyObject_CallNoArgs(call);
+    Py_DECREF((PyObject *)call);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+PyObject *sonde_soon(PyObject *Py_UNUSED(module), PyObject *call)
+{
+    Py_INCREF(call);
+    if (Py_AddPendingCall(run_soon, call) < 0) {
+        Py_DECREF(call);
+        return PyObject_CallNoArgs(call); /* the queue is full: now, then */
+    }
+    Py_RETURN_NONE;
+}

@@ -299,6 +299,8 @@ static PyMethodDef methods[] = {
      "control_ask(map, stop=False): make the job look at its config; the epoch asked for."},
     {"control_request", control_request, METH_VARARGS,
      "control_request(map, what): ask for a 'look' at all threads or to 'inspect'; its number."},
+    {"frame_locals", sonde_frame_locals, METH_O, "frame_locals(frame): [(name, value), …] now."},
+    {"soon", sonde_soon, METH_O, "soon(call): call it in the main thread, at its next safe point."},
     {"signal_catch", sonde_signal_catch, METH_VARARGS,
      "signal_catch(number, map): this signal asks for a snapshot; what it did before, it still does."},
     {"signal_release", sonde_signal_release, METH_NOARGS, "Let the signal be what it was."},

@@ -18,6 +18,7 @@
 #define TELL_NS 10000000000  /* a row about the sampling itself */
 #define MOST_NS 200000       /* for one sample of all threads; then the rest waits */
 #define AGAIN_NS 50000       /* for each thread, between two full searches */
+#define DOUBT_US 30
 #define DOUBT_TRIES 4        /* looks at a thread, until a call is seen that was seen before */
 #define MOST_THREADS 100000
 
@@ -31,6 +32,13 @@ static void end_thread(sonde_sampler *s, uint32_t at)
 }
 
 #if SONDE_HAS_FRAMES
+
+/* What a thread that is seen for the first time has used since the last sample:
+ * all that it ever has, if it is so young. */
+static int64_t count_first(const sonde_sampler *s, int64_t now_ns, int64_t cpu_ns)
+{
+    return s->last_ns && cpu_ns < now_ns - s->last_ns ? cpu_ns : 0;
+}
 
 /* A sample of one thread; 0 if it has ended. */
 static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
@@ -56,6 +64,8 @@ static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
             break;
         if (look == SONDE_LOOK_OK)
             node = sonde_tally_stack(s, thread, &stack);
+        if (look == SONDE_LOOK_OK && node == 0)
+            usleep(DOUBT_US); /* whatever made it up may last for microseconds */
     }
     if (look != SONDE_LOOK_EMPTY && node == 0) {
         s->sums.torn++;
@@ -67,7 +77,7 @@ static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
         cpu_ns = sonde_thread_cpu(thread->tid);
         thread->cpu_ns = -1;
     }
-    int64_t used_ns = thread->cpu_ns < 0 ? 0 : cpu_ns - thread->cpu_ns;
+    int64_t used_ns = thread->cpu_ns < 0 ? count_first(s, now_ns, cpu_ns) : cpu_ns - thread->cpu_ns;
     int is_same = node == thread->node && stack.holds_gil == thread->holds_gil;
     if (!is_same || used_ns)
         sonde_tally_release(s, thread);
@@ -87,6 +97,15 @@ static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
     return 1;
 }
 
+static void end_known(sonde_sampler *s, const sonde_thread *thread)
+{
+    for (uint32_t at = 0; at < s->threads.count; at++)
+        if (s->threads.list[at] == thread) {
+            end_thread(s, at);
+            return;
+        }
+}
+
 /* Find threads that are new. They are put in front of the list, so the first
  * known one ends the search, unless the list changed under it last time. */
 static void scan(sonde_sampler *s, int64_t now_ns)
@@ -102,13 +121,17 @@ static void scan(sonde_sampler *s, int64_t now_ns)
     uintptr_t at = sonde_frames_head();
     for (int i = 0; at != 0 && i < MOST_THREADS; i++) {
         sonde_thread *thread = sonde_threads_find(&s->threads, at);
-        if (thread != NULL && !is_full)
-            return;
         sonde_thread_entry entry;
         if (sonde_frames_entry(at, &entry) < 0) {
             s->must_scan = 1;
             return;
         }
+        if (thread != NULL && thread->view.id != entry.id) {
+            end_known(s, thread); /* another has got its place in memory */
+            thread = NULL;
+        }
+        if (thread != NULL && !is_full)
+            return;
         if (entry.tid != 0 && entry.tid == sonde_load_relaxed(&s->helper_tid)) {
             s->must_scan = 1; /* it stays in front of those that are new */
         } else if (thread == NULL && entry.tid != 0) {
@@ -218,10 +241,15 @@ int64_t sonde_sampler_turn(sonde_sampler *s, int everyone)
     if (!is_off && s->was_off)
         forget_times(s);
     s->was_off = is_off;
+    if (everyone && is_off)
+        forget_times(s); /* what is shown on demand in a pause has no time */
     if (everyone)
         sample(s, now_ns, 1);
-    if (is_off)
+    if (is_off) {
+        if (everyone)
+            forget_times(s);
         return INT64_MAX;
+    }
     if (now_ns >= s->due_ns) {
         sample(s, now_ns, 0);
         plan(s, sonde_clock_ns());

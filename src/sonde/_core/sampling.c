@@ -18,6 +18,7 @@
 /* New threads wait this long for a name, and names are asked for this often. */
 #define NAME_NS 50000000
 #define NAMES_NS 1000000000
+#define LEAVE_MS 2000
 
 enum { WANT_NAMES = 1, WANT_INSPECTION = 2, WANT_STACKS = 4 };
 
@@ -234,14 +235,22 @@ static void leave(SamplerObject *self)
     int was_active = active == self;
     active = was_active ? NULL : active;
     pthread_mutex_unlock(&lock);
-    if (was_active && helper.is_made && !pthread_equal(helper.thread, pthread_self())) {
-        helper.is_made = 0;
-        pthread_t thread = helper.thread;
-        /* It may be waiting for the GIL. */
-        Py_BEGIN_ALLOW_THREADS
+    if (!was_active || !helper.is_made || pthread_equal(helper.thread, pthread_self()))
+        return;
+    helper.is_made = 0;
+    pthread_t thread = helper.thread;
+    int left_ms = LEAVE_MS;
+    /* It may be waiting for the GIL. */
+    Py_BEGIN_ALLOW_THREADS
+    for (; sonde_load_acquire(&helper.running) && left_ms > 0; left_ms--)
+        usleep(1000);
+    if (left_ms > 0)
         pthread_join(thread, NULL);
-        Py_END_ALLOW_THREADS
-    }
+    else
+        pthread_detach(thread); /* the program must not wait for whatever it is stuck in */
+    Py_END_ALLOW_THREADS
+    if (left_ms <= 0)
+        Py_INCREF(self); /* it may still use this object */
 }
 
 static PyObject *sampler_stop(SamplerObject *self, PyObject *Py_UNUSED(none))

@@ -29,10 +29,21 @@ static void on_signal(int number, siginfo_t *info, void *context)
     errno = kept;
 }
 
+/* Somebody who came after us keeps it, and may hand it on to us. */
+static void give_back(void)
+{
+    struct sigaction now;
+    if (caught && sigaction(caught, NULL, &now) == 0 && (now.sa_flags & SA_SIGINFO) &&
+        now.sa_sigaction == on_signal)
+        sigaction(caught, &before, NULL);
+    caught = 0;
+}
+
 void sonde_signal_off(void)
 {
-    /* In a forked child: the page is the parent's. The handler stays, and asks nobody. */
+    /* In a forked child: the page is the parent's, and the signal is the program's. */
     sonde_store_release(&asked, NULL);
+    give_back();
 }
 
 PyObject *sonde_signal_catch(PyObject *Py_UNUSED(module), PyObject *args)
@@ -44,14 +55,17 @@ PyObject *sonde_signal_catch(PyObject *Py_UNUSED(module), PyObject *args)
     sonde_control *page = sonde_map_memory(map, 1);
     if (page == NULL)
         return NULL;
-    struct sigaction now, ours = {.sa_sigaction = on_signal,
-                                  .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
+    struct sigaction now, ours = {.sa_sigaction = on_signal};
     if (sigaction(number, NULL, &now) < 0)
         return PyErr_SetFromErrno(PyExc_OSError);
     /* After a fork it is ours already, and must not be handed on to itself. */
     if (!(now.sa_flags & SA_SIGINFO) || now.sa_sigaction != on_signal) {
+        int is_handled = (now.sa_flags & SA_SIGINFO) ||
+                         (now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN);
         before = now;
-        sigemptyset(&ours.sa_mask);
+        ours.sa_mask = now.sa_mask;
+        /* A handler of the program's that wants system calls to end early still does. */
+        ours.sa_flags = SA_SIGINFO | SA_ONSTACK | (is_handled ? now.sa_flags & SA_RESTART : SA_RESTART);
         if (sigaction(number, &ours, NULL) < 0)
             return PyErr_SetFromErrno(PyExc_OSError);
     }
@@ -63,13 +77,8 @@ PyObject *sonde_signal_catch(PyObject *Py_UNUSED(module), PyObject *args)
 
 PyObject *sonde_signal_release(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    struct sigaction now;
     sonde_store_release(&asked, NULL);
-    /* Somebody who came after us keeps it, and may hand it on to us. */
-    if (caught && sigaction(caught, NULL, &now) == 0 && (now.sa_flags & SA_SIGINFO) &&
-        now.sa_sigaction == on_signal)
-        sigaction(caught, &before, NULL);
-    caught = 0;
+    give_back();
     /* The map stays: another thread may be in the handler. */
     Py_RETURN_NONE;
 }

@@ -22,6 +22,8 @@
 #define STACK_BYTES (256 * 1024)
 /* How often to see whether the collector is there, and to start one at most. */
 #define NUDGE_NS 20000000
+/* Writing a snapshot takes a tenth of a second. */
+#define SNAPSHOT_NS 300000000
 #define KEEP_NS 2000000000
 #define SPAWN_NS 10000000000
 #define RETRY_S 10
@@ -76,6 +78,7 @@ typedef struct WatcherObject {
     char *lock, **argv, **envp;
     int64_t looked_ns, spawned_ns;
     char **snapshot; /* the command that writes one; with the same environment */
+    int64_t snapshot_ns; /* when the last one was started */
     int64_t queued_ns; /* when obey was queued */
     sonde_nudge nudge;
 } WatcherObject;
@@ -160,12 +163,15 @@ static void keep_collector(WatcherObject *self)
     (void)sonde_spawn(self->argv, self->envp);
 }
 
-/* Several signals at once are one snapshot. */
+/* Several signals at once are one snapshot; a storm of them is a few a second. */
 static void take_snapshot(WatcherObject *self)
 {
     uint64_t asked = sonde_load_acquire(&self->page->snapshot_asked);
-    if (asked == sonde_load_acquire(&self->page->snapshots))
+    int64_t now_ns = sonde_clock_ns();
+    if (asked == sonde_load_acquire(&self->page->snapshots) ||
+        (self->snapshot_ns && now_ns - self->snapshot_ns < SNAPSHOT_NS))
         return;
+    self->snapshot_ns = now_ns;
     sonde_store_release(&self->page->snapshots, asked);
     if (self->snapshot != NULL)
         (void)sonde_spawn(self->snapshot, self->envp);

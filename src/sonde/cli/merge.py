@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     about = {
         "sonde": 1,
         "kind": "merged",
-        "parts": [dict(said) for _path, said in abouts if said],
+        "parts": [dict(part) for _path, said in abouts for part in pstat.list_parts(said)],
     }
     try:
         pstat.write(args.output, pstat.dump(pstat.add(stats for _, stats, _ in found), about))

@@ -50,7 +50,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _take(session: Session, args: argparse.Namespace) -> str:
-    return snapshots.take(session, weight=args.weight)[args.kind]
+    try:
+        return snapshots.take(session, weight=args.weight)[args.kind]
+    except OSError as error:
+        raise Error(f"{session.path(snapshots.FOLDER)}: {error.strerror}") from None
 
 
 def _take_calls(session: Session) -> str:
@@ -61,9 +64,9 @@ def _take_calls(session: Session) -> str:
         control.inspect(session, timeout_s=2.0)  # it publishes its newest numbers
     stats = read_calls(session)
     if not stats:
+        how = f"; `sonde config {session.pid} source.call=on` starts it"
         raise Error(
-            f"no calls of process {session.pid} were counted; `sonde config {session.pid} "
-            "source.call=on` starts it"
+            f"no calls of process {session.pid} were counted{how if session.is_alive() else ''}"
         )
     return snapshots.write_calls(session, stats)
 
@@ -74,4 +77,4 @@ def _copy(path: str, output: str) -> None:
         shutil.copyfile(path, hidden)
         os.replace(hidden, output)
     except OSError as error:
-        raise Error(f"{output}: {error.strerror}") from None
+        raise Error(f"{output}: {error.strerror}; the snapshot is {path}") from None

@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from types import CodeType, FrameType
 
 from sonde import _core
 from sonde.host import Host
 from sonde.session import LOCALS, write_checked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 NAMES, INSPECTION, STACKS = 1, 2, 4  # as in sampling.c
 
@@ -22,6 +27,7 @@ class Objects:
 
     def __init__(self, host: Host, emit_task: _core.Writer) -> None:
         self._host, self._emit_task = host, emit_task
+        self._session = host.session  # the host has none any more while it stops
 
     def tell(self, sampler: _core.Sampler, wants: int) -> None:
         """Do what is wanted: a sum of NAMES, INSPECTION and STACKS."""
@@ -31,19 +37,22 @@ class Objects:
         if wants & (NAMES | INSPECTION):
             sampler.name(dict(_list_names()))
         if wants & INSPECTION:
-            self._write_locals(number)
+            try:
+                self._write_locals(number)
+            except OSError as error:  # a full disk must not end all that this thread does
+                self._session.log(f"locals are not written: {error}")
             _write_tasks(self._emit_task)
             self._host.publish()
             sampler.inspected(number)
 
     def _write_locals(self, number: int) -> None:
-        tids = dict(_list_ids())
+        tids = _find_ids()
         threads = {
-            str(tids.get(ident, ident)): list(_list_frames(frame))
+            str(tids[ident]): list(_list_frames(frame))
             for ident, frame in sys._current_frames().items()
-            if ident != _own_ident()
+            if ident in tids
         }
-        path = os.path.join(self._host.session.folder, LOCALS)
+        path = os.path.join(self._session.folder, LOCALS)
         write_checked(path, {"number": number, "t_ns": _core.clock_ns(), "threads": threads})
 
 
@@ -63,24 +72,34 @@ def _list_threads() -> list[object]:
 
 def _list_names() -> Iterator[tuple[int, str]]:
     for thread in _list_threads():
-        tid, name = getattr(thread, "native_id", None), getattr(thread, "_name", None)
-        if isinstance(tid, int) and type(name) is str:
+        known = _read_dict(thread)
+        tid, name = known.get("_native_id"), known.get("_name")
+        if type(tid) is int and type(name) is str:
             yield tid, name
 
 
-def _list_ids() -> Iterator[tuple[int, int]]:
+def _find_ids() -> dict[int, int]:
     """Python's number of a thread, and the kernel's."""
+    found = {}
     for thread in _list_threads():
-        tid, ident = getattr(thread, "native_id", None), getattr(thread, "_ident", None)
-        if isinstance(tid, int) and isinstance(ident, int):
-            yield ident, tid
+        known = _read_dict(thread)
+        tid, ident = known.get("_native_id"), known.get("_ident")
+        if type(tid) is int and type(ident) is int:
+            found[ident] = tid
+    if not found:  # a program without `threading`
+        found = {ident: os.getpid() for ident in sys._current_frames() if ident != _own_ident()}
+    return found
+
+
+def _read_dict(value: object) -> dict[str, object]:
+    """The attributes of an object, past whatever its class makes of them."""
+    found = object.__getattribute__(value, "__dict__")
+    return found if type(found) is dict else {}
 
 
 def _list_stacks() -> Iterator[tuple[int, bool, list[tuple[str, str, int, int]]]]:
     """The slow way: every stack, root first."""
-    tids = dict(_list_ids())
-    if not tids:
-        tids = {ident: os.getpid() for ident in sys._current_frames() if ident != _own_ident()}
+    tids = _find_ids()
     for ident, frame in sys._current_frames().items():
         if ident in tids:
             frames = [_describe(f.f_code, f.f_lineno) for f in _walk(frame)]
@@ -108,11 +127,11 @@ def _list_frames(frame: FrameType) -> Iterator[dict[str, object]]:
         if depth == _MOST_FRAMES:
             return
         name, file, line, _first = _describe(f.f_code, f.f_lineno)
-        found = {} if name == "<module>" else dict(f.f_locals)
-        some = list(found.items())[:_MOST_LOCALS]
-        shown = {str(key): show(value) for key, value in some}
-        if len(found) > len(some):
-            shown["…"] = f"{len(found) - len(some)} more"
+        # Not f_locals: before 3.13 reading it has the frame keep what it held, to its end.
+        found = [] if name == "<module>" else _core.frame_locals(f)
+        shown = {key: show(value) for key, value in found[:_MOST_LOCALS]}
+        if len(found) > _MOST_LOCALS:
+            shown["…"] = f"{len(found) - _MOST_LOCALS} more"
         yield {"func": name, "file": file, "line": line, "locals": shown}
 
 
@@ -129,21 +148,29 @@ def show(value: object, depth: int = _MOST_DEPTH) -> str:
         return repr(cut) + (f" … {rest} more" if rest else "")
     if kind in (list, tuple, set, frozenset, dict):
         return _show_items(value, kind, depth)
-    return _show_array(value, kind) or f"<{kind.__module__}.{kind.__qualname__} at {id(value):#x}>"
+    return _show_array(value, kind) or f"<{_name_type(kind)} at {id(value):#x}>"
+
+
+def _name_type(kind: type) -> str:
+    """Past its metaclass."""
+    module, name = (
+        type.__dict__[key].__get__(kind, type(kind)) for key in ("__module__", "__qualname__")
+    )
+    return f"{module}.{name}" if type(module) is str else str(name)
 
 
 def _show_items(value: object, kind: type, depth: int) -> str:
     count = len(value)  # type: ignore[arg-type]
     if depth == 0:
         return f"<{kind.__name__} of {count}>"
-    # The program may be changing it in another thread the moment we let go of the GIL.
-    items = [item for item, _ in zip(list(value), range(_MOST_ITEMS), strict=False)]  # type: ignore[call-overload]
+    # Without hashing anything: that would be the program's code.
     if kind is dict:
-        shown = [f"{show(key, 0)}: {show(value.get(key), depth - 1)}" for key in items]  # type: ignore[attr-defined]
+        pairs = list(islice(value.items(), _MOST_ITEMS))  # type: ignore[attr-defined]
+        shown = [f"{show(key, 0)}: {show(item, depth - 1)}" for key, item in pairs]
     else:
-        shown = [show(item, depth - 1) for item in items]
-    if count > len(items):
-        shown.append(f"… {count - len(items)} more")
+        shown = [show(item, depth - 1) for item in islice(value, _MOST_ITEMS)]  # type: ignore[call-overload]
+    if count > len(shown):
+        shown.append(f"… {count - len(shown)} more")
     first, last = "[]" if kind is list else "()" if kind is tuple else "{}"
     return f"{first}{', '.join(shown)}{last}"
 
@@ -164,18 +191,21 @@ def _show_array(value: object, kind: type) -> str | None:
 
 def _write_tasks(emit: _core.Writer) -> None:
     now = _core.clock_ns()
-    for task in _list_tasks():
-        frames, waits_for = _follow(task.get_coro())  # type: ignore[attr-defined]
-        state = "running" if _is_running(task) else "waiting"
-        name = task.get_name()  # type: ignore[attr-defined]
+    kind: Any = getattr(sys.modules.get("_asyncio"), "Task", None)
+    running = getattr(sys.modules.get("asyncio.tasks"), "_current_tasks", {})
+    for task in _list_tasks(kind):
+        # Methods of the type itself: a subclass may have its own.
+        frames, waits_for = _follow(kind.get_coro(task))
+        state = "running" if any(task is one for one in running.values()) else "waiting"
+        name = kind.get_name(task)
         for depth, (func, file, line, _first) in enumerate(reversed(frames)):
-            emit(now, id(task), str(name), state, waits_for, depth, func, file, line)
+            emit(now, id(task), show(name)[1:-1], state, waits_for, depth, func, file, line)
 
 
-def _list_tasks() -> list[object]:
+def _list_tasks(kind: Any) -> list[object]:
     """Every task that is not done, of every loop."""
     tasks = sys.modules.get("asyncio.tasks")
-    if tasks is None:
+    if tasks is None or kind is None:
         return []
     found: list[object] = []
     for name in ("_scheduled_tasks", "_all_tasks"):
@@ -184,12 +214,7 @@ def _list_tasks() -> list[object]:
             found = list(group)
             break
     found += list(getattr(tasks, "_eager_tasks", ()))
-    return [task for task in found if not task.done()][:_MOST_TASKS]  # type: ignore[attr-defined]
-
-
-def _is_running(task: object) -> bool:
-    current = getattr(sys.modules["asyncio.tasks"], "_current_tasks", {})
-    return task in current.values()
+    return [one for one in found if isinstance(one, kind) and not kind.done(one)][:_MOST_TASKS]
 
 
 def _follow(coro: object) -> tuple[list[tuple[str, str, int, int]], str | None]:
@@ -198,7 +223,7 @@ def _follow(coro: object) -> tuple[list[tuple[str, str, int, int]], str | None]:
     while coro is not None and len(frames) < _MOST_FRAMES:
         prefix = next((p for p in ("cr", "gi", "ag") if hasattr(coro, f"{p}_frame")), None)
         if prefix is None:
-            return frames, f"{type(coro).__module__}.{type(coro).__qualname__}"
+            return frames, _name_type(type(coro))
         frame = getattr(coro, f"{prefix}_frame")
         if frame is not None:
             frames.append(_describe(frame.f_code, frame.f_lineno))
