@@ -6,9 +6,10 @@ import _signal  # type: ignore[import-not-found]  # without the enums of `signal
 import atexit
 import os
 import sys
-from _thread import RLock, get_ident  # `threading` would be one more import in the job
+from _thread import RLock  # `threading` would be one more import in the job
 from collections.abc import Callable, Mapping
-from types import FrameType, ModuleType
+from functools import partial
+from types import ModuleType
 
 from sonde import _core, config, launch, plugins, session
 from sonde.errors import Error, SchemaError
@@ -59,8 +60,6 @@ class Recorder:
         self._hooked = False
         self._marked = False  # we put SONDE into the environment
         self._forked_from: session.Writing | None = None  # a child that has not begun yet
-        self._forking: FrameType | None = None  # what called fork()
-        self._forking_at = 0  # its instruction
         self._busy = False
         self._wish: Callable[[], object] | None = None
 
@@ -141,7 +140,11 @@ class Recorder:
             self._hooked = True
             os.register_at_fork(
                 before=self._before_fork,
-                after_in_parent=self._after_fork_in_parent,
+                # 3.13 counts threads, to warn of them, after this: ours comes back when fork() has
+                # returned. In C, or it would come back in the hook itself.
+                after_in_parent=partial(_core.soon, self._go_on)
+                if sys.version_info >= (3, 13)
+                else self._go_on,
                 after_in_child=self._after_fork,
             )
             atexit.register(self._at_exit)
@@ -323,27 +326,6 @@ class Recorder:
         _core.later_cancel()
         if self._watcher is not None:
             self._watcher.rest()
-        # 3.13 counts threads, to warn of them, only when all hooks have run: ours must not be back
-        # before its fork() returns.
-        if sys.version_info >= (3, 13) and get_ident() == _main_thread_ident():
-            self._forking = sys._getframe(1)
-            self._forking_at = self._forking.f_lasti
-
-    def _after_fork_in_parent(self) -> None:
-        if self._forking is None:
-            self._go_on()
-        else:
-            _core.soon(self._go_on_outside)
-
-    def _go_on_outside(self) -> None:
-        """At a safe point of the main thread, which may be in a hook of somebody else's."""
-        caller = self._forking
-        if caller is not None and caller is not sys._getframe(1):
-            if caller.f_lasti == self._forking_at:  # it is still in fork()
-                _core.soon(self._go_on_outside)
-                return
-        self._forking = None
-        self._go_on()
 
     def _go_on(self) -> None:
         if self._watcher is not None:
@@ -354,7 +336,7 @@ class Recorder:
     def _after_fork(self) -> None:
         # Another thread of the parent may have held it, and does not exist here.
         self.lock = RLock()
-        self._busy, self._wish, self._forking = False, None, None
+        self._busy, self._wish = False, None
         _core.undisturbed(Host(self, "recorder", "sonde").guard(self._leave_parent))
 
     def _leave_parent(self) -> None:
@@ -393,12 +375,6 @@ class Recorder:
 
 def _finalize(recorder: Recorder) -> None:
     sys.modules["multiprocessing.util"].Finalize(None, recorder._at_exit, exitpriority=-100)
-
-
-def _main_thread_ident() -> int:
-    threading = sys.modules.get("threading")  # a program without it has one thread
-    ident = None if threading is None else threading.main_thread().ident
-    return get_ident() if ident is None else int(ident)
 
 
 def say(line: str) -> None:

@@ -1,6 +1,9 @@
 /* A call that the main thread makes in a moment: what a forked child begins with. */
 #include "binding.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 /* One call at a time: what a forked child will do in a moment. */
 static struct {
     pthread_t thread;
@@ -87,6 +90,9 @@ static int run_soon(void *call)
 
 PyObject *sonde_soon(PyObject *Py_UNUSED(module), PyObject *call)
 {
+    /* From another thread it is now: the main one may be in C code for long. */
+    if (syscall(SYS_gettid) != getpid())
+        return PyObject_CallNoArgs(call);
     Py_INCREF(call);
     if (Py_AddPendingCall(run_soon, call) < 0) {
         Py_DECREF(call);
