@@ -299,8 +299,14 @@ for _ in range(99):
         "SELECT COUNT(*) AS n, COUNT(DISTINCT pid) AS p FROM sonde.session"
     )
     assert rows.to_pylist() == [{"n": 100, "p": 100}]
-    collector.Collector(str(root)).step(0.0)
-    assert len([s for s in list_sessions(str(root)) if s.read_sealed()]) == 100
+    sealing = collector.Collector(str(root))
+    steps = iter(range(1000))
+
+    def is_sealed() -> bool:
+        sealing.step(2.0 * next(steps))  # a scan seals for half a second at most
+        return len([s for s in list_sessions(str(root)) if s.read_sealed()]) == 100
+
+    wait_for(is_sealed)
     done = sonde_cli("ps", "--format", "json")
     assert done.returncode == 0 and len(json.loads(done.stdout)) == 100
 

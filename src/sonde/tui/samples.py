@@ -204,7 +204,8 @@ def _merge(into: Sums, items: Iterable[tuple[Key, tuple[int, int, int]]]) -> Non
 def _take_away(from_: Sums, sums: Sums) -> None:
     for key, (samples, wall_ns, cpu_ns) in sums.items():
         known = from_[key]
-        if known[0] == samples:
-            del from_[key]
+        left = known[0] - samples, known[1] - wall_ns, known[2] - cpu_ns
+        if any(left):  # a row may have CPU time and no sample: what a thread had used at its end
+            from_[key] = left
         else:
-            from_[key] = known[0] - samples, known[1] - wall_ns, known[2] - cpu_ns
+            del from_[key]
