@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from sonde import archive, stacks
 from sonde.record import Field, Schema
 from sonde.rows import open_tables
-from sonde.session import LOCALS, Session, read_checked
+from sonde.session import Session
 
 STACK = "python.stack"
 _TYPES = {"text": pa.string(), "i64": pa.int64(), "bool": pa.bool_()}
@@ -171,7 +171,7 @@ def _read_backtrace(sessions: Sequence[Session]) -> pa.Table:
 def _list_backtrace(session: Session) -> list[dict[str, object]]:
     newest, names = _find_newest(session), _find_names(session)
     chains = _find_chains(session, {row["stack"] for row in newest.values()})
-    seen = _read_locals(session)
+    seen = stacks.read_locals(session)
     found = []
     for thread, row in sorted(newest.items()):
         for depth, frame in enumerate(chains.get(row["stack"], [])):
@@ -181,7 +181,8 @@ def _list_backtrace(session: Session) -> list[dict[str, object]]:
                 "rank": session.rank, **frame,
                 "frame_type": "cut" if frame["func"] == "<cut>" else "python",
             }  # fmt: skip
-            said["locals"] = seen.get((thread, depth, frame["func"], frame["lineno"]))
+            known = seen.get((thread, depth, frame["func"], frame["lineno"]))
+            said["locals"] = None if known is None else json.dumps(known)
             found.append(said)
     return found
 
@@ -220,20 +221,6 @@ def _find_chains(session: Session, wanted: set[object]) -> dict[object, list[dic
             at = nodes.get(at["parent"])
         chains[stack] = chain
     return chains
-
-
-def _read_locals(session: Session) -> dict[tuple[object, ...], str]:
-    """Locals by thread, depth, function and line, from the last inspection."""
-    try:
-        threads = read_checked(session.path(LOCALS))["threads"]
-    except FileNotFoundError:
-        return {}
-    assert isinstance(threads, dict)
-    return {
-        (int(thread), depth, frame["func"], frame["line"]): json.dumps(frame["locals"])
-        for thread, frames in threads.items()
-        for depth, frame in enumerate(frames)
-    }
 
 
 VIEWS = (

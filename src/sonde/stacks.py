@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sonde import _core, intern, ring
 from sonde.errors import Damaged, Newer
 from sonde.ring import Batch, Ring
-from sonde.session import NODES, Session
+from sonde.session import LOCALS, NODES, Session, read_checked
 
 SAMPLES, THREADS = "python.stack_sample", "python.thread"
 _KINDS = "IIIIiiqQqqq"
@@ -177,3 +177,17 @@ def read_rows(session: Session, table: str) -> Iterator[dict[str, object]]:
             else value
             for field, value in zip(fields, values, strict=True)
         }
+
+
+def read_locals(session: Session) -> dict[tuple[object, ...], dict[str, str]]:
+    """Local variables by thread, depth, function and line, from the last inspection."""
+    try:
+        threads = read_checked(session.path(LOCALS))["threads"]
+    except FileNotFoundError:
+        return {}
+    assert isinstance(threads, dict)
+    return {
+        (int(thread), depth, frame["func"], frame["line"]): frame["locals"]
+        for thread, frames in threads.items()
+        for depth, frame in enumerate(frames)
+    }

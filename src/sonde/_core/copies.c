@@ -84,7 +84,6 @@ raw_frame *sonde_copies_find(uintptr_t address, int level)
     return read_outside(address, level);
 }
 
-
 /* The longest that the read of a top may take: three times the median. */
 static int64_t limit_ns(void)
 {
@@ -120,7 +119,7 @@ static int expect_outside(const sonde_view *view, sonde_piece *pieces)
 
 #if PY_VERSION_HEX >= 0x030b0000
 
-/* Where the window should lie, as the state says sonde_now. 0: where it was. */
+/* Where the window should lie, as the state says now. 0: where it was. */
 static int move_window(sonde_view *view)
 {
     uintptr_t chunk = (uintptr_t)sonde_now.state.datastack_chunk;
@@ -147,14 +146,16 @@ static int read_top(sonde_view *view)
     int is_known = view->window && (view->cframe || !HAS_CFRAME);
     if (is_known) {
         pieces[1] = (sonde_piece){first_bytes, view->window, bytes};
-        pieces[2] = (sonde_piece){&sonde_now.current, find_current_word(view), sizeof sonde_now.current};
+        pieces[2] = (sonde_piece){&sonde_now.current, find_current_word(view),
+                                  sizeof sonde_now.current};
         pieces[3] = (sonde_piece){window_bytes, view->window, bytes};
     }
     int status = sonde_peek_all(pieces, is_known ? 4 : 1);
     if (status < 0 && is_known) {
         /* Start over from the state alone. */
         view->cframe = view->window = 0;
-        return sonde_peek(&sonde_now.state, view->state, sizeof sonde_now.state) < 0 ? -EFAULT : -EAGAIN;
+        status = sonde_peek(&sonde_now.state, view->state, sizeof sonde_now.state);
+        return status < 0 ? -EFAULT : -EAGAIN;
     }
     if (status < 0)
         return status;
@@ -236,8 +237,9 @@ int sonde_copies_top(sonde_view *view)
 static int find_lower(void)
 {
     uintptr_t chunk = (uintptr_t)sonde_now.state.datastack_chunk;
-    uintptr_t high = sonde_now.window.high > sonde_now.window.low ? sonde_now.window.low + FRAME_BYTES
-                                                      : (uintptr_t)sonde_now.state.datastack_top;
+    int has_window = sonde_now.window.high > sonde_now.window.low;
+    uintptr_t high = has_window ? sonde_now.window.low + FRAME_BYTES
+                                : (uintptr_t)sonde_now.state.datastack_top;
     size_t used = 0;
     sonde_now.lower_n = 0;
     while (chunk && sonde_now.lower_n < MOST_CHUNKS) {
@@ -401,11 +403,12 @@ int sonde_copies_hold(const sonde_view *view, int must_be_quick)
     if (must_be_quick && !is_in_time(n))
         return 0;
     for (int i = 0; i < n; i++)
-        if (!same_frame((const raw_frame *)sonde_now.outside_copy[place[i]], (const raw_frame *)again[i],
-                        sonde_now.level[place[i]] <= 2))
+        if (!same_frame((const raw_frame *)sonde_now.outside_copy[place[i]],
+                        (const raw_frame *)again[i], sonde_now.level[place[i]] <= 2))
             return 0;
     return 1;
 }
+
 void sonde_copies_keep(sonde_view *view)
 {
     view->outside_n = 0;

@@ -12,8 +12,6 @@
 
 #define TRIES 6
 
-
-
 /* Frames from the innermost out. 0, or -1 if something does not fit. */
 static int walk(sonde_stack *stack, sonde_intern *text, int *fresh)
 {
@@ -75,8 +73,8 @@ static int is_top_unchanged(sonde_view *view, const sonde_stack *stack)
 {
     static sonde_stack second;
     int fresh = 0;
-    if (sonde_copies_top(view) != 0 || !is_same_thread(view) || walk(&second, NULL, &fresh) < 0 || fresh ||
-        second.depth != stack->depth)
+    if (sonde_copies_top(view) != 0 || !is_same_thread(view) ||
+        walk(&second, NULL, &fresh) < 0 || fresh || second.depth != stack->depth)
         return 0;
     for (int i = 0; i < second.depth; i++)
         if (second.frame[i].code != stack->frame[i].code)

@@ -1,4 +1,4 @@
-/* Sampling: which threads, when, and what a sample says.
+/* Sampling: which threads, and when. What a sample says is in tally.c.
  *
  * A sample stands for the time since the thread's last one, so times add up to
  * what really passed, however late or seldom samples are. A thread whose CPU

@@ -173,7 +173,9 @@ int sonde_thread_is_runnable(uint32_t tid)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return 1;
-    ssize_t bytes = read(fd, text, sizeof text - 1);
+    /* Not read(): should the program close all its files just now, nothing of another
+     * file that gets this number is taken away. */
+    ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
     close(fd);
     text[bytes < 0 ? 0 : bytes] = 0;
     /* The name before it may hold anything, brackets too. */

@@ -79,7 +79,7 @@ typedef struct WatcherObject {
     int64_t looked_ns, spawned_ns;
     char **snapshot; /* the command that writes one; with the same environment */
     int64_t snapshot_ns; /* when the last one was started */
-    int64_t queued_ns; /* when obey was queued */
+    int64_t queued_ns; /* when obey was queued; 0: it was nudged since */
     sonde_nudge nudge;
 } WatcherObject;
 
@@ -180,11 +180,11 @@ static void take_snapshot(WatcherObject *self)
 /* Have a call that waits too long seen; how long to sleep at most. */
 static int64_t push_obey(WatcherObject *self)
 {
-    if (!sonde_load_acquire(&self->pending))
+    if (!sonde_load_acquire(&self->pending) || self->queued_ns == 0)
         return LOOK_NS;
     if (sonde_clock_ns() - self->queued_ns < NUDGE_NS)
         return NUDGE_NS;
-    self->queued_ns = INT64_MAX / 2; /* once is enough */
+    self->queued_ns = 0; /* once is enough */
     nudge_begin(&self->nudge);
     return LOOK_NS;
 }
@@ -298,14 +298,31 @@ int sonde_thread_start(void *(*body)(void *), void *arg, pthread_t *thread)
     return -failure;
 }
 
+/* 0 if there is one now, or none is wanted any more; else -errno. */
+static int begin_thread(WatcherObject *self)
+{
+    if (self->running || sonde_load_acquire(&self->leave))
+        return 0;
+    int status = sonde_thread_start(watch, self, &self->thread);
+    self->running = status == 0;
+    return status;
+}
+
+static PyObject *watcher_wake(WatcherObject *self, PyObject *Py_UNUSED(none))
+{
+    int status = begin_thread(self);
+    if (status < 0)
+        return sonde_raise(status, "thread");
+    Py_RETURN_NONE;
+}
+
 static PyObject *watcher_start(WatcherObject *self, PyObject *Py_UNUSED(none))
 {
     if (self->running || sonde_load_acquire(&self->leave))
         Py_RETURN_NONE;
-    int status = sonde_thread_start(watch, self, &self->thread);
+    int status = begin_thread(self);
     if (status < 0)
         return sonde_raise(status, "thread");
-    self->running = 1;
     Py_INCREF(self); /* the thread's own; given back by stop() */
     self->next = watchers;
     watchers = self;
@@ -353,17 +370,6 @@ static PyObject *watcher_rest(WatcherObject *self, PyObject *Py_UNUSED(none))
     pthread_join(self->thread, NULL);
     sonde_store_release(&self->leave, 0);
     self->running = 0;
-    Py_RETURN_NONE;
-}
-
-static PyObject *watcher_wake(WatcherObject *self, PyObject *Py_UNUSED(none))
-{
-    if (self->running || sonde_load_acquire(&self->leave))
-        Py_RETURN_NONE;
-    int status = sonde_thread_start(watch, self, &self->thread);
-    if (status < 0)
-        return sonde_raise(status, "thread");
-    self->running = 1;
     Py_RETURN_NONE;
 }
 

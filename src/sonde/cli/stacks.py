@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from sonde import _core, config, control, stacks
 from sonde.errors import Error
-from sonde.session import LOCALS, Session, read_checked
+from sonde.session import Session
 from sonde.stacks import Frame, ThreadStack
 from sonde.target import find_sessions
 
@@ -59,7 +59,7 @@ class _Shown:
             )
             return
         if args.locals:
-            self.locals = _read_locals(self.session)
+            self.locals = stacks.read_locals(self.session)
         if args.tasks:
             self.tasks = list(_read_tasks(self.session, since_ns))
 
@@ -129,16 +129,6 @@ def _read_archived(session: Session) -> list[ThreadStack]:
         one.gil, one.idle = row["gil"], row["idle"]
         one.frames.append(Frame(row["func"], row["file"], row["lineno"], 0))
     return list(found.values())
-
-
-def _read_locals(session: Session) -> dict[tuple[object, ...], dict[str, str]]:
-    threads = read_checked(session.path(LOCALS))["threads"]
-    assert isinstance(threads, dict)
-    return {
-        (int(thread), depth, frame["func"], frame["line"]): frame["locals"]
-        for thread, frames in threads.items()
-        for depth, frame in enumerate(frames)
-    }
 
 
 def _read_tasks(session: Session, since_ns: int) -> Iterator[list[dict[str, object]]]:

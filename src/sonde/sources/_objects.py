@@ -20,6 +20,7 @@ NAMES, INSPECTION, STACKS = 1, 2, 4  # as in sampling.c
 
 _MOST_FRAMES, _MOST_LOCALS, _MOST_ITEMS, _MOST_CHARS, _MOST_DEPTH = 64, 64, 8, 200, 3
 _MOST_TASKS = 1000
+_DEEPEST = 512  # frames of a stack, as in frames.h
 
 
 class Objects:
@@ -102,7 +103,12 @@ def _list_stacks() -> Iterator[tuple[int, bool, list[tuple[str, str, int, int]]]
     tids = _find_ids()
     for ident, frame in sys._current_frames().items():
         if ident in tids:
-            frames = [_describe(f.f_code, f.f_lineno) for f in _walk(frame)]
+            some = list(islice(_walk(frame), _DEEPEST + 1))
+            frames = [_describe(f.f_code, f.f_lineno) for f in some[: _DEEPEST - 1]]
+            if len(some) > _DEEPEST:
+                frames.append(("<cut>", "", 0, 0))
+            elif len(some) == _DEEPEST:
+                frames.append(_describe(some[-1].f_code, some[-1].f_lineno))
             yield tids[ident], False, frames[::-1]
 
 
