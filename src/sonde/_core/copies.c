@@ -26,6 +26,7 @@
 #define SLOW_BYTES_PER_NS 2
 #define SLOW_CHUNK_NS 1500
 #define SLOW_PIECE_NS 1500
+#define SPLIT_NS 600 /* for one more system call */
 #define WINDOW_BELOW 1536
 #define WINDOW_ABOVE 256
 #define LOWER_BYTES (96 * 1024)
@@ -36,6 +37,17 @@ static char first_bytes[WINDOW_BELOW + WINDOW_ABOVE + FRAME_BYTES];
 static char window_bytes[sizeof first_bytes];
 static char lower_bytes[LOWER_BYTES];
 static char again[SONDE_MAX_DEPTH + 1][FRAME_BYTES];
+
+/* The first pieces, then the others. On aarch64 stores become visible in any order,
+ * but soon: the half microsecond between two system calls is enough. (membarrier()
+ * would be the sure way; its 3 us are time to leave frames and come back to them.) */
+static int peek_in_order(const sonde_piece *pieces, int first_n, int pieces_n)
+{
+    if (!sonde_now.is_strict)
+        return sonde_peek_all(pieces, pieces_n);
+    int status = sonde_peek_all(pieces, first_n);
+    return status < 0 ? status : sonde_peek_all(pieces + first_n, pieces_n - first_n);
+}
 
 static int is_inside(const sonde_region *region, uintptr_t address)
 {
@@ -84,9 +96,12 @@ raw_frame *sonde_copies_find(uintptr_t address, int level)
     return read_outside(address, level);
 }
 
-/* The longest that the read of a top may take: three times the median. */
+/* The longest that the read of a top may take: three times the median. A strict look
+ * is no slower than most. */
 static int64_t limit_ns(void)
 {
+    if (sonde_now.is_strict)
+        return usual_ns * 5 / 4 + SPLIT_NS;
     int64_t most_ns = 3 * usual_ns;
     return most_ns < SLOW_NS ? SLOW_NS : most_ns > SLOWEST_NS ? SLOWEST_NS : most_ns;
 }
@@ -150,7 +165,7 @@ static int read_top(sonde_view *view)
                                   sizeof sonde_now.current};
         pieces[3] = (sonde_piece){window_bytes, view->window, bytes};
     }
-    int status = sonde_peek_all(pieces, is_known ? 4 : 1);
+    int status = is_known ? peek_in_order(pieces, 3, 4) : sonde_peek_all(pieces, 1);
     if (status < 0 && is_known) {
         /* Start over from the state alone. */
         view->cframe = view->window = 0;
@@ -191,7 +206,7 @@ static int is_window_sound(void)
             return 1; /* further down: see find_junction() and sonde_copies_hold() */
         const raw_frame *second = (const raw_frame *)(window_bytes + (at - sonde_now.window.low));
         const raw_frame *first = (const raw_frame *)(first_bytes + (at - sonde_now.window.low));
-        if (level > 0 && !same_frame(first, second, level <= 2))
+        if ((level > 0 || sonde_now.is_strict) && !same_frame(first, second, level <= 2))
             return 0;
         at = previous_of(second);
         if (at & 7)
@@ -203,7 +218,8 @@ static int is_window_sound(void)
 static int is_slow(void)
 {
     int64_t took_ns = sonde_clock_ns() - sonde_now.begin_ns;
-    usual_ns += took_ns > usual_ns ? 8 : -8;
+    if (!sonde_now.is_strict)
+        usual_ns += took_ns > usual_ns ? 8 : -8;
     return took_ns > limit_ns();
 }
 
@@ -303,9 +319,10 @@ static int read_lower(const sonde_view *view)
     /* In this order: if the stack reached so far up, the frame there was alive, and
      * is either still what it was or has been written over. */
     pieces[n++] = (sonde_piece){&current, find_current_word(view), sizeof current};
+    int first_n = n;
     if (sonde_now.junction)
         pieces[n++] = (sonde_piece){junction, sonde_now.junction, FRAME_BYTES};
-    if (sonde_peek_all(pieces, n) < 0)
+    if (peek_in_order(pieces, first_n, n) < 0)
         return -EFAULT;
     /* Time enough to leave all these frames and come back by another way. */
     sonde_now.most_ns = most_ns;
@@ -398,7 +415,7 @@ int sonde_copies_hold(const sonde_view *view, int must_be_quick)
         pieces[i + 1] = (sonde_piece){again[i], sonde_now.outside[place[i]], FRAME_BYTES};
     if (n == 0)
         return 1;
-    if (sonde_peek_all(pieces, n + 1) < 0 || (is_outside && current != sonde_now.current))
+    if (peek_in_order(pieces, 1, n + 1) < 0 || (is_outside && current != sonde_now.current))
         return 0;
     if (must_be_quick && !is_in_time(n))
         return 0;

@@ -15,6 +15,7 @@ typedef struct {
 
 typedef struct {
     PyThreadState state;
+    int is_strict;     /* take the time that it takes to be sure of what came first */
     int64_t begin_ns;  /* when this look began */
     int64_t most_ns;   /* how long it may take up to where it is */
     uintptr_t current; /* the innermost frame */

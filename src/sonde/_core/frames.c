@@ -159,8 +159,10 @@ static enum sonde_look look_once(sonde_view *view, sonde_stack *stack, sonde_int
     return stack->depth ? SONDE_LOOK_OK : SONDE_LOOK_EMPTY;
 }
 
-enum sonde_look sonde_frames_look(sonde_view *view, sonde_stack *stack, sonde_intern *text)
+enum sonde_look sonde_frames_look(sonde_view *view, sonde_stack *stack, sonde_intern *text,
+                                  int is_strict)
 {
+    sonde_now.is_strict = is_strict;
     enum sonde_look found = SONDE_LOOK_TORN;
     for (int i = 0; i < TRIES && found == SONDE_LOOK_TORN; i++)
         found = look_once(view, stack, text);

@@ -79,7 +79,10 @@ enum sonde_look {
     SONDE_LOOK_GONE = 3,  /* the thread has ended */
 };
 
-enum sonde_look sonde_frames_look(sonde_view *view, sonde_stack *stack, sonde_intern *text);
+/* A strict look is slower and fails more often; what it sees is true, whatever the order in
+ * which stores become visible. */
+enum sonde_look sonde_frames_look(sonde_view *view, sonde_stack *stack, sonde_intern *text,
+                                  int is_strict);
 
 /* One thread of the main interpreter's list. */
 typedef struct {

@@ -19,7 +19,7 @@
 #define MOST_NS 200000       /* for one sample of all threads; then the rest waits */
 #define AGAIN_NS 50000       /* for each thread, between two full searches */
 #define DOUBT_US 30
-#define DOUBT_TRIES 4        /* looks at a thread, until a call is seen that was seen before */
+#define DOUBT_TRIES 4        /* looks at a thread, until a new call is sure */
 #define MOST_THREADS 100000
 
 static void end_thread(sonde_sampler *s, uint32_t at)
@@ -57,13 +57,13 @@ static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
     enum sonde_look look = SONDE_LOOK_TORN;
     uint32_t node = 0;
     for (int tries = 0; tries < DOUBT_TRIES && node == 0; tries++) {
-        look = sonde_frames_look(&thread->view, &stack, s->text);
+        look = sonde_frames_look(&thread->view, &stack, s->text, tries > 0);
         if (look == SONDE_LOOK_GONE)
             return 0;
         if (look == SONDE_LOOK_EMPTY)
             break;
         if (look == SONDE_LOOK_OK)
-            node = sonde_tally_stack(s, thread, &stack);
+            node = sonde_tally_stack(s, thread, &stack, tries > 0);
         if (look == SONDE_LOOK_OK && node == 0)
             usleep(DOUBT_US); /* whatever made it up may last for microseconds */
     }

@@ -75,7 +75,8 @@ int64_t sonde_thread_cpu(uint32_t tid);
 int sonde_thread_is_runnable(uint32_t tid);
 
 /* The node of a stack; 0 if it is doubtful. */
-uint32_t sonde_tally_stack(sonde_sampler *s, sonde_thread *thread, const sonde_stack *stack);
+uint32_t sonde_tally_stack(sonde_sampler *s, sonde_thread *thread, const sonde_stack *stack,
+                           int is_strict);
 
 /* A sample without room for its stack: counted, and where its time goes. */
 uint32_t sonde_tally_lose(sonde_sampler *s);

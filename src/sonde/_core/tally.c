@@ -112,22 +112,22 @@ static uint32_t put_cut(sonde_sampler *s)
     return sonde_nodes_put(s->nodes, s->index, 0, &cut);
 }
 
-/* A call that was never seen is believed when it is seen again, if only a moment
- * later: what a torn read makes up is not. (On aarch64 a thread's stores reach
- * us in any order; nothing that we can read tells.) */
-static int is_doubtful(sonde_sampler *s, uint32_t parent, const sonde_code *code)
+/* A call that was never seen is believed when a strict look sees it again, if only
+ * a moment later: what a torn read makes up is not. */
+static int is_doubtful(sonde_sampler *s, uint32_t parent, const sonde_code *code, int is_strict)
 {
     uint64_t call = (uint64_t)parent << 32 | code->id;
     for (int i = 0; i < SONDE_DOUBTS; i++)
         if (s->doubts[i] == call)
-            return 0;
+            return !is_strict;
     s->doubts[s->doubts_n++ % SONDE_DOUBTS] = call;
     return 1;
 }
 
 /* The node of a stack; 0 if it is doubtful. What it shares with the thread's
  * last one, from the root on, is not looked up again. */
-uint32_t sonde_tally_stack(sonde_sampler *s, sonde_thread *thread, const sonde_stack *stack)
+uint32_t sonde_tally_stack(sonde_sampler *s, sonde_thread *thread, const sonde_stack *stack,
+                           int is_strict)
 {
     int is_sure = 0; /* of all calls from here on */
     int same = 0, depth = stack->depth;
@@ -149,7 +149,7 @@ uint32_t sonde_tally_stack(sonde_sampler *s, sonde_thread *thread, const sonde_s
         key.line = frame->line;
         if (!is_sure && sonde_nodes_find(s->nodes, s->index, node, &key) == 0) {
             thread->path_n = i;
-            if (is_doubtful(s, node, frame->code))
+            if (is_doubtful(s, node, frame->code, is_strict))
                 return 0;
             is_sure = 1;
         }
