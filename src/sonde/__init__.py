@@ -32,13 +32,27 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from sonde.profiling import profile
     from sonde.query import Recording
 
 __version__ = "0.1.0"
 __all__ = [
-    "Error", "column", "f64", "i8", "i16", "i32", "i64", "open", "pause", "resume", "snapshot",
+    "Error", "column", "f64", "i8", "i16", "i32", "i64", "open", "pause", "profile", "resume",
+    "snapshot",
     "start", "stop", "table", "text", "u8", "u16", "u32", "u64",
 ]  # fmt: skip
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        # Made when it is first used: a job that profiles nothing pays nothing for it.
+        if name != "profile":
+            raise AttributeError(f"module 'sonde' has no attribute {name!r}")
+        from sonde import profiling
+
+        globals()[name] = profiling.profile
+        return profiling.profile
 
 
 def start(**settings: object) -> str | None:

@@ -1,4 +1,4 @@
-"""The tables about the recording itself: sonde.session, sonde.source and sonde.loss."""
+"""The tables about the recording itself: sonde.session, sonde.source, sonde.run and sonde.loss."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 from sonde.archive import read_segment
 from sonde.record import Field, Schema
 from sonde.rows import count_losses, open_tables
+from sonde.runs import Run, list_runs
 from sonde.session import Session
 
 _TYPES = {"text": pa.string(), "i64": pa.int64(), "bool": pa.bool_()}
@@ -100,6 +101,29 @@ def _read_losses(session: Session) -> list[Row]:
     ]
 
 
+def _read_runs(session: Session) -> list[Row]:
+    return [_describe_run(run) for run in list_runs(session)]
+
+
+def _describe_run(run: Run) -> Row:
+    state, reason = run.find_state()
+    begin_ns, end_ns = run.read_times()
+    name, by = run.about["name"], run.about["by"]
+    return {
+        "run": run.id,
+        "state": state,
+        "reason": reason,
+        "name": name,
+        "tags": ",".join(run.tags),
+        "started_by": by,
+        "t_ns": begin_ns or None,
+        "end_t_ns": end_ns or None,
+        "skipped": run.about["skipped"],
+        "session": run.session.id,
+        "folder": run.path(""),
+    }
+
+
 VIEWS = (
     _view(
         "sonde.session",
@@ -128,6 +152,26 @@ VIEWS = (
         ("state", "text", "on, off, failed or unavailable"),
         ("detail", "text", "why"),
         ("t_ns", "i64", "since when"),
+    ),
+    _view(
+        "sonde.run",
+        "Profiling runs: `sonde.profile` and `sonde profile`.",
+        _read_runs,
+        ("run", "text", "its id"),
+        (
+            "state",
+            "text",
+            "PREPARING, RUNNING, STOPPING, PROCESSING, SUCCEEDED, FAILED or CANCELLED",
+        ),
+        ("reason", "text", "why it ended as it did"),
+        ("name", "text", "what was profiled, if it has a name"),
+        ("tags", "text", "its tags, with commas"),
+        ("started_by", "text", "code, or the tool"),
+        ("t_ns", "i64", "when it began; NULL: it has not"),
+        ("end_t_ns", "i64", "when it ended; NULL: it has not"),
+        ("skipped", "i64", "calls that ran unprofiled because of it"),
+        ("session", "text", "where it is recorded"),
+        ("folder", "text", "its files"),
     ),
     _view(
         "sonde.loss",

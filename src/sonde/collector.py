@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 
-from sonde import _core, config, intern, plugins, ring, snapshots, stacks
+from sonde import _core, config, intern, plugins, ring, runs, snapshots, stacks
 from sonde.drain import Drain, seal
 from sonde.launch import collector_lock
 from sonde.record import make_schema, name_table
@@ -201,6 +201,7 @@ class Collector:
                 if not one.session.is_alive() and time.monotonic() - begin_s < SEAL_S:
                     one.drain(time.monotonic(), ended=True)
                     one.snapshot(time.monotonic(), ended=True)
+                    runs.process_all(one.session)  # while its texts are there
                     seal(one.session)
                     del self.watched[folder]
                     self._done.add(folder)

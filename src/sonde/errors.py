@@ -58,3 +58,19 @@ class SchemaError(Error):
 
 class Unavailable(Error):
     """A source that cannot work here; the recording goes on without it."""
+
+
+class NotProfiled(Error):
+    """A run that could not begin, or has no result; the work runs without it."""
+
+
+class RunActive(NotProfiled):
+    """Another run is under way in the same process."""
+
+    exit_code = 7
+
+    def __init__(self, run_id: str, pid: int) -> None:
+        self.run_id = run_id
+        super().__init__(
+            f"{run_id} is under way in process {pid}; `sonde profile stop {run_id}` ends it"
+        )

@@ -59,6 +59,7 @@ class Recorder:
         self._emit_source: _core.Writer | None = None
         self._hooked = False
         self._marked = False  # we put SONDE into the environment
+        self.parked = False  # recording was begun for a run, and is paused between runs
         self._forked_from: session.Writing | None = None  # a child that has not begun yet
         self._busy = False
         self._wish: Callable[[], object] | None = None
@@ -70,12 +71,25 @@ class Recorder:
         values, complaints = config.load(given)
         self._hook()
         with self.lock:
+            self._unpark()
             self._do(lambda: self._begin(values, parent))
             if self.session is None:
                 return None
             for complaint in complaints:
                 self.session.log(complaint)
             return self.session.folder
+
+    def park(self) -> bool:
+        """Record for runs alone, paused between them, unless it is recorded anyway. Can it be?"""
+        with self.lock:
+            if self.session is None and self.start({}) is not None:
+                self.parked = True
+            return self.session is not None
+
+    def _unpark(self) -> None:
+        if self.parked:
+            self.parked = False
+            self.set_on(True)
 
     def stop(self, state: int = _core.STOPPED) -> None:
         """End; what was recorded stays."""
@@ -151,7 +165,7 @@ class Recorder:
 
     def _end(self, state: int) -> None:
         writing, self.session = self.session, None
-        self._forked_from = None
+        self._forked_from, self.parked = None, False
         _core.later_cancel()
         if writing is None or writing.pid != os.getpid():
             return  # nothing, or a parent's: a fork in C that no hook of Python's saw
@@ -304,8 +318,9 @@ class Recorder:
                 self.stop()
                 return
             values = session.read_checked(os.path.join(writing.folder, session.CONFIG))
+            extra = session.read_run_sources(writing.folder, writing.page)
             for name in plugins.list_names("sources"):
-                wanted = bool(values.get(f"source.{name}", True))
+                wanted = bool(values.get(f"source.{name}", True)) or name in extra
                 if wanted and name not in self._sources:
                     self._start_source(name)
                 elif not wanted and name in self._sources:

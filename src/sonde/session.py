@@ -175,6 +175,19 @@ class Writing:
         _core.alive_release()
 
 
+def read_run_sources(folder: str, page: _core.Map) -> list[str]:
+    """The sources that the run under way wants beside those that are on; see runs.py."""
+    control = _core.control_get(page)
+    if control["run_begun"] == control["run_ended"]:
+        return []
+    try:
+        about = read_checked(os.path.join(folder, "runs", _core.run_name(page), "run.json"))
+    except (OSError, Damaged):
+        return []
+    sources = about.get("sources")
+    return sources if isinstance(sources, list) else []
+
+
 def describe_process(values: dict[str, config.Value], parent: str | None) -> dict[str, object]:
     """What meta.json says of this process."""
     monotonic, wall = _core.clock_ns(), time.time_ns()

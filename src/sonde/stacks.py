@@ -11,6 +11,7 @@ from sonde.session import LOCALS, NODES, Session, read_checked
 
 SAMPLES, THREADS = "python.stack_sample", "python.thread"
 _KINDS = "IIIIiiqQqqq"
+_AROUND = ("/sonde/profiling.py", "/sonde/bracket.py")  # the code around the work of a run
 
 
 class Frame:
@@ -29,8 +30,14 @@ class Nodes:
         (self.ids, self.parents, self.funcs, self.files, self.lines, self.first_lines,
          self.hashes, self.samples, self.wall_ns, self.cpu_ns, self.gil_ns) = columns  # fmt: skip
         self.texts, self.damaged = texts, damaged
+        self.t_ns = 0  # of a mark: when it was made
         sound = not self.ids or self.ids[-1] == len(self.ids)
         self._places = None if sound else {number: at for at, number in enumerate(self.ids)}
+
+    @classmethod
+    def make_empty(cls) -> Nodes:
+        """As the table is before the first sample."""
+        return cls([[] for _ in _KINDS], [], 0)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -72,9 +79,13 @@ def has_nodes(session: Session) -> bool:
 
 def read_nodes(session: Session) -> Nodes:
     """All nodes as of now. FileNotFoundError if no stack was ever sampled, or all is archived."""
-    path = session.path(NODES)
+    return read_mark(session, session.path(NODES))
+
+
+def read_mark(session: Session, path: str) -> Nodes:
+    """The nodes in a file that is laid out as the stack table."""
     try:
-        count, buffers, damaged, _lost = _core.nodes_read(ring.map_file(path))
+        count, buffers, damaged, _lost, t_ns = _core.nodes_read(ring.map_file(path))
     except _core.Damaged:
         raise Damaged(f"{path} is cut or damaged") from None
     except _core.Newer:
@@ -82,7 +93,57 @@ def read_nodes(session: Session) -> Nodes:
     pairs = zip(buffers, _KINDS, strict=True)
     columns = [_cast(buffer, kind)[:count] for buffer, kind in pairs]
     # Read after the nodes: every text that a node names was there before it.
-    return Nodes(columns, intern.read_texts(session.folder), damaged)
+    nodes = Nodes(columns, intern.read_texts(session.folder), damaged)
+    nodes.t_ns = t_ns
+    return nodes
+
+
+def _is_ours(nodes: Nodes, place: int) -> bool:
+    """Is it our own begin and end around the work, and not the work?"""
+    for at in nodes.walk(place):
+        if nodes.text(nodes.files[at]).endswith(_AROUND):
+            return at == place or not nodes.text(nodes.funcs[at]).endswith("wrapper")
+    return False
+
+
+def subtract(begin: Nodes, end: Nodes) -> dict[str, object]:
+    """What was added between two marks: frames, and the tree of stacks with their sums."""
+    before = {
+        number: (begin.samples[at], begin.wall_ns[at], begin.cpu_ns[at], begin.gil_ns[at])
+        for at, number in enumerate(begin.ids)
+    }
+    frames: dict[tuple[str, str, int, int], int] = {}
+    nodes: list[list[int]] = []
+    ours = [0, 0, 0, 0]  # what our own begin and end took
+    places: dict[int, int] = {}
+
+    def put(place: int) -> int:
+        for at in reversed(list(end.walk(place))):
+            if at not in places:
+                one = end.frame(at)
+                key = one.func, one.file, one.first_line, one.line
+                frame = frames.setdefault(key, len(frames))
+                places[at] = len(nodes)
+                nodes.append([places.get(end.find_parent(at), -1), frame, 0, 0, 0, 0])
+        return places[place]
+
+    for at, number in enumerate(end.ids):
+        old = before.get(number, (0, 0, 0, 0))
+        new = end.samples[at], end.wall_ns[at], end.cpu_ns[at], end.gil_ns[at]
+        grown = [b - a for a, b in zip(old, new, strict=True)]
+        if any(grown) and _is_ours(end, at):
+            ours = [a + b for a, b in zip(ours, grown, strict=True)]
+        elif any(grown):
+            nodes[put(at)][2:] = grown
+    return {"frames": [list(frame) for frame in frames], "nodes": nodes, "ours": ours}
+
+
+def find_last_ns(session: Session) -> int | None:
+    """When the last sample was taken, if its ring is still there."""
+    try:
+        return max(_read_columns(session, SAMPLES)[0], default=None)
+    except FileNotFoundError:
+        return None
 
 
 def _cast(buffer: bytearray, kind: str) -> list[int]:

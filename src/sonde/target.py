@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 
+from sonde import runs
 from sonde.errors import NoSession
 from sonde.session import META, Session, list_sessions, read_start_ticks
 
 
 def find_sessions(target: str, root: str) -> list[Session]:
-    """The sessions a TARGET names: a pid, a folder, a session id, a job, or `all`.
+    """The sessions a TARGET names: a pid, a folder, a session id, a run, a job, or `all`.
 
     Several targets are separated by commas. A pid names the newest session of it; a job whose id
     is a number that is also a pid is `job:NUMBER`."""
@@ -29,6 +30,8 @@ def _find_part(part: str, root: str) -> list[Session]:
         return _find_folder(part)
     if part.isdecimal():
         return _find_pid(int(part), root)
+    if runs.is_id(part):
+        return [runs.find_run(part, root).session]
     sessions = list(list_sessions(root))
     job = part.removeprefix("job:")
     if part == "all":

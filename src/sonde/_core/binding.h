@@ -87,5 +87,6 @@ PyObject *sonde_signal_catch(PyObject *module, PyObject *args);
 PyObject *sonde_signal_release(PyObject *module, PyObject *none);
 
 extern PyMethodDef sonde_read_methods[];
+extern PyMethodDef sonde_steer_methods[];
 
 #endif

@@ -26,6 +26,7 @@
 #define SLOW_BYTES_PER_NS 2
 #define SLOW_CHUNK_NS 1500
 #define SLOW_PIECE_NS 1500
+#define FIRST_LOOKS 64
 #define SPLIT_NS 600 /* for one more system call */
 #define WINDOW_BELOW 1536
 #define WINDOW_ABOVE 256
@@ -218,8 +219,12 @@ static int is_window_sound(void)
 static int is_slow(void)
 {
     int64_t took_ns = sonde_clock_ns() - sonde_now.begin_ns;
-    if (!sonde_now.is_strict)
-        usual_ns += took_ns > usual_ns ? 8 : -8;
+    if (!sonde_now.is_strict) {
+        static int looks; /* at first in large steps */
+        int64_t step_ns = looks < FIRST_LOOKS ? usual_ns / 8 : 8;
+        looks += looks < FIRST_LOOKS;
+        usual_ns += took_ns > usual_ns ? step_ns : -step_ns;
+    }
     return took_ns > limit_ns();
 }
 

@@ -92,125 +92,6 @@ PyTypeObject sonde_MapType = {
     .tp_as_sequence = &map_sequence,
 };
 
-/* ---- control page ---------------------------------------------------------------- */
-
-static sonde_control *page_of(PyObject *map, int writable)
-{
-    sonde_control *page = sonde_map_memory(map, writable);
-    if (page == NULL)
-        return NULL;
-    int status = sonde_control_verify(page, ((MapObject *)map)->bytes);
-    if (status < 0)
-        return (sonde_control *)sonde_raise(status, "control page");
-    return page;
-}
-
-static PyObject *control_init(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *map;
-    unsigned int pid;
-    unsigned long long start_ticks;
-    if (!PyArg_ParseTuple(args, "O!IK", &sonde_MapType, &map, &pid, &start_ticks))
-        return NULL;
-    void *mem = sonde_map_memory(map, 1);
-    if (mem == NULL)
-        return NULL;
-    int status = sonde_control_init(mem, ((MapObject *)map)->bytes, pid, start_ticks);
-    if (status < 0)
-        return sonde_raise(status, "control page");
-    Py_RETURN_NONE;
-}
-
-static PyObject *control_get(PyObject *Py_UNUSED(module), PyObject *map)
-{
-    const sonde_control *page = page_of(map, 0);
-    if (page == NULL)
-        return NULL;
-    return Py_BuildValue(
-        "{s:I,s:K,s:I,s:I,s:I,s:K,s:K,s:L,s:K,s:K}", "pid", page->pid, "start_ticks",
-        (unsigned long long)page->start_ticks, "state", sonde_load_acquire(&page->state), "on",
-        sonde_load_acquire(&page->on), "stop", sonde_load_acquire(&page->stop), "asked",
-        (unsigned long long)sonde_load_acquire(&page->asked), "obeyed",
-        (unsigned long long)sonde_load_acquire(&page->obeyed), "state_t_ns",
-        (long long)sonde_load_acquire(&page->state_t_ns), "looked",
-        (unsigned long long)sonde_load_acquire(&page->looked), "inspected",
-        (unsigned long long)sonde_load_acquire(&page->inspected));
-}
-
-static PyObject *control_state(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *map;
-    unsigned int state;
-    if (!PyArg_ParseTuple(args, "O!I", &sonde_MapType, &map, &state))
-        return NULL;
-    sonde_control *page = page_of(map, 1);
-    if (page == NULL)
-        return NULL;
-    sonde_store_relaxed(&page->state_t_ns, sonde_clock_ns());
-    /* The time before the state it belongs to. */
-    sonde_store_release(&page->state, state);
-    Py_RETURN_NONE;
-}
-
-static PyObject *control_on(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *map;
-    int on;
-    if (!PyArg_ParseTuple(args, "O!p", &sonde_MapType, &map, &on))
-        return NULL;
-    sonde_control *page = page_of(map, 1);
-    if (page == NULL)
-        return NULL;
-    sonde_store_release(&page->on, (uint32_t)on);
-    sonde_control_ring(page); /* a sampler that sleeps begins again at once */
-    Py_RETURN_NONE;
-}
-
-static PyObject *control_ask(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *map;
-    int stop = 0;
-    if (!PyArg_ParseTuple(args, "O!|p", &sonde_MapType, &map, &stop))
-        return NULL;
-    sonde_control *page = page_of(map, 1);
-    if (page == NULL)
-        return NULL;
-    if (stop)
-        sonde_store_release(&page->stop, 1);
-    uint64_t epoch = __atomic_add_fetch(&page->asked, 1, __ATOMIC_ACQ_REL);
-    sonde_control_ring(page);
-    return PyLong_FromUnsignedLongLong(epoch);
-}
-
-/* Ask for something of which the page counts what was asked and what was done. */
-static PyObject *control_request(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *map;
-    const char *what;
-    if (!PyArg_ParseTuple(args, "O!s", &sonde_MapType, &map, &what))
-        return NULL;
-    sonde_control *page = page_of(map, 1);
-    if (page == NULL)
-        return NULL;
-    uint64_t *asked = strcmp(what, "look") == 0 ? &page->look_asked : &page->inspect_asked;
-    uint64_t number = __atomic_add_fetch(asked, 1, __ATOMIC_ACQ_REL);
-    sonde_control_ring(page);
-    return PyLong_FromUnsignedLongLong(number);
-}
-
-static PyObject *control_obeyed(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *map;
-    unsigned long long epoch;
-    if (!PyArg_ParseTuple(args, "O!K", &sonde_MapType, &map, &epoch))
-        return NULL;
-    sonde_control *page = page_of(map, 1);
-    if (page == NULL)
-        return NULL;
-    sonde_store_release(&page->obeyed, epoch);
-    Py_RETURN_NONE;
-}
-
 /* ---- the rest ----------------------------------------------------------------------- */
 
 static PyObject *check_bytes(PyObject *Py_UNUSED(module), PyObject *object)
@@ -291,20 +172,11 @@ static PyMethodDef methods[] = {
      "alive_hold(path): lock this process's alive file; False if there are no locks here."},
     {"alive_release", sonde_alive_release, METH_NOARGS, "Let the alive file go."},
     {"alive_probe", sonde_alive_probe, METH_VARARGS, "alive_probe(path): does anyone hold it?"},
-    {"control_init", control_init, METH_VARARGS, "control_init(map, pid, start_ticks)."},
-    {"control_get", control_get, METH_O, "control_get(map): what the page says."},
-    {"control_state", control_state, METH_VARARGS, "control_state(map, state): for the job."},
-    {"control_on", control_on, METH_VARARGS, "control_on(map, on): record rows or not."},
-    {"control_ask", control_ask, METH_VARARGS,
-     "control_ask(map, stop=False): make the job look at its config; the epoch asked for."},
-    {"control_request", control_request, METH_VARARGS,
-     "control_request(map, what): ask for a 'look' at all threads or to 'inspect'; its number."},
     {"frame_locals", sonde_frame_locals, METH_O, "frame_locals(frame): [(name, value), …] now."},
     {"soon", sonde_soon, METH_O, "soon(call): call it in the main thread, at its next safe point."},
     {"signal_catch", sonde_signal_catch, METH_VARARGS,
      "signal_catch(number, map): this signal asks for a snapshot; what it did before, it still does."},
     {"signal_release", sonde_signal_release, METH_NOARGS, "Let the signal be what it was."},
-    {"control_obeyed", control_obeyed, METH_VARARGS, "control_obeyed(map, epoch): for the job."},
     {"spawn", spawn, METH_VARARGS, "spawn(argv, env): start a process that is nobody's child."},
     {NULL, NULL, 0, NULL},
 };
@@ -361,7 +233,8 @@ static int fill_module(PyObject *core)
         return -1;
     }
     if (add_types(core) || add_errors(core) || add_constants(core) ||
-        PyModule_AddFunctions(core, sonde_read_methods) < 0)
+        PyModule_AddFunctions(core, sonde_read_methods) < 0 ||
+        PyModule_AddFunctions(core, sonde_steer_methods) < 0)
         return -1;
     if (!hooked)
         hooked = pthread_atfork(NULL, NULL, in_child) == 0;

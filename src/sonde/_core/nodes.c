@@ -26,18 +26,22 @@ static uint32_t header_check(const sonde_nodes *table)
     return sonde_check_bytes(&copy, offsetof(sonde_nodes, pad0));
 }
 
-int sonde_nodes_init(void *mem, uint64_t mem_bytes, uint32_t entries)
+void sonde_nodes_head(sonde_nodes *table, uint32_t entries)
 {
-    uint64_t bytes = sonde_nodes_bytes(entries);
-    if (bytes == 0 || bytes > mem_bytes)
-        return -EINVAL;
-    sonde_nodes *table = mem;
     memcpy(table->magic, nodes_magic, sizeof nodes_magic);
     table->version = SONDE_FORMAT_VERSION;
     table->header_bytes = SONDE_PAGE;
     table->entries = entries;
     table->node_bytes = sizeof(sonde_node);
     table->check = header_check(table);
+}
+
+int sonde_nodes_init(void *mem, uint64_t mem_bytes, uint32_t entries)
+{
+    uint64_t bytes = sonde_nodes_bytes(entries);
+    if (bytes == 0 || bytes > mem_bytes)
+        return -EINVAL;
+    sonde_nodes_head(mem, entries);
     return 0;
 }
 

@@ -414,8 +414,9 @@ static PyObject *nodes_read(PyObject *Py_UNUSED(module), PyObject *map)
         if (node != NULL)
             take_node(columns, sound++, id, node);
     }
-    return Py_BuildValue("INIK", sound, list, count - sound,
-                         (unsigned long long)sonde_load_relaxed(&table->lost));
+    return Py_BuildValue("INIKL", sound, list, count - sound,
+                         (unsigned long long)sonde_load_relaxed(&table->lost),
+                         (long long)table->t_ns);
 }
 
 static PyObject *layout_bytes(PyObject *Py_UNUSED(module), PyObject *args)
@@ -451,6 +452,6 @@ PyMethodDef sonde_read_methods[] = {
     {"nodes_init", nodes_init, METH_VARARGS, "nodes_init(map, entries)."},
     {"nodes_read", nodes_read, METH_O,
      "nodes_read(map): (sound nodes, [id, parent, func, file, line, first line, hash, samples,\n"
-     "wall, cpu, gil] as buffers, damaged, lost)."},
+     "wall, cpu, gil] as buffers, damaged, lost, when it was marked)."},
     {NULL, NULL, 0, NULL},
 };

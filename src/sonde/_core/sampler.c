@@ -18,6 +18,7 @@
 #define TELL_NS 10000000000  /* a row about the sampling itself */
 #define MOST_NS 200000       /* for one sample of all threads; then the rest waits */
 #define AGAIN_NS 50000       /* for each thread, between two full searches */
+#define LEAST_NS 50000       /* between two samples */
 #define DOUBT_US 30
 #define DOUBT_TRIES 4        /* looks at a thread, until a new call is sure */
 #define MOST_THREADS 100000
@@ -210,9 +211,18 @@ static void plan(sonde_sampler *s, int64_t now_ns)
     s->due_ns = begin_ns + (int64_t)(draw(s) % (uint64_t)s->interval_ns);
 }
 
-void sonde_sampler_pace(sonde_sampler *s, int64_t interval_ns)
+/* A run may want samples more often than they are taken anyway. */
+static int64_t find_interval(const sonde_sampler *s)
 {
-    s->interval_ns = interval_ns;
+    int64_t run_ns = sonde_load_relaxed(&s->page->run_every_ns);
+    int is_run = sonde_run_ends(s) != INT64_MAX && run_ns >= LEAST_NS;
+    return is_run && run_ns < s->every_ns ? run_ns : s->every_ns;
+}
+
+void sonde_sampler_pace(sonde_sampler *s, int64_t every_ns)
+{
+    s->every_ns = every_ns;
+    s->interval_ns = find_interval(s);
     s->base_ns = sonde_clock_ns();
     s->period = 0;
     s->due_ns = s->base_ns;
@@ -226,12 +236,23 @@ static void forget_times(sonde_sampler *s)
         s->threads.list[i]->cpu_ns = -1;
     }
     s->last_ns = 0;
-    sonde_sampler_pace(s, s->interval_ns);
+    sonde_sampler_pace(s, s->every_ns);
 }
 
-int64_t sonde_sampler_turn(sonde_sampler *s, int everyone)
+/* Begin and end the run; what every thread did up to then has been counted. */
+static void mark_run(sonde_sampler *s, int64_t now_ns)
 {
-    int64_t now_ns = sonde_clock_ns();
+    if (sonde_run_begins(s))
+        sonde_run_begin(s);
+    else if (now_ns >= sonde_run_ends(s))
+        sonde_run_end(s);
+    else
+        return;
+    sonde_sampler_pace(s, s->every_ns);
+}
+
+static int64_t take_turn(sonde_sampler *s, int64_t now_ns, int everyone)
+{
     int is_off = !sonde_load_acquire(&s->page->on);
     if (s->own_tid == 0)
         s->own_tid = (uint32_t)syscall(SYS_gettid); /* a new thread: see sonde_sampler_rest() */
@@ -257,6 +278,19 @@ int64_t sonde_sampler_turn(sonde_sampler *s, int everyone)
             sonde_tally_sums(s, now_ns);
     }
     return s->due_ns;
+}
+
+int64_t sonde_sampler_turn(sonde_sampler *s, int everyone)
+{
+    int64_t now_ns = sonde_clock_ns();
+    int is_mark = sonde_run_begins(s) || now_ns >= sonde_run_ends(s);
+    int64_t due_ns = take_turn(s, now_ns, everyone || is_mark);
+    if (is_mark) {
+        mark_run(s, now_ns);
+        due_ns = s->was_off ? INT64_MAX : s->due_ns;
+    }
+    int64_t end_ns = sonde_run_ends(s);
+    return due_ns < end_ns ? due_ns : end_ns;
 }
 
 void sonde_sampler_rest(sonde_sampler *s)
@@ -343,6 +377,8 @@ void sonde_sampler_close(sonde_sampler *s)
 {
     for (uint32_t i = 0; i < s->threads.count; i++)
         sonde_tally_settle(s, s->threads.list[i]);
+    if (s->index != NULL)
+        sonde_run_end(s); /* nobody else would */
     if (s->index != NULL)
         sonde_tally_sums(s, sonde_clock_ns());
     sonde_threads_clear(&s->threads);

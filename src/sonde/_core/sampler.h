@@ -43,7 +43,9 @@ typedef struct {
     sonde_nodes *nodes;
     uint32_t *index; /* of the nodes; private */
     sonde_control *page;
-    int64_t interval_ns;
+    char *folder;        /* of the session */
+    int64_t interval_ns; /* in force: `every_ns`, or what the run wants if that is less */
+    int64_t every_ns;
     int is_slow; /* stacks come through sonde_sampler_take() */
 
     int64_t base_ns, due_ns, last_ns; /* period 0, the next sample, the last one */
@@ -128,5 +130,15 @@ void sonde_sampler_taken(sonde_sampler *sampler, int64_t begin_ns);
 
 /* Write what is held back, and the sums. */
 void sonde_sampler_close(sonde_sampler *sampler);
+
+/* ---- runs (mark.c): begun and ended by the native thread ---------------------------- */
+
+/* Is one asked for? Then a sample of every thread comes first, and sonde_run_begin(). */
+int sonde_run_begins(const sonde_sampler *sampler);
+void sonde_run_begin(sonde_sampler *sampler);
+
+/* When the one under way ends; INT64_MAX if there is none. */
+int64_t sonde_run_ends(const sonde_sampler *sampler);
+void sonde_run_end(sonde_sampler *sampler);
 
 #endif

@@ -174,12 +174,13 @@ static PyObject *sampler_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 {
     PyObject *samples, *threads, *sampling, *text, *nodes, *page, *inspect;
     int is_slow = 0;
+    const char *folder;
     static char *names[] = {"samples", "threads", "sampling", "text", "nodes",
-                            "page",    "inspect", "slow",     NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!O!O!O!O|p", names, &sonde_WriterType,
+                            "page",    "folder",  "inspect",  "slow", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!O!O!O!yO|p", names, &sonde_WriterType,
                                      &samples, &sonde_WriterType, &threads, &sonde_WriterType,
                                      &sampling, &sonde_TextType, &text, &sonde_MapType, &nodes,
-                                     &sonde_MapType, &page, &inspect, &is_slow))
+                                     &sonde_MapType, &page, &folder, &inspect, &is_slow))
         return NULL;
     SamplerObject *self = (SamplerObject *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -191,7 +192,10 @@ static PyObject *sampler_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         s->thread_rows = sonde_writer_ring(threads, SONDE_THREAD_KINDS, &self->maps[1]);
     if (s->thread_rows != NULL)
         s->sampling = sonde_writer_ring(sampling, SONDE_SAMPLING_KINDS, &self->maps[2]);
-    if (s->sampling == NULL || open_nodes(self, nodes) < 0 || open_page(self, page) < 0) {
+    s->folder = strdup(folder);
+    if (s->folder == NULL)
+        PyErr_NoMemory();
+    if (s->folder == NULL || s->sampling == NULL || open_nodes(self, nodes) < 0 || open_page(self, page) < 0) {
         Py_DECREF(self);
         return NULL;
     }
@@ -398,6 +402,7 @@ static void sampler_dealloc(SamplerObject *self)
         Py_CLEAR(self->maps[i]);
     Py_CLEAR(self->text);
     Py_CLEAR(self->inspect);
+    free(self->sampler.folder);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -421,7 +426,7 @@ PyTypeObject sonde_SamplerType = {
     .tp_name = "sonde._core.Sampler",
     .tp_basicsize = sizeof(SamplerObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "Sampler(samples, threads, sampling, text, nodes, page, inspect, slow=False):\n"
+    .tp_doc = "Sampler(samples, threads, sampling, text, nodes, page, folder, inspect, slow=False):\n"
               "stacks of all threads, read by the watcher's thread; `inspect(wants)` is called\n"
               "with the GIL for what only Python can tell.",
     .tp_new = sampler_new,

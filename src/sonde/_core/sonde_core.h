@@ -198,7 +198,8 @@ typedef struct {
     uint32_t count; /* ids handed out */
     uint32_t pad1;
     uint64_t lost; /* stacks that found no room; their time is node 1's */
-    uint8_t pad2[112];
+    int64_t t_ns;  /* of a mark: when it was made; 0 in the table itself */
+    uint8_t pad2[104];
 } sonde_nodes;
 
 /* A frame below its caller: the path to the root is a stack. One cache line. */
@@ -239,7 +240,8 @@ uint64_t sonde_hash_bytes(uint64_t hash, const void *bytes, size_t bytes_n);
 
 uint64_t sonde_nodes_bytes(uint32_t entries);
 
-/* Lay out an empty table in zeroed memory. */
+/* Lay out an empty table in zeroed memory; the header alone. */
+void sonde_nodes_head(sonde_nodes *table, uint32_t entries);
 int sonde_nodes_init(void *mem, uint64_t mem_bytes, uint32_t entries);
 int sonde_nodes_verify(const void *mem, uint64_t mem_bytes);
 
@@ -302,6 +304,8 @@ enum sonde_state {
     SONDE_EXITED = 3,  /* the interpreter ended */
 };
 
+#define SONDE_RUN_NAME 48
+
 typedef struct {
     char magic[8];    /* "SONDECTL" */
     uint32_t version; /* SONDE_FORMAT_VERSION */
@@ -323,7 +327,20 @@ typedef struct {
     uint64_t inspected;
     uint64_t snapshot_asked; /* by a signal; the native thread starts whoever writes it */
     uint64_t snapshots;
-    uint8_t pad1[4096 - 152];
+    /* A run, one at a time: see mark.c. Whoever starts one fills in the first five, then
+     * raises run_asked; the native thread sets run_begun to it, and run_ended at the end. */
+    char run_name[SONDE_RUN_NAME]; /* its folder in runs/; ends with NUL */
+    int64_t run_every_ns;          /* sample at least so often meanwhile; 0: as configured */
+    int64_t run_end_ns;            /* when it ends at the latest; moved to now to end it */
+    uint32_t run_sources;          /* 1: it wants sources that Python switches on and off */
+    uint32_t run_bell;             /* futex: woken when it has begun or ended */
+    uint64_t run_asked;
+    uint64_t run_begun;
+    uint64_t run_ended;
+    int64_t run_begin_t_ns; /* when it did */
+    int64_t run_end_t_ns;
+    int64_t run_status; /* 0, or -errno of what could not be written */
+    uint8_t pad1[4096 - 272];
 } sonde_control;
 
 _Static_assert(sizeof(sonde_control) == SONDE_PAGE, "control layout");
@@ -335,6 +352,9 @@ _Static_assert(offsetof(sonde_control, obeyed) == 88, "control layout");
 _Static_assert(offsetof(sonde_control, state_t_ns) == 96, "control layout");
 _Static_assert(offsetof(sonde_control, look_asked) == 104, "control layout");
 _Static_assert(offsetof(sonde_control, inspected) == 128, "control layout");
+_Static_assert(offsetof(sonde_control, run_name) == 152, "control layout");
+_Static_assert(offsetof(sonde_control, run_asked) == 224, "control layout");
+_Static_assert(offsetof(sonde_control, run_status) == 264, "control layout");
 
 int sonde_control_init(void *mem, uint64_t mem_bytes, uint32_t pid, uint64_t start_ticks);
 int sonde_control_verify(const void *mem, uint64_t mem_bytes);

@@ -11,9 +11,10 @@ from sonde import __version__, plugins
 from sonde.errors import Error
 
 _EPILOG = """\
-TARGET is a pid, a session folder or id, a job (all its ranks), `all`, or several with commas.
+TARGET is a pid, a session folder or id, a run, a job (all its ranks), `all`, or several with
+commas.
 Exit codes: 0 done, 1 failed, 2 wrong usage or setting, 3 no such recording, 4 damaged or newer
-recording, 5 SQL error, 6 the process did not answer, 130 interrupted.
+recording, 5 SQL error, 6 the process did not answer, 7 another run is under way, 130 interrupted.
 """
 
 
@@ -71,7 +72,10 @@ def _run(arguments: list[str]) -> int:
     if not arguments:
         parser.print_help(sys.stderr)
         return 2
-    parsed = parser.parse_args(arguments)
+    # A command of the user's own, behind --, is nothing for our parser.
+    at = arguments.index("--") if chosen == "profile" and "--" in arguments else len(arguments)
+    parsed = parser.parse_args(arguments[:at])
+    parsed.rest = arguments[at + 1 :]
     result = plugins.load("cli", parsed.command).run(parsed)
     assert isinstance(result, int)
     return result

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 from types import ModuleType
-from typing import IO, Any
 
-from sonde import plugins
+from sonde import _core, config, plugins, runs
 from sonde.errors import Error
+from sonde.output import open_file, write_file
 from sonde.query import Recording, open_recording
 from sonde.selection import WEIGHTS, Profile, Selection
-from sonde.window import find_window
+from sonde.window import Window, find_window
 
 _TIMES = "10s or 5m before the end, +30s after the start, or an ISO time (UTC)"
 
@@ -48,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     exporter = plugins.load("exporters", args.to)
     recording = open_recording(args.target)
-    window = find_window(recording, args.since, args.until)
+    window = _find_window(recording, args)
     selection = Selection(window, tuple(args.thread), args.weight, args.lines)
     profile = Profile(recording, selection)
     if args.output == "-":
@@ -64,6 +63,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _find_window(recording: Recording, args: argparse.Namespace) -> Window:
+    """What --since and --until say; without them, of a run what it covers."""
+    if runs.is_id(args.target) and not (args.since or args.until):
+        run = runs.find_run(args.target, config.find_root())
+        begin_ns, end_ns = run.read_times()
+        offset_ns = run.session.wall_offset_ns
+        return Window(begin_ns + offset_ns, (end_ns or _core.clock_ns()) + offset_ns)
+    return find_window(recording, args.since, args.until)
+
+
 def name_file(recording: Recording, suffix: str) -> str:
     """The session's name, or the job's if it has several; in the current folder."""
     sessions = recording.sessions
@@ -77,38 +86,10 @@ def name_file(recording: Recording, suffix: str) -> str:
     return name.replace(os.sep, "_") + suffix
 
 
-def write_file(path: str, exporter: ModuleType, profile: Profile) -> None:
-    """Write it whole or not at all: beside its place first, then under its name.
-
-    A pipe or a device is written as it is: a file must not take its place."""
-    if os.path.exists(path) and not os.path.isfile(path):
-        with _open(path, exporter.TEXT) as file:
-            exporter.write(profile, file)
-        return
-    folder, name = os.path.split(path)
-    hidden = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
-    try:
-        with _open(hidden, exporter.TEXT) as file:
-            exporter.write(profile, file)
-        os.replace(hidden, path)
-    except OSError as error:
-        raise Error(f"{path}: {error.strerror}") from None
-    finally:
-        # Gone already if all went well.
-        with contextlib.suppress(OSError):
-            os.unlink(hidden)
-
-
-def _open(path: str | int, text: bool) -> IO[Any]:
-    if text:
-        return open(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n")
-    return open(path, "wb")
-
-
 def _write_stdout(exporter: ModuleType, profile: Profile) -> None:
     if not exporter.TEXT and sys.stdout.isatty():
         raise Error("this format is not for a terminal; give -o FILE or a pipe")
     sys.stdout.flush()
     # A descriptor of our own: text must be UTF-8 whatever the terminal's encoding is.
-    with _open(os.dup(sys.stdout.fileno()), exporter.TEXT) as file:
+    with open_file(os.dup(sys.stdout.fileno()), exporter.TEXT) as file:
         exporter.write(profile, file)

@@ -104,6 +104,7 @@ class Source:
             session.text,
             _open_nodes(session.folder, session.values["stack.bytes"]),
             session.page,
+            os.fsencode(session.folder),
             self._host.guard(self._inspect),
             slow,
         )

@@ -1,0 +1,283 @@
+"""A run around some work: what comes before it and after it, and never in its way."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from _thread import get_ident
+from collections.abc import Sequence
+
+from sonde import _core, config, runs
+from sonde.errors import ConfigError, Error, NotProfiled, RunActive
+from sonde.recorder import recorder
+from sonde.result import Result
+from sonde.session import Session
+
+_STOP_S = 0.5
+_CONFLICTS = ("run", "error", "wait")
+
+
+class ProfileWarning(UserWarning):
+    """Work that was to be profiled ran without it."""
+
+
+class Unprofiled:
+    """What stands in for a run where there is none: the work ran, nothing was recorded."""
+
+    id = None
+    tags: Sequence[str] = ()
+
+    def __init__(self, reason: str, state: str) -> None:
+        self.reason, self.state = reason, state
+
+    def find_state(self) -> tuple[str, str]:
+        """Its state and why."""
+        return self.state, self.reason
+
+    def wait_running(self, _timeout_s: float = 0.0) -> None:
+        """It never will."""
+        raise NotProfiled(self.reason)
+
+    def stop(self, _timeout_s: float = 0.0) -> None:
+        """Nothing runs."""
+
+    def wait(self, _timeout_s: float = 0.0) -> str:
+        """It is over already."""
+        return self.state
+
+    def result(self, _timeout_s: float = 0.0) -> Result:
+        """There is none."""
+        raise NotProfiled(self.reason)
+
+
+class Settings:
+    """What a user may say of a profile."""
+
+    def __init__(
+        self,
+        *,
+        every: float | str = runs.EVERY_S,
+        max_duration: float | str | None = runs.MAX_S,
+        sources: Sequence[str] = (),
+        tags: Sequence[str] | str = (),
+        name: str | None = None,
+        on_conflict: str = "run",
+        stop_at_error: bool = False,
+        start_timeout: float = 0.5,
+        wait_timeout: float = 60.0,
+    ) -> None:
+        if on_conflict not in _CONFLICTS:
+            raise ConfigError(f"on_conflict={on_conflict!r}: one of {', '.join(_CONFLICTS)}")
+        self.on_conflict, self.stop_at_error = on_conflict, stop_at_error
+        self.start_timeout, self.wait_timeout, self.name = start_timeout, wait_timeout, name
+        self.every_s = float(config.read_values({"stack.every": every})["stack.every"])
+        self.max_s = None if max_duration is None else _read_span(max_duration)
+        self.tags = (tags,) if isinstance(tags, str) else tuple(tags)
+        self.sources = (sources,) if isinstance(sources, str) else tuple(sources)
+        config.read_values(dict.fromkeys((f"source.{source}" for source in self.sources), True))
+
+    def make_options(self, name: str | None) -> runs.Options:
+        return runs.Options(
+            every_s=self.every_s, max_s=self.max_s, sources=self.sources, tags=self.tags,
+            name=self.name or name,
+        )  # fmt: skip
+
+
+def _read_span(span: float | str) -> float:
+    try:
+        return config.parse_span(str(span))
+    except (KeyError, ValueError):
+        raise ConfigError(f"{span!r} is not a time; write 30, 90s or 5min") from None
+
+
+class _Here:
+    """The run that code of this process has under way."""
+
+    def __init__(self) -> None:
+        self.run: runs.Run | None = None
+        self.thread = 0
+        self.pid = 0
+        self.warned = ""  # of which run it was said that something was not profiled
+        self.failed = False  # the last start did: the next one is not waited for as long
+
+    def get(self) -> runs.Run | None:
+        """It, if it has not ended meanwhile."""
+        if self.run is None or self.pid != os.getpid() or recorder.session is None:
+            return None
+        control = _core.control_get(recorder.session.page)
+        is_over = control["run_ended"] >= self.run.number
+        return None if is_over else self.run
+
+
+_here = _Here()
+
+
+# ---- begin and end -------------------------------------------------------------------------------
+
+
+def begin(settings: Settings, name: str | None) -> runs.Run | Unprofiled:
+    """Have a run begin; only what the user asked to be told is raised."""
+    try:
+        return _claim(settings, name)
+    except RunActive as error:
+        if settings.on_conflict == "error":
+            raise
+        return _skip(settings, error)
+    except Error as error:
+        _here.failed = True
+        if settings.stop_at_error:
+            raise
+        _warn(f"not profiled: {error}")
+        return Unprofiled(str(error), runs.FAILED)
+
+
+def _claim(settings: Settings, name: str | None) -> runs.Run:
+    deadline, nap = time.monotonic() + settings.wait_timeout, 0.001
+    while True:
+        try:
+            # A Ctrl-C comes before or after: never between a run and the one who ends it.
+            return _core.undisturbed(lambda: _claim_now(settings, name))  # type: ignore[return-value]
+        except RunActive:
+            own = _here.get() is not None and _here.thread == get_ident()
+            if settings.on_conflict != "wait" or own or time.monotonic() > deadline:
+                raise
+        time.sleep(nap)
+        nap = min(nap * 2, 0.05)
+
+
+def _claim_now(settings: Settings, name: str | None) -> runs.Run:
+    active = _here.get()
+    if active is not None:
+        raise RunActive(active.id, os.getpid())
+    if not recorder.park():
+        raise NotProfiled("this process cannot be recorded; see the line on stderr")
+    assert recorder.session is not None
+    if recorder.parked:
+        recorder.set_on(True)
+    run = runs.start(Session(recorder.session.folder), settings.make_options(name))
+    _here.run, _here.thread, _here.pid = run, get_ident(), os.getpid()
+    return run
+
+
+def _skip(settings: Settings, error: RunActive) -> Unprofiled:
+    active = _here.get()
+    if active is not None:
+        active.skipped += 1
+    if settings.stop_at_error and settings.on_conflict == "wait":
+        raise error
+    if _here.warned != error.run_id:
+        _here.warned = error.run_id
+        _warn(f"not profiled: {error.run_id} is under way; what runs meanwhile runs without")
+    return Unprofiled(f"not profiled: {error}", runs.CANCELLED)
+
+
+def _warn(line: str) -> None:
+    """A warning that cannot become an exception in the work."""
+    if recorder.session is not None:
+        recorder.session.log(line)
+    try:
+        warnings.warn(f"sonde: {line}", ProfileWarning, stacklevel=_find_caller())
+    except ProfileWarning:
+        pass  # the program turns warnings into errors: not this one
+
+
+def _find_caller() -> int:
+    """How far up the program's own code is."""
+    level, frame = 1, sys._getframe(1)
+    here = os.path.dirname(__file__)
+    while frame.f_back is not None and os.path.dirname(frame.f_code.co_filename) == here:
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _patience(settings: Settings) -> float:
+    return min(settings.start_timeout, 0.05) if _here.failed else settings.start_timeout
+
+
+def _settle(settings: Settings, run: runs.Run) -> None:
+    """After the wait for it: is it running?"""
+    state, reason = run.find_state()
+    _here.failed = state != runs.RUNNING
+    if state in (runs.RUNNING, runs.STOPPING, runs.PROCESSING):
+        return
+    if state == runs.PREPARING and not settings.stop_at_error:
+        return  # it begins when it can; the work does not wait for it
+    why = reason or f"{run.id} was not running after {settings.start_timeout:g} s"
+    _give_up(run, why)
+    if settings.stop_at_error:
+        raise NotProfiled(why)
+    _warn(f"not profiled: {why}")
+
+
+def _give_up(run: runs.Run, why: str, state: str = runs.FAILED) -> None:
+    run.cancel(why, state)
+    _release(run)
+
+
+def wait_running(settings: Settings, run: runs.Run) -> None:
+    assert recorder.session is not None
+    end_ns = _core.clock_ns() + round(_patience(settings) * 1e9)
+    try:
+        _core.run_wait(recorder.session.page, run.number, False, end_ns)
+        _settle(settings, run)
+    except BaseException:  # a Ctrl-C, or what _settle() raises
+        _give_up(run, "interrupted before it began", runs.CANCELLED)
+        raise
+
+
+async def wait_running_softly(settings: Settings, run: runs.Run) -> None:
+    """The same without stopping an event loop, where it is asyncio's."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or asyncio._get_running_loop() is None:
+        wait_running(settings, run)
+        return
+    assert recorder.session is not None
+    end_ns = _core.clock_ns() + round(_patience(settings) * 1e9)
+    try:
+        while not _core.run_wait(recorder.session.page, run.number, False, 0):
+            if _core.clock_ns() > end_ns:
+                break
+            await asyncio.sleep(0.0005)
+        _settle(settings, run)
+    except BaseException:
+        _give_up(run, "interrupted before it began", runs.CANCELLED)
+        raise
+
+
+def end(run: runs.Run | Unprofiled, error: BaseException | None = None) -> None:
+    """End a run; an error of the work is told which one it was."""
+    if isinstance(run, Unprofiled) or run.session.pid != os.getpid():
+        return  # there is none, or it is a parent's
+    _core.undisturbed(lambda: _end_now(run))
+    # The end of a generator or a task is no error of the work.
+    if error is not None and not isinstance(error, (GeneratorExit, StopIteration)):
+        _add_note(error, f"sonde: profiled as {run.id}; `sonde profile results {run.id}` shows it")
+
+
+def _end_now(run: runs.Run) -> None:
+    try:
+        run.stop(_STOP_S)
+    except (Error, OSError) as error:
+        _warn(f"{run.id}: {error}")
+    finally:
+        _release(run)
+
+
+def _release(run: runs.Run) -> None:
+    if _here.run is run:
+        _here.run = None
+        if recorder.parked:
+            recorder.set_on(False)
+
+
+def _add_note(error: BaseException, line: str) -> None:
+    if hasattr(error, "add_note"):
+        error.add_note(line)
+        return
+    try:
+        notes = error.__dict__.setdefault("__notes__", [])  # what 3.11 does
+        notes.append(line)
+    except AttributeError:
+        pass

@@ -1,0 +1,44 @@
+"""A line on a terminal that says how far something is."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+
+_WIDTH = 30
+
+
+class Bar:
+    """Seconds that have passed, of how many; nothing at all where stderr is no terminal."""
+
+    def __init__(self, title: str, total_s: float | None) -> None:
+        self._title, self._total_s, self._begin_s = title, total_s, time.monotonic()
+        self._is_shown = sys.stderr.isatty()
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._is_shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def show(self) -> None:
+        """Draw it as it is now."""
+        if not self._is_shown:
+            return
+        passed_s = time.monotonic() - self._begin_s
+        line = f"{self._title}  {passed_s:.0f} s"
+        if self._total_s:
+            done = min(passed_s / self._total_s, 1.0)
+            filled = "█" * round(done * _WIDTH)
+            line = f"{self._title}  {filled:░<{_WIDTH}}  {passed_s:.0f}/{self._total_s:g} s"
+        columns = shutil.get_terminal_size().columns
+        sys.stderr.write(f"\r{line[: columns - 1]}\x1b[K")
+        sys.stderr.flush()
+
+    def say(self, line: str) -> None:
+        """One line that stays."""
+        if self._is_shown:
+            sys.stderr.write(f"\r{line}\x1b[K\n")

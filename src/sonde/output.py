@@ -1,0 +1,39 @@
+"""Files that an exporter writes: whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from types import ModuleType
+from typing import IO, Any
+
+from sonde.errors import Error
+from sonde.selection import Profile
+
+
+def write_file(path: str, exporter: ModuleType, profile: Profile) -> None:
+    """Write it whole or not at all: beside its place first, then under its name.
+
+    A pipe or a device is written as it is: a file must not take its place."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open_file(path, exporter.TEXT) as file:
+            exporter.write(profile, file)
+        return
+    folder, name = os.path.split(path)
+    hidden = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
+    try:
+        with open_file(hidden, exporter.TEXT) as file:
+            exporter.write(profile, file)
+        os.replace(hidden, path)
+    except OSError as error:
+        raise Error(f"{path}: {error.strerror}") from None
+    finally:
+        # Gone already if all went well.
+        with contextlib.suppress(OSError):
+            os.unlink(hidden)
+
+
+def open_file(path: str | int, text: bool) -> IO[Any]:
+    if text:
+        return open(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n")
+    return open(path, "wb")
