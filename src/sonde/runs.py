@@ -194,6 +194,8 @@ class Run:
         if isinstance(final, list):
             return str(final[0]), None if final[1] is None else str(final[1])
         control, is_alive = self.session.read_control(), self.session.is_alive()
+        if control["run_asked"] == self.number and self._is_other():
+            return FAILED, "whoever started it died"  # and the next one got its number
         if control["run_begun"] < self.number:
             return self._find_first_state(control, is_alive)
         if control["run_ended"] < self.number:
@@ -211,6 +213,9 @@ class Run:
         if control["run_asked"] < self.number and not self._has_starter():
             return FAILED, "whoever started it died"
         return PREPARING, None
+
+    def _is_other(self) -> bool:
+        return _core.run_name(self.session.map_control()) != self.id
 
     def _has_starter(self) -> bool:
         starter = self.about["starter"]

@@ -139,6 +139,7 @@ def _find_run(words: list[str]) -> Run:
 
 def _status(words: list[str], args: argparse.Namespace) -> int:
     run = _find_run(words)
+    run.process()
     state, reason = run.find_state()
     if args.format == "json":
         states = [[name, t_ns + run.session.wall_offset_ns] for name, t_ns in run.list_states()]
@@ -194,6 +195,7 @@ def _list(words: list[str], args: argparse.Namespace) -> int:
 
 
 def _describe(run: Run) -> list[object]:
+    run.process()
     begin_ns, end_ns = run.read_times()
     began = lasted = None
     if begin_ns:
