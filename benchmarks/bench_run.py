@@ -32,7 +32,7 @@ def measure(rounds: int) -> list[Result]:
     return [
         Result("the first run of a process: begin and end", "ms", first,
                note="with the start of the recording"),
-        Result("every other one", "ms", ends, peers={"cProfile.Profile(), enable, disable": traced}),
+        Result("every other one", "ms", ends, peers={"cProfile: enable, disable": traced}),
         Result("work inside a run, at the default 1 ms: slower by", "%", pairs, _GOAL_PCT,
                noise=noise, note=f"{len(pairs)} pairs of 50 ms; ± {noise:.2f} %"),
     ]  # fmt: skip

@@ -97,6 +97,7 @@ class _Here:
 
     def __init__(self) -> None:
         self.run: runs.Run | None = None
+        self.session: Session | None = None
         self.thread = 0
         self.pid = 0
         self.warned = ""  # of which run it was said that something was not profiled
@@ -156,7 +157,11 @@ def _claim_now(settings: Settings, name: str | None) -> runs.Run:
     assert recorder.session is not None
     if recorder.parked:
         recorder.set_on(True)
-    run = runs.start(Session(recorder.session.folder), settings.make_options(name))
+    if _here.session is None or _here.session.folder != recorder.session.folder:
+        _here.session = Session(recorder.session.folder)
+    control = _core.control_get(recorder.session.page)
+    page = recorder.session.page if control["on"] and recorder.has_source("stack") else None
+    run = runs.start(_here.session, settings.make_options(name), page)
     _here.run, _here.thread, _here.pid = run, get_ident(), os.getpid()
     return run
 
@@ -198,6 +203,10 @@ def _patience(settings: Settings) -> float:
 
 def _settle(settings: Settings, run: runs.Run) -> None:
     """After the wait for it: is it running?"""
+    control = _core.control_get(run.page)
+    if control["run_begun"] >= run.number and control["run_status"] >= 0:
+        _here.failed = False
+        return
     state, reason = run.find_state()
     _here.failed = state != runs.RUNNING
     if state in (runs.RUNNING, runs.STOPPING, runs.PROCESSING):

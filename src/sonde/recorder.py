@@ -273,6 +273,10 @@ class Recorder:
         if not host.failed:
             self.note(name, "off")
 
+    def has_source(self, name: str) -> bool:
+        """Is it on?"""
+        return name in self._sources
+
     def publish(self) -> None:
         """Have every source that keeps numbers to itself write them now; needs the GIL."""
         for source, host in list(self._sources.values()):

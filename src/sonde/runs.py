@@ -24,6 +24,7 @@ STATES = PREPARING, RUNNING, STOPPING, PROCESSING, SUCCEEDED, FAILED, CANCELLED 
 FINAL = (SUCCEEDED, FAILED, CANCELLED)
 EVERY_S, MAX_S, ANSWER_S = 0.001, 600.0, 1.0
 _FOREVER_NS = 2**62
+_LOOK_NS = 50_000_000  # between two looks whether the process still lives
 
 
 class Options:
@@ -45,13 +46,17 @@ class Options:
         self.sources, self.tags = tuple(sources), tuple(tags)
 
 
-def start(target: Session, options: Options, *, is_whole: bool = False) -> Run:
+def start(
+    target: Session, options: Options, page: _core.Map | None = None, *, is_whole: bool = False
+) -> Run:
     """Have a run begin; it is PREPARING when this returns. RunActive if another one is under way.
 
-    `is_whole`: it begins where the recording did, instead of now."""
-    page = _open_page(target)
+    `page`: of the control page, if it is known to be live. `is_whole`: it begins where the
+    recording did, instead of now."""
+    page = _open_page(target) if page is None else page
     with locked(target) as folder:
-        active = find_active(target)
+        control = _core.control_get(page)
+        active = find_active(target) if control["run_asked"] != control["run_ended"] else None
         if active is not None:
             raise RunActive(active.id, target.pid)
         now_ns = _core.clock_ns()
@@ -60,7 +65,7 @@ def start(target: Session, options: Options, *, is_whole: bool = False) -> Run:
         os.mkdir(os.path.join(folder, run_id), 0o700)
         every_ns = round(options.every_s * 1e9)
         about: dict[str, object] = {
-            "id": run_id, "session": target.id, "number": _core.control_get(page)["run_asked"] + 1,
+            "id": run_id, "session": target.id, "number": control["run_asked"] + 1,
             "name": options.name, "by": options.by, "tags": list(options.tags),
             "sources": list(options.sources), "every_ns": every_ns,
             "max_s": options.max_s, "whole": is_whole, "asked_ns": now_ns, "stop_ns": None,
@@ -69,7 +74,7 @@ def start(target: Session, options: Options, *, is_whole: bool = False) -> Run:
         }  # fmt: skip
         session.write_checked(os.path.join(folder, run_id, ABOUT), about)
         _core.run_start(page, run_id, every_ns, end_ns, bool(options.sources))
-    return Run(target, run_id)
+    return Run(target, run_id, about, page)
 
 
 def _make_id(pid: int) -> str:
@@ -95,9 +100,13 @@ def _open_page(target: Session) -> _core.Map:
 def locked(target: Session) -> Iterator[str]:
     """Alone with the runs of a session, for a moment; free again whatever happens to us."""
     folder = target.path(FOLDER)
+    path, flags = os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fd = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            fd = os.open(path, flags, 0o600)
     except OSError as error:
         raise NotProfiled(f"{folder}: {error.strerror}") from None
     try:
@@ -147,9 +156,15 @@ def find_run(run_id: str, root: str) -> Run:
 class Run:
     """One run, seen from any process."""
 
-    def __init__(self, target: Session, run_id: str) -> None:
-        self.session, self.id = target, run_id
-        self.about = self._read_about()
+    def __init__(
+        self,
+        target: Session,
+        run_id: str,
+        about: dict[str, object] | None = None,
+        page: _core.Map | None = None,
+    ) -> None:
+        self.session, self.id, self._page = target, run_id, page
+        self.about = self._read_about() if about is None else about
         self.skipped = 0  # calls that were not profiled because of this run; see profiling.py
 
     def __repr__(self) -> str:
@@ -169,6 +184,13 @@ class Run:
         if not isinstance(about.get("number"), int):
             raise Damaged(f"{self.path(ABOUT)} is damaged")
         return about
+
+    @property
+    def page(self) -> _core.Map:
+        """The control page of its session."""
+        if self._page is None:
+            self._page = self.session.map_control(writable=True)
+        return self._page
 
     @property
     def number(self) -> int:
@@ -194,9 +216,7 @@ class Run:
         if isinstance(final, list):
             return str(final[0]), None if final[1] is None else str(final[1])
         control, is_alive = self.session.read_control(), self.session.is_alive()
-        if control["run_asked"] == self.number and self._is_other():
-            return FAILED, "whoever started it died"  # and the next one got its number
-        if control["run_begun"] < self.number:
+        if control["run_begun"] < self.number or self._is_stale(control):
             return self._find_first_state(control, is_alive)
         if control["run_ended"] < self.number:
             if not is_alive:
@@ -208,14 +228,15 @@ class Run:
         return PROCESSING, None
 
     def _find_first_state(self, control: dict[str, int], is_alive: bool) -> tuple[str, str | None]:
-        if not is_alive:
-            return FAILED, "the process ended before it began"
-        if control["run_asked"] < self.number and not self._has_starter():
+        if self._is_stale(control):
             return FAILED, "whoever started it died"
-        return PREPARING, None
+        return (PREPARING, None) if is_alive else (FAILED, "the process ended before it began")
 
-    def _is_other(self) -> bool:
-        return _core.run_name(self.session.map_control()) != self.id
+    def _is_stale(self, control: dict[str, int]) -> bool:
+        """Was it never asked for, though somebody began to? The next one has got its number."""
+        if control["run_asked"] < self.number:
+            return not self._has_starter()
+        return control["run_asked"] == self.number and _core.run_name(self.page) != self.id
 
     def _has_starter(self) -> bool:
         starter = self.about["starter"]
@@ -263,10 +284,9 @@ class Run:
     def stop(self, timeout_s: float = ANSWER_S) -> None:
         """End it, and wait until its end is written; the work goes on."""
         now_ns = _core.clock_ns()
-        page = self.session.map_control(writable=True)
-        if _core.control_get(page)["run_ended"] >= self.number:
+        if _core.control_get(self.page)["run_ended"] >= self.number:
             return
-        _core.run_stop(page, self.number)  # first of all: what comes now is not the work
+        _core.run_stop(self.page, self.number)  # first of all: what comes now is not the work
         if self.about["stop_ns"] is None:
             self._note(stop_ns=now_ns, skipped=self.skipped)
         self._wait(timeout_s, ended=True)
@@ -274,7 +294,7 @@ class Run:
     def cancel(self, reason: str = "cancelled", state: str = CANCELLED) -> None:
         """End it and keep nothing of it."""
         with contextlib.suppress(Error, OSError):
-            _core.run_stop(self.session.map_control(writable=True), self.number)
+            _core.run_stop(self.page, self.number)
         self._finish(state, reason)
         self._drop_marks()
 
@@ -290,11 +310,12 @@ class Run:
         return self.state
 
     def _wait(self, timeout_s: float, *, ended: bool) -> None:
-        if not self.session.is_alive():
-            return
         end_ns = _core.clock_ns() + round(timeout_s * 1e9)
-        page = self.session.map_control(writable=True)
-        _core.run_wait(page, self.number, ended, end_ns)
+        look_ns = 0
+        while not _core.run_wait(self.page, self.number, ended, look_ns):
+            if _core.clock_ns() >= end_ns or not self.session.is_alive():
+                return
+            look_ns = min(end_ns, _core.clock_ns() + _LOOK_NS)
 
     def _note(self, **changes: object) -> None:
         with locked(self.session):
