@@ -139,6 +139,31 @@ show(outcomes=outcomes, before=before, after=after, last=last.result().samples,
     assert shown["last"] > 0 and shown["active"] == 0
 
 
+def test_ctrl_c_at_any_moment_leaves_no_run_behind(profiled) -> None:
+    shown = profiled("""
+import random
+warnings.simplefilter("ignore")
+class Stop(BaseException): pass
+def on_alarm(number, frame): raise Stop
+signal.signal(signal.SIGALRM, on_alarm)
+with sonde.profile(): pass
+caught = 0
+for _ in range(300):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.004))
+        with sonde.profile(start_timeout=5): sum(range(1000))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except Stop:
+        caught += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+states = list_states()
+with sonde.profile() as last: burn(0.02)
+show(caught=caught, running=[s for s in states if s in ("RUNNING", "PREPARING")],
+     last=last.result().samples)
+""")
+    assert shown["caught"] > 20 and shown["running"] == [] and shown["last"] > 0
+
+
 def test_a_burn_at_the_very_start_is_in_the_samples(profiled) -> None:
     shown = profiled("""
 @sonde.profile

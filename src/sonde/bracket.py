@@ -32,6 +32,11 @@ class Unprofiled:
     def __init__(self, reason: str, state: str) -> None:
         self.reason, self.state = reason, state
 
+    @property
+    def run(self) -> Unprofiled:
+        """Itself: it is its own ticket."""
+        return self
+
     def find_state(self) -> tuple[str, str]:
         """Its state and why."""
         return self.state, self.reason
@@ -92,6 +97,20 @@ def _read_span(span: float | str) -> float:
         raise ConfigError(f"{span!r} is not a time; write 30, 90s or 5min") from None
 
 
+class Ticket:
+    """The duty to end a run. An exception may come between any two steps of ours (a Ctrl-C, a
+    program's own alarm): where the ticket gets lost, the run ends."""
+
+    def __init__(self, run: runs.Run) -> None:
+        self.run, self.is_used = run, False
+
+    def __del__(self) -> None:
+        if not self.is_used and self.run.session.pid == os.getpid():
+            _core.run_stop(self.run.page, self.run.number)
+            if recorder.parked:
+                _core.control_on(self.run.page, False)
+
+
 class _Here:
     """The run that code of this process has under way."""
 
@@ -118,7 +137,7 @@ _here = _Here()
 # ---- begin and end -------------------------------------------------------------------------------
 
 
-def begin(settings: Settings, name: str | None) -> runs.Run | Unprofiled:
+def begin(settings: Settings, name: str | None) -> Ticket | Unprofiled:
     """Have a run begin; only what the user asked to be told is raised."""
     try:
         return _claim(settings, name)
@@ -134,12 +153,13 @@ def begin(settings: Settings, name: str | None) -> runs.Run | Unprofiled:
         return Unprofiled(str(error), runs.FAILED)
 
 
-def _claim(settings: Settings, name: str | None) -> runs.Run:
+def _claim(settings: Settings, name: str | None) -> Ticket:
     deadline, nap = time.monotonic() + settings.wait_timeout, 0.001
     while True:
         try:
             # A Ctrl-C comes before or after: never between a run and the one who ends it.
-            return _core.undisturbed(lambda: _claim_now(settings, name))  # type: ignore[return-value]
+            with recorder.lock:  # one thread at a time: the next one sees who was first
+                return _core.undisturbed(lambda: _claim_now(settings, name))  # type: ignore[return-value]
         except RunActive:
             own = _here.get() is not None and _here.thread == get_ident()
             if settings.on_conflict != "wait" or own or time.monotonic() > deadline:
@@ -148,7 +168,7 @@ def _claim(settings: Settings, name: str | None) -> runs.Run:
         nap = min(nap * 2, 0.05)
 
 
-def _claim_now(settings: Settings, name: str | None) -> runs.Run:
+def _claim_now(settings: Settings, name: str | None) -> Ticket:
     active = _here.get()
     if active is not None:
         raise RunActive(active.id, os.getpid())
@@ -163,13 +183,14 @@ def _claim_now(settings: Settings, name: str | None) -> runs.Run:
     page = recorder.session.page if control["on"] and recorder.has_source("stack") else None
     run = runs.start(_here.session, settings.make_options(name), page)
     _here.run, _here.thread, _here.pid = run, get_ident(), os.getpid()
-    return run
+    return Ticket(run)
 
 
 def _skip(settings: Settings, error: RunActive) -> Unprofiled:
-    active = _here.get()
-    if active is not None:
-        active.skipped += 1
+    with recorder.lock:
+        active = _here.get()
+        if active is not None:
+            active.skipped += 1
     if settings.stop_at_error and settings.on_conflict == "wait":
         raise error
     if _here.warned != error.run_id:
@@ -214,26 +235,18 @@ def _settle(settings: Settings, run: runs.Run) -> None:
     if state == runs.PREPARING and not settings.stop_at_error:
         return  # it begins when it can; the work does not wait for it
     why = reason or f"{run.id} was not running after {settings.start_timeout:g} s"
-    _give_up(run, why)
+    run.cancel(why, runs.FAILED)
+    _release(run)
     if settings.stop_at_error:
         raise NotProfiled(why)
     _warn(f"not profiled: {why}")
 
 
-def _give_up(run: runs.Run, why: str, state: str = runs.FAILED) -> None:
-    run.cancel(why, state)
-    _release(run)
-
-
 def wait_running(settings: Settings, run: runs.Run) -> None:
     assert recorder.session is not None
     end_ns = _core.clock_ns() + round(_patience(settings) * 1e9)
-    try:
-        _core.run_wait(recorder.session.page, run.number, False, end_ns)
-        _settle(settings, run)
-    except BaseException:  # a Ctrl-C, or what _settle() raises
-        _give_up(run, "interrupted before it began", runs.CANCELLED)
-        raise
+    _core.run_wait(recorder.session.page, run.number, False, end_ns)
+    _settle(settings, run)
 
 
 async def wait_running_softly(settings: Settings, run: runs.Run) -> None:
@@ -244,34 +257,32 @@ async def wait_running_softly(settings: Settings, run: runs.Run) -> None:
         return
     assert recorder.session is not None
     end_ns = _core.clock_ns() + round(_patience(settings) * 1e9)
-    try:
-        while not _core.run_wait(recorder.session.page, run.number, False, 0):
-            if _core.clock_ns() > end_ns:
-                break
-            await asyncio.sleep(0.0005)
-        _settle(settings, run)
-    except BaseException:
-        _give_up(run, "interrupted before it began", runs.CANCELLED)
-        raise
+    while not _core.run_wait(recorder.session.page, run.number, False, 0):
+        if _core.clock_ns() > end_ns:
+            break
+        await asyncio.sleep(0.0005)
+    _settle(settings, run)
 
 
-def end(run: runs.Run | Unprofiled, error: BaseException | None = None) -> None:
+def end(ticket: Ticket | Unprofiled, error: BaseException | None = None) -> None:
     """End a run; an error of the work is told which one it was."""
-    if isinstance(run, Unprofiled) or run.session.pid != os.getpid():
+    if isinstance(ticket, Unprofiled) or ticket.run.session.pid != os.getpid():
         return  # there is none, or it is a parent's
-    _core.undisturbed(lambda: _end_now(run))
+    _core.undisturbed(lambda: _end_now(ticket))
     # The end of a generator or a task is no error of the work.
     if error is not None and not isinstance(error, (GeneratorExit, StopIteration)):
-        _add_note(error, f"sonde: profiled as {run.id}; `sonde profile results {run.id}` shows it")
+        run_id = ticket.run.id
+        _add_note(error, f"sonde: profiled as {run_id}; `sonde profile results {run_id}` shows it")
 
 
-def _end_now(run: runs.Run) -> None:
+def _end_now(ticket: Ticket) -> None:
+    ticket.is_used = True
     try:
-        run.stop(_STOP_S)
+        ticket.run.stop(_STOP_S)
     except (Error, OSError) as error:
-        _warn(f"{run.id}: {error}")
+        _warn(f"{ticket.run.id}: {error}")
     finally:
-        _release(run)
+        _release(ticket.run)
 
 
 def _release(run: runs.Run) -> None:

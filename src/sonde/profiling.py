@@ -7,7 +7,15 @@ from functools import update_wrapper
 from types import TracebackType
 
 from sonde import runs
-from sonde.bracket import Settings, Unprofiled, begin, end, wait_running, wait_running_softly
+from sonde.bracket import (
+    Settings,
+    Ticket,
+    Unprofiled,
+    begin,
+    end,
+    wait_running,
+    wait_running_softly,
+)
 from sonde.errors import ConfigError
 
 TYPE_CHECKING = False
@@ -23,12 +31,11 @@ class Profiled:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._open: list[runs.Run | Unprofiled] = []
+        self._open: list[Ticket | Unprofiled] = []
 
     def __enter__(self) -> runs.Run | Unprofiled:
-        run = self._begin(None)
-        self._open.append(run)
-        return run
+        self._open.append(self._begin(None))
+        return self._open[-1].run
 
     def __exit__(
         self,
@@ -39,9 +46,8 @@ class Profiled:
         end(self._open.pop(), error)
 
     async def __aenter__(self) -> runs.Run | Unprofiled:
-        run = await self._begin_softly(None)
-        self._open.append(run)
-        return run
+        self._open.append(await self._begin_softly(None))
+        return self._open[-1].run
 
     async def __aexit__(
         self,
@@ -51,17 +57,17 @@ class Profiled:
     ) -> None:
         end(self._open.pop(), error)
 
-    def _begin(self, name: str | None) -> runs.Run | Unprofiled:
-        run = begin(self._settings, name)
-        if isinstance(run, runs.Run):
-            wait_running(self._settings, run)
-        return run
+    def _begin(self, name: str | None) -> Ticket | Unprofiled:
+        ticket = begin(self._settings, name)
+        if isinstance(ticket, Ticket):
+            wait_running(self._settings, ticket.run)
+        return ticket
 
-    async def _begin_softly(self, name: str | None) -> runs.Run | Unprofiled:
-        run = begin(self._settings, name)
-        if isinstance(run, runs.Run):
-            await wait_running_softly(self._settings, run)
-        return run
+    async def _begin_softly(self, name: str | None) -> Ticket | Unprofiled:
+        ticket = begin(self._settings, name)
+        if isinstance(ticket, Ticket):
+            await wait_running_softly(self._settings, ticket.run)
+        return ticket
 
     def __call__(self, function: Any) -> Any:
         """The function, profiled whenever it is called; `function.last_run` is the last run."""
@@ -83,13 +89,14 @@ class Profiled:
         name = _name(function)
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            wrapper.last_run = run = self._begin(name)  # type: ignore[attr-defined]
+            ticket = self._begin(name)
+            wrapper.last_run = ticket.run  # type: ignore[attr-defined]
             try:
                 result = function(*args, **kwargs)
             except BaseException as error:
-                end(run, error)
+                end(ticket, error)
                 raise
-            end(run)
+            end(ticket)
             return result
 
         return wrapper
@@ -98,13 +105,14 @@ class Profiled:
         name = _name(function)
 
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            wrapper.last_run = run = await self._begin_softly(name)  # type: ignore[attr-defined]
+            ticket = await self._begin_softly(name)
+            wrapper.last_run = ticket.run  # type: ignore[attr-defined]
             try:
                 result = await function(*args, **kwargs)
             except BaseException as error:
-                end(run, error)
+                end(ticket, error)
                 raise
-            end(run)
+            end(ticket)
             return result
 
         return wrapper
@@ -113,13 +121,14 @@ class Profiled:
         name = _name(function)
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            wrapper.last_run = run = self._begin(name)  # type: ignore[attr-defined]
+            ticket = self._begin(name)
+            wrapper.last_run = ticket.run  # type: ignore[attr-defined]
             try:
                 result = yield from function(*args, **kwargs)
             except BaseException as error:
-                end(run, error)
+                end(ticket, error)
                 raise
-            end(run)
+            end(ticket)
             return result
 
         return wrapper
@@ -128,7 +137,8 @@ class Profiled:
         name = _name(function)
 
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            wrapper.last_run = run = await self._begin_softly(name)  # type: ignore[attr-defined]
+            ticket = await self._begin_softly(name)
+            wrapper.last_run = ticket.run  # type: ignore[attr-defined]
             generator = function(*args, **kwargs)
             try:
                 step = generator.__anext__()
@@ -144,9 +154,9 @@ class Profiled:
                     else:
                         step = generator.asend(sent)
             except StopAsyncIteration:
-                end(run)
+                end(ticket)
             except BaseException as error:
-                end(run, error)
+                end(ticket, error)
                 raise
 
         return wrapper
@@ -180,7 +190,10 @@ class Profile:
         """Begin a run now and return at once: `run.wait_running()`, `run.stop()`, `run.result()`.
 
         It ends by itself after max_duration."""
-        return begin(Settings(**settings), None)
+        ticket = begin(Settings(**settings), None)
+        if isinstance(ticket, Ticket):
+            ticket.is_used = True  # it is the caller's now
+        return ticket.run
 
 
 profile = Profile()
