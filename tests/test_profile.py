@@ -48,7 +48,7 @@ def test_a_recorded_process_is_profiled_at_once(start, sonde_cli) -> None:
     assert shares["a"] == pytest.approx(75, abs=4) and shares["b"] == pytest.approx(25, abs=4)
 
 
-def test_a_run_is_started_waited_for_and_read_by_its_id(start, sonde_cli) -> None:
+def test_a_run_is_started_waited_for_and_read_by_its_id(start, sonde_cli, tmp_path) -> None:
     process = start(RECORDED)
     run_id = sonde_cli(
         "profile", "start", process.pid, "--duration", "30", "--tag", "t"
@@ -64,6 +64,8 @@ def test_a_run_is_started_waited_for_and_read_by_its_id(start, sonde_cli) -> Non
     assert names == ["PREPARING", "RUNNING", "STOPPING", "PROCESSING", "SUCCEEDED"]
     text = sonde_cli("profile", "results", run_id).stdout
     assert run_id in text and " a (" in text
+    sonde_cli("profile", "results", run_id, "--to", "svg", "-o", tmp_path / "run.svg")
+    assert f"written: {tmp_path / 'run.svg'}" in sonde_cli("profile", "results", run_id).stdout
     listed = json.loads(sonde_cli("profile", "list", process.pid, "--format", "json").stdout)
     assert [(row["run"], row["state"], row["tags"]) for row in listed] == [
         (run_id, "SUCCEEDED", "t")

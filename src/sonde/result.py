@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sonde.errors import Error
 
@@ -17,8 +17,10 @@ _BUSY = 0.1
 class Result:
     """The profile of one run, or of several that were merged."""
 
-    def __init__(self, values: Mapping[str, object]) -> None:
-        self.values = dict(values)
+    def __init__(
+        self, values: Mapping[str, object], on_export: Callable[[str], object] | None = None
+    ) -> None:
+        self.values, self._on_export = dict(values), on_export
         frames, nodes = values["frames"], values["nodes"]
         assert isinstance(frames, list) and isinstance(nodes, list)
         self._frames: list[Frame] = [tuple(frame) for frame in frames]
@@ -110,6 +112,11 @@ class Result:
             lines.append(
                 f"  {row['self_pct']:5.1f}% {row['total_pct']:5.1f}%  {row['func']}{where}"
             )
+        if self.values.get("folder"):
+            how = f"sonde profile results {self.run_id} --to flamegraph"
+            lines.append(f"  all of it: {self.values['folder']}; as a picture: {how}")
+        for path in self.exports:
+            lines.append(f"  written: {path}")
         if skipped:
             lines.append(f"  {skipped} calls ran without a profile while this one was under way")
         return "\n".join(lines)
@@ -122,6 +129,12 @@ class Result:
             **about, "samples": self.samples, "duration_s": self.duration_s, "cpu_s": self.cpu_s,
             "truncated": self.truncated, "ours_s": self.ours_s,
         }  # fmt: skip
+
+    @property
+    def exports(self) -> list[str]:
+        """The files that were written from it."""
+        exports = self.values.get("exports")
+        return exports if isinstance(exports, list) else []
 
     @property
     def ours_s(self) -> float:
@@ -139,6 +152,8 @@ class Result:
         from sonde.stored import write  # the reading half, only when it is asked for
 
         write(self, path, to, self.weight if weight is None else weight)
+        if self._on_export is not None:
+            self._on_export(os.path.abspath(path))
         return path
 
 
@@ -170,6 +185,8 @@ def merge(results: Sequence[Result], name: str) -> Result:
         {
             **first,
             "id": name,
+            "folder": None,
+            "exports": [],
             "frames": [list(frame) for frame in frames],
             "nodes": nodes,
             "reason": f"{len(results)} runs merged",

@@ -337,7 +337,15 @@ class Run:
         state, reason = self.find_state()
         if state != SUCCEEDED:
             raise NotProfiled(f"{self.id} has no result: {reason or state.lower()}")
-        return Result(session.read_checked(self.path(RESULT)))
+        values = session.read_checked(self.path(RESULT))
+        exports = self.about.get("exports", [])
+        return Result({**values, "folder": self.path(""), "exports": exports}, self._note_export)
+
+    def _note_export(self, path: str) -> None:
+        exports = self.about.get("exports", [])
+        assert isinstance(exports, list)
+        with contextlib.suppress(OSError, Error):  # a full disk: the file is there all the same
+            self._note(exports=[*exports, path])
 
     def process(self) -> None:
         """Work out the result of a run that has ended; does nothing where it is done."""
