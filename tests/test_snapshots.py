@@ -267,6 +267,21 @@ def test_a_reader_never_sees_a_broken_file(start) -> None:
     assert len(left) == 40  # the oldest have gone
 
 
+def test_old_files_of_exact_calls_go_as_well(start) -> None:
+    session = session_of(serve(start, "snapshot_keep=3"))
+    stats: pstat.Stats = {("f.py", 1, "f"): (1, 1, 0.1, 0.1, {})}
+    paths = [snapshots.write_calls(session, stats) for _ in range(8)]
+    assert [os.path.exists(path) for path in paths] == [False] * 5 + [True] * 3
+
+
+def test_a_path_that_cannot_be_written_uses_up_no_interval(start, sonde_cli, tmp_path) -> None:
+    process = serve(start)
+    for bad in (tmp_path / "none" / "x.prof", tmp_path):
+        done = sonde_cli("snapshot", process.pid, "-o", bad)
+        assert done.returncode == 1 and "folder" in done.stderr
+    assert snapshots.count(session_of(process)) == 0
+
+
 def test_an_interval_without_a_sample_is_a_file_that_loads(start, sonde_cli) -> None:
     process = serve(start)
     session = session_of(process)

@@ -37,7 +37,7 @@ def take(session: Session, *, weight: str = "wall", keep: int = 1000) -> dict[st
             pstat.write(paths[kind], pstat.dump(stats, about))
         # Last: if we die before it, the next snapshot takes this one's number and covers it.
         pstat.write(os.path.join(folder, _STATE), marshal.dumps(vars(now), 4))
-        _drop_old(session, now.number - keep)
+        _drop_old(session, now.number - keep, pstat.DELTA, pstat.TOTAL)
         return paths
 
 
@@ -50,6 +50,8 @@ def write_calls(session: Session, stats: pstat.Stats) -> str:
         about = _describe(session, pstat.TOTAL, number, 0, now_ns, "wall")
         path = name_file(session, number, "calls")
         pstat.write(path, pstat.dump(stats, {**about, "of": "calls"}))
+        keep = int(str(session.read_config().get("snapshot.keep", 1000)))
+        _drop_old(session, number - keep, "calls")
         return path
 
 
@@ -156,9 +158,9 @@ def _wall(session: Session, t_ns: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-def _drop_old(session: Session, up_to: int) -> None:
+def _drop_old(session: Session, up_to: int, *kinds: str) -> None:
     """Deltas add up to the cumulative one: the oldest can go."""
-    for kind in (pstat.DELTA, pstat.TOTAL):
+    for kind in kinds:
         for number in range(up_to, 0, -1):
             try:
                 os.unlink(name_file(session, number, kind))

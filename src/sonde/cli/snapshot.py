@@ -38,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
     sessions = find_sessions(args.target, config.find_root())
     if args.output and len(sessions) > 1:
         raise Error("-o takes one process; without it each one's file goes into its own folder")
+    if args.output:
+        _check(args.output)  # before an interval is used up for a file that nobody gets
     for session in sessions:
         path = _take_calls(session) if args.calls else _take(session, args)
         if args.output:
@@ -69,6 +71,14 @@ def _take_calls(session: Session) -> str:
             f"no calls of process {session.pid} were counted{how if session.is_alive() else ''}"
         )
     return snapshots.write_calls(session, stats)
+
+
+def _check(output: str) -> None:
+    folder = os.path.dirname(output) or "."
+    if os.path.isdir(output):
+        raise Error(f"{output} is a folder; name a file in it")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Error(f"{folder} is no folder that can be written to")
 
 
 def _copy(path: str, output: str) -> None:
