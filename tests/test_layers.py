@@ -30,7 +30,7 @@ ALLOWED = {
     "launch": {"config"},
     "host": SHARED,
     "recorder": SHARED | {"host", "launch"},
-    "sources": JOB,
+    "sources": JOB | {"bracket", "runs"},
     "autostart": {"config", "recorder"},
     "bracket": JOB | {"result", "runs"},
     "profiling": {"bracket", "errors", "runs"},

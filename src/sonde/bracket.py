@@ -67,16 +67,24 @@ class Settings:
         stop_at_error: bool = False,
         start_timeout: float = 0.5,
         wait_timeout: float = 60.0,
+        quiet: bool = False,
     ) -> None:
         if on_conflict not in _CONFLICTS:
             raise ConfigError(f"on_conflict={on_conflict!r}: one of {', '.join(_CONFLICTS)}")
         self.on_conflict, self.stop_at_error = on_conflict, stop_at_error
+        self.quiet = quiet  # what goes wrong is for the log alone: nobody in the program asked
         self.start_timeout, self.wait_timeout, self.name = start_timeout, wait_timeout, name
         self.every_s = float(config.read_values({"stack.every": every})["stack.every"])
         self.max_s = None if max_duration is None else _read_span(max_duration)
         self.tags = (tags,) if isinstance(tags, str) else tuple(tags)
         self.sources = (sources,) if isinstance(sources, str) else tuple(sources)
         config.read_values(dict.fromkeys((f"source.{source}" for source in self.sources), True))
+
+    def with_tags(self, tags: Sequence[str]) -> Settings:
+        """The same with other tags."""
+        other = Settings.__new__(Settings)
+        other.__dict__.update(self.__dict__, tags=tuple(tags))
+        return other
 
     def make_options(self, name: str | None) -> runs.Options:
         return runs.Options(
@@ -129,7 +137,7 @@ def begin(settings: Settings, name: str | None) -> runs.Run | Unprofiled:
         _here.failed = True
         if settings.stop_at_error:
             raise
-        _warn(f"not profiled: {error}")
+        _warn(f"not profiled: {error}", quiet=settings.quiet)
         return Unprofiled(str(error), runs.FAILED)
 
 
@@ -169,14 +177,19 @@ def _skip(settings: Settings, error: RunActive) -> Unprofiled:
         raise error
     if _here.warned != error.run_id:
         _here.warned = error.run_id
-        _warn(f"not profiled: {error.run_id} is under way; what runs meanwhile runs without")
+        _warn(
+            f"not profiled: {error.run_id} is under way; what runs meanwhile runs without",
+            quiet=settings.quiet,
+        )
     return Unprofiled(f"not profiled: {error}", runs.CANCELLED)
 
 
-def _warn(line: str) -> None:
+def _warn(line: str, *, quiet: bool) -> None:
     """A warning that cannot become an exception in the work."""
     if recorder.session is not None:
         recorder.session.log(line)
+    if quiet:
+        return
     try:
         warnings.warn(f"sonde: {line}", ProfileWarning, stacklevel=_find_caller())
     except ProfileWarning:
@@ -208,7 +221,7 @@ def _settle(settings: Settings, run: runs.Run) -> None:
     _give_up(run, why)
     if settings.stop_at_error:
         raise NotProfiled(why)
-    _warn(f"not profiled: {why}")
+    _warn(f"not profiled: {why}", quiet=settings.quiet)
 
 
 def _give_up(run: runs.Run, why: str, state: str = runs.FAILED) -> None:
@@ -246,21 +259,23 @@ async def wait_running_softly(settings: Settings, run: runs.Run) -> None:
         raise
 
 
-def end(run: runs.Run | Unprofiled, error: BaseException | None = None) -> None:
+def end(
+    run: runs.Run | Unprofiled, error: BaseException | None = None, *, quiet: bool = False
+) -> None:
     """End a run; an error of the work is told which one it was."""
     if isinstance(run, Unprofiled) or run.session.pid != os.getpid():
         return  # there is none, or it is a parent's
-    _core.undisturbed(lambda: _end_now(run))
+    _core.undisturbed(lambda: _end_now(run, quiet))
     # The end of a generator or a task is no error of the work.
     if error is not None and not isinstance(error, (GeneratorExit, StopIteration)):
         _add_note(error, f"sonde: profiled as {run.id}; `sonde profile results {run.id}` shows it")
 
 
-def _end_now(run: runs.Run) -> None:
+def _end_now(run: runs.Run, quiet: bool) -> None:
     try:
         run.stop(_STOP_S)
     except (Error, OSError) as error:
-        _warn(f"{run.id}: {error}")
+        _warn(f"{run.id}: {error}", quiet=quiet)
     finally:
         _release(run)
 
