@@ -217,9 +217,7 @@ def is_asked_for() -> bool:
     compilation without a recording."""
     only = os.environ.get("SONDE_ONLY")
     word = os.environ.get("SONDE", os.environ.get(_COMPILE, ""))
-    return _WORDS.get(word.lower(), True) and (
-        only is None or only == str(os.getpid())
-    )
+    return _WORDS.get(word.lower(), True) and (only is None or only == str(os.getpid()))
 
 
 def mark_followed() -> bool:

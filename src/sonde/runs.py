@@ -124,11 +124,18 @@ def find_active(target: Session) -> Run | None:
 def list_runs(target: Session) -> list[Run]:
     """The runs of a session, the oldest first; damaged ones are passed over."""
     found = []
-    with contextlib.suppress(FileNotFoundError):
-        for name in sorted(os.listdir(target.path(FOLDER))):
-            with contextlib.suppress(Damaged, NoSession):
-                found.append(Run(target, name))
+    for name in list_names(target):
+        with contextlib.suppress(Damaged, NoSession):
+            found.append(Run(target, name))
     return found
+
+
+def list_names(target: Session) -> list[str]:
+    """The ids of a session's runs, the oldest first, without opening any."""
+    try:
+        return sorted(filter(is_id, os.listdir(target.path(FOLDER))))
+    except FileNotFoundError:
+        return []
 
 
 def is_id(word: str) -> bool:

@@ -18,7 +18,7 @@ class Arrival:
 
     def start(self) -> None:
         # In place: whoever goes through the list right now asks one finder twice, and that is all.
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
         if self in sys.meta_path:
