@@ -30,20 +30,21 @@ ALLOWED = {
     "launch": {"config"},
     "host": SHARED,
     "recorder": SHARED | {"host", "launch"},
-    "sources": JOB,
+    "sources": JOB | {"bracket", "run", "runs"},
     "autostart": {"config", "recorder"},
-    "bracket": JOB | {"result", "runs"},
-    "profiling": {"bracket", "errors", "runs"},
+    "bracket": JOB | {"result", "run", "runs"},
+    "profiling": {"bracket", "errors", "run"},
     "__init__": JOB | {"profiling", "query", "snapshots"},
     "archive": {"_core", "session"},
     "union": {"archive", "errors", "rows"},
     "rows": SHARED | {"archive"},
-    "about": SHARED | {"archive", "rows", "runs"},
+    "about": SHARED | {"archive", "rows", "run", "runs"},
     "query": READ,
     "calls": {"query", "session"},
     "stacks": SHARED,
     "result": {"errors", "stored"},
-    "runs": SHARED | {"result", "stacks"},
+    "run": SHARED | {"result", "stacks"},
+    "runs": SHARED | {"run"},
     "stored": {"errors", "output", "plugins", "result", "selection", "window"},
     "output": {"errors", "selection"},
     "pstat": {"errors"},
@@ -53,7 +54,8 @@ ALLOWED = {
     "drain": SHARED | {"archive", "frames", "rows", "stacks"},
     "retain": SHARED | {"archive", "drain"},
     "sensors": {"_core", "record"},
-    "collector": SHARED | {"recorder", "launch", "drain", "retain", "runs", "snapshots", "stacks"},
+    "collector": SHARED
+    | {"recorder", "launch", "drain", "retain", "run", "runs", "snapshots", "stacks"},
     "window": {"config", "errors", "query"},
     "selection": {"errors", "query", "window"},
     "tree": {"selection"},
@@ -69,6 +71,7 @@ ALLOWED = {
         "pstat",
         "result",
         "retain",
+        "run",
         "runs",
         "selection",
         "snapshots",
@@ -81,7 +84,7 @@ ALLOWED = {
 
 # What lives in the job: standard library and our core, nothing else, ever.
 IN_THE_JOB = ("__init__", "autostart", "errors", "config", "plugins", "record", "ring", "intern",
-              "session", "launch", "host", "recorder", "sources", "profiling", "bracket", "runs", "result",
+              "session", "launch", "host", "recorder", "sources", "profiling", "bracket", "run", "runs", "result",
               "stacks")  # fmt: skip
 
 

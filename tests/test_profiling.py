@@ -15,7 +15,8 @@ from sonde.session import list_sessions
 HEAD = """
 import json, os, signal, sys, threading, time, warnings
 import sonde
-from sonde import runs
+from sonde import runs, stacks
+from sonde.session import Session
 from sonde.errors import NotProfiled, RunActive
 
 def burn(seconds):
@@ -26,7 +27,7 @@ def burn(seconds):
 def list_states():
     import sonde.recorder
     folder = sonde.recorder.recorder.session.folder
-    return [run.state for run in runs.list_runs(runs.Session(folder))]
+    return [run.state for run in runs.list_runs(Session(folder))]
 
 def show(**values):
     print(json.dumps(values))
@@ -70,7 +71,7 @@ def work(i):
 threads = [threading.Thread(target=lambda i=i: found.append(work(i))) for i in range(8)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-all_runs = runs.list_runs(runs.Session(sonde.recorder.recorder.session.folder))
+all_runs = runs.list_runs(Session(sonde.recorder.recorder.session.folder))
 show(found=sorted(found, key=str), runs=len(all_runs), result=all_runs[0].result().describe())
 """)
     assert shown["found"] == [[0, 0], *([i, None] for i in range(1, 8))]
@@ -329,7 +330,7 @@ found = []
 threads = [threading.Thread(target=lambda: found.append(work())) for _ in range(4)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-all_runs = runs.list_runs(runs.Session(sonde.recorder.recorder.session.folder))
+all_runs = runs.list_runs(Session(sonde.recorder.recorder.session.folder))
 show(found=found, states=[run.wait(5) for run in all_runs])
 """)
     assert shown["found"] == [1] * 4
@@ -429,8 +430,8 @@ show(said=said, waited=waited, state=run.state)
 def test_a_process_that_is_not_recorded_is_paused_between_runs(profiled) -> None:
     shown = profiled("""
 def samples():
-    session = runs.Session(sonde.recorder.recorder.session.folder)
-    return sum(runs.stacks.read_nodes(session).samples), session.read_control()["on"]
+    session = Session(sonde.recorder.recorder.session.folder)
+    return sum(stacks.read_nodes(session).samples), session.read_control()["on"]
 with sonde.profile(): burn(0.02)
 burn(0.05)  # a sample may have been under way
 first, on = samples(); burn(0.1); second, _on = samples()

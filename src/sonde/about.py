@@ -10,7 +10,8 @@ import pyarrow as pa
 from sonde.archive import read_segment
 from sonde.record import Field, Schema
 from sonde.rows import count_losses, open_tables
-from sonde.runs import Run, list_runs
+from sonde.run import Run
+from sonde.runs import list_runs
 from sonde.session import Session
 
 _TYPES = {"text": pa.string(), "i64": pa.int64(), "bool": pa.bool_()}

@@ -1,4 +1,4 @@
-"""What the .pth hook calls when SONDE is set: start recording before the program does."""
+"""What the .pth hook calls when the environment asks for it: record before the program starts."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from sonde import _core, config, runs
 from sonde.errors import ConfigError, Error, NotProfiled, RunActive
 from sonde.recorder import recorder
 from sonde.result import Result
+from sonde.run import CANCELLED, FAILED, PREPARING, PROCESSING, RUNNING, STOPPING, Run
 from sonde.session import Session
 
 _STOP_S = 0.5
@@ -72,16 +73,24 @@ class Settings:
         stop_at_error: bool = False,
         start_timeout: float = 0.5,
         wait_timeout: float = 60.0,
+        quiet: bool = False,
     ) -> None:
         if on_conflict not in _CONFLICTS:
             raise ConfigError(f"on_conflict={on_conflict!r}: one of {', '.join(_CONFLICTS)}")
         self.on_conflict, self.stop_at_error = on_conflict, stop_at_error
+        self.quiet = quiet  # what goes wrong is for the log alone: nobody in the program asked
         self.start_timeout, self.wait_timeout, self.name = start_timeout, wait_timeout, name
         self.every_s = float(config.read_values({"stack.every": every})["stack.every"])
         self.max_s = None if max_duration is None else _read_span(max_duration)
         self.tags = (tags,) if isinstance(tags, str) else tuple(tags)
         self.sources = (sources,) if isinstance(sources, str) else tuple(sources)
         config.read_values(dict.fromkeys((f"source.{source}" for source in self.sources), True))
+
+    def with_tags(self, tags: Sequence[str]) -> Settings:
+        """The same with other tags."""
+        other = Settings.__new__(Settings)
+        other.__dict__.update(self.__dict__, tags=tuple(tags))
+        return other
 
     def make_options(self, name: str | None) -> runs.Options:
         return runs.Options(
@@ -101,7 +110,7 @@ class Ticket:
     """The duty to end a run. An exception may come between any two steps of ours (a Ctrl-C, a
     program's own alarm): where the ticket gets lost, the run ends."""
 
-    def __init__(self, run: runs.Run) -> None:
+    def __init__(self, run: Run) -> None:
         self.run, self.is_used = run, False
 
     def __del__(self) -> None:
@@ -115,14 +124,14 @@ class _Here:
     """The run that code of this process has under way."""
 
     def __init__(self) -> None:
-        self.run: runs.Run | None = None
+        self.run: Run | None = None
         self.session: Session | None = None
         self.thread = 0
         self.pid = 0
         self.warned = ""  # of which run it was said that something was not profiled
         self.failed = False  # the last start did: the next one is not waited for as long
 
-    def get(self) -> runs.Run | None:
+    def get(self) -> Run | None:
         """It, if it has not ended meanwhile."""
         if self.run is None or self.pid != os.getpid() or recorder.session is None:
             return None
@@ -149,8 +158,8 @@ def begin(settings: Settings, name: str | None) -> Ticket | Unprofiled:
         _here.failed = True
         if settings.stop_at_error:
             raise
-        _warn(f"not profiled: {error}")
-        return Unprofiled(str(error), runs.FAILED)
+        _warn(f"not profiled: {error}", quiet=settings.quiet)
+        return Unprofiled(str(error), FAILED)
 
 
 def _claim(settings: Settings, name: str | None) -> Ticket:
@@ -195,14 +204,19 @@ def _skip(settings: Settings, error: RunActive) -> Unprofiled:
         raise error
     if _here.warned != error.run_id:
         _here.warned = error.run_id
-        _warn(f"not profiled: {error.run_id} is under way; what runs meanwhile runs without")
-    return Unprofiled(f"not profiled: {error}", runs.CANCELLED)
+        _warn(
+            f"not profiled: {error.run_id} is under way; what runs meanwhile runs without",
+            quiet=settings.quiet,
+        )
+    return Unprofiled(f"not profiled: {error}", CANCELLED)
 
 
-def _warn(line: str) -> None:
+def _warn(line: str, *, quiet: bool) -> None:
     """A warning that cannot become an exception in the work."""
     if recorder.session is not None:
         recorder.session.log(line)
+    if quiet:
+        return
     try:
         warnings.warn(f"sonde: {line}", ProfileWarning, stacklevel=_find_caller())
     except ProfileWarning:
@@ -222,34 +236,34 @@ def _patience(settings: Settings) -> float:
     return min(settings.start_timeout, 0.05) if _here.failed else settings.start_timeout
 
 
-def _settle(settings: Settings, run: runs.Run) -> None:
+def _settle(settings: Settings, run: Run) -> None:
     """After the wait for it: is it running?"""
     control = _core.control_get(run.page)
     if control["run_begun"] >= run.number and control["run_status"] >= 0:
         _here.failed = False
         return
     state, reason = run.find_state()
-    _here.failed = state != runs.RUNNING
-    if state in (runs.RUNNING, runs.STOPPING, runs.PROCESSING):
+    _here.failed = state != RUNNING
+    if state in (RUNNING, STOPPING, PROCESSING):
         return
-    if state == runs.PREPARING and not settings.stop_at_error:
+    if state == PREPARING and not settings.stop_at_error:
         return  # it begins when it can; the work does not wait for it
     why = reason or f"{run.id} was not running after {settings.start_timeout:g} s"
-    run.cancel(why, runs.FAILED)
+    run.cancel(why, FAILED)
     _release(run)
     if settings.stop_at_error:
         raise NotProfiled(why)
-    _warn(f"not profiled: {why}")
+    _warn(f"not profiled: {why}", quiet=settings.quiet)
 
 
-def wait_running(settings: Settings, run: runs.Run) -> None:
+def wait_running(settings: Settings, run: Run) -> None:
     assert recorder.session is not None
     end_ns = _core.clock_ns() + round(_patience(settings) * 1e9)
     _core.run_wait(recorder.session.page, run.number, False, end_ns)
     _settle(settings, run)
 
 
-async def wait_running_softly(settings: Settings, run: runs.Run) -> None:
+async def wait_running_softly(settings: Settings, run: Run) -> None:
     """The same without stopping an event loop, where it is asyncio's."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or asyncio._get_running_loop() is None:
@@ -264,28 +278,30 @@ async def wait_running_softly(settings: Settings, run: runs.Run) -> None:
     _settle(settings, run)
 
 
-def end(ticket: Ticket | Unprofiled, error: BaseException | None = None) -> None:
+def end(
+    ticket: Ticket | Unprofiled, error: BaseException | None = None, *, quiet: bool = False
+) -> None:
     """End a run; an error of the work is told which one it was."""
     if isinstance(ticket, Unprofiled) or ticket.run.session.pid != os.getpid():
         return  # there is none, or it is a parent's
-    _core.undisturbed(lambda: _end_now(ticket))
+    _core.undisturbed(lambda: _end_now(ticket, quiet))
     # The end of a generator or a task is no error of the work.
     if error is not None and not isinstance(error, (GeneratorExit, StopIteration)):
         run_id = ticket.run.id
         _add_note(error, f"sonde: profiled as {run_id}; `sonde profile results {run_id}` shows it")
 
 
-def _end_now(ticket: Ticket) -> None:
+def _end_now(ticket: Ticket, quiet: bool) -> None:
     ticket.is_used = True
     try:
         ticket.run.stop(_STOP_S)
     except (Error, OSError) as error:
-        _warn(f"{ticket.run.id}: {error}")
+        _warn(f"{ticket.run.id}: {error}", quiet=quiet)
     finally:
         _release(ticket.run)
 
 
-def _release(run: runs.Run) -> None:
+def _release(run: Run) -> None:
     if _here.run is run:
         _here.run = None
         if recorder.parked:

@@ -18,10 +18,12 @@ from types import ModuleType
 
 from sonde import _core, config, intern, plugins, ring, runs, snapshots, stacks
 from sonde.drain import Drain, seal
+from sonde.errors import Damaged, NoSession
 from sonde.launch import collector_lock
 from sonde.record import make_schema, name_table
 from sonde.recorder import SourceLog
 from sonde.retain import enforce_limits
+from sonde.run import FINAL, PROCESSING, Run
 from sonde.session import Session, list_folders
 
 Trouble = Callable[[str], AbstractContextManager[None]]
@@ -42,6 +44,8 @@ class Watched:
         self._writers: dict[type, _core.Writer] = {}
         self._text: _core.Text | None = None
         self._snapshot_s = time.monotonic()
+        self._ended: set[str] = set()  # runs that have ended, as the last scan saw them
+        self._worked_out: set[str] = set()
         self.refresh()
 
     def refresh(self) -> None:
@@ -72,6 +76,24 @@ class Watched:
         if wanted and stacks.has_nodes(self.session):
             self._snapshot_s = now_s
             snapshots.take(self.session, keep=self.snapshot_keep)
+
+    def process_runs(self, end_s: float) -> None:
+        """Work out runs that have ended, until `end_s`: a job may make many of them, and the marks
+        of one take as much room as all its stacks."""
+        for name in runs.list_names(self.session):
+            if name in self._worked_out or time.monotonic() > end_s:
+                continue
+            try:
+                run = Run(self.session, name)
+            except (Damaged, NoSession):
+                continue
+            state = run.state
+            if state == PROCESSING and name in self._ended:
+                run.process()
+            if state == PROCESSING:
+                self._ended.add(name)  # whoever stopped it may still be writing that down
+            elif state in FINAL:
+                self._worked_out.add(name)
 
     def write(self, row: type, values: tuple[object, ...], schema: str = "system") -> None:
         """Write a sensor's row into this session."""
@@ -197,6 +219,7 @@ class Collector:
         for folder, one in list(self.watched.items()):
             with self._attempt(folder):
                 one.refresh()
+                one.process_runs(begin_s + SEAL_S)
                 # The living must not wait for many that have ended: the rest at the next scan.
                 if not one.session.is_alive() and time.monotonic() - begin_s < SEAL_S:
                     one.drain(time.monotonic(), ended=True)

@@ -17,6 +17,10 @@ _SPANS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h"
 _WORDS = {"on": True, "true": True, "yes": True, "1": True,
           "off": False, "false": False, "no": False, "0": False, "": False}  # fmt: skip
 
+# One word for the program whose compile times are wanted; see is_asked_for().
+_COMPILE = "SONDE_TORCH_COMPILE"
+_ALIASES = {"source.compile": _COMPILE}
+
 # How the help of a source ends that is not on by itself.
 _OFF = "(off until asked)."
 
@@ -54,6 +58,18 @@ def parse_signal(text: str) -> str:
         return ""
     # Those that a program may well use for such a thing; never one that ends it on purpose.
     return {"USR1": "USR1", "USR2": "USR2", "HUP": "HUP"}[name]
+
+
+def parse_pattern(text: str) -> str:
+    """A regular expression: `1/.*`, or `off`."""
+    import re  # only when there is one
+
+    if text.strip().lower() in ("off", ""):
+        return ""
+    try:
+        return re.compile(text).pattern
+    except re.error as error:
+        raise ValueError(error) from None
 
 
 def parse_count(text: str) -> int:
@@ -108,6 +124,8 @@ class Key:
     def _is_mine(self, raw: object) -> bool:
         if isinstance(self.default, bool):
             return isinstance(raw, bool)
+        if isinstance(self.default, str):
+            return False
         return isinstance(raw, (int, float)) and not isinstance(raw, bool)
 
 
@@ -125,6 +143,8 @@ _FIXED = (
     Key("snapshot.keep", parse_count, 1000, "keep at most so many snapshots", live=True, low=1,
         high=2**31),
     Key("snapshot.signal", parse_signal, "", "a signal that asks for a snapshot: USR1"),
+    Key("compile.frames", parse_pattern, "", "profile compilations whose id begins like this: 1/.*",
+        live=True),
     Key("archive", parse_switch, True, "keep rows in Parquet before the ring overwrites them",
         live=True),
     Key("archive.every", parse_span, 600.0, "longest time a row stays in the ring alone", live=True,
@@ -171,12 +191,13 @@ def load(given: Mapping[str, object]) -> tuple[dict[str, Value], list[str]]:
     values = {name: key.default for name, key in keys.items()}
     complaints = []
     for name, key in keys.items():
-        raw = os.environ.get(variable_of(name))
-        if raw is not None:
-            try:
-                values[name] = key.read(raw)
-            except ConfigError as error:
-                complaints.append(f"{variable_of(name)}: {error}")
+        for variable in (_ALIASES.get(name), variable_of(name)):
+            raw = None if variable is None else os.environ.get(variable)
+            if raw is not None:
+                try:
+                    values[name] = key.read(raw)
+                except ConfigError as error:
+                    complaints.append(f"{variable}: {error}")
     values.update(read_values(given))
     return values, complaints
 
@@ -190,11 +211,13 @@ def variable_of(name: str) -> str:
 
 
 def is_asked_for() -> bool:
-    """Does the environment ask this very process to be recorded?"""
+    """Does the environment ask this very process to be recorded?
+
+    SONDE does; where it is not set, so does SONDE_TORCH_COMPILE: there is nothing to see of a
+    compilation without a recording."""
     only = os.environ.get("SONDE_ONLY")
-    return _WORDS.get(os.environ.get("SONDE", "").lower(), True) and (
-        only is None or only == str(os.getpid())
-    )
+    word = os.environ.get("SONDE", os.environ.get(_COMPILE, ""))
+    return _WORDS.get(word.lower(), True) and (only is None or only == str(os.getpid()))
 
 
 def mark_followed() -> bool:

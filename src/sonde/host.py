@@ -42,6 +42,11 @@ class Host:
         """`emit` for rows of this class; made once, called often."""
         return self._owner.open_table(row, name_table(row, self._schema))
 
+    def tell(self, detail: str | None) -> None:
+        """Say what a user should know of this source, which is on, from now on."""
+        self.detail = detail
+        self._owner.note(self._name, "on", detail)
+
     def publish(self) -> None:
         """Have every source write down what it has not yet written."""
         self._owner.publish()

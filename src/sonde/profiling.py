@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from functools import update_wrapper
 from types import TracebackType
 
-from sonde import runs
 from sonde.bracket import (
     Settings,
     Ticket,
@@ -17,6 +16,7 @@ from sonde.bracket import (
     wait_running_softly,
 )
 from sonde.errors import ConfigError
+from sonde.run import Run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Profiled:
         self._settings = settings
         self._open: list[Ticket | Unprofiled] = []
 
-    def __enter__(self) -> runs.Run | Unprofiled:
+    def __enter__(self) -> Run | Unprofiled:
         self._open.append(self._begin(None))
         return self._open[-1].run
 
@@ -45,7 +45,7 @@ class Profiled:
     ) -> None:
         end(self._open.pop(), error)
 
-    async def __aenter__(self) -> runs.Run | Unprofiled:
+    async def __aenter__(self) -> Run | Unprofiled:
         self._open.append(await self._begin_softly(None))
         return self._open[-1].run
 
@@ -186,7 +186,7 @@ class Profile:
         profiled = Profiled(Settings(**settings))
         return profiled if function is None else profiled(function)
 
-    def start(self, **settings: Any) -> runs.Run | Unprofiled:
+    def start(self, **settings: Any) -> Run | Unprofiled:
         """Begin a run now and return at once: `run.wait_running()`, `run.stop()`, `run.result()`.
 
         It ends by itself after max_duration."""

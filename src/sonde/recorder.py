@@ -268,9 +268,9 @@ class Recorder:
 
     def _stop_source(self, name: str) -> None:
         source, host = self._sources.pop(name)
-        host.failed = False  # a source that failed is still taken out
+        had_failed, host.failed = host.failed, False  # a source that failed is still taken out
         host.guard(source.stop)()
-        if not host.failed:
+        if not (host.failed or had_failed):  # why it failed stays the last word
             self.note(name, "off")
 
     def has_source(self, name: str) -> bool:

@@ -322,20 +322,34 @@ static void set_profile(PyThreadState *state, PyObject *self)
     Py_XDECREF(before);
 }
 
+/* A native thread makes its state without the GIL; 3.11 puts it on the list first. */
+static int is_made(PyThreadState *state)
+{
+#if PY_VERSION_HEX >= 0x030B0000
+    return sonde_load_acquire(&state->_initialized) && state->cframe != NULL;
+#else
+    return state->cframe != NULL;
+#endif
+}
+
 /* A thread that we have seen before and that has no hook now has lost it to the program: what
  * happened meanwhile is not known, so it is left alone. */
 static void hook_new_threads(sonde_TracerObject *self)
 {
-    int64_t newest = newest_thread;
+    int64_t newest = newest_thread, unmade = INT64_MAX;
     for (PyThreadState *state = first_thread(); state != NULL; state = PyThreadState_Next(state)) {
         int64_t id = (int64_t)state->id;
+        if (id <= newest_thread)
+            continue;
         newest = id > newest ? id : newest;
-        if (id > newest_thread && state->c_profilefunc == NULL)
+        if (!is_made(state))
+            unmade = id < unmade ? id : unmade;
+        else if (state->c_profilefunc == NULL)
             set_profile(state, (PyObject *)self);
-        else if (id > newest_thread)
+        else if (state->c_profilefunc != on_profile)
             self->left_alone++;
     }
-    newest_thread = newest;
+    newest_thread = newest < unmade ? newest : unmade - 1; /* it is looked at again */
 }
 
 int sonde_hook(sonde_TracerObject *self)

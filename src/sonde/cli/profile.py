@@ -13,7 +13,7 @@ from sonde import config, control, plugins, runs
 from sonde.cli import _draw, _progress
 from sonde.errors import ConfigError, Error, NoSession, NotProfiled
 from sonde.result import WEIGHTS, Result, merge
-from sonde.runs import Run
+from sonde.run import FAILED, PREPARING, RUNNING, SUCCEEDED, Run
 from sonde.session import Session
 from sonde.target import find_sessions
 
@@ -123,7 +123,7 @@ def _wait_running(run: Run, timeout_s: float) -> None:
     try:
         run.wait_running(timeout_s)
     except NotProfiled as error:
-        run.cancel(str(error), runs.FAILED)
+        run.cancel(str(error), FAILED)
         raise
 
 
@@ -153,7 +153,7 @@ def _wait(words: list[str], args: argparse.Namespace) -> int:
     run = _find_run(words)
     state = run.wait(_read_span(args.timeout, 60.0))
     print(state)
-    return 0 if state == runs.SUCCEEDED else 1
+    return 0 if state == SUCCEEDED else 1
 
 
 def _stop(words: list[str], args: argparse.Namespace) -> int:
@@ -174,7 +174,7 @@ def _merge_tag(tags: list[str]) -> Result:
     for session in find_sessions("all", config.find_root()):
         for one in runs.list_runs(session):
             one.process()
-            if set(tags) <= set(one.tags) and one.state == runs.SUCCEEDED:
+            if set(tags) <= set(one.tags) and one.state == SUCCEEDED:
                 found.append(one.result())
     if not found:
         raise NoSession(f"no run with the tag {', '.join(tags)} has a result")
@@ -307,7 +307,7 @@ def _watch(run: Run, duration_s: float | None, goes_on: Callable[[], bool]) -> N
     """Show how it goes until it has ended; Ctrl-C ends it early, with what there is."""
     with _progress.Bar(f"profiling {run.session.pid}", duration_s) as bar:
         try:
-            while goes_on() and run.state in (runs.RUNNING, runs.PREPARING):
+            while goes_on() and run.state in (RUNNING, PREPARING):
                 bar.show()
                 run._wait(0.2, ended=True)
         except KeyboardInterrupt:

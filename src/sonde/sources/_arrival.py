@@ -1,0 +1,33 @@
+"""Waiting for something that the program imports later, without having a hand in any import."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+
+class Arrival:
+    """Calls `then` once, at the first import after `is_here()` became true.
+
+    It stands in sys.meta_path only to be told that something is being looked for. It finds nothing
+    itself and touches no spec and no loader, so modules are what they would be without it. Whoever
+    waits for a module must be fine with the import that follows it."""
+
+    def __init__(self, is_here: Callable[[], bool], then: Callable[[], object]) -> None:
+        self._is_here, self._then = is_here, then
+
+    def start(self) -> None:
+        # In place: whoever goes through the list right now asks one finder twice, and that is all.
+        sys.meta_path.insert(0, self)
+
+    def stop(self) -> None:
+        if self in sys.meta_path:
+            # A new list: out of the old one, an import that goes through it right now would step
+            # over the finder that moved into our place, and not find its module.
+            sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
+
+    def find_spec(self, _name: str, _path: object = None, _target: object = None) -> None:
+        """Look whether it has come; the import system holds its lock, so one thread at a time."""
+        if self._is_here():
+            self.stop()  # first: what is called now may import, too
+            self._then()
