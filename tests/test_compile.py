@@ -526,8 +526,7 @@ def test_marks_of_runs_do_not_pile_up_while_the_program_runs(start, fake, root) 
     found = runs.list_runs(session)
     assert len(found) == 5
     wait_for(lambda: all(one.state == SUCCEEDED for one in found))
-    files = {path.name for path in Path(session.folder, runs.FOLDER).rglob("*.nodes")}
-    assert files == set()
+    wait_for(lambda: not list(Path(session.folder, runs.FOLDER).rglob("*.nodes")))
     assert [one.find_state()[1] for one in found] == [None] * 5
 
 
