@@ -62,15 +62,25 @@ class Recorder:
         self._forked_from: session.Writing | None = None  # a child that has not begun yet
         self._busy = False
         self._wish: Callable[[], object] | None = None
+        self._tell: Callable[[str], object] = say  # where a failed start is told
 
     # ---- start and stop --------------------------------------------------------------------
 
-    def start(self, given: Mapping[str, object], parent: str | None = None) -> str | None:
-        """Begin; the session's folder, or None if it could not (one line on stderr says why)."""
+    def start(
+        self,
+        given: Mapping[str, object],
+        parent: str | None = None,
+        root: str | None = None,
+        tell: Callable[[str], object] | None = None,
+    ) -> str | None:
+        """Begin; the session's folder, or None if it could not: one line says why, on stderr or to
+        `tell`. `root` is the sessions' folder, if not the one of the environment."""
         values, complaints = config.load(given)
         self._hook()
         with self.lock:
-            self._do(lambda: self._begin(values, parent))
+            self._tell = tell or say
+            self._do(lambda: self._begin(values, parent, root))
+            self._tell = say
             if self.session is None:
                 return None
             for complaint in complaints:
@@ -103,15 +113,17 @@ class Recorder:
         if wish is not None:
             self._alone(wish)
 
-    def _begin(self, values: dict[str, config.Value], parent: str | None) -> None:
+    def _begin(
+        self, values: dict[str, config.Value], parent: str | None, root: str | None
+    ) -> None:
         if self.session is not None:
             return
         forked, self._forked_from = self._forked_from, None
-        root = config.find_root() if forked is None else forked.root
+        root = root or (config.find_root() if forked is None else forked.root)
         try:
             self.session = writing = session.Writing(root, values, parent)
         except Error as error:
-            say(f"not recording: {error}")
+            self._tell(f"not recording: {error}")
             self._let_go()
             return
         try:
@@ -238,7 +250,7 @@ class Recorder:
         if self.session is not None and state != "on":
             self.session.log(f"{source} is {state}: {detail or 'as asked'}")
         elif state == "failed" and source == "recorder":
-            say(f"not recording: {detail}")
+            self._tell(f"not recording: {detail}")
 
     def _start_source(self, name: str) -> None:
         host = Host(self, name, "python")
