@@ -59,6 +59,9 @@ def _load(package: str, fits: bool) -> None:
 
     # A fork waits until the import is done: a child with half a module could never import it.
     _imp.acquire_lock()
+    # Each file that is read gives the GIL away, and a busy program keeps it for as long as this.
+    before_s, ours_s = sys.getswitchinterval(), 0.0001
+    sys.setswitchinterval(ours_s)
     try:
         if "sonde" not in sys.modules:
             _bring(package, fits)
@@ -68,6 +71,8 @@ def _load(package: str, fits: bool) -> None:
         for name in plugins.list_names("sources"):
             plugins.load("sources", name)
     finally:
+        if abs(sys.getswitchinterval() - ours_s) < 1e-6:  # nobody else has changed it
+            sys.setswitchinterval(before_s)
         _imp.release_lock()
 
 
