@@ -22,6 +22,7 @@ from sonde.process import Process
 TIMEOUT_S = 5.0
 _ANSWER = "answer.json"
 _NAP_S = 0.002
+_POLITE_S = 0.3  # what a main thread that runs Python code needs at most, to hear of it
 
 
 class NoSafePlace(NotAnswering):
@@ -52,7 +53,7 @@ def detach(target: session.Session, timeout_s: float = TIMEOUT_S) -> None:
     long C call), another thread does."""
     begin = time.monotonic()
     try:
-        control.stop(target, timeout_s / 4)
+        control.stop(target, min(timeout_s / 4, _POLITE_S))
         return
     except NotAnswering:
         if not target.is_alive():

@@ -10,6 +10,12 @@ import os
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sonde.recorder import Recorder
+
+_HURRY_S = 0.0001
+
 
 def run(request: dict[str, object]) -> None:
     """Do what was asked and answer; undo it if nobody waits for the answer any more."""
@@ -30,9 +36,21 @@ def run(request: dict[str, object]) -> None:
 
 
 def _start(request: dict[str, object]) -> dict[str, object]:
-    _load(str(request["package"]), bool(request["fits"]))
-    from sonde.recorder import recorder
+    # Each file that is opened gives the GIL away, and a busy program keeps it for as long as this.
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(_HURRY_S)
+    try:
+        recorder = _load(str(request["package"]), bool(request["fits"]))
+        recorder.switch_s = before_s  # for a child that is forked meanwhile
+        return _begin(recorder, request)
+    finally:
+        if abs(sys.getswitchinterval() - _HURRY_S) < 1e-6:  # nobody else has changed it
+            sys.setswitchinterval(before_s)
+        if "sonde.recorder" in sys.modules:
+            sys.modules["sonde.recorder"].recorder.switch_s = None
 
+
+def _begin(recorder: Recorder, request: dict[str, object]) -> dict[str, object]:
     if recorder.session is not None:
         return {"session": recorder.session.folder}
     if time.monotonic_ns() > int(str(request["deadline_ns"])):
@@ -53,26 +71,22 @@ def _stop() -> dict[str, object]:
     return {}
 
 
-def _load(package: str, fits: bool) -> None:
-    """Import sonde: the program's own if it has one, else ours."""
+def _load(package: str, fits: bool) -> Recorder:
+    """Import sonde: the program's own if it has one, else ours; its recorder."""
     import _imp
 
     # A fork waits until the import is done: a child with half a module could never import it.
     _imp.acquire_lock()
-    # Each file that is read gives the GIL away, and a busy program keeps it for as long as this.
-    before_s, ours_s = sys.getswitchinterval(), 0.0001
-    sys.setswitchinterval(ours_s)
     try:
         if "sonde" not in sys.modules:
             _bring(package, fits)
         from sonde import plugins
-        from sonde.recorder import recorder  # noqa: F401  # all of it, under the lock
+        from sonde.recorder import recorder
 
         for name in plugins.list_names("sources"):
             plugins.load("sources", name)
+        return recorder
     finally:
-        if abs(sys.getswitchinterval() - ours_s) < 1e-6:  # nobody else has changed it
-            sys.setswitchinterval(before_s)
         _imp.release_lock()
 
 
