@@ -63,16 +63,27 @@ class Recorder:
         self._forked_from: session.Writing | None = None  # a child that has not begun yet
         self._busy = False
         self._wish: Callable[[], object] | None = None
+        self._tell: Callable[[str], object] = say  # where a failed start is told
+        self.switch_s: float | None = None  # what a child of an attached process gets back
 
     # ---- start and stop --------------------------------------------------------------------
 
-    def start(self, given: Mapping[str, object], parent: str | None = None) -> str | None:
-        """Begin; the session's folder, or None if it could not (one line on stderr says why)."""
+    def start(
+        self,
+        given: Mapping[str, object],
+        parent: str | None = None,
+        root: str | None = None,
+        tell: Callable[[str], object] | None = None,
+    ) -> str | None:
+        """Begin; the session's folder, or None if it could not: one line says why, on stderr or to
+        `tell`. `root` is the sessions' folder, if not the one of the environment."""
         values, complaints = config.load(given)
         self._hook()
         with self.lock:
             self._unpark()
-            self._do(lambda: self._begin(values, parent))
+            self._tell = tell or say
+            self._do(lambda: self._begin(values, parent, root))
+            self._tell = say
             if self.session is None:
                 return None
             for complaint in complaints:
@@ -117,15 +128,15 @@ class Recorder:
         if wish is not None:
             self._alone(wish)
 
-    def _begin(self, values: dict[str, config.Value], parent: str | None) -> None:
+    def _begin(self, values: dict[str, config.Value], parent: str | None, root: str | None) -> None:
         if self.session is not None:
             return
         forked, self._forked_from = self._forked_from, None
-        root = config.find_root() if forked is None else forked.root
+        root = root or (config.find_root() if forked is None else forked.root)
         try:
             self.session = writing = session.Writing(root, values, parent)
         except Error as error:
-            say(f"not recording: {error}")
+            self._tell(f"not recording: {error}")
             self._let_go()
             return
         try:
@@ -252,7 +263,7 @@ class Recorder:
         if self.session is not None and state != "on":
             self.session.log(f"{source} is {state}: {detail or 'as asked'}")
         elif state == "failed" and source == "recorder":
-            say(f"not recording: {detail}")
+            self._tell(f"not recording: {detail}")
 
     def _start_source(self, name: str) -> None:
         host = Host(self, name, "python")
@@ -355,6 +366,8 @@ class Recorder:
     def _after_fork(self) -> None:
         # Another thread of the parent may have held it, and does not exist here.
         self.lock = RLock()
+        if self.switch_s is not None:
+            sys.setswitchinterval(self.switch_s)
         self._busy, self._wish = False, None
         _core.undisturbed(Host(self, "recorder", "sonde").guard(self._leave_parent))
 

@@ -177,6 +177,9 @@ static PyMethodDef methods[] = {
     {"signal_catch", sonde_signal_catch, METH_VARARGS,
      "signal_catch(number, map): this signal asks for a snapshot; what it did before, it still does."},
     {"signal_release", sonde_signal_release, METH_NOARGS, "Let the signal be what it was."},
+    {"visit", sonde_visit, METH_VARARGS,
+     "visit(pid, tid, ranges, caught, restorer, calls, source, deadline_ns): have a thread of\n"
+     "another process make one that runs this Python text; False if it is at no safe place now."},
     {"spawn", spawn, METH_VARARGS, "spawn(argv, env): start a process that is nobody's child."},
     {NULL, NULL, 0, NULL},
 };
@@ -224,6 +227,14 @@ static int add_constants(PyObject *core)
            PyModule_AddIntConstant(core, "CONTROL_BYTES", sizeof(sonde_control)) < 0;
 }
 
+static int add_visit_calls(PyObject *core)
+{
+    PyObject *names = sonde_visit_calls();
+    int status = names == NULL ? -1 : PyModule_AddObjectRef(core, "VISIT_CALLS", names);
+    Py_XDECREF(names);
+    return status;
+}
+
 static int fill_module(PyObject *core)
 {
     static int hooked;
@@ -233,6 +244,7 @@ static int fill_module(PyObject *core)
         return -1;
     }
     if (add_types(core) || add_errors(core) || add_constants(core) ||
+        add_visit_calls(core) < 0 ||
         PyModule_AddFunctions(core, sonde_read_methods) < 0 ||
         PyModule_AddFunctions(core, sonde_steer_methods) < 0)
         return -1;

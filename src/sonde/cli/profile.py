@@ -232,17 +232,17 @@ def _find_or_attach(target: str, args: argparse.Namespace) -> tuple[Session, boo
     except NoSession:
         if not target.isdecimal():
             raise
-    from sonde import attach  # only then: it brings a tracer along
+    from sonde.attach import attach  # only then: it brings a tracer along
 
-    return attach.attach(int(target), {}, _read_span(args.timeout, 60.0)), True
+    return attach(int(target), {}, _read_span(args.timeout, 60.0)), True
 
 
 def _detach(session: Session, args: argparse.Namespace) -> None:
-    from sonde import attach
+    from sonde.attach import detach
 
     try:
         if session.is_alive():
-            attach.detach(session, _read_span(args.timeout, 60.0))
+            detach(session, _read_span(args.timeout, 60.0))
     except Error as error:
         print(f"sonde: {error}", file=sys.stderr)
 

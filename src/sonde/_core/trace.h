@@ -1,0 +1,163 @@
+/* Have a thread of another process make a call, and leave it as it was.
+ *
+ * The tool's half only: nothing here runs in a job, but for visitor.c, whose
+ * bytes are copied there.
+ *
+ * A thread is made to call a function as if that were a signal handler: a
+ * signal frame lies on its stack, and the function returns into the kernel's
+ * own way back, rt_sigreturn. We catch it there and put the registers back by
+ * ptrace, which leaves no trace at all. Should the tool die at any moment, the
+ * kernel goes that way alone: the thread is back where it was.
+ */
+#ifndef SONDE_TRACE_H
+#define SONDE_TRACE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#if defined(__x86_64__)
+#include <sys/user.h>
+typedef struct user_regs_struct sonde_general;
+enum { SONDE_SYSCALL_BYTES = 2, SONDE_RED_ZONE = 128 };
+#elif defined(__aarch64__)
+#include <asm/ptrace.h>
+typedef struct user_pt_regs sonde_general;
+enum { SONDE_SYSCALL_BYTES = 4, SONDE_RED_ZONE = 0 };
+#else
+#error "sonde supports x86_64 and aarch64"
+#endif
+
+enum { SONDE_VECTOR_BYTES = 16384, SONDE_FRAME_BYTES = 24576, SONDE_MAX_HELD = 64 };
+
+/* Everything a function call may change in a thread. */
+typedef struct {
+    sonde_general general;
+    int vector_kind; /* the NT_ number of the register set */
+    size_t vector_bytes;
+    uint8_t vector[SONDE_VECTOR_BYTES] __attribute__((aligned(64)));
+} sonde_registers;
+
+/* Where /proc says that a thread waits. */
+typedef struct {
+    int64_t number; /* of the system call; -1: in none, -2: it is running */
+    uint64_t args[6], sp, pc;
+} sonde_place;
+
+/* What a stopped thread's registers say. */
+typedef struct {
+    uint64_t pc, sp;
+    int64_t number; /* of the system call, at its begin and end */
+    int64_t result; /* at its end; else the first word that a function returns */
+    int64_t answer; /* the second one */
+} sonde_where;
+
+/* A thread that we trace. */
+typedef struct {
+    pid_t pid, tid;
+    int64_t deadline_ns;
+    uint64_t restorer;   /* where rt_sigreturn is called in the target */
+    sonde_place place;   /* before it was stopped */
+    sonde_registers was; /* when it was stopped */
+    uint64_t mask;       /* its blocked signals */
+    int held[SONDE_MAX_HELD]; /* signals that came meanwhile: sent again at the end */
+    int held_n;
+    int64_t result; /* of a call's last system call */
+    int64_t answer; /* the second word that a call returned; on the way back the first is lost */
+} sonde_traced;
+
+/* ---- trace.c ------------------------------------------------------------- */
+
+/* Stop a thread, and remember where. 0; -ESRCH: gone; -EPERM; -EBUSY: it did not
+ * stop in time, and is let go when this process ends. */
+int sonde_trace_stop(sonde_traced *self);
+
+/* Have the stopped thread call a function of up to six arguments and stop again;
+ * see `result` and `answer`. -ETIMEDOUT: it was not back at the deadline; it is not
+ * traced any more and finds its way alone. -EFAULT: the function crashed; the thread
+ * is stopped again. -ENOBUFS: no room on its stack. -EBUSY, -ESRCH: as above. */
+int sonde_trace_call(sonde_traced *self, uint64_t function, const uint64_t args[6]);
+
+/* Put everything back and let the thread go on. */
+int sonde_trace_release(sonde_traced *self);
+
+/* Memory of the stopped thread's process; `bytes` a multiple of 8. */
+int sonde_trace_write(const sonde_traced *self, uint64_t to, const void *from, size_t bytes);
+int sonde_trace_read(const sonde_traced *self, void *to, uint64_t from, size_t bytes);
+
+/* ---- trace_x86_64.c, trace_aarch64.c --------------------------------------- */
+
+int sonde_registers_save(pid_t tid, sonde_registers *registers);
+int sonde_registers_restore(pid_t tid, const sonde_registers *registers);
+int sonde_registers_where(pid_t tid, sonde_where *where);
+
+/* Have the interrupted system call go on as if nothing had been. */
+void sonde_registers_mend(sonde_registers *registers, const sonde_place *place);
+
+/* Does the kernel remember what is left of it, and in no register? */
+int sonde_registers_rest(const sonde_registers *registers, const sonde_place *place);
+
+/* Where the place's thread would be after this stop: in that system call, or just out of it. */
+int sonde_registers_fit(const sonde_registers *registers, const sonde_place *place);
+
+/* A signal frame below `sp` that brings `registers` back; in `frame`, which is to
+ * be copied to `*at` in the target. Returns its bytes, a multiple of 8; 0: it does not fit. */
+size_t sonde_frame_make(const sonde_traced *self, uint8_t *frame, uint64_t *at);
+
+/* Registers for a call that returns into that frame. */
+int sonde_call_begin(const sonde_traced *self, uint64_t at, uint64_t function,
+                     const uint64_t args[6]);
+int sonde_call_is_over(uint64_t at, const sonde_where *where);
+int sonde_call_skip(pid_t tid); /* the system call that it is about to make */
+
+/* ---- visitor.c --------------------------------------------------------------- */
+
+/* The functions that the visitor calls, by number; their names are in visit.c. */
+enum {
+    SONDE_CALL_ERRNO,
+    SONDE_CALL_SIGMASK,
+    SONDE_CALL_ATTR_INIT,
+    SONDE_CALL_ATTR_DETACHED,
+    SONDE_CALL_ATTR_STACK,
+    SONDE_CALL_CREATE,
+    SONDE_CALL_CLOCK,
+    SONDE_CALL_MMAP,
+    SONDE_CALL_MUNMAP,
+    SONDE_CALL_IS_READY,
+    SONDE_CALL_ENSURE,
+    SONDE_CALL_RELEASE,
+    SONDE_CALL_DICT,
+    SONDE_CALL_RUN,
+    SONDE_CALL_CLEAR,
+    SONDE_CALL_DECREF,
+    SONDE_CALLS
+};
+
+/* What the visitor is told; lies beside its code. There are two: one for the thread
+ * that was stopped, one for the new thread, which gives its own memory back while
+ * the other may still be in its code. */
+typedef struct {
+    uint64_t page, bytes; /* its own memory, and how to give it back: see visitor.c */
+    uint64_t munmap;
+    uint64_t begin;   /* the new thread's sonde_visitor_begin, and its errand */
+    uint64_t errand;
+    uint64_t source;  /* Python text, ended by a 0 */
+    int64_t deadline_ns;
+    uint64_t stack_bytes;
+    uint64_t every_signal[16]; /* as large as a sigset_t */
+    uint64_t calls[SONDE_CALLS];
+} sonde_errand;
+
+_Static_assert(offsetof(sonde_errand, bytes) == 8, "visitor.c knows it");
+_Static_assert(offsetof(sonde_errand, munmap) == 16, "visitor.c knows it");
+
+/* The visitor's bytes, in a section of their own. */
+extern const uint8_t __start_sonde_visitor[], __stop_sonde_visitor[];
+typedef struct {
+    int64_t ignored, failure; /* an error number, or 0 */
+} sonde_visited;
+sonde_visited sonde_visitor_visit(const sonde_errand *errand);
+void sonde_visitor_begin(const sonde_errand *errand);
+void sonde_visitor_work(const sonde_errand *errand);
+
+#endif

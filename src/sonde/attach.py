@@ -1,0 +1,167 @@
+"""Start and end a recording in a process that runs already, from outside.
+
+A thread of the process is stopped at a safe place and made to start one more thread, which runs
+inside.py under the GIL and is gone again; the C part is in _core/visit.c."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+
+from sonde import _core, config, control, preflight, session
+from sonde.errors import Error, NotAnswering
+from sonde.preflight import CannotAttach, Plan
+from sonde.process import Process
+
+TIMEOUT_S = 5.0
+_ANSWER = "answer.json"
+_NAP_S = 0.002
+_POLITE_S = 0.3  # what a main thread that runs Python code needs at most, to hear of it
+
+
+class NoSafePlace(NotAnswering):
+    """No thread came to a place where it could be stopped without harm."""
+
+
+def attach(
+    pid: int, settings: Mapping[str, object] | None = None, timeout_s: float = TIMEOUT_S
+) -> session.Session:
+    """Have a running process record itself, without a restart; its session.
+
+    Raises CannotAttach if that is not possible, and NotAnswering if it did not happen in time: then
+    it will not happen later, either."""
+    values = config.read_values(settings or {})
+    root = session.make_root(config.find_root())
+    plan = preflight.check(pid, root)
+    answer = _send(plan, root, timeout_s, {"action": "start", "settings": values})
+    folder = str(answer["session"])
+    if not answer.get("is_new"):
+        raise preflight.AlreadyRecorded(f"process {pid} is being recorded already: {folder}")
+    return session.Session(folder)
+
+
+def detach(target: session.Session, timeout_s: float = TIMEOUT_S) -> None:
+    """End a recording; the process goes on as before. Raises NotAnswering if it does not in time.
+
+    The main thread does it at its next safe point. If there is none soon (it waits, or is in one
+    long C call), another thread does."""
+    begin = time.monotonic()
+    try:
+        control.stop(target, min(timeout_s / 4, _POLITE_S))
+        return
+    except NotAnswering:
+        if not target.is_alive():
+            raise
+    left_s = timeout_s - (time.monotonic() - begin)
+    root = session.make_root(config.find_root())
+    plan = preflight.plan(Process(target.pid))
+    _send(plan, root, left_s, {"action": "stop"})
+
+
+# ---- the visit ---------------------------------------------------------------------------------
+
+
+def _send(plan: Plan, root: str, timeout_s: float, request: dict[str, object]) -> dict[str, object]:
+    """Have the request done inside; what inside.py answers."""
+    deadline_ns = time.monotonic_ns() + round(timeout_s * 1e9)
+    folder = tempfile.mkdtemp(prefix=".attach-", dir=root)
+    request.update(folder=folder, root=root, package=preflight.PACKAGE, fits=plan.fits)
+    request["deadline_ns"] = deadline_ns
+    try:
+        _visit(plan, _make_text(request), deadline_ns)
+        answer = _wait(plan.process.pid, folder, deadline_ns)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if "error" in answer:
+        raise CannotAttach(f"process {plan.process.pid} does not record: {answer['error']}")
+    return answer
+
+
+def _make_text(request: Mapping[str, object]) -> bytes:
+    """The Python text that is run there: it reads inside.py and calls its run()."""
+    path = os.path.join(preflight.PACKAGE, "inside.py")
+    return (
+        f"names = {{'__name__': 'sonde.inside'}}\n"
+        f"with open({path!r}, encoding='utf-8') as file:\n"
+        f"    exec(compile(file.read(), {path!r}, 'exec'), names)\n"
+        f"names['run']({dict(request)!r})\n"
+    ).encode("utf-8", "surrogateescape")
+
+
+def _visit(plan: Plan, text: bytes, deadline_ns: int) -> None:
+    """Bring the text there, through the first thread that is found at a safe place."""
+    half_ns = (deadline_ns + time.monotonic_ns()) // 2
+    while time.monotonic_ns() < deadline_ns:
+        caught = int(plan.process.read_status()["SigCgt"], 16)
+        # First those that wait; then also those that run, a moment at a time.
+        for ranges in ([], _choose_text(plan, half_ns)):
+            for tid in plan.process.list_threads():
+                if _try(plan, tid, ranges, caught, text, deadline_ns):
+                    return
+        # Not in step with whatever the program does.
+        time.sleep(_NAP_S * random.random())
+    raise NoSafePlace(
+        f"no thread of process {plan.process.pid} came to a place where it could be stopped "
+        "without harm; nothing was changed: try again, or with a longer --timeout"
+    )
+
+
+def _choose_text(plan: Plan, half_ns: int) -> list[tuple[int, int]]:
+    return plan.text if time.monotonic_ns() < half_ns else plan.text + plan.more_text
+
+
+def _try(
+    plan: Plan, tid: int, ranges: list[tuple[int, int]], caught: int, text: bytes, deadline_ns: int
+) -> bool:
+    pid = plan.process.pid
+    try:
+        return _core.visit(pid, tid, ranges, caught, plan.restorer, plan.calls, text, deadline_ns)
+    except ProcessLookupError:
+        return False  # this thread has ended; if all have, the next look at the process says so
+    except PermissionError:
+        raise preflight.Forbidden(
+            f"process {pid} may not be traced: the kernel refuses ptrace (seccomp, or rights it "
+            "dropped); in a container use --cap-add=SYS_PTRACE"
+        ) from None
+    except OSError as error:
+        raise _explain(pid, error) from None
+
+
+def _explain(pid: int, error: OSError) -> Error:
+    if error.errno == errno.ESTALE:
+        return CannotAttach(f"process {pid} has become another program; try again")
+    if error.errno in (errno.ETIMEDOUT, errno.EBUSY):
+        return NotAnswering(f"process {pid} is too busy to be attached to; it goes on as it was")
+    return CannotAttach(f"process {pid} could not make a thread: {error.strerror}")
+
+
+def _wait(pid: int, folder: str, deadline_ns: int) -> dict[str, object]:
+    """The answer; it is waited for until the deadline, and then not wanted any more."""
+    path = os.path.join(folder, _ANSWER)
+    while not os.path.exists(path):
+        late = time.monotonic_ns() > deadline_ns
+        if late or session.read_start_ticks(pid) is None:
+            # From here on no answer can come in: what was begun is undone over there.
+            over = folder + ".over"
+            os.rename(folder, over)
+            path = os.path.join(over, _ANSWER)
+            if os.path.exists(path):
+                break
+            shutil.rmtree(over, ignore_errors=True)
+            raise NotAnswering(
+                f"process {pid} has ended"
+                if not late
+                else f"process {pid} did not give the GIL away in time (a long C call may hold it); "
+                "it is not recorded"
+            )
+        time.sleep(_NAP_S)
+    with open(path, encoding="utf-8") as file:
+        answer = json.load(file)
+    shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+    return dict(answer)

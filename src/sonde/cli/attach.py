@@ -1,0 +1,68 @@
+"""Start recording a process that is already running, without restarting it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from sonde import attach, config, preflight
+from sonde.errors import ConfigError, Error
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pids", metavar="PID", nargs="+", type=int)
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting; see `sonde config`",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=attach.TIMEOUT_S,
+        metavar="SECONDS",
+        help="give up after this long; default: %(default)g",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only say whether it is possible; touch nothing"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    settings = dict(_split(setting) for setting in args.set)
+    config.read_values(settings)
+    failures = []
+    for pid in args.pids:
+        try:
+            _attach(pid, settings, args)
+        except Error as error:
+            if len(args.pids) == 1:
+                raise
+            print(f"sonde: {error}", file=sys.stderr)
+            failures.append(error)
+    return failures[0].exit_code if failures else 0
+
+
+def _attach(pid: int, settings: dict[str, str], args: argparse.Namespace) -> None:
+    if args.check:
+        plan = preflight.check(pid, config.find_root())
+        whose = "ours" if plan.fits else "its own"
+        version = ".".join(map(str, plan.version))
+        print(f"process {pid} can be attached to: Python {version}, sonde is {whose}")
+        return
+    session = attach.attach(pid, settings, args.timeout)
+    print(session.folder)
+    print(
+        f"recording; see `sonde top {pid}`, `sonde stacks {pid}`, `sonde query {pid} SQL`; "
+        f"`sonde detach {pid}` ends it",
+        file=sys.stderr,
+    )
+
+
+def _split(setting: str) -> tuple[str, str]:
+    name, equals, value = setting.partition("=")
+    if not equals:
+        raise ConfigError(f"{setting} is not KEY=VALUE")
+    return name, value

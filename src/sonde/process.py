@@ -1,0 +1,66 @@
+"""A running process, as /proc shows it: what it is, who traces it, what it has mapped."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """A range of memory."""
+
+    start: int
+    end: int
+    is_executable: bool
+    offset: int
+    device: tuple[int, int]
+    inode: int
+    path: str
+
+
+class Process:
+    """What /proc says of a pid now; a missing file is FileNotFoundError, as it comes."""
+
+    def __init__(self, pid: int, proc: str = "/proc") -> None:
+        self.pid, self.folder = pid, f"{proc}/{pid}"
+
+    def read(self, name: str) -> bytes:
+        """A file of it."""
+        with open(f"{self.folder}/{name}", "rb") as file:
+            return file.read()
+
+    def read_status(self) -> dict[str, str]:
+        """The lines of `status`."""
+        lines = self.read("status").decode(errors="replace").splitlines()
+        return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+    def read_link(self, name: str) -> str:
+        """Where a link of it points."""
+        return os.readlink(f"{self.folder}/{name}")
+
+    def read_words(self, name: str) -> list[str]:
+        """`cmdline` or `environ`."""
+        return os.fsdecode(self.read(name)).rstrip("\0").split("\0")
+
+    def list_threads(self) -> list[int]:
+        """Its threads, the main one last."""
+        threads = [int(name) for name in os.listdir(f"{self.folder}/task")]
+        return sorted(threads, key=lambda tid: (tid == self.pid, tid))
+
+    def list_mappings(self) -> list[Mapping]:
+        """Its memory; anonymous parts have no path."""
+        found = []
+        for line in self.read("maps").decode(errors="surrogateescape").splitlines():
+            span, rights, offset, device, inode, *path = line.split(None, 5)
+            start, _, end = span.partition("-")
+            major, _, minor = device.partition(":")
+            found.append(
+                Mapping(int(start, 16), int(end, 16), "x" in rights, int(offset, 16),
+                        (int(major, 16), int(minor, 16)), int(inode), path[0] if path else "")
+            )  # fmt: skip
+        return found
+
+    def find_file(self, path: str) -> str:
+        """The path by which we see a file of its own world."""
+        return f"{self.folder}/root{path}"
