@@ -24,7 +24,8 @@ enum {
     XSAVE_ALIGN = 64,
     MAGIC1 = 0x46505853,
     MAGIC2 = 0x46505845,
-    PKRU = 9, /* the last part that every process has; AMX's come after it */
+    TILES = 18, /* AMX's tiles: a process has to ask for them, which few do */
+    LAST_PART = 62,
 };
 
 /* As the kernel lays it out. */
@@ -142,13 +143,13 @@ static int is_made_again(const sonde_general *was)
                                            result == RESTARTNOHAND || result == RESTARTBLOCK);
 }
 
-/* How much of the XSAVE image a signal frame may hold: AMX's parts are not in it
- * unless the process asked for them, and it does not outlive a call anyway. */
+/* How much of the XSAVE image a signal frame holds: newer kernels look for the second
+ * magic word at just that place. Those that are not in it do not outlive a call. */
 static size_t count_vectors(uint64_t *features)
 {
     size_t most = XSAVE_LEAST;
-    *features &= (UINT64_C(1) << (PKRU + 1)) - 1;
-    for (unsigned part = 2; part <= PKRU; part++) {
+    *features &= ~(UINT64_C(1) << TILES);
+    for (unsigned part = 2; part <= LAST_PART; part++) {
         unsigned bytes = 0, offset = 0, flags = 0, unused = 0;
         if ((*features >> part & 1) && __get_cpuid_count(0xd, part, &bytes, &offset, &flags, &unused) &&
             offset + bytes > most)
@@ -198,7 +199,7 @@ size_t sonde_frame_make(const sonde_traced *self, uint8_t *memory, uint64_t *at)
     kernel_frame *frame = (kernel_frame *)memory;
     size_t bytes = add_vectors(&self->was, vectors);
     uint64_t vectors_at =
-        (self->was.general.rsp - SONDE_RED_ZONE - bytes) & ~UINT64_C(XSAVE_ALIGN - 1);
+        (self->was.general.rsp - SONDE_RED_ZONE - bytes) & ~(uint64_t)(XSAVE_ALIGN - 1);
     *at = ((vectors_at - sizeof *frame) & ~UINT64_C(15)) - 8; /* as a function finds its stack */
     memset(memory, 0, SONDE_FRAME_BYTES);
     frame->restorer = self->restorer;
