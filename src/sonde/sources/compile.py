@@ -93,7 +93,7 @@ class Source:
         self._on = False
         self._arrival.stop()
         # Somebody who came after us keeps what we are to them; then we only pass phases on.
-        if self._seam is not None and vars(self._seam)[_HOOK] is self._hook:
+        if self._seam is not None and vars(self._seam).get(_HOOK) is self._hook:
             self._seam.enabled, original = self._before
             setattr(self._seam, _HOOK, original)
         self._seam = None
