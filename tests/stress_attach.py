@@ -177,13 +177,31 @@ def kill_tools(target: Target, cycles: int) -> list[float]:
         )  # fmt: skip
         assert tool.stdout is not None
         tool.stdout.readline()
-        time.sleep(random.random() * 0.06)
+        if random.random() < 0.7:
+            wait_traced(target.pid, tool)
+            time.sleep(random.random() * 0.001)
+        else:
+            time.sleep(random.random() * 0.06)
         tool.kill()
         tool.communicate()
         assert target.process.poll() is None, target.process.communicate()
         took.append(0.0)
         _end_recording(target.pid)
     return took
+
+
+def wait_traced(pid: int, tool: subprocess.Popen[str]) -> bool:
+    """Wait until a thread of the process is being traced, or the tool has ended."""
+    deadline = time.monotonic() + 10
+    while tool.poll() is None and time.monotonic() < deadline:
+        for tid in os.listdir(f"/proc/{pid}/task"):
+            try:
+                with open(f"/proc/{pid}/task/{tid}/status", encoding="utf-8") as file:
+                    if "TracerPid:\t0\n" not in file.read():
+                        return True
+            except OSError:
+                continue
+    return False
 
 
 def _end_recording(pid: int) -> None:

@@ -32,6 +32,12 @@ ALLOWED = {
     "recorder": SHARED | {"host", "launch"},
     "sources": JOB,
     "autostart": {"config", "recorder"},
+    "inside": {"plugins", "recorder"},
+    "elf": set(),
+    "process": set(),
+    "symbols": {"_core", "elf", "process"},
+    "preflight": SHARED | {"elf", "process", "symbols"},
+    "attach": SHARED | {"control", "preflight", "process"},
     "__init__": JOB | {"query", "snapshots"},
     "archive": {"_core", "session"},
     "union": {"archive", "errors", "rows"},
@@ -56,8 +62,10 @@ ALLOWED = {
     "cli": READ
     | {
         "__init__",
+        "attach",
         "calls",
         "control",
+        "preflight",
         "pstat",
         "retain",
         "selection",
@@ -70,7 +78,7 @@ ALLOWED = {
 }
 
 # What lives in the job: standard library and our core, nothing else, ever.
-IN_THE_JOB = ("__init__", "autostart", "errors", "config", "plugins", "record", "ring", "intern",
+IN_THE_JOB = ("__init__", "autostart", "inside", "errors", "config", "plugins", "record", "ring", "intern",
               "session", "launch", "host", "recorder", "sources")  # fmt: skip
 
 

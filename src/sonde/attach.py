@@ -67,9 +67,7 @@ def detach(target: session.Session, timeout_s: float = TIMEOUT_S) -> None:
 # ---- the visit ---------------------------------------------------------------------------------
 
 
-def _send(
-    plan: Plan, root: str, timeout_s: float, request: dict[str, object]
-) -> dict[str, object]:
+def _send(plan: Plan, root: str, timeout_s: float, request: dict[str, object]) -> dict[str, object]:
     """Have the request done inside; what inside.py answers."""
     deadline_ns = time.monotonic_ns() + round(timeout_s * 1e9)
     folder = tempfile.mkdtemp(prefix=".attach-", dir=root)
@@ -123,15 +121,14 @@ def _try(
 ) -> bool:
     pid = plan.process.pid
     try:
-        return _core.visit(
-            pid, tid, ranges, caught, plan.restorer, plan.calls, text, deadline_ns
-        )
+        return _core.visit(pid, tid, ranges, caught, plan.restorer, plan.calls, text, deadline_ns)
     except ProcessLookupError:
         return False  # this thread has ended; if all have, the next look at the process says so
     except PermissionError:
+        # Its memory may be read, so it is ptrace itself that is refused.
         raise preflight.Forbidden(
-            f"process {pid} may not be traced: the kernel refuses ptrace (seccomp, or rights it "
-            "dropped); in a container use --cap-add=SYS_PTRACE"
+            f"process {pid} may not be traced: ptrace is forbidden here (seccomp of a container); "
+            "allow it with --cap-add=SYS_PTRACE"
         ) from None
     except OSError as error:
         raise _explain(pid, error) from None
@@ -158,11 +155,11 @@ def _wait(pid: int, folder: str, deadline_ns: int) -> dict[str, object]:
             if os.path.exists(path):
                 break
             shutil.rmtree(over, ignore_errors=True)
+            if not late:
+                raise NotAnswering(f"process {pid} has ended")
             raise NotAnswering(
-                f"process {pid} has ended"
-                if not late
-                else f"process {pid} did not give the GIL away in time (a long C call may hold it); "
-                "it is not recorded"
+                f"process {pid} did not give the GIL away in time (a long C call may hold it); "
+                "nothing was changed: try again, or with a longer --timeout"
             )
         time.sleep(_NAP_S)
     with open(path, encoding="utf-8") as file:

@@ -94,7 +94,9 @@ class Elf:
             texts = self._sections[section[6]]
             wanted = self._find_texts(names, texts[4], texts[5])
             table = memoryview(self._data)[section[4] : section[4] + section[5] // 24 * 24]
-            for i, (name, info, _, where, value, _) in enumerate(struct.iter_unpack("<IBBHQQ", table)):
+            for i, (name, info, _, where, value, _) in enumerate(
+                struct.iter_unpack("<IBBHQQ", table)
+            ):
                 if name in wanted and where != 0:
                     kind = info & 15
                     hidden = versions is not None and bool(

@@ -151,7 +151,7 @@ def _check_user(process: Process, status: dict[str, str]) -> None:
 
 def _check_world(process: Process) -> None:
     """Pids and paths must mean the same there: the recording is found by both."""
-    inside = f"run `sonde attach` in its container (docker exec, kubectl exec), or `nsenter -t {process.pid} -a`"
+    inside = "run `sonde attach` in its container (docker exec, kubectl exec)"
     if process.read_link("ns/pid") != os.readlink("/proc/self/ns/pid"):
         raise OtherWorld(f"process {process.pid} lives in another container; {inside}")
     if process.read_link("ns/mnt") != os.readlink("/proc/self/ns/mnt") and not _sees(
@@ -183,27 +183,32 @@ def _check_rights(process: Process, proc: str) -> None:
         with open(f"{process.folder}/mem", "rb"):
             return
     except PermissionError:
-        pass
+        raise Forbidden(
+            f"process {process.pid} may not be traced: {explain_refusal(proc)}"
+        ) from None
+
+
+def explain_refusal(proc: str = "/proc") -> str:
+    """Why the kernel does not let us trace a process of our own user, and what helps."""
     try:
         with open(f"{proc}/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:
             scope = int(file.read())
     except (OSError, ValueError):
         scope = 0
     if scope == 3:
-        how = "kernel.yama.ptrace_scope is 3, which forbids it to everybody until the next reboot"
-    elif scope:
-        how = (
+        return "kernel.yama.ptrace_scope is 3: nobody may, until the machine is started again"
+    if scope:
+        return (
             f"kernel.yama.ptrace_scope is {scope}; use sudo, or allow it: "
             "`sudo sysctl kernel.yama.ptrace_scope=0`"
         )
-    elif not int(Process(os.getpid(), proc).read_status().get("CapEff", "0"), 16) >> _SYS_PTRACE & 1:
-        how = (
-            "it does not let itself be looked at (another security profile, or rights that it "
-            "dropped); use sudo, and in a container --cap-add=SYS_PTRACE"
-        )
-    else:
-        how = "a security module forbids it"
-    raise Forbidden(f"process {process.pid} may not be traced: {how}")
+    rights = int(Process(os.getpid(), proc).read_status().get("CapEff", "0"), 16)
+    if rights >> _SYS_PTRACE & 1:
+        return "a security module (SELinux, AppArmor) forbids it"
+    return (
+        "it has dropped rights or hides its memory; use sudo, and in a container "
+        "--cap-add=SYS_PTRACE"
+    )
 
 
 def _check_machine(process: Process, status: dict[str, str]) -> None:
@@ -220,7 +225,7 @@ def _check_machine(process: Process, status: dict[str, str]) -> None:
         raise Forbidden(f"process {pid} may only read and write (strict seccomp)")
 
 
-# ---- its Python ------------------------------------------------------------------------------------
+# ---- its Python ----------------------------------------------------------------------------------
 
 
 def plan(process: Process) -> Plan:
@@ -271,8 +276,8 @@ def _check_version(process: Process, python: Library) -> tuple[tuple[int, int], 
         return version, True
     if not has_own(process):
         raise OtherVersion(
-            f"process {process.pid} is Python {version[0]}.{version[1]} and has no sonde; ours is "
-            f"for {ours[0]}.{ours[1]}: install it there, or use a sonde of {version[0]}.{version[1]}"
+            f"process {process.pid} is Python {version[0]}.{version[1]} and has no sonde, and ours "
+            f"is for {ours[0]}.{ours[1]}: install sonde there, or use one of its version"
         )
     return version, False
 
@@ -292,4 +297,3 @@ def has_own(process: Process) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
-

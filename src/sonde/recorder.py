@@ -58,7 +58,7 @@ class Recorder:
         self._watcher: _core.Watcher | None = None
         self._emit_source: _core.Writer | None = None
         self._hooked = False
-        self._marked = False  # we put SONDE into the environment
+        self._marked: list[str] = []  # what we put into the environment
         self._forked_from: session.Writing | None = None  # a child that has not begun yet
         self._busy = False
         self._wish: Callable[[], object] | None = None
@@ -114,9 +114,7 @@ class Recorder:
         if wish is not None:
             self._alone(wish)
 
-    def _begin(
-        self, values: dict[str, config.Value], parent: str | None, root: str | None
-    ) -> None:
+    def _begin(self, values: dict[str, config.Value], parent: str | None, root: str | None) -> None:
         if self.session is not None:
             return
         forked, self._forked_from = self._forked_from, None
@@ -127,6 +125,8 @@ class Recorder:
             self._tell(f"not recording: {error}")
             self._let_go()
             return
+        atexit.unregister(self._at_exit)  # a parent's
+        atexit.register(self._at_exit)
         try:
             self._fill(writing)
         except BaseException:
@@ -144,7 +144,7 @@ class Recorder:
                 self._start_source(name)
         self._start_watcher(writing)
         if writing.values["follow"]:
-            self._marked = config.mark_followed() or self._marked
+            self._marked = config.mark_followed(writing.root) or self._marked
         _core.control_state(writing.page, _core.RUNNING)
 
     def _hook(self) -> None:
@@ -160,7 +160,6 @@ class Recorder:
                 else self._go_on,
                 after_in_child=self._after_fork,
             )
-            atexit.register(self._at_exit)
 
     def _end(self, state: int) -> None:
         writing, self.session = self.session, None
@@ -175,9 +174,10 @@ class Recorder:
             self._watcher.stop()
         self._let_go()
         writing.close(state)
-        if self._marked:
-            self._marked = False
-            config.unmark_followed()
+        marked, self._marked = self._marked, []
+        config.unmark_followed(marked)
+        if state != _core.EXITED:  # else we are in it
+            atexit.unregister(self._at_exit)
 
     def _let_go(self) -> None:
         """Forget the session; the writers of its tables stay and write nowhere."""

@@ -17,8 +17,9 @@ RESTORERS = {
 }
 _PROOF_BYTES = 16
 # The C library in its parts: locks are held while these run.
-_LOCKING = ("ld-", "ld64", "libc.", "libc-", "libpthread", "libdl", "librt", "libgcc_s", "libunwind",
-            "libjemalloc", "libtcmalloc", "libmimalloc", "libasan", "libtsan", "libmemray")  # fmt: skip
+_LOCKING = ("ld-", "ld64", "libc.", "libc-", "libpthread", "libdl", "librt", "libgcc_s",
+            "libunwind", "libjemalloc", "libtcmalloc", "libmimalloc", "libasan", "libtsan",
+            "libmemray")  # fmt: skip
 
 
 @dataclass
@@ -86,7 +87,9 @@ class Libraries:
             return None
         return Library(path, elf, bias, [(m.start, m.end) for m in some if m.is_executable])
 
-    def list_safe_text(self, python: Library) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    def list_safe_text(
+        self, python: Library
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """Code that a thread can be stopped in: Python's own; and that of other libraries, which
         hold none of the C library's locks as long as their own code runs."""
         if python.elf.find_symbols(["malloc"]):
