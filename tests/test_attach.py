@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -14,9 +15,9 @@ import time
 from pathlib import Path
 
 import pytest
+
 import stress_attach
 from conftest import TIMEOUT_S, wait_for
-
 from sonde import _core, attach, config, control, preflight, stacks
 from sonde.errors import NotAnswering
 from sonde.session import Session, list_sessions
@@ -155,14 +156,17 @@ def test_every_signal_during_attach_and_detach_is_heard(start) -> None:
         "import signal\n"
         "signal.signal(signal.SIGUSR2, lambda *_: print('heard', flush=True))\n"
         "print('ready', flush=True)\n"
-        "while True: signal.pause()\n"
+        "import time\nwhile True: time.sleep(0.05)\n"
     )
     over, heard = threading.Event(), []
 
     def send() -> None:
         while not over.is_set():
             process.send_signal(signal.SIGUSR2)
-            heard.append(process.stdout.readline())
+            ready, _, _ = select.select([process.stdout], [], [], TIMEOUT_S / 4)
+            heard.append(process.stdout.readline() if ready else "lost")
+            if not ready:
+                return
 
     sender = threading.Thread(target=send)
     sender.start()
