@@ -22,6 +22,7 @@ from sonde.process import Process
 TIMEOUT_S = 5.0
 _ANSWER = "answer.json"
 _NAP_S = 0.002
+_PICKY_NS = 500_000_000  # then a thread may also be stopped in code of other libraries
 _POLITE_S = 0.3  # what a main thread that runs Python code needs at most, to hear of it
 
 
@@ -96,11 +97,11 @@ def _make_text(request: Mapping[str, object]) -> bytes:
 
 def _visit(plan: Plan, text: bytes, deadline_ns: int) -> None:
     """Bring the text there, through the first thread that is found at a safe place."""
-    half_ns = (deadline_ns + time.monotonic_ns()) // 2
+    more_ns = time.monotonic_ns() + _PICKY_NS
     while time.monotonic_ns() < deadline_ns:
         caught = int(plan.process.read_status()["SigCgt"], 16)
         # First those that wait; then also those that run, a moment at a time.
-        for ranges in ([], _choose_text(plan, half_ns)):
+        for ranges in ([], _choose_text(plan, more_ns)):
             for tid in plan.process.list_threads():
                 if _try(plan, tid, ranges, caught, text, deadline_ns):
                     return
@@ -112,8 +113,8 @@ def _visit(plan: Plan, text: bytes, deadline_ns: int) -> None:
     )
 
 
-def _choose_text(plan: Plan, half_ns: int) -> list[tuple[int, int]]:
-    return plan.text if time.monotonic_ns() < half_ns else plan.text + plan.more_text
+def _choose_text(plan: Plan, more_ns: int) -> list[tuple[int, int]]:
+    return plan.text if time.monotonic_ns() < more_ns else plan.text + plan.more_text
 
 
 def _try(
