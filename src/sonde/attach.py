@@ -97,13 +97,15 @@ def _make_text(request: Mapping[str, object]) -> bytes:
 
 def _visit(plan: Plan, text: bytes, deadline_ns: int) -> None:
     """Bring the text there, through the first thread that is found at a safe place."""
-    more_ns = time.monotonic_ns() + _PICKY_NS
+    text_ns, ranges = time.monotonic_ns() + _PICKY_NS, plan.text
     while time.monotonic_ns() < deadline_ns:
         caught = int(plan.process.read_status()["SigCgt"], 16)
+        if time.monotonic_ns() > text_ns:
+            text_ns, ranges = time.monotonic_ns() + _PICKY_NS, preflight.list_text(plan)
         # First those that wait; then also those that run, a moment at a time.
-        for ranges in ([], _choose_text(plan, more_ns)):
+        for some in ([], ranges):
             for tid in plan.process.list_threads():
-                if _try(plan, tid, ranges, caught, text, deadline_ns):
+                if _try(plan, tid, some, caught, text, deadline_ns):
                     return
         # Not in step with whatever the program does.
         time.sleep(_NAP_S * random.random())
@@ -111,10 +113,6 @@ def _visit(plan: Plan, text: bytes, deadline_ns: int) -> None:
         f"no thread of process {plan.process.pid} came to a place where it could be stopped "
         "without harm; nothing was changed: try again, or with a longer --timeout"
     )
-
-
-def _choose_text(plan: Plan, more_ns: int) -> list[tuple[int, int]]:
-    return plan.text if time.monotonic_ns() < more_ns else plan.text + plan.more_text
 
 
 def _try(

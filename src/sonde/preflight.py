@@ -83,8 +83,8 @@ class Plan:
     process: Process
     calls: list[tuple[int, bytes]]
     restorer: int
-    text: list[tuple[int, int]]  # where a running thread may be stopped
-    more_text: list[tuple[int, int]]  # and where, if that does not happen
+    python: str  # the file that the interpreter is in
+    text: list[tuple[int, int]]  # its code, where a running thread may be stopped
     version: tuple[int, int]
     fits: bool  # our own package can be loaded there
 
@@ -249,8 +249,14 @@ def plan(process: Process) -> Plan:
             "stripped; start the program with `sonde run`"
         )
     version, fits = _check_version(process, python)
-    text, more_text = libraries.list_safe_text(python)
-    return Plan(process, calls, restorer, text, more_text, version, fits)
+    # Not if an allocator is linked into it.
+    text = [] if python.elf.find_symbols(["malloc"]) else python.text
+    return Plan(process, calls, restorer, python.path, text, version, fits)
+
+
+def list_text(plan: Plan) -> list[tuple[int, int]]:
+    """All code in which a running thread may be stopped, of the libraries that it has by now."""
+    return plan.text + Libraries(plan.process).list_other_text(plan.python)
 
 
 def read_version(python: Library) -> tuple[int, int]:

@@ -63,7 +63,7 @@ class Recorder:
         self._busy = False
         self._wish: Callable[[], object] | None = None
         self._tell: Callable[[str], object] = say  # where a failed start is told
-        self.switch_s: float | None = None  # what a child of an attached process gets back
+        self.gate: object = None  # what inside.py has at every fork
 
     # ---- start and stop --------------------------------------------------------------------
 
@@ -349,8 +349,6 @@ class Recorder:
     def _after_fork(self) -> None:
         # Another thread of the parent may have held it, and does not exist here.
         self.lock = RLock()
-        if self.switch_s is not None:
-            sys.setswitchinterval(self.switch_s)
         self._busy, self._wish = False, None
         _core.undisturbed(Host(self, "recorder", "sonde").guard(self._leave_parent))
 
