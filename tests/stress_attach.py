@@ -72,7 +72,9 @@ def work():
     gc.collect()
 spread(work, 2)
 """,
+    # From 3.12 on Python warns of a fork while our thread waits for the GIL: see docs/attach.md.
     "fork": """
+import warnings; warnings.filterwarnings("ignore", message=".*multi-threaded")
 print("ready", flush=True)
 while not over():
     pid = os.fork()
