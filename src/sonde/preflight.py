@@ -105,7 +105,7 @@ def check(pid: int, root: str, proc: str = "/proc") -> Plan:
         raise NoSuchProcess(f"there is no process {pid}, or it has just ended") from None
     except PermissionError as error:
         raise Forbidden(
-            f"process {pid} lets nobody look into it ({error.filename}); run as root: sudo"
+            f"process {pid} may not be looked into ({error.filename}): {explain_refusal(proc)}"
         ) from None
 
 
