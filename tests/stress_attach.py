@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -162,6 +163,7 @@ def run_cycles(target: Target, cycles: int) -> list[float]:
         assert target.process.poll() is None, target.process.communicate()
         attach.detach(recording, 30)
         assert recording.find_state() == "ended"
+        shutil.rmtree(recording.folder)  # thirty megabytes each
     return took
 
 
@@ -213,6 +215,8 @@ def _end_recording(pid: int) -> None:
     for known in session.list_sessions(config.find_root()):
         if known.pid == pid and known.is_alive():
             attach.detach(known, 30)
+        if known.pid == pid:
+            shutil.rmtree(known.folder, ignore_errors=True)
 
 
 def main() -> int:

@@ -275,10 +275,16 @@ def test_a_recording_elsewhere_is_found_from_inside(start, tmp_path, monkeypatch
         attach.attach(process.pid, QUIET, TIMEOUT_S)
 
 
+def test_a_process_that_ends_meanwhile_is_told_as_such(start) -> None:
+    process = start(make_program("import ctypes; ctypes.PyDLL(None).sleep(1); os._exit(0)"))
+    with pytest.raises(NotAnswering, match="has ended"):
+        attach.attach(process.pid, QUIET, TIMEOUT_S)
+
+
 def test_detach_does_not_need_the_main_thread(start) -> None:
     process = start(make_program("import ctypes; ctypes.CDLL(None).sleep(100)"))
     recording = attach.attach(process.pid, QUIET, TIMEOUT_S)
-    attach.detach(recording, TIMEOUT_S)
+    attach.detach(process.pid, TIMEOUT_S)
     assert recording.find_state() == "ended"
 
 

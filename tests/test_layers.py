@@ -37,7 +37,7 @@ ALLOWED = {
     "process": set(),
     "symbols": {"_core", "elf", "process"},
     "preflight": SHARED | {"elf", "process", "symbols"},
-    "attach": SHARED | {"control", "preflight", "process"},
+    "attach": SHARED | {"control", "preflight", "process", "target"},
     "__init__": JOB | {"query", "snapshots"},
     "archive": {"_core", "session"},
     "union": {"archive", "errors", "rows"},

@@ -18,6 +18,7 @@ from sonde import _core, config, control, preflight, session
 from sonde.errors import Error, NotAnswering
 from sonde.preflight import CannotAttach, Plan
 from sonde.process import Process
+from sonde.target import find_sessions
 
 TIMEOUT_S = 5.0
 _ANSWER = "answer.json"
@@ -47,12 +48,15 @@ def attach(
     return session.Session(folder)
 
 
-def detach(target: session.Session, timeout_s: float = TIMEOUT_S) -> None:
-    """End a recording; the process goes on as before. Raises NotAnswering if it does not in time.
+def detach(target: session.Session | int, timeout_s: float = TIMEOUT_S) -> None:
+    """End a recording, given or of a pid; the process goes on as before. Raises NotAnswering if it
+    does not in time.
 
     The main thread does it at its next safe point. If there is none soon (it waits, or is in one
     long C call), another thread does."""
     begin = time.monotonic()
+    if isinstance(target, int):
+        target = find_sessions(str(target), config.find_root())[0]
     try:
         control.stop(target, min(timeout_s / 4, _POLITE_S))
         return
@@ -61,7 +65,10 @@ def detach(target: session.Session, timeout_s: float = TIMEOUT_S) -> None:
             raise
     left_s = timeout_s - (time.monotonic() - begin)
     root = session.make_root(config.find_root())
-    plan = preflight.plan(Process(target.pid))
+    try:
+        plan = preflight.plan(Process(target.pid))
+    except (FileNotFoundError, ProcessLookupError):
+        return  # it has just ended, and the recording with it
     _send(plan, root, left_s, {"action": "stop"})
 
 
@@ -71,12 +78,17 @@ def detach(target: session.Session, timeout_s: float = TIMEOUT_S) -> None:
 def _send(plan: Plan, root: str, timeout_s: float, request: dict[str, object]) -> dict[str, object]:
     """Have the request done inside; what inside.py answers."""
     deadline_ns = time.monotonic_ns() + round(timeout_s * 1e9)
-    folder = tempfile.mkdtemp(prefix=".attach-", dir=root)
+    try:
+        folder = tempfile.mkdtemp(prefix=".attach-", dir=root)
+    except OSError as error:
+        raise Error(f"{root}: {error.strerror}") from None
     request.update(folder=folder, root=root, package=preflight.PACKAGE, fits=plan.fits)
     request["deadline_ns"] = deadline_ns
     try:
         _visit(plan, _make_text(request), deadline_ns)
         answer = _wait(plan.process.pid, folder, deadline_ns)
+    except (FileNotFoundError, ProcessLookupError):
+        raise NotAnswering(f"process {plan.process.pid} has ended") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if "error" in answer:
