@@ -33,12 +33,15 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/run.py
 
 # Stacks read at 10 kHz while a program does all that makes them hard to read, for 60 s on every
-# Python that is installed; none may be reported that never existed.
+# Python that is installed; none may be reported that never existed. Then attach and detach a hundred
+# times while a program does all that makes that dangerous.
 stress:
 	@for version in 3.10 3.11 3.12 3.13; do \
 		python=$$($(PYTHON) tests/find_python.py $$version) || { echo "no Python $$version here"; continue; }; \
 		$(MAKE) --no-print-directory .venv-$$version/.test PYTHON=$$python VENV=.venv-$$version || exit 1; \
 		.venv-$$version/bin/python tests/stress.py || exit 1; \
+		.venv-$$version/bin/python tests/stress_attach.py || exit 1; \
+		.venv-$$version/bin/python tests/stress_attach.py --kill --cycles 50 || exit 1; \
 	done
 
 # Every supported Python that is installed; each gets a virtual environment of its own.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -72,7 +73,9 @@ def work():
     gc.collect()
 spread(work, 2)
 """,
+    # From 3.12 on Python warns of a fork while our thread waits for the GIL: see docs/attach.md.
     "fork": """
+import warnings; warnings.filterwarnings("ignore", message=".*multi-threaded")
 print("ready", flush=True)
 while not over():
     pid = os.fork()
@@ -160,6 +163,7 @@ def run_cycles(target: Target, cycles: int) -> list[float]:
         assert target.process.poll() is None, target.process.communicate()
         attach.detach(recording, 30)
         assert recording.find_state() == "ended"
+        shutil.rmtree(recording.folder)  # thirty megabytes each
     return took
 
 
@@ -177,13 +181,31 @@ def kill_tools(target: Target, cycles: int) -> list[float]:
         )  # fmt: skip
         assert tool.stdout is not None
         tool.stdout.readline()
-        time.sleep(random.random() * 0.06)
+        if random.random() < 0.7:
+            wait_traced(target.pid, tool)
+            time.sleep(random.random() * 0.001)
+        else:
+            time.sleep(random.random() * 0.06)
         tool.kill()
         tool.communicate()
         assert target.process.poll() is None, target.process.communicate()
         took.append(0.0)
         _end_recording(target.pid)
     return took
+
+
+def wait_traced(pid: int, tool: subprocess.Popen[str]) -> bool:
+    """Wait until a thread of the process is being traced, or the tool has ended."""
+    deadline = time.monotonic() + 10
+    while tool.poll() is None and time.monotonic() < deadline:
+        for tid in os.listdir(f"/proc/{pid}/task"):
+            try:
+                with open(f"/proc/{pid}/task/{tid}/status", encoding="utf-8") as file:
+                    if "TracerPid:\t0\n" not in file.read():
+                        return True
+            except OSError:
+                continue
+    return False
 
 
 def _end_recording(pid: int) -> None:
@@ -193,6 +215,8 @@ def _end_recording(pid: int) -> None:
     for known in session.list_sessions(config.find_root()):
         if known.pid == pid and known.is_alive():
             attach.detach(known, 30)
+        if known.pid == pid:
+            shutil.rmtree(known.folder, ignore_errors=True)
 
 
 def main() -> int:

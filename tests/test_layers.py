@@ -34,6 +34,12 @@ ALLOWED = {
     "autostart": {"config", "recorder"},
     "bracket": JOB | {"result", "run", "runs"},
     "profiling": {"bracket", "errors", "run"},
+    "inside": {"plugins", "recorder"},
+    "elf": set(),
+    "process": set(),
+    "symbols": {"_core", "elf", "process"},
+    "preflight": SHARED | {"elf", "process", "symbols"},
+    "attach": SHARED | {"control", "preflight", "process", "target"},
     "__init__": JOB | {"profiling", "query", "snapshots"},
     "archive": {"_core", "session"},
     "union": {"archive", "errors", "rows"},
@@ -64,10 +70,11 @@ ALLOWED = {
     "cli": READ
     | {
         "__init__",
-        "calls",
         "attach",
+        "calls",
         "control",
         "output",
+        "preflight",
         "pstat",
         "result",
         "retain",
@@ -86,6 +93,8 @@ ALLOWED = {
 IN_THE_JOB = ("__init__", "autostart", "errors", "config", "plugins", "record", "ring", "intern",
               "session", "launch", "host", "recorder", "sources", "profiling", "bracket", "run", "runs", "result",
               "stacks")  # fmt: skip
+IN_THE_JOB = ("__init__", "autostart", "inside", "errors", "config", "plugins", "record", "ring", "intern",
+              "session", "launch", "host", "recorder", "sources")  # fmt: skip
 
 
 def list_files() -> list[Path]:

@@ -18,10 +18,12 @@ from sonde import _core, config, control, preflight, session
 from sonde.errors import Error, NotAnswering
 from sonde.preflight import CannotAttach, Plan
 from sonde.process import Process
+from sonde.target import find_sessions
 
 TIMEOUT_S = 5.0
 _ANSWER = "answer.json"
 _NAP_S = 0.002
+_PICKY_NS = 500_000_000  # then a thread may also be stopped in code of other libraries
 _POLITE_S = 0.3  # what a main thread that runs Python code needs at most, to hear of it
 
 
@@ -46,12 +48,15 @@ def attach(
     return session.Session(folder)
 
 
-def detach(target: session.Session, timeout_s: float = TIMEOUT_S) -> None:
-    """End a recording; the process goes on as before. Raises NotAnswering if it does not in time.
+def detach(target: session.Session | int, timeout_s: float = TIMEOUT_S) -> None:
+    """End a recording, given or of a pid; the process goes on as before. Raises NotAnswering if it
+    does not in time.
 
     The main thread does it at its next safe point. If there is none soon (it waits, or is in one
     long C call), another thread does."""
     begin = time.monotonic()
+    if isinstance(target, int):
+        target = find_sessions(str(target), config.find_root())[0]
     try:
         control.stop(target, min(timeout_s / 4, _POLITE_S))
         return
@@ -60,7 +65,10 @@ def detach(target: session.Session, timeout_s: float = TIMEOUT_S) -> None:
             raise
     left_s = timeout_s - (time.monotonic() - begin)
     root = session.make_root(config.find_root())
-    plan = preflight.plan(Process(target.pid))
+    try:
+        plan = preflight.plan(Process(target.pid))
+    except (FileNotFoundError, ProcessLookupError):
+        return  # it has just ended, and the recording with it
     _send(plan, root, left_s, {"action": "stop"})
 
 
@@ -70,12 +78,17 @@ def detach(target: session.Session, timeout_s: float = TIMEOUT_S) -> None:
 def _send(plan: Plan, root: str, timeout_s: float, request: dict[str, object]) -> dict[str, object]:
     """Have the request done inside; what inside.py answers."""
     deadline_ns = time.monotonic_ns() + round(timeout_s * 1e9)
-    folder = tempfile.mkdtemp(prefix=".attach-", dir=root)
+    try:
+        folder = tempfile.mkdtemp(prefix=".attach-", dir=root)
+    except OSError as error:
+        raise Error(f"{root}: {error.strerror}") from None
     request.update(folder=folder, root=root, package=preflight.PACKAGE, fits=plan.fits)
     request["deadline_ns"] = deadline_ns
     try:
         _visit(plan, _make_text(request), deadline_ns)
         answer = _wait(plan.process.pid, folder, deadline_ns)
+    except (FileNotFoundError, ProcessLookupError):
+        raise NotAnswering(f"process {plan.process.pid} has ended") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if "error" in answer:
@@ -96,13 +109,15 @@ def _make_text(request: Mapping[str, object]) -> bytes:
 
 def _visit(plan: Plan, text: bytes, deadline_ns: int) -> None:
     """Bring the text there, through the first thread that is found at a safe place."""
-    half_ns = (deadline_ns + time.monotonic_ns()) // 2
+    text_ns, ranges = time.monotonic_ns() + _PICKY_NS, plan.text
     while time.monotonic_ns() < deadline_ns:
         caught = int(plan.process.read_status()["SigCgt"], 16)
+        if time.monotonic_ns() > text_ns:
+            text_ns, ranges = time.monotonic_ns() + _PICKY_NS, preflight.list_text(plan)
         # First those that wait; then also those that run, a moment at a time.
-        for ranges in ([], _choose_text(plan, half_ns)):
+        for some in ([], ranges):
             for tid in plan.process.list_threads():
-                if _try(plan, tid, ranges, caught, text, deadline_ns):
+                if _try(plan, tid, some, caught, text, deadline_ns):
                     return
         # Not in step with whatever the program does.
         time.sleep(_NAP_S * random.random())
@@ -110,10 +125,6 @@ def _visit(plan: Plan, text: bytes, deadline_ns: int) -> None:
         f"no thread of process {plan.process.pid} came to a place where it could be stopped "
         "without harm; nothing was changed: try again, or with a longer --timeout"
     )
-
-
-def _choose_text(plan: Plan, half_ns: int) -> list[tuple[int, int]]:
-    return plan.text if time.monotonic_ns() < half_ns else plan.text + plan.more_text
 
 
 def _try(
@@ -125,9 +136,10 @@ def _try(
     except ProcessLookupError:
         return False  # this thread has ended; if all have, the next look at the process says so
     except PermissionError:
+        # Its memory may be read, so it is ptrace itself that is refused.
         raise preflight.Forbidden(
-            f"process {pid} may not be traced: the kernel refuses ptrace (seccomp, or rights it "
-            "dropped); in a container use --cap-add=SYS_PTRACE"
+            f"process {pid} may not be traced: ptrace is forbidden here (seccomp of a container); "
+            "allow it with --cap-add=SYS_PTRACE"
         ) from None
     except OSError as error:
         raise _explain(pid, error) from None
@@ -154,11 +166,11 @@ def _wait(pid: int, folder: str, deadline_ns: int) -> dict[str, object]:
             if os.path.exists(path):
                 break
             shutil.rmtree(over, ignore_errors=True)
+            if not late:
+                raise NotAnswering(f"process {pid} has ended")
             raise NotAnswering(
-                f"process {pid} has ended"
-                if not late
-                else f"process {pid} did not give the GIL away in time (a long C call may hold it); "
-                "it is not recorded"
+                f"process {pid} did not give the GIL away in time (a long C call may hold it); "
+                "nothing was changed: try again, or with a longer --timeout"
             )
         time.sleep(_NAP_S)
     with open(path, encoding="utf-8") as file:

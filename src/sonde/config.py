@@ -220,19 +220,24 @@ def is_asked_for() -> bool:
     return _WORDS.get(word.lower(), True) and (only is None or only == str(os.getpid()))
 
 
-def mark_followed() -> bool:
-    """Have the Python processes that this one starts record themselves; did that change anything?
+def mark_followed(root: str) -> list[str]:
+    """Have the Python processes that this one starts record themselves, under the same root; the
+    variables that were set for that.
 
     Not needed where the environment asked for us: it is inherited as it is."""
     if "SONDE" in os.environ:
-        return False
-    os.environ["SONDE"] = "1"
-    return True
+        return []
+    wanted = {"SONDE": "1"}
+    if "SONDE_DIR" not in os.environ and find_root() != root:
+        wanted["SONDE_DIR"] = root
+    os.environ.update(wanted)
+    return list(wanted)
 
 
-def unmark_followed() -> None:
+def unmark_followed(names: Iterable[str]) -> None:
     """Undo mark_followed()."""
-    os.environ.pop("SONDE", None)
+    for name in names:
+        os.environ.pop(name, None)
 
 
 def find_root() -> str:

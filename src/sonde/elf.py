@@ -50,7 +50,7 @@ class Elf:
                 raise NotElf(path) from None
         try:
             self._parse()
-        except (struct.error, IndexError):
+        except (struct.error, IndexError, OverflowError):
             raise NotElf(path) from None
 
     def _parse(self) -> None:
@@ -82,7 +82,7 @@ class Elf:
             for name, symbol, is_hidden in self._iter_symbols(set(names)):
                 if name not in found or not is_hidden:
                     found[name] = symbol
-        except (struct.error, IndexError):
+        except (struct.error, IndexError, OverflowError):
             raise NotElf("a damaged table of symbols") from None
         return found
 

@@ -9,16 +9,61 @@ from __future__ import annotations
 import os
 import sys
 import time
+from _thread import allocate_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from sonde.recorder import Recorder
 
 _HURRY_S = 0.0001
+_FORK_S = 1.0
+
+
+class Gate:
+    """Has forks of the program wait while we are here: a child would have half a module of ours,
+    and Python warns of a fork with threads, which would be our fault. One for each process: what is
+    called at a fork cannot be taken out again."""
+
+    def __init__(self) -> None:
+        self._lock = allocate_lock()
+        os.register_at_fork(before=self._wait, after_in_child=self.open)
+
+    def close(self) -> None:
+        self._lock.acquire(False)
+
+    def open(self) -> None:
+        if self._lock.locked():
+            self._lock.release()
+
+    def _wait(self) -> None:
+        if not self._lock.locked():
+            return
+        # Not for ever: the program may fork in an import that we wait for.
+        if self._lock.acquire(timeout=_FORK_S):
+            self._lock.release()
+        recorder = _find_recorder()
+        if recorder is not None:
+            recorder._before_fork()  # it was called before us, and had nothing to do yet
+
+
+def _find_recorder() -> Recorder | None:
+    return getattr(sys.modules.get("sonde.recorder"), "recorder", None)
 
 
 def run(request: dict[str, object]) -> None:
     """Do what was asked and answer; undo it if nobody waits for the answer any more."""
+    gate = getattr(_find_recorder(), "gate", None) or Gate()
+    gate.close()
+    try:
+        _run(request)
+    finally:
+        recorder = _find_recorder()
+        if recorder is not None:
+            recorder.gate = gate
+        gate.open()
+
+
+def _run(request: dict[str, object]) -> None:
     answer: dict[str, object] = {}
     failure: list[BaseException] = []
     try:
@@ -40,14 +85,10 @@ def _start(request: dict[str, object]) -> dict[str, object]:
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(_HURRY_S)
     try:
-        recorder = _load(str(request["package"]), bool(request["fits"]))
-        recorder.switch_s = before_s  # for a child that is forked meanwhile
-        return _begin(recorder, request)
+        return _begin(_load(str(request["package"]), bool(request["fits"])), request)
     finally:
         if abs(sys.getswitchinterval() - _HURRY_S) < 1e-6:  # nobody else has changed it
             sys.setswitchinterval(before_s)
-        if "sonde.recorder" in sys.modules:
-            sys.modules["sonde.recorder"].recorder.switch_s = None
 
 
 def _begin(recorder: Recorder, request: dict[str, object]) -> dict[str, object]:
@@ -65,7 +106,7 @@ def _begin(recorder: Recorder, request: dict[str, object]) -> dict[str, object]:
 
 
 def _stop() -> dict[str, object]:
-    recorder = getattr(sys.modules.get("sonde.recorder"), "recorder", None)
+    recorder = _find_recorder()
     if recorder is not None:
         recorder.stop()
     return {}
@@ -73,21 +114,11 @@ def _stop() -> dict[str, object]:
 
 def _load(package: str, fits: bool) -> Recorder:
     """Import sonde: the program's own if it has one, else ours; its recorder."""
-    import _imp
+    if "sonde" not in sys.modules:
+        _bring(package, fits)
+    from sonde.recorder import recorder
 
-    # A fork waits until the import is done: a child with half a module could never import it.
-    _imp.acquire_lock()
-    try:
-        if "sonde" not in sys.modules:
-            _bring(package, fits)
-        from sonde import plugins
-        from sonde.recorder import recorder
-
-        for name in plugins.list_names("sources"):
-            plugins.load("sources", name)
-        return recorder
-    finally:
-        _imp.release_lock()
+    return recorder
 
 
 def _bring(package: str, fits: bool) -> None:

@@ -83,8 +83,8 @@ class Plan:
     process: Process
     calls: list[tuple[int, bytes]]
     restorer: int
-    text: list[tuple[int, int]]  # where a running thread may be stopped
-    more_text: list[tuple[int, int]]  # and where, if that does not happen
+    python: str  # the file that the interpreter is in
+    text: list[tuple[int, int]]  # its code, where a running thread may be stopped
     version: tuple[int, int]
     fits: bool  # our own package can be loaded there
 
@@ -105,7 +105,7 @@ def check(pid: int, root: str, proc: str = "/proc") -> Plan:
         raise NoSuchProcess(f"there is no process {pid}, or it has just ended") from None
     except PermissionError as error:
         raise Forbidden(
-            f"process {pid} lets nobody look into it ({error.filename}); run as root: sudo"
+            f"process {pid} may not be looked into ({error.filename}): {explain_refusal(proc)}"
         ) from None
 
 
@@ -151,7 +151,7 @@ def _check_user(process: Process, status: dict[str, str]) -> None:
 
 def _check_world(process: Process) -> None:
     """Pids and paths must mean the same there: the recording is found by both."""
-    inside = f"run `sonde attach` in its container (docker exec, kubectl exec), or `nsenter -t {process.pid} -a`"
+    inside = "run `sonde attach` in its container (docker exec, kubectl exec)"
     if process.read_link("ns/pid") != os.readlink("/proc/self/ns/pid"):
         raise OtherWorld(f"process {process.pid} lives in another container; {inside}")
     if process.read_link("ns/mnt") != os.readlink("/proc/self/ns/mnt") and not _sees(
@@ -183,29 +183,32 @@ def _check_rights(process: Process, proc: str) -> None:
         with open(f"{process.folder}/mem", "rb"):
             return
     except PermissionError:
-        pass
+        raise Forbidden(
+            f"process {process.pid} may not be traced: {explain_refusal(proc)}"
+        ) from None
+
+
+def explain_refusal(proc: str = "/proc") -> str:
+    """Why the kernel does not let us trace a process of our own user, and what helps."""
     try:
         with open(f"{proc}/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:
             scope = int(file.read())
     except (OSError, ValueError):
         scope = 0
     if scope == 3:
-        how = "kernel.yama.ptrace_scope is 3, which forbids it to everybody until the next reboot"
-    elif scope:
-        how = (
+        return "kernel.yama.ptrace_scope is 3: nobody may, until the machine is started again"
+    if scope:
+        return (
             f"kernel.yama.ptrace_scope is {scope}; use sudo, or allow it: "
             "`sudo sysctl kernel.yama.ptrace_scope=0`"
         )
-    elif (
-        not int(Process(os.getpid(), proc).read_status().get("CapEff", "0"), 16) >> _SYS_PTRACE & 1
-    ):
-        how = (
-            "it does not let itself be looked at (another security profile, or rights that it "
-            "dropped); use sudo, and in a container --cap-add=SYS_PTRACE"
-        )
-    else:
-        how = "a security module forbids it"
-    raise Forbidden(f"process {process.pid} may not be traced: {how}")
+    rights = int(Process(os.getpid(), proc).read_status().get("CapEff", "0"), 16)
+    if rights >> _SYS_PTRACE & 1:
+        return "a security module (SELinux, AppArmor) forbids it"
+    return (
+        "it has dropped rights or hides its memory; use sudo, and in a container "
+        "--cap-add=SYS_PTRACE"
+    )
 
 
 def _check_machine(process: Process, status: dict[str, str]) -> None:
@@ -222,7 +225,7 @@ def _check_machine(process: Process, status: dict[str, str]) -> None:
         raise Forbidden(f"process {pid} may only read and write (strict seccomp)")
 
 
-# ---- its Python ------------------------------------------------------------------------------------
+# ---- its Python ----------------------------------------------------------------------------------
 
 
 def plan(process: Process) -> Plan:
@@ -246,8 +249,14 @@ def plan(process: Process) -> Plan:
             "stripped; start the program with `sonde run`"
         )
     version, fits = _check_version(process, python)
-    text, more_text = libraries.list_safe_text(python)
-    return Plan(process, calls, restorer, text, more_text, version, fits)
+    # Not if an allocator is linked into it.
+    text = [] if python.elf.find_symbols(["malloc"]) else python.text
+    return Plan(process, calls, restorer, python.path, text, version, fits)
+
+
+def list_text(plan: Plan) -> list[tuple[int, int]]:
+    """All code in which a running thread may be stopped, of the libraries that it has by now."""
+    return plan.text + Libraries(plan.process).list_other_text(plan.python)
 
 
 def read_version(python: Library) -> tuple[int, int]:
@@ -273,8 +282,8 @@ def _check_version(process: Process, python: Library) -> tuple[tuple[int, int], 
         return version, True
     if not has_own(process):
         raise OtherVersion(
-            f"process {process.pid} is Python {version[0]}.{version[1]} and has no sonde; ours is "
-            f"for {ours[0]}.{ours[1]}: install it there, or use a sonde of {version[0]}.{version[1]}"
+            f"process {process.pid} is Python {version[0]}.{version[1]} and has no sonde, and ours "
+            f"is for {ours[0]}.{ours[1]}: install sonde there, or use one of its version"
         )
     return version, False
 

@@ -58,13 +58,13 @@ class Recorder:
         self._watcher: _core.Watcher | None = None
         self._emit_source: _core.Writer | None = None
         self._hooked = False
-        self._marked = False  # we put SONDE into the environment
+        self._marked: list[str] = []  # what we put into the environment
         self.parked = False  # recording was begun for a run, and is paused between runs
         self._forked_from: session.Writing | None = None  # a child that has not begun yet
         self._busy = False
         self._wish: Callable[[], object] | None = None
         self._tell: Callable[[str], object] = say  # where a failed start is told
-        self.switch_s: float | None = None  # what a child of an attached process gets back
+        self.gate: object = None  # what inside.py has at every fork
 
     # ---- start and stop --------------------------------------------------------------------
 
@@ -139,6 +139,8 @@ class Recorder:
             self._tell(f"not recording: {error}")
             self._let_go()
             return
+        atexit.unregister(self._at_exit)  # a parent's
+        atexit.register(self._at_exit)
         try:
             self._fill(writing)
         except BaseException:
@@ -156,7 +158,7 @@ class Recorder:
                 self._start_source(name)
         self._start_watcher(writing)
         if writing.values["follow"]:
-            self._marked = config.mark_followed() or self._marked
+            self._marked = config.mark_followed(writing.root) or self._marked
         _core.control_state(writing.page, _core.RUNNING)
 
     def _hook(self) -> None:
@@ -172,7 +174,6 @@ class Recorder:
                 else self._go_on,
                 after_in_child=self._after_fork,
             )
-            atexit.register(self._at_exit)
 
     def _end(self, state: int) -> None:
         writing, self.session = self.session, None
@@ -187,9 +188,10 @@ class Recorder:
             self._watcher.stop()
         self._let_go()
         writing.close(state)
-        if self._marked:
-            self._marked = False
-            config.unmark_followed()
+        marked, self._marked = self._marked, []
+        config.unmark_followed(marked)
+        if state != _core.EXITED:  # else we are in it
+            atexit.unregister(self._at_exit)
 
     def _let_go(self) -> None:
         """Forget the session; the writers of its tables stay and write nowhere."""
@@ -366,8 +368,6 @@ class Recorder:
     def _after_fork(self) -> None:
         # Another thread of the parent may have held it, and does not exist here.
         self.lock = RLock()
-        if self.switch_s is not None:
-            sys.setswitchinterval(self.switch_s)
         self._busy, self._wish = False, None
         _core.undisturbed(Host(self, "recorder", "sonde").guard(self._leave_parent))
 

@@ -17,8 +17,9 @@ RESTORERS = {
 }
 _PROOF_BYTES = 16
 # The C library in its parts: locks are held while these run.
-_LOCKING = ("ld-", "ld64", "libc.", "libc-", "libpthread", "libdl", "librt", "libgcc_s", "libunwind",
-            "libjemalloc", "libtcmalloc", "libmimalloc", "libasan", "libtsan", "libmemray")  # fmt: skip
+_LOCKING = ("ld-", "ld64", "libc.", "libc-", "libpthread", "libdl", "librt", "libgcc_s",
+            "libunwind", "libjemalloc", "libtcmalloc", "libmimalloc", "libasan", "libtsan",
+            "libmemray")  # fmt: skip
 
 
 @dataclass
@@ -86,18 +87,14 @@ class Libraries:
             return None
         return Library(path, elf, bias, [(m.start, m.end) for m in some if m.is_executable])
 
-    def list_safe_text(
-        self, python: Library
-    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Code that a thread can be stopped in: Python's own; and that of other libraries, which
-        hold none of the C library's locks as long as their own code runs."""
-        if python.elf.find_symbols(["malloc"]):
-            return [], []  # an allocator is linked into it
-        others: list[tuple[int, int]] = []
+    def list_other_text(self, python: str) -> list[tuple[int, int]]:
+        """Code of libraries, but for Python's own and those that hold the C library's locks: as
+        long as their own code runs, no other does."""
+        found: list[tuple[int, int]] = []
         for path in self.list_code():
-            if path != python.path and not os.path.basename(path).startswith(_LOCKING):
-                others += self._list_text(path)
-        return python.text, others
+            if path != python and not os.path.basename(path).startswith(_LOCKING):
+                found += self._list_text(path)
+        return found
 
     def _list_text(self, path: str) -> list[tuple[int, int]]:
         try:

@@ -69,5 +69,5 @@ def _find_pid(pid: int, root: str) -> list[Session]:
     if read_start_ticks(pid) is None:
         raise NoSession(f"there is no process {pid} and no recording of one; `sonde ps` lists them")
     raise NoSession(
-        f"process {pid} is not being recorded; start it with `sonde run`, or with SONDE=1 set"
+        f"process {pid} is not being recorded; `sonde attach {pid}` starts that without a restart"
     )

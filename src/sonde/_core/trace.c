@@ -87,18 +87,30 @@ static int detach(sonde_traced *self)
     return resume(self, PTRACE_DETACH, 0);
 }
 
-/* Resume until the thread stops because we asked it to. */
-static int interrupt(sonde_traced *self, int64_t deadline_ns)
+enum { RUNS, STANDS };
+enum { PASS_ON, HOLD };
+
+/* Have the thread stop because we asked it to, and not elsewhere. Signals that come
+ * first are passed on, or held until it is back where they should find it. */
+static int halt(sonde_traced *self, int state, int signals, int64_t deadline_ns)
 {
-    int status, failure = ptrace(PTRACE_INTERRUPT, self->tid, NULL, NULL) < 0 ? -errno : 0;
-    while (failure == 0 && (failure = wait_stop(self->tid, deadline_ns, &status)) == 0) {
-        if (is_event_stop(status))
-            return 0;
-        if (!is_syscall_stop(status))
-            hold(self, WSTOPSIG(status));
-        failure = resume(self, PTRACE_CONT, 0);
+    int status, signal = 0;
+    for (;;) {
+        /* Each time: any other stop takes the request away. */
+        if (ptrace(PTRACE_INTERRUPT, self->tid, NULL, NULL) < 0)
+            return -errno;
+        int failure = state == STANDS ? resume(self, PTRACE_CONT, signal) : 0;
+        if (failure == 0)
+            failure = wait_stop(self->tid, deadline_ns, &status);
+        if (failure < 0 || is_event_stop(status))
+            return failure;
+        state = STANDS;
+        signal = is_syscall_stop(status) ? 0 : WSTOPSIG(status);
+        if (signal && signals == HOLD) {
+            hold(self, signal);
+            signal = 0;
+        }
     }
-    return failure;
 }
 
 int sonde_trace_stop(sonde_traced *self)
@@ -106,7 +118,7 @@ int sonde_trace_stop(sonde_traced *self)
     self->held_n = 0;
     if (ptrace(PTRACE_SEIZE, self->tid, NULL, (void *)PTRACE_O_TRACESYSGOOD) < 0)
         return -errno;
-    int status = interrupt(self, sonde_clock_ns() + PATIENCE_NS);
+    int status = halt(self, RUNS, PASS_ON, sonde_clock_ns() + PATIENCE_NS);
     if (status == -ETIMEDOUT)
         return -EBUSY;
     if (status == 0)
@@ -185,7 +197,7 @@ static int handle_stop(sonde_traced *self, int status, uint64_t at, int *is_insi
  * returns, through the frame on its stack, and nobody has to be there. */
 static int leave(sonde_traced *self)
 {
-    int status = interrupt(self, sonde_clock_ns() + PATIENCE_NS);
+    int status = halt(self, RUNS, PASS_ON, sonde_clock_ns() + PATIENCE_NS);
     if (status == 0)
         detach(self);
     return status == 0 ? -ETIMEDOUT : status == -ETIMEDOUT ? -EBUSY : status;
@@ -195,21 +207,13 @@ static int leave(sonde_traced *self)
  * new registers for those of an interrupted system call. */
 static int come_back(sonde_traced *self)
 {
-    int status, failure = 0;
+    int failure = 0;
     /* rt_sigreturn forgets what is left of a sleep. Without it the thread would be
      * lost if we died in the next microseconds, so only then. */
     if (sonde_registers_rest(&self->was, &self->place))
         failure = sonde_call_skip(self->tid);
-    if (failure == 0 && ptrace(PTRACE_INTERRUPT, self->tid, NULL, NULL) < 0)
-        failure = -errno;
     if (failure == 0)
-        failure = resume(self, PTRACE_CONT, 0);
-    while (failure == 0 &&
-           (failure = wait_stop(self->tid, sonde_clock_ns() + PATIENCE_NS, &status)) == 0 &&
-           !is_event_stop(status)) {
-        hold(self, WSTOPSIG(status));
-        failure = resume(self, PTRACE_CONT, 0);
-    }
+        failure = halt(self, STANDS, HOLD, sonde_clock_ns() + PATIENCE_NS);
     return failure == -ETIMEDOUT ? -EBUSY : failure;
 }
 
