@@ -623,3 +623,18 @@ os.waitpid(children[0], 0)
 show(is_free=is_free)
 """)
     assert shown == {"is_free": True}
+
+
+def test_an_error_whose_notes_are_no_list_reaches_the_caller_as_it_is(profiled) -> None:
+    shown = profiled("""
+@sonde.profile
+def work():
+    error = KeyError("mine")
+    error.__notes__ = ("of another kind",)
+    raise error
+try:
+    work()
+except BaseException as error:
+    show(raised=repr(error), state=work.last_run.wait(10))
+""")
+    assert shown == {"raised": "KeyError('mine')", "state": "SUCCEEDED"}

@@ -309,11 +309,10 @@ def _release(run: Run) -> None:
 
 
 def _add_note(error: BaseException, line: str) -> None:
-    if hasattr(error, "add_note"):
-        error.add_note(line)
-        return
     try:
-        notes = error.__dict__.setdefault("__notes__", [])  # what 3.11 does
-        notes.append(line)
-    except AttributeError:
-        pass
+        if hasattr(error, "add_note"):
+            error.add_note(line)
+        else:
+            error.__dict__.setdefault("__notes__", []).append(line)  # what 3.11 does
+    except (AttributeError, TypeError):
+        pass  # its notes are no list: what the work raises is worth more than ours
