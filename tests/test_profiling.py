@@ -638,3 +638,21 @@ except BaseException as error:
     show(raised=repr(error), state=work.last_run.wait(10))
 """)
     assert shown == {"raised": "KeyError('mine')", "state": "SUCCEEDED"}
+
+
+def test_a_coroutine_runs_though_the_recording_stops_while_its_run_begins(profiled) -> None:
+    shown = profiled("""
+import asyncio
+warnings.simplefilter("ignore")
+@sonde.profile
+async def work():
+    return 5
+async def main():
+    sonde.start()
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    sonde.stop()
+    return await task
+show(value=asyncio.run(main()))
+""")
+    assert shown == {"value": 5}
