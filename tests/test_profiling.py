@@ -594,3 +594,65 @@ def test_there_is_nothing_to_profile_where_nothing_can_be_recorded(run, tmp_path
                SONDE_DIR=str(blocked))  # fmt: skip
     assert done.stdout.split() == ["5", "FAILED"]
     assert "not recording" in done.stderr
+
+
+def test_a_child_forked_while_the_runs_are_locked_does_not_keep_them_locked(profiled) -> None:
+    shown = profiled("""
+from sonde.run import locked
+sonde.start()
+own = Session(sonde.recorder.recorder.session.folder)
+children = []
+def fork():
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    children.append(child)
+with locked(own):
+    thread = threading.Thread(target=fork)
+    thread.start()
+    thread.join()
+import fcntl
+fd = os.open(own.path("runs", "lock"), os.O_RDWR)
+try:
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    is_free = True
+except BlockingIOError:
+    is_free = False
+os.kill(children[0], signal.SIGKILL)
+os.waitpid(children[0], 0)
+show(is_free=is_free)
+""")
+    assert shown == {"is_free": True}
+
+
+def test_an_error_whose_notes_are_no_list_reaches_the_caller_as_it_is(profiled) -> None:
+    shown = profiled("""
+@sonde.profile
+def work():
+    error = KeyError("mine")
+    error.__notes__ = ("of another kind",)
+    raise error
+try:
+    work()
+except BaseException as error:
+    show(raised=repr(error), state=work.last_run.wait(10))
+""")
+    assert shown == {"raised": "KeyError('mine')", "state": "SUCCEEDED"}
+
+
+def test_a_coroutine_runs_though_the_recording_stops_while_its_run_begins(profiled) -> None:
+    shown = profiled("""
+import asyncio
+warnings.simplefilter("ignore")
+@sonde.profile
+async def work():
+    return 5
+async def main():
+    sonde.start()
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    sonde.stop()
+    return await task
+show(value=asyncio.run(main()))
+""")
+    assert shown == {"value": 5}

@@ -257,9 +257,8 @@ def _settle(settings: Settings, run: Run) -> None:
 
 
 def wait_running(settings: Settings, run: Run) -> None:
-    assert recorder.session is not None
     end_ns = _core.clock_ns() + round(_patience(settings) * 1e9)
-    _core.run_wait(recorder.session.page, run.number, False, end_ns)
+    _core.run_wait(run.page, run.number, False, end_ns)
     _settle(settings, run)
 
 
@@ -269,9 +268,9 @@ async def wait_running_softly(settings: Settings, run: Run) -> None:
     if asyncio is None or asyncio._get_running_loop() is None:
         wait_running(settings, run)
         return
-    assert recorder.session is not None
     end_ns = _core.clock_ns() + round(_patience(settings) * 1e9)
-    while not _core.run_wait(recorder.session.page, run.number, False, 0):
+    # The run's own page: the recording may be stopped while others have their turn.
+    while not _core.run_wait(run.page, run.number, False, 0):
         if _core.clock_ns() > end_ns:
             break
         await asyncio.sleep(0.0005)
@@ -309,11 +308,10 @@ def _release(run: Run) -> None:
 
 
 def _add_note(error: BaseException, line: str) -> None:
-    if hasattr(error, "add_note"):
-        error.add_note(line)
-        return
     try:
-        notes = error.__dict__.setdefault("__notes__", [])  # what 3.11 does
-        notes.append(line)
-    except AttributeError:
-        pass
+        if hasattr(error, "add_note"):
+            error.add_note(line)
+        else:
+            error.__dict__.setdefault("__notes__", []).append(line)  # what 3.11 does
+    except (AttributeError, TypeError):
+        pass  # its notes are no list: what the work raises is worth more than ours

@@ -41,6 +41,8 @@ def locked(target: Session) -> Iterator[str]:
     except OSError as error:
         raise NotProfiled(f"{folder}: {error.strerror}") from None
     finally:
+        # Said, not only closed: a child that was forked meanwhile has the file open, too.
+        fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
 
