@@ -435,10 +435,15 @@ def samples():
 with sonde.profile(): burn(0.02)
 burn(0.05)  # a sample may have been under way
 first, on = samples(); burn(0.1); second, _on = samples()
-sonde.start(); burn(0.1)
-show(same=first == second, on=on, later=samples()[0] > second, now=samples()[1])
+before = sonde.recorder.recorder.session.folder
+after = sonde.start(stack_every="7ms"); burn(0.1)
+show(same=first == second, on=on, other=after != before, now=samples()[1], later=samples()[0] > 0,
+     followed="SONDE" in os.environ, every=sonde.recorder.recorder.session.values["stack.every"])
 """)
-    assert shown == {"same": True, "on": 0, "later": True, "now": 1}
+    assert shown == {
+        "same": True, "on": 0, "other": True, "now": 1, "later": True, "followed": True,
+        "every": 0.007,
+    }  # fmt: skip
 
 
 def test_a_forked_child_does_not_end_its_parents_run(profiled) -> None:

@@ -16,7 +16,12 @@ from sonde.result import Result
 from sonde.run import CANCELLED, FAILED, PREPARING, PROCESSING, RUNNING, STOPPING, Run
 from sonde.session import Session
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _STOP_S = 0.5
+_MOST_S = 10 * 365 * 86400.0
 _CONFLICTS = ("run", "error", "wait")
 
 
@@ -71,18 +76,19 @@ class Settings:
         name: str | None = None,
         on_conflict: str = "run",
         stop_at_error: bool = False,
-        start_timeout: float = 0.5,
-        wait_timeout: float = 60.0,
+        start_timeout: float | str = 0.5,
+        wait_timeout: float | str = 60.0,
         quiet: bool = False,
     ) -> None:
         if on_conflict not in _CONFLICTS:
             raise ConfigError(f"on_conflict={on_conflict!r}: one of {', '.join(_CONFLICTS)}")
         self.on_conflict, self.stop_at_error = on_conflict, stop_at_error
         self.quiet = quiet  # what goes wrong is for the log alone: nobody in the program asked
-        self.start_timeout, self.wait_timeout, self.name = start_timeout, wait_timeout, name
+        self.start_timeout, self.wait_timeout = _read_span(start_timeout), _read_span(wait_timeout)
+        self.name = None if name is None else str(name)
         self.every_s = float(config.read_values({"stack.every": every})["stack.every"])
         self.max_s = None if max_duration is None else _read_span(max_duration)
-        self.tags = (tags,) if isinstance(tags, str) else tuple(tags)
+        self.tags = (tags,) if isinstance(tags, str) else tuple(map(str, tags))
         self.sources = (sources,) if isinstance(sources, str) else tuple(sources)
         config.read_values(dict.fromkeys((f"source.{source}" for source in self.sources), True))
 
@@ -101,9 +107,12 @@ class Settings:
 
 def _read_span(span: float | str) -> float:
     try:
-        return config.parse_span(str(span))
+        seconds = config.parse_span(str(span))
     except (KeyError, ValueError):
-        raise ConfigError(f"{span!r} is not a time; write 30, 90s or 5min") from None
+        seconds = -1.0
+    if not 0 <= seconds <= _MOST_S:
+        raise ConfigError(f"{span!r} is not a time; write 30, 90s or 5min")
+    return seconds
 
 
 class Ticket:
@@ -126,18 +135,19 @@ class _Here:
     def __init__(self) -> None:
         self.run: Run | None = None
         self.session: Session | None = None
-        self.thread = 0
+        self.who = (0, 0)
         self.pid = 0
+        self.skipped: Unprofiled | None = None
         self.warned = ""  # of which run it was said that something was not profiled
         self.failed = False  # the last start did: the next one is not waited for as long
 
     def get(self) -> Run | None:
         """It, if it has not ended meanwhile."""
-        if self.run is None or self.pid != os.getpid() or recorder.session is None:
+        run, writing = self.run, recorder.session
+        if run is None or self.pid != os.getpid() or writing is None:
             return None
-        control = _core.control_get(recorder.session.page)
-        is_over = control["run_ended"] >= self.run.number
-        return None if is_over else self.run
+        is_here = run.session.folder == writing.folder
+        return run if is_here and not _core.run_is_over(writing.page, run.number) else None
 
 
 _here = _Here()
@@ -148,12 +158,48 @@ _here = _Here()
 
 def begin(settings: Settings, name: str | None) -> Ticket | Unprofiled:
     """Have a run begin; only what the user asked to be told is raised."""
+    deadline, nap = time.monotonic() + settings.wait_timeout, 0.001
+    while True:
+        found = _try(settings, name, deadline)
+        if found is not None:
+            return found
+        time.sleep(nap)
+        nap = min(nap * 2, 0.05)
+
+
+async def begin_softly(settings: Settings, name: str | None) -> Ticket | Unprofiled:
+    """The same without stopping an event loop, where it is asyncio's."""
+    asyncio = _find_asyncio()
+    if asyncio is None:
+        return begin(settings, name)
+    deadline, nap = time.monotonic() + settings.wait_timeout, 0.001
+    while True:
+        found = _try(settings, name, deadline)
+        if found is not None:
+            return found
+        await asyncio.sleep(nap)
+        nap = min(nap * 2, 0.05)
+
+
+def _try(settings: Settings, name: str | None, deadline: float) -> Ticket | Unprofiled | None:
+    """None: another run is under way, and is to be waited for."""
+    active = _here.get()
+    if active is not None and settings.on_conflict == "run":
+        return _skip(settings, active.id)  # without more ado: it may be a function that is hot
     try:
-        return _claim(settings, name)
+        # A Ctrl-C comes before or after: never between a run and the one who ends it.
+        with recorder.lock:  # one thread at a time: the next one sees who was first
+            return _core.undisturbed(lambda: _claim(settings, name))  # type: ignore[return-value]
     except RunActive as error:
         if settings.on_conflict == "error":
             raise
-        return _skip(settings, error)
+        is_own = _here.get() is not None and _here.who == who()
+        if settings.on_conflict == "wait" and not is_own:
+            if time.monotonic() < deadline:
+                return None
+            if settings.stop_at_error:
+                raise
+        return _skip(settings, error.run_id)
     except Error as error:
         _here.failed = True
         if settings.stop_at_error:
@@ -163,21 +209,6 @@ def begin(settings: Settings, name: str | None) -> Ticket | Unprofiled:
 
 
 def _claim(settings: Settings, name: str | None) -> Ticket:
-    deadline, nap = time.monotonic() + settings.wait_timeout, 0.001
-    while True:
-        try:
-            # A Ctrl-C comes before or after: never between a run and the one who ends it.
-            with recorder.lock:  # one thread at a time: the next one sees who was first
-                return _core.undisturbed(lambda: _claim_now(settings, name))  # type: ignore[return-value]
-        except RunActive:
-            own = _here.get() is not None and _here.thread == get_ident()
-            if settings.on_conflict != "wait" or own or time.monotonic() > deadline:
-                raise
-        time.sleep(nap)
-        nap = min(nap * 2, 0.05)
-
-
-def _claim_now(settings: Settings, name: str | None) -> Ticket:
     active = _here.get()
     if active is not None:
         raise RunActive(active.id, os.getpid())
@@ -191,24 +222,33 @@ def _claim_now(settings: Settings, name: str | None) -> Ticket:
     control = _core.control_get(recorder.session.page)
     page = recorder.session.page if control["on"] and recorder.has_source("stack") else None
     run = runs.start(_here.session, settings.make_options(name), page)
-    _here.run, _here.thread, _here.pid = run, get_ident(), os.getpid()
+    _here.run, _here.who, _here.pid = run, who(), os.getpid()
     return Ticket(run)
 
 
-def _skip(settings: Settings, error: RunActive) -> Unprofiled:
+def _skip(settings: Settings, run_id: str) -> Unprofiled:
     with recorder.lock:
         active = _here.get()
         if active is not None:
             active.skipped += 1
-    if settings.stop_at_error and settings.on_conflict == "wait":
-        raise error
-    if _here.warned != error.run_id:
-        _here.warned = error.run_id
-        _warn(
-            f"not profiled: {error.run_id} is under way; what runs meanwhile runs without",
-            quiet=settings.quiet,
-        )
-    return Unprofiled(f"not profiled: {error}", CANCELLED)
+    if _here.skipped is None or _here.warned != run_id:
+        _here.warned = run_id
+        why = f"not profiled: {run_id} is under way"
+        _here.skipped = Unprofiled(why, CANCELLED)
+        _warn(f"{why}; what runs meanwhile runs without", quiet=settings.quiet)
+    return _here.skipped
+
+
+def _find_asyncio() -> Any:
+    """The module, if its loop runs here."""
+    asyncio = sys.modules.get("asyncio")
+    return None if asyncio is None or asyncio._get_running_loop() is None else asyncio
+
+
+def who() -> tuple[int, int]:
+    """Which thread and task this is."""
+    asyncio = _find_asyncio()
+    return get_ident(), 0 if asyncio is None else id(asyncio.current_task())
 
 
 def _warn(line: str, *, quiet: bool) -> None:
@@ -241,6 +281,8 @@ def _settle(settings: Settings, run: Run) -> None:
     control = _core.control_get(run.page)
     if control["run_begun"] >= run.number and control["run_status"] >= 0:
         _here.failed = False
+        if settings.sources:
+            recorder.match_sources()
         return
     state, reason = run.find_state()
     _here.failed = state != RUNNING
@@ -250,7 +292,7 @@ def _settle(settings: Settings, run: Run) -> None:
         return  # it begins when it can; the work does not wait for it
     why = reason or f"{run.id} was not running after {settings.start_timeout:g} s"
     run.cancel(why, FAILED)
-    _release(run)
+    release(run)
     if settings.stop_at_error:
         raise NotProfiled(why)
     _warn(f"not profiled: {why}", quiet=settings.quiet)
@@ -264,8 +306,8 @@ def wait_running(settings: Settings, run: Run) -> None:
 
 async def wait_running_softly(settings: Settings, run: Run) -> None:
     """The same without stopping an event loop, where it is asyncio's."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None or asyncio._get_running_loop() is None:
+    asyncio = _find_asyncio()
+    if asyncio is None:
         wait_running(settings, run)
         return
     end_ns = _core.clock_ns() + round(_patience(settings) * 1e9)
@@ -297,10 +339,13 @@ def _end_now(ticket: Ticket, quiet: bool) -> None:
     except (Error, OSError) as error:
         _warn(f"{ticket.run.id}: {error}", quiet=quiet)
     finally:
-        _release(ticket.run)
+        release(ticket.run)
+        if ticket.run.about["sources"]:
+            recorder.match_sources()
 
 
-def _release(run: Run) -> None:
+def release(run: Run) -> None:
+    """It is over: nobody waits for it, and a recording for runs alone is paused."""
     if _here.run is run:
         _here.run = None
         if recorder.parked:

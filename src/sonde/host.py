@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # without the enums of `signal`, slow to make
+import os
+import sys
 from collections.abc import Callable
 
 from sonde import _core
@@ -12,7 +14,9 @@ from sonde.session import Writing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Protocol
+    from typing import Protocol, TypeVar
+
+    T = TypeVar("T")
 
     class Owner(Protocol):
         """Whoever records: the recorder."""
@@ -86,3 +90,23 @@ def _is_from_signal(error: Exception) -> bool:
             return True
         trace = trace.tb_next
     return False
+
+
+def say(line: str) -> None:
+    """One line to the user, who asked for a recording and does not get it."""
+    try:
+        os.write(2, f"sonde: {line}\n".encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass
+
+
+def end_with_multiprocessing(owner: T, at_exit: Callable[[T], object]) -> None:
+    """A multiprocessing child leaves by os._exit after its own finalizers: be one of them."""
+
+    def finalize(one: T) -> None:
+        util.Finalize(None, at_exit, (one,), exitpriority=-100)
+
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        # Finalizers registered now are cleared when the child's bootstrap begins.
+        util.register_after_fork(owner, finalize)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from types import TracebackType
 
 from sonde.bracket import (
@@ -11,9 +11,12 @@ from sonde.bracket import (
     Ticket,
     Unprofiled,
     begin,
+    begin_softly,
     end,
+    release,
     wait_running,
     wait_running_softly,
+    who,
 )
 from sonde.errors import ConfigError
 from sonde.run import Run
@@ -31,11 +34,11 @@ class Profiled:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._open: list[Ticket | Unprofiled] = []
+        # By thread and task: one object may be used by many.
+        self._open: dict[tuple[int, int], list[Ticket | Unprofiled]] = {}
 
     def __enter__(self) -> Run | Unprofiled:
-        self._open.append(self._begin(None))
-        return self._open[-1].run
+        return self._push(self._begin(None))
 
     def __exit__(
         self,
@@ -43,11 +46,10 @@ class Profiled:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        end(self._open.pop(), error)
+        end(self._pop(), error)
 
     async def __aenter__(self) -> Run | Unprofiled:
-        self._open.append(await self._begin_softly(None))
-        return self._open[-1].run
+        return self._push(await self._begin_softly(None))
 
     async def __aexit__(
         self,
@@ -55,18 +57,37 @@ class Profiled:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        end(self._open.pop(), error)
+        end(self._pop(), error)
+
+    def _push(self, ticket: Ticket | Unprofiled) -> Run | Unprofiled:
+        self._open.setdefault(who(), []).append(ticket)
+        return ticket.run
+
+    def _pop(self) -> Ticket | Unprofiled:
+        mine = self._open[who()]
+        ticket = mine.pop()
+        if not mine:
+            del self._open[who()]
+        return ticket
 
     def _begin(self, name: str | None) -> Ticket | Unprofiled:
         ticket = begin(self._settings, name)
-        if isinstance(ticket, Ticket):
-            wait_running(self._settings, ticket.run)
+        try:
+            if isinstance(ticket, Ticket):
+                wait_running(self._settings, ticket.run)
+        except BaseException:
+            end(ticket)
+            raise
         return ticket
 
     async def _begin_softly(self, name: str | None) -> Ticket | Unprofiled:
-        ticket = begin(self._settings, name)
-        if isinstance(ticket, Ticket):
-            await wait_running_softly(self._settings, ticket.run)
+        ticket = await begin_softly(self._settings, name)
+        try:
+            if isinstance(ticket, Ticket):
+                await wait_running_softly(self._settings, ticket.run)
+        except BaseException:
+            end(ticket)
+            raise
         return ticket
 
     def __call__(self, function: Any) -> Any:
@@ -75,7 +96,7 @@ class Profiled:
             return type(function)(self(function.__func__))
         if isinstance(function, type) or not callable(function):
             raise ConfigError(f"{function!r} is not a function; decorate the methods of a class")
-        flags = getattr(getattr(function, "__code__", None), "co_flags", 0)
+        flags = _find_flags(function)
         for mark, wrap in (
             (_ASYNC_GENERATOR, self._wrap_async_generator),
             (_COROUTINE, self._wrap_coroutine),
@@ -90,7 +111,7 @@ class Profiled:
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             ticket = self._begin(name)
-            wrapper.last_run = ticket.run  # type: ignore[attr-defined]
+            _keep(wrapper, ticket)
             try:
                 result = function(*args, **kwargs)
             except BaseException as error:
@@ -106,7 +127,7 @@ class Profiled:
 
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             ticket = await self._begin_softly(name)
-            wrapper.last_run = ticket.run  # type: ignore[attr-defined]
+            _keep(wrapper, ticket)
             try:
                 result = await function(*args, **kwargs)
             except BaseException as error:
@@ -122,7 +143,7 @@ class Profiled:
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             ticket = self._begin(name)
-            wrapper.last_run = ticket.run  # type: ignore[attr-defined]
+            _keep(wrapper, ticket)
             try:
                 result = yield from function(*args, **kwargs)
             except BaseException as error:
@@ -138,9 +159,9 @@ class Profiled:
 
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             ticket = await self._begin_softly(name)
-            wrapper.last_run = ticket.run  # type: ignore[attr-defined]
-            generator = function(*args, **kwargs)
+            _keep(wrapper, ticket)
             try:
+                generator = function(*args, **kwargs)
                 step = generator.__anext__()
                 while True:
                     item = await step
@@ -160,6 +181,22 @@ class Profiled:
                 raise
 
         return wrapper
+
+
+def _find_flags(function: Any) -> int:
+    """What kind of function it is, behind partials and objects that can be called."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    if code is None:
+        method = vars(type(function)).get("__call__")
+        code = getattr(method, "__code__", None)
+    return int(getattr(code, "co_flags", 0))
+
+
+def _keep(wrapper: Any, ticket: Ticket | Unprofiled) -> None:
+    if isinstance(ticket, Ticket) or wrapper.last_run is None:
+        wrapper.last_run = ticket.run
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -193,6 +230,7 @@ class Profile:
         ticket = begin(Settings(**settings), None)
         if isinstance(ticket, Ticket):
             ticket.is_used = True  # it is the caller's now
+            ticket.run.on_end = release
         return ticket.run
 
 

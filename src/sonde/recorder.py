@@ -13,7 +13,7 @@ from types import ModuleType
 
 from sonde import _core, config, launch, plugins, session
 from sonde.errors import Error, SchemaError
-from sonde.host import Host
+from sonde.host import Host, end_with_multiprocessing, say
 from sonde.record import Schema, column, i64, make_schema, text
 
 TYPE_CHECKING = False
@@ -80,7 +80,8 @@ class Recorder:
         values, complaints = config.load(given)
         self._hook()
         with self.lock:
-            self._unpark()
+            if self.parked:
+                self.stop()  # it was for runs alone; now it is wanted with these settings
             self._tell = tell or say
             self._do(lambda: self._begin(values, parent, root))
             self._tell = say
@@ -93,14 +94,10 @@ class Recorder:
     def park(self) -> bool:
         """Record for runs alone, paused between them, unless it is recorded anyway. Can it be?"""
         with self.lock:
-            if self.session is None and self.start({}) is not None:
+            # The program's children are nobody's business then.
+            if self.session is None and self.start({"follow": False}) is not None:
                 self.parked = True
             return self.session is not None
-
-    def _unpark(self) -> None:
-        if self.parked:
-            self.parked = False
-            self.set_on(True)
 
     def stop(self, state: int = _core.STOPPED) -> None:
         """End; what was recorded stays."""
@@ -334,20 +331,32 @@ class Recorder:
             if page["stop"]:
                 self.stop()
                 return
-            values = session.read_checked(os.path.join(writing.folder, session.CONFIG))
-            extra = session.read_run_sources(writing.folder, writing.page)
-            for name in plugins.list_names("sources"):
-                wanted = bool(values.get(f"source.{name}", True)) or name in extra
-                if wanted and name not in self._sources:
-                    self._start_source(name)
-                elif not wanted and name in self._sources:
-                    self._stop_source(name)
+            values = self._match_sources(writing)
             known = {name: value for name, value in values.items() if name in writing.values}
             writing.values.update(known)  # type: ignore[arg-type]  # checked when they were stored
             for source, host in self._sources.values():
                 if hasattr(source, "configure"):
                     host.guard(source.configure)()
             _core.control_obeyed(writing.page, page["asked"])
+
+    def _match_sources(self, writing: session.Writing) -> dict[str, object]:
+        """Switch sources on and off as the settings and the run under way want them."""
+        values = session.read_checked(os.path.join(writing.folder, session.CONFIG))
+        extra = session.read_run_sources(writing.folder, writing.page)
+        for name in plugins.list_names("sources"):
+            wanted = bool(values.get(f"source.{name}", True)) or name in extra
+            if wanted and name not in self._sources:
+                self._start_source(name)
+            elif not wanted and name in self._sources:
+                self._stop_source(name)
+        return values
+
+    def match_sources(self) -> None:
+        """The same at once, for a run that this very thread begins or ends."""
+        with self.lock:
+            if self.session is not None:
+                match = Host(self, "control", "sonde").guard(self._match_sources)
+                _core.undisturbed(partial(match, self.session))
 
     # ---- ends ------------------------------------------------------------------------------------
 
@@ -386,7 +395,7 @@ class Recorder:
             for schema, writer, hint in self._tables.values():
                 self._prepare(schema, writer, hint)
             _core.later(self._on_time, FORK_DELAY_NS)
-            self._end_with_multiprocessing()
+            end_with_multiprocessing(self, Recorder._at_exit)
 
     def _on_time(self) -> None:
         with self.lock:
@@ -396,25 +405,6 @@ class Recorder:
         parent = self._forked_from
         if parent is not None:
             self.start(parent.values, parent.id)
-
-    def _end_with_multiprocessing(self) -> None:
-        """A multiprocessing child leaves by os._exit after its own finalizers: be one of them."""
-        util = sys.modules.get("multiprocessing.util")
-        if util is not None:
-            # Finalizers registered now are cleared when the child's bootstrap begins.
-            util.register_after_fork(self, _finalize)
-
-
-def _finalize(recorder: Recorder) -> None:
-    sys.modules["multiprocessing.util"].Finalize(None, recorder._at_exit, exitpriority=-100)
-
-
-def say(line: str) -> None:
-    """One line to the user, who asked for a recording and does not get it."""
-    try:
-        os.write(2, f"sonde: {line}\n".encode("utf-8", "backslashreplace"))
-    except OSError:
-        pass
 
 
 recorder = Recorder()

@@ -55,6 +55,8 @@ class Result:
     @property
     def truncated(self) -> bool:
         """Did it end before the work did, because it was told to?"""
+        if self.values.get("truncated"):
+            return True
         return str(self.values["reason"] or "").startswith("cut")
 
     @property
@@ -187,6 +189,13 @@ def merge(results: Sequence[Result], name: str) -> Result:
             "id": name,
             "folder": None,
             "exports": [],
+            "tags": [name],
+            "pid": None,
+            "host": None,
+            "session": None,
+            "truncated": any(result.truncated for result in results),
+            "begin_ns": min(int(str(result.values["begin_ns"])) for result in results),
+            "end_ns": max(int(str(result.values["end_ns"])) for result in results),
             "frames": [list(frame) for frame in frames],
             "nodes": nodes,
             "reason": f"{len(results)} runs merged",

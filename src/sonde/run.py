@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from sonde import _core, ring, session, stacks
 from sonde.errors import Damaged, Error, NoSession, NotAnswering, NotProfiled
@@ -18,12 +18,26 @@ STATES = PREPARING, RUNNING, STOPPING, PROCESSING, SUCCEEDED, FAILED, CANCELLED 
     "PREPARING", "RUNNING", "STOPPING", "PROCESSING", "SUCCEEDED", "FAILED", "CANCELLED",
 )  # fmt: skip
 FINAL = (SUCCEEDED, FAILED, CANCELLED)
-ANSWER_S = 1.0
+ANSWER_S, LOCK_S = 1.0, 0.25
 _LOOK_NS = 50_000_000  # between two looks whether the process still lives
 
 
+def _lock(fd: int, timeout_s: float) -> None:
+    deadline, nap = time.monotonic() + timeout_s, 0.0005
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            # Whoever has it may be stopped; the work must not wait for that.
+            if time.monotonic() > deadline:
+                raise NotProfiled(f"others are busy with the runs after {timeout_s:g} s") from None
+        time.sleep(nap)
+        nap = min(nap * 2, 0.02)
+
+
 @contextlib.contextmanager
-def locked(target: Session) -> Iterator[str]:
+def locked(target: Session, timeout_s: float = LOCK_S) -> Iterator[str]:
     """Alone with the runs of a session, for a moment; free again whatever happens to us."""
     folder = target.path(FOLDER)
     path, flags = os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -31,12 +45,14 @@ def locked(target: Session) -> Iterator[str]:
         try:
             fd = os.open(path, flags, 0o600)
         except FileNotFoundError:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
+            # Not its parents: a session that was removed does not come back.
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
             fd = os.open(path, flags, 0o600)
     except OSError as error:
         raise NotProfiled(f"{folder}: {error.strerror}") from None
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        _lock(fd, timeout_s)
         yield folder
     except OSError as error:
         raise NotProfiled(f"{folder}: {error.strerror}") from None
@@ -58,10 +74,11 @@ class Run:
     ) -> None:
         self.session, self.id, self._page = target, run_id, page
         self.about = self._read_about() if about is None else about
-        self.skipped = 0  # calls that were not profiled because of this run; see profiling.py
+        self.skipped = 0  # calls that were not profiled because of this run; see bracket.py
+        self.on_end: Callable[[Run], object] | None = None
 
     def __repr__(self) -> str:
-        return f"<Run {self.id} {self.state}>"
+        return f"<Run {self.id} of process {self.session.pid}>"
 
     def path(self, name: str) -> str:
         """A file of this run."""
@@ -108,16 +125,21 @@ class Run:
         final = self.about["final"]
         if isinstance(final, list):
             return str(final[0]), None if final[1] is None else str(final[1])
+        if self.about.get("past"):
+            return PROCESSING, None
         control, is_alive = self.session.read_control(), self.session.is_alive()
         if control["run_begun"] < self.number or self._is_stale(control):
             return self._find_first_state(control, is_alive)
         if control["run_ended"] < self.number:
-            if not is_alive:
-                return PROCESSING, None
             is_due = control["run_end_ns"] <= _core.clock_ns()
-            return STOPPING if is_due else RUNNING, None
+            return PROCESSING if not is_alive else STOPPING if is_due else RUNNING, None
+        return self._find_last_state(control)
+
+    def _find_last_state(self, control: dict[str, int]) -> tuple[str, str | None]:
         if control["run_asked"] == self.number and control["run_status"] < 0:
             return FAILED, f"no mark could be written: {os.strerror(-control['run_status'])}"
+        if not os.path.exists(self.path(END)):
+            return FAILED, "its end could not be written"
         return PROCESSING, None
 
     def _find_first_state(self, control: dict[str, int], is_alive: bool) -> tuple[str, str | None]:
@@ -129,7 +151,11 @@ class Run:
         """Was it never asked for, though somebody began to? The next one has got its number."""
         if control["run_asked"] < self.number:
             return not self._has_starter()
-        return control["run_asked"] == self.number and _core.run_name(self.page) != self.id
+        return control["run_asked"] == self.number and not self._is_newest()
+
+    def _is_newest(self) -> bool:
+        page = self.session.map_control() if self._page is None else self._page
+        return _core.run_name(page) == self.id
 
     def _has_starter(self) -> bool:
         starter = self.about["starter"]
@@ -178,16 +204,25 @@ class Run:
         """End it, and wait until its end is written; the work goes on."""
         now_ns = _core.clock_ns()
         if _core.control_get(self.page)["run_ended"] >= self.number:
+            if self.skipped:
+                self._note(skipped=self.skipped)
+            if self.on_end is not None:
+                self.on_end(self)
             return
+        if not self._is_newest():
+            return  # it never began, and another has its number
         _core.run_stop(self.page, self.number)  # first of all: what comes now is not the work
         if self.about["stop_ns"] is None:
             self._note(stop_ns=now_ns, skipped=self.skipped)
         self._wait(timeout_s, ended=True)
+        if self.on_end is not None:
+            self.on_end(self)
 
     def cancel(self, reason: str = "cancelled", state: str = CANCELLED) -> None:
         """End it and keep nothing of it."""
         with contextlib.suppress(Error, OSError):
-            _core.run_stop(self.page, self.number)
+            if self._is_newest():
+                _core.run_stop(self.page, self.number)
         self._finish(state, reason)
         self._drop_marks()
 
@@ -247,32 +282,41 @@ class Run:
             self._finish(FAILED, reason)
         if state != PROCESSING:
             return
-        with locked(self.session):
-            if self.find_state()[0] != PROCESSING:
-                return  # somebody else was faster
-            try:
-                values = self._work_out()
-                session.write_checked(self.path(RESULT), values)
-                final = [SUCCEEDED, values["reason"], _core.clock_ns()]
-            except (OSError, Error) as error:
-                said = error.strerror if isinstance(error, OSError) else str(error)
-                final = [FAILED, said, _core.clock_ns()]
-            self._write_about(final=final)
-            self._drop_marks()
+        # Not under the lock: it may take a second, and somebody's work may wait to begin.
+        try:
+            values = self._work_out()
+            session.write_checked(self.path(RESULT), values)
+            final = [SUCCEEDED, values["reason"], _core.clock_ns()]
+        except FileNotFoundError:
+            if self.state == SUCCEEDED:
+                return  # somebody else was faster, and the marks are gone
+            final = [FAILED, "its marks are gone", _core.clock_ns()]
+        except (OSError, Error) as error:
+            said = error.strerror if isinstance(error, OSError) else str(error)
+            final = [FAILED, said, _core.clock_ns()]
+        with locked(self.session, ANSWER_S):
+            if self.find_state()[0] == PROCESSING:
+                self._write_about(final=final)
+        self._drop_marks()
 
     def _work_out(self) -> dict[str, object]:
         reason = None
-        begin = stacks.read_mark(self.session, self.path(BEGIN))
-        try:
-            end = stacks.read_mark(self.session, self.path(END))
-        except FileNotFoundError:
-            end = stacks.read_nodes(self.session)  # the process ended first
-            end.t_ns = stacks.find_last_ns(self.session) or begin.t_ns
-        begin_ns = begin.t_ns
         if self.about["whole"]:
             clock = self.session.meta["clock"]
             assert isinstance(clock, dict)
             begin, begin_ns = stacks.Nodes.make_empty(), int(clock["monotonic_ns"])
+        else:
+            begin = stacks.read_mark(self.session, self.path(BEGIN))
+            begin_ns = begin.t_ns
+        try:
+            end = stacks.read_mark(self.session, self.path(END))
+        except FileNotFoundError:
+            if self.session.is_alive():
+                raise
+            end = stacks.read_nodes(self.session)  # the process ended first
+            end.t_ns = stacks.find_last_ns(self.session) or begin_ns
+        if begin.damaged or end.damaged:
+            raise Damaged("its marks are damaged")
         if self.about["stop_ns"] is None:
             reason = self._explain_end(end.t_ns)
         keys = ("id", "session", "name", "tags", "skipped")

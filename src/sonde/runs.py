@@ -70,6 +70,22 @@ def start(
     return Run(target, run_id, about, page)
 
 
+def start_past(target: Session, options: Options) -> Run:
+    """The whole of a recording that has ended, as a run."""
+    with locked(target) as folder:
+        run_id = _make_id(target.pid)
+        os.mkdir(os.path.join(folder, run_id), 0o700)
+        about: dict[str, object] = {
+            "id": run_id, "session": target.id, "number": target.read_control()["run_asked"] + 1,
+            "name": options.name, "by": options.by, "tags": list(options.tags), "sources": [],
+            "every_ns": 0, "max_s": None, "whole": True, "past": True,
+            "asked_ns": _core.clock_ns(), "stop_ns": None, "skipped": 0,
+            "starter": [os.getpid(), 0], "final": None,
+        }  # fmt: skip
+        session.write_checked(os.path.join(folder, run_id, ABOUT), about)
+    return Run(target, run_id, about)
+
+
 def _make_id(pid: int) -> str:
     wall_ns = time.time_ns()
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(wall_ns // 10**9))

@@ -131,6 +131,8 @@ def subtract(begin: Nodes, end: Nodes) -> dict[str, object]:
         old = before.get(number, (0, 0, 0, 0))
         new = end.samples[at], end.wall_ns[at], end.cpu_ns[at], end.gil_ns[at]
         grown = [b - a for a, b in zip(old, new, strict=True)]
+        if min(grown) < 0:
+            raise Damaged("a sum that only grows has shrunk: a mark is damaged")
         if any(grown) and _is_ours(end, at):
             ours = [a + b for a, b in zip(ours, grown, strict=True)]
         elif any(grown):

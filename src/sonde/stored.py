@@ -35,7 +35,7 @@ class StoredProfile(Profile):
         values = self._result.values
         rank = values["rank"]
         process = Process(
-            str(values["session"]), str(values["host"]), int(str(values["pid"])),
+            str(values["session"]), str(values["host"]), int(str(values["pid"] or 0)),
             rank if isinstance(rank, int) else None, self._result.run_id,
         )  # fmt: skip
         thread = Thread(process, process.pid, "all threads")

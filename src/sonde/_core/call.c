@@ -107,7 +107,9 @@ static PyFrameObject **list_frames(PyFrameObject *innermost, Py_ssize_t *depth)
 
 static int is_ours(const sonde_TracerObject *self, PyCodeObject *code)
 {
-    return PyUnicode_Tailmatch(code->co_filename, self->own_folder, 0, PY_SSIZE_T_MAX, -1) == 1;
+    /* What profiling.py wraps around the program's functions is called so. */
+    return PyUnicode_Tailmatch(code->co_filename, self->own_folder, 0, PY_SSIZE_T_MAX, -1) == 1 &&
+           PyUnicode_CompareWithASCIIString(code->co_name, "wrapper") != 0;
 }
 
 /* The frames of the recorder that switches us on are no calls of the program: leave them out,

@@ -150,6 +150,18 @@ static PyObject *run_name(PyObject *Py_UNUSED(module), PyObject *map)
     return PyUnicode_DecodeUTF8(page->run_name, (Py_ssize_t)length, "replace");
 }
 
+static PyObject *run_is_over(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    unsigned long long number;
+    if (!PyArg_ParseTuple(args, "O!K", &sonde_MapType, &map, &number))
+        return NULL;
+    const sonde_control *page = page_of(map, 0);
+    if (page == NULL)
+        return NULL;
+    return PyBool_FromLong(sonde_load_acquire(&page->run_ended) >= number);
+}
+
 static PyObject *run_stop(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *map;
@@ -175,7 +187,7 @@ static PyObject *run_wait(PyObject *Py_UNUSED(module), PyObject *args)
     long long end_ns;
     if (!PyArg_ParseTuple(args, "O!KpL", &sonde_MapType, &map, &number, &ended, &end_ns))
         return NULL;
-    sonde_control *page = page_of(map, 1);
+    sonde_control *page = page_of(map, 0);
     if (page == NULL)
         return NULL;
     const uint64_t *word = ended ? &page->run_ended : &page->run_begun;
@@ -217,6 +229,7 @@ PyMethodDef sonde_steer_methods[] = {
     {"run_start", run_start, METH_VARARGS,
      "run_start(map, name, every_ns, end_ns, sources): have a run begin; its number."},
     {"run_name", run_name, METH_O, "run_name(map): the run that was asked for last."},
+    {"run_is_over", run_is_over, METH_VARARGS, "run_is_over(map, number): has that run ended?"},
     {"run_stop", run_stop, METH_VARARGS, "run_stop(map, number): have that run end now."},
     {"run_wait", run_wait, METH_VARARGS,
      "run_wait(map, number, ended, end_ns): wait until it has begun, or ended; has it?"},
