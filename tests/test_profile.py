@@ -68,7 +68,7 @@ def test_a_run_is_started_waited_for_and_read_by_its_id(start, sonde_cli, tmp_pa
     assert f"written: {tmp_path / 'run.svg'}" in sonde_cli("profile", "results", run_id).stdout
     listed = json.loads(sonde_cli("profile", "list", process.pid, "--format", "json").stdout)
     assert [(row["run"], row["state"], row["tags"]) for row in listed] == [
-        (run_id, "SUCCEEDED", "t")
+        (run_id, "SUCCEEDED", ["t"])
     ]
 
 
@@ -110,7 +110,7 @@ def test_a_command_is_profiled_from_its_first_moment_and_keeps_its_exit_code(
 def test_a_command_that_is_no_python_keeps_its_exit_code_and_one_line_says_why(sonde_cli) -> None:
     done = sonde_cli("profile", "--", "sh", "-c", "echo hello; exit 4")
     assert (done.returncode, done.stdout) == (4, "hello\n")
-    assert done.stderr.count("\n") == 1 and "not Python" in done.stderr
+    assert done.stderr.count("\n") == 1 and "no Python process" in done.stderr
     assert sonde_cli("profile", "--", "/no/such/program").returncode == 1
 
 
@@ -124,7 +124,7 @@ def test_a_run_can_be_exported_in_the_order_of_time(start, sonde_cli, tmp_path) 
     assert profile["endValue"] - profile["startValue"] == pytest.approx(0.5e9, rel=0.4)
     done = sonde_cli("profile", "results", run_id, "--to", "pprof", "-o", tmp_path / "run.pb.gz")
     assert done.returncode == 0 and (tmp_path / "run.pb.gz").stat().st_size > 100
-    assert "sonde export" in sonde_cli("profile", "results", run_id, "--to", "chrome").stderr
+    assert sonde_cli("profile", "results", run_id, "--to", "chrome").returncode == 2
 
 
 def test_runs_are_a_table(start, sonde_cli) -> None:

@@ -104,7 +104,7 @@ def end_with_multiprocessing(owner: T, at_exit: Callable[[T], object]) -> None:
     """A multiprocessing child leaves by os._exit after its own finalizers: be one of them."""
 
     def finalize(one: T) -> None:
-        util.Finalize(None, at_exit, (one,), exitpriority=-100)
+        sys.modules["multiprocessing.util"].Finalize(None, at_exit, (one,), exitpriority=-100)
 
     util = sys.modules.get("multiprocessing.util")
     if util is not None:

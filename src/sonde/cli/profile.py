@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -48,11 +49,17 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     shown = parser.add_argument_group("the result")
     shown.add_argument("--by", choices=WEIGHTS, help="default: cpu, or wall if hardly any was used")
     shown.add_argument("--limit", type=int, default=20, metavar="N", help="functions; default 20")
-    shown.add_argument("--to", choices=plugins.list_names("exporters"), metavar="FORMAT",
-                       help="write it as `sonde export` does: flamegraph, pprof, …")  # fmt: skip
+    shown.add_argument("--to", choices=_list_formats(), metavar="FORMAT",
+                       help=f"write it as {', '.join(_list_formats())}")  # fmt: skip
     shown.add_argument("-o", "--output", metavar="FILE", help="where to; needs --to")
     shown.add_argument("--format", choices=("text", "json"), default="text")
     parser.add_argument("--timeout", metavar="S", default="60", help="for waiting; default 60")
+
+
+def _list_formats() -> list[str]:
+    """Those that do without the order of time, which a result does not have."""
+    names = plugins.list_names("exporters")
+    return [name for name in names if not plugins.load("exporters", name).IN_ORDER]
 
 
 def _parse_rest(args: argparse.Namespace) -> list[str]:
@@ -71,7 +78,9 @@ def _parse_rest(args: argparse.Namespace) -> list[str]:
 def run(args: argparse.Namespace) -> int:
     words = _parse_rest(args)
     if args.output and not args.to:
-        raise ConfigError("-o needs --to FORMAT")
+        raise ConfigError("-o needs --to FORMAT; one of " + ", ".join(_list_formats()))
+    if args.output and not os.path.isdir(os.path.dirname(args.output) or "."):
+        raise Error(f"{os.path.dirname(args.output)} is not a folder")
     if args.rest:
         return _profile_command(args.rest, args)
     first, *more = words or [""]
@@ -151,7 +160,10 @@ def _status(words: list[str], args: argparse.Namespace) -> int:
 
 def _wait(words: list[str], args: argparse.Namespace) -> int:
     run = _find_run(words)
-    state = run.wait(_read_span(args.timeout, 60.0))
+    return _say_state(run.wait(_read_span(args.timeout, 60.0)))
+
+
+def _say_state(state: str) -> int:
     print(state)
     return 0 if state == SUCCEEDED else 1
 
@@ -159,8 +171,7 @@ def _wait(words: list[str], args: argparse.Namespace) -> int:
 def _stop(words: list[str], args: argparse.Namespace) -> int:
     run = _find_run(words)
     run.stop(_read_span(args.timeout, 60.0))
-    print(run.wait(_read_span(args.timeout, 60.0)))
-    return 0
+    return _say_state(run.wait(_read_span(args.timeout, 60.0)))
 
 
 def _results(words: list[str], args: argparse.Namespace) -> int:
@@ -186,7 +197,7 @@ def _list(words: list[str], args: argparse.Namespace) -> int:
     found = [run for session in sessions for run in runs.list_runs(session)]
     rows = [_describe(run) for run in found]
     if args.format == "json":
-        print(json.dumps([dict(zip(_LIST, row, strict=True)) for row in rows], indent=1))
+        print(json.dumps([_describe_exactly(run) for run in found], indent=1))
     elif rows:
         _draw.draw_table(_LIST, rows, sys.stdout)
     else:
@@ -206,14 +217,28 @@ def _describe(run: Run) -> list[object]:
             ",".join(run.tags) or None]  # fmt: skip
 
 
+def _describe_exactly(run: Run) -> dict[str, object]:
+    """Numbers for a machine: wall clock, nanoseconds since 1970."""
+    begin_ns, end_ns = run.read_times()
+    state, reason = run.find_state()
+    offset_ns = run.session.wall_offset_ns
+    return {
+        "run": run.id, "state": state, "reason": reason, "pid": run.session.pid,
+        "host": run.session.host, "session": run.session.id, "name": run.about["name"],
+        "tags": run.tags, "begin_wall_ns": begin_ns + offset_ns if begin_ns else None,
+        "end_wall_ns": end_ns + offset_ns if end_ns else None,
+    }  # fmt: skip
+
+
 # ---- at once -------------------------------------------------------------------------------------
 
 
 def _profile_process(target: str, args: argparse.Namespace) -> int:
+    duration_s = _read_span(args.duration, 30.0)
+    options = _options(args, duration_s)  # what is wrong is said before anything is touched
     session, is_ours = _find_or_attach(target, args)
     try:
-        duration_s = _read_span(args.duration, 30.0)
-        run = runs.start(session, _options(args, duration_s))
+        run = runs.start(session, options)
         _wait_running(run, _read_span(args.timeout, 60.0))
         _watch(run, duration_s, session.is_alive)
         result = run.result()
@@ -279,17 +304,21 @@ def _start_whole(process: subprocess.Popen[bytes], options: runs.Options) -> Run
     """A run from the beginning of a new process on."""
     nap, root = 0.002, config.find_root()
     while True:
-        is_over = process.poll() is not None
+        is_over, session = process.poll() is not None, None
         try:
             session = find_sessions(str(process.pid), root)[0]
-            if session.read_control()["run_asked"] or session.is_alive():
-                run = runs.start(session, options, is_whole=True)
-                run.wait_running()
-                return run
+            run = runs.start(session, options, is_whole=True)
+            run.wait_running()
+            return run
         except NoSession:
             pass
+        except NotProfiled:
+            if not is_over and session is not None and session.is_alive():
+                raise
+        if is_over and session is not None:
+            return runs.start_past(session, options)  # it was quick; all of it is there
         if is_over:
-            raise NotProfiled("the command ended before it could be profiled, or is not Python")
+            raise NotProfiled("no Python process was recorded: the command is not one, or has none")
         time.sleep(nap)
         nap = min(nap * 1.5, 0.1)
 
@@ -317,7 +346,8 @@ def _watch(run: Run, duration_s: float | None, goes_on: Callable[[], bool]) -> N
 
 def _show(result: Result, args: argparse.Namespace) -> int:
     if args.to:
-        path = args.output or result.run_id + plugins.load("exporters", args.to).SUFFIX
+        name = result.run_id.replace(os.sep, "_")  # a tag may be anything
+        path = args.output or name + plugins.load("exporters", args.to).SUFFIX
         result.export(path, args.to, args.by)
         print(path)
     elif args.format == "json":

@@ -11,6 +11,7 @@ from sonde.selection import Place, Process, Profile, Sample, Thread
 
 SUFFIX = ".trace.json"
 TEXT = True
+IN_ORDER = True  # does it need the order of time?
 OPEN = "drop it on https://ui.perfetto.dev, or load it in chrome://tracing"
 
 _GAP = 2  # this many periods without a sample, and the thread may have been anywhere

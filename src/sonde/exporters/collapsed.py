@@ -9,6 +9,7 @@ from sonde.selection import Profile
 
 SUFFIX = ".collapsed.txt"
 TEXT = True
+IN_ORDER = False  # does it need the order of time?
 OPEN = "flamegraph.pl {file} > graph.svg, or drop it on https://www.speedscope.app"
 
 

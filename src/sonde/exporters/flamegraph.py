@@ -16,6 +16,7 @@ from sonde.tree import grow, walk
 
 SUFFIX = ".html"
 TEXT = True
+IN_ORDER = False  # does it need the order of time?
 OPEN = "any browser"
 
 

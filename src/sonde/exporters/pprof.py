@@ -10,6 +10,7 @@ from sonde.selection import WEIGHTS, Frame, Profile, Stack
 
 SUFFIX = ".pb.gz"
 TEXT = False
+IN_ORDER = False  # does it need the order of time?
 OPEN = "go tool pprof -http=: {file}, or drop it on https://www.speedscope.app"
 
 # Numbers of the fields in pprof's profile.proto.

@@ -9,6 +9,7 @@ from sonde.selection import Place, Profile
 
 SUFFIX = ".pstats"
 TEXT = False
+IN_ORDER = False  # does it need the order of time?
 OPEN = "python -m pstats {file}, or snakeviz {file}"
 
 

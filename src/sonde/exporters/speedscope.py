@@ -11,6 +11,7 @@ from sonde.selection import Frame, Place, Profile, Sample, Thread
 
 SUFFIX = ".speedscope.json"
 TEXT = True
+IN_ORDER = True  # does it need the order of time?
 OPEN = "drop it on https://www.speedscope.app"
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"

@@ -11,6 +11,7 @@ from sonde.tree import Node, grow, walk
 
 SUFFIX = ".svg"
 TEXT = True
+IN_ORDER = False  # does it need the order of time?
 OPEN = "any browser"
 
 _WIDTH, _ROW, _PAD, _HEAD, _FOOT = 1200, 16, 10, 44, 28
