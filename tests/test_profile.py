@@ -107,6 +107,15 @@ def test_a_command_is_profiled_from_its_first_moment_and_keeps_its_exit_code(
     assert shown["duration_s"] > 0.5 and shown["samples"] > 200
 
 
+def test_a_command_that_is_over_at_once_has_a_profile(sonde_cli) -> None:
+    for _ in range(4):
+        code = "sum(range(2_000_000))"
+        done = sonde_cli("profile", "--format", "json", "--", sys.executable, "-c", code,
+                         SONDE_COLLECTOR="off")  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["samples"] > 0
+
+
 def test_a_command_that_is_no_python_keeps_its_exit_code_and_one_line_says_why(sonde_cli) -> None:
     done = sonde_cli("profile", "--", "sh", "-c", "echo hello; exit 4")
     assert (done.returncode, done.stdout) == (4, "hello\n")

@@ -481,6 +481,139 @@ show(each=[sums(one) for one in results], whole=sums(whole), duration=whole.dura
     assert sorted(shown["funcs"]) == ["a", "b"]
 
 
+@pytest.mark.parametrize("where", ["main", "thread"])
+def test_exact_calls_of_a_run_are_exact(profiled, where) -> None:
+    shown = profiled(f"""
+from sonde.calls import read_calls
+def leaf(): pass
+@sonde.profile(sources="call")
+def work():
+    for _ in range(5000): leaf()
+if {where!r} == "main":
+    work()
+else:
+    thread = threading.Thread(target=work); thread.start(); thread.join()
+stats = read_calls(Session(sonde.recorder.recorder.session.folder))
+show(calls=[value[1] for key, value in stats.items() if key[2] == "leaf"],
+     on="call" in sonde.recorder.recorder._sources)
+""")
+    assert shown == {"calls": [5000], "on": False}
+
+
+def test_a_run_whose_end_was_not_written_stays_failed(profiled) -> None:
+    shown = profiled("""
+warnings.simplefilter("ignore")
+sonde.start()
+with sonde.profile() as run:
+    burn(0.02)
+    os.mkdir(run.path("end.nodes.tmp"))  # the mark cannot be written
+first = run.find_state()
+def later(): burn(0.05)
+with sonde.profile() as other: later()
+show(first=first, second=run.find_state(), other=other.wait(5))
+""")
+    assert shown["first"][0] == shown["second"][0] == "FAILED" and shown["other"] == "SUCCEEDED"
+
+
+def test_a_lock_that_somebody_holds_does_not_hold_the_work(profiled) -> None:
+    shown = profiled("""
+import fcntl
+warnings.simplefilter("ignore")
+with sonde.profile(): pass
+path = os.path.join(sonde.recorder.recorder.session.folder, "runs", "lock")
+fd = os.open(path, os.O_RDWR)
+fcntl.flock(fd, fcntl.LOCK_EX)
+with sonde.profile() as run: value = 5
+os.close(fd)
+with sonde.profile() as second: pass
+show(value=value, state=run.state, reason=run.reason, second=second.wait(5))
+""")
+    assert shown["value"] == 5 and shown["state"] == "FAILED" and "busy" in shown["reason"]
+    assert shown["second"] == "SUCCEEDED"
+
+
+def test_tasks_wait_for_each_other_without_stopping_the_loop(profiled) -> None:
+    shown = profiled("""
+import asyncio
+turns = []
+@sonde.profile(on_conflict="wait")
+async def work(i):
+    await asyncio.sleep(0.05)
+    return i
+async def tick():
+    while True:
+        turns.append(time.monotonic()); await asyncio.sleep(0.005)
+async def main():
+    ticker = asyncio.create_task(tick())
+    found = await asyncio.gather(*[work(i) for i in range(4)])
+    ticker.cancel()
+    return found
+found = asyncio.run(main())
+all_runs = runs.list_runs(Session(sonde.recorder.recorder.session.folder))
+show(found=found, states=[run.wait(5) for run in all_runs], turns=len(turns))
+""")
+    assert shown["found"] == [0, 1, 2, 3] and shown["states"] == ["SUCCEEDED"] * 4
+    assert shown["turns"] > 10
+
+
+def test_one_object_can_be_used_by_many_threads(profiled) -> None:
+    shown = profiled("""
+warnings.simplefilter("ignore")
+block = sonde.profile()
+inside, leave = threading.Event(), threading.Event()
+def first():
+    with block as run:
+        states.append(run); inside.set(); leave.wait()
+states = []
+thread = threading.Thread(target=first); thread.start(); inside.wait()
+with block as second: pass
+during = states[0].state
+leave.set(); thread.join()
+show(second=second.state, during=during, after=states[0].wait(5))
+""")
+    assert shown == {"second": "CANCELLED", "during": "RUNNING", "after": "SUCCEEDED"}
+
+
+def test_a_recording_that_begins_anew_can_be_profiled(profiled) -> None:
+    shown = profiled("""
+sonde.start()
+run = sonde.profile.start(); run.wait_running(5)
+sonde.stop(); sonde.start()
+with sonde.profile() as second: burn(0.02)
+show(first=run.wait(5), second=second.wait(5))
+""")
+    assert shown == {"first": "SUCCEEDED", "second": "SUCCEEDED"}
+
+
+def test_coroutines_behind_partials_and_objects_are_profiled_to_their_end(profiled) -> None:
+    shown = profiled("""
+import asyncio, functools
+async def plain(seconds): await asyncio.sleep(seconds); return 1
+class Callable:
+    async def __call__(self, seconds): await asyncio.sleep(seconds); return 2
+found = []
+for function in (functools.partial(plain, 0.1), functools.partial(Callable(), 0.1)):
+    wrapped = sonde.profile(function)
+    found.append((asyncio.run(wrapped()), wrapped.last_run.result().duration_s >= 0.1))
+show(found=found)
+""")
+    assert shown["found"] == [[1, True], [2, True]]
+
+
+def test_calls_without_a_profile_are_counted_also_when_the_run_was_cut(profiled) -> None:
+    shown = profiled("""
+warnings.simplefilter("ignore")
+@sonde.profile
+def inner(): pass
+with sonde.profile(max_duration=0.3) as run:
+    for _ in range(5): inner()
+    time.sleep(0.4)
+again = runs.find_run(run.id, sonde.recorder.recorder.session.root)
+show(skipped=again.result().values["skipped"])
+""")
+    assert shown["skipped"] == 5
+
+
 def test_exact_calls_can_be_had_for_the_time_of_a_run(profiled) -> None:
     shown = profiled("""
 import sys
@@ -556,7 +689,10 @@ show(files=files, text=str(result), cpu_ns=round(result.cpu_s * 1e9))
 
 
 @pytest.mark.parametrize(
-    "settings", [{"on_conflict": "no"}, {"every": "soon"}, {"sources": "nothing"}, {"max_duration": "x"}]
+    "settings",
+    [{"on_conflict": "no"}, {"every": "soon"}, {"sources": "nothing"}, {"max_duration": "x"},
+     {"max_duration": -1}, {"max_duration": 1e12}, {"start_timeout": float("inf")},
+     {"wait_timeout": "soon"}],
 )  # fmt: skip
 def test_wrong_settings_are_said_where_they_are_written(settings) -> None:
     import sonde

@@ -336,12 +336,12 @@ def _end_now(ticket: Ticket, quiet: bool) -> None:
     ticket.is_used = True
     try:
         ticket.run.stop(_STOP_S)
+        if ticket.run.about["sources"]:
+            recorder.match_sources()  # they write their last rows, before a pause
     except (Error, OSError) as error:
         _warn(f"{ticket.run.id}: {error}", quiet=quiet)
     finally:
         release(ticket.run)
-        if ticket.run.about["sources"]:
-            recorder.match_sources()
 
 
 def release(run: Run) -> None:
