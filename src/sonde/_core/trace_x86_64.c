@@ -113,6 +113,12 @@ static int is_endless(const sonde_place *place)
            (int32_t)place->args[3] == -1;
 }
 
+/* Is it in a call of which the kernel remembers how to go on? */
+static int is_at_rest(const sonde_general *now)
+{
+    return (int64_t)now->orig_rax >= 0 && (int64_t)now->rax == -RESTARTBLOCK;
+}
+
 /* Calls that it makes again, the kernel makes again when it sees the registers that
  * it left. epoll is not one of them; to wait for ever can be begun anew. */
 void sonde_registers_mend(sonde_registers *registers, const sonde_place *place)
@@ -120,13 +126,15 @@ void sonde_registers_mend(sonde_registers *registers, const sonde_place *place)
     sonde_general *now = &registers->general;
     if (now->rip == place->pc && (int64_t)now->rax == -EINTR && is_endless(place))
         now->rax = (uint64_t)-RESTARTNOHAND;
+    /* A futex waits until a point in time: begun anew, it is the same. */
+    if (is_at_rest(now) && now->orig_rax == SYS_futex)
+        now->rax = (uint64_t)-RESTARTNOHAND;
 }
 
 int sonde_registers_rest(const sonde_registers *registers, const sonde_place *place)
 {
     (void)place;
-    return (int64_t)registers->general.orig_rax >= 0 &&
-           (int64_t)registers->general.rax == -RESTARTBLOCK;
+    return is_at_rest(&registers->general) && registers->general.orig_rax != SYS_futex;
 }
 
 int sonde_registers_fit(const sonde_registers *registers, const sonde_place *place)
