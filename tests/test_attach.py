@@ -110,6 +110,7 @@ def test_a_thread_finds_its_way_back_when_nobody_waits_for_it(load) -> None:
                 plan.calls,
                 b"pass",
                 deadline_ns,
+                False,
             )
         except OSError as error:
             assert error.errno == errno.ETIMEDOUT
@@ -255,6 +256,16 @@ def test_after_detach_nothing_of_ours_is_left(has_sonde: bool) -> None:
         process.stdout.close()
 
 
+def test_a_main_thread_that_takes_the_gil_back_at_once_is_asked_to_wait(start) -> None:
+    process = start(make_program("while True: os.path.exists('/')"))
+    begin = time.monotonic()
+    recording = attach.attach(process.pid, QUIET, TIMEOUT_S)
+    took_s = time.monotonic() - begin
+    attach.detach(recording, TIMEOUT_S)
+    assert process.poll() is None
+    assert took_s < TIMEOUT_S / 2
+
+
 def test_a_second_attach_names_the_recording_that_runs(start) -> None:
     process = start(make_program("time.sleep(100)"))
     first = attach.attach(process.pid, QUIET, TIMEOUT_S)
@@ -276,7 +287,8 @@ def test_a_recording_elsewhere_is_found_from_inside(start, tmp_path, monkeypatch
 
 
 def test_a_process_that_ends_meanwhile_is_told_as_such(start) -> None:
-    process = start(make_program("import ctypes; ctypes.PyDLL(None).sleep(1); os._exit(0)"))
+    hold = "import ctypes, signal; signal.alarm(1); ctypes.PyDLL(None).sleep(60)"
+    process = start(make_program(hold))
     with pytest.raises(NotAnswering, match="has ended"):
         attach.attach(process.pid, QUIET, TIMEOUT_S)
 

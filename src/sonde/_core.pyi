@@ -131,6 +131,7 @@ def visit(
     calls: list[tuple[int, bytes]],
     source: bytes,
     deadline_ns: int,
+    main: bool,
     /,
 ) -> bool: ...
 def spawn(argv: list[bytes], env: list[bytes], /) -> None: ...

@@ -23,6 +23,8 @@ from sonde.target import find_sessions
 TIMEOUT_S = 5.0
 _ANSWER = "answer.json"
 _NAP_S = 0.002
+_GRACE_NS = 150_000_000  # then the main thread is asked to let ours have the GIL
+_PAUSE_S = 0.5
 _PICKY_NS = 500_000_000  # then a thread may also be stopped in code of other libraries
 _POLITE_S = 0.3  # what a main thread that runs Python code needs at most, to hear of it
 
@@ -86,6 +88,8 @@ def _send(plan: Plan, root: str, timeout_s: float, request: dict[str, object]) -
     request["deadline_ns"] = deadline_ns
     try:
         _visit(plan, _make_text(request), deadline_ns)
+        if not _is_answered(folder, min(deadline_ns, time.monotonic_ns() + _GRACE_NS)):
+            _visit(plan, _make_pause(folder), deadline_ns, asks_main=True)
         answer = _wait(plan.process.pid, folder, deadline_ns)
     except (FileNotFoundError, ProcessLookupError):
         raise NotAnswering(f"process {plan.process.pid} has ended") from None
@@ -107,7 +111,37 @@ def _make_text(request: Mapping[str, object]) -> bytes:
     ).encode("utf-8", "surrogateescape")
 
 
-def _visit(plan: Plan, text: bytes, deadline_ns: int) -> None:
+def _is_answered(folder: str, until_ns: int) -> bool:
+    while not os.path.exists(os.path.join(folder, _ANSWER)):
+        if time.monotonic_ns() > until_ns:
+            return False
+        time.sleep(_NAP_S)
+    return True
+
+
+def _make_pause(folder: str) -> bytes:
+    """A text for the main thread: let others have the GIL until the answer is there.
+
+    A thread that gives it away for moments only, again and again, takes it back before those that
+    wait have woken up, and Python never makes it wait for them."""
+    path = os.path.join(folder, _ANSWER)
+    text = (
+        "try:\n"
+        " import os, time\n"
+        f" end = time.monotonic() + {_PAUSE_S}\n"
+        f" while os.path.isdir({folder!r}) and not os.path.exists({path!r}):\n"
+        "  if time.monotonic() > end: break\n"
+        "  time.sleep(0.002)\n"
+        "except KeyboardInterrupt:\n"
+        " import _thread\n"
+        " _thread.interrupt_main()\n"  # it was meant for the program
+        "except Exception: pass\n"
+    )
+    # Names of its own: it is run in those of the program.
+    return f"exec({text!r}, {{}})".encode("utf-8", "surrogateescape")
+
+
+def _visit(plan: Plan, text: bytes, deadline_ns: int, *, asks_main: bool = False) -> None:
     """Bring the text there, through the first thread that is found at a safe place."""
     text_ns, ranges = time.monotonic_ns() + _PICKY_NS, plan.text
     while time.monotonic_ns() < deadline_ns:
@@ -117,7 +151,7 @@ def _visit(plan: Plan, text: bytes, deadline_ns: int) -> None:
         # First those that wait; then also those that run, a moment at a time.
         for some in ([], ranges):
             for tid in plan.process.list_threads():
-                if _try(plan, tid, some, caught, text, deadline_ns):
+                if _try(plan, tid, some, caught, (text, deadline_ns, asks_main)):
                     return
         # Not in step with whatever the program does.
         time.sleep(_NAP_S * random.random())
@@ -128,11 +162,15 @@ def _visit(plan: Plan, text: bytes, deadline_ns: int) -> None:
 
 
 def _try(
-    plan: Plan, tid: int, ranges: list[tuple[int, int]], caught: int, text: bytes, deadline_ns: int
+    plan: Plan,
+    tid: int,
+    ranges: list[tuple[int, int]],
+    caught: int,
+    errand: tuple[bytes, int, bool],
 ) -> bool:
     pid = plan.process.pid
     try:
-        return _core.visit(pid, tid, ranges, caught, plan.restorer, plan.calls, text, deadline_ns)
+        return _core.visit(pid, tid, ranges, caught, plan.restorer, plan.calls, *errand)
     except ProcessLookupError:
         return False  # this thread has ended; if all have, the next look at the process says so
     except PermissionError:

@@ -178,7 +178,7 @@ static PyMethodDef methods[] = {
      "signal_catch(number, map): this signal asks for a snapshot; what it did before, it still does."},
     {"signal_release", sonde_signal_release, METH_NOARGS, "Let the signal be what it was."},
     {"visit", sonde_visit, METH_VARARGS,
-     "visit(pid, tid, ranges, caught, restorer, calls, source, deadline_ns): have a thread of\n"
+     "visit(pid, tid, ranges, caught, restorer, calls, source, deadline_ns, main): have a thread of\n"
      "another process make one that runs this Python text; False if it is at no safe place now."},
     {"spawn", spawn, METH_VARARGS, "spawn(argv, env): start a process that is nobody's child."},
     {NULL, NULL, 0, NULL},

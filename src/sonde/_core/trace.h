@@ -130,6 +130,9 @@ enum {
     SONDE_CALL_RUN,
     SONDE_CALL_CLEAR,
     SONDE_CALL_DECREF,
+    SONDE_CALL_STRDUP,
+    SONDE_CALL_PENDING,
+    SONDE_CALL_SIMPLE,
     SONDE_CALLS
 };
 
@@ -144,6 +147,7 @@ typedef struct {
     uint64_t source;  /* Python text, ended by a 0 */
     int64_t deadline_ns;
     uint64_t stack_bytes;
+    uint64_t asks_main; /* the main thread is to run the text, at its next safe point */
     uint64_t every_signal[16]; /* as large as a sigset_t */
     uint64_t calls[SONDE_CALLS];
 } sonde_errand;

@@ -39,6 +39,9 @@ static const char *const names[SONDE_CALLS] = {
     [SONDE_CALL_RUN] = "PyRun_StringFlags",
     [SONDE_CALL_CLEAR] = "PyErr_Clear",
     [SONDE_CALL_DECREF] = "Py_DecRef",
+    [SONDE_CALL_STRDUP] = "strdup",
+    [SONDE_CALL_PENDING] = "Py_AddPendingCall",
+    [SONDE_CALL_SIMPLE] = "PyRun_SimpleString",
 };
 
 typedef struct {
@@ -55,6 +58,7 @@ typedef struct {
     uint8_t proofs[SONDE_CALLS][PROOF_BYTES]; /* how these functions begin */
     const char *source;
     size_t source_bytes; /* with its 0 */
+    int asks_main;
 } visit;
 
 /* ---- safe places ------------------------------------------------------------- */
@@ -188,6 +192,7 @@ static int write_visitor(const visit *self, const layout *to, uint64_t page, uin
         .source = page + to->text_at,
         .deadline_ns = self->traced.deadline_ns,
         .stack_bytes = STACK_BYTES,
+        .asks_main = (uint64_t)self->asks_main,
     };
     memset(errand.every_signal, 0xff, sizeof errand.every_signal);
     memcpy(errand.calls, self->calls, sizeof errand.calls);
@@ -319,9 +324,9 @@ PyObject *sonde_visit(PyObject *Py_UNUSED(module), PyObject *args)
     Py_ssize_t bytes;
     long long deadline_ns;
     unsigned long long caught, restorer;
-    if (!PyArg_ParseTuple(args, "iiO!KKO!y#L", &self.traced.pid, &self.traced.tid, &PyList_Type,
+    if (!PyArg_ParseTuple(args, "iiO!KKO!y#Lp", &self.traced.pid, &self.traced.tid, &PyList_Type,
                           &ranges, &caught, &restorer, &PyList_Type, &calls, &self.source, &bytes,
-                          &deadline_ns) ||
+                          &deadline_ns, &self.asks_main) ||
         take_ranges(&self, ranges) < 0 || take_calls(&self, calls) < 0)
         return NULL;
     self.source_bytes = (size_t)bytes + 1;

@@ -46,6 +46,14 @@ VISITOR void sonde_visitor_work(const sonde_errand *errand)
     struct timespec now;
     if (!CALL(errand, SONDE_CALL_IS_READY, int (*)(void))())
         return;
+    if (errand->asks_main) {
+        /* The text is its own there: it may be run long after we are gone. */
+        void *text = CALL(errand, SONDE_CALL_STRDUP, void *(*)(uint64_t))(errand->source);
+        if (text != NULL)
+            CALL(errand, SONDE_CALL_PENDING, int (*)(uint64_t, void *))
+            (errand->calls[SONDE_CALL_SIMPLE], text);
+        return;
+    }
     int gil = CALL(errand, SONDE_CALL_ENSURE, int (*)(void))();
     CALL(errand, SONDE_CALL_CLOCK, int (*)(int, void *))(CLOCK_MONOTONIC, &now);
     if (now.tv_sec * INT64_C(1000000000) + now.tv_nsec < errand->deadline_ns) {
