@@ -102,7 +102,7 @@ raw_frame *sonde_copies_find(uintptr_t address, int level)
 static int64_t limit_ns(void)
 {
     if (sonde_now.is_strict)
-        return usual_ns * 5 / 4 + SPLIT_NS;
+        return usual_ns * 9 / 8 + SPLIT_NS;
     int64_t most_ns = 3 * usual_ns;
     return most_ns < SLOW_NS ? SLOW_NS : most_ns > SLOWEST_NS ? SLOWEST_NS : most_ns;
 }
@@ -221,7 +221,7 @@ static int is_slow(void)
     int64_t took_ns = sonde_clock_ns() - sonde_now.begin_ns;
     if (!sonde_now.is_strict) {
         static int looks; /* at first in large steps */
-        int64_t step_ns = looks < FIRST_LOOKS ? usual_ns / 8 : 8;
+        int64_t step_ns = looks < FIRST_LOOKS ? usual_ns / 16 : 8;
         looks += looks < FIRST_LOOKS;
         usual_ns += took_ns > usual_ns ? step_ns : -step_ns;
     }
