@@ -23,8 +23,8 @@ from sonde.target import find_sessions
 TIMEOUT_S = 5.0
 _ANSWER = "answer.json"
 _NAP_S = 0.002
-_GRACE_NS = 150_000_000  # then the main thread is asked to let ours have the GIL
-_PAUSE_S = 0.5
+_GRACE_NS = 150_000_000  # then the main thread is asked to let ours have the GIL for 100 ms
+_PAUSES = 3  # at most; each costs a page there
 _PICKY_NS = 500_000_000  # then a thread may also be stopped in code of other libraries
 _POLITE_S = 0.3  # what a main thread that runs Python code needs at most, to hear of it
 
@@ -88,8 +88,12 @@ def _send(plan: Plan, root: str, timeout_s: float, request: dict[str, object]) -
     request["deadline_ns"] = deadline_ns
     try:
         _visit(plan, _make_text(request), deadline_ns)
-        if not _is_answered(folder, min(deadline_ns, time.monotonic_ns() + _GRACE_NS)):
-            _visit(plan, _make_pause(folder), deadline_ns, asks_main=True)
+        for _ in range(_PAUSES):
+            if _is_answered(folder, min(deadline_ns, time.monotonic_ns() + _GRACE_NS)):
+                break
+            # A thread that gives the GIL away for moments only, again and again, takes it back
+            # before those that wait have woken up, and Python never makes it wait for them.
+            _visit(plan, b"", deadline_ns, asks_main=True)
         answer = _wait(plan.process.pid, folder, deadline_ns)
     except (FileNotFoundError, ProcessLookupError):
         raise NotAnswering(f"process {plan.process.pid} has ended") from None
@@ -117,28 +121,6 @@ def _is_answered(folder: str, until_ns: int) -> bool:
             return False
         time.sleep(_NAP_S)
     return True
-
-
-def _make_pause(folder: str) -> bytes:
-    """A text for the main thread: let others have the GIL until the answer is there.
-
-    A thread that gives it away for moments only, again and again, takes it back before those that
-    wait have woken up, and Python never makes it wait for them."""
-    path = os.path.join(folder, _ANSWER)
-    text = (
-        "try:\n"
-        " import os, time\n"
-        f" end = time.monotonic() + {_PAUSE_S}\n"
-        f" while os.path.isdir({folder!r}) and not os.path.exists({path!r}):\n"
-        "  if time.monotonic() > end: break\n"
-        "  time.sleep(0.002)\n"
-        "except KeyboardInterrupt:\n"
-        " import _thread\n"
-        " _thread.interrupt_main()\n"  # it was meant for the program
-        "except Exception: pass\n"
-    )
-    # Names of its own: it is run in those of the program.
-    return f"exec({text!r}, {{}})".encode("utf-8", "surrogateescape")
 
 
 def _visit(plan: Plan, text: bytes, deadline_ns: int, *, asks_main: bool = False) -> None:

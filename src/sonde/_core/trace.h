@@ -130,9 +130,10 @@ enum {
     SONDE_CALL_RUN,
     SONDE_CALL_CLEAR,
     SONDE_CALL_DECREF,
-    SONDE_CALL_STRDUP,
     SONDE_CALL_PENDING,
-    SONDE_CALL_SIMPLE,
+    SONDE_CALL_SAVE,
+    SONDE_CALL_USLEEP,
+    SONDE_CALL_RESTORE,
     SONDE_CALLS
 };
 
@@ -147,7 +148,7 @@ typedef struct {
     uint64_t source;  /* Python text, ended by a 0 */
     int64_t deadline_ns;
     uint64_t stack_bytes;
-    uint64_t asks_main; /* the main thread is to run the text, at its next safe point */
+    uint64_t pause; /* 0, or sonde_visitor_pause: the main thread is to call that, nothing else */
     uint64_t every_signal[16]; /* as large as a sigset_t */
     uint64_t calls[SONDE_CALLS];
 } sonde_errand;
@@ -163,5 +164,6 @@ typedef struct {
 sonde_visited sonde_visitor_visit(const sonde_errand *errand);
 void sonde_visitor_begin(const sonde_errand *errand);
 void sonde_visitor_work(const sonde_errand *errand);
+int sonde_visitor_pause(void *errand);
 
 #endif

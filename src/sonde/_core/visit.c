@@ -39,9 +39,10 @@ static const char *const names[SONDE_CALLS] = {
     [SONDE_CALL_RUN] = "PyRun_StringFlags",
     [SONDE_CALL_CLEAR] = "PyErr_Clear",
     [SONDE_CALL_DECREF] = "Py_DecRef",
-    [SONDE_CALL_STRDUP] = "strdup",
     [SONDE_CALL_PENDING] = "Py_AddPendingCall",
-    [SONDE_CALL_SIMPLE] = "PyRun_SimpleString",
+    [SONDE_CALL_SAVE] = "PyEval_SaveThread",
+    [SONDE_CALL_USLEEP] = "usleep",
+    [SONDE_CALL_RESTORE] = "PyEval_RestoreThread",
 };
 
 typedef struct {
@@ -185,14 +186,15 @@ static int write_visitor(const visit *self, const layout *to, uint64_t page, uin
 {
     sonde_errand errand = {
         .page = page,
-        .bytes = to->bytes,
+        /* Nobody knows when the main thread has been there: that memory stays. */
+        .bytes = self->asks_main ? 0 : to->bytes,
         .munmap = self->calls[SONDE_CALL_MUNMAP],
         .begin = mate + to->code_at + offset_of(sonde_visitor_begin),
         .errand = mate + to->errand_at,
         .source = page + to->text_at,
         .deadline_ns = self->traced.deadline_ns,
         .stack_bytes = STACK_BYTES,
-        .asks_main = (uint64_t)self->asks_main,
+        .pause = self->asks_main ? mate + to->code_at + offset_of(sonde_visitor_pause) : 0,
     };
     memset(errand.every_signal, 0xff, sizeof errand.every_signal);
     memcpy(errand.calls, self->calls, sizeof errand.calls);
