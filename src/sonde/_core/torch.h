@@ -149,6 +149,9 @@ int sonde_torch_rows_start(const sonde_torch_texts *texts);
 void sonde_torch_rows_stop(void); /* writes what is left; without the GIL */
 void sonde_torch_rows_off(void); /* in a forked child */
 
+/* Has somebody changed a class that we stand in? Then its keeper is called, soon. */
+void sonde_torch_watch(void);
+
 void sonde_torch_off(void); /* in a forked child */
 
 extern PyTypeObject sonde_TorchTracerType, sonde_TorchCallType, sonde_TorchEngineType;

@@ -305,6 +305,7 @@ static void *run(void *Py_UNUSED(arg))
     while (!sonde_load_acquire(&rows.leave)) {
         sonde_wait(&rows.leave, 0, NAP_NS);
         pass(0);
+        sonde_torch_watch();
     }
     return NULL;
 }

@@ -104,6 +104,49 @@ static PyObject *tracer_begin_step(sonde_TorchTracer *self, PyObject *args)
     return sums;
 }
 
+/* ---- others who change what we changed ---------------------------------------------------------- */
+
+static int heal(void *Py_UNUSED(arg))
+{
+    sonde_TorchTracer *self = sonde_tracer;
+    if (self == NULL || self->heal == NULL)
+        return 0;
+    Py_INCREF(self);
+    PyObject *result = PyObject_CallNoArgs(self->heal);
+    Py_XDECREF(result);
+    PyErr_Clear();
+    self->version = self->watched->tp_version_tag;
+    sonde_store_release(&self->is_asked, 0);
+    Py_DECREF(self);
+    return 0;
+}
+
+void sonde_torch_watch(void)
+{
+    /* Without the GIL: the tracer stays while this thread runs, and it is one number. */
+    sonde_TorchTracer *self = sonde_tracer;
+    if (self == NULL || self->watched == NULL || sonde_load_acquire(&self->is_asked) ||
+        sonde_load_relaxed(&self->watched->tp_version_tag) == self->version)
+        return;
+    sonde_store_release(&self->is_asked, 1);
+    if (Py_AddPendingCall(heal, NULL) < 0)
+        sonde_store_release(&self->is_asked, 0);
+}
+
+static PyObject *tracer_watch(sonde_TorchTracer *self, PyObject *args)
+{
+    PyTypeObject *type;
+    PyObject *call;
+    if (!PyArg_ParseTuple(args, "O!O", &PyType_Type, &type, &call))
+        return NULL;
+    if (self->watched != NULL)
+        return PyErr_Format(PyExc_RuntimeError, "a class is watched already");
+    self->heal = Py_NewRef(call);
+    self->version = type->tp_version_tag;
+    self->watched = (PyTypeObject *)Py_NewRef(type);
+    Py_RETURN_NONE;
+}
+
 /* ---- start and stop ------------------------------------------------------------------------------ */
 
 static PyObject *tracer_start(sonde_TorchTracer *self, PyObject *Py_UNUSED(none))
@@ -129,10 +172,12 @@ static PyObject *tracer_stop(sonde_TorchTracer *self, PyObject *Py_UNUSED(none))
         sonde_tracer = NULL;
         self->running = 0;
         sonde_torch.on = sonde_torch.device = 0;
+        Py_INCREF(self);
         Py_BEGIN_ALLOW_THREADS
         sonde_torch_rows_stop();
         Py_END_ALLOW_THREADS
         sonde_torch.epoch = 0;
+        Py_DECREF(self);
     }
     Py_RETURN_NONE;
 }
@@ -190,6 +235,7 @@ static int tracer_traverse(sonde_TorchTracer *self, visitproc visit, void *arg)
     Py_VISIT(self->is_grad);
     Py_VISIT(self->memory);
     Py_VISIT(self->describe);
+    Py_VISIT(self->heal);
     return 0;
 }
 
@@ -201,6 +247,7 @@ static int tracer_clear(sonde_TorchTracer *self)
         Py_CLEAR(self->is_grad);
         Py_CLEAR(self->memory);
         Py_CLEAR(self->describe);
+        Py_CLEAR(self->heal);
     }
     return 0;
 }
@@ -212,6 +259,7 @@ static void tracer_dealloc(sonde_TorchTracer *self)
     (void)tracer_clear(self);
     Py_CLEAR(self->text);
     Py_CLEAR(self->map);
+    Py_CLEAR(self->watched);
     Py_CLEAR(self->page_map);
     free(self->modules.slots);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -229,6 +277,8 @@ static PyMethodDef tracer_methods[] = {
     {"add_module", (PyCFunction)tracer_add_module, METH_VARARGS,
      "add_module(module, name, key, ignored): what a module is called from now on."},
     {"forget", (PyCFunction)tracer_forget, METH_O, "forget(address): that module is gone."},
+    {"watch", (PyCFunction)tracer_watch, METH_VARARGS,
+     "watch(type, heal): heal() is called when somebody has changed that class."},
     {"describe", (PyCFunction)tracer_describe, METH_O,
      "describe(call): describe(*inputs) -> text for input_shapes; None: not any more."},
     {"begin_step", (PyCFunction)tracer_begin_step, METH_VARARGS,
