@@ -128,8 +128,8 @@ static int find_all(void *runtime, void *c10)
         {(void **)&cuda.is_capturing, runtime, "cudaStreamIsCapturing"},
         {(void **)&cuda.last_error, runtime, "cudaGetLastError"},
         {(void **)&cuda.capture_mode, runtime, "cudaThreadExchangeStreamCaptureMode"},
-        {(void **)&cuda.stream_of, c10, "_ZN4c104cuda20getCurrentCUDAStreamEa"},
-        {(void **)&cuda.handle_of, c10, "_ZNK4c104cuda10CUDAStream6streamEv"},
+        {(void **)&cuda.stream_of, c10, "_ZN3c104cuda20getCurrentCUDAStreamEa"},
+        {(void **)&cuda.handle_of, c10, "_ZNK3c104cuda10CUDAStream6streamEv"},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         *wanted[i].to = dlsym(wanted[i].library, wanted[i].name);

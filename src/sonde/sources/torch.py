@@ -184,14 +184,23 @@ class Source:
         self._said = None if self._backward == "exact" else f"backward {self._backward}"
         self._host.detail = self._said
 
+    def _look_for_device(self) -> None:
+        try:
+            self._device = find_device()
+        except Unavailable as error:
+            self._device = ""  # there is one, and it keeps its times to itself
+            self._say(f"no times of the device: {error}")
+
+    def _say(self, what: str) -> None:
+        self._said = f"{self._said}; {what}" if self._said else what
+        self._host.tell(self._said)
+
     # ---- a step --------------------------------------------------------------------------------
 
     def _begin_step(self) -> tuple[int, int, int, int, int, int, int, int]:
         assert self._tracer is not None
         roots = {USER: 0, ROOT: 1, "": 1}.get(steps.last, 2)
-        return self._tracer.begin_step(
-            steps.number, True, _DEEP, self._device is not None, 0, roots
-        )
+        return self._tracer.begin_step(steps.number, True, _DEEP, bool(self._device), 0, roots)
 
     def _end_step(self, step: Step) -> None:
         if self._tracer is None:
@@ -200,7 +209,7 @@ class Source:
         self._write(step, self._begin_step())
         self._naming.describe()
         if self._device is None:
-            self._device = find_device()
+            self._look_for_device()
 
     def _write(self, step: Step, sums: tuple[int, int, int, int, int, int, int, int]) -> None:
         first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, _direct_ns, calls, lost = sums

@@ -101,7 +101,7 @@ def find_device() -> str | None:
     """Have events of CUDA found, once the program uses it; its name, or None while it does not."""
     torch: Any = sys.modules["torch"]
     cuda = getattr(torch, "cuda", None)
-    if cuda is None or not cuda.is_available() or not cuda.is_initialized():
+    if cuda is None or not cuda.is_initialized():
         return None
     runtime = _find_mapped("libcudart")
     if runtime is None:
