@@ -157,7 +157,7 @@ static void mark_device(sonde_torch_lane *here, sonde_torch_lane *owner, uint64_
 
 void sonde_torch_close_spans(void)
 {
-    if (!sonde_torch.device)
+    if (!(sonde_torch.device & 2))
         return;
     /* The nodes ran in threads of the engine's own, which have nothing to do now. */
     for (sonde_torch_lane *lane = sonde_load_acquire(&sonde_torch.lanes); lane != NULL; lane = lane->next)
@@ -183,7 +183,7 @@ void sonde_torch_node_begins(const void *function)
         find_owner(here, node, function);
     else if (!nodes.failed)
         look(function);
-    if (sonde_torch.device)
+    if (sonde_torch.device & 2)
         mark_device(here, node->lane, node->call);
     node->begin_ns = sonde_clock_ns();
 }

@@ -77,13 +77,14 @@ static PyObject *tracer_begin_step(sonde_TorchTracer *self, PyObject *args)
 {
     long long step;
     int on, depth, device, memory_depth, roots;
-    if (!PyArg_ParseTuple(args, "Lpipii", &step, &on, &depth, &device, &memory_depth, &roots))
+    if (!PyArg_ParseTuple(args, "Lpiiii", &step, &on, &depth, &device, &memory_depth, &roots))
         return NULL;
     sonde_torch_state *s = &sonde_torch;
     PyObject *sums = Py_BuildValue(
-        "LLLLLLII", (long long)s->first_ns, (long long)s->forward_ns, (long long)s->backward_ns,
+        "LLLLLLIII", (long long)s->first_ns, (long long)s->forward_ns, (long long)s->backward_ns,
         (long long)sonde_load_relaxed(&s->owned_ns), (long long)sonde_load_relaxed(&s->unowned_ns),
-        (long long)sonde_load_relaxed(&s->direct_ns), s->calls, s->lost);
+        (long long)sonde_load_relaxed(&s->direct_ns), s->calls, s->lost,
+        sonde_torch_events());
     if (sums == NULL)
         return NULL;
     s->first = NULL;
@@ -283,8 +284,8 @@ static PyMethodDef tracer_methods[] = {
      "describe(call): describe(*inputs) -> text for input_shapes; None: not any more."},
     {"begin_step", (PyCFunction)tracer_begin_step, METH_VARARGS,
      "begin_step(step, on, depth, device, memory_depth, roots): what to record in the step that\n"
-     "begins; returns first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, direct_ns, calls and\n"
-     "lost of the one that ends."},
+     "begins; returns first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, direct_ns, calls,\n"
+     "lost and events of the one that ends."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -23,7 +23,9 @@ from sonde.training.steps import END, ROOT, USER, Step, steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeAlias
+
+    Sums: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
 
 
 class TorchTrace:
@@ -197,7 +199,7 @@ class Source:
 
     # ---- a step --------------------------------------------------------------------------------
 
-    def _begin_step(self) -> tuple[int, int, int, int, int, int, int, int]:
+    def _begin_step(self) -> Sums:
         assert self._tracer is not None
         roots = {USER: 0, ROOT: 1, "": 1}.get(steps.last, 2)
         return self._tracer.begin_step(steps.number, True, _DEEP, bool(self._device), 0, roots)
@@ -211,8 +213,8 @@ class Source:
         if self._device is None:
             self._look_for_device()
 
-    def _write(self, step: Step, sums: tuple[int, int, int, int, int, int, int, int]) -> None:
-        first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, _direct_ns, calls, lost = sums
+    def _write(self, step: Step, sums: Sums) -> None:
+        first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, _direct_ns, calls, lost, _ = sums
         optimizer_ns, self._optimizers.spent_ns = self._optimizers.spent_ns, 0
         input_ns, self._loaders.spent_ns = self._loaders.spent_ns, 0
         begin_ns = step.begin_ns or min(self._loaders.first_ns or first_ns, first_ns)
