@@ -149,6 +149,8 @@ class Source:
 
     def _install(self) -> None:
         torch: Any = sys.modules["torch"]
+        if not hasattr(torch, "nn") or "torch.optim.optimizer" not in sys.modules:
+            raise Unavailable("this torch has no modules, or no optimizers")
         session = self._host.session
         self._tracer = self._naming.tracer = _core.TorchTracer(
             self._trace, session.text, session.page, self._host.guard(self._naming.name),
