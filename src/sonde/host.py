@@ -44,7 +44,8 @@ class Host:
 
     def writer(self, row: type) -> _core.Writer:
         """`emit` for rows of this class; made once, called often."""
-        return self._owner.open_table(row, name_table(row, self._schema))
+        schema = getattr(row, "SCHEMA", self._schema)  # a row may be about the recording itself
+        return self._owner.open_table(row, name_table(row, schema))
 
     def tell(self, detail: str | None) -> None:
         """Say what a user should know of this source, which is on, from now on."""
