@@ -65,7 +65,7 @@ class Host:
             try:
                 return call(*args)
             except Exception as error:  # the one place: a broken source is switched off
-                if _is_from_signal(error):
+                if is_from_signal(error):
                     raise
                 self.failed = True
                 self._owner.note(self._name, *_name_failure(error))
@@ -81,7 +81,7 @@ def _name_failure(error: Exception) -> tuple[str, str]:
     return "failed", f"{type(error).__name__}: {error}"
 
 
-def _is_from_signal(error: Exception) -> bool:
+def is_from_signal(error: Exception) -> bool:
     """Was it raised by one of the program's signal handlers, which may run inside our code?"""
     handlers = (_signal.getsignal(number) for number in range(1, _signal.NSIG))
     codes = {getattr(handler, "__code__", None) for handler in handlers} - {None}

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 from sonde import _core
+from sonde.host import is_from_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ class Memory:
             try:
                 return dict(read(device))
             except RuntimeError as error:  # an allocator that somebody else wrote
+                if is_from_signal(error):
+                    raise
                 self.missing = f"no memory of devices: {error}".partition("\n")[0]
         return {}
 
@@ -138,10 +141,12 @@ class _Statm:
                 if self._fd < 0:
                     self._open()
                 fields = os.pread(self._fd, 128, 0).split()
-                if len(fields) == 7:
-                    return int(fields[1]) * self._page_mb, int(fields[0]) * self._page_mb
-            except (OSError, ValueError):
-                pass
+            except OSError as error:
+                if is_from_signal(error):
+                    raise
+                fields = []
+            if len(fields) == 7 and fields[0].isdigit() and fields[1].isdigit():
+                return int(fields[1]) * self._page_mb, int(fields[0]) * self._page_mb
             # A program that becomes a daemon closes all files, and may have this number now.
             self.close()
         return None
@@ -156,8 +161,9 @@ class _Statm:
         try:
             if fd >= 0 and which == self._identify():
                 os.close(fd)
-        except OSError:
-            pass
+        except OSError as error:
+            if is_from_signal(error):
+                raise
         self._fd = -1
 
     def _identify(self) -> tuple[int, int]:
