@@ -186,6 +186,7 @@ static PyMethodDef methods[] = {
      "another process make one that runs this Python text; False if it is at no safe place now."},
     {"torch_observe", sonde_torch_observe, METH_VARARGS,
      "torch_observe(library, current_node): have autograd's nodes seen; None: only find functions."},
+    {"torch_attend", sonde_torch_attend, METH_NOARGS, "See them again, after torch_ignore."},
     {"torch_ignore", sonde_torch_ignore, METH_NOARGS, "Have autograd's nodes seen no more."},
     {"torch_observed", sonde_torch_observed, METH_NOARGS, "off, looking, exact or failed."},
     {"torch_device", sonde_torch_device, METH_VARARGS,
