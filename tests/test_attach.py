@@ -110,7 +110,6 @@ def test_a_thread_finds_its_way_back_when_nobody_waits_for_it(load) -> None:
                 plan.calls,
                 b"pass",
                 deadline_ns,
-                False,
             )
         except OSError as error:
             assert error.errno == errno.ETIMEDOUT
