@@ -35,15 +35,18 @@
 
 enum { MOST_THREADS = 256, NAP_NS = 50000 };
 
-static const int64_t HOLD_NS = 20000000;       /* one thread, at one system call */
+static const int64_t HOLD_NS = 100000000;       /* one thread, at one system call */
 static const int64_t IN_VAIN_NS = 2000000;     /* all stand, and still nobody has the GIL */
 static const int64_t PATIENCE_NS = 2000000000; /* as in trace.c */
 
+/* Held: it stands where a system call begins. */
+enum { RUNS, WAITS, HELD };
+
 typedef struct {
     pid_t tid;
-    int is_held;   /* it stands at the begin of a system call, since: */
-    int64_t since_ns;
+    int state;
     int is_inside; /* a system call that we let pass */
+    int64_t since_ns; /* when it was held */
 } one;
 
 typedef struct {
@@ -52,6 +55,7 @@ typedef struct {
     int is_over;
     one threads[MOST_THREADS];
     int n;
+    int is_stir; /* a thread has stopped since the last look */
 } crowd;
 
 /* ---- what /proc says ------------------------------------------------------------ */
@@ -115,18 +119,14 @@ static int catch_busy(crowd *self)
 
 /* ---- a thread that has stopped ---------------------------------------------------- */
 
-static int is_waking(uint64_t operation)
+/* For a lock or a condition, as all who want the GIL do. Interrupted, the kernel begins
+ * it anew by itself, so here a thread may be traced. */
+static int is_waiting(const sonde_where *where)
 {
-    switch (operation & FUTEX_CMD_MASK) {
-    case FUTEX_WAKE:
-    case FUTEX_WAKE_BITSET:
-    case FUTEX_WAKE_OP:
-    case FUTEX_REQUEUE:
-    case FUTEX_CMP_REQUEUE:
-        return 1;
-    default:
-        return 0;
-    }
+    int operation = (int)where->second & FUTEX_CMD_MASK;
+    return where->number == SYS_restart_syscall ||
+           (where->number == SYS_futex &&
+            (operation == FUTEX_WAIT || operation == FUTEX_WAIT_BITSET));
 }
 
 /* Calls that never wait and are made with the GIL, or with the lock that guards it:
@@ -135,7 +135,6 @@ static int is_passing(const sonde_where *where)
 {
     switch (where->number) {
     case SYS_futex:
-        return is_waking(where->second);
     case SYS_mmap:
     case SYS_munmap:
     case SYS_mremap:
@@ -155,7 +154,7 @@ static int is_passing(const sonde_where *where)
 /* Does it go on untraced? If not it has been killed, which is yet to be seen. */
 static int let_go(one *thread, int signal)
 {
-    thread->is_held = 0;
+    thread->state = RUNS;
     return ptrace(PTRACE_DETACH, thread->tid, NULL, (void *)(intptr_t)signal) == 0;
 }
 
@@ -165,15 +164,19 @@ static int send_on(one *thread, int signal)
     return 0;
 }
 
+/* At the begin or the end of a system call. */
 static int stand(one *thread)
 {
     sonde_where where;
+    thread->state = RUNS;
     thread->is_inside = !thread->is_inside;
-    if (!thread->is_inside || sonde_registers_where(thread->tid, &where) < 0 || is_passing(&where))
+    if (!thread->is_inside || sonde_registers_where(thread->tid, &where) < 0)
         return send_on(thread, 0);
-    if (where.number == SYS_futex)
-        return let_go(thread, 0); /* it waits by itself */
-    thread->is_held = 1;
+    if (is_waiting(&where))
+        thread->state = WAITS;
+    if (is_waiting(&where) || is_passing(&where))
+        return send_on(thread, 0);
+    thread->state = HELD;
     thread->since_ns = sonde_clock_ns();
     return 0;
 }
@@ -192,7 +195,7 @@ static int handle_stop(const crowd *self, one *thread, int status)
 }
 
 /* What the kernel has to say of a thread; 1: it is not ours any more. */
-static int look(const crowd *self, one *thread)
+static int look(crowd *self, one *thread)
 {
     siginfo_t info = {0};
     int leave = thread->tid == self->pid && self->is_child ? WNOWAIT : 0;
@@ -202,11 +205,15 @@ static int look(const crowd *self, one *thread)
         return 0;
     if (info.si_code != CLD_TRAPPED && info.si_code != CLD_STOPPED)
         return 1; /* it has ended */
-    return thread->is_held ? 0 : handle_stop(self, thread, info.si_status);
+    if (thread->state == HELD)
+        return 0;
+    self->is_stir = 1;
+    return handle_stop(self, thread, info.si_status);
 }
 
 static void look_at_all(crowd *self)
 {
+    self->is_stir = 0;
     for (int i = self->n - 1; i >= 0; i--)
         if (look(self, &self->threads[i]))
             self->threads[i] = self->threads[--self->n];
@@ -222,7 +229,7 @@ static void let_some_go(crowd *self, int64_t now_ns, int is_in_vain)
 {
     for (int i = self->n - 1; i >= 0; i--) {
         one *thread = &self->threads[i];
-        if (thread->is_held && (is_in_vain || now_ns - thread->since_ns > HOLD_NS) &&
+        if (thread->state == HELD && (is_in_vain || now_ns - thread->since_ns > HOLD_NS) &&
             let_go(thread, 0))
             self->threads[i] = self->threads[--self->n];
     }
@@ -231,7 +238,7 @@ static void let_some_go(crowd *self, int64_t now_ns, int is_in_vain)
 static int is_any_running(const crowd *self)
 {
     for (int i = 0; i < self->n; i++)
-        if (!self->threads[i].is_held)
+        if (self->threads[i].state == RUNS)
             return 1;
     return 0;
 }
@@ -249,7 +256,8 @@ static void hold_all(crowd *self, int64_t until_ns)
         if (state != 'S' || is_any_running(self))
             still_ns = now_ns;
         let_some_go(self, now_ns, now_ns - still_ns > IN_VAIN_NS);
-        nap();
+        if (!self->is_stir)
+            nap();
     }
 }
 
