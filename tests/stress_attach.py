@@ -73,11 +73,6 @@ def work():
     assert os.stat("/").st_nlink
 spread(work, 4)
 """,
-    "main": """
-print("ready", flush=True)
-while not over():
-    count += 1
-""",
     "gc": """
 def work():
     for _ in range(200):

@@ -89,7 +89,7 @@ def _send(plan: Plan, root: str, timeout_s: float, request: dict[str, object]) -
     try:
         visitor = _visit(plan, _make_text(request), deadline_ns)
         _help(plan.process.pid, visitor, folder, deadline_ns)
-        answer = _wait(plan.process.pid, folder, deadline_ns)
+        answer = _wait(plan.process.pid, visitor, folder, deadline_ns)
     except (FileNotFoundError, ProcessLookupError):
         raise NotAnswering(f"process {plan.process.pid} has ended") from None
     finally:
@@ -118,7 +118,7 @@ def _help(pid: int, visitor: int, folder: str, deadline_ns: int) -> None:
     grace_ns = _GRACE_NS
     while not _is_answered(folder, min(deadline_ns, time.monotonic_ns() + grace_ns)):
         now_ns = time.monotonic_ns()
-        if now_ns > deadline_ns or session.read_start_ticks(pid) is None:
+        if now_ns > deadline_ns or not _is_there(pid, visitor):
             return
         try:
             _core.hold(pid, visitor, min(deadline_ns, now_ns + _HOLD_NS))
@@ -133,6 +133,10 @@ def _is_answered(folder: str, until_ns: int) -> bool:
             return False
         time.sleep(_NAP_S)
     return True
+
+
+def _is_there(pid: int, visitor: int) -> bool:
+    return os.path.exists(f"/proc/{pid}/task/{visitor}")
 
 
 def _visit(plan: Plan, text: bytes, deadline_ns: int) -> int:
@@ -187,12 +191,12 @@ def _explain(pid: int, error: OSError) -> Error:
     return CannotAttach(f"process {pid} could not make a thread: {error.strerror}")
 
 
-def _wait(pid: int, folder: str, deadline_ns: int) -> dict[str, object]:
+def _wait(pid: int, visitor: int, folder: str, deadline_ns: int) -> dict[str, object]:
     """The answer; it is waited for until the deadline, and then not wanted any more."""
     path = os.path.join(folder, _ANSWER)
     while not os.path.exists(path):
         late = time.monotonic_ns() > deadline_ns
-        if late or session.read_start_ticks(pid) is None:
+        if late or not _is_there(pid, visitor):
             # From here on no answer can come in: what was begun is undone over there.
             over = folder + ".over"
             os.rename(folder, over)
@@ -200,8 +204,13 @@ def _wait(pid: int, folder: str, deadline_ns: int) -> dict[str, object]:
             if os.path.exists(path):
                 break
             shutil.rmtree(over, ignore_errors=True)
-            if not late:
+            if session.read_start_ticks(pid) is None:
                 raise NotAnswering(f"process {pid} has ended")
+            if not late:
+                raise CannotAttach(
+                    f"process {pid} could not leave its answer in {os.path.dirname(folder)}: the "
+                    "disk is full, or it was just about to end; nothing was changed"
+                )
             raise NotAnswering(
                 f"process {pid} did not give the GIL away in time (a long C call may hold it); "
                 "nothing was changed: try again, or with a longer --timeout"
