@@ -283,6 +283,18 @@ def test_a_held_thread_goes_on_and_is_traced_by_nobody(load) -> None:
     assert target.finish() > 0
 
 
+def test_a_tool_that_is_killed_while_it_holds_threads_leaves_the_program_whole(load) -> None:
+    target = load("stat")
+    code = "import sys; from sonde import _core; _core.hold(*map(int, sys.argv[1:]), 2**62)"
+    for _ in range(10):
+        tool = subprocess.Popen([sys.executable, "-c", code, str(target.pid), str(target.pid)])
+        assert stress_attach.wait_traced(target.pid, tool)
+        time.sleep(random.random() * 0.02)  # any moment will do
+        tool.kill()
+        tool.wait()
+    assert target.finish() > 0
+
+
 def test_the_end_of_a_held_child_is_left_to_its_parent_to_see(start) -> None:
     process = start(
         "import os, signal, threading, time\n"
