@@ -30,7 +30,8 @@ ALLOWED = {
     "launch": {"config"},
     "host": SHARED,
     "recorder": SHARED | {"host", "launch"},
-    "sources": JOB | {"bracket", "run", "runs"},
+    "training": SHARED | {"host"},
+    "sources": JOB | {"bracket", "run", "runs", "training"},
     "autostart": {"config", "recorder"},
     "bracket": JOB | {"result", "run", "runs"},
     "profiling": {"bracket", "errors", "run"},
@@ -90,11 +91,9 @@ ALLOWED = {
 }
 
 # What lives in the job: standard library and our core, nothing else, ever.
-IN_THE_JOB = ("__init__", "autostart", "errors", "config", "plugins", "record", "ring", "intern",
-              "session", "launch", "host", "recorder", "sources", "profiling", "bracket", "run", "runs", "result",
-              "stacks")  # fmt: skip
-IN_THE_JOB = ("__init__", "autostart", "inside", "errors", "config", "plugins", "record", "ring", "intern",
-              "session", "launch", "host", "recorder", "sources")  # fmt: skip
+IN_THE_JOB = ("__init__", "autostart", "inside", "errors", "config", "plugins", "record", "ring",
+              "intern", "session", "launch", "host", "recorder", "sources", "training", "profiling",
+              "bracket", "run", "runs", "result", "stacks")  # fmt: skip
 
 
 def list_files() -> list[Path]:
