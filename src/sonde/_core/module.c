@@ -182,8 +182,11 @@ static PyMethodDef methods[] = {
      "signal_catch(number, map): this signal asks for a snapshot; what it did before, it still does."},
     {"signal_release", sonde_signal_release, METH_NOARGS, "Let the signal be what it was."},
     {"visit", sonde_visit, METH_VARARGS,
-     "visit(pid, tid, ranges, caught, restorer, calls, source, deadline_ns, main): have a thread of\n"
-     "another process make one that runs this Python text; False if it is at no safe place now."},
+     "visit(pid, tid, ranges, caught, restorer, calls, source, deadline_ns): have a thread of another\n"
+     "process make one that runs this Python text; which, or 0 if it is at no safe place now."},
+    {"hold", sonde_hold, METH_VARARGS,
+     "hold(pid, visitor, until_ns): have the busy threads of a process wait at their system calls, a\n"
+     "moment each, until the visitor is done."},
     {"torch_observe", sonde_torch_observe, METH_VARARGS,
      "torch_observe(library, current_node): have autograd's nodes seen; None: only find functions."},
     {"torch_attend", sonde_torch_attend, METH_NOARGS, "See them again, after torch_ignore."},
