@@ -60,7 +60,7 @@ class Source:
     """Looks for windows when the tool rings; between windows nothing of it is in the program."""
 
     def __init__(self, host: Host) -> None:
-        self._host = host
+        self._host, self._session = host, host.session  # the host has none while it stops
         self._window: Window | None = None
         self._seen: set[str] = set()
         self._kineto = Kineto(host.guard(self._displace))
@@ -84,14 +84,14 @@ class Source:
 
     def configure(self) -> None:
         """In the main thread, when somebody rings: take up what is asked for."""
-        folder = self._host.session.folder
+        folder = self._session.folder
         for trace_id in trace.list_ids(folder):
             if trace_id not in self._seen:
                 self._seen.add(trace_id)
                 try:
                     about = trace.read_about(folder, trace_id)
                 except Damaged as error:
-                    self._host.session.log(str(error))
+                    self._session.log(str(error))
                     continue
                 if about["state"] == trace.ASKED:
                     self._take(Window(folder, about))
@@ -116,7 +116,7 @@ class Source:
     def _ring(self) -> None:
         """In the timer's thread: have the main one look, at its next safe point."""
         if self._window is not None:
-            _core.control_ask(self._host.session.page)
+            _core.control_ask(self._session.page)
 
     def _go_on(self, window: Window) -> None:
         """In the main thread: do what is due, or was said by the tool."""
