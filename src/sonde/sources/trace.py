@@ -247,7 +247,7 @@ class Source:
         self._kineto.drop()
         self._leave()
         # Before the word: on a full disk there would be no room for it.
-        for suffix in (_HIDDEN, RAW):
+        for suffix in (_HIDDEN, _HIDDEN * 2, RAW):  # torch, too, writes beside the place first
             _remove(window.path(suffix))
         window.tell(FAILED, why=why)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -89,10 +90,8 @@ class Kineto:
         result, self._result = self._result, None
         result.save(path)
         # Kineto says nothing when the disk is full.
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 64))
-            if not file.read().rstrip().endswith(b"}"):
-                raise OSError(28, "the trace could not be written whole; is the disk full?")
+        if not _is_whole(path):
+            raise OSError(errno.ENOSPC, "torch could not write all of it; is the disk full?")
 
     def drop(self) -> None:
         """Forget what was recorded."""
@@ -168,6 +167,15 @@ def is_in_backward() -> bool:
     """Is this thread inside a backward pass? What is begun there is undone at its end."""
     find = getattr(getattr(sys.modules.get("torch"), "_C", None), "_current_graph_task_id", None)
     return find is not None and find() != -1
+
+
+def _is_whole(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 64))
+            return file.read().rstrip().endswith(b"}")
+    except FileNotFoundError:
+        return False
 
 
 def find_anchor() -> list[int]:
