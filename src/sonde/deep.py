@@ -148,7 +148,7 @@ class Window:
 
     def _has(self, one: Span | Work) -> bool:
         """Is it in what was asked for? More may be recorded: see sources/trace.py."""
-        return self.tell(one.start_ns) < self.end_ns
+        return self.begin_ns <= self.tell(one.start_ns) < self.end_ns
 
     def tell(self, wall_ns: int) -> int:
         """A moment of Kineto's on our clock."""

@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from sonde.query import Recording
 
 # Where spans of one kind lie side by side; within a lane of one thread they nest.
@@ -69,14 +67,24 @@ SELECT part, lane, thread, name, device, start_ns, start_ns + dur_ns AS end_ns, 
 FROM (SELECT *, owner AS thread_id FROM spans) WHERE {threads}
 ORDER BY part, lane, device, thread, start_ns, dur_ns DESC, depth
 """
-_FIRST = "{all} SELECT MIN(LEAST(start_ns, COALESCE(launch_ns, start_ns))) AS first_ns FROM spans"
+# Nothing of a window is older than it; its operators need not be read for that.
+_FIRST = """\
+{named}
+SELECT MIN(t_ns + offset_ns) AS first_ns
+FROM (SELECT host, pid, t_ns FROM python.torch_trace
+    UNION ALL SELECT host, pid, t_ns FROM python.torch_window) JOIN process USING (host, pid)
+WHERE t_ns + offset_ns >= first_us * 1000 AND t_ns + offset_ns < next_us::HUGEINT * 1000
+    AND t_ns + offset_ns > {since_ns} AND t_ns + offset_ns <= {until_ns}
+"""
 
 
 def iter_spans(
     recording: Recording, named: str, window: tuple[int, int], threads: str
 ) -> Iterator[Span]:
     """All of them: by process, lane and thread, then by time, the outer ones first."""
-    rows = recording.query(_ROWS.format(all=_select(named, window), threads=threads))
+    since_ns, until_ns = window
+    every = _ALL.format(named=named, since_ns=since_ns, until_ns=until_ns)
+    rows = recording.query(_ROWS.format(all=every, threads=threads))
     for batch in rows.to_batches(max_chunksize=50_000):
         columns = [column.to_pylist() for column in batch.columns]
         for values in zip(*columns, strict=True):
@@ -87,12 +95,8 @@ def iter_spans(
 
 
 def find_first_ns(recording: Recording, named: str, window: tuple[int, int]) -> int | None:
-    """When the first of them began, since 1970; None if there are none."""
-    found: pa.Table = recording.query(_FIRST.format(all=_select(named, window)))
-    first_ns = found["first_ns"][0].as_py()
-    return None if first_ns is None else int(first_ns)
-
-
-def _select(named: str, window: tuple[int, int]) -> str:
+    """When the first of them began, or may have begun, since 1970; None if there are none."""
     since_ns, until_ns = window
-    return _ALL.format(named=named, since_ns=since_ns, until_ns=until_ns)
+    sql = _FIRST.format(named=named, since_ns=since_ns, until_ns=until_ns)
+    first_ns = recording.query(sql)["first_ns"][0].as_py()
+    return None if first_ns is None else int(first_ns)
