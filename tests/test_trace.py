@@ -12,7 +12,7 @@ import pytest
 
 import sonde
 from conftest import wait_for
-from sonde import trace
+from sonde import kineto, trace
 from sonde.session import Session, list_sessions
 
 pytest.importorskip("torch")
@@ -329,15 +329,83 @@ for number in range(10**9):
 
 def test_all_ranks_record_the_same_steps(start, sonde_cli, tmp_path: Path) -> None:
     env = {"WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "job7"}
+    # Not all of a job trains: this one is not asked for steps that it does not have.
+    start(head() + "print('ready', flush=True)\nwhile True: time.sleep(0.01)", **env)
     for rank in (0, 1):
         start(head() + TOGETHER, str(tmp_path), str(rank), RANK=str(rank), **env)
     done = sonde_cli("trace", "job7", "--steps", 2)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) == 2
-    rows = sonde.open("job7").query("SELECT * FROM python.torch_window").to_pylist()
+    sql = "SELECT * FROM python.torch_window WHERE state = 'done'"
+    rows = sonde.open("job7").query(sql).to_pylist()
     assert {row["rank"] for row in rows} == {0, 1} and {row["steps"] for row in rows} == {2}
     assert len({row["trace"] for row in rows}) == 1
     assert len({row["first_step"] for row in rows}) == 1
+
+
+FORKS = """
+print("ready", flush=True)
+while find_state() != "recording": step()
+child = os.fork()
+if child == 0:
+    import torch.autograd.profiler as profiler
+    begin = time.monotonic()
+    with profiler.profile() as own: step()
+    os._exit(0 if own.function_events and profiler._prepare_profiler.__module__ != "sonde" else 1)
+status = os.waitpid(child, 0)[1]
+while find_state() != "done": step()
+print(status)
+"""
+
+
+def test_a_fork_in_a_window_leaves_the_child_alone_and_the_window_whole(start, sonde_cli) -> None:
+    process = start(head() + FORKS)
+    done = sonde_cli("trace", process.pid, "--steps", 200)
+    assert done.returncode == 0, done.stderr
+    assert process.communicate(timeout=60)[0].strip() == "0"
+    (window,) = query(process, "SELECT state, steps FROM python.torch_window")
+    assert window == {"state": "done", "steps": 200}
+
+
+COMPILED = """
+from torch._dynamo.utils import counters
+model = torch.compile(model, backend="aot_eager", fullgraph=True)
+for _ in range(3): step()
+before = dict(counters["stats"])
+print("ready", flush=True)
+while find_state() != "done": step()
+print(before == dict(counters["stats"]), sum(counters["graph_break"].values()))
+"""
+
+
+def test_a_compiled_model_is_not_compiled_again(start, sonde_cli) -> None:
+    process = start(head() + COMPILED)
+    assert sonde_cli("trace", process.pid, "--steps", 3).returncode == 0
+    assert process.communicate(timeout=60)[0].split() == ["True", "0"]
+
+
+def test_a_device_is_recorded_and_no_kernel_is_lost(start, sonde_cli) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs CUDA")
+    code = head().replace("torch.ones(4, 8)", "torch.ones(4, 8, device='cuda')")
+    process = start(code + "model.cuda()\n" + FOREVER)
+    done = sonde_cli("trace", process.pid, "--steps", 5)
+    assert done.returncode == 0, done.stderr
+    found = kineto.read_trace(done.stdout.strip())
+    about = trace.read_about(session_of(process).folder, Path(done.stdout.strip()).name[:-8])
+    assert about["device"] == "cuda" and len(about["bounds"]) == 6
+    offset_ns = about["anchors"][0][0] - about["anchors"][0][1]
+    ran = {work.args["correlation"] for work in found.works}
+    launched = [
+        span for span in found.spans
+        if span.name == "cudaLaunchKernel" and span.start_ns - offset_ns < about["end_ns"]
+    ]  # fmt: skip
+    assert len(launched) > 50 and {span.args["correlation"] for span in launched} <= ran
+    for work in found.works:
+        if work.launch is not None:
+            assert work.start_ns > work.launch.start_ns
 
 
 def test_one_window_at_a_time(start, sonde_cli, tmp_path: Path) -> None:

@@ -66,7 +66,11 @@ class Asked:
 
 
 def ask(targets: Sequence[Session], options: trace.Options) -> list[Asked]:
-    """Have all of them record a window, at the same steps if they train in step."""
+    """Have all of them record a window, at the same steps if they train in step.
+
+    Forked children (the workers of a loader) have no steps of their own, and are not asked."""
+    ids = {target.id for target in targets}
+    targets = [target for target in targets if target.meta.get("parent") not in ids]
     for target in targets:
         _check(target, options)
     trace_id = trace.make_id()
@@ -95,12 +99,16 @@ def _check(target: Session, options: trace.Options) -> None:
         )
 
 
-def wait(asked: Sequence[Asked], timeout_s: float, show: Callable[[str], object]) -> None:
-    """Until all of them have ended, one way or the other. `show` is told how far they are."""
+def wait(
+    asked: Sequence[Asked], timeout_s: float, show: Callable[[str], object]
+) -> Sequence[Asked]:
+    """Until all of them have ended, one way or the other; those that count. `show` is told how far
+    they are."""
     try:
         begin_s = time.monotonic()
         _wait(asked, lambda one: one.state != ASKED, timeout_s, show)
         if len(asked) > 1:
+            asked = _leave_out(asked)
             _agree(asked, time.monotonic() - begin_s)
         # Waiting, recording and writing: each has a bound of its own in the job.
         _wait(asked, _is_over, 3 * timeout_s + _PATIENCE_S, show)
@@ -108,16 +116,26 @@ def wait(asked: Sequence[Asked], timeout_s: float, show: Callable[[str], object]
         for one in asked:
             one.say(STOP, {})
         raise
+    return asked
+
+
+def _leave_out(asked: Sequence[Asked]) -> Sequence[Asked]:
+    """Without processes that do not train, if others do: a launcher, a worker, a server."""
+    if asked[0].about["steps"] is None:
+        return asked
+    training = [one for one in asked if one.about.get("step")]
+    for one in asked:
+        if training and one not in training:
+            one.say(STOP, {})
+    return training or asked
 
 
 def _agree(asked: Sequence[Asked], waited_s: float) -> None:
     """Choose the step to begin with: one that no rank has reached when it hears of it."""
     ready = [one for one in asked if one.state == WAITING]
     numbers = [int(str(one.about["step"])) for one in ready]
-    if not numbers:
-        return
     first = 0  # the next step of each, as they come
-    if max(numbers) - min(numbers) <= _NEAR and max(numbers) > 0:
+    if ready and max(numbers) > 0 and max(numbers) - min(numbers) <= _NEAR:
         first = max(numbers) + _guess_ahead(ready, waited_s)
     for one in ready:
         one.say(GO, {"first_step": first})

@@ -7,6 +7,7 @@ import gzip
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 
 from sonde import config, control, trace, tracing
 from sonde.cli import _progress
@@ -40,11 +41,11 @@ def run(args: argparse.Namespace) -> int:
     _check_output(args.output, len(targets))
     asked = tracing.ask(targets, options)
     with _progress.Bar("trace", None) as bar:
-        tracing.wait(asked, timeout_s + (duration_s or 0), bar.tell)
-    return _report(asked, args.output)
+        counting = tracing.wait(asked, timeout_s + (duration_s or 0), bar.tell)
+    return _report(counting, args.output)
 
 
-def _report(asked: list[tracing.Asked], output: str | None) -> int:
+def _report(asked: Sequence[tracing.Asked], output: str | None) -> int:
     """Each one's file; an error if there is none at all, a line for each that failed."""
     paths, failures = [], []
     for one in asked:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from sonde import _core, trace
 from sonde.errors import Damaged, Unavailable
 from sonde.host import Host
-from sonde.session import read_checked
+from sonde.session import Writing, read_checked
 from sonde.trace import DONE, FAILED, GO, PACKED, PACKING, RAW, RECORDING, STOP, WAITING, WRITING
 from sonde.training.kineto import TROUBLE, Kineto, find_anchor, find_profiler, is_in_backward
 from sonde.training.steps import Step, steps
@@ -27,8 +27,8 @@ _HIDDEN = ".tmp"
 class Window:
     """A window under way: what was asked, and how far it is."""
 
-    def __init__(self, folder: str, about: dict[str, object]) -> None:
-        self.folder, self.about, self.pid = folder, about, os.getpid()
+    def __init__(self, session: Writing, about: dict[str, object]) -> None:
+        self._session, self.about, self.pid = session, about, os.getpid()
         self.id = str(about["id"])
         self.steps = None if about["steps"] is None else int(str(about["steps"]))
         self.timeout_ns = round(float(str(about["timeout_s"])) * 1e9)
@@ -41,13 +41,17 @@ class Window:
         self.given_up: str | None = None  # why its thread is to end it
 
     def path(self, suffix: str) -> str:
-        return trace.name_file(self.folder, self.id, suffix)
+        return trace.name_file(self._session.folder, self.id, suffix)
 
-    def tell(self, state: str, **more: object) -> None:
-        """Write down what became of it."""
+    def tell(self, state: str, **more: object) -> bool:
+        """Write down what became of it; False if that cannot be."""
         self.about.update(state=state, **more)
-        if self.pid == os.getpid():  # not in a forked child
-            trace.write_about(self.folder, self.about)
+        try:
+            trace.write_about(self._session.folder, self.about)
+        except OSError as error:
+            self._session.log(f"{self.id} is {state}, but that cannot be written: {error.strerror}")
+            return False
+        return True
 
     def is_due(self, now_ns: int) -> bool:
         """Is there something to do that does not wait for a step?"""
@@ -76,6 +80,7 @@ class Source:
             return
         if window.pid != os.getpid():  # a forked child: it is the parent's
             self._window = self._wake = None
+            self._kineto.forget()
             steps.unsubscribe(self._on_step)
         elif self._is_ours() and window.end_ns <= _core.clock_ns():
             self._finish(window)
@@ -94,7 +99,7 @@ class Source:
                     self._session.log(str(error))
                     continue
                 if about["state"] == trace.ASKED:
-                    self._take(Window(folder, about))
+                    self._take(Window(self._session, about))
         if self._window is not None:
             self._go_on(self._window)
 
@@ -194,11 +199,13 @@ class Source:
             window.end_ns = begin_ns + window.duration_ns
         else:
             window.bounds.append([steps.number, begin_ns])
-        window.tell(
+        is_told = window.tell(
             RECORDING, begin_ns=begin_ns, anchors=[anchor], start_ns=begin_ns - before_ns,
             thread=get_native_id(), device=self._kineto.device,
             torch=str(getattr(sys.modules.get("torch"), "__version__", "")),
         )  # fmt: skip
+        if not is_told:
+            self._fail("its folder cannot be written to")
 
     def _finish(self, window: Window) -> None:
         _core.undisturbed(lambda: self._stop_profiler(window))

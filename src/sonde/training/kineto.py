@@ -97,6 +97,13 @@ class Kineto:
         """Forget what was recorded."""
         self._result = None
 
+    def forget(self) -> None:
+        """In a forked child: what is on is the parent's."""
+        module = sys.modules.get("torch.autograd.profiler")
+        if self.is_on and module is not None:
+            self._unwatch(module)
+        self._profile = self._event = self._result = None
+
     # ---- the program's own profiler comes first ------------------------------------------------
 
     def _watch(self, module: Any) -> None:
