@@ -78,6 +78,16 @@ def test_a_window_holds_the_steps_that_were_asked_for(start, sonde_cli) -> None:
     assert [row["step"] for row in rows] == [first, first + 1, first + 2]
     assert {(row["forward"], row["backward"]) for row in rows} == {(2, 2)}
     assert all(0 < row["own"] <= row["whole"] for row in rows)
+    modules = query(
+        process, "SELECT DISTINCT module FROM python.torch_op WHERE op = 'aten::addmm' ORDER BY 1"
+    )
+    assert [row["module"] for row in modules] == ["Sequential.0", "Sequential.2"]
+    backward = query(
+        process,
+        "SELECT module FROM python.torch_op WHERE op LIKE '%AddmmBackward0' AND backward"
+        f" AND step = {first} AND depth = 0 ORDER BY t_ns",
+    )
+    assert [row["module"] for row in backward] == ["Sequential.2", "Sequential.0"]
     steps = query(process, f"SELECT t_ns, duration FROM python.torch_step WHERE step = {first + 1}")
     (inside,) = query(
         process,
