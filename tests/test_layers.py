@@ -66,6 +66,8 @@ ALLOWED = {
     "window": {"config", "errors", "query"},
     "selection": {"errors", "query", "window"},
     "tree": {"selection"},
+    "outline": set(),
+    "modules": {"errors", "outline", "query", "selection", "window"},
     "exporters": {"errors", "pstat", "selection", "tree"},
     "tui": READ | {"tui"},
     "cli": READ
@@ -74,6 +76,8 @@ ALLOWED = {
         "attach",
         "calls",
         "control",
+        "modules",
+        "outline",
         "output",
         "preflight",
         "pstat",

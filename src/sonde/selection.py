@@ -260,7 +260,7 @@ FROM python.frame WHERE stack IN (SELECT stack FROM selected) ORDER BY stack, de
 def _select_sql(recording: Recording, selection: Selection) -> str:
     since_ns, until_ns = selection.window
     return _SELECT.format(
-        processes=", ".join(_list_parts(recording)),
+        processes=", ".join(list_parts(recording)),
         # On `ts` beside the exact bounds: it is what spares reading all of a long archive.
         since_us=since_ns // 1000 - 1,
         until_us=until_ns // 1000 + 1,
@@ -270,7 +270,7 @@ def _select_sql(recording: Recording, selection: Selection) -> str:
     )
 
 
-def _list_parts(recording: Recording) -> Iterator[str]:
+def list_parts(recording: Recording) -> Iterator[str]:
     """Each session as a row of SQL: where its rows begin, and where those of the next one do."""
     starts: dict[tuple[str, int], list[int]] = {}
     for session in recording.sessions:

@@ -1,0 +1,243 @@
+"""Modules of PyTorch: where the time of a step goes, as a tree; every number is of a mean step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+
+from sonde.errors import Error
+from sonde.outline import Node, grow
+from sonde.query import Recording
+from sonde.selection import Frame, Profile, Stack, Thread, list_parts
+from sonde.window import Window
+
+STAGES = ("forward", "backward", "recompute", "step")
+# The end of the last step that there is.
+LAST = "SELECT (MAX(epoch_us(ts) + duration * 1e6) + 1)::BIGINT AS us FROM python.torch_step"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which steps: those that lie in the window, with numbers from `first` to `last`."""
+
+    window: Window
+    first: int | None = None
+    last: int | None = None
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of one process that were chosen: how many, and seconds of a mean one."""
+
+    part: int
+    rank: int | None
+    pid: int
+    count: int
+    first: int
+    last: int
+    median: float
+    duration: float
+    input_wait: float
+    host_to_device: float
+    forward: float
+    backward: float
+    optimizer: float
+    other: float
+    lost: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found: steps by process, and the modules, callers before what they call."""
+
+    steps: list[Steps]
+    nodes: list[Node]
+
+    @property
+    def step_s(self) -> float:
+        """What shares are of: a mean step; of several processes, the median of theirs."""
+        return median(one.duration for one in self.steps)
+
+
+def read_report(recording: Recording, choice: Choice) -> Report:
+    """Where the time of the chosen steps went."""
+    chosen = _choose(recording, choice)
+    found = recording.query(chosen + _STEPS).to_pylist()
+    if not found:
+        raise Error(_explain_nothing(recording))
+    rows = recording.query(chosen + _MODULES).to_pylist()
+    return Report([Steps(**row) for row in found], grow(rows))
+
+
+def read_overhead(recording: Recording) -> dict[str, float] | None:
+    """What recording costs, in per cent of a step, and between which bounds; None: not known."""
+    if not any(schema.table == "sonde.overhead" for schema in recording.tables()):
+        return None
+    found = [row for row in recording.query(_OVERHEAD).to_pylist() if row["pct"] is not None]
+    return max(found, key=lambda row: row["pct"], default=None)
+
+
+def read_way(recording: Recording) -> str | None:
+    """What the source says of itself: among that, how backward passes are told apart."""
+    said = recording.query("SELECT DISTINCT detail FROM sonde.source WHERE source = 'torch'")
+    return "; ".join(sorted(filter(None, said["detail"].to_pylist()))) or None
+
+
+def _explain_nothing(recording: Recording) -> str:
+    sql = "SELECT COUNT(*) AS n, COUNT(*) FILTER (NOT shadow AND modules > 0) AS m, {} FROM {}"
+    row = recording.query(
+        sql.format("MIN(step) AS first, MAX(step) AS last", "python.torch_step")
+    ).to_pylist()[0]
+    if row["m"]:
+        return f"no step that was recorded lies there; steps here: {row['first']}-{row['last']}"
+    if row["n"]:
+        return f"{row['n']} steps were seen, and no module in them"
+    way = read_way(recording)
+    return "no step of PyTorch was recorded here" + (f": {way}" if way else "")
+
+
+# ---- the same for exporters ----------------------------------------------------------------------
+
+
+class Stage(Thread):
+    """A stage, where others have a thread."""
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+
+class ModuleProfile(Profile):
+    """One mean step as stacks of modules, for exporters."""
+
+    report: Report
+
+    @cached_property
+    def stacks(self) -> list[Stack]:
+        return [
+            Stack(Stage(self._processes[0], at, stage), _path(node), (1, 0, 0), (round(ns), 0, 0))
+            for at, stage in enumerate(STAGES)
+            for node in self.report.nodes
+            if (ns := node.own.get(stage, 0.0) * 1e9)
+        ]
+
+    @cached_property
+    def span_ns(self) -> tuple[int, int]:
+        start_ns = self.selection.window.since_ns
+        return start_ns, start_ns + round(self.report.step_s * 1e9)
+
+
+def _path(node: Node) -> tuple[Frame, ...]:
+    found = []
+    above: Node | None = node
+    while above is not None:
+        found.append(Frame(above.label, above.type, 0, 0))
+        above = above.up
+    return tuple(reversed(found))
+
+
+# ---- SQL -----------------------------------------------------------------------------------------
+
+
+def _choose(recording: Recording, choice: Choice) -> str:
+    since_ns, until_ns = choice.window
+    named = choice.first is not None or choice.last is not None
+    return _CHOSEN.format(
+        processes=", ".join(list_parts(recording)),
+        # On `ts` beside the exact bounds: it is what spares reading all of a long archive.
+        since_us=since_ns // 1000 - 1,
+        until_us=until_ns // 1000 + 1,
+        since_ns=since_ns,
+        until_ns=until_ns,
+        first=0 if choice.first is None else choice.first,
+        last=2**62 if choice.last is None else choice.last,
+        # Nobody wants the first step in a mean: kernels are chosen, memory is fetched.
+        warm="true" if named else "step > first_step",
+    )
+
+
+# `part` is the recorded process. A step whose first rows are gone from the ring is left out, with
+# its time: shares are of the steps whose modules are there.
+_CHOSEN = """\
+WITH RECURSIVE process(part, host, pid, first_us, next_us, offset_ns) AS (VALUES {processes}),
+trace AS (
+    SELECT part, t.* FROM python.torch_trace t JOIN process USING (host, pid)
+    WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us
+        AND ts >= make_timestamptz({since_us}) AND ts <= make_timestamptz({until_us})),
+whole AS (SELECT part, step FROM trace GROUP BY ALL HAVING MIN(seq) = 0),
+step AS (
+    SELECT part, offset_ns, s.*, MIN(step) OVER (PARTITION BY part) AS first_step
+    FROM python.torch_step s JOIN process USING (host, pid)
+    WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us),
+chosen AS (
+    SELECT step.* FROM step JOIN whole USING (part, step)
+    WHERE NOT shadow AND modules > 0 AND step BETWEEN {first} AND {last} AND {warm}
+        AND t_ns + offset_ns > {since_ns} AND t_ns + offset_ns + duration * 1e9 <= {until_ns}),
+"""
+
+_STEPS = """\
+one AS (SELECT 1)
+SELECT part, any_value(rank) AS rank, any_value(pid) AS pid, COUNT(*) AS count,
+    MIN(step) AS first, MAX(step) AS last, MEDIAN(duration) AS median, AVG(duration) AS duration,
+    AVG(input_wait) AS input_wait, AVG(host_to_device) AS host_to_device,
+    AVG(forward) AS forward, AVG(backward) AS backward, AVG(optimizer) AS optimizer,
+    AVG(other) AS other, SUM(lost)::BIGINT AS lost
+FROM chosen GROUP BY part ORDER BY rank NULLS LAST, part
+"""
+
+# The place of a forward call is the way to it from outside: the call before it, one level up, in
+# whose time it began. What backward passes do belongs where the forward call was; if that is not
+# there, where the module mostly is.
+_MODULES = """\
+call AS (SELECT trace.* FROM trace JOIN chosen USING (part, step)),
+ahead AS (SELECT *, depth::INTEGER AS level FROM call WHERE stage = 'forward'),
+nested AS (
+    SELECT c.part, c.step, c.seq, c.module, c.call,
+        CASE WHEN p.t_ns + p.duration * 1e9 + 1000 >= c.t_ns THEN p.seq END AS up_seq
+    FROM ahead c ASOF LEFT JOIN ahead p
+        ON c.part = p.part AND c.step = p.step AND c.thread = p.thread
+        AND c.level - 1 = p.level AND c.seq >= p.seq),
+placed AS (
+    SELECT part, step, seq, module, call, hash(module) AS node, NULL::UBIGINT AS up
+    FROM nested WHERE up_seq IS NULL
+    UNION ALL
+    SELECT n.part, n.step, n.seq, n.module, n.call, hash(p.node, n.module), p.node
+    FROM nested n JOIN placed p ON n.part = p.part AND n.step = p.step AND n.up_seq = p.seq),
+spot AS (
+    SELECT part, step, module, call, any_value(node) AS node, any_value(up) AS up
+    FROM placed GROUP BY ALL),
+home AS (
+    SELECT part, module, arg_max(node, n) AS node, arg_max(up, n) AS up
+    FROM (SELECT part, module, node, up, COUNT(*) AS n FROM placed GROUP BY ALL) GROUP BY ALL),
+located AS (
+    SELECT call.*, placed.node, placed.up FROM call JOIN placed USING (part, step, seq)
+    UNION ALL BY NAME
+    SELECT c.*, COALESCE(spot.node, home.node, hash(c.stage, c.module)) AS node,
+        CASE WHEN spot.node IS NULL THEN home.up ELSE spot.up END AS up
+    FROM (FROM call WHERE stage <> 'forward') c
+    LEFT JOIN spot ON c.stage <> 'step' AND c.part = spot.part AND c.step = spot.step
+        AND c.module = spot.module AND c.call = spot.call
+    LEFT JOIN home ON c.stage <> 'step' AND c.part = home.part AND c.module = home.module),
+about AS (
+    SELECT part, module, arg_max(type, t_ns) AS type, arg_max(parameters, t_ns) AS parameters
+    FROM python.torch_module JOIN process USING (host, pid)
+    WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us GROUP BY ALL),
+counted AS (
+    SELECT part, COUNT(DISTINCT step) AS steps,
+        COUNT(DISTINCT step) FILTER (device_duration IS NOT NULL) AS device_steps
+    FROM call GROUP BY part)
+SELECT part, node, any_value(up) AS up, module, stage, any_value(type) AS type,
+    any_value(parameters) AS parameters, COUNT(*) / any_value(steps) AS calls,
+    SUM(self_duration) / any_value(steps) AS own,
+    SUM(device_duration) / any_value(device_steps) AS device,
+    MAX(allocated) AS allocated, MAX(max_allocated) AS max_allocated, MIN(seq) AS first
+FROM located JOIN counted USING (part) LEFT JOIN about USING (part, module)
+GROUP BY part, node, module, stage ORDER BY part, node, stage
+"""
+
+_OVERHEAD = """\
+SELECT arg_max(overhead_pct, t_ns) AS pct, arg_max(low_pct, t_ns) AS low,
+    arg_max(high_pct, t_ns) AS high
+FROM sonde.overhead WHERE source = 'torch' GROUP BY host, pid
+"""
