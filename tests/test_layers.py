@@ -70,12 +70,14 @@ ALLOWED = {
     "modules": {"errors", "outline", "query", "selection", "window"},
     "exporters": {"errors", "pstat", "selection", "tree"},
     "tui": READ | {"tui"},
+    "demo": set(),  # programs that are recorded
     "cli": READ
     | {
         "__init__",
         "attach",
         "calls",
         "control",
+        "demo",
         "modules",
         "outline",
         "output",

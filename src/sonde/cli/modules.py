@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
@@ -184,8 +185,11 @@ def _draw_all(
     for line in lines:
         file.write(line + "\n")
     file.write("\n")
-    fancy = file.isatty()
-    columns = _list_columns(nodes, report, fancy, bool(args.flat))
+    columns = _list_columns(nodes, report, args.flat)
+    if file.isatty():
+        columns = _fit(columns, nodes, shutil.get_terminal_size().columns)
+    else:
+        columns = [column for column in columns if column[0]]
     names = [name for name, _right, _show in columns]
     rows = [[show(node) for _name, _right, show in columns] for node in nodes]
 
@@ -200,35 +204,45 @@ def _draw_all(
 
 
 Show = Callable[[Node], str]
+Column = tuple[str, bool, Show]  # its name, is it on the right, what it shows; the bar has no name
 
 
-def _list_columns(
-    nodes: Sequence[Node], report: Report, fancy: bool, flat: bool
-) -> list[tuple[str, bool, Show]]:
-    """Names, sides and contents; only what somebody has."""
-    step_s = report.step_s
-    name: Show = (lambda node: node.label) if flat else _indent
-    found: list[tuple[str, bool, Show]] = [("module", False, name)]
-    if any(node.type != node.label for node in nodes):
-        found.append(("type", False, lambda node: node.type))
-    if fancy:
-        found.append(("", False, lambda node: _draw_bar(node.total_s, step_s)))
-    found.append(("share", True, lambda node: f"{_percent(node.total_s, step_s):.1f} %"))
-    found.append(("total", True, lambda node: _show_s(node.total_s)))
-    for stage in ("forward", "backward", "recompute"):
-        if any(node.total.get(stage) for node in nodes):
-            found.append((stage, True, lambda node, s=stage: _show_s(node.total.get(s))))  # type: ignore[misc]
-    found.append(("self", True, lambda node: _show_s(node.own_s)))
-    if any(node.device is not None for node in nodes):
-        found.append(("device", True, lambda node: _show_s(node.device)))
-    if any(node.allocated is not None for node in nodes):
-        found.append(("memory", True, lambda node: _show_mb(node.allocated)))
-    found.append(("calls", True, lambda node: f"{node.calls:.4g}" if node.calls else ""))
-    if any(node.parameters for node in nodes):
-        found.append(("parameters", True, lambda node: _show_count(node.parameters)))
+def _list_columns(nodes: Sequence[Node], report: Report, flat: str | None) -> list[Column]:
+    """Only those that somebody has something in."""
+
+    def share(node: Node) -> float:
+        # A list has every second once only as self time.
+        return _percent(node.own_s if flat else node.total_s, report.step_s)
+
+    found: list[Column] = [
+        (flat or "module", False, (lambda node: node.label) if flat else _indent),
+        ("type", False, lambda node: "" if flat == "type" else node.type),
+        ("", False, lambda node: _draw_bar(share(node))),
+        ("share", True, lambda node: f"{share(node):.1f} %"),
+        ("total", True, lambda node: _show_s(node.total_s)),
+        ("forward", True, lambda node: _show_s(node.total.get("forward"))),
+        ("backward", True, lambda node: _show_s(node.total.get("backward"))),
+        ("recompute", True, lambda node: _show_s(node.total.get("recompute"))),
+        ("self", True, lambda node: _show_s(node.own_s)),
+        ("device", True, lambda node: _show_s(node.device)),
+        ("memory", True, lambda node: _show_mb(node.allocated)),
+        ("calls", True, lambda node: f"{node.calls:.4g}" if node.calls else ""),
+        ("parameters", True, lambda node: _show_count(node.parameters)),
+    ]
     if len(report.steps) > 1:
         found.append(("slowest", False, lambda node: _name_slowest(node, report)))
-    return found
+    return [column for column in found if any(column[2](node) for node in nodes)]
+
+
+def _fit(columns: list[Column], nodes: Sequence[Node], room: int) -> list[Column]:
+    """Leave out what matters least until the rest has room: names are to be read whole."""
+    for name in ("parameters", "calls", "type", "", "memory", "recompute"):
+        widths = [max(len(show(node)) for node in nodes) for _name, _right, show in columns]
+        heads = [len(name) for name, _right, _show in columns]
+        if sum(map(max, widths, heads)) + 2 * (len(columns) - 1) <= room:
+            break
+        columns = [column for column in columns if column[0] != name]
+    return columns
 
 
 def _indent(node: Node) -> str:
@@ -242,8 +256,8 @@ def _name_slowest(node: Node, report: Report) -> str:
     return f"{name}: {_show_s(node.total_of[slow.part])}"
 
 
-def _draw_bar(part: float, whole: float) -> str:
-    eighths = round(8 * _BAR * min(1.0, part / whole)) if whole else 0
+def _draw_bar(percent: float) -> str:
+    eighths = round(8 * _BAR * min(1.0, percent / 100))
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
