@@ -1,5 +1,6 @@
 /* sonde._core: the Python face of the core. */
 #include "binding.h"
+#include "torch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -180,6 +181,12 @@ static PyMethodDef methods[] = {
     {"visit", sonde_visit, METH_VARARGS,
      "visit(pid, tid, ranges, caught, restorer, calls, source, deadline_ns, main): have a thread of\n"
      "another process make one that runs this Python text; False if it is at no safe place now."},
+    {"torch_observe", sonde_torch_observe, METH_VARARGS,
+     "torch_observe(library, current_node): have autograd's nodes seen; None: only find functions."},
+    {"torch_ignore", sonde_torch_ignore, METH_NOARGS, "Have autograd's nodes seen no more."},
+    {"torch_observed", sonde_torch_observed, METH_NOARGS, "off, looking, exact or failed."},
+    {"torch_device", sonde_torch_device, METH_VARARGS,
+     "torch_device(cudart, c10_cuda, device, stream): find what records events of CUDA."},
     {"spawn", spawn, METH_VARARGS, "spawn(argv, env): start a process that is nobody's child."},
     {NULL, NULL, 0, NULL},
 };
@@ -194,6 +201,7 @@ static void in_child(void)
     sonde_sampling_off();
     sonde_signal_off();
     sonde_peek_off();
+    sonde_torch_off();
 }
 
 static int add_types(PyObject *core)
@@ -203,7 +211,10 @@ static int add_types(PyObject *core)
            PyModule_AddType(core, &sonde_WatcherType) < 0 ||
            PyModule_AddType(core, &sonde_GcType) < 0 ||
            PyModule_AddType(core, &sonde_SamplerType) < 0 ||
-           PyModule_AddType(core, &sonde_CallType) < 0;
+           PyModule_AddType(core, &sonde_CallType) < 0 ||
+           PyModule_AddType(core, &sonde_TorchTracerType) < 0 ||
+           PyModule_AddType(core, &sonde_TorchCallType) < 0 ||
+           PyModule_AddType(core, &sonde_TorchEngineType) < 0;
 }
 
 static int add_errors(PyObject *core)

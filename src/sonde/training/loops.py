@@ -7,7 +7,7 @@ from _thread import get_ident
 from collections.abc import Callable
 
 from sonde import _core
-from sonde.training.steps import LOADER, OPTIMIZER, Steps
+from sonde.training.steps import OPTIMIZER, Steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ class Optimizers:
 class Loaders:
     """Measures how long the loop waits for data, at torch's DataLoader."""
 
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
+    def __init__(self) -> None:
         self._class: Any = None
         self._original: Any = None
         self.spent_ns = 0  # in this step; whoever reads it sets it to 0
-        self.last_ns = 0  # when the last batch came
+        self.first_ns = 0  # when the first batch was asked for
+        self.last_ns = 0  # when the last batch of this step came
 
     def start(self) -> None:
         """Put ourselves in front of `next()` of every iterator over a DataLoader."""
@@ -75,12 +75,13 @@ class Loaders:
             return
         original = vars(kind)["__next__"]
 
-        def __next__(self_: object) -> object:
+        def __next__(self_: object) -> object:  # noqa: N807
             begin_ns = _core.clock_ns()
             try:
                 return original(self_)
             finally:
                 end_ns = _core.clock_ns()
+                self.first_ns = self.first_ns or begin_ns
                 self.spent_ns += end_ns - begin_ns
                 self.last_ns = end_ns
 
@@ -92,6 +93,3 @@ class Loaders:
         if self._class is not None and vars(self._class).get("__next__") is self._ours:
             self._class.__next__ = self._original
         self._class = None
-
-
-__all__ = ["LOADER", "Loaders", "Optimizers"]
