@@ -75,7 +75,7 @@ class Job:
         self.step_row(
             number, begin_ns, (self.now_ns - begin_ns) / 1e9, input_ms / 1e3, 0.0, spent[0] / 1e3,
             (spent[1] + spent[2]) / 1e3, optimizer_ms / 1e3, other_ms / 1e3, "optimizer", shadow,
-            0 if shadow else len(self._rows), 0,
+            0 if shadow else len(self._rows), 0, 0.9 if backward else None,
         )  # fmt: skip
 
     def _run(self, part: Part, stage: str, depth: int, above: str | None) -> None:

@@ -44,6 +44,7 @@ class Steps:
     backward: float
     optimizer: float
     other: float
+    owned: float | None  # the share of backward that belongs to modules; None: not known
     lost: int
 
 
@@ -79,7 +80,7 @@ def read_overhead(recording: Recording) -> dict[str, float] | None:
 
 
 def read_way(recording: Recording) -> str | None:
-    """What the source says of itself: among that, how backward passes are told apart."""
+    """What the source says of itself: why backward is not known by module, if it is not."""
     said = recording.query("SELECT DISTINCT detail FROM sonde.source WHERE source = 'torch'")
     return "; ".join(sorted(filter(None, said["detail"].to_pylist()))) or None
 
@@ -182,28 +183,30 @@ SELECT part, any_value(rank) AS rank, any_value(pid) AS pid, COUNT(*) AS count,
     MIN(step) AS first, MAX(step) AS last, MEDIAN(duration) AS median, AVG(duration) AS duration,
     AVG(input_wait) AS input_wait, AVG(host_to_device) AS host_to_device,
     AVG(forward) AS forward, AVG(backward) AS backward, AVG(optimizer) AS optimizer,
-    AVG(other) AS other, SUM(lost)::BIGINT AS lost
+    AVG(other) AS other, SUM(owned * backward) / NULLIF(SUM(backward), 0) AS owned,
+    SUM(lost)::BIGINT AS lost
 FROM chosen GROUP BY part ORDER BY rank NULLS LAST, part
 """
 
-# The place of a forward call is the way to it from outside: the call before it, one level up, in
-# whose time it began. What backward passes do belongs where the forward call was; if that is not
-# there, where the module mostly is.
+# The place of a forward call is the way to it from outside: the call before it in its thread, one
+# level up, in whose time it began; `seq` counts in each thread. What backward passes do belongs
+# where the forward call was; if that is not there, where the module mostly is.
 _MODULES = """\
 call AS (SELECT trace.* FROM trace JOIN chosen USING (part, step)),
 ahead AS (SELECT *, depth::INTEGER AS level FROM call WHERE stage = 'forward'),
 nested AS (
-    SELECT c.part, c.step, c.seq, c.module, c.call,
+    SELECT c.part, c.step, c.thread, c.seq, c.module, c.call,
         CASE WHEN p.t_ns + p.duration * 1e9 + 1000 >= c.t_ns THEN p.seq END AS up_seq
     FROM ahead c ASOF LEFT JOIN ahead p
         ON c.part = p.part AND c.step = p.step AND c.thread = p.thread
         AND c.level - 1 = p.level AND c.seq >= p.seq),
 placed AS (
-    SELECT part, step, seq, module, call, hash(module) AS node, NULL::UBIGINT AS up
+    SELECT part, step, thread, seq, module, call, hash(module) AS node, NULL::UBIGINT AS up
     FROM nested WHERE up_seq IS NULL
     UNION ALL
-    SELECT n.part, n.step, n.seq, n.module, n.call, hash(p.node, n.module), p.node
-    FROM nested n JOIN placed p ON n.part = p.part AND n.step = p.step AND n.up_seq = p.seq),
+    SELECT n.part, n.step, n.thread, n.seq, n.module, n.call, hash(p.node, n.module), p.node
+    FROM nested n JOIN placed p ON n.part = p.part AND n.step = p.step AND n.thread = p.thread
+        AND n.up_seq = p.seq),
 spot AS (
     SELECT part, step, module, call, any_value(node) AS node, any_value(up) AS up
     FROM placed GROUP BY ALL),
@@ -211,7 +214,8 @@ home AS (
     SELECT part, module, arg_max(node, n) AS node, arg_max(up, n) AS up
     FROM (SELECT part, module, node, up, COUNT(*) AS n FROM placed GROUP BY ALL) GROUP BY ALL),
 located AS (
-    SELECT call.*, placed.node, placed.up FROM call JOIN placed USING (part, step, seq)
+    SELECT call.*, placed.node, placed.up
+    FROM call JOIN placed USING (part, step, thread, seq)
     UNION ALL BY NAME
     SELECT c.*, COALESCE(spot.node, home.node, hash(c.stage, c.module)) AS node,
         CASE WHEN spot.node IS NULL THEN home.up ELSE spot.up END AS up

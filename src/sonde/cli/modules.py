@@ -13,7 +13,16 @@ from sonde import plugins
 from sonde.cli import _draw
 from sonde.cli.export import TIMES, name_file, write_stdout
 from sonde.errors import ConfigError
-from sonde.modules import LAST, Choice, ModuleProfile, Report, read_overhead, read_report, read_way
+from sonde.modules import (
+    LAST,
+    Choice,
+    ModuleProfile,
+    Report,
+    Steps,
+    read_overhead,
+    read_report,
+    read_way,
+)
 from sonde.outline import Node, flatten, fold, walk
 from sonde.output import write_file
 from sonde.query import Recording, open_recording
@@ -149,30 +158,38 @@ def _describe(node: Node, report: Report, flat: bool) -> dict[str, object]:
 
 
 def _say(report: Report, recording: Recording) -> Iterator[str]:
-    """The verdict: how long a step takes, and how that splits."""
+    """The verdict: how long a step takes, how that splits, and how well it is known."""
     steps, whole = report.steps, report.step_s
-    words = []
-    for part in _PARTS:
-        share = _percent(median(getattr(one, part) for one in steps), whole)
-        if share >= 0.05:
-            words.append(f"{part.replace('_', ' ')} {share:.{0 if share >= 9.95 else 1}f} %")
+    shares = {part: _percent(median(getattr(one, part) for one in steps), whole) for part in _PARTS}
+    words = [f"{part.replace('_', ' ')} {_show_pct(share)}" for part, share in shares.items()
+             if share >= 0.05]  # fmt: skip
     count = sum(one.count for one in steps)
     numbers = f"{min(one.first for one in steps)}-{max(one.last for one in steps)}"
-    line = f"{_show_s(median(one.median for one in steps))} a step ({count} steps, {numbers}): "
-    line += ", ".join(words)
-    overhead = read_overhead(recording)
-    if overhead is not None:
-        line += f"; recording costs {overhead['pct']:.1f} %"
-    way = read_way(recording)
-    yield line + (f"; {way}" if way else "")
+    middle = _show_s(median(one.median for one in steps))
+    line = f"{_show_s(whole)} a step (mean of {count}, {numbers}; median {middle}): "
+    yield "; ".join([line + ", ".join(words), *_qualify(report, recording)])
     if len(steps) > 1:
-        slow = max(steps, key=lambda one: one.median)
-        name = f"pid {slow.pid}" if slow.rank is None else f"rank {slow.rank}"
-        longest = _show_s(slow.median)
-        yield f"medians of {len(steps)} processes; the slowest step is {name}'s: {longest}"
+        slow = max(steps, key=lambda one: one.duration)
+        longest = _show_s(slow.duration)
+        yield (
+            f"medians of {len(steps)} processes; the slowest is {_name_process(slow)}: {longest}"
+        )
     lost = sum(one.lost for one in steps)
     if lost:
         yield f"{lost} calls of modules found no room: their time is in their callers' self"
+
+
+def _qualify(report: Report, recording: Recording) -> Iterator[str]:
+    """What recording costs, and how backward is known."""
+    overhead = read_overhead(recording)
+    if overhead is not None:
+        yield f"recording costs {overhead['pct']:.1f} %"
+    owned = [one.owned for one in report.steps if one.owned is not None]
+    if owned:
+        yield f"{_show_pct(100 * median(owned))} of backward is known by module"
+    way = read_way(recording)
+    if way:
+        yield way
 
 
 def _draw_all(
@@ -252,8 +269,11 @@ def _indent(node: Node) -> str:
 
 def _name_slowest(node: Node, report: Report) -> str:
     slow = next(one for one in report.steps if one.part == node.slowest)
-    name = f"pid {slow.pid}" if slow.rank is None else f"rank {slow.rank}"
-    return f"{name}: {_show_s(node.total_of[slow.part])}"
+    return f"{_name_process(slow)}: {_show_s(node.total_of[slow.part])}"
+
+
+def _name_process(one: Steps) -> str:
+    return f"pid {one.pid}" if one.rank is None else f"rank {one.rank}"
 
 
 def _draw_bar(percent: float) -> str:
@@ -263,6 +283,10 @@ def _draw_bar(percent: float) -> str:
 
 def _percent(part: float, whole: float) -> float:
     return 100 * part / whole if whole else 0.0
+
+
+def _show_pct(percent: float) -> str:
+    return f"{percent:.{0 if percent >= 9.95 else 1}f} %"
 
 
 def _show_s(seconds: float | None) -> str:
