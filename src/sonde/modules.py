@@ -162,7 +162,7 @@ def _choose(recording: Recording, choice: Choice) -> str:
 # its time: shares are of the steps whose modules are there.
 _CHOSEN = """\
 WITH RECURSIVE process(part, host, pid, first_us, next_us, offset_ns) AS (VALUES {processes}),
-trace AS (
+trace AS MATERIALIZED (
     SELECT part, t.* FROM python.torch_trace t JOIN process USING (host, pid)
     WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us
         AND ts >= make_timestamptz({since_us}) AND ts <= make_timestamptz({until_us})),
@@ -171,7 +171,7 @@ step AS (
     SELECT part, offset_ns, s.*, MIN(step) OVER (PARTITION BY part) AS first_step
     FROM python.torch_step s JOIN process USING (host, pid)
     WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us),
-chosen AS (
+chosen AS MATERIALIZED (
     SELECT step.* FROM step JOIN whole USING (part, step)
     WHERE NOT shadow AND modules > 0 AND step BETWEEN {first} AND {last} AND {warm}
         AND t_ns + offset_ns > {since_ns} AND t_ns + offset_ns + duration * 1e9 <= {until_ns}),
@@ -189,24 +189,31 @@ FROM chosen GROUP BY part ORDER BY rank NULLS LAST, part
 """
 
 # The place of a forward call is the way to it from outside: the call before it in its thread, one
-# level up, in whose time it began; `seq` counts in each thread. What backward passes do belongs
-# where the forward call was; if that is not there, where the module mostly is.
+# level up, in whose time it began; `seq` counts in each thread. To find it, every call stands among
+# those of its level, which it may be around, and among those one level up, which may be around it.
+# What backward passes do belongs where the forward call was; if that is not there, where the module
+# mostly is.
 _MODULES = """\
-call AS (SELECT trace.* FROM trace JOIN chosen USING (part, step)),
-ahead AS (SELECT *, depth::INTEGER AS level FROM call WHERE stage = 'forward'),
-nested AS (
-    SELECT c.part, c.step, c.thread, c.seq, c.module, c.call,
-        CASE WHEN p.t_ns + p.duration * 1e9 + 1000 >= c.t_ns THEN p.seq END AS up_seq
-    FROM ahead c ASOF LEFT JOIN ahead p
-        ON c.part = p.part AND c.step = p.step AND c.thread = p.thread
-        AND c.level - 1 = p.level AND c.seq >= p.seq),
+call AS MATERIALIZED (SELECT trace.* FROM trace JOIN chosen USING (part, step)),
+edge AS (
+    SELECT *, depth::INTEGER AS above, seq AS up_seq, t_ns + duration * 1e9 AS up_end_ns,
+        false AS is_inner FROM call WHERE stage = 'forward'
+    UNION ALL
+    SELECT *, depth::INTEGER - 1, NULL, NULL, true FROM call WHERE stage = 'forward'),
+nested AS MATERIALIZED (
+    SELECT part, step, thread, seq, module, call, t_ns, is_inner,
+        MAX(up_seq) OVER before AS up_seq, MAX(up_end_ns) OVER before AS up_end_ns
+    FROM edge WINDOW before AS (
+        PARTITION BY part, step, thread, above ORDER BY seq ROWS UNBOUNDED PRECEDING)
+    QUALIFY is_inner),
 placed AS (
     SELECT part, step, thread, seq, module, call, hash(module) AS node, NULL::UBIGINT AS up
-    FROM nested WHERE up_seq IS NULL
+    FROM nested WHERE up_end_ns IS NULL OR up_end_ns + 1000 < t_ns
     UNION ALL
     SELECT n.part, n.step, n.thread, n.seq, n.module, n.call, hash(p.node, n.module), p.node
     FROM nested n JOIN placed p ON n.part = p.part AND n.step = p.step AND n.thread = p.thread
-        AND n.up_seq = p.seq),
+        AND n.up_seq = p.seq
+    WHERE up_end_ns + 1000 >= t_ns),
 spot AS (
     SELECT part, step, module, call, any_value(node) AS node, any_value(up) AS up
     FROM placed GROUP BY ALL),

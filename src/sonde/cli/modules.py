@@ -294,7 +294,7 @@ def _show_s(seconds: float | None) -> str:
     if not seconds:
         return ""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size or unit == "µs":
+        if seconds >= 0.9995 * size or unit == "µs":  # 999.9 µs is 1.00 ms
             break
     value = seconds / size
     return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f} {unit}"
