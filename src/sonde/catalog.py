@@ -15,7 +15,8 @@ def list_recorded() -> list[Schema]:
         for name in plugins.list_names(folder):
             for row in plugins.load(folder, name).ROWS:
                 scope = getattr(row, "SCOPE", "process")
-                found.append(make_schema(row, name_table(row, schema), scope))
+                table = name_table(row, getattr(row, "SCHEMA", schema))
+                found.append(make_schema(row, table, scope))
     return found
 
 

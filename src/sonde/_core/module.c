@@ -174,6 +174,9 @@ static PyMethodDef methods[] = {
     {"alive_release", sonde_alive_release, METH_NOARGS, "Let the alive file go."},
     {"alive_probe", sonde_alive_probe, METH_VARARGS, "alive_probe(path): does anyone hold it?"},
     {"frame_locals", sonde_frame_locals, METH_O, "frame_locals(frame): [(name, value), …] now."},
+    {"summarize", sonde_summarize, METH_VARARGS,
+     "summarize(address, kind, shape, strides, most): (seen, nans, least, largest, mean) of at most\n"
+     "so many numbers, evenly spread, in memory that must be the caller's; strides in bytes."},
     {"soon", sonde_soon, METH_O, "soon(call): call it in the main thread, at its next safe point."},
     {"signal_catch", sonde_signal_catch, METH_VARARGS,
      "signal_catch(number, map): this signal asks for a snapshot; what it did before, it still does."},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 
 from sonde import _core
 from sonde.errors import Unavailable
@@ -12,12 +11,21 @@ from sonde.record import column, f64, i64, text, u16, u32, u64
 from sonde.sources._arrival import Arrival
 from sonde.training.loops import Loaders, Optimizers
 from sonde.training.naming import Naming
-from sonde.training.seams import Place, find_device, find_engine, find_modules, observe_nodes
+from sonde.training.seams import (
+    Place,
+    find_compiled,
+    find_device,
+    find_engine,
+    is_tracing,
+    observe_nodes,
+)
 from sonde.training.steps import END, ROOT, USER, Step, steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeAlias
+
+    Sums: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
 
 
 class TorchTrace:
@@ -107,6 +115,7 @@ class Source:
         self._naming = Naming(host.writer(TorchModule))
         self._ended = host.guard(self._end_step)
         self._arrival = Arrival(_is_here, host.guard(self._arrive))
+        self._compiled = Arrival(_is_compiling, host.guard(self._place_compiled))
         self._tracer: _core.TorchTracer | None = None
         self._places: list[Place] = []
         self._backward = "off"  # how backward is seen
@@ -122,6 +131,7 @@ class Source:
 
     def stop(self) -> None:
         self._arrival.stop()
+        self._compiled.stop()
         steps.unsubscribe(self._ended)
         self._optimizers.stop()
         self._loaders.stop()
@@ -139,10 +149,12 @@ class Source:
 
     def _install(self) -> None:
         torch: Any = sys.modules["torch"]
+        if not hasattr(torch, "nn") or "torch.optim.optimizer" not in sys.modules:
+            raise Unavailable("this torch has no modules, or no optimizers")
         session = self._host.session
         self._tracer = self._naming.tracer = _core.TorchTracer(
             self._trace, session.text, session.page, self._host.guard(self._naming.name),
-            self._host.guard(partial(steps.end, ROOT)), torch.is_grad_enabled,
+            self._host.guard(_end_by_root), torch.is_grad_enabled,
         )  # fmt: skip
         self._observe()
         self._tracer.start()
@@ -150,10 +162,22 @@ class Source:
         steps.subscribe(self._ended)
         self._optimizers.start(self._host.guard)
         self._loaders.start()
-        self._places = [Place(owner, name, _core.TorchCall) for owner, name in find_modules()]
+        self._places = [Place(torch.nn.Module, "__call__", _core.TorchCall)]
+        self._tracer.watch(torch.nn.Module, self._host.guard(self._heal))
         engine = find_engine()
         if engine is not None:
             self._places.append(Place(*engine, _core.TorchEngine))
+        if _is_compiling():
+            self._place_compiled()
+        else:
+            self._compiled.start()
+
+    def _place_compiled(self) -> None:
+        self._places.append(Place(find_compiled(), "__call__", _core.TorchCall))
+
+    def _heal(self) -> None:
+        for place in self._places:
+            place.heal()
 
     def _observe(self) -> None:
         try:
@@ -164,26 +188,35 @@ class Source:
         self._said = None if self._backward == "exact" else f"backward {self._backward}"
         self._host.detail = self._said
 
+    def _look_for_device(self) -> None:
+        try:
+            self._device = find_device()
+        except Unavailable as error:
+            self._device = ""  # there is one, and it keeps its times to itself
+            self._say(f"no times of the device: {error}")
+
+    def _say(self, what: str) -> None:
+        self._said = f"{self._said}; {what}" if self._said else what
+        self._host.tell(self._said)
+
     # ---- a step --------------------------------------------------------------------------------
 
-    def _begin_step(self) -> tuple[int, int, int, int, int, int, int, int]:
+    def _begin_step(self) -> Sums:
         assert self._tracer is not None
         roots = {USER: 0, ROOT: 1, "": 1}.get(steps.last, 2)
-        return self._tracer.begin_step(
-            steps.number, True, _DEEP, self._device is not None, 0, roots
-        )
+        return self._tracer.begin_step(steps.number, True, _DEEP, bool(self._device), 0, roots)
 
     def _end_step(self, step: Step) -> None:
         if self._tracer is None:
             return
-        for place in self._places:
-            place.heal()
+        self._heal()
         self._write(step, self._begin_step())
+        self._naming.describe()
         if self._device is None:
-            self._device = find_device()
+            self._look_for_device()
 
-    def _write(self, step: Step, sums: tuple[int, int, int, int, int, int, int, int]) -> None:
-        first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, _direct_ns, calls, lost = sums
+    def _write(self, step: Step, sums: Sums) -> None:
+        first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, _direct_ns, calls, lost, _ = sums
         optimizer_ns, self._optimizers.spent_ns = self._optimizers.spent_ns, 0
         input_ns, self._loaders.spent_ns = self._loaders.spent_ns, 0
         begin_ns = step.begin_ns or min(self._loaders.first_ns or first_ns, first_ns)
@@ -202,6 +235,7 @@ class Source:
         """What there is of the last step is a step, too."""
         sums = tracer.begin_step(steps.number, False, 1, False, 0, 0)
         tracer.stop()
+        self._naming.describe()
         if sums[0]:
             self._write(Step(steps.number, steps.begin_ns, _core.clock_ns(), END), sums)
 
@@ -210,3 +244,15 @@ def _is_here() -> bool:
     """Is all of torch imported that is watched?"""
     # Torch defines `compile` after it has imported nn, optim and utils.data.
     return "compile" in getattr(sys.modules.get("torch"), "__dict__", {})
+
+
+def _is_compiling() -> bool:
+    """Has the program asked for torch.compile?"""
+    return find_compiled() is not None
+
+
+def _end_by_root() -> None:
+    """A model is called again. Not while torch writes down what is done to tensors: what happens at
+    the end of a step would be in it."""
+    if not is_tracing():
+        steps.end(ROOT)
