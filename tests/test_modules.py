@@ -116,6 +116,20 @@ def test_a_step_that_lost_its_first_rows_is_left_out(job: Job) -> None:
     assert report.steps[0].count == 2 and ms(report.nodes[0].total["forward"]) == 19.5
 
 
+def test_steps_that_were_recorded_less_deep_are_left_out_and_counted(job: Job) -> None:
+    for number in range(6):
+        gpt = make_gpt()
+        if number > 3:
+            gpt = Part("GPT", "GPT", gpt.sum("forward_ms"), gpt.sum("backward_ms"))
+        job.step(number, gpt)
+    job.step(6, Part("Critic", "Critic"))  # another model, which has no more depth
+    (steps,) = read().steps
+    assert (steps.count, steps.shallow, steps.last) == (4, 2, 6)
+    (gpt,) = [node for node in read().nodes if node.label == "GPT"]
+    assert ms(gpt.own["forward"]) == 0.5 * 3 / 4
+    assert (read(4, 5).steps[0].count, read(4, 5).steps[0].shallow) == (2, 0)
+
+
 def test_a_module_with_two_callers_is_in_both(job: Job) -> None:
     shared = Part("Model.shared", "Linear", 5, 10, [Part("Model.shared.act", "ReLU", 1, 1)])
     model = Part("Model", "Model", 1, 1, [

@@ -46,6 +46,7 @@ class Steps:
     other: float
     owned: float | None  # the share of backward that belongs to modules; None: not known
     lost: int
+    shallow: int  # steps that were left out: others go deeper
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,17 @@ def read_report(recording: Recording, choice: Choice) -> Report:
     return Report([Steps(**row) for row in found], grow(rows))
 
 
-def read_overhead(recording: Recording) -> dict[str, float] | None:
-    """What recording costs, in per cent of a step, and between which bounds; None: not known."""
+def read_overhead(recording: Recording) -> tuple[float, bool] | None:
+    """What recording costs, in per cent of a step, of the process that pays most; and whether it
+    is only what the recorder knows of itself. None: nothing is known."""
     if not any(schema.table == "sonde.overhead" for schema in recording.tables()):
         return None
-    found = [row for row in recording.query(_OVERHEAD).to_pylist() if row["pct"] is not None]
-    return max(found, key=lambda row: row["pct"], default=None)
+    rows = recording.query(_OVERHEAD).to_pylist()
+    compared = [row["overhead_pct"] for row in rows if row["overhead_pct"] is not None]
+    direct = [row["direct_pct"] for row in rows]
+    if compared:
+        return max(0.0, *compared), False
+    return (max(direct), True) if direct else None
 
 
 def read_way(recording: Recording) -> str | None:
@@ -158,34 +164,40 @@ def _choose(recording: Recording, choice: Choice) -> str:
     )
 
 
-# `part` is the recorded process. A step whose first rows are gone from the ring is left out, with
-# its time: shares are of the steps whose modules are there.
+# `part` is the recorded process. Left out, with their time, are steps whose first rows are gone
+# from the ring, and those that were recorded less deep than others of the same models: in a mean
+# with them, modules would lose to their callers. Shares are of the steps whose modules are there.
 _CHOSEN = """\
 WITH RECURSIVE process(part, host, pid, first_us, next_us, offset_ns) AS (VALUES {processes}),
 trace AS MATERIALIZED (
     SELECT part, t.* FROM python.torch_trace t JOIN process USING (host, pid)
     WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us
         AND ts >= make_timestamptz({since_us}) AND ts <= make_timestamptz({until_us})),
-whole AS (SELECT part, step FROM trace GROUP BY ALL HAVING MIN(seq) = 0),
+whole AS (
+    SELECT part, step, MAX(depth) AS deepest,
+        list_sort(list(DISTINCT module) FILTER (depth = 0 AND stage = 'forward')) AS models
+    FROM trace GROUP BY part, step HAVING MIN(seq) = 0),
 step AS (
     SELECT part, offset_ns, s.*, MIN(step) OVER (PARTITION BY part) AS first_step
     FROM python.torch_step s JOIN process USING (host, pid)
     WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us),
-chosen AS MATERIALIZED (
-    SELECT step.* FROM step JOIN whole USING (part, step)
+candidate AS MATERIALIZED (
+    SELECT step.*, deepest = MAX(deepest) OVER (PARTITION BY part, models) AS is_deep
+    FROM step JOIN whole USING (part, step)
     WHERE NOT shadow AND modules > 0 AND step BETWEEN {first} AND {last} AND {warm}
         AND t_ns + offset_ns > {since_ns} AND t_ns + offset_ns + duration * 1e9 <= {until_ns}),
+chosen AS (SELECT * FROM candidate WHERE is_deep),
 """
 
 _STEPS = """\
-one AS (SELECT 1)
+shallow AS (SELECT part, COUNT(*) FILTER (NOT is_deep) AS shallow FROM candidate GROUP BY part)
 SELECT part, any_value(rank) AS rank, any_value(pid) AS pid, COUNT(*) AS count,
     MIN(step) AS first, MAX(step) AS last, MEDIAN(duration) AS median, AVG(duration) AS duration,
     AVG(input_wait) AS input_wait, AVG(host_to_device) AS host_to_device,
     AVG(forward) AS forward, AVG(backward) AS backward, AVG(optimizer) AS optimizer,
     AVG(other) AS other, SUM(owned * backward) / NULLIF(SUM(backward), 0) AS owned,
-    SUM(lost)::BIGINT AS lost
-FROM chosen GROUP BY part ORDER BY rank NULLS LAST, part
+    SUM(lost)::BIGINT AS lost, any_value(shallow) AS shallow
+FROM chosen JOIN shallow USING (part) GROUP BY part ORDER BY rank NULLS LAST, part
 """
 
 # The place of a forward call is the way to it from outside: the call before it in its thread, one
@@ -248,7 +260,6 @@ GROUP BY part, node, module, stage ORDER BY part, node, stage
 """
 
 _OVERHEAD = """\
-SELECT arg_max(overhead_pct, t_ns) AS pct, arg_max(low_pct, t_ns) AS low,
-    arg_max(high_pct, t_ns) AS high
-FROM sonde.overhead WHERE source = 'torch' GROUP BY host, pid
+SELECT overhead_pct, direct_pct FROM sonde.overhead WHERE source = 'torch'
+QUALIFY row_number() OVER (PARTITION BY host, pid ORDER BY t_ns DESC) = 1
 """

@@ -174,6 +174,9 @@ def _say(report: Report, recording: Recording) -> Iterator[str]:
         yield (
             f"medians of {len(steps)} processes; the slowest is {_name_process(slow)}: {longest}"
         )
+    shallow = sum(one.shallow for one in steps)
+    if shallow:
+        yield f"{shallow} steps are left out: they were recorded less deep, to keep to the budget"
     lost = sum(one.lost for one in steps)
     if lost:
         yield f"{lost} calls of modules found no room: their time is in their callers' self"
@@ -183,7 +186,8 @@ def _qualify(report: Report, recording: Recording) -> Iterator[str]:
     """What recording costs, and how backward is known."""
     overhead = read_overhead(recording)
     if overhead is not None:
-        yield f"recording costs {overhead['pct']:.1f} %"
+        percent, is_direct = overhead
+        yield f"recording costs {'at least ' if is_direct else ''}{percent:.1f} %"
     owned = [one.owned for one in report.steps if one.owned is not None]
     if owned:
         yield f"{_show_pct(100 * median(owned))} of backward is known by module"
