@@ -202,6 +202,17 @@ def test_device_time_is_a_mean_of_the_steps_that_have_it(job: Job) -> None:
     assert net.allocated == 12.5
 
 
+def test_device_time_is_shown_where_there_is_any(job: Job, sonde_cli) -> None:
+    inside = [Part("Net.a", device_ms=6.0), Part("Net.b", device_ms=2.0)]
+    for number in range(3):
+        job.step(number, Part("Net", "Net", 1, 1, inside, device_ms=10.0))
+    done = sonde_cli("modules", os.getpid(), "--until", "+1h")
+    assert done.returncode == 0, done.stderr
+    assert "20.0 ms of the device in modules" in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("  a ")]
+    assert line.split()[-6:] == ["12.0", "ms", "60.0", "%", "1", "100"]
+
+
 # ---- several as one ------------------------------------------------------------------------------
 
 

@@ -61,6 +61,11 @@ class Report:
         """What shares are of: a mean step; of several processes, the median of theirs."""
         return median(one.duration for one in self.steps)
 
+    @property
+    def device_s(self) -> float:
+        """The device's time in the models that the program calls."""
+        return sum(node.device or 0.0 for node in self.nodes if node.up is None)
+
 
 def read_report(recording: Recording, choice: Choice) -> Report:
     """Where the time of the chosen steps went."""

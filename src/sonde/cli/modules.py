@@ -125,7 +125,8 @@ _COLUMNS = {
     "module": "string", "parent": "string", "type": "string", "depth": "int64", "calls": "float64",
     "parameters": "int64", "share_pct": "float64", "total_s": "float64", "self_s": "float64",
     "forward_s": "float64", "backward_s": "float64", "recompute_s": "float64", "step_s": "float64",
-    "device_s": "float64", "allocated_mb": "float64", "max_allocated_mb": "float64",
+    "device_s": "float64", "device_pct": "float64", "allocated_mb": "float64",
+    "max_allocated_mb": "float64",
     "processes": "int64", "slowest_rank": "int64", "slowest_pid": "int64", "slowest_s": "float64",
 }  # fmt: skip
 
@@ -148,6 +149,7 @@ def _describe(node: Node, report: Report, flat: bool) -> dict[str, object]:
         "type": node.type, "depth": None if flat else node.depth, "calls": node.calls,
         "parameters": node.parameters, "share_pct": _percent(node.total_s, report.step_s),
         "total_s": node.total_s, "self_s": node.own_s, **stages, "device_s": node.device,
+        "device_pct": None if node.device is None else _percent(node.device, report.device_s),
         "allocated_mb": node.allocated, "max_allocated_mb": node.max_allocated,
         "processes": len(node.total_of), "slowest_rank": slow.rank, "slowest_pid": slow.pid,
         "slowest_s": node.total_of[slow.part],
@@ -183,7 +185,9 @@ def _say(report: Report, recording: Recording) -> Iterator[str]:
 
 
 def _qualify(report: Report, recording: Recording) -> Iterator[str]:
-    """What recording costs, and how backward is known."""
+    """What the device does, what recording costs, and how backward is known."""
+    if report.device_s:
+        yield f"{_show_s(report.device_s)} of the device in modules"
     overhead = read_overhead(recording)
     if overhead is not None:
         percent, is_direct = overhead
@@ -246,6 +250,7 @@ def _list_columns(nodes: Sequence[Node], report: Report, flat: str | None) -> li
         ("recompute", True, lambda node: _show_s(node.total.get("recompute"))),
         ("self", True, lambda node: _show_s(node.own_s)),
         ("device", True, lambda node: _show_s(node.device)),
+        ("of it", True, lambda node: _show_part(node.device, report.device_s)),
         ("memory", True, lambda node: _show_mb(node.allocated)),
         ("calls", True, lambda node: f"{node.calls:.4g}" if node.calls else ""),
         ("parameters", True, lambda node: _show_count(node.parameters)),
@@ -291,6 +296,10 @@ def _percent(part: float, whole: float) -> float:
 
 def _show_pct(percent: float) -> str:
     return f"{percent:.{0 if percent >= 9.95 else 1}f} %"
+
+
+def _show_part(part: float | None, whole: float) -> str:
+    return "" if part is None else f"{_percent(part, whole):.1f} %"
 
 
 def _show_s(seconds: float | None) -> str:
