@@ -72,13 +72,19 @@ ALLOWED = {
     "selection": {"errors", "query", "spans", "window"},
     "tree": {"selection"},
     "exporters": {"errors", "pstat", "selection", "spans", "tree"},
+    "outline": set(),
+    "modules": {"errors", "outline", "query", "selection", "window"},
     "tui": READ | {"tui"},
+    "demo": set(),  # programs that are recorded
     "cli": READ
     | {
         "__init__",
         "attach",
         "calls",
         "control",
+        "demo",
+        "modules",
+        "outline",
         "output",
         "preflight",
         "pstat",
