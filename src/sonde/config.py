@@ -19,7 +19,7 @@ _WORDS = {"on": True, "true": True, "yes": True, "1": True,
 
 # One word for the program whose compile times are wanted; see is_asked_for().
 _COMPILE = "SONDE_TORCH_COMPILE"
-_ALIASES = {"source.compile": _COMPILE}
+_ALIASES = {"source.compile": _COMPILE, "source.torch": "SONDE_TORCH_PROFILING"}
 
 # How the help of a source ends that is not on by itself.
 _OFF = "(off until asked)."
@@ -145,6 +145,7 @@ _FIXED = (
     Key("snapshot.signal", parse_signal, "", "a signal that asks for a snapshot: USR1"),
     Key("compile.frames", parse_pattern, "", "profile compilations whose id begins like this: 1/.*",
         live=True),
+    Key("collective.device", parse_switch, True, "have NCCL time its kernels: an event each"),
     Key("archive", parse_switch, True, "keep rows in Parquet before the ring overwrites them",
         live=True),
     Key("archive.every", parse_span, 600.0, "longest time a row stays in the ring alone", live=True,
