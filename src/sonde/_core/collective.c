@@ -88,6 +88,12 @@ static int is_of_host(const char *title)
     return strncmp(title, "gloo:", 5) == 0 || strncmp(title, "mpi:", 4) == 0;
 }
 
+/* Is it taken up by the thread that asks for it, not by one of the backend's? */
+static int is_begun_at_once(const char *title)
+{
+    return !is_of_host(title) || strstr(title, ":send") != NULL || strstr(title, ":recv") != NULL;
+}
+
 /* ---- which entry is about which work? ----------------------------------------------------------- */
 
 static uint32_t find_group_of(int64_t tid)
@@ -244,8 +250,8 @@ static void fill_place(row *to, uint32_t *nulls, const sonde_told *told, const s
             *nulls &= ~(uint32_t)(NO_SIZE | NO_RANKS);
         }
     pthread_mutex_unlock(&all.lock);
-    if ((*nulls & NO_THREAD) && work != NULL && !is_of_host(work->title)) {
-        to->thread = work->tid; /* it was made where it was asked for */
+    if ((*nulls & NO_THREAD) && work != NULL && is_begun_at_once(work->title)) {
+        to->thread = work->tid;
         *nulls &= ~(uint32_t)NO_THREAD;
     }
 }
@@ -559,10 +565,17 @@ void sonde_collective_off(void)
 
 /* ---- what the program tells ------------------------------------------------------------------------------------- */
 
-static PyObject *collective_probe(PyObject *Py_UNUSED(module), PyObject *tensor)
+/* collective_look(address of a tensor, call that has torch do something with it) */
+static PyObject *collective_look(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    sonde_seen_look_for((uintptr_t)PyLong_AsUnsignedLongLongMask(tensor));
-    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    unsigned long long tensor;
+    PyObject *call;
+    if (!PyArg_ParseTuple(args, "KO", &tensor, &call))
+        return NULL;
+    sonde_seen_look((uintptr_t)tensor);
+    PyObject *result = PyObject_CallNoArgs(call);
+    sonde_seen_looked();
+    return result;
 }
 
 static PyObject *collective_step(PyObject *Py_UNUSED(module), PyObject *args)
@@ -618,8 +631,9 @@ PyMethodDef sonde_collective_methods[] = {
      "collective_start(writer, text, page, libtorch_cpu, libtorch_cuda, ask, step, observe): have\n"
      "works of c10d written; `ask` is called to have groups told."},
     {"collective_stop", collective_stop, METH_NOARGS, "Write what is left, and watch no more."},
-    {"collective_probe", collective_probe, METH_O,
-     "collective_probe(address): the tensor that the next range sonde:probe is given."},
+    {"collective_look", collective_look, METH_VARARGS,
+     "collective_look(address, call): find where torch keeps the tensors that a range was given;\n"
+     "`call` has torch do one operation on the tensor at that address."},
     {"collective_step", collective_step, METH_VARARGS,
      "collective_step(number, end_ns): this step ended, in this thread."},
     {"collective_group", collective_group, METH_VARARGS,

@@ -44,10 +44,10 @@ int sonde_seen_start(void *library, const uint32_t *on, void (*first)(void));
 void sonde_seen_stop(void);
 void sonde_seen_off(void); /* in a forked child */
 
-/* Where a work keeps its tensors is found by looking: run a range of this title that was
- * given one tensor, at this address. */
-#define SONDE_SEEN_PROBE "sonde:probe"
-void sonde_seen_look_for(uintptr_t tensor);
+/* Where a range keeps the values it was given is found by looking: between these two, this
+ * thread has torch do one operation on this tensor. */
+void sonde_seen_look(uintptr_t tensor);
+void sonde_seen_looked(void);
 int sonde_seen_is_sized(void); /* was it found? */
 
 /* Copy what has no row yet, by serial; how many. `to` holds SONDE_SEEN_MAX. */

@@ -15,7 +15,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { SCOPE_USER = 7, SCOPES = 10, LOOK_BYTES = 512, TRIES = 64 };
+enum { SCOPE_FUNCTION = 0, SCOPE_USER = 7, SCOPES = 10 };
+enum { LOOK_BYTES = 512, LOOK_VALUES = 8, TRIES = 64 };
 
 /* at::RecordFunctionCallback, passed by value; see torch_nodes.c. */
 typedef struct {
@@ -33,12 +34,12 @@ typedef struct {
 enum { FREE, OPEN, ENDED };
 
 static struct {
-    uint64_t (*add)(observer);
+    uint64_t (*add)(observer), (*add_here)(observer);
     void (*remove)(uint64_t);
     const char *(*name)(const void *);
     int32_t (*numel)(void *, int64_t *);
     int32_t (*dtype)(void *, int32_t *);
-    uint64_t handle;
+    uint64_t handle, handle_here;
     int is_added; /* torch calls us */
     int is_on;    /* atomic, and changed under the lock: we listen */
     const uint32_t *on; /* of the control page: are rows wanted? */
@@ -56,11 +57,9 @@ static struct {
 
 /* ---- what a work was given ----------------------------------------------------------------- */
 
-void sonde_seen_look_for(uintptr_t tensor) { seen.wanted = tensor; }
-
 int sonde_seen_is_sized(void) { return seen.inputs_at != 0; }
 
-/* In the range that was made for it: a view of one value, which is that tensor. */
+/* In the range of an operation on that tensor: a view of few values, the first is the tensor. */
 static void look(const char *function)
 {
     for (uint32_t at = 8; at < LOOK_BYTES; at += 8) {
@@ -69,7 +68,7 @@ static void look(const char *function)
         /* Any word may be taken for an address here, so it is read through the kernel. */
         if (sonde_peek(view, (uintptr_t)function + at, sizeof view) < 0)
             return;
-        if (view[1] == 1 && sonde_peek(&value, view[0], sizeof value) == 0 &&
+        if (view[1] >= 1 && view[1] <= LOOK_VALUES && sonde_peek(&value, view[0], sizeof value) == 0 &&
             value.payload == seen.wanted) {
             seen.tag = value.tag;
             seen.inputs_at = at;
@@ -134,7 +133,7 @@ void sonde_seen_begins(const void *function)
         return;
     const char *title = seen.name(function);
     if (title == NULL || !is_work(title)) {
-        if (title != NULL && seen.wanted != 0 && strcmp(title, SONDE_SEEN_PROBE) == 0)
+        if (title != NULL && seen.wanted != 0 && strncmp(title, "aten::", 6) == 0)
             look(function);
         return;
     }
@@ -250,6 +249,29 @@ uint64_t sonde_seen_lost(void)
 
 /* ---- on and off ------------------------------------------------------------------------------------ */
 
+static observer make_observer(int scope)
+{
+    observer ours = {.start = BEGIN_WORK, .end = (void *)end_work, .probability = 1.0};
+    ours.scopes_and_needs[scope] = 1;
+    ours.scopes_and_needs[SCOPES] = seen.numel != NULL && seen.dtype != NULL; /* needs_inputs */
+    return ours;
+}
+
+void sonde_seen_look(uintptr_t tensor)
+{
+    if (seen.add_here == NULL || seen.numel == NULL || seen.dtype == NULL || seen.inputs_at != 0)
+        return;
+    seen.wanted = tensor;
+    seen.handle_here = seen.add_here(make_observer(SCOPE_FUNCTION));
+}
+
+void sonde_seen_looked(void)
+{
+    if (seen.wanted != 0)
+        seen.remove(seen.handle_here);
+    seen.wanted = 0;
+}
+
 int sonde_seen_start(void *library, const uint32_t *on, void (*first)(void))
 {
     if (seen.slots == NULL)
@@ -260,6 +282,8 @@ int sonde_seen_start(void *library, const uint32_t *on, void (*first)(void))
         library, "_ZN2at17addGlobalCallbackENS_22RecordFunctionCallbackE");
     seen.remove = (void (*)(uint64_t))dlsym(library, "_ZN2at14removeCallbackEm");
     seen.name = (const char *(*)(const void *))dlsym(library, "_ZNK2at14RecordFunction4nameEv");
+    seen.add_here = (uint64_t(*)(observer))dlsym(
+        library, "_ZN2at22addThreadLocalCallbackENS_22RecordFunctionCallbackE");
     seen.numel = (int32_t(*)(void *, int64_t *))dlsym(library, "aoti_torch_get_numel");
     seen.dtype = (int32_t(*)(void *, int32_t *))dlsym(library, "aoti_torch_get_dtype");
     if (seen.add == NULL || seen.remove == NULL || seen.name == NULL)
@@ -274,10 +298,7 @@ int sonde_seen_start(void *library, const uint32_t *on, void (*first)(void))
     pthread_mutex_unlock(&seen.lock);
     if (seen.is_added)
         return 0; /* by the process that this one was forked from */
-    observer ours = {.start = BEGIN_WORK, .end = (void *)end_work, .probability = 1.0};
-    ours.scopes_and_needs[SCOPE_USER] = 1;
-    ours.scopes_and_needs[SCOPES] = seen.numel != NULL && seen.dtype != NULL; /* needs_inputs */
-    seen.handle = seen.add(ours);
+    seen.handle = seen.add(make_observer(SCOPE_USER));
     seen.is_added = 1;
     return 0;
 }
@@ -290,7 +311,6 @@ void sonde_seen_stop(void)
     if (seen.is_added)
         seen.remove(seen.handle);
     seen.is_added = 0;
-    seen.wanted = 0;
 }
 
 void sonde_seen_off(void)

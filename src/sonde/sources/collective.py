@@ -47,7 +47,6 @@ class Collective:
 
 
 ROWS = (Collective,)
-_PROBE = "sonde:probe"
 
 
 class Source:
@@ -134,17 +133,8 @@ def _is_here() -> bool:
 
 def _find_inputs(torch: Any) -> None:
     """Have the core find where a range of torch's keeps the tensors it was given."""
-    make = getattr(getattr(torch._C, "_profiler", None), "_RecordFunctionFast", None)
-    if make is None:
-        return
     tensor = torch.empty(0)
-    _core.collective_probe(tensor._cdata)
-    try:
-        with make(_PROBE, (tensor,)):
-            pass
-    except TypeError:
-        pass  # an older one that takes no tensors: sizes are then the flight recorder's alone
-    _core.collective_probe(0)
+    _core.collective_look(tensor._cdata, tensor.neg)
 
 
 def _time_device(group: Any) -> None:

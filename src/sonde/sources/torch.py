@@ -13,7 +13,7 @@ from sonde.sources._arrival import Arrival
 from sonde.training.loops import Loaders, Optimizers
 from sonde.training.naming import Naming
 from sonde.training.seams import Place, find_device, find_engine, find_modules, observe_nodes
-from sonde.training.steps import END, ROOT, USER, Step, steps
+from sonde.training.steps import END, ROOT, Step, steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Source:
 
     def _begin_step(self) -> tuple[int, int, int, int, int, int, int, int]:
         assert self._tracer is not None
-        roots = {USER: 0, ROOT: 1, "": 1}.get(steps.last, 2)
+        roots = {ROOT: 1, "": 1}.get(steps.last, 2)
         return self._tracer.begin_step(
             steps.number, True, _DEEP, self._device is not None, 0, roots
         )
