@@ -44,6 +44,7 @@ static struct {
     const uint32_t *on; /* of the control page */
     pthread_t thread;
     int is_running;  /* the GIL's: a thread was made and not joined */
+    int is_observed; /* works are seen */
     uint32_t leave, bell; /* atomics */
     uint32_t is_asked; /* atomic: Python was asked for the groups */
     int (*set_mode)(int *);
@@ -359,11 +360,20 @@ static int is_done(const sonde_told *told, const sonde_seen *work)
     return told->is_over && (work == NULL || work->end_ns != 0);
 }
 
-/* 1: it has its row. */
+/* Is it about something that is no work of its own (one of several that NCCL does together), or
+ * that nobody wanted to see (we were told to rest)? */
+static int is_nothing(const sonde_told *told, const sonde_seen *work)
+{
+    return all.is_observed && work == NULL && (told->is_over || !is_of_host(told->title));
+}
+
+/* 1: nothing more is to be written of it. */
 static int settle_told(sonde_told *told, int64_t now_ns, int is_last)
 {
     sonde_seen *work = find_seen(told->serial);
     int64_t age_ns = now_ns - created_ns(told);
+    if (is_nothing(told, work))
+        return 1;
     if (!is_last && age_ns < GROUP_NS && !knows_group(told->group)) {
         ask_python();
         return 0;
@@ -526,6 +536,7 @@ static PyObject *collective_start(PyObject *Py_UNUSED(module), PyObject *args)
     all.on = &control->on;
     reset(step);
     open_recorders(cpu, cuda_path);
+    all.is_observed = observe;
     int status = make_room();
     if (status == 0)
         status = sonde_thread_start(work, NULL, &all.thread);
