@@ -206,7 +206,9 @@ static int add_types(PyObject *core)
            PyModule_AddType(core, &sonde_WatcherType) < 0 ||
            PyModule_AddType(core, &sonde_GcType) < 0 ||
            PyModule_AddType(core, &sonde_SamplerType) < 0 ||
-           PyModule_AddType(core, &sonde_CallType) < 0;
+           PyModule_AddType(core, &sonde_CallType) < 0 ||
+           PyModule_AddType(core, &sonde_TorchMarksType) < 0 ||
+           PyType_Ready(&sonde_TorchMarkType) < 0;
 }
 
 static int add_errors(PyObject *core)
