@@ -288,6 +288,18 @@ def make_child_environment(**changes: str) -> dict[str, str]:
     return {**os.environ, **changes}
 
 
+def call_with(name: str, value: str, call: Callable[[], object]) -> None:
+    """Call it with a variable set that only C code sees, unless the program has its own word."""
+    if name in os.environ:
+        call()
+        return
+    os.putenv(name, value)  # not os.environ: children would have it, too
+    try:
+        call()
+    finally:
+        os.unsetenv(name)
+
+
 def uses_colour() -> bool:
     """Colours unless the user or the terminal says no (NO_COLOR, TERM=dumb)."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

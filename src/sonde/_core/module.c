@@ -1,5 +1,6 @@
 /* sonde._core: the Python face of the core. */
 #include "binding.h"
+#include "torch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -181,8 +182,18 @@ static PyMethodDef methods[] = {
      "signal_catch(number, map): this signal asks for a snapshot; what it did before, it still does."},
     {"signal_release", sonde_signal_release, METH_NOARGS, "Let the signal be what it was."},
     {"visit", sonde_visit, METH_VARARGS,
-     "visit(pid, tid, ranges, caught, restorer, calls, source, deadline_ns, main): have a thread of\n"
-     "another process make one that runs this Python text; False if it is at no safe place now."},
+     "visit(pid, tid, ranges, caught, restorer, calls, source, deadline_ns): have a thread of another\n"
+     "process make one that runs this Python text; which, or 0 if it is at no safe place now."},
+    {"hold", sonde_hold, METH_VARARGS,
+     "hold(pid, visitor, until_ns): have the busy threads of a process wait at their system calls, a\n"
+     "moment each, until the visitor is done."},
+    {"torch_observe", sonde_torch_observe, METH_VARARGS,
+     "torch_observe(library, current_node): have autograd's nodes seen; None: only find functions."},
+    {"torch_attend", sonde_torch_attend, METH_NOARGS, "See them again, after torch_ignore."},
+    {"torch_ignore", sonde_torch_ignore, METH_NOARGS, "Have autograd's nodes seen no more."},
+    {"torch_observed", sonde_torch_observed, METH_NOARGS, "off, looking, exact or failed."},
+    {"torch_device", sonde_torch_device, METH_VARARGS,
+     "torch_device(cudart, c10_cuda, device, stream): find what records events of CUDA."},
     {"spawn", spawn, METH_VARARGS, "spawn(argv, env): start a process that is nobody's child."},
     {NULL, NULL, 0, NULL},
 };
@@ -197,6 +208,7 @@ static void in_child(void)
     sonde_sampling_off();
     sonde_signal_off();
     sonde_peek_off();
+    sonde_torch_off();
 }
 
 static int add_types(PyObject *core)
@@ -207,6 +219,9 @@ static int add_types(PyObject *core)
            PyModule_AddType(core, &sonde_GcType) < 0 ||
            PyModule_AddType(core, &sonde_SamplerType) < 0 ||
            PyModule_AddType(core, &sonde_CallType) < 0 ||
+           PyModule_AddType(core, &sonde_TorchTracerType) < 0 ||
+           PyModule_AddType(core, &sonde_TorchCallType) < 0 ||
+           PyModule_AddType(core, &sonde_TorchEngineType) < 0 ||
            PyModule_AddType(core, &sonde_TorchMarksType) < 0 ||
            PyType_Ready(&sonde_TorchMarkType) < 0;
 }

@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 
 from sonde.host import Host
-from sonde.record import column, f64, i64, text, u8, u16, u32, u64
-from sonde.sources._arrival import Arrival
-from sonde.training.loops import Loaders, Optimizers
-from sonde.training.steps import Step, steps
+from sonde.record import column, f64, i64, text, u16, u32, u64
+from sonde.training.arrival import Arrival
+from sonde.training.overhead import Overhead
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sonde.training.tracing import Tracing
 
 
 class TorchTrace:
@@ -47,10 +50,11 @@ class TorchStep:
     backward: f64 = column("in backward passes", "s")
     optimizer: f64 = column("in optimizers", "s")
     other: f64 = column("the rest", "s")
-    ended_by: text = column("root, loader, optimizer or user: see sonde.step")
+    ended_by: text = column("optimizer, root (a model is called again), user, or end")
     shadow: bool = column("modules were not recorded, to see what recording costs")
     modules: u32 = column("calls of modules that were recorded")
     lost: u32 = column("calls of modules that found no room")
+    owned: f64 | None = column("share of backward's nodes that belong to a module")
 
 
 class TorchModule:
@@ -64,7 +68,7 @@ class TorchModule:
     own_parameters: u64 = column("how many, without the modules inside")
     dtype: text | None = column("of its parameters")
     device: text | None = column("where its parameters are")
-    parent: text | None = column("the module that called it")
+    parent: text | None = column("the module that it is a part of")
 
 
 class TorchMemory:
@@ -82,18 +86,15 @@ class TorchMemory:
     ooms: u64 | None = column("times that there was none, so far")
 
 
-ROWS = (TorchTrace, TorchStep, TorchModule, TorchMemory)
-_ = u8
+ROWS = (TorchTrace, TorchStep, TorchModule, TorchMemory, Overhead)
 
 
 class Source:
-    """Waits for torch, then watches its modules, optimizers and loaders."""
+    """Waits for torch; what it does then is in training/tracing.py."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._emit_step = host.writer(TorchStep)
-        self._optimizers, self._loaders = Optimizers(steps), Loaders(steps)
-        self._ended = host.guard(self._end_step)
+        self._tracing: Tracing | None = None
         self._arrival = Arrival(_is_here, host.guard(self._arrive))
 
     def start(self) -> None:
@@ -105,27 +106,26 @@ class Source:
 
     def stop(self) -> None:
         self._arrival.stop()
-        steps.unsubscribe(self._ended)
-        self._optimizers.stop()
-        self._loaders.stop()
+        tracing, self._tracing = self._tracing, None
+        if tracing is not None:
+            tracing.stop()
+
+    def configure(self) -> None:
+        """Take over the budget, and what is wanted of it."""
+        if self._tracing is not None:
+            self._tracing.configure()
 
     def _arrive(self) -> None:
         self._install()
-        self._host.tell(None)
+        self._host.tell(self._host.detail)
 
     def _install(self) -> None:
-        steps.subscribe(self._ended)
-        self._optimizers.start(self._host.guard)
-        self._loaders.start()
+        # Most programs have no torch: nothing is loaded or made for it before.
+        from sonde.training.tracing import Tracing
 
-    def _end_step(self, step: Step) -> None:
-        optimizer_ns, self._optimizers.spent_ns = self._optimizers.spent_ns, 0
-        input_ns, self._loaders.spent_ns = self._loaders.spent_ns, 0
-        whole_ns = step.end_ns - step.begin_ns
-        self._emit_step(
-            step.number, step.begin_ns, whole_ns / 1e9, input_ns / 1e9, 0.0, 0.0, 0.0,
-            optimizer_ns / 1e9, (whole_ns - optimizer_ns - input_ns) / 1e9, step.kind, False, 0, 0,
-        )  # fmt: skip
+        self._host.detail = None
+        self._tracing = tracing = Tracing(self._host, *(self._host.writer(row) for row in ROWS))
+        tracing.start()
 
 
 def _is_here() -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 from collections.abc import Callable
+from weakref import ref
 
 from sonde import _core
-from sonde.training.steps import LOADER, OPTIMIZER, Steps
+from sonde.training.steps import OPTIMIZER, Steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Optimizers:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._handles: list[Any] = []
-        self._lead = 0
+        self._lead: Callable[[], object] = lambda: None
         self._since: set[int] = set()  # those that came since the lead
         self._began: dict[int, int] = {}
         self.spent_ns = 0  # in this step; whoever reads it sets it to 0
@@ -47,25 +48,26 @@ class Optimizers:
         began_ns = self._began.pop(get_ident(), 0)
         if began_ns:
             self.spent_ns += _core.clock_ns() - began_ns
-        one = id(optimizer)
-        if not self._lead or one in self._since:
-            self._lead = one
-        if one == self._lead:
+        lead = self._lead()
+        if lead is None or id(optimizer) in self._since:
+            self._lead = ref(optimizer)
+            lead = optimizer
+        if lead is optimizer:
             self._since.clear()
             self._steps.end(OPTIMIZER)
         else:
-            self._since.add(one)
+            self._since.add(id(optimizer))
 
 
 class Loaders:
     """Measures how long the loop waits for data, at torch's DataLoader."""
 
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
+    def __init__(self) -> None:
         self._class: Any = None
         self._original: Any = None
         self.spent_ns = 0  # in this step; whoever reads it sets it to 0
-        self.last_ns = 0  # when the last batch came
+        self.first_ns = 0  # when the first batch was asked for
+        self.last_ns = 0  # when the last batch of this step came
 
     def start(self) -> None:
         """Put ourselves in front of `next()` of every iterator over a DataLoader."""
@@ -75,12 +77,13 @@ class Loaders:
             return
         original = vars(kind)["__next__"]
 
-        def __next__(self_: object) -> object:
+        def __next__(self_: object) -> object:  # noqa: N807
             begin_ns = _core.clock_ns()
             try:
                 return original(self_)
             finally:
                 end_ns = _core.clock_ns()
+                self.first_ns = self.first_ns or begin_ns
                 self.spent_ns += end_ns - begin_ns
                 self.last_ns = end_ns
 
@@ -92,6 +95,3 @@ class Loaders:
         if self._class is not None and vars(self._class).get("__next__") is self._ours:
             self._class.__next__ = self._original
         self._class = None
-
-
-__all__ = ["LOADER", "Loaders", "Optimizers"]

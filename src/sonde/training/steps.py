@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 # What can end a step, the surest last. What ended one silences those before it.
 ROOT = "root"  # the model that began the step is called again, and nothing else ends steps
-LOADER = "loader"  # the next batch is asked for
 OPTIMIZER = "optimizer"  # an optimizer has made its step
 USER = "user"  # sonde.step()
+END = "end"  # the recording is over
 
 
 class Step:
@@ -34,7 +34,8 @@ class Steps:
 
     def __init__(self) -> None:
         self.number = 0  # of the step that is under way
-        self.begin_ns = 0
+        self.begin_ns = 0  # 0: before the first end of one
+        self.last = ""  # what ended the last one
         self._listeners: tuple[Listener, ...] = ()
 
     def subscribe(self, listener: Listener) -> None:
@@ -47,9 +48,9 @@ class Steps:
     def end(self, kind: str) -> None:
         """The step that was under way is over, and the next one begins."""
         now_ns = _core.clock_ns()
-        ended = Step(self.number, self.begin_ns or now_ns, now_ns, kind)
+        ended = Step(self.number, self.begin_ns, now_ns, kind)
         self.number += 1
-        self.begin_ns = now_ns
+        self.begin_ns, self.last = now_ns, kind
         for listener in self._listeners:
             listener(ended)
 

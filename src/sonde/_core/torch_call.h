@@ -1,0 +1,50 @@
+/* The Python objects of the torch tracer. Everything here needs the GIL. */
+#ifndef SONDE_TORCH_CALL_H
+#define SONDE_TORCH_CALL_H
+
+#include "torch.h"
+
+typedef struct {
+    const void *address; /* NULL: free; &sonde_torch_gone: was forgotten */
+    uint32_t name;       /* text id */
+    uint32_t key;        /* from 1 on; 0 is no module */
+    int ignored;         /* the user does not want to see it */
+} sonde_torch_module;
+
+typedef struct {
+    sonde_torch_module *slots;
+    size_t room, used; /* room: 0 or a power of two; used: also forgotten ones */
+} sonde_torch_modules;
+
+static inline size_t sonde_torch_hash(const void *address)
+{
+    return (size_t)(((uintptr_t)address >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 20);
+}
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *original;
+} sonde_TorchCall;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *text, *map, *page_map;
+    const sonde_control *page;
+    PyObject *name;     /* name(module, parent key): calls add_module */
+    PyObject *end;      /* end(): a root ends the step */
+    PyObject *is_grad;  /* torch.is_grad_enabled */
+    PyObject *memory;   /* memory() -> allocated, max_allocated, cached; or NULL */
+    PyObject *describe; /* describe(*inputs) -> text; or NULL: not wanted */
+    sonde_torch_modules modules;
+    sonde_torch_texts texts;
+    PyTypeObject *watched; /* or NULL */
+    PyObject *heal;        /* heal(): it was changed */
+    unsigned version;      /* of the class, when it was healed */
+    int is_asked;          /* atomic: to heal */
+    int running;
+} sonde_TorchTracer;
+
+extern sonde_TorchTracer *sonde_tracer; /* the one that runs, or NULL; borrowed */
+
+#endif

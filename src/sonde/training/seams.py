@@ -1,0 +1,140 @@
+"""Where torch lets itself be watched, and what the installed torch has of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+from sonde import _core
+from sonde.errors import Unavailable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# What must stand in torch's header, in this order: _core/torch_nodes.c relies on it.
+_CALLBACK = (
+    r"StartCallback start_;\s*EndCallback end_;\s*double sampling_prob_[^;]*;"
+    r"\s*std::array<bool,[^;]*> scopes_[^;]*;\s*bool needs_inputs_[^;]*;"
+    r"\s*bool needs_outputs_[^;]*;\s*bool needs_ids_[^;]*;\s*}"
+)
+_FUNCTION = (
+    r"int64_t sequence_nr_[^;]*;\s*c10::ArrayRef<const (?:c10::)?IValue> inputs_;"
+    r"\s*std::unordered_map<std::string, (?:c10::)?IValue> kwinputs_;"
+    r"\s*std::vector<c10::IValue> outputs_;\s*uint64_t fwd_thread_id_"
+)
+_SCOPES = r"FUNCTION = 0,\s*BACKWARD_FUNCTION,"
+
+
+class Place:
+    """An attribute of torch's that is ours for a while."""
+
+    def __init__(self, owner: Any, name: str, make: Any) -> None:
+        self._owner, self._name = owner, name
+        self._original = vars(owner)[name]
+        self._ours = make(self._original)
+        setattr(owner, name, self._ours)
+
+    def heal(self) -> None:
+        """Somebody may have put the original back: torch.fx does, after it has traced."""
+        if vars(self._owner).get(self._name) is self._original:
+            setattr(self._owner, self._name, self._ours)
+
+    def give_back(self) -> None:
+        # Whoever came after us keeps what we are to them; we only pass calls on then.
+        if vars(self._owner).get(self._name) is self._ours:
+            setattr(self._owner, self._name, self._original)
+
+
+def find_compiled() -> Any:
+    """The class of what torch.compile makes of a module, once it is imported; else None."""
+    found = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
+    return found if "__call__" in vars(found or object) else None
+
+
+def is_tracing() -> bool:
+    """Does torch write down what is done to tensors (jit.trace, make_fx, a dispatch mode)?"""
+    inner = sys.modules["torch"]._C
+    if inner._get_tracing_state() is not None:
+        return True
+    modes = ("_len_torch_dispatch_stack", "_len_torch_function_stack")
+    return any(getattr(inner, name, int)() for name in modes)
+
+
+def find_engine() -> tuple[Any, str] | None:
+    """Where autograd keeps its engine."""
+    variable = getattr(sys.modules.get("torch.autograd"), "Variable", None)
+    if variable is None or "_execution_engine" not in vars(variable):
+        return None
+    return variable, "_execution_engine"
+
+
+def observe_nodes() -> None:
+    """Have the nodes of autograd's graph seen; Unavailable says what is missing."""
+    torch: Any = sys.modules["torch"]
+    library = _library(torch, "libtorch_cpu.so")
+    current = getattr(torch._C, "_current_autograd_node", None)
+    reason = "torch does not tell the current node" if current is None else check_header(torch)
+    try:
+        _core.torch_observe(library, None if reason else current)
+    except OSError as error:
+        reason = str(error)
+    if reason:
+        raise Unavailable(reason)
+
+
+def attend_nodes(on: bool) -> None:
+    """Have the nodes seen in this step, or not; after observe_nodes."""
+    if on:
+        _core.torch_attend()
+    else:
+        _core.torch_ignore()
+
+
+def check_header(torch: Any) -> str | None:
+    """Why the layout that we rely on is not that of the installed torch; None: it is."""
+    path = os.path.join(_folder(torch), "include", "ATen", "record_function.h")
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = re.sub(r"//[^\n]*|^#[^\n]*", "", file.read(), flags=re.MULTILINE)
+    except OSError:
+        return "torch's headers are not installed"
+    if all(re.search(pattern, text) for pattern in (_CALLBACK, _FUNCTION, _SCOPES)):
+        return None
+    return f"torch {torch.__version__} lays out its observers in another way"
+
+
+def find_device() -> str | None:
+    """Have events of CUDA found, once the program uses it; its name, or None while it does not."""
+    torch: Any = sys.modules["torch"]
+    cuda = getattr(torch, "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return None
+    runtime = _find_mapped("libcudart")
+    if runtime is None:
+        raise Unavailable("CUDA's runtime is not loaded as a library")
+    device = torch._C._cuda_getDevice()
+    stream = torch._C._cuda_getCurrentRawStream(device)
+    try:
+        _core.torch_device(runtime, _library(torch, "libc10_cuda.so"), device, stream)
+    except OSError as error:
+        raise Unavailable(str(error)) from None
+    return f"cuda:{device}"
+
+
+def _find_mapped(name: str) -> str | None:
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            path = line.rstrip("\n").partition("/")[2]
+            if os.path.basename(path).startswith(name):
+                return "/" + path
+    return None
+
+
+def _folder(torch: Any) -> str:
+    return str(os.path.dirname(os.path.abspath(torch.__file__)))
+
+
+def _library(torch: Any, name: str) -> str:
+    return os.path.join(_folder(torch), "lib", name)
