@@ -1,5 +1,6 @@
 /* sonde._core: the Python face of the core. */
 #include "binding.h"
+#include "collective.h"
 #include "torch.h"
 
 #include <errno.h>
@@ -209,6 +210,7 @@ static void in_child(void)
     sonde_signal_off();
     sonde_peek_off();
     sonde_torch_off();
+    sonde_collective_off();
 }
 
 static int add_types(PyObject *core)
@@ -266,7 +268,8 @@ static int fill_module(PyObject *core)
     if (add_types(core) || add_errors(core) || add_constants(core) ||
         add_visit_calls(core) < 0 ||
         PyModule_AddFunctions(core, sonde_read_methods) < 0 ||
-        PyModule_AddFunctions(core, sonde_steer_methods) < 0)
+        PyModule_AddFunctions(core, sonde_steer_methods) < 0 ||
+        PyModule_AddFunctions(core, sonde_collective_methods) < 0)
         return -1;
     if (!hooked)
         hooked = pthread_atfork(NULL, NULL, in_child) == 0;

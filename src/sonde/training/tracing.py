@@ -22,7 +22,7 @@ from sonde.training.seams import (
     is_tracing,
     observe_nodes,
 )
-from sonde.training.steps import END, ROOT, USER, Step, steps
+from sonde.training.steps import END, ROOT, Step, steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Tracing:
             device = self._turn if self._budget.limit_pct else FORWARD | BACKWARD
             self._turn ^= FORWARD | BACKWARD
         memory = _MEMORY_DEPTH if number % _MEMORY_EVERY == _MEMORY_EVERY // 2 else 0
-        roots = {USER: 0, ROOT: 1, "": 1}.get(steps.last, 2)
+        roots = {ROOT: 1, "": 1}.get(steps.last, 2)
         return self._tracer.begin_step(number, plan.on, plan.depth + 1, device, memory, roots)
 
     def _end_step(self, step: Step) -> None:
