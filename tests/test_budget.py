@@ -31,6 +31,8 @@ class Job:
     drift: float = 0.0
     slow_every: int = 0  # a checkpoint
     deep: int = 8
+    base_pct: float = 0.0  # what every step costs, recorded or not
+    lost: float = 0.0  # the share of steps in which our own code loses the processor
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -50,6 +52,10 @@ class Job:
         share = (min(plan.depth, self.deep) + 1) / (self.deep + 1)
         kinds = (1 - self.device) + (self.device if plan.device else 0)
         return STEP_NS * self.cost_pct / 100 * kinds * share
+
+    def every_ns(self) -> float:
+        lost = self._chance.random() < self.lost
+        return STEP_NS * self.base_pct / 100 + (STEP_NS / 3 if lost else 0)
 
 
 @dataclass
@@ -73,7 +79,9 @@ def play(budget: Budget, job: Job, steps: int, first: int = 0) -> Story:
     for step in range(first, first + steps):
         plan = budget.plan(step)
         bare, cost = job.bare_ns(step), job.cost_ns(plan)
-        story.rows += budget.note(step, round(bare + cost), plan, round(cost * job.direct))
+        every_ns = job.every_ns()
+        spent = round(cost * job.direct + every_ns)
+        story.rows += budget.note(step, round(bare + cost + every_ns), plan, spent)
         story.levels.append(budget.level)
         story.costs.append(cost)
         story.bare.append(bare)
@@ -124,6 +132,28 @@ def test_a_gross_overload_is_ended_within_a_few_steps_by_its_own_word() -> None:
     assert story.overhead_pct(40) < 200 / 10
     later = play(Budget(LIMIT), Job(200.0, 5.0), 4000)
     assert later.overhead_pct(2000) <= LIMIT
+
+
+def test_what_every_step_costs_leaves_less_for_the_rest_but_never_nothing() -> None:
+    job = Job(1.2, 1.0, direct=1.0, device=0.0, base_pct=0.5)
+    story = play(Budget(LIMIT, has_device=False), job, 4000)
+    assert story.levels[-1] == 2 and story.overhead_pct(2000) <= 0.5  # of 0.5 that are left
+    dear = play(Budget(LIMIT, has_device=False), Job(0.2, 1.0, base_pct=5.0), 4000)
+    assert dear.levels[-1] == 0  # what every step costs is known once there are others
+    dearer = play(Budget(LIMIT, has_device=False), Job(2.0, 1.0, base_pct=5.0), 4000)
+    assert 3 <= dearer.levels[-1] <= 4 and dearer.overhead_pct(2000) <= 0.3
+
+
+def test_losing_the_processor_inside_our_code_is_not_taken_for_a_cost() -> None:
+    story = play(Budget(LIMIT), Job(0.3, 2.0, base_pct=0.1, lost=0.02), 4000)
+    assert set(story.levels) == {0}
+
+
+@pytest.mark.parametrize("has_device", [True, False])
+def test_ten_times_too_much_is_left_in_one_or_two_moves(has_device: bool) -> None:
+    story = play(Budget(LIMIT, has_device=has_device), Job(10.0, 2.0), 100)
+    assert 1 <= story.count_moves() <= 2
+    assert story.overhead_pct(50) <= LIMIT
 
 
 def test_detail_comes_back_when_the_overload_is_over_and_not_at_once() -> None:

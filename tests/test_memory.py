@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from conftest import wait_for
 from sonde.training.memory import Memory
 
 MB = 1e6
@@ -49,8 +50,8 @@ def rows() -> list[tuple[object, ...]]:
 def make(rows):
     made = []
 
-    def make(torch: object, **options: str) -> Memory:
-        made.append(Memory(lambda *row: rows.append(row), torch, **options))
+    def make(torch: object, rest: int = 0, **options: str) -> Memory:
+        made.append(Memory(lambda *row: rows.append(row), torch, rest=rest, **options))
         return made[-1]
 
     yield make
@@ -171,6 +172,15 @@ def test_a_program_that_closes_all_files_loses_none_of_its_own(make, rows, tmp_p
     assert os.pread(taken, 10, 0) == b"mine"
     os.close(taken)
     os.close(theirs)
+
+
+def test_steps_that_are_shorter_than_it_may_cost_are_left_out(make, rows) -> None:
+    memory = make(FakeTorch(), rest=10**9)
+    assert memory.at_step(0) > 0
+    assert [memory.at_step(step) for step in range(1, 100)] == [0] * 99
+    assert len(rows) == 1
+    wait_for(lambda: memory.at_step(100), 10)  # a tenth of a second, and no longer
+    assert [row[1] for row in rows] == [0, 100]
 
 
 def test_it_says_what_it_took(make) -> None:

@@ -223,7 +223,9 @@ static int add_types(PyObject *core)
            PyModule_AddType(core, &sonde_CallType) < 0 ||
            PyModule_AddType(core, &sonde_TorchTracerType) < 0 ||
            PyModule_AddType(core, &sonde_TorchCallType) < 0 ||
-           PyModule_AddType(core, &sonde_TorchEngineType) < 0;
+           PyModule_AddType(core, &sonde_TorchEngineType) < 0 ||
+           PyModule_AddType(core, &sonde_TorchMarksType) < 0 ||
+           PyType_Ready(&sonde_TorchMarkType) < 0;
 }
 
 static int add_errors(PyObject *core)

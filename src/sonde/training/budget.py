@@ -8,11 +8,14 @@ from math import hypot
 from sonde.training.ladder import EVERYTHING, SHADOW, Plan, Rung, choose, is_shadow, make_ladder
 from sonde.training.shadow import Neighbours, Ratios
 
-_BARE, _FULL = 1, 2  # kinds of recorded steps: modules, and modules with GPU times
+# Kinds of steps: nothing is recorded, modules are, or modules with GPU times.
+_NONE, _BARE, _FULL = 0, 1, 2
+_KEPT = (15, 5, 5)  # how many of each kind are remembered
 _FIRST = 3  # steps in which things are made and named: they say nothing
 _QUICK = 3  # recorded steps after which a gross overload is believed
 _GROSS = 1.5  # so many times the budget is gross
 _STEADY = 64  # steps after which the measured cost itself is believed
+_BATCH = 8  # steps that are thought about at once, from then on
 _JUDGE_EVERY = 16  # comparisons between two looks at them
 _SURE, _SHOWN = 2.5, 2.0  # standard deviations: to act on, because it is looked at often; to show
 _ROOM = 0.75  # a rung is climbed only if it would cost no more than this much of the budget, and
@@ -28,7 +31,10 @@ class Budget:
     caches it empties and GPUs it holds up are not in it. Steps without recording show all, after
     some hundreds of steps. Whichever says that too much is spent is believed; both must agree
     before more is recorded again, and each return to a level that was too much waits twice as long
-    as the one before."""
+    as the one before.
+
+    What is spent on every step, recorded or not, no level can save. It is part of the budget, but
+    leaves a quarter of it in any case: else all detail would go, and nothing be gained."""
 
     def __init__(
         self, limit_pct: float, depth: int = EVERYTHING, every: int = 1, has_device: bool = True
@@ -49,7 +55,9 @@ class Budget:
         self._ladder = make_ladder(depth, has_device)
         self._waits = [_PATIENCE] * len(self._ladder)
         self._noted, self._last_step, self._row_ns = 0, 0, 0
+        self._pending: list[tuple[int, int, Plan, int]] = []
         self._neighbours = Neighbours()
+        self._recent: list[list[float]] = [[], [], []]  # direct share of last steps, by kind
         self.level = 0
         self._forget()
         self._move(0)
@@ -70,13 +78,22 @@ class Budget:
         self._last_step = step
         self._row_ns += duration_ns
         if self._noted > _FIRST:
-            self._learn(step, duration_ns, plan, max(0, direct_ns))
-            if self.limit_pct and (self._react() or self._judge()):
-                self._row_ns = _ROW_NS
+            self._pending.append((step, duration_ns, plan, max(0, direct_ns)))
+            # After a step our code is in no cache: eight at once cost little more than one.
+            if self._steps < _STEADY or len(self._pending) >= _BATCH:
+                self._work_off()
         if self._row_ns < _ROW_NS:
             return False
         self._row_ns = 0
         return True
+
+    def _work_off(self) -> None:
+        pending, self._pending = self._pending, []
+        for one in pending:
+            self._learn(*one)
+            if self.limit_pct and (self._react() or self._judge()):
+                self._row_ns = _ROW_NS
+                return  # the rest was planned on another level
 
     def describe(self, t_ns: int) -> tuple[object, ...]:
         """The values of a row of Overhead."""
@@ -91,21 +108,20 @@ class Budget:
 
     def _forget(self) -> None:
         """What a recorded step costs is not known any more."""
-        self._recent: dict[int, list[float]] = {_BARE: [], _FULL: []}
+        self._recent[_BARE], self._recent[_FULL] = [], []
         self._ratios = {_BARE: Ratios(), _FULL: Ratios()}
         self._shadows = 0
         self._neighbours.clear()
 
     def _learn(self, step: int, duration_ns: int, plan: Plan, direct_ns: int) -> None:
-        kind = 0 if not plan.on else _FULL if plan.device else _BARE
-        if kind:
-            self._recorded += 1
-            recent = self._recent[kind]
-            recent.append(direct_ns / duration_ns)
-            if len(recent) > 5:
-                del recent[0]
-                # Whoever loses the processor inside our code does not do so because of us.
-                direct_ns = min(direct_ns, round(8 * _middle(recent) * duration_ns))
+        kind = _NONE if not plan.on else _FULL if plan.device else _BARE
+        self._recorded += plan.on
+        recent = self._recent[kind]
+        recent.append(direct_ns / duration_ns)
+        if len(recent) > _KEPT[kind]:
+            del recent[0]
+            # Whoever loses the processor inside our code does not do so because of us.
+            direct_ns = min(direct_ns, round(8 * _middle(recent) * duration_ns))
         self._steps += 1
         self._direct_ns += direct_ns
         self._whole_ns += duration_ns
@@ -118,17 +134,26 @@ class Budget:
     def _read_direct(self) -> float:
         """Percent, on this level so far; as expected of it, if it is new."""
         if not self._whole_ns:
-            return self._expect_direct(self._ladder[self.level])
+            return self._find_base() + self._expect_direct(self._ladder[self.level])
         return 100 * self._direct_ns / self._whole_ns
 
+    def _find_base(self) -> float:
+        """Percent that every step costs."""
+        return 100 * _middle(self._recent[_NONE])
+
+    def _find_allowed(self) -> float:
+        """Percent that is left for what is recorded."""
+        return max(self.limit_pct - self._find_base(), self.limit_pct / 4)
+
     def _expect_direct(self, rung: Rung) -> float:
-        """Percent that the recording itself would take on a rung."""
-        known = {kind: _middle(recent) for kind, recent in self._recent.items() if recent}
-        if not known:
-            return 0.0
-        bare, full = (known.get(kind, max(known.values())) for kind in (_BARE, _FULL))
+        """Percent that the recording itself would take on a rung, beside what every step costs."""
+        known = [_middle(recent) for recent in self._recent]
+        bare = known[_BARE] or known[_FULL]
+        full = known[_FULL] or known[_BARE]
         shares = rung.share(self._every, bool(self.limit_pct))
-        return 100 * (shares[0] * bare + shares[1] * full) * self._guess_depth(rung)
+        extra = (max(0.0, one - known[_NONE]) for one in (bare, full))
+        spent = sum(share * one for share, one in zip(shares, extra, strict=True))
+        return 100 * spent * self._guess_depth(rung)
 
     def _compare(self, rung: Rung, sure: float) -> tuple[float, float, float] | None:
         """Percent that steps would take longer on a rung, and an interval; None: not known yet."""
@@ -157,8 +182,9 @@ class Budget:
         # At first each time; then now and then, for it is most of what a step costs us here.
         if self._recorded < _QUICK or (self._recorded > 8 and self._recorded % 8):
             return False
-        gross = self._expect_direct(rung) > _GROSS * self.limit_pct
-        steady = self._steps >= _STEADY and self._read_direct() > self.limit_pct
+        allowed_pct = self._find_allowed()
+        gross = self._expect_direct(rung) > _GROSS * allowed_pct
+        steady = self._steps >= _STEADY and self._read_direct() - self._find_base() > allowed_pct
         if not (gross or steady):
             return False
         return self._descend(self._expect_direct)
@@ -169,8 +195,8 @@ class Budget:
             return False
         self._unjudged = 0
         found = self._compare(self._ladder[self.level], _SURE)
-        room_pct = _ROOM * self.limit_pct
-        if found is not None and found[0] > self.limit_pct and found[1] > room_pct:
+        allowed_pct = self._find_allowed()
+        if found is not None and found[0] > allowed_pct and found[1] > _ROOM * allowed_pct:
             return self._descend(lambda lower: (self._compare(lower, _SURE) or (0.0,))[0])
         return self._climb()
 
@@ -179,24 +205,22 @@ class Budget:
         last = len(self._ladder) - 1
         if self.level == last:
             return False
-        fits = (at for at in range(self.level + 1, last) if self._fits(expect(self._ladder[at])))
-        target = next(fits, last)
-        if not self._recent[_BARE]:
+        most_pct = 0.9 * self._find_allowed()
+        below = range(self.level + 1, last)
+        target = next((at for at in below if expect(self._ladder[at]) <= most_pct), last)
+        rare = max(at for at, rung in enumerate(self._ladder) if rung.steps == 0)
+        if rare > self.level and not self._recent[_BARE]:
             # What is spent may all be GPU times: stop where they are rare, and see.
-            rare = max(at for at, rung in enumerate(self._ladder) if rung.steps == 0)
-            target = min(target, max(rare, self.level + 1))
+            target = min(target, rare)
         self._waits[self.level] = min(2 * self._waits[self.level], _MOST_PATIENCE)
         self._move(target)
         return True
-
-    def _fits(self, pct: float) -> bool:
-        return pct <= 0.9 * self.limit_pct
 
     def _climb(self) -> bool:
         """One level up, if there is room, and it was long enough ago that there was none."""
         if self.level == 0 or self._steps < self._waits[self.level - 1]:
             return False
-        upper, room_pct = self._ladder[self.level - 1], _ROOM * self.limit_pct
+        upper, room_pct = self._ladder[self.level - 1], _ROOM * self._find_allowed()
         found = self._compare(upper, 1.0)
         if self._expect_direct(upper) > room_pct or (found is not None and found[1] > room_pct):
             return False
@@ -212,4 +236,4 @@ class Budget:
 
 
 def _middle(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
+    return sorted(values)[len(values) // 2] if values else 0.0

@@ -16,6 +16,9 @@ _MB = 1e6
 _STATM = "/proc/self/statm"
 _LOOK_AGAIN = 256  # steps until devices that were not in use are looked at again
 _PROCESS = -1
+# A look is followed by so many times its own time without one: a step that is shorter is left out.
+# Not for long, if it took long only because the processor was lost in it.
+_REST, _LONGEST_REST_NS = 250, 100_000_000
 
 
 class Memory:
@@ -23,8 +26,11 @@ class Memory:
 
     The peaks of torch are the program's: it may reset them, we never do. Ours only grow."""
 
-    def __init__(self, emit: Callable[..., object], torch: Any, statm: str = _STATM) -> None:
+    def __init__(
+        self, emit: Callable[..., object], torch: Any, statm: str = _STATM, rest: int = _REST
+    ) -> None:
         self._emit, self._torch = emit, torch
+        self._rest, self._next_ns = rest, 0
         self._statm = _Statm(statm)
         self._most: dict[int, float] = {}
         self._used: tuple[int, ...] = ()
@@ -32,8 +38,11 @@ class Memory:
         self.missing: str | None = None  # what this torch does not have
 
     def at_step(self, step: int) -> int:
-        """Write the rows of a step that has just ended; the nanoseconds it took."""
+        """Write the rows of a step that has just ended, unless the last ones are from a moment ago;
+        the nanoseconds it took."""
         begin_ns = _core.clock_ns()
+        if begin_ns < self._next_ns:
+            return 0
         process = self._statm.read()
         if process is not None:
             resident, size = process
@@ -41,7 +50,9 @@ class Memory:
             self._emit(begin_ns, step, "cpu", resident, most, size, None, None, None)
         for device in self._find_used():
             self._write_device(begin_ns, step, device)
-        return _core.clock_ns() - begin_ns
+        end_ns = _core.clock_ns()
+        self._next_ns = end_ns + min(self._rest * (end_ns - begin_ns), _LONGEST_REST_NS)
+        return end_ns - begin_ns
 
     def read(self, device: int | None) -> tuple[float, float, float] | None:
         """Allocated, most allocated so far and cached, in MB, of a CUDA device, or, if it is None,
