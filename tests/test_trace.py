@@ -449,3 +449,28 @@ def test_what_cannot_be_is_said_before_anything_is_asked(start, sonde_cli, words
     done = sonde_cli("trace", process.pid, *words)
     assert done.returncode in (1, 2) and said in done.stderr and done.stderr.count("\n") == 1
     assert trace.list_ids(session_of(process).folder) == []
+
+
+ENDS = """
+print("ready", flush=True)
+while find_state() != "recording": step()
+"""
+
+
+def test_a_program_that_ends_in_a_window_ends_as_it_would(start, sonde_cli) -> None:
+    process = start(head() + ENDS)
+    done = sonde_cli("trace", process.pid, "--steps", 1000)
+    said = f"sonde: no trace of process {process.pid}: the recording ended meanwhile\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_memory_and_stacks_are_in_the_trace_when_asked_for(start, sonde_cli, tmp_path) -> None:
+    process = start(head() + FOREVER)
+    out = tmp_path / "x.json.gz"
+    done = sonde_cli("trace", process.pid, "--steps", 1, "--memory", "--stacks", "-o", out)
+    assert done.returncode == 0, done.stderr
+    events = json.loads(gzip.decompress(out.read_bytes()))["traceEvents"]
+    assert any(event.get("name") == "[memory]" for event in events)
+    assert any(event.get("cat") == "python_function" for event in events)
