@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -474,3 +476,24 @@ def test_memory_and_stacks_are_in_the_trace_when_asked_for(start, sonde_cli, tmp
     events = json.loads(gzip.decompress(out.read_bytes()))["traceEvents"]
     assert any(event.get("name") == "[memory]" for event in events)
     assert any(event.get("cat") == "python_function" for event in events)
+
+
+def test_a_tool_that_is_interrupted_ends_the_window(start) -> None:
+    process = start(head() + FOREVER)
+    session = session_of(process)
+    tool = subprocess.Popen(
+        [sys.executable, "-m", "sonde", "trace", str(process.pid), "--steps", "1000"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+    def find_states() -> list[object]:
+        return [
+            trace.read_about(session.folder, one)["state"] for one in trace.list_ids(session.folder)
+        ]
+
+    wait_for(lambda: find_states() == [trace.RECORDING])
+    tool.send_signal(signal.SIGINT)
+    assert tool.communicate(timeout=60) == ("", "") and tool.returncode == 130
+    wait_for(lambda: find_states() == [trace.FAILED])
+    (window,) = query(process, "SELECT why FROM python.torch_window")
+    assert window == {"why": "it was cancelled"} and process.poll() is None
