@@ -10,8 +10,9 @@ from itertools import pairwise
 
 import pytest
 
-from sonde.training.budget import Budget, Overhead
+from sonde.training.budget import Budget
 from sonde.training.ladder import EVERYTHING, Plan, is_shadow, make_ladder
+from sonde.training.overhead import Overhead
 from sonde.training.shadow import Ratios
 
 STEP_NS = 30_000_000

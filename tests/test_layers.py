@@ -37,13 +37,15 @@ ALLOWED = {
     "autostart": {"config", "recorder"},
     "bracket": JOB | {"result", "run", "runs"},
     "profiling": {"bracket", "errors", "run"},
+    "switch": {"host", "recorder", "session"},
+    "integrations": {"integrations"},
     "inside": {"plugins", "recorder"},
     "elf": set(),
     "process": set(),
     "symbols": {"_core", "elf", "process"},
     "preflight": SHARED | {"elf", "process", "symbols"},
     "attach": SHARED | {"control", "preflight", "process", "target"},
-    "__init__": JOB | {"profiling", "query", "snapshots"},
+    "__init__": JOB | {"profiling", "query", "snapshots", "switch", "training"},
     "archive": {"_core", "session"},
     "union": {"archive", "errors", "rows"},
     "rows": SHARED | {"archive"},
@@ -72,13 +74,19 @@ ALLOWED = {
     "selection": {"errors", "query", "spans", "window"},
     "tree": {"selection"},
     "exporters": {"errors", "pstat", "selection", "spans", "tree"},
+    "outline": set(),
+    "modules": {"errors", "outline", "query", "selection", "window"},
     "tui": READ | {"tui"},
+    "demo": set(),  # programs that are recorded
     "cli": READ
     | {
         "__init__",
         "attach",
         "calls",
         "control",
+        "demo",
+        "modules",
+        "outline",
         "output",
         "preflight",
         "pstat",
@@ -99,8 +107,8 @@ ALLOWED = {
 
 # What lives in the job: standard library and our core, nothing else, ever.
 IN_THE_JOB = ("__init__", "autostart", "inside", "errors", "config", "plugins", "record", "ring",
-              "intern", "session", "launch", "host", "recorder", "sources", "training", "profiling",
-              "bracket", "run", "runs", "result", "stacks", "trace")  # fmt: skip
+              "intern", "session", "launch", "host", "recorder", "sources", "switch", "training",
+              "profiling",              "bracket", "run", "runs", "result", "stacks", "trace")  # fmt: skip
 
 
 def list_files() -> list[Path]:

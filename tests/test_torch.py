@@ -48,7 +48,7 @@ def query(sql: str) -> list[dict[str, object]]:
 
 
 def record(run, code: str, **settings: str) -> None:
-    options = {"collector": "off", **settings}
+    options = {"collector": "off", "torch.budget_pct": "0", **settings}
     run(HEAD + f"sonde.start(**{options!r})\n" + code)
 
 

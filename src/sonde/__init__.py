@@ -34,25 +34,31 @@ if TYPE_CHECKING:
 
     from sonde.profiling import profile
     from sonde.query import Recording
+    from sonde.switch import disable_torch_profiling, enable_torch_profiling
+    from sonde.training.steps import step
 
 __version__ = "0.1.0"
 __all__ = [
-    "Error", "column", "f64", "i8", "i16", "i32", "i64", "open", "pause", "profile", "resume",
-    "snapshot",
-    "start", "stop", "table", "text", "u8", "u16", "u32", "u64",
+    "Error", "column", "disable_torch_profiling", "enable_torch_profiling", "f64", "i8", "i16",
+    "i32", "i64", "open", "pause", "profile", "resume", "snapshot", "start", "step", "stop",
+    "table", "text", "u8", "u16", "u32", "u64",
 ]  # fmt: skip
 
+# Made when they are first used: a job that uses none pays nothing for them.
+_LATE = {
+    "profile": "profiling", "step": "training.steps", "enable_torch_profiling": "switch",
+    "disable_torch_profiling": "switch",
+}  # fmt: skip
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        # Made when it is first used: a job that profiles nothing pays nothing for it.
-        if name != "profile":
+        if name not in _LATE:
             raise AttributeError(f"module 'sonde' has no attribute {name!r}")
-        from sonde import profiling
+        from importlib import import_module
 
-        globals()[name] = profiling.profile
-        return profiling.profile
+        found = globals()[name] = getattr(import_module(f"sonde.{_LATE[name]}"), name)
+        return found
 
 
 def start(**settings: object) -> str | None:

@@ -17,9 +17,8 @@ _SPANS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h"
 _WORDS = {"on": True, "true": True, "yes": True, "1": True,
           "off": False, "false": False, "no": False, "0": False, "": False}  # fmt: skip
 
-# One word for the program whose compile times are wanted; see is_asked_for().
-_COMPILE = "SONDE_TORCH_COMPILE"
-_ALIASES = {"source.compile": _COMPILE}
+# One word for the program whose compile times, or modules, are wanted; see is_asked_for().
+_ALIASES = {"source.compile": "SONDE_TORCH_COMPILE", "source.torch": "SONDE_TORCH_PROFILING"}
 
 # How the help of a source ends that is not on by itself.
 _OFF = "(off until asked)."
@@ -177,6 +176,7 @@ _FIXED = (
         live=True),
     Key("torch.watch", parse_watch, "", "variables to write down at every step's end: "
         "loss@train_step", live=True),
+    Key("collective.device", parse_switch, True, "have NCCL time its kernels: an event each"),
     Key("archive", parse_switch, True, "keep rows in Parquet before the ring overwrites them",
         live=True),
     Key("archive.every", parse_span, 600.0, "longest time a row stays in the ring alone", live=True,
@@ -245,11 +245,14 @@ def variable_of(name: str) -> str:
 def is_asked_for() -> bool:
     """Does the environment ask this very process to be recorded?
 
-    SONDE does; where it is not set, so does SONDE_TORCH_COMPILE: there is nothing to see of a
-    compilation without a recording."""
+    SONDE does; where it is not set, so do SONDE_TORCH_COMPILE and SONDE_TORCH_PROFILING: there is
+    nothing to see of a compilation, or of modules, without a recording."""
     only = os.environ.get("SONDE_ONLY")
-    word = os.environ.get("SONDE", os.environ.get(_COMPILE, ""))
-    return _WORDS.get(word.lower(), True) and (only is None or only == str(os.getpid()))
+    words = [os.environ.get("SONDE")]
+    if words[0] is None:
+        words = [os.environ.get(name) for name in _ALIASES.values()]
+    wanted = any(_WORDS.get((word or "").lower(), True) for word in words)
+    return wanted and (only is None or only == str(os.getpid()))
 
 
 def mark_followed(root: str) -> list[str]:
@@ -300,6 +303,14 @@ def call_with(name: str, value: str, call: Callable[[], object]) -> None:
         os.unsetenv(name)
 
 
+def name_command(argv: list[str], job: str | None) -> dict[str, str]:
+    """What tells all processes of one `sonde run` that they belong together."""
+    if job is not None:
+        return {"SONDE_JOB": job}
+    name = os.path.splitext(os.path.basename(argv[0]))[0]
+    return {"SONDE_COMMAND": f"{name}-{os.getpid()}"}
+
+
 def uses_colour() -> bool:
     """Colours unless the user or the terminal says no (NO_COLOR, TERM=dumb)."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -313,9 +324,11 @@ _RANKS: tuple[tuple[str, str, str, str], ...] = (
     ("slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     ("kubernetes", "JOB_COMPLETION_INDEX", "JOB_PARALLELISM", ""),
 )
+# The first is the user's word, the last is made up by `sonde run`.
 _JOBS = (
-    ("SLURM_JOB_ID", "slurm"), ("TORCHELASTIC_RUN_ID", "torchrun"), ("PBS_JOBID", "pbs"),
-    ("LSB_JOBID", "lsf"), ("JOB_NAME", "kubernetes"), ("RAY_JOB_ID", "ray"),
+    ("SONDE_JOB", "sonde"), ("SLURM_JOB_ID", "slurm"), ("TORCHELASTIC_RUN_ID", "torchrun"),
+    ("PBS_JOBID", "pbs"), ("LSB_JOBID", "lsf"), ("JOB_NAME", "kubernetes"), ("RAY_JOB_ID", "ray"),
+    ("SONDE_COMMAND", "sonde"),
 )  # fmt: skip
 _PLACES = ("SLURM_NODEID", "SLURM_STEP_ID", "SLURM_ARRAY_TASK_ID", "GROUP_RANK", "POD_NAME",
            "POD_NAMESPACE", "NODE_NAME", "KUBERNETES_SERVICE_HOST")  # fmt: skip

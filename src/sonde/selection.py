@@ -106,7 +106,7 @@ class Profile:
     def __init__(self, recording: Recording, selection: Selection) -> None:
         self.selection, self._recording = selection, recording
         self._processes = _list_processes(recording)
-        self._named = _NAMED.format(processes=", ".join(_list_parts(recording)))
+        self._named = _NAMED.format(processes=", ".join(list_parts(recording)))
         self._selected = _select_sql(self._named, selection)
         self._places: dict[Frame, Place] = {}
         self._paths: dict[int, tuple[tuple[Frame, ...], tuple[Place, ...]]] = {}
@@ -294,7 +294,7 @@ def _match_threads(selection: Selection, column: str) -> str:
     return " OR ".join(found) or "true"
 
 
-def _list_parts(recording: Recording) -> Iterator[str]:
+def list_parts(recording: Recording) -> Iterator[str]:
     """Each session as a row of SQL: where its rows begin, and where those of the next one do."""
     starts: dict[tuple[str, int], list[int]] = {}
     for session in recording.sessions:

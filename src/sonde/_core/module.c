@@ -1,5 +1,6 @@
 /* sonde._core: the Python face of the core. */
 #include "binding.h"
+#include "collective.h"
 #include "torch.h"
 
 #include <errno.h>
@@ -182,10 +183,14 @@ static PyMethodDef methods[] = {
      "signal_catch(number, map): this signal asks for a snapshot; what it did before, it still does."},
     {"signal_release", sonde_signal_release, METH_NOARGS, "Let the signal be what it was."},
     {"visit", sonde_visit, METH_VARARGS,
-     "visit(pid, tid, ranges, caught, restorer, calls, source, deadline_ns, main): have a thread of\n"
-     "another process make one that runs this Python text; False if it is at no safe place now."},
+     "visit(pid, tid, ranges, caught, restorer, calls, source, deadline_ns): have a thread of another\n"
+     "process make one that runs this Python text; which, or 0 if it is at no safe place now."},
+    {"hold", sonde_hold, METH_VARARGS,
+     "hold(pid, visitor, until_ns): have the busy threads of a process wait at their system calls, a\n"
+     "moment each, until the visitor is done."},
     {"torch_observe", sonde_torch_observe, METH_VARARGS,
      "torch_observe(library, current_node): have autograd's nodes seen; None: only find functions."},
+    {"torch_attend", sonde_torch_attend, METH_NOARGS, "See them again, after torch_ignore."},
     {"torch_ignore", sonde_torch_ignore, METH_NOARGS, "Have autograd's nodes seen no more."},
     {"torch_observed", sonde_torch_observed, METH_NOARGS, "off, looking, exact or failed."},
     {"torch_device", sonde_torch_device, METH_VARARGS,
@@ -205,6 +210,7 @@ static void in_child(void)
     sonde_signal_off();
     sonde_peek_off();
     sonde_torch_off();
+    sonde_collective_off();
 }
 
 static int add_types(PyObject *core)
@@ -260,7 +266,8 @@ static int fill_module(PyObject *core)
     if (add_types(core) || add_errors(core) || add_constants(core) ||
         add_visit_calls(core) < 0 ||
         PyModule_AddFunctions(core, sonde_read_methods) < 0 ||
-        PyModule_AddFunctions(core, sonde_steer_methods) < 0)
+        PyModule_AddFunctions(core, sonde_steer_methods) < 0 ||
+        PyModule_AddFunctions(core, sonde_collective_methods) < 0)
         return -1;
     if (!hooked)
         hooked = pthread_atfork(NULL, NULL, in_child) == 0;

@@ -126,6 +126,7 @@ static inline int sonde_torch_in_backward(const sonde_torch_lane *lane)
 /* ---- the observer of autograd's nodes: torch_nodes.c ------------------------------- */
 
 PyObject *sonde_torch_observe(PyObject *module, PyObject *args);
+PyObject *sonde_torch_attend(PyObject *module, PyObject *none);
 PyObject *sonde_torch_ignore(PyObject *module, PyObject *none);
 PyObject *sonde_torch_observed(PyObject *module, PyObject *none);
 void sonde_torch_close_spans(void); /* a backward pass is over */

@@ -278,12 +278,17 @@ PyObject *sonde_torch_observe(PyObject *Py_UNUSED(module), PyObject *args)
     nodes.remove = (void (*)(uint64_t))find(library, "_ZN2at14removeCallbackEm");
     if (nodes.add == NULL || nodes.remove == NULL)
         return NULL;
-    if (!nodes.is_on) {
-        Py_XSETREF(nodes.current, Py_NewRef(current));
-        if (nodes.number_at == 0) {
-            memset(nodes.candidates, 0xff, sizeof nodes.candidates);
-            nodes.looked = nodes.failed = 0;
-        }
+    Py_XSETREF(nodes.current, Py_NewRef(current));
+    if (nodes.number_at == 0) {
+        memset(nodes.candidates, 0xff, sizeof nodes.candidates);
+        nodes.looked = nodes.failed = 0;
+    }
+    return sonde_torch_attend(NULL, NULL);
+}
+
+PyObject *sonde_torch_attend(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    if (!nodes.is_on && nodes.add != NULL) {
         observer ours = {.start = BEGIN_NODE, .end = (void *)end_node, .probability = 1.0};
         ours.scopes_and_needs[SCOPE_BACKWARD] = 1;
         nodes.handle = nodes.add(ours);

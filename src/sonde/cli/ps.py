@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         found = [row for row in found if row["state"] in ("running", "paused")]
     if args.format == "table" and args.output is None:
         if found:
-            names = (*_NAMES, "session", "folder") if args.long else _NAMES
+            names = _choose_names(found, args.long)
             _draw.draw_table(names, [[row[name] for name in names] for row in found], sys.stdout)
         else:
             print(f"nothing is recorded in {root}; try `sonde run train.py`")
@@ -47,6 +47,14 @@ def run(args: argparse.Namespace) -> int:
     for line in broken:
         print(f"sonde: {line}", file=sys.stderr)
     return 0
+
+
+def _choose_names(found: list[dict[str, object]], is_long: bool) -> tuple[str, ...]:
+    """The columns to show: jobs only where one has several processes, else it says nothing new."""
+    jobs = [row["job"] for row in found if row["job"] is not None]
+    first, last = _NAMES[:-1], _NAMES[-1:]
+    job = ("job",) if len(set(jobs)) < len(jobs) else ()
+    return (*first, *job, *last, *(("session", "folder") if is_long else ()))
 
 
 def _describe(session: Session) -> dict[str, object]:

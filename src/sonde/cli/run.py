@@ -22,6 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a setting; see `sonde config`",
     )
     parser.add_argument(
+        "--job",
+        metavar="NAME",
+        help="call all its processes by this name; the same on every host of a larger job",
+    )
+    parser.add_argument(
         "--no-follow-children",
         action="store_true",
         help="record this process only, not the Python processes it starts",
@@ -37,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     config.read_values(changes)  # a wrong setting is an error here, not a complaint in the job
     env = {config.variable_of(name): value for name, value in changes.items()}
     env["SONDE"] = "1"
+    env.update(config.name_command(argv, args.job))
     env["SONDE_DIR"] = config.find_root()  # the same one wherever the program goes from here
     if args.no_follow_children:
         env["SONDE_FOLLOW"] = "off"

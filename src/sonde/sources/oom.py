@@ -14,7 +14,7 @@ from sonde import _core
 from sonde.host import Host, say
 from sonde.record import column, i64, text, u32
 from sonde.session import write_checked
-from sonde.sources._arrival import Arrival
+from sonde.training.arrival import Arrival
 from sonde.training.steps import Step, steps
 
 TYPE_CHECKING = False

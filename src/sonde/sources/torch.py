@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from sonde import _core
-from sonde.errors import Unavailable
 from sonde.host import Host
 from sonde.record import column, f64, i64, text, u16, u32, u64
-from sonde.sources._arrival import Arrival
-from sonde.training.loops import Loaders, Optimizers
-from sonde.training.naming import Naming
-from sonde.training.seams import (
-    Place,
-    find_compiled,
-    find_device,
-    find_engine,
-    is_tracing,
-    observe_nodes,
-)
-from sonde.training.steps import END, ROOT, USER, Step, steps
+from sonde.training.arrival import Arrival
+from sonde.training.overhead import Overhead
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeAlias
-
-    Sums: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
+    from sonde.training.tracing import Tracing
 
 
 class TorchTrace:
@@ -100,27 +86,16 @@ class TorchMemory:
     ooms: u64 | None = column("times that there was none, so far")
 
 
-ROWS = (TorchTrace, TorchStep, TorchModule, TorchMemory)
-_DEEP = 10_000
+ROWS = (TorchTrace, TorchStep, TorchModule, TorchMemory, Overhead)
 
 
 class Source:
-    """Waits for torch, then watches its modules, autograd, optimizers and loaders."""
+    """Waits for torch; what it does then is in training/tracing.py."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._trace = host.writer(TorchTrace)
-        self._emit_step = host.writer(TorchStep)
-        self._optimizers, self._loaders = Optimizers(steps), Loaders()
-        self._naming = Naming(host.writer(TorchModule))
-        self._ended = host.guard(self._end_step)
+        self._tracing: Tracing | None = None
         self._arrival = Arrival(_is_here, host.guard(self._arrive))
-        self._compiled = Arrival(_is_compiling, host.guard(self._place_compiled))
-        self._tracer: _core.TorchTracer | None = None
-        self._places: list[Place] = []
-        self._backward = "off"  # how backward is seen
-        self._device: str | None = None
-        self._said: str | None = None
 
     def start(self) -> None:
         if _is_here():
@@ -131,128 +106,29 @@ class Source:
 
     def stop(self) -> None:
         self._arrival.stop()
-        self._compiled.stop()
-        steps.unsubscribe(self._ended)
-        self._optimizers.stop()
-        self._loaders.stop()
-        for place in self._places:
-            place.give_back()
-        self._places = []
-        _core.torch_ignore()
-        if self._tracer is not None:
-            self._finish(self._tracer)
-        self._tracer = self._naming.tracer = None
+        tracing, self._tracing = self._tracing, None
+        if tracing is not None:
+            tracing.stop()
+
+    def configure(self) -> None:
+        """Take over the budget, and what is wanted of it."""
+        if self._tracing is not None:
+            self._tracing.configure()
 
     def _arrive(self) -> None:
         self._install()
-        self._host.tell(self._said)
+        self._host.tell(self._host.detail)
 
     def _install(self) -> None:
-        torch: Any = sys.modules["torch"]
-        if not hasattr(torch, "nn") or "torch.optim.optimizer" not in sys.modules:
-            raise Unavailable("this torch has no modules, or no optimizers")
-        session = self._host.session
-        self._tracer = self._naming.tracer = _core.TorchTracer(
-            self._trace, session.text, session.page, self._host.guard(self._naming.name),
-            self._host.guard(_end_by_root), torch.is_grad_enabled,
-        )  # fmt: skip
-        self._observe()
-        self._tracer.start()
-        self._begin_step()
-        steps.subscribe(self._ended)
-        self._optimizers.start(self._host.guard)
-        self._loaders.start()
-        self._places = [Place(torch.nn.Module, "__call__", _core.TorchCall)]
-        self._tracer.watch(torch.nn.Module, self._host.guard(self._heal))
-        engine = find_engine()
-        if engine is not None:
-            self._places.append(Place(*engine, _core.TorchEngine))
-        if _is_compiling():
-            self._place_compiled()
-        else:
-            self._compiled.start()
+        # Most programs have no torch: nothing is loaded or made for it before.
+        from sonde.training.tracing import Tracing
 
-    def _place_compiled(self) -> None:
-        self._places.append(Place(find_compiled(), "__call__", _core.TorchCall))
-
-    def _heal(self) -> None:
-        for place in self._places:
-            place.heal()
-
-    def _observe(self) -> None:
-        try:
-            observe_nodes()
-            self._backward = "exact"
-        except Unavailable as error:
-            self._backward = f"not by module: {error}"
-        self._said = None if self._backward == "exact" else f"backward {self._backward}"
-        self._host.detail = self._said
-
-    def _look_for_device(self) -> None:
-        try:
-            self._device = find_device()
-        except Unavailable as error:
-            self._device = ""  # there is one, and it keeps its times to itself
-            self._say(f"no times of the device: {error}")
-
-    def _say(self, what: str) -> None:
-        self._said = f"{self._said}; {what}" if self._said else what
-        self._host.tell(self._said)
-
-    # ---- a step --------------------------------------------------------------------------------
-
-    def _begin_step(self) -> Sums:
-        assert self._tracer is not None
-        roots = {USER: 0, ROOT: 1, "": 1}.get(steps.last, 2)
-        return self._tracer.begin_step(steps.number, True, _DEEP, bool(self._device), 0, roots)
-
-    def _end_step(self, step: Step) -> None:
-        if self._tracer is None:
-            return
-        self._heal()
-        self._write(step, self._begin_step())
-        self._naming.describe()
-        if self._device is None:
-            self._look_for_device()
-
-    def _write(self, step: Step, sums: Sums) -> None:
-        first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, _direct_ns, calls, lost, _ = sums
-        optimizer_ns, self._optimizers.spent_ns = self._optimizers.spent_ns, 0
-        input_ns, self._loaders.spent_ns = self._loaders.spent_ns, 0
-        begin_ns = step.begin_ns or min(self._loaders.first_ns or first_ns, first_ns)
-        batch_ns, self._loaders.last_ns = self._loaders.last_ns, 0
-        move_ns = first_ns - batch_ns if begin_ns <= batch_ns <= first_ns else 0
-        whole_ns = step.end_ns - (begin_ns or step.end_ns)
-        known_ns = input_ns + move_ns + forward_ns + backward_ns + optimizer_ns
-        self._emit_step(
-            step.number, begin_ns, whole_ns / 1e9, input_ns / 1e9, move_ns / 1e9, forward_ns / 1e9,
-            backward_ns / 1e9, optimizer_ns / 1e9, max(0, whole_ns - known_ns) / 1e9, step.kind,
-            False, calls, lost,
-            owned_ns / (owned_ns + unowned_ns) if owned_ns + unowned_ns else None,
-        )  # fmt: skip
-
-    def _finish(self, tracer: _core.TorchTracer) -> None:
-        """What there is of the last step is a step, too."""
-        sums = tracer.begin_step(steps.number, False, 1, False, 0, 0)
-        tracer.stop()
-        self._naming.describe()
-        if sums[0]:
-            self._write(Step(steps.number, steps.begin_ns, _core.clock_ns(), END), sums)
+        self._host.detail = None
+        self._tracing = tracing = Tracing(self._host, *(self._host.writer(row) for row in ROWS))
+        tracing.start()
 
 
 def _is_here() -> bool:
     """Is all of torch imported that is watched?"""
     # Torch defines `compile` after it has imported nn, optim and utils.data.
     return "compile" in getattr(sys.modules.get("torch"), "__dict__", {})
-
-
-def _is_compiling() -> bool:
-    """Has the program asked for torch.compile?"""
-    return find_compiled() is not None
-
-
-def _end_by_root() -> None:
-    """A model is called again. Not while torch writes down what is done to tensors: what happens at
-    the end of a step would be in it."""
-    if not is_tracing():
-        steps.end(ROOT)

@@ -13,7 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# What must stand in torch's header, in this order: _core/torch_nodes.c relies on it.
+# What must stand in torch's header, in this order: _core/torch_nodes.c and collective_seen.c rely
+# on it.
 _CALLBACK = (
     r"StartCallback start_;\s*EndCallback end_;\s*double sampling_prob_[^;]*;"
     r"\s*std::array<bool,[^;]*> scopes_[^;]*;\s*bool needs_inputs_[^;]*;"
@@ -24,7 +25,11 @@ _FUNCTION = (
     r"\s*std::unordered_map<std::string, (?:c10::)?IValue> kwinputs_;"
     r"\s*std::vector<c10::IValue> outputs_;\s*uint64_t fwd_thread_id_"
 )
-_SCOPES = r"FUNCTION = 0,\s*BACKWARD_FUNCTION,"
+_SCOPES = (
+    r"FUNCTION = 0,\s*BACKWARD_FUNCTION,\s*TORCHSCRIPT_FUNCTION,\s*KERNEL_FUNCTION_DTYPE,"
+    r"\s*CUSTOM_CLASS,\s*BUILD_FEATURE,\s*LITE_INTERPRETER,\s*USER_SCOPE,"
+    r"\s*STATIC_RUNTIME_OP,\s*STATIC_RUNTIME_MODEL,\s*NUM_SCOPES"
+)
 
 
 class Place:
@@ -73,7 +78,7 @@ def find_engine() -> tuple[Any, str] | None:
 def observe_nodes() -> None:
     """Have the nodes of autograd's graph seen; Unavailable says what is missing."""
     torch: Any = sys.modules["torch"]
-    library = _library(torch, "libtorch_cpu.so")
+    library = find_library(torch, "libtorch_cpu.so")
     current = getattr(torch._C, "_current_autograd_node", None)
     reason = "torch does not tell the current node" if current is None else check_header(torch)
     try:
@@ -82,6 +87,14 @@ def observe_nodes() -> None:
         reason = str(error)
     if reason:
         raise Unavailable(reason)
+
+
+def attend_nodes(on: bool) -> None:
+    """Have the nodes seen in this step, or not; after observe_nodes."""
+    if on:
+        _core.torch_attend()
+    else:
+        _core.torch_ignore()
 
 
 def check_header(torch: Any) -> str | None:
@@ -109,7 +122,7 @@ def find_device() -> str | None:
     device = torch._C._cuda_getDevice()
     stream = torch._C._cuda_getCurrentRawStream(device)
     try:
-        _core.torch_device(runtime, _library(torch, "libc10_cuda.so"), device, stream)
+        _core.torch_device(runtime, find_library(torch, "libc10_cuda.so"), device, stream)
     except OSError as error:
         raise Unavailable(str(error)) from None
     return f"cuda:{device}"
@@ -128,5 +141,6 @@ def _folder(torch: Any) -> str:
     return str(os.path.dirname(os.path.abspath(torch.__file__)))
 
 
-def _library(torch: Any, name: str) -> str:
+def find_library(torch: Any, name: str) -> str:
+    """Where a library of torch's is."""
     return os.path.join(_folder(torch), "lib", name)

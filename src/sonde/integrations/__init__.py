@@ -1,0 +1,1 @@
+"""What libraries of training loops know and hooks cannot: a file for each library."""

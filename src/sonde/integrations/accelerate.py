@@ -1,0 +1,51 @@
+"""Hugging Face accelerate: `Accelerator(log_with=SondeTracker())`, and `end_step(accelerator)`."""
+
+from __future__ import annotations
+
+import accelerate
+from accelerate.tracking import GeneralTracker
+
+from sonde.integrations._loop import Loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_Tracker: Any = GeneralTracker
+
+
+class SondeTracker(_Tracker):  # type: ignore[misc]  # its base is not known before it runs
+    """Keeps what the program gives to `init_trackers` and `log`."""
+
+    name = "sonde"
+    requires_logging_directory = False
+    main_process_only = False  # every rank has a recording of its own
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loop = Loop("accelerate")
+
+    @property
+    def tracker(self) -> Loop:
+        return self._loop
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        self._loop.begin({"library": f"accelerate {accelerate.__version__}", **values})
+
+    def log(self, values: dict[str, Any], step: int | None = None, **_named: Any) -> None:
+        self._loop.log(values, step)
+
+
+_loop: Loop | None = None
+_steps = 0
+
+
+def end_step(accelerator: Any, epoch: float | None = None) -> None:
+    """Call it after `optimizer.step()`: a step is over, unless gradients are still added up."""
+    global _loop, _steps
+    if not accelerator.sync_gradients:
+        return
+    if _loop is None:
+        _loop = Loop("accelerate")
+    _steps += 1
+    _loop.end_step("train", epoch, _steps)
