@@ -60,7 +60,7 @@ def query(process: subprocess.Popen[str], sql: str) -> list[dict[str, object]]:
 
 
 def test_a_window_holds_the_steps_that_were_asked_for(start, sonde_cli) -> None:
-    process = start(head() + FOREVER)
+    process = start(head("torch_budget_pct=0") + FOREVER)  # the modules of every step
     done = sonde_cli("trace", process.pid, "--steps", 3)
     assert (done.returncode, done.stderr) == (0, "")
     path = Path(done.stdout.strip())
