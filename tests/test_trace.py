@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,7 +60,7 @@ def query(process: subprocess.Popen[str], sql: str) -> list[dict[str, object]]:
 
 
 def test_a_window_holds_the_steps_that_were_asked_for(start, sonde_cli) -> None:
-    process = start(head() + FOREVER)
+    process = start(head("torch_budget_pct=0") + FOREVER)  # the modules of every step
     done = sonde_cli("trace", process.pid, "--steps", 3)
     assert (done.returncode, done.stderr) == (0, "")
     path = Path(done.stdout.strip())
@@ -449,3 +451,49 @@ def test_what_cannot_be_is_said_before_anything_is_asked(start, sonde_cli, words
     done = sonde_cli("trace", process.pid, *words)
     assert done.returncode in (1, 2) and said in done.stderr and done.stderr.count("\n") == 1
     assert trace.list_ids(session_of(process).folder) == []
+
+
+ENDS = """
+print("ready", flush=True)
+while find_state() != "recording": step()
+"""
+
+
+def test_a_program_that_ends_in_a_window_ends_as_it_would(start, sonde_cli) -> None:
+    process = start(head() + ENDS)
+    done = sonde_cli("trace", process.pid, "--steps", 1000)
+    said = f"sonde: no trace of process {process.pid}: the recording ended meanwhile\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_memory_and_stacks_are_in_the_trace_when_asked_for(start, sonde_cli, tmp_path) -> None:
+    process = start(head() + FOREVER)
+    out = tmp_path / "x.json.gz"
+    done = sonde_cli("trace", process.pid, "--steps", 1, "--memory", "--stacks", "-o", out)
+    assert done.returncode == 0, done.stderr
+    events = json.loads(gzip.decompress(out.read_bytes()))["traceEvents"]
+    assert any(event.get("name") == "[memory]" for event in events)
+    assert any(event.get("cat") == "python_function" for event in events)
+
+
+def test_a_tool_that_is_interrupted_ends_the_window(start) -> None:
+    process = start(head() + FOREVER)
+    session = session_of(process)
+    tool = subprocess.Popen(
+        [sys.executable, "-m", "sonde", "trace", str(process.pid), "--steps", "1000"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+    def find_states() -> list[object]:
+        return [
+            trace.read_about(session.folder, one)["state"] for one in trace.list_ids(session.folder)
+        ]
+
+    wait_for(lambda: find_states() == [trace.RECORDING])
+    tool.send_signal(signal.SIGINT)
+    assert tool.communicate(timeout=60) == ("", "") and tool.returncode == 130
+    wait_for(lambda: find_states() == [trace.FAILED])
+    (window,) = query(process, "SELECT why FROM python.torch_window")
+    assert window == {"why": "it was cancelled"} and process.poll() is None

@@ -22,7 +22,7 @@ from sonde.session import Session
 
 _TYPES = {"text": pa.string(), "i64": pa.int64(), "bool": pa.bool_()}
 _MODULES = "python.torch_trace"
-_KEPT = 4  # traces kept in memory: one query asks for the same one several times
+_KEPT = 2  # traces kept in memory: one query asks for the same one several times
 Row = dict[str, object]
 About = dict[str, Any]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from _thread import LockType, allocate_lock, get_ident, get_native_id, start_new_thread
 from collections.abc import Callable
 
@@ -131,12 +130,12 @@ class Source:
         is_late, is_stopped = now_ns >= window.deadline_ns, os.path.exists(window.path(STOP))
         if is_in_backward():
             return
-        if self._kineto.is_on:
-            is_over = now_ns >= window.end_ns and self._kineto.is_settled()
-            if self._is_ours() and (is_over or is_late or is_stopped):
-                self._finish(window)
-        elif is_stopped:
+        if is_stopped:
             self._fail("it was cancelled")
+        elif self._kineto.is_on:
+            is_over = now_ns >= window.end_ns and self._kineto.is_settled()
+            if self._is_ours() and (is_over or is_late):
+                self._finish(window)
         elif is_late:
             self._fail(_say_late(window))
         elif window.steps is None and window.first is not None:
@@ -288,10 +287,10 @@ def _pack(window: Window) -> None:
     """Compress the trace; where that cannot be, it stays as it is."""
     import zlib  # which lets others have the GIL meanwhile
 
-    os.setpriority(os.PRIO_PROCESS, get_native_id(), 19)  # on Linux: of this thread alone
     raw, hidden = window.path(RAW), window.path(PACKED + _HIDDEN)
-    begin_ns, packer = time.monotonic_ns(), zlib.compressobj(3, wbits=31)
+    begin_ns, packer = _core.clock_ns(), zlib.compressobj(3, wbits=31)
     try:
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), 19)  # on Linux: of this thread alone
         with open(raw, "rb") as source, open(hidden, "wb", opener=_open_private) as file:
             while piece := source.read(_PIECE):
                 file.write(packer.compress(piece))
@@ -304,7 +303,7 @@ def _pack(window: Window) -> None:
     path = window.path(PACKED)
     window.tell(
         DONE, file=os.path.basename(path), bytes=os.path.getsize(path),
-        pack_ns=time.monotonic_ns() - begin_ns,
+        pack_ns=_core.clock_ns() - begin_ns,
     )  # fmt: skip
     _remove(raw)
 
