@@ -95,10 +95,22 @@ static sonde_torch_lane *find_lane(sonde_torch_lane *here, uint64_t torch_tid)
     return lane;
 }
 
+/* Backward goes through the calls from the last one on: look near the one before first. */
+static int is_last_before(const sonde_torch_lane *lane, uint64_t call, uint64_t number, uint64_t head)
+{
+    return sonde_torch_at(lane, call)->seq_enter <= number &&
+           (call + 1 >= head || sonde_torch_at(lane, call + 1)->seq_enter > number);
+}
+
 /* The innermost call under way when autograd's counter had this number. */
-static uint64_t find_call(const sonde_torch_lane *lane, uint64_t number)
+static uint64_t find_call(const sonde_torch_lane *lane, uint64_t number, uint64_t near)
 {
     uint64_t low = sonde_load_acquire(&lane->settled), high = sonde_load_acquire(&lane->head), first = low;
+    for (int back = 0; back < 3 && near != SONDE_TORCH_NONE && near >= first + 2; back++, near--)
+        if (near < high && is_last_before(lane, near, number, high)) {
+            low = high = near + 1;
+            break;
+        }
     while (low < high) { /* the last one that began before */
         uint64_t middle = low + (high - low) / 2;
         if (sonde_torch_at(lane, middle)->seq_enter <= number)
@@ -133,7 +145,7 @@ static void find_owner(sonde_torch_lane *here, sonde_torch_node *node, const cha
     if (number >= 0)
         here->last_call = here->last_lane == NULL || here->last_lane->calls == NULL
                               ? SONDE_TORCH_NONE
-                              : find_call(here->last_lane, (uint64_t)number);
+                              : find_call(here->last_lane, (uint64_t)number, here->last_call);
     /* One without a number adds up a gradient: it belongs to the node before it. */
     node->lane = here->last_call == SONDE_TORCH_NONE ? NULL : here->last_lane;
     node->call = here->last_call;
