@@ -7,7 +7,7 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from itertools import cycle
 from statistics import median
@@ -19,7 +19,7 @@ SECONDS = 10  # a round, for each model
 MOST_S = 200
 WARM = 3  # steps after each change: names are given, events of the device begin
 SETTLE = 40  # steps after which the budget has found its level
-EVERY, DEFAULT, OFF = "every step", "default budget", "off"
+EVERY, DEFAULT, OFF, BARE = "every step", "default budget", "off", "bare, beside itself"
 PEERS = ("torch.profiler", "full backward hooks", "forward hooks", "record_function per module")
 _ALONE = {"collector": False, "follow": False, "source.stack": False, "source.gc": False}
 
@@ -46,7 +46,7 @@ def draw(model: str, found: dict[str, object], goal: float) -> list[Result]:
     ratios = found["ratios"]
     peers = {name: ratios[name] for name in PEERS}
     rows = []
-    for name, limit in ((EVERY, goal), (DEFAULT, 1.0), (OFF, 0.0)):
+    for name, limit in ((EVERY, goal), (DEFAULT, 1.0), (OFF, 0.0), (BARE, None)):
         samples = ratios.get(name)
         if not samples:
             continue
@@ -92,11 +92,14 @@ def time_cpu(seconds: float) -> dict[str, object]:
     torch.set_num_threads(1)
     model, step = make_step(CPU, "cpu")
 
-    def time_block() -> float:
+    def time_step() -> float:
         begin = time.thread_time_ns()
-        for _ in range(4):
-            step()
-        return (time.thread_time_ns() - begin) / 4e9
+        step()
+        return (time.thread_time_ns() - begin) / 1e9
+
+    def time_block() -> float:
+        # The median: a step that was interrupted comes back to cold caches.
+        return median(time_step() for _ in range(4))
 
     return time_pairs(model, step, time_block, seconds, "thread CPU", with_default=False)
 
@@ -133,6 +136,7 @@ def time_pairs(
     variants = {
         EVERY: (lambda: record(**{"torch.budget_pct": 0}), WARM),
         OFF: (lambda: record(**{"source.torch": False}), WARM),
+        BARE: (nullcontext, WARM),
         "torch.profiler": (profile, WARM),
         "full backward hooks": (lambda: hook_backward(model), WARM),
         "forward hooks": (lambda: hook_forward(model), WARM),
@@ -147,12 +151,12 @@ def time_pairs(
     ratios: dict[str, list[float]] = {name: [] for name in variants}
     bare: list[float] = []
     peers = cycle(PEERS)
-    ours = [EVERY, DEFAULT, EVERY, OFF] if with_default else [EVERY, OFF, EVERY]
+    ours = [EVERY, DEFAULT, EVERY, OFF] if with_default else [EVERY, OFF, EVERY, BARE]
     end = time.monotonic() + seconds
     while time.monotonic() < end or len(ratios[PEERS[-1]]) < 2:
         for name in (*ours, next(peers)):
-            first = len(bare) % 2 == 0
-            base, took = time_pair(*variants[name], step, time_block, first)
+            bare_first = len(ratios[name]) % 2 == 0
+            base, took = time_pair(*variants[name], step, time_block, bare_first)
             bare.append(base)
             ratios[name].append(100 * (took / base - 1))
     return {"ratios": ratios, "bare": median(bare), "clock": clock}
@@ -166,15 +170,18 @@ def time_pair(
     bare_first: bool,
 ) -> tuple[float, float]:
     """Seconds of a step without and with a variant; every other pair the other way round."""
-    base = time_block() if bare_first else 0.0
+    base = time_bare(step, time_block) if bare_first else 0.0
     with make():
         for _ in range(warm):
             step()
         took = time_block()
-    if not bare_first:
-        step()
-        base = time_block()
-    return base, took
+    return base if bare_first else time_bare(step, time_block), took
+
+
+def time_bare(step: Callable[[], object], time_block: Callable[[], float]) -> float:
+    for _ in range(WARM):
+        step()  # as the others have it
+    return time_block()
 
 
 # ---- the variants --------------------------------------------------------------------------------

@@ -55,9 +55,11 @@ class Job:
     def step(
         self, number: int, *models: Part, optimizer_ms: float = 2.0, other_ms: float = 1.0,
         input_ms: float = 0.5, shadow: bool = False, backward: bool = True, first_seq: int = 0,
+        timed: str = "forward backward",
     ) -> None:  # fmt: skip
-        """One step: wait for input, every model forward, backward, the optimizer."""
-        begin_ns, self._rows, self._calls = self.now_ns, [], {}
+        """One step: wait for input, every model forward, backward, the optimizer. The device is
+        timed in the stages of `timed`."""
+        begin_ns, self._rows, self._calls, self._timed = self.now_ns, [], {}, timed
         self.now_ns += round(input_ms * MS)
         for model in models:
             self._run(model, "forward", 0, None)
@@ -104,9 +106,9 @@ class Job:
     def _emit_row(self, name, stage, begin_ns, dur_ms, own_ms, depth, part) -> None:
         self._rows.append(self._make(name, stage, begin_ns, dur_ms, own_ms, depth, part, 0))
 
-    @staticmethod
-    def _make(name, stage, begin_ns, dur_ms, own_ms, depth, part, call) -> list[object]:
-        device = None if part.device_ms is None else part.device_ms / 1e3
+    def _make(self, name, stage, begin_ns, dur_ms, own_ms, depth, part, call) -> list[object]:
+        is_timed = part.device_ms is not None and stage in self._timed
+        device = part.device_ms / 1e3 if is_timed else None
         return [
             name, stage, part.allocated, part.allocated, part.allocated, dur_ms / 1e3, begin_ns,
             device, own_ms / 1e3, None if device is None else "cuda:0", 1, depth, call, False, None,

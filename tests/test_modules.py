@@ -18,6 +18,8 @@ from sonde.errors import ConfigError, Error
 from sonde.modules import LAST, Choice, Report, read_report
 from sonde.outline import Node, flatten, fold
 from sonde.query import Recording, open_recording
+from sonde.recorder import recorder
+from sonde.training.overhead import Overhead
 from sonde.window import find_window
 
 _OFF = dict(collector="off", source_stack="off", source_torch="off", source_gc="off")
@@ -194,9 +196,9 @@ def test_inference_has_no_backward(job: Job) -> None:
 
 
 def test_device_time_is_a_mean_of_the_steps_that_have_it(job: Job) -> None:
-    for number in range(5):
-        part = Part("Net", "Net", device_ms=8.0 if number % 2 else None, allocated=12.5)
-        job.step(number, part)
+    for number in range(9):
+        timed = ("forward", "", "backward", "")[number % 4]  # as a small budget has it
+        job.step(number, Part("Net", "Net", device_ms=8.0, allocated=12.5), timed=timed)
     net = read().nodes[0]
     assert net.device is not None and ms(net.device) == 16  # forward and backward
     assert net.allocated == 12.5
@@ -300,6 +302,20 @@ def test_the_verdict_comes_first_and_the_tree_below(folder: str, sonde_cli) -> N
     assert gpt.split()[:4] == ["GPT", "GPT", "94.0", "%"]
     assert [line.split("  ")[1] for line in rest if line.startswith("  b")] == [BLOCKS]
     assert "\x1b" not in done.stdout and "█" not in done.stdout
+
+
+def test_what_recording_costs_is_in_the_verdict(job: Job, sonde_cli) -> None:
+    emit = recorder.open_table(Overhead, "sonde.overhead")
+    job.step(0, make_gpt())
+    job.step(1, make_gpt())
+
+    def emit_row(at_ns: int, compared: float | None, direct: float) -> str:
+        emit(at_ns, 1, "torch", compared, compared, compared, direct, 1.0, 0, "every step", 20)
+        return str(sonde_cli("modules", os.getpid(), "--until", "+1h").stdout.splitlines()[0])
+
+    assert "recording costs" not in sonde_cli("modules", os.getpid(), "--until", "+1h").stdout
+    assert "; recording costs at least 0.2 %;" in emit_row(1, None, 0.2)
+    assert "; recording costs 0.7 %;" in emit_row(2, 0.7, 0.3)
 
 
 def test_json_and_csv_have_every_module_with_exact_numbers(folder: str, sonde_cli) -> None:

@@ -209,7 +209,8 @@ FROM chosen JOIN shallow USING (part) GROUP BY part ORDER BY rank NULLS LAST, pa
 # level up, in whose time it began; `seq` counts in each thread. To find it, every call stands among
 # those of its level, which it may be around, and among those one level up, which may be around it.
 # What backward passes do belongs where the forward call was; if that is not there, where the module
-# mostly is.
+# mostly is. The device is timed in some steps, forward in some of them and backward in others: its
+# means are of those.
 _MODULES = """\
 call AS MATERIALIZED (SELECT trace.* FROM trace JOIN chosen USING (part, step)),
 edge AS (
@@ -252,15 +253,17 @@ about AS (
     FROM python.torch_module JOIN process USING (host, pid)
     WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us GROUP BY ALL),
 counted AS (
-    SELECT part, COUNT(DISTINCT step) AS steps,
-        COUNT(DISTINCT step) FILTER (device_duration IS NOT NULL) AS device_steps
-    FROM call GROUP BY part)
+    SELECT part, COUNT(DISTINCT step) AS steps FROM call GROUP BY part),
+timed AS (
+    SELECT part, stage, COUNT(DISTINCT step) AS device_steps
+    FROM call WHERE device_duration IS NOT NULL GROUP BY ALL)
 SELECT part, node, any_value(up) AS up, module, stage, any_value(type) AS type,
     any_value(parameters) AS parameters, COUNT(*) / any_value(steps) AS calls,
     SUM(self_duration) / any_value(steps) AS own,
     SUM(device_duration) / any_value(device_steps) AS device,
     MAX(allocated) AS allocated, MAX(max_allocated) AS max_allocated, MIN(seq) AS first
-FROM located JOIN counted USING (part) LEFT JOIN about USING (part, module)
+FROM located JOIN counted USING (part) LEFT JOIN timed USING (part, stage)
+    LEFT JOIN about USING (part, module)
 GROUP BY part, node, module, stage ORDER BY part, node, stage
 """
 
