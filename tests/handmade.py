@@ -11,8 +11,11 @@ from types import ModuleType
 import duckdb
 import pyarrow as pa
 
-from sonde import plugins
+from sonde import deep, plugins
+from sonde.record import make_schema
+from sonde.rows import arrow_schema
 from sonde.selection import Profile, Selection
+from sonde.sources.torch import TorchTrace
 from sonde.window import find_window
 
 START_NS = 1_700_000_000 * 10**9  # wall clock at the start of every process here
@@ -35,6 +38,10 @@ THREAD = pa.schema(
      ("ts", pa.timestamp("us", "UTC")), ("host", pa.string()), ("pid", pa.int64()),
      ("rank", pa.int64())]
 )  # fmt: skip
+SPANS = {
+    "torch_trace": arrow_schema(make_schema(TorchTrace, "python.torch_trace")),
+    **{view.schema.table.partition(".")[2]: view.columns for view in deep.VIEWS},
+}
 
 
 @dataclass
@@ -69,6 +76,7 @@ class FakeRecording:
         self.samples: list[dict[str, object]] = []
         self.frames: dict[tuple[int, int], dict[str, object]] = {}
         self.threads: list[dict[str, object]] = []
+        self.spans: dict[str, list[dict[str, object]]] = {name: [] for name in SPANS}
 
     def see(self, path, at_ms, *, wall=10, cpu=10, gil=True, samples=1, thread=100, session=0):
         """A sample of `a|b|c`, root first (or of frames), that ends so long after the start."""
@@ -89,6 +97,11 @@ class FakeRecording:
         )
         return self
 
+    def span(self, table, at_ms, *, session=0, **values):
+        """A row of python.torch_trace, torch_op or torch_kernel."""
+        self.spans[table].append({**values, **self._whose(session, at_ms)})
+        return self
+
     def _whose(self, session, at_ms) -> dict[str, object]:
         owner = self.sessions[session]
         t_ns = owner.monotonic_ns + round(at_ms * MS)
@@ -102,6 +115,7 @@ class FakeRecording:
                 ("stack_sample", self.samples, SAMPLE),
                 ("frame", [*self.frames.values()], FRAME),
                 ("thread", self.threads, THREAD),
+                *((name, self.spans[name], schema) for name, schema in SPANS.items()),
             ):
                 connection.register("rows", pa.Table.from_pylist(rows, schema=schema))
                 connection.execute(f"CREATE TABLE python.{name} AS SELECT * FROM rows")

@@ -66,6 +66,13 @@ def work():
     assert abs(math.fsum(v * v for v in x) - 2.25 * 1999000) < 1e-3
 spread(work, 2)
 """,
+    # Nobody keeps the GIL for long, and nobody who waits for it gets it.
+    "stat": """
+def work():
+    for i in range(300): pass
+    assert os.stat("/").st_nlink
+spread(work, 4)
+""",
     "gc": """
 def work():
     for _ in range(200):

@@ -110,7 +110,6 @@ def test_a_thread_finds_its_way_back_when_nobody_waits_for_it(load) -> None:
                 plan.calls,
                 b"pass",
                 deadline_ns,
-                False,
             )
         except OSError as error:
             assert error.errno == errno.ETIMEDOUT
@@ -256,7 +255,7 @@ def test_after_detach_nothing_of_ours_is_left(has_sonde: bool) -> None:
         process.stdout.close()
 
 
-def test_a_main_thread_that_takes_the_gil_back_at_once_is_asked_to_wait(start) -> None:
+def test_a_main_thread_that_takes_the_gil_back_at_once_is_held(start) -> None:
     process = start(make_program("while True: os.path.exists('/')"))
     begin = time.monotonic()
     recording = attach.attach(process.pid, QUIET, TIMEOUT_S)
@@ -264,6 +263,61 @@ def test_a_main_thread_that_takes_the_gil_back_at_once_is_asked_to_wait(start) -
     attach.detach(recording, TIMEOUT_S)
     assert process.poll() is None
     assert took_s < TIMEOUT_S / 2
+
+
+@pytest.mark.parametrize("name", ["float", "stat"])
+def test_threads_that_take_the_gil_back_at_once_are_held(load, name: str) -> None:
+    """The main thread waits in join(), so there is nobody who could be asked."""
+    target = load(name)
+    stress_attach.run_cycles(target, 2)
+    assert target.finish() > 0
+
+
+def test_a_held_thread_goes_on_and_is_traced_by_nobody(load) -> None:
+    target = load("stat")
+    threads = preflight.Process(target.pid).list_threads()
+    # The main thread waits in join() all the while, and so the visit is not over before its time.
+    _core.hold(target.pid, target.pid, _core.clock_ns() + 100_000_000)
+    for tid in threads:
+        assert "TracerPid:\t0\n" in Path(f"/proc/{target.pid}/task/{tid}/status").read_text()
+    assert target.finish() > 0
+
+
+def test_a_tool_that_is_killed_while_it_holds_threads_leaves_the_program_whole(load) -> None:
+    target = load("stat")
+    code = "import sys; from sonde import _core; _core.hold(*map(int, sys.argv[1:]), 2**62)"
+    for _ in range(10):
+        tool = subprocess.Popen([sys.executable, "-c", code, str(target.pid), str(target.pid)])
+        assert stress_attach.wait_traced(target.pid, tool)
+        time.sleep(random.random() * 0.02)  # any moment will do
+        tool.kill()
+        tool.wait()
+    assert target.finish() > 0
+
+
+def test_the_end_of_a_held_child_is_left_to_its_parent_to_see(start) -> None:
+    process = start(
+        "import os, signal, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(100,), daemon=True).start()\n"
+        "signal.alarm(1)\nprint('ready', flush=True)\nwhile True: os.stat('/')\n"
+    )
+    sleeper = preflight.Process(process.pid).list_threads()[0]
+    assert sleeper != process.pid
+    deadline = time.monotonic() + TIMEOUT_S
+    while process.poll() is None and time.monotonic() < deadline:
+        _core.hold(process.pid, sleeper, _core.clock_ns() + 10_000_000)
+    assert process.returncode == -signal.SIGALRM
+
+
+def test_an_answer_that_cannot_be_written_is_told_as_such(start) -> None:
+    process = start(
+        "import resource, time\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "print('ready', flush=True)\ntime.sleep(100)\n"
+    )
+    with pytest.raises(preflight.CannotAttach, match="could not leave its answer"):
+        attach.attach(process.pid, QUIET, TIMEOUT_S)
+    assert process.poll() is None
+    assert not list(list_sessions(config.find_root()))
 
 
 def test_a_second_attach_names_the_recording_that_runs(start) -> None:

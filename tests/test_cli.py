@@ -182,9 +182,17 @@ def test_tables_are_described(pid: int, sonde_cli) -> None:
 
 
 def test_the_demo_runs(sonde_cli) -> None:
-    done = sonde_cli("demo", "--seconds", "1.5", SONDE_COLLECTOR="on")
+    done = sonde_cli("demo", "--plain", "--seconds", "1.5", SONDE_COLLECTOR="on")
     assert done.returncode == 0, done.stderr
     assert "mean_loss" in done.stdout and "python.gc_pause" in done.stdout
+
+
+def test_the_demo_trains_a_transformer_where_torch_is(sonde_cli) -> None:
+    pytest.importorskip("torch")
+    done = sonde_cli("demo", "--seconds", "3")
+    assert done.returncode == 0, done.stderr
+    assert "loss" in done.stdout and "a step (" in done.stdout
+    assert "blocks.* (4" in done.stdout and "python.torch_step" in done.stdout
 
 
 def test_version() -> None:

@@ -21,6 +21,36 @@ def test_values_are_read_with_their_units(name: str, raw: object, value: object)
     assert config.read_values({name: raw}) == {name: value}
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "loss@train_step",
+        " loss@step ; acc@step, m.fc.weight.grad@Trainer.step;",
+        "opt.param_groups[0]['lr']@<module>",
+        'stats["a b"][-1]@run',
+    ],
+)
+def test_watched_variables_are_names_places_and_functions(raw: str) -> None:
+    assert config.read_values({"torch.watch": raw}) == {"torch.watch": raw.strip()}
+
+
+@pytest.mark.parametrize("raw", ["loss", "@step", "loss.item()@step", "a[b]@c", "a+b@c", "a@b@c"])
+def test_what_would_have_to_be_run_cannot_be_watched(raw: str) -> None:
+    with pytest.raises(ConfigError, match=r"torch\.watch.*is not understood"):
+        config.read_values({"torch.watch": raw})
+
+
+@pytest.mark.parametrize("raw", ["nan", "-1", "101", "some", "inf"])
+def test_a_budget_is_a_number_of_percent(raw: str) -> None:
+    with pytest.raises(ConfigError, match=r"torch\.budget_pct"):
+        config.read_values({"torch.budget_pct": raw})
+
+
+def test_a_number_is_shown_without_a_unit() -> None:
+    key = config.list_keys()["torch.budget_pct"]
+    assert [key.show(key.read(raw)) for raw in ("1", 0.5, "0")] == ["1", "0.5", "0"]
+
+
 @pytest.mark.parametrize("raw", ["banana", "8 parsecs", "-1", "", "1e99MiB", True])
 def test_a_value_that_does_not_fit_is_refused(raw: object) -> None:
     with pytest.raises(ConfigError, match=r"ring\.bytes"):

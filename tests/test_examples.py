@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import sonde
 
 TOP = Path(__file__).parent.parent
@@ -21,6 +23,17 @@ def test_a_table_of_ones_own() -> None:
     first, second = map(ast.literal_eval, done.stdout.splitlines())
     assert (first["stage"], first["batches"], first["norm"]) == ("eval", 100, None)
     assert (second["stage"], second["batches"]) == ("train", 1000) and 0 < second["norm"] <= 1
+
+
+def test_the_transformer_learns_and_its_modules_are_shown(sonde_cli) -> None:
+    pytest.importorskip("torch")
+    script = TOP / "examples" / "train.py"
+    done = sonde_cli("run", "--set", "collector=off", script, "--seconds", "3")
+    assert done.returncode == 0, done.stderr
+    losses = [float(line.split()[-1]) for line in done.stdout.splitlines()]
+    assert losses[-1] < losses[0]
+    shown = sonde_cli("modules", "all").stdout
+    assert "a step (mean of" in shown and "blocks.* (4" in shown and "attention" in shown
 
 
 def test_the_readme_names_only_commands_that_exist(sonde_cli) -> None:

@@ -26,12 +26,14 @@ ALLOWED = {
     "intern": {"_core", "errors", "ring"},
     "session": GROUND | {"_core", "intern", "record", "ring"},
     "target": {"errors", "runs", "session"},
+    "trace": {"_core", "errors", "session"},
+    "tracing": SHARED | {"rows", "trace"},
     "control": GROUND | {"_core", "session"},
     "launch": {"config"},
     "host": SHARED,
     "recorder": SHARED | {"host", "launch"},
     "training": SHARED | {"host"},
-    "sources": JOB | {"bracket", "run", "runs", "training"},
+    "sources": JOB | {"bracket", "run", "runs", "trace", "training"},
     "autostart": {"config", "recorder"},
     "bracket": JOB | {"result", "run", "runs"},
     "profiling": {"bracket", "errors", "run"},
@@ -59,23 +61,32 @@ ALLOWED = {
     "pstat": {"errors"},
     "snapshots": SHARED | {"pstat", "stacks"},
     "frames": SHARED | {"archive", "rows", "stacks"},
-    "catalog": SHARED | {"about", "frames", "recorder"},
+    "kineto": {"errors"},
+    "deep": SHARED | {"archive", "kineto", "rows", "trace"},
+    "catalog": SHARED | {"about", "deep", "frames", "recorder"},
     "drain": SHARED | {"archive", "frames", "rows", "stacks"},
     "retain": SHARED | {"archive", "drain"},
     "sensors": {"_core", "record"},
     "collector": SHARED
     | {"recorder", "launch", "drain", "retain", "run", "runs", "snapshots", "stacks"},
     "window": {"config", "errors", "query"},
-    "selection": {"errors", "query", "window"},
+    "spans": {"query"},
+    "selection": {"errors", "query", "spans", "window"},
     "tree": {"selection"},
-    "exporters": {"errors", "pstat", "selection", "tree"},
+    "exporters": {"errors", "pstat", "selection", "spans", "tree"},
+    "outline": set(),
+    "modules": {"errors", "outline", "query", "selection", "window"},
     "tui": READ | {"tui"},
+    "demo": set(),  # programs that are recorded
     "cli": READ
     | {
         "__init__",
         "attach",
         "calls",
         "control",
+        "demo",
+        "modules",
+        "outline",
         "output",
         "preflight",
         "pstat",
@@ -85,6 +96,8 @@ ALLOWED = {
         "runs",
         "selection",
         "snapshots",
+        "trace",
+        "tracing",
         "window",
         "cli",
         "tui",
@@ -94,8 +107,8 @@ ALLOWED = {
 
 # What lives in the job: standard library and our core, nothing else, ever.
 IN_THE_JOB = ("__init__", "autostart", "inside", "errors", "config", "plugins", "record", "ring",
-              "intern", "session", "launch", "host", "recorder", "sources", "switch", "training", "profiling",
-              "bracket", "run", "runs", "result", "stacks")  # fmt: skip
+              "intern", "session", "launch", "host", "recorder", "sources", "switch", "training",
+              "profiling",              "bracket", "run", "runs", "result", "stacks", "trace")  # fmt: skip
 
 
 def list_files() -> list[Path]:

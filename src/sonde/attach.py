@@ -23,8 +23,8 @@ from sonde.target import find_sessions
 TIMEOUT_S = 5.0
 _ANSWER = "answer.json"
 _NAP_S = 0.002
-_GRACE_NS = 150_000_000  # then the main thread is asked to let ours have the GIL for 100 ms
-_PAUSES = 3  # at most; each costs a page there
+_GRACE_NS = 150_000_000  # then busy threads are held, and again after twice that, and so on
+_HOLD_NS = 200_000_000
 _PICKY_NS = 500_000_000  # then a thread may also be stopped in code of other libraries
 _POLITE_S = 0.3  # what a main thread that runs Python code needs at most, to hear of it
 
@@ -87,14 +87,9 @@ def _send(plan: Plan, root: str, timeout_s: float, request: dict[str, object]) -
     request.update(folder=folder, root=root, package=preflight.PACKAGE, fits=plan.fits)
     request["deadline_ns"] = deadline_ns
     try:
-        _visit(plan, _make_text(request), deadline_ns)
-        for _ in range(_PAUSES):
-            if _is_answered(folder, min(deadline_ns, time.monotonic_ns() + _GRACE_NS)):
-                break
-            # A thread that gives the GIL away for moments only, again and again, takes it back
-            # before those that wait have woken up, and Python never makes it wait for them.
-            _visit(plan, b"", deadline_ns, asks_main=True)
-        answer = _wait(plan.process.pid, folder, deadline_ns)
+        visitor = _visit(plan, _make_text(request), deadline_ns)
+        _help(plan.process.pid, visitor, folder, deadline_ns)
+        answer = _wait(plan.process.pid, visitor, folder, deadline_ns)
     except (FileNotFoundError, ProcessLookupError):
         raise NotAnswering(f"process {plan.process.pid} has ended") from None
     finally:
@@ -115,6 +110,23 @@ def _make_text(request: Mapping[str, object]) -> bytes:
     ).encode("utf-8", "surrogateescape")
 
 
+def _help(pid: int, visitor: int, folder: str, deadline_ns: int) -> None:
+    """Wait for the answer; get the GIL for the visitor if there is none soon.
+
+    A thread that gives the GIL away for moments only, again and again, takes it back before those
+    that wait have woken up, and Python never makes it wait for them."""
+    grace_ns = _GRACE_NS
+    while not _is_answered(folder, min(deadline_ns, time.monotonic_ns() + grace_ns)):
+        now_ns = time.monotonic_ns()
+        if now_ns > deadline_ns or not _is_there(pid, visitor):
+            return
+        try:
+            _core.hold(pid, visitor, min(deadline_ns, now_ns + _HOLD_NS))
+        except OSError as error:
+            raise _explain(pid, error) from None
+        grace_ns *= 2
+
+
 def _is_answered(folder: str, until_ns: int) -> bool:
     while not os.path.exists(os.path.join(folder, _ANSWER)):
         if time.monotonic_ns() > until_ns:
@@ -123,8 +135,13 @@ def _is_answered(folder: str, until_ns: int) -> bool:
     return True
 
 
-def _visit(plan: Plan, text: bytes, deadline_ns: int, *, asks_main: bool = False) -> None:
-    """Bring the text there, through the first thread that is found at a safe place."""
+def _is_there(pid: int, visitor: int) -> bool:
+    return os.path.exists(f"/proc/{pid}/task/{visitor}")
+
+
+def _visit(plan: Plan, text: bytes, deadline_ns: int) -> int:
+    """Bring the text there, through the first thread that is found at a safe place; the new
+    thread that runs it."""
     text_ns, ranges = time.monotonic_ns() + _PICKY_NS, plan.text
     while time.monotonic_ns() < deadline_ns:
         caught = int(plan.process.read_status()["SigCgt"], 16)
@@ -133,8 +150,9 @@ def _visit(plan: Plan, text: bytes, deadline_ns: int, *, asks_main: bool = False
         # First those that wait; then also those that run, a moment at a time.
         for some in ([], ranges):
             for tid in plan.process.list_threads():
-                if _try(plan, tid, some, caught, (text, deadline_ns, asks_main)):
-                    return
+                visitor = _try(plan, tid, some, caught, (text, deadline_ns))
+                if visitor:
+                    return visitor
         # Not in step with whatever the program does.
         time.sleep(_NAP_S * random.random())
     raise NoSafePlace(
@@ -148,13 +166,13 @@ def _try(
     tid: int,
     ranges: list[tuple[int, int]],
     caught: int,
-    errand: tuple[bytes, int, bool],
-) -> bool:
+    errand: tuple[bytes, int],
+) -> int:
     pid = plan.process.pid
     try:
         return _core.visit(pid, tid, ranges, caught, plan.restorer, plan.calls, *errand)
     except ProcessLookupError:
-        return False  # this thread has ended; if all have, the next look at the process says so
+        return 0  # this thread has ended; if all have, the next look at the process says so
     except PermissionError:
         # Its memory may be read, so it is ptrace itself that is refused.
         raise preflight.Forbidden(
@@ -173,12 +191,12 @@ def _explain(pid: int, error: OSError) -> Error:
     return CannotAttach(f"process {pid} could not make a thread: {error.strerror}")
 
 
-def _wait(pid: int, folder: str, deadline_ns: int) -> dict[str, object]:
+def _wait(pid: int, visitor: int, folder: str, deadline_ns: int) -> dict[str, object]:
     """The answer; it is waited for until the deadline, and then not wanted any more."""
     path = os.path.join(folder, _ANSWER)
     while not os.path.exists(path):
         late = time.monotonic_ns() > deadline_ns
-        if late or session.read_start_ticks(pid) is None:
+        if late or not _is_there(pid, visitor):
             # From here on no answer can come in: what was begun is undone over there.
             over = folder + ".over"
             os.rename(folder, over)
@@ -186,8 +204,13 @@ def _wait(pid: int, folder: str, deadline_ns: int) -> dict[str, object]:
             if os.path.exists(path):
                 break
             shutil.rmtree(over, ignore_errors=True)
-            if not late:
+            if session.read_start_ticks(pid) is None:
                 raise NotAnswering(f"process {pid} has ended")
+            if not late:
+                raise CannotAttach(
+                    f"process {pid} could not leave its answer in {os.path.dirname(folder)}: the "
+                    "disk is full, or it was just about to end; nothing was changed"
+                )
             raise NotAnswering(
                 f"process {pid} did not give the GIL away in time (a long C call may hold it); "
                 "nothing was changed: try again, or with a longer --timeout"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sonde import about, frames, plugins, recorder
+from sonde import about, deep, frames, plugins, recorder
 from sonde.record import Schema, make_schema, name_table
 
 
@@ -15,13 +15,14 @@ def list_recorded() -> list[Schema]:
         for name in plugins.list_names(folder):
             for row in plugins.load(folder, name).ROWS:
                 scope = getattr(row, "SCOPE", "process")
-                found.append(make_schema(row, name_table(row, schema), scope))
+                table = name_table(row, getattr(row, "SCHEMA", schema))
+                found.append(make_schema(row, table, scope))
     return found
 
 
-def list_views() -> tuple[about.View | frames.View, ...]:
+def list_views() -> tuple[about.View | deep.View | frames.View, ...]:
     """The tables that are worked out when they are asked for."""
-    return (*about.VIEWS, *frames.VIEWS)
+    return (*about.VIEWS, *deep.VIEWS, *frames.VIEWS)
 
 
 def list_tables() -> list[Schema]:

@@ -76,6 +76,26 @@ def parse_count(text: str) -> int:
     return int(text)
 
 
+def parse_number(text: str) -> float:
+    """A number: `1`, `0.5`."""
+    return float(text)
+
+
+# A name, attributes and constant places of it, and the function that it is looked for in.
+WATCH = r"""([A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[(?:-?\d+|'[^'"]*'|"[^'"]*")\])*)@([\w.<>]+)"""
+
+
+def parse_watch(text: str) -> str:
+    """Variables and their functions: `loss@step; opt.param_groups[0]['lr']@train`, or `off`."""
+    import re  # only when there is one
+
+    if text.strip().lower() in ("off", ""):
+        return ""
+    if not re.fullmatch(rf"\s*{WATCH}\s*(?:[;,]\s*{WATCH}\s*)*[;,]?\s*", text):
+        raise ValueError(text)
+    return text.strip()
+
+
 class Key:
     """One setting."""
 
@@ -115,6 +135,8 @@ class Key:
             return "on" if value else "off"
         if not isinstance(value, (int, float)) or self.parse is parse_count:
             return str(value) or "off"
+        if self.parse is parse_number:
+            return f"{value:g}"
         for unit, size in _SHOWN_SIZES if self.parse is parse_size else _SHOWN_SPANS:
             if value >= size and round(value / size, 6) % 1 == 0:
                 return f"{value / size:g}{unit}"
@@ -144,6 +166,16 @@ _FIXED = (
     Key("snapshot.signal", parse_signal, "", "a signal that asks for a snapshot: USR1"),
     Key("compile.frames", parse_pattern, "", "profile compilations whose id begins like this: 1/.*",
         live=True),
+    Key("torch.budget_pct", parse_number, 1.0, "how much longer steps may take because they are "
+        "recorded, in percent; 0: no limit", live=True, high=100),
+    Key("torch.depth", parse_count, 1000, "record modules down to this depth; 0: the model alone",
+        live=True, high=1000),
+    Key("torch.every", parse_count, 1, "record the modules of one step in so many", live=True,
+        low=1, high=2**31),
+    Key("torch.modules", parse_pattern, "", "record modules whose name matches this: .*attn",
+        live=True),
+    Key("torch.watch", parse_watch, "", "variables to write down at every step's end: "
+        "loss@train_step", live=True),
     Key("collective.device", parse_switch, True, "have NCCL time its kernels: an event each"),
     Key("archive", parse_switch, True, "keep rows in Parquet before the ring overwrites them",
         live=True),
@@ -257,6 +289,18 @@ def find_root() -> str:
 def make_child_environment(**changes: str) -> dict[str, str]:
     """This process's environment with changes, for a process we start."""
     return {**os.environ, **changes}
+
+
+def call_with(name: str, value: str, call: Callable[[], object]) -> None:
+    """Call it with a variable set that only C code sees, unless the program has its own word."""
+    if name in os.environ:
+        call()
+        return
+    os.putenv(name, value)  # not os.environ: children would have it, too
+    try:
+        call()
+    finally:
+        os.unsetenv(name)
 
 
 def name_command(argv: list[str], job: str | None) -> dict[str, str]:

@@ -44,7 +44,8 @@ class Host:
 
     def writer(self, row: type) -> _core.Writer:
         """`emit` for rows of this class; made once, called often."""
-        return self._owner.open_table(row, name_table(row, self._schema))
+        schema = getattr(row, "SCHEMA", self._schema)  # a row may be about the recording itself
+        return self._owner.open_table(row, name_table(row, schema))
 
     def tell(self, detail: str | None) -> None:
         """Say what a user should know of this source, which is on, from now on."""
@@ -64,7 +65,7 @@ class Host:
             try:
                 return call(*args)
             except Exception as error:  # the one place: a broken source is switched off
-                if _is_from_signal(error):
+                if is_from_signal(error):
                     raise
                 self.failed = True
                 self._owner.note(self._name, *_name_failure(error))
@@ -80,7 +81,7 @@ def _name_failure(error: Exception) -> tuple[str, str]:
     return "failed", f"{type(error).__name__}: {error}"
 
 
-def _is_from_signal(error: Exception) -> bool:
+def is_from_signal(error: Exception) -> bool:
     """Was it raised by one of the program's signal handlers, which may run inside our code?"""
     handlers = (_signal.getsignal(number) for number in range(1, _signal.NSIG))
     codes = {getattr(handler, "__code__", None) for handler in handlers} - {None}

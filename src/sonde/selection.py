@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from sonde.errors import Error
 from sonde.query import Recording
+from sonde.spans import Span, find_first_ns, iter_spans
 from sonde.window import Window
 
 WEIGHTS = ("wall", "cpu", "gil")
@@ -105,7 +106,8 @@ class Profile:
     def __init__(self, recording: Recording, selection: Selection) -> None:
         self.selection, self._recording = selection, recording
         self._processes = _list_processes(recording)
-        self._selected = _select_sql(recording, selection)
+        self._named = _NAMED.format(processes=", ".join(list_parts(recording)))
+        self._selected = _select_sql(self._named, selection)
         self._places: dict[Frame, Place] = {}
         self._paths: dict[int, tuple[tuple[Frame, ...], tuple[Place, ...]]] = {}
 
@@ -151,6 +153,21 @@ class Profile:
         rows = self._recording.query(_SAMPLES.format(selected=self._selected))
         for thread, frames, end, wall, cpu, gil in self._resolve(rows):
             yield Sample(thread, frames, end - wall, (wall, cpu, gil))
+
+    def iter_spans(self) -> Iterator[Span]:
+        """Calls of modules, operators and kernels; see spans.py. There may be none."""
+        threads = _match_threads(self.selection, "thread_id")
+        return iter_spans(self._recording, self._named, self.selection.window, threads)
+
+    def find_process(self, part: int) -> Process:
+        """The process that a span is of."""
+        return self._processes[part]
+
+    @cached_property
+    def first_ns(self) -> int:
+        """When the first thing began that is selected, since 1970."""
+        first_ns = find_first_ns(self._recording, self._named, self.selection.window)
+        return self.span_ns[0] if first_ns is None else min(first_ns, self.span_ns[0])
 
     @cached_property
     def span_ns(self) -> tuple[int, int]:
@@ -212,13 +229,15 @@ _LOST = (Frame("<lost>", "", 0, 0),)
 _NEVER_US = 2**62
 
 # `part` is the recorded process: a pid may have had several sessions, one after the other.
-_SELECT = """\
+_NAMED = """\
 WITH process(part, host, pid, first_us, next_us, offset_ns) AS (VALUES {processes}),
 named AS (
     SELECT part, thread, arg_max(name, t_ns) AS name
     FROM python.thread JOIN process USING (host, pid)
     WHERE name IS NOT NULL AND epoch_us(ts) >= first_us AND epoch_us(ts) < next_us
-    GROUP BY ALL),
+    GROUP BY ALL)"""
+_SELECT = """\
+{named},
 selected AS (
     SELECT part, thread, COALESCE(name, 'thread') AS name, stack, samples, wall_ns, cpu_ns, gil,
         t_ns + offset_ns AS end_ns
@@ -257,20 +276,25 @@ FROM python.frame WHERE stack IN (SELECT stack FROM selected) ORDER BY stack, de
 """
 
 
-def _select_sql(recording: Recording, selection: Selection) -> str:
+def _select_sql(named: str, selection: Selection) -> str:
     since_ns, until_ns = selection.window
     return _SELECT.format(
-        processes=", ".join(_list_parts(recording)),
+        named=named,
         # On `ts` beside the exact bounds: it is what spares reading all of a long archive.
         since_us=since_ns // 1000 - 1,
         until_us=until_ns // 1000 + 1,
         since_ns=since_ns,
         until_ns=until_ns,
-        threads=" OR ".join(map(_match_thread, selection.threads)) or "true",
+        threads=_match_threads(selection, "thread"),
     )
 
 
-def _list_parts(recording: Recording) -> Iterator[str]:
+def _match_threads(selection: Selection, column: str) -> str:
+    found = (_match_thread(word, column) for word in selection.threads)
+    return " OR ".join(found) or "true"
+
+
+def list_parts(recording: Recording) -> Iterator[str]:
     """Each session as a row of SQL: where its rows begin, and where those of the next one do."""
     starts: dict[tuple[str, int], list[int]] = {}
     for session in recording.sessions:
@@ -282,8 +306,8 @@ def _list_parts(recording: Recording) -> Iterator[str]:
         yield f"({part}, {quote(session.host)}, {session.pid}, {bounds}, {session.wall_offset_ns})"
 
 
-def _match_thread(word: str) -> str:
-    return f"thread::VARCHAR = {quote(word)} OR name = {quote(word)} OR name GLOB {quote(word)}"
+def _match_thread(word: str, column: str) -> str:
+    return f"{column}::VARCHAR = {quote(word)} OR name = {quote(word)} OR name GLOB {quote(word)}"
 
 
 def quote(text: str) -> str:

@@ -24,11 +24,16 @@ class Window(NamedTuple):
 
 
 def find_window(
-    recording: Recording, since: str | None, until: str | None, now_ns: int | None = None
+    recording: Recording,
+    since: str | None,
+    until: str | None,
+    now_ns: int | None = None,
+    last: str = _LAST,
 ) -> Window:
-    """The window that a user's words name; without words, all of the recording."""
+    """The window that a user's words name; without words, all of the recording. `last` is the SQL
+    that tells when what is asked for ended."""
     start = min(session.start_wall_ns for session in recording.sessions)
-    end = _find_end(recording, time.time_ns() if now_ns is None else now_ns)
+    end = _find_end(recording, time.time_ns() if now_ns is None else now_ns, last)
     window = Window(
         start - 1 if since is None else parse_moment(since, start, end),
         end if until is None else parse_moment(until, start, end),
@@ -70,9 +75,9 @@ def _parse_date(text: str) -> int:
     return (since.days * 86400 + since.seconds) * 10**9 + since.microseconds * 1000
 
 
-def _find_end(recording: Recording, now_ns: int) -> int:
-    """Now while a process runs; else the last sample: an end without samples says nothing."""
+def _find_end(recording: Recording, now_ns: int, last: str) -> int:
+    """Now while a process runs; else the last row: an end without rows says nothing."""
     if any(session.find_state() == "running" for session in recording.sessions):
         return now_ns
-    last_us = recording.query(_LAST)["us"][0].as_py()
+    last_us = recording.query(last)["us"][0].as_py()
     return now_ns if last_us is None else last_us * 1000 + 999

@@ -82,8 +82,10 @@ PyObject *sonde_alive_release(PyObject *module, PyObject *none);
 PyObject *sonde_alive_probe(PyObject *module, PyObject *args);
 
 PyObject *sonde_frame_locals(PyObject *module, PyObject *frame);
+PyObject *sonde_summarize(PyObject *module, PyObject *args);
 PyObject *sonde_soon(PyObject *module, PyObject *call);
 PyObject *sonde_visit(PyObject *module, PyObject *args);
+PyObject *sonde_hold(PyObject *module, PyObject *args);
 PyObject *sonde_visit_calls(void); /* the names of what a visitor calls, in order */
 PyObject *sonde_signal_catch(PyObject *module, PyObject *args);
 PyObject *sonde_signal_release(PyObject *module, PyObject *none);

@@ -175,15 +175,22 @@ static PyMethodDef methods[] = {
     {"alive_release", sonde_alive_release, METH_NOARGS, "Let the alive file go."},
     {"alive_probe", sonde_alive_probe, METH_VARARGS, "alive_probe(path): does anyone hold it?"},
     {"frame_locals", sonde_frame_locals, METH_O, "frame_locals(frame): [(name, value), …] now."},
+    {"summarize", sonde_summarize, METH_VARARGS,
+     "summarize(address, kind, shape, strides, most): (seen, nans, least, largest, mean) of at most\n"
+     "so many numbers, evenly spread, in memory that must be the caller's; strides in bytes."},
     {"soon", sonde_soon, METH_O, "soon(call): call it in the main thread, at its next safe point."},
     {"signal_catch", sonde_signal_catch, METH_VARARGS,
      "signal_catch(number, map): this signal asks for a snapshot; what it did before, it still does."},
     {"signal_release", sonde_signal_release, METH_NOARGS, "Let the signal be what it was."},
     {"visit", sonde_visit, METH_VARARGS,
-     "visit(pid, tid, ranges, caught, restorer, calls, source, deadline_ns, main): have a thread of\n"
-     "another process make one that runs this Python text; False if it is at no safe place now."},
+     "visit(pid, tid, ranges, caught, restorer, calls, source, deadline_ns): have a thread of another\n"
+     "process make one that runs this Python text; which, or 0 if it is at no safe place now."},
+    {"hold", sonde_hold, METH_VARARGS,
+     "hold(pid, visitor, until_ns): have the busy threads of a process wait at their system calls, a\n"
+     "moment each, until the visitor is done."},
     {"torch_observe", sonde_torch_observe, METH_VARARGS,
      "torch_observe(library, current_node): have autograd's nodes seen; None: only find functions."},
+    {"torch_attend", sonde_torch_attend, METH_NOARGS, "See them again, after torch_ignore."},
     {"torch_ignore", sonde_torch_ignore, METH_NOARGS, "Have autograd's nodes seen no more."},
     {"torch_observed", sonde_torch_observed, METH_NOARGS, "off, looking, exact or failed."},
     {"torch_device", sonde_torch_device, METH_VARARGS,

@@ -38,6 +38,7 @@ typedef struct {
     uint16_t depth;
     uint8_t stage;
     uint8_t flags;
+    int8_t back_device; /* the writer's: which one back_device_s is of */
 } sonde_torch_call;
 
 /* From here on the device worked for this call, in backward. */
@@ -73,6 +74,8 @@ typedef struct sonde_torch_lane {
     uint64_t spans_head;   /* atomic */
     uint64_t spans_settled; /* atomic */
     uint32_t turn;         /* every so manieth call is measured */
+    int32_t event;         /* the last one recorded by a call, … */
+    int64_t event_ns;      /* … and when; 0: none */
 } sonde_torch_lane;
 
 /* What the hot path looks at; one for the process. */
@@ -80,7 +83,7 @@ typedef struct {
     uint32_t epoch;        /* 0: nobody traces */
     int on;                /* record calls in this step */
     const uint32_t *allowed; /* the page's switch: 0 is paused */
-    int device;            /* record events in this step */
+    int device;            /* record events in this step: 1 in forward, 2 in backward */
     int memory_depth;      /* look at memory above this depth in this step */
     uint16_t depth;        /* record calls above this depth */
     int64_t step;          /* atomic */
@@ -123,6 +126,7 @@ static inline int sonde_torch_in_backward(const sonde_torch_lane *lane)
 /* ---- the observer of autograd's nodes: torch_nodes.c ------------------------------- */
 
 PyObject *sonde_torch_observe(PyObject *module, PyObject *args);
+PyObject *sonde_torch_attend(PyObject *module, PyObject *none);
 PyObject *sonde_torch_ignore(PyObject *module, PyObject *none);
 PyObject *sonde_torch_observed(PyObject *module, PyObject *none);
 void sonde_torch_close_spans(void); /* a backward pass is over */
@@ -131,10 +135,12 @@ void sonde_torch_close_spans(void); /* a backward pass is over */
 
 PyObject *sonde_torch_device(PyObject *module, PyObject *args);
 int32_t sonde_torch_event(void);                        /* record one now; -1: none */
+int32_t sonde_torch_event_near(sonde_torch_lane *lane); /* the same, or the one a moment ago */
 void sonde_torch_event_free(int32_t event);
 int sonde_torch_event_done(int32_t event);              /* 1, 0, or -1 if it failed */
 double sonde_torch_event_span(int32_t begin, int32_t end); /* in seconds; below 0: not known */
-uint32_t sonde_torch_event_device(int32_t event);
+int8_t sonde_torch_event_device(int32_t event);
+uint32_t sonde_torch_events(void); /* how many were recorded since it was last asked */
 void sonde_torch_device_enter(void); /* in the writer's thread, before it looks at events */
 
 /* ---- rows: torch_rows.c ------------------------------------------------------------- */
@@ -148,6 +154,9 @@ typedef struct {
 int sonde_torch_rows_start(const sonde_torch_texts *texts);
 void sonde_torch_rows_stop(void); /* writes what is left; without the GIL */
 void sonde_torch_rows_off(void); /* in a forked child */
+
+/* Has somebody changed a class that we stand in? Then its keeper is called, soon. */
+void sonde_torch_watch(void);
 
 void sonde_torch_off(void); /* in a forked child */
 

@@ -109,6 +109,7 @@ static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_
         .stage = sonde_torch_in_backward(lane) ? SONDE_TORCH_RECOMPUTE : SONDE_TORCH_FORWARD,
         .events = {-1, -1},
         .back_device_s = -1,
+        .back_device = -1,
         .seq_enter = sonde_torch.sequence == NULL ? 0 : sonde_torch.sequence(),
     };
     if (self->describe != NULL) {
@@ -116,8 +117,8 @@ static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_
         if (sonde_tracer != self || sonde_torch_at(lane, lane->head) != call)
             return 0; /* its Python code stopped us, or called modules */
     }
-    if (sonde_torch.device)
-        call->events[0] = sonde_torch_event();
+    if (sonde_torch.device & 1)
+        call->events[0] = sonde_torch_event_near(lane);
     to->lane = lane;
     to->number = lane->head;
     to->epoch = sonde_torch.epoch;
@@ -154,7 +155,7 @@ static void leave(const entry *from, int raised)
         return; /* the tracer that this call was for is gone */
     sonde_torch_call *call = sonde_torch_at(lane, from->number);
     if (call->events[0] >= 0)
-        call->events[1] = sonde_torch_event();
+        call->events[1] = sonde_torch_event_near(lane);
     call->seq_exit = sonde_torch.sequence == NULL ? 0 : sonde_torch.sequence();
     call->flags = raised ? SONDE_TORCH_RAISED : 0;
     /* An exception that is on its way must not meet other Python code. */

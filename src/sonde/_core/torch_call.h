@@ -38,6 +38,10 @@ typedef struct {
     PyObject *describe; /* describe(*inputs) -> text; or NULL: not wanted */
     sonde_torch_modules modules;
     sonde_torch_texts texts;
+    PyTypeObject *watched; /* or NULL */
+    PyObject *heal;        /* heal(): it was changed */
+    unsigned version;      /* of the class, when it was healed */
+    int is_asked;          /* atomic: to heal */
     int running;
 } sonde_TorchTracer;
 

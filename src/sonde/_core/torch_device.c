@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-enum { POOL = 1 << 15, NOT_READY = 600, CAPTURE_RELAXED = 2 };
+enum { POOL = 1 << 15, NOT_READY = 600, CAPTURE_RELAXED = 2, NEAR_NS = 2000 };
 
 /* c10::cuda::CUDAStream, returned in two registers. */
 typedef struct {
@@ -26,10 +26,12 @@ static struct {
     void *(*handle_of)(const torch_stream *);
     int ready;
     pthread_mutex_t lock;
+    uint32_t recorded; /* atomic */
     int32_t made, free_n;
     int32_t free[POOL];
     void *events[POOL];
     uint8_t devices[POOL];
+    uint8_t users[POOL]; /* calls that an event is the beginning or end of */
 } cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static int32_t take(void)
@@ -40,6 +42,8 @@ static int32_t take(void)
         event = cuda.free[--cuda.free_n];
     else if (cuda.made < POOL && cuda.create(&cuda.events[cuda.made], 0) == 0)
         event = cuda.made++;
+    if (event >= 0)
+        cuda.users[event] = 1;
     pthread_mutex_unlock(&cuda.lock);
     return event;
 }
@@ -49,7 +53,8 @@ void sonde_torch_event_free(int32_t event)
     if (event < 0)
         return;
     pthread_mutex_lock(&cuda.lock);
-    cuda.free[cuda.free_n++] = event;
+    if (--cuda.users[event] == 0)
+        cuda.free[cuda.free_n++] = event;
     pthread_mutex_unlock(&cuda.lock);
 }
 
@@ -73,7 +78,26 @@ int32_t sonde_torch_event(void)
         return -1;
     }
     cuda.devices[event] = (uint8_t)device;
+    sonde_add_relaxed(&cuda.recorded, 1u);
     return event;
+}
+
+/* No kernel can be launched in so short a time, so the device has done nothing in between; and each
+ * event makes a busy device wait a little. */
+int32_t sonde_torch_event_near(sonde_torch_lane *lane)
+{
+    int64_t now_ns = sonde_clock_ns();
+    if (lane->event_ns != 0 && now_ns - lane->event_ns < NEAR_NS) {
+        pthread_mutex_lock(&cuda.lock);
+        int is_kept = cuda.users[lane->event] > 0 && cuda.users[lane->event] < UINT8_MAX;
+        cuda.users[lane->event] += (uint8_t)is_kept;
+        pthread_mutex_unlock(&cuda.lock);
+        if (is_kept)
+            return lane->event;
+    }
+    lane->event = sonde_torch_event();
+    lane->event_ns = lane->event < 0 ? 0 : now_ns;
+    return lane->event;
 }
 
 int sonde_torch_event_done(int32_t event)
@@ -96,7 +120,9 @@ double sonde_torch_event_span(int32_t begin, int32_t end)
     return ms < 0 ? 0 : (double)ms / 1e3;
 }
 
-uint32_t sonde_torch_event_device(int32_t event) { return cuda.devices[event]; }
+int8_t sonde_torch_event_device(int32_t event) { return (int8_t)(event < 0 ? -1 : cuda.devices[event]); }
+
+uint32_t sonde_torch_events(void) { return __atomic_exchange_n(&cuda.recorded, 0, __ATOMIC_RELAXED); }
 
 void sonde_torch_device_enter(void)
 {
@@ -128,8 +154,8 @@ static int find_all(void *runtime, void *c10)
         {(void **)&cuda.is_capturing, runtime, "cudaStreamIsCapturing"},
         {(void **)&cuda.last_error, runtime, "cudaGetLastError"},
         {(void **)&cuda.capture_mode, runtime, "cudaThreadExchangeStreamCaptureMode"},
-        {(void **)&cuda.stream_of, c10, "_ZN4c104cuda20getCurrentCUDAStreamEa"},
-        {(void **)&cuda.handle_of, c10, "_ZNK4c104cuda10CUDAStream6streamEv"},
+        {(void **)&cuda.stream_of, c10, "_ZN3c104cuda20getCurrentCUDAStreamEa"},
+        {(void **)&cuda.handle_of, c10, "_ZNK3c104cuda10CUDAStream6streamEv"},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         *wanted[i].to = dlsym(wanted[i].library, wanted[i].name);

@@ -66,6 +66,8 @@ static void reset(sonde_torch_lane *lane)
     lane->passing = 0;
     lane->nodes_n = 0;
     lane->last_lane = NULL;
+    lane->last_call = SONDE_TORCH_NONE;
+    lane->event_ns = 0;
     sonde_store_relaxed(&lane->settled, lane->head);
     sonde_store_relaxed(&lane->spans_settled, lane->spans_head);
     lane->epoch = sonde_torch.epoch;

@@ -55,7 +55,7 @@ static int64_t ask_number(void)
 }
 
 /* Of all words that a few nodes have in common with their numbers, one is left. */
-static void look(const char *function)
+static int64_t look(const char *function)
 {
     int64_t number = ask_number();
     pthread_mutex_lock(&nodes.lock);
@@ -79,6 +79,7 @@ static void look(const char *function)
         nodes.failed = left == 0 || nodes.looked > GIVE_UP;
     }
     pthread_mutex_unlock(&nodes.lock);
+    return number;
 }
 
 /* ---- whose is it? ----------------------------------------------------------------------------- */
@@ -118,14 +119,21 @@ static uint64_t find_call(const sonde_torch_lane *lane, uint64_t number)
 static void find_owner(sonde_torch_lane *here, sonde_torch_node *node, const char *function)
 {
     int64_t number;
-    uint64_t torch_tid;
-    memcpy(&number, function + nodes.number_at, 8);
-    memcpy(&torch_tid, function + nodes.number_at + THREAD_AFTER_NUMBER, 8);
-    if (number >= 0) {
-        here->last_lane = find_lane(here, torch_tid);
-        here->last_call =
-            here->last_lane == NULL ? SONDE_TORCH_NONE : find_call(here->last_lane, (uint64_t)number);
+    if (sonde_load_acquire(&nodes.number_at) == 0) {
+        /* Of the first few, the thread is not known; it is the one that began the step. */
+        number = nodes.failed ? -1 : look(function);
+        here->last_lane = sonde_torch.lead;
+    } else {
+        uint64_t torch_tid;
+        memcpy(&number, function + nodes.number_at, 8);
+        memcpy(&torch_tid, function + nodes.number_at + THREAD_AFTER_NUMBER, 8);
+        if (number >= 0)
+            here->last_lane = find_lane(here, torch_tid);
     }
+    if (number >= 0)
+        here->last_call = here->last_lane == NULL || here->last_lane->calls == NULL
+                              ? SONDE_TORCH_NONE
+                              : find_call(here->last_lane, (uint64_t)number);
     /* One without a number adds up a gradient: it belongs to the node before it. */
     node->lane = here->last_call == SONDE_TORCH_NONE ? NULL : here->last_lane;
     node->call = here->last_call;
@@ -157,7 +165,7 @@ static void mark_device(sonde_torch_lane *here, sonde_torch_lane *owner, uint64_
 
 void sonde_torch_close_spans(void)
 {
-    if (!sonde_torch.device)
+    if (!(sonde_torch.device & 2))
         return;
     /* The nodes ran in threads of the engine's own, which have nothing to do now. */
     for (sonde_torch_lane *lane = sonde_load_acquire(&sonde_torch.lanes); lane != NULL; lane = lane->next)
@@ -179,11 +187,8 @@ void sonde_torch_node_begins(const void *function)
         return;
     sonde_torch_node *node = &here->nodes[here->nodes_n - 1];
     *node = (sonde_torch_node){.call = SONDE_TORCH_NONE};
-    if (sonde_load_acquire(&nodes.number_at) != 0)
-        find_owner(here, node, function);
-    else if (!nodes.failed)
-        look(function);
-    if (sonde_torch.device)
+    find_owner(here, node, function);
+    if (sonde_torch.device & 2)
         mark_device(here, node->lane, node->call);
     node->begin_ns = sonde_clock_ns();
 }
@@ -273,12 +278,17 @@ PyObject *sonde_torch_observe(PyObject *Py_UNUSED(module), PyObject *args)
     nodes.remove = (void (*)(uint64_t))find(library, "_ZN2at14removeCallbackEm");
     if (nodes.add == NULL || nodes.remove == NULL)
         return NULL;
-    if (!nodes.is_on) {
-        Py_XSETREF(nodes.current, Py_NewRef(current));
-        if (nodes.number_at == 0) {
-            memset(nodes.candidates, 0xff, sizeof nodes.candidates);
-            nodes.looked = nodes.failed = 0;
-        }
+    Py_XSETREF(nodes.current, Py_NewRef(current));
+    if (nodes.number_at == 0) {
+        memset(nodes.candidates, 0xff, sizeof nodes.candidates);
+        nodes.looked = nodes.failed = 0;
+    }
+    return sonde_torch_attend(NULL, NULL);
+}
+
+PyObject *sonde_torch_attend(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    if (!nodes.is_on && nodes.add != NULL) {
         observer ours = {.start = BEGIN_NODE, .end = (void *)end_node, .probability = 1.0};
         ours.scopes_and_needs[SCOPE_BACKWARD] = 1;
         nodes.handle = nodes.add(ours);

@@ -31,6 +31,7 @@ typedef struct {
     uint64_t number;
     int64_t begin_ns, total_ns; /* in backward, with the calls inside */
     double device_s;            /* below 0: not known */
+    int8_t device;
 } back;
 
 static struct {
@@ -86,10 +87,9 @@ static uint32_t count_call(uint32_t key, int64_t step)
     return rows.counts[key]++;
 }
 
-static uint32_t name_device(int32_t event)
+static uint32_t name_device(int8_t device)
 {
-    uint32_t device = event < 0 ? 64 : sonde_torch_event_device(event);
-    return device < 64 ? rows.texts.devices[device] : 0;
+    return device >= 0 && device < 64 ? rows.texts.devices[device] : 0;
 }
 
 static trace_row make_row(const sonde_torch_lane *lane, const sonde_torch_call *call)
@@ -121,7 +121,7 @@ static void write_forward(const sonde_torch_lane *lane, sonde_torch_call *call, 
     } else {
         nulls |= NULL_ALLOCATED | NULL_MAX | NULL_CACHED;
     }
-    row.device = name_device(call->events[0]);
+    row.device = name_device(sonde_torch_event_device(call->events[0]));
     if (device_s < 0)
         nulls |= NULL_DEVICE_S;
     else
@@ -143,7 +143,7 @@ static void write_backward(const sonde_torch_lane *lane, const back *one)
     row.raised = 0;
     row.call = call->nth;
     row.shapes = 0;
-    row.device = name_device(call->events[0]);
+    row.device = name_device(one->device);
     if (one->device_s < 0)
         nulls |= NULL_DEVICE_S;
     else
@@ -169,7 +169,8 @@ static void add_up(const sonde_torch_lane *lane, uint64_t first, size_t n)
     for (size_t i = 0; i < n; i++) {
         const sonde_torch_call *call = sonde_torch_at(lane, first + i);
         rows.backs[i] = (back){first + i, sonde_load_relaxed(&call->back_begin_ns),
-                               sonde_load_relaxed(&call->back_ns), call->back_device_s};
+                               sonde_load_relaxed(&call->back_ns), call->back_device_s,
+                               call->back_device};
     }
     for (size_t i = n; i-- > 0;) {
         const sonde_torch_call *call = sonde_torch_at(lane, first + i);
@@ -180,8 +181,10 @@ static void add_up(const sonde_torch_lane *lane, uint64_t first, size_t n)
         outer->total_ns += inner->total_ns;
         if (outer->begin_ns == 0 || inner->begin_ns < outer->begin_ns)
             outer->begin_ns = inner->begin_ns;
-        if (inner->device_s >= 0)
+        if (inner->device_s >= 0) {
             outer->device_s = (outer->device_s < 0 ? 0 : outer->device_s) + inner->device_s;
+            outer->device = inner->device;
+        }
     }
 }
 
@@ -225,6 +228,7 @@ static void settle_spans(sonde_torch_lane *lane)
         if (s >= 0 && span->call >= span->lane->settled) {
             sonde_torch_call *call = sonde_torch_at(span->lane, span->call);
             call->back_device_s = (call->back_device_s < 0 ? 0 : call->back_device_s) + s;
+            call->back_device = sonde_torch_event_device(span->event);
         }
         sonde_torch_event_free(span->event);
     }
@@ -305,6 +309,7 @@ static void *run(void *Py_UNUSED(arg))
     while (!sonde_load_acquire(&rows.leave)) {
         sonde_wait(&rows.leave, 0, NAP_NS);
         pass(0);
+        sonde_torch_watch();
     }
     return NULL;
 }

@@ -77,13 +77,14 @@ static PyObject *tracer_begin_step(sonde_TorchTracer *self, PyObject *args)
 {
     long long step;
     int on, depth, device, memory_depth, roots;
-    if (!PyArg_ParseTuple(args, "Lpipii", &step, &on, &depth, &device, &memory_depth, &roots))
+    if (!PyArg_ParseTuple(args, "Lpiiii", &step, &on, &depth, &device, &memory_depth, &roots))
         return NULL;
     sonde_torch_state *s = &sonde_torch;
     PyObject *sums = Py_BuildValue(
-        "LLLLLLII", (long long)s->first_ns, (long long)s->forward_ns, (long long)s->backward_ns,
+        "LLLLLLIII", (long long)s->first_ns, (long long)s->forward_ns, (long long)s->backward_ns,
         (long long)sonde_load_relaxed(&s->owned_ns), (long long)sonde_load_relaxed(&s->unowned_ns),
-        (long long)sonde_load_relaxed(&s->direct_ns), s->calls, s->lost);
+        (long long)sonde_load_relaxed(&s->direct_ns), s->calls, s->lost,
+        sonde_torch_events());
     if (sums == NULL)
         return NULL;
     s->first = NULL;
@@ -102,6 +103,49 @@ static PyObject *tracer_begin_step(sonde_TorchTracer *self, PyObject *args)
     /* Release: the calls of the step before come before. */
     sonde_store_release(&s->step, step);
     return sums;
+}
+
+/* ---- others who change what we changed ---------------------------------------------------------- */
+
+static int heal(void *Py_UNUSED(arg))
+{
+    sonde_TorchTracer *self = sonde_tracer;
+    if (self == NULL || self->heal == NULL)
+        return 0;
+    Py_INCREF(self);
+    PyObject *result = PyObject_CallNoArgs(self->heal);
+    Py_XDECREF(result);
+    PyErr_Clear();
+    self->version = self->watched->tp_version_tag;
+    sonde_store_release(&self->is_asked, 0);
+    Py_DECREF(self);
+    return 0;
+}
+
+void sonde_torch_watch(void)
+{
+    /* Without the GIL: the tracer stays while this thread runs, and it is one number. */
+    sonde_TorchTracer *self = sonde_tracer;
+    if (self == NULL || self->watched == NULL || sonde_load_acquire(&self->is_asked) ||
+        sonde_load_relaxed(&self->watched->tp_version_tag) == self->version)
+        return;
+    sonde_store_release(&self->is_asked, 1);
+    if (Py_AddPendingCall(heal, NULL) < 0)
+        sonde_store_release(&self->is_asked, 0);
+}
+
+static PyObject *tracer_watch(sonde_TorchTracer *self, PyObject *args)
+{
+    PyTypeObject *type;
+    PyObject *call;
+    if (!PyArg_ParseTuple(args, "O!O", &PyType_Type, &type, &call))
+        return NULL;
+    if (self->watched != NULL)
+        return PyErr_Format(PyExc_RuntimeError, "a class is watched already");
+    self->heal = Py_NewRef(call);
+    self->version = type->tp_version_tag;
+    self->watched = (PyTypeObject *)Py_NewRef(type);
+    Py_RETURN_NONE;
 }
 
 /* ---- start and stop ------------------------------------------------------------------------------ */
@@ -129,10 +173,12 @@ static PyObject *tracer_stop(sonde_TorchTracer *self, PyObject *Py_UNUSED(none))
         sonde_tracer = NULL;
         self->running = 0;
         sonde_torch.on = sonde_torch.device = 0;
+        Py_INCREF(self);
         Py_BEGIN_ALLOW_THREADS
         sonde_torch_rows_stop();
         Py_END_ALLOW_THREADS
         sonde_torch.epoch = 0;
+        Py_DECREF(self);
     }
     Py_RETURN_NONE;
 }
@@ -190,6 +236,7 @@ static int tracer_traverse(sonde_TorchTracer *self, visitproc visit, void *arg)
     Py_VISIT(self->is_grad);
     Py_VISIT(self->memory);
     Py_VISIT(self->describe);
+    Py_VISIT(self->heal);
     return 0;
 }
 
@@ -201,6 +248,7 @@ static int tracer_clear(sonde_TorchTracer *self)
         Py_CLEAR(self->is_grad);
         Py_CLEAR(self->memory);
         Py_CLEAR(self->describe);
+        Py_CLEAR(self->heal);
     }
     return 0;
 }
@@ -212,6 +260,7 @@ static void tracer_dealloc(sonde_TorchTracer *self)
     (void)tracer_clear(self);
     Py_CLEAR(self->text);
     Py_CLEAR(self->map);
+    Py_CLEAR(self->watched);
     Py_CLEAR(self->page_map);
     free(self->modules.slots);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -229,12 +278,14 @@ static PyMethodDef tracer_methods[] = {
     {"add_module", (PyCFunction)tracer_add_module, METH_VARARGS,
      "add_module(module, name, key, ignored): what a module is called from now on."},
     {"forget", (PyCFunction)tracer_forget, METH_O, "forget(address): that module is gone."},
+    {"watch", (PyCFunction)tracer_watch, METH_VARARGS,
+     "watch(type, heal): heal() is called when somebody has changed that class."},
     {"describe", (PyCFunction)tracer_describe, METH_O,
      "describe(call): describe(*inputs) -> text for input_shapes; None: not any more."},
     {"begin_step", (PyCFunction)tracer_begin_step, METH_VARARGS,
      "begin_step(step, on, depth, device, memory_depth, roots): what to record in the step that\n"
-     "begins; returns first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, direct_ns, calls and\n"
-     "lost of the one that ends."},
+     "begins; returns first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, direct_ns, calls,\n"
+     "lost and events of the one that ends."},
     {NULL, NULL, 0, NULL},
 };
 

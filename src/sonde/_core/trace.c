@@ -29,6 +29,8 @@
 
 enum { SPIN_NS = 300000, NAP_NS = 50000, PAGE = 4096, ROOM_PAGES = 8 };
 
+enum { CLONE3 = 435 }; /* everywhere; older headers do not know it */
+
 /* A thread that cannot be stopped is one that the kernel does not let be; a moment
  * more than the deadline is better than to leave it half traced. */
 static const int64_t PATIENCE_NS = 2000000000;
@@ -116,6 +118,7 @@ static int halt(sonde_traced *self, int state, int signals, int64_t deadline_ns)
 int sonde_trace_stop(sonde_traced *self)
 {
     self->held_n = 0;
+    self->made = 0;
     if (ptrace(PTRACE_SEIZE, self->tid, NULL, (void *)PTRACE_O_TRACESYSGOOD) < 0)
         return -errno;
     int status = halt(self, RUNS, PASS_ON, sonde_clock_ns() + PATIENCE_NS);
@@ -170,6 +173,8 @@ static int has_room(const sonde_traced *self, uint64_t at)
     return 1;
 }
 
+static int is_birth(int64_t number) { return number == SYS_clone || number == CLONE3; }
+
 /* One stop of the thread in our call: 1 when it is about to return, 0 to go on. */
 static int handle_stop(sonde_traced *self, int status, uint64_t at, int *is_inside)
 {
@@ -190,6 +195,8 @@ static int handle_stop(sonde_traced *self, int status, uint64_t at, int *is_insi
     if (*is_inside)
         return sonde_call_is_over(at, &where);
     self->result = where.result;
+    if (is_birth(where.number) && where.result > 0)
+        self->made = (pid_t)where.result;
     return 0;
 }
 

@@ -50,6 +50,7 @@ typedef struct {
     int64_t number; /* of the system call, at its begin and end */
     int64_t result; /* at its end; else the first word that a function returns */
     int64_t answer; /* the second one */
+    uint64_t second; /* of the system call's arguments, at its begin */
 } sonde_where;
 
 /* A thread that we trace. */
@@ -64,6 +65,7 @@ typedef struct {
     int held_n;
     int64_t result; /* of a call's last system call */
     int64_t answer; /* the second word that a call returned; on the way back the first is lost */
+    pid_t made; /* the thread that a call has made, or 0 */
 } sonde_traced;
 
 /* ---- trace.c ------------------------------------------------------------- */
@@ -130,10 +132,6 @@ enum {
     SONDE_CALL_RUN,
     SONDE_CALL_CLEAR,
     SONDE_CALL_DECREF,
-    SONDE_CALL_PENDING,
-    SONDE_CALL_SAVE,
-    SONDE_CALL_USLEEP,
-    SONDE_CALL_RESTORE,
     SONDE_CALLS
 };
 
@@ -148,7 +146,6 @@ typedef struct {
     uint64_t source;  /* Python text, ended by a 0 */
     int64_t deadline_ns;
     uint64_t stack_bytes;
-    uint64_t pause; /* 0, or sonde_visitor_pause: the main thread is to call that, nothing else */
     uint64_t every_signal[16]; /* as large as a sigset_t */
     uint64_t calls[SONDE_CALLS];
 } sonde_errand;
@@ -164,6 +161,5 @@ typedef struct {
 sonde_visited sonde_visitor_visit(const sonde_errand *errand);
 void sonde_visitor_begin(const sonde_errand *errand);
 void sonde_visitor_work(const sonde_errand *errand);
-int sonde_visitor_pause(void *errand);
 
 #endif

@@ -85,6 +85,7 @@ int sonde_registers_where(pid_t tid, sonde_where *where)
     where->number = (int64_t)(int32_t)general.regs[8];
     where->result = (int64_t)general.regs[0];
     where->answer = (int64_t)general.regs[1];
+    where->second = general.regs[1];
     return 0;
 }
 

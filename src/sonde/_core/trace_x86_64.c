@@ -104,6 +104,7 @@ int sonde_registers_where(pid_t tid, sonde_where *where)
     where->number = (int64_t)general.orig_rax;
     where->result = (int64_t)general.rax;
     where->answer = (int64_t)general.rdx;
+    where->second = general.rsi;
     return 0;
 }
 

@@ -39,10 +39,6 @@ static const char *const names[SONDE_CALLS] = {
     [SONDE_CALL_RUN] = "PyRun_StringFlags",
     [SONDE_CALL_CLEAR] = "PyErr_Clear",
     [SONDE_CALL_DECREF] = "Py_DecRef",
-    [SONDE_CALL_PENDING] = "Py_AddPendingCall",
-    [SONDE_CALL_SAVE] = "PyEval_SaveThread",
-    [SONDE_CALL_USLEEP] = "usleep",
-    [SONDE_CALL_RESTORE] = "PyEval_RestoreThread",
 };
 
 typedef struct {
@@ -59,7 +55,6 @@ typedef struct {
     uint8_t proofs[SONDE_CALLS][PROOF_BYTES]; /* how these functions begin */
     const char *source;
     size_t source_bytes; /* with its 0 */
-    int asks_main;
 } visit;
 
 /* ---- safe places ------------------------------------------------------------- */
@@ -186,15 +181,13 @@ static int write_visitor(const visit *self, const layout *to, uint64_t page, uin
 {
     sonde_errand errand = {
         .page = page,
-        /* Nobody knows when the main thread has been there: that memory stays. */
-        .bytes = self->asks_main ? 0 : to->bytes,
+        .bytes = to->bytes,
         .munmap = self->calls[SONDE_CALL_MUNMAP],
         .begin = mate + to->code_at + offset_of(sonde_visitor_begin),
         .errand = mate + to->errand_at,
         .source = page + to->text_at,
         .deadline_ns = self->traced.deadline_ns,
         .stack_bytes = STACK_BYTES,
-        .pause = self->asks_main ? mate + to->code_at + offset_of(sonde_visitor_pause) : 0,
     };
     memset(errand.every_signal, 0xff, sizeof errand.every_signal);
     memcpy(errand.calls, self->calls, sizeof errand.calls);
@@ -257,7 +250,7 @@ static int pay_visit(visit *self)
     return is_gone(left) ? left : status;
 }
 
-/* 1: done; 0: the thread was not at a safe place; else -errno. */
+/* The new thread; 0: this one was not at a safe place; else -errno. */
 static int try_visit(visit *self)
 {
     sonde_traced *traced = &self->traced;
@@ -280,7 +273,7 @@ static int try_visit(visit *self)
     if (is_gone(status))
         return status;
     int left = sonde_trace_release(traced);
-    return status < 0 ? status : left < 0 && !is_done ? left : is_done;
+    return status < 0 ? status : left < 0 && !is_done ? left : is_done ? traced->made : 0;
 }
 
 /* ---- the Python face ---------------------------------------------------------------- */
@@ -326,9 +319,9 @@ PyObject *sonde_visit(PyObject *Py_UNUSED(module), PyObject *args)
     Py_ssize_t bytes;
     long long deadline_ns;
     unsigned long long caught, restorer;
-    if (!PyArg_ParseTuple(args, "iiO!KKO!y#Lp", &self.traced.pid, &self.traced.tid, &PyList_Type,
+    if (!PyArg_ParseTuple(args, "iiO!KKO!y#L", &self.traced.pid, &self.traced.tid, &PyList_Type,
                           &ranges, &caught, &restorer, &PyList_Type, &calls, &self.source, &bytes,
-                          &deadline_ns, &self.asks_main) ||
+                          &deadline_ns) ||
         take_ranges(&self, ranges) < 0 || take_calls(&self, calls) < 0)
         return NULL;
     self.source_bytes = (size_t)bytes + 1;
@@ -345,7 +338,7 @@ PyObject *sonde_visit(PyObject *Py_UNUSED(module), PyObject *args)
         errno = -status;
         return PyErr_SetFromErrno(PyExc_OSError);
     }
-    return PyBool_FromLong(status);
+    return PyLong_FromLong(status);
 }
 
 PyObject *sonde_visit_calls(void)

@@ -18,7 +18,7 @@
 #define VISITOR __attribute__((section("sonde_visitor"), used, noinline)) ALONE
 
 /* sizeof(pthread_attr_t) and sizeof(sigset_t) are less in every C library. */
-enum { ROOM_WORDS = 32, DETACHED = 1, FILE_INPUT = 257, PAUSE_US = 100000 };
+enum { ROOM_WORDS = 32, DETACHED = 1, FILE_INPUT = 257 };
 
 #define CALL(errand, number, type) ((type)(errand)->calls[number])
 
@@ -46,10 +46,6 @@ VISITOR void sonde_visitor_work(const sonde_errand *errand)
     struct timespec now;
     if (!CALL(errand, SONDE_CALL_IS_READY, int (*)(void))())
         return;
-    if (errand->pause) {
-        CALL(errand, SONDE_CALL_PENDING, int (*)(uint64_t, uint64_t))(errand->pause, errand->errand);
-        return;
-    }
     int gil = CALL(errand, SONDE_CALL_ENSURE, int (*)(void))();
     CALL(errand, SONDE_CALL_CLOCK, int (*)(int, void *))(CLOCK_MONOTONIC, &now);
     if (now.tv_sec * INT64_C(1000000000) + now.tv_nsec < errand->deadline_ns) {
@@ -66,17 +62,6 @@ VISITOR void sonde_visitor_work(const sonde_errand *errand)
             CALL(errand, SONDE_CALL_DECREF, void (*)(void *))(names);
     }
     CALL(errand, SONDE_CALL_RELEASE, void (*)(int))(gil);
-}
-
-/* In the main thread, at a safe point: let others have the GIL for a while. No Python
- * is run, so no handler of the program's and no exception can come in here. */
-VISITOR int sonde_visitor_pause(void *arg)
-{
-    const sonde_errand *errand = arg;
-    void *state = CALL(errand, SONDE_CALL_SAVE, void *(*)(void))();
-    CALL(errand, SONDE_CALL_USLEEP, int (*)(unsigned))(PAUSE_US);
-    CALL(errand, SONDE_CALL_RESTORE, void (*)(void *))(state);
-    return 0;
 }
 
 /* The thread's function: work, then munmap(page, bytes). No code of ours is there

@@ -33,14 +33,15 @@ def add_output_arguments(parser: argparse.ArgumentParser, formats: Sequence[str]
 def write_rows(rows: pa.Table, form: str, output: str | None) -> None:
     """Write a result in one of FORMATS, to a file or to stdout."""
     if form == "table":
-        _write_text(output, lambda file: draw_arrow(rows, file))
+        write_text(output, lambda file: draw_arrow(rows, file))
     elif form == "json":
-        _write_text(output, lambda file: _write_json(rows, file))
+        write_text(output, lambda file: _write_json(rows, file))
     else:
         _write_binary(rows, form, output)
 
 
-def _write_text(output: str | None, draw: Callable[[IO[str]], None]) -> None:
+def write_text(output: str | None, draw: Callable[[IO[str]], None]) -> None:
+    """Draw to a file or to stdout."""
     if output is None:
         draw(sys.stdout)
         return
@@ -184,10 +185,20 @@ def draw_arrow(rows: pa.Table, file: IO[str]) -> None:
         file.write(f"… and {rest:,} more rows; use LIMIT, or -o FILE for all of them\n")
 
 
-def draw_table(names: Sequence[str], rows: Sequence[Sequence[object]], file: IO[str]) -> None:
-    """Columns under their names. On a terminal it fits the width and long text is cut with `…`."""
+def draw_table(
+    names: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    file: IO[str],
+    right: Sequence[bool] | None = None,
+    paint: Callable[[int, int, str], str] | None = None,
+) -> None:
+    """Columns under their names. On a terminal it fits the width and long text is cut with `…`.
+
+    `right` says which columns end alike, if not those of numbers; `paint(row, column, cell)` may
+    colour a cell, where there are colours."""
     cells = [[_show(value) for value in row] for row in rows]
-    right = [all(_is_number(row[i]) for row in rows) for i in range(len(names))]
+    if right is None:
+        right = [all(_is_number(row[i]) for row in rows) for i in range(len(names))]
     widths = [max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(names)]
     fancy = file.isatty()
     if fancy:
@@ -197,11 +208,13 @@ def draw_table(names: Sequence[str], rows: Sequence[Sequence[object]], file: IO[
     shape = list(zip(widths, right, strict=True))
     head = "  ".join(_pad(name, *form) for name, form in zip(names, shape, strict=True))
     file.write(f"{bold}{head.rstrip()}{plain}\n")
-    for row in cells:
+    for at, row in enumerate(cells):
         shown = [
             f"{dim}{_pad(cell, *form)}{plain}" if cell == "NULL" else _pad(cell, *form)
             for cell, form in zip(row, shape, strict=True)
         ]
+        if colour and paint:
+            shown = [paint(at, column, cell) for column, cell in enumerate(shown)]
         file.write("  ".join(shown).rstrip() + "\n")
 
 

@@ -38,6 +38,11 @@ class Bar:
         sys.stderr.write(f"\r{line[: columns - 1]}\x1b[K")
         sys.stderr.flush()
 
+    def tell(self, title: str) -> None:
+        """Draw it with another title."""
+        self._title = title
+        self.show()
+
     def say(self, line: str) -> None:
         """One line that stays."""
         if self._is_shown:

@@ -8,10 +8,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 
+import sonde.demo
 from sonde import config
-from sonde.cli import _draw
-from sonde.query import open_recording
+from sonde.cli import _draw, modules
+from sonde.query import Recording, open_recording
+
+_TRAIN = os.path.join(next(iter(sonde.demo.__path__)), "train.py")  # needs torch
 
 _JOB = '''
 import random, time
@@ -37,10 +41,18 @@ while time.monotonic() < deadline:
     step += 1
 '''
 
-_QUERIES = (
+_OWN = (
     ("The job's own table: one dataclass, one call per row",
      "SELECT phase, COUNT(*) AS batches, ROUND(AVG(loss), 4) AS mean_loss FROM job.batch "
      "GROUP BY phase ORDER BY phase"),
+)  # fmt: skip
+_STEPS = (
+    ("Every step, and where its time went",
+     "SELECT step, ROUND(1e3 * duration, 1) AS step_ms, ROUND(1e3 * input_wait, 1) AS input_ms, "
+     "ROUND(1e3 * forward, 1) AS forward_ms, ROUND(1e3 * backward, 1) AS backward_ms, "
+     "ROUND(1e3 * optimizer, 1) AS optimizer_ms FROM python.torch_step ORDER BY step DESC LIMIT 5"),
+)  # fmt: skip
+_QUERIES = (
     ("Where the time went: stacks of all threads, every 10 ms",
      "SELECT func, lineno, ROUND(SUM(wall_ns) / 1e9, 2) AS self_s FROM python.stack_sample "
      "JOIN python.frame USING (stack) WHERE depth = 0 GROUP BY ALL ORDER BY self_s DESC LIMIT 5"),
@@ -57,29 +69,62 @@ _QUERIES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="default: %(default)g")
+    parser.add_argument(
+        "--plain", action="store_true", help="a job without PyTorch, also where that is installed"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    trains = not args.plain and find_spec("torch") is not None
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "train.py")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(_JOB.replace("SECONDS", str(args.seconds)))
-        print(f"$ sonde run train.py        (a small job, {args.seconds:g} s)")
-        job = subprocess.Popen(
-            [sys.executable, path], env=config.make_child_environment(SONDE="1"), cwd=folder
-        )
-        _show_progress(job, args.seconds)
-        if job.wait() != 0:
+        path = _TRAIN
+        if not trains:
+            path = os.path.join(folder, "train.py")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(_JOB.replace("SECONDS", str(args.seconds)))
+        what = "a small transformer" if trains else "a small job"
+        print(f"$ sonde run train.py        ({what}, {args.seconds:g} s)")
+        said = os.path.join(folder, "said.txt")
+        pid = _record([path, f"--seconds={args.seconds}"], args.seconds, folder, said)
+        if pid is None:
             return 1
-    recording = open_recording(job.pid)
-    for title, sql in _QUERIES:
-        print(f'\n{title}\n$ sonde query {job.pid} "{sql}"')
-        _draw.draw_arrow(recording.query(sql), sys.stdout)
+        with open(said, encoding="utf-8") as file:
+            print(*file.readlines()[-1:], end="")
+    recording = open_recording(pid)
+    if trains:
+        _show_modules(pid)
+    _ask(recording, pid, (*(_STEPS if trains else _OWN), *_QUERIES))
     print(
-        f"\nIt is all in {recording.sessions[0].folder}; next: sonde ps, sonde tables {job.pid}, "
-        f"sonde export {job.pid} --to flamegraph"
+        f"\nIt is all in {recording.sessions[0].folder}; next: sonde ps, sonde tables {pid}, "
+        f"sonde export {pid} --to flamegraph"
     )
     return 0
+
+
+def _record(command: list[str], seconds: float, folder: str, said: str) -> int | None:
+    """Run the job under the recorder; its pid, or None if it failed."""
+    with open(said, "w", encoding="utf-8") as file:
+        job = subprocess.Popen(
+            [sys.executable, *command],
+            env=config.make_child_environment(SONDE="1"),
+            cwd=folder,
+            stdout=file,
+        )
+        _show_progress(job, seconds)
+        return job.pid if job.wait() == 0 else None
+
+
+def _show_modules(pid: int) -> None:
+    print(f"\nWhere the time of a step goes, module by module\n$ sonde modules {pid}")
+    parser = argparse.ArgumentParser()
+    modules.add_arguments(parser)
+    modules.run(parser.parse_args([str(pid)]))
+
+
+def _ask(recording: Recording, pid: int, queries: tuple[tuple[str, str], ...]) -> None:
+    for title, sql in queries:
+        print(f'\n{title}\n$ sonde query {pid} "{sql}"')
+        _draw.draw_arrow(recording.query(sql), sys.stdout)
 
 
 def _show_progress(job: subprocess.Popen[bytes], seconds: float) -> None:

@@ -14,7 +14,7 @@ from sonde.query import Recording, open_recording
 from sonde.selection import WEIGHTS, Profile, Selection
 from sonde.window import Window, find_window
 
-_TIMES = "10s or 5m before the end, +30s after the start, or an ISO time (UTC)"
+TIMES = "10s or 5m before the end, +30s after the start, or an ISO time (UTC)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="default: SESSION.SUFFIX here; - is stdout"
     )
-    parser.add_argument("--since", metavar="TIME", help=_TIMES)
+    parser.add_argument("--since", metavar="TIME", help=TIMES)
     parser.add_argument("--until", metavar="TIME", help="likewise")
     parser.add_argument(
         "--thread", metavar="NAME|ID", action="append", default=[],
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     selection = Selection(window, tuple(args.thread), args.weight, args.lines)
     profile = Profile(recording, selection)
     if args.output == "-":
-        _write_stdout(exporter, profile)
+        write_stdout(exporter, profile)
         return 0
     path = args.output or name_file(recording, exporter.SUFFIX)
     write_file(path, exporter, profile)
@@ -86,7 +86,7 @@ def name_file(recording: Recording, suffix: str) -> str:
     return name.replace(os.sep, "_") + suffix
 
 
-def _write_stdout(exporter: ModuleType, profile: Profile) -> None:
+def write_stdout(exporter: ModuleType, profile: Profile) -> None:
     if not exporter.TEXT and sys.stdout.isatty():
         raise Error("this format is not for a terminal; give -o FILE or a pipe")
     sys.stdout.flush()

@@ -9,7 +9,7 @@ from sonde import _core
 from sonde.errors import Unavailable
 from sonde.host import Host
 from sonde.record import column, f64, i64, text, u32, u64
-from sonde.sources._arrival import Arrival
+from sonde.training.arrival import Arrival
 from sonde.training.seams import check_header, find_library
 from sonde.training.steps import Step, steps
 

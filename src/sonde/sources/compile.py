@@ -14,7 +14,7 @@ from sonde.host import Host
 from sonde.record import column, i64, text
 from sonde.recorder import recorder
 from sonde.run import CANCELLED
-from sonde.sources._arrival import Arrival
+from sonde.training.arrival import Arrival
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 
-from sonde import _core
-from sonde.errors import Unavailable
 from sonde.host import Host
 from sonde.record import column, f64, i64, text, u16, u32, u64
-from sonde.sources._arrival import Arrival
-from sonde.training.loops import Loaders, Optimizers
-from sonde.training.naming import Naming
-from sonde.training.seams import Place, find_device, find_engine, find_modules, observe_nodes
-from sonde.training.steps import END, ROOT, Step, steps
+from sonde.training.arrival import Arrival
+from sonde.training.overhead import Overhead
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from sonde.training.tracing import Tracing
 
 
 class TorchTrace:
@@ -92,26 +86,16 @@ class TorchMemory:
     ooms: u64 | None = column("times that there was none, so far")
 
 
-ROWS = (TorchTrace, TorchStep, TorchModule, TorchMemory)
-_DEEP = 10_000
+ROWS = (TorchTrace, TorchStep, TorchModule, TorchMemory, Overhead)
 
 
 class Source:
-    """Waits for torch, then watches its modules, autograd, optimizers and loaders."""
+    """Waits for torch; what it does then is in training/tracing.py."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._trace = host.writer(TorchTrace)
-        self._emit_step = host.writer(TorchStep)
-        self._optimizers, self._loaders = Optimizers(steps), Loaders()
-        self._naming = Naming(host.writer(TorchModule))
-        self._ended = host.guard(self._end_step)
+        self._tracing: Tracing | None = None
         self._arrival = Arrival(_is_here, host.guard(self._arrive))
-        self._tracer: _core.TorchTracer | None = None
-        self._places: list[Place] = []
-        self._backward = "off"  # how backward is seen
-        self._device: str | None = None
-        self._said: str | None = None
 
     def start(self) -> None:
         if _is_here():
@@ -122,88 +106,26 @@ class Source:
 
     def stop(self) -> None:
         self._arrival.stop()
-        steps.unsubscribe(self._ended)
-        self._optimizers.stop()
-        self._loaders.stop()
-        for place in self._places:
-            place.give_back()
-        self._places = []
-        _core.torch_ignore()
-        if self._tracer is not None:
-            self._finish(self._tracer)
-        self._tracer = self._naming.tracer = None
+        tracing, self._tracing = self._tracing, None
+        if tracing is not None:
+            tracing.stop()
+
+    def configure(self) -> None:
+        """Take over the budget, and what is wanted of it."""
+        if self._tracing is not None:
+            self._tracing.configure()
 
     def _arrive(self) -> None:
         self._install()
-        self._host.tell(self._said)
+        self._host.tell(self._host.detail)
 
     def _install(self) -> None:
-        torch: Any = sys.modules["torch"]
-        session = self._host.session
-        self._tracer = self._naming.tracer = _core.TorchTracer(
-            self._trace, session.text, session.page, self._host.guard(self._naming.name),
-            self._host.guard(partial(steps.end, ROOT)), torch.is_grad_enabled,
-        )  # fmt: skip
-        self._observe()
-        self._tracer.start()
-        self._begin_step()
-        steps.subscribe(self._ended)
-        self._optimizers.start(self._host.guard)
-        self._loaders.start()
-        self._places = [Place(owner, name, _core.TorchCall) for owner, name in find_modules()]
-        engine = find_engine()
-        if engine is not None:
-            self._places.append(Place(*engine, _core.TorchEngine))
+        # Most programs have no torch: nothing is loaded or made for it before.
+        from sonde.training.tracing import Tracing
 
-    def _observe(self) -> None:
-        try:
-            observe_nodes()
-            self._backward = "exact"
-        except Unavailable as error:
-            self._backward = f"not by module: {error}"
-        self._said = None if self._backward == "exact" else f"backward {self._backward}"
-        self._host.detail = self._said
-
-    # ---- a step --------------------------------------------------------------------------------
-
-    def _begin_step(self) -> tuple[int, int, int, int, int, int, int, int]:
-        assert self._tracer is not None
-        roots = {ROOT: 1, "": 1}.get(steps.last, 2)
-        return self._tracer.begin_step(
-            steps.number, True, _DEEP, self._device is not None, 0, roots
-        )
-
-    def _end_step(self, step: Step) -> None:
-        if self._tracer is None:
-            return
-        for place in self._places:
-            place.heal()
-        self._write(step, self._begin_step())
-        if self._device is None:
-            self._device = find_device()
-
-    def _write(self, step: Step, sums: tuple[int, int, int, int, int, int, int, int]) -> None:
-        first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, _direct_ns, calls, lost = sums
-        optimizer_ns, self._optimizers.spent_ns = self._optimizers.spent_ns, 0
-        input_ns, self._loaders.spent_ns = self._loaders.spent_ns, 0
-        begin_ns = step.begin_ns or min(self._loaders.first_ns or first_ns, first_ns)
-        batch_ns, self._loaders.last_ns = self._loaders.last_ns, 0
-        move_ns = first_ns - batch_ns if begin_ns <= batch_ns <= first_ns else 0
-        whole_ns = step.end_ns - (begin_ns or step.end_ns)
-        known_ns = input_ns + move_ns + forward_ns + backward_ns + optimizer_ns
-        self._emit_step(
-            step.number, begin_ns, whole_ns / 1e9, input_ns / 1e9, move_ns / 1e9, forward_ns / 1e9,
-            backward_ns / 1e9, optimizer_ns / 1e9, max(0, whole_ns - known_ns) / 1e9, step.kind,
-            False, calls, lost,
-            owned_ns / (owned_ns + unowned_ns) if owned_ns + unowned_ns else None,
-        )  # fmt: skip
-
-    def _finish(self, tracer: _core.TorchTracer) -> None:
-        """What there is of the last step is a step, too."""
-        sums = tracer.begin_step(steps.number, False, 1, False, 0, 0)
-        tracer.stop()
-        if sums[0]:
-            self._write(Step(steps.number, steps.begin_ns, _core.clock_ns(), END), sums)
+        self._host.detail = None
+        self._tracing = tracing = Tracing(self._host, *(self._host.writer(row) for row in ROWS))
+        tracing.start()
 
 
 def _is_here() -> bool:

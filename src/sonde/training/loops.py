@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 from collections.abc import Callable
+from weakref import ref
 
 from sonde import _core
 from sonde.training.steps import OPTIMIZER, Steps
@@ -23,7 +24,7 @@ class Optimizers:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._handles: list[Any] = []
-        self._lead = 0
+        self._lead: Callable[[], object] = lambda: None
         self._since: set[int] = set()  # those that came since the lead
         self._began: dict[int, int] = {}
         self.spent_ns = 0  # in this step; whoever reads it sets it to 0
@@ -47,14 +48,15 @@ class Optimizers:
         began_ns = self._began.pop(get_ident(), 0)
         if began_ns:
             self.spent_ns += _core.clock_ns() - began_ns
-        one = id(optimizer)
-        if not self._lead or one in self._since:
-            self._lead = one
-        if one == self._lead:
+        lead = self._lead()
+        if lead is None or id(optimizer) in self._since:
+            self._lead = ref(optimizer)
+            lead = optimizer
+        if lead is optimizer:
             self._since.clear()
             self._steps.end(OPTIMIZER)
         else:
-            self._since.add(one)
+            self._since.add(id(optimizer))
 
 
 class Loaders:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from weakref import ref
 
 from sonde import _core
 
@@ -20,7 +21,7 @@ class Named:
 
     __slots__ = ("key", "name", "ref")
 
-    def __init__(self, key: int, name: str, ref: object) -> None:
+    def __init__(self, key: int, name: str, ref: Callable[[], object]) -> None:
         self.key, self.name, self.ref = key, name, ref
 
 
@@ -37,6 +38,7 @@ class Naming:
         self._walks: dict[int, int] = {}
         self._roots: dict[str, int] = {}
         self._next = 1
+        self._fresh: list[Named] = []  # not written down yet
         self._pattern: re.Pattern[str] | None = None
         self.tracer: _core.TorchTracer | None = None
 
@@ -44,7 +46,7 @@ class Naming:
         """From now on record only modules whose name has this in it; empty: all."""
         self._pattern = re.compile(pattern) if pattern else None
         for named in self._known.values():
-            module = named.ref() if callable(named.ref) else None
+            module = named.ref()
             if module is not None:
                 self._tell(module, named)
 
@@ -70,7 +72,7 @@ class Naming:
 
     def _find_root(self, name: str) -> Any:
         for named in self._by_key.values():
-            if named.name == name and callable(named.ref):
+            if named.name == name:
                 return named.ref()
         return None
 
@@ -81,22 +83,22 @@ class Naming:
                 self._add(module, f"{root_name}.{path}" if path else root_name)
 
     def _add(self, module: Any, name: str) -> None:
-        from weakref import ref
-
         address, key = id(module), self._next
         self._next += 1
-        named = Named(key, name, None)
-        named.ref = ref(module, lambda _: self._forget(address, key))
+        named = Named(key, name, ref(module, lambda _: self._forget(address, key)))
         self._known[address] = self._by_key[key] = named
         self._tell(module, named)
-        numbers, own = _count(module)
-        first = next(iter(module.parameters()), None)
-        self._emit(
-            _core.clock_ns(), name, type(module).__name__, numbers, own,
-            None if first is None else str(first.dtype).removeprefix("torch."),
-            None if first is None else str(first.device),
-            None if "." not in name else name.rpartition(".")[0],
-        )  # fmt: skip
+        self._fresh.append(named)
+
+    def describe(self) -> None:
+        """Write down what is new, between steps: the program may be tracing its tensors while a
+        module is called, and would find our looks at them in its trace."""
+        fresh, self._fresh = self._fresh, []
+        for named in fresh:
+            module: Any = named.ref()
+            if module is not None:
+                self._emit(_core.clock_ns(), named.name, type(module).__name__, *_measure(module),
+                           named.name.rpartition(".")[0] or None)  # fmt: skip
 
     def _tell(self, module: object, named: Named) -> None:
         ignored = self._pattern is not None and self._pattern.search(named.name) is None
@@ -113,10 +115,14 @@ class Naming:
                 self.tracer.forget(address)
 
 
-def _count(module: Any) -> tuple[int, int]:
-    """Numbers that a module learns: with its parts, and its own."""
+def _measure(module: Any) -> tuple[int, int, str | None, str | None]:
+    """Numbers that a module learns, with its parts and without; their type, and where they are."""
     own = sum(one.numel() for one in module.parameters(recurse=False))
-    return sum(one.numel() for one in module.parameters()), own
+    every = list(module.parameters())
+    if not every:
+        return 0, 0, None, None
+    kind = str(every[0].dtype).removeprefix("torch.")
+    return sum(one.numel() for one in every), own, kind, str(every[0].device)
 
 
 def describe_shapes(*inputs: object) -> str | None:

@@ -52,13 +52,19 @@ class Place:
             setattr(self._owner, self._name, self._original)
 
 
-def find_modules() -> list[tuple[Any, str]]:
-    """The classes whose `__call__` is a call of a module."""
-    found = [(sys.modules["torch.nn"].Module, "__call__")]
-    compiled = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
-    if compiled is not None and "__call__" in vars(compiled):
-        found.append((compiled, "__call__"))
-    return found
+def find_compiled() -> Any:
+    """The class of what torch.compile makes of a module, once it is imported; else None."""
+    found = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
+    return found if "__call__" in vars(found or object) else None
+
+
+def is_tracing() -> bool:
+    """Does torch write down what is done to tensors (jit.trace, make_fx, a dispatch mode)?"""
+    inner = sys.modules["torch"]._C
+    if inner._get_tracing_state() is not None:
+        return True
+    modes = ("_len_torch_dispatch_stack", "_len_torch_function_stack")
+    return any(getattr(inner, name, int)() for name in modes)
 
 
 def find_engine() -> tuple[Any, str] | None:
@@ -83,6 +89,14 @@ def observe_nodes() -> None:
         raise Unavailable(reason)
 
 
+def attend_nodes(on: bool) -> None:
+    """Have the nodes seen in this step, or not; after observe_nodes."""
+    if on:
+        _core.torch_attend()
+    else:
+        _core.torch_ignore()
+
+
 def check_header(torch: Any) -> str | None:
     """Why the layout that we rely on is not that of the installed torch; None: it is."""
     path = os.path.join(_folder(torch), "include", "ATen", "record_function.h")
@@ -100,7 +114,7 @@ def find_device() -> str | None:
     """Have events of CUDA found, once the program uses it; its name, or None while it does not."""
     torch: Any = sys.modules["torch"]
     cuda = getattr(torch, "cuda", None)
-    if cuda is None or not cuda.is_available() or not cuda.is_initialized():
+    if cuda is None or not cuda.is_initialized():
         return None
     runtime = _find_mapped("libcudart")
     if runtime is None:

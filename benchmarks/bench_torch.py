@@ -1,0 +1,262 @@
+"""What recording every module of every step costs, beside torch.profiler, hooks and labels."""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
+from itertools import cycle
+from statistics import median
+
+import child
+from result import Result
+
+SECONDS = 10  # a round, for each model
+MOST_S = 200
+WARM = 3  # steps after each change: names are given, events of the device begin
+SETTLE = 40  # steps after which the budget has found its level
+EVERY, DEFAULT, OFF = "every step", "default budget", "off"
+PEERS = ("torch.profiler", "full backward hooks", "forward hooks", "record_function per module")
+_ALONE = {"collector": False, "follow": False, "source.stack": False, "source.gc": False}
+
+
+def measure(rounds: int) -> list[Result]:
+    if find_spec("torch") is None:
+        return [Result("PyTorch", "%", [], note="torch is not installed here")]
+    seconds = min(SECONDS * rounds, MOST_S)
+    with child.open_root() as root:
+        results = draw("100 modules, CPU", child.call(time_cpu, seconds, root=root), 3.0)
+        if not child.call(has_cuda, root=root):
+            return [*results, Result("on a GPU", "%", [], note="there is no CUDA here")]
+        results += draw(
+            "GPU-bound, 197 modules", child.call(time_gpu, "GPU", seconds, root=root), 1.5
+        )
+        results += draw(
+            "launch-bound, 101 modules", child.call(time_gpu, "LAUNCH", seconds, root=root), 5.0
+        )
+    return results
+
+
+def draw(model: str, found: dict[str, object], goal: float) -> list[Result]:
+    """Rows of the table: what sonde costs on every step, by itself, and when it is off."""
+    ratios = found["ratios"]
+    peers = {name: ratios[name] for name in PEERS}
+    rows = []
+    for name, limit in ((EVERY, goal), (DEFAULT, 1.0), (OFF, 0.0)):
+        samples = ratios.get(name)
+        if not samples:
+            continue
+        low, high = find_interval(samples)
+        note = f"95 % interval {low:+.2f} … {high:+.2f} %, {len(samples)} pairs"
+        if name == EVERY:
+            note += f"; a step is {1e3 * found['bare']:.2f} ms of {found['clock']} time; others: "
+            note += ", ".join(_describe(peer, peers[peer]) for peer in PEERS)
+        rows.append(
+            Result(f"{model}: {name}", "%", samples, limit, noise=(high - low) / 2, note=note,
+                   peers=peers if name == EVERY else {})
+        )  # fmt: skip
+    return rows
+
+
+def _describe(name: str, samples: list[float]) -> str:
+    if len(samples) < 2:
+        return f"{name}: too few"
+    return "{} {:+.1f} … {:+.1f}".format(name, *find_interval(samples))
+
+
+def find_interval(samples: list[float], turns: int = 2000) -> tuple[float, float]:
+    """Where the median lies, 19 times in 20: of samples drawn again and again from the samples."""
+    chance = random.Random(0)
+    medians = sorted(median(chance.choices(samples, k=len(samples))) for _ in range(turns))
+    return medians[turns // 40], medians[-turns // 40]
+
+
+# ---- in a process of its own ---------------------------------------------------------------------
+
+
+def has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def time_cpu(seconds: float) -> dict[str, object]:
+    """Thread CPU time: another program on the machine is not in it."""
+    import torch
+    from transformer import CPU, make_step
+
+    torch.set_num_threads(1)
+    model, step = make_step(CPU, "cpu")
+
+    def time_block() -> float:
+        begin = time.thread_time_ns()
+        for _ in range(4):
+            step()
+        return (time.thread_time_ns() - begin) / 4e9
+
+    return time_pairs(model, step, time_block, seconds, "thread CPU", with_default=False)
+
+
+def time_gpu(name: str, seconds: float) -> dict[str, object]:
+    """Wall time from one synchronization to the next, with many steps in between."""
+    import torch
+    import transformer
+
+    model, step = transformer.make_step(getattr(transformer, name), "cuda")
+    steps = 8 if name == "GPU" else 20
+
+    def time_block() -> float:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - begin) / steps
+
+    return time_pairs(model, step, time_block, seconds, "wall", with_default=True)
+
+
+def time_pairs(
+    model: object,
+    step: Callable[[], object],
+    time_block: Callable[[], float],
+    seconds: float,
+    clock: str,
+    with_default: bool,
+) -> dict[str, object]:
+    """Slowdown in percent: each variant beside the bare program, a moment before or after."""
+    warnings.simplefilter("ignore")
+    variants = {
+        EVERY: (lambda: record(**{"torch.budget_pct": 0}), WARM),
+        OFF: (lambda: record(**{"source.torch": False}), WARM),
+        "torch.profiler": (profile, WARM),
+        "full backward hooks": (lambda: hook_backward(model), WARM),
+        "forward hooks": (lambda: hook_forward(model), WARM),
+        "record_function per module": (label_calls, WARM),
+    }
+    if with_default:
+        variants[DEFAULT] = (record, SETTLE)
+    for _ in range(15):
+        step()
+    gc.collect()
+    gc.freeze()
+    ratios: dict[str, list[float]] = {name: [] for name in variants}
+    bare: list[float] = []
+    peers = cycle(PEERS)
+    ours = [EVERY, DEFAULT, EVERY, OFF] if with_default else [EVERY, OFF, EVERY]
+    end = time.monotonic() + seconds
+    while time.monotonic() < end or len(ratios[PEERS[-1]]) < 2:
+        for name in (*ours, next(peers)):
+            first = len(bare) % 2 == 0
+            base, took = time_pair(*variants[name], step, time_block, first)
+            bare.append(base)
+            ratios[name].append(100 * (took / base - 1))
+    return {"ratios": ratios, "bare": median(bare), "clock": clock}
+
+
+def time_pair(
+    make: Callable[[], AbstractContextManager[object]],
+    warm: int,
+    step: Callable[[], object],
+    time_block: Callable[[], float],
+    bare_first: bool,
+) -> tuple[float, float]:
+    """Seconds of a step without and with a variant; every other pair the other way round."""
+    base = time_block() if bare_first else 0.0
+    with make():
+        for _ in range(warm):
+            step()
+        took = time_block()
+    if not bare_first:
+        step()
+        base = time_block()
+    return base, took
+
+
+# ---- the variants --------------------------------------------------------------------------------
+
+
+@contextmanager
+def record(**settings: object) -> Iterator[None]:
+    """Sonde, with what it records of PyTorch and nothing else."""
+    import sonde
+    from sonde import config
+
+    wanted = {**_ALONE, **settings}
+    known = config.list_keys()
+    sonde.start(**{name.replace(".", "_"): wanted[name] for name in wanted if name in known})
+    try:
+        yield
+    finally:
+        sonde.stop()
+
+
+@contextmanager
+def profile() -> Iterator[None]:
+    """Kineto; what it does at its end is not timed."""
+    import torch
+    from torch.profiler import ProfilerActivity
+
+    kinds = [ProfilerActivity.CPU]
+    if torch.cuda.is_initialized():
+        kinds.append(ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=kinds):
+        yield
+
+
+@contextmanager
+def hook_backward(model: object) -> Iterator[None]:
+    handles = []
+    for module in model.modules():
+        handles.append(module.register_full_backward_pre_hook(lambda _m, _g: None))
+        handles.append(module.register_full_backward_hook(lambda _m, _i, _o: None))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def hook_forward(model: object) -> Iterator[None]:
+    """Hooks as they are mostly written: two clocks and a list."""
+    times: list[int] = []
+
+    def before(_module: object, _inputs: object) -> None:
+        times.append(time.perf_counter_ns())
+
+    def after(_module: object, _inputs: object, _output: object) -> None:
+        times.append(time.perf_counter_ns())
+
+    handles = []
+    for module in model.modules():
+        handles.append(module.register_forward_pre_hook(before))
+        handles.append(module.register_forward_hook(after))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def label_calls() -> Iterator[None]:
+    """A label around every call of a module, for a profiler that is not there."""
+    from torch import nn
+    from torch.autograd.profiler import record_function
+
+    original = nn.Module.__call__
+
+    def labelled(self: object, *args: object, **kwargs: object) -> object:
+        with record_function(type(self).__name__):
+            return original(self, *args, **kwargs)
+
+    nn.Module.__call__ = labelled
+    try:
+        yield
+    finally:
+        nn.Module.__call__ = original

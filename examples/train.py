@@ -1,0 +1,1 @@
+../src/sonde/demo/train.py

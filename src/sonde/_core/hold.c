@@ -1,0 +1,298 @@
+/* hold(): have threads of another process wait a moment, so that one gets the GIL.
+ *
+ * A thread that gives the GIL away for microseconds, again and again, takes it
+ * back before those that wait for it have woken up. Here it is stopped where it
+ * is about to make a system call: if it gave the GIL away for that, the GIL is
+ * free now. All that are busy have to be stopped at the same time, or the next
+ * of them takes it.
+ *
+ * A thread is never traced inside a system call that may wait: it is let go from
+ * where the call begins, so we never have to interrupt one. Nothing of the
+ * program's is written to: if the tool dies, the kernel lets all of them go on.
+ */
+#define _GNU_SOURCE
+#include "binding.h"
+#include "sonde_core.h"
+#include "trace.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef PTRACE_EVENT_STOP
+#define PTRACE_EVENT_STOP 128
+#endif
+
+enum { MOST_THREADS = 256, NAP_NS = 50000 };
+
+static const int64_t HOLD_NS = 100000000;       /* one thread, at one system call */
+static const int64_t IN_VAIN_NS = 2000000;     /* all stand, and still nobody has the GIL */
+static const int64_t PATIENCE_NS = 2000000000; /* as in trace.c */
+
+/* Held: it stands where a system call begins. */
+enum { RUNS, WAITS, HELD };
+
+typedef struct {
+    pid_t tid;
+    int state;
+    int is_inside; /* a system call that we let pass */
+    int64_t since_ns; /* when it was held */
+} one;
+
+typedef struct {
+    pid_t pid, visitor;
+    int is_child; /* of ours: then its end is its owner's to see */
+    int is_over;
+    one threads[MOST_THREADS];
+    int n;
+    int is_stir; /* a thread has stopped since the last look */
+} crowd;
+
+/* ---- what /proc says ------------------------------------------------------------ */
+
+/* A thread's state ('R', 'S', …) and its process's parent; 0 if it is gone. */
+static char read_state(pid_t pid, pid_t tid, int *parent)
+{
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t bytes = read(fd, line, sizeof line - 1);
+    close(fd);
+    if (bytes <= 0)
+        return 0;
+    line[bytes] = 0;
+    /* Its name, in brackets, may be anything. */
+    const char *end = strrchr(line, ')');
+    char state;
+    return end != NULL && sscanf(end + 1, " %c %d", &state, parent) == 2 ? state : 0;
+}
+
+static int is_known(const crowd *self, pid_t tid)
+{
+    for (int i = 0; i < self->n; i++)
+        if (self->threads[i].tid == tid)
+            return 1;
+    return 0;
+}
+
+/* One that waits is left alone: only what runs can take the GIL. */
+static void catch_one(crowd *self, pid_t tid)
+{
+    int parent;
+    if (tid == self->visitor || is_known(self, tid) ||
+        read_state(self->pid, tid, &parent) != 'R')
+        return;
+    /* Somebody else may trace it, or it has just ended. */
+    if (ptrace(PTRACE_SEIZE, tid, NULL, (void *)PTRACE_O_TRACESYSGOOD) < 0)
+        return;
+    /* It has to stop once before it can be told to stop at a system call. */
+    ptrace(PTRACE_INTERRUPT, tid, NULL, NULL);
+    self->threads[self->n++] = (one){.tid = tid};
+}
+
+static int catch_busy(crowd *self)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", self->pid);
+    DIR *folder = opendir(path);
+    if (folder == NULL)
+        return -ESRCH;
+    struct dirent *entry;
+    while ((entry = readdir(folder)) != NULL && self->n < MOST_THREADS)
+        if (entry->d_name[0] != '.')
+            catch_one(self, (pid_t)atoi(entry->d_name));
+    closedir(folder);
+    return 0;
+}
+
+/* ---- a thread that has stopped ---------------------------------------------------- */
+
+/* For a lock or a condition, as all who want the GIL do. Interrupted, the kernel begins
+ * it anew by itself, so here a thread may be traced. */
+static int is_waiting(const sonde_where *where)
+{
+    int operation = (int)where->second & FUTEX_CMD_MASK;
+    return where->number == SYS_restart_syscall ||
+           (where->number == SYS_futex &&
+            (operation == FUTEX_WAIT || operation == FUTEX_WAIT_BITSET));
+}
+
+/* Calls that never wait and are made with the GIL, or with the lock that guards it:
+ * to stop there helps nobody. */
+static int is_passing(const sonde_where *where)
+{
+    switch (where->number) {
+    case SYS_futex:
+    case SYS_mmap:
+    case SYS_munmap:
+    case SYS_mremap:
+    case SYS_mprotect:
+    case SYS_madvise:
+    case SYS_brk:
+    case SYS_getpid:
+    case SYS_gettid:
+    case SYS_rt_sigprocmask:
+    case SYS_rt_sigreturn:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* Does it go on untraced? If not it has been killed, which is yet to be seen. */
+static int let_go(one *thread, int signal)
+{
+    thread->state = RUNS;
+    return ptrace(PTRACE_DETACH, thread->tid, NULL, (void *)(intptr_t)signal) == 0;
+}
+
+static int send_on(one *thread, int signal)
+{
+    ptrace(PTRACE_SYSCALL, thread->tid, NULL, (void *)(intptr_t)signal);
+    return 0;
+}
+
+/* At the begin or the end of a system call. */
+static int stand(one *thread)
+{
+    sonde_where where;
+    thread->state = RUNS;
+    thread->is_inside = !thread->is_inside;
+    if (!thread->is_inside || sonde_registers_where(thread->tid, &where) < 0)
+        return send_on(thread, 0);
+    if (is_waiting(&where))
+        thread->state = WAITS;
+    if (is_waiting(&where) || is_passing(&where))
+        return send_on(thread, 0);
+    thread->state = HELD;
+    thread->since_ns = sonde_clock_ns();
+    return 0;
+}
+
+/* `status` is what waitid() says of a stop. 1: the thread is not ours any more. */
+static int handle_stop(const crowd *self, one *thread, int status)
+{
+    int signal = status & 0x7f;
+    if (status >> 8 == PTRACE_EVENT_STOP) {
+        /* By our request; or because the whole process was stopped: it stays so. */
+        return self->is_over || signal != SIGTRAP ? let_go(thread, 0) : send_on(thread, 0);
+    }
+    if (status == (SIGTRAP | 0x80))
+        return self->is_over ? let_go(thread, 0) : stand(thread);
+    return self->is_over ? let_go(thread, signal) : send_on(thread, signal);
+}
+
+/* What the kernel has to say of a thread; 1: it is not ours any more. */
+static int look(crowd *self, one *thread)
+{
+    siginfo_t info = {0};
+    int leave = thread->tid == self->pid && self->is_child ? WNOWAIT : 0;
+    if (waitid(P_PID, (id_t)thread->tid, &info, WNOHANG | WSTOPPED | WEXITED | __WALL | leave) < 0)
+        return errno != EINTR;
+    if (info.si_pid == 0)
+        return 0;
+    if (info.si_code != CLD_TRAPPED && info.si_code != CLD_STOPPED)
+        return 1; /* it has ended */
+    if (thread->state == HELD)
+        return 0;
+    self->is_stir = 1;
+    return handle_stop(self, thread, info.si_status);
+}
+
+static void look_at_all(crowd *self)
+{
+    self->is_stir = 0;
+    for (int i = self->n - 1; i >= 0; i--)
+        if (look(self, &self->threads[i]))
+            self->threads[i] = self->threads[--self->n];
+}
+
+/* ---- all of them -------------------------------------------------------------------- */
+
+static void nap(void) { nanosleep(&(struct timespec){0, NAP_NS}, NULL); }
+
+/* Those that were held for long enough; all, if it was in vain: then one of them has
+ * the GIL, and is to go on to where it gives it away. */
+static void let_some_go(crowd *self, int64_t now_ns, int is_in_vain)
+{
+    for (int i = self->n - 1; i >= 0; i--) {
+        one *thread = &self->threads[i];
+        if (thread->state == HELD && (is_in_vain || now_ns - thread->since_ns > HOLD_NS) &&
+            let_go(thread, 0))
+            self->threads[i] = self->threads[--self->n];
+    }
+}
+
+static int is_any_running(const crowd *self)
+{
+    for (int i = 0; i < self->n; i++)
+        if (self->threads[i].state == RUNS)
+            return 1;
+    return 0;
+}
+
+/* Until the visitor is done, or the time is over. */
+static void hold_all(crowd *self, int64_t until_ns)
+{
+    int parent;
+    int64_t now_ns = sonde_clock_ns(), still_ns = now_ns;
+    for (; now_ns < until_ns; now_ns = sonde_clock_ns()) {
+        char state = read_state(self->pid, self->visitor, &parent);
+        if (state == 0 || catch_busy(self) < 0)
+            return;
+        look_at_all(self);
+        if (state != 'S' || is_any_running(self))
+            still_ns = now_ns;
+        let_some_go(self, now_ns, now_ns - still_ns > IN_VAIN_NS);
+        if (!self->is_stir)
+            nap();
+    }
+}
+
+/* 0; -EBUSY: some did not stop, and are let go when this process ends. */
+static int let_all_go(crowd *self)
+{
+    int64_t deadline_ns = sonde_clock_ns() + PATIENCE_NS;
+    self->is_over = 1;
+    let_some_go(self, 0, 1);
+    for (int i = 0; i < self->n; i++)
+        ptrace(PTRACE_INTERRUPT, self->threads[i].tid, NULL, NULL);
+    for (look_at_all(self); self->n; look_at_all(self)) {
+        if (sonde_clock_ns() > deadline_ns)
+            return -EBUSY;
+        nap();
+    }
+    return 0;
+}
+
+PyObject *sonde_hold(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    crowd self = {0};
+    int parent = 0, status;
+    long long until_ns;
+    if (!PyArg_ParseTuple(args, "iiL", &self.pid, &self.visitor, &until_ns))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    read_state(self.pid, self.pid, &parent);
+    self.is_child = parent == getpid();
+    hold_all(&self, until_ns);
+    status = let_all_go(&self);
+    Py_END_ALLOW_THREADS
+    if (status < 0) {
+        errno = -status;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
+}

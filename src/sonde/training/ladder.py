@@ -1,0 +1,118 @@
+"""How much is recorded, from everything to next to nothing, and of which steps."""
+
+from __future__ import annotations
+
+EVERYTHING = 1000  # deeper than any module; what torch.depth is unless it is set
+_WARM = 10  # the first steps are like no others: nothing is compared with them
+_SHADOW = 20  # one step in so many is not recorded, to see what recording costs
+
+
+class Plan:
+    """What is recorded of one step."""
+
+    __slots__ = ("depth", "device", "on", "shadow")
+
+    def __init__(self, on: bool, depth: int, device: bool, shadow: bool = False) -> None:
+        self.on = on  # modules at all
+        self.depth = depth  # the deepest modules; 0 is the one that the program calls
+        self.device = device  # GPU times
+        self.shadow = shadow  # off only to be compared with
+
+
+SHADOW = Plan(False, 0, False, True)
+OFF = Plan(False, 0, False)
+
+
+class Rung:
+    """One way to record: one step in 2^steps, GPU times in one of 2^device of those, to a depth."""
+
+    __slots__ = ("bare", "cuts", "depth", "device", "full", "steps")
+
+    def __init__(self, steps: int, device: int, depth: int) -> None:
+        self.steps, self.device, self.depth = steps, device, depth
+        self.cuts = 0  # how often the depth was made smaller up to here
+        self.full, self.bare = Plan(True, depth, True), Plan(True, depth, False)
+
+    def is_like(self, other: Rung) -> bool:
+        """Do both record the same?"""
+        return (self.steps, self.device, self.depth) == (other.steps, other.device, other.depth)
+
+    def share(self, every: int, shadow: bool) -> tuple[float, float]:
+        """Of all steps, those with modules only, and those with GPU times, too."""
+        recorded = (1 - 1 / _SHADOW if shadow else 1.0) / every / 2**self.steps
+        device = recorded / 2**self.device
+        return recorded - device, device
+
+    def describe(self, every: int) -> str:
+        """For people."""
+        words = [_one_in(every << self.steps, "every step", "1 step in")]
+        if self.device:
+            words.append(_one_in(every << self.steps + self.device, "", "GPU times 1 in"))
+        if self.depth != EVERYTHING:
+            words.append(f"modules to depth {self.depth}")
+        return ", ".join(words)
+
+
+def _one_in(number: int, always: str, words: str) -> str:
+    return always if number == 1 else f"{words} {number}"
+
+
+# GPU times cost most and change least from step to step; single steps are missed less than modules.
+_RUNGS = (
+    (0, 0, EVERYTHING), (0, 2, EVERYTHING), (0, 4, EVERYTHING), (1, 3, EVERYTHING),
+    (2, 2, EVERYTHING), (3, 2, EVERYTHING), (4, 2, EVERYTHING),
+    (4, 2, 4), (4, 2, 2), (4, 2, 1), (4, 2, 0), (6, 2, 0), (8, 2, 0),
+)  # fmt: skip
+
+
+def make_ladder(depth: int, has_device: bool) -> list[Rung]:
+    """The rungs that differ, where no module deeper than `depth` is wanted."""
+    ladder: list[Rung] = []
+    for steps, device, deepest in _RUNGS:
+        rung = Rung(steps, device if has_device else 0, min(deepest, depth))
+        if not ladder:
+            ladder.append(rung)
+        elif not rung.is_like(ladder[-1]):
+            rung.cuts = ladder[-1].cuts + (rung.depth != ladder[-1].depth)
+            ladder.append(rung)
+    return ladder
+
+
+# ---- which steps ---------------------------------------------------------------------------------
+# By number alone, so that the ranks of a job choose the same ones without a word between them; and
+# without a rhythm, or a program with one (a log line every 20 steps) would always be seen at the
+# same beat. What a lower rung records is part of what a higher one does, and shadow steps are the
+# same on all of them: ranks on different rungs differ in how much they record, no more. Each then
+# measures what its own recording adds.
+
+
+def is_shadow(step: int) -> bool:
+    """Is this step left out, to be compared with?"""
+    return step >= _WARM and step % _SHADOW == _mix(step // _SHADOW) % _SHADOW
+
+
+def choose(step: int, rung: Rung, every: int) -> Plan:
+    """What is recorded of a step that is no shadow."""
+    if every > 1:
+        step, rest = divmod(step, every)
+        if rest != _mix(step) % every:
+            return OFF
+    if not _is_chosen(step, 0, rung.steps):
+        return OFF
+    chosen = _is_chosen(step, rung.steps, rung.steps + rung.device)
+    return rung.full if chosen else rung.bare
+
+
+def _is_chosen(step: int, first: int, last: int) -> bool:
+    """One step in 2^(last - first): of every two neighbours at each size, one goes on."""
+    for size in range(first, last):
+        if (step >> size) & 1 != _mix((step >> size + 1) + size) & 1:
+            return False
+    return True
+
+
+def _mix(number: int) -> int:
+    """32 bits that look like chance; the same everywhere."""
+    number = (number + 1) * 0x9E3779B1 & 0xFFFFFFFF
+    number = (number ^ number >> 15) * 0x85EBCA77 & 0xFFFFFFFF
+    return number ^ number >> 13

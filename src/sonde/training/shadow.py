@@ -1,0 +1,104 @@
+"""What recording costs, seen from outside: recorded steps beside steps that are not."""
+
+from __future__ import annotations
+
+from math import expm1, log, sqrt
+
+# A ratio is kept to a thousandth, and none is kept apart beyond 20 times: both ends are outliers.
+_FINE, _FAR = 2000, 3.0
+_MOST = 8192  # ratios that count; beyond, the older ones fade
+_LEAST = 16  # ratios that say anything
+# Several ratios share a step and are not independent: about so many of them are worth one.
+_SHARED = 3.0
+_REACH = 2  # steps on either side that a step is compared with
+
+
+class Ratios:
+    """The middle of many ratios of durations, and how sure it is; in constant memory.
+
+    A logarithm of a ratio lies around the true cost evenly, whatever the noise of a step looks
+    like, for both steps have it. So the median is right with heavy tails, too, and a checkpoint
+    now and then is an outlier that moves nothing."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self.total = 0
+
+    def add(self, recorded_ns: int, bare_ns: int) -> None:
+        """A recorded step and one that was not, both longer than nothing."""
+        ratio = max(-_FAR, min(_FAR, log(recorded_ns / bare_ns)))
+        place = round(ratio * _FINE)
+        self._counts[place] = self._counts.get(place, 0) + 1
+        self.total += 1
+        if self.total > _MOST:
+            self._counts = {at: half for at, count in self._counts.items() if (half := count // 2)}
+            self.total = sum(self._counts.values())
+
+    def read(self, sure: float) -> tuple[float, float, float] | None:
+        """The middle, and an interval of so many standard deviations; None: too few to say.
+
+        The bounds are those of a median by its ranks: they assume nothing of the noise."""
+        if self.total < _LEAST:
+            return None
+        spread = sure * sqrt(_SHARED * self.total) / 2
+        ranks = (self.total / 2, self.total / 2 - spread, self.total / 2 + spread)
+        places = sorted(self._counts.items())
+        middle, low, high = (expm1(_find(places, rank) / _FINE) for rank in ranks)
+        return middle, low, high
+
+
+def _find(places: list[tuple[int, int]], rank: float) -> float:
+    """Where this rank lies among counted places, evenly spread inside each."""
+    if rank < 0 or rank > sum(count for _at, count in places):
+        return _FAR * _FINE * (-1 if rank < 0 else 1)  # beyond all that was seen
+    below = 0
+    for at, count in places:
+        if below + count >= rank:
+            return at - 0.5 + (rank - below) / count
+        below += count
+    return places[-1][0] + 0.5
+
+
+class Neighbours:
+    """Pairs each step that stands out (the rarer kind) with the steps beside it of the other kind.
+
+    Steps so close have the same share of whatever changes slowly, on both sides alike."""
+
+    def __init__(self) -> None:
+        self._window: list[tuple[int, int, int]] = []
+        self._bare = 0  # steps in the window that were not recorded
+        self._last_bare = -1
+
+    def clear(self) -> None:
+        self._window.clear()
+        self._bare = 0
+
+    def add(self, step: int, duration_ns: int, kind: int, ratios: dict[int, Ratios]) -> int:
+        """Take a step of a kind, 0: not recorded. Ratios of recorded kinds go into `ratios`.
+        How many steps that were not recorded were used for the first time."""
+        window = self._window
+        if window and window[-1][0] + 1 != step:
+            self.clear()
+        window.append((step, duration_ns, kind))
+        self._bare += kind == 0
+        if len(window) <= 2 * _REACH:
+            return 0
+        # Most steps are like those beside them and end here.
+        others = self._bare if window[_REACH][2] else len(window) - self._bare
+        used = self._pair(ratios) if others > _REACH else 0
+        self._bare -= window[0][2] == 0
+        del window[0]
+        return used
+
+    def _pair(self, ratios: dict[int, Ratios]) -> int:
+        _step, middle_ns, middle = self._window[_REACH]
+        used = 0
+        for at, other_ns, other in self._window:
+            if middle == 0 and other:
+                ratios[other].add(other_ns, middle_ns)
+                used = 1
+            elif middle and other == 0:
+                ratios[middle].add(middle_ns, other_ns)
+                used += at > self._last_bare
+                self._last_bare = max(at, self._last_bare)
+        return used
