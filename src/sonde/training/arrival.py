@@ -15,12 +15,17 @@ class Arrival:
 
     def __init__(self, is_here: Callable[[], bool], then: Callable[[], object]) -> None:
         self._is_here, self._then = is_here, then
+        self._is_waiting = False
 
     def start(self) -> None:
+        self._is_waiting = True
         # In place: whoever goes through the list right now asks one finder twice, and that is all.
         sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
+        # An import that goes through the old list right now asks us once more: another one who
+        # waits there may have been told first, and have imported something.
+        self._is_waiting = False
         if self in sys.meta_path:
             # A new list: out of the old one, an import that goes through it right now would step
             # over the finder that moved into our place, and not find its module.
@@ -28,6 +33,6 @@ class Arrival:
 
     def find_spec(self, _name: str, _path: object = None, _target: object = None) -> None:
         """Look whether it has come; the import system holds its lock, so one thread at a time."""
-        if self._is_here():
+        if self._is_waiting and self._is_here():
             self.stop()  # first: what is called now may import, too
             self._then()
