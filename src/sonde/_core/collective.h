@@ -84,9 +84,59 @@ int sonde_told_has(int recorder);
  * `texts`. Needs no GIL; takes some 10 us an entry. */
 int sonde_told_ask(int recorder, sonde_intern *texts, void (*each)(const sonde_told *));
 
-/* ---- rows: collective.c ---------------------------------------------------------------- */
+/* ---- what both are put together with ------------------------------------------------- */
 
-void sonde_collective_off(void); /* in a forked child */
+enum { SONDE_STEPS = 1024, SONDE_THREADS = 64, SONDE_GROUPS = 1024, SONDE_WORKERS = 1024 };
+
+typedef struct {
+    PyObject *ring_map, *text, *page_map, *ask; /* ask: have Python tell the groups */
+    sonde_ring *ring;
+    sonde_intern *texts;
+    const uint32_t *on; /* of the control page */
+    pthread_t thread;
+    int is_open;     /* the GIL's: between start and stop */
+    int is_running;  /* under the lock: a thread was made and not joined */
+    int is_observed; /* works are seen */
+    uint32_t leave, bell; /* atomics */
+    uint32_t is_asked; /* atomic: Python was asked for the groups */
+    int (*set_mode)(int *);
+
+    pthread_mutex_t lock; /* what the program tells: steps, threads, groups */
+    struct { int64_t end_ns, number; } steps[SONDE_STEPS];
+    uint64_t steps_n;
+    int64_t first_step;
+    struct { uint64_t thread; int64_t tid; } threads[SONDE_THREADS];
+    uint32_t threads_n;
+    struct { uint32_t name, size, ranks; } groups[SONDE_GROUPS];
+    uint32_t groups_n;
+
+    /* The thread's own. */
+    int64_t started_ns, wall_ns; /* wall_ns: what the wall clock is ahead of ours */
+    int64_t asked_ns, cost_ns;   /* the recorders: when last, and how long it took */
+    int64_t asking_ns;
+    uint64_t asked_serial;
+    int is_deaf;                 /* the answer was not understood */
+    uint64_t next_id[SONDE_TOLD_RECORDERS], top_id[SONDE_TOLD_RECORDERS];
+    sonde_seen *seen;
+    uint32_t seen_n;
+    sonde_told *told;
+    uint32_t told_n;
+    struct { int64_t tid; uint32_t group; } workers[SONDE_WORKERS];
+    uint32_t workers_n;
+    uint32_t ended, running, timeout; /* text ids */
+} sonde_collectives;
+
+extern sonde_collectives sonde_all; /* one for the process: collective.c */
+
+#define SONDE_COLLECTIVE_KINDS "qddtttttIQQQttqq" /* of a row: collective_rows.c */
+
+/* Write the rows that are due; all of them if it is the last time. 1: something still waits.
+ * The thread's alone, without the GIL. */
+int sonde_collective_turn(int is_last);
+
+/* What the program told is under its lock; these take it themselves. */
+int sonde_collective_ask(void *none); /* a pending call: have Python tell the groups */
+void sonde_collective_off(void);      /* in a forked child */
 
 extern PyMethodDef sonde_collective_methods[];
 

@@ -306,11 +306,14 @@ int sonde_seen_start(void *library, const uint32_t *on, void (*first)(void))
 void sonde_seen_stop(void)
 {
     pthread_mutex_lock(&seen.lock);
+    int was_on = seen.is_on;
     sonde_store_release(&seen.is_on, 0);
     pthread_mutex_unlock(&seen.lock);
-    if (seen.is_added)
+    /* Not in a forked child: some thread of its parent may have been inside torch's lock. */
+    if (was_on && seen.is_added) {
         seen.remove(seen.handle);
-    seen.is_added = 0;
+        seen.is_added = 0;
+    }
 }
 
 void sonde_seen_off(void)

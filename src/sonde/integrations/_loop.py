@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import sonde
-from sonde import column, f64, i64, text
 
 
 class LoopStep:
     """A step of a library's training loop, right after its end."""
 
-    step: i64 | None = column("the step of python.torch_step that ended with it")
-    library: text = column("lightning, transformers or accelerate")
-    stage: text = column("train, validation, test, predict, …")
-    epoch: f64 | None = column("as the library counts; parts of one where it does")
-    global_step: i64 | None = column("as the library counts")
+    step: sonde.i64 | None = sonde.column("the step of python.torch_step that ended with it")
+    library: sonde.text = sonde.column("lightning, transformers or accelerate")
+    stage: sonde.text = sonde.column("train, validation, test, predict, …")
+    epoch: sonde.f64 | None = sonde.column("as the library counts; parts of one where it does")
+    global_step: sonde.i64 | None = sonde.column("as the library counts")
 
 
 class LoopTag:
     """What a library was told to do."""
 
-    name: text = column("model, precision, strategy, …")
-    value: text = column("its value")
+    name: sonde.text = sonde.column("model, precision, strategy, …")
+    value: sonde.text = sonde.column("its value")
 
 
 class LoopMetric:
     """A number that the program logged."""
 
-    step: i64 | None = column("the step of python.torch_step that was under way, if known")
-    global_step: i64 | None = column("as the program or its library counts")
-    name: text = column("what it is called")
-    value: f64 = column("the number")
+    step: sonde.i64 | None = sonde.column(
+        "the step of python.torch_step that was under way, if known"
+    )
+    global_step: sonde.i64 | None = sonde.column("as the program or its library counts")
+    name: sonde.text = sonde.column("what it is called")
+    value: sonde.f64 = sonde.column("the number")
 
 
 class Loop:
