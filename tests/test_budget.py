@@ -50,7 +50,7 @@ class Job:
         if not plan.on:
             return 0.0
         share = (min(plan.depth, self.deep) + 1) / (self.deep + 1)
-        kinds = (1 - self.device) + (self.device if plan.device else 0)
+        kinds = (1 - self.device) + (self.device if plan.detail else 0)
         return STEP_NS * self.cost_pct / 100 * kinds * share
 
     def every_ns(self) -> float:
@@ -136,11 +136,11 @@ def test_a_gross_overload_is_ended_within_a_few_steps_by_its_own_word() -> None:
 
 def test_what_every_step_costs_leaves_less_for_the_rest_but_never_nothing() -> None:
     job = Job(1.2, 1.0, direct=1.0, device=0.0, base_pct=0.5)
-    story = play(Budget(LIMIT, has_device=False), job, 4000)
+    story = play(Budget(LIMIT, has_detail=False), job, 4000)
     assert story.levels[-1] == 2 and story.overhead_pct(2000) <= 0.5  # of 0.5 that are left
-    dear = play(Budget(LIMIT, has_device=False), Job(0.2, 1.0, base_pct=5.0), 4000)
+    dear = play(Budget(LIMIT, has_detail=False), Job(0.2, 1.0, base_pct=5.0), 4000)
     assert dear.levels[-1] == 0  # what every step costs is known once there are others
-    dearer = play(Budget(LIMIT, has_device=False), Job(2.0, 1.0, base_pct=5.0), 4000)
+    dearer = play(Budget(LIMIT, has_detail=False), Job(2.0, 1.0, base_pct=5.0), 4000)
     assert 3 <= dearer.levels[-1] <= 4 and dearer.overhead_pct(2000) <= 0.3
 
 
@@ -149,9 +149,9 @@ def test_losing_the_processor_inside_our_code_is_not_taken_for_a_cost() -> None:
     assert set(story.levels) == {0}
 
 
-@pytest.mark.parametrize("has_device", [True, False])
-def test_ten_times_too_much_is_left_in_one_or_two_moves(has_device: bool) -> None:
-    story = play(Budget(LIMIT, has_device=has_device), Job(10.0, 2.0), 100)
+@pytest.mark.parametrize("has_detail", [True, False])
+def test_ten_times_too_much_is_left_in_one_or_two_moves(has_detail: bool) -> None:
+    story = play(Budget(LIMIT, has_detail=has_detail), Job(10.0, 2.0), 100)
     assert 1 <= story.count_moves() <= 2
     assert story.overhead_pct(50) <= LIMIT
 
@@ -233,7 +233,7 @@ def test_what_a_lower_level_records_the_higher_ones_record_too() -> None:
         plans = [rank(step) for rank in ranks]
         for upper, lower in pairwise(plans):
             assert upper.on >= lower.on
-            assert not lower.device or lower.on
+            assert not lower.detail or lower.on
             assert not (upper.on and lower.on) or upper.depth >= lower.depth
 
 
@@ -254,11 +254,11 @@ def test_a_level_records_the_share_that_it_says(level: int) -> None:
     plans = [budget.plan(step) for step in range(20_000)]
     bare, full = rung.share(1, True)
     assert sum(plan.on for plan in plans) == pytest.approx(20_000 * (bare + full), rel=0.2)
-    assert sum(plan.device for plan in plans) == pytest.approx(20_000 * full, rel=0.4)
+    assert sum(plan.detail for plan in plans) == pytest.approx(20_000 * full, rel=0.4)
 
 
 def test_settings_bound_what_is_recorded() -> None:
-    budget = Budget(LIMIT, depth=2, every=5, has_device=False)
+    budget = Budget(LIMIT, depth=2, every=5, has_detail=False)
     plans = [budget.plan(step) for step in range(1000)]
     assert {plan.depth for plan in plans if plan.on} == {2}
     assert 180 <= sum(plan.on for plan in plans) <= 200

@@ -13,6 +13,7 @@
 #define SONDE_TORCH_SPANS (1u << 14) /* of a lane: changes of owner in backward on a device */
 #define SONDE_TORCH_DEEP 64          /* nodes inside nodes */
 #define SONDE_TORCH_LANES 1024
+#define SONDE_TORCH_BEGINS 256
 #define SONDE_TORCH_NONE UINT64_MAX
 
 enum { SONDE_TORCH_FORWARD, SONDE_TORCH_RECOMPUTE };
@@ -98,6 +99,9 @@ typedef struct {
     int64_t owned_ns, unowned_ns; /* atomic: of nodes */
     int64_t direct_ns;      /* atomic: our own work, as measured */
     uint32_t calls, lost;
+    uint32_t nodes;         /* atomic */
+    int64_t begins[SONDE_TORCH_BEGINS]; /* of backward passes */
+    uint32_t begins_n;
     int had_backward;
     int roots;              /* may a call of the first module end the step? 0 no, 1 yes, 2 without grad */
 

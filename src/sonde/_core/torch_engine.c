@@ -22,6 +22,8 @@ static PyObject *run_call(PyObject *callable, PyObject *const *args, size_t narg
     sonde_torch.had_backward = 1;
     uint32_t epoch = sonde_torch.epoch;
     int64_t begin_ns = sonde_clock_ns();
+    if (sonde_torch.begins_n < SONDE_TORCH_BEGINS)
+        sonde_torch.begins[sonde_torch.begins_n++] = begin_ns;
     PyObject *result = PyObject_Vectorcall(original, args, nargsf, kwnames);
     if (sonde_torch.epoch == epoch) {
         sonde_torch.backward_ns += sonde_clock_ns() - begin_ns;

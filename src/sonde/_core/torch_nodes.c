@@ -199,6 +199,7 @@ void sonde_torch_node_begins(const void *function)
         return;
     sonde_torch_node *node = &here->nodes[here->nodes_n - 1];
     *node = (sonde_torch_node){.call = SONDE_TORCH_NONE};
+    sonde_add_relaxed(&sonde_torch.nodes, 1u);
     find_owner(here, node, function);
     if (sonde_torch.device & 2)
         mark_device(here, node->lane, node->call);

@@ -73,6 +73,19 @@ static PyObject *tracer_forget(sonde_TorchTracer *self, PyObject *address)
 
 /* ---- steps ------------------------------------------------------------------------------------ */
 
+static PyObject *list_begins(void)
+{
+    PyObject *found = PyTuple_New(sonde_torch.begins_n);
+    for (uint32_t i = 0; found != NULL && i < sonde_torch.begins_n; i++) {
+        PyObject *one = PyLong_FromLongLong(sonde_torch.begins[i]);
+        if (one == NULL)
+            Py_CLEAR(found);
+        else
+            PyTuple_SET_ITEM(found, i, one);
+    }
+    return found;
+}
+
 static PyObject *tracer_begin_step(sonde_TorchTracer *self, PyObject *args)
 {
     long long step;
@@ -80,11 +93,14 @@ static PyObject *tracer_begin_step(sonde_TorchTracer *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "Lpiiii", &step, &on, &depth, &device, &memory_depth, &roots))
         return NULL;
     sonde_torch_state *s = &sonde_torch;
+    PyObject *begins = list_begins();
+    if (begins == NULL)
+        return NULL;
     PyObject *sums = Py_BuildValue(
-        "LLLLLLIII", (long long)s->first_ns, (long long)s->forward_ns, (long long)s->backward_ns,
+        "LLLLLLIIIIN", (long long)s->first_ns, (long long)s->forward_ns, (long long)s->backward_ns,
         (long long)sonde_load_relaxed(&s->owned_ns), (long long)sonde_load_relaxed(&s->unowned_ns),
         (long long)sonde_load_relaxed(&s->direct_ns), s->calls, s->lost,
-        sonde_torch_events());
+        sonde_torch_events(), __atomic_exchange_n(&s->nodes, 0, __ATOMIC_RELAXED), begins);
     if (sums == NULL)
         return NULL;
     s->first = NULL;
@@ -93,7 +109,7 @@ static PyObject *tracer_begin_step(sonde_TorchTracer *self, PyObject *args)
     sonde_store_relaxed(&s->owned_ns, 0);
     sonde_store_relaxed(&s->unowned_ns, 0);
     sonde_store_relaxed(&s->direct_ns, 0);
-    s->calls = s->lost = 0;
+    s->calls = s->lost = s->begins_n = 0;
     s->had_backward = 0;
     s->on = on && self->running;
     s->depth = (uint16_t)(depth < 1 ? 1 : depth > UINT16_MAX ? UINT16_MAX : depth);
@@ -285,7 +301,7 @@ static PyMethodDef tracer_methods[] = {
     {"begin_step", (PyCFunction)tracer_begin_step, METH_VARARGS,
      "begin_step(step, on, depth, device, memory_depth, roots): what to record in the step that\n"
      "begins; returns first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, direct_ns, calls,\n"
-     "lost and events of the one that ends."},
+     "lost, events, nodes and the begins of backward passes of the one that ends."},
     {NULL, NULL, 0, NULL},
 };
 

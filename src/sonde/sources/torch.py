@@ -51,7 +51,7 @@ class TorchStep:
     optimizer: f64 = column("in optimizers", "s")
     other: f64 = column("the rest", "s")
     ended_by: text = column("optimizer, root (a model is called again), user, or end")
-    shadow: bool = column("modules were not recorded, to see what recording costs")
+    shadow: bool = column("no modules: to see what they cost, or left out by budget or torch.every")
     modules: u32 = column("calls of modules that were recorded")
     lost: u32 = column("calls of modules that found no room")
     owned: f64 | None = column("share of backward's nodes that belong to a module")

@@ -8,7 +8,7 @@ from math import hypot
 from sonde.training.ladder import EVERYTHING, SHADOW, Plan, Rung, choose, is_shadow, make_ladder
 from sonde.training.shadow import Neighbours, Ratios
 
-# Kinds of steps: nothing is recorded, modules are, or modules with GPU times.
+# Kinds of steps: nothing is recorded, modules are, or modules with detail.
 _NONE, _BARE, _FULL = 0, 1, 2
 _KEPT = (15, 5, 5)  # how many of each kind are remembered
 _FIRST = 3  # steps in which things are made and named: they say nothing
@@ -37,22 +37,22 @@ class Budget:
     leaves a quarter of it in any case: else all detail would go, and nothing be gained."""
 
     def __init__(
-        self, limit_pct: float, depth: int = EVERYTHING, every: int = 1, has_device: bool = True
+        self, limit_pct: float, depth: int = EVERYTHING, every: int = 1, has_detail: bool = True
     ) -> None:
         self._given: tuple[object, ...] = ()
         self._steps = self._recorded = 0  # on this level
         self._direct_ns = self._whole_ns = 0
         self._unjudged = 0  # comparisons since they were last looked at
-        self.configure(limit_pct, depth, every, has_device)
+        self.configure(limit_pct, depth, every, has_detail)
 
-    def configure(self, limit_pct: float, depth: int, every: int, has_device: bool) -> None:
+    def configure(self, limit_pct: float, depth: int, every: int, has_detail: bool) -> None:
         """Take over settings; if any is new, all that was learned is forgotten."""
-        given = (limit_pct, depth, every, has_device)
+        given = (limit_pct, depth, every, has_detail)
         if self._given == given:
             return
         self._given = given
         self.limit_pct, self._every = max(0.0, limit_pct), max(1, every)
-        self._ladder = make_ladder(depth, has_device)
+        self._ladder = make_ladder(depth, has_detail)
         self._waits = [_PATIENCE] * len(self._ladder)
         self._noted, self._last_step, self._row_ns = 0, 0, 0
         self._pending: list[tuple[int, int, Plan, int]] = []
@@ -114,7 +114,7 @@ class Budget:
         self._neighbours.clear()
 
     def _learn(self, step: int, duration_ns: int, plan: Plan, direct_ns: int) -> None:
-        kind = _NONE if not plan.on else _FULL if plan.device else _BARE
+        kind = _NONE if not plan.on else _FULL if plan.detail else _BARE
         self._recorded += plan.on
         recent = self._recent[kind]
         recent.append(direct_ns / duration_ns)
@@ -210,7 +210,7 @@ class Budget:
         target = next((at for at in below if expect(self._ladder[at]) <= most_pct), last)
         rare = max(at for at, rung in enumerate(self._ladder) if rung.steps == 0)
         if rare > self.level and not self._recent[_BARE]:
-            # What is spent may all be GPU times: stop where they are rare, and see.
+            # What is spent may all be detail: stop where they are rare, and see.
             target = min(target, rare)
         self._waits[self.level] = min(2 * self._waits[self.level], _MOST_PATIENCE)
         self._move(target)

@@ -10,12 +10,12 @@ _SHADOW = 20  # one step in so many is not recorded, to see what recording costs
 class Plan:
     """What is recorded of one step."""
 
-    __slots__ = ("depth", "device", "on", "shadow")
+    __slots__ = ("depth", "detail", "on", "shadow")
 
-    def __init__(self, on: bool, depth: int, device: bool, shadow: bool = False) -> None:
+    def __init__(self, on: bool, depth: int, detail: bool, shadow: bool = False) -> None:
         self.on = on  # modules at all
         self.depth = depth  # the deepest modules; 0 is the one that the program calls
-        self.device = device  # GPU times
+        self.detail = detail  # backward by module, and GPU times
         self.shadow = shadow  # off only to be compared with
 
 
@@ -24,30 +24,32 @@ OFF = Plan(False, 0, False)
 
 
 class Rung:
-    """One way to record: one step in 2^steps, GPU times in one of 2^device of those, to a depth."""
+    """One way to record: one step in 2^steps, detail in one of 2^detail of those, to a depth."""
 
-    __slots__ = ("bare", "cuts", "depth", "device", "full", "steps")
+    __slots__ = ("bare", "cuts", "depth", "detail", "full", "steps")
 
-    def __init__(self, steps: int, device: int, depth: int) -> None:
-        self.steps, self.device, self.depth = steps, device, depth
+    def __init__(self, steps: int, detail: int, depth: int) -> None:
+        self.steps, self.detail, self.depth = steps, detail, depth
         self.cuts = 0  # how often the depth was made smaller up to here
         self.full, self.bare = Plan(True, depth, True), Plan(True, depth, False)
 
     def is_like(self, other: Rung) -> bool:
         """Do both record the same?"""
-        return (self.steps, self.device, self.depth) == (other.steps, other.device, other.depth)
+        return (self.steps, self.detail, self.depth) == (other.steps, other.detail, other.depth)
 
     def share(self, every: int, shadow: bool) -> tuple[float, float]:
-        """Of all steps, those with modules only, and those with GPU times, too."""
+        """Of all steps, those with modules only, and those with detail, too."""
         recorded = (1 - 1 / _SHADOW if shadow else 1.0) / every / 2**self.steps
-        device = recorded / 2**self.device
-        return recorded - device, device
+        detail = recorded / 2**self.detail
+        return recorded - detail, detail
 
     def describe(self, every: int) -> str:
         """For people."""
         words = [_one_in(every << self.steps, "every step", "1 step in")]
-        if self.device:
-            words.append(_one_in(every << self.steps + self.device, "", "GPU times 1 in"))
+        if self.detail:
+            words.append(
+                _one_in(every << self.steps + self.detail, "", "backward and GPU times 1 in")
+            )
         if self.depth != EVERYTHING:
             words.append(f"modules to depth {self.depth}")
         return ", ".join(words)
@@ -57,7 +59,7 @@ def _one_in(number: int, always: str, words: str) -> str:
     return always if number == 1 else f"{words} {number}"
 
 
-# GPU times cost most and change least from step to step; single steps are missed less than modules.
+# Detail costs most and changes least from step to step; single steps are missed less than modules.
 _RUNGS = (
     (0, 0, EVERYTHING), (0, 2, EVERYTHING), (0, 4, EVERYTHING), (1, 3, EVERYTHING),
     (2, 2, EVERYTHING), (3, 2, EVERYTHING), (4, 2, EVERYTHING),
@@ -65,11 +67,11 @@ _RUNGS = (
 )  # fmt: skip
 
 
-def make_ladder(depth: int, has_device: bool) -> list[Rung]:
+def make_ladder(depth: int, has_detail: bool) -> list[Rung]:
     """The rungs that differ, where no module deeper than `depth` is wanted."""
     ladder: list[Rung] = []
-    for steps, device, deepest in _RUNGS:
-        rung = Rung(steps, device if has_device else 0, min(deepest, depth))
+    for steps, detail, deepest in _RUNGS:
+        rung = Rung(steps, detail if has_detail else 0, min(deepest, depth))
         if not ladder:
             ladder.append(rung)
         elif not rung.is_like(ladder[-1]):
@@ -99,7 +101,7 @@ def choose(step: int, rung: Rung, every: int) -> Plan:
             return OFF
     if not _is_chosen(step, 0, rung.steps):
         return OFF
-    chosen = _is_chosen(step, rung.steps, rung.steps + rung.device)
+    chosen = _is_chosen(step, rung.steps, rung.steps + rung.detail)
     return rung.full if chosen else rung.bare
 
 

@@ -14,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+_MOST = 1000  # steps of optimizers in one step, each with a row
+
 
 class Optimizers:
     """Tells the end of a step by torch's global optimizer hooks, and how long optimizers take.
@@ -28,6 +30,12 @@ class Optimizers:
         self._since: set[int] = set()  # those that came since the lead
         self._began: dict[int, int] = {}
         self.spent_ns = 0  # in this step; whoever reads it sets it to 0
+        self._done: list[tuple[str, int, int]] = []
+
+    def take(self) -> list[tuple[str, int, int]]:
+        """What optimizers did since the last time: name, begin and end."""
+        done, self._done = self._done, []
+        return done
 
     def start(self, guard: Callable[[Callable[..., object]], Callable[..., object]]) -> None:
         optimizer = sys.modules["torch.optim.optimizer"]
@@ -47,7 +55,10 @@ class Optimizers:
     def _after(self, optimizer: object, _args: object, _kwargs: object) -> None:
         began_ns = self._began.pop(get_ident(), 0)
         if began_ns:
-            self.spent_ns += _core.clock_ns() - began_ns
+            now_ns = _core.clock_ns()
+            self.spent_ns += now_ns - began_ns
+            if len(self._done) < _MOST:
+                self._done.append((type(optimizer).__name__, began_ns, now_ns))
         lead = self._lead()
         if lead is None or id(optimizer) in self._since:
             self._lead = ref(optimizer)

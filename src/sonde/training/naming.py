@@ -19,10 +19,10 @@ _WALKS = 8  # of one model, to find parts that it did not have before
 class Named:
     """A module that has a name."""
 
-    __slots__ = ("key", "name", "ref")
+    __slots__ = ("is_root", "key", "name", "ref")
 
-    def __init__(self, key: int, name: str, ref: Callable[[], object]) -> None:
-        self.key, self.name, self.ref = key, name, ref
+    def __init__(self, key: int, name: str, ref: Callable[[], object], is_root: bool) -> None:
+        self.key, self.name, self.ref, self.is_root = key, name, ref, is_root
 
 
 class Naming:
@@ -63,7 +63,12 @@ class Naming:
         if root is not None and self._walks.get(id(root), 0) < _WALKS:
             self._walk(root, root_name)
         if id(module) not in self._known:  # made on the fly, or kept where torch does not look
-            self._add(module, f"{parent.name}.({type(module).__name__})")
+            self._add(module, f"{parent.name}.({type(module).__name__})", False)
+
+    def list_roots(self) -> list[tuple[Any, str]]:
+        """Models that the program calls itself, and their names."""
+        roots = [(named.ref(), named.name) for named in self._by_key.values() if named.is_root]
+        return [(model, name) for model, name in roots if model is not None]
 
     def _name_root(self, module: object) -> str:
         kind = type(module).__name__
@@ -72,7 +77,7 @@ class Naming:
 
     def _find_root(self, name: str) -> Any:
         for named in self._by_key.values():
-            if named.name == name:
+            if named.is_root and named.name == name:
                 return named.ref()
         return None
 
@@ -80,12 +85,12 @@ class Naming:
         self._walks[id(root)] = self._walks.get(id(root), 0) + 1
         for path, module in root.named_modules():
             if id(module) not in self._known:
-                self._add(module, f"{root_name}.{path}" if path else root_name)
+                self._add(module, f"{root_name}.{path}" if path else root_name, not path)
 
-    def _add(self, module: Any, name: str) -> None:
+    def _add(self, module: Any, name: str, is_root: bool) -> None:
         address, key = id(module), self._next
         self._next += 1
-        named = Named(key, name, ref(module, lambda _: self._forget(address, key)))
+        named = Named(key, name, ref(module, lambda _: self._forget(address, key)), is_root)
         self._known[address] = self._by_key[key] = named
         self._tell(module, named)
         self._fresh.append(named)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from _thread import get_native_id
 
 from sonde import _core
 from sonde.errors import Unavailable
@@ -11,6 +12,7 @@ from sonde.training.arrival import Arrival
 from sonde.training.budget import Budget
 from sonde.training.ladder import Plan
 from sonde.training.loops import Loaders, Optimizers
+from sonde.training.marks import Marks, add_up
 from sonde.training.memory import Memory
 from sonde.training.naming import Naming
 from sonde.training.seams import (
@@ -28,10 +30,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
-    Sums: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
+    Sums: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, tuple[int, ...]]
 
 FORWARD, BACKWARD = 1, 2  # where the device is timed
-_EVENT_NS = 3000  # what a busy device waits for each event; measured on an H200
+# What the recording itself cannot see: a busy device waits for each event, and torch tells of each
+# node of autograd's (measured on an H200).
+_EVENT_NS, _NODE_NS = 3000, 700
+_HEAL_EVERY = 64  # steps; a change of nn.Module is seen at once
 _MEMORY_EVERY, _MEMORY_DEPTH = 16, 2  # steps in which modules' memory is looked at, and how deep
 
 
@@ -48,7 +53,7 @@ class Tracing:
         overhead: _core.Writer,
     ) -> None:
         self._host = host
-        self._emit_step, self._emit_overhead = step, overhead
+        self._emit, self._emit_step, self._emit_overhead = trace, step, overhead
         self._torch: Any = sys.modules["torch"]
         if not hasattr(self._torch, "nn") or "torch.optim.optimizer" not in sys.modules:
             raise Unavailable("this torch has no modules, or no optimizers")
@@ -64,18 +69,20 @@ class Tracing:
         self._compiled = Arrival(_is_compiling, host.guard(self._place_compiled))
         self._places: list[Place] = []
         self._observes = False
+        self._marks: Marks | None = None  # where nothing exact is to be had
         self._device: str | None = None  # "": there is one that keeps its times to itself
         self._turn = FORWARD
         self._plan = Plan(True, 0, False)
         self._budget = Budget(0)
-        self.configure()
 
     def start(self) -> None:
         try:
             observe_nodes()
             self._observes = True
         except Unavailable as error:
-            self._say(f"backward is not known by module: {error}")
+            self._marks = Marks(self._torch)
+            self._say(f"backward by marks on parameters, which is coarse: {error}")
+        self.configure()
         self._tracer.start()
         self._begin_step()
         steps.subscribe(self._ended)
@@ -100,6 +107,8 @@ class Tracing:
             place.give_back()
         _core.torch_ignore()
         self._finish()
+        if self._marks is not None:
+            self._marks.stop()
         self._memory.close()
         self._naming.tracer = None
 
@@ -108,7 +117,9 @@ class Tracing:
         values = self._host.session.values
         limit, depth, every = (values[f"torch.{name}"] for name in ("budget_pct", "depth", "every"))
         self._naming.filter(str(values["torch.modules"]))
-        self._budget.configure(float(limit), int(depth), int(every), has_device=bool(self._device))
+        self._budget.configure(
+            float(limit), int(depth), int(every), has_detail=self._observes or bool(self._device)
+        )
 
     def _say(self, what: str) -> None:
         said = self._host.detail
@@ -141,9 +152,9 @@ class Tracing:
         number = steps.number
         self._plan = plan = self._budget.plan(number)
         if self._observes:
-            attend_nodes(plan.on)
+            attend_nodes(plan.detail)
         device = 0
-        if plan.device and self._device:
+        if plan.detail and self._device:
             # In one direction at a time: each event makes a busy device wait.
             device = self._turn if self._budget.limit_pct else FORWARD | BACKWARD
             self._turn ^= FORWARD | BACKWARD
@@ -153,21 +164,25 @@ class Tracing:
 
     def _end_step(self, step: Step) -> None:
         begin_ns = _core.clock_ns()
-        self._heal()
+        if step.number % _HEAL_EVERY == 0:
+            self._heal()
         plan, sums = self._plan, self._begin_step()
         begun_ns = self._write(step, sums, plan)
+        self._write_optimizers(step.number, plan.on, 2 * sums[6])
+        if self._marks is not None:
+            self._write_marks(self._marks, step.number, sums[10])
         self._naming.describe()
         self._memory.at_step(step.number)
         if self._device is None:
             self._look_for_device()
-        direct_ns, events = sums[5], sums[8]
-        spent_ns = direct_ns + events * _EVENT_NS + _core.clock_ns() - begin_ns
+        direct_ns, events, nodes = sums[5], sums[8], sums[9]
+        spent_ns = direct_ns + events * _EVENT_NS + nodes * _NODE_NS + _core.clock_ns() - begin_ns
         if self._budget.note(step.number, step.end_ns - begun_ns, plan, spent_ns):
             self._emit_overhead(*self._budget.describe(step.end_ns))
 
     def _write(self, step: Step, sums: Sums, plan: Plan) -> int:
         """Write the row of a step; when it began."""
-        first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, _, calls, lost, _ = sums
+        first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, _, calls, lost, *_ = sums
         optimizer_ns, self._optimizers.spent_ns = self._optimizers.spent_ns, 0
         input_ns, self._loaders.spent_ns = self._loaders.spent_ns, 0
         begin_ns = step.begin_ns or min(self._loaders.first_ns or first_ns, first_ns) or step.end_ns
@@ -182,6 +197,27 @@ class Tracing:
             owned_ns / (owned_ns + unowned_ns) if owned_ns + unowned_ns else None,
         )  # fmt: skip
         return begin_ns
+
+    def _write_optimizers(self, step: int, on: bool, seq: int) -> None:
+        """What optimizers did, after the modules' rows, of which there are fewer than `seq`."""
+        done, thread = self._optimizers.take(), get_native_id()
+        for call, (name, begin_ns, end_ns) in enumerate(done if on else ()):
+            took_s = (end_ns - begin_ns) / 1e9
+            self._emit(
+                step, seq + call, name, "step", None, None, None, took_s, begin_ns, None, took_s,
+                None, thread, 0, call, False, None,
+            )  # fmt: skip
+
+    def _write_marks(self, marks: Marks, step: int, begins: tuple[int, ...]) -> None:
+        """Backward of a step by marks; then the models seen so far are marked."""
+        thread, found = get_native_id(), add_up(marks.take(begins))
+        for seq, (name, part) in enumerate(found.items()):
+            self._emit(
+                step, seq, name, "backward", None, None, None, part.total_ns / 1e9, part.begin_ns,
+                None, part.own_ns / 1e9, None, thread, name.count("."), 0, False, None,
+            )  # fmt: skip
+        for model, name in self._naming.list_roots():
+            marks.watch(model, name)
 
     def _finish(self) -> None:
         """What there is of the last step is a step, too."""
