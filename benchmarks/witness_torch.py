@@ -154,7 +154,9 @@ class Witness:
         self.backward, self.nodes_s = self._sum_nodes()
         self.device = {"forward": Times(), "backward": Times()}
         for event in self.events:
-            for kernel in event.kernels:
+            # Calls of CUDA are numbered by themselves, and get the kernels of operators that have
+            # the same number by chance.
+            for kernel in () if event.name.startswith("cu") else event.kernels:
                 if not kernel.name.startswith((LABEL, WATCHED)):  # labels are on the device, too
                     self._charge(event, kernel.duration / 1e6)
 
