@@ -156,7 +156,7 @@ def test_a_phase_is_a_run_whenever_torch_is_imported(run, fake, root, order: str
 
 WAITING = """
 before = list(sys.meta_path)
-sonde.start(collector='off', source_compile=True)
+sonde.start(collector='off', source_compile=True, source_torch=False, source_collective=False)
 waiter = [finder for finder in sys.meta_path if finder not in before]
 import json.tool                       # something else
 import torch
