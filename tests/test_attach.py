@@ -81,7 +81,7 @@ def test_a_program_is_recorded_whatever_it_is_doing(start, what: str) -> None:
     assert process.poll() is None
 
 
-@pytest.mark.parametrize("name", ["malloc", "gc", "fork", "threads"])
+@pytest.mark.parametrize("name", ["malloc", "gc", "fork", "threads", "calls"])
 def test_attach_and_detach_many_times_under_load_change_no_result(load, name: str) -> None:
     target = load(name)
     stress_attach.run_cycles(target, 4)
