@@ -78,7 +78,8 @@ class Source:
         if window is None:
             return
         if window.pid != os.getpid():  # a forked child: it is the parent's
-            self._window = self._wake = None
+            self._wake = None
+            self._set_window(None)
             self._kineto.forget()
             steps.unsubscribe(self._on_step)
         elif self._is_ours() and window.end_ns <= _core.clock_ns():
@@ -112,10 +113,14 @@ class Source:
             window.tell(FAILED, why=str(error))
             return
         window.tell(WAITING, step=steps.number)
-        self._window = window
+        self._set_window(window)
         if window.steps is not None:
             steps.subscribe(self._on_step)
         self._wake = _start_timer(window, self._host.guard(self._ring))
+
+    def _set_window(self, window: Window | None) -> None:
+        self._window = window
+        steps.whole = window is not None  # its operators are to find their modules
 
     def _ring(self) -> None:
         """In the timer's thread: have the main one look, at its next safe point."""
@@ -259,7 +264,7 @@ class Source:
 
     def _leave(self) -> None:
         """Take out all that was put into the program."""
-        self._window = None
+        self._set_window(None)
         steps.unsubscribe(self._on_step)
         wake, self._wake = self._wake, None
         if wake is not None:

@@ -21,6 +21,7 @@ class Plan:
 
 SHADOW = Plan(False, 0, False, True)
 OFF = Plan(False, 0, False)
+WHOLE = Plan(True, EVERYTHING, True)
 
 
 class Rung:

@@ -45,6 +45,7 @@ class Steps:
         self.number = 0  # of the step that is under way
         self.begin_ns = 0  # 0: before the first end of one
         self.last = ""  # what ended the last one
+        self.whole = False  # somebody wants all of the steps to come, whatever it costs
         self._listeners: tuple[Listener, ...] = ()
         self._ignored = self._most_ignored = 0  # since the user's last word; and ever between two
 

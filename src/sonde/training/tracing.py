@@ -10,7 +10,7 @@ from sonde.errors import Unavailable
 from sonde.host import Host
 from sonde.training.arrival import Arrival
 from sonde.training.budget import Budget
-from sonde.training.ladder import Plan
+from sonde.training.ladder import WHOLE, Plan
 from sonde.training.loops import Loaders, Optimizers
 from sonde.training.marks import Marks, add_up
 from sonde.training.memory import Memory
@@ -150,7 +150,7 @@ class Tracing:
 
     def _begin_step(self) -> Sums:
         number = steps.number
-        self._plan = plan = self._budget.plan(number)
+        self._plan = plan = WHOLE if steps.whole else self._budget.plan(number)
         if self._observes:
             attend_nodes(plan.detail)
         device = 0
