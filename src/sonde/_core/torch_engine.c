@@ -26,7 +26,9 @@ static PyObject *run_call(PyObject *callable, PyObject *const *args, size_t narg
         sonde_torch.begins[sonde_torch.begins_n++] = begin_ns;
     PyObject *result = PyObject_Vectorcall(original, args, nargsf, kwnames);
     if (sonde_torch.epoch == epoch) {
-        sonde_torch.backward_ns += sonde_clock_ns() - begin_ns;
+        /* Of the thread whose forward is counted: those of several would be more than the step. */
+        if (sonde_torch.lead == NULL || sonde_torch.lead == lane)
+            sonde_torch.backward_ns += sonde_clock_ns() - begin_ns;
         sonde_torch_close_spans();
     }
     return result;

@@ -63,7 +63,7 @@ class Tracing:
         session = host.session
         self._tracer = self._naming.tracer = _core.TorchTracer(
             trace, session.text, session.page, host.guard(self._naming.name),
-            host.guard(_end_by_root), self._torch.is_grad_enabled, self._read_memory,
+            host.guard(_end_by_root), self._torch.is_grad_enabled, host.guard(self._read_memory),
         )  # fmt: skip
         self._ended = host.guard(self._end_step)
         self._compiled = Arrival(_is_compiling, host.guard(self._place_compiled))
@@ -76,6 +76,13 @@ class Tracing:
         self._budget = Budget(0)
 
     def start(self) -> None:
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
         try:
             observe_nodes()
             self._observes = True
@@ -105,8 +112,8 @@ class Tracing:
         self._loaders.stop()
         for place in self._places:
             place.give_back()
-        _core.torch_ignore()
         self._finish()
+        _core.torch_ignore()  # not sooner: other threads may be ending a step
         if self._marks is not None:
             self._marks.stop()
         self._memory.close()
