@@ -42,7 +42,7 @@ def test_ctrl_c_at_the_end_of_a_step_reaches_the_program(run) -> None:
 # ---- what the program could see ------------------------------------------------------------------
 
 
-def test_a_mode_of_the_program_is_asked_nothing_by_us(run) -> None:
+def test_modes_and_the_limit_of_recursion_see_nothing_of_us(run) -> None:
     code = (
         "from torch.overrides import TorchFunctionMode\n"
         "class Mode(TorchFunctionMode):\n"
@@ -53,9 +53,17 @@ def test_a_mode_of_the_program_is_asked_nothing_by_us(run) -> None:
         "with Mode() as mode:\n"
         "    model = Net(); train(model, 3)\n"
         "    with torch.no_grad(): [model(torch.ones(1, 8)) for _ in range(3)]\n"
-        "print(mode.seen)"
+        "class Deep(nn.Module):\n"
+        "    depth = 0\n"
+        "    def forward(self, x):\n"
+        "        self.depth += 1\n"
+        "        return self(x)\n"
+        "deep = Deep()\n"
+        "try: deep(1)\n"
+        "except RecursionError: print(mode.seen, deep.depth)"
     )
     bare = run(HEAD + code).stdout
+    assert bare.split()[0] != "0"
     assert run(HEAD + "sonde.start(collector='off')\n" + code).stdout == bare
 
 
@@ -67,21 +75,6 @@ def test_who_compiles_an_optimizer_is_not_warned_of_us(run) -> None:
         "torch.compile(lambda: optimizer.step(), backend='eager')()"
     )
     assert "sonde" not in done.stderr
-
-
-def test_recursion_ends_at_the_same_depth(run) -> None:
-    code = (
-        "class Deep(nn.Module):\n"
-        "    depth = 0\n"
-        "    def forward(self, x):\n"
-        "        self.depth += 1\n"
-        "        return self(x)\n"
-        "model = Deep()\n"
-        "try: model(1)\n"
-        "except RecursionError: print(model.depth)"
-    )
-    bare = run(HEAD + code).stdout
-    assert run(HEAD + "sonde.start(collector='off')\n" + code).stdout == bare
 
 
 # ---- where steps end -----------------------------------------------------------------------------
@@ -129,6 +122,71 @@ def test_a_default_device_does_not_keep_steps_from_ending(run) -> None:
         "with torch.no_grad():\n    for _ in range(3): model(torch.ones(1, 8))",
     )
     assert [step[1] for step in list_steps()] == ["root", "root", "end"]
+
+
+# ---- where the time of a step goes ---------------------------------------------------------------
+
+SLEEPER = """
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): time.sleep(0.005); return x * 1
+    @staticmethod
+    def backward(ctx, g): time.sleep(0.005); return g
+class Sleeper(nn.Module):
+    def __init__(self):
+        super().__init__(); self.line = nn.Linear(8, 8)
+    def forward(self, x): return Slow.apply(self.line(x))
+"""
+
+
+def check_parts(forward: float, backward: float) -> None:
+    rows = query("SELECT * FROM python.torch_step WHERE ended_by = 'optimizer' AND step > 0")
+    assert rows
+    for row in rows:
+        assert row["forward"] >= forward
+        assert row["backward"] >= backward
+        parts = ("input_wait", "host_to_device", "forward", "backward", "optimizer", "other")
+        assert sum(row[part] for part in parts) == pytest.approx(row["duration"], rel=1e-6)
+
+
+def test_backward_inside_forward_is_counted_once(run) -> None:
+    record(
+        run,
+        SLEEPER + "class Outer(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(); self.inner, self.last = Sleeper(), Sleeper()\n"
+        "    def forward(self, x):\n"
+        "        x = x.clone().requires_grad_()\n"
+        "        return self.last(x + torch.autograd.grad(self.inner(x).sum(), x)[0])\n"
+        "model = Outer()\n"
+        "train(model, 4, optimizer=torch.optim.SGD(model.last.parameters(), 0.1))",
+    )
+    check_parts(forward=0.01, backward=0.01)
+
+
+def test_a_model_called_inside_an_optimizer_is_counted_once(run) -> None:
+    record(
+        run,
+        SLEEPER + "model = Sleeper()\n"
+        "optimizer = torch.optim.LBFGS(model.parameters(), 0.01, max_iter=2)\n"
+        "def closure():\n"
+        "    optimizer.zero_grad(); loss = model(torch.ones(1, 8)).pow(2).sum(); loss.backward()\n"
+        "    return loss\n"
+        "for _ in range(4): optimizer.step(closure)",
+    )
+    check_parts(forward=0.005, backward=0.005)
+
+
+def test_an_optimizer_inside_backward_leaves_each_step_its_backward(run) -> None:
+    record(
+        run,
+        SLEEPER + "model = nn.Sequential(Sleeper(), Sleeper())\n"
+        "for one in model.parameters():\n"
+        "    one.optimizer = torch.optim.SGD([one], 0.1)\n"
+        "    one.register_post_accumulate_grad_hook(lambda one: one.optimizer.step())\n"
+        "for _ in range(5): model(torch.ones(1, 8)).sum().backward()",
+    )
+    check_parts(forward=0.01, backward=0.01)
 
 
 # ---- modules -------------------------------------------------------------------------------------
@@ -191,7 +249,7 @@ def test_threads_that_train_do_not_mind_a_recording_that_comes_and_goes(run) -> 
         "train(Net(), 1)\n"
         "threads = [threading.Thread(target=work, args=(Net(),)) for _ in range(4)]\n"
         "[thread.start() for thread in threads]\n"
-        "for _ in range(12):\n"
+        "for _ in range(8):\n"
         "    sonde.start(collector='off', torch_budget_pct=0)\n"
         "    train(Net(), 20)\n"
         "    sonde.stop()\n"

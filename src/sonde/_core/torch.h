@@ -93,6 +93,8 @@ typedef struct {
 
     /* Sums of the step under way. */
     sonde_torch_lane *lead; /* of the first call of the step */
+    sonde_torch_lane *back_lead; /* of its first backward pass */
+    int64_t back_since_ns;  /* 0: it is not under way */
     const void *first;      /* the module of that call; &sonde_torch: it is gone */
     int64_t first_ns;
     int64_t forward_ns, backward_ns;

@@ -101,6 +101,11 @@ static PyObject *tracer_begin_step(sonde_TorchTracer *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "Lpiiii", &step, &on, &depth, &device, &memory_depth, &roots))
         return NULL;
     sonde_torch_state *s = &sonde_torch;
+    if (s->back_since_ns != 0) { /* an optimizer inside backward ends the step */
+        int64_t now_ns = sonde_clock_ns();
+        s->backward_ns += now_ns - s->back_since_ns;
+        s->back_since_ns = now_ns;
+    }
     PyObject *begins = list_begins();
     if (begins == NULL)
         return NULL;
@@ -113,6 +118,8 @@ static PyObject *tracer_begin_step(sonde_TorchTracer *self, PyObject *args)
         return sums; /* another thread ended a step while this one was stopped */
     s->first = NULL;
     s->lead = NULL;
+    if (s->back_since_ns == 0)
+        s->back_lead = NULL;
     s->first_ns = s->forward_ns = s->backward_ns = 0;
     sonde_store_relaxed(&s->owned_ns, 0);
     sonde_store_relaxed(&s->unowned_ns, 0);
@@ -184,6 +191,8 @@ static PyObject *tracer_start(sonde_TorchTracer *self, PyObject *Py_UNUSED(none)
         sonde_torch.epoch = 0;
         return sonde_raise(status, "torch");
     }
+    sonde_torch.back_lead = NULL;
+    sonde_torch.back_since_ns = 0;
     sonde_torch.allowed = &self->page->on;
     sonde_tracer = self;
     Py_RETURN_NONE;

@@ -196,7 +196,10 @@ class Tracing:
         batch_ns, self._loaders.last_ns = self._loaders.last_ns, 0
         move_ns = first_ns - batch_ns if begin_ns <= batch_ns <= first_ns else 0
         whole_ns = step.end_ns - begin_ns
-        known_ns = input_ns + move_ns + forward_ns + backward_ns + optimizer_ns
+        known_ns = input_ns + move_ns + forward_ns + backward_ns
+        # LBFGS calls the model, and goes backward, inside its step.
+        optimizer_ns = max(0, min(optimizer_ns, whole_ns - known_ns))
+        known_ns += optimizer_ns
         self._emit_step(
             step.number, begin_ns, whole_ns / 1e9, input_ns / 1e9, move_ns / 1e9, forward_ns / 1e9,
             backward_ns / 1e9, optimizer_ns / 1e9, max(0, whole_ns - known_ns) / 1e9, step.kind,
