@@ -38,6 +38,19 @@ SQL = """
 SELECT module, stage, SUM(self_duration) AS own, count(*) AS calls
 FROM python.torch_trace WHERE step BETWEEN {first} AND {last} GROUP BY ALL
 """
+DEVICE = """
+SELECT module, stage, SUM(device_duration) AS device
+FROM python.torch_trace WHERE step BETWEEN {first} AND {last} GROUP BY ALL
+"""
+PROBES = "Identity", 200  # a module that does nothing: what a label itself takes
+BACKWARD = 1  # torch's number for the scope of a node of backward
+LARGE = 0.01  # modules below this share of a step are compared only within sums
+Times = dict[str, float]  # seconds by module
+
+SQL = """
+SELECT module, stage, SUM(self_duration) AS own, count(*) AS calls
+FROM python.torch_trace WHERE step BETWEEN {first} AND {last} GROUP BY ALL
+"""
 # The profiler keeps the host so busy that the device waits for it: our spans of the device are
 # compared from steps just before, in which it does not. Kernels take as long in both.
 DEVICE = """
@@ -59,9 +72,9 @@ def main() -> int:
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     with child.open_root() as root, use_root(root):
-        folder, free, first, events = watch(args.device, args.steps)
+        folder, first, events = watch(args.device, args.steps)
         recording = sonde.open(folder)
-        span = {"free": free, "first": first, "last": first + args.steps - 1}
+        span = {"first": first, "last": first + args.steps - 1}
         rows = recording.query(SQL.format(**span)).to_pylist()
         spans = recording.query(DEVICE.format(**span)).to_pylist()
         probes = recording.query(PROBES).to_pylist()[0]["own"]
@@ -84,9 +97,8 @@ def use_root(root: str) -> Iterator[None]:
         yield
 
 
-def watch(device: str, count: int) -> tuple[str, int, int, list[Any]]:
-    """The same steps, recorded by sonde and by the profiler: our folder, the first step without the
-    profiler, the first one with it, its events."""
+def watch(device: str, count: int) -> tuple[str, int, list[Any]]:
+    """The same steps, recorded by sonde and by the profiler: our folder, the first step, events."""
     torch.set_num_threads(1)
     model, step = make_step(CPU_LARGE if device == "cpu" else GPU_LARGE, device)
     names = {id(module): f"GPT.{path}".rstrip(".") for path, module in model.named_modules()}
@@ -97,14 +109,12 @@ def watch(device: str, count: int) -> tuple[str, int, int, list[Any]]:
     assert folder is not None
     for _ in range(5):
         step()
-    free = steps.number
-    for _ in range(count + 2):
-        step()
-    finish(device)
     kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device != "cpu" else [])
     with label_calls(names), torch.profiler.profile(activities=kinds) as profiler:
-        step()  # the profiler's first step is slow in places that only it sees
-        finish(device)
+        # The profiler's first step is slow in places that only it sees; and no wait for the device
+        # before the steps that count: it must not be idle in them.
+        for _ in range(3):
+            step()
         first = steps.number
         with record_function(WATCHED):
             for _ in range(count):
@@ -115,7 +125,7 @@ def watch(device: str, count: int) -> tuple[str, int, int, list[Any]]:
             for _ in range(N_PROBES):
                 probe(0)
     sonde.stop()
-    return folder, free, first, list(profiler.events())
+    return folder, first, list(profiler.events())
 
 
 def finish(device: str) -> None:
@@ -154,7 +164,9 @@ class Witness:
         self.backward, self.nodes_s = self._sum_nodes()
         self.device = {"forward": Times(), "backward": Times()}
         for event in self.events:
-            for kernel in event.kernels:
+            # Calls of CUDA are numbered by themselves, and get the kernels of operators that have
+            # the same number by chance.
+            for kernel in () if event.name.startswith("cu") else event.kernels:
                 if not kernel.name.startswith((LABEL, WATCHED)):  # labels are on the device, too
                     self._charge(event, kernel.duration / 1e6)
 

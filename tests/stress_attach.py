@@ -73,6 +73,12 @@ def work():
     assert os.stat("/").st_nlink
 spread(work, 4)
 """,
+    "calls": """
+print("ready", flush=True)
+while not over():
+    for _ in range(5000): os.stat("/")
+    count += 1
+""",
     "gc": """
 def work():
     for _ in range(200):

@@ -81,7 +81,7 @@ def test_a_program_is_recorded_whatever_it_is_doing(start, what: str) -> None:
     assert process.poll() is None
 
 
-@pytest.mark.parametrize("name", ["malloc", "gc", "fork", "threads"])
+@pytest.mark.parametrize("name", ["malloc", "gc", "fork", "threads", "calls"])
 def test_attach_and_detach_many_times_under_load_change_no_result(load, name: str) -> None:
     target = load(name)
     stress_attach.run_cycles(target, 4)
@@ -295,18 +295,44 @@ def test_a_tool_that_is_killed_while_it_holds_threads_leaves_the_program_whole(l
     assert target.finish() > 0
 
 
-def test_the_end_of_a_held_child_is_left_to_its_parent_to_see(start) -> None:
+def start_beside_a_sleeper(start, body: str) -> tuple[subprocess.Popen[str], int]:
+    """A program whose main thread is busy, and its other thread, which only waits."""
     process = start(
         "import os, signal, threading, time\n"
         "threading.Thread(target=time.sleep, args=(100,), daemon=True).start()\n"
-        "signal.alarm(1)\nprint('ready', flush=True)\nwhile True: os.stat('/')\n"
+        f"{body}\nprint('ready', flush=True)\nwhile True: os.stat('/')\n"
     )
     sleeper = preflight.Process(process.pid).list_threads()[0]
     assert sleeper != process.pid
+    return process, sleeper
+
+
+def test_the_end_of_a_held_child_is_left_to_its_parent_to_see(start) -> None:
+    process, sleeper = start_beside_a_sleeper(start, "signal.alarm(1)")
     deadline = time.monotonic() + TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
         _core.hold(process.pid, sleeper, _core.clock_ns() + 10_000_000)
     assert process.returncode == -signal.SIGALRM
+
+
+def test_a_parent_that_asks_after_its_held_child_does_not_take_its_stops(start) -> None:
+    """To a parent that traces, every wait tells of stops, too; one taken away is never answered."""
+    process, sleeper = start_beside_a_sleeper(start, "")
+    over, told = threading.Event(), []
+
+    def ask() -> None:
+        while not over.is_set():
+            told.append(process.poll())
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    try:
+        for _ in range(20):
+            _core.hold(process.pid, sleeper, _core.clock_ns() + 10_000_000)
+    finally:
+        over.set()
+        asker.join()
+    assert set(told) == {None}
 
 
 def test_an_answer_that_cannot_be_written_is_told_as_such(start) -> None:

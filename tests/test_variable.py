@@ -383,13 +383,16 @@ def test_losses_are_the_same_to_the_last_bit_and_so_is_what_is_written(run, root
 
 
 CUDA = """
+import warnings
 start("loss@train; many@train; turned@train")
 net = torch.nn.Linear(64, 64).cuda()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 many = torch.arange(10**6, device="cuda", dtype=torch.float32)
 turned = torch.arange(6., device="cuda").reshape(2, 3).T
 losses = []
-torch.cuda.set_sync_debug_mode("error")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # torch says that this is a prototype
+    torch.cuda.set_sync_debug_mode("error")
 def train(many, turned):
     loss = net(torch.ones(8, 64, device="cuda")).square().mean()
     loss.backward()

@@ -12,7 +12,8 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 
 from sonde import _core, config, control, preflight, session
 from sonde.errors import Error, NotAnswering
@@ -25,6 +26,7 @@ _ANSWER = "answer.json"
 _NAP_S = 0.002
 _GRACE_NS = 150_000_000  # then busy threads are held, and again after twice that, and so on
 _HOLD_NS = 200_000_000
+_FAR_NS = 50_000_000  # then we come to the processor of each thread
 _PICKY_NS = 500_000_000  # then a thread may also be stopped in code of other libraries
 _POLITE_S = 0.3  # what a main thread that runs Python code needs at most, to hear of it
 
@@ -142,15 +144,18 @@ def _is_there(pid: int, visitor: int) -> bool:
 def _visit(plan: Plan, text: bytes, deadline_ns: int) -> int:
     """Bring the text there, through the first thread that is found at a safe place; the new
     thread that runs it."""
-    text_ns, ranges = time.monotonic_ns() + _PICKY_NS, plan.text
+    begin_ns = time.monotonic_ns()
+    text_ns, ranges = begin_ns + _PICKY_NS, plan.text
     while time.monotonic_ns() < deadline_ns:
         caught = int(plan.process.read_status()["SigCgt"], 16)
         if time.monotonic_ns() > text_ns:
             text_ns, ranges = time.monotonic_ns() + _PICKY_NS, preflight.list_text(plan)
         # First those that wait; then also those that run, a moment at a time.
         for some in ([], ranges):
+            is_near = bool(some) and time.monotonic_ns() > begin_ns + _FAR_NS
             for tid in plan.process.list_threads():
-                visitor = _try(plan, tid, some, caught, (text, deadline_ns))
+                with _near(plan.process, tid) if is_near else nullcontext():
+                    visitor = _try(plan, tid, some, caught, (text, deadline_ns))
                 if visitor:
                     return visitor
         # Not in step with whatever the program does.
@@ -159,6 +164,21 @@ def _visit(plan: Plan, text: bytes, deadline_ns: int) -> int:
         f"no thread of process {plan.process.pid} came to a place where it could be stopped "
         "without harm; nothing was changed: try again, or with a longer --timeout"
     )
+
+
+@contextmanager
+def _near(process: Process, tid: int) -> Iterator[None]:
+    """On the processor of a thread, which gives way then wherever it is. From another one it is
+    stopped where it next meets the kernel, and that may always be the same unsafe place."""
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {process.find_processor(tid)})
+    except OSError:
+        pass  # not one of ours, or the thread has ended
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _try(

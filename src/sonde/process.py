@@ -48,6 +48,10 @@ class Process:
         threads = [int(name) for name in os.listdir(f"{self.folder}/task")]
         return sorted(threads, key=lambda tid: (tid == self.pid, tid))
 
+    def find_processor(self, tid: int) -> int:
+        """Where one of its threads ran last."""
+        return int(self.read(f"task/{tid}/stat").rpartition(b")")[2].split()[36])
+
     def list_mappings(self) -> list[Mapping]:
         """Its memory; anonymous parts have no path."""
         found = []

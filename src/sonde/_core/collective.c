@@ -26,6 +26,8 @@ static void *work(void *Py_UNUSED(arg))
         uint32_t bell = sonde_load_acquire(&sonde_all.bell);
         /* Whatever comes from here on rings. */
         is_waiting = sonde_collective_turn(0);
+        /* Where works are not seen nobody rings. */
+        is_waiting |= !sonde_all.is_observed;
         sonde_wait(&sonde_all.bell, bell, is_waiting ? TURN_NS : IDLE_NS);
     }
     (void)sonde_collective_turn(1);

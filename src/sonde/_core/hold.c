@@ -8,7 +8,7 @@
  *
  * A thread is never traced inside a system call that may wait: it is let go from
  * where the call begins, so we never have to interrupt one. Nothing of the
- * program's is written to: if the tool dies, the kernel lets all of them go on.
+ * program's is written to.
  */
 #define _GNU_SOURCE
 #include "binding.h"
@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -37,7 +38,6 @@ enum { MOST_THREADS = 256, NAP_NS = 50000 };
 
 static const int64_t HOLD_NS = 100000000;       /* one thread, at one system call */
 static const int64_t IN_VAIN_NS = 2000000;     /* all stand, and still nobody has the GIL */
-static const int64_t PATIENCE_NS = 2000000000; /* as in trace.c */
 
 /* Held: it stands where a system call begins. */
 enum { RUNS, WAITS, HELD };
@@ -51,8 +51,6 @@ typedef struct {
 
 typedef struct {
     pid_t pid, visitor;
-    int is_child; /* of ours: then its end is its owner's to see */
-    int is_over;
     one threads[MOST_THREADS];
     int n;
     int is_stir; /* a thread has stopped since the last look */
@@ -60,8 +58,8 @@ typedef struct {
 
 /* ---- what /proc says ------------------------------------------------------------ */
 
-/* A thread's state ('R', 'S', …) and its process's parent; 0 if it is gone. */
-static char read_state(pid_t pid, pid_t tid, int *parent)
+/* A thread's state ('R', 'S', …); 0 if it is gone. */
+static char read_state(pid_t pid, pid_t tid)
 {
     char path[64], line[256];
     snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, tid);
@@ -75,8 +73,7 @@ static char read_state(pid_t pid, pid_t tid, int *parent)
     line[bytes] = 0;
     /* Its name, in brackets, may be anything. */
     const char *end = strrchr(line, ')');
-    char state;
-    return end != NULL && sscanf(end + 1, " %c %d", &state, parent) == 2 ? state : 0;
+    return end != NULL && end[1] == ' ' ? end[2] : 0;
 }
 
 static int is_known(const crowd *self, pid_t tid)
@@ -90,9 +87,7 @@ static int is_known(const crowd *self, pid_t tid)
 /* One that waits is left alone: only what runs can take the GIL. */
 static void catch_one(crowd *self, pid_t tid)
 {
-    int parent;
-    if (tid == self->visitor || is_known(self, tid) ||
-        read_state(self->pid, tid, &parent) != 'R')
+    if (tid == self->visitor || is_known(self, tid) || read_state(self->pid, tid) != 'R')
         return;
     /* Somebody else may trace it, or it has just ended. */
     if (ptrace(PTRACE_SEIZE, tid, NULL, (void *)PTRACE_O_TRACESYSGOOD) < 0)
@@ -152,10 +147,10 @@ static int is_passing(const sonde_where *where)
 }
 
 /* Does it go on untraced? If not it has been killed, which is yet to be seen. */
-static int let_go(one *thread, int signal)
+static int let_go(one *thread)
 {
     thread->state = RUNS;
-    return ptrace(PTRACE_DETACH, thread->tid, NULL, (void *)(intptr_t)signal) == 0;
+    return ptrace(PTRACE_DETACH, thread->tid, NULL, NULL) == 0;
 }
 
 static int send_on(one *thread, int signal)
@@ -182,24 +177,21 @@ static int stand(one *thread)
 }
 
 /* `status` is what waitid() says of a stop. 1: the thread is not ours any more. */
-static int handle_stop(const crowd *self, one *thread, int status)
+static int handle_stop(one *thread, int status)
 {
     int signal = status & 0x7f;
     if (status >> 8 == PTRACE_EVENT_STOP) {
         /* By our request; or because the whole process was stopped: it stays so. */
-        return self->is_over || signal != SIGTRAP ? let_go(thread, 0) : send_on(thread, 0);
+        return signal == SIGTRAP ? send_on(thread, 0) : let_go(thread);
     }
-    if (status == (SIGTRAP | 0x80))
-        return self->is_over ? let_go(thread, 0) : stand(thread);
-    return self->is_over ? let_go(thread, signal) : send_on(thread, signal);
+    return status == (SIGTRAP | 0x80) ? stand(thread) : send_on(thread, signal);
 }
 
 /* What the kernel has to say of a thread; 1: it is not ours any more. */
 static int look(crowd *self, one *thread)
 {
     siginfo_t info = {0};
-    int leave = thread->tid == self->pid && self->is_child ? WNOWAIT : 0;
-    if (waitid(P_PID, (id_t)thread->tid, &info, WNOHANG | WSTOPPED | WEXITED | __WALL | leave) < 0)
+    if (waitid(P_PID, (id_t)thread->tid, &info, WNOHANG | WSTOPPED | WEXITED | __WALL) < 0)
         return errno != EINTR;
     if (info.si_pid == 0)
         return 0;
@@ -208,7 +200,7 @@ static int look(crowd *self, one *thread)
     if (thread->state == HELD)
         return 0;
     self->is_stir = 1;
-    return handle_stop(self, thread, info.si_status);
+    return handle_stop(thread, info.si_status);
 }
 
 static void look_at_all(crowd *self)
@@ -230,7 +222,7 @@ static void let_some_go(crowd *self, int64_t now_ns, int is_in_vain)
     for (int i = self->n - 1; i >= 0; i--) {
         one *thread = &self->threads[i];
         if (thread->state == HELD && (is_in_vain || now_ns - thread->since_ns > HOLD_NS) &&
-            let_go(thread, 0))
+            let_go(thread))
             self->threads[i] = self->threads[--self->n];
     }
 }
@@ -246,10 +238,9 @@ static int is_any_running(const crowd *self)
 /* Until the visitor is done, or the time is over. */
 static void hold_all(crowd *self, int64_t until_ns)
 {
-    int parent;
     int64_t now_ns = sonde_clock_ns(), still_ns = now_ns;
     for (; now_ns < until_ns; now_ns = sonde_clock_ns()) {
-        char state = read_state(self->pid, self->visitor, &parent);
+        char state = read_state(self->pid, self->visitor);
         if (state == 0 || catch_busy(self) < 0)
             return;
         look_at_all(self);
@@ -261,34 +252,45 @@ static void hold_all(crowd *self, int64_t until_ns)
     }
 }
 
-/* 0; -EBUSY: some did not stop, and are let go when this process ends. */
-static int let_all_go(crowd *self)
+/* In a process of its own, which alone traces. To a parent that traces, every wait for
+ * its child tells of stops, too: another thread of the tool would take one away, and
+ * what stopped would stand for ever. When this process ends, however it does, the
+ * kernel lets all of them go on. */
+static void hold_and_end(crowd *self, int64_t until_ns, pid_t tool)
 {
-    int64_t deadline_ns = sonde_clock_ns() + PATIENCE_NS;
-    self->is_over = 1;
-    let_some_go(self, 0, 1);
-    for (int i = 0; i < self->n; i++)
-        ptrace(PTRACE_INTERRUPT, self->threads[i].tid, NULL, NULL);
-    for (look_at_all(self); self->n; look_at_all(self)) {
-        if (sonde_clock_ns() > deadline_ns)
-            return -EBUSY;
-        nap();
-    }
-    return 0;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() == tool) /* it lived when we asked to die with it */
+        hold_all(self, until_ns);
+    _exit(0);
+}
+
+static int run_hold(crowd *self, int64_t until_ns)
+{
+    sigset_t all, before;
+    pid_t tool = getpid();
+    sigfillset(&all);
+    /* The child has the tool's handlers, and must not run them. */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pid_t child = fork();
+    if (child == 0)
+        hold_and_end(self, until_ns, tool);
+    int status = child < 0 ? -errno : 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    /* It ends by itself when the time is over. */
+    while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
+        ;
+    return status;
 }
 
 PyObject *sonde_hold(PyObject *Py_UNUSED(module), PyObject *args)
 {
     crowd self = {0};
-    int parent = 0, status;
     long long until_ns;
     if (!PyArg_ParseTuple(args, "iiL", &self.pid, &self.visitor, &until_ns))
         return NULL;
+    int status;
     Py_BEGIN_ALLOW_THREADS
-    read_state(self.pid, self.pid, &parent);
-    self.is_child = parent == getpid();
-    hold_all(&self, until_ns);
-    status = let_all_go(&self);
+    status = run_hold(&self, until_ns);
     Py_END_ALLOW_THREADS
     if (status < 0) {
         errno = -status;

@@ -75,7 +75,9 @@ static int read_place(const sonde_traced *traced, sonde_place *place)
     memset(place, 0, sizeof *place);
     int got = sscanf(line, "%lld %llx %llx %llx %llx %llx %llx %llx %llx", &number, &v[0], &v[1],
                      &v[2], &v[3], &v[4], &v[5], &v[6], &v[7]);
-    place->number = got == 9 ? number : strncmp(line, "running", 7) == 0 ? RUNNING : NOWHERE;
+    /* One that has to wait for a processor, and is not in a system call, has -1 for a number. */
+    int runs = strncmp(line, "running", 7) == 0 || (got == 3 && number == -1);
+    place->number = got == 9 ? number : runs ? RUNNING : NOWHERE;
     for (int i = 0; i < 6 && got == 9; i++)
         place->args[i] = v[i];
     place->sp = got == 9 ? v[6] : 0;

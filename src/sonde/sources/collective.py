@@ -80,7 +80,8 @@ class Source:
 
     def _install(self) -> None:
         torch: Any = sys.modules["torch"]
-        if not torch.distributed.is_available():
+        distributed = getattr(torch, "distributed", None)
+        if distributed is None or not distributed.is_available():
             raise Unavailable("this torch was built without torch.distributed")
         session = self._host.session
         self._observed = check_header(torch)
