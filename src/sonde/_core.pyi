@@ -44,7 +44,7 @@ class TorchTracer:
         name: Callable[..., object],
         end: Callable[..., object],
         is_grad: Callable[[], bool],
-        memory: Callable[[], tuple[float, float, float] | None] | None = ...,
+        memory: Callable[[], object] | None = ...,
         describe: Callable[..., str | None] | None = ...,
     ) -> None: ...
     def start(self) -> None: ...

@@ -58,7 +58,7 @@ typedef struct {
 
 typedef struct sonde_torch_lane {
     struct sonde_torch_lane *next;
-    uint32_t epoch;        /* of the tracer that it was used by last */
+    uint32_t epoch;        /* atomic: of the tracer that it was used by last */
     uint32_t ended;        /* atomic: its thread is gone */
     int64_t tid;           /* as the kernel counts */
     uint64_t torch_tid;    /* as torch counts */
@@ -93,7 +93,9 @@ typedef struct {
 
     /* Sums of the step under way. */
     sonde_torch_lane *lead; /* of the first call of the step */
-    const void *first;      /* the module of that call */
+    sonde_torch_lane *back_lead; /* of its first backward pass */
+    int64_t back_since_ns;  /* 0: it is not under way */
+    const void *first;      /* the module of that call; &sonde_torch: it is gone */
     int64_t first_ns;
     int64_t forward_ns, backward_ns;
     int64_t owned_ns, unowned_ns; /* atomic: of nodes */
@@ -134,6 +136,7 @@ PyObject *sonde_torch_attend(PyObject *module, PyObject *none);
 PyObject *sonde_torch_ignore(PyObject *module, PyObject *none);
 PyObject *sonde_torch_observed(PyObject *module, PyObject *none);
 void sonde_torch_close_spans(void); /* a backward pass is over */
+void sonde_torch_nodes_off(void);   /* in a forked child */
 
 /* ---- events of a device: torch_device.c -------------------------------------------- */
 
@@ -146,6 +149,7 @@ double sonde_torch_event_span(int32_t begin, int32_t end); /* in seconds; below 
 int8_t sonde_torch_event_device(int32_t event);
 uint32_t sonde_torch_events(void); /* how many were recorded since it was last asked */
 void sonde_torch_device_enter(void); /* in the writer's thread, before it looks at events */
+void sonde_torch_device_off(void);   /* in a forked child */
 
 /* ---- rows: torch_rows.c ------------------------------------------------------------- */
 

@@ -28,7 +28,8 @@ static sonde_torch_module *find_module(sonde_torch_modules *modules, const void 
     }
 }
 
-/* Its name is asked for once; nothing that goes wrong there comes back. */
+/* Its name is asked for once. NULL: it has none; with an exception set, a signal handler of the
+ * program's raised it in there, and it is the program's. */
 static sonde_torch_module *name_module(sonde_TorchTracer *self, PyObject *module,
                                        const sonde_torch_lane *lane)
 {
@@ -41,10 +42,8 @@ static sonde_torch_module *name_module(sonde_TorchTracer *self, PyObject *module
     PyObject *result = number == NULL ? NULL : PyObject_Vectorcall(self->name, args, 2, NULL);
     Py_XDECREF(number);
     Py_XDECREF(result);
-    if (result == NULL)
-        PyErr_Clear();
     sonde_torch_module *found = NULL;
-    if (sonde_tracer == self)
+    if (result != NULL && sonde_tracer == self)
         found = find_module(&self->modules, module);
     Py_DECREF(self);
     return found;
@@ -73,7 +72,7 @@ static uint32_t describe_inputs(sonde_TorchTracer *self, PyObject *const *args, 
     return id < 0 ? 0 : (uint32_t)id;
 }
 
-/* Is there a call to record, and is it entered? */
+/* Is there a call to record, and is it entered? -1: an exception of the program's. */
 static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_torch_lane *lane,
                  entry *to)
 {
@@ -90,7 +89,7 @@ static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_
         module = name_module(self, args[0], lane);
         to->measured = 0;
         if (module == NULL)
-            return 0;
+            return PyErr_Occurred() ? -1 : 0;
     }
     if (module->ignored)
         return 0;
@@ -131,47 +130,55 @@ static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_
     return 1;
 }
 
-static void look_at_memory(sonde_TorchTracer *self, sonde_torch_call *call)
+/* 0, or -1: an exception of the program's. */
+static int look_at_memory(sonde_TorchTracer *self, sonde_torch_call *call)
 {
     PyObject *memory = Py_NewRef(self->memory);
     PyObject *three = PyObject_CallNoArgs(memory);
     Py_DECREF(memory);
+    if (three == NULL)
+        return -1;
     double values[3];
-    if (three != NULL && PyTuple_Check(three) &&
+    if (PyTuple_Check(three) &&
         PyArg_ParseTuple(three, "ddd", &values[0], &values[1], &values[2])) {
         for (int i = 0; i < 3; i++)
             call->memory[i] = (float)values[i];
         call->flags |= SONDE_TORCH_MEMORY;
     }
-    Py_XDECREF(three);
+    Py_DECREF(three);
     PyErr_Clear();
+    return 0;
 }
 
-static void leave(const entry *from, int raised)
+/* 0, or -1: an exception of the program's. */
+static int leave(const entry *from, int raised)
 {
     int64_t now_ns = sonde_clock_ns();
     sonde_torch_lane *lane = from->lane;
     if (lane->epoch != from->epoch || sonde_torch.epoch != from->epoch)
-        return; /* the tracer that this call was for is gone */
+        return 0; /* the tracer that this call was for is gone */
     sonde_torch_call *call = sonde_torch_at(lane, from->number);
     if (call->events[0] >= 0)
         call->events[1] = sonde_torch_event_near(lane);
     call->seq_exit = sonde_torch.sequence == NULL ? 0 : sonde_torch.sequence();
     call->flags = raised ? SONDE_TORCH_RAISED : 0;
-    /* An exception that is on its way must not meet other Python code. */
-    if (!raised && call->depth < sonde_torch.memory_depth)
-        look_at_memory(sonde_tracer, call);
     int64_t took_ns = now_ns - call->enter_ns;
     lane->open = call->parent;
     if (call->parent != SONDE_TORCH_NONE)
         sonde_torch_at(lane, call->parent)->inner_ns += took_ns;
-    else if (lane->nodes_n > 0)
+    else if (lane->nodes_n > 0 && lane->nodes_n <= SONDE_TORCH_DEEP)
         lane->nodes[lane->nodes_n - 1].inner_ns += took_ns; /* forward again, inside a node */
+    /* An exception that is on its way must not meet other Python code. A tracer that is being
+     * stopped writes its last rows while other threads are in their modules. */
+    int status = 0;
+    if (!raised && call->depth < sonde_torch.memory_depth && sonde_tracer != NULL)
+        status = look_at_memory(sonde_tracer, call);
     /* Release: a call that has ended has its fields. */
     sonde_store_release(&call->exit_ns, now_ns);
     sonde_torch.calls++;
     if (from->measured)
         sonde_add_relaxed(&sonde_torch.direct_ns, (sonde_clock_ns() - now_ns) * MEASURE_EVERY);
+    return status;
 }
 
 static inline int is_on(void)
@@ -181,55 +188,73 @@ static inline int is_on(void)
 
 /* ---- calls that the program makes itself ------------------------------------------------- */
 
-/* The model that began the step is called again: where nothing else ends steps, this does. */
-static void end_step(sonde_TorchTracer *self)
+/* May this call of a model end the step? */
+static int may_end(const PyObject *module, const sonde_torch_lane *lane)
 {
-    if (sonde_torch.roots == 2) {
-        if (sonde_torch.had_backward)
-            return;
-        PyObject *grad = PyObject_CallNoArgs(self->is_grad);
-        int is_training = grad != Py_False;
-        Py_XDECREF(grad);
-        PyErr_Clear();
-        if (is_training)
-            return;
-    }
-    PyObject *result = PyObject_CallNoArgs(self->end);
-    Py_XDECREF(result);
-    if (result == NULL)
-        PyErr_Clear();
+    if (sonde_torch.first == NULL || sonde_torch.roots == 0)
+        return 0;
+    /* The model that began the step may never be called again, by that thread or at all; and what
+     * trained before may go on without an optimizer. A step that takes up half of the room ends. */
+    if (sonde_torch.calls >= SONDE_TORCH_CALLS / 2 && !sonde_torch.had_backward)
+        return 1;
+    if ((sonde_torch.first != module && sonde_torch.first != &sonde_torch) ||
+        (sonde_torch.lead != lane && !sonde_load_acquire(&sonde_torch.lead->ended)))
+        return 0;
+    if (sonde_torch.roots == 1)
+        return 1;
+    if (sonde_torch.had_backward)
+        return 0;
+    PyObject *grad = PyObject_CallNoArgs(sonde_tracer->is_grad);
+    int is_training = grad != Py_False;
+    Py_XDECREF(grad);
+    PyErr_Clear();
+    return !is_training;
 }
 
-static void begin_root(PyObject *module, sonde_torch_lane *lane)
+/* The model that began the step is called again: where nothing else ends steps, this does.
+ * 0, or -1: an exception of the program's. */
+static int begin_root(PyObject *module, sonde_torch_lane *lane)
 {
-    if (sonde_torch.first == module && sonde_torch.lead == lane && sonde_torch.roots)
-        end_step(sonde_tracer);
+    if (may_end(module, lane) && sonde_tracer != NULL) {
+        PyObject *end = Py_NewRef(sonde_tracer->end), *result = PyObject_CallNoArgs(end);
+        Py_DECREF(end);
+        Py_XDECREF(result);
+        if (result == NULL)
+            return -1;
+    }
     if (sonde_torch.first == NULL) {
         sonde_torch.first = module;
         sonde_torch.lead = lane;
         sonde_torch.first_ns = sonde_clock_ns();
     }
+    return 0;
 }
 
 /* A call by the program itself; its time counts as forward whether it is recorded or not. */
 static PyObject *call_root(PyObject *original, PyObject *const *args, size_t nargsf,
                            PyObject *kwnames, sonde_torch_lane *lane)
 {
-    begin_root(args[0], lane);
+    if (begin_root(args[0], lane) < 0)
+        return NULL;
     if (sonde_tracer == NULL)
         return PyObject_Vectorcall(original, args, nargsf, kwnames);
+    /* Greenlets leave calls in another order than they entered them. */
+    lane->open = SONDE_TORCH_NONE;
     entry made;
-    uint32_t epoch = sonde_torch.epoch;
-    int recorded = is_on() && enter(args, nargsf, kwnames, lane, &made);
+    int recorded = is_on() ? enter(args, nargsf, kwnames, lane, &made) : 0;
+    if (recorded < 0)
+        return NULL;
     int64_t begin_ns = sonde_clock_ns();
+    /* Not sooner: Python code of ours ran, and another thread may have begun a recording anew. */
+    uint32_t epoch = lane->epoch;
     lane->passing++;
     PyObject *result = PyObject_Vectorcall(original, args, nargsf, kwnames);
     if (sonde_torch.epoch == epoch && lane->epoch == epoch) {
         lane->passing--;
         if (lane == sonde_torch.lead)
             sonde_torch.forward_ns += sonde_clock_ns() - begin_ns;
-        if (recorded)
-            leave(&made, result == NULL);
+        if (recorded && leave(&made, result == NULL) < 0)
+            Py_CLEAR(result);
     }
     return result;
 }
@@ -244,10 +269,12 @@ static PyObject *call_module(PyObject *callable, PyObject *const *args, size_t n
     if (lane->passing == 0 && !sonde_torch_in_backward(lane))
         return call_root(original, args, nargsf, kwnames, lane);
     entry made;
-    if (!is_on() || !enter(args, nargsf, kwnames, lane, &made))
-        return PyObject_Vectorcall(original, args, nargsf, kwnames);
+    int recorded = is_on() ? enter(args, nargsf, kwnames, lane, &made) : 0;
+    if (recorded < 0)
+        return NULL;
     PyObject *result = PyObject_Vectorcall(original, args, nargsf, kwnames);
-    leave(&made, result == NULL);
+    if (recorded && leave(&made, result == NULL) < 0)
+        Py_CLEAR(result);
     return result;
 }
 

@@ -42,7 +42,6 @@ typedef struct {
     PyObject *heal;        /* heal(): it was changed */
     unsigned version;      /* of the class, when it was healed */
     int is_asked;          /* atomic: to heal */
-    int running;
 } sonde_TorchTracer;
 
 extern sonde_TorchTracer *sonde_tracer; /* the one that runs, or NULL; borrowed */

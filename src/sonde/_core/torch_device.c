@@ -138,6 +138,13 @@ void sonde_torch_device_enter(void)
     (void)cuda.last_error();
 }
 
+/* A thread of the parent's may have held the lock; and CUDA does not work in a child. */
+void sonde_torch_device_off(void)
+{
+    pthread_mutex_init(&cuda.lock, NULL);
+    cuda.ready = 0;
+}
+
 static int find_all(void *runtime, void *c10)
 {
     struct {

@@ -22,11 +22,22 @@ static PyObject *run_call(PyObject *callable, PyObject *const *args, size_t narg
     sonde_torch.had_backward = 1;
     uint32_t epoch = sonde_torch.epoch;
     int64_t begin_ns = sonde_clock_ns();
+    /* One thread's are counted, as in forward: those of several would be more than the step. */
+    if (sonde_torch.back_lead == NULL)
+        sonde_torch.back_lead = lane;
+    if (sonde_torch.back_lead == lane)
+        sonde_torch.back_since_ns = begin_ns;
     if (sonde_torch.begins_n < SONDE_TORCH_BEGINS)
         sonde_torch.begins[sonde_torch.begins_n++] = begin_ns;
     PyObject *result = PyObject_Vectorcall(original, args, nargsf, kwnames);
     if (sonde_torch.epoch == epoch) {
-        sonde_torch.backward_ns += sonde_clock_ns() - begin_ns;
+        int64_t now_ns = sonde_clock_ns();
+        if (lane == sonde_torch.back_lead && sonde_torch.back_since_ns != 0) {
+            sonde_torch.backward_ns += now_ns - sonde_torch.back_since_ns;
+            sonde_torch.back_since_ns = 0;
+            if (lane == sonde_torch.lead && lane->passing > 0)
+                sonde_torch.forward_ns -= now_ns - begin_ns; /* it is inside a module's forward */
+        }
         sonde_torch_close_spans();
     }
     return result;

@@ -70,7 +70,8 @@ static void reset(sonde_torch_lane *lane)
     lane->event_ns = 0;
     sonde_store_relaxed(&lane->settled, lane->head);
     sonde_store_relaxed(&lane->spans_settled, lane->spans_head);
-    lane->epoch = sonde_torch.epoch;
+    /* Release: whoever sees that it is of this recording sees where its calls begin. */
+    sonde_store_release(&lane->epoch, sonde_torch.epoch);
 }
 
 static sonde_torch_lane *join(void)
@@ -108,6 +109,8 @@ void sonde_torch_off(void)
     sonde_torch.epoch = 0;
     sonde_torch.on = sonde_torch.device = 0;
     sonde_torch_rows_off();
+    sonde_torch_nodes_off();
+    sonde_torch_device_off();
     pthread_mutex_init(&lanes_lock, NULL);
     for (sonde_torch_lane *lane = sonde_torch.lanes; lane != NULL; lane = lane->next)
         if (lane != mine)

@@ -296,12 +296,13 @@ PyObject *sonde_torch_observe(PyObject *Py_UNUSED(module), PyObject *args)
         memset(nodes.candidates, 0xff, sizeof nodes.candidates);
         nodes.looked = nodes.failed = 0;
     }
-    return sonde_torch_attend(NULL, NULL);
+    Py_RETURN_NONE;
 }
 
 PyObject *sonde_torch_attend(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    if (!nodes.is_on && nodes.add != NULL) {
+    /* A step that ends while another thread stops the tracer must not begin it again. */
+    if (!nodes.is_on && nodes.add != NULL && sonde_tracer != NULL) {
         observer ours = {.start = BEGIN_NODE, .end = (void *)end_node, .probability = 1.0};
         ours.scopes_and_needs[SCOPE_BACKWARD] = 1;
         nodes.handle = nodes.add(ours);
@@ -318,6 +319,9 @@ PyObject *sonde_torch_ignore(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(no
     }
     Py_RETURN_NONE;
 }
+
+/* A thread of the parent's may have held it. */
+void sonde_torch_nodes_off(void) { pthread_mutex_init(&nodes.lock, NULL); }
 
 /* observed() -> "exact", "looking", "failed" or "off". */
 PyObject *sonde_torch_observed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))

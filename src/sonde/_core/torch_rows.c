@@ -287,10 +287,10 @@ static void pass(int is_last)
     int64_t step = is_last ? INT64_MAX : sonde_load_acquire(&sonde_torch.step);
     sonde_torch_lane *lane = sonde_load_acquire(&sonde_torch.lanes);
     for (sonde_torch_lane *one = lane; one != NULL; one = one->next)
-        if (one->spans != NULL && one->epoch == sonde_torch.epoch)
+        if (one->spans != NULL && sonde_load_acquire(&one->epoch) == sonde_torch.epoch)
             settle_spans(one);
     for (; lane != NULL; lane = lane->next) {
-        if (lane->calls == NULL || lane->epoch != sonde_torch.epoch)
+        if (lane->calls == NULL || sonde_load_acquire(&lane->epoch) != sonde_torch.epoch)
             continue;
         uint64_t first = lane->settled;
         size_t n;

@@ -23,7 +23,13 @@ static sonde_torch_module *find_place(sonde_torch_modules *modules, const void *
 
 static int grow(sonde_torch_modules *modules)
 {
-    sonde_torch_modules more = {.room = modules->room == 0 ? 256 : modules->room * 2};
+    size_t live = 0;
+    for (size_t i = 0; i < modules->room; i++)
+        live += modules->slots[i].address != NULL && modules->slots[i].address != &gone;
+    /* Modules that are made anew in every step leave only places behind. */
+    sonde_torch_modules more = {.room = 256};
+    while (more.room < live * 4)
+        more.room *= 2;
     more.slots = calloc(more.room, sizeof *more.slots);
     if (more.slots == NULL)
         return -1;
@@ -63,6 +69,8 @@ static PyObject *tracer_forget(sonde_TorchTracer *self, PyObject *address)
     const void *wanted = PyLong_AsVoidPtr(address);
     if (wanted == NULL)
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    if (sonde_tracer == self && sonde_torch.first == wanted)
+        sonde_torch.first = &sonde_torch;
     if (self->modules.room > 0) {
         sonde_torch_module *one = find_place(&self->modules, wanted);
         if (one->address == wanted)
@@ -93,6 +101,11 @@ static PyObject *tracer_begin_step(sonde_TorchTracer *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "Lpiiii", &step, &on, &depth, &device, &memory_depth, &roots))
         return NULL;
     sonde_torch_state *s = &sonde_torch;
+    if (s->back_since_ns != 0) { /* an optimizer inside backward ends the step */
+        int64_t now_ns = sonde_clock_ns();
+        s->backward_ns += now_ns - s->back_since_ns;
+        s->back_since_ns = now_ns;
+    }
     PyObject *begins = list_begins();
     if (begins == NULL)
         return NULL;
@@ -101,17 +114,19 @@ static PyObject *tracer_begin_step(sonde_TorchTracer *self, PyObject *args)
         (long long)sonde_load_relaxed(&s->owned_ns), (long long)sonde_load_relaxed(&s->unowned_ns),
         (long long)sonde_load_relaxed(&s->direct_ns), s->calls, s->lost,
         sonde_torch_events(), __atomic_exchange_n(&s->nodes, 0, __ATOMIC_RELAXED), begins);
-    if (sums == NULL)
-        return NULL;
+    if (sums == NULL || sonde_tracer != self)
+        return sums; /* another thread ended a step while this one was stopped */
     s->first = NULL;
     s->lead = NULL;
+    if (s->back_since_ns == 0)
+        s->back_lead = NULL;
     s->first_ns = s->forward_ns = s->backward_ns = 0;
     sonde_store_relaxed(&s->owned_ns, 0);
     sonde_store_relaxed(&s->unowned_ns, 0);
     sonde_store_relaxed(&s->direct_ns, 0);
     s->calls = s->lost = s->begins_n = 0;
     s->had_backward = 0;
-    s->on = on && self->running;
+    s->on = on;
     s->depth = (uint16_t)(depth < 1 ? 1 : depth > UINT16_MAX ? UINT16_MAX : depth);
     s->device = device;
     s->memory_depth = self->memory == NULL ? 0 : memory_depth;
@@ -131,11 +146,10 @@ static int heal(void *Py_UNUSED(arg))
     Py_INCREF(self);
     PyObject *result = PyObject_CallNoArgs(self->heal);
     Py_XDECREF(result);
-    PyErr_Clear();
     self->version = self->watched->tp_version_tag;
     sonde_store_release(&self->is_asked, 0);
     Py_DECREF(self);
-    return 0;
+    return result == NULL ? -1 : 0; /* a signal handler of the program's raised it */
 }
 
 void sonde_torch_watch(void)
@@ -177,7 +191,8 @@ static PyObject *tracer_start(sonde_TorchTracer *self, PyObject *Py_UNUSED(none)
         sonde_torch.epoch = 0;
         return sonde_raise(status, "torch");
     }
-    self->running = 1;
+    sonde_torch.back_lead = NULL;
+    sonde_torch.back_since_ns = 0;
     sonde_torch.allowed = &self->page->on;
     sonde_tracer = self;
     Py_RETURN_NONE;
@@ -187,14 +202,11 @@ static PyObject *tracer_stop(sonde_TorchTracer *self, PyObject *Py_UNUSED(none))
 {
     if (sonde_tracer == self) {
         sonde_tracer = NULL;
-        self->running = 0;
         sonde_torch.on = sonde_torch.device = 0;
-        Py_INCREF(self);
         Py_BEGIN_ALLOW_THREADS
         sonde_torch_rows_stop();
         Py_END_ALLOW_THREADS
         sonde_torch.epoch = 0;
-        Py_DECREF(self);
     }
     Py_RETURN_NONE;
 }

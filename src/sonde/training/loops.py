@@ -39,9 +39,13 @@ class Optimizers:
 
     def start(self, guard: Callable[[Callable[..., object]], Callable[..., object]]) -> None:
         optimizer = sys.modules["torch.optim.optimizer"]
+        before, after = guard(self._before), guard(self._after)
+        for hook in (before, after):
+            # Else whoever compiles a step of an optimizer is warned of us.
+            hook._torchdynamo_disable = True  # type: ignore[attr-defined]
         self._handles = [
-            optimizer.register_optimizer_step_pre_hook(guard(self._before)),
-            optimizer.register_optimizer_step_post_hook(guard(self._after)),
+            optimizer.register_optimizer_step_pre_hook(before),
+            optimizer.register_optimizer_step_post_hook(after),
         ]
 
     def stop(self) -> None:

@@ -61,10 +61,12 @@ def find_compiled() -> Any:
 def is_tracing() -> bool:
     """Does torch write down what is done to tensors (jit.trace, make_fx, a dispatch mode)?"""
     inner = sys.modules["torch"]._C
-    if inner._get_tracing_state() is not None:
+    if inner._get_tracing_state() is not None or getattr(inner, "_len_torch_dispatch_stack", int)():
         return True
-    modes = ("_len_torch_dispatch_stack", "_len_torch_function_stack")
-    return any(getattr(inner, name, int)() for name in modes)
+    # torch.set_default_device is such a mode, for all of the program.
+    count = getattr(inner, "_len_torch_function_stack", int)()
+    mode_at = getattr(inner, "_get_function_stack_at", lambda _: None)
+    return any(type(mode_at(at)).__name__ != "DeviceContext" for at in range(count))
 
 
 def find_engine() -> tuple[Any, str] | None:

@@ -63,7 +63,7 @@ class Tracing:
         session = host.session
         self._tracer = self._naming.tracer = _core.TorchTracer(
             trace, session.text, session.page, host.guard(self._naming.name),
-            host.guard(_end_by_root), self._torch.is_grad_enabled, self._read_memory,
+            host.guard(_end_by_root), self._torch.is_grad_enabled, host.guard(self._read_memory),
         )  # fmt: skip
         self._ended = host.guard(self._end_step)
         self._compiled = Arrival(_is_compiling, host.guard(self._place_compiled))
@@ -76,6 +76,13 @@ class Tracing:
         self._budget = Budget(0)
 
     def start(self) -> None:
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
         try:
             observe_nodes()
             self._observes = True
@@ -105,8 +112,8 @@ class Tracing:
         self._loaders.stop()
         for place in self._places:
             place.give_back()
-        _core.torch_ignore()
         self._finish()
+        _core.torch_ignore()  # not sooner: other threads may be ending a step
         if self._marks is not None:
             self._marks.stop()
         self._memory.close()
@@ -189,7 +196,10 @@ class Tracing:
         batch_ns, self._loaders.last_ns = self._loaders.last_ns, 0
         move_ns = first_ns - batch_ns if begin_ns <= batch_ns <= first_ns else 0
         whole_ns = step.end_ns - begin_ns
-        known_ns = input_ns + move_ns + forward_ns + backward_ns + optimizer_ns
+        known_ns = input_ns + move_ns + forward_ns + backward_ns
+        # LBFGS calls the model, and goes backward, inside its step.
+        optimizer_ns = max(0, min(optimizer_ns, whole_ns - known_ns))
+        known_ns += optimizer_ns
         self._emit_step(
             step.number, begin_ns, whole_ns / 1e9, input_ns / 1e9, move_ns / 1e9, forward_ns / 1e9,
             backward_ns / 1e9, optimizer_ns / 1e9, max(0, whole_ns - known_ns) / 1e9, step.kind,
