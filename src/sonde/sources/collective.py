@@ -54,7 +54,6 @@ class Source:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._emit = host.writer(Collective)
         self._ended = host.guard(self._end_step)
         self._ask = host.guard(self._tell_groups)
         self._arrival = Arrival(_is_here, host.guard(self._arrive))
@@ -86,8 +85,9 @@ class Source:
         session = self._host.session
         self._observed = check_header(torch)
         cuda = find_library(torch, "libtorch_cuda.so")
+        emit, cpu = self._host.writer(Collective), find_library(torch, "libtorch_cpu.so")
         _core.collective_start(
-            self._emit, session.text, session.page, find_library(torch, "libtorch_cpu.so"),
+            emit, session.text, session.page, cpu,
             cuda if os.path.exists(cuda) else None, self._ask, steps.number,
             self._observed is None,
         )  # fmt: skip

@@ -42,7 +42,6 @@ class Source:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._emit = host.writer(Variable)
         self._ended = host.guard(self._end_step)
         self._watched = ""
         self._variables: Variables | None = None
@@ -71,7 +70,7 @@ class Source:
         if wanted:
             from sonde.training.variables import Variables  # most programs never need it
 
-            self._variables = Variables(wanted, self._emit, show)
+            self._variables = Variables(wanted, self._host.writer(Variable), show)
             steps.subscribe(self._ended)
         return True
 
