@@ -435,7 +435,8 @@ def test_a_real_model_adds_up(how: str, run) -> None:
     assert net.total["forward"] == pytest.approx(open_recording(folder).query(sql)["s"][0].as_py())
     assert [child.label for child in net.children] == ["tied", *(f"blocks.{at}" for at in range(3))]
     assert net.children[0].calls == 2 and net.children[0].total["backward"] > 0
-    assert [node.label for node in fold(report.nodes)] == ["Net", "tied", "blocks.*", "fc", "act"]
+    labels = [node.label for node in fold(report.nodes)]
+    assert labels == ["Net", "tied", "blocks.*", "fc", "act", "SGD"]
     recomputed = net.children[1].total.get("recompute", 0.0)
     assert (recomputed > 0) == (how == "checkpoint")
     inside = net.total["backward"] + net.total.get("recompute", 0.0)
