@@ -55,10 +55,10 @@ class Job:
     def step(
         self, number: int, *models: Part, optimizer_ms: float = 2.0, other_ms: float = 1.0,
         input_ms: float = 0.5, shadow: bool = False, backward: bool = True, first_seq: int = 0,
-        timed: str = "forward backward",
+        timed: str = "forward backward", known: bool = True,
     ) -> None:  # fmt: skip
         """One step: wait for input, every model forward, backward, the optimizer. The device is
-        timed in the stages of `timed`."""
+        timed in the stages of `timed`; backward is not known by module unless `known`."""
         begin_ns, self._rows, self._calls, self._timed = self.now_ns, [], {}, timed
         self.now_ns += round(input_ms * MS)
         for model in models:
@@ -70,14 +70,14 @@ class Job:
         self.now_ns += round((optimizer_ms + other_ms) * MS)
         if not shadow:
             for seq, row in enumerate(self._rows):
-                if seq >= first_seq:
+                if seq >= first_seq and (known or row[1] != "backward"):
                     self.trace(number, seq, *row)
         spent = [sum(model.sum(f"{stage}_ms") for model in models) if stage == "forward" or backward
                  else 0.0 for stage in ("forward", "backward", "recompute")]  # fmt: skip
         self.step_row(
             number, begin_ns, (self.now_ns - begin_ns) / 1e9, input_ms / 1e3, 0.0, spent[0] / 1e3,
             (spent[1] + spent[2]) / 1e3, optimizer_ms / 1e3, other_ms / 1e3, "optimizer", shadow,
-            0 if shadow else len(self._rows), 0, 0.9 if backward else None,
+            0 if shadow else len(self._rows), 0, 0.9 if backward and known else None,
         )  # fmt: skip
 
     def _run(self, part: Part, stage: str, depth: int, above: str | None) -> None:

@@ -132,6 +132,24 @@ def test_steps_that_were_recorded_less_deep_are_left_out_and_counted(job: Job) -
     assert (read(4, 5).steps[0].count, read(4, 5).steps[0].shallow) == (2, 0)
 
 
+def test_steps_whose_backward_is_not_known_are_left_out_of_its_mean(job: Job) -> None:
+    for number in range(8):
+        job.step(number, make_gpt(), known=number in (1, 5))
+    report = read()
+    (steps,) = report.steps
+    assert (steps.count, steps.shallow, steps.owned) == (2, 5, 0.9)
+    assert_adds_up(report.nodes)
+    (gpt,) = [node for node in report.nodes if node.label == "GPT"]
+    assert ms(gpt.total["backward"]) == pytest.approx(make_gpt().sum("backward_ms"))
+
+
+def test_where_backward_is_never_known_all_steps_count(job: Job) -> None:
+    for number in range(4):
+        job.step(number, make_gpt(), known=False)
+    (steps,) = read().steps
+    assert (steps.count, steps.shallow, steps.owned) == (3, 0, None)
+
+
 def test_a_module_with_two_callers_is_in_both(job: Job) -> None:
     shared = Part("Model.shared", "Linear", 5, 10, [Part("Model.shared.act", "ReLU", 1, 1)])
     model = Part("Model", "Model", 1, 1, [

@@ -170,8 +170,9 @@ def _choose(recording: Recording, choice: Choice) -> str:
 
 
 # `part` is the recorded process. Left out, with their time, are steps whose first rows are gone
-# from the ring, and those that were recorded less deep than others of the same models: in a mean
-# with them, modules would lose to their callers. Shares are of the steps whose modules are there.
+# from the ring, and those that were recorded in less detail than others of the same models, less
+# deep or without backward: in a mean with them, modules would lose to their callers, or their
+# backward. Shares are of the steps whose modules are there.
 _CHOSEN = """\
 WITH RECURSIVE process(part, host, pid, first_us, next_us, offset_ns) AS (VALUES {processes}),
 trace AS MATERIALIZED (
@@ -186,11 +187,16 @@ step AS (
     SELECT part, offset_ns, s.*, MIN(step) OVER (PARTITION BY part) AS first_step
     FROM python.torch_step s JOIN process USING (host, pid)
     WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us),
-candidate AS MATERIALIZED (
-    SELECT step.*, deepest = MAX(deepest) OVER (PARTITION BY part, models) AS is_deep
+detailed AS (
+    SELECT step.*, deepest, models, backward = 0 OR owned IS NOT NULL
+            OR COUNT(owned) OVER (PARTITION BY part, models) = 0 AS is_known
     FROM step JOIN whole USING (part, step)
     WHERE NOT shadow AND modules > 0 AND step BETWEEN {first} AND {last} AND {warm}
         AND t_ns + offset_ns > {since_ns} AND t_ns + offset_ns + duration * 1e9 <= {until_ns}),
+candidate AS MATERIALIZED (
+    SELECT *, is_known AND deepest = MAX(deepest) FILTER (is_known)
+            OVER (PARTITION BY part, models) AS is_deep
+    FROM detailed),
 chosen AS (SELECT * FROM candidate WHERE is_deep),
 """
 

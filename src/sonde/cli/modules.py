@@ -178,7 +178,7 @@ def _say(report: Report, recording: Recording) -> Iterator[str]:
         )
     shallow = sum(one.shallow for one in steps)
     if shallow:
-        yield f"{shallow} steps are left out: they were recorded less deep, to keep to the budget"
+        yield f"{shallow} steps are left out: recorded in less detail, to keep to the budget"
     lost = sum(one.lost for one in steps)
     if lost:
         yield f"{lost} calls of modules found no room: their time is in their callers' self"
