@@ -7,7 +7,9 @@ a ring or in a Parquet file, so it can be killed at any time and another takes o
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -259,6 +261,12 @@ def take_lock(root: str, wait_s: float = 1.0) -> int | None:
             time.sleep(0.05)
 
 
+def raise_file_limit() -> None:
+    """Files of /proc stay open between two looks: as many as we may."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def main() -> None:
     """Run as `collector ROOT`."""
     root = sys.argv[1]
@@ -268,11 +276,13 @@ def main() -> None:
     # Full while we run, empty when we leave in peace: see is_wanted() in watcher.c.
     os.truncate(lock, 0)
     os.write(lock, f"{os.getpid()}\n".encode())
+    raise_file_limit()
     collector = Collector(root)
 
     def leave(_signal: int, _frame: object) -> None:
         collector.leaving = True
 
+    gc.freeze()  # what was imported stays; looking through it at every collection takes its time
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
     collector.run()

@@ -121,12 +121,11 @@ class Sensor:
             if node.pid not in self._rows:
                 raw = self._raw[node.pid]
                 self._rows[node.pid] = None if raw is None else self._measure(node, raw)
-        self._details.read([node for node, _ in below if self._rows[node.pid] is not None])
-        for node, depth in below:
-            values = self._rows[node.pid]
-            if values is not None:
-                yield Process, (*values[0], depth, *values[1][:2], *self._details.take(node.pid),
-                                *values[1][2:])  # fmt: skip
+        there = [(node, depth) for node, depth in below if self._rows[node.pid] is not None]
+        self._details.read([node for node, _ in there])
+        for node, depth in there:
+            front, back = self._rows[node.pid] or ((), ())
+            yield Process, (*front, depth, *back[:2], *self._details.take(node.pid), *back[2:])
 
     def _begin(self) -> None:
         if self._number >= 0:
@@ -186,7 +185,7 @@ class Sensor:
             return None
         user, system = _split(seen, cpu_ns, raw.system_ticks * _TICK_NS, passed)
         io, faults = self._count_io(seen, raw), max(0, raw.faults - seen.raw.faults)
-        seen.raw, seen.t_ns = raw, raw.t_ns
+        seen.raw, seen.t_ns, node.threads = raw, raw.t_ns, raw.threads
         return (
             (raw.t_ns, passed, 100 * user / passed, 100 * system / passed, raw.rss_pages * _PAGE,
              raw.vms_bytes, raw.threads, node.pid, raw.parent),
