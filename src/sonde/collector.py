@@ -44,6 +44,7 @@ class Watched:
         self._writers: dict[type, _core.Writer | None] = {}
         self._text: _core.Text | None = None
         self._snapshot_s = time.monotonic()
+        self._listed_ns = 0  # when the folder had changed last, as of its last listing
         self._ended: set[str] = set()  # runs that have ended, as the last scan saw them
         self._worked_out: set[str] = set()
         self.refresh()
@@ -63,9 +64,14 @@ class Watched:
         """Archive what is due."""
         if not self.archive:
             return
-        for path in self.session.find_rings():
-            if path not in self.drains:
-                self.drains[path] = Drain(self.session, path)
+        # Listing the folder at every tick would take as long as all the rest.
+        changed_ns = os.stat(self.folder).st_mtime_ns
+        if changed_ns != self._listed_ns:
+            for path in self.session.find_rings():
+                if path not in self.drains:
+                    self.drains[path] = Drain(self.session, path)
+            # The kernel's stamps are coarse: another file may still get the same one.
+            self._listed_ns = changed_ns if time.time_ns() - changed_ns > 10**8 else 0
         for drain in self.drains.values():
             drain.run(now_s, self.archive_every_s, ended)
 

@@ -76,11 +76,11 @@ class Tree:
         pids = {int(name) for name in os.listdir(self._look.proc) if name.isdecimal()}
         for gone in self._known.keys() - pids:
             self.drop(self._known[gone])
-        fresh = []
-        for pid in pids:
-            # A known pid that was given since is another process now.
-            if pid not in self._known or _is_between(pid, before, newest):
-                fresh += list(self._see(pid))
+        # A known pid that was given since is another process now.
+        again = [pid for pid in self._known if _is_between(pid, before, newest)]
+        fresh = [
+            found for pid in (*again, *(pids - self._known.keys())) for found in self._see(pid)
+        ]
         for node, parent in fresh:
             above = self._known.get(parent)
             # The parent may have ended meanwhile, and its pid may be somebody else's.

@@ -14,6 +14,7 @@ from sonde.sensors._thread import Details
 from sonde.sensors._tree import Node, Tree
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_SKIP = 5  # looks until one that sleeps is read again
 _CORES = os.cpu_count() or 1
 _TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
@@ -24,7 +25,7 @@ class Process:
     Where there are many of them, values that take long to get are not in every row: they are NULL
     in between, and amounts cover the time since the last row that had them."""
 
-    RING_BYTES = 2**20
+    RING_BYTES = 2**21
     t_ns: i64 = column("when", "ns")
     interval_ns: i64 = column("time since the row before, or since the process started", "ns")
     user_pct: f64 = column("in the program, of one processor. Both together are the process's CPU "
@@ -80,11 +81,12 @@ class Raw(NamedTuple):
 class Seen:
     """A process at the look before."""
 
-    __slots__ = ("cpu_ns", "debts", "node", "raw", "system_ns", "t_ns")
+    __slots__ = ("cpu_ns", "debts", "node", "raw", "skipped", "system_ns", "t_ns")
 
     def __init__(self, node: Node, raw: Raw, t_ns: int, cpu_ns: int, system_ns: int) -> None:
         self.node, self.raw, self.t_ns = node, raw, t_ns
         self.cpu_ns, self.system_ns = cpu_ns, system_ns  # given out so far: see _split()
+        self.skipped = 0
         # Of children that are gone: in which look, their small faults, their I/O.
         self.debts: list[tuple[int, int, tuple[int, ...]]] = []
 
@@ -138,6 +140,24 @@ class Sensor:
         self._details.begin()
 
     def _read(self, node: Node) -> Raw | None:
+        return self._skip(node) or self._read_whole(node)
+
+    def _skip(self, node: Node) -> Raw | None:
+        """What was read before, if it has not moved since: whoever did not run did nothing. Only
+        others can change its memory, so that is looked at now and then."""
+        seen = self._seen.get(node.pid)
+        if seen is None or seen.node is not node or seen.raw.state == "R" or seen.raw.cpu_ns < 0:
+            return None
+        try:
+            now, used = self._look.clock(), time.clock_gettime_ns((~node.pid << 3) | 2)
+        except OSError:
+            return None
+        seen.skipped = (seen.skipped + 1) % _SKIP
+        if used != seen.raw.cpu_ns or not seen.skipped:
+            return None
+        return seen.raw._replace(t_ns=now)
+
+    def _read_whole(self, node: Node) -> Raw | None:
         folder = f"{self._look.proc}/{node.pid}"
         try:
             files = self._look.open(f"{folder}/stat", f"{folder}/io")
