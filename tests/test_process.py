@@ -329,6 +329,7 @@ def test_pids_go_round() -> None:
 
 def test_of_many_processes_details_come_in_turn(look: Look, start, monkeypatch) -> None:
     monkeypatch.setattr(_thread, "_RATE", 6.0)
+    monkeypatch.setattr(_thread, "_LEAST", 6.0)
     crowd = start(
         "import os, time\n"
         "for _ in range(20):\n"

@@ -77,7 +77,10 @@ class Tree:
         for gone in self._known.keys() - pids:
             self.drop(self._known[gone])
         # A known pid that was given since is another process now.
-        again = [pid for pid in self._known if _is_between(pid, before, newest)]
+        if before is not None and newest is not None and before < newest:
+            again = [pid for pid in self._known if before < pid <= newest]
+        else:
+            again = [pid for pid in self._known if _is_between(pid, before, newest)]
         fresh = [
             found for pid in (*again, *(pids - self._known.keys())) for found in self._see(pid)
         ]

@@ -140,28 +140,17 @@ class Sensor:
         self._details.begin()
 
     def _read(self, node: Node) -> Raw | None:
-        return self._skip(node) or self._read_whole(node)
-
-    def _skip(self, node: Node) -> Raw | None:
-        """What was read before, if it has not moved since: whoever did not run did nothing. Only
-        others can change its memory, so that is looked at now and then."""
-        seen = self._seen.get(node.pid)
-        if seen is None or seen.node is not node or seen.raw.state == "R" or seen.raw.cpu_ns < 0:
-            return None
-        try:
-            now, used = self._look.clock(), time.clock_gettime_ns((~node.pid << 3) | 2)
-        except OSError:
-            return None
-        seen.skipped = (seen.skipped + 1) % _SKIP
-        if used != seen.raw.cpu_ns or not seen.skipped:
-            return None
-        return seen.raw._replace(t_ns=now)
-
-    def _read_whole(self, node: Node) -> Raw | None:
         folder = f"{self._look.proc}/{node.pid}"
+        seen = self._seen.get(node.pid)
+        if seen is not None and seen.node is not node:
+            seen = None
         try:
-            files = self._look.open(f"{folder}/stat", f"{folder}/io")
-            raw = Raw._make(_core.process_look(node.pid, *files))
+            stat, io = self._look.open(f"{folder}/stat", f"{folder}/io")
+            found = _core.process_look(node.pid, stat, io, _find_known(seen))
+            if isinstance(found, int):
+                assert seen is not None
+                return seen.raw._replace(t_ns=found)
+            raw = Raw._make(found)
             if raw.start == node.start:
                 return (
                     raw if self._look.is_real else raw._replace(t_ns=self._look.clock(), cpu_ns=-1)
@@ -235,6 +224,15 @@ class Sensor:
                     left.append((number, faults, io))  # it may have gone after we read its parent
             seen.debts = left
         return tuple([max(0, amount) for amount in grown])
+
+
+def _find_known(seen: Seen | None) -> int:
+    """The CPU time at which a process need not be read again: whoever did not run did nothing. Only
+    others can change its memory, so that is looked at now and then."""
+    if seen is None or seen.raw.state == "R":
+        return -1
+    seen.skipped = (seen.skipped + 1) % _SKIP
+    return seen.raw.cpu_ns if seen.skipped else -1
 
 
 def _split(seen: Seen, cpu_ns: int, system_ns: int, passed: int) -> tuple[int, int]:
