@@ -2,7 +2,6 @@
  *
  * A job may have hundreds of processes, and all are looked at every second; taking
  * the files apart in Python takes five times as long. */
-#define _GNU_SOURCE
 #include "binding.h"
 
 #include <errno.h>

@@ -20,6 +20,15 @@ _FILES = 4096
 _UNUSED_LOOKS = 16  # a file that nobody has read for so long is closed
 
 
+class Held:
+    """Files that stay open, and the look that used them last."""
+
+    __slots__ = ("files", "number")
+
+    def __init__(self, files: list[int], number: int) -> None:
+        self.files, self.number = files, number
+
+
 class Look:
     """One look at the machine after the other.
 
@@ -41,6 +50,7 @@ class Look:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._files = min(limit // 2, _FILES) if files is None else files
         self._open: dict[str, list[int]] = {}  # path -> file, number of the look that read it last
+        self._held: dict[Hashable, Held] = {}
         self._borrowed: list[int] = []
         self._read: dict[str, tuple[int, bytes]] = {}
         self._shared: dict[type, object] = {}
@@ -53,11 +63,18 @@ class Look:
             old = [p for p, (_, last) in self._open.items() if self.number - last > _UNUSED_LOOKS]
             for path in old:
                 self._close(path)
+            unused = [
+                k for k, one in self._held.items() if self.number - one.number > _UNUSED_LOOKS
+            ]
+            for key in unused:
+                self.forget(key)
 
     def close(self) -> None:
         """Let go of all files, and of what the sensors share."""
         for path in list(self._open):
             self._close(path)
+        for key in list(self._held):
+            self.forget(key)
         for shared in self._shared.values():
             getattr(shared, "close", lambda: None)()
         self._shared.clear()
@@ -79,40 +96,35 @@ class Look:
             found = self._read[path] = (self.clock(), data)
         return found
 
-    def open(self, path: str, *more: str) -> list[int]:
-        """Files for reading, until the call of shut(): the first is there or it is OSError, the
-        others are -1 if they may not be read."""
-        found = [self._get(path)]
+    def open(self, key: Hashable, path: str, *more: str) -> list[int]:
+        """Files for reading, until the call of shut(), known by the key from then on: the first is
+        there or it is OSError, the others are -1 if they may not be read."""
+        held = self._held.get(key)
+        if held is not None:
+            held.number = self.number
+            return held.files
+        found = [os.open(path, os.O_RDONLY | os.O_CLOEXEC)]
         for other in more:
             try:
-                found.append(self._get(other))
+                found.append(os.open(other, os.O_RDONLY | os.O_CLOEXEC))
             except OSError:
                 found.append(-1)
+        if len(self._open) + len(self._held) * len(found) < self._files:
+            self._held[key] = Held(found, self.number)
+        else:
+            self._borrowed += found
         return found
 
     def shut(self) -> None:
         """Done with what open() gave."""
-        for fd in self._borrowed:
-            os.close(fd)
-        self._borrowed.clear()
+        if self._borrowed:
+            _close_all(self._borrowed)
+            self._borrowed.clear()
 
-    def _get(self, path: str) -> int:
-        entry = self._open.get(path)
-        if entry is not None:
-            entry[1] = self.number
-            return entry[0]
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        if len(self._open) < self._files:
-            self._open[path] = [fd, self.number]
-        else:
-            self._borrowed.append(fd)
-        return fd
-
-    def forget(self, *paths: str) -> None:
-        """What these name is gone."""
-        for path in paths:
-            if path in self._open:
-                self._close(path)
+    def forget(self, key: Hashable) -> None:
+        """What is known by this key is gone."""
+        if key in self._held:
+            _close_all(self._held.pop(key).files)
 
     def _read_kept(self, path: str) -> bytes:
         entry = self._open.get(path)
@@ -136,6 +148,12 @@ class Look:
 
     def _close(self, path: str) -> None:
         os.close(self._open.pop(path)[0])
+
+
+def _close_all(files: Iterable[int]) -> None:
+    for fd in files:
+        if fd >= 0:
+            os.close(fd)
 
 
 def _read_all(fd: int) -> bytes:

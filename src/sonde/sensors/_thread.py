@@ -10,7 +10,7 @@ from sonde.sensors._tree import Node
 
 # Threads and processes read in a second, each of which takes 30 µs; fewer where the processes
 # themselves take the time.
-_RATE, _LEAST = 120.0, 25.0
+_RATE, _LEAST = 120.0, 15.0
 _PSS_NS = 30 * 10**9
 _PSS_SHARE = 500  # reading it holds up the process's own memory calls: 0.2 % of the time at most
 

@@ -140,26 +140,23 @@ class Sensor:
         self._details.begin()
 
     def _read(self, node: Node) -> Raw | None:
-        folder = f"{self._look.proc}/{node.pid}"
-        seen = self._seen.get(node.pid)
+        look, seen = self._look, self._seen.get(node.pid)
         if seen is not None and seen.node is not node:
             seen = None
         try:
-            stat, io = self._look.open(f"{folder}/stat", f"{folder}/io")
+            stat, io = look.open(node, f"{look.proc}/{node.pid}/stat", f"{look.proc}/{node.pid}/io")
             found = _core.process_look(node.pid, stat, io, _find_known(seen))
             if isinstance(found, int):
                 assert seen is not None
                 return seen.raw._replace(t_ns=found)
             raw = Raw._make(found)
             if raw.start == node.start:
-                return (
-                    raw if self._look.is_real else raw._replace(t_ns=self._look.clock(), cpu_ns=-1)
-                )
+                return raw if look.is_real else raw._replace(t_ns=look.clock(), cpu_ns=-1)
         except OSError:
             pass
         finally:
-            self._look.shut()
-        self._look.forget(f"{folder}/stat", f"{folder}/io")  # another may come by that name
+            look.shut()
+        look.forget(node)
         self._tree.drop(node)
         return None
 
