@@ -8,7 +8,7 @@ paragraph that begins with `Why it hurts:` and one with `What to do:` follow. It
     SQL = "SELECT {window} AS w, … WHERE {inside} …"
     def judge(rows, limits): yield Verdict(row.w, row.util < limits.util_pct, {…})
 
-`rows` are the query's rows, in order of the column `w` (`window` is a word of SQL), as named tuples;
+`rows` are the query's rows, in order of column `w` (`window` is a word of SQL), as named tuples;
 `limits.NAME` is a number. A window without a verdict is one without data: it has no vote. NULL is
 not 0: leave such a row out. In SQL, `{window}` is the number of a row's window, `{inside}` is true
 for rows of the time that is judged (both need a column `ts`), `{window_s}` is the length of a
