@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 
 import sonde
-from sonde import _core, plugins
+from sonde import plugins
 from sonde.collector import Watched
 from sonde.record import make_schema, name_table
 from sonde.recorder import recorder
@@ -67,19 +67,30 @@ class Machine:
     def __init__(self, every_s: float = 1.0) -> None:
         assert recorder.session is not None
         self.every_ns = round(every_s * 1e9)
-        self.start_ns = self.now_ns = _core.clock_ns()
-        self._watched = Watched(Session(recorder.session.folder))
+        session = Session(recorder.session.folder)
+        # Half a period off, so that no look lies on the edge of a window.
+        self.start_ns = session.start_wall_ns - session.wall_offset_ns - self.every_ns // 2
+        self.now_ns = self.start_ns
+        self._watched = Watched(session)
 
     def run(self, seconds: float, **changes: Change) -> None:
         """Look so long, at every period, with these changes."""
         for count in range(round(seconds * 1e9) // self.every_ns):
-            self.now_ns += self.every_ns
-            passed_s = (self.now_ns - self.start_ns) / 1e9
-            for table in {**HEALTHY, **changes}:
-                for values in _make_rows(table, changes.get(table, {}), passed_s):
-                    self._write(table, values)
+            self.look(**changes)
             if count % 100 == 0:
-                self._watched.drain(0.0, ended=True)  # or small rings would lose the first rows
+                self.drain()
+
+    def drain(self) -> None:
+        """Archive: or small rings would lose the first rows."""
+        self._watched.drain(0.0, ended=True)
+
+    def look(self, **changes: Change) -> None:
+        """Look once, a period after the look before."""
+        self.now_ns += self.every_ns
+        passed_s = (self.now_ns - self.start_ns) / 1e9
+        for table in {**HEALTHY, **changes}:
+            for values in _make_rows(table, changes.get(table, {}), passed_s):
+                self._write(table, values)
 
     def _write(self, table: str, values: Values) -> None:
         row, schema = find_row(table)
@@ -89,7 +100,7 @@ class Machine:
         assert not extra, f"{table} has no {extra}"
         blank = {field.name: None if field.optional else "" if field.kind == "text" else 0
                  for field in fields}  # fmt: skip
-        self._watched.write(row, tuple({**blank, **known}.values()), schema)
+        self._watched.write(row, tuple(known.get(name, blank[name]) for name in blank), schema)
 
 
 def _make_rows(table: str, change: Change, passed_s: float) -> Iterator[Values]:
