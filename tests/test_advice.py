@@ -156,6 +156,15 @@ def _shake(seed: int) -> dict[str, Change]:
     }  # fmt: skip
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _hypothesis_at_work() -> None:
+    @given(st.none())
+    def nothing(_: None) -> None:
+        """It hooks into the garbage collector at its first use, and stays."""
+
+    nothing()
+
+
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10**9))
 def test_no_rule_fires_on_healthy_noise(seed: int) -> None:
