@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ _CHUNK = 65536
 # A file of /proc comes in pieces of a page or so; one much shorter than that is its last.
 _LAST = 1024
 _MOST = 2**16  # things whose past is known; long-gone processes and devices are forgotten
+_FILES = 4096
 _UNUSED_LOOKS = 16  # a file that nobody has read for so long is closed
 
 
@@ -30,12 +32,16 @@ class Look:
         sys: str = "/sys",
         *,
         clock: Callable[[], int] = _core.clock_ns,
-        files: int = 512,
+        files: int | None = None,
     ) -> None:
         self.proc, self.sys, self.clock = proc, sys, clock
         self.number = 0  # of this look
-        self._files = files  # keep at most so many open
+        self.is_real = proc == "/proc"  # and not what a test made up
+        # Keep at most so many open: half of what we may have.
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._files = min(limit // 2, _FILES) if files is None else files
         self._open: dict[str, list[int]] = {}  # path -> file, number of the look that read it last
+        self._borrowed: list[int] = []
         self._read: dict[str, tuple[int, bytes]] = {}
         self._shared: dict[type, object] = {}
 
@@ -49,9 +55,12 @@ class Look:
                 self._close(path)
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Let go of all files, and of what the sensors share."""
         for path in list(self._open):
             self._close(path)
+        for shared in self._shared.values():
+            getattr(shared, "close", lambda: None)()
+        self._shared.clear()
 
     def share(self, make: Callable[[Look], T]) -> T:
         """The one object of this class that all sensors use."""
@@ -69,6 +78,41 @@ class Look:
             data = self._read_kept(path) if keep else self._read_once(path)
             found = self._read[path] = (self.clock(), data)
         return found
+
+    def open(self, path: str, *more: str) -> list[int]:
+        """Files for reading, until the call of shut(): the first is there or it is OSError, the
+        others are -1 if they may not be read."""
+        found = [self._get(path)]
+        for other in more:
+            try:
+                found.append(self._get(other))
+            except OSError:
+                found.append(-1)
+        return found
+
+    def shut(self) -> None:
+        """Done with what open() gave."""
+        for fd in self._borrowed:
+            os.close(fd)
+        self._borrowed.clear()
+
+    def _get(self, path: str) -> int:
+        entry = self._open.get(path)
+        if entry is not None:
+            entry[1] = self.number
+            return entry[0]
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if len(self._open) < self._files:
+            self._open[path] = [fd, self.number]
+        else:
+            self._borrowed.append(fd)
+        return fd
+
+    def forget(self, *paths: str) -> None:
+        """What these name is gone."""
+        for path in paths:
+            if path in self._open:
+                self._close(path)
 
     def _read_kept(self, path: str) -> bytes:
         entry = self._open.get(path)
