@@ -176,7 +176,7 @@ def test_a_recording_of_nothing_is_judged_without_failing() -> None:
     assert folder is not None
     advice = sonde.advise(folder)
     assert advice.findings == []
-    assert {outcome.state for outcome in advice.outcomes} == {"abstained"}
+    assert not [outcome for outcome in advice.outcomes if outcome.state == "failed"]
 
 
 @pytest.mark.parametrize("window_s", [0, -1, 1e9])
