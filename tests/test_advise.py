@@ -131,7 +131,7 @@ def test_the_list_is_the_table_of_the_documentation(sonde_cli) -> None:
     rows = done.stdout.splitlines()[2:]
     assert [row.split("`")[1] for row in rows] == list(plugins.list_names("advice"))
     page = (Path(__file__).parent.parent / "docs" / "advice.md").read_text()
-    assert done.stdout in page, "docs/advice.md: put the table in again"
+    assert done.stdout in page, "docs/advice.md is old; `make docs` writes it"
 
 
 def test_the_list_is_json_for_programs(sonde_cli) -> None:
