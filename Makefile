@@ -54,6 +54,9 @@ test-all:
 
 docs: $(VENV)/.installed
 	$(BIN)/sonde tables --format markdown > docs/tables.md
+	$(BIN)/sonde advise --list --format markdown > docs/advice.table
+	sed -i -e '/^| rule | says/,/^$$/{/^| rule | says/r docs/advice.table' -e '/^|/d}' docs/advice.md
+	rm docs/advice.table
 
 clean:
 	rm -rf .venv* build *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
