@@ -1,0 +1,29 @@
+"""Two ranks that train together; rank 1 needs longer for each step, and rank 0 waits for it."""
+
+from __future__ import annotations
+
+RULE, CAUSE, RANKS = "slow_rank", "rank 1", 2
+
+if __name__ == "__main__":
+
+    import torch
+    import torch.distributed as dist
+    from loop import burn, until_over
+    from torch.nn.parallel import DistributedDataParallel
+    from torch_loop import WIDTH, make_model
+
+    dist.init_process_group("gloo")
+    slow = dist.get_rank() == 1
+    model = DistributedDataParallel(make_model())
+    optimizer = torch.optim.SGD(model.parameters(), 0.001)
+    batch, over = torch.ones(256, WIDTH), torch.zeros(1)
+    steps = until_over()
+    while not over.item():
+        if slow:
+            burn(0.04)
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+        over[0] = next(steps, -1) < 0
+        dist.all_reduce(over)  # both end at the same step
+    dist.destroy_process_group()
