@@ -234,6 +234,12 @@ def load(given: Mapping[str, object]) -> tuple[dict[str, Value], list[str]]:
     return values, complaints
 
 
+def read_tool(key: Key, given: object = None) -> Value:
+    """A setting of the tool's own: what was given, else the environment's, else the default."""
+    raw = os.environ.get(variable_of(key.name)) if given is None else given
+    return key.default if raw is None else key.read(raw)
+
+
 def variable_of(name: str) -> str:
     """The environment variable of a setting."""
     return "SONDE_" + name.upper().replace(".", "_")

@@ -14,7 +14,8 @@ _EPILOG = """\
 TARGET is a pid, a session folder or id, a run, a job (all its ranks), `all`, or several with
 commas.
 Exit codes: 0 done, 1 failed, 2 wrong usage or setting, 3 no such recording, 4 damaged or newer
-recording, 5 SQL error, 6 the process did not answer, 7 another run is under way, 130 interrupted.
+recording, 5 SQL error, 6 the process did not answer, 7 another run is under way,
+8 advice found something as bad as --fail-on, 130 interrupted.
 """
 
 

@@ -1,0 +1,179 @@
+"""Say what is wrong with a job, the evidence, and what to do."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import IO
+
+from sonde import config
+from sonde.advising import WINDOW_S, Rule, advise, load_rules
+from sonde.cli import _draw
+from sonde.cli.export import TIMES
+from sonde.errors import ConfigError
+from sonde.finding import Advice, Finding, show_evidence
+from sonde.verdict import LEVELS
+
+FOUND = 8  # the exit code of --fail-on
+_COLOURS = {"critical": "\x1b[1;31m", "warning": "\x1b[1;33m", "info": "\x1b[1;36m"}
+_WIDTH = 98
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET", nargs="?")
+    parser.add_argument("--since", metavar="TIME", help=TIMES + "; without it, warm-up is left out")
+    parser.add_argument("--until", metavar="TIME", help="likewise")
+    parser.add_argument(
+        "--window", type=float, default=WINDOW_S, metavar="SECONDS",
+        help="each so long a piece of the time has a vote; default: %(default)g",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="for programs; as --format json")
+    parser.add_argument(
+        "--fail-on",
+        choices=LEVELS,
+        help=f"exit code {FOUND} if something so bad, or worse, is found",
+    )
+    parser.add_argument("--rule", action="append", metavar="NAME", help="only this one, or these")
+    parser.add_argument(
+        "--limit", action="append", default=[], metavar="RULE.NAME=VALUE",
+        help="another threshold; see --list",
+    )  # fmt: skip
+    parser.add_argument("--all", action="store_true", help="also what became of every rule")
+    parser.add_argument("--list", action="store_true", help="the rules, why, and their limits")
+    _draw.add_output_arguments(parser, ("table", "json", "markdown"))
+
+
+def run(args: argparse.Namespace) -> int:
+    limits = _read_limits(args.limit)
+    if args.list:
+        rules = load_rules(args.rule, limits)
+        lines = _list_markdown(rules) if args.format == "markdown" else _list_rules(rules)
+        _draw.write_text(args.output, lambda file: _write_lines(lines, file))
+        return 0
+    if args.target is None:
+        raise ConfigError("which recording? `sonde advise TARGET`; `sonde ps` lists them")
+    advice = advise(args.target, since=args.since, until=args.until, window_s=args.window,
+                    rules=args.rule, limits=limits)  # fmt: skip
+    if args.json or args.format == "json":
+        _draw.write_text(args.output, lambda file: _write_lines([advice.to_json()], file))
+    else:
+        _draw.write_text(args.output, lambda file: _draw_advice(advice, args.all, file))
+    for outcome in advice.outcomes:
+        if outcome.state == "failed":
+            print(f"sonde: rule {outcome.rule} failed: {outcome.detail}", file=sys.stderr)
+    worst = advice.worst
+    failed = args.fail_on and worst and LEVELS.index(worst) >= LEVELS.index(args.fail_on)
+    return FOUND if failed else 0
+
+
+def _read_limits(words: list[str]) -> Mapping[str, object]:
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or "." not in name:
+            raise ConfigError(f"--limit {word} is not understood: RULE.NAME=VALUE; see --list")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _write_lines(lines: Iterator[str] | list[str], file: IO[str]) -> None:
+    for line in lines:
+        file.write(line + "\n")
+
+
+# ---- findings ------------------------------------------------------------------------------------
+
+
+def _draw_advice(advice: Advice, everything: bool, file: IO[str]) -> None:
+    colour = file.isatty() and config.uses_colour()
+    if not advice.findings:
+        file.write(_say_healthy(advice) + "\n")
+    for at, finding in enumerate(advice.findings):
+        if at:
+            file.write("\n")
+        _write_lines(_say(finding, colour), file)
+    if advice.findings:
+        file.write("\n" + _say_looked_at(advice) + "\n")
+    if everything:
+        file.write("\n")
+        rows = [(outcome.rule, outcome.state, outcome.detail) for outcome in advice.outcomes]
+        _draw.draw_table(("rule", "state", "detail"), rows, file)
+
+
+def _say_healthy(advice: Advice) -> str:
+    judged = [outcome for outcome in advice.outcomes if outcome.judged]
+    if not judged:
+        return f"nothing can be said: no rule has the data it needs ({_say_looked_at(advice)})"
+    return f"nothing is wrong, as far as can be seen: {_say_looked_at(advice)}"
+
+
+def _say_looked_at(advice: Advice) -> str:
+    judged = sum(1 for outcome in advice.outcomes if outcome.judged)
+    abstained = sum(1 for outcome in advice.outcomes if outcome.state == "abstained")
+    failed = sum(1 for outcome in advice.outcomes if outcome.state == "failed")
+    words = [f"{judged} rules looked at {advice.windows} windows of {advice.window_s:g} s"]
+    words.append(f"{_count(len(advice.processes), 'process', 'processes')}")
+    if advice.warm_up_s:
+        words.append(f"the first {advice.warm_up_s:.0f} s, warm-up, left out")
+    if abstained:
+        words.append(f"{abstained} rules lack data (--all says which)")
+    if failed:
+        words.append(f"{failed} rules failed")
+    return ", ".join(words)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _say(finding: Finding, colour: bool) -> Iterator[str]:
+    """The verdict, the evidence, the next step."""
+    begin, end = (_COLOURS[finding.severity], "\x1b[0m") if colour else ("", "")
+    who = f" ({', '.join(finding.who)})" if finding.who else ""
+    yield f"{begin}{finding.severity.upper()}{end}: {finding.title}{who}  [{finding.rule}]"
+    how = f"in {finding.votes} of the windows" if finding.votes == "most" else f"in {finding.votes}"
+    if finding.votes == "several":
+        how += " windows"
+    elif finding.votes == "a little":
+        how = "in a few windows"
+    seen = f"{how} ({finding.fired} of {finding.judged}), confidence {finding.sureness}"
+    if finding.lost_pct is not None:
+        seen += f", about {finding.lost_pct:.0f} % of the time lost"
+    yield from _wrap("seen", f"{seen}; {finding.since} to {finding.until[11:]}")
+    numbers = ", ".join(show_evidence(name, value) for name, value in finding.evidence.items())
+    if numbers:
+        yield from _wrap("evidence", numbers)
+    if finding.line:
+        yield from _wrap("code", finding.line)
+    yield from _wrap("why", finding.why)
+    yield from _wrap("next", finding.todo)
+
+
+def _wrap(label: str, text: str) -> list[str]:
+    first = f"  {label:<9} "
+    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=" " * len(first),
+                         break_long_words=False, break_on_hyphens=False)  # fmt: skip
+
+
+# ---- rules ---------------------------------------------------------------------------------------
+
+
+def _list_rules(rules: list[Rule]) -> Iterator[str]:
+    for rule in rules:
+        yield f"{rule.name}: {rule.title}"
+        yield from _wrap("why", rule.why)
+        yield from _wrap("next", rule.todo)
+        for name, limit in rule.module.LIMITS.items():
+            yield from _wrap("limit", f"{rule.name}.{name}={rule.limits[name]:g}  {limit.help}")
+        yield ""
+
+
+def _list_markdown(rules: list[Rule]) -> Iterator[str]:
+    yield "| rule | says | limits |"
+    yield "|---|---|---|"
+    for rule in rules:
+        limits = "; ".join(f"`{name}` {rule.limits[name]:g}: {limit.help}"
+                           for name, limit in rule.module.LIMITS.items())  # fmt: skip
+        yield f"| `{rule.name}` | {rule.title} | {limits} |"
