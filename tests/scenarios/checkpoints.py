@@ -16,4 +16,4 @@ if __name__ == "__main__":
         if step % 20 == 19:
             save_checkpoint()
 
-    train(load(Examples(lambda _index: None)), after, repeats=64)
+    train(load(Examples(lambda _index: None)), after)

@@ -1,5 +1,4 @@
-"""A loop that keeps many objects alive and makes cycles: all of them are looked at again and again.
-"""
+"""A loop that keeps many objects alive and makes cycles: all of them are looked at again and again."""
 
 from __future__ import annotations
 

@@ -9,4 +9,6 @@ if __name__ == "__main__":
     from torch_loop import Examples, load, train
 
     kept: list[torch.Tensor] = []
-    train(load(Examples(lambda _index: None)), lambda _step, _loss: kept.append(torch.ones(500_000)))
+    train(
+        load(Examples(lambda _index: None)), lambda _step, _loss: kept.append(torch.ones(500_000))
+    )

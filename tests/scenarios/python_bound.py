@@ -8,4 +8,4 @@ if __name__ == "__main__":
     from loop import burn
     from torch_loop import Examples, load, train
 
-    train(load(Examples(lambda _index: None)), lambda _step, _loss: burn(0.06))
+    train(load(Examples(lambda _index: None)), lambda _step, _loss: burn(0.04))

@@ -5,6 +5,7 @@ from __future__ import annotations
 RULE, CAUSE, RANKS = "slow_rank", "rank 1", 2
 
 if __name__ == "__main__":
+    import os
 
     import torch
     import torch.distributed as dist
@@ -12,7 +13,10 @@ if __name__ == "__main__":
     from torch.nn.parallel import DistributedDataParallel
     from torch_loop import WIDTH, make_model
 
-    dist.init_process_group("gloo")
+    dist.init_process_group(
+        "gloo", init_method="file://" + os.environ["MEET"], rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+    )  # fmt: skip
     slow = dist.get_rank() == 1
     model = DistributedDataParallel(make_model())
     optimizer = torch.optim.SGD(model.parameters(), 0.001)

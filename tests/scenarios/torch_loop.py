@@ -35,7 +35,7 @@ def make_model(width: int = WIDTH, depth: int = 3) -> nn.Module:
 def train(
     batches: Iterable[torch.Tensor],
     after: Callable[[int, torch.Tensor], object] = lambda _step, _loss: None,
-    repeats: int = 96,
+    repeats: int = 24,
 ) -> None:
     """Train until the scenario is over. A batch of 8 is repeated, so that loading costs little
     unless a scenario makes it cost."""
