@@ -56,7 +56,8 @@ loop AS (
 place AS ({PLACE}),
 line AS (
   SELECT w, host, job, file, lineno, func, SUM(wall_ns) AS wall_ns
-  FROM sample JOIN owner USING (host, process) JOIN place USING (stack) WHERE fetching GROUP BY ALL),
+  FROM sample JOIN owner USING (host, process) JOIN place USING (stack) WHERE fetching
+  GROUP BY ALL),
 top AS (
   SELECT w, host, job, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
   FROM line GROUP BY 1, 2, 3),
