@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 from sonde.advice._code import FETCHING, PLACE, show_place
 from sonde.verdict import Evidence, Limit, Limits, Rows, Verdict
 
-NEEDS = ("python.torch_step.input_wait", "python.torch_loader.workers", "system.cgroup.cpu_limit")
+NEEDS = (
+    "python.torch_step.input_wait", "python.torch_loader.workers", "system.cgroup.cpu_limit",
+    "system.process.run_wait_pct",
+)  # fmt: skip
 LIMITS = {
     "wait_pct": Limit(10, "of a step spent waiting for data"),
     "uneven": Limit(2.5, "times its fair share of the loading: one worker holds up the others"),

@@ -14,12 +14,14 @@ from collections.abc import Iterator
 from sonde.verdict import Limit, Limits, Rows, Verdict
 
 LINE = "busy"
-NEEDS = ("python.torch_step.forward", "system.gpu.util_pct", "system.process.depth")
+NEEDS = ("python.torch_step.forward", "system.gpu.util_pct", "system.process.run_wait_pct")
 UNLESS = ("sync_points",)
 LIMITS = {
     "gpu_pct": Limit(70, "utilisation below which the GPU waits"),
     "model_pct": Limit(60, "of a step in which the host is in model, backward pass and optimizer"),
-    "cpu_pct": Limit(80, "of one processor that the process uses meanwhile"),
+    "cpu_pct": Limit(
+        80, "of one processor that the process uses meanwhile, or would if it could have it"
+    ),
 }
 # Where kernels were seen (`sonde trace`), the time they ran counts: utilisation calls a GPU busy
 # that has one small kernel at a time.
@@ -35,7 +37,7 @@ gpu AS (
   SELECT {window} AS w, host, AVG(util_pct) AS util_pct
   FROM system.gpu WHERE {inside} AND {job_gpu} GROUP BY 1, 2),
 cpu AS (
-  SELECT {window} AS w, host, pid, AVG(user_pct + system_pct) AS cpu_pct
+  SELECT {window} AS w, host, pid, AVG(user_pct + system_pct + COALESCE(run_wait_pct, 0)) AS cpu_pct
   FROM system.process WHERE {inside} AND depth = 0 GROUP BY 1, 2, 3),
 kernel AS (
   SELECT host, pid, AVG(busy_pct) AS busy_pct, AVG(kernel_s) AS kernel_s
