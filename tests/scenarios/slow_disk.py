@@ -8,7 +8,7 @@ from __future__ import annotations
 
 RULE, CAUSE = "input_bound", "I/O"
 
-SIZE, PIECE, SEEK_S = 32 * 2**20, 4096, 0.004
+SIZE, PIECE, SEEK_S = 32 * 2**20, 4096, 0.012
 
 if __name__ == "__main__":
     import mmap
