@@ -10,6 +10,7 @@ from sonde.errors import Unavailable
 from sonde.host import Host
 from sonde.training.arrival import Arrival
 from sonde.training.budget import Budget
+from sonde.training.facts import LoaderFacts, OptimizerFacts, Threads
 from sonde.training.ladder import WHOLE, Plan
 from sonde.training.loops import Loaders, Optimizers
 from sonde.training.marks import Marks, add_up
@@ -51,15 +52,21 @@ class Tracing:
         module: _core.Writer,
         memory: _core.Writer,
         overhead: _core.Writer,
+        loader: _core.Writer,
+        worker: _core.Writer,
+        threads: _core.Writer,
+        optimizer: _core.Writer,
     ) -> None:
         self._host = host
         self._emit, self._emit_step, self._emit_overhead = trace, step, overhead
         self._torch: Any = sys.modules["torch"]
         if not hasattr(self._torch, "nn") or "torch.optim.optimizer" not in sys.modules:
             raise Unavailable("this torch has no modules, or no optimizers")
-        self._optimizers, self._loaders = Optimizers(steps), Loaders()
+        self._optimizers = Optimizers(steps, OptimizerFacts(optimizer).meet)
+        self._loaders = Loaders(host.guard(LoaderFacts(loader, worker).meet))
         self._naming = Naming(module)
         self._memory = Memory(memory, self._torch)
+        self._threads = Threads(threads, self._torch)
         session = host.session
         self._tracer = self._naming.tracer = _core.TorchTracer(
             trace, session.text, session.page, host.guard(self._naming.name),
@@ -173,6 +180,7 @@ class Tracing:
         begin_ns = _core.clock_ns()
         if step.number % _HEAL_EVERY == 0:
             self._heal()
+            self._threads.look()
         plan, sums = self._plan, self._begin_step()
         begun_ns = self._write(step, sums, plan)
         self._write_optimizers(step.number, plan.on, 2 * sums[6])
