@@ -82,6 +82,8 @@ ALLOWED = {
     "advising": GROUND | {"finding", "lines", "query", "stretch", "verdict"},
     "outline": set(),
     "modules": {"errors", "outline", "query", "selection", "window"},
+    "monitor": READ
+    | {"__init__", "advising", "exporters", "finding", "monitor", "recorder", "stretch"},
     "tui": READ | {"tui"},
     "demo": set(),  # programs that are recorded
     "cli": READ
@@ -93,6 +95,8 @@ ALLOWED = {
         "control",
         "demo",
         "finding",
+        "launch",
+        "monitor",
         "modules",
         "outline",
         "output",

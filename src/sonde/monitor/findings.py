@@ -1,0 +1,88 @@
+"""What the rules of advice/ say of the time that was measured."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from sonde import advising, config
+from sonde.finding import name_votes
+from sonde.monitor import text
+from sonde.monitor.watch import Measured
+from sonde.query import Recording
+from sonde.session import Session, list_sessions
+from sonde.stretch import Stretch, find_job_gpus
+
+# The four patterns of OpenPAI's profiler, by the rule that looks for each.
+PATTERNS = {
+    "gpu_memory_uneven": "There is mal-distribution of the GPU memory between the multiple GPUs.",
+    "gpu_and_memory_free": "Both the GPU and GPU memory have free resource.",
+    "gpu_memory_full": "GPU memory is full, but the GPU utilization has free resource.",
+    "cpu_gpu_alternate": "IO, CPU and GPU raise alternately.",
+}
+
+
+def advise(measured: Measured, session: Session, looks: int) -> dict[str, Any]:
+    """The parts `advice` and `patterns` of a report."""
+    if not looks:
+        nothing = "nothing can be said: there was not enough time to measure"
+        return {"advice": {"findings": [], "outcomes": [], "summary": nothing}, "patterns": []}
+    recording = Recording([session, *find_jobs(measured, session)])
+    advice = advising.judge(recording, advising.load_rules(), _find_stretch(measured, recording))
+    made = json.loads(advice.to_json())
+    judged = sum(1 for outcome in advice.outcomes if outcome.judged)
+    if judged:
+        made["summary"] = f"nothing is wrong, as far as {judged} rules can see"
+    else:
+        made["summary"] = "nothing can be said: no rule has the data it needs"
+    votes = {outcome.rule: (outcome.fired, outcome.judged) for outcome in advice.outcomes}
+    said = [
+        text.say_pattern(pattern, name_votes(*votes[rule]))
+        for rule, pattern in PATTERNS.items()
+        if votes.get(rule, (0, 0))[1]
+    ]
+    return {"advice": made, "patterns": said}
+
+
+def _find_stretch(measured: Measured, recording: Recording) -> Stretch:
+    """The time that was measured; what came before is out of it already."""
+    window = measured.window
+    offset_ns = recording.sessions[0].wall_offset_ns
+    # What is left at the end is a window if most of one; a short time is one window.
+    count = max(1, math.floor(window.seconds / measured.window_s + 0.5))
+    gpus = measured.gpus
+    if gpus is None:
+        chosen = find_job_gpus(recording)
+    else:
+        chosen = f"(gpu IN ({', '.join(map(str, gpus)) or 'NULL'}))"
+    return Stretch(window.begin_ns + offset_ns, measured.window_s, count, 0.0, chosen)
+
+
+def find_jobs(measured: Measured, session: Session) -> list[Session]:
+    """The recordings of what was watched, from the same time."""
+    window = measured.window
+    below = _find_processes(measured, session)
+    found = []
+    for one in list_sessions(config.find_root()):
+        if one.id == session.id or not one.is_here():
+            continue
+        if window.scope.is_tree and one.pid not in below:
+            continue
+        sealed = one.read_sealed() or {}
+        end_ns = sealed.get("end_wall_ns")
+        begin_ns = window.begin_ns + session.wall_offset_ns
+        if isinstance(end_ns, int) and end_ns < begin_ns:
+            continue
+        if one.start_wall_ns < window.end_ns + session.wall_offset_ns:
+            found.append(one)
+    return found
+
+
+def _find_processes(measured: Measured, session: Session) -> set[int]:
+    window = measured.window
+    rows = Recording([session]).query(
+        "SELECT DISTINCT process FROM system.process "
+        f"WHERE t_ns > {window.begin_ns} AND depth >= {window.scope.depth}"
+    )
+    return set(rows["process"].to_pylist())
