@@ -109,6 +109,7 @@ def judge(recording: Recording, rules: Sequence[Rule], stretch: Stretch) -> Advi
         outcomes.append(outcome)
         if tally is not None and tally.is_found:
             tallies.append((rule, tally))
+    tallies = _leave_out(tallies)
     wanted = [(getattr(rule.module, "LINE", ""), tally.fired) for rule, tally in tallies]
     lines = find_lines(recording, stretch, wanted)
     findings = [_make_finding(rule, tally, stretch, line)
@@ -118,6 +119,13 @@ def judge(recording: Recording, rules: Sequence[Rule], stretch: Stretch) -> Advi
         show_time(stretch.start_ns), show_time(stretch.end_ns), stretch.window_s, stretch.count,
         stretch.warm_up_s, [_name(session) for session in recording.sessions], findings, outcomes,
     )  # fmt: skip
+
+
+def _leave_out(tallies: list[tuple[Rule, Tally]]) -> list[tuple[Rule, Tally]]:
+    """Without those whose cause another rule has found."""
+    found = {rule.name for rule, _ in tallies}
+    return [(rule, tally) for rule, tally in tallies
+            if not found & set(getattr(rule.module, "UNLESS", ()))]  # fmt: skip
 
 
 def _name(session: Any) -> str:

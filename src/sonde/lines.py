@@ -29,8 +29,8 @@ JOIN python.frame AS f ON f.stack = own.stack AND f.depth = own.depth GROUP BY A
 def find_lines(
     recording: Recording, stretch: Stretch, wanted: Sequence[tuple[str, Sequence[int]]]
 ) -> list[str]:
-    """For each (busy, waiting or nothing; windows): `file:line in function`, most often the main
-    thread's line when it was so; empty where no sample knows."""
+    """For each (busy, waiting, any or nothing; windows): `file:line in function`, most often the
+    main thread's line when it was so; empty where no sample knows."""
     chosen = [_thin(windows) if kind else [] for kind, windows in wanted]
     every = sorted({window for windows in chosen for window in windows})
     if not every:
@@ -40,8 +40,8 @@ def find_lines(
     found = []
     for (kind, _), windows in zip(wanted, chosen, strict=True):
         mine = set(windows)
-        found.append(_pick([row for row in rows if row["w"] in mine
-                            and row["idle"] == (kind == "waiting")]))  # fmt: skip
+        states = {"busy": (False,), "waiting": (True,)}.get(kind, (False, True))
+        found.append(_pick([row for row in rows if row["w"] in mine and row["idle"] in states]))
     return found
 
 
@@ -57,7 +57,7 @@ def _pick(rows: Sequence[dict[str, object]]) -> str:
     for row in rows:
         place = (row["file"], row["lineno"], row["func"])
         spent[place] = spent.get(place, 0) + int(row["wall_ns"])  # type: ignore[call-overload]
-        whole[row["w"]] = int(row["all_ns"])  # type: ignore[call-overload]
+        whole[row["w"], row["idle"]] = int(row["all_ns"])  # type: ignore[call-overload]
     if not spent:
         return ""
     file, lineno, func = best = max(spent, key=spent.__getitem__)

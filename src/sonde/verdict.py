@@ -8,14 +8,15 @@ paragraph that begins with `Why it hurts:` and one with `What to do:` follow. It
     SQL = "SELECT {window} AS w, … WHERE {inside} …"
     def judge(rows, limits): yield Verdict(row.w, row.util < limits.util_pct, {…})
 
-`rows` are the query's rows, in order of the column `w` (`window` is a word of SQL), as named tuples;
+`rows` are the query's rows, in order of column `w` (`window` is a word of SQL), as named tuples;
 `limits.NAME` is a number. A window without a verdict is one without data: it has no vote. NULL is
 not 0: leave such a row out. In SQL, `{window}` is the number of a row's window, `{inside}` is true
 for rows of the time that is judged (both need a column `ts`), `{window_s}` is the length of a
 window, and `{job_gpu}` is true for rows (`host`, `gpu`) of GPUs that the job uses.
 
-And, where wanted: `LINE = "busy"` or `"waiting"` (name the line of code that most often was, in the
-windows that fired), `DANGER = True` (seen once is enough to tell)."""
+And, where wanted: `LINE = "busy"`, `"waiting"` or `"any"` (name the line of code that most often
+was so in the windows that fired), `DANGER = True` (seen once is enough to tell), and
+`UNLESS = ("input_bound",)` (rules that say more: a symptom is not told beside its cause)."""
 
 from __future__ import annotations
 
@@ -75,21 +76,6 @@ def group(rows: Rows) -> Iterator[tuple[int, list[Any]]]:
         found.append(row)
     if found:
         yield found[0].w, found
-
-
-def fit_line(values: list[tuple[float, float]]) -> tuple[float, float]:
-    """Slope and R² of the straight line through points (x, y); (0, 0) if there is none."""
-    count = len(values)
-    if count < 2:
-        return 0.0, 0.0
-    mean_x = sum(x for x, _ in values) / count
-    mean_y = sum(y for _, y in values) / count
-    xx = sum((x - mean_x) ** 2 for x, _ in values)
-    yy = sum((y - mean_y) ** 2 for _, y in values)
-    xy = sum((x - mean_x) * (y - mean_y) for x, y in values)
-    if xx == 0 or yy == 0:
-        return 0.0, 0.0
-    return xy / xx, xy * xy / (xx * yy)
 
 
 def summarize(name: str, values: list[Number]) -> Number:

@@ -1,0 +1,39 @@
+"""The GPUs have time and memory to spare.
+
+Why it hurts: a larger batch would use both, at little more time a step.
+
+What to do: raise the batch size (and the learning rate with it) until either is full, fuse small
+operations (torch.compile), or put two jobs on one GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import fmean
+
+from sonde.verdict import Limit, Limits, Rows, Verdict, group
+
+NEEDS = ("system.gpu.util_pct", "system.gpu.memory_used_bytes")
+UNLESS = ("low_gpu", "room_to_grow", "alternating", "input_bound")
+LIMITS = {
+    "util_pct": Limit(85, "mean utilisation below this is time to spare"),
+    "memory": Limit(0.8, "memory in use below this is memory to spare"),
+    "compat": Limit(0, "1: GPU 0 alone, as OpenPAI's profiler judged"),
+}
+SQL = """
+SELECT {window} AS w, host, gpu, COUNT(*) AS looks, AVG(util_pct) AS util_pct,
+       AVG(memory_used_bytes / memory_total_bytes) AS used
+FROM system.gpu
+WHERE {inside} AND util_pct IS NOT NULL AND memory_used_bytes IS NOT NULL
+  AND CASE WHEN {compat} = 1 THEN gpu = 0 ELSE {job_gpu} END
+GROUP BY ALL
+"""
+
+
+def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
+    for window, gpus in group(rows):
+        util, used = fmean(row.util_pct for row in gpus), fmean(row.used for row in gpus)
+        fired = util < limits.util_pct and used < limits.memory
+        evidence = {"util_pct": util, "memory_pct": 100 * used, "gpus": len(gpus)}
+        yield Verdict(window, fired, evidence, severity="info",
+                      looks=sum(row.looks for row in gpus))  # fmt: skip
