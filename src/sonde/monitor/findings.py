@@ -14,12 +14,13 @@ from sonde.query import Recording
 from sonde.session import Session, list_sessions
 from sonde.stretch import Stretch, find_job_gpus
 
-# The four patterns of OpenPAI's profiler, by the rule that looks for each.
+# The four patterns of OpenPAI's profiler, by the rule that looks for each; `compat` has it judge
+# as the original did.
 PATTERNS = {
     "gpu_memory_uneven": "There is mal-distribution of the GPU memory between the multiple GPUs.",
-    "gpu_and_memory_free": "Both the GPU and GPU memory have free resource.",
+    "gpu_free": "Both the GPU and GPU memory have free resource.",
     "gpu_memory_full": "GPU memory is full, but the GPU utilization has free resource.",
-    "cpu_gpu_alternate": "IO, CPU and GPU raise alternately.",
+    "alternating": "IO, CPU and GPU raise alternately.",
 }
 
 
@@ -29,20 +30,25 @@ def advise(measured: Measured, session: Session, looks: int) -> dict[str, Any]:
         nothing = "nothing can be said: there was not enough time to measure"
         return {"advice": {"findings": [], "outcomes": [], "summary": nothing}, "patterns": []}
     recording = Recording([session, *find_jobs(measured, session)])
-    advice = advising.judge(recording, advising.load_rules(), _find_stretch(measured, recording))
+    stretch = _find_stretch(measured, recording)
+    advice = advising.judge(recording, advising.load_rules(), stretch)
     made = json.loads(advice.to_json())
     judged = sum(1 for outcome in advice.outcomes if outcome.judged)
     if judged:
         made["summary"] = f"nothing is wrong, as far as {judged} rules can see"
     else:
         made["summary"] = "nothing can be said: no rule has the data it needs"
-    votes = {outcome.rule: (outcome.fired, outcome.judged) for outcome in advice.outcomes}
-    said = [
-        text.say_pattern(pattern, name_votes(*votes[rule]))
-        for rule, pattern in PATTERNS.items()
-        if votes.get(rule, (0, 0))[1]
+    return {"advice": made, "patterns": _vote(recording, stretch)}
+
+
+def _vote(recording: Recording, stretch: Stretch) -> list[str]:
+    """The original's sentences; none of a pattern that no window could be asked for."""
+    rules = advising.load_rules(list(PATTERNS), {f"{rule}.compat": 1 for rule in PATTERNS})
+    return [
+        text.say_pattern(PATTERNS[one.rule], name_votes(one.fired, one.judged))
+        for one in advising.judge(recording, rules, stretch).outcomes
+        if one.judged
     ]
-    return {"advice": made, "patterns": said}
 
 
 def _find_stretch(measured: Measured, recording: Recording) -> Stretch:
