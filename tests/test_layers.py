@@ -66,9 +66,10 @@ ALLOWED = {
     "catalog": SHARED | {"about", "deep", "frames", "recorder"},
     "drain": SHARED | {"archive", "frames", "rows", "stacks"},
     "retain": SHARED | {"archive", "drain"},
-    "sensors": {"_core", "record"},
+    "sensors": {"_core", "config", "errors", "record"},
+    "measuring": {"_core", "errors", "plugins", "recorder", "sensors"},
     "collector": SHARED
-    | {"recorder", "launch", "drain", "retain", "run", "runs", "snapshots", "stacks"},
+    | {"measuring", "recorder", "launch", "drain", "retain", "run", "runs", "snapshots", "stacks"},
     "window": {"config", "errors", "query"},
     "spans": {"query"},
     "selection": {"errors", "query", "spans", "window"},

@@ -13,7 +13,7 @@ from sonde.errors import ConfigError
 from sonde.finding import Advice, Finding, Outcome, Tally, show_time
 from sonde.lines import find_lines
 from sonde.query import Recording, open_recording
-from sonde.stretch import Stretch, find_stretch
+from sonde.stretch import ASKS, Stretch, find_stretch
 from sonde.verdict import LEVELS, Limit, Limits, Verdict
 
 WINDOW_S = 10.0
@@ -90,10 +90,10 @@ def advise(
     limits: Mapping[str, object] | None = None,
 ) -> Advice:
     """What is wrong with a recorded job, the evidence, and what to do."""
-    recording = open_recording(target)
-    return judge(
-        recording, load_rules(rules, limits), find_stretch(recording, since, until, window_s)
-    )
+    found = load_rules(rules, limits)
+    text = "\n".join([ASKS, *(rule.module.SQL for rule in found)])
+    with open_recording(target).freeze(text) as recording:
+        return judge(recording, found, find_stretch(recording, since, until, window_s))
 
 
 def judge(recording: Recording, rules: Sequence[Rule], stretch: Stretch) -> Advice:
@@ -139,16 +139,21 @@ def _ask(recording: Recording, rule: Rule, stretch: Stretch) -> tuple[Outcome, T
     missing = _find_missing(recording, needs)
     if missing:
         return Outcome(rule.name, "abstained", f"not recorded: {', '.join(missing)}"), None
-    sql = rule.module.SQL.format(**stretch.words, **rule.limits)
-    rows = iter_rows(recording, f"SELECT * FROM ({sql.strip().rstrip(';')}) ORDER BY w")
-    verdict_of: Callable[..., Iterator[Verdict]] = rule.module.judge
-    tally = Tally(list(verdict_of(rows, rule.limits)), getattr(rule.module, "DANGER", False))
+    tally = Tally(read_verdicts(recording, rule, stretch), getattr(rule.module, "DANGER", False))
     if not tally.judged:
         return Outcome(rule.name, "abstained", _explain(recording, needs, stretch)), None
     fired = len(tally.fired)
     votes = "clear" if fired == 0 else "found" if tally.is_found else tally.votes
     detail = f"in {fired} of {tally.judged} windows"
     return Outcome(rule.name, votes, detail, fired, tally.judged), tally
+
+
+def read_verdicts(recording: Recording, rule: Rule, stretch: Stretch) -> list[Verdict]:
+    """What a rule says of every window that has its data."""
+    sql = rule.module.SQL.format(**stretch.words, **rule.limits).strip().rstrip(";")
+    rows = iter_rows(recording, f"SELECT * FROM ({sql}) ORDER BY w")
+    verdict_of: Callable[..., Iterator[Verdict]] = rule.module.judge
+    return list(verdict_of(rows, rule.limits))
 
 
 def iter_rows(recording: Recording, sql: str) -> Iterator[Any]:

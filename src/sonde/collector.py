@@ -12,21 +12,19 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from types import ModuleType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from sonde import _core, config, intern, plugins, ring, runs, snapshots, stacks
+from sonde import _core, config, intern, ring, runs, snapshots, stacks
 from sonde.drain import Drain, seal
 from sonde.errors import Damaged, NoSession
 from sonde.launch import collector_lock
+from sonde.measuring import Sensors
 from sonde.record import make_schema, name_table
 from sonde.recorder import SourceLog
 from sonde.retain import enforce_limits
 from sonde.run import FINAL, PROCESSING, Run
 from sonde.session import Session, list_folders
-
-Trouble = Callable[[str], AbstractContextManager[None]]
 
 TICK_S = 0.2  # a ring of the default size takes 300 k rows/s at this pace
 LINGER_S = 10.0  # how long to stay after the last session
@@ -39,7 +37,7 @@ class Watched:
     """One live session: its rings being drained, and rings of our own in it for the sensors."""
 
     def __init__(self, session: Session) -> None:
-        self.session = session
+        self.session, self.folder = session, session.folder
         self.drains: dict[str, Drain] = {}
         self._writers: dict[type, _core.Writer] = {}
         self._text: _core.Text | None = None
@@ -54,6 +52,8 @@ class Watched:
         self.archive = bool(values.get("archive", True))
         self.archive_every_s = float(str(values.get("archive.every", 600.0)))
         self.host_every_s = float(str(values.get("host.every", 1.0)))
+        pid = int(str(values.get("host.pid", -1)))
+        self.host_pid = self.session.pid if pid < 0 else pid
         self.snapshot_every_s = float(str(values.get("snapshot.every", 0.0)))
         self.snapshot_keep = int(str(values.get("snapshot.keep", 1000)))
 
@@ -120,46 +120,6 @@ class Watched:
         return writer
 
 
-class Sensors:
-    """All sensors, each behind a guard: one that fails is reported and tried again later."""
-
-    RETRY_S = 30.0
-
-    def __init__(self) -> None:
-        self._sensors: dict[str, object] = {}
-        self._failed: dict[str, float] = {}
-        self._told: dict[tuple[str, str], tuple[str, str | None]] = {}
-        for name in plugins.list_names("sensors"):
-            module: ModuleType = plugins.load("sensors", name)
-            self._sensors[name] = module.Sensor()
-
-    def measure(self, watched: list[Watched], now_s: float, trouble: Trouble) -> None:
-        """One look at everything, written into every session."""
-        for name, sensor in self._sensors.items():
-            if name in self._failed and now_s - self._failed[name] < self.RETRY_S:
-                continue
-            state, detail = "on", None
-            try:
-                machine = list(sensor.read_machine())  # type: ignore[attr-defined]
-                own = {one: list(sensor.read_process(one.session.pid)) for one in watched}  # type: ignore[attr-defined]
-                self._failed.pop(name, None)
-            except (OSError, ValueError, KeyError, IndexError) as error:
-                self._failed[name] = now_s
-                machine, own = [], {}
-                state, detail = "failed", f"{type(error).__name__}: {error}"
-            for one in watched:
-                with trouble(one.session.folder):
-                    for row, values in [*machine, *own.get(one, [])]:
-                        one.write(row, values)
-                    self._tell(one, name, state, detail)
-
-    def _tell(self, one: Watched, name: str, state: str, detail: str | None) -> None:
-        key = (one.session.id, name)
-        if self._told.get(key) != (state, detail):
-            self._told[key] = (state, detail)
-            one.write(SourceLog, (_core.clock_ns(), name, state, detail), "sonde")
-
-
 class Collector:
     """The loop."""
 
@@ -168,7 +128,7 @@ class Collector:
         self.watched: dict[str, Watched] = {}
         self._sensors = Sensors()
         self._done: set[str] = set()  # sealed, not ours, or not to be read
-        self._measured_s = self._scanned_s = self._retained_s = float("-inf")
+        self._drained_s = self._scanned_s = self._retained_s = float("-inf")
         self._busy_s = time.monotonic()
         self.leaving = False
 
@@ -181,10 +141,16 @@ class Collector:
                 self._busy_s = now_s
             elif now_s - self._busy_s > LINGER_S:
                 return
-            time.sleep(max(0.01, TICK_S - (time.monotonic() - now_s)))
+            due_s = min(self._drained_s + TICK_S, self._sensors.find_due(self.watched.values()))
+            time.sleep(max(0.001, due_s - time.monotonic()))
 
     def step(self, now_s: float) -> None:
-        """One round: find sessions, drain, measure, seal, retain."""
+        """One round: measure, find sessions, drain, seal, retain, each when it is due."""
+        # First: what is below may take its time, and a look has the time that it has.
+        self._sensors.measure(list(self.watched.values()), now_s, self._attempt)
+        if now_s - self._drained_s < TICK_S - 0.01:
+            return
+        self._drained_s = now_s
         if now_s - self._scanned_s >= 1.0:
             self._scanned_s = now_s
             self._scan()
@@ -192,17 +158,10 @@ class Collector:
             with self._attempt(folder):
                 one.drain(now_s)
                 one.snapshot(now_s)
-        if self.watched and now_s - self._measured_s >= self._measure_every():
-            self._measured_s = now_s
-            self._sensors.measure(list(self.watched.values()), now_s, self._attempt)
         if now_s - self._retained_s >= RETAIN_S:
             self._retained_s = now_s
             with self._attempt(self.root):
                 enforce_limits(self.root, config.load({})[0])
-
-    def _measure_every(self) -> float:
-        # A little early is right on time: the loop wakes every TICK_S.
-        return min(one.host_every_s for one in self.watched.values()) - TICK_S / 2
 
     def _scan(self) -> None:
         folders = list_folders(self.root)

@@ -183,6 +183,8 @@ _FIXED = (
         low=0.1),
     Key("host.every", parse_span, 1.0, "time between two looks at the machine", live=True,
         low=0.1, high=3600),
+    Key("host.pid", parse_count, -1, "the process to watch, with all that it starts; -1: the "
+        "recorded one, 0: the whole container or machine", live=True, low=-1, high=2**31),
     Key("retain.bytes", parse_size, 2**30, "keep at most this much on disk"),
     Key("retain.age", parse_span, 7 * 86400.0, "keep a recording this long after its end"),
 )  # fmt: skip
@@ -315,6 +317,11 @@ def name_command(argv: list[str], job: str | None) -> dict[str, str]:
         return {"SONDE_JOB": job}
     name = os.path.splitext(os.path.basename(argv[0]))[0]
     return {"SONDE_COMMAND": f"{name}-{os.getpid()}"}
+
+
+def find_nvml() -> str | None:
+    """A folder with a `pynvml` to use instead of the installed one, for tests: $SONDE_NVML."""
+    return os.environ.get("SONDE_NVML") or None
 
 
 def uses_colour() -> bool:

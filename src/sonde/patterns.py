@@ -70,8 +70,10 @@ def correlate(one: Sequence[float], other: Sequence[float]) -> tuple[float, floa
 
     Neighbouring samples say the same: they count as fewer, by how alike neighbours are."""
     count = len(one)
+    if count < 4:
+        return 0.0, 0.0
     a, b = _standardize(one), _standardize(other)
-    if count < 4 or a is None or b is None:
+    if a is None or b is None:
         return 0.0, 0.0
     r = fmean(x * y for x, y in zip(a, b, strict=True))
     alike = _lag(a) * _lag(b)

@@ -71,20 +71,18 @@ class Recording:
         except (OSError, pa.ArrowException, duckdb.Error) as error:
             raise _explain(error, self) from None
 
+    def freeze(self, text: str = "") -> Frozen:
+        """The recording as it is now, for many queries: its tables are opened once. `text` names
+        those that will be asked."""
+        return Frozen(self.sessions, text)
+
     def _query_once(self, sql: str, timeout_s: float, memory: str) -> pa.Table:
         connection = _connect(memory)
         try:
             _require_select(connection, sql)
             streams = self._register(connection, sql.lower())
             connection.execute("SET lock_configuration = true")
-            try:
-                return _run(connection, qualify(sql, self._names("system")), timeout_s, memory)
-            except duckdb.Error:
-                # What went wrong while a table was being read is ours to explain.
-                for stream in streams:
-                    if stream.error is not None:
-                        raise stream.error from None
-                raise
+            return _ask(connection, streams, qualify(sql, self._names("system")), timeout_s, memory)
         finally:
             if connection not in abandoned:
                 connection.close()
@@ -115,6 +113,69 @@ class Recording:
             streams.append(stream)
         connection.execute(f"USE {_CATALOG}.main")
         return streams
+
+
+class Frozen(Recording):
+    """A recording that stands still. Close it, or use it in a `with`."""
+
+    def __init__(self, sessions: Sequence[Session], text: str) -> None:
+        super().__init__(sessions)
+        self._text = text.lower()
+        self._opened: tuple[duckdb.DuckDBPyConnection, list[Stream]] | None = None
+        self._schemas: list[Schema] | None = None
+
+    def __enter__(self) -> Frozen:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the tables; another query opens them again."""
+        opened, self._opened = self._opened, None
+        if opened is not None and opened[0] not in abandoned:
+            opened[0].close()
+
+    def tables(self) -> list[Schema]:
+        if self._schemas is None:
+            self._schemas = super().tables()
+        return self._schemas
+
+    def _query_once(self, sql: str, timeout_s: float, memory: str) -> pa.Table:
+        if any(name in sql.lower() and name not in self._text for name in self._list_bare()):
+            # Of a table that is asked for, damaged segments are left out when it is opened.
+            self._text += "\n" + sql.lower()
+            self.close()
+        if self._opened is None:
+            connection = _connect(memory)
+            self._opened = connection, self._register(connection, self._text)
+            connection.execute("SET lock_configuration = true")
+        try:
+            _require_select(self._opened[0], sql)
+            return _ask(*self._opened, qualify(sql, self._names("system")), timeout_s, memory)
+        except BaseException:
+            self.close()  # the files may have other names by now, or the engine may be at work yet
+            raise
+
+    def _list_bare(self) -> list[str]:
+        return [schema.table.partition(".")[2] for schema in self.tables()]
+
+
+def _ask(
+    connection: duckdb.DuckDBPyConnection,
+    streams: Sequence[Stream],
+    sql: str,
+    timeout_s: float,
+    memory: str,
+) -> pa.Table:
+    try:
+        return _run(connection, sql, timeout_s, memory)
+    except duckdb.Error:
+        # What went wrong while a table was being read is ours to explain.
+        for stream in streams:
+            if stream.error is not None:
+                raise stream.error from None
+        raise
 
 
 def _connect(memory: str) -> duckdb.DuckDBPyConnection:

@@ -38,6 +38,8 @@ SELECT epoch_us(MIN(ts)) AS us FROM system.gpu
 WHERE util_pct >= {busy} AND epoch_us(ts) * 1000 BETWEEN {since} AND {until}
 """
 
+ASKS = "\n".join((_LAST, _STEPS, _GPU, "system.gpu_process"))
+
 
 @dataclass(frozen=True)
 class Stretch:

@@ -18,7 +18,7 @@ from sonde.patterns import correlate, is_alternating
 from sonde.verdict import Limit, Limits, Rows, Verdict
 
 LINE = "any"
-NEEDS = ("system.gpu.util_pct", "system.cpu.busy_pct")
+NEEDS = ("system.gpu.util_pct", "system.cpu.busy_pct", "system.cpu.interval_ns")
 UNLESS = ("input_bound",)
 LIMITS = {
     "util_pct": Limit(85, "mean utilisation of the GPU below this is time to spare"),

@@ -16,7 +16,8 @@ from typing import Any
 from sonde.verdict import Limit, Limits, Rows, Verdict
 
 DANGER = True
-NEEDS = ("system.memory.used_bytes",)
+NEEDS = ("system.memory.used_bytes", "system.process.depth", "system.process.pss_bytes",
+         "system.cgroup.memory_bytes", "system.pressure.full_pct")  # fmt: skip
 LIMITS = {
     "warning_pct": Limit(92, "of memory in use: worth a warning"),
     "critical_pct": Limit(97, "of memory in use: critical"),

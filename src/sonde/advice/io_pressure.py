@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from sonde.verdict import Limit, Limits, Rows, Verdict
 
 LINE = "waiting"
-NEEDS = ("system.pressure.some_pct",)
+NEEDS = ("system.pressure.some_pct", "system.disk.busy_pct")
 LIMITS = {
     "some_pct": Limit(10, "of the time some thread waited for I/O, from here on"),
     "disk_pct": Limit(20, "and a disk was at least so busy, where that is known"),

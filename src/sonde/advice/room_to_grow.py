@@ -11,12 +11,14 @@ from collections.abc import Iterator
 
 from sonde.verdict import Limit, Limits, Rows, Verdict
 
-NEEDS = ("system.gpu.util_pct", "system.gpu.memory_used_bytes", "system.cpu.busy_pct")
-UNLESS = ("input_bound", "low_gpu", "alternating")
+NEEDS = ("system.gpu.util_pct", "system.gpu.memory_used_bytes", "system.cpu.busy_pct",
+         "system.cpu.max_core_pct")  # fmt: skip
+UNLESS = ("input_bound", "alternating")
 LIMITS = {
     "gpu_pct": Limit(70, "95th percentile of the GPUs' utilisation below this"),
     "memory_pct": Limit(70, "95th percentile of the GPUs' memory in use below this"),
     "cpu_pct": Limit(70, "95th percentile of the CPU below this"),
+    "core_pct": Limit(90, "and of its busiest core: a thread that works all the time has no room"),
 }
 SQL = """
 WITH gpu AS (
@@ -26,7 +28,8 @@ WITH gpu AS (
   WHERE {inside} AND {job_gpu} AND util_pct IS NOT NULL AND memory_used_bytes IS NOT NULL
   GROUP BY w),
 cpu AS (
-  SELECT {window} AS w, QUANTILE_CONT(busy_pct, 0.95) AS cpu_pct
+  SELECT {window} AS w, QUANTILE_CONT(busy_pct, 0.95) AS cpu_pct,
+         QUANTILE_CONT(max_core_pct, 0.95) AS core_pct
   FROM system.cpu WHERE {inside} AND busy_pct IS NOT NULL GROUP BY w)
 SELECT * FROM gpu JOIN cpu USING (w)
 """
@@ -34,6 +37,6 @@ SELECT * FROM gpu JOIN cpu USING (w)
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     for row in rows:
-        evidence = {name: getattr(row, name) for name in ("gpu_pct", "memory_pct", "cpu_pct")}
+        evidence = {name: getattr(row, name) for name in LIMITS if getattr(row, name) is not None}
         fired = all(evidence[name] < limits[name] for name in evidence)
         yield Verdict(row.w, fired, evidence, severity="info", looks=row.looks)

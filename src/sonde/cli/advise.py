@@ -115,7 +115,7 @@ def _say_looked_at(advice: Advice) -> str:
     failed = sum(1 for outcome in advice.outcomes if outcome.state == "failed")
     words = [f"{judged} rules looked at {advice.windows} windows of {advice.window_s:g} s"]
     words.append(f"{_count(len(advice.processes), 'process', 'processes')}")
-    if advice.warm_up_s:
+    if advice.warm_up_s >= 1:
         words.append(f"the first {advice.warm_up_s:.0f} s, warm-up, left out")
     if abstained:
         words.append(f"{abstained} rules lack data (--all says which)")

@@ -61,7 +61,7 @@ _QUERIES = (
      "ROUND(MAX(dur_ns) / 1e6, 2) AS longest_ms FROM python.gc_pause GROUP BY 1 ORDER BY 1"),
     ("The process, as the collector saw it from outside",
      "SELECT ts, ROUND(user_pct + system_pct, 1) AS cpu_pct, rss_bytes // 1048576 AS rss_mib, "
-     "threads FROM system.process ORDER BY ts"),
+     "threads FROM system.process WHERE depth = 0 ORDER BY ts"),
     ("What is on, and what was lost",
      "SELECT table_name, written, kept, dropped, overwritten FROM sonde.loss ORDER BY table_name"),
 )  # fmt: skip

@@ -86,7 +86,46 @@ class TorchMemory:
     ooms: u64 | None = column("times that there was none, so far")
 
 
-ROWS = (TorchTrace, TorchStep, TorchModule, TorchMemory, Overhead)
+class TorchLoader:
+    """A DataLoader that batches come from, from now on."""
+
+    RING_BYTES = 2**18
+    t_ns: i64 = column("when its first batch came, or it was found in use", "ns")
+    loader: u32 = column("which loader of the process, from 0")
+    dataset: text = column("class of what is loaded")
+    workers: u32 = column("processes that load; 0: the program itself does")
+    batch_size: i64 | None = column("examples in a batch; NULL: the program makes batches itself")
+    pin_memory: bool = column("batches are put into pinned memory; never where there is no device")
+    prefetch_factor: i64 | None = column("batches that each worker loads ahead; NULL: no workers")
+    persistent_workers: bool = column("workers stay from one epoch to the next")
+    drop_last: bool = column("the last batch is left out if it is not whole")
+    context: text | None = column("how workers are started: fork, spawn or forkserver")
+
+
+class TorchWorker:
+    """A process that loads data for a DataLoader."""
+
+    RING_BYTES = 2**18
+    t_ns: i64 = column("when its first batch came, or it was found in use", "ns")
+    loader: u32 = column("for which loader: see python.torch_loader")
+    worker: u32 = column("which of its workers, from 0")
+    process: i64 | None = column("its pid: see system.process")
+
+
+class TorchThreads:
+    """How many threads torch computes with: at the first step, and when it has changed."""
+
+    RING_BYTES = 2**16
+    t_ns: i64 = column("when", "ns")
+    threads: u32 = column("threads of one operator")
+    interop_threads: u32 = column("operators at a time")
+    allowed_cores: u32 = column("processors that the process may use")
+
+
+ROWS = (
+    TorchTrace, TorchStep, TorchModule, TorchMemory, Overhead, TorchLoader, TorchWorker,
+    TorchThreads,
+)  # fmt: skip
 
 
 class Source:

@@ -74,10 +74,17 @@ class Optimizers:
             self._since.add(id(optimizer))
 
 
-class Loaders:
-    """Measures how long the loop waits for data, at torch's DataLoader."""
+def _no_iterator() -> object:
+    return None
 
-    def __init__(self) -> None:
+
+class Loaders:
+    """Measures how long the loop waits for data, at torch's DataLoader; `meet` is told of each
+    iterator that was not the last one in use."""
+
+    def __init__(self, meet: Callable[[object], object]) -> None:
+        self._meet = meet
+        self._last: Callable[[], object] = _no_iterator
         self._class: Any = None
         self._original: Any = None
         self.spent_ns = 0  # in this step; whoever reads it sets it to 0
@@ -101,6 +108,10 @@ class Loaders:
                 self.first_ns = self.first_ns or begin_ns
                 self.spent_ns += end_ns - begin_ns
                 self.last_ns = end_ns
+                # By reference: the workers end when the program lets go of it.
+                if self._last() is not self_:
+                    self._last = ref(self_)
+                    self._meet(self_)
 
         __next__.__wrapped__ = original  # type: ignore[attr-defined]
         self._class, self._original, self._ours = kind, original, __next__

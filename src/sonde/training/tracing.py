@@ -11,6 +11,7 @@ from sonde.host import Host
 from sonde.training.arrival import Arrival
 from sonde.training.budget import Budget
 from sonde.training.ladder import WHOLE, Plan
+from sonde.training.loaders import Facts, Threads
 from sonde.training.loops import Loaders, Optimizers
 from sonde.training.marks import Marks, add_up
 from sonde.training.memory import Memory
@@ -51,15 +52,19 @@ class Tracing:
         module: _core.Writer,
         memory: _core.Writer,
         overhead: _core.Writer,
+        loader: _core.Writer,
+        worker: _core.Writer,
+        threads: _core.Writer,
     ) -> None:
         self._host = host
         self._emit, self._emit_step, self._emit_overhead = trace, step, overhead
         self._torch: Any = sys.modules["torch"]
         if not hasattr(self._torch, "nn") or "torch.optim.optimizer" not in sys.modules:
             raise Unavailable("this torch has no modules, or no optimizers")
-        self._optimizers, self._loaders = Optimizers(steps), Loaders()
+        self._optimizers, self._loaders = Optimizers(steps), _watch_loaders(host, loader, worker)
         self._naming = Naming(module)
         self._memory = Memory(memory, self._torch)
+        self._threads = Threads(threads, self._torch)
         session = host.session
         self._tracer = self._naming.tracer = _core.TorchTracer(
             trace, session.text, session.page, host.guard(self._naming.name),
@@ -173,6 +178,7 @@ class Tracing:
         begin_ns = _core.clock_ns()
         if step.number % _HEAL_EVERY == 0:
             self._heal()
+            self._threads.look()
         plan, sums = self._plan, self._begin_step()
         begun_ns = self._write(step, sums, plan)
         self._write_optimizers(step.number, plan.on, 2 * sums[6])
@@ -238,6 +244,10 @@ class Tracing:
         if sums[0]:
             self._write(Step(steps.number, steps.begin_ns, now_ns, END), sums, self._plan)
         self._emit_overhead(*self._budget.describe(now_ns))
+
+
+def _watch_loaders(host: Host, loader: _core.Writer, worker: _core.Writer) -> Loaders:
+    return Loaders(host.guard(Facts(loader, worker).meet))
 
 
 def _is_compiling() -> bool:

@@ -1,0 +1,32 @@
+"""What rules need to know of the program's code: whose a frame is, and what a line says."""
+
+from __future__ import annotations
+
+import linecache
+import os
+
+# Is a row of python.frame about the user's own code? Libraries do what a line of his asked for.
+OWN = (
+    "(file NOT LIKE '%site-packages%' AND file NOT LIKE '%dist-packages%'"
+    " AND file NOT LIKE '%/lib/python3%' AND file NOT LIKE '<%')"
+)
+# Stacks that load data for a DataLoader, in a worker or in the loop itself.
+FETCHING = "SELECT stack FROM python.frame WHERE file LIKE '%/torch/utils/data/_utils/fetch.py'"
+# Of each stack the innermost line of the user's own, and what ran inside it.
+PLACE = f"""
+  SELECT own.stack, f.file, f.lineno, f.func, leaf.file AS leaf_file, leaf.lineno AS leaf_line,
+         leaf.func AS leaf_func
+  FROM (SELECT stack, MIN(depth) AS depth FROM python.frame WHERE {OWN} GROUP BY stack) AS own
+  JOIN python.frame AS f ON f.stack = own.stack AND f.depth = own.depth
+  JOIN python.frame AS leaf ON leaf.stack = own.stack AND leaf.depth = 0
+"""
+
+
+def show_place(file: object, lineno: object, func: object) -> str:
+    """A line as findings name it; empty if it is not known."""
+    return "" if file is None else f"{file}:{lineno} in {func}"
+
+
+def read_line(file: str, lineno: int) -> str:
+    """What stands there; empty where the program's files are not here, or it is no file."""
+    return linecache.getline(file, lineno).strip() if os.path.isabs(file) else ""

@@ -1,0 +1,88 @@
+"""What the program's DataLoaders are: told when one begins to be used, not at every batch."""
+
+from __future__ import annotations
+
+import os
+from weakref import WeakSet
+
+from sonde import _core
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_MOST = 256  # loaders that are told apart at a time
+_REST_NS = 10**9  # programs that take turns between loaders tell of it so often at most
+
+
+class Facts:
+    """Writes what is known of an iterator over a DataLoader, when it is met for the first time.
+
+    All of it lies in the iterator: no property of the program's runs, nothing is held alive."""
+
+    def __init__(self, loader: _core.Writer, worker: _core.Writer) -> None:
+        self._emit, self._emit_worker = loader, worker
+        self._met: WeakSet[Any] = WeakSet()
+        self._known: dict[int, tuple[int, object]] = {}  # by sampler: number, and what was told
+        self._count = 0
+        self._told = -1, 0  # the loader of the last row, and when
+
+    def meet(self, iterator: Any) -> None:
+        """This iterator gives batches from now on."""
+        facts, now_ns = _describe(vars(iterator)), _core.clock_ns()
+        number, told = self._find(id(vars(iterator).get("_index_sampler")))
+        last, last_ns = self._told
+        if told != facts or (last != number and now_ns - last_ns > _REST_NS):
+            self._known[id(vars(iterator).get("_index_sampler"))] = number, facts
+            self._told = number, now_ns
+            self._emit(now_ns, number, *facts)
+        if iterator not in self._met:
+            self._met.add(iterator)
+            for at, worker in enumerate(vars(iterator).get("_workers", ())):
+                self._emit_worker(now_ns, number, at, worker.pid)
+
+    def _find(self, sampler: int) -> tuple[int, object]:
+        # A loader keeps its sampler, and each of its iterators has it. Ids come again: then a new
+        # loader has the number of one that is gone, and its own facts.
+        if sampler not in self._known:
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            self._known[sampler] = self._count, None
+            self._count += 1
+        return self._known[sampler]
+
+
+def _describe(held: dict[str, Any]) -> tuple[object, ...]:
+    """The facts in the order of the row's columns, from what an iterator holds."""
+    kind, workers = type(held.get("_dataset")), held.get("_workers", ())
+    sampler = getattr(held.get("_index_sampler"), "__dict__", {})
+    size = sampler.get("batch_size") if held.get("_auto_collation") else None
+    return (
+        f"{kind.__module__}.{kind.__qualname__}",
+        len(workers),
+        size if type(size) is int else None,
+        bool(held.get("_pin_memory")),
+        held.get("_prefetch_factor") if workers else None,
+        bool(held.get("_persistent_workers")),
+        bool(held.get("_drop_last")),
+        getattr(type(workers[0]), "_start_method", None) if workers else None,
+    )
+
+
+class Threads:
+    """Writes how many threads torch computes with, when that has changed."""
+
+    def __init__(self, emit: _core.Writer, torch: Any) -> None:
+        self._emit, self._torch = emit, torch
+        self._told: tuple[int, ...] = ()
+
+    def look(self) -> None:
+        """Not before the first step: asking for the number settles it."""
+        found = (
+            self._torch.get_num_threads(),
+            self._torch.get_num_interop_threads(),
+            len(os.sched_getaffinity(0)),
+        )
+        if found != self._told:
+            self._told = found
+            self._emit(_core.clock_ns(), *found)

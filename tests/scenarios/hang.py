@@ -1,0 +1,22 @@
+"""A loop that stops in the middle of a step: it waits for something that never comes."""
+
+from __future__ import annotations
+
+RULE, CAUSE = "hang", None
+LIMITS = {"hang.least_s": 2}  # five minutes in a job
+
+if __name__ == "__main__":
+    import queue
+
+    from loop import SECONDS
+    from torch_loop import Examples, load, train
+
+    never: queue.Queue[int] = queue.Queue()
+
+    def fetch_result() -> None:
+        try:
+            never.get(timeout=SECONDS)
+        except queue.Empty:
+            raise SystemExit from None
+
+    train(load(Examples(lambda _index: None)), lambda step, _loss: step == 60 and fetch_result())

@@ -1,0 +1,131 @@
+"""Run the scenarios, and see whether the right rule fires and no wrong one does.
+
+    python tests/scenarios/run.py [--runs 10] [--seconds 8] [NAME …]
+
+A scenario is a program with a planted cause, recorded as any program is; `sonde.advise` is what
+`sonde advise` prints. See loop.py for what stands at the top of each."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from sonde.advising import advise
+from sonde.finding import Advice
+
+FOLDER = Path(__file__).parent
+PARTS = ("loop", "torch_loop", "run")  # that are no scenarios
+WINDOW_S = 1.0
+PATIENCE_S = 120.0
+
+
+class Scenario:
+    """A program, and what must be found in its recording."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.path = name, FOLDER / f"{name}.py"
+        held = runpy.run_path(str(self.path), run_name="read")
+        self.rule: str | None = held["RULE"]
+        self.cause: str | None = held["CAUSE"]
+        self.also: tuple[str, ...] = held.get("ALSO", ())  # rules that may fire, too: it is true
+        self.ranks: int = held.get("RANKS", 1)
+        self.options: dict[str, str] = held.get("OPTIONS", {})
+        self.limits: dict[str, float] = held.get("LIMITS", {})
+
+    def record(self, root: Path, seconds: float) -> None:
+        """Run it to its end, recorded into this folder."""
+        own = {
+            f"SONDE_{key.upper().replace('.', '_')}": value for key, value in self.options.items()
+        }
+        env = {key: value for key, value in os.environ.items() if not key.startswith("SONDE")}
+        env |= {"SONDE": "1", "SONDE_DIR": str(root), "MEET": str(root) + ".meet", **own}
+        ranks = [{"RANK": str(rank), "WORLD_SIZE": str(self.ranks)} for rank in range(self.ranks)]
+        started = [
+            subprocess.Popen([sys.executable, str(self.path), str(seconds)],
+                             env={**env, **(rank if self.ranks > 1 else {})})
+            for rank in ranks
+        ]  # fmt: skip
+        ended = [process.wait(seconds + PATIENCE_S) for process in started]
+        assert ended == [0] * self.ranks, f"{self.name} ended with {ended}"
+
+    def advise(self, root: Path) -> Advice:
+        return advise(str(root), window_s=WINDOW_S, limits=self.limits)
+
+    def check(self, advice: Advice) -> tuple[bool, list[str]]:
+        """Was it found, with its cause; and what else was, that is not there."""
+        found = {finding.rule: finding.title for finding in advice.findings}
+        right = self.rule in found and (self.cause or "") in _say(advice, self.rule)
+        wrong = [rule for rule in found if rule != self.rule and rule not in self.also]
+        failed = [f"{o.rule} failed: {o.detail}" for o in advice.outcomes if o.state == "failed"]
+        return right or self.rule is None, [*wrong, *failed]
+
+
+def _say(advice: Advice, rule: str | None) -> str:
+    one = next(finding for finding in advice.findings if finding.rule == rule)
+    return f"{one.title} {', '.join(one.who)}"
+
+
+def list_names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in PARTS)
+
+
+def end_collector(root: Path) -> None:
+    """The collector would stay for ten seconds more; what it has seen is on disk."""
+    for entry in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if os.fsencode(root) in words and int(entry) != os.getpid():
+            os.kill(int(entry), signal.SIGKILL)
+
+
+def run_once(scenario: Scenario, seconds: float, show: bool = False) -> tuple[bool, list[str]]:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        root = Path(folder) / "sonde"
+        try:
+            scenario.record(root, seconds)
+        finally:
+            end_collector(root)
+        advice = scenario.advise(root)
+    if show:
+        for finding in advice.findings:
+            print(f"  {finding.rule}: {finding.title} {finding.fired}/{finding.judged} "
+                  f"{finding.line} {dict(finding.evidence)} {finding.lost_pct}")  # fmt: skip
+        for outcome in advice.outcomes:
+            if outcome.state not in ("found",):
+                print(f"    {outcome.rule} {outcome.state}: {outcome.detail}")
+    return scenario.check(advice)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--show", action="store_true", help="what was found in each run")
+    args = parser.parse_args()
+    print(f"{'scenario':18} {'rule':18} {'right':>7}  wrong", flush=True)
+    for name in args.names or list_names():
+        scenario, hits, wrong = Scenario(name), 0, Counter[str]()
+        begin = time.monotonic()
+        for _ in range(args.runs):
+            right, others = run_once(scenario, args.seconds, args.show)
+            hits += right
+            wrong.update(others)
+        said = ", ".join(f"{rule} {count}" for rule, count in wrong.items()) or "-"
+        took = f"({(time.monotonic() - begin) / args.runs:.0f} s a run)"
+        print(f"{name:18} {scenario.rule or 'none':18} {hits:3} of {args.runs}  {said} {took}",
+              flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
