@@ -12,7 +12,7 @@ from sonde.monitor import text
 from sonde.monitor.watch import Measured
 from sonde.query import Recording
 from sonde.session import Session, list_sessions
-from sonde.stretch import Stretch, find_job_gpus
+from sonde.stretch import ASKS, Stretch, find_job_gpus
 
 # The four patterns of OpenPAI's profiler, by the rule that looks for each; `compat` has it judge
 # as the original did.
@@ -29,16 +29,19 @@ def advise(measured: Measured, session: Session, looks: int) -> dict[str, Any]:
     if not looks:
         nothing = "nothing can be said: there was not enough time to measure"
         return {"advice": {"findings": [], "outcomes": [], "summary": nothing}, "patterns": []}
-    recording = Recording([session, *find_jobs(measured, session)])
-    stretch = _find_stretch(measured, recording)
-    advice = advising.judge(recording, advising.load_rules(), stretch)
+    rules = advising.load_rules()
+    asked = "\n".join([ASKS, *(rule.module.SQL for rule in rules)])
+    with Recording([session, *find_jobs(measured, session)]).freeze(asked) as recording:
+        stretch = _find_stretch(measured, recording)
+        advice = advising.judge(recording, rules, stretch)
+        patterns = _vote(recording, stretch)
     made = json.loads(advice.to_json())
     judged = sum(1 for outcome in advice.outcomes if outcome.judged)
     if judged:
         made["summary"] = f"nothing is wrong, as far as {judged} rules can see"
     else:
         made["summary"] = "nothing can be said: no rule has the data it needs"
-    return {"advice": made, "patterns": _vote(recording, stretch)}
+    return {"advice": made, "patterns": patterns}
 
 
 def _vote(recording: Recording, stretch: Stretch) -> list[str]:

@@ -42,7 +42,7 @@ def write(folder: str, lines: Lines) -> tuple[list[str], str | None]:
 
 def _make_axes(figure: Figure, title: str, label: str, lines: Lines) -> Axes:
     axes = figure.add_subplot()
-    axes.set_title(title, loc="left", fontsize=13, fontweight="semibold", pad=12)
+    axes.set_title(title, loc="left", fontsize=13, fontweight="bold", pad=12)
     _clean(axes, label)
     axes.set_xlabel("Time (s)", color=_SOFT)
     if lines.seconds:

@@ -13,7 +13,7 @@ from sonde.errors import Error
 from sonde.monitor import findings, lines, page, pictures, statistics, text
 from sonde.monitor.watch import Measured
 from sonde.query import Recording
-from sonde.session import Session, write_atomically
+from sonde.session import Session
 
 FORMAT = 1
 Report = dict[str, Any]
@@ -22,12 +22,13 @@ Report = dict[str, Any]
 def write(measured: Measured, file: IO[str]) -> None:
     """Write all of it; what a person should know goes to `file`."""
     session = Session(measured.session)
-    recording = Recording([session])
-    numbers = statistics.work_out(recording, measured.window, measured.gpus)
-    drawn = lines.read(recording, measured.window, measured.gpus)
+    with Recording([session]).freeze() as recording:
+        numbers = statistics.work_out(recording, measured.window, measured.gpus)
+        drawn = lines.read(recording, measured.window, measured.gpus)
+        missing = list(_list_missing(recording, measured, numbers))
     report = _make(measured, session, numbers)
     report |= findings.advise(measured, session, numbers["looks"])
-    report["missing"] = list(_list_missing(recording, measured, numbers))
+    report["missing"] = missing
     report["pictures"], hint = pictures.write(measured.folder, drawn)
     report["missing"] += [hint] if hint else []
     problems = _write_files(measured.folder, report, drawn)
@@ -45,10 +46,18 @@ def _write_files(folder: str, report: Report, drawn: lines.Lines) -> list[str]:
     problems = []
     for name, make in makers.items():
         try:
-            write_atomically(os.path.join(folder, name), make())
+            _write(os.path.join(folder, name), make())
         except OSError as error:
             problems.append(f"{name} could not be written: {error.strerror}")
     return problems
+
+
+def _write(path: str, whole: str) -> None:
+    """Whole or not at all; for whoever may read what the user writes."""
+    hidden = f"{path}.tmp"
+    with open(hidden, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(whole)
+    os.replace(hidden, path)
 
 
 def _make(measured: Measured, session: Session, numbers: Report) -> Report:

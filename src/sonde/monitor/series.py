@@ -2,7 +2,8 @@
 
 A look is a row of system.cpu. The rows of other tables belong to the look that they were made
 with: the first one not more than half a period before them. Amounts are those of a look; divided
-by its interval they are rates, so that rates times intervals add up to the amounts."""
+by its interval they are rates, so that rates times intervals add up to the amounts. Sums are
+doubles: of 64 bits they would be of 128, which JSON does not know."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ look_at AS (
 ),
 {_write_tree(window) if window.scope.is_tree else _write_all(window)},
 wire AS (
-    SELECT look_at.t_ns, SUM(part.received_bytes) AS received_bytes,
-           SUM(part.sent_bytes) AS sent_bytes
+    SELECT look_at.t_ns, SUM(part.received_bytes)::DOUBLE AS received_bytes,
+           SUM(part.sent_bytes)::DOUBLE AS sent_bytes
     FROM {_near("network", window)} WHERE part.kind IS DISTINCT FROM 'loopback'
     GROUP BY look_at.t_ns
 ),
@@ -76,8 +77,9 @@ _CPU = """SUM((part.user_pct + part.system_pct) * part.interval_ns)
 def _write_tree(window: Window) -> str:
     return f"""
 mine AS (
-    SELECT look_at.t_ns, {_CPU} AS cpu_pct, SUM(part.rss_bytes) AS used_bytes,
-           SUM(part.read_bytes) AS read_bytes, SUM(part.written_bytes) AS written_bytes
+    SELECT look_at.t_ns, {_CPU} AS cpu_pct, SUM(part.rss_bytes)::DOUBLE AS used_bytes,
+           SUM(part.read_bytes)::DOUBLE AS read_bytes,
+           SUM(part.written_bytes)::DOUBLE AS written_bytes
     FROM {_near("process", window)} WHERE part.depth >= {window.scope.depth} GROUP BY look_at.t_ns
 )"""
 
@@ -86,7 +88,8 @@ def _write_all(window: Window) -> str:
     return f"""
 own AS (
     SELECT look_at.t_ns, {_CPU} AS cpu_pct, ARG_MAX(part.memory_bytes, part.t_ns) AS used_bytes,
-           SUM(part.read_bytes) AS read_bytes, SUM(part.written_bytes) AS written_bytes
+           SUM(part.read_bytes)::DOUBLE AS read_bytes,
+           SUM(part.written_bytes)::DOUBLE AS written_bytes
     FROM {_near("cgroup", window)} GROUP BY look_at.t_ns
 ),
 used AS (
@@ -94,8 +97,8 @@ used AS (
     FROM {_near("memory", window)} GROUP BY look_at.t_ns
 ),
 moved AS (
-    SELECT look_at.t_ns, SUM(part.read_bytes) AS read_bytes,
-           SUM(part.written_bytes) AS written_bytes
+    SELECT look_at.t_ns, SUM(part.read_bytes)::DOUBLE AS read_bytes,
+           SUM(part.written_bytes)::DOUBLE AS written_bytes
     FROM {_near("disk", window)} GROUP BY look_at.t_ns
 ),
 mine AS (

@@ -16,7 +16,7 @@ _SPREAD = {
 }  # fmt: skip
 _AMOUNTS = ("read_bytes", "written_bytes", "received_bytes", "sent_bytes")
 _AMOUNT = {
-    "volume_bytes": "SUM({0})::DOUBLE",
+    "volume_bytes": "SUM({0})",
     "max_bytes_s": "MAX({0} * 1e9 / interval_ns)",
     "min_without_zero_bytes_s": "MIN({0} * 1e9 / interval_ns) FILTER ({0} > 0)",
     "mean_bytes_s": "SUM({0}) * 1e9 / SUM(interval_ns) FILTER ({0} IS NOT NULL)",
@@ -30,9 +30,9 @@ def work_out(recording: Recording, window: Window, gpus: Sequence[int] | None) -
     parts = [_write(_SPREAD, "cpu_pct", "cpu_pct"), _write(_SPREAD, "used_bytes", "memory")]
     parts += [_write(_AMOUNT, name, name) for name in _AMOUNTS]
     (row,) = recording.query(
-        f"""WITH {looks} SELECT COUNT(*) AS looks, SUM(interval_ns)::DOUBLE / 1e9 AS measured_s,
+        f"""WITH {looks} SELECT COUNT(*) AS looks, SUM(interval_ns) / 1e9 AS measured_s,
         MAX(interval_ns) / 1e9 AS longest_interval_s, MAX(cores) AS cores,
-        MAX(total_bytes) AS memory_total_bytes, {", ".join(parts)} FROM look"""
+        MAX(total_bytes)::DOUBLE AS memory_total_bytes, {", ".join(parts)} FROM look"""
     ).to_pylist()
     found = {key: row[key] for key in ("looks", "measured_s", "longest_interval_s", "cores")}
     return {

@@ -51,7 +51,7 @@ def say_statistics(numbers: Report) -> Iterator[str]:
         found = numbers[key]
         yield label
         yield f"  {'max':<28}{show_bytes(found['max_bytes_s'], '/s')}"
-        yield f"  {'min without zero':<28}{show_bytes(found['min_without_zero_bytes_s'], '/s')}"
+        yield f"  {'min without zero':<28}{_show_least(found)}"
         yield f"  {'total volume':<28}{show_bytes(found['volume_bytes'])}"
     yield _RULE
     yield f"Number of GPUs: {len(numbers['gpus'])}"
@@ -59,6 +59,13 @@ def say_statistics(numbers: Report) -> Iterator[str]:
         yield f"GPU {gpu['gpu']}: {gpu['name'] or 'unknown'}"
         yield f"  {'peak of memory':<28}{show_pct(gpu['memory_pct']['max'])}"
         yield from _say_spread(gpu["util_pct"], show_pct, "utilization, ")
+
+
+def _show_least(found: Report) -> str:
+    """The lowest rate that is not zero; where all are zero there is none."""
+    if found["min_without_zero_bytes_s"] is None and found["volume_bytes"] is not None:
+        return "none"
+    return show_bytes(found["min_without_zero_bytes_s"], "/s")
 
 
 def _say_spread(spread: Report, show: Any, prefix: str = "") -> Iterator[str]:
@@ -151,9 +158,8 @@ def list_tables(numbers: Report) -> list[tuple[str, Sequence[str], list[Sequence
     moved: list[Sequence[str]] = []
     for label, key in _VOLUMES:
         one = numbers[key]
-        rates = (one["max_bytes_s"], one["min_without_zero_bytes_s"], one["mean_bytes_s"])
-        shown = (show_bytes(rate, "/s") for rate in rates)
-        moved.append((label, show_bytes(one["volume_bytes"]), *shown))
+        most, mean = (show_bytes(one[name], "/s") for name in ("max_bytes_s", "mean_bytes_s"))
+        moved.append((label, show_bytes(one["volume_bytes"]), most, _show_least(one), mean))
     return [
         ("Levels", ("", *heads), rows),
         ("Traffic", ("", "total volume", "max", "min without zero", "average"), moved),
