@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 HINT = "the pictures need matplotlib: pip install 'sonde[report]'"
 COLOURS = ("#2f6fde", "#e8710a", "#1b9e77", "#d0328c", "#7c5cd6", "#a6761d", "#0aa5c2", "#c43c3c")
 _SOFT, _LINE = "#626a76", "#e4e7ec"
+_TOGETHER = 3  # so many GPUs can be told apart on one axis; more get one each
 
 
 def write(folder: str, lines: Lines) -> tuple[list[str], str | None]:
@@ -63,7 +64,7 @@ def _plot(axes: Axes, lines: Lines, line: Line, label: str, colour: str) -> Any:
     """One line; a hole in time is a hole in the line."""
     mean, low, high = (_break(lines, values) for values in (line.mean, line.low, line.high))
     times = _break(lines, list(lines.seconds))
-    if any(a != b and not math.isnan(a) for a, b in zip(low, high, strict=True)):
+    if any(a != b and not math.isnan(a + b) for a, b in zip(low, high, strict=True)):
         axes.fill_between(times, low, high, color=colour, alpha=0.16, linewidth=0)
     return axes.plot(times, mean, color=colour, linewidth=1.4, label=label)[0]
 
@@ -91,14 +92,38 @@ def _finish(axes: Axes, handles: list[Any]) -> None:
 
 
 def _draw_gpus(figure: Figure, lines: Lines, name: str, title: str, label: str) -> None:
+    known = {gpu: card[name] for gpu, card in lines.gpus.items() if card[name].is_known}
+    if len(known) > _TOGETHER:
+        _draw_strips(figure, lines, known, f"{title}, {label}")
+        return
     axes = _make_axes(figure, title, label, lines)
     handles = [
-        _plot(axes, lines, card[name], f"GPU {gpu}", COLOURS[at % len(COLOURS)])
-        for at, (gpu, card) in enumerate(lines.gpus.items())
-        if card[name].is_known
+        _plot(axes, lines, line, f"GPU {gpu}", COLOURS[at % len(COLOURS)])
+        for at, (gpu, line) in enumerate(known.items())
     ]
     axes.set_ylim(0, 103)
     _finish(axes, handles)
+
+
+def _draw_strips(figure: Figure, lines: Lines, known: dict[int, Line], title: str) -> None:
+    """One strip a GPU, on one axis of time, with its mean."""
+    figure.set_figheight(1.2 + 0.72 * len(known))
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    rows = figure.subplots(len(known), 1, sharex=True)
+    for at, (axes, (gpu, line)) in enumerate(zip(rows, known.items(), strict=True)):
+        colour = COLOURS[at % len(COLOURS)]
+        _clean(axes, "")
+        _plot(axes, lines, line, "", colour)
+        axes.fill_between(_break(lines, list(lines.seconds)), 0, _break(lines, line.mean),
+                          color=colour, alpha=0.25, linewidth=0)  # fmt: skip
+        axes.set_ylim(0, 103)
+        axes.set_yticks([0, 100])
+        axes.set_ylabel(f"GPU {gpu}", rotation=0, ha="right", va="center", color=_SOFT)
+        values = [value for value in line.mean if value is not None]
+        axes.text(1.01, 0.5, f"mean {sum(values) / len(values):.0f} %", va="center", color=_SOFT,
+                  transform=axes.transAxes)  # fmt: skip
+    rows[-1].set_xlim(0, max(lines.seconds[-1], 1e-3))
+    rows[-1].set_xlabel("Time (s)", color=_SOFT)
 
 
 def _draw_gpu_memory(figure: Figure, lines: Lines) -> None:
@@ -118,15 +143,30 @@ def _draw_both(figure: Figure, lines: Lines) -> None:
         handles.append(_plot(axes, lines, cpu, "CPU", COLOURS[0]))
         known = [value for value in cpu.high if value is not None]
         axes.set_ylim(0, max(100, *known) * 1.03)
-    known_cards = [(gpu, card["util"]) for gpu, card in lines.gpus.items() if card["util"].is_known]
+    cards = {f"GPU {gpu}": card["util"] for gpu, card in lines.gpus.items()}
+    known_cards = {name: line for name, line in cards.items() if line.is_known}
+    if len(known_cards) > _TOGETHER:
+        known_cards = {f"mean, lowest and highest of {len(known_cards)} GPUs":
+                       _join(list(known_cards.values()))}  # fmt: skip
     if known_cards:
         right = axes.twinx()
         _clean(right, "GPU (%)")
         right.grid(False)
         right.set_ylim(0, 103)
-        for at, (gpu, line) in enumerate(known_cards, 1):
-            handles.append(_plot(right, lines, line, f"GPU {gpu}", COLOURS[at % len(COLOURS)]))
+        for at, (name, line) in enumerate(known_cards.items(), 1):
+            handles.append(_plot(right, lines, line, name, COLOURS[at % len(COLOURS)]))
     _finish(axes, handles)
+
+
+def _join(cards: list[Line]) -> Line:
+    """Several as one: their mean, and between what they are."""
+    columns = zip(*(card.mean for card in cards), strict=True)
+    known = [[value for value in values if value is not None] for values in columns]
+    return Line(
+        "util", "%", [sum(values) / len(values) if values else None for values in known],
+        [min(values, default=None) for values in known],
+        [max(values, default=None) for values in known],
+    )  # fmt: skip
 
 
 def _draw_traffic(figure: Figure, lines: Lines, title: str, wanted: dict[str, str]) -> None:
