@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -166,3 +168,22 @@ def sonde_cli(root: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         )  # fmt: skip
 
     return sonde_cli
+
+
+@pytest.fixture
+def fake_nvml(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """GPUs as a test wants them: fake_nvml({"gpus": [{"util_pct": 90}]}); call it again to change
+    them. With several steps each has "at", seconds from now, and `repeat_s` begins anew."""
+    folder = tmp_path / "nvml"
+    folder.mkdir()
+    shutil.copy(Path(__file__).parent / "fake" / "pynvml.py", folder)
+    monkeypatch.setenv("SONDE_NVML", str(folder))
+
+    def write(*steps: dict[str, object], repeat_s: float = 0.0) -> None:
+        script = {"begun_s": time.monotonic(), "repeat_s": repeat_s, "steps": steps}
+        hidden = folder / "script.new"
+        hidden.write_text(json.dumps(script))
+        hidden.rename(folder / "script.json")
+
+    write({"gpus": [{}]})
+    return write

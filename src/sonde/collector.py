@@ -134,6 +134,12 @@ class Collector:
 
     def run(self) -> None:
         """Until there has been nothing to watch for a while."""
+        try:
+            self._loop()
+        finally:
+            self._sensors.close()
+
+    def _loop(self) -> None:
         while not self.leaving:
             now_s = time.monotonic()
             self.step(now_s)

@@ -132,6 +132,10 @@ class Sensors:
             cadence.forget({target.folder for target in mine})
             cadence.measure(mine, now_s, trouble)
 
+    def close(self) -> None:
+        """Let go of files and processes."""
+        self._look.close()
+
     def _find(self, period_s: float) -> Cadence:
         if period_s not in self._cadences:
             self._cadences[period_s] = Cadence(period_s, self._look)

@@ -118,3 +118,12 @@ class Gpus:
                 pipe.close()
             self._dying.append(self._child)
             self._child = None
+
+    def close(self) -> None:
+        """End it for good."""
+        self.end()
+        for child in self._dying:
+            try:
+                child.wait(1.0)
+            except subprocess.TimeoutExpired:
+                continue  # it ends when the driver lets go of it

@@ -49,9 +49,12 @@ class Look:
                 self._close(path)
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Let go of all files, and of what the sensors share."""
         for path in list(self._open):
             self._close(path)
+        for shared in self._shared.values():
+            getattr(shared, "close", lambda: None)()
+        self._shared.clear()
 
     def share(self, make: Callable[[Look], T]) -> T:
         """The one object of this class that all sensors use."""

@@ -12,6 +12,8 @@ from sonde.sensors._thread import Details
 from sonde.sensors._tree import Node, Tree
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_CORES = os.cpu_count() or 1
+_TOGETHER_NS = 50_000
 _TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
@@ -24,9 +26,10 @@ class Process:
     RING_BYTES = 2**20
     t_ns: i64 = column("when", "ns")
     interval_ns: i64 = column("time since the row before, or since the process started", "ns")
-    user_pct: f64 = column("in the program, of one processor", "%")
-    system_pct: f64 = column("in the kernel, of one processor; the sum of both is exact, the parts "
-                             "to a tick of 10 ms", "%")  # fmt: skip
+    user_pct: f64 = column("in the program, of one processor. Both together are the process's CPU "
+                           "clock, which lags by a tick of the scheduler at most: 1 to 10 ms",
+                           "%")  # fmt: skip
+    system_pct: f64 = column("in the kernel, of one processor; its part is known to 10 ms", "%")
     rss_bytes: i64 = column("resident memory", "bytes")
     vms_bytes: i64 = column("address space", "bytes")
     threads: i64 = column("threads")
@@ -104,7 +107,7 @@ class Seen:
 
 
 class Sensor:
-    """Reads /proc/PID/stat and io, and the process's own CPU clock, which counts nanoseconds."""
+    """Reads /proc/PID/stat and io, and the process's own CPU clock."""
 
     def __init__(self, look: Look) -> None:
         self._look, self._tree, self._details = look, look.share(Tree), Details(look)
@@ -129,6 +132,8 @@ class Sensor:
         for node, _depth in below:
             if node.pid not in self._raw:
                 self._raw[node.pid] = self._read(node)
+        for seen in [seen for seen in self._seen.values() if not seen.node.alive]:
+            self._bury(seen)
         for node, _depth in below:
             if node.pid not in self._rows:
                 raw = self._raw[node.pid]
@@ -154,7 +159,7 @@ class Sensor:
         """The order counts: `stat` last, since it proves that all was of the same process; and I/O
         before it, so that what it says of ended children is never behind their I/O."""
         folder = f"{self._look.proc}/{node.pid}"
-        now, cpu_ns = self._look.clock(), self._read_clock(node.pid)
+        now, cpu_ns = self._read_clock(node.pid)
         try:
             words = self._look.read(f"{folder}/io")[1].split()
             io = [int(words[at]) for at in (9, 11, 1, 3)]
@@ -166,26 +171,31 @@ class Sensor:
                 return raw
         except (OSError, ValueError, IndexError):
             pass
-        self._bury(node)
+        self._tree.drop(node)
         return None
 
-    def _read_clock(self, pid: int) -> int | None:
-        """Its CPU time in nanoseconds, ended threads included; `stat` has it in ticks of 10 ms."""
+    def _read_clock(self, pid: int) -> tuple[int, int | None]:
+        """Now, and its CPU time in nanoseconds, ended threads included; `stat` has it in ticks of
+        10 ms."""
+        now, used = self._look.clock(), None
         if self._look.proc != "/proc":
-            return None
-        try:
-            return time.clock_gettime_ns((~pid << 3) | 2)  # as clock_getcpuclockid(3) makes it
-        except OSError:
-            return None
+            return now, None
+        for _ in range(3):
+            try:
+                used = time.clock_gettime_ns((~pid << 3) | 2)  # as clock_getcpuclockid(3) makes it
+            except OSError:
+                break
+            before, now = now, self._look.clock()
+            # Whoever is interrupted between two clocks has them disagree.
+            if now - before < _TOGETHER_NS:
+                break
+        return now, used
 
-    def _bury(self, node: Node) -> None:
+    def _bury(self, seen: Seen) -> None:
         """It is gone. Its I/O, counted here, is now part of that of the process that waited."""
-        self._tree.drop(node)
-        seen = self._seen.pop(node.pid, None)
-        if seen is None or seen.node is not node or seen.io is None:
-            return
+        del self._seen[seen.node.pid]
         parent = self._seen.get(seen.parent)
-        if parent is not None:
+        if parent is not None and seen.io is not None:
             faults = seen.small_faults + seen.reaped
             parent.debts.append((self._look.number, faults, seen.io))
 
@@ -197,8 +207,9 @@ class Sensor:
         if seen is None or seen.node is not node:
             born_ns = self._find_birth(raw)
             seen = self._seen[node.pid] = Seen(node, born_ns)
-            if not self._looked_ns <= born_ns < raw.t_ns:
-                seen.update(raw)  # it had a life before ours
+            since_ns = self._looked_ns - _TICK_NS
+            if since_ns < 0 or not since_ns <= born_ns < raw.t_ns:
+                seen.update(raw)  # it had a life before we looked
                 seen.system_ns = int(raw.fields[12]) * _TICK_NS
                 return None
         passed = raw.t_ns - seen.t_ns
@@ -237,9 +248,14 @@ class Sensor:
 
 
 def _split(seen: Seen, raw: Raw) -> tuple[int, int]:
-    """CPU time in the program and in the kernel. What the clock says is shared out such that the
-    kernel's part is never more than a tick behind, and both together are what the clock says."""
-    used = max(0, raw.cpu_ns - seen.cpu_ns)
+    """CPU time in the program and in the kernel since the look before.
+
+    What the clock says is shared out such that the kernel's part is never more than a tick behind.
+    The clock lags while a thread runs, and so may seem to jump by more than all processors can do:
+    the rest is the next look's."""
+    possible = (raw.t_ns - seen.t_ns) * _CORES
+    used = min(possible, max(0, raw.cpu_ns - seen.cpu_ns))
+    raw.cpu_ns = seen.cpu_ns + used
     system = min(used, max(0, int(raw.fields[12]) * _TICK_NS - seen.system_ns))
     seen.system_ns += system
     return used - system, system
