@@ -7,10 +7,13 @@ import subprocess
 import sys
 import time
 
+from sonde import config
 from sonde.errors import Error
 from sonde.monitor.folder import MEASURING, WAITING, Folder, read_state
 
 LOG = "log.txt"
+# Not `-m sonde`: a file of the job's folder may have the name of a module of ours.
+_CODE = "import sys; sys.path.pop(0); from sonde.cli import main; sys.exit(main())"
 READY_S = 30.0
 
 
@@ -20,8 +23,9 @@ def start(path: str, words: list[str]) -> int:
     log = os.path.join(path, LOG)
     with open(log, "wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "sonde", "monitor", *words],
-            stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+            [sys.executable, "-c", _CODE, "monitor", *words], stdin=subprocess.DEVNULL,
+            stdout=file, stderr=file, start_new_session=True,
+            env=config.make_child_environment(SONDE="0"),
         )  # fmt: skip
     deadline = time.monotonic() + READY_S
     while read_state(path) not in ((str(process.pid), WAITING), (str(process.pid), MEASURING)):

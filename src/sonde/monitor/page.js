@@ -73,7 +73,7 @@
     canvas.setAttribute("aria-label", `${spec.title} over time, in ${spec.unit}`);
     top.append(title, legend);
     box.append(top, canvas);
-    const chart = { ...spec, canvas, pen: canvas.getContext("2d"), outputs: [], shown: spec.lines.map(() => true) };
+    const chart = { ...spec, canvas, pen: canvas.getContext("2d"), outputs: [], focus: null, shown: spec.lines.map(() => true) };
     spec.lines.forEach((line, at) => legend.append(makeKey(chart, line, at)));
     listenTo(chart);
     find("charts").append(box);
@@ -91,6 +91,8 @@
       key.setAttribute("aria-pressed", String(chart.shown[at]));
       redraw();
     };
+    key.onpointerenter = () => { chart.focus = at; redraw(); };
+    key.onpointerleave = () => { chart.focus = null; redraw(); };
     chart.outputs.push({ output, swatch });
     return key;
   }
@@ -133,8 +135,11 @@
     pen.rect(LEFT, 0, width - LEFT - RIGHT, HEIGHT);
     pen.clip();
     chart.lines.forEach((line, at) => {
-      if (chart.shown[at]) drawLine(chart, line, colours[at % colours.length]);
+      // The one whose key is pointed at is to be found among many.
+      pen.globalAlpha = chart.focus === null || chart.focus === at ? 1 : 0.15;
+      if (chart.shown[at]) drawLine(chart, line, colours[at % colours.length], pen.globalAlpha);
     });
+    pen.globalAlpha = 1;
     pen.restore();
     drawCursor(chart, colours, ink);
   }
@@ -178,19 +183,19 @@
     if (begin >= 0) yield [begin, last];
   }
 
-  function drawLine(chart, line, colour) {
+  function drawLine(chart, line, colour, alpha) {
     const { pen, x, y } = chart, times = data.seconds;
     pen.strokeStyle = pen.fillStyle = colour;
     pen.lineWidth = 1.4;
     pen.lineJoin = "round";
     for (const [begin, end] of eachStretch(line.mean)) {
       if (line.low) {
-        pen.globalAlpha = 0.2;
+        pen.globalAlpha = 0.2 * alpha;
         pen.beginPath();
         for (let i = begin; i < end; i++) pen.lineTo(x(times[i]), y(line.high[i]));
         for (let i = end - 1; i >= begin; i--) pen.lineTo(x(times[i]), y(line.low[i]));
         pen.fill();
-        pen.globalAlpha = 1;
+        pen.globalAlpha = alpha;
       }
       pen.beginPath();
       for (let i = begin; i < end; i++) pen.lineTo(x(times[i]), y(line.mean[i]));

@@ -94,7 +94,7 @@ def _finish(axes: Axes, handles: list[Any]) -> None:
 def _draw_gpus(figure: Figure, lines: Lines, name: str, title: str, label: str) -> None:
     known = {gpu: card[name] for gpu, card in lines.gpus.items() if card[name].is_known}
     if len(known) > _TOGETHER:
-        _draw_strips(figure, lines, known, f"{title}, {label}")
+        _draw_strips(figure, lines, known, f"{title} (%)")
         return
     axes = _make_axes(figure, title, label, lines)
     handles = [

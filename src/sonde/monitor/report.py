@@ -98,25 +98,27 @@ def _show_time(wall_ns: int) -> str:
 
 def _list_missing(recording: Recording, measured: Measured, numbers: Report) -> Iterator[str]:
     """What could not be measured, and where there are holes."""
-    if measured.began and not numbers["looks"]:
-        yield measured.began
-    elif not numbers["looks"]:
-        yield "nothing was measured: it ended before the second look"
+    if numbers["looks"]:
+        yield from _list_unknown(measured, numbers)
     else:
-        if not numbers["gpus"]:
-            yield "no GPU was seen"
-        for label, key in (("CPU", "cpu_pct"), ("memory", "memory_used_bytes")):
-            if numbers[key]["looks"] < numbers["looks"]:
-                looks = numbers["looks"] - numbers[key]["looks"]
-                yield f"{label} is unknown in {looks} of {numbers['looks']} looks"
-        for label, key in (("disk traffic", "read_bytes"), ("network traffic", "received_bytes")):
-            if numbers[key]["volume_bytes"] is None:
-                yield f"{label} is unknown"
-        for gpu in numbers["gpus"]:
-            if gpu["util_pct"]["looks"] < numbers["looks"]:
-                yield (f"GPU {gpu['gpu']} was seen in {gpu['util_pct']['looks']} of "
-                       f"{numbers['looks']} looks")  # fmt: skip
+        yield measured.began or "nothing was measured: it ended before the second look"
     yield from _list_troubles(recording)
+
+
+def _list_unknown(measured: Measured, numbers: Report) -> Iterator[str]:
+    looks = numbers["looks"]
+    if measured.gpus == []:
+        yield "no GPU is known to have memory of what was watched; --gpus all takes all"
+    elif not numbers["gpus"]:
+        yield "no GPU was seen"
+    spreads = {"CPU": numbers["cpu_pct"], "memory": numbers["memory_used_bytes"]}
+    spreads |= {f"GPU {gpu['gpu']}": gpu["util_pct"] for gpu in numbers["gpus"]}
+    for label, spread in spreads.items():
+        if spread["looks"] < looks:
+            yield f"{label} is unknown in {looks - spread['looks']} of {looks} looks"
+    for label, key in (("disk traffic", "read_bytes"), ("network traffic", "received_bytes")):
+        if numbers[key]["volume_bytes"] is None:
+            yield f"{label} is unknown"
 
 
 def _list_troubles(recording: Recording) -> Iterator[str]:

@@ -164,10 +164,11 @@ class Watch:
 
     def _find_reason(self) -> str:
         """Why it is over; empty while it is not."""
-        if self.job.signals:
-            return "it was interrupted"
         if self.job.has_ended:
             return "the command ended"
+        # With a command they are its own business: it has got them, and decides when it ends.
+        if self.job.signals and not self.options.command:
+            return "it was interrupted"
         if self._born is not None and read_start_ticks(self.options.pid) != self._born:
             return f"process {self.options.pid} ended"
         if self.folder.is_told_to_stop():
