@@ -313,7 +313,7 @@ def make_lines(count: int, cards: int = 2, gap_at: int | None = None) -> Lines:
 
 
 def test_many_looks_become_few_steps_and_no_peak_is_lost(watched: Watched) -> None:
-    watched.machine.run(500, process=lambda s: [{"user_pct": 900.0 if 200 < s < 200.9 else 5.0}])
+    watched.machine.run(500, process=lambda s: [{"user_pct": 900.0 if 199.5 < s < 200.5 else 5.0}])
     rows = Recording([watched.session]).query(ask_lines(watched.window(), 50)).to_pydict()
     assert len(rows["step"]) <= 50 and max(rows["cpu_high"]) == 900.0
     assert max(rows["cpu"]) < 200 and min(rows["cpu_low"]) == 5.0
@@ -398,8 +398,9 @@ def test_the_page_has_all_data_and_needs_nothing_from_elsewhere(
     watched: Watched, tmp_path: Path, capsys
 ) -> None:
     watched.machine.run(
-        30, gpu=[{"util_pct": 10.0, "memory_used_bytes": 10**9}, {"util_pct": 20.0}], network=WIRES
-    )
+        30, gpu=[{"util_pct": 10.0, "memory_used_bytes": 10**9}, {"util_pct": 20.0}], network=WIRES,
+        process=[{"read_bytes": 5}],
+    )  # fmt: skip
     text = make_report(watched, tmp_path)
     words = Words()
     words.feed(text)
@@ -451,14 +452,19 @@ def test_the_page_draws_hovers_zooms_and_hides_in_a_browser(
   const painted = () => { const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
     let sum = 0; for (const byte of data) sum += byte; return sum; };
   const before = painted();
-  send("pointermove", 0.5); await wait(); await wait();
+  send("pointermove", 0.5);
+  await until(() => chart.querySelector(".legend").textContent.includes("42"));
   const hovered = chart.querySelector(".legend").textContent;
-  send("pointerdown", 0.3); send("pointermove", 0.6); send("pointerup", 0.6); await wait(); await wait();
+  send("pointerdown", 0.3); send("pointermove", 0.6); send("pointerup", 0.6);
+  await until(() => painted() !== before && !document.getElementById("reset").disabled);
   const zoomed = !document.getElementById("reset").disabled, after = painted();
-  document.getElementById("reset").click(); await wait();
+  document.getElementById("reset").click();
+  await until(() => painted() !== after);
   const key = chart.querySelector(".legend button");
-  key.click(); await wait(); await wait();
-  const hidden = key.getAttribute("aria-pressed") === "false" && painted() !== before;
+  const shown = painted();
+  key.click();
+  await until(() => painted() !== shown);
+  const hidden = key.getAttribute("aria-pressed") === "false";
   const light = getComputedStyle(document.body).backgroundColor;
   document.getElementById("theme").click(); await wait();
   return { hovered, zoomed, changed: before !== after, hidden, drawn: before > 0,

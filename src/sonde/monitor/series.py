@@ -168,7 +168,7 @@ def _step(window: Window, most: int) -> str:
     # Not below a look: where all fit, each is a step of its own.
     if span_ns <= most * window.every_ns:
         return "t_ns"
-    return f"(t_ns - {window.begin_ns}) // {-(-span_ns // most)}"
+    return f"(t_ns - {window.begin_ns} - 1) // {-(-span_ns // most)}"
 
 
 def _three(name: str, sql: str) -> str:

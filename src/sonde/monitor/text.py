@@ -45,19 +45,19 @@ def say_statistics(numbers: Report) -> Iterator[str]:
     yield _RULE
     yield "Memory"
     yield from _say_spread(numbers["memory_used_bytes"], show_bytes)
-    yield f"  {'there is':<28}{show_bytes(numbers['memory_total_bytes'])}"
+    yield f"  {'there is':<34}{show_bytes(numbers['memory_total_bytes'])}"
     yield _RULE
     for label, key in _VOLUMES:
         found = numbers[key]
         yield label
-        yield f"  {'max':<28}{show_bytes(found['max_bytes_s'], '/s')}"
-        yield f"  {'min without zero':<28}{_show_least(found)}"
-        yield f"  {'total volume':<28}{show_bytes(found['volume_bytes'])}"
+        yield f"  {'max':<34}{show_bytes(found['max_bytes_s'], '/s')}"
+        yield f"  {'min without zero':<34}{_show_least(found)}"
+        yield f"  {'total volume':<34}{show_bytes(found['volume_bytes'])}"
     yield _RULE
     yield f"Number of GPUs: {len(numbers['gpus'])}"
     for gpu in numbers["gpus"]:
         yield f"GPU {gpu['gpu']}: {gpu['name'] or 'unknown'}"
-        yield f"  {'peak of memory':<28}{show_pct(gpu['memory_pct']['max'])}"
+        yield f"  {'peak of memory':<34}{show_pct(gpu['memory_pct']['max'])}"
         yield from _say_spread(gpu["util_pct"], show_pct, "utilization, ")
 
 
@@ -70,7 +70,7 @@ def _show_least(found: Report) -> str:
 
 def _say_spread(spread: Report, show: Any, prefix: str = "") -> Iterator[str]:
     for key, label in _SPREAD:
-        yield f"  {prefix + label:<28}{show(spread[key])}"
+        yield f"  {prefix + label:<34}{show(spread[key])}"
 
 
 def say_findings(report: Report) -> Iterator[str]:
