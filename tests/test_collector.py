@@ -17,6 +17,8 @@ import pytest
 import sonde
 from conftest import find_processes, wait_for
 from sonde import archive, collector, retain
+from sonde.record import i64
+from sonde.recorder import SourceLog
 from sonde.session import Session, list_sessions
 
 STREAM = """
@@ -327,3 +329,28 @@ def test_a_second_collector_gives_way(root: Path) -> None:
     code = "from sonde.collector import main; main()"
     subprocess.run([sys.executable, "-c", code, str(root)], check=True, timeout=30)
     os.close(held)
+
+
+def test_a_ring_of_an_earlier_version_is_left_as_it_is(start, root: Path) -> None:
+    start(STREAM, "10", "60", "0", SONDE_COLLECTOR="off")
+    session = only_session()
+    watched = collector.Watched(session)
+
+    class Cpu:
+        t_ns: i64
+        cores: i64
+
+    class Newer:
+        t_ns: i64
+        cores: i64
+        more: i64
+
+    Newer.__name__ = "Cpu"
+    watched.write(Cpu, (1, 2))
+    later = collector.Watched(session)
+    later.write(Newer, (3, 4, 5))
+    later.write(SourceLog, (1, "cpu", "on", None), "sonde")
+    assert query(session, "SELECT t_ns, cores FROM system.cpu") == [{"t_ns": 1, "cores": 2}]
+    assert query(session, "SELECT state FROM sonde.source WHERE source = 'cpu'") == [
+        {"state": "on"}
+    ]

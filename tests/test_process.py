@@ -398,9 +398,8 @@ def test_a_tree_is_not_read_again_while_nothing_was_started(tmp_path: Path) -> N
 def test_no_share_exceeds_all_processors_and_nothing_is_lost(tmp_path: Path) -> None:
     fake, clock = make_proc(tmp_path), iter(range(10**9, 10**12, 10**7))
     look = Look(str(fake), clock=lambda: next(clock))
-    watch = Watch(look, 50)
     write_process(fake, 50, start=7, utime=1000, io=0)
-    watch.once()
+    watch = Watch(look, 50)
     write_process(fake, 50, start=7, utime=2000, io=0)  # ten seconds at once
     for _ in range(400):
         watch.once()

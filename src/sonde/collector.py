@@ -39,7 +39,7 @@ class Watched:
     def __init__(self, session: Session) -> None:
         self.session, self.folder = session, session.folder
         self.drains: dict[str, Drain] = {}
-        self._writers: dict[type, _core.Writer] = {}
+        self._writers: dict[type, _core.Writer | None] = {}
         self._text: _core.Text | None = None
         self._snapshot_s = time.monotonic()
         self._ended: set[str] = set()  # runs that have ended, as the last scan saw them
@@ -99,14 +99,19 @@ class Watched:
         """Write a sensor's row into this session."""
         if row not in self._writers:
             self._writers[row] = self._open(row, schema)
-        self._writers[row](*values)
+        writer = self._writers[row]
+        if writer is not None:
+            writer(*values)
 
-    def _open(self, row: type, schema: str) -> _core.Writer:
+    def _open(self, row: type, schema: str) -> _core.Writer | None:
         table = make_schema(row, name_table(row, schema), getattr(row, "SCOPE", "process"))
         if self._text is None:
             self._text = intern.open_text(self.session.folder)
         path = self.session.path(table.table + ring.SUFFIX)
         if os.path.exists(path):
+            known = [(field.name, field.kind) for field in ring.Ring(path).schema.fields]
+            if known != [(field.name, field.kind) for field in table.fields]:
+                return None  # sonde was updated while the job ran: other columns, so no more rows
             memory = ring.map_file(path, writable=True)
             if row is not SourceLog:
                 _core.ring_heal(memory)  # ours alone: a collector before us may have died writing

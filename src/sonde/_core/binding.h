@@ -81,6 +81,7 @@ PyObject *sonde_alive_hold(PyObject *module, PyObject *args);
 PyObject *sonde_alive_release(PyObject *module, PyObject *none);
 PyObject *sonde_alive_probe(PyObject *module, PyObject *args);
 
+PyObject *sonde_process_look(PyObject *module, PyObject *args);
 PyObject *sonde_frame_locals(PyObject *module, PyObject *frame);
 PyObject *sonde_summarize(PyObject *module, PyObject *args);
 PyObject *sonde_soon(PyObject *module, PyObject *call);

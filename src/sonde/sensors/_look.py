@@ -34,8 +34,10 @@ class Look:
     ) -> None:
         self.proc, self.sys, self.clock = proc, sys, clock
         self.number = 0  # of this look
+        self.is_real = proc == "/proc"  # and not what a test made up
         self._files = files  # keep at most so many open
         self._open: dict[str, list[int]] = {}  # path -> file, number of the look that read it last
+        self._borrowed: list[int] = []
         self._read: dict[str, tuple[int, bytes]] = {}
         self._shared: dict[type, object] = {}
 
@@ -72,6 +74,41 @@ class Look:
             data = self._read_kept(path) if keep else self._read_once(path)
             found = self._read[path] = (self.clock(), data)
         return found
+
+    def open(self, path: str, *more: str) -> list[int]:
+        """Files for reading, until the call of shut(): the first is there or it is OSError, the
+        others are -1 if they may not be read."""
+        found = [self._get(path)]
+        for other in more:
+            try:
+                found.append(self._get(other))
+            except OSError:
+                found.append(-1)
+        return found
+
+    def shut(self) -> None:
+        """Done with what open() gave."""
+        for fd in self._borrowed:
+            os.close(fd)
+        self._borrowed.clear()
+
+    def _get(self, path: str) -> int:
+        entry = self._open.get(path)
+        if entry is not None:
+            entry[1] = self.number
+            return entry[0]
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if len(self._open) < self._files:
+            self._open[path] = [fd, self.number]
+        else:
+            self._borrowed.append(fd)
+        return fd
+
+    def forget(self, *paths: str) -> None:
+        """What these name is gone."""
+        for path in paths:
+            if path in self._open:
+                self._close(path)
 
     def _read_kept(self, path: str) -> bytes:
         entry = self._open.get(path)

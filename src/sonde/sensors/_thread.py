@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sonde.sensors._look import Look
 from sonde.sensors._tree import Node
 
-_RATE = 120.0  # threads and processes read in a second; each takes about 15 µs
+_RATE = 60.0  # threads and processes read in a second; each takes about 25 µs
 _PSS_NS = 30 * 10**9
 _PSS_SHARE = 500  # reading it holds up the process's own memory calls: 0.2 % of the time at most
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
+from sonde import _core
 from sonde.record import column, f64, i64, text
 from sonde.sensors._look import Look, Row
 from sonde.sensors._thread import Details
@@ -13,7 +15,6 @@ from sonde.sensors._tree import Node, Tree
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _CORES = os.cpu_count() or 1
-_TOGETHER_NS = 50_000
 _TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
@@ -56,54 +57,36 @@ class Process:
 ROWS = (Process,)
 
 
-class Raw:
-    """What was read of a process in this look."""
+class Raw(NamedTuple):
+    """What was read of a process in this look; see process.c."""
 
-    __slots__ = ("cpu_ns", "fields", "io", "name", "t_ns")
-
-    def __init__(self, t_ns: int, cpu_ns: int | None, io: list[int] | None, stat: bytes) -> None:
-        mark = stat.rindex(b")")  # the name may hold anything
-        self.t_ns, self.io = t_ns, io
-        self.name = stat[stat.index(b"(") + 1 : mark].decode("utf-8", "replace")
-        self.fields = fields = stat[mark + 2 :].split()
-        ticks = int(fields[11]) + int(fields[12])
-        self.cpu_ns = ticks * _TICK_NS if cpu_ns is None else cpu_ns
-
-    @property
-    def start(self) -> int:
-        """When it started, in ticks since the machine did."""
-        return int(self.fields[19])
-
-    @property
-    def parent(self) -> int:
-        """Whose child it is now."""
-        return int(self.fields[1])
-
-    @property
-    def reaped(self) -> int:
-        """Page faults of its children that have ended and were waited for."""
-        return int(self.fields[8])
+    t_ns: int
+    cpu_ns: int
+    name: str
+    state: str
+    parent: int
+    start: int
+    small_faults: int
+    reaped: int  # small faults of its children that have ended and were waited for
+    faults: int
+    user_ticks: int
+    system_ticks: int
+    threads: int
+    vms_bytes: int
+    rss_pages: int
+    io: tuple[int, int, int, int] | None  # NULL: another user's process
 
 
 class Seen:
     """A process at the look before."""
 
-    __slots__ = ("cpu_ns", "debts", "faults", "io", "node", "parent", "reaped", "small_faults",
-                 "system_ns", "t_ns")  # fmt: skip
+    __slots__ = ("cpu_ns", "debts", "node", "raw", "system_ns", "t_ns")
 
-    def __init__(self, node: Node, t_ns: int) -> None:
-        self.node, self.t_ns = node, t_ns
-        self.cpu_ns = self.faults = self.small_faults = self.reaped = self.parent = 0
-        self.system_ns = 0  # given out so far: see _split()
-        self.io: list[int] | None = [0, 0, 0, 0]
-        # Of children that are gone: in which look, their page faults, their I/O.
-        self.debts: list[tuple[int, int, list[int]]] = []
-
-    def update(self, raw: Raw) -> None:
-        """Remember this look."""
-        self.t_ns, self.cpu_ns, self.io, self.parent = raw.t_ns, raw.cpu_ns, raw.io, raw.parent
-        self.reaped, self.faults = raw.reaped, int(raw.fields[9])
-        self.small_faults = int(raw.fields[7])
+    def __init__(self, node: Node, raw: Raw, t_ns: int, cpu_ns: int, system_ns: int) -> None:
+        self.node, self.raw, self.t_ns = node, raw, t_ns
+        self.cpu_ns, self.system_ns = cpu_ns, system_ns  # given out so far: see _split()
+        # Of children that are gone: in which look, their small faults, their I/O.
+        self.debts: list[tuple[int, int, tuple[int, ...]]] = []
 
 
 class Sensor:
@@ -156,106 +139,93 @@ class Sensor:
         self._details.begin()
 
     def _read(self, node: Node) -> Raw | None:
-        """The order counts: `stat` last, since it proves that all was of the same process; and I/O
-        before it, so that what it says of ended children is never behind their I/O."""
         folder = f"{self._look.proc}/{node.pid}"
-        now, cpu_ns = self._read_clock(node.pid)
         try:
-            words = self._look.read(f"{folder}/io")[1].split()
-            io = [int(words[at]) for at in (9, 11, 1, 3)]
-        except (OSError, ValueError, IndexError):
-            io = None  # another user's process
-        try:
-            raw = Raw(now, cpu_ns, io, self._look.read(f"{folder}/stat")[1])
+            files = self._look.open(f"{folder}/stat", f"{folder}/io")
+            raw = Raw._make(_core.process_look(node.pid, *files))
             if raw.start == node.start:
-                return raw
-        except (OSError, ValueError, IndexError):
+                return (
+                    raw if self._look.is_real else raw._replace(t_ns=self._look.clock(), cpu_ns=-1)
+                )
+        except OSError:
             pass
+        finally:
+            self._look.shut()
+        self._look.forget(f"{folder}/stat", f"{folder}/io")  # another may come by that name
         self._tree.drop(node)
         return None
 
-    def _read_clock(self, pid: int) -> tuple[int, int | None]:
-        """Now, and its CPU time in nanoseconds, ended threads included; `stat` has it in ticks of
-        10 ms."""
-        now, used = self._look.clock(), None
-        if self._look.proc != "/proc":
-            return now, None
-        for _ in range(3):
-            try:
-                used = time.clock_gettime_ns((~pid << 3) | 2)  # as clock_getcpuclockid(3) makes it
-            except OSError:
-                break
-            before, now = now, self._look.clock()
-            # Whoever is interrupted between two clocks has them disagree.
-            if now - before < _TOGETHER_NS:
-                break
-        return now, used
-
     def _bury(self, seen: Seen) -> None:
         """It is gone. Its I/O, counted here, is now part of that of the process that waited."""
+        raw = seen.raw
         del self._seen[seen.node.pid]
-        parent = self._seen.get(seen.parent)
-        if parent is not None and seen.io is not None:
-            faults = seen.small_faults + seen.reaped
-            parent.debts.append((self._look.number, faults, seen.io))
+        parent = self._seen.get(raw.parent)
+        if parent is not None and raw.io is not None:
+            parent.debts.append((self._look.number, raw.small_faults + raw.reaped, raw.io))
 
     def _measure(
         self, node: Node, raw: Raw
     ) -> tuple[tuple[object, ...], tuple[object, ...]] | None:
         """The values of its row before and after `depth`; None at the first look."""
+        cpu_ns = raw.cpu_ns
+        if cpu_ns < 0:
+            cpu_ns = (raw.user_ticks + raw.system_ticks) * _TICK_NS
         seen = self._seen.get(node.pid)
         if seen is None or seen.node is not node:
             born_ns = self._find_birth(raw)
-            seen = self._seen[node.pid] = Seen(node, born_ns)
             since_ns = self._looked_ns - _TICK_NS
             if since_ns < 0 or not since_ns <= born_ns < raw.t_ns:
-                seen.update(raw)  # it had a life before we looked
-                seen.system_ns = int(raw.fields[12]) * _TICK_NS
+                # It had a life before we looked.
+                system_ns = raw.system_ticks * _TICK_NS
+                self._seen[node.pid] = Seen(node, raw, raw.t_ns, cpu_ns, system_ns)
                 return None
+            nothing = raw._replace(small_faults=0, reaped=0, faults=0, io=(0, 0, 0, 0))
+            seen = self._seen[node.pid] = Seen(node, nothing, born_ns, 0, 0)
         passed = raw.t_ns - seen.t_ns
         if passed <= 0:
             return None
-        shares = [100 * ns / passed for ns in _split(seen, raw)]
-        io = self._count_io(seen, raw)
-        faults = max(0, int(raw.fields[9]) - seen.faults)
-        seen.update(raw)
-        threads, vms, rss = (int(raw.fields[at]) for at in (17, 20, 21))
-        state = raw.fields[0].decode("ascii", "replace")
+        user, system = _split(seen, cpu_ns, raw.system_ticks * _TICK_NS, passed)
+        io, faults = self._count_io(seen, raw), max(0, raw.faults - seen.raw.faults)
+        seen.raw, seen.t_ns = raw, raw.t_ns
         return (
-            (raw.t_ns, passed, *shares, rss * _PAGE, vms, threads, node.pid, raw.parent),
-            (raw.name, state, faults, *io),
-        )
+            (raw.t_ns, passed, 100 * user / passed, 100 * system / passed, raw.rss_pages * _PAGE,
+             raw.vms_bytes, raw.threads, node.pid, raw.parent),
+            (raw.name, raw.state, faults, *io),
+        )  # fmt: skip
 
     def _find_birth(self, raw: Raw) -> int:
         """When it started, by our clock; at most a tick too early."""
         asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - self._look.clock()
         return raw.start * _TICK_NS - asleep_ns
 
-    def _count_io(self, seen: Seen, raw: Raw) -> list[int] | list[None]:
+    def _count_io(self, seen: Seen, raw: Raw) -> tuple[int | None, ...]:
         """Bytes since the look before, less what was counted for children that have ended."""
-        if raw.io is None or seen.io is None:
-            return [None] * 4
-        grown = [new - old for new, old in zip(raw.io, seen.io, strict=True)]
-        reaped, left = raw.reaped - seen.reaped, []
-        for number, faults, io in seen.debts:
-            if reaped >= faults > 0:
-                reaped -= faults
-                grown = [mine - its for mine, its in zip(grown, io, strict=True)]
-            elif number == self._look.number:
-                left.append((number, faults, io))  # it may have gone after we read its parent
-        seen.debts = left
-        return [max(0, amount) for amount in grown]
+        before = seen.raw.io
+        if raw.io is None or before is None:
+            return None, None, None, None
+        if raw.io == before:
+            return 0, 0, 0, 0
+        grown = [new - old for new, old in zip(raw.io, before, strict=True)]
+        if seen.debts:
+            reaped, left = raw.reaped - seen.raw.reaped, []
+            for number, faults, io in seen.debts:
+                if reaped >= faults > 0:
+                    reaped -= faults
+                    grown = [mine - its for mine, its in zip(grown, io, strict=True)]
+                elif number == self._look.number:
+                    left.append((number, faults, io))  # it may have gone after we read its parent
+            seen.debts = left
+        return tuple([max(0, amount) for amount in grown])
 
 
-def _split(seen: Seen, raw: Raw) -> tuple[int, int]:
+def _split(seen: Seen, cpu_ns: int, system_ns: int, passed: int) -> tuple[int, int]:
     """CPU time in the program and in the kernel since the look before.
 
     What the clock says is shared out such that the kernel's part is never more than a tick behind.
     The clock lags while a thread runs, and so may seem to jump by more than all processors can do:
     the rest is the next look's."""
-    possible = (raw.t_ns - seen.t_ns) * _CORES
-    used = min(possible, max(0, raw.cpu_ns - seen.cpu_ns))
-    raw.cpu_ns = seen.cpu_ns + used
-    system = min(used, max(0, int(raw.fields[12]) * _TICK_NS - seen.system_ns))
+    used = min(passed * _CORES, max(0, cpu_ns - seen.cpu_ns))
+    seen.cpu_ns += used
+    system = min(used, max(0, system_ns - seen.system_ns))
     seen.system_ns += system
     return used - system, system
