@@ -21,12 +21,12 @@ class Looks:
     """Reads the rings of one session, each row once."""
 
     def __init__(self, session: Session, scope: Scope, every_ns: int) -> None:
-        self._session, self._scope, self._half_ns = session, scope, every_ns // 2
+        self._session, self.scope, self._half_ns = session, scope, every_ns // 2
         self._rings: dict[str, Ring] = {}
         self._next: dict[str, int] = {}
         self._waiting: dict[str, list[Row]] = {name: [] for name in TABLES}
         self._kinds: dict[float, bool] = {}
-        self.lost = 0  # rows that were overwritten before they were read here
+        self.newest_ns = 0  # the last look, complete or not
         self.mine: set[int] = set()  # GPUs on which a process that is watched has memory
 
     def read(self, now_ns: int) -> Iterator[Look]:
@@ -35,6 +35,8 @@ class Looks:
         Rows of one look come one after the other; half a period after the first they are there."""
         for name in TABLES:
             self._waiting[name] += self._read_new(name)
+        for row in self._waiting["cpu"][-1:]:
+            self.newest_ns = int(row["t_ns"] or 0)
         while self._waiting["cpu"]:
             t_ns = int(self._waiting["cpu"][0]["t_ns"] or 0)
             if now_ns <= t_ns + self._half_ns:
@@ -53,7 +55,6 @@ class Looks:
         if first == last:
             return
         batch = ring.read(first, last)
-        self.lost += batch.lost
         names = [field.name for field in ring.schema.fields]
         for values in zip(*stacks.read_columns(ring, batch), strict=True):
             # No number here can be below zero, so -1 is NULL.
@@ -71,7 +72,7 @@ class Looks:
     def _make(self, t_ns: int, rows: dict[str, list[Row]]) -> Look:
         (cpu,) = rows["cpu"]
         interval_ns = int(cpu["interval_ns"] or 1)
-        if self._scope.is_tree:
+        if self.scope.is_tree:
             found = self._sum_tree(rows["process"], interval_ns)
         else:
             found = _sum_all(cpu, rows, interval_ns)
@@ -87,9 +88,10 @@ class Looks:
         )  # fmt: skip
 
     def _sum_tree(self, rows: list[Row], interval_ns: int) -> tuple[float | None, ...]:
-        mine = [row for row in rows if (row["depth"] or 0) >= self._scope.depth]
-        amounts = (_sum(mine, name) for name in ("rss_bytes", "read_bytes", "written_bytes"))
-        return _find_cpu(mine, interval_ns), *amounts
+        mine = [row for row in rows if (row["depth"] or 0) >= self.scope.depth]
+        left = [row for row in rows if row not in mine and (row["t_ns"] or 0) > self.scope.ended_ns]
+        amounts = (_sum([*mine, *left], name) for name in ("read_bytes", "written_bytes"))
+        return _find_cpu(mine, interval_ns), _sum(mine, "rss_bytes"), *amounts
 
     def _is_loopback(self, kind: float | None) -> bool:
         if kind is None:

@@ -113,8 +113,10 @@ def _list_unknown(measured: Measured, numbers: Report) -> Iterator[str]:
         yield "no GPU was seen"
     spreads = {"CPU": numbers["cpu_pct"], "memory": numbers["memory_used_bytes"]}
     spreads |= {f"GPU {gpu['gpu']}": gpu["util_pct"] for gpu in numbers["gpus"]}
+    # In the look after its end there is no command any more.
+    empty = 1 if measured.command else 0
     for label, spread in spreads.items():
-        if spread["looks"] < looks:
+        if spread["looks"] + empty < looks:
             yield f"{label} is unknown in {looks - spread['looks']} of {looks} looks"
     for label, key in (("disk traffic", "read_bytes"), ("network traffic", "received_bytes")):
         if numbers[key]["volume_bytes"] is None:

@@ -12,10 +12,13 @@ class Scope:
     """Whose CPU time, memory and disk traffic count.
 
     `pid` is the top of a tree, 0 for everything that is here. With a command the top is the
-    monitor itself, which is left out: `depth` is 1 then."""
+    monitor itself, which is left out: `depth` is 1 then. After the command's end, at `ended_ns`,
+    its traffic since the last look that saw it is found in that of the monitor, to which the kernel
+    has added it."""
 
     pid: int = 0
     depth: int = 0
+    ended_ns: int = 2**62
 
     @property
     def is_tree(self) -> bool:

@@ -70,24 +70,28 @@ def _near(table: str, window: Window) -> str:
 
 # CPU time by the longer of the two intervals: what was measured a little later than the look
 # before may not come out above what the processors can do.
-_CPU = """SUM((part.user_pct + part.system_pct) * part.interval_ns)
-            / GREATEST(ANY_VALUE(look_at.interval_ns), MAX(part.interval_ns))"""
+_CPU = """SUM((part.user_pct + part.system_pct) * part.interval_ns) FILTER ({0})
+            / GREATEST(ANY_VALUE(look_at.interval_ns), MAX(part.interval_ns) FILTER ({0}))"""
 
 
 def _write_tree(window: Window) -> str:
+    below = f"part.depth >= {window.scope.depth}"
     return f"""
 mine AS (
-    SELECT look_at.t_ns, {_CPU} AS cpu_pct, SUM(part.rss_bytes)::DOUBLE AS used_bytes,
+    SELECT look_at.t_ns, {_CPU.format(below)} AS cpu_pct,
+           SUM(part.rss_bytes) FILTER ({below})::DOUBLE AS used_bytes,
            SUM(part.read_bytes)::DOUBLE AS read_bytes,
            SUM(part.written_bytes)::DOUBLE AS written_bytes
-    FROM {_near("process", window)} WHERE part.depth >= {window.scope.depth} GROUP BY look_at.t_ns
+    FROM {_near("process", window)}
+    WHERE {below} OR part.t_ns > {window.scope.ended_ns} GROUP BY look_at.t_ns
 )"""
 
 
 def _write_all(window: Window) -> str:
     return f"""
 own AS (
-    SELECT look_at.t_ns, {_CPU} AS cpu_pct, ARG_MAX(part.memory_bytes, part.t_ns) AS used_bytes,
+    SELECT look_at.t_ns, {_CPU.format("TRUE")} AS cpu_pct,
+           ARG_MAX(part.memory_bytes, part.t_ns) AS used_bytes,
            SUM(part.read_bytes)::DOUBLE AS read_bytes,
            SUM(part.written_bytes)::DOUBLE AS written_bytes
     FROM {_near("cgroup", window)} GROUP BY look_at.t_ns

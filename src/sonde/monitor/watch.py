@@ -19,6 +19,7 @@ from sonde.recorder import recorder
 from sonde.session import Session, read_start_ticks
 
 NAP_S = 0.1
+END_S = 2.0  # for a look after the command's end
 READY_S = 10.0  # for the collector to start and look twice
 ALL, MINE = "all", "mine"
 
@@ -125,21 +126,35 @@ class Watch:
     def run(self, show: Callable[[Progress], object]) -> None:
         """Until it is over; `reason` says why."""
         due_s = time.monotonic() + self.options.delay_s
+        now_ns = _core.clock_ns()
         while not (reason := self._find_reason()):
             self._advance(may_begin=time.monotonic() >= due_s)
             show(self._describe())
             time.sleep(NAP_S)
+            now_ns = _core.clock_ns()
         self.reason = reason
-        self._advance(may_begin=time.monotonic() >= due_s)
+        if self.job.has_ended:
+            self._wait_end(now_ns)
+        time.sleep(min(NAP_S, self.options.every_s / 2))  # for the last rows of a look
+        self._advance(may_begin=time.monotonic() >= due_s, last=True)
+
+    def _wait_end(self, ended_ns: int) -> None:
+        """For one look at what the command has done since the last one."""
+        self.scope = self._looks.scope = replace(self.scope, ended_ns=ended_ns)
+        deadline = time.monotonic() + min(2 * self.options.every_s, END_S)
+        while self._looks.newest_ns <= ended_ns and time.monotonic() < deadline:
+            time.sleep(NAP_S / 10)
+            self._advance()
 
     def close(self) -> None:
         """End the session; what was measured stays."""
         self._log.close()
         recorder.stop()
 
-    def _advance(self, may_begin: bool = False) -> None:
-        """Take in what is new."""
-        for found in self._looks.read(_core.clock_ns()):
+    def _advance(self, may_begin: bool = False, last: bool = False) -> None:
+        """Take in what is new; at last also a look that is fresh."""
+        fresh_ns = round(self.options.every_s * 1e9) if last else 0
+        for found in self._looks.read(_core.clock_ns() + fresh_ns):
             look = self._choose(found)
             if self._begin_ns is not None:
                 self._log.write(look, self._begin_ns)
