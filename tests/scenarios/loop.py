@@ -1,15 +1,18 @@
 """What the scenarios share: a small model, work that takes CPU time, and an end after so long.
 
 Each scenario is a real program with one planted cause. `RULE` is the rule that must fire, `CAUSE`
-words of its title, `OPTIONS` settings of the recording, `LIMITS` limits that are smaller than the
-defaults because a test is shorter than a job."""
+words of its title, `ALSO` rules that are right to fire beside it, `OPTIONS` settings of the
+recording, `LIMITS` limits that are smaller than the defaults because a test is shorter than a job.
+With `GPU` the collector finds a GPU that is not there, see show_gpu()."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 SECONDS = float(sys.argv[1]) if len(sys.argv) > 1 else 7.0
 
@@ -32,3 +35,13 @@ def until_over() -> Iterator[int]:
     while time.monotonic() < end:
         yield step
         step += 1
+
+
+def show_gpu(util_pct: float) -> None:
+    """Have the collector find a GPU that is so busy, and three quarters full."""
+    folder = Path(os.environ["SONDE_NVML"])
+    gpu = {"util_pct": util_pct, "memory_used_bytes": 60 * 2**30, "power_w": 600.0}
+    step = {"at": 0, "gpus": [gpu]}
+    hidden = folder / "script.new"
+    hidden.write_text(json.dumps({"begun_s": time.monotonic(), "repeat_s": 0, "steps": [step]}))
+    hidden.rename(folder / "script.json")

@@ -8,8 +8,10 @@ A scenario is a program with a planted cause, recorded as any program is; `sonde
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +41,8 @@ class Scenario:
         self.ranks: int = held.get("RANKS", 1)
         self.options: dict[str, str] = held.get("OPTIONS", {})
         self.limits: dict[str, float] = held.get("LIMITS", {})
+        self.window_s: float = held.get("WINDOW_S", WINDOW_S)
+        self.gpu: bool = held.get("GPU", False)
 
     def record(self, root: Path, seconds: float) -> None:
         """Run it to its end, recorded into this folder."""
@@ -47,6 +51,8 @@ class Scenario:
         }
         env = {key: value for key, value in os.environ.items() if not key.startswith("SONDE")}
         env |= {"SONDE": "1", "SONDE_DIR": str(root), "MEET": str(root) + ".meet", **own}
+        if self.gpu:
+            env["SONDE_NVML"] = str(_fake_gpu(root))
         ranks = [{"RANK": str(rank), "WORLD_SIZE": str(self.ranks)} for rank in range(self.ranks)]
         started = [
             subprocess.Popen([sys.executable, str(self.path), str(seconds)],
@@ -57,7 +63,7 @@ class Scenario:
         assert ended == [0] * self.ranks, f"{self.name} ended with {ended}"
 
     def advise(self, root: Path) -> Advice:
-        return advise(str(root), window_s=WINDOW_S, limits=self.limits)
+        return advise(str(root), window_s=self.window_s, limits=self.limits)
 
     def check(self, advice: Advice) -> tuple[bool, list[str]]:
         """Was it found, with its cause; and what else was, that is not there."""
@@ -66,6 +72,16 @@ class Scenario:
         wrong = [rule for rule in found if rule != self.rule and rule not in self.also]
         failed = [f"{o.rule} failed: {o.detail}" for o in advice.outcomes if o.state == "failed"]
         return right or self.rule is None, [*wrong, *failed]
+
+
+def _fake_gpu(root: Path) -> Path:
+    """A folder with a library of NVIDIA's that finds an idle GPU until a scenario says more."""
+    folder = root.with_name("nvml")
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(FOLDER.parent / "fake" / "pynvml.py", folder)
+    script = {"begun_s": time.monotonic(), "repeat_s": 0, "steps": [{"at": 0, "gpus": [{}]}]}
+    (folder / "script.json").write_text(json.dumps(script))
+    return folder
 
 
 def _say(advice: Advice, rule: str | None) -> str:

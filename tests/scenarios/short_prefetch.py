@@ -11,6 +11,6 @@ if __name__ == "__main__":
 
     def read(index: int) -> None:
         if index % 72 == 0:  # one batch in 9, so that it is now one worker's, now the other's
-            time.sleep(0.25)
+            time.sleep(0.4)
 
     train(load(Examples(read), num_workers=2, prefetch_factor=1))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from itertools import chain, repeat
 
 import torch
-from loop import until_over
+from loop import show_gpu, until_over
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -51,3 +52,15 @@ def train(
 
 def load(examples: Dataset, **options: object) -> DataLoader:
     return DataLoader(examples, batch_size=8, **options)
+
+
+def pretend_gpu(util_pct: float) -> None:
+    """Be a program that uses a GPU, which the collector finds so busy (see tests/fake)."""
+    from sonde.recorder import recorder
+    from sonde.sources.torch import TorchMemory
+
+    show_gpu(util_pct)
+    now_ns = time.monotonic_ns()
+    recorder.open_table(TorchMemory, "python.torch_memory")(
+        now_ns, 0, "cuda:0", 40e3, 40e3, 60e3, 0.0, 0, 0
+    )

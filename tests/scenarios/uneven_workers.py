@@ -10,6 +10,6 @@ if __name__ == "__main__":
     from torch_loop import Examples, load, train
 
     def read(index: int) -> None:
-        time.sleep(0.02 if index // 8 % 4 == 0 else 0.0005)
+        time.sleep(0.03 if index // 8 % 4 == 0 else 0.0005)
 
     train(load(Examples(read), num_workers=4))

@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 from sonde.advice._code import FETCHING, PLACE, show_place
 from sonde.verdict import Evidence, Limit, Limits, Rows, Verdict
 
-NEEDS = ("python.torch_step.input_wait", "python.torch_loader.workers")
+NEEDS = (
+    "python.torch_step.input_wait", "python.torch_loader.workers", "system.cgroup.cpu_limit",
+    "system.process.run_wait_pct",
+)  # fmt: skip
 LIMITS = {
     "wait_pct": Limit(10, "of a step spent waiting for data"),
     "uneven": Limit(2.5, "times its fair share of the loading: one worker holds up the others"),
@@ -61,11 +64,21 @@ line AS (
 top AS (
   SELECT w, host, job, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
   FROM line GROUP BY 1, 2, 3),
+quota AS (SELECT host, pid, MIN(cpu_limit) AS cores FROM system.cgroup GROUP BY 1, 2),
 cores AS (
-  SELECT host, pid, ARG_MAX(allowed_cores, t_ns) AS cores FROM python.torch_threads GROUP BY 1, 2),
+  SELECT host, pid, LEAST(ARG_MAX(allowed_cores, t_ns), ANY_VALUE(quota.cores)) AS cores
+  FROM python.torch_threads LEFT JOIN quota USING (host, pid) GROUP BY 1, 2),
+-- From outside, for workers whose stacks are not part of the recording.
+process AS (
+  SELECT w, p.host, job, AVG(user_pct + system_pct) AS seen_cpu_pct,
+         AVG(run_wait_pct) AS seen_queue_pct, 100 * AVG((state = 'D')::INT) AS seen_disk_pct
+  FROM (SELECT {{window}} AS w, host, process, user_pct, system_pct, run_wait_pct, state
+        FROM system.process WHERE {{inside}}) AS p JOIN owner USING (host, process)
+  WHERE process <> job GROUP BY 1, 2, 3),
 loader AS (SELECT ts, host, pid, dataset, workers, prefetch_factor FROM python.torch_loader)
 SELECT s.w, s.rank, s.steps, s.step_s, s.wait_s, l.dataset, l.workers, l.prefetch_factor,
        c.cores, t.seen, t.alive_s, t.fetch_s, t.cpu_s, t.idle_s, h.hottest,
+       p.seen_cpu_pct, COALESCE(p.seen_queue_pct, 0) AS seen_queue_pct, p.seen_disk_pct,
        100 * m.queue_ns / m.alive_ns AS queue_pct,
        top.place.file AS file, top.place.lineno AS lineno, top.place.func AS func
 FROM step AS s ASOF JOIN loader AS l ON s.host = l.host AND s.pid = l.pid AND s.ts >= l.ts
@@ -73,6 +86,7 @@ LEFT JOIN cores AS c ON c.host = s.host AND c.pid = s.pid
 LEFT JOIN team AS t ON t.w = s.w AND t.host = s.host AND t.job = s.pid
 LEFT JOIN share AS h ON h.host = s.host AND h.job = s.pid
 LEFT JOIN loop AS m ON m.w = s.w AND m.host = s.host AND m.process = s.pid
+LEFT JOIN process AS p ON p.w = s.w AND p.host = s.host AND p.job = s.pid
 LEFT JOIN top ON top.w = s.w AND top.host = s.host AND top.job = s.pid
 """
 
@@ -111,7 +125,7 @@ def _find_cause(row: Any, limits: Limits) -> Cause:
             _measure(row) if row.fetch_s else {},
         )
     if not row.fetch_s:
-        return Cause("", "", {})  # its workers are not part of this recording
+        return _guess_load(row, limits)
     uneven = row.workers * row.hottest
     if row.workers > 1 and uneven >= min(limits.uneven, 0.8 * row.workers):
         return Cause(
@@ -136,15 +150,41 @@ def _find_load(row: Any, limits: Limits) -> Cause:
     """What workers that always load are busy with."""
     found = _measure(row)
     queue_pct = max(0.0, 100 - found["on_cpu_pct"] - found["waiting_for_io_pct"])
-    wanted = row.workers * row.fetch_s / row.alive_s * (1 - found["waiting_for_io_pct"] / 100)
     known: Evidence = {**found, "waiting_for_cpu_pct": queue_pct, "allowed_cores": row.cores}
     if found["waiting_for_io_pct"] >= limits.io_pct:
-        return Cause(
-            "The training loop waits for data: its workers wait for reads (I/O)",
-            "read larger pieces (shards, webdataset, Arrow), keep the data on a local disk or in "
-            "memory, or use more workers, so that more reads are under way at a time.",
-            known,
-        )
+        return _blame_reads(known)
+    return _blame_processors(row, limits, known, queue_pct, _count_wanted(row))
+
+
+def _guess_load(row: Any, limits: Limits) -> Cause:
+    """What workers do whose stacks are not part of this recording: by what the kernel tells."""
+    if row.seen_cpu_pct is None:
+        return Cause("", "", {})
+    wanted_pct = row.seen_cpu_pct + row.seen_queue_pct
+    known: Evidence = {
+        "on_cpu_pct": row.seen_cpu_pct, "waiting_for_cpu_pct": row.seen_queue_pct,
+        "waiting_for_disk_pct": row.seen_disk_pct, "allowed_cores": row.cores,
+    }  # fmt: skip
+    if wanted_pct >= 100 - limits.rest_pct:
+        wanted = row.workers * wanted_pct / 100
+        return _blame_processors(row, limits, known, row.seen_queue_pct, wanted)
+    if row.seen_disk_pct >= limits.io_pct / 2:
+        return _blame_reads(known)
+    return Cause("", "", known)
+
+
+def _blame_reads(known: Evidence) -> Cause:
+    return Cause(
+        "The training loop waits for data: its workers wait for reads (I/O)",
+        "read larger pieces (shards, webdataset, Arrow), keep the data on a local disk or in "
+        "memory, or use more workers, so that more reads are under way at a time.",
+        known,
+    )
+
+
+def _blame_processors(
+    row: Any, limits: Limits, known: Evidence, queue_pct: float, wanted: float
+) -> Cause:
     if row.cores is not None and row.workers > row.cores and queue_pct >= limits.queue_pct:
         return _blame_crowd(row, known)
     if row.cores is None or 100 * wanted >= limits.cpu_pct * row.cores:
@@ -161,15 +201,21 @@ def _find_load(row: Any, limits: Limits) -> Cause:
     )
 
 
+def _count_wanted(row: Any) -> float:
+    """How many processors the workers would use if they could have them."""
+    return float(row.workers * (row.fetch_s - row.idle_s) / row.alive_s)
+
+
 def _is_crowded(row: Any, limits: Limits) -> bool:
     """Do more workers than there are processors keep the loop from running?"""
-    crowd = row.cores is not None and row.workers > row.cores and bool(row.fetch_s)
-    return crowd and row.queue_pct is not None and row.queue_pct >= limits.queue_pct
+    if row.cores is None or row.workers <= row.cores or not row.fetch_s or row.queue_pct is None:
+        return False
+    return bool(row.queue_pct >= limits.queue_pct and _count_wanted(row) >= row.cores)
 
 
 def _blame_crowd(row: Any, known: Evidence) -> Cause:
     return Cause(
-        f"The training loop waits for data: too many workers for {row.cores} processors",
+        f"The training loop waits for data: too many workers for {row.cores:g} processors",
         "lower num_workers to the number of allowed processors, less those that the loop itself "
         "uses; see that each worker computes on one thread (OMP_NUM_THREADS=1).",
         {**known, "loop_waiting_for_cpu_pct": row.queue_pct},

@@ -12,18 +12,20 @@ from collections.abc import Iterator
 
 from sonde.verdict import Limit, Limits, Rows, Verdict
 
-NEEDS = ("sonde.overhead.direct_pct",)
+NEEDS = ("sonde.overhead.direct_pct", "python.torch_step.step")
 LIMITS = {"overhead_pct": Limit(5, "longer steps because they are recorded")}
-# A row says what is so from then on. `low_pct` is what it is at least, by comparison of steps; what
+# A row is about the steps up to it. `low_pct` is what it is at least, by comparison of steps; what
 # the recording measures of itself is a lower bound, too.
 SQL = """
-WITH row AS (
-  SELECT {window} AS w, pid, rank, source, step, overhead_pct, plan,
-         GREATEST(direct_pct, COALESCE(low_pct, 0)) AS least
-  FROM sonde.overhead WHERE {inside})
-SELECT w, pid, rank, source, ARG_MAX(least, step) AS least_pct,
-       ARG_MAX(overhead_pct, step) AS overhead_pct, ARG_MAX(plan, step) AS plan, COUNT(*) AS looks
-FROM row GROUP BY w, pid, rank, source
+WITH step AS (
+  SELECT {window} AS w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, MAX(step) AS step
+  FROM python.torch_step WHERE {inside} AND ended_by <> 'end' GROUP BY 1, 2, 3),
+cost AS (
+  SELECT host, pid, step, overhead_pct, plan,
+         GREATEST(direct_pct, COALESCE(low_pct, 0)) AS least_pct
+  FROM sonde.overhead)
+SELECT s.w, s.pid, s.rank, s.steps, c.least_pct, c.overhead_pct, c.plan
+FROM step AS s ASOF JOIN cost AS c ON c.host = s.host AND c.pid = s.pid AND s.step <= c.step
 """
 
 
@@ -32,6 +34,6 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         evidence = {"at_least_pct": row.least_pct, "overhead_pct": row.overhead_pct}
         yield Verdict(
             row.w, row.least_pct >= limits.overhead_pct, {**evidence, "recorded": row.plan},
-            lost_pct=row.least_pct, looks=2 * row.looks,
+            lost_pct=row.least_pct, looks=row.steps,
             who=f"pid {row.pid}" if row.rank is None else f"rank {row.rank}",
         )  # fmt: skip

@@ -23,10 +23,11 @@ LIMITS = {
     "least": Limit(3, "outliers without which nothing is said"),
     "lost_pct": Limit(5, "of the time lost to them"),
     "regular_pct": Limit(60, "of the outliers that come after the usual number of steps"),
+    "apart": Limit(5, "times as long at a line as other steps are: code of the outliers' own"),
     "explained_pct": Limit(40, "of what they take longer that is spent at code of their own"),
 }
-# Where outliers spend what they take longer: a line's time in them, less what it takes in as many
-# other steps. Steps that are long because the machine was busy are at no line of their own.
+# Waiting for data, and for the garbage collector, have rules of their own; waiting for a processor
+# is the machine's affair. What is left must be spent at lines at which other steps hardly are.
 SQL = f"""
 WITH whole AS (
   SELECT {{window}} AS w, host, pid, rank, step, t_ns, input_wait, duration AS whole_s
@@ -35,10 +36,19 @@ pause AS (
   SELECT s.host, s.pid, s.step, SUM(g.dur_ns) / 1e9 AS pause_s
   FROM whole AS s JOIN python.gc_pause AS g ON g.host = s.host AND g.pid = s.pid
     AND g.t_ns BETWEEN s.t_ns AND s.t_ns + s.whole_s * 1e9 GROUP BY 1, 2, 3),
--- Waiting for data, and for the garbage collector, have rules of their own.
+sample AS (
+  SELECT s.host, s.pid, s.step, x.stack, x.wall_ns - x.worked_ns AS queue_ns, x.worked_ns
+  FROM whole AS s
+  JOIN (SELECT host, pid, t_ns, stack, wall_ns,
+               CASE WHEN idle THEN wall_ns ELSE LEAST(cpu_ns, wall_ns) END AS worked_ns
+        FROM python.stack_sample WHERE {{inside}} AND thread = pid) AS x
+    ON x.host = s.host AND x.pid = s.pid AND x.t_ns BETWEEN s.t_ns AND s.t_ns + s.whole_s * 1e9),
+queue AS (
+  SELECT host, pid, step, SUM(queue_ns) / 1e9 AS queue_s FROM sample GROUP BY 1, 2, 3),
 own_time AS (
-  SELECT *, whole_s - input_wait - COALESCE(pause_s, 0) AS duration
-  FROM whole LEFT JOIN pause USING (host, pid, step)),
+  SELECT *, GREATEST(0, whole_s - input_wait - COALESCE(pause_s, 0) - COALESCE(queue_s, 0))
+              AS duration
+  FROM whole LEFT JOIN pause USING (host, pid, step) LEFT JOIN queue USING (host, pid, step)),
 raw AS (
   SELECT *, MEDIAN(duration) OVER (PARTITION BY host, pid) AS usual FROM own_time),
 step AS (SELECT *, duration > {{times}} * usual AS outlier FROM raw),
@@ -48,30 +58,28 @@ count AS (
   FROM step GROUP BY 1, 2),
 place AS ({PLACE}),
 spent AS (
-  SELECT s.host, s.pid, p.file, p.lineno, p.func,
-         COALESCE(SUM(x.wall_ns) FILTER (s.outlier), 0) / 1e9 AS in_outliers_s,
-         COALESCE(SUM(x.wall_ns) FILTER (NOT s.outlier), 0) / 1e9 AS in_others_s
-  FROM step AS s
-  JOIN (SELECT host, pid, t_ns, stack, wall_ns FROM python.stack_sample
-        WHERE {{inside}} AND thread = pid) AS x
-    ON x.host = s.host AND x.pid = s.pid AND x.t_ns BETWEEN s.t_ns AND s.t_ns + s.whole_s * 1e9
-  JOIN place AS p USING (stack) GROUP BY ALL),
-own AS (
   SELECT host, pid, file, lineno, func,
-         in_outliers_s - in_others_s * outliers / GREATEST(1, others) AS own_s
-  FROM spent JOIN count USING (host, pid)),
+         COALESCE(SUM(worked_ns) FILTER (outlier), 0) / 1e9 AS in_outliers_s,
+         COALESCE(SUM(worked_ns) FILTER (NOT outlier), 0) / 1e9 AS in_others_s
+  FROM step JOIN sample USING (host, pid, step) JOIN place USING (stack) GROUP BY ALL),
+own AS (
+  SELECT host, pid, file, lineno, func, in_outliers_s AS own_s
+  FROM spent JOIN count USING (host, pid)
+  WHERE in_outliers_s / outliers > {{apart}} * in_others_s / GREATEST(1, others)),
 top AS (
-  SELECT host, pid, ARG_MAX(struct_pack(file, lineno, func), own_s) AS place,
-         SUM(own_s) FILTER (own_s > 0) AS own_s
-  FROM own GROUP BY 1, 2)
+  SELECT host, pid, ARG_MAX(struct_pack(file, lineno, func), own_s) AS place, SUM(own_s) AS own_s
+  FROM own GROUP BY 1, 2),
+known AS (SELECT host, pid, COUNT(*) AS samples FROM sample GROUP BY 1, 2)
 SELECT w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, SUM(whole_s) AS step_s,
        COALESCE(SUM(duration - usual) FILTER (outlier), 0) AS lost_s, ANY_VALUE(usual) AS usual_s,
        MEDIAN(duration) FILTER (outlier) AS outlier_s,
        LIST(step ORDER BY step) FILTER (outlier) AS outliers,
-       ANY_VALUE(100 * own_s / NULLIF(excess_s, 0)) AS explained_pct,
+       ANY_VALUE(CASE WHEN samples > 0 THEN 100 * COALESCE(own_s, 0) / NULLIF(excess_s, 0) END)
+         AS explained_pct,
        ANY_VALUE(place.file) AS file, ANY_VALUE(place.lineno) AS lineno,
        ANY_VALUE(place.func) AS func
-FROM step JOIN count USING (host, pid) LEFT JOIN top USING (host, pid) GROUP BY w, host, pid
+FROM step JOIN count USING (host, pid) LEFT JOIN top USING (host, pid)
+LEFT JOIN known USING (host, pid) GROUP BY w, host, pid
 """
 
 
@@ -114,5 +122,5 @@ def _find_period(steps: list[int], limits: Limits) -> int | None:
     if len(firsts) < limits.least or not gaps:
         return None
     usual = round(median(gaps))
-    near = sum(1 for gap in gaps if abs(gap - usual) <= max(1, 0.05 * usual))
+    near = sum(1 for gap in gaps if abs(gap - usual) <= 0.1 * usual)
     return usual if usual > 1 and 100 * near >= limits.regular_pct * len(gaps) else None

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from sonde.advice._code import FETCHING, PLACE, show_place
 from sonde.verdict import Limit, Limits, Rows, Verdict
 
-NEEDS = ("python.torch_step.other", "python.stack_sample.gil")
+NEEDS = ("python.torch_step.other", "python.stack_sample.gil", "system.gpu.util_pct")
 LIMITS = {
     "outside_pct": Limit(30, "of a step outside of loader, model, backward pass and optimizer"),
     "python_pct": Limit(30, "of the time in which the loop's thread runs Python"),
+    "gpu_pct": Limit(70, "utilisation of the GPU, if there is one, from which on it does no harm"),
 }
 # Garbage collections have a rule of their own.
 SQL = f"""
@@ -28,6 +29,9 @@ WITH step AS (
 pause AS (
   SELECT {{window}} AS w, host, pid, SUM(dur_ns) / 1e7 / {{window_s}} AS pause_pct
   FROM python.gc_pause WHERE {{inside}} GROUP BY 1, 2, 3),
+gpu AS (
+  SELECT {{window}} AS w, host, AVG(util_pct) AS util_pct
+  FROM system.gpu WHERE {{inside}} AND {{job_gpu}} GROUP BY 1, 2),
 sample AS (
   SELECT {{window}} AS w, host, pid, stack, wall_ns,
          gil AND NOT idle AND stack NOT IN ({FETCHING}) AS runs
@@ -41,18 +45,22 @@ top AS (
   FROM (SELECT w, host, pid, file, lineno, func, SUM(wall_ns) AS wall_ns
         FROM sample JOIN place USING (stack) WHERE runs GROUP BY ALL) GROUP BY 1, 2, 3)
 SELECT w, rank, steps, outside_pct - COALESCE(pause_pct, 0) AS outside_pct,
-       COALESCE(python_pct, 0) - COALESCE(pause_pct, 0) AS python_pct, place.file, place.lineno,
-       place.func
+       COALESCE(python_pct, 0) - COALESCE(pause_pct, 0) AS python_pct, util_pct, place.file,
+       place.lineno, place.func
 FROM step JOIN share USING (w, host, pid) LEFT JOIN pause USING (w, host, pid)
-LEFT JOIN top USING (w, host, pid)
+LEFT JOIN gpu USING (w, host) LEFT JOIN top USING (w, host, pid)
 """
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     for row in rows:
+        hidden = row.util_pct is not None and row.util_pct >= limits.gpu_pct
         fired = row.outside_pct >= limits.outside_pct and row.python_pct >= limits.python_pct
+        evidence = {"outside_model_pct": row.outside_pct, "python_pct": row.python_pct}
+        if row.util_pct is not None:
+            evidence["gpu_util_pct"] = row.util_pct
         yield Verdict(
-            row.w, fired, {"outside_model_pct": row.outside_pct, "python_pct": row.python_pct},
+            row.w, fired and not hidden, evidence,
             lost_pct=min(row.outside_pct, row.python_pct), looks=row.steps,
             who="" if row.rank is None else f"rank {row.rank}",
             line=show_place(row.file, row.lineno, row.func),

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from sonde.advice._ranks import COVERED
 from sonde.verdict import Limit, Limits, Rows, Verdict, group
 
 NEEDS = ("python.collective.duration", "python.torch_step.duration")
@@ -21,17 +22,15 @@ LIMITS = {
 }
 # The rank that comes last waits least: it is the one with the least time in collectives. In
 # backward passes, where collectives are not seen.
-SQL = """
+SQL = f"""
 WITH step AS (
-  SELECT {window} AS w, host, rank, step, duration, input_wait, host_to_device, forward, backward,
+  SELECT {{window}} AS w, host, rank, step, duration, input_wait, host_to_device, forward, backward,
          optimizer, other
-  FROM python.torch_step WHERE {inside} AND ended_by <> 'end' AND rank IS NOT NULL),
+  FROM python.torch_step WHERE {{inside}} AND ended_by <> 'end' AND rank IS NOT NULL),
 shared AS (
   SELECT w, step FROM step GROUP BY w, step
   HAVING COUNT(DISTINCT rank) = (SELECT COUNT(DISTINCT rank) FROM step)),
-wait AS (
-  SELECT rank, step, SUM(COALESCE(device_duration, duration)) AS wait_s
-  FROM python.collective WHERE state <> 'running' GROUP BY 1, 2)
+wait AS (SELECT rank, step, s AS wait_s FROM ({COVERED}))
 SELECT s.w, s.rank, ANY_VALUE(s.host) AS host, COUNT(*) AS steps, AVG(duration) AS step_s,
        AVG(wait_s) AS wait_s, AVG(backward) AS backward, AVG(input_wait) AS input_wait,
        AVG(host_to_device) AS host_to_device, AVG(forward) AS forward, AVG(optimizer) AS optimizer,

@@ -112,6 +112,21 @@ class TorchWorker:
     process: i64 | None = column("its pid: see system.process")
 
 
+class TorchOptimizer:
+    """An optimizer, when it has made its first step."""
+
+    RING_BYTES = 2**16
+    t_ns: i64 = column("when", "ns")
+    optimizer: text = column("its class, as in python.torch_trace")
+    way: text | None = column(
+        "fused (one kernel), foreach (many tensors at a time) or single (one after the other); "
+        "NULL: it has its own"
+    )
+    can_fuse: bool = column("it has the option fused")
+    tensors: u32 = column("parameters it changes")
+    device: text | None = column("where the first of them is")
+
+
 class TorchThreads:
     """How many threads torch computes with: at the first step, and when it has changed."""
 
@@ -124,7 +139,7 @@ class TorchThreads:
 
 ROWS = (
     TorchTrace, TorchStep, TorchModule, TorchMemory, Overhead, TorchLoader, TorchWorker,
-    TorchThreads,
+    TorchThreads, TorchOptimizer,
 )  # fmt: skip
 
 

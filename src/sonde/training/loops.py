@@ -21,10 +21,11 @@ class Optimizers:
     """Tells the end of a step by torch's global optimizer hooks, and how long optimizers take.
 
     Where several are used in turn (two models that play against each other), the first one leads:
-    one step is one round. If it is not used any more, the next one that comes twice leads."""
+    one step is one round. If it is not used any more, the next one that comes twice leads. `meet`
+    is told who leads."""
 
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
+    def __init__(self, steps: Steps, meet: Callable[[object], object]) -> None:
+        self._steps, self._meet = steps, meet
         self._handles: list[Any] = []
         self._lead: Callable[[], object] = lambda: None
         self._since: set[int] = set()  # those that came since the lead
@@ -67,6 +68,7 @@ class Optimizers:
         if lead is None or id(optimizer) in self._since:
             self._lead = ref(optimizer)
             lead = optimizer
+            self._meet(optimizer)
         if lead is optimizer:
             self._since.clear()
             self._steps.end(OPTIMIZER)

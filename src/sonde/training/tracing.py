@@ -10,8 +10,8 @@ from sonde.errors import Unavailable
 from sonde.host import Host
 from sonde.training.arrival import Arrival
 from sonde.training.budget import Budget
+from sonde.training.facts import LoaderFacts, OptimizerFacts, Threads
 from sonde.training.ladder import WHOLE, Plan
-from sonde.training.loaders import Facts, Threads
 from sonde.training.loops import Loaders, Optimizers
 from sonde.training.marks import Marks, add_up
 from sonde.training.memory import Memory
@@ -55,13 +55,15 @@ class Tracing:
         loader: _core.Writer,
         worker: _core.Writer,
         threads: _core.Writer,
+        optimizer: _core.Writer,
     ) -> None:
         self._host = host
         self._emit, self._emit_step, self._emit_overhead = trace, step, overhead
         self._torch: Any = sys.modules["torch"]
         if not hasattr(self._torch, "nn") or "torch.optim.optimizer" not in sys.modules:
             raise Unavailable("this torch has no modules, or no optimizers")
-        self._optimizers, self._loaders = Optimizers(steps), _watch_loaders(host, loader, worker)
+        self._optimizers = Optimizers(steps, OptimizerFacts(optimizer).meet)
+        self._loaders = Loaders(host.guard(LoaderFacts(loader, worker).meet))
         self._naming = Naming(module)
         self._memory = Memory(memory, self._torch)
         self._threads = Threads(threads, self._torch)
@@ -244,10 +246,6 @@ class Tracing:
         if sums[0]:
             self._write(Step(steps.number, steps.begin_ns, now_ns, END), sums, self._plan)
         self._emit_overhead(*self._budget.describe(now_ns))
-
-
-def _watch_loaders(host: Host, loader: _core.Writer, worker: _core.Writer) -> Loaders:
-    return Loaders(host.guard(Facts(loader, worker).meet))
 
 
 def _is_compiling() -> bool:

@@ -1,8 +1,9 @@
-"""What the program's DataLoaders are: told when one begins to be used, not at every batch."""
+"""What the program's loop is made of: told when a part begins to be used, not at every step."""
 
 from __future__ import annotations
 
 import os
+import sys
 from weakref import WeakSet
 
 from sonde import _core
@@ -15,7 +16,7 @@ _MOST = 256  # loaders that are told apart at a time
 _REST_NS = 10**9  # programs that take turns between loaders tell of it so often at most
 
 
-class Facts:
+class LoaderFacts:
     """Writes what is known of an iterator over a DataLoader, when it is met for the first time.
 
     All of it lies in the iterator: no property of the program's runs, nothing is held alive."""
@@ -67,6 +68,48 @@ def _describe(held: dict[str, Any]) -> tuple[object, ...]:
         bool(held.get("_drop_last")),
         getattr(type(workers[0]), "_start_method", None) if workers else None,
     )
+
+
+class OptimizerFacts:
+    """Writes how an optimizer goes through its parameters, when it begins to lead."""
+
+    def __init__(self, emit: _core.Writer) -> None:
+        self._emit = emit
+        self._told: set[tuple[object, ...]] = set()
+
+    def meet(self, optimizer: object) -> None:
+        groups = vars(optimizer).get("param_groups")
+        if type(groups) is not list or not groups:
+            return
+        first, device = groups[0], _find_device(groups[0]["params"])
+        facts = (
+            type(optimizer).__name__,
+            _find_way(first, device),
+            "fused" in first,
+            sum(len(group["params"]) for group in groups),
+            device,
+        )
+        if facts not in self._told and len(self._told) < _MOST:
+            self._told.add(facts)
+            self._emit(_core.clock_ns(), *facts)
+
+
+def _find_way(group: dict[str, Any], device: str | None) -> str | None:
+    """How torch goes through the parameters of a group, by its options and its own choice."""
+    if group.get("fused"):
+        return "fused"
+    if "foreach" not in group:
+        return None
+    chosen = group["foreach"]
+    if chosen is None:
+        chosen = device is not None and device.startswith("cuda")
+    return "foreach" if chosen else "single"
+
+
+def _find_device(parameters: list[Any]) -> str | None:
+    # Or a mode of the program would be asked.
+    with sys.modules["torch"]._C.DisableTorchFunction():
+        return str(parameters[0].device) if parameters else None
 
 
 class Threads:

@@ -1,4 +1,4 @@
-"""What is known of the program's DataLoaders."""
+"""What is known of the program's DataLoaders and optimizers, and of torch's threads."""
 
 from __future__ import annotations
 
@@ -101,3 +101,17 @@ def test_torchs_threads_are_told_when_they_change(run) -> None:
     rows = query("SELECT threads, allowed_cores FROM python.torch_threads ORDER BY t_ns")
     assert [row["threads"] for row in rows] == [1, 2]
     assert rows[0]["allowed_cores"] == len(os.sched_getaffinity(0))
+
+
+def test_how_an_optimizer_goes_through_its_parameters_is_told(run) -> None:
+    record(
+        run,
+        "for options in ({}, {'foreach': True}, {'fused': True}):\n"
+        "    optimizer = torch.optim.Adam(model.parameters(), 0.1, **options)\n"
+        "    train(DataLoader(Numbers(), batch_size=2))\n"
+        "    train(DataLoader(Numbers(), batch_size=2))",
+    )
+    rows = query("SELECT * FROM python.torch_optimizer ORDER BY t_ns")
+    assert [row["way"] for row in rows] == ["single", "foreach", "fused"]
+    told = {(row["optimizer"], row["can_fuse"], row["tensors"], row["device"]) for row in rows}
+    assert told == {("Adam", True, 2, "cpu")}
