@@ -112,7 +112,9 @@ def judge(recording: Recording, rules: Sequence[Rule], stretch: Stretch) -> Advi
     tallies = _leave_out(tallies)
     wanted = [(getattr(rule.module, "LINE", ""), tally.fired) for rule, tally in tallies]
     lines = find_lines(recording, stretch, wanted)
-    findings = [_make_finding(rule, tally, stretch, line)
+    hosts = {session.host for session in recording.sessions}
+    host = f"@{hosts.pop()}" if len(hosts) == 1 else ""
+    findings = [_make_finding(rule, tally, stretch, line, host)
                 for (rule, tally), line in zip(tallies, lines, strict=True)]  # fmt: skip
     findings.sort(key=lambda f: (-LEVELS.index(f.severity), -(f.lost_pct or 0), -f.confidence))
     return Advice(
@@ -141,7 +143,9 @@ def _ask(recording: Recording, rule: Rule, stretch: Stretch) -> tuple[Outcome, T
         return Outcome(rule.name, "abstained", f"not recorded: {', '.join(missing)}"), None
     tally = Tally(read_verdicts(recording, rule, stretch), getattr(rule.module, "DANGER", False))
     if not tally.judged:
-        return Outcome(rule.name, "abstained", _explain(recording, needs, stretch)), None
+        why = _find_lack(recording, needs, stretch)
+        why = why or getattr(rule.module, "OTHERWISE", "no window has enough data")
+        return Outcome(rule.name, "abstained", why), None
     fired = len(tally.fired)
     votes = "clear" if fired == 0 else "found" if tally.is_found else tally.votes
     detail = f"in {fired} of {tally.judged} windows"
@@ -176,8 +180,8 @@ def _split(need: str) -> tuple[str, str]:
     return table, column
 
 
-def _explain(recording: Recording, needs: Sequence[str], stretch: Stretch) -> str:
-    """Why no window could be judged: the first thing needed that is not there."""
+def _find_lack(recording: Recording, needs: Sequence[str], stretch: Stretch) -> str:
+    """Why no window could be judged: the first thing needed that is not there, if any."""
     for need in needs:
         table, column = _split(need)
         inside = stretch.words["inside"] if "ts" in _columns(recording, table) else "TRUE"
@@ -187,20 +191,20 @@ def _explain(recording: Recording, needs: Sequence[str], stretch: Stretch) -> st
             return f"{table} has no rows"
         if not row.known:
             return f"{table}.{column} is unknown"
-    return "no window has enough data"
+    return ""
 
 
 def _columns(recording: Recording, table: str) -> set[str]:
     return {f.name for schema in recording.tables() if schema.table == table for f in schema.fields}
 
 
-def _make_finding(rule: Rule, tally: Tally, stretch: Stretch, line: str) -> Finding:
+def _make_finding(rule: Rule, tally: Tally, stretch: Stretch, line: str, host: str) -> Finding:
     since_ns, until_ns = stretch.find_times(tally.fired[0], tally.fired[-1])
     return Finding(
         rule=rule.name, title=tally.pick("title") or rule.title, severity=tally.severity,
         votes=tally.votes, fired=len(tally.fired), judged=tally.judged,
         confidence=round(tally.confidence, 3), lost_pct=tally.lost_pct,
         since=show_time(since_ns), until=show_time(until_ns), evidence=tally.evidence,
-        who=tally.who, line=tally.pick("line") or line, why=rule.why,
-        todo=tally.pick("todo") or rule.todo,
+        who=[who.removesuffix(host) for who in tally.who], line=tally.pick("line") or line,
+        why=rule.why, todo=tally.pick("todo") or rule.todo,
     )  # fmt: skip

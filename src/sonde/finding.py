@@ -166,7 +166,7 @@ class Tally:
         seen = Counter(verdict.who for verdict in self.verdicts if verdict.who)
         hit = Counter(verdict.who for verdict in self.yes if verdict.who)
         often = [who for who in hit if hit[who] / seen[who] >= VOTES[1][0]]
-        return sorted(often or [who for who, _ in hit.most_common(1)])
+        return sorted(often or [who for who, _ in hit.most_common(1)], key=lambda w: (len(w), w))
 
     def pick(self, name: str) -> str:
         """The word of the verdicts that was said most often."""

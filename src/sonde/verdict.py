@@ -16,7 +16,8 @@ window, and `{job_gpu}` is true for rows (`host`, `gpu`) of GPUs that the job us
 
 And, where wanted: `LINE = "busy"`, `"waiting"` or `"any"` (name the line of code that most often
 was so in the windows that fired), `DANGER = True` (seen once is enough to tell), and
-`UNLESS = ("input_bound",)` (rules that say more: a symptom is not told beside its cause)."""
+`UNLESS = ("input_bound",)` (rules that say more: a symptom is not told beside its cause), and
+`OTHERWISE = "the job uses no GPU"` (why it abstains, if all that it needs is there)."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ class Verdict(NamedTuple):
     lost_pct: float | None = None  # time of the window that could be won; makes the severity
     severity: str | None = None  # one of LEVELS, where no share of time can be told
     looks: int = 2  # steps, or rows of a sensor, that it rests on: 2 to warn, 20 to be critical
-    who: str = ""  # GPU 3, rank 1
+    who: str = ""  # rank 1, GPU 3@host; the host is left out where there is only one
     title: str = ""  # instead of the docstring's first line, where the cause is known
     todo: str = ""  # instead of the docstring's `What to do`
     line: str = ""  # the line of code, where the rule itself knows it: train.py:33 in load

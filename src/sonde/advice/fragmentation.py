@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from sonde.verdict import Limit, Limits, Rows, Verdict
 
 NEEDS = ("python.torch_memory.cached", "system.gpu.memory_total_bytes")
+OTHERWISE = "the job uses no GPU, or for too short a time"
 LIMITS = {
     "ratio": Limit(2.0, "times as much held as in use, from here on"),
     "split": Limit(0.25, "or this share of what is held in unusable pieces"),

@@ -14,6 +14,7 @@ from sonde.verdict import Limit, Limits, Rows, Verdict
 
 DANGER = True
 NEEDS = ("system.gpu.ecc_uncorrected",)
+OTHERWISE = "the job uses no GPU"
 LIMITS = {"errors": Limit(1, "new errors while the job ran, from here on")}
 SQL = """
 SELECT {window} AS w, host, gpu, SUM(ecc_uncorrected)::BIGINT AS errors,
@@ -27,4 +28,4 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         evidence = {"total_errors": row.errors, "total_corrected": row.corrected}
         # One error is enough: it needs no twenty looks.
         yield Verdict(row.w, row.errors >= limits.errors, evidence, severity="critical", looks=20,
-                      who=f"GPU {row.gpu}")  # fmt: skip
+                      who=f"GPU {row.gpu}@{row.host}")  # fmt: skip

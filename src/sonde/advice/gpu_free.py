@@ -15,6 +15,7 @@ from sonde.verdict import Limit, Limits, Rows, Verdict, group
 
 NEEDS = ("system.gpu.util_pct", "system.gpu.memory_used_bytes")
 UNLESS = ("alternating", "gpu_uneven", "input_bound", "low_gpu", "room_to_grow")
+OTHERWISE = "the job uses no GPU"
 LIMITS = {
     "util_pct": Limit(85, "mean utilisation below this is time to spare"),
     "memory": Limit(0.8, "memory in use below this is memory to spare"),

@@ -16,8 +16,8 @@ from typing import Any
 from sonde.trend import find_growth
 from sonde.verdict import Limit, Limits, Rows, Verdict
 
-LINE = "any"
 NEEDS = ("python.torch_memory.allocated",)
+OTHERWISE = "the job uses no GPU, or for too short a time"
 LIMITS = {
     "grown_bytes": Limit(100e6, "grown by so much in the time judged: worth a warning"),
     "critical_bytes": Limit(1e9, "grown by so much: critical"),

@@ -15,6 +15,7 @@ from sonde.verdict import Limit, Limits, Rows, Verdict
 
 NEEDS = ("system.gpu.util_pct", "system.gpu.memory_used_bytes")
 UNLESS = ("input_bound",)
+OTHERWISE = "the job uses no GPU"
 LIMITS = {
     "util_pct": Limit(85, "mean utilisation below this is time to spare"),
     "low_pct": Limit(50, "worth a warning below this"),
@@ -36,4 +37,6 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         fired = row.util_pct < limits.util_pct and row.used >= limits.memory
         level = "warning" if row.util_pct < limits.low_pct else "info"
         evidence = {"util_pct": row.util_pct, "memory_pct": 100 * row.used}
-        yield Verdict(row.w, fired, evidence, severity=level, looks=row.looks, who=f"GPU {row.gpu}")
+        yield Verdict(
+            row.w, fired, evidence, severity=level, looks=row.looks, who=f"GPU {row.gpu}@{row.host}"
+        )

@@ -15,6 +15,7 @@ from sonde.verdict import Limit, Limits, Rows, Verdict
 
 DANGER = True
 NEEDS = ("python.torch_memory.retries",)
+OTHERWISE = "the job uses no GPU, or for too short a time"
 LIMITS = {"retries": Limit(1, "times that memory was given back, in a window, from here on")}
 # Counted since the start: what is new in a window is more than the most before it.
 SQL = """

@@ -16,6 +16,7 @@ from sonde.patterns import is_uneven
 from sonde.verdict import Limit, Limits, Rows, Verdict, group
 
 NEEDS = ("system.gpu.memory_used_bytes", "system.gpu.memory_total_bytes")
+OTHERWISE = "the job uses fewer than two GPUs"
 LIMITS = {
     "skew": Limit(0.15, "difference of memory in use, of a GPU's memory or of the fullest's use"),
     "worst": Limit(0.3, "only if the fullest GPU uses more than this"),
@@ -41,5 +42,6 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         fullest = max(gpus, key=lambda row: row.used)
         level = "warning" if max(used) > limits.tight else "info"
         evidence = {"fullest_pct": 100 * max(used), "emptiest_pct": 100 * min(used)}
-        yield Verdict(window, bool(fired), evidence, severity=level, who=f"GPU {fullest.gpu}",
+        who = f"GPU {fullest.gpu}@{fullest.host}"
+        yield Verdict(window, bool(fired), evidence, severity=level, who=who,
                       looks=sum(row.looks for row in gpus))  # fmt: skip

@@ -17,6 +17,7 @@ from sonde.verdict import Limit, Limits, Rows, Verdict
 
 DANGER = True
 NEEDS = ("system.gpu.sm_clock_mhz", "system.gpu.sm_clock_max_mhz")
+OTHERWISE = "no GPU of the job was at work"
 LIMITS = {
     "share_pct": Limit(1, "of all looks found the hardware slowing down, from here on"),
     "capped_pct": Limit(50, "of all looks found it at its power limit, from here on"),
@@ -56,7 +57,7 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         level = "info" if not (hard or hot) else "critical" if lost > _HALF_PCT else "warning"
         title = "" if hard or hot else "A GPU is held back by its power limit"
         yield Verdict(row.w, hard or hot or cap, _list_evidence(row), severity=level,
-                      looks=row.looks, title=title, who=f"GPU {row.gpu}")  # fmt: skip
+                      looks=row.looks, title=title, who=f"GPU {row.gpu}@{row.host}")  # fmt: skip
 
 
 def _list_evidence(row: Any) -> dict[str, float | int | str | None]:

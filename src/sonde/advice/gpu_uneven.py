@@ -16,6 +16,7 @@ from statistics import fmean
 from sonde.verdict import Limit, Limits, Rows, Verdict, group
 
 NEEDS = ("system.gpu.util_pct",)
+OTHERWISE = "the job uses fewer than two GPUs"
 LIMITS = {
     "skew_pct": Limit(20, "points of mean utilisation between the busiest and the idlest"),
     "busy_pct": Limit(30, "only if the busiest is at least so busy"),
@@ -35,5 +36,5 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         fired = busiest - idlest.util_pct >= limits.skew_pct and busiest >= limits.busy_pct
         evidence = {"busiest_pct": busiest, "idlest_pct": idlest.util_pct, "gpus": len(gpus)}
         lost = fmean(busiest - row.util_pct for row in gpus)
-        yield Verdict(window, fired, evidence, lost_pct=lost, who=f"GPU {idlest.gpu}",
+        yield Verdict(window, fired, evidence, lost_pct=lost, who=f"GPU {idlest.gpu}@{idlest.host}",
                       looks=sum(row.looks for row in gpus))  # fmt: skip

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from sonde.verdict import Limit, Limits, Rows, Verdict
 
 NEEDS = ("system.gpu.util_pct", "system.gpu.power_w", "system.gpu.power_limit_w")
+OTHERWISE = "the job uses no GPU"
 LIMITS = {
     "util_pct": Limit(90, "mean utilisation from here on says busy"),
     "power_pct": Limit(50, "mean power below this share of its limit says otherwise"),
@@ -34,4 +35,4 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         evidence = {"util_pct": row.util_pct, "power_w": row.power_w,
                     "power_limit_w": row.power_limit_w}  # fmt: skip
         yield Verdict(row.w, fired, evidence, severity="info", looks=row.looks,
-                      who=f"GPU {row.gpu}")  # fmt: skip
+                      who=f"GPU {row.gpu}@{row.host}")  # fmt: skip

@@ -15,7 +15,8 @@ from sonde.verdict import Limit, Limits, Rows, Verdict
 
 LINE = "any"
 NEEDS = ("system.gpu.util_pct",)
-UNLESS = ("input_bound", "alternating")
+UNLESS = ("alternating", "gil_bound", "hang", "input_bound", "python_bound")
+OTHERWISE = "the job uses no GPU"
 LIMITS = {
     "low_pct": Limit(30, "mean utilisation below this is worth a warning"),
     "moderate_pct": Limit(70, "mean utilisation below this is worth telling"),

@@ -17,8 +17,8 @@ from typing import Any
 from sonde.trend import find_growth
 from sonde.verdict import Limit, Limits, Rows, Verdict
 
-LINE = "busy"
 NEEDS = ("system.process.rss_bytes", "system.process.depth", "system.process.pss_bytes")
+OTHERWISE = "the recording is too short"
 LIMITS = {
     "grown_bytes": Limit(100e6, "grown by so much in the time judged: worth a warning"),
     "critical_bytes": Limit(1e9, "grown by so much: critical"),

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from sonde.verdict import Limit, Limits, Rows, Verdict
 
 NEEDS = ("system.gpu.pcie_width", "system.gpu.pcie_width_max", "system.gpu.util_pct")
+OTHERWISE = "no GPU of the job was busy enough"
 LIMITS = {"util_pct": Limit(50, "judged when the GPU is at least so busy: idle links slow down")}
 SQL = """
 SELECT {window} AS w, host, gpu, COUNT(*) AS looks, AVG(util_pct) AS util_pct,
@@ -33,4 +34,4 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         evidence = {"lanes": row.width, "lanes_possible": row.width_max, "generation": row.gen,
                     "generation_possible": row.gen_max}  # fmt: skip
         yield Verdict(row.w, row.width < row.width_max or slow, evidence, severity="warning",
-                      looks=row.looks, who=f"GPU {row.gpu}")  # fmt: skip
+                      looks=row.looks, who=f"GPU {row.gpu}@{row.host}")  # fmt: skip

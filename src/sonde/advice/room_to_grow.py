@@ -14,6 +14,7 @@ from sonde.verdict import Limit, Limits, Rows, Verdict
 NEEDS = ("system.gpu.util_pct", "system.gpu.memory_used_bytes", "system.cpu.busy_pct",
          "system.cpu.max_core_pct")  # fmt: skip
 UNLESS = ("input_bound", "alternating")
+OTHERWISE = "the job uses no GPU"
 LIMITS = {
     "gpu_pct": Limit(70, "95th percentile of the GPUs' utilisation below this"),
     "memory_pct": Limit(70, "95th percentile of the GPUs' memory in use below this"),
