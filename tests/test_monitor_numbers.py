@@ -117,6 +117,12 @@ def test_a_process_that_began_in_a_look_counts_with_its_time_only(watched: Watch
     assert watched.ask()[0]["cpu_pct"] == pytest.approx(10.0)
 
 
+def test_never_more_than_the_processors_can_do(watched: Watched) -> None:
+    watched.machine.run(2, cpu={"cores": 2}, cgroup={"user_pct": 150.0, "system_pct": 50.5})
+    assert [row["cpu_pct"] for row in watched.ask(Scope())] == [200.0, 200.0]
+    assert [look.cpu_pct for look in watched.read(Scope())] == [200.0, 200.0]
+
+
 def test_loopback_is_no_network(watched: Watched) -> None:
     watched.machine.run(2, network=WIRES)
     assert [row["received_bytes"] for row in watched.ask()] == [1300, 1300]

@@ -14,7 +14,7 @@ from sonde.ring import SUFFIX, Ring
 from sonde.session import Session
 
 Row = dict[str, float | None]
-TABLES = ("cpu", "memory", "process", "cgroup", "disk", "network", "gpu", "gpu_process")
+_TABLES = ("cpu", "memory", "cgroup", "network", "gpu", "gpu_process")
 
 
 class Looks:
@@ -24,7 +24,8 @@ class Looks:
         self._session, self.scope, self._half_ns = session, scope, every_ns // 2
         self._rings: dict[str, Ring] = {}
         self._next: dict[str, int] = {}
-        self._waiting: dict[str, list[Row]] = {name: [] for name in TABLES}
+        tables = (*_TABLES, "process" if scope.is_tree else "disk")
+        self._waiting: dict[str, list[Row]] = {name: [] for name in tables}
         self._kinds: dict[float, bool] = {}
         self.newest_ns = 0  # the last look, complete or not
         self.mine: set[int] = set()  # GPUs on which a process that is watched has memory
@@ -33,7 +34,7 @@ class Looks:
         """Looks that are complete now, oldest first.
 
         Rows of one look come one after the other; half a period after the first they are there."""
-        for name in TABLES:
+        for name in self._waiting:
             self._waiting[name] += self._read_new(name)
         for row in self._waiting["cpu"][-1:]:
             self.newest_ns = int(row["t_ns"] or 0)
@@ -41,7 +42,7 @@ class Looks:
             t_ns = int(self._waiting["cpu"][0]["t_ns"] or 0)
             if now_ns <= t_ns + self._half_ns:
                 return
-            yield self._make(t_ns, {name: self._take(name, t_ns) for name in TABLES})
+            yield self._make(t_ns, {name: self._take(name, t_ns) for name in self._waiting})
 
     def _read_new(self, name: str) -> Iterator[Row]:
         try:
@@ -76,6 +77,7 @@ class Looks:
             found = self._sum_tree(rows["process"], interval_ns)
         else:
             found = _sum_all(cpu, rows, interval_ns)
+        most_pct = 100 * (cpu["cores"] or 1)
         wires = [row for row in rows["network"] if not self._is_loopback(row.get("kind"))]
         self.mine |= {int(row["gpu"] or 0) for row in rows["gpu_process"] if row["process"]}
         amounts = (found[2], found[3], _sum(wires, "received_bytes"), _sum(wires, "sent_bytes"))
@@ -83,7 +85,8 @@ class Looks:
             None if amount is None else amount * 1e9 / interval_ns for amount in amounts
         )
         return Look(
-            t_ns, interval_ns, found[0], found[1], _find_total(rows), read, written, received, sent,
+            t_ns, interval_ns, None if found[0] is None else min(found[0], most_pct), found[1],
+            _find_total(rows), read, written, received, sent,
             {int(row["gpu"] or 0): _make_gpu(row) for row in rows["gpu"]},
         )  # fmt: skip
 

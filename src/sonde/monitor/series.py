@@ -53,7 +53,9 @@ border AS (
 ),
 look AS (
     SELECT look_at.t_ns, look_at.interval_ns, look_at.cores, look_at.machine_pct,
-           look_at.iowait_pct, mine.cpu_pct, mine.used_bytes,
+           look_at.iowait_pct, mine.used_bytes,
+           CASE WHEN mine.cpu_pct IS NOT NULL THEN LEAST(mine.cpu_pct, 100 * look_at.cores) END
+               AS cpu_pct,
            LEAST(room.total_bytes, border.limit_bytes) AS total_bytes,
            mine.read_bytes, mine.written_bytes, wire.received_bytes, wire.sent_bytes
     FROM look_at LEFT JOIN mine USING (t_ns) LEFT JOIN wire USING (t_ns)
@@ -68,8 +70,8 @@ def _near(table: str, window: Window) -> str:
         ASOF JOIN look_at ON part.t_ns - {half_ns} <= look_at.t_ns"""
 
 
-# CPU time by the longer of the two intervals: what was measured a little later than the look
-# before may not come out above what the processors can do.
+# CPU time by the longer of the two intervals, and never more than the processors can do: two clocks
+# are not read at the same time.
 _CPU = """SUM((part.user_pct + part.system_pct) * part.interval_ns) FILTER ({0})
             / GREATEST(ANY_VALUE(look_at.interval_ns), MAX(part.interval_ns) FILTER ({0}))"""
 
