@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from sonde import advising, config
+from sonde.errors import Error
 from sonde.finding import name_votes
 from sonde.monitor import text
 from sonde.monitor.watch import Measured
@@ -29,6 +30,14 @@ def advise(measured: Measured, session: Session, looks: int) -> dict[str, Any]:
     if not looks:
         nothing = "nothing can be said: there was not enough time to measure"
         return {"advice": {"findings": [], "outcomes": [], "summary": nothing}, "patterns": []}
+    try:
+        return _judge(measured, session)
+    except Error as error:  # a recording of the job that cannot be read; the numbers are ours
+        said = f"nothing can be said: {error}"
+        return {"advice": {"findings": [], "outcomes": [], "summary": said}, "patterns": []}
+
+
+def _judge(measured: Measured, session: Session) -> dict[str, Any]:
     rules = advising.load_rules()
     asked = "\n".join([ASKS, *(rule.module.SQL for rule in rules)])
     with Recording([session, *find_jobs(measured, session)]).freeze(asked) as recording:
@@ -70,22 +79,34 @@ def _find_stretch(measured: Measured, recording: Recording) -> Stretch:
 
 def find_jobs(measured: Measured, session: Session) -> list[Session]:
     """The recordings of what was watched, from the same time."""
-    window = measured.window
-    below = _find_processes(measured, session)
-    found = []
-    for one in list_sessions(config.find_root()):
-        if one.id == session.id or not one.is_here():
-            continue
-        if window.scope.is_tree and one.pid not in below:
-            continue
-        sealed = one.read_sealed() or {}
-        end_ns = sealed.get("end_wall_ns")
-        begin_ns = window.begin_ns + session.wall_offset_ns
-        if isinstance(end_ns, int) and end_ns < begin_ns:
-            continue
-        if one.start_wall_ns < window.end_ns + session.wall_offset_ns:
-            found.append(one)
-    return found
+    scope, below = measured.window.scope, _find_processes(measured, session)
+    begin_ns, end_ns = (
+        t_ns + session.wall_offset_ns for t_ns in (measured.window.begin_ns, measured.window.end_ns)
+    )
+    return [
+        one
+        for one in list_sessions(config.find_root())
+        if one.is_here()
+        and not _is_monitor(one)
+        and (not scope.is_tree or one.pid in below)
+        and one.start_wall_ns < end_ns
+        and _find_end(one) > begin_ns
+    ]
+
+
+def _is_monitor(session: Session) -> bool:
+    """Is it a session like ours, of another monitor or of this one?"""
+    values = session.meta.get("config")
+    return isinstance(values, dict) and values.get("host.pid", -1) != -1
+
+
+def _find_end(session: Session) -> int:
+    """When it ended, wall clock; the future, if that is not known yet."""
+    try:
+        end_ns = (session.read_sealed() or {}).get("end_wall_ns")
+    except Error:
+        return 0  # damaged: nothing can be asked of it
+    return end_ns if isinstance(end_ns, int) else 2**63
 
 
 def _find_processes(measured: Measured, session: Session) -> set[int]:

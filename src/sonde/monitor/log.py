@@ -7,6 +7,7 @@ import io
 import os
 from typing import IO
 
+from sonde.errors import Error
 from sonde.monitor.scope import GIB, KIB, Look
 
 NAME = "log_result.csv"
@@ -24,7 +25,6 @@ class Log:
         self._path = os.path.join(folder, NAME)
         self._is_fixed = gpus is not None
         self.gpus = sorted(gpus or [])
-        self.rows = 0
         self._file = self._open()
 
     def _open(self, old: list[list[str]] | None = None) -> IO[str]:
@@ -45,9 +45,11 @@ class Log:
         line = io.StringIO()
         csv.writer(line).writerow(self._make_row(look, begin_ns))
         # One write a line: whoever reads, or kills us, finds whole lines.
-        self._file.write(line.getvalue())
-        self._file.flush()
-        self.rows += 1
+        try:
+            self._file.write(line.getvalue())
+            self._file.flush()
+        except OSError as error:
+            raise Error(f"{self._path}: {error.strerror}") from None
 
     def _make_row(self, look: Look, begin_ns: int) -> list[str]:
         cells = [_show((look.t_ns - begin_ns) / 1e9), _show(look.cpu_pct),
