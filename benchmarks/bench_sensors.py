@@ -14,11 +14,7 @@ from pathlib import Path
 import child
 from result import Result, interleave
 
-PROCESSES, GPUS, SECONDS = (
-    int(os.environ.get("P", "200")),
-    int(os.environ.get("G", "8")),
-    int(os.environ.get("S", "30")),
-)
+PROCESSES, GPUS, SECONDS = 200, 8, 30
 _KEEP = """
 import json, os, signal, sys, time
 pids = []

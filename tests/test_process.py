@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import wait_for
+from sonde import _core
 from sonde.sensors import _thread, process
 from sonde.sensors._look import Look
 from sonde.sensors._tree import Tree, _is_between
@@ -329,6 +330,7 @@ def test_pids_go_round() -> None:
 
 def test_of_many_processes_details_come_in_turn(look: Look, start, monkeypatch) -> None:
     monkeypatch.setattr(_thread, "_RATE", 6.0)
+    monkeypatch.setattr(_thread, "_LEAST", 6.0)
     crowd = start(
         "import os, time\n"
         "for _ in range(20):\n"
@@ -407,3 +409,25 @@ def test_no_share_exceeds_all_processors_and_nothing_is_lost(tmp_path: Path) -> 
     assert max(row["user_pct"] + row["system_pct"] for row in watch.rows) <= limit + 1e-6
     assert watch.add_cpu_s("user_pct", "system_pct") == pytest.approx(10.0)
     look.close()
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"1", b"1 (a", b"1 (a)", b"1 (a) S", b")( S 1", b"1 (a) S 1 2"]
+)
+def test_a_stat_that_makes_no_sense_is_an_error_and_no_number(tmp_path: Path, said: bytes) -> None:
+    path = tmp_path / "stat"
+    path.write_bytes(said)
+    with path.open("rb") as file, pytest.raises(OSError, match="Invalid argument"):
+        _core.process_look(os.getpid(), file.fileno(), -1, -1)
+
+
+def test_a_process_that_has_not_run_is_not_read_again(tmp_path: Path, start) -> None:
+    child = start(SLEEP)
+    with Path(f"/proc/{child.pid}/stat").open("rb") as file:
+
+        def is_asleep() -> object:
+            first = _core.process_look(child.pid, file.fileno(), -1, -1)
+            assert isinstance(first, tuple) and first[1] > 0
+            return isinstance(_core.process_look(child.pid, file.fileno(), -1, first[1]), int)
+
+        wait_for(is_asleep)

@@ -121,25 +121,8 @@ def clock_ns() -> int: ...
 
 # t_ns, cpu_ns (-1: unknown), name, state, parent, start, small_faults, reaped, faults, user_ticks,
 # system_ticks, threads, vms_bytes, rss_pages, io: (read, written, asked to read, to write) or None.
-def process_look(
-    pid: int, stat: int, io: int, /
-) -> tuple[
-    int,
-    int,
-    str,
-    str,
-    int,
-    int,
-    int,
-    int,
-    int,
-    int,
-    int,
-    int,
-    int,
-    int,
-    tuple[int, int, int, int] | None,
-]: ...
+# Only t_ns if cpu_ns is still `known`; -1 is nothing known.
+def process_look(pid: int, stat: int, io: int, known: int, /) -> int | tuple[object, ...]: ...
 def check_bytes(data: bytes | memoryview, /) -> int: ...
 def undisturbed(call: Callable[[], object], /) -> object: ...
 def later(call: Callable[[], object], delay_ns: int, /) -> None: ...

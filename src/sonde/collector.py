@@ -7,7 +7,9 @@ a ring or in a Parquet file, so it can be killed at any time and another takes o
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -42,6 +44,7 @@ class Watched:
         self._writers: dict[type, _core.Writer | None] = {}
         self._text: _core.Text | None = None
         self._snapshot_s = time.monotonic()
+        self._listed_ns = 0  # when the folder had changed last, as of its last listing
         self._ended: set[str] = set()  # runs that have ended, as the last scan saw them
         self._worked_out: set[str] = set()
         self.refresh()
@@ -61,9 +64,14 @@ class Watched:
         """Archive what is due."""
         if not self.archive:
             return
-        for path in self.session.find_rings():
-            if path not in self.drains:
-                self.drains[path] = Drain(self.session, path)
+        # Listing the folder at every tick would take as long as all the rest.
+        changed_ns = os.stat(self.folder).st_mtime_ns
+        if changed_ns != self._listed_ns:
+            for path in self.session.find_rings():
+                if path not in self.drains:
+                    self.drains[path] = Drain(self.session, path)
+            # The kernel's stamps are coarse: another file may still get the same one.
+            self._listed_ns = changed_ns if time.time_ns() - changed_ns > 10**8 else 0
         for drain in self.drains.values():
             drain.run(now_s, self.archive_every_s, ended)
 
@@ -259,6 +267,12 @@ def take_lock(root: str, wait_s: float = 1.0) -> int | None:
             time.sleep(0.05)
 
 
+def raise_file_limit() -> None:
+    """Files of /proc stay open between two looks: as many as we may."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def main() -> None:
     """Run as `collector ROOT`."""
     root = sys.argv[1]
@@ -268,11 +282,13 @@ def main() -> None:
     # Full while we run, empty when we leave in peace: see is_wanted() in watcher.c.
     os.truncate(lock, 0)
     os.write(lock, f"{os.getpid()}\n".encode())
+    raise_file_limit()
     collector = Collector(root)
 
     def leave(_signal: int, _frame: object) -> None:
         collector.leaving = True
 
+    gc.freeze()  # what was imported stays; looking through it at every collection takes its time
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
     collector.run()

@@ -196,7 +196,8 @@ static PyMethodDef methods[] = {
     {"torch_device", sonde_torch_device, METH_VARARGS,
      "torch_device(cudart, c10_cuda, device, stream): find what records events of CUDA."},
     {"process_look", sonde_process_look, METH_VARARGS,
-     "process_look(pid, stat, io): what these open files of /proc say of a process, and its clock."},
+     "process_look(pid, stat, io, known): what these open files of /proc say of a process, and its\n"
+     "CPU clock; only the time if that is still what is known."},
     {"spawn", spawn, METH_VARARGS, "spawn(argv, env): start a process that is nobody's child."},
     {NULL, NULL, 0, NULL},
 };

@@ -97,18 +97,20 @@ static int parse_stat(const char *text, const char **name, const char **end, lon
     return 0;
 }
 
-/* process_look(pid, stat, io): see _core.pyi. The order counts: `stat` last proves
- * that all was of one process; and what it says of ended children is never behind
- * what their I/O is part of. */
+/* process_look(pid, stat, io, known): see _core.pyi. The order counts: `stat` last
+ * proves that all was of one process; and what it says of ended children is never
+ * behind what their I/O is part of. */
 PyObject *sonde_process_look(PyObject *Py_UNUSED(module), PyObject *args)
 {
     int pid, stat_fd, io_fd;
     char text[STAT_BYTES];
     const char *name, *end;
-    long long now, used, f[FIELDS];
-    if (!PyArg_ParseTuple(args, "iii", &pid, &stat_fd, &io_fd))
+    long long known, now, used, f[FIELDS];
+    if (!PyArg_ParseTuple(args, "iiiL", &pid, &stat_fd, &io_fd, &known))
         return NULL;
     read_clocks(pid, &now, &used);
+    if (used >= 0 && used == known)
+        return PyLong_FromLongLong(now);
     PyObject *io = read_io(io_fd);
     if (io == NULL)
         return NULL;

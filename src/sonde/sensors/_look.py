@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ _CHUNK = 65536
 # A file of /proc comes in pieces of a page or so; one much shorter than that is its last.
 _LAST = 1024
 _MOST = 2**16  # things whose past is known; long-gone processes and devices are forgotten
+_FILES = 4096
 _UNUSED_LOOKS = 16  # a file that nobody has read for so long is closed
 
 
@@ -30,12 +32,14 @@ class Look:
         sys: str = "/sys",
         *,
         clock: Callable[[], int] = _core.clock_ns,
-        files: int = 512,
+        files: int | None = None,
     ) -> None:
         self.proc, self.sys, self.clock = proc, sys, clock
         self.number = 0  # of this look
         self.is_real = proc == "/proc"  # and not what a test made up
-        self._files = files  # keep at most so many open
+        # Keep at most so many open: half of what we may have.
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._files = min(limit // 2, _FILES) if files is None else files
         self._open: dict[str, list[int]] = {}  # path -> file, number of the look that read it last
         self._borrowed: list[int] = []
         self._read: dict[str, tuple[int, bytes]] = {}

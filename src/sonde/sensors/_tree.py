@@ -13,13 +13,14 @@ _KERNEL_THREAD = 0x00200000  # PF_KTHREAD
 class Node:
     """A process that was seen, alive or not: its children outlive it and stay known."""
 
-    __slots__ = ("alive", "children", "is_kernel", "parent", "pid", "start")
+    __slots__ = ("alive", "children", "is_kernel", "parent", "pid", "start", "threads")
 
     def __init__(self, pid: int, start: int, is_kernel: bool) -> None:
         self.pid, self.start, self.is_kernel = pid, start, is_kernel
         self.parent: Node | None = None
         self.children: dict[Node, None] = {}  # in the order in which they were seen
         self.alive = True
+        self.threads = 0  # as somebody saw who read it
 
 
 class Tree:
@@ -30,6 +31,7 @@ class Tree:
         self._known: dict[int, Node] = {}
         self._newest: int | None = None  # the pid given last, as of our last look
         self._scanned = -1  # the look in which we looked
+        self._lists: dict[int, list[tuple[Node, int]]] = {}  # while nobody comes or goes
 
     def list_below(self, pid: int) -> list[tuple[Node, int]]:
         """A process and its descendants with their depth, parents first; 0: all but the kernel's
@@ -37,6 +39,11 @@ class Tree:
         if self._scanned != self._look.number:
             self._scanned = self._look.number
             self._scan()
+        if pid not in self._lists:
+            self._lists[pid] = self._list(pid)
+        return self._lists[pid]
+
+    def _list(self, pid: int) -> list[tuple[Node, int]]:
         if pid == 0:
             roots = [node for node in self._known.values() if node.parent is None]
         else:
@@ -53,6 +60,7 @@ class Tree:
         if self._known.get(node.pid) is node:
             del self._known[node.pid]
         node.alive = False
+        self._lists.clear()
         # Names of the dead are kept only while they lead to somebody alive.
         while not node.alive and not node.children and node.parent is not None:
             parent = node.parent
@@ -68,11 +76,14 @@ class Tree:
         pids = {int(name) for name in os.listdir(self._look.proc) if name.isdecimal()}
         for gone in self._known.keys() - pids:
             self.drop(self._known[gone])
-        fresh = []
-        for pid in pids:
-            # A known pid that was given since is another process now.
-            if pid not in self._known or _is_between(pid, before, newest):
-                fresh += list(self._see(pid))
+        # A known pid that was given since is another process now.
+        if before is not None and newest is not None and before < newest:
+            again = [pid for pid in self._known if before < pid <= newest]
+        else:
+            again = [pid for pid in self._known if _is_between(pid, before, newest)]
+        fresh = [
+            found for pid in (*again, *(pids - self._known.keys())) for found in self._see(pid)
+        ]
         for node, parent in fresh:
             above = self._known.get(parent)
             # The parent may have ended meanwhile, and its pid may be somebody else's.
@@ -92,6 +103,7 @@ class Tree:
             if known.start == start:
                 return
             self.drop(known)
+        self._lists.clear()
         node = self._known[pid] = Node(pid, start, bool(flags & _KERNEL_THREAD))
         yield node, parent
 

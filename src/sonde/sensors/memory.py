@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 from sonde.record import column, i64
 from sonde.sensors._look import Look, Past, Row, read_numbers
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_TRAFFIC = re.compile(rb"^(pswpin|pswpout|pgmajfault) (\d+)$", re.MULTILINE)
 
 
 class Memory:
@@ -54,7 +56,7 @@ class Sensor:
         """From interval_ns on."""
         try:
             now, data = self._look.read(f"{self._look.proc}/vmstat")
-            counts = read_numbers(data)
+            counts = {name: int(number) for name, number in _TRAFFIC.findall(data)}
             swapped = [counts.get(b"pswpin", 0) * _PAGE, counts.get(b"pswpout", 0) * _PAGE]
             grown = self._past.move(0, now, [*swapped, counts[b"pgmajfault"]])
         except (OSError, KeyError):

@@ -14,6 +14,7 @@ from sonde.sensors._thread import Details
 from sonde.sensors._tree import Node, Tree
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_SKIP = 5  # looks until one that sleeps is read again
 _CORES = os.cpu_count() or 1
 _TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
@@ -24,7 +25,7 @@ class Process:
     Where there are many of them, values that take long to get are not in every row: they are NULL
     in between, and amounts cover the time since the last row that had them."""
 
-    RING_BYTES = 2**20
+    RING_BYTES = 2**21
     t_ns: i64 = column("when", "ns")
     interval_ns: i64 = column("time since the row before, or since the process started", "ns")
     user_pct: f64 = column("in the program, of one processor. Both together are the process's CPU "
@@ -80,11 +81,12 @@ class Raw(NamedTuple):
 class Seen:
     """A process at the look before."""
 
-    __slots__ = ("cpu_ns", "debts", "node", "raw", "system_ns", "t_ns")
+    __slots__ = ("cpu_ns", "debts", "node", "raw", "skipped", "system_ns", "t_ns")
 
     def __init__(self, node: Node, raw: Raw, t_ns: int, cpu_ns: int, system_ns: int) -> None:
         self.node, self.raw, self.t_ns = node, raw, t_ns
         self.cpu_ns, self.system_ns = cpu_ns, system_ns  # given out so far: see _split()
+        self.skipped = 0
         # Of children that are gone: in which look, their small faults, their I/O.
         self.debts: list[tuple[int, int, tuple[int, ...]]] = []
 
@@ -121,12 +123,11 @@ class Sensor:
             if node.pid not in self._rows:
                 raw = self._raw[node.pid]
                 self._rows[node.pid] = None if raw is None else self._measure(node, raw)
-        self._details.read([node for node, _ in below if self._rows[node.pid] is not None])
-        for node, depth in below:
-            values = self._rows[node.pid]
-            if values is not None:
-                yield Process, (*values[0], depth, *values[1][:2], *self._details.take(node.pid),
-                                *values[1][2:])  # fmt: skip
+        there = [(node, depth) for node, depth in below if self._rows[node.pid] is not None]
+        self._details.read([node for node, _ in there])
+        for node, depth in there:
+            front, back = self._rows[node.pid] or ((), ())
+            yield Process, (*front, depth, *back[:2], *self._details.take(node.pid), *back[2:])
 
     def _begin(self) -> None:
         if self._number >= 0:
@@ -140,9 +141,16 @@ class Sensor:
 
     def _read(self, node: Node) -> Raw | None:
         folder = f"{self._look.proc}/{node.pid}"
+        seen = self._seen.get(node.pid)
+        if seen is not None and seen.node is not node:
+            seen = None
         try:
-            files = self._look.open(f"{folder}/stat", f"{folder}/io")
-            raw = Raw._make(_core.process_look(node.pid, *files))
+            stat, io = self._look.open(f"{folder}/stat", f"{folder}/io")
+            found = _core.process_look(node.pid, stat, io, _find_known(seen))
+            if isinstance(found, int):
+                assert seen is not None
+                return seen.raw._replace(t_ns=found)
+            raw = Raw._make(found)
             if raw.start == node.start:
                 return (
                     raw if self._look.is_real else raw._replace(t_ns=self._look.clock(), cpu_ns=-1)
@@ -186,7 +194,7 @@ class Sensor:
             return None
         user, system = _split(seen, cpu_ns, raw.system_ticks * _TICK_NS, passed)
         io, faults = self._count_io(seen, raw), max(0, raw.faults - seen.raw.faults)
-        seen.raw, seen.t_ns = raw, raw.t_ns
+        seen.raw, seen.t_ns, node.threads = raw, raw.t_ns, raw.threads
         return (
             (raw.t_ns, passed, 100 * user / passed, 100 * system / passed, raw.rss_pages * _PAGE,
              raw.vms_bytes, raw.threads, node.pid, raw.parent),
@@ -216,6 +224,15 @@ class Sensor:
                     left.append((number, faults, io))  # it may have gone after we read its parent
             seen.debts = left
         return tuple([max(0, amount) for amount in grown])
+
+
+def _find_known(seen: Seen | None) -> int:
+    """The CPU time at which a process need not be read again: whoever did not run did nothing. Only
+    others can change its memory, so that is looked at now and then."""
+    if seen is None or seen.raw.state == "R":
+        return -1
+    seen.skipped = (seen.skipped + 1) % _SKIP
+    return seen.raw.cpu_ns if seen.skipped else -1
 
 
 def _split(seen: Seen, cpu_ns: int, system_ns: int, passed: int) -> tuple[int, int]:
