@@ -7,17 +7,13 @@ SOURCES := pyproject.toml setup.py sonde.pth $(shell find src -type f -not -path
 CC ?= cc
 CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wundef -fsyntax-only
 
-.PHONY: demo test test-torch check check-native bench stress test-all docs clean
+.PHONY: demo test check check-native bench stress test-all docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/sonde demo
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest
-
-# The tests that need PyTorch, which `make test` leaves out where it is not installed.
-test-torch: $(VENV)/.test $(VENV)/.torch
-	$(BIN)/python -m pytest $$(grep -l torch tests/test_*.py)
 
 check: $(VENV)/.test $(VENV)/.check
 	$(BIN)/ruff check .
@@ -71,13 +67,11 @@ $(VENV)/.installed: $(VENV)/.made $(SOURCES)
 	$(BIN)/python -m pip install -q .
 	@touch $@
 
+# PyTorch where its CPU build is tried; elsewhere the tests that need it are left out.
 $(VENV)/.test: $(VENV)/.installed
 	$(BIN)/python -m pip install -q 'pytest>=8' 'hypothesis>=6' gprof2dot snakeviz flameprof protobuf \
-		jsonschema greenlet
-	@touch $@
-
-$(VENV)/.torch: $(VENV)/.made
-	$(BIN)/python -m pip install -q torch==2.13.0 numpy
+		jsonschema greenlet \
+		$$($(BIN)/python -c 'import sys; print("torch==2.13.0 numpy" * (sys.version_info[:2] == (3, 11)))')
 	@touch $@
 
 $(VENV)/.check: $(VENV)/.made

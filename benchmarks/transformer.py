@@ -25,7 +25,7 @@ class Shape:
 # Twelve modules a block. The small ones wait for Python and launches, the large one for the GPU.
 CPU = Shape(words=256, width=64, depth=8, heads=4, context=32, batch=4)
 LAUNCH = Shape(words=1000, width=128, depth=8, heads=4, context=64, batch=8)
-GPU = Shape(words=32000, width=1024, depth=16, heads=16, context=1024, batch=8)
+GPU = Shape(words=32000, width=1024, depth=16, heads=16, context=1024, batch=16)
 # So large that a profiler beside us does not make the device wait, or small operators count.
 CPU_LARGE = Shape(words=1000, width=256, depth=4, heads=8, context=128, batch=4)
 GPU_LARGE = Shape(words=32000, width=1024, depth=16, heads=16, context=1024, batch=32)

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity
-from transformer import CPU_LARGE, GPU_LARGE, make_step
+from transformer import CPU_LARGE, GPU, GPU_LARGE, Shape, make_step
 
 import sonde
 from sonde import config
@@ -33,29 +33,16 @@ PROBE, N_PROBES = "Identity", 200  # a module that does nothing: what a label it
 BACKWARD = 1  # torch's number for the scope of a node of backward
 LARGE = 0.01  # modules below this share of a step are compared only within sums
 Times = dict[str, float]  # seconds by module
+Line = tuple[str, str, str, bool]  # what, found, asked, met
 
 SQL = """
 SELECT module, stage, SUM(self_duration) AS own, count(*) AS calls
 FROM python.torch_trace WHERE step BETWEEN {first} AND {last} GROUP BY ALL
 """
 DEVICE = """
-SELECT module, stage, SUM(device_duration) AS device
-FROM python.torch_trace WHERE step BETWEEN {first} AND {last} GROUP BY ALL
-"""
-PROBES = "Identity", 200  # a module that does nothing: what a label itself takes
-BACKWARD = 1  # torch's number for the scope of a node of backward
-LARGE = 0.01  # modules below this share of a step are compared only within sums
-Times = dict[str, float]  # seconds by module
-
-SQL = """
-SELECT module, stage, SUM(self_duration) AS own, count(*) AS calls
-FROM python.torch_trace WHERE step BETWEEN {first} AND {last} GROUP BY ALL
-"""
-# The profiler keeps the host so busy that the device waits for it: our spans of the device are
-# compared from steps just before, in which it does not. Kernels take as long in both.
-DEVICE = """
-SELECT module, stage, SUM(device_duration) AS device
-FROM python.torch_trace WHERE step BETWEEN {free} AND {free} + {last} - {first} GROUP BY ALL
+SELECT module, stage, SUM(device_duration) / count(DISTINCT step) AS device
+FROM python.torch_trace
+WHERE step BETWEEN {first} AND {last} AND device_duration IS NOT NULL GROUP BY ALL
 """
 PROBES = "SELECT SUM(duration) AS own FROM python.torch_trace WHERE module = 'Identity'"
 STEPS = """
@@ -72,22 +59,34 @@ def main() -> int:
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     with child.open_root() as root, use_root(root):
-        folder, first, events = watch(args.device, args.steps)
-        recording = sonde.open(folder)
-        span = {"first": first, "last": first + args.steps - 1}
-        rows = recording.query(SQL.format(**span)).to_pylist()
-        spans = recording.query(DEVICE.format(**span)).to_pylist()
-        probes = recording.query(PROBES).to_pylist()[0]["own"]
-        whole = recording.query(STEPS.format(**span)).to_pylist()[0]
-    witness = Witness(events)
-    witness.take_off_labels(probes)
-    lines = compare(rows, whole, witness)
-    if args.device != "cpu":
-        lines += compare_device(spans, witness)
+        lines = list(look_at_host(args.device, args.steps))
+        if args.device != "cpu":
+            lines += look_at_device(args.device, args.steps)
     print(f"torch {torch.__version__} on {args.device}, {args.steps} steps")
     for what, found, goal, agrees in lines:
         print(f"{what:<58} {found:>18}   {goal:<12} {'agrees' if agrees else 'DIFFERS'}")
     return 0 if all(agrees for *_, agrees in lines) else 1
+
+
+def look_at_host(device: str, count: int) -> list[Line]:
+    """Times of the host. A device that has more to do than it can queue makes the host wait in
+    whatever it launches next, an event of ours or not: so it has nothing left before a step."""
+    shape = CPU_LARGE if device == "cpu" else GPU
+    folder, _, first, events = watch(shape, device, count, from_idle=True)
+    recording = sonde.open(folder)
+    span = {"first": first, "last": first + count - 1}
+    witness = Witness(events)
+    witness.take_off_labels(recording.query(PROBES).to_pylist()[0]["own"])
+    whole = recording.query(STEPS.format(**span)).to_pylist()[0]
+    return compare(recording.query(SQL.format(**span)).to_pylist(), whole, witness)
+
+
+def look_at_device(device: str, count: int) -> list[Line]:
+    """Times of the device. The profiler keeps the host so busy that the device may wait for it: our
+    spans are those of steps just before, in which it does not. Kernels take as long in both."""
+    folder, free, _, events = watch(GPU_LARGE, device, count, from_idle=False)
+    rows = sonde.open(folder).query(DEVICE.format(first=free, last=free + count - 1)).to_pylist()
+    return list(compare_device(rows, Witness(events), count))
 
 
 @contextmanager
@@ -97,11 +96,20 @@ def use_root(root: str) -> Iterator[None]:
         yield
 
 
-def watch(device: str, count: int) -> tuple[str, int, list[Any]]:
-    """The same steps, recorded by sonde and by the profiler: our folder, the first step, events."""
+def watch(
+    shape: Shape, device: str, count: int, from_idle: bool
+) -> tuple[str, int, int, list[Any]]:
+    """Steps recorded by sonde alone, then by the profiler, too: our folder, the first of each kind,
+    the profiler's events."""
     torch.set_num_threads(1)
-    model, step = make_step(CPU_LARGE if device == "cpu" else GPU_LARGE, device)
+    model, train = make_step(shape, device)
     names = {id(module): f"GPT.{path}".rstrip(".") for path, module in model.named_modules()}
+
+    def step() -> None:
+        if from_idle:
+            finish(device)
+        train()
+
     settings = {"collector": False, "follow": False, "source_stack": False, "source_gc": False}
     if "torch.budget_pct" in config.list_keys():
         settings["torch_budget_pct"] = 0
@@ -109,10 +117,12 @@ def watch(device: str, count: int) -> tuple[str, int, list[Any]]:
     assert folder is not None
     for _ in range(5):
         step()
+    free = steps.number
+    for _ in range(count):
+        step()
     kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device != "cpu" else [])
     with label_calls(names), torch.profiler.profile(activities=kinds) as profiler:
-        # The profiler's first step is slow in places that only it sees; and no wait for the device
-        # before the steps that count: it must not be idle in them.
+        # The profiler's first step is slow in places that only it sees.
         for _ in range(3):
             step()
         first = steps.number
@@ -125,7 +135,7 @@ def watch(device: str, count: int) -> tuple[str, int, list[Any]]:
             for _ in range(N_PROBES):
                 probe(0)
     sonde.stop()
-    return folder, first, list(profiler.events())
+    return folder, free, first, list(profiler.events())
 
 
 def finish(device: str) -> None:
@@ -164,11 +174,10 @@ class Witness:
         self.backward, self.nodes_s = self._sum_nodes()
         self.device = {"forward": Times(), "backward": Times()}
         for event in self.events:
-            # Calls of CUDA are numbered by themselves, and get the kernels of operators that have
-            # the same number by chance.
-            for kernel in () if event.name.startswith("cu") else event.kernels:
-                if not kernel.name.startswith((LABEL, WATCHED)):  # labels are on the device, too
-                    self._charge(event, kernel.duration / 1e6)
+            # Calls of CUDA and waits for room in its queue have numbers of their own, and get the
+            # kernels of the operators that have the same ones by chance.
+            for kernel in event.kernels if "::" in event.name else ():
+                self._charge(event, kernel.duration / 1e6)
 
     def _sum_labels(self) -> Times:
         """The time in each module, without those inside it."""
@@ -259,8 +268,6 @@ def is_backward(event: Any) -> bool:
 
 # ---- side by side --------------------------------------------------------------------------------
 
-Line = tuple[str, str, str, bool]
-
 
 def compare(rows: list[dict[str, Any]], whole: dict[str, Any], witness: Witness) -> list[Line]:
     """What is to agree: what it is, what was found, what is asked, and whether it is met."""
@@ -292,10 +299,10 @@ def find_difference(ours: Times, theirs: Times) -> float:
     return sum(abs(ours.get(name, 0.0) - theirs.get(name, 0.0)) for name in names)
 
 
-def compare_device(rows: list[dict[str, Any]], witness: Witness) -> Iterator[Line]:
+def compare_device(rows: list[dict[str, Any]], witness: Witness, count: int) -> Iterator[Line]:
     """Our spans of the device's time beside the sums of kernels, of modules large enough."""
     for stage, kernels in witness.device.items():
-        theirs = include_inner(kernels)
+        theirs = {name: s / count for name, s in include_inner(kernels).items()}
         whole = max(theirs.values(), default=0.0)
         ours = {row["module"]: row["device"] for row in rows if row["stage"] == stage}
         large = [name for name, seconds in theirs.items() if seconds >= LARGE * whole]

@@ -134,6 +134,21 @@ def test_the_list_is_the_table_of_the_documentation(sonde_cli) -> None:
     assert done.stdout in page, "docs/advice.md: put the table in again"
 
 
+def test_the_list_is_json_for_programs(sonde_cli) -> None:
+    rules = json.loads(sonde_cli("advise", "--list", "--json", "--rule", "swap").stdout)
+    assert [rule["rule"] for rule in rules] == ["swap"]
+    assert rules[0]["limits"]["rate_bytes"]["value"] == 1e6
+
+
+def test_a_name_cannot_draw_on_the_terminal(sonde_cli) -> None:
+    folder = record(60, disk={"device": "\x1b[2Jsda", "busy_pct": 99.0},
+                    pressure=[{"resource": "io", "scope": "cgroup", "some_pct": 50.0,
+                               "full_pct": 40.0}])  # fmt: skip
+    shown = sonde_cli("advise", folder).stdout
+    assert "disk \\x1b[2Jsda" in shown
+    assert "\x1b" not in shown
+
+
 def test_a_terminal_gets_colours(hot: str) -> None:
     shown = _show(hot, {"TERM": "xterm"})
     assert "\x1b[1;31mCRITICAL\x1b[0m: A GPU slows itself down" in shown

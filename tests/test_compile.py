@@ -21,7 +21,9 @@ from torch._utils_internal import wrap
 import torch._guards
 __version__ = "9.9"
 def compile(): pass
+import torch._meta_registrations  # as the real one goes on
 """,
+    "_meta_registrations.py": "",
     "_utils_internal.py": """
 from torch._strobelight.compile_time_profiler import StrobelightCompileTimeProfiler as Profiler
 def wrap(name):
@@ -156,7 +158,7 @@ def test_a_phase_is_a_run_whenever_torch_is_imported(run, fake, root, order: str
 
 WAITING = """
 before = list(sys.meta_path)
-others = dict.fromkeys(("source_torch", "source_collective", "source_oom"), False)
+others = dict.fromkeys(("source_torch", "source_collective", "source_oom", "source_trace"), False)
 sonde.start(collector='off', source_compile=True, **others)
 waiter = [finder for finder in sys.meta_path if finder not in before]
 import json.tool                       # something else

@@ -27,11 +27,12 @@ ALLOWED = {
     "session": GROUND | {"_core", "intern", "record", "ring"},
     "target": {"errors", "runs", "session"},
     "trace": {"_core", "errors", "session"},
-    "tracing": SHARED | {"rows", "trace"},
+    "tracing": SHARED | {"about", "late", "rows", "trace"},
     "control": GROUND | {"_core", "session"},
     "launch": {"config"},
     "host": SHARED,
-    "recorder": SHARED | {"host", "launch"},
+    "late": {"host", "plugins", "training"},
+    "recorder": SHARED | {"host", "late", "launch"},
     "training": SHARED | {"host"},
     "sources": JOB | {"bracket", "run", "runs", "trace", "training"},
     "autostart": {"config", "recorder"},
@@ -123,8 +124,8 @@ ALLOWED = {
 
 # What lives in the job: standard library and our core, nothing else, ever.
 IN_THE_JOB = ("__init__", "autostart", "inside", "errors", "config", "plugins", "record", "ring",
-              "intern", "session", "launch", "host", "recorder", "sources", "switch", "training",
-              "profiling",              "bracket", "run", "runs", "result", "stacks", "trace")  # fmt: skip
+              "intern", "session", "launch", "host", "late", "recorder", "sources", "switch",
+              "training", "profiling", "bracket", "run", "runs", "result", "stacks", "trace")  # fmt: skip
 
 
 def list_files() -> list[Path]:

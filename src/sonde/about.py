@@ -84,7 +84,7 @@ def _read_session(session: Session) -> list[Row]:
     ]
 
 
-def _read_sources(session: Session) -> list[Row]:
+def read_sources(session: Session) -> list[Row]:
     """The newest word on each source."""
     table = open_tables(session).get("sonde.source_log")
     if table is None:
@@ -148,7 +148,7 @@ VIEWS = (
     _view(
         "sonde.source",
         "What is being recorded: the newest word on each source and sensor.",
-        _read_sources,
+        read_sources,
         ("source", "text", "its name"),
         ("state", "text", "on, off, failed or unavailable"),
         ("detail", "text", "why"),

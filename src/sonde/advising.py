@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -109,7 +109,7 @@ def judge(recording: Recording, rules: Sequence[Rule], stretch: Stretch) -> Advi
         outcomes.append(outcome)
         if tally is not None and tally.is_found:
             tallies.append((rule, tally))
-    tallies = _leave_out(tallies)
+    tallies = _leave_out(tallies, outcomes)
     wanted = [(getattr(rule.module, "LINE", ""), tally.fired) for rule, tally in tallies]
     lines = find_lines(recording, stretch, wanted)
     hosts = {session.host for session in recording.sessions}
@@ -123,11 +123,23 @@ def judge(recording: Recording, rules: Sequence[Rule], stretch: Stretch) -> Advi
     )  # fmt: skip
 
 
-def _leave_out(tallies: list[tuple[Rule, Tally]]) -> list[tuple[Rule, Tally]]:
-    """Without those whose cause another rule has found."""
-    found = {rule.name for rule, _ in tallies}
-    return [(rule, tally) for rule, tally in tallies
-            if not found & set(getattr(rule.module, "UNLESS", ()))]  # fmt: skip
+def _leave_out(
+    tallies: list[tuple[Rule, Tally]], outcomes: list[Outcome]
+) -> list[tuple[Rule, Tally]]:
+    """Without those whose cause another rule has found, unless the cause is the lesser trouble: it
+    cannot be all of it then. Their outcomes say who tells them."""
+    levels = {rule.name: LEVELS.index(tally.severity) for rule, tally in tallies}
+    kept = []
+    for rule, tally in tallies:
+        causes = [name for name in getattr(rule.module, "UNLESS", ())
+                  if levels.get(name, -1) >= levels[rule.name]]  # fmt: skip
+        if not causes:
+            kept.append((rule, tally))
+            continue
+        at = next(at for at, outcome in enumerate(outcomes) if outcome.rule == rule.name)
+        said = f"{outcomes[at].detail}; left to {', '.join(causes)}"
+        outcomes[at] = replace(outcomes[at], detail=said)
+    return kept
 
 
 def _name(session: Any) -> str:

@@ -21,7 +21,7 @@ _WORDS = {"on": True, "true": True, "yes": True, "1": True,
 _ALIASES = {"source.compile": "SONDE_TORCH_COMPILE", "source.torch": "SONDE_TORCH_PROFILING"}
 
 # How the help of a source ends that is not on by itself.
-_OFF = "(off until asked)."
+_OFF = "off until asked)."
 
 _SHOWN_SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 _SHOWN_SPANS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3), ("us", 1e-6))

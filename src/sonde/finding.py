@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -176,7 +177,8 @@ class Tally:
 
 
 def _sum_up(name: str, values: Sequence[Number | str | None]) -> Number | str | None:
-    numbers = [value for value in values if isinstance(value, (int, float))]
+    # JSON has no word for what is not finite, and a person no use.
+    numbers = [v for v in values if isinstance(v, (int, float)) and math.isfinite(v)]
     if numbers:
         return summarize(name, numbers)
     texts = Counter(value for value in values if isinstance(value, str))

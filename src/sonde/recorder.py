@@ -9,11 +9,11 @@ import sys
 from _thread import RLock  # `threading` would be one more import in the job
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import ModuleType
 
 from sonde import _core, config, launch, plugins, session
 from sonde.errors import Error, SchemaError
 from sonde.host import Host, end_with_multiprocessing, say
+from sonde.late import Late, is_late
 from sonde.record import Schema, column, i64, make_schema, text
 
 TYPE_CHECKING = False
@@ -271,8 +271,8 @@ class Recorder:
             self.note(name, "on", host.detail)
 
     def _make_source(self, name: str, host: Host) -> None:
-        module: ModuleType = plugins.load("sources", name)
-        source: Source = module.Source(host)
+        late = is_late(name)
+        source: Source = Late(host, name) if late else plugins.load("sources", name).Source(host)
         source.start()
         self._sources[name] = (source, host)
 

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from sonde import _core, session, trace
+from sonde.about import read_sources
 from sonde.errors import ConfigError, Error, NotAnswering
+from sonde.late import WAITS
 from sonde.session import Session
 from sonde.trace import ASKED, DONE, FAILED, GO, PACKED, PACKING, RECORDING, STOP, WAITING
 
@@ -42,6 +44,11 @@ class Asked:
         """Read what became of it so far."""
         self.about = trace.read_about(self.session.folder, self.id)
         return self.state
+
+    def fail(self, why: str) -> None:
+        """Write down, for a job that cannot, that nothing comes of it."""
+        self.about.update(state=FAILED, why=why)
+        trace.write_about(self.session.folder, self.about)
 
     def say(self, suffix: str, values: dict[str, object]) -> None:
         """Tell the job more about it."""
@@ -82,8 +89,17 @@ def ask(targets: Sequence[Session], options: trace.Options) -> list[Asked]:
         except OSError as error:
             raise Error(f"{target.path(trace.FOLDER)}: {error.strerror}") from None
         asked.append(Asked(target, trace_id))
-        asked[-1].ring()
+        if _lacks_torch(target):
+            asked[-1].fail("the program has not imported torch")
+        else:
+            asked[-1].ring()
     return asked
+
+
+def _lacks_torch(target: Session) -> bool:
+    """Has it loaded nothing yet that could hear us?"""
+    words = {row["source"]: row["detail"] for row in read_sources(target)}
+    return words.get("trace") == WAITS
 
 
 def _check(target: Session, options: trace.Options) -> None:

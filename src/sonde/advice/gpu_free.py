@@ -14,7 +14,8 @@ from statistics import fmean
 from sonde.verdict import Limit, Limits, Rows, Verdict, group
 
 NEEDS = ("system.gpu.util_pct", "system.gpu.memory_used_bytes")
-UNLESS = ("alternating", "gpu_uneven", "input_bound", "low_gpu", "room_to_grow")
+UNLESS = ("alternating", "comm_bound", "gil_bound", "gpu_uneven", "hang", "input_bound",
+          "launch_bound", "low_gpu", "python_bound", "room_to_grow", "sync_points")  # fmt: skip
 OTHERWISE = "the job uses no GPU"
 LIMITS = {
     "util_pct": Limit(85, "mean utilisation below this is time to spare"),

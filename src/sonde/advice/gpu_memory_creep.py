@@ -45,7 +45,8 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         who = (
             f"{device} of pid {pid}" if line[0].rank is None else f"{device} of rank {line[0].rank}"
         )
-        for before, row in zip([line[0], *line], line, strict=False):
+        # A growth is one of the whole time: every window has the same to say.
+        for row in line:
             evidence = {"grown_bytes": growth, "max_allocated_bytes": row.bytes}
-            fired = growth >= limits.grown_bytes and (row.bytes > before.bytes or row is line[0])
-            yield Verdict(row.w, fired, evidence, severity=level, looks=row.steps, who=who)
+            yield Verdict(row.w, growth >= limits.grown_bytes, evidence, severity=level,
+                          looks=row.steps, who=who)  # fmt: skip

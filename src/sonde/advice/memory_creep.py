@@ -10,7 +10,6 @@ lines.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,12 +26,9 @@ LIMITS = {
 }
 # Workers share pages with their parent: only PSS tells what they add. It is looked at seldom.
 SQL = """
-WITH each AS (
-  SELECT {window} AS w, host, pid, depth = 0 AS own, process, COUNT(*) AS looks,
-         CASE WHEN depth = 0 THEN MEDIAN(rss_bytes) ELSE MEDIAN(pss_bytes) END AS bytes
-  FROM system.process WHERE {inside} GROUP BY w, host, pid, depth, process)
-SELECT w, host, pid, own, SUM(looks)::BIGINT AS looks, AVG(bytes) AS bytes, COUNT(*) AS processes
-FROM each WHERE bytes IS NOT NULL GROUP BY ALL
+SELECT {window} AS w, host, pid, depth = 0 AS own, process, COUNT(*) AS looks,
+       CASE WHEN depth = 0 THEN MEDIAN(rss_bytes) ELSE MEDIAN(pss_bytes) END AS bytes
+FROM system.process WHERE {inside} GROUP BY w, host, pid, depth, process HAVING bytes IS NOT NULL
 """
 _WORKERS = (
     "The memory of the worker processes grows, while the program's own does not",
@@ -43,20 +39,23 @@ _WORKERS = (
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
-    lines: dict[tuple[str, int, bool], list[Any]] = defaultdict(list)
+    lines: dict[tuple[str, int, bool], dict[int, list[Any]]] = {}
     for row in rows:
-        lines[row.host, row.pid, row.own].append(row)
-    for (_host, pid, own), line in lines.items():
-        if len(line) < limits.windows:
-            continue
-        trend = find_growth([(row.w, row.bytes) for row in line], limits.fit, int(limits.windows))
-        growth = 0.0 if trend is None else trend.growth * (1 if own else line[-1].processes)
-        grows = growth >= limits.grown_bytes
-        title, todo = ("", "") if own else _WORKERS
+        lines.setdefault((row.host, row.pid, row.own), {}).setdefault(row.process, []).append(row)
+    for (_host, pid, own), processes in lines.items():
+        long = [line for line in processes.values() if len(line) >= limits.windows]
+        trends = [find_growth([(row.w, row.bytes) for row in line], limits.fit, int(limits.windows))
+                  for line in long]  # fmt: skip
+        growth = sum(trend.growth for trend in trends if trend is not None)
         level = "critical" if growth >= limits.critical_bytes else "warning"
-        for before, row in zip([line[0], *line], line, strict=False):
-            evidence = {"grown_bytes": growth, "max_size_bytes": row.bytes * row.processes}
-            fired = grows and (row.bytes > before.bytes or row is line[0])
-            who = f"pid {pid}" if own else f"workers of pid {pid}"
-            yield Verdict(row.w, fired, evidence, severity=level, looks=row.looks, title=title,
-                          todo=todo, who=who)  # fmt: skip
+        title, todo = ("", "") if own else _WORKERS
+        evidence = {"grown_bytes": growth, "size_bytes": sum(line[-1].bytes for line in long),
+                    "processes": len(long)}  # fmt: skip
+        who = f"pid {pid}" if own else f"workers of pid {pid}"
+        windows = range(min((line[0].w for line in long), default=0),
+                        max((line[-1].w + 1 for line in long), default=0))  # fmt: skip
+        looks = sum(row.looks for line in long for row in line)
+        # A growth is one of the whole time: every window has the same to say.
+        for window in windows:
+            yield Verdict(window, growth >= limits.grown_bytes, evidence, severity=level, who=who,
+                          title=title, todo=todo, looks=max(1, looks // len(windows)))  # fmt: skip

@@ -246,10 +246,13 @@ def _show(value: object) -> str:
         return f"{value:.6g}" if math.isfinite(value) else str(value)
     if isinstance(value, datetime.datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S.%f")
-    # A line break or an escape sequence in a name must not draw on the terminal.
+    return clean(str(_plain(value)))
+
+
+def clean(text: str) -> str:
+    """A line break or an escape sequence in a name must not draw on the terminal."""
     return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode()
-        for char in str(_plain(value))
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,13 @@ from sonde.verdict import LEVELS
 
 FOUND = 8  # the exit code of --fail-on
 _COLOURS = {"critical": "\x1b[1;31m", "warning": "\x1b[1;33m", "info": "\x1b[1;36m"}
+_SEEN = {"most": "in most of the windows", "several": "in several windows",
+         "a little": "in a few windows"}  # fmt: skip
 _WIDTH = 98
+_RULES = """\
+A rule is one file of sonde/advice; docs/advice.md says how to read a finding and how to add a rule.
+Exit code 0: done, whatever was found; 8: found something as bad as --fail-on says, or worse.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,13 +50,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="also what became of every rule")
     parser.add_argument("--list", action="store_true", help="the rules, why, and their limits")
     _draw.add_output_arguments(parser, ("table", "json", "markdown"))
+    parser.epilog = f"{_RULES}\n{parser.epilog or ''}"
 
 
 def run(args: argparse.Namespace) -> int:
     limits = _read_limits(args.limit)
     if args.list:
         rules = load_rules(args.rule, limits)
-        lines = _list_markdown(rules) if args.format == "markdown" else _list_rules(rules)
+        form = "json" if args.json else args.format
+        lines = {"json": _list_json, "markdown": _list_markdown}.get(form, _list_rules)(rules)
         _draw.write_text(args.output, lambda file: _write_lines(lines, file))
         return 0
     if args.target is None:
@@ -131,14 +140,10 @@ def _count(number: int, one: str, many: str) -> str:
 def _say(finding: Finding, colour: bool) -> Iterator[str]:
     """The verdict, the evidence, the next step."""
     begin, end = (_COLOURS[finding.severity], "\x1b[0m") if colour else ("", "")
-    who = f" ({', '.join(finding.who)})" if finding.who else ""
+    who = f" ({_draw.clean(', '.join(finding.who))})" if finding.who else ""
     yield f"{begin}{finding.severity.upper()}{end}: {finding.title}{who}  [{finding.rule}]"
-    how = f"in {finding.votes} of the windows" if finding.votes == "most" else f"in {finding.votes}"
-    if finding.votes == "several":
-        how += " windows"
-    elif finding.votes == "a little":
-        how = "in a few windows"
-    seen = f"{how} ({finding.fired} of {finding.judged}), confidence {finding.sureness}"
+    votes = f"{_SEEN[finding.votes]} ({finding.fired} of {finding.judged})"
+    seen = f"{votes}, confidence {finding.sureness}"
     if finding.lost_pct is not None:
         seen += f", about {finding.lost_pct:.0f} % of the time lost"
     yield from _wrap("seen", f"{seen}; {finding.since} to {finding.until[11:]}")
@@ -153,8 +158,10 @@ def _say(finding: Finding, colour: bool) -> Iterator[str]:
 
 def _wrap(label: str, text: str) -> list[str]:
     first = f"  {label:<9} "
-    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=" " * len(first),
-                         break_long_words=False, break_on_hyphens=False)  # fmt: skip
+    return textwrap.wrap(
+        _draw.clean(text), _WIDTH, initial_indent=first, subsequent_indent=" " * len(first),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 # ---- rules ---------------------------------------------------------------------------------------
@@ -168,6 +175,14 @@ def _list_rules(rules: list[Rule]) -> Iterator[str]:
         for name, limit in rule.module.LIMITS.items():
             yield from _wrap("limit", f"{rule.name}.{name}={rule.limits[name]:g}  {limit.help}")
         yield ""
+
+
+def _list_json(rules: list[Rule]) -> Iterator[str]:
+    yield json.dumps(
+        [{"rule": rule.name, "title": rule.title, "why": rule.why, "todo": rule.todo,
+          "limits": {name: {"value": rule.limits[name], "help": limit.help}
+                     for name, limit in rule.module.LIMITS.items()}} for rule in rules], indent=1,
+    )  # fmt: skip
 
 
 def _list_markdown(rules: list[Rule]) -> Iterator[str]:

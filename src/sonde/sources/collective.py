@@ -1,4 +1,4 @@
-"""Collectives of torch.distributed, from c10d's own records."""
+"""Collectives of torch.distributed, from c10d's own records (with torch)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from sonde import _core
 from sonde.errors import Unavailable
 from sonde.host import Host
 from sonde.record import column, f64, i64, text, u32, u64
-from sonde.training.arrival import Arrival
 from sonde.training.seams import check_header, find_library
 from sonde.training.steps import Step, steps
 
@@ -50,34 +49,16 @@ ROWS = (Collective,)
 
 
 class Source:
-    """Waits for torch, then has c10d's works seen and its flight recorder read, in C."""
+    """Has c10d's works seen and its flight recorder read, in C."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._ended = host.guard(self._end_step)
         self._ask = host.guard(self._tell_groups)
-        self._arrival = Arrival(_is_here, host.guard(self._arrive))
         self._observed: str | None = None  # why works are not seen; None: they are
         self._known: set[str] = set()
 
     def start(self) -> None:
-        if _is_here():
-            self._install()
-        else:
-            self._host.detail = "waits until the program imports torch"
-            self._arrival.start()
-
-    def stop(self) -> None:
-        self._arrival.stop()
-        steps.unsubscribe(self._ended)
-        self._ask()
-        _core.collective_stop()
-
-    def _arrive(self) -> None:
-        self._install()
-        self._host.tell(self._host.detail)
-
-    def _install(self) -> None:
         torch: Any = sys.modules["torch"]
         distributed = getattr(torch, "distributed", None)
         if distributed is None or not distributed.is_available():
@@ -95,6 +76,11 @@ class Source:
             _find_inputs(torch)
         self._host.detail = "waits until the program has a process group"
         steps.subscribe(self._ended)
+
+    def stop(self) -> None:
+        steps.unsubscribe(self._ended)
+        self._ask()
+        _core.collective_stop()
 
     def _end_step(self, step: Step) -> None:
         _core.collective_step(step.number, step.end_ns)
@@ -125,11 +111,6 @@ class Source:
         seen = "c10d's works" if self._observed is None else f"no durations ({self._observed})"
         recorded = "its flight recorder" if state["recorded"] else "no groups (no flight recorder)"
         return f"{seen}, {recorded}"
-
-
-def _is_here() -> bool:
-    """Is all of torch imported that is watched?"""
-    return "compile" in getattr(sys.modules.get("torch"), "__dict__", {})
 
 
 def _find_inputs(torch: Any) -> None:

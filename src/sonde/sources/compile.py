@@ -1,4 +1,4 @@
-"""Phases of torch.compile, each one profiled as a run (off until asked)."""
+"""Phases of torch.compile, each one profiled as a run (with torch; off until asked)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from sonde.host import Host
 from sonde.record import column, i64, text
 from sonde.recorder import recorder
 from sonde.run import CANCELLED
-from sonde.training.arrival import Arrival
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,20 +77,20 @@ class Source:
         self._before: tuple[object, object] = (None, None)
         self._enter: Callable[[_Phase], object] = host.guard(self._look)
         self._write: Callable[..., object] = host.guard(self._emit_row)
-        self._arrival = Arrival(_is_decided, host.guard(self._arrive))
 
     def start(self) -> None:
         self._on = True
         self.configure()
-        if _is_decided():
-            self._install()
-        else:
-            self._host.detail = "waits until the program imports torch"
-            self._arrival.start()
+        seam = _find_seam()
+        if seam.enabled:
+            raise Unavailable("torch's own profiler of its phases is on; one of the two can be")
+        self._before = (seam.enabled, vars(seam)[_HOOK])
+        setattr(seam, _HOOK, self._hook)
+        seam.enabled = True  # last: from here on torch calls us
+        self._seam = seam
 
     def stop(self) -> None:
         self._on = False
-        self._arrival.stop()
         # Somebody who came after us keeps what we are to them; then we only pass phases on.
         if self._seam is not None and vars(self._seam).get(_HOOK) is self._hook:
             self._seam.enabled, original = self._before
@@ -102,19 +101,6 @@ class Source:
         """Take over the frame filter."""
         pattern = self._host.session.values["compile.frames"]
         self._frames = re.compile(str(pattern)) if pattern else None
-
-    def _arrive(self) -> None:
-        self._install()
-        self._host.tell(None)
-
-    def _install(self) -> None:
-        seam = _find_seam()
-        if seam.enabled:
-            raise Unavailable("torch's own profiler of its phases is on; one of the two can be")
-        self._before = (seam.enabled, vars(seam)[_HOOK])
-        setattr(seam, _HOOK, self._hook)
-        seam.enabled = True  # last: from here on torch calls us
-        self._seam = seam
 
     # ---- a phase -------------------------------------------------------------------------------
 
@@ -191,13 +177,6 @@ class Source:
 
 
 # ---- torch, as far as it is imported -------------------------------------------------------------
-
-
-def _is_decided() -> bool:
-    """Is the place of the hook there, or torch without it?"""
-    # Torch defines `compile` long after it has imported the module of the hook.
-    torch = sys.modules.get("torch")
-    return hasattr(sys.modules.get(_MODULE), _CLASS) or "compile" in getattr(torch, "__dict__", {})
 
 
 def _find_seam() -> Any:

@@ -1,4 +1,4 @@
-"""What was going on when a device ran out of memory: kept, and named in one line."""
+"""What was going on when a device ran out of memory: kept and named in one line (with torch)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from sonde import _core
 from sonde.host import Host, say
 from sonde.record import column, i64, text, u32
 from sonde.session import write_checked
-from sonde.training.arrival import Arrival
 from sonde.training.steps import Step, steps
 
 TYPE_CHECKING = False
@@ -76,30 +75,8 @@ class Source:
         self._steps: deque[Step] = deque(maxlen=_LAST_STEPS)
         self._remember = self._steps.append  # one object, so that it can be known again
         self._attach = host.guard(self._attach_now)  # one object: torch's queue holds it
-        self._arrival = Arrival(_is_here, host.guard(self._arrive))
 
     def start(self) -> None:
-        if _is_here():
-            self._wait_for_cuda()
-        else:
-            self._host.detail = "waits until the program imports torch"
-            self._arrival.start()
-
-    def stop(self) -> None:
-        self._arrival.stop()
-        _relay.listener = None
-        steps.unsubscribe(self._remember)
-        queue = getattr(sys.modules.get("torch.cuda"), "_queued_calls", None)
-        if isinstance(queue, list):
-            queue[:] = [entry for entry in queue if entry[0] is not self._attach]
-        if self._session.pid == os.getpid():
-            self._see_last()
-
-    def _arrive(self) -> None:
-        self._wait_for_cuda()
-        self._host.tell(self._host.detail)
-
-    def _wait_for_cuda(self) -> None:
         """Torch calls us when CUDA is there: asking for it would begin to use the device."""
         torch = sys.modules["torch"]
         call = getattr(sys.modules.get("torch.cuda"), "_lazy_call", None)
@@ -108,6 +85,15 @@ class Source:
             return
         self._host.detail = None
         call(self._attach)
+
+    def stop(self) -> None:
+        _relay.listener = None
+        steps.unsubscribe(self._remember)
+        queue = getattr(sys.modules.get("torch.cuda"), "_queued_calls", None)
+        if isinstance(queue, list):
+            queue[:] = [entry for entry in queue if entry[0] is not self._attach]
+        if self._session.pid == os.getpid():
+            self._see_last()
 
     def _attach_now(self) -> None:
         _relay.listener = self._host.guard(self._observe)
@@ -250,8 +236,3 @@ def _describe(about: dict[str, object], where: str) -> str:
         f" {total} free, {show('allocated_bytes')} in use, {show('cached_bytes')} kept by torch;"
         f" see {where}"
     )
-
-
-def _is_here() -> bool:
-    """Is all of torch imported that is needed?"""
-    return "compile" in getattr(sys.modules.get("torch"), "__dict__", {})

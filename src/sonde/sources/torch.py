@@ -1,17 +1,11 @@
-"""PyTorch: modules, steps and memory, as soon as the program imports torch."""
+"""Modules, steps and memory of PyTorch (with torch)."""
 
 from __future__ import annotations
 
-import sys
-
 from sonde.host import Host
 from sonde.record import column, f64, i64, text, u16, u32, u64
-from sonde.training.arrival import Arrival
 from sonde.training.overhead import Overhead
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from sonde.training.tracing import Tracing
+from sonde.training.tracing import Tracing
 
 
 class TorchTrace:
@@ -144,45 +138,17 @@ ROWS = (
 
 
 class Source:
-    """Waits for torch; what it does then is in training/tracing.py."""
+    """What it does is in training/tracing.py."""
 
     def __init__(self, host: Host) -> None:
-        self._host = host
-        self._tracing: Tracing | None = None
-        self._arrival = Arrival(_is_here, host.guard(self._arrive))
+        self._tracing = Tracing(host, *(host.writer(row) for row in ROWS))
 
     def start(self) -> None:
-        if _is_here():
-            self._install()
-        else:
-            self._host.detail = "waits until the program imports torch"
-            self._arrival.start()
+        self._tracing.start()
 
     def stop(self) -> None:
-        self._arrival.stop()
-        tracing, self._tracing = self._tracing, None
-        if tracing is not None:
-            tracing.stop()
+        self._tracing.stop()
 
     def configure(self) -> None:
         """Take over the budget, and what is wanted of it."""
-        if self._tracing is not None:
-            self._tracing.configure()
-
-    def _arrive(self) -> None:
-        self._install()
-        self._host.tell(self._host.detail)
-
-    def _install(self) -> None:
-        # Most programs have no torch: nothing is loaded or made for it before.
-        from sonde.training.tracing import Tracing
-
-        self._host.detail = None
-        self._tracing = tracing = Tracing(self._host, *(self._host.writer(row) for row in ROWS))
-        tracing.start()
-
-
-def _is_here() -> bool:
-    """Is all of torch imported that is watched?"""
-    # Torch defines `compile` after it has imported nn, optim and utils.data.
-    return "compile" in getattr(sys.modules.get("torch"), "__dict__", {})
+        self._tracing.configure()

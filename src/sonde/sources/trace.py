@@ -1,4 +1,4 @@
-"""Deep windows of torch's own profiler, when they are asked for: `sonde trace`."""
+"""Deep windows of torch's own profiler, asked for by `sonde trace` (with torch)."""
 
 from __future__ import annotations
 
