@@ -28,5 +28,6 @@ def show_place(file: object, lineno: object, func: object) -> str:
 
 
 def read_line(file: str, lineno: int) -> str:
-    """What stands there; empty where the program's files are not here, or it is no file."""
-    return linecache.getline(file, lineno).strip() if os.path.isabs(file) else ""
+    """What stands there; empty where the program's files are not here, or it is no code."""
+    known = os.path.isabs(file) and file.endswith(".py")
+    return linecache.getline(file, lineno).strip() if known else ""

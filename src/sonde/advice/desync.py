@@ -49,6 +49,7 @@ def judge(rows: Rows, _limits: Limits) -> Iterator[Verdict]:
         title = f"Ranks call different collectives: {row.op}"
         if row.ops == 1:
             title = f"Rank {row.rank} has not called {row.op}, in which others wait for it"
+        # One is enough to be sure, however few calls there were.
         evidence = {"group": row.group_name, "seq": row.seq, "op": row.op}
         yield Verdict(
             row.w, True, evidence, severity="critical", looks=20, title=title,

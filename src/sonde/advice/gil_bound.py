@@ -27,13 +27,14 @@ WITH sample AS (
   SELECT {{window}} AS w, host, pid, thread, stack, wall_ns, gil, idle FROM python.stack_sample
   WHERE {{inside}}),
 line AS (
-  SELECT w, host, pid, thread, stack, SUM(wall_ns) AS all_ns,
+  SELECT w, host, pid, thread, stack, COUNT(*) AS rows, SUM(wall_ns) AS all_ns,
          COALESCE(SUM(wall_ns) FILTER (gil), 0) AS held_ns,
          COALESCE(SUM(wall_ns) FILTER (idle), 0) AS idle_ns
   FROM sample GROUP BY 1, 2, 3, 4, 5),
 place AS ({PLACE}),
 thread AS (
-  SELECT w, host, pid, thread, SUM(held_ns) AS held_ns, SUM(all_ns) AS alive_ns,
+  SELECT w, host, pid, thread, SUM(rows) AS rows, SUM(held_ns) AS held_ns,
+         SUM(all_ns) AS alive_ns,
          COALESCE(SUM(idle_ns) FILTER (held_ns >= 0.05 * all_ns), 0) AS waited_ns
   FROM line GROUP BY 1, 2, 3, 4),
 fighter AS (
@@ -43,16 +44,17 @@ top AS (
   FROM (SELECT w, host, pid, file, lineno, func, SUM(held_ns) AS held_ns
         FROM line JOIN place USING (stack) GROUP BY ALL) GROUP BY 1, 2, 3),
 held AS (
-  SELECT w, host, pid, SUM(held_ns) AS held_ns, MAX(alive_ns) AS alive_ns
+  SELECT w, host, pid, SUM(held_ns) AS held_ns, MAX(alive_ns) AS alive_ns, SUM(rows) AS rows
   FROM thread GROUP BY 1, 2, 3)
-SELECT w, pid, held.held_ns / held.alive_ns * 100 AS held_pct, COUNT(fighter.thread) AS threads,
+SELECT w, pid, held.rows::BIGINT AS looks, held.held_ns / held.alive_ns * 100 AS held_pct,
+       COUNT(fighter.thread) AS threads,
        COALESCE(SUM(waited_ns), 0) / held.alive_ns * 100 AS waiting_pct,
        COALESCE(SUM(waited_ns) FILTER (fighter.thread = pid), 0) / held.alive_ns * 100 AS main_pct,
        ANY_VALUE(place.file) AS file, ANY_VALUE(place.lineno) AS lineno,
        ANY_VALUE(place.func) AS func
 FROM held LEFT JOIN fighter USING (w, host, pid) LEFT JOIN top USING (w, host, pid)
 WHERE held.alive_ns >= {{window_s}} * 0.5e9
-GROUP BY w, pid, held.held_ns, held.alive_ns
+GROUP BY w, pid, held.held_ns, held.alive_ns, held.rows
 """
 
 
@@ -68,6 +70,6 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             "waiting_of_all_threads_pct": row.waiting_pct, "main_thread_waiting_pct": row.main_pct,
         }  # fmt: skip
         yield Verdict(
-            row.w, fired, evidence, lost_pct=row.main_pct or None, severity="warning", looks=20,
-            who=f"pid {row.pid}", line=show_place(row.file, row.lineno, row.func),
+            row.w, fired, evidence, lost_pct=row.main_pct or None, severity="warning",
+            looks=row.looks, who=f"pid {row.pid}", line=show_place(row.file, row.lineno, row.func),
         )  # fmt: skip

@@ -15,19 +15,21 @@ from sonde.advice._code import PLACE, show_place
 from sonde.verdict import Limit, Limits, Rows, Verdict
 
 DANGER = True
-NEEDS = ("python.torch_step.duration", "python.stack_sample.stack")
+NEEDS = ("python.torch_step.duration", "python.stack_sample.stack", "sonde.session.state")
 LIMITS = {
     "least_s": Limit(300, "without a step: a hang"),
     "times": Limit(10, "the usual time of a step, if that is longer"),
     "same_pct": Limit(90, "of that time in which the main thread stood at one place"),
 }
-# A program that has ended its training and waits for somebody (a notebook, a server) stands in its
-# event loop.
+# Who ended by himself did not hang. A program that has ended its training and waits for somebody (a
+# notebook, a server) stands in its event loop.
 SQL = f"""
 WITH last AS (
   SELECT host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, MEDIAN(duration) AS usual_s,
          MAX(t_ns + (duration * 1e9)::BIGINT) AS end_ns, MAX(step) AS step
-  FROM python.torch_step WHERE ended_by <> 'end' GROUP BY 1, 2),
+  FROM python.torch_step WHERE ended_by <> 'end' AND (host, pid) NOT IN (
+    SELECT (host, pid) FROM sonde.session WHERE state = 'ended')
+  GROUP BY 1, 2),
 loops AS (
   SELECT stack FROM python.frame WHERE func LIKE '%run_forever' OR file LIKE '%/ipykernel/%'),
 place AS ({PLACE}),

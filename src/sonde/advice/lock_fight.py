@@ -31,12 +31,13 @@ line AS (
          SUM(wall_ns) AS waited_ns
   FROM sample JOIN place USING (stack) WHERE idle GROUP BY ALL),
 alive AS (
-  SELECT w, host, pid, COUNT(DISTINCT thread) AS threads FROM sample GROUP BY 1, 2, 3),
+  SELECT w, host, pid, COUNT(DISTINCT thread) AS threads, COUNT(*) AS looks
+  FROM sample GROUP BY 1, 2, 3),
 waited AS (
   SELECT w, host, pid, file, lineno, func, leaf_file, leaf_line, leaf_func,
          COUNT(*) AS waiters, AVG(waited_ns) / 1e7 / {{window_s}} AS waiting_pct
   FROM line WHERE waited_ns >= {{waiting_pct}} * 1e7 * {{window_s}} GROUP BY ALL)
-SELECT w, host, pid, threads, file, lineno, func, leaf_file, leaf_line, leaf_func,
+SELECT w, host, pid, threads, looks, file, lineno, func, leaf_file, leaf_line, leaf_func,
        COALESCE(waiters, 0) AS waiters, waiting_pct
 FROM alive LEFT JOIN waited USING (w, host, pid)
 """
@@ -57,7 +58,7 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             "threads": worst.threads,
         }  # fmt: skip
         yield Verdict(
-            window, True, evidence, severity="warning", looks=20, who=f"pid {worst.pid}",
+            window, True, evidence, severity="warning", looks=worst.looks, who=f"pid {worst.pid}",
             line=show_place(worst.file, worst.lineno, worst.func),
         )  # fmt: skip
 
