@@ -86,6 +86,8 @@ ALLOWED = {
     "advising": GROUND | {"finding", "lines", "query", "stretch", "verdict"},
     "outline": set(),
     "modules": {"errors", "outline", "query", "selection", "window"},
+    "monitor": READ
+    | {"__init__", "advising", "exporters", "finding", "monitor", "recorder", "stretch"},
     "tui": READ | {"tui"},
     "demo": set(),  # programs that are recorded
     "cli": READ
@@ -97,6 +99,8 @@ ALLOWED = {
         "control",
         "demo",
         "finding",
+        "launch",
+        "monitor",
         "modules",
         "outline",
         "output",

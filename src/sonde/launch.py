@@ -1,4 +1,4 @@
-"""The collector, as seen from the job: its lock, and how to start it."""
+"""How processes of a recording are started: the job, and the collector as seen from the job."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ def collector_lock(root: str) -> str:
     path = os.path.join(root, f".collector-{os.uname().nodename}.lock")
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     return path
+
+
+def make_job_environment(argv: list[str], job: str | None = None, **more: str) -> dict[str, str]:
+    """The environment of a program that is to record itself, and all that it starts."""
+    return config.make_child_environment(
+        SONDE="1",
+        SONDE_DIR=config.find_root(),  # the same one wherever the program goes from here
+        **config.name_command(argv, job),
+        **more,
+    )
 
 
 def make_commands(

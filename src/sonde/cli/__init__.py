@@ -74,7 +74,8 @@ def _run(arguments: list[str]) -> int:
         parser.print_help(sys.stderr)
         return 2
     # A command of the user's own, behind --, is nothing for our parser.
-    at = arguments.index("--") if chosen == "profile" and "--" in arguments else len(arguments)
+    has_command = chosen in ("profile", "monitor") and "--" in arguments
+    at = arguments.index("--") if has_command else len(arguments)
     parsed = parser.parse_args(arguments[:at])
     parsed.rest = arguments[at + 1 :]
     result = plugins.load("cli", parsed.command).run(parsed)

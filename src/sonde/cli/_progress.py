@@ -24,11 +24,12 @@ class Bar:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
-    def show(self) -> None:
-        """Draw it as it is now."""
+    def show(self, passed_s: float | None = None) -> None:
+        """Draw it as it is now; `passed_s` where that is not the time since it was made."""
         if not self._is_shown:
             return
-        passed_s = time.monotonic() - self._begin_s
+        if passed_s is None:
+            passed_s = time.monotonic() - self._begin_s
         line = f"{self._title}  {passed_s:.0f} s"
         if self._total_s:
             done = min(passed_s / self._total_s, 1.0)
@@ -38,10 +39,10 @@ class Bar:
         sys.stderr.write(f"\r{line[: columns - 1]}\x1b[K")
         sys.stderr.flush()
 
-    def tell(self, title: str) -> None:
+    def tell(self, title: str, passed_s: float | None = None) -> None:
         """Draw it with another title."""
         self._title = title
-        self.show()
+        self.show(passed_s)
 
     def say(self, line: str) -> None:
         """One line that stays."""

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 
-from sonde import config
+from sonde import config, launch
 from sonde.errors import ConfigError, Error
 
 
@@ -41,19 +41,13 @@ def run(args: argparse.Namespace) -> int:
     changes = dict(_split(setting) for setting in args.set)
     config.read_values(changes)  # a wrong setting is an error here, not a complaint in the job
     env = {config.variable_of(name): value for name, value in changes.items()}
-    env["SONDE"] = "1"
-    env.update(config.name_command(argv, args.job))
-    env["SONDE_DIR"] = config.find_root()  # the same one wherever the program goes from here
     if args.no_follow_children:
         env["SONDE_FOLLOW"] = "off"
         env["SONDE_ONLY"] = str(os.getpid())
-    path = shutil.which(argv[0])
-    if path is None:
-        raise Error(f"{argv[0]}: there is no such program")
-    _warn_if_deaf(path)
+    path = find_program(argv[0])
     sys.stdout.flush()
     try:
-        os.execve(path, argv, config.make_child_environment(**env))
+        os.execve(path, argv, launch.make_job_environment(argv, args.job, **env))
     except OSError as error:
         raise Error(f"{path}: {error.strerror}") from None
 
@@ -70,6 +64,15 @@ def _command(module: list[str] | None, program: list[str]) -> list[str]:
     if os.path.isfile(program[0]) and not os.access(program[0], os.X_OK):
         return [sys.executable, *program]
     return program
+
+
+def find_program(name: str) -> str:
+    """Where a program is; one that cannot be recorded is said so."""
+    path = shutil.which(name)
+    if path is None:
+        raise Error(f"{name}: there is no such program")
+    _warn_if_deaf(path)
+    return path
 
 
 def _split(setting: str) -> tuple[str, str]:

@@ -1,0 +1,1 @@
+"""`sonde monitor`: watch the hardware under a job, and report how it was used."""

@@ -1,0 +1,43 @@
+"""The monitor in the background: it goes on when the shell that started it is gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+from sonde import config
+from sonde.errors import Error
+from sonde.monitor.folder import MEASURING, WAITING, Folder, read_state
+
+LOG = "log.txt"
+# Not `-m sonde`: a file of the job's folder may have the name of a module of ours.
+_CODE = "import sys; sys.path.pop(0); from sonde.cli import main; sys.exit(main())"
+READY_S = 30.0
+
+
+def start(path: str, words: list[str]) -> int:
+    """Start it, and wait until it measures (or waits for its moment); its pid."""
+    Folder(path).close()  # another one there is told now, not in a log
+    log = os.path.join(path, LOG)
+    with open(log, "wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _CODE, "monitor", *words], stdin=subprocess.DEVNULL,
+            stdout=file, stderr=file, start_new_session=True,
+            env=config.make_child_environment(SONDE="0"),
+        )  # fmt: skip
+    deadline = time.monotonic() + READY_S
+    while read_state(path) not in ((str(process.pid), WAITING), (str(process.pid), MEASURING)):
+        if process.poll() is not None:
+            raise Error(f"it ended at once: {_read_end(log)}")
+        if time.monotonic() > deadline:
+            raise Error(f"it does not measure after {READY_S:g} s; see {log}")
+        time.sleep(0.05)
+    return process.pid
+
+
+def _read_end(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        lines = file.read().strip().splitlines()
+    return lines[-1].removeprefix("sonde: ") if lines else "see its log"

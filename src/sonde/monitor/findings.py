@@ -1,0 +1,118 @@
+"""What the rules of advice/ say of the time that was measured."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from sonde import advising, config
+from sonde.errors import Error
+from sonde.finding import name_votes
+from sonde.monitor import text
+from sonde.monitor.watch import Measured
+from sonde.query import Recording
+from sonde.session import Session, list_sessions
+from sonde.stretch import ASKS, Stretch, find_job_gpus
+
+# The four patterns of OpenPAI's profiler, by the rule that looks for each; `compat` has it judge
+# as the original did.
+PATTERNS = {
+    "gpu_memory_uneven": "There is mal-distribution of the GPU memory between the multiple GPUs.",
+    "gpu_free": "Both the GPU and GPU memory have free resource.",
+    "gpu_memory_full": "GPU memory is full, but the GPU utilization has free resource.",
+    "alternating": "IO, CPU and GPU raise alternately.",
+}
+
+
+def advise(measured: Measured, session: Session, looks: int) -> dict[str, Any]:
+    """The parts `advice` and `patterns` of a report."""
+    if not looks:
+        nothing = "nothing can be said: there was not enough time to measure"
+        return {"advice": {"findings": [], "outcomes": [], "summary": nothing}, "patterns": []}
+    try:
+        return _judge(measured, session)
+    except Error as error:  # a recording of the job that cannot be read; the numbers are ours
+        said = f"nothing can be said: {error}"
+        return {"advice": {"findings": [], "outcomes": [], "summary": said}, "patterns": []}
+
+
+def _judge(measured: Measured, session: Session) -> dict[str, Any]:
+    rules = advising.load_rules()
+    asked = "\n".join([ASKS, *(rule.module.SQL for rule in rules)])
+    with Recording([session, *find_jobs(measured, session)]).freeze(asked) as recording:
+        stretch = _find_stretch(measured, recording)
+        advice = advising.judge(recording, rules, stretch)
+        patterns = _vote(recording, stretch)
+    made = json.loads(advice.to_json())
+    judged = sum(1 for outcome in advice.outcomes if outcome.judged)
+    if judged:
+        made["summary"] = f"nothing is wrong, as far as {judged} rules can see"
+    else:
+        made["summary"] = "nothing can be said: no rule has the data it needs"
+    return {"advice": made, "patterns": patterns}
+
+
+def _vote(recording: Recording, stretch: Stretch) -> list[str]:
+    """The original's sentences; none of a pattern that no window could be asked for."""
+    rules = advising.load_rules(list(PATTERNS), {f"{rule}.compat": 1 for rule in PATTERNS})
+    return [
+        text.say_pattern(PATTERNS[one.rule], name_votes(one.fired, one.judged))
+        for one in advising.judge(recording, rules, stretch).outcomes
+        if one.judged
+    ]
+
+
+def _find_stretch(measured: Measured, recording: Recording) -> Stretch:
+    """The time that was measured; what came before is out of it already."""
+    window = measured.window
+    offset_ns = recording.sessions[0].wall_offset_ns
+    # What is left at the end is a window if most of one; a short time is one window.
+    count = max(1, math.floor(window.seconds / measured.window_s + 0.5))
+    gpus = measured.gpus
+    if gpus is None:
+        chosen = find_job_gpus(recording)
+    else:
+        chosen = f"(gpu IN ({', '.join(map(str, gpus)) or 'NULL'}))"
+    return Stretch(window.begin_ns + offset_ns, measured.window_s, count, 0.0, chosen)
+
+
+def find_jobs(measured: Measured, session: Session) -> list[Session]:
+    """The recordings of what was watched, from the same time."""
+    scope, below = measured.window.scope, _find_processes(measured, session)
+    begin_ns, end_ns = (
+        t_ns + session.wall_offset_ns for t_ns in (measured.window.begin_ns, measured.window.end_ns)
+    )
+    return [
+        one
+        for one in list_sessions(config.find_root())
+        if one.is_here()
+        and not _is_monitor(one)
+        and (not scope.is_tree or one.pid in below)
+        and one.start_wall_ns < end_ns
+        and _find_end(one) > begin_ns
+    ]
+
+
+def _is_monitor(session: Session) -> bool:
+    """Is it a session like ours, of another monitor or of this one?"""
+    values = session.meta.get("config")
+    return isinstance(values, dict) and values.get("host.pid", -1) != -1
+
+
+def _find_end(session: Session) -> int:
+    """When it ended, wall clock; the future, if that is not known yet."""
+    try:
+        end_ns = (session.read_sealed() or {}).get("end_wall_ns")
+    except Error:
+        return 0  # damaged: nothing can be asked of it
+    return end_ns if isinstance(end_ns, int) else 2**63
+
+
+def _find_processes(measured: Measured, session: Session) -> set[int]:
+    window = measured.window
+    rows = Recording([session]).query(
+        "SELECT DISTINCT process FROM system.process "
+        f"WHERE t_ns > {window.begin_ns} AND depth >= {window.scope.depth}"
+    )
+    return set(rows["process"].to_pylist())

@@ -1,0 +1,77 @@
+"""The output folder: one monitor at a time, stopped by a file `stop.flag`."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+from sonde.errors import Error
+
+FLAG, LOCK, IMAGES = "stop.flag", ".monitor.lock", "img"
+REPORTS = ("report.json", "report.md", "report.html")
+STARTING, WAITING, MEASURING = "starting", "waiting", "measuring"
+
+
+class Taken(Error):
+    """Another monitor writes into the folder."""
+
+    def __init__(self, path: str, pid: str) -> None:
+        super().__init__(
+            f"process {pid} is measuring into {path}; `touch {os.path.join(path, FLAG)}` stops it, "
+            "--out DIR takes another folder"
+        )
+
+
+class Folder:
+    """A folder that is ours while we live."""
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)
+        try:
+            os.makedirs(self.path, exist_ok=True)
+            self._fd = os.open(self.find(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise Error(f"{self.path}: {error.strerror}; --out DIR takes another folder") from None
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise Taken(self.path, read_state(self.path)[0] or "?") from None
+        self.tell(STARTING)
+        # The flag that stopped the last one must not stop us, its report is not ours.
+        for name in (self.find(FLAG), FLAG, *map(self.find, REPORTS)):
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+        for picture in Path(self.find(IMAGES)).glob("*.png"):
+            picture.unlink(missing_ok=True)
+
+    def find(self, name: str) -> str:
+        """The path of a file in it."""
+        return os.path.join(self.path, name)
+
+    def tell(self, state: str) -> None:
+        """What we are doing, for whoever looks."""
+        os.pwrite(self._fd, f"{os.getpid()} {state}\n".encode().ljust(64), 0)
+
+    def is_told_to_stop(self) -> bool:
+        """Is there a flag, here or in the working directory?"""
+        return os.path.exists(self.find(FLAG)) or os.path.exists(FLAG)
+
+    def close(self) -> None:
+        """Let go of it."""
+        # The file stays: one who has it open already would lock what nobody else sees.
+        with contextlib.suppress(OSError):
+            os.truncate(self._fd, 0)
+        os.close(self._fd)
+
+
+def read_state(path: str) -> tuple[str | None, str | None]:
+    """Pid and state of the monitor that has a folder; None twice if there is none."""
+    try:
+        with open(os.path.join(path, LOCK), encoding="ascii") as file:
+            words = file.read().split()
+        return (words[0], words[1]) if len(words) == 2 else (None, None)
+    except OSError:
+        return None, None

@@ -1,0 +1,90 @@
+"""log_result.csv: one row a look, whole at any moment."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from typing import IO
+
+from sonde.errors import Error
+from sonde.monitor.scope import GIB, KIB, Look
+
+NAME = "log_result.csv"
+COLUMNS = ("timestamp", "cpu_usage(%)", "mem_used(GiByte)", "mem_total(GiByte)",
+           "IO_read(KiByte/s)", "IO_write(KiByte/s)", "network_receive(KiByte/s)",
+           "network_transmit(KiByte/s)")  # fmt: skip
+GPU_COLUMNS = ("gpu_usage", "gpu_mem_usage", "gpu_mem_used", "gpu_mem_total")
+
+
+class Log:
+    """Writes looks to a file, each as one whole line. A GPU that comes later gets its columns
+    then: the file is written anew, and its cells before that are empty."""
+
+    def __init__(self, folder: str, gpus: list[int] | None) -> None:
+        self._path = os.path.join(folder, NAME)
+        self._is_fixed = gpus is not None
+        self.gpus = sorted(gpus or [])
+        self._file = self._open()
+
+    def _open(self, old: list[list[str]] | None = None) -> IO[str]:
+        hidden = f"{self._path}.tmp"
+        file = open(hidden, "w", encoding="utf-8", newline="")  # noqa: SIM115  kept open
+        writer = csv.writer(file)
+        names = [f"{name}_{gpu}" for gpu in self.gpus for name in GPU_COLUMNS]
+        writer.writerow([*COLUMNS, *names])
+        writer.writerows(old or [])
+        file.flush()
+        os.replace(hidden, self._path)
+        return file
+
+    def write(self, look: Look, begin_ns: int) -> None:
+        """Add a look."""
+        if not self._is_fixed and not set(look.gpus) <= set(self.gpus):
+            self._widen(set(look.gpus))
+        line = io.StringIO()
+        csv.writer(line).writerow(self._make_row(look, begin_ns))
+        # One write a line: whoever reads, or kills us, finds whole lines.
+        try:
+            self._file.write(line.getvalue())
+            self._file.flush()
+        except OSError as error:
+            raise Error(f"{self._path}: {error.strerror}") from None
+
+    def _make_row(self, look: Look, begin_ns: int) -> list[str]:
+        cells = [_show((look.t_ns - begin_ns) / 1e9), _show(look.cpu_pct),
+                 *(_show(value, GIB) for value in (look.used_bytes, look.total_bytes)),
+                 *(_show(rate, KIB) for rate in look.rates)]  # fmt: skip
+        for index in self.gpus:
+            gpu = look.gpus.get(index)
+            if gpu is None:
+                cells += [""] * len(GPU_COLUMNS)
+            else:
+                cells += [_show(gpu.util_pct), _show(gpu.memory_util_pct),
+                          _show(gpu.used_bytes, GIB), _show(gpu.total_bytes, GIB)]  # fmt: skip
+        return cells
+
+    def _widen(self, more: set[int]) -> None:
+        before = list(self.gpus)
+        self.gpus = sorted({*before, *more})
+        self._file.close()
+        with open(self._path, encoding="utf-8", newline="") as file:
+            old = list(csv.reader(file))[1:]
+        at, size = len(COLUMNS), len(GPU_COLUMNS)
+        places = {gpu: at + size * place for place, gpu in enumerate(before)}
+        wide = []
+        for row in old:
+            cells = row[:at]
+            for gpu in self.gpus:
+                first = places.get(gpu)
+                cells += [""] * size if first is None else row[first : first + size]
+            wide.append(cells)
+        self._file = self._open(wide)
+
+    def close(self) -> None:
+        """Done."""
+        self._file.close()
+
+
+def _show(value: float | None, unit: int = 1) -> str:
+    return "" if value is None else f"{value / unit:.10g}"

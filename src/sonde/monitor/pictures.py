@@ -1,0 +1,198 @@
+"""The five pictures, drawn with matplotlib where that is installed."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from sonde.monitor.folder import IMAGES
+from sonde.monitor.lines import Line, Lines
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+HINT = "the pictures need matplotlib: pip install 'sonde[report]'"
+COLOURS = ("#2f6fde", "#e8710a", "#1b9e77", "#d0328c", "#7c5cd6", "#a6761d", "#0aa5c2", "#c43c3c")
+_SOFT, _LINE = "#626a76", "#e4e7ec"
+_TOGETHER = 3  # so many GPUs can be told apart on one axis; more get one each
+
+
+def write(folder: str, lines: Lines) -> tuple[list[str], str | None]:
+    """Draw them all; their paths from the folder, and what to say where there are none."""
+    try:
+        import matplotlib.figure as figures  # only here: it takes a second
+    except ImportError:
+        return [], HINT
+    os.makedirs(os.path.join(folder, IMAGES), exist_ok=True)
+    found: list[str] = []
+    for name, draw in _PICTURES.items():
+        figure = figures.Figure(figsize=(10, 4.6), dpi=120, layout="constrained")
+        draw(figure, lines)
+        path = f"{IMAGES}/{name}.png"
+        try:
+            figure.savefig(os.path.join(folder, path))
+        except OSError as error:
+            return found, f"{path} could not be written: {error.strerror}"
+        found.append(path)
+    return found, None
+
+
+def _make_axes(figure: Figure, title: str, label: str, lines: Lines) -> Axes:
+    axes = figure.add_subplot()
+    axes.set_title(title, loc="left", fontsize=13, fontweight="bold", pad=12)
+    _clean(axes, label)
+    axes.set_xlabel("Time (s)", color=_SOFT)
+    if lines.seconds:
+        axes.set_xlim(0, max(lines.seconds[-1], 1e-3))
+    return axes
+
+
+def _clean(axes: Axes, label: str) -> None:
+    axes.set_ylabel(label, color=_SOFT)
+    axes.grid(True, color=_LINE, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=_SOFT, length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _plot(axes: Axes, lines: Lines, line: Line, label: str, colour: str) -> Any:
+    """One line; a hole in time is a hole in the line."""
+    mean, low, high = (_break(lines, values) for values in (line.mean, line.low, line.high))
+    times = _break(lines, list(lines.seconds))
+    if any(a != b and not math.isnan(a + b) for a, b in zip(low, high, strict=True)):
+        axes.fill_between(times, low, high, color=colour, alpha=0.16, linewidth=0)
+    return axes.plot(times, mean, color=colour, linewidth=1.4, label=label)[0]
+
+
+def _break(lines: Lines, values: Iterable[float | None]) -> list[float]:
+    found: list[float] = []
+    before = None
+    for second, value in zip(lines.seconds, values, strict=True):
+        if before is not None and second - before > lines.gap_s:
+            found.append(math.nan)
+        found.append(math.nan if value is None else value)
+        before = second
+    return found
+
+
+def _finish(axes: Axes, handles: list[Any]) -> None:
+    """The legend under the title, where it hides nothing; or what there is to say instead."""
+    if not handles:
+        axes.text(0.5, 0.5, "nothing was measured", transform=axes.transAxes, ha="center",
+                  color=_SOFT, fontsize=12)  # fmt: skip
+        return
+    axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=8,
+                frameon=False, fontsize=9, handlelength=1.2, columnspacing=1.0,
+                borderaxespad=0.1)  # fmt: skip
+
+
+def _draw_gpus(figure: Figure, lines: Lines, name: str, title: str, label: str) -> None:
+    known = {gpu: card[name] for gpu, card in lines.gpus.items() if card[name].is_known}
+    if len(known) > _TOGETHER:
+        _draw_strips(figure, lines, known, f"{title} (%)")
+        return
+    axes = _make_axes(figure, title, label, lines)
+    handles = [
+        _plot(axes, lines, line, f"GPU {gpu}", COLOURS[at % len(COLOURS)])
+        for at, (gpu, line) in enumerate(known.items())
+    ]
+    axes.set_ylim(0, 103)
+    _finish(axes, handles)
+
+
+def _draw_strips(figure: Figure, lines: Lines, known: dict[int, Line], title: str) -> None:
+    """One strip a GPU, on one axis of time, with its mean."""
+    figure.set_figheight(1.2 + 0.72 * len(known))
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    rows = figure.subplots(len(known), 1, sharex=True)
+    for at, (axes, (gpu, line)) in enumerate(zip(rows, known.items(), strict=True)):
+        colour = COLOURS[at % len(COLOURS)]
+        _clean(axes, "")
+        _plot(axes, lines, line, "", colour)
+        axes.fill_between(_break(lines, list(lines.seconds)), 0, _break(lines, line.mean),
+                          color=colour, alpha=0.25, linewidth=0)  # fmt: skip
+        axes.set_ylim(0, 103)
+        axes.set_yticks([0, 100])
+        axes.set_ylabel(f"GPU {gpu}", rotation=0, ha="right", va="center", color=_SOFT)
+        values = [value for value in line.mean if value is not None]
+        axes.text(1.01, 0.5, f"mean {sum(values) / len(values):.0f} %", va="center", color=_SOFT,
+                  transform=axes.transAxes)  # fmt: skip
+    rows[-1].set_xlim(0, max(lines.seconds[-1], 1e-3))
+    rows[-1].set_xlabel("Time (s)", color=_SOFT)
+
+
+def _draw_gpu_memory(figure: Figure, lines: Lines) -> None:
+    _draw_gpus(figure, lines, "memory", "GPU memory", "memory used (%)")
+
+
+def _draw_gpu_use(figure: Figure, lines: Lines) -> None:
+    _draw_gpus(figure, lines, "util", "GPU utilization", "utilization (%)")
+
+
+def _draw_both(figure: Figure, lines: Lines) -> None:
+    """CPU and GPUs on one axis of time, each with a scale of its own."""
+    axes = _make_axes(figure, "CPU and GPU", "CPU (%, 100 is one processor)", lines)
+    handles = []
+    cpu = lines.looks.get("cpu")
+    if cpu is not None and cpu.is_known:
+        handles.append(_plot(axes, lines, cpu, "CPU", COLOURS[0]))
+        known = [value for value in cpu.high if value is not None]
+        axes.set_ylim(0, max(100, *known) * 1.03)
+    cards = {f"GPU {gpu}": card["util"] for gpu, card in lines.gpus.items()}
+    known_cards = {name: line for name, line in cards.items() if line.is_known}
+    if len(known_cards) > _TOGETHER:
+        known_cards = {f"mean, lowest and highest of {len(known_cards)} GPUs":
+                       _join(list(known_cards.values()))}  # fmt: skip
+    if known_cards:
+        right = axes.twinx()
+        _clean(right, "GPU (%)")
+        right.grid(False)
+        right.set_ylim(0, 103)
+        for at, (name, line) in enumerate(known_cards.items(), 1):
+            handles.append(_plot(right, lines, line, name, COLOURS[at % len(COLOURS)]))
+    _finish(axes, handles)
+
+
+def _join(cards: list[Line]) -> Line:
+    """Several as one: their mean, and between what they are."""
+    columns = zip(*(card.mean for card in cards), strict=True)
+    known = [[value for value in values if value is not None] for values in columns]
+    return Line(
+        "util", "%", [sum(values) / len(values) if values else None for values in known],
+        [min(values, default=None) for values in known],
+        [max(values, default=None) for values in known],
+    )  # fmt: skip
+
+
+def _draw_traffic(figure: Figure, lines: Lines, title: str, wanted: dict[str, str]) -> None:
+    axes = _make_axes(figure, title, "MiB/s", lines)
+    handles = [
+        _plot(axes, lines, lines.looks[name], label, COLOURS[at])
+        for at, (name, label) in enumerate(wanted.items())
+        if name in lines.looks and lines.looks[name].is_known
+    ]
+    with contextlib.suppress(ValueError):  # nothing to draw
+        axes.set_ylim(bottom=0)
+    _finish(axes, handles)
+
+
+def _draw_disk(figure: Figure, lines: Lines) -> None:
+    _draw_traffic(figure, lines, "Disk", {"read": "read", "written": "written"})
+
+
+def _draw_network(figure: Figure, lines: Lines) -> None:
+    _draw_traffic(figure, lines, "Network", {"received": "received", "sent": "sent"})
+
+
+_PICTURES: dict[str, Callable[[Figure, Lines], None]] = {
+    "GPU_MEM_Utilization": _draw_gpu_memory,
+    "GPU_UTI_Utilization": _draw_gpu_use,
+    "CPU_GPU_Utilization": _draw_both,
+    "Disk_Utilization": _draw_disk,
+    "Network_Utilization": _draw_network,
+}

@@ -1,0 +1,156 @@
+"""The report at the end, from SQL: report.json, report.md, report.html and the pictures."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from typing import IO, Any
+
+from sonde.errors import Error
+from sonde.monitor import findings, lines, page, pictures, statistics, text
+from sonde.monitor.watch import Measured
+from sonde.query import Recording
+from sonde.session import Session
+
+FORMAT = 1
+Report = dict[str, Any]
+
+
+def write(measured: Measured, file: IO[str]) -> None:
+    """Write all of it; what a person should know goes to `file`."""
+    session = Session(measured.session)
+    with Recording([session]).freeze() as recording:
+        numbers = statistics.work_out(recording, measured.window, measured.gpus)
+        drawn = lines.read(recording, measured.window, measured.gpus)
+        missing = list(_list_missing(recording, measured, numbers))
+    report = _make(measured, session, numbers)
+    report |= findings.advise(measured, session, numbers["looks"])
+    report["missing"] = missing
+    report["pictures"], hint = pictures.write(measured.folder, drawn)
+    report["missing"] += [hint] if hint else []
+    problems = _write_files(measured.folder, report, drawn)
+    for line in _say(report, measured, problems):
+        file.write(line + "\n")
+
+
+def _write_files(folder: str, report: Report, drawn: lines.Lines) -> list[str]:
+    """Each by itself: a full disk may have room for the small ones."""
+    makers: dict[str, Callable[[], str]] = {
+        "report.json": lambda: json.dumps(report, indent=1) + "\n",
+        "report.md": lambda: text.write_markdown(report),
+        "report.html": lambda: page.make(report, drawn),
+    }
+    problems = []
+    for name, make in makers.items():
+        try:
+            _write(os.path.join(folder, name), make())
+        except OSError as error:
+            problems.append(f"{name} could not be written: {error.strerror}")
+    return problems
+
+
+def _write(path: str, whole: str) -> None:
+    """Whole or not at all; for whoever may read what the user writes."""
+    hidden = f"{path}.tmp"
+    with open(hidden, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(whole)
+    os.replace(hidden, path)
+
+
+def _make(measured: Measured, session: Session, numbers: Report) -> Report:
+    window = measured.window
+    offset_ns = session.wall_offset_ns
+    begin, end = (_show_time(t_ns + offset_ns) for t_ns in (window.begin_ns, window.end_ns))
+    what = shlex.join(measured.command) or window.scope.describe()
+    about = [
+        f"watched: {window.scope.describe()}",
+        f"from {begin} to {end}: {window.seconds:.1f} s, {numbers['looks']} looks, one every "
+        f"{window.every_ns / 1e9:g} s",
+        f"it ended because {measured.reason}",
+    ]
+    about += [measured.began] if measured.began else []
+    return {
+        "format": FORMAT,
+        "title": f"Hardware under {what} on {session.host}",
+        "about": about,
+        "host": session.host,
+        "command": measured.command,
+        "scope": window.scope.describe(),
+        "pid": window.scope.pid,
+        "begin": begin,
+        "end": end,
+        "seconds": window.seconds,
+        "period_s": window.every_ns / 1e9,
+        "reason": measured.reason,
+        "session": session.folder,
+        "begin_t_ns": window.begin_ns,
+        "end_t_ns": window.end_ns,
+        "statistics": numbers,
+    }
+
+
+def _show_time(wall_ns: int) -> str:
+    return datetime.fromtimestamp(wall_ns / 1e9, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _list_missing(recording: Recording, measured: Measured, numbers: Report) -> Iterator[str]:
+    """What could not be measured, and where there are holes."""
+    if numbers["looks"]:
+        yield from _list_unknown(measured, numbers)
+    else:
+        yield measured.began or "nothing was measured: it ended before the second look"
+    yield from _list_troubles(recording)
+
+
+def _list_unknown(measured: Measured, numbers: Report) -> Iterator[str]:
+    looks = numbers["looks"]
+    if measured.gpus == []:
+        yield "no GPU is known to have memory of what was watched; --gpus all takes all"
+    elif not numbers["gpus"]:
+        yield "no GPU was seen"
+    spreads = {"CPU": numbers["cpu_pct"], "memory": numbers["memory_used_bytes"]}
+    spreads |= {f"GPU {gpu['gpu']}": gpu["util_pct"] for gpu in numbers["gpus"]}
+    # In the look after its end there is no command any more.
+    empty = 1 if measured.command else 0
+    for label, spread in spreads.items():
+        if spread["looks"] + empty < looks:
+            yield f"{label} is unknown in {looks - spread['looks']} of {looks} looks"
+    for label, key in (("disk traffic", "read_bytes"), ("network traffic", "received_bytes")):
+        if numbers[key]["volume_bytes"] is None:
+            yield f"{label} is unknown"
+
+
+def _list_troubles(recording: Recording) -> Iterator[str]:
+    try:
+        rows = recording.query(
+            "SELECT source, state, detail FROM sonde.source "
+            "WHERE state IN ('failed', 'unavailable') ORDER BY source"
+        ).to_pylist()
+        losses = recording.query(
+            "SELECT table_name, overwritten + dropped AS lost FROM sonde.loss "
+            "WHERE table_name LIKE 'system.%' AND overwritten + dropped > 0"
+        ).to_pylist()
+    except Error as error:
+        yield str(error)
+        return
+    for row in rows:
+        yield f"sensor {row['source']} is {row['state']}: {row['detail'] or 'no reason is known'}"
+    for row in losses:
+        yield f"{row['lost']} rows of {row['table_name']} were lost"
+
+
+def _say(report: Report, measured: Measured, problems: list[str]) -> Iterator[str]:
+    yield from report["about"]
+    yield ""
+    if report["statistics"]["looks"]:
+        yield from text.say_statistics(report["statistics"])
+        yield ""
+    yield from text.say_findings(report)
+    yield from report["patterns"]
+    yield ""
+    yield from (f"not measured: {line}" for line in report["missing"])
+    yield from problems
+    yield f"report: {os.path.join(measured.folder, 'report.html')}"

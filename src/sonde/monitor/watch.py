@@ -1,0 +1,218 @@
+"""The watching itself: a session of our own that the collector measures into, until it is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from sonde import _core, plugins
+from sonde.errors import Error
+from sonde.monitor.condition import Condition
+from sonde.monitor.folder import MEASURING, WAITING, Folder
+from sonde.monitor.job import Job
+from sonde.monitor.log import Log
+from sonde.monitor.looks import Looks
+from sonde.monitor.scope import Look, Scope
+from sonde.monitor.series import Window
+from sonde.recorder import recorder
+from sonde.session import Session, read_start_ticks
+
+NAP_S = 0.1
+END_S = 2.0  # for a look after the command's end
+READY_S = 10.0  # for the collector to start and look twice
+ALL, MINE = "all", "mine"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for."""
+
+    max_s: float | None = 3600.0
+    delay_s: float = 0.0
+    wait_for: Condition = field(default_factory=lambda: Condition(None))
+    every_s: float = 1.0
+    window_s: float = 10.0
+    gpus: str | list[int] = ALL
+    pid: int = 0
+    command: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a report is about."""
+
+    folder: str
+    session: str
+    window: Window
+    window_s: float
+    gpus: list[int] | None
+    reason: str
+    began: str  # what kept the start out, if anything did
+    command: list[str]
+
+
+@dataclass
+class Progress:
+    """Where it is, for whoever draws it."""
+
+    state: str
+    passed_s: float
+    max_s: float | None
+    look: Look | None
+
+
+class Watch:
+    """One run of the monitor."""
+
+    def __init__(self, options: Options, folder: Folder, job: Job, scope: Scope) -> None:
+        self.options, self.folder, self.job, self.scope = options, folder, job, scope
+        every_ns = round(options.every_s * 1e9)
+        self.session = _begin_session(options, scope)
+        self._looks = Looks(self.session, scope, every_ns)
+        fixed = options.gpus if isinstance(options.gpus, list) else None
+        try:
+            self._log = Log(folder.path, fixed)
+        except OSError as error:
+            recorder.stop()
+            raise Error(f"{folder.path}: {error.strerror}") from None
+        self._begin_ns: int | None = None  # the look that measuring begins behind
+        self._last: Look | None = None
+        self._born = read_start_ticks(options.pid) if options.pid else None
+        self.reason = ""
+
+    # ---- what came out -------------------------------------------------------------------------
+
+    def describe(self) -> Measured:
+        """What was measured; an empty window if it never began."""
+        last_ns = self._last.t_ns if self._last else _core.clock_ns()
+        begin_ns = last_ns if self._begin_ns is None else self._begin_ns
+        window = Window(begin_ns, last_ns, round(self.options.every_s * 1e9), self.scope)
+        return Measured(
+            self.folder.path, self.session.folder, window, self.options.window_s, self.gpus,
+            self.reason, self._explain_start(), list(self.options.command),
+        )  # fmt: skip
+
+    def _explain_start(self) -> str:
+        if not self.has_begun:
+            return "it ended before measuring began"
+        words = [f"after {self.options.delay_s:g} s"] if self.options.delay_s else []
+        words += [f"when {self.options.wait_for.text}"] if self.options.wait_for.text else []
+        return f"measuring began {' and '.join(words)}" if words else ""
+
+    @property
+    def gpus(self) -> list[int] | None:
+        """The GPUs that the report is about; None: all."""
+        if self.options.gpus == MINE:
+            return sorted(self._looks.mine)
+        return self.options.gpus if isinstance(self.options.gpus, list) else None
+
+    @property
+    def has_begun(self) -> bool:
+        """Did measuring begin?"""
+        return self._begin_ns is not None
+
+    # ---- the loop ------------------------------------------------------------------------------
+
+    def wait_ready(self) -> bool:
+        """Until there is a first look: a command that starts then is measured from its start. It
+        does not wait for long: False, if there is none."""
+        deadline = time.monotonic() + READY_S
+        while self._last is None and time.monotonic() < deadline and not self._find_reason():
+            self._advance()
+            time.sleep(NAP_S / 2)
+        return self._last is not None
+
+    def run(self, show: Callable[[Progress], object]) -> None:
+        """Until it is over; `reason` says why."""
+        due_s = time.monotonic() + self.options.delay_s
+        now_ns = _core.clock_ns()
+        while not (reason := self._find_reason()):
+            self._advance(may_begin=time.monotonic() >= due_s)
+            show(self._describe())
+            time.sleep(NAP_S)
+            now_ns = _core.clock_ns()
+        self.reason = reason
+        if self.job.has_ended:
+            self._wait_end(now_ns)
+        time.sleep(min(NAP_S, self.options.every_s / 2))  # for the last rows of a look
+        self._advance(may_begin=time.monotonic() >= due_s, last=True)
+
+    def _wait_end(self, ended_ns: int) -> None:
+        """For one look at what the command has done since the last one."""
+        self.scope = self._looks.scope = replace(self.scope, ended_ns=ended_ns)
+        deadline = time.monotonic() + min(2 * self.options.every_s, END_S)
+        while self._looks.newest_ns <= ended_ns and time.monotonic() < deadline:
+            time.sleep(NAP_S / 10)
+            self._advance()
+
+    def close(self) -> None:
+        """End the session; what was measured stays."""
+        self._log.close()
+        recorder.stop()
+
+    def _advance(self, may_begin: bool = False, last: bool = False) -> None:
+        """Take in what is new; at last also a look that is fresh."""
+        fresh_ns = round(self.options.every_s * 1e9) if last else 0
+        for found in self._looks.read(_core.clock_ns() + fresh_ns):
+            look = self._choose(found)
+            if self._begin_ns is not None:
+                self._log.write(look, self._begin_ns)
+            elif may_begin and self.options.wait_for.holds(look):
+                self._begin(look.t_ns)
+            if self._last is None and self._begin_ns is None:
+                self.folder.tell(WAITING)
+            self._last = look
+        if may_begin and self._begin_ns is None and self._last and not self.options.wait_for.text:
+            self._begin(self._last.t_ns)
+
+    def _begin(self, t_ns: int) -> None:
+        self._begin_ns = t_ns
+        self.folder.tell(MEASURING)
+
+    def _choose(self, look: Look) -> Look:
+        """A look with the GPUs that were asked for."""
+        wanted = self.gpus
+        if wanted is None:
+            return look
+        return replace(look, gpus={gpu: one for gpu, one in look.gpus.items() if gpu in wanted})
+
+    def _find_reason(self) -> str:
+        """Why it is over; empty while it is not."""
+        if self.job.has_ended:
+            return "the command ended"
+        # With a command they are its own business: it has got them, and decides when it ends.
+        if self.job.signals and not self.options.command:
+            return "it was interrupted"
+        if self._born is not None and read_start_ticks(self.options.pid) != self._born:
+            return f"process {self.options.pid} ended"
+        if self.folder.is_told_to_stop():
+            return "there was a stop.flag"
+        limit_s = self.options.max_s
+        if limit_s is not None and self._count_seconds() >= limit_s:
+            return f"its time was over ({limit_s / 60:g} min)"
+        return ""
+
+    def _count_seconds(self) -> float:
+        return 0.0 if self._begin_ns is None else (_core.clock_ns() - self._begin_ns) / 1e9
+
+    def _describe(self) -> Progress:
+        state = "measuring" if self.has_begun else f"waiting for {self.options.wait_for.text}"
+        if not self.has_begun and not self.options.wait_for.text:
+            state = "waiting"
+        return Progress(state, self._count_seconds(), self.options.max_s, self._last)
+
+
+def _begin_session(options: Options, scope: Scope) -> Session:
+    """A session like any other, without sources: the collector measures into it."""
+    sources = {f"source.{name}": False for name in plugins.list_names("sources")}
+    given: Mapping[str, object] = {
+        **sources, "follow": False, "collector": True, "host.every": options.every_s,
+        "host.pid": scope.pid,
+    }  # fmt: skip
+    said: list[str] = []
+    recorder.stop()  # of a session that the environment asked for
+    folder = recorder.start(given, tell=said.append)
+    if folder is None:
+        raise Error(said[0] if said else "the monitor's own session could not begin")
+    return Session(folder)
