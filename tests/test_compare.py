@@ -104,7 +104,7 @@ def test_advice_that_appears_and_goes_is_told(root) -> None:
 def test_two_stretches_of_one_recording(root) -> None:
     fast, slow = steps(), steps(input_wait=0.05)
     folder = record(60, torch_step=lambda s: fast(s) if s < 30 else slow(s), **NOTHING)
-    found = compare(f"{folder}@..+30s", f"{folder}@+31s..")
+    found = compare(f"{folder}@..+28s", f"{folder}@+31s..")
     assert find(found, "input wait").change == pytest.approx(50, abs=1)
 
 

@@ -218,7 +218,7 @@ def weigh(
     if low > 0 or high < 0:
         verdict = _judge(measure, new - old) if abs(new - old) >= limit else SAME
     else:
-        verdict = SAME if max(-low, high) < limit else UNCLEAR
+        verdict = SAME if max(-low, high) <= limit else UNCLEAR
     return Change(
         key or measure.name, measure.unit, old, new, low, high, verdict, abs(new - old) >= much
     )
