@@ -84,6 +84,8 @@ ALLOWED = {
     "stretch": {"errors", "query", "window"},
     "lines": {"query", "stretch"},
     "advising": GROUND | {"finding", "lines", "query", "stretch", "verdict"},
+    "measures": set(),
+    "comparing": {"advising", "errors", "finding", "measures", "query", "stretch"},
     "outline": set(),
     "modules": {"errors", "outline", "query", "selection", "window"},
     "monitor": READ
@@ -96,6 +98,7 @@ ALLOWED = {
         "advising",
         "attach",
         "calls",
+        "comparing",
         "control",
         "demo",
         "finding",

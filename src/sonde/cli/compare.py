@@ -1,0 +1,147 @@
+"""Compare two recordings, or two stretches of one: what changed, and is it more than noise."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import IO
+
+from sonde import config
+from sonde.cli import _draw
+from sonde.cli.export import TIMES
+from sonde.comparing import (
+    BETTER,
+    OTHER,
+    SAME,
+    UNCLEAR,
+    WORSE,
+    Change,
+    Comparison,
+    Side,
+    compare,
+)
+from sonde.finding import Finding, show_time
+
+FOUND = 8  # the exit code of --fail-on
+_FAILS = (WORSE, "much-worse")
+_COLOURS = {WORSE: "\x1b[1;31m", BETTER: "\x1b[32m", OTHER: "\x1b[33m"}
+_MOST = 10  # functions and modules
+
+EPILOG = f"""\
+A TARGET may end in @SINCE..UNTIL, a stretch of it: train@..+10min, 4711@5m.. ({TIMES})
+The first steps, which warm up, are left out. Each side is cut into pieces; a change counts if it is
+more than the pieces differ among themselves, and large enough to matter.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument("before", metavar="BEFORE", help="a target, as everywhere; see below")
+    parser.add_argument("after", metavar="AFTER")
+    parser.add_argument("--all", action="store_true", help="also what is the same, or unclear")
+    parser.add_argument("--fail-on", choices=_FAILS, help=f"exit code {FOUND} if something is so")
+    _draw.add_output_arguments(parser, ("table", "json"))
+
+
+def run(args: argparse.Namespace) -> int:
+    found = compare(args.before, args.after)
+    if args.format == "json":
+        _draw.write_text(args.output, lambda file: print(found.to_json(), file=file))
+    else:
+        _draw.write_text(args.output, lambda file: _draw_all(found, args.all, file))
+    fails = (found.is_worse and args.fail_on == WORSE) or (
+        found.is_much_worse and args.fail_on is not None
+    )
+    return FOUND if fails else 0
+
+
+def _draw_all(found: Comparison, everything: bool, file: IO[str]) -> None:
+    colour = file.isatty() and config.uses_colour()
+    file.write(_paint(_say(found), found.verdict, colour) + "\n")
+    for name, side in (("before", found.before), ("after", found.after)):
+        file.write(f"{name:<7} {_say_side(side)}\n")
+    wanted = (WORSE, BETTER, OTHER, UNCLEAR, SAME) if everything else (WORSE, BETTER, OTHER)
+    rows = [row for row in found.changes if row.verdict in wanted or row.name == "step"]
+    _draw_changes(rows, file, colour)
+    code = [row for row in found.code if row.verdict in wanted]
+    if code:
+        file.write("\nin the code\n")
+        _draw_changes(code if everything else code[:_MOST], file, colour)
+        if len(code) > _MOST and not everything:
+            file.write(f"… and {len(code) - _MOST} more: --all\n")
+    file.writelines(f"{line}\n" for line in _say_advice(found))
+    if everything and found.missing:
+        file.write("\nnot compared\n" + "".join(f"  {line}\n" for line in found.missing))
+
+
+def _say(found: Comparison) -> str:
+    """The verdict in a sentence."""
+    step = next((row for row in found.changes if row.name == "step"), None)
+    if step is not None and step.change_pct is not None:
+        words = {WORSE: "slower", BETTER: "faster", UNCLEAR: "unclear: the noise is larger",
+                 SAME: "the same"}  # fmt: skip
+        much = "much " if step.much and step.verdict in (WORSE, BETTER) else ""
+        return f"{much}{words[step.verdict]}: a step takes {_show_change(step)}"
+    count = sum(row.verdict in (WORSE, BETTER, OTHER) for row in found.changes)
+    if not found.changes:
+        return "nothing can be compared: " + "; ".join(found.missing[:3])
+    return f"{count} of {len(found.changes)} numbers changed by more than noise"
+
+
+def _say_side(side: Side) -> str:
+    return (
+        f"{side.target}  {show_time(side.start_ns)} … {show_time(side.end_ns)}, "
+        f"{side.pieces} pieces"
+    )
+
+
+def _draw_changes(rows: Sequence[Change], file: IO[str], colour: bool) -> None:
+    if not rows:
+        return
+    file.write("\n")
+    cells = [
+        (row.name, _show(row.before), _show(row.after), row.unit, _show_change(row), _name(row))
+        for row in rows
+    ]
+
+    def paint(at: int, column: int, cell: str) -> str:
+        return _paint(cell, rows[at].verdict, colour) if column == 5 else cell
+
+    names = ("what", "before", "after", "unit", "change (95 %)", "verdict")
+    _draw.draw_table(names, cells, file, [False, True, True, False, False, False], paint)
+
+
+def _name(row: Change) -> str:
+    much = row.much and row.verdict in (WORSE, BETTER, OTHER)
+    return f"much {row.verdict}" if much else row.verdict
+
+
+def _show(value: float) -> str:
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"
+
+
+def _show_change(row: Change) -> str:
+    """In percent where there was something, with the interval."""
+    if row.before:
+        low, high = (100 * value / abs(row.before) for value in (row.low, row.high))
+        return f"{row.change_pct:+.1f} % ({low:+.1f} … {high:+.1f})"
+    return f"{row.change:+.3g} ({row.low:+.3g} … {row.high:+.3g})"
+
+
+def _say_advice(found: Comparison) -> Iterator[str]:
+    for title, findings in (("new advice", found.appeared), ("gone", found.vanished)):
+        if findings:
+            yield ""
+            yield title
+            yield from (f"  {_say_finding(finding)}" for finding in findings)
+
+
+def _say_finding(finding: Finding) -> str:
+    at = f", at {finding.line}" if finding.line else ""
+    return f"{finding.severity}: {finding.title} ({finding.rule}){at}"
+
+
+def _paint(text: str, verdict: str, colour: bool) -> str:
+    code = _COLOURS.get(verdict, "") if colour else ""
+    return f"{code}{text}\x1b[0m" if code else text
