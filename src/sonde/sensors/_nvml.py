@@ -162,7 +162,7 @@ def _open(out: int) -> Nvml | None:
     try:
         import pynvml
     except ImportError:
-        _answer(out, {"error": "pynvml is not installed; `pip install sonde[gpu]` brings it"})
+        _answer(out, {"error": "pynvml is not installed; `pip install nvidia-ml-py` brings it"})
         return None
     try:
         return Nvml(pynvml)
