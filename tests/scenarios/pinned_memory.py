@@ -18,7 +18,7 @@ if __name__ == "__main__":
 
         def __iter__(self):
             for batch in load(Examples(lambda _index: None)):
-                time.sleep(0.006)
+                time.sleep(0.02)
                 yield torch.as_tensor(batch)
 
     train(Batches())

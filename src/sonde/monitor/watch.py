@@ -133,10 +133,11 @@ class Watch:
             time.sleep(NAP_S)
             now_ns = _core.clock_ns()
         self.reason = reason
-        if self.job.has_ended:
+        has_ended = self.job.has_ended
+        if has_ended:
             self._wait_end(now_ns)
-        time.sleep(min(NAP_S, self.options.every_s / 2))  # for the last rows of a look
-        self._advance(may_begin=time.monotonic() >= due_s, last=True)
+            time.sleep(min(NAP_S, self.options.every_s / 2))  # for the last rows of that look
+        self._advance(may_begin=time.monotonic() >= due_s, last=has_ended)
 
     def _wait_end(self, ended_ns: int) -> None:
         """For one look at what the command has done since the last one."""
@@ -152,7 +153,7 @@ class Watch:
         recorder.stop()
 
     def _advance(self, may_begin: bool = False, last: bool = False) -> None:
-        """Take in what is new; at last also a look that is fresh."""
+        """Take in what is new; at last also a look that is fresh: nothing follows it."""
         fresh_ns = round(self.options.every_s * 1e9) if last else 0
         for found in self._looks.read(_core.clock_ns() + fresh_ns):
             look = self._choose(found)

@@ -9,6 +9,7 @@ from sonde.record import column, f64, i64, text
 from sonde.sensors._group import Group, Groups
 from sonde.sensors._look import Look, Past, Row, read_numbers
 
+_LIMITS_LOOKS = 10  # limits are read so often
 _ENDLESS = 2**60  # version 1 says a huge number where there is no limit
 
 
@@ -46,6 +47,7 @@ class Sensor:
     def __init__(self, look: Look) -> None:
         self._look, self._past = look, Past()
         self._groups = look.share(Groups)
+        self._limits: dict[str, tuple[int, tuple[float | None, int | None]]] = {}
 
     def read_machine(self) -> Iterator[Row]:
         """Nothing: each session may be in another cgroup."""
@@ -71,7 +73,7 @@ class Sensor:
         yield Cgroup, (
             now, None if passed is None else passed[0], group.version, group.path, *shares,
             100 * periods[1][1] / periods[1][0] if periods is not None and limited else None,
-            self._read_cpu_limit(group), cores, *self._read_memory(group),
+            self._find_limits(group)[0], cores, *self._read_memory(group),
             None if kills is None else kills[1][0],
             *((None, None) if traffic is None else traffic[1]),
         )  # fmt: skip
@@ -116,22 +118,32 @@ class Sensor:
     def _read_memory(self, group: Group) -> list[int | None]:
         """In use, limit, peak."""
         if group.is_unified("memory"):
-            use, limit, peak = "memory.current", "memory.max", "memory.peak"
+            use, peak = "memory.current", "memory.peak"
         else:
-            use, limit, peak = (
-                f"memory.{name}_in_bytes" for name in ("usage", "limit", "max_usage")
-            )
-        limits = []
-        for folder in group.list_up("memory"):
-            words = self._read_words(f"{folder}/{limit}")
-            if words and words[0].isdigit() and int(words[0]) < _ENDLESS:
-                limits.append(int(words[0]))
+            use, peak = "memory.usage_in_bytes", "memory.max_usage_in_bytes"
         used, top = (self._read(group, "memory", file) for file in (use, peak))
         return [
             None if used is None else int(used),
-            min(limits, default=None),
+            self._find_limits(group)[1],
             None if top is None else int(top),
         ]
+
+    def _find_limits(self, group: Group) -> tuple[float | None, int | None]:
+        """Processors and memory. They stand in every cgroup above, too, and seldom change."""
+        number, limits = self._limits.get(group.path, (-_LIMITS_LOOKS, (None, None)))
+        if self._look.number - number >= _LIMITS_LOOKS:
+            limits = (self._read_cpu_limit(group), self._read_memory_limit(group))
+            self._limits[group.path] = (self._look.number, limits)
+        return limits
+
+    def _read_memory_limit(self, group: Group) -> int | None:
+        file = "memory.max" if group.is_unified("memory") else "memory.limit_in_bytes"
+        limits = []
+        for folder in group.list_up("memory"):
+            words = self._read_words(f"{folder}/{file}")
+            if words and words[0].isdigit() and int(words[0]) < _ENDLESS:
+                limits.append(int(words[0]))
+        return min(limits, default=None)
 
     def _read_kills(self, group: Group) -> list[int]:
         file = "memory.events" if group.is_unified("memory") else "memory.oom_control"
