@@ -176,7 +176,7 @@ def test_without_pynvml_it_says_how_to_get_it(look: Look, tmp_path: Path, monkey
     (tmp_path / "pynvml.py").write_text("raise ImportError")
     monkeypatch.setenv("SONDE_NVML", str(tmp_path))
     sensor = gpu.Sensor(look)
-    with pytest.raises(Unavailable, match=r"pip install sonde\[gpu\]"):
+    with pytest.raises(Unavailable, match="pip install nvidia-ml-py"):
         see(look, sensor)
 
 

@@ -219,6 +219,37 @@ def test_the_io_of_an_ended_child_is_not_counted_again_in_its_parent(
     assert 3 * 64 * MIB <= watch.add("asked_read_bytes") < 3 * 66 * MIB
 
 
+GRANDCHILD = """
+import subprocess, sys
+inner = "import sys; open('/dev/zero', 'rb').read(64 << 20); print('read', flush=True); sys.stdin.readline()"
+outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
+child = subprocess.Popen([sys.executable, "-c", outer], stdin=subprocess.PIPE,
+                         stdout=subprocess.PIPE, text=True)
+child.stdout.readline()
+print("ready", flush=True)
+sys.stdin.readline()
+child.communicate("\\n")
+print("gone", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_the_io_of_a_child_and_of_its_child_that_end_together_is_counted_once(look: Look) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", GRANDCHILD],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as parent:  # fmt: skip
+        assert parent.stdout is not None and parent.stdout.readline() == "ready\n"
+        watch = Watch(look, parent.pid)
+        watch.once()
+        before = watch.add("asked_read_bytes")  # what nobody had seen yet
+        assert tell(parent, "") == "gone"
+        watch.once()
+        watch.once()
+        assert watch.add("asked_read_bytes") - before < 4 * MIB
+        parent.communicate("\n")
+
+
 def test_the_io_of_a_child_that_nobody_saw_is_its_parents(look: Look, tmp_path: Path) -> None:
     code = tmp_path / "parent.py"
     code.write_text(PARENT)

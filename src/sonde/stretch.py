@@ -80,7 +80,7 @@ def find_stretch(
         raise ConfigError(f"--window {window_s:g} is outside 0.1 … 86400 seconds")
     whole = find_window(recording, since, until, last=_LAST)
     start_ns = whole.since_ns + 1
-    warm_up_ns = 0 if since else _find_warm_up(recording, start_ns, whole.until_ns)
+    warm_up_ns = 0 if since else find_warm_up(recording, start_ns, whole.until_ns)
     passed_s = (whole.until_ns - start_ns - warm_up_ns) / 1e9
     # What is left at the end is a window if most of one; a short recording is one window.
     count = max(1, math.floor(passed_s / window_s + 0.5))
@@ -88,7 +88,7 @@ def find_stretch(
                    find_job_gpus(recording))  # fmt: skip
 
 
-def _find_warm_up(recording: Recording, since_ns: int, until_ns: int) -> int:
+def find_warm_up(recording: Recording, since_ns: int, until_ns: int) -> int:
     """How long it took until the job did what it does: its first steps are over; without steps,
     a GPU is at work."""
     ends = {"since": since_ns, "until": until_ns}

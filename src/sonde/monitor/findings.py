@@ -13,7 +13,7 @@ from sonde.monitor import text
 from sonde.monitor.watch import Measured
 from sonde.query import Recording
 from sonde.session import Session, list_sessions
-from sonde.stretch import ASKS, Stretch, find_job_gpus
+from sonde.stretch import ASKS, Stretch, find_job_gpus, find_warm_up
 
 # The four patterns of OpenPAI's profiler, by the rule that looks for each; `compat` has it judge
 # as the original did.
@@ -64,17 +64,21 @@ def _vote(recording: Recording, stretch: Stretch) -> list[str]:
 
 
 def _find_stretch(measured: Measured, recording: Recording) -> Stretch:
-    """The time that was measured; what came before is out of it already."""
-    window = measured.window
-    offset_ns = recording.sessions[0].wall_offset_ns
+    """The time that was measured, without the job's first steps unless its start is out of it
+    already."""
+    start_ns = measured.window.begin_ns + recording.sessions[0].wall_offset_ns
+    length_ns = round(measured.window.seconds * 1e9)
+    warm_up_ns = 0
+    if not measured.began:
+        warm_up_ns = find_warm_up(recording, start_ns, start_ns + length_ns)
     # What is left at the end is a window if most of one; a short time is one window.
-    count = max(1, math.floor(window.seconds / measured.window_s + 0.5))
+    count = max(1, math.floor((length_ns - warm_up_ns) / 1e9 / measured.window_s + 0.5))
     gpus = measured.gpus
     if gpus is None:
         chosen = find_job_gpus(recording)
     else:
         chosen = f"(gpu IN ({', '.join(map(str, gpus)) or 'NULL'}))"
-    return Stretch(window.begin_ns + offset_ns, measured.window_s, count, 0.0, chosen)
+    return Stretch(start_ns + warm_up_ns, measured.window_s, count, warm_up_ns / 1e9, chosen)
 
 
 def find_jobs(measured: Measured, session: Session) -> list[Session]:

@@ -175,7 +175,7 @@ def main() -> None:
     """Run as `_nvml [FOLDER]`: a folder with a pynvml to use instead of the installed one."""
     # It may not outlive the collector, not even while a call hangs.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    sys.path[1:1] = sys.argv[1:]
+    sys.path[:0] = sys.argv[1:]
     # What the library prints must not be taken for an answer.
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -117,7 +117,8 @@ class Sensor:
         for node, _depth in below:
             if node.pid not in self._raw:
                 self._raw[node.pid] = self._read(node)
-        for seen in [seen for seen in self._seen.values() if not seen.node.alive]:
+        gone = {pid: seen for pid, seen in self._seen.items() if not seen.node.alive}
+        for seen in sorted(gone.values(), key=lambda one: -_count_above(one, gone)):
             self._bury(seen)
         for node, _depth in below:
             if node.pid not in self._rows:
@@ -161,12 +162,14 @@ class Sensor:
         return None
 
     def _bury(self, seen: Seen) -> None:
-        """It is gone. Its I/O, counted here, is now part of that of the process that waited."""
+        """It is gone. Its I/O, counted here, is now part of that of the process that waited; and so
+        is that of its own children, which were buried before it."""
         raw = seen.raw
         del self._seen[seen.node.pid]
         parent = self._seen.get(raw.parent)
         if parent is not None and raw.io is not None:
             parent.debts.append((self._look.number, raw.small_faults + raw.reaped, raw.io))
+            parent.debts += seen.debts
 
     def _measure(
         self, node: Node, raw: Raw
@@ -221,6 +224,14 @@ class Sensor:
                     left.append((number, faults, io))  # it may have gone after we read its parent
             seen.debts = left
         return tuple([max(0, amount) for amount in grown])
+
+
+def _count_above(seen: Seen, gone: dict[int, Seen]) -> int:
+    """How many of those that are gone stand above it."""
+    above = 0
+    while above < len(gone) and seen.raw.parent in gone:
+        seen, above = gone[seen.raw.parent], above + 1
+    return above
 
 
 def _find_known(seen: Seen | None) -> int:
