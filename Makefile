@@ -12,8 +12,9 @@ CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototyp
 demo: $(VENV)/.installed
 	$(BIN)/sonde demo
 
+# Most tests wait for processes: three at a time keep two processors busy.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 check: $(VENV)/.test $(VENV)/.check
 	$(BIN)/ruff check .
@@ -72,7 +73,7 @@ $(VENV)/.installed: $(VENV)/.made $(SOURCES)
 
 # PyTorch where its CPU build is tried; elsewhere the tests that need it are left out.
 $(VENV)/.test: $(VENV)/.installed
-	$(BIN)/python -m pip install -q 'pytest>=8' 'hypothesis>=6' gprof2dot snakeviz flameprof protobuf \
+	$(BIN)/python -m pip install -q 'pytest>=8' pytest-xdist 'hypothesis>=6' gprof2dot snakeviz flameprof protobuf \
 		jsonschema greenlet 'matplotlib>=3.8' \
 		$$($(BIN)/python -c 'import sys; print("torch==2.13.0 numpy" * (sys.version_info[:2] == (3, 11)))')
 	@touch $@
