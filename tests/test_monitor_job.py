@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -13,6 +14,7 @@ import pytest
 
 from conftest import TIMEOUT_S, wait_for
 from sonde import _core
+from sonde.errors import Error
 from sonde.monitor import watch
 from sonde.monitor.folder import Folder
 from sonde.monitor.job import Job
@@ -95,3 +97,51 @@ def test_waiting_for_what_never_comes_ends(root: Path, tmp_path: Path, monkeypat
         folder.close()
     assert one.reason.startswith("measuring did not begin") and not one.has_begun
     assert one.describe().window.end_ns <= _core.clock_ns()
+
+
+# ---- the folder ----------------------------------------------------------------------------------
+
+
+def run_monitor(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PYTHON, "-m", "sonde", "monitor", "--period", "0.1s", *words], cwd=folder,
+        capture_output=True, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+
+
+def test_a_folder_with_files_of_the_user_keeps_them(tmp_path: Path) -> None:
+    (tmp_path / "img").mkdir()
+    (tmp_path / "img" / "cat.png").write_text("a cat")
+    Folder(str(tmp_path)).close()
+    assert (tmp_path / "img" / "cat.png").read_text() == "a cat"
+
+
+@pytest.mark.parametrize("name", ("report.json.tmp", "report.json", "log_result.csv.tmp"))
+def test_a_link_in_the_folder_leads_to_nothing_that_is_written(tmp_path: Path, name: str) -> None:
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).symlink_to("../precious")
+    assert run_monitor(tmp_path, "--out", "out", "-t", "0.005").returncode == 0
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["format"] == 1
+
+
+def test_a_lock_that_is_a_link_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / ".monitor.lock").symlink_to("precious")
+    with pytest.raises(Error, match="--out DIR takes another folder"):
+        Folder(str(tmp_path))
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_command_of_many_lines_is_one_line_of_the_report(tmp_path: Path) -> None:
+    code = "import sys\n# not a head\x1b[31m\nsys.exit(3)"
+    done = run_monitor(tmp_path, "--out", "out", "--", PYTHON, "-c", code)
+    written = (tmp_path / "out" / "report.md").read_text()
+    assert done.returncode == 3 and "sys.exit(3)" in written.splitlines()[0]
+    assert "\x1b" not in written + done.stderr
+
+
+def test_a_time_without_end_is_not_understood(tmp_path: Path) -> None:
+    done = run_monitor(tmp_path, "-t", "inf")
+    assert done.stderr == "sonde: -t inf is not a time; give minutes, such as 0.5 or 90\n"

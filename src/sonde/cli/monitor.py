@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
@@ -104,7 +105,7 @@ def _read_options(args: argparse.Namespace) -> Options:
         raise ConfigError("--detach is for the line before a job; leave it out, or `-- COMMAND`")
     if args.pid is not None and read_start_ticks(args.pid) is None:
         raise NoSession(f"there is no process {args.pid}")
-    if args.minutes is not None and not args.minutes > 0:
+    if args.minutes is not None and not 0 < args.minutes < math.inf:
         raise ConfigError(f"-t {args.minutes:g} is not a time; give minutes, such as 0.5 or 90")
     if command:
         find_program(command[0])

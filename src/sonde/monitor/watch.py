@@ -191,6 +191,9 @@ class Watch:
             return f"process {self.options.pid} ended"
         if self.folder.is_told_to_stop():
             return "there was a stop.flag"
+        return self._find_lateness()
+
+    def _find_lateness(self) -> str:
         limit_s = self.options.max_s
         if limit_s is None:
             return ""
