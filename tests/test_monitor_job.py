@@ -99,6 +99,21 @@ def test_waiting_for_what_never_comes_ends(root: Path, tmp_path: Path, monkeypat
     assert one.describe().window.end_ns <= _core.clock_ns()
 
 
+@pytest.mark.parametrize("lacks", ("out", "root"))
+def test_a_command_runs_though_it_cannot_be_measured(tmp_path: Path, lacks: str) -> None:
+    env = dict(os.environ)
+    if lacks == "out":
+        (tmp_path / "out").write_text("not a folder")
+    else:
+        env["SONDE_DIR"] = "/proc/nowhere"
+    done = subprocess.run(
+        [*MONITOR, "sh", "-c", "echo ran; exit 3"], cwd=tmp_path, capture_output=True, text=True,
+        timeout=TIMEOUT_S, env=env,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (3, "ran\n")
+    assert done.stderr.startswith("sonde: it runs unmeasured: ") and done.stderr.count("\n") == 1
+
+
 # ---- the folder ----------------------------------------------------------------------------------
 
 
