@@ -18,6 +18,7 @@ from sonde.advising import Rule, judge, load_rules
 from sonde.errors import ConfigError
 from sonde.finding import Advice, Finding, Outcome, Tally, name_votes, show_evidence
 from sonde.query import Recording, open_recording
+from sonde.session import list_sessions
 from sonde.stretch import find_stretch
 from sonde.verdict import Limits, Rows, Verdict, group
 
@@ -360,3 +361,15 @@ def test_a_frozen_recording_stands_still_and_the_other_does_not() -> None:
         machine.look()
         assert read(frozen) == 1
         assert read(recording) == 2
+
+
+def test_what_is_below_a_process_is_judged_with_it(run, root) -> None:
+    run(
+        "import os, sonde, time\nsonde.start(collector='off')\n"
+        "if os.fork() == 0:\n"
+        "    if os.fork() == 0: time.sleep(0.5); os._exit(0)\n"
+        "    os.wait(); time.sleep(0.3); os._exit(0)\n"
+        "os.wait()"
+    )
+    oldest = min(list_sessions(str(root)), key=lambda session: session.start_wall_ns)
+    assert len(sonde.advise(oldest.folder).processes) == 3

@@ -83,7 +83,7 @@ ALLOWED = {
     "finding": {"verdict"},
     "stretch": {"errors", "query", "window"},
     "lines": {"query", "stretch"},
-    "advising": GROUND | {"finding", "lines", "query", "stretch", "verdict"},
+    "advising": GROUND | {"finding", "lines", "query", "stretch", "target", "verdict"},
     "measures": set(),
     "comparing": {"advising", "errors", "finding", "measures", "query", "stretch"},
     "outline": set(),

@@ -14,6 +14,7 @@ from sonde.finding import Advice, Finding, Outcome, Tally, show_time
 from sonde.lines import find_lines
 from sonde.query import Recording, open_recording
 from sonde.stretch import ASKS, Stretch, find_stretch
+from sonde.target import add_children
 from sonde.verdict import LEVELS, Limit, Limits, Verdict
 
 WINDOW_S = 10.0
@@ -89,10 +90,11 @@ def advise(
     rules: Sequence[str] | None = None,
     limits: Mapping[str, object] | None = None,
 ) -> Advice:
-    """What is wrong with a recorded job, the evidence, and what to do."""
+    """What is wrong with a recorded job, its children included, the evidence, and what to do."""
     found = load_rules(rules, limits)
     text = "\n".join([ASKS, *(rule.module.SQL for rule in found)])
-    with open_recording(target).freeze(text) as recording:
+    sessions = add_children(open_recording(target).sessions)
+    with Recording(sessions).freeze(text) as recording:
         return judge(recording, found, find_stretch(recording, since, until, window_s))
 
 

@@ -25,6 +25,19 @@ def find_sessions(target: str, root: str) -> list[Session]:
     return list(found.values())
 
 
+def add_children(sessions: list[Session]) -> list[Session]:
+    """With the sessions of processes below them: the workers of a loader are part of a job."""
+    found = {session.folder: session for session in sessions}
+    ids = {session.id for session in sessions}
+    roots = {os.path.dirname(session.folder) for session in sessions}
+    known = [one for root in roots for one in list_sessions(root)]
+    for one in sorted(known, key=lambda session: session.start_wall_ns):  # parents come first
+        if one.meta.get("parent") in ids:
+            ids.add(one.id)
+            found.setdefault(one.folder, one)
+    return list(found.values())
+
+
 def _find_part(part: str, root: str) -> list[Session]:
     if os.sep in part or part in (".", ".."):
         return _find_folder(part)

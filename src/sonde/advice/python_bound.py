@@ -20,11 +20,11 @@ LIMITS = {
     "python_pct": Limit(30, "of the time in which the loop's thread runs Python"),
     "gpu_pct": Limit(70, "utilisation of the GPU, if there is one, from which on it does no harm"),
 }
-# Garbage collections have a rule of their own.
+# Of the usual step: what one in many does, and garbage collections, have rules of their own.
 SQL = f"""
 WITH step AS (
   SELECT {{window}} AS w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
-         100 * SUM(other + host_to_device) / SUM(duration) AS outside_pct
+         100 * MEDIAN(other + host_to_device) / MEDIAN(duration) AS outside_pct
   FROM python.torch_step WHERE {{inside}} AND ended_by <> 'end' GROUP BY 1, 2, 3),
 pause AS (
   SELECT {{window}} AS w, host, pid, SUM(dur_ns) / 1e7 / {{window_s}} AS pause_pct
