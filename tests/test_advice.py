@@ -108,6 +108,21 @@ def test_a_healthy_machine_gets_no_advice() -> None:
     assert {outcome.state for outcome in advice.outcomes} == {"clear"}
 
 
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    (({"read_bytes": 0, "written_bytes": 0}, set()),
+     ({"read_bytes": 10**6, "written_bytes": 0}, set()),
+     ({"read_bytes": 60 * 10**6, "written_bytes": 0}, {"io_pressure"}),
+     ({"read_bytes": 0, "written_bytes": 0, "state": "D"}, {"io_pressure"}),
+     ({"read_bytes": None, "written_bytes": None}, {"io_pressure"})),
+)  # fmt: skip
+def test_a_disk_that_others_are_busy_with_is_not_the_jobs(own: dict, expected: set[str]) -> None:
+    planted = PLANTED["io_pressure"]
+    disk = {"busy_pct": 99.0, "read_bytes": 80 * 10**6, "written_bytes": 0}
+    advice = judge(record(60, **{**planted, "disk": disk}, process={"state": "R", **own}))
+    assert find(advice) == expected
+
+
 def test_rules_abstain_without_their_tables_and_say_so() -> None:
     advice = judge(record(30, **{**NOTHING, "network": {"interface": "eth0"}}))
     for outcome in advice.outcomes:

@@ -38,10 +38,10 @@ class Machine:
         self.write("proc/self/mountinfo", "\n".join(shown) + "\n")
         self.write(f"proc/{PID}/cgroup", is_in)
 
-    def see(self, passed_s: float = 1.0) -> Row:
+    def see(self, passed_s: float = 1.0, pid: int = PID) -> Row:
         self.look.begin()
         self.now_ns += int(passed_s * 1e9)
-        ((_, values),) = self._cgroup.read_process(PID)
+        ((_, values),) = self._cgroup.read_process(pid)
         return dict(zip(cgroup.Cgroup.__annotations__, values, strict=True))
 
     def see_pressure(self) -> dict[tuple[object, object], Row]:
@@ -202,6 +202,38 @@ def test_a_process_that_moves_to_another_cgroup_begins_anew(machine: Machine) ->
     machine.write(f"proc/{PID}/cgroup", "0::/two\n")
     row = machine.see()
     assert (row["path"], row["user_pct"], row["read_bytes"]) == ("/two", None, None)
+
+
+@pytest.mark.parametrize(
+    ("init", "folder"),
+    (("0::/init.scope\n", "cg"), ("0::/\n", "cg"), ("0::/docker/one\n", "cg/docker/one"),
+     ("0::/docker/one/init.scope\n", "cg/docker/one")),
+)  # fmt: skip
+def test_the_whole_is_the_cgroup_of_process_1_not_our_own(
+    machine: Machine, init: str, folder: str
+) -> None:
+    machine.mount("/ cg cgroup2 rw", is_in="")
+    machine.write("proc/1/cgroup", init)
+    machine.write("proc/self/cgroup", "0::/user.slice/login\n")
+    write_unified(machine, "cg/user.slice/login")
+    for n in range(2):
+        write_unified(machine, folder, n)
+        row = machine.see(pid=0)
+    assert (row["user_pct"], row["system_pct"], row["read_bytes"]) == (70.0, 20.0, 100)
+    assert f"cg{row['path']}".rstrip("/") == folder
+
+
+def test_the_root_of_version_1_is_the_machine_and_has_no_memory_of_its_own(
+    machine: Machine,
+) -> None:
+    machine.mount(*(f"/ cg/{name} cgroup {name}" for name in ("cpuacct", "memory", "blkio")),
+                  is_in="1:cpuacct:/\n2:memory:/\n3:blkio:/\n")  # fmt: skip
+    for name in ("cpuacct", "memory", "blkio"):
+        machine.write(f"cg/{name}/release_agent", "\n")
+    for n in range(2):
+        write_first(machine, "cg", "", n)
+        row = machine.see()
+    assert (row["user_pct"], row["memory_bytes"], row["read_bytes"]) == (70.0, None, None)
 
 
 def test_pressure_is_the_share_of_the_interval(machine: Machine) -> None:

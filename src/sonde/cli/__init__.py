@@ -22,6 +22,7 @@ recording, 5 SQL error, 6 the process did not answer, 7 another run is under way
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; errors are one line on stderr."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    _open_closed()
     code = _try(arguments)
     query = sys.modules.get("sonde.query")
     if query is not None and query.abandoned:
@@ -30,6 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _open_closed() -> None:
+    """Where stdout or stderr is closed, what we say goes nowhere; it is no reason to fail."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  kept open
 
 
 def _try(arguments: list[str]) -> int:

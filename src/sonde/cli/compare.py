@@ -91,7 +91,7 @@ def _say(found: Comparison) -> str:
 
 def _say_side(side: Side) -> str:
     return (
-        f"{side.target}  {show_time(side.start_ns)} … {show_time(side.end_ns)}, "
+        f"{_draw.clean(side.target)}  {show_time(side.start_ns)} … {show_time(side.end_ns)}, "
         f"{side.pieces} pieces"
     )
 
@@ -138,7 +138,7 @@ def _say_advice(found: Comparison) -> Iterator[str]:
 
 
 def _say_finding(finding: Finding) -> str:
-    at = f", at {finding.line}" if finding.line else ""
+    at = f", at {_draw.clean(finding.line)}" if finding.line else ""
     return f"{finding.severity}: {finding.title} ({finding.rule}){at}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
@@ -10,7 +11,7 @@ import time
 from sonde import config, launch
 from sonde.cli import _progress
 from sonde.cli.run import find_program
-from sonde.errors import ConfigError, NoSession
+from sonde.errors import ConfigError, Error, NoSession
 from sonde.monitor import detach
 from sonde.monitor.condition import METRICS, Condition
 from sonde.monitor.folder import Folder
@@ -58,18 +59,38 @@ def run(args: argparse.Namespace) -> int:
         print(f"sonde: process {pid} is measuring into {path}; `touch stop.flag` here, or in "
               f"{path}, stops it")  # fmt: skip
         return 0
-    folder = Folder(path)
+    try:
+        folder = Folder(path)
+    except Error as error:
+        return _run_alone(options, error)
     try:
         return _monitor(options, folder)
     finally:
         folder.close()
 
 
-def _monitor(options: Options, folder: Folder) -> int:
+def _make_job(options: Options) -> Job:
     env = launch.make_job_environment(options.command) if options.command else {}
+    return Job(options.command, env)
+
+
+def _run_alone(options: Options, error: Error) -> int:
+    """The command without us: a full disk of ours is no reason for it not to run."""
+    if not options.command:
+        raise error
+    print(f"sonde: it runs unmeasured: {error}", file=sys.stderr)
+    with _make_job(options) as job:
+        job.start()
+    return job.code
+
+
+def _monitor(options: Options, folder: Folder) -> int:
     scope = Scope(os.getpid(), 1) if options.command else Scope(options.pid)
-    with Job(options.command, env) as job:
-        watch = Watch(options, folder, job, scope)
+    with _make_job(options) as job:
+        try:
+            watch = Watch(options, folder, job, scope)
+        except Error as error:
+            return _run_alone(options, error)
         try:
             if options.command:
                 watch.wait_ready()
@@ -104,7 +125,7 @@ def _read_options(args: argparse.Namespace) -> Options:
         raise ConfigError("--detach is for the line before a job; leave it out, or `-- COMMAND`")
     if args.pid is not None and read_start_ticks(args.pid) is None:
         raise NoSession(f"there is no process {args.pid}")
-    if args.minutes is not None and not args.minutes > 0:
+    if args.minutes is not None and not 0 < args.minutes < math.inf:
         raise ConfigError(f"-t {args.minutes:g} is not a time; give minutes, such as 0.5 or 90")
     if command:
         find_program(command[0])

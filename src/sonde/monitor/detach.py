@@ -9,7 +9,7 @@ import time
 
 from sonde import config
 from sonde.errors import Error
-from sonde.monitor.folder import MEASURING, WAITING, Folder, read_state
+from sonde.monitor.folder import MEASURING, WAITING, Folder, open_new, read_state
 
 LOG = "log.txt"
 # Not `-m sonde`: a file of the job's folder may have the name of a module of ours.
@@ -21,7 +21,7 @@ def start(path: str, words: list[str]) -> int:
     """Start it, and wait until it measures (or waits for its moment); its pid."""
     Folder(path).close()  # another one there is told now, not in a log
     log = os.path.join(path, LOG)
-    with open(log, "wb") as file:
+    with open_new(log) as file:
         process = subprocess.Popen(
             [sys.executable, "-c", _CODE, "monitor", *words], stdin=subprocess.DEVNULL,
             stdout=file, stderr=file, start_new_session=True,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from pathlib import Path
+from typing import IO
 
 from sonde.errors import Error
 
 FLAG, LOCK, IMAGES = "stop.flag", ".monitor.lock", "img"
 REPORTS = ("report.json", "report.md", "report.html")
+PICTURES = ("GPU_MEM_Utilization", "GPU_UTI_Utilization", "CPU_GPU_Utilization", "Disk_Utilization",
+            "Network_Utilization")  # fmt: skip
 STARTING, WAITING, MEASURING = "starting", "waiting", "measuring"
 
 
@@ -31,7 +33,8 @@ class Folder:
         self.path = os.path.abspath(path)
         try:
             os.makedirs(self.path, exist_ok=True)
-            self._fd = os.open(self.find(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._fd = os.open(self.find(LOCK), flags, 0o600)
         except OSError as error:
             raise Error(f"{self.path}: {error.strerror}; --out DIR takes another folder") from None
         try:
@@ -40,12 +43,12 @@ class Folder:
             os.close(self._fd)
             raise Taken(self.path, read_state(self.path)[0] or "?") from None
         self.tell(STARTING)
-        # The flag that stopped the last one must not stop us, its report is not ours.
-        for name in (self.find(FLAG), FLAG, *map(self.find, REPORTS)):
+        # The flag that stopped the last one must not stop us, its report is not ours. Nothing else
+        # goes: the folder may be one that the user keeps his own files in.
+        pictures = (f"{IMAGES}/{name}.png" for name in PICTURES)
+        for name in (FLAG, *map(self.find, (FLAG, *REPORTS, *pictures))):
             with contextlib.suppress(OSError):
                 os.unlink(name)
-        for picture in Path(self.find(IMAGES)).glob("*.png"):
-            picture.unlink(missing_ok=True)
 
     def find(self, name: str) -> str:
         """The path of a file in it."""
@@ -65,6 +68,14 @@ class Folder:
         with contextlib.suppress(OSError):
             os.truncate(self._fd, 0)
         os.close(self._fd)
+
+
+def open_new(path: str) -> IO[str]:
+    """A file that was not there before. A link by that name, in a folder that others may write to,
+    would have us write into any file of the user's."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    return open(path, "x", encoding="utf-8", errors="backslashreplace", newline="")
 
 
 def read_state(path: str) -> tuple[str | None, str | None]:

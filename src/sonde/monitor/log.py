@@ -8,6 +8,7 @@ import os
 from typing import IO
 
 from sonde.errors import Error
+from sonde.monitor.folder import open_new
 from sonde.monitor.scope import GIB, KIB, Look
 
 NAME = "log_result.csv"
@@ -29,7 +30,7 @@ class Log:
 
     def _open(self, old: list[list[str]] | None = None) -> IO[str]:
         hidden = f"{self._path}.tmp"
-        file = open(hidden, "w", encoding="utf-8", newline="")  # noqa: SIM115  kept open
+        file = open_new(hidden)
         writer = csv.writer(file)
         names = [f"{name}_{gpu}" for gpu in self.gpus for name in GPU_COLUMNS]
         writer.writerow([*COLUMNS, *names])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sonde.monitor.folder import IMAGES
+from sonde.monitor.folder import IMAGES, PICTURES
 from sonde.monitor.lines import Line, Lines
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ def write(folder: str, lines: Lines) -> tuple[list[str], str | None]:
         import matplotlib.figure as figures  # only here: it takes a second
     except ImportError:
         return [], HINT
-    os.makedirs(os.path.join(folder, IMAGES), exist_ok=True)
     found: list[str] = []
-    for name, draw in _PICTURES.items():
+    for name, draw in zip(PICTURES, _DRAW, strict=True):
         figure = figures.Figure(figsize=(10, 4.6), dpi=120, layout="constrained")
         draw(figure, lines)
         path = f"{IMAGES}/{name}.png"
         try:
+            os.makedirs(os.path.join(folder, IMAGES), exist_ok=True)
             figure.savefig(os.path.join(folder, path))
         except OSError as error:
             return found, f"{path} could not be written: {error.strerror}"
@@ -189,10 +189,6 @@ def _draw_network(figure: Figure, lines: Lines) -> None:
     _draw_traffic(figure, lines, "Network", {"received": "received", "sent": "sent"})
 
 
-_PICTURES: dict[str, Callable[[Figure, Lines], None]] = {
-    "GPU_MEM_Utilization": _draw_gpu_memory,
-    "GPU_UTI_Utilization": _draw_gpu_use,
-    "CPU_GPU_Utilization": _draw_both,
-    "Disk_Utilization": _draw_disk,
-    "Network_Utilization": _draw_network,
-}
+_DRAW: Sequence[Callable[[Figure, Lines], None]] = (
+    _draw_gpu_memory, _draw_gpu_use, _draw_both, _draw_disk, _draw_network,
+)  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -10,7 +11,9 @@ from datetime import datetime, timezone
 from typing import IO, Any
 
 from sonde.errors import Error
+from sonde.exporters._asset import clean
 from sonde.monitor import findings, lines, page, pictures, statistics, text
+from sonde.monitor.folder import open_new
 from sonde.monitor.watch import Measured
 from sonde.query import Recording
 from sonde.session import Session
@@ -33,7 +36,7 @@ def write(measured: Measured, file: IO[str]) -> None:
     report["missing"] += [hint] if hint else []
     problems = _write_files(measured.folder, report, drawn)
     for line in _say(report, measured, problems):
-        file.write(line + "\n")
+        file.write(clean(line) + "\n")
 
 
 def _write_files(folder: str, report: Report, drawn: lines.Lines) -> list[str]:
@@ -55,16 +58,21 @@ def _write_files(folder: str, report: Report, drawn: lines.Lines) -> list[str]:
 def _write(path: str, whole: str) -> None:
     """Whole or not at all; for whoever may read what the user writes."""
     hidden = f"{path}.tmp"
-    with open(hidden, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(whole)
-    os.replace(hidden, path)
+    try:
+        with open_new(hidden) as file:
+            file.write(whole)
+        os.replace(hidden, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(hidden)  # on a full disk half of a file takes room, too
+        raise
 
 
 def _make(measured: Measured, session: Session, numbers: Report) -> Report:
     window = measured.window
     offset_ns = session.wall_offset_ns
     begin, end = (_show_time(t_ns + offset_ns) for t_ns in (window.begin_ns, window.end_ns))
-    what = shlex.join(measured.command) or window.scope.describe()
+    what = clean(shlex.join(measured.command)) or window.scope.describe()
     about = [
         f"watched: {window.scope.describe()}",
         f"from {begin} to {end}: {window.seconds:.1f} s, {numbers['looks']} looks, one every "
@@ -153,4 +161,5 @@ def _say(report: Report, measured: Measured, problems: list[str]) -> Iterator[st
     yield ""
     yield from (f"not measured: {line}" for line in report["missing"])
     yield from problems
-    yield f"report: {os.path.join(measured.folder, 'report.html')}"
+    if not any(problem.startswith("report.html") for problem in problems):
+        yield f"report: {os.path.join(measured.folder, 'report.html')}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from sonde.exporters._asset import clean
 from sonde.finding import show_evidence
 
 Report = Mapping[str, Any]
@@ -102,7 +103,12 @@ def list_evidence(finding: Report) -> list[str]:
 
 def write_markdown(report: Report) -> str:
     """The whole report."""
-    lines = [f"# {_escape(report['title'])}", "", *(f"- {line}" for line in report["about"]), ""]
+    lines = [
+        f"# {_escape(report['title'])}",
+        "",
+        *(f"- {_escape(line)}" for line in report["about"]),
+        "",
+    ]
     lines += ["## Findings", "", *_list_findings(report), *_list_patterns(report)]
     lines += ["## Statistics", "", *_make_tables(report["statistics"])]
     if report["pictures"]:
@@ -117,8 +123,8 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2].partition(".")[0].replace("_", " ")
 
 
-def _escape(text: str) -> str:
-    return "".join(f"\\{char}" if char in "\\`*_[]<>|#" else char for char in text)
+def _escape(words: str) -> str:
+    return "".join(f"\\{char}" if char in "\\`*_[]<>|#" else char for char in clean(words))
 
 
 def _list_findings(report: Report) -> Iterator[str]:
@@ -131,7 +137,7 @@ def _list_findings(report: Report) -> Iterator[str]:
         yield ""
         yield f"- evidence: {_escape(', '.join(list_evidence(finding)))}"
         if finding["line"]:
-            yield f"- code: `{finding['line']}`"
+            yield f"- code: {_escape(finding['line'])}"
         yield f"- why: {_escape(finding['why'])}"
         yield f"- next: {_escape(finding['todo'])}"
         yield ""

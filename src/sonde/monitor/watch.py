@@ -21,6 +21,7 @@ from sonde.session import Session, read_start_ticks
 NAP_S = 0.1
 END_S = 2.0  # for a look after the command's end
 READY_S = 10.0  # for the collector to start and look twice
+WAIT_S = 3600.0  # for measuring to begin, at least; nobody may be left who could stop it
 ALL, MINE = "all", "mine"
 
 
@@ -78,6 +79,7 @@ class Watch:
             raise Error(f"{folder.path}: {error.strerror}") from None
         self._begin_ns: int | None = None  # the look that measuring begins behind
         self._last: Look | None = None
+        self._made_s = time.monotonic()
         self._born = read_start_ticks(options.pid) if options.pid else None
         self.reason = ""
 
@@ -189,9 +191,17 @@ class Watch:
             return f"process {self.options.pid} ended"
         if self.folder.is_told_to_stop():
             return "there was a stop.flag"
+        return self._find_lateness()
+
+    def _find_lateness(self) -> str:
         limit_s = self.options.max_s
-        if limit_s is not None and self._count_seconds() >= limit_s:
+        if limit_s is None:
+            return ""
+        if self._count_seconds() >= limit_s:
             return f"its time was over ({limit_s / 60:g} min)"
+        wait_s = max(limit_s, WAIT_S) + self.options.delay_s
+        if not self.has_begun and time.monotonic() - self._made_s >= wait_s:
+            return f"measuring did not begin in {wait_s / 60:g} min"
         return ""
 
     def _count_seconds(self) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from sonde.sensors._look import Look
 
 _CONTROLLERS = ("cpu", "cpuacct", "memory", "blkio", "cpuset")
+_INIT = "/init.scope"  # where systemd keeps process 1, beside all others
 
 
 class Mount:
@@ -46,6 +47,12 @@ class Group:
     def __init__(self, path: str, folders: dict[str, tuple[Mount, str]]) -> None:
         self.path, self.folders = path, folders
         counted = [folders[name][0] for name in ("cpuacct", "memory") if name in folders]
+        # The first version's root counts the machine, and every copy of a file as memory in use.
+        self.roots = {
+            name
+            for name, (mount, folder) in folders.items()
+            if mount.controllers and os.path.exists(f"{folder}/release_agent")
+        }
         self.version = 0 if not counted else 1 if any(m.controllers for m in counted) else 2
 
     def is_unified(self, controller: str) -> bool:
@@ -75,7 +82,7 @@ class Groups:
         self._found: dict[tuple[bytes, int], tuple[Group, str | None]] = {}
 
     def find(self, pid: int) -> Group:
-        """The cgroup of a process, 0 being ourselves; OSError if it is gone."""
+        """The cgroup of a process, 0: of the container or machine; OSError if it is gone."""
         return self._find(pid)[0]
 
     def find_unified(self, pid: int) -> str | None:
@@ -86,8 +93,7 @@ class Groups:
             return None
 
     def _find(self, pid: int) -> tuple[Group, str | None]:
-        who = str(pid) if pid else "self"
-        said = self._look.read(f"{self._look.proc}/{who}/cgroup")[1]
+        said = self._look.read(f"{self._look.proc}/{pid}/cgroup")[1] if pid else self._read_top()
         # Trees are mounted when a machine or a container starts: looking now and then will do.
         age = self._look.number // 64
         if self._mounts[0] != age:
@@ -96,6 +102,15 @@ class Groups:
         if (said, age) not in self._found:
             self._found[said, age] = self._resolve(said)
         return self._found[said, age]
+
+    def _read_top(self) -> bytes:
+        """Where process 1 is: in the topmost cgroup that is ours to see. We ourselves may be
+        anywhere: in that of the login, or of the job, that happened to start us."""
+        try:
+            said = self._look.read(f"{self._look.proc}/1/cgroup")[1]
+        except OSError:  # a /proc that hides what is not ours
+            return self._look.read(f"{self._look.proc}/self/cgroup")[1]
+        return said.replace(f"{_INIT}\n".encode(), b"/\n").replace(b"//\n", b"/\n")
 
     def _read_mounts(self) -> list[Mount]:
         found = []

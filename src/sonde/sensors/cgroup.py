@@ -57,7 +57,7 @@ class Sensor:
         """Rows about the cgroup of one process; none once it is gone."""
         try:
             group = self._groups.find(pid)
-            cores: int | None = len(os.sched_getaffinity(pid))
+            cores: int | None = len(os.sched_getaffinity(pid or 1))
         except OSError:
             return
         now = self._look.clock()
@@ -121,7 +121,8 @@ class Sensor:
             use, peak = "memory.current", "memory.peak"
         else:
             use, peak = "memory.usage_in_bytes", "memory.max_usage_in_bytes"
-        used, top = (self._read(group, "memory", file) for file in (use, peak))
+        known = "memory" not in group.roots
+        used, top = (self._read(group, "memory", file) if known else None for file in (use, peak))
         return [
             None if used is None else int(used),
             self._find_limits(group)[1],
@@ -155,7 +156,7 @@ class Sensor:
         unified = group.is_unified("blkio")
         file = "io.stat" if unified else "blkio.throttle.io_service_bytes"
         data = self._read(group, "blkio", file)
-        if data is None:
+        if data is None or "blkio" in group.roots:
             return []
         read = written = 0
         for line in data.splitlines():
