@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sonde.advice._gpu import USE
 from sonde.verdict import Limit, Limits, Rows, Verdict
 
 NEEDS = ("system.gpu.util_pct", "system.gpu.memory_used_bytes")
@@ -22,14 +23,7 @@ LIMITS = {
     "memory": Limit(0.8, "memory in use from here on is full"),
     "compat": Limit(0, "1: GPU 0 alone, as OpenPAI's profiler judged"),
 }
-SQL = """
-SELECT {window} AS w, host, gpu, COUNT(*) AS looks, AVG(util_pct) AS util_pct,
-       AVG(memory_used_bytes / memory_total_bytes) AS used
-FROM system.gpu
-WHERE {inside} AND util_pct IS NOT NULL AND memory_used_bytes IS NOT NULL
-  AND CASE WHEN {compat} = 1 THEN gpu = 0 ELSE {job_gpu} END
-GROUP BY ALL
-"""
+SQL = USE
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
