@@ -97,7 +97,7 @@ class Sensor:
 
     def _find_kind(self, folder: str, name: str) -> str:
         # A sysfs shows the interfaces of the namespace that it was mounted in.
-        for base in (f"{folder}/root/sys", self._look.sys):
+        for base in (os.path.join(folder, "root", "sys"), self._look.sys):
             kind = _read_kind(f"{base}/class/net/{name}")
             if kind is not None:
                 return kind
