@@ -113,6 +113,7 @@ ALLOWED = {
         "demo",
         "finding",
         "launch",
+        "layers",
         "live",
         "monitor",
         "modules",
