@@ -56,13 +56,12 @@ class Fresh(Frozen):
 
     def _take_all(self) -> pa.Table:
         """Take the rows; returns the regions that have not ended."""
-        before = events.OPEN_SPAN.read(self.sessions)
         for session in self.sessions:
             for name, table in open_tables(session).items():
                 if name in TABLES:
                     self._take(session, name, table)
-        # Before the rows and behind them: one that ended or began meanwhile is not missed.
-        return _drop_repeated(pa.concat_tables([before, events.OPEN_SPAN.read(self.sessions)]))
+        # Behind the rows: one that ended meanwhile must not look as if it went on.
+        return events.OPEN_SPAN.read(self.sessions)
 
     def _take(self, session: Session, name: str, table: SessionTable) -> None:
         key = session.id, name
@@ -107,11 +106,6 @@ def list_deep(sessions: Sequence[Session]) -> set[str]:
     """The windows of torch's profiler that are complete."""
     rows = _WINDOW.read(sessions).select(["trace", "state"]).to_pylist()
     return {row["trace"] for row in rows if row["state"] == "done"}
-
-
-def _drop_repeated(regions: pa.Table) -> pa.Table:
-    rows = {(row["host"], row["pid"], row["id"]): row for row in regions.to_pylist()}
-    return pa.Table.from_pylist([*rows.values()], schema=regions.schema)
 
 
 def read_since(table: SessionTable, first: int) -> tuple[pa.Table, int]:
