@@ -38,6 +38,7 @@ def write(profile: Profile, file: IO[bytes]) -> None:
     if timeline.first_ns is None:
         raise profile.explain_nothing()
     writer = Writer(file, timeline.first_ns)
+    writer.begin()
     for lane in timeline.iter_lanes():
         writer.declare(lane)
     for row in timeline.iter_rows():
@@ -47,7 +48,7 @@ def write(profile: Profile, file: IO[bytes]) -> None:
             writer.add(row)
     for batch in timeline.iter_batches(_WRAP):
         writer.add_batch(batch)
-    writer.flush()
+    writer.end()
     if not writer.rows:
         raise profile.explain_nothing()
 
@@ -65,9 +66,9 @@ class Writer:
         self._numbers: dict[tuple[object, ...], int] = {}  # of tracks that have no lane, and flows
         self._names: dict[tuple[int, str], int] = {}
         self._heads: dict[tuple[int, int, str, str], bytes] = {}
-        self._begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Write what comes before the rows."""
         # Times count from the start, on the clock that is Perfetto's default: small numbers.
         clocks = b"".join(
             _bytes(1, _number(1, clock) + _number(2, at))
@@ -104,8 +105,8 @@ class Writer:
         self._put_event(at_ns, self._head(_INSTANT, track, row.name, row.cat) + more)
         return None
 
-    def flush(self) -> None:
-        """Write what was put so far."""
+    def end(self) -> None:
+        """Write what is left."""
         self._file.write(b"".join(self._pieces))
         self._pieces.clear()
         self._size = 0
@@ -205,7 +206,7 @@ class Writer:
         self._pieces.append(piece)
         self._size += len(piece)
         if self._size > _PIECE_BYTES:
-            self.flush()
+            self.end()
 
 
 # ---- protobuf ------------------------------------------------------------------------------------
