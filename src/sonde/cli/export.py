@@ -63,9 +63,10 @@ def run(args: argparse.Namespace) -> int:
     # Many queries: the tables are opened once, and stand still.
     with recording.freeze(" ".join(layers.TABLES) if whole else "") as still:
         last = layers.LAST if whole else LAST
-        selection = Selection(
-            _find_window(still, args, last), tuple(args.thread), args.weight, args.lines
-        )
+        window = _find_window(still, args, last)
+        if whole and not args.until:
+            window = _reach_open(still, window)
+        selection = Selection(window, tuple(args.thread), args.weight, args.lines)
         profile = Profile(still, selection)
         if args.output == "-":
             write_stdout(exporter, profile)
@@ -126,6 +127,14 @@ def _find_window(recording: Recording, args: argparse.Namespace, last: str) -> W
         offset_ns = run.session.wall_offset_ns
         return Window(begin_ns + offset_ns, (end_ns or _core.clock_ns()) + offset_ns)
     return find_window(recording, args.since, args.until, last=last)
+
+
+def _reach_open(recording: Recording, window: Window) -> Window:
+    """Up to the last region that began, if nothing came behind it: where a program was killed."""
+    rows = recording.query("SELECT host, pid, MAX(t_ns) AS t_ns FROM event.open_span GROUP BY ALL")
+    offsets = {(one.host, one.pid): one.wall_offset_ns for one in recording.sessions}
+    begun = [row["t_ns"] + offsets[row["host"], row["pid"]] for row in rows.to_pylist()]
+    return window._replace(until_ns=max([window.until_ns, *begun]))
 
 
 def name_file(recording: Recording, suffix: str) -> str:
