@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import resource
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -16,6 +19,7 @@ from conftest import wait_for
 from sonde.errors import Error
 from sonde.live import LiveTrace
 from sonde.nesting import EVER_NS
+from sonde.query import Recording
 from sonde.session import Session, list_sessions
 from sonde.window import Window
 
@@ -46,10 +50,7 @@ def count(path: Path) -> Counter:
 class Program:
     """A program that makes regions when it is told to."""
 
-    def __init__(self, start, root: Path) -> None:
-        import subprocess
-        import sys
-
+    def __init__(self, root: Path) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-u", "-c", WORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             text=True,
@@ -64,11 +65,13 @@ class Program:
 
 
 @pytest.fixture
-def program(start, root: Path):
-    made = Program(start, root)
+def program(root: Path):
+    made = Program(root)
     yield made
     made.process.kill()
-    made.process.communicate()
+    made.process.wait()
+    made.process.stdin.close()
+    made.process.stdout.close()
 
 
 @pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
@@ -121,8 +124,6 @@ def test_only_what_lies_in_the_windows_is_in_it(program, tmp_path: Path) -> None
 
 
 def _query(session: Session, sql: str) -> list[dict]:
-    from sonde.query import Recording
-
     return Recording([session]).query(sql).to_pylist()
 
 
@@ -134,7 +135,7 @@ def test_a_reader_finds_it_whole_at_every_instant(program, tmp_path: Path) -> No
 
     def refresh() -> None:
         try:
-            for _ in range(6):
+            for _ in range(3):
                 program.work(100)
                 trace.refresh()
         except Exception as error:
@@ -172,8 +173,6 @@ def test_a_disk_without_room_leaves_the_old_file_and_nothing_is_lost_later(
     trace.refresh()
     before = path.read_bytes()
     program.work(5)
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
