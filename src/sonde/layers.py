@@ -67,13 +67,12 @@ said AS (
         GROUP BY part, id, key)
     GROUP BY part, id)"""
 
-# A `misfit` is told by nesting: its track, and the category that all of its family have.
+# A `misfit` is told by nesting: its family and its track.
 SPANS = f"""{{named}},{REGIONS},{_SAID}
 SELECT CASE WHEN track IS NULL THEN 'X' ELSE 'b' END AS ph, number AS pid,
     {{lane}} + thread AS tid, start_ns, dur_ns,
     COALESCE(label, '?') AS name,
-    CASE WHEN track IS NOT NULL THEN 'region'
-        WHEN kind = 'frame' THEN concat_ws(',', domain, 'frame')
+    CASE WHEN kind = 'frame' THEN concat_ws(',', domain, 'frame')
         ELSE COALESCE(domain, kind) END AS cat,
     CASE WHEN attributes IS NULL THEN own ELSE json_merge_patch(own, attributes) END AS args,
     CASE WHEN track IS NOT NULL THEN concat_ws('.', number, family, track) END AS id,
