@@ -41,7 +41,7 @@ def test_a_stream_only_reads(recording) -> None:
 
 
 def test_a_stream_that_fails_says_why(recording) -> None:
-    with pytest.raises(QueryError, match="event.marker"):
+    with pytest.raises(QueryError, match=r"event\.marker"):
         list(recording.stream("FROM event.markers"))
 
 
