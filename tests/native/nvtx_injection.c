@@ -2,7 +2,8 @@
  *
  * NVTX, which is in the program, loads the library that NVTX_INJECTION64_PATH names and calls its
  * InitializeInjectionNvtx2, which is to put its functions into the program's tables: those of
- * domains are in the fifth. The file is SONDE_TEST_LOG. */
+ * domains are in the fifth. Counters are an extension, with tables of its own. The file is
+ * SONDE_TEST_LOG. */
 
 #include <fcntl.h>
 #include <stdarg.h>
@@ -34,12 +35,32 @@ typedef struct attributes {
 	const char *message;
 } attributes;
 
+typedef struct extension {
+	uint16_t version, size, module, compatible;
+	size_t segment_count;
+	struct {
+		size_t number, count;
+		intptr_t *functions;
+	} *segments;
+} extension;
+
+typedef struct counter {
+	size_t size;
+	uint64_t schema;
+	const char *name;
+} counter;
+
 enum { MARK = 1, START = 2, END = 3, PUSH = 4, POP = 5, CATEGORY = 8, STRING = 10, DOMAIN = 12 };
+enum { COUNTERS = 4, REGISTER = 0, SAMPLE_DOUBLE = 2 };
 enum { CALLBACKS = 1, DOMAINS = 5, PAYLOAD_DOUBLE = 3 };
 
-__attribute__((visibility("default"))) int InitializeInjectionNvtx2(const void *(*find)(uint32_t));
+#define EXPORT __attribute__((visibility("default")))
+EXPORT int InitializeInjectionNvtx2(const void *(*find)(uint32_t));
+EXPORT int InitializeInjectionNvtxExtension(extension *which);
 
 static uint64_t ranges;
+static const char *counters[64];
+static uint64_t counter_count;
 
 static void note(const char *format, ...)
 {
@@ -109,6 +130,27 @@ static const char *on_domain(const char *name)
 {
 	note("domain\t%s", name);
 	return strdup(name);
+}
+
+static uint64_t on_counter(const char *domain, const counter *what)
+{
+	note("counter\t%s\t%s", name_of(domain), what->name);
+	counters[++counter_count] = strdup(what->name);
+	return counter_count;
+}
+
+static void on_sample(const char *domain, uint64_t which, double value)
+{
+	note("sample\t%s\t%s\t%.17g", name_of(domain), counters[which], value);
+}
+
+int InitializeInjectionNvtxExtension(extension *which)
+{
+	if (which->module == COUNTERS) {
+		which->segments[0].functions[REGISTER] = (intptr_t)on_counter;
+		which->segments[0].functions[SAMPLE_DOUBLE] = (intptr_t)on_sample;
+	}
+	return 1;
 }
 
 int InitializeInjectionNvtx2(const void *(*find)(uint32_t))
