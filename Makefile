@@ -74,7 +74,7 @@ $(VENV)/.installed: $(VENV)/.made $(SOURCES)
 # PyTorch where its CPU build is tried; elsewhere the tests that need it are left out.
 $(VENV)/.test: $(VENV)/.installed
 	$(BIN)/python -m pip install -q 'pytest>=8' pytest-xdist 'hypothesis>=6' gprof2dot snakeviz flameprof protobuf \
-		jsonschema greenlet 'matplotlib>=3.8' \
+		jsonschema greenlet 'matplotlib>=3.8' 'pyitt>=1.7' 'nvtx>=0.2.14' 'opentelemetry-sdk>=1.30' \
 		$$($(BIN)/python -c 'import sys; print("torch==2.13.0 numpy" * (sys.version_info[:2] == (3, 11)))')
 	@touch $@
 

@@ -185,8 +185,9 @@ _FIXED = (
         live=True),
     Key("torch.watch", parse_watch, "", "variables to write down at every step's end: "
         "loss@train_step", live=True),
-    Key("event.mirror", parse_mirrors, "auto", "tools that regions, counters and markers are passed "
-        "on to: itt, nvtx, torch, otel; auto: those that listen by their environment", live=True),
+    Key("event.mirror", parse_mirrors, "auto", "tools that are told of regions, counters and "
+        "markers: itt, nvtx, torch, otel; auto: VTune or Nsight, when they started the program",
+        live=True),
     Key("collective.device", parse_switch, True, "have NCCL time its kernels: an event each"),
     Key("archive", parse_switch, True, "keep rows in Parquet before the ring overwrites them",
         live=True),

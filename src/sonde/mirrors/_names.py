@@ -32,7 +32,9 @@ class Made(Handles):
         domain, name, kind = key
         if len(self) >= MOST and name is not REST:
             return self[None, REST, kind]
-        made = self[key] = self._make(domain if domain is None else clean(domain), clean(name), kind)
+        made = self[key] = self._make(
+            domain if domain is None else clean(domain), clean(name), kind
+        )
         return made
 
 

@@ -12,7 +12,6 @@ from sonde.mirrors._nesting import Nesting
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from ctypes import PyDLL
     from typing import Any
 
 _DOMAIN = "sonde"  # of what has none: ITT knows nothing without
@@ -27,7 +26,7 @@ class Mirror:
     """Spans and tasks are ITT tasks. A frame of ITT has a domain and no name, so each name of ours
     is a domain there: `domain.name`."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, _host: Host) -> None:
         from pyitt import native  # the C functions: what pyitt has around them is slower than ours
 
         self._native, self._static = native, _Static(native.__file__)

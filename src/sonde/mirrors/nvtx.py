@@ -18,7 +18,7 @@ class Mirror:
     """A kind of ours is a category there. What has no domain is in NVTX's default one, where
     PyTorch's own ranges are."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, _host: Host) -> None:
         import nvtx
 
         self._find_domain = nvtx.get_domain
@@ -58,6 +58,6 @@ class Mirror:
         place = self._find_domain(domain)
         if hasattr(place, "get_counter"):
             counter = place.get_counter(name, float)  # whole numbers of any size, and below zero
-            return lambda value: counter.sample(value)
-        # Before 0.2.14 there are none: a mark that carries the value.
+            return counter.sample  # type: ignore[no-any-return]
+        # An older nvtx has none: a mark that carries the value.
         return lambda value: place.mark(message=name, category="counter", payload=float(value))

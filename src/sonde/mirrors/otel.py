@@ -34,7 +34,7 @@ class Mirror:
     back, a token, prints a complaint where a region ends in another place than it began. So the
     way back is kept here, and taken only where nothing else has become current."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, _host: Host) -> None:
         from opentelemetry import context, metrics, trace
 
         self._context, self._trace = context, trace
@@ -74,7 +74,7 @@ class Mirror:
             region.span.set_status(self._trace.StatusCode.ERROR, clean(str(value)))
         region.span.end()
 
-    def mark(self, domain: str | None, name: str, kind: str, number: int, value: Any) -> None:
+    def mark(self, domain: str | None, name: str, _kind: str, number: int, value: Any) -> None:
         before = self._find_open()
         span = self._trace.get_current_span(before)
         if span.is_recording():
