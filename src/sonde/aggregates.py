@@ -47,7 +47,8 @@ _COURSE = """
         FROM event.counter WHERE {named} AND {during}),
     ends AS (SELECT domain, name, host, pid, bucket, ARG_MAX(value, t_ns) AS value
              FROM placed GROUP BY ALL)
-    SELECT 'counter' AS kind, domain, name{process}, bucket, AVG(value) AS value FROM ends GROUP BY ALL"""
+    SELECT 'counter' AS kind, domain, name{process}, bucket, AVG(value) AS value
+    FROM ends GROUP BY ALL"""
 _MARKS = """
     SELECT 'marker' AS kind, domain, name, host, pid, rank, COUNT(*) AS count,
            epoch_us(MAX(ts)) * 1000 AS last_ns
