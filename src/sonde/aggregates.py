@@ -12,9 +12,10 @@ from sonde.window import Window
 
 # When what is asked for ended, where no process runs any more; see window.find_window.
 LAST = """
-    SELECT epoch_us(MAX(ts)) AS us FROM (
-        SELECT ts FROM event.span UNION ALL SELECT ts FROM event.counter
-        UNION ALL SELECT ts FROM event.marker)"""
+    SELECT MAX(us) AS us FROM (
+        SELECT epoch_us(ts) + dur_ns // 1000 + 1 AS us FROM event.span
+        UNION ALL SELECT epoch_us(ts) FROM event.counter
+        UNION ALL SELECT epoch_us(ts) FROM event.marker)"""
 BUCKETS = 24  # of a counter's course
 _SUMS = """
     SELECT kind, domain, name, host, pid, rank, count, total_ns, min_ns, max_ns, min, max, mean,

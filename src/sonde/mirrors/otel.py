@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from _thread import _local
 from _weakref import ref
 
@@ -51,7 +52,9 @@ class Mirror:
         self._here.busy = True
         try:
             before = self._find_open()
-            span = self._start(before, domain, name, kind, number, value)
+            parent, said = value or (0, {})
+            around = self._open[parent].context() if parent in self._open else None
+            span = self._start(around or before, domain, name, kind, number, said)
             region = self._open[number] = _Region(span, before)
             inside = self._context.set_value(self._key, region, before)
             inside = self._trace.set_span_in_context(span, inside)
@@ -69,9 +72,7 @@ class Mirror:
         if before is not self._context.get_current():
             self._context.attach(before)
         if value is not None:
-            if isinstance(value, BaseException):
-                region.span.record_exception(value)
-            region.span.set_status(self._trace.StatusCode.ERROR, clean(str(value)))
+            self._say_why(region.span, value)
         region.span.end()
 
     def mark(self, domain: str | None, name: str, _kind: str, number: int, value: Any) -> None:
@@ -81,7 +82,7 @@ class Mirror:
             scope = {} if value is None else {"sonde.scope": value}
             span.add_event(clean(name), {"sonde.domain": domain or "", **scope})
         else:
-            self._start(before, domain, name, "marker", number, None).end()
+            self._start(before, domain, name, "marker", number, {}).end()
 
     def count(self, domain: str | None, name: str, kind: str, _number: int, value: Any) -> None:
         self._gauges[domain, name, kind].set(value)
@@ -91,13 +92,20 @@ class Mirror:
             self.end(None, "", "", number, None)
 
     def _start(
-        self, before: Any, domain: str | None, name: str, kind: str, number: int, value: Any
+        self, parent: Any, domain: str | None, name: str, kind: str, number: int, said: Any
     ) -> Any:
         tracer = self._tracers[None, domain or _SCOPE, ""]
-        said = {"sonde.kind": kind, "sonde.id": number}
-        if isinstance(value, dict):
-            said.update((clean(key), _say(one)) for key, one in value.items())
-        return tracer.start_span(clean(name), context=before, attributes=said)
+        attributes = {clean(key): _say(value) for key, value in said.items()}
+        attributes |= {"sonde.kind": kind, "sonde.id": number}
+        return tracer.start_span(clean(name), context=parent, attributes=attributes)
+
+    def _say_why(self, span: Any, why: str) -> None:
+        """`why` names the exception that ended it; it is on its way while its region ends."""
+        error = sys.exc_info()[1]
+        if error is not None and type(error).__name__ == why:
+            span.record_exception(error)
+            why = f"{why}: {error}"
+        span.set_status(self._trace.StatusCode.ERROR, clean(why))
 
     def _find_open(self) -> Any:
         """The context in force here, without the regions that have ended elsewhere."""
