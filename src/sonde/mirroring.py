@@ -21,12 +21,14 @@ if TYPE_CHECKING:
         def stop(self) -> None: ...
 
 
-# What an event can be; a mirror has a method for each that its tool has a word for.
+# What a tool can be told; a mirror has a method for each that its tool has a word for.
 WHATS = ("begin", "end", "count", "mark", "pause", "resume")
 
 
 class Mirrors:
     """The tools that are told of the events of this process; see the setting `event.mirror`."""
+
+    told: Mirrors | None = None  # those of the recording under way, if there are any
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -66,6 +68,7 @@ class Mirrors:
         self._on = kept
         self._calls = {what: list(self._list_calls(what)) for what in WHATS}
         _core.events_mirror(self.pass_on if kept else None)
+        Mirrors.told = self if kept else None
         for mirror, host in dropped:
             host.guard(mirror.stop)()
             host.end()
@@ -73,6 +76,18 @@ class Mirrors:
     def _list_calls(self, what: str) -> list[Callable[..., object]]:
         found = [(getattr(mirror, what, None), host) for mirror, host in self._on.values()]
         return [host.guard(call) for call, host in found if call is not None]
+
+
+def pause() -> None:
+    """Have the tools collect nothing for a while: those that can (ITT)."""
+    if Mirrors.told is not None:
+        Mirrors.told.pass_on("pause")
+
+
+def resume() -> None:
+    """Have them go on."""
+    if Mirrors.told is not None:
+        Mirrors.told.pass_on("resume")
 
 
 def list_wanted(setting: str) -> list[str]:
