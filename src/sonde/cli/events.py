@@ -65,10 +65,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read(recording: Recording, args: argparse.Namespace) -> Report:
+    try:
+        pattern = config.parse_pattern(args.name or "") or None
+    except ValueError as error:
+        raise ConfigError(f"--name {args.name} is not a regular expression: {error}") from None
     window = None
     if args.since or args.until:
         window = find_window(recording, args.since, args.until, last=LAST)
-    return _sort(read_report(recording, Choice(window, args.name, args.by == "rank")), args)
+    return _sort(read_report(recording, Choice(window, pattern, args.by == "rank")), args)
 
 
 def _sort(report: Report, args: argparse.Namespace) -> Report:
