@@ -2,7 +2,8 @@
  *
  * ITT's static part, which is in the program, loads the library that INTEL_LIBITTNOTIFY64 names and
  * calls its __itt_api_init, which is to put its functions into the program's table. Names are
- * written with their odd bytes as \xNN. The file is SONDE_TEST_LOG. */
+ * written with their odd bytes as \xNN. The file is SONDE_TEST_LOG,
+ * if that is set. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -55,7 +56,7 @@ typedef struct program {
 	volatile long initialized, mutex_initialized, atomic_counter;
 	pthread_mutex_t mutex;
 	void *lib, *error_handler;
-	const char **path;
+	const char **paths;
 	entry *table;
 } program;
 
@@ -83,8 +84,17 @@ static const char *quote(const char *text)
 	return begin;
 }
 
+static const char *path; /* NULL: nothing is written down */
+
+__attribute__((constructor)) static void find_path(void)
+{
+	path = getenv("SONDE_TEST_LOG");
+}
+
 static void note(const char *format, ...)
 {
+	if (path == NULL)
+		return;
 	static __thread char line[262144];
 	int length = sprintf(line, "%ld\t", (long)syscall(SYS_gettid));
 	va_list args;
@@ -92,7 +102,7 @@ static void note(const char *format, ...)
 	length += vsnprintf(line + length, sizeof line - 64, format, args);
 	va_end(args);
 	line[length++] = '\n';
-	int fd = open(getenv("SONDE_TEST_LOG"), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+	int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
 	if (write(fd, line, (size_t)length) != length)
 		_exit(99);
 	close(fd);

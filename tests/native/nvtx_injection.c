@@ -3,7 +3,7 @@
  * NVTX, which is in the program, loads the library that NVTX_INJECTION64_PATH names and calls its
  * InitializeInjectionNvtx2, which is to put its functions into the program's tables: those of
  * domains are in the fifth. Counters are an extension, with tables of its own. The file is
- * SONDE_TEST_LOG. */
+ * SONDE_TEST_LOG, if that is set. */
 
 #include <fcntl.h>
 #include <stdarg.h>
@@ -62,8 +62,17 @@ static uint64_t ranges;
 static const char *counters[64];
 static uint64_t counter_count;
 
+static const char *path; /* NULL: nothing is written down */
+
+__attribute__((constructor)) static void find_path(void)
+{
+	path = getenv("SONDE_TEST_LOG");
+}
+
 static void note(const char *format, ...)
 {
+	if (path == NULL)
+		return;
 	static __thread char line[MOST];
 	int length = sprintf(line, "%ld\t", (long)syscall(SYS_gettid));
 	va_list args;
@@ -71,7 +80,7 @@ static void note(const char *format, ...)
 	length += vsnprintf(line + length, sizeof line - 64, format, args);
 	va_end(args);
 	line[length++] = '\n';
-	int fd = open(getenv("SONDE_TEST_LOG"), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+	int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
 	if (write(fd, line, (size_t)length) != length)
 		_exit(99);
 	close(fd);
