@@ -11,9 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import child
-from bench_emit import CALLS, count_only, time_calls
+from bench_emit import time_calls
 from result import Result, interleave
 
+CALLS = 10_000
 NATIVE = child.HERE.parent / "tests" / "native"
 # What each needs, the library that listens, and the variable that names it.
 TOOLS = {
@@ -74,7 +75,7 @@ def time_mirrored(name: str) -> float:
         open_provider()
     folder = sonde.start(collector=False, event_mirror=name, source_torch=False)
     span = sonde.span("step")
-    cost = time_calls(partial(loop_pairs, span.start, span.stop), count_only)
+    cost = time_calls(partial(loop_pairs, span.start, span.stop), count_only, CALLS)
     check(folder, name)
     return cost
 
@@ -101,6 +102,11 @@ def open_provider() -> None:
     trace.set_tracer_provider(TracerProvider())
 
 
+def count_only() -> None:
+    for _ in range(CALLS):
+        pass
+
+
 # ---- the tools themselves -----------------------------------------------------------------------
 
 
@@ -111,7 +117,7 @@ def time_itt(_name: str) -> float:
     place, name = native.Domain("sonde"), native.StringHandle("step")
     return time_calls(
         partial(loop_pairs, partial(native.task_begin, place, name),
-                partial(native.task_end, place)), count_only)  # fmt: skip
+                partial(native.task_end, place)), count_only, CALLS)  # fmt: skip
 
 
 def time_itt_task(_name: str) -> float:
@@ -119,7 +125,7 @@ def time_itt_task(_name: str) -> float:
     import pyitt
 
     task = pyitt.task("step")
-    return time_calls(partial(loop_pairs, task.begin, task.end), count_only)
+    return time_calls(partial(loop_pairs, task.begin, task.end), count_only, CALLS)
 
 
 def time_nvtx(_name: str) -> float:
@@ -128,7 +134,7 @@ def time_nvtx(_name: str) -> float:
 
     domain = nvtx.get_domain(None)
     push = partial(domain.push_range, domain.get_event_attributes(message="step"))
-    return time_calls(partial(loop_pairs, push, domain.pop_range), count_only)
+    return time_calls(partial(loop_pairs, push, domain.pop_range), count_only, CALLS)
 
 
 def time_nvtx_annotate(_name: str) -> float:
@@ -140,7 +146,7 @@ def time_nvtx_annotate(_name: str) -> float:
             with nvtx.annotate("step"):
                 pass
 
-    return time_calls(loop, count_only)
+    return time_calls(loop, count_only, CALLS)
 
 
 def time_torch(_name: str) -> float:
@@ -152,7 +158,7 @@ def time_torch(_name: str) -> float:
             with record_function("step"):
                 pass
 
-    return time_calls(loop, count_only)
+    return time_calls(loop, count_only, CALLS)
 
 
 def time_otel(_name: str) -> float:
@@ -167,7 +173,7 @@ def time_otel(_name: str) -> float:
             with tracer.start_as_current_span("step"):
                 pass
 
-    return time_calls(loop, count_only)
+    return time_calls(loop, count_only, CALLS)
 
 
 WAYS = {

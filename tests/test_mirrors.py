@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -506,13 +507,16 @@ def test_an_end_without_its_begin_is_nothing() -> None:
 
 def test_what_is_open_is_ended_in_order_when_a_mirror_stops() -> None:
     nesting, ended = _nesting.Nesting(), []
+
+    def begin(number: int, nests: bool = True) -> None:
+        end = partial(ended.append, number)
+        nesting.begin(number, "name", int if nests else None, end, lambda: end)
+
     for number in range(3):
-        nesting.add_nested(number, "name", lambda number=number: ended.append(number))
-    nesting.add_loose(3, "loose", lambda: ended.append("loose"))
-    other = threading.Thread(
-        target=nesting.add_nested, args=(4, "x", lambda: ended.append("never"))
-    )
+        begin(number)
+    begin(3, nests=False)
+    other = threading.Thread(target=begin, args=(4,))
     other.start()
     other.join()
     nesting.end_all()
-    assert ended == ["loose", 2, 1, 0]
+    assert ended == [3, 2, 1, 0]  # the one of the other thread cannot be ended from here

@@ -34,7 +34,7 @@ class Mirrors:
         self._host = host
         self._wanted: list[str] = []
         self._on: dict[str, tuple[Mirror, Host]] = {}
-        self._calls: dict[str, list[Callable[..., object]]] = {}
+        self._calls: list[Callable[..., object]] = []
 
     def configure(self) -> None:
         """Begin or end to tell each tool, as the setting wants it now."""
@@ -48,9 +48,9 @@ class Mirrors:
         self._wanted = []
         self._match()
 
-    def pass_on(self, what: str, *event: object) -> None:
-        """Tell every tool; `_core` calls it in the thread of the event, after it was recorded."""
-        for call in self._calls[what]:
+    def pass_on(self, *event: object) -> None:
+        """Tell every tool: what, domain, name, kind, number and value."""
+        for call in self._calls:
             call(*event)
 
     def _match(self) -> None:
@@ -66,16 +66,28 @@ class Mirrors:
         # New ones are told before old ones are let go: no event falls in between.
         dropped = [self._on[name] for name in gone]
         self._on = kept
-        self._calls = {what: list(self._list_calls(what)) for what in WHATS}
-        _core.events_mirror(self.pass_on if kept else None)
+        self._calls = [host.guard(_make_call(mirror)) for mirror, host in kept.values()]
+        # One alone is told without a way round.
+        call = self._calls[0] if len(kept) == 1 else self.pass_on
+        _core.events_mirror(call if kept else None)
         Mirrors.told = self if kept else None
         for mirror, host in dropped:
             host.guard(mirror.stop)()
             host.end()
 
-    def _list_calls(self, what: str) -> list[Callable[..., object]]:
-        found = [(getattr(mirror, what, None), host) for mirror, host in self._on.values()]
-        return [host.guard(call) for call, host in found if call is not None]
+
+def _make_call(mirror: Mirror) -> Callable[..., object]:
+    """What `_core` calls in the thread of an event, after it was recorded."""
+    methods = {what: getattr(mirror, what, _ignore) for what in WHATS}
+
+    def call(what: str, *event: object) -> None:
+        methods[what](*event)
+
+    return call
+
+
+def _ignore(*_event: object) -> None:
+    """The tool has no word for it."""
 
 
 def pause() -> None:

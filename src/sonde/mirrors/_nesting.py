@@ -6,14 +6,11 @@ import sys
 from _thread import _local
 from collections.abc import Callable
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-class _Region:
-    """One that is open in the tool."""
-
-    __slots__ = ("end", "ended", "key", "stack")
-
-    def __init__(self, key: object, end: Callable[[], object], stack: list[_Region] | None) -> None:
-        self.key, self.end, self.stack, self.ended = key, end, stack, False
+    Call = Callable[[], Any]
 
 
 class Nesting:
@@ -25,63 +22,60 @@ class Nesting:
     one of such a name is ended in the tool as soon as that can be done in order: too late, if it
     ended before one inside it, or in another thread."""
 
+    # One function and plain tuples on the way of every region: this is what a mirror costs.
+
     def __init__(self) -> None:
-        self._open: dict[int, _Region] = {}
+        self._open: dict[int, tuple[object, Call, list[tuple[int, Call]] | None]] = {}
         self._loose: set[object] = set()
         self._here = _local()
 
-    def is_loose(self, key: object) -> bool:
-        """Must a region of this name be begun as one that may end anywhere?"""
-        if key in self._loose:
-            return True
+    def begin(
+        self, number: int, key: object, begin: Call | None, end: Call | None, begin_loose: Call
+    ) -> None:
+        """Begin a region in the tool: by `begin`, which `end` ends if it is the innermost one of
+        this thread, or by `begin_loose`, which gives what ends it. `begin` is None for regions
+        that are always loose."""
         events = sys.modules.get("asyncio.events")
-        return events is not None and events._get_running_loop() is not None
-
-    def add_loose(self, number: int, key: object, end: Callable[[], object]) -> None:
-        """A region was begun that may end anywhere; `end` ends it in the tool."""
-        self._open[number] = _Region(key, end, None)
-
-    def add_nested(self, number: int, key: object, end: Callable[[], object]) -> None:
-        """A region was begun that nests; `end` ends the innermost one of this thread."""
+        in_loop = events is not None and events._get_running_loop() is not None
+        if begin is None or end is None or in_loop or key in self._loose:
+            self._open[number] = (key, begin_loose(), None)
+            return
         stack = self._find_stack()
-        region = self._open[number] = _Region(key, end, stack)
-        stack.append(region)
-
-    def settle(self) -> None:
-        """End what has ended in other threads: before another one is begun inside it."""
-        _end_innermost(self._find_stack())
+        self._end_innermost(stack)
+        begin()
+        self._open[number] = (key, end, stack)
+        stack.append((number, end))
 
     def end(self, number: int) -> None:
         """A region has ended; one that was begun before the tool listened is not known."""
-        region = self._open.pop(number, None)
-        if region is None:
+        key, end, stack = self._open.pop(number, (None, None, None))
+        if end is None:
             return
-        if region.stack is None:
-            region.end()
+        if stack is None:
+            end()
             return
-        region.ended = True
         here = self._find_stack()
-        if region.stack is not here or here[-1] is not region:
-            self._loose.add(region.key)
-        _end_innermost(here)
+        if stack is not here or here[-1][0] != number:
+            self._loose.add(key)
+        self._end_innermost(here)
 
     def end_all(self) -> None:
         """End what is open, where that can be done from this thread."""
-        for region in self._open.values():
-            region.ended = True
-            if region.stack is None:
-                region.end()
+        loose = [end for _key, end, stack in self._open.values() if stack is None]
         self._open.clear()
-        _end_innermost(self._find_stack())
+        for end in loose:
+            end()
+        self._end_innermost(self._find_stack())
 
-    def _find_stack(self) -> list[_Region]:
+    def _find_stack(self) -> list[tuple[int, Call]]:
         try:
             return self._here.stack  # type: ignore[no-any-return]
         except AttributeError:
-            stack = self._here.stack = []
+            stack: list[tuple[int, Call]] = []
+            self._here.stack = stack
             return stack
 
-
-def _end_innermost(stack: list[_Region]) -> None:
-    while stack and stack[-1].ended:
-        stack.pop().end()
+    def _end_innermost(self, stack: list[tuple[int, Call]]) -> None:
+        """End what is open in this thread and has ended, from the innermost out."""
+        while stack and stack[-1][0] not in self._open:
+            stack.pop()[1]()

@@ -41,23 +41,7 @@ class Mirror:
 
     def begin(self, domain: str | None, name: str, kind: str, number: int, _value: object) -> None:
         key = (domain, name, kind)
-        place, handle = self._made[key]
-        native, nesting = self._native, self._nesting
-        if kind == "event":
-            handle.begin()
-            nesting.add_loose(number, key, handle.end)
-        elif kind == "frame":
-            one = native.Id(place)
-            native.frame_begin(place, one)
-            nesting.add_loose(number, key, partial(native.frame_end, place, one))
-        elif nesting.is_loose(key):
-            one = native.Id(place)
-            native.task_begin_overlapped(place, handle, one)
-            nesting.add_loose(number, key, partial(native.task_end_overlapped, place, one))
-        else:
-            nesting.settle()
-            native.task_begin(place, handle)
-            nesting.add_nested(number, key, partial(native.task_end, place))
+        self._nesting.begin(number, key, *self._made[key])
 
     def end(self, _domain: object, _name: str, _kind: str, number: int, _value: object) -> None:
         self._nesting.end(number)
@@ -77,13 +61,18 @@ class Mirror:
     def stop(self) -> None:
         self._nesting.end_all()
 
-    def _make(self, domain: str | None, name: str, kind: str) -> tuple[object, Any]:
-        """The ITT domain and the handle of a name."""
+    def _make(self, domain: str | None, name: str, kind: str) -> tuple[Any, Any, Any]:
+        """How a region of this name is begun and ended if it nests, and begun if it may not."""
+        native = self._native
         if kind == "event":
-            return None, self._native.Event(name)
+            return None, None, partial(_begin_event, native.Event(name))
         if kind == "frame":
-            return self._domains[None, f"{domain}.{name}" if domain else name, ""], None
-        return self._domains[None, domain or _DOMAIN, ""], self._native.StringHandle(name)
+            place = self._domains[None, f"{domain}.{name}" if domain else name, ""]
+            return None, None, partial(_begin_frame, native, place)
+        place = self._domains[None, domain or _DOMAIN, ""]
+        handle = native.StringHandle(name)
+        return (partial(native.task_begin, place, handle), partial(native.task_end, place),
+                partial(_begin_task, native, place, handle))  # fmt: skip
 
     def _make_counter(self, domain: str | None, name: str, _kind: str) -> Callable[[Any], object]:
         set_value = self._static.make_counter(domain or _DOMAIN, name)
@@ -100,6 +89,23 @@ class Mirror:
             event = self._native.Event(name)
             return lambda _scope: event.begin()
         return mark
+
+
+def _begin_event(event: Any) -> Any:
+    event.begin()
+    return event.end
+
+
+def _begin_frame(native: Any, place: Any) -> Any:
+    one = native.Id(place)
+    native.frame_begin(place, one)
+    return partial(native.frame_end, place, one)
+
+
+def _begin_task(native: Any, place: Any, handle: Any) -> Any:
+    one = native.Id(place)
+    native.task_begin_overlapped(place, handle, one)
+    return partial(native.task_end_overlapped, place, one)
 
 
 class _Static:

@@ -24,18 +24,12 @@ class Mirror:
         self._find_domain = nvtx.get_domain
         self._nesting = Nesting()
         self._made = Made(self._make)
+        self._markers = Made(self._make_marker)
         self._counters = Made(self._make_counter)
 
     def begin(self, domain: str | None, name: str, kind: str, number: int, _value: object) -> None:
         key = (domain, name, kind)
-        place, handle = self._made[key]
-        nesting = self._nesting
-        if nesting.is_loose(key):
-            nesting.add_loose(number, key, partial(place.end_range, place.start_range(handle)))
-        else:
-            nesting.settle()
-            place.push_range(handle)
-            nesting.add_nested(number, key, place.pop_range)
+        self._nesting.begin(number, key, *self._made[key])
 
     def end(self, _domain: object, _name: str, _kind: str, number: int, _value: object) -> None:
         self._nesting.end(number)
@@ -44,15 +38,20 @@ class Mirror:
         self._counters[domain, name, kind](value)
 
     def mark(self, domain: str | None, name: str, _kind: str, _number: int, _value: object) -> None:
-        place, handle = self._made[domain, name, "marker"]
-        place.mark(handle)
+        self._markers[domain, name, "marker"]()
 
     def stop(self) -> None:
         self._nesting.end_all()
 
-    def _make(self, domain: str | None, name: str, kind: str) -> tuple[Any, Any]:
+    def _make(self, domain: str | None, name: str, kind: str) -> tuple[Any, Any, Any]:
+        """How a region of this name is begun and ended if it nests, and begun if it may not."""
         place = self._find_domain(domain)
-        return place, place.get_event_attributes(message=name, category=kind)
+        handle = place.get_event_attributes(message=name, category=kind)
+        return partial(place.push_range, handle), place.pop_range, partial(_begin, place, handle)
+
+    def _make_marker(self, domain: str | None, name: str, kind: str) -> Callable[[], object]:
+        place = self._find_domain(domain)
+        return partial(place.mark, place.get_event_attributes(message=name, category=kind))
 
     def _make_counter(self, domain: str | None, name: str, _kind: str) -> Callable[[Any], object]:
         place = self._find_domain(domain)
@@ -61,3 +60,7 @@ class Mirror:
             return counter.sample  # type: ignore[no-any-return]
         # An older nvtx has none: a mark that carries the value.
         return lambda value: place.mark(message=name, category="counter", payload=float(value))
+
+
+def _begin(place: Any, handle: Any) -> Any:
+    return partial(place.end_range, place.start_range(handle))
