@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from _thread import _local
 from collections.abc import Callable
+from sys import modules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,29 +35,35 @@ class Nesting:
         """Begin a region in the tool: by `begin`, which `end` ends if it is the innermost one of
         this thread, or by `begin_loose`, which gives what ends it. `begin` is None for regions
         that are always loose."""
-        events = sys.modules.get("asyncio.events")
+        events = modules.get("asyncio.events")
         in_loop = events is not None and events._get_running_loop() is not None
         if begin is None or end is None or in_loop or key in self._loose:
             self._open[number] = (key, begin_loose(), None)
             return
-        stack = self._find_stack()
-        self._end_innermost(stack)
+        try:
+            stack = self._here.stack
+        except AttributeError:
+            stack = self._here.stack = []
+        if stack and stack[-1][0] not in self._open:
+            self._end_innermost(stack)
         begin()
         self._open[number] = (key, end, stack)
         stack.append((number, end))
 
     def end(self, number: int) -> None:
         """A region has ended; one that was begun before the tool listened is not known."""
-        key, end, stack = self._open.pop(number, (None, None, None))
-        if end is None:
+        region = self._open.pop(number, None)
+        if region is None:
             return
+        key, end, stack = region
         if stack is None:
             end()
             return
-        here = self._find_stack()
+        here = getattr(self._here, "stack", None)
         if stack is not here or here[-1][0] != number:
             self._loose.add(key)
-        self._end_innermost(here)
+        if here and here[-1][0] not in self._open:
+            self._end_innermost(here)
 
     def end_all(self) -> None:
         """End what is open, where that can be done from this thread."""
@@ -65,15 +71,7 @@ class Nesting:
         self._open.clear()
         for end in loose:
             end()
-        self._end_innermost(self._find_stack())
-
-    def _find_stack(self) -> list[tuple[int, Call]]:
-        try:
-            return self._here.stack  # type: ignore[no-any-return]
-        except AttributeError:
-            stack: list[tuple[int, Call]] = []
-            self._here.stack = stack
-            return stack
+        self._end_innermost(getattr(self._here, "stack", []))
 
     def _end_innermost(self, stack: list[tuple[int, Call]]) -> None:
         """End what is open in this thread and has ended, from the innermost out."""
