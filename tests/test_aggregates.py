@@ -109,6 +109,11 @@ def test_the_course_of_a_counter_keeps_its_value_until_the_next(hand: Hand) -> N
     assert events.draw_course(up.course) == "▁" * 12 + "█" * 12
 
 
+def test_values_without_a_number_do_not_spoil_the_course() -> None:
+    course = [0.0, float("nan"), 7.0, None, float("inf")]
+    assert events.draw_course(course) == "▁ █  "
+
+
 def test_markers_have_a_count_and_a_last_time(hand: Hand) -> None:
     for at in (1, 5, 30):
         hand.mark("epoch", at)

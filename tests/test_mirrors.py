@@ -38,6 +38,7 @@ event.stop()
 count = _core.Count("loss", "net")
 count.set_value(-1.5)
 count += 2**63
+count.set_value(10**400)
 _core.Mark("epoch", "net").mark("global")
 sonde.mark("here")
 mirroring.pause()
@@ -135,6 +136,7 @@ def test_an_itt_collector_hears_of_everything_in_order(run, itt: Tool) -> None:
         ("counter_create_typed", "net", "loss", "8"),
         ("counter_set_value", "loss", "-1.5"),
         ("counter_set_value", "loss", f"{float(2**63 - 1.5):.17g}"),
+        ("counter_set_value", "loss", "inf"),
         ("marker", "net", "epoch", "1", "0"),
         ("marker", "sonde", "here", "2", "0"),
         ("pause",),
@@ -206,11 +208,11 @@ def test_an_nvtx_tool_hears_of_everything_in_order(run, nvtx: Tool) -> None:
         ("push", "", "load"), ("domain", "net"), ("push", "net", "forward"), ("pop", "net"),
         ("pop", ""), ("push", "net", "batch"), ("pop", "net"), ("push", "net", "batch"),
         ("pop", "net"), ("push", "", "checkpoint"), ("pop", ""), ("counter", "net", "loss"),
-        ("sample", "net", "loss"), ("sample", "net", "loss"), ("mark", "net", "epoch"),
+        *[("sample", "net", "loss")] * 3, ("mark", "net", "epoch"),
         ("mark", "", "here"),
     ]  # fmt: skip
     values = [float(words[3]) for words in nvtx.read() if words[0] == "sample"]
-    assert values == [-1.5, 2**63 - 1.5]
+    assert values == [-1.5, 2**63 - 1.5, float("inf")]
 
 
 def test_a_kind_is_a_category_of_nvtx(run, nvtx: Tool) -> None:

@@ -368,12 +368,12 @@ def _draw_bar(share: float, longest: float) -> str:
 
 def draw_course(course: Sequence[float | None]) -> str:
     """Values as bars of eight heights, from the least to the greatest."""
-    known = [value for value in course if value is not None]
+    known = [value for value in course if value is not None and math.isfinite(value)]
     if not known:
         return ""
     low, size = min(known), max(known) - min(known)
     return "".join(
-        " " if value is None else _BARS[int(7 * (value - low) / size) if size > 0 else 0]
+        _BARS[int(7 * (value - low) / size) if size > 0 else 0] if value in known else " "
         for value in course
     )
 

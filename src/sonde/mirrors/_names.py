@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sonde.mirrors._plain import clean
+
 MOST = 10_000
 REST = "(other names)"
 
@@ -36,8 +38,3 @@ class Made(Handles):
             domain if domain is None else clean(domain), clean(name), kind
         )
         return made
-
-
-def clean(text: str) -> str:
-    """A name as C code takes it: in UTF-8, whole, with what that does not have written out."""
-    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

@@ -8,6 +8,7 @@ from sonde.errors import Unavailable
 from sonde.host import Host
 from sonde.mirrors._names import Made
 from sonde.mirrors._nesting import Nesting
+from sonde.mirrors._plain import to_float
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _DOMAIN = "sonde"  # of what has none: ITT knows nothing without
 _ABSENT = (1, 2)  # states of collection: could not be loaded, is not there
 _DOUBLE = 8  # the type of a counter's values
-_BIGGEST = 2**64 - 1
+_BIGGEST = 2.0**64 - 2**12  # a float that is less than 2**64
 # ITT's words are global, track group, track, task and marker.
 _SCOPES = {"global": 1, "process": 2, "thread": 3, "task": 4, "marker": 5}
 
@@ -47,7 +48,7 @@ class Mirror:
         self._nesting.end(number)
 
     def count(self, domain: str | None, name: str, kind: str, _number: int, value: Any) -> None:
-        self._counters[domain, name, kind](value)
+        self._counters[domain, name, kind](to_float(value))
 
     def mark(self, domain: str | None, name: str, kind: str, _number: int, value: Any) -> None:
         self._markers[domain, name, kind](_SCOPES.get(value, _SCOPES["process"]))
@@ -79,7 +80,7 @@ class Mirror:
         if set_value is None:
             # pyitt's own has whole numbers of 64 bits and no sign.
             plain = self._native.Counter(name, self._domains[None, domain or _DOMAIN, ""])
-            return lambda value: plain.set(min(max(int(value), 0), _BIGGEST))
+            return lambda value: plain.set(int(min(max(0.0, value), _BIGGEST)))
         return set_value
 
     def _make_marker(self, domain: str | None, name: str, _kind: str) -> Callable[[int], object]:

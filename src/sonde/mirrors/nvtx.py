@@ -7,6 +7,7 @@ from functools import partial
 from sonde.host import Host
 from sonde.mirrors._names import Made
 from sonde.mirrors._nesting import Nesting
+from sonde.mirrors._plain import to_float
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Mirror:
         self._nesting.end(number)
 
     def count(self, domain: str | None, name: str, kind: str, _number: int, value: Any) -> None:
-        self._counters[domain, name, kind](value)
+        self._counters[domain, name, kind](to_float(value))
 
     def mark(self, domain: str | None, name: str, _kind: str, _number: int, _value: object) -> None:
         self._markers[domain, name, "marker"]()
@@ -59,7 +60,7 @@ class Mirror:
             counter = place.get_counter(name, float)  # whole numbers of any size, and below zero
             return counter.sample  # type: ignore[no-any-return]
         # An older nvtx has none: a mark that carries the value.
-        return lambda value: place.mark(message=name, category="counter", payload=float(value))
+        return lambda value: place.mark(message=name, category="counter", payload=value)
 
 
 def _begin(place: Any, handle: Any) -> Any:

@@ -7,7 +7,8 @@ from _thread import _local
 from _weakref import ref
 
 from sonde.host import Host
-from sonde.mirrors._names import Made, clean
+from sonde.mirrors._names import Made
+from sonde.mirrors._plain import clean, to_float
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class Mirror:
             self._start(before, domain, name, "marker", number, {}).end()
 
     def count(self, domain: str | None, name: str, kind: str, _number: int, value: Any) -> None:
-        self._gauges[domain, name, kind].set(value)
+        is_whole = isinstance(value, int) and -(2**63) <= value < 2**63
+        self._gauges[domain, name, kind].set(value if is_whole else to_float(value))
 
     def stop(self) -> None:
         for number in list(self._open):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from sonde.host import Host
-from sonde.mirrors._names import clean
+from sonde.mirrors._plain import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
