@@ -236,6 +236,26 @@ def test_every_push_has_its_pop_in_its_thread(run, nvtx: Tool) -> None:
         assert words.count("push") == words.count("pop")
 
 
+def test_a_forked_child_tells_of_its_own_regions_only(run, nvtx: Tool) -> None:
+    code = (
+        BEGIN
+        + """
+import os
+with sonde.span("parent"):
+    pid = os.fork()
+    if pid == 0:
+        with sonde.span("child"):
+            pass
+        os._exit(0)
+    os.waitpid(pid, 0)
+"""
+    )
+    run(code, **nvtx.env)
+    parent, child = ([call[0] for call in calls if call[0] != "category"]
+                     for calls in nvtx.read_threads().values())  # fmt: skip
+    assert parent == child == ["push", "pop"]
+
+
 # ---- PyTorch -------------------------------------------------------------------------------------
 
 RECORDED = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from sonde import _core, config, plugins
 from sonde.errors import Unavailable
 from sonde.host import Host
@@ -31,7 +33,7 @@ class Mirrors:
     told: Mirrors | None = None  # those of the recording under way, if there are any
 
     def __init__(self, host: Host) -> None:
-        self._host = host
+        self._host, self._pid = host, os.getpid()
         self._wanted: list[str] = []
         self._on: dict[str, tuple[Mirror, Host]] = {}
         self._calls: list[Callable[..., object]] = []
@@ -71,7 +73,8 @@ class Mirrors:
         call = self._calls[0] if len(kept) == 1 else self.pass_on
         _core.events_mirror(call if kept else None)
         Mirrors.told = self if kept else None
-        for mirror, host in dropped:
+        # A child of fork has nothing open in the tool: that is its parent's.
+        for mirror, host in dropped if os.getpid() == self._pid else ():
             host.guard(mirror.stop)()
             host.end()
 
