@@ -97,8 +97,16 @@ static inline int sonde_events_on(void)
     return sonde_events.live != NULL && sonde_load_relaxed(sonde_events.on) && sonde_events.is_open;
 }
 
-/* The same; but if all that is missing is a first event, make room for it. */
+/* If all that is missing is a first event, make room for it. Are events recorded now? */
 int sonde_events_wake(void);
+
+/* The same, where that is never so while nothing is recorded. */
+static inline int sonde_events_ready(void)
+{
+    if (sonde_events.live != NULL)
+        return sonde_load_relaxed(sonde_events.on) && sonde_events.is_open;
+    return sonde_events.tables[TO_SPAN] != NULL && sonde_events_wake();
+}
 
 /* All time up to now in which nothing was recorded though there is a recording. */
 int64_t sonde_events_paused_ns(int64_t now);
@@ -137,6 +145,11 @@ int sonde_region_in_context(void);
 /* The innermost region here, as it was last set; 0: none. */
 int64_t sonde_region_current(int in_context);
 void sonde_region_set_current(int in_context, int64_t id);
+
+/* The parent of what begins where `outer` is the innermost region; 0: none. A task may
+ * begin after the region has ended in which it was made: that is its parent, still. */
+int64_t sonde_region_around(int in_context, int64_t outer);
+int64_t sonde_region_here(void);
 
 /* Write down attributes: `keys` is a tuple of names, with a value each. */
 int sonde_attributes_put(int64_t id, int64_t t_ns, PyObject *keys, PyObject *const *values);
