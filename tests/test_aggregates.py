@@ -167,6 +167,8 @@ def test_sums_are_exact_when_rows_have_been_overwritten(run, sonde_cli) -> None:
     rows = {row["name"]: row for row in json.loads(done.stdout)}
     kept = open_recording(folder).query("SELECT count(*) AS n FROM event.span")["n"][0].as_py()
     assert rows["step"]["count"] == 5000 > kept
+    assert rows["step"]["rows"] + rows["frame"]["rows"] == kept
+    assert f"the rows of {5001 - kept:,} are gone" in sonde_cli("events", folder).stdout
     assert (rows["frame"]["kind"], rows["frame"]["domain"]) == ("frame", "net")
     assert (rows["loss"]["last"], rows["loss"]["min"], rows["loss"]["max"]) == (0.5, 0.5, 2.5)
     assert rows["epoch\x1b[31m"]["count"] == 1

@@ -184,6 +184,23 @@ def test_names_of_any_content_arrive_whole_in_itt(run, itt: Tool) -> None:
     ]  # fmt: skip
 
 
+def test_where_itt_hides_its_table_markers_are_events_and_counters_whole(run, itt: Tool) -> None:
+    hidden = "from sonde.mirrors import itt\nitt._Static._find = lambda *_words: None\n"
+    run(hidden + EVERYTHING, **itt.env)
+    calls = [words for words in itt.read() if words[0].startswith(("counter", "marker", "event"))]
+    assert calls == [
+        ("event_start", "checkpoint"),
+        ("event_end", "checkpoint"),
+        ("counter_create_typed", "net", "loss", "1"),
+        ("counter_set_value", "loss", "0"),  # as it is made
+        ("counter_set_value", "loss", "0"),
+        ("counter_set_value", "loss", str(2**63)),
+        ("counter_set_value", "loss", str(2**64 - 2**12)),
+        ("event_start", "epoch"),
+        ("event_start", "here"),
+    ]
+
+
 def test_without_a_collector_itt_is_not_available_and_says_why(run) -> None:
     pytest.importorskip("pyitt")
     folder = run(EVERYTHING, SONDE_EVENT_MIRROR="itt").stdout.strip()

@@ -27,7 +27,7 @@ _SPANS = """
            MIN(dur_ns - paused_ns) AS min_ns, MAX(dur_ns - paused_ns) AS max_ns
     FROM event.span WHERE {named} AND {ended} GROUP BY ALL"""
 _PERCENTILES = """
-    SELECT kind, domain, name{process},
+    SELECT kind, domain, name{process}, COUNT(*) AS rows,
            QUANTILE_CONT(dur_ns - paused_ns, [0.5, 0.95, 0.99]) AS parts
     FROM event.span WHERE {named} AND {ended} GROUP BY ALL"""
 # A value holds until the next one, or to the end of what is asked for.
@@ -104,7 +104,8 @@ class Region:
     total_ns: int
     min_ns: int
     max_ns: int
-    parts_ns: Sequence[float] | None  # the 50th, 95th and 99th percentile, of the rows there are
+    rows: int  # of them that are there: percentiles are of these
+    parts_ns: Sequence[float] | None  # the 50th, 95th and 99th percentile
     share: float  # of the time of its processes
     processes: int
     slowest: Process | None  # where the most time went, if there are several
@@ -256,7 +257,8 @@ class _Reader:
         return (row["host"], row["pid"]) if self._choice.by_process else None
 
     def _list_regions(self, rows: list[Row], elapsed: dict[Process, int]) -> list[Region]:
-        parts = {(_name(row), self._whose(row)): row["parts"] for row in self._ask(_PERCENTILES)}
+        parts = {(_name(row), self._whose(row)): (row["rows"], row["parts"])
+                 for row in self._ask(_PERCENTILES)}  # fmt: skip
         found = []
         for name, process, group in self._group(rows):
             totals = [row["total_ns"] for row in group]
@@ -266,8 +268,9 @@ class _Reader:
             found.append(Region(
                 *name, process, sum(row["count"] for row in group), sum(totals),
                 min(row["min_ns"] for row in group), max(row["max_ns"] for row in group),
-                parts.get((name, self._whose(group[0]))), sum(totals) / whole if whole else 0.0,
-                len(group), self._of(slow) if len(group) > 1 else None, slow["total_ns"],
+                *parts.get((name, self._whose(group[0])), (0, None)),
+                sum(totals) / whole if whole else 0.0, len(group),
+                self._of(slow) if len(group) > 1 else None, slow["total_ns"],
                 (max(totals) - min(totals)) / mean if mean else 0.0,
             ))  # fmt: skip
         return found

@@ -65,6 +65,8 @@ typedef struct counter {
 	int type;
 } counter;
 
+enum { WHOLE = 1 }; /* the type of a counter that was made without one */
+
 static const char *events[MOST];
 static int event_count;
 
@@ -121,6 +123,7 @@ EXPORT int __itt_event_create(const char *name, int length);
 EXPORT int __itt_event_start(int event);
 EXPORT int __itt_event_end(int event);
 EXPORT void __itt_marker(const domain *d, id one, handle *name, int scope);
+EXPORT void *__itt_counter_create(const char *name, const char *domain_name);
 EXPORT void *__itt_counter_create_typed(const char *name, const char *domain_name, int type);
 EXPORT void __itt_counter_set_value(void *one, void *value);
 EXPORT void __itt_pause(void);
@@ -220,11 +223,22 @@ void *__itt_counter_create_typed(const char *name, const char *domain_name, int 
 	return one;
 }
 
-void __itt_counter_set_value(void *one, void *value)
+void *__itt_counter_create(const char *name, const char *domain_name)
 {
+	return __itt_counter_create_typed(name, domain_name, WHOLE);
+}
+
+void __itt_counter_set_value(void *which, void *value)
+{
+	const counter *one = which;
 	double number;
+	unsigned long long whole;
 	memcpy(&number, value, sizeof number);
-	note("counter_set_value\t%s\t%.17g", quote(((counter *)one)->name), number);
+	memcpy(&whole, value, sizeof whole);
+	if (one->type == WHOLE)
+		note("counter_set_value\t%s\t%llu", quote(one->name), whole);
+	else
+		note("counter_set_value\t%s\t%.17g", quote(one->name), number);
 }
 
 void __itt_pause(void)

@@ -6,8 +6,6 @@ import argparse
 import datetime
 import math
 import shutil
-import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import IO, Any, NamedTuple
 
@@ -24,6 +22,7 @@ from sonde.aggregates import (
     read_report,
 )
 from sonde.cli import _draw
+from sonde.cli._watch import watch
 from sonde.cli.export import TIMES
 from sonde.errors import ConfigError
 from sonde.query import Recording, open_recording
@@ -94,70 +93,30 @@ def _place(process: Process | None) -> tuple[int, str, int]:
 
 
 def _watch(recording: Recording, args: argparse.Namespace) -> int:
-    """Draw until everything that is watched has ended, or somebody has seen enough."""
+    """Draw until everything that is watched has ended."""
+
+    def draw(file: IO[str]) -> bool:
+        report = _read(recording, args)
+        _draw_all(report, args, file)
+        return any(one.is_running for one in report.processes)
+
     try:
         period_s = config.parse_span(args.watch)
     except (KeyError, ValueError):
         raise ConfigError(f"--watch {args.watch} is not a time; write 1s or 500ms") from None
-    on_screen = sys.stdout.isatty()
-    # A screen of its own: what was there comes back.
-    sys.stdout.write("\x1b[?1049h\x1b[?25l" if on_screen else "")
-    report = None
-    try:
-        while report is None or any(one.is_running for one in report.processes):
-            if report is not None:
-                time.sleep(max(0.05, period_s))
-            report = _read(recording, args)
-            _refresh(report, args, on_screen)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.stdout.write("\x1b[?25h\x1b[?1049l" if on_screen else "")
-    if on_screen and report is not None:
-        _draw_all(report, args, sys.stdout)
+    watch(draw, period_s)
     return 0
-
-
-def _refresh(report: Report, args: argparse.Namespace, on_screen: bool) -> None:
-    if on_screen:
-        page = _Page(shutil.get_terminal_size().lines - 1)
-        _draw_all(report, args, page)  # type: ignore[arg-type]
-        sys.stdout.write("\x1b[H" + page.cut() + "\x1b[J")
-    else:
-        _draw_all(report, args, sys.stdout)
-        sys.stdout.write("\n")
-    sys.stdout.flush()
-
-
-class _Page:
-    """Text that is drawn as on a terminal, and cut to its height."""
-
-    def __init__(self, height: int) -> None:
-        self._height, self._text = height, ""
-
-    def isatty(self) -> bool:
-        return True
-
-    def write(self, text: str) -> None:
-        self._text += text
-
-    def cut(self) -> str:
-        lines = self._text.splitlines()
-        if len(lines) > self._height:
-            hidden = len(lines) - self._height + 1
-            lines[self._height - 1 :] = [f"… and {hidden} more lines; --name shows some of them"]
-        return "".join(f"{line}\x1b[K\n" for line in lines)
 
 
 # ---- for programs --------------------------------------------------------------------------------
 
 _COLUMNS = {
     "kind": "string", "domain": "string", "name": "string", "host": "string", "pid": "int64",
-    "rank": "int64", "processes": "int64", "count": "int64", "total_ns": "int64",
-    "share_pct": "float64", "mean_ns": "float64", "min_ns": "int64", "p50_ns": "float64",
-    "p95_ns": "float64", "p99_ns": "float64", "max_ns": "int64", "spread_pct": "float64",
-    "slowest_rank": "int64", "slowest_pid": "int64", "slowest_ns": "int64", "last": "float64",
-    "min": "float64", "mean": "float64", "max": "float64", "last_wall_ns": "int64",
+    "rank": "int64", "processes": "int64", "count": "int64", "rows": "int64",
+    "total_ns": "int64", "share_pct": "float64", "mean_ns": "float64", "min_ns": "int64",
+    "p50_ns": "float64", "p95_ns": "float64", "p99_ns": "float64", "max_ns": "int64",
+    "spread_pct": "float64", "slowest_rank": "int64", "slowest_pid": "int64", "slowest_ns": "int64",
+    "last": "float64", "min": "float64", "mean": "float64", "max": "float64", "last_wall_ns": "int64",
     "open": "bool", "open_ns": "int64", "begin_wall_ns": "int64", "thread": "int64",
     "thread_name": "string", "id": "int64",
 }  # fmt: skip
@@ -188,8 +147,9 @@ def _describe(line: Any, kind: str) -> dict[str, object]:
 def _describe_region(line: Region) -> dict[str, object]:
     parts = line.parts_ns or (None, None, None)
     found = {
-        **_describe(line, line.kind), "total_ns": line.total_ns, "share_pct": 100 * line.share,
-        "mean_ns": line.mean_ns, "min_ns": line.min_ns, "max_ns": line.max_ns,
+        **_describe(line, line.kind), "rows": line.rows, "total_ns": line.total_ns,
+        "share_pct": 100 * line.share, "mean_ns": line.mean_ns, "min_ns": line.min_ns,
+        "max_ns": line.max_ns,
         **dict(zip(("p50_ns", "p95_ns", "p99_ns"), parts, strict=True)),
     }  # fmt: skip
     if line.slowest is not None:
@@ -243,6 +203,14 @@ def _draw_all(report: Report, args: argparse.Namespace, file: IO[str]) -> None:
     for at, (lines, columns) in enumerate(drawn):
         file.write("\n" if at else "")
         _draw_block(lines, columns, file)
+        if lines is report.regions:
+            _tell_loss(report.regions, file)
+
+
+def _tell_loss(regions: Sequence[Region], file: IO[str]) -> None:
+    count, rows = (sum(getattr(line, word) for line in regions) for word in ("count", "rows"))
+    if rows < count:
+        file.write(f"percentiles are of {rows:,} regions; the rows of {count - rows:,} are gone\n")
 
 
 def _make_block(
