@@ -116,9 +116,9 @@ _COLUMNS = {
     "total_ns": "int64", "share_pct": "float64", "mean_ns": "float64", "min_ns": "int64",
     "p50_ns": "float64", "p95_ns": "float64", "p99_ns": "float64", "max_ns": "int64",
     "spread_pct": "float64", "slowest_rank": "int64", "slowest_pid": "int64", "slowest_ns": "int64",
-    "last": "float64", "min": "float64", "mean": "float64", "max": "float64", "last_wall_ns": "int64",
-    "open": "bool", "open_ns": "int64", "begin_wall_ns": "int64", "thread": "int64",
-    "thread_name": "string", "id": "int64",
+    "last": "float64", "min": "float64", "mean": "float64", "max": "float64",
+    "last_wall_ns": "int64", "open": "bool", "open_ns": "int64", "begin_wall_ns": "int64",
+    "thread": "int64", "thread_name": "string", "id": "int64",
 }  # fmt: skip
 
 
