@@ -6,6 +6,8 @@ from _thread import _local
 from collections.abc import Callable
 from sys import modules
 
+from sonde.mirrors._names import MOST
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -60,7 +62,7 @@ class Nesting:
             end()
             return
         here = getattr(self._here, "stack", None)
-        if stack is not here or here[-1][0] != number:
+        if (stack is not here or here[-1][0] != number) and len(self._loose) < MOST:
             self._loose.add(key)
         if here and here[-1][0] not in self._open:
             self._end_innermost(here)
