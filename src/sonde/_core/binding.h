@@ -37,6 +37,13 @@ sonde_intern *sonde_text_table(PyObject *text);
  * exception if it has none, or if its rows are of other kinds. */
 sonde_ring *sonde_writer_ring(PyObject *writer, const char *kinds, PyObject **map);
 
+/* Are its rows of these kinds? 0, or -1 with ValueError set. */
+int sonde_writer_check(PyObject *writer, const char *kinds);
+
+/* Write a row that the caller has laid out, as a call of the writer would: not while it is off or
+ * paused. 0, or -1 with an exception if its ring was to be made and that failed. */
+int sonde_writer_append(PyObject *writer, const uint64_t *row, uint32_t nulls);
+
 /* Where each column of a row lies. */
 typedef struct {
     int columns;

@@ -380,14 +380,31 @@ static PyObject *writer_repeat(WriterObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+int sonde_writer_append(PyObject *object, const uint64_t *row, uint32_t nulls)
+{
+    WriterObject *self = (WriterObject *)object;
+    if (!sonde_load_relaxed(self->on) || (self->ring == NULL && open_ring(self) < 0))
+        return PyErr_Occurred() ? -1 : 0;
+    if (self->ring != NULL && sonde_load_relaxed(self->on))
+        (void)sonde_ring_append(self->ring, row, nulls); /* a drop is counted there */
+    return 0;
+}
+
+int sonde_writer_check(PyObject *object, const char *kinds)
+{
+    const WriterObject *self = (WriterObject *)object;
+    size_t columns = strlen(kinds);
+    if (columns == (size_t)self->layout.columns && memcmp(kinds, self->layout.kind, columns) == 0)
+        return 0;
+    PyErr_Format(PyExc_ValueError, "rows of kinds %s expected", kinds);
+    return -1;
+}
+
 sonde_ring *sonde_writer_ring(PyObject *object, const char *kinds, PyObject **map)
 {
     WriterObject *self = (WriterObject *)object;
-    size_t columns = strlen(kinds);
-    if (columns != (size_t)self->layout.columns || memcmp(kinds, self->layout.kind, columns) != 0) {
-        PyErr_Format(PyExc_ValueError, "rows of kinds %s expected", kinds);
+    if (sonde_writer_check(object, kinds) < 0)
         return NULL;
-    }
     if (self->ring == NULL) {
         PyErr_SetString(PyExc_OSError, "there is no room for its rows");
         return NULL;

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import hypot
 
-from sonde.training.ladder import EVERYTHING, SHADOW, Plan, Rung, choose, is_shadow, make_ladder
+from sonde import _core
+from sonde.training.ladder import EVERYTHING, Plan, Rung, make_ladder
 from sonde.training.shadow import Neighbours, Ratios
 
 # Kinds of steps: nothing is recorded, modules are, or modules with detail.
@@ -51,7 +52,7 @@ class Budget:
         if self._given == given:
             return
         self._given = given
-        self.limit_pct, self._every = max(0.0, limit_pct), max(1, every)
+        self.limit_pct, self._every = max(0.0, limit_pct), min(max(1, every), 2**31)
         self._ladder = make_ladder(depth, has_detail)
         self._waits = [_PATIENCE] * len(self._ladder)
         self._noted, self._last_step, self._row_ns = 0, 0, 0
@@ -64,10 +65,20 @@ class Budget:
 
     def plan(self, step: int) -> Plan:
         """What to record of the step that begins: by its number and the level alone."""
+        plans, shadow, every, steps, detail = self.steer()
+        return plans[_core.torch_plan(step, shadow, every, steps, detail)]
+
+    def steer(self) -> tuple[tuple[Plan, ...], bool, int, int, int]:
+        """The plans of this level, and the rule by which a step has one of them."""
+        rung = self._ladder[self.level]
         # Without a limit nothing is left out, also not to measure.
-        if self.limit_pct and is_shadow(step):
-            return SHADOW
-        return choose(step, self._ladder[self.level], self._every)
+        return rung.list_plans(), bool(self.limit_pct), self._every, rung.steps, rung.detail
+
+    @property
+    def batch(self) -> int:
+        """Steps that may be noted at once. After a step our code is in no cache: eight at once cost
+        little more than one."""
+        return _BATCH if self._steps >= _STEADY else 1
 
     def note(self, step: int, duration_ns: int, plan: Plan, direct_ns: int) -> bool:
         """A step is over: how long it took, how it was planned, and how much of it the recording
@@ -79,8 +90,7 @@ class Budget:
         self._row_ns += duration_ns
         if self._noted > _FIRST:
             self._pending.append((step, duration_ns, plan, max(0, direct_ns)))
-            # After a step our code is in no cache: eight at once cost little more than one.
-            if self._steps < _STEADY or len(self._pending) >= _BATCH:
+            if len(self._pending) >= self.batch:
                 self._work_off()
         if self._row_ns < _ROW_NS:
             return False

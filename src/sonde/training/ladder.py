@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from sonde import _core
+
 EVERYTHING = 1000  # deeper than any module; what torch.depth is unless it is set
-_WARM = 10  # the first steps are like no others: nothing is compared with them
-_SHADOW = 20  # one step in so many is not recorded, to see what recording costs
+_SHADOW = 20  # one step in so many is not recorded, to see what recording costs: torch_plan.c
 
 
 class Plan:
@@ -24,6 +25,11 @@ OFF = Plan(False, 0, False)
 WHOLE = Plan(True, EVERYTHING, True)
 
 
+def is_shadow(step: int) -> bool:
+    """Is this step left out, to be compared with? By its number alone, so that all ranks agree."""
+    return _core.torch_plan(step, True, 1, 0, 0) == 0
+
+
 class Rung:
     """One way to record: one step in 2^steps, detail in one of 2^detail of those, to a depth."""
 
@@ -37,6 +43,10 @@ class Rung:
     def is_like(self, other: Rung) -> bool:
         """Do both record the same?"""
         return (self.steps, self.detail, self.depth) == (other.steps, other.detail, other.depth)
+
+    def list_plans(self) -> tuple[Plan, ...]:
+        """In the order in which `_core.torch_plan` counts them."""
+        return SHADOW, OFF, self.bare, self.full, WHOLE
 
     def share(self, every: int, shadow: bool) -> tuple[float, float]:
         """Of all steps, those with modules only, and those with detail, too."""
@@ -79,43 +89,3 @@ def make_ladder(depth: int, has_detail: bool) -> list[Rung]:
             rung.cuts = ladder[-1].cuts + (rung.depth != ladder[-1].depth)
             ladder.append(rung)
     return ladder
-
-
-# ---- which steps ---------------------------------------------------------------------------------
-# By number alone, so that the ranks of a job choose the same ones without a word between them; and
-# without a rhythm, or a program with one (a log line every 20 steps) would always be seen at the
-# same beat. What a lower rung records is part of what a higher one does, and shadow steps are the
-# same on all of them: ranks on different rungs differ in how much they record, no more. Each then
-# measures what its own recording adds.
-
-
-def is_shadow(step: int) -> bool:
-    """Is this step left out, to be compared with?"""
-    return step >= _WARM and step % _SHADOW == _mix(step // _SHADOW) % _SHADOW
-
-
-def choose(step: int, rung: Rung, every: int) -> Plan:
-    """What is recorded of a step that is no shadow."""
-    if every > 1:
-        step, rest = divmod(step, every)
-        if rest != _mix(step) % every:
-            return OFF
-    if not _is_chosen(step, 0, rung.steps):
-        return OFF
-    chosen = _is_chosen(step, rung.steps, rung.steps + rung.detail)
-    return rung.full if chosen else rung.bare
-
-
-def _is_chosen(step: int, first: int, last: int) -> bool:
-    """One step in 2^(last - first): of every two neighbours at each size, one goes on."""
-    for size in range(first, last):
-        if (step >> size) & 1 != _mix((step >> size + 1) + size) & 1:
-            return False
-    return True
-
-
-def _mix(number: int) -> int:
-    """32 bits that look like chance; the same everywhere."""
-    number = (number + 1) * 0x9E3779B1 & 0xFFFFFFFF
-    number = (number ^ number >> 15) * 0x85EBCA77 & 0xFFFFFFFF
-    return number ^ number >> 13
