@@ -17,7 +17,7 @@ enum { LOOK_EVERY = 64 };                     /* steps; a change of nn.Module is
 enum { MEMORY_EVERY = 16, MEMORY_DEPTH = 2 }; /* steps in which modules' memory is looked at */
 enum { FORWARD = 1, BACKWARD = 2 };           /* where the device is timed */
 enum { ALTERNATELY = 1 };                     /* one of them at a time; else both */
-#define MOST_NS INT64_C(250000000) /* of steps are thought about at once, or a batch of them */
+#define MOST_NS INT64_C(1000000000) /* of steps are thought about at once, or a batch of them */
 
 /* ---- what is recorded of the next step ------------------------------------------------------ */
 
@@ -76,7 +76,7 @@ static int think(sonde_TorchTurn *self, int64_t end_ns)
     Py_XDECREF(list);
     Py_XDECREF(result);
     /* While each step is thought about, what that takes says nothing of later ones. */
-    self->share_ns = n < SONDE_TURN_BATCH ? 0 : (sonde_clock_ns() - begin_ns) / n;
+    self->share_ns = n < 2 ? 0 : (sonde_clock_ns() - begin_ns) / n;
     return result == NULL ? -1 : 0;
 }
 
@@ -297,7 +297,7 @@ static PyMemberDef turn_members[] = {
     {"observes", T_INT, offsetof(sonde_TorchTurn, observes), 0, "Nodes of autograd are seen."},
     {"device", T_INT, offsetof(sonde_TorchTurn, device), 0,
      "0: no device is timed; 1: one direction in each step; 2: both."},
-    {"batch", T_UINT, offsetof(sonde_TorchTurn, batch), 0, "Steps that are thought about at once; at most 8."},
+    {"batch", T_UINT, offsetof(sonde_TorchTurn, batch), 0, "Steps that are thought about at once; at most 32."},
     {"marks", T_OBJECT_EX, offsetof(sonde_TorchTurn, marks), 0, "marks(step, begins), or None."},
     {NULL, 0, 0, 0, NULL},
 };

@@ -91,7 +91,7 @@ PyObject *sonde_torch_plan(PyObject *module, PyObject *args);
 
 /* ---- the turn: torch_turn.c, and its rows: torch_turn_rows.c ---------------------------------- */
 
-#define SONDE_TURN_BATCH 8 /* the most steps that are thought about at once */
+#define SONDE_TURN_BATCH 32 /* the most steps that are thought about at once */
 #define SONDE_TORCH_STEP "qqdddddddt?IId" /* a row of python.torch_step */
 
 typedef struct {

@@ -8,16 +8,21 @@ EVERYTHING = 1000  # deeper than any module; what torch.depth is unless it is se
 _SHADOW = 20  # one step in so many is not recorded, to see what recording costs: torch_plan.c
 
 
+# Kinds of steps: nothing is recorded, modules are, or modules with detail.
+NONE, BARE, FULL = 0, 1, 2
+
+
 class Plan:
     """What is recorded of one step."""
 
-    __slots__ = ("depth", "detail", "on", "shadow")
+    __slots__ = ("depth", "detail", "kind", "on", "shadow")
 
     def __init__(self, on: bool, depth: int, detail: bool, shadow: bool = False) -> None:
         self.on = on  # modules at all
         self.depth = depth  # the deepest modules; 0 is the one that the program calls
         self.detail = detail  # backward by module, and GPU times
         self.shadow = shadow  # off only to be compared with
+        self.kind = NONE if not on else FULL if detail else BARE
 
 
 SHADOW = Plan(False, 0, False, True)

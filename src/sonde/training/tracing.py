@@ -175,7 +175,7 @@ class Tracing:
         if self._device is None:
             self._look_for_device()
         budget, level = self._budget, self._budget.level
-        if any([budget.note(*one) for one in noted]):
+        if budget.note_all(noted):
             self._emit_overhead(*budget.describe(end_ns))
         if budget.level != level or budget.batch != self._turn.batch:
             self._steer()
@@ -196,8 +196,7 @@ class Tracing:
         noted = self._turn.finish(END)
         self._tracer.stop()
         self._naming.describe()
-        for one in noted:
-            self._budget.note(*one)
+        self._budget.note_all(noted)
         self._emit_overhead(*self._budget.describe(_core.clock_ns()))
 
 
