@@ -197,6 +197,7 @@ static PyMemberDef steps_members[] = {
     {"begin_ns", T_LONGLONG, offsetof(sonde_Steps, begin_ns), READONLY,
      "0: before the first end of one."},
     {"last", T_OBJECT_EX, offsetof(sonde_Steps, last), READONLY, "What ended the last one."},
+    {"_listeners", T_OBJECT_EX, offsetof(sonde_Steps, listeners), READONLY, "A tuple."},
     {"whole", T_BOOL, offsetof(sonde_Steps, whole), 0,
      "Somebody wants all of the steps to come, whatever it costs."},
     {NULL, 0, 0, 0, NULL},
