@@ -38,6 +38,7 @@ ALLOWED = {
     "autostart": {"config", "recorder"},
     "bracket": JOB | {"result", "run", "runs"},
     "profiling": {"bracket", "errors", "run"},
+    "marking": {"_core"},
     "switch": {"host", "recorder", "session"},
     "integrations": {"integrations"},
     "inside": {"plugins", "recorder"},
@@ -46,7 +47,8 @@ ALLOWED = {
     "symbols": {"_core", "elf", "process"},
     "preflight": SHARED | {"elf", "process", "symbols"},
     "attach": SHARED | {"control", "preflight", "process", "target"},
-    "__init__": JOB | {"advising", "profiling", "query", "snapshots", "switch", "training"},
+    "__init__": JOB
+    | {"advising", "marking", "profiling", "query", "snapshots", "switch", "training"},
     "archive": {"_core", "session"},
     "union": {"archive", "errors", "rows"},
     "rows": SHARED | {"archive"},
@@ -64,8 +66,9 @@ ALLOWED = {
     "frames": SHARED | {"archive", "rows", "stacks"},
     "kineto": {"errors"},
     "deep": SHARED | {"archive", "kineto", "rows", "trace"},
-    "catalog": SHARED | {"about", "deep", "frames", "recorder"},
-    "drain": SHARED | {"archive", "frames", "rows", "stacks"},
+    "events": SHARED | {"archive"},
+    "catalog": SHARED | {"about", "deep", "events", "frames", "recorder"},
+    "drain": SHARED | {"archive", "events", "frames", "rows", "stacks"},
     "retain": SHARED | {"archive", "drain"},
     "sensors": {"_core", "config", "errors", "record"},
     "measuring": {"_core", "errors", "plugins", "recorder", "sensors"},
@@ -128,7 +131,7 @@ ALLOWED = {
 # What lives in the job: standard library and our core, nothing else, ever.
 IN_THE_JOB = ("__init__", "autostart", "inside", "errors", "config", "plugins", "record", "ring",
               "intern", "session", "launch", "host", "late", "recorder", "sources", "switch",
-              "training", "profiling", "bracket", "run", "runs", "result", "stacks", "trace")  # fmt: skip
+              "training", "profiling", "marking", "bracket", "run", "runs", "result", "stacks", "trace")  # fmt: skip
 
 
 def list_files() -> list[Path]:

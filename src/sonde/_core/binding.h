@@ -37,12 +37,21 @@ sonde_intern *sonde_text_table(PyObject *text);
  * exception if it has none, or if its rows are of other kinds. */
 sonde_ring *sonde_writer_ring(PyObject *writer, const char *kinds, PyObject **map);
 
-/* Are its rows of these kinds? 0, or -1 with ValueError set. */
-int sonde_writer_check(PyObject *writer, const char *kinds);
+/* 0 if its rows are of these kinds; -1 with ValueError. */
+int sonde_writer_is(PyObject *writer, const char *kinds);
 
-/* Write a row that the caller has laid out, as a call of the writer would: not while it is off or
- * paused. 0, or -1 with an exception if its ring was to be made and that failed. */
-int sonde_writer_append(PyObject *writer, const uint64_t *row, uint32_t nulls);
+/* Have its ring made if that waits for the first row. 0, or -1 with an exception. */
+int sonde_writer_open(PyObject *writer);
+
+/* Append a row that is laid out already, whatever the page says. 0, or -1 with an
+ * exception of the one who makes the ring. A row that has no ring is nobody's. */
+int sonde_writer_put(PyObject *writer, const void *row, uint32_t nulls);
+
+/* A text of a row for its table found no room: count it. */
+void sonde_writer_lose_text(PyObject *writer);
+
+/* Append it as a call of the writer would: not while the page says off. */
+int sonde_writer_append(PyObject *writer, const void *row, uint32_t nulls);
 
 /* Where each column of a row lies. */
 typedef struct {
@@ -66,6 +75,7 @@ int sonde_writer_count(PyObject *writer, uint64_t *rows, uint64_t *capacity);
 
 /* Called in a forked child, before anything else runs there. */
 void sonde_writers_off(void);
+void sonde_events_off(void);
 void sonde_watchers_off(void);
 void sonde_later_off(void);
 void sonde_alive_off(void);

@@ -217,8 +217,8 @@ static PyObject *turn_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     PyObject *word = PyUnicode_FromString("step");
     int64_t stage = word == NULL ? -1 : sonde_text_id(text, word);
     Py_XDECREF(word);
-    if (stage < 0 || sonde_writer_check(step, SONDE_TORCH_STEP) < 0 ||
-        sonde_writer_check(trace, SONDE_TORCH_TRACE) < 0)
+    if (stage < 0 || sonde_writer_is(step, SONDE_TORCH_STEP) < 0 ||
+        sonde_writer_is(trace, SONDE_TORCH_TRACE) < 0)
         return NULL;
     sonde_TorchTurn *self = (sonde_TorchTurn *)type->tp_alloc(type, 0);
     if (self == NULL)

@@ -53,6 +53,8 @@ int64_t sonde_turn_write_step(sonde_TorchTurn *self, const sonde_Step *step,
     int64_t nodes_ns = sums->owned_ns + sums->unowned_ns, kind = sonde_text_id(self->text, step->kind);
     if (kind < 0)
         return -1;
+    if (kind == 0)
+        sonde_writer_lose_text(self->emit_step);
     step_row row;
     memset(&row, 0, sizeof row); /* what lies between the columns, too */
     row.step = step->number;
@@ -90,6 +92,8 @@ int sonde_turn_write_optimizers(sonde_TorchTurn *self, long long step, int on, u
         row.seq = seq + i;
         row.module = self->optimizers->done[i].name;
         row.stage = self->stage;
+        if (row.module == 0)
+            sonde_writer_lose_text(self->emit_trace);
         row.t_ns = self->optimizers->done[i].begin_ns;
         row.duration = row.self_duration = (double)(self->optimizers->done[i].end_ns - row.t_ns) / 1e9;
         row.thread = thread;
