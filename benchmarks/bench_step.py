@@ -14,6 +14,7 @@ WARM, BLOCK = 120, 40  # steps until the budget thinks now and then; steps of on
 BLOCKS = 5  # a round
 GOAL_US = 5.0
 BEGIN, END, BATCH = "an optimizer begins", "a step ends", "a batch is taken"
+WARM_END = "in a loop of nothing else"
 
 
 def measure(rounds: int) -> list[Result]:
@@ -26,7 +27,8 @@ def measure(rounds: int) -> list[Result]:
     return [
         Result("hooks of a step", "µs", whole, GOAL_US, noise=find_noise(whole), note=note),
         *(Result(f"  {part}", "µs", found[part]) for part in (BEGIN, END)),
-        Result("  a batch is taken", "µs", found[BATCH], note="beside torch's own time"),
+        Result(f"  {BATCH}", "µs", found[BATCH], note="beside torch's own time"),
+        Result(f"hooks {WARM_END}", "µs", found[WARM_END], note="out of warm caches"),
     ]
 
 
@@ -64,7 +66,7 @@ def time_ends(blocks: int) -> dict[str, list[float]]:
         }
         for _ in range(WARM):
             step()
-        found: dict[str, list[float]] = {name: [] for name in (*timed, BATCH)}
+        found: dict[str, list[float]] = {name: [] for name in timed}
         for _ in range(blocks):
             for one in timed.values():
                 one.spent_ns = 0
@@ -72,6 +74,10 @@ def time_ends(blocks: int) -> dict[str, list[float]]:
                 step()
             for name, one in timed.items():
                 found[name].append(one.spent_ns / BLOCK / 1e3 - time_nothing())
+        hooks = [one.hook for one in timed.values()]
+        found[WARM_END] = [
+            time_alone(hooks, torch.optim.SGD([torch.zeros(1)])) for _ in range(blocks)
+        ]
         found[BATCH] = [time_batches() for _ in range(blocks)]
         for hooks in (
             optimizer._global_optimizer_pre_hooks,
@@ -99,6 +105,15 @@ def time_nothing() -> float:
     for _ in range(BLOCK):
         timed(None, (), {})
     return timed.spent_ns / BLOCK / 1e3
+
+
+def time_alone(hooks: list[Callable[..., object]], optimizer: object, count: int = 4000) -> float:
+    """Microseconds a step of hooks that are called as an optimizer would, again and again."""
+    begin = time.thread_time_ns()
+    for _ in range(count):
+        for hook in hooks:
+            hook(optimizer, (), {})
+    return (time.thread_time_ns() - begin) / count / 1e3
 
 
 def time_batches(count: int = 20_000) -> float:
