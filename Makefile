@@ -74,8 +74,10 @@ $(VENV)/.installed: $(VENV)/.made $(SOURCES)
 # PyTorch where its CPU build is tried; elsewhere the tests that need it are left out.
 $(VENV)/.test: $(VENV)/.installed
 	$(BIN)/python -m pip install -q 'pytest>=8' pytest-xdist 'hypothesis>=6' gprof2dot snakeviz flameprof protobuf \
-		jsonschema greenlet 'matplotlib>=3.8' \
+		jsonschema greenlet 'matplotlib>=3.8' 'nvtx>=0.2.14' 'opentelemetry-sdk>=1.30' \
 		$$($(BIN)/python -c 'import sys; print("torch==2.13.0 numpy" * (sys.version_info[:2] == (3, 11)))')
+	@# Built from its source: where that cannot be done, the tests that need it are left out.
+	-$(BIN)/python -m pip install -q 'pyitt>=1.7'
 	@touch $@
 
 $(VENV)/.check: $(VENV)/.made
@@ -84,5 +86,5 @@ $(VENV)/.check: $(VENV)/.made
 
 $(VENV)/.bench: $(VENV)/.installed
 	$(BIN)/python -m pip install -q 'viztracer>=1.0' 'opentelemetry-sdk>=1.30' \
-		'py-spy>=0.4' 'austin-dist>=4' 'pyinstrument>=5' 'yappi>=1.7'
+		'py-spy>=0.4' 'austin-dist>=4' 'pyinstrument>=5' 'yappi>=1.7' 'pyitt>=1.7' 'nvtx>=0.2.14'
 	@touch $@
