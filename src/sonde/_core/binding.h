@@ -50,6 +50,9 @@ int sonde_writer_put(PyObject *writer, const void *row, uint32_t nulls);
 /* A text of a row for its table found no room: count it. */
 void sonde_writer_lose_text(PyObject *writer);
 
+/* Append it as a call of the writer would: not while the page says off. */
+int sonde_writer_append(PyObject *writer, const void *row, uint32_t nulls);
+
 /* Where each column of a row lies. */
 typedef struct {
     int columns;

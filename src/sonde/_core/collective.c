@@ -1,5 +1,6 @@
 /* Collectives: the thread that writes their rows, and what the program tells it. */
 #include "collective.h"
+#include "torch_turn.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -200,14 +201,14 @@ static PyObject *collective_look(PyObject *Py_UNUSED(module), PyObject *args)
     return result;
 }
 
-static PyObject *collective_step(PyObject *Py_UNUSED(module), PyObject *args)
+static PyObject *collective_step(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    long long number, end_ns;
-    if (!PyArg_ParseTuple(args, "LL", &number, &end_ns))
-        return NULL;
+    if (!Py_IS_TYPE(object, &sonde_StepType))
+        return PyErr_Format(PyExc_TypeError, "a Step expected");
+    const sonde_Step *step = (sonde_Step *)object;
     pthread_mutex_lock(&sonde_all.lock);
-    sonde_all.steps[sonde_all.steps_n % SONDE_STEPS].number = number;
-    sonde_all.steps[sonde_all.steps_n++ % SONDE_STEPS].end_ns = end_ns;
+    sonde_all.steps[sonde_all.steps_n % SONDE_STEPS].number = step->number;
+    sonde_all.steps[sonde_all.steps_n++ % SONDE_STEPS].end_ns = step->end_ns;
     learn_thread();
     pthread_mutex_unlock(&sonde_all.lock);
     Py_RETURN_NONE;
@@ -256,8 +257,8 @@ PyMethodDef sonde_collective_methods[] = {
     {"collective_look", collective_look, METH_VARARGS,
      "collective_look(address, call): find where torch keeps the tensors that a range was given;\n"
      "`call` has torch do one operation on the tensor at that address."},
-    {"collective_step", collective_step, METH_VARARGS,
-     "collective_step(number, end_ns): this step ended, in this thread."},
+    {"collective_step", collective_step, METH_O,
+     "collective_step(step): this step ended, in this thread."},
     {"collective_group", collective_group, METH_VARARGS,
      "collective_group(name, size, ranks): a process group."},
     {"collective_state", collective_state, METH_NOARGS, "What is found of torch, and lost."},

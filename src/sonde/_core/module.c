@@ -2,7 +2,7 @@
 #include "binding.h"
 #include "collective.h"
 #include "event.h"
-#include "torch.h"
+#include "torch_turn.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -191,8 +191,9 @@ static PyMethodDef methods[] = {
      "moment each, until the visitor is done."},
     {"torch_observe", sonde_torch_observe, METH_VARARGS,
      "torch_observe(library, current_node): have autograd's nodes seen; None: only find functions."},
-    {"torch_attend", sonde_torch_attend, METH_NOARGS, "See them again, after torch_ignore."},
     {"torch_ignore", sonde_torch_ignore, METH_NOARGS, "Have autograd's nodes seen no more."},
+    {"torch_plan", sonde_torch_plan, METH_VARARGS,
+     "torch_plan(step, shadow, every, steps, detail): which of ladder.py's plans a step has."},
     {"torch_observed", sonde_torch_observed, METH_NOARGS, "off, looking, exact or failed."},
     {"torch_device", sonde_torch_device, METH_VARARGS,
      "torch_device(cudart, c10_cuda, device, stream): find what records events of CUDA."},
@@ -230,6 +231,12 @@ static int add_types(PyObject *core)
            PyModule_AddType(core, &sonde_TorchCallType) < 0 ||
            PyModule_AddType(core, &sonde_TorchEngineType) < 0 ||
            PyModule_AddType(core, &sonde_TorchMarksType) < 0 ||
+           PyModule_AddType(core, &sonde_StepType) < 0 ||
+           PyModule_AddType(core, &sonde_StepsType) < 0 ||
+           PyModule_AddType(core, &sonde_TorchOptimizersType) < 0 ||
+           PyModule_AddType(core, &sonde_TorchNextType) < 0 ||
+           PyModule_AddType(core, &sonde_TorchMemoryType) < 0 ||
+           PyModule_AddType(core, &sonde_TorchTurnType) < 0 ||
            sonde_region_ready(core) < 0 ||
            PyModule_AddType(core, &sonde_CountType) < 0 ||
            PyModule_AddType(core, &sonde_MarkType) < 0 ||

@@ -132,9 +132,9 @@ static inline int sonde_torch_in_backward(const sonde_torch_lane *lane)
 /* ---- the observer of autograd's nodes: torch_nodes.c ------------------------------- */
 
 PyObject *sonde_torch_observe(PyObject *module, PyObject *args);
-PyObject *sonde_torch_attend(PyObject *module, PyObject *none);
 PyObject *sonde_torch_ignore(PyObject *module, PyObject *none);
 PyObject *sonde_torch_observed(PyObject *module, PyObject *none);
+void sonde_torch_see_nodes(int on); /* in this step, or not; after observe */
 void sonde_torch_close_spans(void); /* a backward pass is over */
 void sonde_torch_nodes_off(void);   /* in a forked child */
 
@@ -152,6 +152,34 @@ void sonde_torch_device_enter(void); /* in the writer's thread, before it looks 
 void sonde_torch_device_off(void);   /* in a forked child */
 
 /* ---- rows: torch_rows.c ------------------------------------------------------------- */
+
+/* A row of python.torch_trace. */
+#define SONDE_TORCH_TRACE "qIttddddqddtqHI?t"
+typedef struct {
+    int64_t step;
+    uint32_t seq, module, stage;
+    double allocated, max_allocated, cached, duration;
+    int64_t t_ns;
+    double device_duration, self_duration;
+    uint32_t device;
+    int64_t thread;
+    uint16_t depth;
+    uint32_t call;
+    uint8_t raised;
+    uint32_t shapes;
+} sonde_torch_row;
+
+_Static_assert(sizeof(sonde_torch_row) == 112, "torch_trace layout");
+
+enum {
+    SONDE_NULL_ALLOCATED = 1,
+    SONDE_NULL_MAX = 2,
+    SONDE_NULL_CACHED = 4,
+    SONDE_NULL_DEVICE_S = 8,
+    SONDE_NULL_DEVICE = 16,
+    SONDE_NULL_SHAPES = 32,
+    SONDE_NULL_ALL = 63,
+};
 
 typedef struct {
     sonde_ring *ring;

@@ -42,8 +42,25 @@ typedef struct {
     PyObject *heal;        /* heal(): it was changed */
     unsigned version;      /* of the class, when it was healed */
     int is_asked;          /* atomic: to heal */
+    int is_fresh;          /* modules were named that nobody has described yet */
 } sonde_TorchTracer;
 
 extern sonde_TorchTracer *sonde_tracer; /* the one that runs, or NULL; borrowed */
+
+/* What to record of a step. */
+typedef struct {
+    int on, depth, device, memory_depth, roots; /* as in sonde_torch_state */
+} sonde_torch_wish;
+
+/* What there was of a step that is over. */
+typedef struct {
+    int64_t first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, direct_ns;
+    uint32_t calls, lost, events, nodes;
+} sonde_torch_sums;
+
+/* A step is over, and this one begins. */
+void sonde_torch_begin(sonde_TorchTracer *tracer, int64_t step, const sonde_torch_wish *wish,
+                       sonde_torch_sums *ended);
+PyObject *sonde_torch_begins(void); /* of backward passes so far in this step: a tuple */
 
 #endif

@@ -299,24 +299,23 @@ PyObject *sonde_torch_observe(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-PyObject *sonde_torch_attend(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+void sonde_torch_see_nodes(int on)
 {
     /* A step that ends while another thread stops the tracer must not begin it again. */
-    if (!nodes.is_on && nodes.add != NULL && sonde_tracer != NULL) {
+    if (on && !nodes.is_on && nodes.add != NULL && sonde_tracer != NULL) {
         observer ours = {.start = BEGIN_NODE, .end = (void *)end_node, .probability = 1.0};
         ours.scopes_and_needs[SCOPE_BACKWARD] = 1;
         nodes.handle = nodes.add(ours);
         nodes.is_on = 1;
+    } else if (!on && nodes.is_on) {
+        nodes.is_on = 0;
+        nodes.remove(nodes.handle);
     }
-    Py_RETURN_NONE;
 }
 
 PyObject *sonde_torch_ignore(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    if (nodes.is_on) {
-        nodes.is_on = 0;
-        nodes.remove(nodes.handle);
-    }
+    sonde_torch_see_nodes(0);
     Py_RETURN_NONE;
 }
 

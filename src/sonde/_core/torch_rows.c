@@ -8,24 +8,6 @@
 #define NAP_NS INT64_C(50000000)
 #define LATE_NS INT64_C(10000000000) /* then a device that does not answer is not waited for */
 
-typedef struct {
-    int64_t step;
-    uint32_t seq, module, stage;
-    double allocated, max_allocated, cached, duration;
-    int64_t t_ns;
-    double device_duration, self_duration;
-    uint32_t device;
-    int64_t thread;
-    uint16_t depth;
-    uint32_t call;
-    uint8_t raised;
-    uint32_t shapes;
-} trace_row;
-
-_Static_assert(sizeof(trace_row) == 112, "torch_trace layout");
-
-enum { NULL_ALLOCATED = 1, NULL_MAX = 2, NULL_CACHED = 4, NULL_DEVICE_S = 8, NULL_DEVICE = 16, NULL_SHAPES = 32 };
-
 /* Calls of one step in one lane, worked on. */
 typedef struct {
     uint64_t number;
@@ -50,7 +32,7 @@ static struct {
 
 /* ---- one row ------------------------------------------------------------------------------ */
 
-static void append(trace_row *row, uint32_t nulls)
+static void append(sonde_torch_row *row, uint32_t nulls)
 {
     if (row->step != rows.seq_step) {
         rows.seq_step = row->step;
@@ -92,9 +74,9 @@ static uint32_t name_device(int8_t device)
     return device >= 0 && device < 64 ? rows.texts.devices[device] : 0;
 }
 
-static trace_row make_row(const sonde_torch_lane *lane, const sonde_torch_call *call)
+static sonde_torch_row make_row(const sonde_torch_lane *lane, const sonde_torch_call *call)
 {
-    return (trace_row){
+    return (sonde_torch_row){
         .step = call->step,
         .module = call->module,
         .thread = lane->tid,
@@ -106,8 +88,8 @@ static trace_row make_row(const sonde_torch_lane *lane, const sonde_torch_call *
 
 static void write_forward(const sonde_torch_lane *lane, sonde_torch_call *call, double device_s)
 {
-    trace_row row = make_row(lane, call);
-    uint32_t nulls = call->shapes == 0 ? NULL_SHAPES : 0;
+    sonde_torch_row row = make_row(lane, call);
+    uint32_t nulls = call->shapes == 0 ? SONDE_NULL_SHAPES : 0;
     int64_t took_ns = call->exit_ns - call->enter_ns;
     row.stage = rows.texts.stages[call->stage];
     row.t_ns = call->enter_ns;
@@ -119,23 +101,23 @@ static void write_forward(const sonde_torch_lane *lane, sonde_torch_call *call, 
         row.max_allocated = call->memory[1];
         row.cached = call->memory[2];
     } else {
-        nulls |= NULL_ALLOCATED | NULL_MAX | NULL_CACHED;
+        nulls |= SONDE_NULL_ALLOCATED | SONDE_NULL_MAX | SONDE_NULL_CACHED;
     }
     row.device = name_device(sonde_torch_event_device(call->events[0]));
     if (device_s < 0)
-        nulls |= NULL_DEVICE_S;
+        nulls |= SONDE_NULL_DEVICE_S;
     else
         row.device_duration = device_s;
     if (row.device == 0)
-        nulls |= NULL_DEVICE;
+        nulls |= SONDE_NULL_DEVICE;
     append(&row, nulls);
 }
 
 static void write_backward(const sonde_torch_lane *lane, const back *one)
 {
     const sonde_torch_call *call = sonde_torch_at(lane, one->number);
-    trace_row row = make_row(lane, call);
-    uint32_t nulls = NULL_ALLOCATED | NULL_MAX | NULL_CACHED | NULL_SHAPES;
+    sonde_torch_row row = make_row(lane, call);
+    uint32_t nulls = SONDE_NULL_ALLOCATED | SONDE_NULL_MAX | SONDE_NULL_CACHED | SONDE_NULL_SHAPES;
     row.stage = rows.texts.stages[2];
     row.t_ns = one->begin_ns;
     row.duration = (double)one->total_ns / 1e9;
@@ -145,11 +127,11 @@ static void write_backward(const sonde_torch_lane *lane, const back *one)
     row.shapes = 0;
     row.device = name_device(one->device);
     if (one->device_s < 0)
-        nulls |= NULL_DEVICE_S;
+        nulls |= SONDE_NULL_DEVICE_S;
     else
         row.device_duration = one->device_s;
     if (row.device == 0)
-        nulls |= NULL_DEVICE;
+        nulls |= SONDE_NULL_DEVICE;
     append(&row, nulls);
 }
 

@@ -8,8 +8,6 @@ sonde_TorchTracer *sonde_tracer;
 static const char gone; /* the address of a module that was forgotten */
 static uint32_t epochs;
 
-#define TRACE_KINDS "qIttddddqddtqHI?t"
-
 /* ---- modules ------------------------------------------------------------------------------- */
 
 static sonde_torch_module *find_place(sonde_torch_modules *modules, const void *address)
@@ -61,6 +59,7 @@ static PyObject *tracer_add_module(sonde_TorchTracer *self, PyObject *args)
     if (one->address == NULL)
         self->modules.used++;
     *one = (sonde_torch_module){module, (uint32_t)id, key, ignored};
+    self->is_fresh = 1;
     Py_RETURN_NONE;
 }
 
@@ -81,7 +80,7 @@ static PyObject *tracer_forget(sonde_TorchTracer *self, PyObject *address)
 
 /* ---- steps ------------------------------------------------------------------------------------ */
 
-static PyObject *list_begins(void)
+PyObject *sonde_torch_begins(void)
 {
     PyObject *found = PyTuple_New(sonde_torch.begins_n);
     for (uint32_t i = 0; found != NULL && i < sonde_torch.begins_n; i++) {
@@ -94,28 +93,21 @@ static PyObject *list_begins(void)
     return found;
 }
 
-static PyObject *tracer_begin_step(sonde_TorchTracer *self, PyObject *args)
+void sonde_torch_begin(sonde_TorchTracer *self, int64_t step, const sonde_torch_wish *wish,
+                       sonde_torch_sums *ended)
 {
-    long long step;
-    int on, depth, device, memory_depth, roots;
-    if (!PyArg_ParseTuple(args, "Lpiiii", &step, &on, &depth, &device, &memory_depth, &roots))
-        return NULL;
     sonde_torch_state *s = &sonde_torch;
     if (s->back_since_ns != 0) { /* an optimizer inside backward ends the step */
         int64_t now_ns = sonde_clock_ns();
         s->backward_ns += now_ns - s->back_since_ns;
         s->back_since_ns = now_ns;
     }
-    PyObject *begins = list_begins();
-    if (begins == NULL)
-        return NULL;
-    PyObject *sums = Py_BuildValue(
-        "LLLLLLIIIIN", (long long)s->first_ns, (long long)s->forward_ns, (long long)s->backward_ns,
-        (long long)sonde_load_relaxed(&s->owned_ns), (long long)sonde_load_relaxed(&s->unowned_ns),
-        (long long)sonde_load_relaxed(&s->direct_ns), s->calls, s->lost,
-        sonde_torch_events(), __atomic_exchange_n(&s->nodes, 0, __ATOMIC_RELAXED), begins);
-    if (sums == NULL || sonde_tracer != self)
-        return sums; /* another thread ended a step while this one was stopped */
+    *ended = (sonde_torch_sums){
+        s->first_ns, s->forward_ns, s->backward_ns, sonde_load_relaxed(&s->owned_ns),
+        sonde_load_relaxed(&s->unowned_ns), sonde_load_relaxed(&s->direct_ns), s->calls, s->lost,
+        sonde_torch_events(), __atomic_exchange_n(&s->nodes, 0, __ATOMIC_RELAXED)};
+    if (sonde_tracer != self)
+        return; /* another thread ended a step while this one was stopped */
     s->first = NULL;
     s->lead = NULL;
     if (s->back_since_ns == 0)
@@ -126,14 +118,13 @@ static PyObject *tracer_begin_step(sonde_TorchTracer *self, PyObject *args)
     sonde_store_relaxed(&s->direct_ns, 0);
     s->calls = s->lost = s->begins_n = 0;
     s->had_backward = 0;
-    s->on = on;
-    s->depth = (uint16_t)(depth < 1 ? 1 : depth > UINT16_MAX ? UINT16_MAX : depth);
-    s->device = device;
-    s->memory_depth = self->memory == NULL ? 0 : memory_depth;
-    s->roots = roots;
+    s->on = wish->on;
+    s->depth = (uint16_t)(wish->depth < 1 ? 1 : wish->depth > UINT16_MAX ? UINT16_MAX : wish->depth);
+    s->device = wish->device;
+    s->memory_depth = self->memory == NULL ? 0 : wish->memory_depth;
+    s->roots = wish->roots;
     /* Release: the calls of the step before come before. */
     sonde_store_release(&s->step, step);
-    return sums;
 }
 
 /* ---- others who change what we changed ---------------------------------------------------------- */
@@ -216,7 +207,7 @@ static PyObject *tracer_stop(sonde_TorchTracer *self, PyObject *Py_UNUSED(none))
 static int fill_texts(sonde_TorchTracer *self, PyObject *writer)
 {
     static const char *stages[] = {"forward", "recompute", "backward"};
-    self->texts.ring = sonde_writer_ring(writer, TRACE_KINDS, &self->map);
+    self->texts.ring = sonde_writer_ring(writer, SONDE_TORCH_TRACE, &self->map);
     if (self->texts.ring == NULL)
         return -1;
     for (int i = 0; i < 3 + 64; i++) {
@@ -301,7 +292,7 @@ static PyObject *tracer_describe(sonde_TorchTracer *self, PyObject *describe)
 }
 
 static PyMethodDef tracer_methods[] = {
-    {"start", (PyCFunction)tracer_start, METH_NOARGS, "Record from now on, as begin_step says."},
+    {"start", (PyCFunction)tracer_start, METH_NOARGS, "Record from now on, as a TorchTurn says."},
     {"stop", (PyCFunction)tracer_stop, METH_NOARGS, "Write what is left, and record no more."},
     {"add_module", (PyCFunction)tracer_add_module, METH_VARARGS,
      "add_module(module, name, key, ignored): what a module is called from now on."},
@@ -310,10 +301,6 @@ static PyMethodDef tracer_methods[] = {
      "watch(type, heal): heal() is called when somebody has changed that class."},
     {"describe", (PyCFunction)tracer_describe, METH_O,
      "describe(call): describe(*inputs) -> text for input_shapes; None: not any more."},
-    {"begin_step", (PyCFunction)tracer_begin_step, METH_VARARGS,
-     "begin_step(step, on, depth, device, memory_depth, roots): what to record in the step that\n"
-     "begins; returns first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, direct_ns, calls,\n"
-     "lost, events, nodes and the begins of backward passes of the one that ends."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -246,6 +246,11 @@ int sonde_writer_put(PyObject *writer, const void *row, uint32_t nulls)
     return 0;
 }
 
+int sonde_writer_append(PyObject *writer, const void *row, uint32_t nulls)
+{
+    return sonde_load_relaxed(((WriterObject *)writer)->on) ? sonde_writer_put(writer, row, nulls) : 0;
+}
+
 void sonde_writer_lose_text(PyObject *writer)
 {
     sonde_ring *ring = ((WriterObject *)writer)->ring;

@@ -10,7 +10,7 @@ from sonde.errors import Unavailable
 from sonde.host import Host
 from sonde.record import column, f64, i64, text, u32, u64
 from sonde.training.seams import check_header, find_library
-from sonde.training.steps import Step, steps
+from sonde.training.steps import steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ class Source:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._ended = host.guard(self._end_step)
         self._ask = host.guard(self._tell_groups)
         self._observed: str | None = None  # why works are not seen; None: they are
         self._known: set[str] = set()
@@ -75,15 +74,12 @@ class Source:
         if self._observed is None:
             _find_inputs(torch)
         self._host.detail = "waits until the program has a process group"
-        steps.subscribe(self._ended)
+        steps.subscribe(_core.collective_step)
 
     def stop(self) -> None:
-        steps.unsubscribe(self._ended)
+        steps.unsubscribe(_core.collective_step)
         self._ask()
         _core.collective_stop()
-
-    def _end_step(self, step: Step) -> None:
-        _core.collective_step(step.number, step.end_ns)
 
     # ---- groups --------------------------------------------------------------------------------
 

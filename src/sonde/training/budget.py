@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import hypot
 
-from sonde.training.ladder import EVERYTHING, SHADOW, Plan, Rung, choose, is_shadow, make_ladder
+from sonde import _core
+from sonde.training.ladder import BARE, EVERYTHING, FULL, NONE, Plan, Rung, make_ladder
 from sonde.training.shadow import Neighbours, Ratios
 
-# Kinds of steps: nothing is recorded, modules are, or modules with detail.
-_NONE, _BARE, _FULL = 0, 1, 2
 _KEPT = (15, 5, 5)  # how many of each kind are remembered
 _FIRST = 3  # steps in which things are made and named: they say nothing
+_FAR = 8  # so many times what is usual of its kind is none of our doing
 _QUICK = 3  # recorded steps after which a gross overload is believed
 _GROSS = 1.5  # so many times the budget is gross
 _STEADY = 64  # steps after which the measured cost itself is believed
-_BATCH = 8  # steps that are thought about at once, from then on
+_BATCH = 32  # steps that are thought about at once, from then on; no more: _core/torch_turn.h
 _JUDGE_EVERY = 16  # comparisons between two looks at them
 _SURE, _SHOWN = 2.5, 2.0  # standard deviations: to act on, because it is looked at often; to show
 _ROOM = 0.75  # a rung is climbed only if it would cost no more than this much of the budget, and
@@ -51,7 +51,7 @@ class Budget:
         if self._given == given:
             return
         self._given = given
-        self.limit_pct, self._every = max(0.0, limit_pct), max(1, every)
+        self.limit_pct, self._every = max(0.0, limit_pct), min(max(1, every), 2**31)
         self._ladder = make_ladder(depth, has_detail)
         self._waits = [_PATIENCE] * len(self._ladder)
         self._noted, self._last_step, self._row_ns = 0, 0, 0
@@ -64,24 +64,37 @@ class Budget:
 
     def plan(self, step: int) -> Plan:
         """What to record of the step that begins: by its number and the level alone."""
+        plans, shadow, every, steps, detail = self.steer()
+        return plans[_core.torch_plan(step, shadow, every, steps, detail)]
+
+    def steer(self) -> tuple[tuple[Plan, ...], bool, int, int, int]:
+        """The plans of this level, and the rule by which a step has one of them."""
+        rung = self._ladder[self.level]
         # Without a limit nothing is left out, also not to measure.
-        if self.limit_pct and is_shadow(step):
-            return SHADOW
-        return choose(step, self._ladder[self.level], self._every)
+        return rung.list_plans(), bool(self.limit_pct), self._every, rung.steps, rung.detail
+
+    @property
+    def batch(self) -> int:
+        """Steps that may be noted at once. After a step our code is in no cache: many at once cost
+        little more than one."""
+        return _BATCH if self._steps >= _STEADY else 1
 
     def note(self, step: int, duration_ns: int, plan: Plan, direct_ns: int) -> bool:
         """A step is over: how long it took, how it was planned, and how much of it the recording
         itself says it took. Is there something new to write down?"""
-        if duration_ns <= 0:
-            return False
-        self._noted += 1
-        self._last_step = step
-        self._row_ns += duration_ns
-        if self._noted > _FIRST:
-            self._pending.append((step, duration_ns, plan, max(0, direct_ns)))
-            # After a step our code is in no cache: eight at once cost little more than one.
-            if self._steps < _STEADY or len(self._pending) >= _BATCH:
-                self._work_off()
+        return self.note_all([(step, duration_ns, plan, direct_ns)])
+
+    def note_all(self, steps: list[tuple[int, int, Plan, int]]) -> bool:
+        """The same of several steps, one after the other."""
+        for one in steps:
+            if one[1] > 0:
+                self._noted += 1
+                self._row_ns += one[1]
+                self._last_step = one[0]
+                if self._noted > _FIRST:
+                    self._pending.append(one)
+        if self._pending and len(self._pending) >= self.batch:
+            self._work_off()
         if self._row_ns < _ROW_NS:
             return False
         self._row_ns = 0
@@ -91,7 +104,9 @@ class Budget:
         pending, self._pending = self._pending, []
         for one in pending:
             self._learn(*one)
-            if self.limit_pct and (self._react() or self._judge()):
+            # Asked first, and not in there: most steps change nothing.
+            is_due = self._is_react_due() or self._unjudged >= _JUDGE_EVERY
+            if is_due and self.limit_pct and (self._react() or self._judge()):
                 self._row_ns = _ROW_NS
                 return  # the rest was planned on another level
 
@@ -108,20 +123,23 @@ class Budget:
 
     def _forget(self) -> None:
         """What a recorded step costs is not known any more."""
-        self._recent[_BARE], self._recent[_FULL] = [], []
-        self._ratios = {_BARE: Ratios(), _FULL: Ratios()}
+        self._recent[BARE], self._recent[FULL] = [], []
+        self._ratios = {BARE: Ratios(), FULL: Ratios()}
         self._shadows = 0
         self._neighbours.clear()
 
     def _learn(self, step: int, duration_ns: int, plan: Plan, direct_ns: int) -> None:
-        kind = _NONE if not plan.on else _FULL if plan.detail else _BARE
+        direct_ns = max(0, direct_ns)
+        kind, share = plan.kind, direct_ns / duration_ns
         self._recorded += plan.on
         recent = self._recent[kind]
-        recent.append(direct_ns / duration_ns)
+        recent.append(share)
         if len(recent) > _KEPT[kind]:
             del recent[0]
-            # Whoever loses the processor inside our code does not do so because of us.
-            direct_ns = min(direct_ns, round(8 * _middle(recent) * duration_ns))
+            # Whoever loses the processor inside our code does not do so because of us. The middle
+            # is dear to find, and at least the least.
+            if share > _FAR * min(recent):
+                direct_ns = min(direct_ns, round(_FAR * _middle(recent) * duration_ns))
         self._steps += 1
         self._direct_ns += direct_ns
         self._whole_ns += duration_ns
@@ -139,7 +157,7 @@ class Budget:
 
     def _find_base(self) -> float:
         """Percent that every step costs."""
-        return 100 * _middle(self._recent[_NONE])
+        return 100 * _middle(self._recent[NONE])
 
     def _find_allowed(self) -> float:
         """Percent that is left for what is recorded."""
@@ -148,17 +166,17 @@ class Budget:
     def _expect_direct(self, rung: Rung) -> float:
         """Percent that the recording itself would take on a rung, beside what every step costs."""
         known = [_middle(recent) for recent in self._recent]
-        bare = known[_BARE] or known[_FULL]
-        full = known[_FULL] or known[_BARE]
+        bare = known[BARE] or known[FULL]
+        full = known[FULL] or known[BARE]
         shares = rung.share(self._every, bool(self.limit_pct))
-        extra = (max(0.0, one - known[_NONE]) for one in (bare, full))
+        extra = (max(0.0, one - known[NONE]) for one in (bare, full))
         spent = sum(share * one for share, one in zip(shares, extra, strict=True))
         return 100 * spent * self._guess_depth(rung)
 
     def _compare(self, rung: Rung, sure: float) -> tuple[float, float, float] | None:
         """Percent that steps would take longer on a rung, and an interval; None: not known yet."""
         seen = {kind: ratios.read(sure) for kind, ratios in self._ratios.items()}
-        bare, full = seen[_BARE] or seen[_FULL], seen[_FULL] or seen[_BARE]
+        bare, full = seen[BARE] or seen[FULL], seen[FULL] or seen[BARE]
         if bare is None or full is None:
             return None
         shares = rung.share(self._every, True)
@@ -176,12 +194,16 @@ class Budget:
 
     # ---- what is done ------------------------------------------------------------------------
 
+    def _is_react_due(self) -> bool:
+        """At first each time; then now and then, for it is most of what a step costs us here."""
+        recorded = self._recorded
+        return not recorded % 8 if recorded > 8 else recorded >= _QUICK
+
     def _react(self) -> bool:
         """Down, if the recording itself takes too much: at once if it is gross."""
-        rung = self._ladder[self.level]
-        # At first each time; then now and then, for it is most of what a step costs us here.
-        if self._recorded < _QUICK or (self._recorded > 8 and self._recorded % 8):
+        if not self._is_react_due():
             return False
+        rung = self._ladder[self.level]
         allowed_pct = self._find_allowed()
         gross = self._expect_direct(rung) > _GROSS * allowed_pct
         steady = self._steps >= _STEADY and self._read_direct() - self._find_base() > allowed_pct
@@ -209,7 +231,7 @@ class Budget:
         below = range(self.level + 1, last)
         target = next((at for at in below if expect(self._ladder[at]) <= most_pct), last)
         rare = max(at for at, rung in enumerate(self._ladder) if rung.steps == 0)
-        if rare > self.level and not self._recent[_BARE]:
+        if rare > self.level and not self._recent[BARE]:
             # What is spent may all be detail: stop where they are rare, and see.
             target = min(target, rare)
         self._waits[self.level] = min(2 * self._waits[self.level], _MOST_PATIENCE)

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from sonde import _core
+
 EVERYTHING = 1000  # deeper than any module; what torch.depth is unless it is set
-_WARM = 10  # the first steps are like no others: nothing is compared with them
-_SHADOW = 20  # one step in so many is not recorded, to see what recording costs
+_SHADOW = 20  # one step in so many is not recorded, to see what recording costs: torch_plan.c
+
+
+# Kinds of steps: nothing is recorded, modules are, or modules with detail.
+NONE, BARE, FULL = 0, 1, 2
 
 
 class Plan:
     """What is recorded of one step."""
 
-    __slots__ = ("depth", "detail", "on", "shadow")
+    __slots__ = ("depth", "detail", "kind", "on", "shadow")
 
     def __init__(self, on: bool, depth: int, detail: bool, shadow: bool = False) -> None:
         self.on = on  # modules at all
         self.depth = depth  # the deepest modules; 0 is the one that the program calls
         self.detail = detail  # backward by module, and GPU times
         self.shadow = shadow  # off only to be compared with
+        self.kind = NONE if not on else FULL if detail else BARE
 
 
 SHADOW = Plan(False, 0, False, True)
 OFF = Plan(False, 0, False)
 WHOLE = Plan(True, EVERYTHING, True)
+
+
+def is_shadow(step: int) -> bool:
+    """Is this step left out, to be compared with? By its number alone, so that all ranks agree."""
+    return _core.torch_plan(step, True, 1, 0, 0) == 0
 
 
 class Rung:
@@ -37,6 +48,10 @@ class Rung:
     def is_like(self, other: Rung) -> bool:
         """Do both record the same?"""
         return (self.steps, self.detail, self.depth) == (other.steps, other.detail, other.depth)
+
+    def list_plans(self) -> tuple[Plan, ...]:
+        """In the order in which `_core.torch_plan` counts them."""
+        return SHADOW, OFF, self.bare, self.full, WHOLE
 
     def share(self, every: int, shadow: bool) -> tuple[float, float]:
         """Of all steps, those with modules only, and those with detail, too."""
@@ -79,43 +94,3 @@ def make_ladder(depth: int, has_detail: bool) -> list[Rung]:
             rung.cuts = ladder[-1].cuts + (rung.depth != ladder[-1].depth)
             ladder.append(rung)
     return ladder
-
-
-# ---- which steps ---------------------------------------------------------------------------------
-# By number alone, so that the ranks of a job choose the same ones without a word between them; and
-# without a rhythm, or a program with one (a log line every 20 steps) would always be seen at the
-# same beat. What a lower rung records is part of what a higher one does, and shadow steps are the
-# same on all of them: ranks on different rungs differ in how much they record, no more. Each then
-# measures what its own recording adds.
-
-
-def is_shadow(step: int) -> bool:
-    """Is this step left out, to be compared with?"""
-    return step >= _WARM and step % _SHADOW == _mix(step // _SHADOW) % _SHADOW
-
-
-def choose(step: int, rung: Rung, every: int) -> Plan:
-    """What is recorded of a step that is no shadow."""
-    if every > 1:
-        step, rest = divmod(step, every)
-        if rest != _mix(step) % every:
-            return OFF
-    if not _is_chosen(step, 0, rung.steps):
-        return OFF
-    chosen = _is_chosen(step, rung.steps, rung.steps + rung.detail)
-    return rung.full if chosen else rung.bare
-
-
-def _is_chosen(step: int, first: int, last: int) -> bool:
-    """One step in 2^(last - first): of every two neighbours at each size, one goes on."""
-    for size in range(first, last):
-        if (step >> size) & 1 != _mix((step >> size + 1) + size) & 1:
-            return False
-    return True
-
-
-def _mix(number: int) -> int:
-    """32 bits that look like chance; the same everywhere."""
-    number = (number + 1) * 0x9E3779B1 & 0xFFFFFFFF
-    number = (number ^ number >> 15) * 0x85EBCA77 & 0xFFFFFFFF
-    return number ^ number >> 13

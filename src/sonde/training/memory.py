@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from sonde import _core
@@ -15,10 +14,9 @@ if TYPE_CHECKING:
 _MB = 1e6
 _STATM = "/proc/self/statm"
 _LOOK_AGAIN = 256  # steps until devices that were not in use are looked at again
-_PROCESS = -1
-# A look is followed by so many times its own time without one: a step that is shorter is left out.
-# Not for long, if it took long only because the processor was lost in it.
-_REST, _LONGEST_REST_NS = 250, 100_000_000
+# A look is followed by so many times its own time without one, but by no more than a tenth of a
+# second: a step that is shorter is left out. A look takes 10 µs to 60 µs, out of a budget of 1 %.
+_REST = 2000
 
 
 class Memory:
@@ -27,11 +25,19 @@ class Memory:
     The peaks of torch are the program's: it may reset them, we never do. Ours only grow."""
 
     def __init__(
-        self, emit: Callable[..., object], torch: Any, statm: str = _STATM, rest: int = _REST
+        self,
+        emit: Callable[..., object],
+        torch: Any,
+        statm: str = _STATM,
+        rest: int = _REST,
+        guard: Callable[[Callable[..., object]], Callable[..., object]] = lambda call: call,
     ) -> None:
         self._emit, self._torch = emit, torch
-        self._rest, self._next_ns = rest, 0
-        self._statm = _Statm(statm)
+        cuda = getattr(torch, "cuda", None)
+        # The process's own, and when to look: in C, for that is at every step.
+        self.core = self._statm = _core.TorchMemory(
+            emit, cuda, guard(self._write_devices), statm, rest
+        )
         self._most: dict[int, float] = {}
         self._used: tuple[int, ...] = ()
         self._look_in = 0  # steps
@@ -40,28 +46,13 @@ class Memory:
     def at_step(self, step: int) -> int:
         """Write the rows of a step that has just ended, unless the last ones are from a moment ago;
         the nanoseconds it took."""
-        begin_ns = _core.clock_ns()
-        if begin_ns < self._next_ns:
-            return 0
-        process = self._statm.read()
-        if process is not None:
-            resident, size = process
-            most = self._raise_most(_PROCESS, resident)
-            self._emit(begin_ns, step, "cpu", resident, most, size, None, None, None)
-        for device in self._find_used():
-            self._write_device(begin_ns, step, device)
-        end_ns = _core.clock_ns()
-        self._next_ns = end_ns + min(self._rest * (end_ns - begin_ns), _LONGEST_REST_NS)
-        return end_ns - begin_ns
+        return self.core.at_step(step)
 
     def read(self, device: int | None) -> tuple[float, float, float] | None:
         """Allocated, most allocated so far and cached, in MB, of a CUDA device, or, if it is None,
         of the process; None: it cannot be told. Costs what `at_step` does for one device."""
         if device is None:
-            process = self._statm.read()
-            if process is None:
-                return None
-            return process[0], self._raise_most(_PROCESS, process[0]), process[1]
+            return self.core.read()
         stats = self._read_stats(device)
         if not stats:
             return None
@@ -70,13 +61,17 @@ class Memory:
         return allocated / _MB, self._raise_most(device, peak / _MB), cached / _MB
 
     def close(self) -> None:
-        self._statm.close()
+        self.core.close()
 
     def _raise_most(self, device: int, value: float) -> float:
         most = self._most[device] = max(value, self._most.get(device, 0.0))
         return most
 
     # ---- devices -------------------------------------------------------------------------------
+
+    def _write_devices(self, t_ns: int, step: int) -> None:
+        for device in self._find_used():
+            self._write_device(t_ns, step, device)
 
     def _write_device(self, t_ns: int, step: int, device: int) -> None:
         stats = self._read_stats(device)
@@ -133,50 +128,3 @@ def _pick(stats: dict[str, Any], name: str, *which: str) -> tuple[int, ...]:
     """Numbers of one statistic, over all pools; 0 where this torch has none."""
     whole = stats.get(name, {}).get("all", {})
     return tuple(whole.get(one, 0) for one in which)
-
-
-# ---- the process ---------------------------------------------------------------------------------
-
-
-class _Statm:
-    """/proc/self/statm, kept open: opening it anew takes twenty times as long as reading it."""
-
-    def __init__(self, path: str) -> None:
-        self._path, self._fd, self._which = path, -1, (0, 0)
-        self._page_mb = os.sysconf("SC_PAGE_SIZE") / _MB
-
-    def read(self) -> tuple[float, float] | None:
-        """Resident and whole size in MB; None: the kernel does not tell."""
-        for _ in range(2):
-            try:
-                if self._fd < 0:
-                    self._open()
-                fields = os.pread(self._fd, 128, 0).split()
-            except OSError as error:
-                if is_from_signal(error):
-                    raise
-                fields = []
-            if len(fields) == 7 and fields[0].isdigit() and fields[1].isdigit():
-                return int(fields[1]) * self._page_mb, int(fields[0]) * self._page_mb
-            # A program that becomes a daemon closes all files, and may have this number now.
-            self.close()
-        return None
-
-    def _open(self) -> None:
-        self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        self._which = self._identify()
-
-    def close(self) -> None:
-        """Close it, if it is still ours to close."""
-        fd, which = self._fd, self._which
-        try:
-            if fd >= 0 and which == self._identify():
-                os.close(fd)
-        except OSError as error:
-            if is_from_signal(error):
-                raise
-        self._fd = -1
-
-    def _identify(self) -> tuple[int, int]:
-        about = os.fstat(self._fd)
-        return about.st_dev, about.st_ino

@@ -91,14 +91,6 @@ def observe_nodes() -> None:
         raise Unavailable(reason)
 
 
-def attend_nodes(on: bool) -> None:
-    """Have the nodes seen in this step, or not; after observe_nodes."""
-    if on:
-        _core.torch_attend()
-    else:
-        _core.torch_ignore()
-
-
 def check_header(torch: Any) -> str | None:
     """Why the layout that we rely on is not that of the installed torch; None: it is."""
     path = os.path.join(_folder(torch), "include", "ATen", "record_function.h")

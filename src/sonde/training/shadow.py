@@ -80,13 +80,15 @@ class Neighbours:
         if window and window[-1][0] + 1 != step:
             self.clear()
         window.append((step, duration_ns, kind))
-        self._bare += kind == 0
+        if not kind:
+            self._bare += 1
         if len(window) <= 2 * _REACH:
             return 0
         # Most steps are like those beside them and end here.
         others = self._bare if window[_REACH][2] else len(window) - self._bare
         used = self._pair(ratios) if others > _REACH else 0
-        self._bare -= window[0][2] == 0
+        if not window[0][2]:
+            self._bare -= 1
         del window[0]
         return used
 

@@ -11,34 +11,25 @@ from sonde.host import Host
 from sonde.training.arrival import Arrival
 from sonde.training.budget import Budget
 from sonde.training.facts import LoaderFacts, OptimizerFacts, Threads
-from sonde.training.ladder import WHOLE, Plan
 from sonde.training.loops import Loaders, Optimizers
 from sonde.training.marks import Marks, add_up
 from sonde.training.memory import Memory
 from sonde.training.naming import Naming
 from sonde.training.seams import (
     Place,
-    attend_nodes,
     find_compiled,
     find_device,
     find_engine,
     is_tracing,
     observe_nodes,
 )
-from sonde.training.steps import END, ROOT, Step, steps
+from sonde.training.steps import END, ROOT, steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeAlias
+    from typing import Any
 
-    Sums: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, tuple[int, ...]]
-
-FORWARD, BACKWARD = 1, 2  # where the device is timed
-# What the recording itself cannot see: a busy device waits for each event, and torch tells of each
-# node of autograd's (measured on an H200).
-_EVENT_NS, _NODE_NS = 3000, 700
-_HEAL_EVERY = 64  # steps; a change of nn.Module is seen at once
-_MEMORY_EVERY, _MEMORY_DEPTH = 16, 2  # steps in which modules' memory is looked at, and how deep
+    from sonde.training.ladder import Plan
 
 
 class Tracing:
@@ -58,28 +49,30 @@ class Tracing:
         optimizer: _core.Writer,
     ) -> None:
         self._host = host
-        self._emit, self._emit_step, self._emit_overhead = trace, step, overhead
+        self._emit, self._emit_overhead = trace, overhead
         self._torch: Any = sys.modules["torch"]
         if not hasattr(self._torch, "nn") or "torch.optim.optimizer" not in sys.modules:
             raise Unavailable("this torch has no modules, or no optimizers")
-        self._optimizers = Optimizers(steps, OptimizerFacts(optimizer).meet)
+        self._optimizers = Optimizers(host, steps, OptimizerFacts(optimizer).meet)
         self._loaders = Loaders(host.guard(LoaderFacts(loader, worker).meet))
         self._naming = Naming(module)
-        self._memory = Memory(memory, self._torch)
+        self._memory = Memory(memory, self._torch, guard=host.guard)
         self._threads = Threads(threads, self._torch)
         session = host.session
         self._tracer = self._naming.tracer = _core.TorchTracer(
             trace, session.text, session.page, host.guard(self._naming.name),
             host.guard(_end_by_root), self._torch.is_grad_enabled, host.guard(self._read_memory),
         )  # fmt: skip
-        self._ended = host.guard(self._end_step)
+        self._turn = _core.TorchTurn(
+            host, session.text, self._tracer, steps, self._optimizers.core, self._memory.core,
+            step, trace, host.guard(self._look), host.guard(self._naming.describe),
+            host.guard(self._think),
+        )  # fmt: skip
         self._compiled = Arrival(_is_compiling, host.guard(self._place_compiled))
         self._places: list[Place] = []
         self._observes = False
         self._marks: Marks | None = None  # where nothing exact is to be had
         self._device: str | None = None  # "": there is one that keeps its times to itself
-        self._turn = FORWARD
-        self._plan = Plan(True, 0, False)
         self._budget = Budget(0)
 
     def start(self) -> None:
@@ -92,16 +85,18 @@ class Tracing:
     def _start(self) -> None:
         try:
             observe_nodes()
-            self._observes = True
+            self._observes = self._turn.observes = True
         except Unavailable as error:
-            self._marks = Marks(self._torch)
+            self._marks = marks = Marks(self._torch)
+            self._turn.marks = self._host.guard(lambda *step: self._write_marks(marks, *step))
             self._say(f"backward by marks on parameters, which is coarse: {error}")
         self.configure()
         self._tracer.start()
-        self._begin_step()
-        steps.subscribe(self._ended)
-        self._optimizers.start(self._host.guard)
+        self._turn.begin()
+        steps.subscribe(self._turn)
+        self._optimizers.start()
         self._loaders.start()
+        self._turn.watch(self._loaders.core)
         self._places = [Place(self._torch.nn.Module, "__call__", _core.TorchCall)]
         self._tracer.watch(self._torch.nn.Module, self._host.guard(self._heal))
         engine = find_engine()
@@ -114,7 +109,7 @@ class Tracing:
 
     def stop(self) -> None:
         self._compiled.stop()
-        steps.unsubscribe(self._ended)
+        steps.unsubscribe(self._turn)
         self._optimizers.stop()
         self._loaders.stop()
         for place in self._places:
@@ -134,6 +129,14 @@ class Tracing:
         self._budget.configure(
             float(limit), int(depth), int(every), has_detail=self._observes or bool(self._device)
         )
+        self._steer()
+
+    def _steer(self) -> None:
+        """Say what is recorded from the next step on."""
+        self._turn.steer(*self._budget.steer())
+        self._turn.batch = self._budget.batch
+        # Each event makes a busy device wait: within a budget one direction is timed at a time.
+        self._turn.device = (1 if self._budget.limit_pct else 2) if self._device else 0
 
     def _say(self, what: str) -> None:
         said = self._host.detail
@@ -160,71 +163,22 @@ class Tracing:
     def _read_memory(self) -> tuple[float, float, float] | None:
         return self._memory.read(self._torch._C._cuda_getDevice() if self._device else None)
 
-    # ---- a step --------------------------------------------------------------------------------
+    # ---- a step: what is rare in it; the rest is in _core/torch_turn.c ---------------------------
 
-    def _begin_step(self) -> Sums:
-        number = steps.number
-        self._plan = plan = WHOLE if steps.whole else self._budget.plan(number)
-        if self._observes:
-            attend_nodes(plan.detail)
-        device = 0
-        if plan.detail and self._device:
-            # In one direction at a time: each event makes a busy device wait.
-            device = self._turn if self._budget.limit_pct else FORWARD | BACKWARD
-            self._turn ^= FORWARD | BACKWARD
-        memory = _MEMORY_DEPTH if number % _MEMORY_EVERY == _MEMORY_EVERY // 2 else 0
-        roots = {ROOT: 1, "": 1}.get(steps.last, 2)
-        return self._tracer.begin_step(number, plan.on, plan.depth + 1, device, memory, roots)
+    def _look(self) -> None:
+        """Now and then, and at the first step."""
+        self._heal()
+        self._threads.look()
 
-    def _end_step(self, step: Step) -> None:
-        begin_ns = _core.clock_ns()
-        if step.number % _HEAL_EVERY == 0:
-            self._heal()
-            self._threads.look()
-        plan, sums = self._plan, self._begin_step()
-        begun_ns = self._write(step, sums, plan)
-        self._write_optimizers(step.number, plan.on, 2 * sums[6])
-        if self._marks is not None:
-            self._write_marks(self._marks, step.number, sums[10])
-        self._naming.describe()
-        self._memory.at_step(step.number)
+    def _think(self, noted: list[tuple[int, int, Plan, int]], end_ns: int) -> None:
+        """These steps are over: what does that say of the next ones?"""
         if self._device is None:
             self._look_for_device()
-        direct_ns, events, nodes = sums[5], sums[8], sums[9]
-        spent_ns = direct_ns + events * _EVENT_NS + nodes * _NODE_NS + _core.clock_ns() - begin_ns
-        if self._budget.note(step.number, step.end_ns - begun_ns, plan, spent_ns):
-            self._emit_overhead(*self._budget.describe(step.end_ns))
-
-    def _write(self, step: Step, sums: Sums, plan: Plan) -> int:
-        """Write the row of a step; when it began."""
-        first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, _, calls, lost, *_ = sums
-        optimizer_ns, self._optimizers.spent_ns = self._optimizers.spent_ns, 0
-        input_ns, self._loaders.spent_ns = self._loaders.spent_ns, 0
-        begin_ns = step.begin_ns or min(self._loaders.first_ns or first_ns, first_ns) or step.end_ns
-        batch_ns, self._loaders.last_ns = self._loaders.last_ns, 0
-        move_ns = first_ns - batch_ns if begin_ns <= batch_ns <= first_ns else 0
-        whole_ns = step.end_ns - begin_ns
-        known_ns = input_ns + move_ns + forward_ns + backward_ns
-        # LBFGS calls the model, and goes backward, inside its step.
-        optimizer_ns = max(0, min(optimizer_ns, whole_ns - known_ns))
-        known_ns += optimizer_ns
-        self._emit_step(
-            step.number, begin_ns, whole_ns / 1e9, input_ns / 1e9, move_ns / 1e9, forward_ns / 1e9,
-            backward_ns / 1e9, optimizer_ns / 1e9, max(0, whole_ns - known_ns) / 1e9, step.kind,
-            not plan.on, calls, lost,
-            owned_ns / (owned_ns + unowned_ns) if owned_ns + unowned_ns else None,
-        )  # fmt: skip
-        return begin_ns
-
-    def _write_optimizers(self, step: int, on: bool, seq: int) -> None:
-        """What optimizers did, after the modules' rows, of which there are fewer than `seq`."""
-        done, thread = self._optimizers.take(), get_native_id()
-        for call, (name, begin_ns, end_ns) in enumerate(done if on else ()):
-            took_s = (end_ns - begin_ns) / 1e9
-            self._emit(
-                step, seq + call, name, "step", None, None, None, took_s, begin_ns, None, took_s,
-                None, thread, 0, call, False, None,
-            )  # fmt: skip
+        budget, level = self._budget, self._budget.level
+        if budget.note_all(noted):
+            self._emit_overhead(*budget.describe(end_ns))
+        if budget.level != level or budget.batch != self._turn.batch:
+            self._steer()
 
     def _write_marks(self, marks: Marks, step: int, begins: tuple[int, ...]) -> None:
         """Backward of a step by marks; then the models seen so far are marked."""
@@ -239,13 +193,11 @@ class Tracing:
 
     def _finish(self) -> None:
         """What there is of the last step is a step, too."""
-        sums = self._tracer.begin_step(steps.number, False, 1, 0, 0, 0)
+        noted = self._turn.finish(END)
         self._tracer.stop()
         self._naming.describe()
-        now_ns = _core.clock_ns()
-        if sums[0]:
-            self._write(Step(steps.number, steps.begin_ns, now_ns, END), sums, self._plan)
-        self._emit_overhead(*self._budget.describe(now_ns))
+        self._budget.note_all(noted)
+        self._emit_overhead(*self._budget.describe(_core.clock_ns()))
 
 
 def _is_compiling() -> bool:
