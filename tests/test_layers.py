@@ -34,8 +34,9 @@ ALLOWED = {
     "late": {"host", "plugins", "training"},
     "recorder": SHARED | {"host", "late", "launch"},
     "training": SHARED | {"host"},
-    "sources": JOB | {"bracket", "run", "runs", "trace", "training"},
-    "autostart": {"config", "recorder"},
+    "profiler": JOB | {"launch"},
+    "sources": JOB | {"bracket", "profiler", "run", "runs", "trace", "training"},
+    "autostart": {"config", "profiler", "recorder"},
     "bracket": JOB | {"result", "run", "runs"},
     "profiling": {"bracket", "errors", "run"},
     "switch": {"host", "recorder", "session"},
@@ -71,6 +72,7 @@ ALLOWED = {
     "measuring": {"_core", "errors", "plugins", "recorder", "sensors"},
     "collector": SHARED
     | {"measuring", "recorder", "launch", "drain", "retain", "run", "runs", "snapshots", "stacks"},
+    "dumper": {"errors", "live", "query", "session"},
     "window": {"config", "errors", "query"},
     "spans": {"query"},
     "selection": {"errors", "query", "spans", "window"},
@@ -128,7 +130,7 @@ ALLOWED = {
 # What lives in the job: standard library and our core, nothing else, ever.
 IN_THE_JOB = ("__init__", "autostart", "inside", "errors", "config", "plugins", "record", "ring",
               "intern", "session", "launch", "host", "late", "recorder", "sources", "switch",
-              "training", "profiling", "bracket", "run", "runs", "result", "stacks", "trace")  # fmt: skip
+              "training", "profiler", "profiling", "bracket", "run", "runs", "result", "stacks", "trace")  # fmt: skip
 
 
 def list_files() -> list[Path]:

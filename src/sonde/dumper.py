@@ -1,0 +1,220 @@
+"""The process that writes the trace files of a job's profiler.
+
+The job tells it on a line what and when, one JSON object each; see profiler/scribe.py. It reads the
+session folder, like anybody. When the line breaks, or the job is gone though the line is not (a
+child has it, too), it writes the last file and leaves. A file is whole at every instant."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from sonde import session
+from sonde.errors import Error
+from sonde.session import Session
+
+LOOK_S = 1.0  # between two looks whether the job lives
+IDLE_S = 60.0  # without a profile; it takes memory
+
+# The names of devices are the original's.
+_MEMORY = """\
+SELECT t_ns, 'cpu/0' AS device, rss_bytes / 1000 AS kilobytes
+FROM system.process WHERE process = {pid}
+UNION ALL
+SELECT t_ns, 'gpu/' || split_part(device, ':', 2), allocated * 1000
+FROM python.torch_memory WHERE device LIKE 'cuda:%'
+"""
+
+
+class Job:
+    """One profile, as it is told and as it is written."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.session = Session(request["session"])
+        self.path: str = request["path"]
+        self.parts: list[str] = request["parts"]
+        self.period_s: float | None = request["period_s"]
+        self.windows: list[int] = request["windows"]  # begin, end, begin, …
+        self.due_s = time.monotonic() + (self.period_s or 0)
+        self.is_stale = True  # something has happened that no file has
+        self._trace: Any = None
+
+    def turn(self, t_ns: int) -> None:
+        """A window opens or closes."""
+        self.windows.append(t_ns)
+        self.is_stale = True
+
+    @property
+    def is_open(self) -> bool:
+        return len(self.windows) % 2 == 1
+
+    def is_due(self) -> bool:
+        """Is its file to be refreshed?"""
+        return self.period_s is not None and self.is_stale and time.monotonic() >= self.due_s
+
+    def write(self, *, finished: bool) -> None:
+        """Bring the file up to now."""
+        from sonde.live import LiveTrace  # what reads and writes is not loaded before it is needed
+
+        begun_s = time.monotonic()
+        if self._trace is None:
+            self._trace = LiveTrace(self.session, self.path, self.parts)
+        self.is_stale = self.is_open
+        if finished:
+            self._trace.finish(self.windows)
+        else:
+            self._trace.refresh(self.windows)
+        # Half of the time at most: a large file and a short period must not take a processor.
+        took_s = time.monotonic() - begun_s
+        self.due_s = time.monotonic() + max(self.period_s or 0, took_s)
+
+    def read_memory(self, since_ns: int) -> dict[str, dict[str, float]]:
+        """By device: how often its memory was looked at in the windows, and what it was, in kB."""
+        from sonde.query import Recording
+
+        rows = Recording([self.session]).query(_MEMORY.format(pid=self.session.pid)).to_pylist()
+        seen: dict[str, list[float]] = {}
+        for row in rows:
+            at = bisect_right(self.windows, row["t_ns"])
+            if at % 2 == 1 and row["t_ns"] >= since_ns:
+                seen.setdefault(row["device"], []).append(row["kilobytes"])
+        return {
+            device: {
+                "Count": len(values),
+                "Min": min(values),
+                "Max": max(values),
+                "Avg": sum(values) / len(values),
+            }
+            for device, values in seen.items()
+        }
+
+
+class Dumper:
+    """The loop."""
+
+    def __init__(self, line: int) -> None:
+        self._line = line
+        self._unread = b""
+        self._job: Job | None = None
+        self._idle_s = time.monotonic()
+        self._looked_s = time.monotonic()
+        self._is_over = False
+
+    def run(self) -> None:
+        """Until the line breaks, or the job."""
+        while not self._is_over:
+            if select.select([self._line], [], [], self._find_wait())[0]:
+                self._read()
+            job = self._job
+            if job is not None and job.is_due():
+                self._write(job, finished=False)
+            self._look()
+        if self._job is not None:
+            self._write(self._job, finished=True)
+
+    def _find_wait(self) -> float:
+        job = self._job
+        if job is None or job.period_s is None or not job.is_stale:
+            return LOOK_S
+        return min(LOOK_S, max(0.0, job.due_s - time.monotonic()))
+
+    def _look(self) -> None:
+        """Is there still something to do?"""
+        now_s = time.monotonic()
+        if self._job is not None:
+            self._idle_s = now_s
+            if now_s - self._looked_s >= LOOK_S:
+                self._looked_s = now_s
+                # Not the recording: that may end before the profile does.
+                start = session.read_start_ticks(self._job.session.pid)
+                self._is_over |= start != self._job.session.meta["start_ticks"]
+        elif now_s - self._idle_s > IDLE_S:
+            self._is_over = True
+
+    def _read(self) -> None:
+        try:
+            got = os.read(self._line, 65536)
+        except OSError:
+            got = b""
+        self._is_over = not got
+        *lines, self._unread = (self._unread + got).split(b"\n")
+        for line in lines:
+            self._do(json.loads(line))
+
+    def _do(self, request: dict[str, Any]) -> None:
+        what, job = request["do"], self._job
+        answer: dict[str, object] = {}
+        if what == "begin":
+            self._begin(request)
+        elif job is not None and what == "turn":
+            job.turn(request["t_ns"])
+        elif job is not None and what == "memory":
+            answer = self._try(job, lambda: {"memory": job.read_memory(request["since_ns"])})
+        elif job is not None and what == "dump":
+            answer = self._write(job, finished=request["finished"])
+            if request["finished"]:
+                self._job = None
+        if "ask" in request:
+            self._answer({**answer, "ask": request["ask"]})
+
+    def _begin(self, request: dict[str, Any]) -> None:
+        job = self._job
+        if job is not None and job.path == request["path"]:
+            job.period_s, job.parts = request["period_s"], request["parts"]
+            return
+        try:
+            self._job = Job(request)
+        except Error as error:
+            self._log(request["session"], f"{request['path']} is not written: {error}")
+
+    def _write(self, job: Job, *, finished: bool) -> dict[str, object]:
+        return self._try(job, lambda: job.write(finished=finished))
+
+    def _try(self, job: Job, work: Callable[[], dict[str, object] | None]) -> dict[str, object]:
+        """Its answer, or what went wrong: the file is then as it was."""
+        try:
+            return work() or {}
+        except (Error, OSError) as error:
+            said = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            self._log(job.session.folder, f"{job.path}: {said}")
+            return {"error": said}
+
+    def _answer(self, answer: dict[str, object]) -> None:
+        try:
+            os.write(self._line, json.dumps(answer).encode() + b"\n")
+        except OSError:
+            self._is_over = True  # nobody is there to read it
+
+    def _log(self, folder: str, line: str) -> None:
+        session.log(folder, line)
+
+    def explain(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """A bug of ours: nobody sees this process's stderr, but the recording has a log."""
+        import traceback
+
+        if self._job is not None:
+            self._log(
+                self._job.session.folder, "".join(traceback.format_exception(kind, error, trace))
+            )
+
+
+def main() -> None:
+    """Serve the job at the other end of standard input."""
+    line = os.dup(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1):
+        os.dup2(null, fd)  # a stray print must not end up on the line
+    os.set_blocking(line, True)
+    os.nice(5)  # the job comes first
+    dumper = Dumper(line)
+    sys.excepthook = dumper.explain
+    dumper.run()
