@@ -39,6 +39,7 @@ ALLOWED = {
     "autostart": {"config", "profiler", "recorder"},
     "bracket": JOB | {"result", "run", "runs"},
     "profiling": {"bracket", "errors", "run"},
+    "marking": {"_core"},
     "switch": {"host", "recorder", "session"},
     "integrations": {"integrations"},
     "inside": {"plugins", "recorder"},
@@ -47,7 +48,8 @@ ALLOWED = {
     "symbols": {"_core", "elf", "process"},
     "preflight": SHARED | {"elf", "process", "symbols"},
     "attach": SHARED | {"control", "preflight", "process", "target"},
-    "__init__": JOB | {"advising", "profiling", "query", "snapshots", "switch", "training"},
+    "__init__": JOB
+    | {"advising", "marking", "profiling", "query", "snapshots", "switch", "training"},
     "archive": {"_core", "session"},
     "union": {"archive", "errors", "rows"},
     "rows": SHARED | {"archive"},
@@ -65,8 +67,9 @@ ALLOWED = {
     "frames": SHARED | {"archive", "rows", "stacks"},
     "kineto": {"errors"},
     "deep": SHARED | {"archive", "kineto", "rows", "trace"},
-    "catalog": SHARED | {"about", "deep", "frames", "recorder"},
-    "drain": SHARED | {"archive", "frames", "rows", "stacks"},
+    "events": SHARED | {"archive"},
+    "catalog": SHARED | {"about", "deep", "events", "frames", "recorder"},
+    "drain": SHARED | {"archive", "events", "frames", "rows", "stacks"},
     "retain": SHARED | {"archive", "drain"},
     "sensors": {"_core", "config", "errors", "record"},
     "measuring": {"_core", "errors", "plugins", "recorder", "sensors"},
@@ -130,7 +133,8 @@ ALLOWED = {
 # What lives in the job: standard library and our core, nothing else, ever.
 IN_THE_JOB = ("__init__", "autostart", "inside", "errors", "config", "plugins", "record", "ring",
               "intern", "session", "launch", "host", "late", "recorder", "sources", "switch",
-              "training", "profiler", "profiling", "bracket", "run", "runs", "result", "stacks", "trace")  # fmt: skip
+              "training", "profiler", "profiling", "marking", "bracket", "run", "runs", "result", "stacks",
+              "trace")  # fmt: skip
 
 
 def list_files() -> list[Path]:

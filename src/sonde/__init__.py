@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sonde.advising import advise
+    from sonde.marking import counter, mark, span
     from sonde.profiling import profile
     from sonde.query import Recording
     from sonde.switch import disable_torch_profiling, enable_torch_profiling
@@ -40,15 +41,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Error", "advise", "column", "disable_torch_profiling", "enable_torch_profiling", "f64", "i8",
-    "i16", "i32", "i64", "open", "pause", "profile", "resume", "snapshot", "start", "step", "stop",
-    "table", "text", "u8", "u16", "u32", "u64",
+    "Error", "advise", "column", "counter", "disable_torch_profiling", "enable_torch_profiling",
+    "f64", "i8", "i16", "i32", "i64", "mark", "open", "pause", "profile", "resume", "snapshot",
+    "span", "start", "step", "stop", "table", "text", "u8", "u16", "u32", "u64",
 ]  # fmt: skip
 
 # Made when they are first used: a job that uses none pays nothing for them.
 _LATE = {
     "advise": "advising", "profile": "profiling", "step": "training.steps",
     "enable_torch_profiling": "switch", "disable_torch_profiling": "switch",
+    "counter": "marking", "mark": "marking", "span": "marking",
 }  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sonde import about, deep, frames, plugins, recorder
+from sonde import about, deep, events, frames, plugins, recorder
 from sonde.record import Schema, make_schema, name_table
 
 
@@ -20,9 +20,9 @@ def list_recorded() -> list[Schema]:
     return found
 
 
-def list_views() -> tuple[about.View | deep.View | frames.View, ...]:
+def list_views() -> tuple[about.View | deep.View | events.View | frames.View, ...]:
     """The tables that are worked out when they are asked for."""
-    return (*about.VIEWS, *deep.VIEWS, *frames.VIEWS)
+    return (*about.VIEWS, *deep.VIEWS, *events.VIEWS, *frames.VIEWS)
 
 
 def list_tables() -> list[Schema]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 
-from sonde import _core, archive, frames, intern, stacks
+from sonde import _core, archive, events, frames, intern, stacks
+from sonde.errors import Damaged
 from sonde.ring import Ring
 from sonde.rows import SessionTable, make_table, open_tables
-from sonde.session import NODES, SEALED, Session, write_checked
+from sonde.session import LIVE, NODES, SEALED, Session, write_checked
 
 
 class Drain:
@@ -85,6 +86,7 @@ def seal(session: Session) -> None:
             **{key: ring.count(key) for key in ("head", "dropped", "misfit", "text_lost")},
         }
     _archive_stacks(session)
+    _archive_events(session)
     said = {
         "state": state,
         "end_wall_ns": find_end_wall_ns(session),
@@ -92,7 +94,7 @@ def seal(session: Session) -> None:
         "tables": tables,
     }
     write_checked(session.path(SEALED), said)
-    for path in [*rings, session.path(NODES), session.path(intern.NAME)]:
+    for path in [*rings, *map(session.path, (NODES, LIVE, intern.NAME))]:
         archive.remove_quietly(path)
     for name in archive.list_tables(session):
         archive.remove_leftovers(session, name)
@@ -103,6 +105,19 @@ def _archive_stacks(session: Session) -> None:
     if stacks.has_nodes(session) and not archive.list_segments(session, frames.STACK):
         rows = frames.make_nodes_table(session)
         archive.write_segment(session, frames.STACK, rows, 0, max(1, rows.num_rows), 0)
+
+
+def _archive_events(session: Session) -> None:
+    """Sums of events and what was open at the end, with their texts."""
+    for view in events.VIEWS:
+        if archive.list_segments(session, view.schema.table):
+            continue
+        try:
+            rows = view.make_table(session)
+        except Damaged:
+            return  # what is damaged is lost; the rest of the session is not
+        if rows.num_rows:
+            archive.write_segment(session, view.schema.table, rows, 0, rows.num_rows, 0)
 
 
 def find_end_wall_ns(session: Session) -> int:

@@ -13,9 +13,9 @@ from sonde import _core, config, intern, ring
 from sonde.errors import Damaged, Newer, NoSession, NotRecording
 from sonde.record import Schema
 
-META, ALIVE, CONTROL, CONFIG, SEALED, LOG, NODES, LOCALS = (
+META, ALIVE, CONTROL, CONFIG, SEALED, LOG, NODES, LOCALS, LIVE = (
     "meta.json", "alive", "control", "config.json", "sealed.json", "log", "stack.nodes",
-    "locals.json",
+    "locals.json", "event.live",
 )  # fmt: skip
 STATES = ("running", "ended", "killed", "unknown")
 VERSION = 1

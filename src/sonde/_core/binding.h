@@ -37,6 +37,16 @@ sonde_intern *sonde_text_table(PyObject *text);
  * exception if it has none, or if its rows are of other kinds. */
 sonde_ring *sonde_writer_ring(PyObject *writer, const char *kinds, PyObject **map);
 
+/* 0 if its rows are of these kinds; -1 with ValueError. */
+int sonde_writer_is(PyObject *writer, const char *kinds);
+
+/* Have its ring made if that waits for the first row. 0, or -1 with an exception. */
+int sonde_writer_open(PyObject *writer);
+
+/* Append a row that is laid out already, whatever the page says. 0, or -1 with an
+ * exception of the one who makes the ring. A row that has no ring is nobody's. */
+int sonde_writer_put(PyObject *writer, const void *row, uint32_t nulls);
+
 /* Where each column of a row lies. */
 typedef struct {
     int columns;
@@ -59,6 +69,7 @@ int sonde_writer_count(PyObject *writer, uint64_t *rows, uint64_t *capacity);
 
 /* Called in a forked child, before anything else runs there. */
 void sonde_writers_off(void);
+void sonde_events_off(void);
 void sonde_watchers_off(void);
 void sonde_later_off(void);
 void sonde_alive_off(void);

@@ -43,6 +43,22 @@ int sonde_control_verify(const void *mem, uint64_t mem_bytes)
     return page->check == header_check(page) ? 0 : -EBADMSG;
 }
 
+void sonde_control_on(sonde_control *page, uint32_t on)
+{
+    uint32_t was = sonde_load_acquire(&page->on);
+    int64_t now = sonde_clock_ns();
+    if (on && !was) {
+        int64_t paused = sonde_load_relaxed(&page->paused_t_ns);
+        if (paused != 0) /* 0: rows are taken for the first time */
+            sonde_add_relaxed(&page->paused_ns, now - paused);
+        sonde_store_relaxed(&page->resumed_t_ns, now);
+    } else if (!on && was) {
+        sonde_store_relaxed(&page->paused_t_ns, now);
+    }
+    /* The times before what they are about. */
+    sonde_store_release(&page->on, on);
+}
+
 void sonde_wake(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
 
 void sonde_wait(uint32_t *word, uint32_t seen, int64_t timeout_ns)

@@ -1,6 +1,7 @@
 /* sonde._core: the Python face of the core. */
 #include "binding.h"
 #include "collective.h"
+#include "event.h"
 #include "torch.h"
 
 #include <errno.h>
@@ -208,6 +209,7 @@ static void in_child(void)
 {
     /* Before any code of the child runs: the mapped files belong to the parent. */
     sonde_writers_off();
+    sonde_events_off();
     sonde_watchers_off();
     sonde_later_off();
     sonde_alive_off();
@@ -230,6 +232,9 @@ static int add_types(PyObject *core)
            PyModule_AddType(core, &sonde_TorchCallType) < 0 ||
            PyModule_AddType(core, &sonde_TorchEngineType) < 0 ||
            PyModule_AddType(core, &sonde_TorchMarksType) < 0 ||
+           sonde_region_ready(core) < 0 ||
+           PyModule_AddType(core, &sonde_CountType) < 0 ||
+           PyModule_AddType(core, &sonde_MarkType) < 0 ||
            PyType_Ready(&sonde_TorchMarkType) < 0;
 }
 
@@ -251,7 +256,8 @@ static int add_constants(PyObject *core)
            PyModule_AddIntConstant(core, "STOPPED", SONDE_STOPPED) < 0 ||
            PyModule_AddIntConstant(core, "EXITED", SONDE_EXITED) < 0 ||
            PyModule_AddIntConstant(core, "FORMAT_VERSION", SONDE_FORMAT_VERSION) < 0 ||
-           PyModule_AddIntConstant(core, "CONTROL_BYTES", sizeof(sonde_control)) < 0;
+           PyModule_AddIntConstant(core, "CONTROL_BYTES", sizeof(sonde_control)) < 0 ||
+           PyModule_AddIntConstant(core, "LIVE_BYTES", (long)sonde_live_bytes()) < 0;
 }
 
 static int add_visit_calls(PyObject *core)
@@ -274,7 +280,8 @@ static int fill_module(PyObject *core)
         add_visit_calls(core) < 0 ||
         PyModule_AddFunctions(core, sonde_read_methods) < 0 ||
         PyModule_AddFunctions(core, sonde_steer_methods) < 0 ||
-        PyModule_AddFunctions(core, sonde_collective_methods) < 0)
+        PyModule_AddFunctions(core, sonde_collective_methods) < 0 ||
+        PyModule_AddFunctions(core, sonde_event_methods) < 0)
         return -1;
     if (!hooked)
         hooked = pthread_atfork(NULL, NULL, in_child) == 0;

@@ -340,7 +340,11 @@ typedef struct {
     int64_t run_begin_t_ns; /* when it did */
     int64_t run_end_t_ns;
     int64_t run_status; /* 0, or -errno of what could not be written */
-    uint8_t pad1[4096 - 272];
+    /* Pauses: whoever changes `on` keeps them; see sonde_control_on(). */
+    int64_t resumed_t_ns; /* when `on` last became 1 */
+    int64_t paused_t_ns;  /* when it last became 0 */
+    int64_t paused_ns;    /* the length of all pauses that have ended */
+    uint8_t pad1[4096 - 296];
 } sonde_control;
 
 _Static_assert(sizeof(sonde_control) == SONDE_PAGE, "control layout");
@@ -355,9 +359,13 @@ _Static_assert(offsetof(sonde_control, inspected) == 128, "control layout");
 _Static_assert(offsetof(sonde_control, run_name) == 152, "control layout");
 _Static_assert(offsetof(sonde_control, run_asked) == 224, "control layout");
 _Static_assert(offsetof(sonde_control, run_status) == 264, "control layout");
+_Static_assert(offsetof(sonde_control, paused_ns) == 288, "control layout");
 
 int sonde_control_init(void *mem, uint64_t mem_bytes, uint32_t pid, uint64_t start_ticks);
 int sonde_control_verify(const void *mem, uint64_t mem_bytes);
+
+/* Have rows taken, or not. Any process. */
+void sonde_control_on(sonde_control *page, uint32_t on);
 
 /* Make the job's thread look at the page now. Any process. */
 void sonde_control_ring(sonde_control *page);

@@ -39,7 +39,7 @@ static PyObject *control_get(PyObject *Py_UNUSED(module), PyObject *map)
     if (page == NULL)
         return NULL;
     return Py_BuildValue(
-        "{s:I,s:K,s:I,s:I,s:I,s:K,s:K,s:L,s:K,s:K,s:K,s:K,s:K,s:L,s:L,s:L,s:L}", "pid", page->pid, "start_ticks",
+        "{s:I,s:K,s:I,s:I,s:I,s:K,s:K,s:L,s:K,s:K,s:K,s:K,s:K,s:L,s:L,s:L,s:L,s:L,s:L,s:L}", "pid", page->pid, "start_ticks",
         (unsigned long long)page->start_ticks, "state", sonde_load_acquire(&page->state), "on",
         sonde_load_acquire(&page->on), "stop", sonde_load_acquire(&page->stop), "asked",
         (unsigned long long)sonde_load_acquire(&page->asked), "obeyed",
@@ -53,7 +53,10 @@ static PyObject *control_get(PyObject *Py_UNUSED(module), PyObject *map)
         (long long)sonde_load_acquire(&page->run_begin_t_ns), "run_end_t_ns",
         (long long)sonde_load_acquire(&page->run_end_t_ns), "run_end_ns",
         (long long)sonde_load_acquire(&page->run_end_ns), "run_status",
-        (long long)sonde_load_acquire(&page->run_status));
+        (long long)sonde_load_acquire(&page->run_status), "resumed_t_ns",
+        (long long)sonde_load_relaxed(&page->resumed_t_ns), "paused_t_ns",
+        (long long)sonde_load_relaxed(&page->paused_t_ns), "paused_ns",
+        (long long)sonde_load_relaxed(&page->paused_ns));
 }
 
 static PyObject *control_state(PyObject *Py_UNUSED(module), PyObject *args)
@@ -80,7 +83,7 @@ static PyObject *control_on(PyObject *Py_UNUSED(module), PyObject *args)
     sonde_control *page = page_of(map, 1);
     if (page == NULL)
         return NULL;
-    sonde_store_release(&page->on, (uint32_t)on);
+    sonde_control_on(page, (uint32_t)on);
     sonde_control_ring(page); /* a sampler that sleeps begins again at once */
     Py_RETURN_NONE;
 }

@@ -230,6 +230,32 @@ static int open_ring(WriterObject *self)
     return result == NULL ? -1 : 0;
 }
 
+int sonde_writer_open(PyObject *writer)
+{
+    WriterObject *self = (WriterObject *)writer;
+    return self->ring == NULL ? open_ring(self) : 0;
+}
+
+int sonde_writer_put(PyObject *writer, const void *row, uint32_t nulls)
+{
+    WriterObject *self = (WriterObject *)writer;
+    if (self->ring == NULL && open_ring(self) < 0)
+        return -1;
+    if (self->ring != NULL)
+        (void)sonde_ring_append(self->ring, row, nulls); /* a drop is counted there */
+    return 0;
+}
+
+int sonde_writer_is(PyObject *writer, const char *kinds)
+{
+    const WriterObject *self = (WriterObject *)writer;
+    size_t columns = strlen(kinds);
+    if (columns == (size_t)self->layout.columns && !memcmp(kinds, self->layout.kind, columns))
+        return 0;
+    PyErr_Format(PyExc_ValueError, "rows of kinds %s expected", kinds);
+    return -1;
+}
+
 static PyObject *writer_call(PyObject *callable, PyObject *const *args, size_t nargsf,
                              PyObject *kwnames)
 {
@@ -383,11 +409,8 @@ static PyObject *writer_repeat(WriterObject *self, PyObject *args)
 sonde_ring *sonde_writer_ring(PyObject *object, const char *kinds, PyObject **map)
 {
     WriterObject *self = (WriterObject *)object;
-    size_t columns = strlen(kinds);
-    if (columns != (size_t)self->layout.columns || memcmp(kinds, self->layout.kind, columns) != 0) {
-        PyErr_Format(PyExc_ValueError, "rows of kinds %s expected", kinds);
+    if (sonde_writer_is(object, kinds) < 0)
         return NULL;
-    }
     if (self->ring == NULL) {
         PyErr_SetString(PyExc_OSError, "there is no room for its rows");
         return NULL;

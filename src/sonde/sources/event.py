@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
+from sonde import _core
 from sonde.host import Host
 from sonde.record import column, f64, i32, i64, text
+from sonde.ring import create_file
+from sonde.session import LIVE
 
 
 class Span:
@@ -67,11 +72,29 @@ ROWS = (Span, Counter, Marker, Attribute)
 
 
 class Source:
-    """Tables for what `_core`'s regions, counters and markers write."""
+    """Has `_core`'s regions, counters and markers write into this session."""
 
     def __init__(self, host: Host) -> None:
-        self._writers = [host.writer(row) for row in ROWS]
+        self._host = host
+        self._span, self._counter = host.writer(Span), host.writer(Counter)
+        self._marker, self._attribute = host.writer(Marker), host.writer(Attribute)
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        session = self._host.session
+        opener = self._host.guard(self._open)
+        _core.events_attach(
+            self._span, self._counter, self._marker, self._attribute, session.text, session.page,
+            lambda: _core.undisturbed(opener),
+        )  # fmt: skip
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        _core.events_detach()
+
+    def _open(self) -> None:
+        """At the first event: make room for sums and open regions."""
+        fd = create_file(os.path.join(self._host.session.folder, LIVE), _core.LIVE_BYTES)
+        try:
+            live = _core.Map(fd, True)
+        finally:
+            os.close(fd)
+        _core.events_live(live)

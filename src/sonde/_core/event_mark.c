@@ -1,0 +1,156 @@
+/* Mark: moments of a program. */
+#include "event.h"
+
+#include <string.h>
+
+static const char *const scopes[] = {"process", "global", "thread", "task", "marker"};
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *name, *domain;
+} MarkObject;
+
+static const char *parse_scope(PyObject *word)
+{
+    for (size_t i = 0; i < sizeof scopes / sizeof *scopes; i++)
+        if (PyUnicode_Check(word) && PyUnicode_CompareWithASCIIString(word, scopes[i]) == 0)
+            return scopes[i];
+    PyErr_Format(PyExc_ValueError,
+                 "a marker is about the process, global, thread, task or marker, not %R", word);
+    return NULL;
+}
+
+static void add_up(const sonde_marker_row *row)
+{
+    sonde_sum *sum = sonde_events_sum(SONDE_MARKER, row->domain, row->name);
+    if (sum == NULL)
+        return;
+    sonde_sum_begin(sum);
+    if (sum->count++ == 0)
+        sum->first_ns = row->t_ns;
+    sum->last_ns = row->t_ns;
+    sonde_sum_end(sum);
+}
+
+static int record(PyObject *domain, PyObject *name, const char *scope, PyObject *keys,
+                  PyObject *const *values)
+{
+    if (!sonde_events_on() && !(sonde_events.live == NULL && sonde_events_wake()))
+        return 0;
+    sonde_marker_row row = {
+        .t_ns = sonde_clock_ns(),
+        .name = sonde_events_text(name),
+        .domain = sonde_events_text(domain),
+        .scope = sonde_events_word(scope),
+        .id = sonde_events_number(0),
+        .parent = sonde_region_resolve(sonde_region_current(sonde_region_in_context())),
+        .thread = sonde_events_tid(),
+    };
+    add_up(&row);
+    if (sonde_writer_put(sonde_events.tables[TO_MARKER], &row,
+                         (row.domain ? 0 : MARKER_DOMAIN) | (row.parent ? 0 : MARKER_PARENT)) < 0)
+        return -1;
+    if (keys != NULL && sonde_events_on())
+        sonde_attributes_put(row.id, row.t_ns, keys, values);
+    if (sonde_events.mirror == NULL)
+        return 0;
+    PyObject *said = PyUnicode_FromString(scope);
+    int status = said == NULL ? -1
+                              : sonde_events_mirror("mark", domain, name, SONDE_MARKER, row.id, said);
+    Py_XDECREF(said);
+    return status;
+}
+
+PyObject *sonde_mark_now(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t given,
+                         PyObject *kwnames)
+{
+    if (given != 1 || !PyUnicode_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "mark() takes a name, and attributes by keyword");
+        return NULL;
+    }
+    if (record(NULL, args[0], scopes[0], kwnames, args + 1) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *mark_mark(PyObject *object, PyObject *const *args, Py_ssize_t given,
+                           PyObject *kwnames)
+{
+    MarkObject *self = (MarkObject *)object;
+    Py_ssize_t named = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    if (given + named > 1) {
+        PyErr_SetString(PyExc_TypeError, "mark() takes one scope");
+        return NULL;
+    }
+    const char *scope = given + named ? parse_scope(args[0]) : scopes[0];
+    if (scope == NULL || record(self->domain, self->name, scope, NULL, NULL) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *get_name(PyObject *self, void *Py_UNUSED(closure))
+{
+    return Py_NewRef(((MarkObject *)self)->name);
+}
+
+static PyObject *get_domain(PyObject *self, void *Py_UNUSED(closure))
+{
+    PyObject *domain = ((MarkObject *)self)->domain;
+    return Py_NewRef(domain == NULL ? Py_None : domain);
+}
+
+static PyObject *mark_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *name, *domain = Py_None;
+    static char *names[] = {"name", "domain", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "U|O", names, &name, &domain))
+        return NULL;
+    if (domain != Py_None && !PyUnicode_Check(domain)) {
+        PyErr_SetString(PyExc_TypeError, "the name of a domain is text");
+        return NULL;
+    }
+    MarkObject *self = (MarkObject *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->name = Py_NewRef(name);
+    self->domain = domain == Py_None ? NULL : Py_NewRef(domain);
+    return (PyObject *)self;
+}
+
+static void mark_dealloc(PyObject *object)
+{
+    MarkObject *self = (MarkObject *)object;
+    Py_CLEAR(self->name);
+    Py_CLEAR(self->domain);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyObject *mark_repr(PyObject *object)
+{
+    return PyUnicode_FromFormat("<marker %R>", ((MarkObject *)object)->name);
+}
+
+static PyMethodDef mark_methods[] = {
+    {"mark", (PyCFunction)(void (*)(void))mark_mark, METH_FASTCALL | METH_KEYWORDS,
+     "mark(scope='process'): mark this moment, for the process, global, thread, task or marker."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef mark_getset[] = {
+    {"name", get_name, NULL, NULL, NULL},
+    {"domain", get_domain, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyTypeObject sonde_MarkType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sonde._core.Mark",
+    .tp_basicsize = sizeof(MarkObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_doc = "Mark(name, domain=None): a moment that comes again.",
+    .tp_new = mark_new,
+    .tp_dealloc = mark_dealloc,
+    .tp_repr = mark_repr,
+    .tp_methods = mark_methods,
+    .tp_getset = mark_getset,
+};

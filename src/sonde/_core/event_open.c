@@ -1,0 +1,113 @@
+/* Slots for regions that are open, and which region is around which. */
+#include "event.h"
+
+/* A slot is used again at once, except one whose region may still be taken for the
+ * innermost one somewhere (it ended out of order, or in another thread): that one
+ * waits until so many others have come after it, and tells its parent until then. */
+enum { LATE = 1024 };
+static uint16_t free_slots[SONDE_LIVE_OPEN];
+static uint32_t free_n;
+static uint16_t late_slots[LATE];
+static uint32_t late_n, late_at;
+
+void sonde_slots_reset(void)
+{
+    free_n = late_n = late_at = 0;
+    for (uint32_t slot = SONDE_LIVE_OPEN - 1; slot > 0; slot--)
+        free_slots[free_n++] = (uint16_t)slot;
+}
+
+uint32_t sonde_slot_take(void)
+{
+    if (free_n > 0)
+        return free_slots[--free_n];
+    if (late_n > 0) {
+        uint32_t slot = late_slots[(late_at + LATE - late_n) % LATE];
+        late_n--;
+        return slot;
+    }
+    sonde_events.live->open_lost++;
+    return 0;
+}
+
+void sonde_slot_give(uint32_t slot, int late)
+{
+    if (slot == 0)
+        return;
+    if (!late) {
+        free_slots[free_n++] = (uint16_t)slot;
+        return;
+    }
+    if (late_n == LATE)
+        free_slots[free_n++] = late_slots[late_at];
+    else
+        late_n++;
+    late_slots[late_at] = (uint16_t)slot;
+    late_at = (late_at + 1) % LATE;
+}
+
+int64_t sonde_region_resolve(int64_t id)
+{
+    for (int i = 0; i < 64 && id > 0; i++) {
+        uint32_t slot = (uint32_t)id & (SONDE_LIVE_OPEN - 1);
+        if (slot == 0)
+            return id; /* it found no slot: nothing better is known */
+        const sonde_open *open = sonde_live_open(sonde_events.live, slot);
+        if (open->id != id)
+            return 0; /* long ended, or of another recording */
+        if (open->is_open)
+            return id;
+        id = open->parent;
+    }
+    return 0;
+}
+
+static __thread int64_t innermost;
+
+#if PY_VERSION_HEX < 0x030E0000
+/* CPython's own, the same from 3.7 to 3.13. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *prev, *vars, *weakrefs;
+    int is_entered;
+} context;
+#endif
+
+int sonde_region_in_context(void)
+{
+#if PY_VERSION_HEX < 0x030E0000
+    const context *now = (const context *)PyThreadState_Get()->context;
+    return now != NULL && now->is_entered;
+#else
+    return 1;
+#endif
+}
+
+int64_t sonde_region_current(int in_context)
+{
+    if (!in_context)
+        return innermost;
+    PyObject *number = NULL;
+    int64_t id = -1;
+    if (PyContextVar_Get(sonde_events.current, NULL, &number) == 0 && number != NULL)
+        id = PyLong_AsLongLong(number);
+    Py_XDECREF(number);
+    if (PyErr_Occurred())
+        PyErr_Clear();
+    /* Nothing said: the context was made where the thread told, as by asyncio.run(). */
+    return id < 0 ? innermost : id;
+}
+
+void sonde_region_set_current(int in_context, int64_t id)
+{
+    if (!in_context) {
+        innermost = id;
+        return;
+    }
+    PyObject *number = PyLong_FromLongLong(id);
+    PyObject *token = number == NULL ? NULL : PyContextVar_Set(sonde_events.current, number);
+    Py_XDECREF(number);
+    Py_XDECREF(token);
+    if (token == NULL)
+        PyErr_Clear();
+}

@@ -1,0 +1,305 @@
+/* Region and Span: stretches of a program that are begun and ended.
+ *
+ * An object may be begun again before it has ended (recursion, threads, tasks): each
+ * time is an activation. The first one lives in the object, further ones on the heap.
+ */
+#include "region.h"
+
+/* So many activations in all; a program that begins and never ends takes no more. */
+enum { MOST = 65536 };
+
+static const void *context_now(void)
+{
+    /* Each task of asyncio's runs in one of its own. Only compared, never followed. */
+    return PyThreadState_Get()->context;
+}
+
+/* ---- activations ----------------------------------------------------------------- */
+
+static activation *find_room(RegionObject *self)
+{
+    for (activation *at = self->top; at != NULL; at = at->below)
+        if (at == &self->first)
+            return PyMem_Malloc(sizeof *at);
+    return &self->first;
+}
+
+static activation *push(RegionObject *self, enum state state)
+{
+    activation *new = &self->first;
+    if (sonde_events.regions >= MOST)
+        return NULL;
+    if (self->top != NULL && (new = find_room(self)) == NULL)
+        return NULL;
+    sonde_events.regions++;
+    new->below = self->top;
+    new->slot = 0;
+    new->epoch = sonde_events.epoch;
+    new->unseen = self->unseen;
+    new->tid = sonde_events_tid();
+    new->context = context_now();
+    new->state = state;
+    self->top = new;
+    return new;
+}
+
+static void drop(RegionObject *self, activation *old)
+{
+    activation **at = &self->top;
+    while (*at != old)
+        at = &(*at)->below;
+    *at = old->below;
+    sonde_events.regions--;
+    if (old != &self->first)
+        PyMem_Free(old);
+}
+
+/* The one that ends now: the newest of this task, else of this thread, else of all. */
+activation *sonde_region_find(const RegionObject *self)
+{
+    if (self->top == NULL || self->top->below == NULL)
+        return self->top;
+    const void *context = context_now();
+    int32_t tid = sonde_events_tid();
+    activation *found = NULL;
+    for (activation *at = self->top; at != NULL; at = at->below) {
+        if (at->tid != tid)
+            continue;
+        if (at->context == context)
+            return at;
+        if (found == NULL)
+            found = at;
+    }
+    return found != NULL ? found : self->top;
+}
+
+/* ---- begin ----------------------------------------------------------------------- */
+
+static void fill_slot(const RegionObject *self, activation *new)
+{
+    if (new->slot == 0)
+        return;
+    sonde_open *open = sonde_live_open(sonde_events.live, new->slot);
+    sonde_open_begin(open);
+    open->id = new->id;
+    open->parent = new->parent;
+    open->t_ns = new->start_ns;
+    open->name = sonde_events_text(self->name);
+    open->domain = sonde_events_text(self->domain);
+    open->kind = self->kind;
+    open->thread = new->tid;
+    open->number = new->number;
+    open->is_open = 1;
+    sonde_open_end(open);
+}
+
+/* Make it the innermost region here. */
+static void enter(activation *new)
+{
+    new->in_context = sonde_region_in_context();
+    new->outer = sonde_region_current(new->in_context);
+    sonde_region_set_current(new->in_context, new->id);
+}
+
+static int64_t next_frame(const RegionObject *self)
+{
+    sonde_sum *sum = sonde_events_sum(SONDE_FRAME, sonde_events_text(self->domain),
+                                      sonde_events_text(self->name));
+    if (sum == NULL)
+        return 0;
+    /* Counted here, not at the end: two may be open at once. `area` is a counter's. */
+    sonde_sum_begin(sum);
+    sum->area += 1;
+    sonde_sum_end(sum);
+    return (int64_t)sum->area;
+}
+
+static int begin_live(RegionObject *self)
+{
+    activation *new = push(self, LIVE);
+    if (new == NULL) {
+        self->unseen++;
+        sonde_events.live->open_lost++;
+        return 0;
+    }
+    new->slot = sonde_slot_take();
+    new->id = sonde_events_number(new->slot);
+    enter(new);
+    new->parent = self->under ? self->under : sonde_region_resolve(new->outer);
+    new->number = self->kind == SONDE_FRAME ? next_frame(self) : 0;
+    new->start_ns = sonde_clock_ns();
+    new->paused_ns = sonde_events_paused_ns(new->start_ns);
+    fill_slot(self, new);
+    if (self->keys != NULL)
+        sonde_attributes_put(new->id, new->start_ns, self->keys,
+                             ((PyTupleObject *)self->values)->ob_item);
+    return sonde_events_mirror("begin", self->domain, self->name, self->kind, new->id, NULL);
+}
+
+/* Changes whenever recording goes on again. */
+static int64_t find_pause(void)
+{
+    return sonde_load_relaxed(&sonde_events.page->resumed_t_ns) + sonde_events.gate_open_ns;
+}
+
+int sonde_region_begin(RegionObject *self)
+{
+    if (sonde_events_on() || (sonde_events.live == NULL && sonde_events_wake()))
+        return begin_live(self);
+    activation *new = sonde_events.epoch == 0 ? NULL : push(self, WAITING);
+    if (new == NULL)
+        self->unseen++;
+    else
+        new->start_ns = find_pause();
+    return 0;
+}
+
+/* ---- end ------------------------------------------------------------------------- */
+
+/* It is the innermost region no more. Was it? If not (it ends out of order, or in
+ * another thread) it may still be taken for that somewhere. */
+static int leave(const activation *old)
+{
+    int in_context = sonde_region_in_context();
+    if (sonde_region_current(in_context) != old->id)
+        return 0;
+    /* What was around it may have ended before it. */
+    sonde_region_set_current(in_context, sonde_region_resolve(old->outer));
+    return old->tid == sonde_events_tid() && in_context == old->in_context;
+}
+
+static void close_slot(const activation *old, int is_late)
+{
+    if (old->slot == 0)
+        return;
+    sonde_open *open = sonde_live_open(sonde_events.live, old->slot);
+    sonde_open_begin(open);
+    open->is_open = 0;
+    sonde_open_end(open);
+    sonde_slot_give(old->slot, is_late);
+}
+
+static void add_up(const sonde_span_row *row, uint32_t kind)
+{
+    sonde_sum *sum = sonde_events_sum(kind, row->domain, row->name);
+    if (sum == NULL)
+        return;
+    int64_t took = row->dur_ns - row->paused_ns;
+    sonde_sum_begin(sum);
+    if (sum->count == 0) {
+        sum->first_ns = row->t_ns;
+        sum->min_ns = sum->max_ns = took;
+    }
+    sum->count++;
+    sum->total_ns += took;
+    if (took < sum->min_ns)
+        sum->min_ns = took;
+    if (took > sum->max_ns)
+        sum->max_ns = took;
+    sum->last_ns = row->t_ns;
+    sonde_sum_end(sum);
+}
+
+/* From when to when it was seen. */
+static const char *clip(activation *old, int64_t *end_ns)
+{
+    const char *cut;
+    int is_on = sonde_events_on();
+    if (old->state == WAITING) {
+        cut = is_on ? "begin" : "both";
+        old->start_ns = sonde_events_resumed_ns();
+    } else {
+        cut = is_on ? NULL : "end";
+    }
+    if (!is_on)
+        *end_ns = sonde_events_stopped_ns();
+    if (*end_ns < old->start_ns)
+        *end_ns = old->start_ns;
+    return cut;
+}
+
+static int write_row(RegionObject *self, activation *old, int64_t now, const char *cut,
+                     PyObject *error)
+{
+    int64_t end_ns = now;
+    const char *clipped = clip(old, &end_ns);
+    if (cut == NULL)
+        cut = clipped;
+    if (old->state == WAITING) {
+        old->slot = 0;
+        old->id = sonde_events_number(0);
+        old->parent = self->under ? self->under : sonde_region_resolve(sonde_region_current(sonde_region_in_context()));
+        old->number = self->kind == SONDE_FRAME ? next_frame(self) : 0;
+        old->paused_ns = sonde_events_paused_ns(old->start_ns);
+    }
+    int64_t paused_ns = sonde_events_paused_ns(end_ns) - old->paused_ns;
+    if (paused_ns < 0 || old->state == WAITING)
+        paused_ns = 0;
+    if (paused_ns > end_ns - old->start_ns)
+        paused_ns = end_ns - old->start_ns;
+    sonde_span_row row = {
+        .t_ns = old->start_ns,
+        .dur_ns = end_ns - old->start_ns,
+        .name = sonde_events_text(self->name),
+        .domain = sonde_events_text(self->domain),
+        .kind = sonde_events_word(sonde_kind_names[self->kind]),
+        .id = old->id,
+        .parent = old->parent,
+        .thread = old->tid,
+        .end_thread = sonde_events_tid(),
+        .paused_ns = paused_ns,
+        .cut = cut == NULL ? 0 : sonde_events_word(cut),
+        .number = old->number,
+        .error = sonde_events_text(error),
+    };
+    uint32_t nulls = (row.domain ? 0 : SPAN_DOMAIN) | (row.parent ? 0 : SPAN_PARENT) |
+                     (row.cut ? 0 : SPAN_CUT) | (row.number ? 0 : SPAN_NUMBER) |
+                     (row.error ? 0 : SPAN_ERROR);
+    add_up(&row, self->kind);
+    return sonde_writer_put(sonde_events.tables[TO_SPAN], &row, nulls);
+}
+
+static int end_one(RegionObject *self, activation *old, const char *cut, PyObject *error)
+{
+    int is_ours = old->epoch == sonde_events.epoch && sonde_events.epoch != 0;
+    if (!is_ours || (old->state == WAITING && old->start_ns == find_pause() && !sonde_events_on())) {
+        drop(self, old); /* of another recording, or in one pause from its begin to its end */
+        return 0;
+    }
+    int64_t now = sonde_clock_ns();
+    int status = 0, is_late = 0;
+    if (old->state == LIVE)
+        is_late = !leave(old);
+    /* A pause may be all that was: then there is nowhere to write yet. */
+    if (sonde_events.live != NULL || sonde_events_wake())
+        status = write_row(self, old, now, cut, error);
+    /* Making a ring runs Python, which may end the recording. */
+    if (old->epoch == sonde_events.epoch && old->state == LIVE)
+        close_slot(old, is_late);
+    int is_told = old->state == LIVE;
+    int64_t id = old->id;
+    drop(self, old);
+    if (status == 0 && is_told)
+        status = sonde_events_mirror("end", self->domain, self->name, self->kind, id, NULL);
+    return status;
+}
+
+int sonde_region_end(RegionObject *self, PyObject *error)
+{
+    activation *old = sonde_region_find(self);
+    if (self->unseen > 0 && (old == NULL || self->unseen > old->unseen)) {
+        self->unseen--; /* the one that was begun last, while there was no recording */
+        return 0;
+    }
+    return old == NULL ? 0 : end_one(self, old, NULL, error);
+}
+
+void sonde_region_lose(RegionObject *self)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace); /* an exception may be on its way through here */
+    while (self->top != NULL)
+        if (end_one(self, self->top, "lost", NULL) < 0)
+            PyErr_Clear();
+    PyErr_Restore(type, value, trace);
+}

@@ -1,0 +1,47 @@
+/* A region and its activations: what the two files about them share. */
+#ifndef SONDE_REGION_H
+#define SONDE_REGION_H
+
+#include "event.h"
+
+enum state { WAITING = 1, LIVE = 2 };
+
+typedef struct activation {
+    struct activation *below;
+    const void *context;
+    int64_t id, parent;
+    int64_t outer; /* what was the innermost one before; 0: none */
+    int64_t start_ns, paused_ns;
+    int64_t number; /* of a frame */
+    uint32_t slot, epoch, unseen;
+    int32_t tid;
+    int in_context;
+    enum state state; /* WAITING: begun in a pause */
+} activation;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *name, *domain;
+    PyObject *keys, *values; /* of attributes, two tuples; or NULL */
+    int64_t under;           /* parent that was given; 0: none */
+    uint32_t kind;
+    uint32_t unseen; /* begun and not ended while there was no recording */
+    activation *top;
+    activation first;
+} RegionObject;
+
+/* Begin it once more. 0, or -1 with an exception of the program's. */
+int sonde_region_begin(RegionObject *self);
+
+/* End the innermost activation of this task, thread or program; `error`: the name of
+ * the exception that ended it, or NULL. Does nothing if there is none. */
+int sonde_region_end(RegionObject *self, PyObject *error);
+
+/* The one that would end; NULL: none is open. */
+activation *sonde_region_find(const RegionObject *self);
+
+/* End them all: the object is being deleted. Keeps the exception that is set. */
+void sonde_region_lose(RegionObject *self);
+
+#endif
