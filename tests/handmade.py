@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +12,8 @@ from types import ModuleType
 import duckdb
 import pyarrow as pa
 
-from sonde import deep, plugins
+from sonde import catalog, deep, plugins
+from sonde.query import qualify
 from sonde.record import make_schema
 from sonde.rows import arrow_schema
 from sonde.selection import Profile, Selection
@@ -42,6 +44,17 @@ SPANS = {
     "torch_trace": arrow_schema(make_schema(TorchTrace, "python.torch_trace")),
     **{view.schema.table.partition(".")[2]: view.columns for view in deep.VIEWS},
 }
+# Every other table that timelines are made of.
+OTHERS = {
+    schema.table: arrow_schema(schema)
+    for schema in catalog.list_recorded()
+    if schema.table.startswith(("event.", "system."))
+    or schema.table in ("python.gc_pause", "python.collective")
+}
+OTHERS["event.open_span"] = pa.schema(
+    [field for field in OTHERS["event.span"] if field.name in
+     ("t_ns", "name", "domain", "kind", "id", "parent", "thread", "number", "host", "pid", "rank")]
+)  # fmt: skip
 
 
 @dataclass
@@ -77,6 +90,7 @@ class FakeRecording:
         self.frames: dict[tuple[int, int], dict[str, object]] = {}
         self.threads: list[dict[str, object]] = []
         self.spans: dict[str, list[dict[str, object]]] = {name: [] for name in SPANS}
+        self.others: dict[str, list[dict[str, object]]] = {name: [] for name in OTHERS}
 
     def see(self, path, at_ms, *, wall=10, cpu=10, gil=True, samples=1, thread=100, session=0):
         """A sample of `a|b|c`, root first (or of frames), that ends so long after the start."""
@@ -102,24 +116,46 @@ class FakeRecording:
         self.spans[table].append({**values, **self._whose(session, at_ms)})
         return self
 
+    def row(self, table, at_ms, *, session=0, **values):
+        """A row of any other table: event.span, python.gc_pause, system.cpu."""
+        whose = self._whose(session, at_ms)
+        if table.startswith("system.") and table != "system.process":
+            whose |= {"pid": None, "rank": None}
+        self.others[table].append({**values, **whose})
+        return self
+
+    def region(self, name, at_ms, ms, id, *, parent=None, thread=100, session=0, **more):
+        """A region that ended."""
+        known = dict(kind="span", end_thread=thread, paused_ns=0) | more
+        return self.row("event.span", at_ms, dur_ns=round(ms * MS), name=name, id=id,
+                        parent=parent, thread=thread, session=session, **known)  # fmt: skip
+
     def _whose(self, session, at_ms) -> dict[str, object]:
         owner = self.sessions[session]
         t_ns = owner.monotonic_ns + round(at_ms * MS)
         us = (t_ns + owner.wall_offset_ns) // 1000
         return dict(t_ns=t_ns, ts=us, host=owner.host, pid=owner.pid, rank=owner.rank)
 
-    def query(self, sql: str) -> pa.Table:
+    def query(self, sql: str, given: Mapping[str, pa.Table] | None = None) -> pa.Table:
         with duckdb.connect() as connection:
-            connection.execute("SET TimeZone = 'UTC'; CREATE SCHEMA python")
+            connection.execute("SET TimeZone = 'UTC'; CREATE SCHEMA python; CREATE SCHEMA event")
+            connection.execute("CREATE SCHEMA memory.system")
             for name, rows, schema in (
-                ("stack_sample", self.samples, SAMPLE),
-                ("frame", [*self.frames.values()], FRAME),
-                ("thread", self.threads, THREAD),
-                *((name, self.spans[name], schema) for name, schema in SPANS.items()),
+                ("python.stack_sample", self.samples, SAMPLE),
+                ("python.frame", [*self.frames.values()], FRAME),
+                ("python.thread", self.threads, THREAD),
+                *((f"python.{name}", self.spans[name], schema) for name, schema in SPANS.items()),
+                *((name, self.others[name], schema) for name, schema in OTHERS.items()),
             ):
                 connection.register("rows", pa.Table.from_pylist(rows, schema=schema))
-                connection.execute(f"CREATE TABLE python.{name} AS SELECT * FROM rows")
-            return connection.sql(sql).to_arrow_table()
+                connection.execute(f"CREATE TABLE memory.{name} AS SELECT * FROM rows")
+            for name, table in (given or {}).items():
+                connection.register(name, table)
+            names = {name.partition(".")[2] for name in OTHERS if name.startswith("system.")}
+            return connection.sql(qualify(sql, names)).to_arrow_table()
+
+    def stream(self, sql: str, *, given=None, **_limits):
+        yield from self.query(sql, given).to_batches()
 
     def profile(self, *, since=None, until=None, threads=(), weight="wall", lines=False) -> Profile:
         window = find_window(self, since, until)

@@ -18,8 +18,8 @@ from handmade import (
     record_training,
     write,
 )
-from sonde.exporters import chrome
 from sonde.selection import Profile
+from sonde.timeline import find_slices
 
 
 def read_slices(profile: Profile) -> list[tuple[str, float, float]]:
@@ -78,7 +78,7 @@ def test_processes_and_threads_have_their_names() -> None:
 
 def test_overlapping_samples_do_not_make_overlapping_slices() -> None:
     recording = FakeRecording().see("a", 10).see("b", 15).see("b", 25)
-    slices = list(chrome.find_slices(recording.profile(), recording.profile().iter_samples()))
+    slices = list(find_slices(recording.profile(), recording.profile().iter_samples()))
     assert [(s.start_ns - START_NS, s.end_ns - START_NS) for s in slices] == [
         (0, 10 * MS), (10 * MS, 25 * MS),
     ]  # fmt: skip

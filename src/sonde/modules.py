@@ -128,7 +128,7 @@ class ModuleProfile(Profile):
     @cached_property
     def stacks(self) -> list[Stack]:
         return [
-            Stack(Stage(self._processes[0], at, stage), _path(node), (1, 0, 0), (round(ns), 0, 0))
+            Stack(Stage(self.processes[0], at, stage), _path(node), (1, 0, 0), (round(ns), 0, 0))
             for at, stage in enumerate(STAGES)
             for node in self.report.nodes
             if (ns := node.own.get(stage, 0.0) * 1e9)

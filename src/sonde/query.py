@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
 from itertools import pairwise
@@ -13,6 +13,7 @@ import duckdb
 import pyarrow as pa
 
 from sonde import catalog, config
+from sonde.engine import abandoned, connect, iter_pieces, run
 from sonde.errors import Damaged, QueryError
 from sonde.record import Schema
 from sonde.rows import SessionTable, open_tables, widen
@@ -25,7 +26,6 @@ TIMEOUT_S = 300.0
 _CATALOG = "memory"  # what DuckDB calls the database in memory
 _SYSTEM = re.compile(r'(?:system|"system")\s*\.\s*"?(\w+)', re.IGNORECASE)
 _TRIES = 3  # the archive may be compacted under a query; then its files have new names
-_PATIENCE_S = 2.0  # for the engine to notice that it was interrupted
 _ALLOWED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
 
@@ -71,21 +71,61 @@ class Recording:
         except (OSError, pa.ArrowException, duckdb.Error) as error:
             raise _explain(error, self) from None
 
+    def stream(
+        self,
+        sql: str,
+        *,
+        given: Mapping[str, pa.Table] | None = None,
+        timeout_s: float = TIMEOUT_S,
+        memory: str = MEMORY,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of one SELECT piece by piece, for answers larger than memory. `given` are
+        tables that the query may name beside the recorded ones. `timeout_s` is for each piece."""
+        for tried in range(_TRIES):
+            begun = False
+            try:
+                for piece in self._stream_once(sql, given or {}, timeout_s, memory):
+                    begun = True  # what was handed out cannot be taken back
+                    yield piece
+                return
+            except (OSError, pa.ArrowException, duckdb.Error) as error:
+                if begun or not _is_vanished(error) or tried == _TRIES - 1:
+                    raise _explain(error, self) from None
+
+    def _stream_once(
+        self, sql: str, given: Mapping[str, pa.Table], timeout_s: float, memory: str
+    ) -> Iterator[pa.RecordBatch]:
+        connection = connect(memory)
+        try:
+            _require_select(connection, sql)
+            streams = self._register(connection, sql.lower())
+            for name, rows in given.items():
+                connection.register(name, rows)
+            connection.execute("SET lock_configuration = true")
+            with _blame(streams):
+                yield from iter_pieces(connection, self._qualify(sql), timeout_s)
+        finally:
+            if connection not in abandoned:
+                connection.close()
+
     def freeze(self, text: str = "") -> Frozen:
         """The recording as it is now, for many queries: its tables are opened once. `text` names
         those that will be asked."""
         return Frozen(self.sessions, text)
 
     def _query_once(self, sql: str, timeout_s: float, memory: str) -> pa.Table:
-        connection = _connect(memory)
+        connection = connect(memory)
         try:
             _require_select(connection, sql)
             streams = self._register(connection, sql.lower())
             connection.execute("SET lock_configuration = true")
-            return _ask(connection, streams, qualify(sql, self._names("system")), timeout_s, memory)
+            return _ask(connection, streams, self._qualify(sql), timeout_s, memory)
         finally:
             if connection not in abandoned:
                 connection.close()
+
+    def _qualify(self, sql: str) -> str:
+        return qualify(sql, self._names("system"))
 
     def _names(self, schema: str) -> set[str]:
         found = (table.table.split(".") for table in self.tables())
@@ -142,19 +182,37 @@ class Frozen(Recording):
         return self._schemas
 
     def _query_once(self, sql: str, timeout_s: float, memory: str) -> pa.Table:
+        opened = self._open(sql, memory)
+        try:
+            _require_select(opened[0], sql)
+            return _ask(*opened, self._qualify(sql), timeout_s, memory)
+        except BaseException:
+            self.close()  # the files may have other names by now, or the engine may be at work yet
+            raise
+
+    def _open(self, sql: str, memory: str) -> tuple[duckdb.DuckDBPyConnection, list[Stream]]:
         if any(name in sql.lower() and name not in self._text for name in self._list_bare()):
             # Of a table that is asked for, damaged segments are left out when it is opened.
             self._text += "\n" + sql.lower()
             self.close()
         if self._opened is None:
-            connection = _connect(memory)
+            connection = connect(memory)
             self._opened = connection, self._register(connection, self._text)
             connection.execute("SET lock_configuration = true")
+        return self._opened
+
+    def _stream_once(
+        self, sql: str, given: Mapping[str, pa.Table], timeout_s: float, memory: str
+    ) -> Iterator[pa.RecordBatch]:
+        connection, streams = self._open(sql, memory)
         try:
-            _require_select(self._opened[0], sql)
-            return _ask(*self._opened, qualify(sql, self._names("system")), timeout_s, memory)
+            _require_select(connection, sql)
+            for name, rows in given.items():
+                connection.register(name, rows)
+            with _blame(streams):
+                yield from iter_pieces(connection, self._qualify(sql), timeout_s)
         except BaseException:
-            self.close()  # the files may have other names by now, or the engine may be at work yet
+            self.close()  # as above
             raise
 
     def _list_bare(self) -> list[str]:
@@ -168,32 +226,20 @@ def _ask(
     timeout_s: float,
     memory: str,
 ) -> pa.Table:
+    with _blame(streams):
+        return run(connection, sql, timeout_s, memory)
+
+
+@contextmanager
+def _blame(streams: Sequence[Stream]) -> Iterator[None]:
     try:
-        return _run(connection, sql, timeout_s, memory)
+        yield
     except duckdb.Error:
         # What went wrong while a table was being read is ours to explain.
         for stream in streams:
             if stream.error is not None:
                 raise stream.error from None
         raise
-
-
-def _connect(memory: str) -> duckdb.DuckDBPyConnection:
-    # Without a temp folder a query that needs too much memory ends with a clear error.
-    connection = duckdb.connect(
-        ":memory:",
-        config={
-            "enable_external_access": "false",
-            "python_enable_replacements": "false",
-            "autoload_known_extensions": "false",
-            "autoinstall_known_extensions": "false",
-            "memory_limit": memory,
-            "temp_directory": "",
-        },
-    )
-    # A time means the same wherever it is read.
-    connection.execute("SET TimeZone = 'UTC'")
-    return connection
 
 
 def _create_view(
@@ -232,57 +278,6 @@ def _require_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         raise QueryError(f"one SELECT at a time, please; this is {len(statements)} statements")
     kind = statements[0].type.name
     raise QueryError(f"only SELECT can be asked of a recording, not {kind}; nothing is changed")
-
-
-# Queries that would not stop: their connections cannot be closed, and the program that leaves them
-# behind must end without waiting for them.
-abandoned: list[duckdb.DuckDBPyConnection] = []
-
-
-def _run(
-    connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, memory: str
-) -> pa.Table:
-    """Run in a thread of its own, so that Ctrl-C and the time limit reach the engine."""
-    answer: list[pa.Table] = []
-    failure: list[BaseException] = []
-    # An event, not join(): a join that Ctrl-C interrupts takes the thread for ended (CPython 3.11).
-    done = threading.Event()
-
-    def work() -> None:
-        try:
-            answer.append(_fetch(connection, sql, config.parse_size(memory)))
-        except BaseException as error:  # handed to the caller, which raises it
-            failure.append(error)
-        finally:
-            done.set()
-
-    threading.Thread(target=work, name="sonde-query", daemon=True).start()
-    try:
-        in_time = done.wait(timeout_s)
-    finally:
-        if not done.is_set():
-            connection.interrupt()
-            if not done.wait(_PATIENCE_S):
-                abandoned.append(connection)
-    if not in_time:
-        raise QueryError(f"stopped after {timeout_s:g} s; narrow the query or raise --timeout")
-    if failure:
-        raise failure[0]
-    return answer[0]
-
-
-def _fetch(connection: duckdb.DuckDBPyConnection, sql: str, limit_bytes: int) -> pa.Table:
-    """The answer, piece by piece: the memory limit is for it, too."""
-    reader = connection.sql(sql).to_arrow_reader(100_000)
-    pieces, size = [], 0
-    for piece in reader:
-        pieces.append(piece)
-        size += piece.nbytes
-        if size > limit_bytes:
-            raise QueryError(
-                f"the answer is larger than {limit_bytes} bytes; add LIMIT or --memory"
-            )
-    return pa.Table.from_batches(pieces, reader.schema)
 
 
 # ---- errors a person can act on ------------------------------------------------------------------

@@ -104,10 +104,11 @@ class Profile:
     """What exporters write: read from a recording when it is asked for, and only once."""
 
     def __init__(self, recording: Recording, selection: Selection) -> None:
-        self.selection, self._recording = selection, recording
-        self._processes = _list_processes(recording)
-        self._named = _NAMED.format(processes=", ".join(list_parts(recording)))
-        self._selected = _select_sql(self._named, selection)
+        self.selection, self.recording = selection, recording
+        self.processes = _list_processes(recording)
+        # The processes and the names of their threads, as SQL to build on.
+        self.named_sql = _NAMED.format(processes=", ".join(list_parts(recording)))
+        self._selected = _select_sql(self.named_sql, selection)
         self._places: dict[Frame, Place] = {}
         self._paths: dict[int, tuple[tuple[Frame, ...], tuple[Place, ...]]] = {}
 
@@ -124,13 +125,13 @@ class Profile:
     @property
     def label(self) -> str:
         """What was recorded, for a title."""
-        first, *more = self._processes
+        first, *more = self.processes
         return f"{len(more) + 1} processes of {first.command}" if more else first.label
 
     @cached_property
     def stacks(self) -> list[Stack]:
         """Every distinct stack of every thread; never empty."""
-        rows = self._recording.query(_STACKS.format(selected=self._selected))
+        rows = self.recording.query(_STACKS.format(selected=self._selected))
         return [
             Stack(thread, frames, (seen, on_cpu, with_gil), (wall, cpu, gil))
             for thread, frames, seen, on_cpu, with_gil, wall, cpu, gil in self._resolve(rows)
@@ -148,31 +149,37 @@ class Profile:
         """What to say if nothing has the chosen weight."""
         return Error(f"no {self.weight} time was seen in what is selected; try another weight")
 
-    def iter_samples(self) -> Iterator[Sample]:
-        """Every sample, by thread and then by time; never none."""
-        rows = self._recording.query(_SAMPLES.format(selected=self._selected))
+    def iter_samples(self, *, needed: bool = True) -> Iterator[Sample]:
+        """Every sample, by thread and then by time; never none, if they are needed."""
+        rows = self.recording.query(_SAMPLES.format(selected=self._selected))
+        if rows.num_rows == 0 and not needed:
+            return
         for thread, frames, end, wall, cpu, gil in self._resolve(rows):
             yield Sample(thread, frames, end - wall, (wall, cpu, gil))
 
     def iter_spans(self) -> Iterator[Span]:
         """Calls of modules, operators and kernels; see spans.py. There may be none."""
-        threads = _match_threads(self.selection, "thread_id")
-        return iter_spans(self._recording, self._named, self.selection.window, threads)
+        threads = self.match_threads("thread_id")
+        return iter_spans(self.recording, self.named_sql, self.selection.window, threads)
 
-    def find_process(self, part: int) -> Process:
-        """The process that a span is of."""
-        return self._processes[part]
+    def match_threads(self, column: str) -> str:
+        """SQL that is true for the threads that are selected; their names are `name`."""
+        return _match_threads(self.selection, column)
 
-    @cached_property
-    def first_ns(self) -> int:
-        """When the first thing began that is selected, since 1970."""
-        first_ns = find_first_ns(self._recording, self._named, self.selection.window)
-        return self.span_ns[0] if first_ns is None else min(first_ns, self.span_ns[0])
+    def find_first_ns(self) -> int | None:
+        """When the first sample or span began that is selected, since 1970; None: there is none."""
+        first_ns = find_first_ns(self.recording, self.named_sql, self.selection.window)
+        known = (first_ns, self.span_ns[0])
+        return min((ns for ns in known if ns is not None), default=None)
+
+    def explain_nothing(self) -> Error:
+        """What to say if nothing is selected."""
+        return Error(_explain_nothing(self.recording, self.selection))
 
     @cached_property
     def span_ns(self) -> tuple[int, int]:
         """When the first sample began and the last one ended, since 1970."""
-        row = self._recording.query(_SPAN.format(selected=self._selected)).to_pylist()[0]
+        row = self.recording.query(_SPAN.format(selected=self._selected)).to_pylist()[0]
         return row["start_ns"], row["end_ns"]
 
     @cached_property
@@ -201,7 +208,7 @@ class Profile:
     def _resolve(self, rows: pa.Table) -> Iterator[tuple[Any, ...]]:
         """Rows with threads and frames in the place of numbers; an error if there are none."""
         if rows.num_rows == 0:
-            raise Error(_explain_nothing(self._recording, self.selection))
+            raise self.explain_nothing()
         frames = self._read_frames()
         threads: dict[tuple[int, int], Thread] = {}
         for batch in rows.to_batches(max_chunksize=50_000):
@@ -209,13 +216,13 @@ class Profile:
             for at, thread, name, stack, *numbers in zip(*columns, strict=True):
                 key = at, thread
                 if key not in threads:
-                    threads[key] = Thread(self._processes[at], thread, name)
+                    threads[key] = Thread(self.processes[at], thread, name)
                 # Its frames were not kept; its time was, and must not vanish.
                 yield threads[key], frames.get(stack, _LOST), *numbers
 
     def _read_frames(self) -> dict[int, tuple[Frame, ...]]:
         """The frames of every stack that is selected, root first."""
-        rows = self._recording.query(_FRAMES.format(selected=self._selected))
+        rows = self.recording.query(_FRAMES.format(selected=self._selected))
         known: dict[Frame, Frame] = {}
         found: dict[int, list[Frame]] = {}
         for batch in rows.to_batches(max_chunksize=50_000):

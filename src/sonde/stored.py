@@ -48,7 +48,7 @@ class StoredProfile(Profile):
             raise Error(f"{self._result.run_id} has no samples")
         return found
 
-    def iter_samples(self) -> Iterator[Sample]:
+    def iter_samples(self, *, needed: bool = True) -> Iterator[Sample]:  # noqa: ARG002
         raise Error(
             "the result of a run has no order of time; "
             f"`sonde export {self._result.run_id}` reads it from the recording"

@@ -1,208 +1,156 @@
-"""Chrome trace events: a timeline of every thread for Perfetto and chrome://tracing."""
+"""Chrome trace events: a timeline of everything for Perfetto and chrome://tracing."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from itertools import count, groupby
-from typing import IO, NamedTuple
+from functools import lru_cache
+from typing import IO
 
-from sonde.selection import Place, Process, Profile, Sample, Thread
-from sonde.spans import BACKWARD, MODULES, OPERATORS, STREAM, Span
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sonde.selection import Profile
+from sonde.timeline import Lane, Row, Timeline
 
 SUFFIX = ".trace.json"
 TEXT = True
 IN_ORDER = True  # does it need the order of time?
+TIMELINE = True  # is it more than samples?
 OPEN = "drop it on https://ui.perfetto.dev, or load it in chrome://tracing"
-
-_LANES = ("samples", MODULES, BACKWARD, OPERATORS, STREAM)  # the streams of devices follow
-_TIDS = 2**22  # thread ids are smaller: Linux gives out no more
-_GAP = 2  # this many periods without a sample, and the thread may have been anywhere
-
-
-class Slice(NamedTuple):
-    """A stretch of time in which one place stayed at one depth of a thread's stack."""
-
-    start_ns: int
-    depth: int
-    end_ns: int
-    place: Place
+END = "\n]}\n"
 
 
 def write(profile: Profile, file: IO[str]) -> None:
-    """One slice per function for as long as consecutive samples saw it at its depth; below it the
-    calls of modules, operators and kernels, where they were recorded."""
-    start_ns = profile.first_ns
-    # Times count from the start: a double cannot hold nanoseconds since 1970.
-    about = {"recorder": "sonde", "start_wall_ns": str(start_ns)}
-    file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(about)},"traceEvents":[')
-    numbers: dict[Process, int] = {}
-    separator = "\n"
-    for line in _write_all(profile, numbers, start_ns):
-        file.write(separator + line)
-        separator = ",\n"
-    file.write("\n]}\n")
+    """Slices, instants, counters and flows of everything that was recorded; see timeline.py."""
+    timeline = Timeline(profile)
+    if timeline.first_ns is None:
+        raise profile.explain_nothing()
+    writer = Writer(file, timeline.first_ns)
+    writer.begin()
+    fill(writer, timeline)
+    file.write(END)
+    if not writer.rows:
+        raise profile.explain_nothing()
 
 
-def _write_all(profile: Profile, numbers: dict[Process, int], start_ns: int) -> Iterator[str]:
-    for thread, samples in groupby(profile.iter_samples(), key=lambda sample: sample.thread):
-        yield from _write_thread(profile, thread, samples, numbers, start_ns)
-    flows = count(1)
-    for _, spans in groupby(profile.iter_spans(), key=lambda span: span[:3] + span[4:5]):
-        yield from _write_lane(profile, list(spans), numbers, start_ns, flows)
-
-
-def _write_thread(
-    profile: Profile,
-    thread: Thread,
-    samples: Iterable[Sample],
-    numbers: dict[Process, int],
-    start_ns: int,
-) -> Iterator[str]:
-    yield from _write_process(thread.process, numbers)
-    pid, tid = numbers[thread.process], thread.id
-    yield _name("thread_name", pid, tid, name=thread.name)
-    yield _name("thread_sort_index", pid, tid, sort_index=tid * len(_LANES))
-    places: dict[Place, str] = {}
-    # A viewer wants the outer slice before the inner ones that begin with it.
-    for start, _, end, place in sorted(find_slices(profile, samples)):
-        if place not in places:
-            places[place] = _describe(place)
-        yield _slice(pid, tid, start - start_ns, end - start, places[place])
-
-
-def _write_process(process: Process, numbers: dict[Process, int]) -> Iterator[str]:
-    if process not in numbers:
-        numbers[process] = _number(process, numbers)
-        yield _name("process_name", numbers[process], 0, name=process.label)
-        order = len(numbers) if process.rank is None else process.rank
-        yield _name("process_sort_index", numbers[process], 0, sort_index=order)
-
-
-# ---- modules, operators and kernels --------------------------------------------------------------
-
-
-def _write_lane(
-    profile: Profile,
-    spans: list[Span],
-    numbers: dict[Process, int],
-    start_ns: int,
-    flows: count[int],
-) -> Iterator[str]:
-    """Spans of one lane of one thread, as a thread of its own: they do not nest with samples."""
-    first = spans[0]
-    process = profile.find_process(first.part)
-    yield from _write_process(process, numbers)
-    pid, tid = numbers[process], _find_tid(first.lane, first.thread, first.device)
-    yield _name("thread_name", pid, tid, name=_name_lane(first))
-    # Below the thread they are of; streams come last.
-    order = _LANES.index(first.lane) + len(_LANES) * (
-        first.thread if first.lane != STREAM else _TIDS
-    )
-    yield _name("thread_sort_index", pid, tid, sort_index=order)
-    for span, end_ns in _cut(spans):
-        said = {"name": span.label, "cat": first.lane, "args": {"step": span.step, **span.about}}
-        body = json.dumps(said, separators=(",", ":"))[1:-1]
-        yield _slice(pid, tid, span.start_ns - start_ns, end_ns - span.start_ns, body)
-        if span.lane == STREAM and span.launch_ns is not None and span.launch_thread is not None:
-            launcher = _find_tid(OPERATORS, span.launch_thread, 0)
-            number = next(flows)
-            yield _flow("s", number, pid, launcher, span.launch_ns - start_ns)
-            yield _flow("f", number, pid, tid, span.start_ns - start_ns)
-
-
-def _cut(spans: list[Span]) -> Iterator[tuple[Span, int]]:
-    """Each span with an end such that they nest, or on a stream follow each other: clocks and
-    roundings may have them overlap a little, and a viewer would drop them."""
-    is_open: list[int] = []
-    for span, after in zip(spans, [*spans[1:], None], strict=True):
-        end_ns = span.end_ns
-        if span.lane == STREAM:
-            end_ns = end_ns if after is None else max(span.start_ns, min(end_ns, after.start_ns))
+def fill(writer: Writer, timeline: Timeline) -> None:
+    """Write all of a timeline."""
+    for lane in timeline.iter_lanes():
+        writer.declare(lane)
+    for row in timeline.iter_rows():
+        if isinstance(row, Lane):
+            writer.declare(row)
         else:
-            while is_open and is_open[-1] <= span.start_ns:
-                is_open.pop()
-            end_ns = min([end_ns, *is_open[-1:]])
-            is_open.append(end_ns)
-        yield span, end_ns
+            writer.add(row)
+    for batch in timeline.iter_batches(writer.wrap):
+        writer.add_batch(batch)
 
 
-def _find_tid(lane: str, thread: int, device: int) -> int:
-    """A number that no thread has: Linux gives out smaller ones."""
-    return _TIDS * (_LANES.index(lane) + device) + thread % _TIDS
+class Writer:
+    """Writes rows as lines of JSON; names a process and a lane when something is on it."""
+
+    def __init__(self, file: IO[str], start_ns: int) -> None:
+        self.file, self._start_ns = file, start_ns
+        self.rows = 0
+        self._begun = False
+        self._named: set[int] = set()
+        self._lanes: dict[int, Lane] = {}
+
+    @property
+    def wrap(self) -> str:
+        """SQL that makes lines of the rows of `layer`."""
+        return _WRAP.replace("{start_ns}", str(self._start_ns))
+
+    def begin(self) -> None:
+        """Write what comes before the rows."""
+        # Times count from the start: a double cannot hold nanoseconds since 1970.
+        about = {"recorder": "sonde", "start_wall_ns": str(self._start_ns)}
+        head = {"displayTimeUnit": "ms", "otherData": about}
+        self.file.write(json.dumps(head, separators=(",", ":"))[:-1] + ',"traceEvents":[')
+
+    def declare(self, lane: Lane) -> None:
+        """What a process or lane is called."""
+        self._lanes[_join(lane.pid, lane.tid)] = lane
+
+    def add(self, row: Row) -> None:
+        """Write one row."""
+        self._name(_join(row.pid, row.tid))
+        self._write(_format(row, self._start_ns))
+        self.rows += 1
+
+    def add_batch(self, batch: pa.RecordBatch) -> None:
+        """Write what SQL made with `wrap`."""
+        for lane in pc.unique(batch["lane"]).to_pylist():
+            self._name(lane)
+        self._write(_join_texts(batch["text"]))
+        self.rows += batch.num_rows
+
+    def _name(self, number: int) -> None:
+        if number in self._named:
+            return
+        self._named.add(number)
+        pid, tid = number >> _TID_BITS, number & (1 << _TID_BITS) - 1
+        if tid:
+            self._name(_join(pid, 0))
+        lane, kind = self._lanes.get(number), "thread" if tid else "process"
+        if lane is not None:
+            for key, value in (("name", lane.name), ("sort_index", lane.order)):
+                about = {"ph": "M", "pid": pid, "tid": tid, "name": f"{kind}_{key}",
+                         "args": {key: value}}  # fmt: skip
+                self._write(",\n" + json.dumps(about, separators=(",", ":")))
+
+    def _write(self, text: str) -> None:
+        # Every line brings the comma before it; the first of all has none.
+        self.file.write(text if self._begun else text[1:])
+        self._begun = True
 
 
-def _name_lane(span: Span) -> str:
-    if span.lane == STREAM:
-        return f"GPU {span.device} stream {span.thread}"
-    return f"{span.thread_name}: {span.lane}"
+_TID_BITS = 32
+# Microseconds to the last nanosecond.
+_MICROS = "{0} // 1000, '.', lpad(({0} % 1000)::VARCHAR, 3, '0')"
+_WRAP = f"""\
+SELECT pid << {_TID_BITS} | tid AS lane, concat(
+    ',\n{{"ph":"', ph, '","pid":', pid, ',"tid":', tid, ',"ts":', {_MICROS.format("at_ns")},
+    CASE ph WHEN 'X' THEN concat(',"dur":', {_MICROS.format("dur_ns")})
+        WHEN 'i' THEN concat(',"s":"', scope, '"') WHEN 'f' THEN ',"bp":"e"' END,
+    CASE WHEN id IS NOT NULL THEN concat(',"id":', to_json(id)) END,
+    ',"name":', to_json(name), ',"cat":', to_json(cat),
+    CASE WHEN args IS NOT NULL THEN concat(',"args":', args) END, '}}',
+    CASE ph WHEN 'b' THEN concat(',\n{{"ph":"e","pid":', pid, ',"tid":', tid, ',"ts":',
+        {_MICROS.format("(at_ns + dur_ns)")}, ',"id":', to_json(id), ',"name":', to_json(name),
+        ',"cat":', to_json(cat), '}}') END) AS text
+FROM (SELECT *, start_ns - {{start_ns}} AS at_ns FROM layer)"""
 
 
-def _flow(kind: str, number: int, pid: int, tid: int, at_ns: int) -> str:
-    ends = ',"bp":"e"' if kind == "f" else ""
-    where = f'"id":{number},"pid":{pid},"tid":{tid},"ts":{_micros(at_ns)}'
-    return f'{{"ph":"{kind}","cat":"ac2g","name":"ac2g",{where}{ends}}}'
+def _join(pid: int, tid: int) -> int:
+    return pid << _TID_BITS | tid
 
 
-def _slice(pid: int, tid: int, start_ns: int, dur_ns: int, body: str) -> str:
-    times = f'"ts":{_micros(start_ns)},"dur":{_micros(dur_ns)}'
-    return f'{{"ph":"X","pid":{pid},"tid":{tid},{times},{body}}}'
+def _join_texts(column: pa.Array) -> str:
+    """The texts of a column, one behind the other, as they lie in memory."""
+    wide = pa.types.is_large_string(column.type)
+    offsets = memoryview(column.buffers()[1]).cast("q" if wide else "i")
+    first, last = offsets[column.offset], offsets[column.offset + len(column)]
+    return str(memoryview(column.buffers()[2])[first:last], "utf-8")
 
 
-# ---- samples -------------------------------------------------------------------------------------
+def _format(row: Row, start_ns: int) -> str:
+    """The line of one row; the same that SQL makes."""
+    times = f'"ts":{_micros(row.start_ns - start_ns)}'
+    if row.ph == "X":
+        times += f',"dur":{_micros(row.dur_ns)}'
+    elif row.ph == "f":
+        times += ',"bp":"e"'
+    number = "" if row.id is None else f',"id":{_quote(row.id)}'
+    args = "" if row.args is None else f',"args":{row.args}'
+    said = f'{number},"name":{_quote(row.name)},"cat":{_quote(row.cat)}{args}'
+    return f',\n{{"ph":"{row.ph}","pid":{row.pid},"tid":{row.tid},{times}{said}}}'
 
 
-def find_slices(profile: Profile, samples: Iterable[Sample]) -> Iterator[Slice]:
-    """Slices of one thread's samples, each when it ends. A pause between samples ends them all."""
-    is_open: list[tuple[int, Place]] = []
-    end_ns = 0
-    for sample in samples:
-        path = profile.path(sample.frames)
-        follows = sample.start_ns - end_ns <= _GAP * profile.period_ns
-        kept = _count_same(is_open, path) if follows else 0
-        yield from _close(is_open, kept, end_ns)
-        # A sample must not reach back into the one before.
-        start_ns = max(sample.start_ns, end_ns)
-        is_open += [(start_ns, place) for place in path[kept:]]
-        end_ns = max(end_ns, sample.start_ns + sample.ns[0])
-    yield from _close(is_open, 0, end_ns)
-
-
-def _count_same(is_open: list[tuple[int, Place]], path: tuple[Place, ...]) -> int:
-    kept = 0
-    for (_, old), new in zip(is_open, path, strict=False):
-        if old != new:
-            break
-        kept += 1
-    return kept
-
-
-def _close(is_open: list[tuple[int, Place]], kept: int, end_ns: int) -> Iterator[Slice]:
-    while len(is_open) > kept:
-        start_ns, place = is_open.pop()
-        if end_ns > start_ns:
-            yield Slice(start_ns, len(is_open), end_ns, place)
-
-
-def _number(process: Process, taken: dict[Process, int]) -> int:
-    """Its pid, or a free number: processes of two machines may share theirs."""
-    number = process.pid
-    while number in taken.values():
-        number += _TIDS
-    return number
-
-
-def _name(kind: str, pid: int, tid: int, **args: object) -> str:
-    event = {"ph": "M", "pid": pid, "tid": tid, "name": kind, "args": args}
-    return json.dumps(event, separators=(",", ":"))
-
-
-def _describe(place: Place) -> str:
-    where = {"file": place.file, "line": place.line}
-    event = {"name": place.func, "cat": "python", "args": where}
-    return json.dumps(event, separators=(",", ":"))[1:-1]
+@lru_cache(maxsize=65536)
+def _quote(text: str) -> str:
+    return json.dumps(text)
 
 
 def _micros(ns: int) -> str:
-    """Microseconds to the last nanosecond."""
     return f"{ns // 1000}.{ns % 1000:03d}"

@@ -1,0 +1,242 @@
+"""What a timeline is made of, as SQL: regions, markers, counters, collections and machines."""
+
+from __future__ import annotations
+
+# The columns of every layer. `ph` is what Chrome calls the kind: X a slice of a lane, b a slice of
+# a track of its own (its `id`), i an instant of a `scope`, C a counter, s t f a flow (its `id`).
+COLUMNS = "ph, pid, tid, start_ns, dur_ns, name, cat, args, id, scope"
+
+# `process` and `named` are selection's; `numbered` and `machine` are timeline's: the numbers that
+# processes and machines have as processes of the trace.
+_PART = """
+    AND epoch_us(ts) >= first_us AND epoch_us(ts) < next_us"""
+_TIME = """
+    AND start_ns > {low_ns} AND start_ns <= {high_ns}"""
+_IN = "start_ns > {since_ns} AND start_ns <= {until_ns}"
+# Beside the exact bounds: it is what spares reading all of a long archive.
+_NEAR = """
+    AND ts >= make_timestamptz({low_us}) AND ts <= make_timestamptz({high_us})"""
+
+# Regions that ended, and those that did not. What touches the window belongs to it.
+REGIONS = f"""
+regions AS (
+    SELECT part, t_ns + offset_ns AS start_ns, dur_ns, event.span.name AS label, domain, kind, id,
+        parent, thread, end_thread, paused_ns, cut, event.span.number AS frame, error,
+        false AS unfinished
+    FROM event.span JOIN process USING (host, pid)
+    WHERE true{_PART}{_NEAR}{_TIME}
+        AND start_ns + dur_ns > {{since_ns}} AND start_ns <= {{until_ns}}
+    UNION ALL
+    SELECT part, t_ns + offset_ns AS start_ns, greatest(0, {{until_ns}} - start_ns), o.name,
+        domain, kind, id, parent, thread, thread, 0, NULL, o.number, NULL, true
+    FROM event.open_span AS o JOIN process USING (host, pid)
+    WHERE start_ns >= first_us * 1000 AND start_ns < next_us::HUGEINT * 1000{_TIME}
+        AND start_ns <= {{until_ns}}
+        AND NOT EXISTS (FROM event.span AS e WHERE e.id = o.id AND e.pid = o.pid
+            AND e.host = o.host AND e.t_ns + offset_ns >= first_us * 1000)),
+chosen AS (
+    SELECT regions.*, number, COALESCE(name, 'thread') AS name
+    FROM regions JOIN numbered USING (part) LEFT JOIN named USING (part, thread)
+    WHERE {{threads}})"""
+
+# What nesting needs, in the order in which it needs it.
+NARROW = f"""{{named}},{REGIONS}
+SELECT part, id, COALESCE(parent, -1) AS parent, thread::BIGINT AS thread,
+    end_thread::BIGINT AS end_thread, start_ns, start_ns + dur_ns AS end_ns
+FROM chosen ORDER BY part, start_ns, dur_ns DESC, id"""
+
+_SAID = f"""
+said AS (
+    SELECT part, id,
+        concat('{{{{', string_agg(to_json(key) || ':' || value, ',' ORDER BY key), '}}}}')
+            AS attributes
+    FROM (SELECT part, id, key, arg_max(CASE WHEN whole IS NOT NULL THEN to_json(whole)
+            WHEN isfinite(number) THEN to_json(number)
+            WHEN number IS NOT NULL THEN to_json(number::VARCHAR) ELSE to_json(text) END, t_ns)
+            AS value
+        FROM event.attribute JOIN process USING (host, pid)
+        WHERE id >= (SELECT MIN(id) FROM chosen) AND id <= (SELECT MAX(id) FROM chosen){_PART}
+        GROUP BY part, id, key)
+    GROUP BY part, id)"""
+
+# A `misfit` is told by nesting: its track, and the category that all of its family have.
+SPANS = f"""{{named}},{REGIONS},{_SAID}
+SELECT CASE WHEN track IS NULL THEN 'X' ELSE 'b' END AS ph, number AS pid,
+    {{lane}} + thread AS tid, start_ns, dur_ns,
+    COALESCE(label, '?') AS name,
+    CASE WHEN track IS NOT NULL THEN 'region'
+        WHEN kind = 'frame' THEN concat_ws(',', domain, 'frame')
+        ELSE COALESCE(domain, kind) END AS cat,
+    CASE WHEN attributes IS NULL THEN own ELSE json_merge_patch(own, attributes) END AS args,
+    CASE WHEN track IS NOT NULL THEN concat_ws('.', number, family, track) END AS id,
+    NULL AS scope, part, chosen.id AS region
+FROM (SELECT *, concat('{{{{', concat_ws(',', '"id":' || id,
+        CASE WHEN kind <> 'span' THEN '"kind":' || to_json(kind) END,
+        CASE WHEN domain IS NOT NULL THEN '"domain":' || to_json(domain) END,
+        '"number":' || frame, '"error":' || to_json(error), '"cut":' || to_json(cut),
+        CASE WHEN paused_ns > 0 THEN '"paused_ns":' || paused_ns END,
+        CASE WHEN end_thread <> thread THEN '"end_thread":' || end_thread END,
+        CASE WHEN unfinished THEN '"unfinished":true' END), '}}}}') AS own FROM chosen) AS chosen
+    LEFT JOIN misfit USING (part, id) LEFT JOIN said USING (part, id)
+ORDER BY start_ns, dur_ns DESC, chosen.id"""
+
+# A child that was begun for a parent elsewhere: from there to here. `stray` is told by nesting.
+FLOWS = """{named},
+pair AS (
+    SELECT number, parent.thread AS thread, child.thread AS to_thread,
+        parent.t_ns + offset_ns AS begin_ns, child.t_ns + offset_ns AS to_ns,
+        greatest(begin_ns, least(to_ns, begin_ns + parent.dur_ns - 1)) AS from_ns,
+        part, stray.id AS id
+    FROM stray JOIN process USING (part) JOIN numbered USING (part)
+        JOIN event.span AS child ON child.id = stray.id AND child.host = process.host
+            AND child.pid = process.pid AND child.t_ns + offset_ns >= first_us * 1000
+        JOIN event.span AS parent ON parent.id = stray.parent AND parent.host = process.host
+            AND parent.pid = process.pid AND parent.t_ns + offset_ns >= first_us * 1000
+    WHERE to_ns >= begin_ns AND to_ns < next_us::HUGEINT * 1000
+        AND NOT EXISTS (FROM misfit WHERE misfit.part = stray.part
+            AND misfit.id IN (stray.id, stray.parent)))
+SELECT 's' AS ph, number AS pid, {lane} + thread AS tid, from_ns AS start_ns, 0 AS dur_ns,
+    'submit' AS name, 'flow' AS cat, NULL AS args, concat('r', part, '.', id) AS id, NULL AS scope
+FROM pair
+UNION ALL
+SELECT 'f', number, {lane} + to_thread, to_ns, 0, 'submit', 'flow', NULL,
+    concat('r', part, '.', id), NULL
+FROM pair"""
+
+MARKERS = f"""{{named}},
+chosen AS (
+    SELECT part, number, t_ns + offset_ns AS start_ns, m.name AS label, domain, m.scope AS said, id,
+        thread, COALESCE(named.name, 'thread') AS name
+    FROM event.marker AS m JOIN process USING (host, pid) JOIN numbered USING (part)
+        LEFT JOIN named USING (part, thread)
+    WHERE true{_PART}{_NEAR}{_TIME} AND {_IN}
+        AND ({{threads}})),{_SAID}
+SELECT 'i' AS ph, number AS pid, {{lane}} + thread AS tid, start_ns, 0 AS dur_ns,
+    COALESCE(label, '?') AS name, concat_ws(',', domain, 'marker') AS cat,
+    attributes AS args, NULL AS id,
+    CASE said WHEN 'global' THEN 'g' WHEN 'process' THEN 'p' ELSE 't' END AS scope
+FROM chosen LEFT JOIN said USING (part, id) ORDER BY start_ns, chosen.id"""
+
+# JSON has no NaN, and no infinity but what is larger than the largest number.
+COUNTERS = f"""{{named}}
+SELECT 'C' AS ph, number AS pid, 0 AS tid, t_ns + offset_ns AS start_ns, 0 AS dur_ns,
+    COALESCE(c.name, '?') AS name, COALESCE(domain, 'counter') AS cat,
+    concat('{{{{"value":', CASE WHEN whole IS NOT NULL THEN whole::VARCHAR
+        WHEN isinf(value) THEN CASE WHEN value > 0 THEN '1.7976931348623157e308'
+            ELSE '-1.7976931348623157e308' END
+        ELSE value::VARCHAR END, '}}}}') AS args, domain AS id, NULL AS scope
+FROM event.counter AS c JOIN process USING (host, pid) JOIN numbered USING (part)
+WHERE NOT isnan(value){_PART}{_NEAR}{_TIME} AND {_IN}
+ORDER BY start_ns"""
+
+GC = f"""{{named}}
+SELECT 'X' AS ph, number AS pid, {{lane}} AS tid, t_ns + offset_ns AS start_ns, dur_ns,
+    'gc generation ' || generation AS name, 'gc' AS cat,
+    concat('{{{{"collected":', collected, ',"uncollectable":', uncollectable, '}}}}') AS args,
+    NULL AS id, NULL AS scope
+FROM python.gc_pause JOIN process USING (host, pid) JOIN numbered USING (part)
+WHERE true{_PART}{_NEAR}{_TIME} AND {_IN}
+ORDER BY start_ns"""
+
+
+def _measure(
+    table: str, name: str, series: dict[str, str], where: str = "true", by: str = ""
+) -> str:
+    """One counter track of a machine."""
+    parts = [f"'\"{key}\":' || round({value}, 3)" for key, value in series.items()]
+    grouped = f"GROUP BY number, t_ns, start_ns, interval_ns{by}"
+    body = ", ".join(parts)
+    return f"""
+SELECT 'C' AS ph, number AS pid, 0 AS tid, epoch_us(ts) * 1000 AS start_ns, 0 AS dur_ns,
+    {name} AS name, 'machine' AS cat, concat('{{{{', concat_ws(',', {body}), '}}}}') AS args,
+    NULL AS id, NULL AS scope
+FROM {table} JOIN machine USING (host)
+WHERE {where}{_NEAR}{_TIME} AND {_IN} {grouped}"""
+
+
+_MB_S = "SUM({}) * 1000.0 / interval_ns"  # bytes and nanoseconds to MB and seconds
+
+MEASURES = {
+    "system.cpu": _measure(
+        "system.cpu", "'CPU (%)'",
+        {"user": "MAX(user_pct)", "system": "MAX(system_pct)", "I/O wait": "MAX(iowait_pct)"},
+    ),
+    "system.memory": _measure(
+        "system.memory", "'memory (GB)'",
+        {"used": "MAX(used_bytes) / 1e9", "swap": "MAX(swap_used_bytes) / 1e9"},
+    ),
+    "system.gpu": " UNION ALL ".join((
+        _measure("system.gpu", "'GPU ' || gpu || ' (%)'", {"util": "MAX(util_pct)"},
+                 "util_pct IS NOT NULL", ", gpu"),
+        _measure("system.gpu", "'GPU ' || gpu || ' memory (GB)'",
+                 {"used": "MAX(memory_used_bytes) / 1e9"},
+                 "memory_used_bytes IS NOT NULL", ", gpu"),
+        _measure("system.gpu", "'GPU ' || gpu || ' power (W)'", {"power": "MAX(power_w)"},
+                 "power_w IS NOT NULL", ", gpu"),
+    )),
+    "system.disk": _measure(
+        "system.disk", "'disk (MB/s)'",
+        {"read": _MB_S.format("read_bytes"), "written": _MB_S.format("written_bytes")},
+        "interval_ns > 0",
+    ),
+    "system.network": _measure(
+        "system.network", "'network (MB/s)'",
+        {"received": _MB_S.format("received_bytes"), "sent": _MB_S.format("sent_bytes")},
+        "interval_ns > 0 AND kind <> 'loopback'",
+    ),
+}  # fmt: skip
+
+# The process itself, as the kernel sees it.
+OWN = f"""{{named}}
+SELECT 'C' AS ph, number AS pid, 0 AS tid, t_ns + offset_ns AS start_ns, 0 AS dur_ns,
+    unnest(['process CPU (%)', 'process memory (GB)']) AS name, 'process' AS cat,
+    unnest([concat('{{{{"user":', round(user_pct, 3), ',"system":', round(system_pct, 3), '}}}}'),
+        concat('{{{{"resident":', round(rss_bytes / 1e9, 6), '}}}}')]) AS args,
+    NULL AS id, NULL AS scope
+FROM system.process AS p JOIN process USING (host, pid) JOIN numbered USING (part)
+WHERE p.process = p.pid{_PART}{_NEAR}{_TIME}
+    AND {_IN}
+ORDER BY start_ns"""
+
+_POINTS = ("event.counter", "event.marker", "python.gc_pause", "python.collective")
+_STARTS = "".join(
+    f"""
+    UNION ALL SELECT t_ns + offset_ns AS start_ns FROM {table} JOIN process USING (host, pid)
+        WHERE {_IN}{_PART}{_NEAR}"""
+    for table in _POINTS
+)
+# When the first of all began.
+FIRST = f"""{{named}},{REGIONS}
+SELECT MIN(start_ns) AS first_ns FROM (SELECT start_ns FROM chosen{_STARTS})"""
+
+# How many rows there are in each second, for pieces that fit in memory.
+SECONDS = f"""{{named}}
+SELECT start_ns // 1000000000 AS second, COUNT(*) AS rows FROM (
+    SELECT t_ns + offset_ns AS start_ns FROM event.span JOIN process USING (host, pid)
+        WHERE start_ns <= {{until_ns}}{_PART}{_STARTS})
+GROUP BY ALL ORDER BY second"""
+
+# The threads that need a lane for regions.
+THREADS = f"""{{named}}
+SELECT DISTINCT part, thread::BIGINT AS thread, COALESCE(named.name, 'thread') AS name
+FROM (SELECT host, pid, ts, thread FROM event.span
+    UNION ALL SELECT host, pid, ts, thread FROM event.marker
+    UNION ALL SELECT host, pid, make_timestamptz(first_us), thread FROM event.open_span
+        JOIN process USING (host, pid)) JOIN process USING (host, pid)
+    LEFT JOIN named USING (part, thread)
+WHERE true{_PART} ORDER BY part, thread"""
+
+COLLECTIVES = f"""{{named}},
+chosen AS (
+    SELECT part, number, t_ns + offset_ns AS start_ns, thread, COALESCE(name, 'thread') AS name,
+        (COALESCE(duration, 0) * 1e9)::BIGINT AS dur_ns, op, group_name, seq, state,
+        json_object('group', group_name, 'for', group_desc, 'ranks', group_ranks, 'seq', seq,
+            'backend', backend, 'bytes', bytes, 'dtype', dtype, 'device_s', device_duration,
+            'state', state, 'step', step) AS args
+    FROM python.collective JOIN process USING (host, pid) JOIN numbered USING (part)
+        LEFT JOIN named USING (part, thread)
+    WHERE {_IN}{_PART}{_NEAR} AND ({{threads}})
+    QUALIFY state <> 'running' OR COUNT(*) OVER (PARTITION BY part, group_name, seq, op) = 1)
+SELECT *, row_number() OVER same AS place, COUNT(*) OVER (PARTITION BY group_name, seq, op) AS ranks
+FROM chosen WINDOW same AS (PARTITION BY group_name, seq, op ORDER BY start_ns)
+ORDER BY part, thread, start_ns, dur_ns DESC"""
