@@ -249,7 +249,22 @@ print(profiler.dumps())
     script.write_text(code)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert done.stderr == ""
-    titles = ["Name", "Total", "Count", "Time", "(ms)", "Min", "Time", "(ms)", "Max", "Time", "(ms)", "Avg", "Time", "(ms)"]
+    titles = [
+        "Name",
+        "Total",
+        "Count",
+        "Time",
+        "(ms)",
+        "Min",
+        "Time",
+        "(ms)",
+        "Max",
+        "Time",
+        "(ms)",
+        "Avg",
+        "Time",
+        "(ms)",
+    ]
     assert any(line.split() == titles for line in done.stdout.splitlines())
     path = tmp_path / "chrome_tracing_profile.json"
     assert len(pick(path, "first")) == len(pick(path, "second")) == 1

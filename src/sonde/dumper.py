@@ -61,7 +61,8 @@ class Job:
 
     def write(self, *, finished: bool) -> None:
         """Bring the file up to now."""
-        from sonde.live import LiveTrace  # what reads and writes is not loaded before it is needed
+        # What reads and writes is not loaded before it is needed.
+        from sonde.whole import LiveTrace
 
         begun_s = time.monotonic()
         if self._trace is None:

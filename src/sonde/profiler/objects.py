@@ -13,7 +13,7 @@ from sonde import _core
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing_extensions import Self
 
 _NO_SCOPE = "<unk>:"
 _scope: ContextVar[str] = ContextVar("sonde_profiler_scope", default=_NO_SCOPE)
@@ -51,7 +51,7 @@ class Domain:
 class Task(_core.Region):
     """A region whose passes are pooled in the statistics."""
 
-    def __new__(cls, domain: Domain, name: str) -> Any:
+    def __new__(cls, domain: Domain, name: str) -> Self:
         return super().__new__(cls, name, str(domain), "task")
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Task(_core.Region):
 class Frame(_core.Region):
     """A region each pass of which has a number of its own."""
 
-    def __new__(cls, domain: Domain, name: str) -> Any:
+    def __new__(cls, domain: Domain, name: str) -> Self:
         return super().__new__(cls, name, str(domain), "frame")
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class Frame(_core.Region):
 class Event(_core.Region):
     """A region without a domain."""
 
-    def __new__(cls, name: str) -> Any:
+    def __new__(cls, name: str) -> Self:
         return super().__new__(cls, name, None, "event")
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Event(_core.Region):
 class Counter(_core.Count):
     """A value over time: whole numbers of any size, negative ones, fractions."""
 
-    def __new__(cls, domain: Domain, name: str, value: float | None = None) -> Any:
+    def __new__(cls, domain: Domain, name: str, value: float | None = None) -> Self:
         made = super().__new__(cls, name, str(domain))
         if value is not None:
             made.set_value(value)
@@ -94,7 +94,7 @@ class Counter(_core.Count):
 class Marker(_core.Mark):
     """A moment: `mark()`."""
 
-    def __new__(cls, domain: Domain, name: str) -> Any:
+    def __new__(cls, domain: Domain, name: str) -> Self:
         return super().__new__(cls, name, str(domain))
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ import os
 import re
 from _thread import RLock
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sonde import _core, config
 from sonde.errors import NotRun
@@ -59,7 +59,7 @@ class State:
         self.profile: Profile | None = None
         self.has_run = self._hooked = False
         self.last_path: str | None = None  # of the last profile that ended
-        self._sums: list[tuple[object, ...]] = []  # of that one
+        self._sums: Sequence[Sequence[object]] = []  # of that one
         self._mark: str | None = None  # put before or into the file's name; see _name_file
         self._reset_ns = 0
         self._scribe = Scribe()
@@ -112,7 +112,7 @@ class State:
         work = self._finish if finished else self._write
         self._guard(lambda: work(profile, timeout_s))
 
-    def read_sums(self) -> list[tuple[object, ...]]:
+    def read_sums(self) -> Sequence[Sequence[object]]:
         """The sums of all events of the profile, or of the last one."""
         with self.lock:
             return self._sums if self.profile is None else _core.events_summary()

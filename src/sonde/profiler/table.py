@@ -9,6 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    Sums = dict[str, dict[str, dict[str, dict[str, Any]]]]
+
 FORMATS = ("table", "json")
 SORTS = {"total": "Total", "avg": "Avg", "min": "Min", "max": "Max", "count": "Count"}
 UNITS = {"Time": "ms", "Memory": "kB", "Counter": "as set", "Marker": "times"}
@@ -25,29 +27,33 @@ _COLUMNS = {
 }  # fmt: skip
 _NAME_WIDTH, _WIDTH = 25, 16
 
-Sums = dict[str, dict[str, dict[str, dict[str, Any]]]] if TYPE_CHECKING else dict
-
 
 def collect(summary: Iterable[Sequence[Any]], memory: Mapping[str, Mapping[str, Any]]) -> Sums:
     """Part, category, name: its numbers. `summary` is that of _core.events_summary()."""
     found: Sums = {part: {} for part in _COLUMNS}
     for kind, domain, name, count, *numbers in summary:
         part, values = _read_numbers(kind, count, numbers)
-        if count and part is not None:
+        if count:
             found[part].setdefault(_name_category(kind, domain), {})[name] = values
     for device, values in memory.items():
         found["Memory"].setdefault("Device Storage", {})[f"Memory: {device}"] = dict(values)
     return found
 
 
-def _read_numbers(kind: str, count: int, numbers: Sequence[Any]) -> tuple[str | None, Any]:
+def _read_numbers(kind: str, count: int, numbers: Sequence[Any]) -> tuple[str, Any]:
     total_ns, min_ns, max_ns, low, high, mean, last, *_ = numbers
     if kind == "counter":
-        return "Counter", {"Count": count, "Min": low, "Max": high, "Avg": mean, "Last": last}
+        seen = {"Min": low, "Max": high, "Avg": mean, "Last": last}
+        return "Counter", {"Count": count, **{key: _simplify(seen[key]) for key in seen}}
     if kind == "marker":
         return "Marker", {"Count": count}
     times = {"Total": total_ns, "Min": min_ns, "Max": max_ns, "Avg": total_ns / max(count, 1)}
     return "Time", {"Count": count, **{name: ns / 1e6 for name, ns in times.items()}}
+
+
+def _simplify(value: float) -> float:
+    """A whole number as one, where a double holds it exactly."""
+    return int(value) if value.is_integer() and abs(value) <= 2**63 else value
 
 
 def _name_category(kind: str, domain: str | None) -> str:
