@@ -215,7 +215,6 @@ def main() -> None:
     for fd in (0, 1):
         os.dup2(null, fd)  # a stray print must not end up on the line
     os.set_blocking(line, True)
-    os.nice(5)  # the job comes first
     dumper = Dumper(line)
     sys.excepthook = dumper.explain
     dumper.run()
