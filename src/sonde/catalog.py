@@ -20,7 +20,10 @@ def list_recorded() -> list[Schema]:
     return found
 
 
-def list_views() -> tuple[about.View | deep.View | events.View | frames.View, ...]:
+View = about.View | deep.View | events.View | frames.View
+
+
+def list_views() -> tuple[View, ...]:
     """The tables that are worked out when they are asked for."""
     return (*about.VIEWS, *deep.VIEWS, *events.VIEWS, *frames.VIEWS)
 

@@ -12,7 +12,7 @@ _PART = """
     AND epoch_us(ts) >= first_us AND epoch_us(ts) < next_us"""
 _TIME = """
     AND start_ns > {low_ns} AND start_ns <= {high_ns}"""
-_IN = "start_ns > {since_ns} AND start_ns <= {until_ns}"
+_IN = "({in_window})"
 # Beside the exact bounds: it is what spares reading all of a long archive.
 _NEAR = """
     AND ts >= make_timestamptz({low_us}) AND ts <= make_timestamptz({high_us})"""
@@ -25,7 +25,7 @@ regions AS (
         false AS unfinished
     FROM event.span JOIN process USING (host, pid)
     WHERE true{_PART}{_NEAR}{_TIME}
-        AND start_ns + dur_ns > {{since_ns}} AND start_ns <= {{until_ns}}
+        AND ({{touches}})
     UNION ALL
     SELECT part, t_ns + offset_ns AS start_ns, greatest(0, {{until_ns}} - start_ns), o.name,
         domain, kind, id, parent, thread, thread, 0, NULL, o.number, NULL, true
@@ -37,7 +37,7 @@ regions AS (
 chosen AS (
     SELECT regions.*, number, COALESCE(name, 'thread') AS name
     FROM regions JOIN numbered USING (part) LEFT JOIN named USING (part, thread)
-    WHERE {{threads}})"""
+    WHERE ({{threads}}) AND ({{which}}))"""
 
 # What nesting needs, in the order in which it needs it.
 NARROW = f"""{{named}},{REGIONS}

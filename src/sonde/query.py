@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
 from itertools import pairwise
+from typing import TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -26,6 +27,7 @@ TIMEOUT_S = 300.0
 _CATALOG = "memory"  # what DuckDB calls the database in memory
 _SYSTEM = re.compile(r'(?:system|"system")\s*\.\s*"?(\w+)', re.IGNORECASE)
 _TRIES = 3  # the archive may be compacted under a query; then its files have new names
+F = TypeVar("F", bound="Frozen")
 _ALLOWED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
 
@@ -142,17 +144,25 @@ class Recording:
             parts.setdefault(schema.table, [empty])
         streams = []
         for name, tables in parts.items():
-            union = Union(tables)
             named = name.partition(".")[2] in text  # may be too many, and costs only time
-            _create_view(connection, name, union.open(connection, verified=named))
-            streams.append(union.stream)
+            relation, stream = self._open_table(connection, tables, named)
+            _create_view(connection, name, relation)
+            streams.append(stream)
         for view in catalog.list_views():
-            name = view.schema.table
-            stream = Stream(name, view.columns, partial(view.read, self.sessions))
-            _create_view(connection, name, connection.from_arrow(stream))
+            stream = self._open_view(view)
+            _create_view(connection, stream.name, connection.from_arrow(stream))
             streams.append(stream)
         connection.execute(f"USE {_CATALOG}.main")
         return streams
+
+    def _open_table(
+        self, connection: duckdb.DuckDBPyConnection, tables: list[SessionTable], verified: bool
+    ) -> tuple[duckdb.DuckDBPyRelation, Stream]:
+        union = Union(tables)
+        return union.open(connection, verified=verified), union.stream
+
+    def _open_view(self, view: catalog.View) -> Stream:
+        return Stream(view.schema.table, view.columns, partial(view.read, self.sessions))
 
 
 class Frozen(Recording):
@@ -164,7 +174,7 @@ class Frozen(Recording):
         self._opened: tuple[duckdb.DuckDBPyConnection, list[Stream]] | None = None
         self._schemas: list[Schema] | None = None
 
-    def __enter__(self) -> Frozen:
+    def __enter__(self: F) -> F:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -13,8 +13,9 @@ import pyarrow as pa
 from sonde import layers
 from sonde.nesting import Misfit, Nest, Stray
 from sonde.query import Recording
-from sonde.selection import Place, Process, Profile, Sample
+from sonde.selection import Place, Process, Profile, Sample, Thread
 from sonde.spans import BACKWARD, MODULES, OPERATORS, STREAM, Span
+from sonde.window import Window
 
 REGIONS, SAMPLES, COLLECTIVES, GC = "regions", "samples", "collectives", "garbage collector"
 # The lanes of a thread, from the top.
@@ -27,7 +28,7 @@ _PLACES = {SAMPLES: 0, REGIONS: 1, MODULES: 2, BACKWARD: 3, OPERATORS: 4, GC: 5,
 _TIDS = 2**22  # thread ids are smaller: Linux gives out no more
 _GAP = 2  # this many periods without a sample, and the thread may have been anywhere
 _PIECE_ROWS = 400_000  # rows that are sorted at once
-_EVER_NS = 2**62
+EVER_NS = 2**62
 
 MISFIT = pa.schema([("part", pa.int64()), ("id", pa.int64()), ("family", pa.int64()),
                     ("track", pa.int64())])  # fmt: skip
@@ -70,7 +71,8 @@ class Slice(NamedTuple):
 class Timeline:
     """What is selected, as lanes, rows, and batches of rows that SQL has made."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, windows: Sequence[Window] = ()) -> None:
+        self.windows = tuple(windows) or (profile.selection.window,)
         self.profile, self.recording = profile, profile.recording
         self.numbers = _number(profile.processes)
         hosts = dict.fromkeys(process.host for process in profile.processes)
@@ -79,14 +81,31 @@ class Timeline:
         self._named = profile.named_sql + _number_sql(self.numbers, self.machines)
         self._places: dict[Place, str] = {}
 
-    def fill(self, sql: str, low_ns: int = 0, high_ns: int = _EVER_NS, lane: int = 0) -> str:
-        """A text of layers.py for what is selected, begun after `low_ns` and until `high_ns`."""
-        since_ns, until_ns = self.profile.selection.window
+    def fill(
+        self,
+        sql: str,
+        low_ns: int = 0,
+        high_ns: int = EVER_NS,
+        lane: str = REGIONS,
+        which: str = "true",
+    ) -> str:
+        """A text of layers.py for what is selected, begun after `low_ns` and until `high_ns`.
+        `which` are the regions: `unfinished`, say."""
+        inside = [f"start_ns > {since} AND start_ns <= {until}" for since, until in self.windows]
+        touches = [
+            f"start_ns + dur_ns > {since} AND start_ns <= {until}" for since, until in self.windows
+        ]
         return sql.format(
-            named=self._named, since_ns=since_ns, until_ns=until_ns, low_ns=low_ns, high_ns=high_ns,
-            low_us=max(low_ns, 0) // 1000 - 1, high_us=min(high_ns, _EVER_NS // 2) // 1000 + 1,
-            threads=self.profile.match_threads("thread"), lane=lane,
+            named=self._named, low_ns=low_ns, high_ns=high_ns, until_ns=self.until_ns,
+            low_us=max(low_ns, 0) // 1000 - 1, high_us=min(high_ns, EVER_NS // 2) // 1000 + 1,
+            in_window=" OR ".join(inside), touches=" OR ".join(touches), which=which,
+            threads=self.profile.match_threads("thread"), lane=find_tid(lane, 0),
         )  # fmt: skip
+
+    @property
+    def until_ns(self) -> int:
+        """The end of it all, and of what has not ended."""
+        return max(window.until_ns for window in self.windows)
 
     @cached_property
     def first_ns(self) -> int | None:
@@ -124,28 +143,28 @@ class Timeline:
         time. `wrap` is a SELECT from the rows of `layer`."""
         misfits, strays = self.find_misfits()
         for low_ns, high_ns in self.cut_time():
-            yield from self.iter_layers(wrap, misfits, low_ns, high_ns)
+            spans = self.fill(layers.SPANS, low_ns, high_ns)
+            yield from self.stream(wrap, spans, misfit=misfits)
+            yield from self.iter_points(wrap, low_ns, high_ns)
         if strays.num_rows:
-            yield from self._wrap(wrap, layers.FLOWS, misfits, 0, _EVER_NS, strays)
+            yield from self.stream(wrap, self.fill(layers.FLOWS), misfit=misfits, stray=strays)
+        yield from self.iter_measures(wrap)
+
+    def iter_points(self, wrap: str, low_ns: int, high_ns: int) -> Iterator[pa.RecordBatch]:
+        """What has no parts: markers, counters and collections of garbage, each in order."""
+        for sql in (layers.MARKERS, layers.COUNTERS):
+            yield from self.stream(wrap, self.fill(sql, low_ns, high_ns))
+        yield from self.stream(wrap, self.fill(layers.GC, low_ns, high_ns, lane=GC))
+
+    def iter_measures(self, wrap: str) -> Iterator[pa.RecordBatch]:
+        """What was measured of machines and processes: a few rows a second."""
         for sql in layers.MEASURES.values():
-            yield from self._wrap(wrap, f"{{named}} {sql}", misfits, 0, _EVER_NS)
-        yield from self._wrap(wrap, layers.OWN, misfits, 0, _EVER_NS)
+            yield from self.stream(wrap, self.fill(f"{{named}} {sql}"))
+        yield from self.stream(wrap, self.fill(layers.OWN))
 
-    def iter_layers(
-        self, wrap: str, misfits: pa.Table, low_ns: int, high_ns: int
-    ) -> Iterator[pa.RecordBatch]:
-        """What began after `low_ns` and until `high_ns`, layer by layer, each in order."""
-        for sql in (layers.SPANS, layers.MARKERS, layers.COUNTERS):
-            yield from self._wrap(wrap, sql, misfits, low_ns, high_ns)
-        yield from self._wrap(wrap, layers.GC, misfits, low_ns, high_ns, lane=GC)
-
-    def _wrap(
-        self, wrap: str, sql: str, misfits: pa.Table, low_ns: int, high_ns: int,
-        strays: pa.Table | None = None, lane: str = REGIONS,
-    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-        made = self.fill(sql, low_ns, high_ns, find_tid(lane, 0))
-        given = {"misfit": misfits} | ({} if strays is None else {"stray": strays})
-        for batch in self.recording.stream(wrap.replace("layer", f"({made})"), given=given):
+    def stream(self, wrap: str, sql: str, **given: pa.Table) -> Iterator[pa.RecordBatch]:
+        """What `wrap` makes of a filled-in layer."""
+        for batch in self.recording.stream(wrap.replace("layer", f"({sql})"), given=given):
             if batch.num_rows:
                 yield batch
 
@@ -157,7 +176,7 @@ class Timeline:
                 yield low_ns, second * 10**9
                 low_ns, rows = second * 10**9, 0
             rows += count
-        yield low_ns, _EVER_NS
+        yield low_ns, EVER_NS
 
     def find_misfits(self) -> tuple[pa.Table, pa.Table]:
         """The regions that do not nest on their thread, and those whose parent is elsewhere."""
@@ -179,15 +198,32 @@ class Timeline:
     def iter_rows(self) -> Iterator[Row | Lane]:
         """Samples as slices; modules, operators, kernels and collectives; each lane before its
         rows."""
-        samples = self.profile.iter_samples(needed=False)
+        samples = self.iter_samples()
         for thread, group in groupby(samples, key=lambda sample: sample.thread):
-            part = self.profile.processes.index(thread.process)
-            lane = self._make_lane(part, SAMPLES, thread.id, thread.name)
+            lane = self.find_lane(thread)
             yield lane
             # A viewer wants the outer slice before the inner ones that begin with it.
             yield from self.make_slices(lane, sorted(find_slices(self.profile, group)))
+        yield from self.iter_calls()
+
+    def iter_samples(self) -> Iterator[Sample]:
+        """Those in the windows, by thread and then by time."""
+        for sample in self.profile.iter_samples(needed=False):
+            if self._holds(sample.start_ns + sample.ns[0]):
+                yield sample
+
+    def iter_calls(self) -> Iterator[Row | Lane]:
+        """Modules, operators, kernels and collectives."""
         yield from self._iter_spans()
         yield from self._iter_collectives()
+
+    def _holds(self, ns: int) -> bool:
+        return any(since_ns < ns <= until_ns for since_ns, until_ns in self.windows)
+
+    def find_lane(self, thread: Thread) -> Lane:
+        """Where the samples of a thread are."""
+        part = self.profile.processes.index(thread.process)
+        return self._make_lane(part, SAMPLES, thread.id, thread.name)
 
     def make_slices(self, lane: Lane, slices: Iterable[Slice]) -> Iterator[Row]:
         """Slices of samples as rows."""
@@ -200,7 +236,8 @@ class Timeline:
 
     def _iter_spans(self) -> Iterator[Row | Lane]:
         flow = 0
-        for _, group in groupby(self.profile.iter_spans(), key=lambda span: span[:3] + span[4:5]):
+        inside = (span for span in self.profile.iter_spans() if self._holds(span.start_ns))
+        for _, group in groupby(inside, key=lambda span: span[:3] + span[4:5]):
             spans = list(group)
             first = spans[0]
             lane = self._make_lane(
@@ -342,14 +379,20 @@ class Slicer:
     """Samples of one thread as slices. A pause between samples ends them all."""
 
     def __init__(self, profile: Profile) -> None:
-        self._profile = profile
+        self.profile = profile
         self._open: list[tuple[int, Place]] = []
         self._end_ns = 0
 
+    def copy(self) -> Slicer:
+        """One that can go on while this one stays."""
+        new = Slicer(self.profile)
+        new._open, new._end_ns = list(self._open), self._end_ns
+        return new
+
     def feed(self, sample: Sample) -> Iterator[Slice]:
         """The slices that this sample ends."""
-        path = self._profile.path(sample.frames)
-        follows = sample.start_ns - self._end_ns <= _GAP * self._profile.period_ns
+        path = self.profile.path(sample.frames)
+        follows = sample.start_ns - self._end_ns <= _GAP * self.profile.period_ns
         kept = self._count_same(path) if follows else 0
         yield from self._close(kept)
         # A sample must not reach back into the one before.

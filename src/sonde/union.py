@@ -49,7 +49,7 @@ class Union:
 
     def _read_live(self) -> pa.Table:
         wanted = self.stream.schema
-        parts = [_shape(table.read_live(), wanted) for table in self.tables]
+        parts = [shape(table.read_live(), wanted) for table in self.tables]
         return pa.concat_tables(parts)
 
     def open(
@@ -102,7 +102,8 @@ def _widen(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     return pa.float64() if numbers and pa.float64() in (one, other) else pa.string()
 
 
-def _shape(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
+def shape(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """Rows with the columns that are wanted; NULL for those that they do not have."""
     columns = [
         rows[field.name].cast(field.type, safe=False)
         if field.name in rows.column_names

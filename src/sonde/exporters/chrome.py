@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import copy
 from functools import lru_cache
 from typing import IO
 
@@ -60,6 +61,12 @@ class Writer:
     def wrap(self) -> str:
         """SQL that makes lines of the rows of `layer`."""
         return _WRAP.replace("{start_ns}", str(self._start_ns))
+
+    def copy(self, file: IO[str]) -> Writer:
+        """One that goes on where this one is, and leaves it as it is."""
+        new = copy(self)
+        new.file, new._named, new._lanes = file, set(self._named), dict(self._lanes)
+        return new
 
     def begin(self) -> None:
         """Write what comes before the rows."""
