@@ -76,7 +76,7 @@ ALLOWED = {
     "measuring": {"_core", "errors", "plugins", "recorder", "sensors"},
     "collector": SHARED
     | {"measuring", "recorder", "launch", "drain", "retain", "run", "runs", "snapshots", "stacks"},
-    "dumper": {"errors", "live", "query", "session"},
+    "dumper": {"_core", "errors", "live", "query", "session", "window"},
     "window": {"config", "errors", "query"},
     "spans": {"query"},
     "selection": {"errors", "query", "spans", "window"},

@@ -14,14 +14,18 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sonde import session
+from sonde import _core, session
 from sonde.errors import Error
 from sonde.session import Session
 
+if TYPE_CHECKING:
+    from sonde.window import Window
+
 LOOK_S = 1.0  # between two looks whether the job lives
 IDLE_S = 60.0  # without a profile; it takes memory
+_MOST_WINDOWS = 100
 
 # The names of devices are the original's.
 _MEMORY = """\
@@ -62,19 +66,37 @@ class Job:
     def write(self, *, finished: bool) -> None:
         """Bring the file up to now."""
         # What reads and writes is not loaded before it is needed.
-        from sonde.whole import LiveTrace
+        from sonde.live import LiveTrace
 
-        begun_s = time.monotonic()
         if self._trace is None:
-            self._trace = LiveTrace(self.session, self.path, self.parts)
+            self._trace = LiveTrace(self.session, self.path, start_ns=self._wall(self.windows[0]))
         self.is_stale = self.is_open
+        windows = self._list_windows()
         if finished:
-            self._trace.finish(self.windows)
+            self._trace.finish(windows)
         else:
-            self._trace.refresh(self.windows)
-        # Half of the time at most: a large file and a short period must not take a processor.
-        took_s = time.monotonic() - begun_s
-        self.due_s = time.monotonic() + max(self.period_s or 0, took_s)
+            self._trace.refresh(windows)
+        self.due_s = time.monotonic() + max(self.period_s or 0, self._trace.least_wait_s)
+
+    def _list_windows(self) -> list[Window]:
+        """Its times on the wall clock. Of very many, those that lie nearest become one: queries name
+        them all, and events, which know of every pause by themselves, are not affected."""
+        from sonde.window import Window
+
+        ends = [*self.windows, *([_core.clock_ns()] if self.is_open else [])]
+        gaps = sorted(ends[at] - ends[at - 1] for at in range(2, len(ends), 2))
+        least_ns = gaps[-_MOST_WINDOWS] if len(gaps) >= _MOST_WINDOWS else 0
+        joined = ends[:1]
+        for at in range(2, len(ends), 2):
+            if ends[at] - ends[at - 1] > least_ns:
+                joined += ends[at - 1 : at + 1]
+        joined.append(ends[-1])
+        walls = [self._wall(t_ns) for t_ns in joined]
+        # What happened at `since_ns` belongs to the window before.
+        return [Window(walls[at] - 1, walls[at + 1]) for at in range(0, len(walls), 2)]
+
+    def _wall(self, t_ns: int) -> int:
+        return t_ns + self.session.wall_offset_ns
 
     def read_memory(self, since_ns: int) -> dict[str, dict[str, float]]:
         """By device: how often its memory was looked at in the windows, and what it was, in kB."""
