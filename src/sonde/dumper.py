@@ -79,7 +79,7 @@ class Job:
         self.due_s = time.monotonic() + max(self.period_s or 0, self._trace.least_wait_s)
 
     def _list_windows(self) -> list[Window]:
-        """Its times on the wall clock. Of very many, those that lie nearest become one: queries name
+        """Its times on the wall clock. Of very many, the nearest become one: queries name
         them all, and events, which know of every pause by themselves, are not affected."""
         from sonde.window import Window
 

@@ -41,7 +41,7 @@ chosen AS (
 
 # What nesting needs, in the order in which it needs it.
 NARROW = f"""{{named}},{REGIONS}
-SELECT part, id, COALESCE(parent, -1) AS parent, thread::BIGINT AS thread,
+SELECT part::BIGINT AS part, id, COALESCE(parent, -1) AS parent, thread::BIGINT AS thread,
     end_thread::BIGINT AS end_thread, start_ns, start_ns + dur_ns AS end_ns
 FROM chosen ORDER BY part, start_ns, dur_ns DESC, id"""
 
