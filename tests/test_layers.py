@@ -115,6 +115,7 @@ ALLOWED = {
         "demo",
         "finding",
         "launch",
+        "layers",
         "live",
         "monitor",
         "modules",

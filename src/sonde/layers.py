@@ -8,6 +8,13 @@ COLUMNS = "ph, pid, tid, start_ns, dur_ns, name, cat, args, id, scope"
 
 # `process` and `named` are selection's; `numbered` and `machine` are timeline's: the numbers that
 # processes and machines have as processes of the trace.
+TABLES = (
+    "event.span", "event.open_span", "event.attribute", "event.marker", "event.counter",
+    "python.gc_pause", "python.collective", "python.thread", "python.stack_sample", "python.frame",
+    "python.torch_trace", "python.torch_op", "python.torch_kernel", "python.torch_window",
+    "system.cpu", "system.memory", "system.gpu", "system.disk", "system.network", "system.process",
+)  # fmt: skip
+
 _PART = """
     AND epoch_us(ts) >= first_us AND epoch_us(ts) < next_us"""
 _TIME = """
@@ -83,7 +90,7 @@ ORDER BY start_ns, dur_ns DESC, chosen.id"""
 # A child that was begun for a parent elsewhere: from there to here. `stray` is told by nesting.
 FLOWS = """{named},
 pair AS (
-    SELECT number, parent.thread AS thread, child.thread AS to_thread,
+    SELECT numbered.number AS number, parent.thread AS thread, child.thread AS to_thread,
         parent.t_ns + offset_ns AS begin_ns, child.t_ns + offset_ns AS to_ns,
         greatest(begin_ns, least(to_ns, begin_ns + parent.dur_ns - 1)) AS from_ns,
         part, stray.id AS id
@@ -240,3 +247,12 @@ chosen AS (
 SELECT *, row_number() OVER same AS place, COUNT(*) OVER (PARTITION BY group_name, seq, op) AS ranks
 FROM chosen WINDOW same AS (PARTITION BY group_name, seq, op ORDER BY start_ns)
 ORDER BY part, thread, start_ns, dur_ns DESC"""
+
+# When the last of it ended: what a window without an end goes up to.
+_LASTS = " UNION ALL ".join(
+    f"SELECT epoch_us(MAX(ts)) AS us FROM {table}" for table in (*_POINTS, "python.stack_sample")
+)
+LAST = f"""
+SELECT MAX(us) AS us FROM ({_LASTS}
+    UNION ALL SELECT MAX(epoch_us(ts) + (dur_ns + 999) // 1000) FROM event.span
+    UNION ALL SELECT MAX(epoch_us(ts) + (duration * 1e6)::BIGINT) FROM python.torch_trace)"""

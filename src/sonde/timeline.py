@@ -133,7 +133,8 @@ class Timeline:
             order, said = len(_ORDER) * _TIDS + side, f"GPU {side} stream {thread}"
         else:
             order = len(_ORDER) * (thread % _TIDS) + _ORDER.index(lane)
-            said = name if lane == SAMPLES else f"{name}: {lane}"
+            who = f"thread {thread}" if name == "thread" else name  # it has no name
+            said = who if lane == SAMPLES else f"{who}: {lane}"
         return Lane(self.numbers[part], tid, said, order)
 
     # ---- what SQL makes --------------------------------------------------------------------------

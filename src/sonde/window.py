@@ -11,7 +11,7 @@ from sonde.errors import ConfigError
 from sonde.query import Recording
 
 _FORMS = "10s or 5m (before the end), +30s (after the start), or 2030-01-31T12:00:00 (UTC)"
-_LAST = "SELECT epoch_us(MAX(ts)) AS us FROM python.stack_sample"
+LAST = "SELECT epoch_us(MAX(ts)) AS us FROM python.stack_sample"
 
 
 class Window(NamedTuple):
@@ -28,7 +28,7 @@ def find_window(
     since: str | None,
     until: str | None,
     now_ns: int | None = None,
-    last: str = _LAST,
+    last: str = LAST,
 ) -> Window:
     """The window that a user's words name; without words, all of the recording. `last` is the SQL
     that tells when what is asked for ended."""

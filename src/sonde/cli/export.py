@@ -7,12 +7,12 @@ import os
 import sys
 from types import ModuleType
 
-from sonde import _core, config, plugins, runs
+from sonde import _core, config, layers, plugins, runs
 from sonde.errors import Error
 from sonde.output import open_file, write_file
 from sonde.query import Recording, open_recording
 from sonde.selection import WEIGHTS, Profile, Selection
-from sonde.window import Window, find_window
+from sonde.window import LAST, Window, find_window
 
 TIMES = "10s or 5m before the end, +30s after the start, or an ISO time (UTC)"
 
@@ -47,14 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     exporter = plugins.load("exporters", args.to)
     recording = open_recording(args.target)
-    window = _find_window(recording, args)
-    selection = Selection(window, tuple(args.thread), args.weight, args.lines)
-    profile = Profile(recording, selection)
-    if args.output == "-":
-        write_stdout(exporter, profile)
-        return 0
     path = args.output or name_file(recording, exporter.SUFFIX)
-    write_file(path, exporter, profile)
+    whole = getattr(exporter, "TIMELINE", False)
+    # Many queries: the tables are opened once, and stand still.
+    with recording.freeze(" ".join(layers.TABLES) if whole else "") as still:
+        last = layers.LAST if whole else LAST
+        selection = Selection(
+            _find_window(still, args, last), tuple(args.thread), args.weight, args.lines
+        )
+        profile = Profile(still, selection)
+        if args.output == "-":
+            write_stdout(exporter, profile)
+            return 0
+        write_file(path, exporter, profile)
     if sys.stderr.isatty():
         how = exporter.OPEN.format(file=path)
         print(
@@ -63,14 +68,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _find_window(recording: Recording, args: argparse.Namespace) -> Window:
+def _find_window(recording: Recording, args: argparse.Namespace, last: str) -> Window:
     """What --since and --until say; without them, of a run what it covers."""
     if runs.is_id(args.target) and not (args.since or args.until):
         run = runs.find_run(args.target, config.find_root())
         begin_ns, end_ns = run.read_times()
         offset_ns = run.session.wall_offset_ns
         return Window(begin_ns + offset_ns, (end_ns or _core.clock_ns()) + offset_ns)
-    return find_window(recording, args.since, args.until)
+    return find_window(recording, args.since, args.until, last=last)
 
 
 def name_file(recording: Recording, suffix: str) -> str:
