@@ -83,7 +83,7 @@ ALLOWED = {
     "nesting": set(),
     "layers": set(),
     "timeline": {"layers", "nesting", "query", "selection", "spans", "window"},
-    "fresh": READ,
+    "fresh": READ | {"deep", "events", "layers"},
     "live": {"errors", "exporters", "fresh", "layers", "nesting", "query", "selection", "session"}
     | {"timeline", "window"},
     "tree": {"selection"},

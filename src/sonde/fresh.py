@@ -8,7 +8,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sonde import archive, catalog
+from sonde import archive, catalog, deep, events, layers
+from sonde.errors import Damaged
 from sonde.query import Frozen
 from sonde.rows import SessionTable, arrow_schema, make_table, open_tables
 from sonde.session import Session
@@ -20,6 +21,8 @@ TABLES = (
     "python.gc_pause", "python.collective", "python.torch_trace", "system.cpu", "system.memory",
     "system.gpu", "system.disk", "system.network", "system.process",
 )  # fmt: skip
+_TRIES = 5
+_WINDOW = next(view for view in deep.VIEWS if view.schema.table == "python.torch_window")
 _DEEP = ("python.torch_op", "python.torch_kernel")
 
 Marks = dict[tuple[str, str], int]  # session and table: the first ticket that was not taken
@@ -28,7 +31,7 @@ Marks = dict[tuple[str, str], int]  # session and table: the first ticket that w
 class Fresh(Frozen):
     """A recording that holds only what came after `marks`, and stands still.
 
-    `kept` are rows from before that are still needed, by table; `deep` are the windows of torch's
+    `kept` are rows from before that are still needed, by table; `windows` are those of torch's
     profiler that are wanted: reading them takes long."""
 
     def __init__(
@@ -36,16 +39,29 @@ class Fresh(Frozen):
         sessions: Sequence[Session],
         marks: Mapping[tuple[str, str], int],
         kept: Mapping[str, pa.Table],
-        deep: Collection[str],
+        windows: Collection[str],
     ) -> None:
-        super().__init__(sessions, "")
-        self._kept, self._deep = kept, sorted(deep)
-        self.marks: Marks = dict(marks)
-        self._rows: dict[str, list[pa.Table]] = {}
-        for session in sessions:
+        super().__init__(sessions, " ".join(layers.TABLES))
+        self._kept, self._deep = kept, sorted(windows)
+        for tried in range(_TRIES):
+            self.marks: Marks = dict(marks)
+            self._rows: dict[str, list[pa.Table]] = {}
+            try:
+                self._unfinished = self._take_all()
+                break
+            except FileNotFoundError as error:
+                # The collector is sealing an ended session: the archive has it all in a moment.
+                if tried == _TRIES - 1:
+                    raise Damaged(f"{error.filename} is gone; try again") from None
+
+    def _take_all(self) -> pa.Table:
+        """Take the rows; returns the regions that have not ended."""
+        for session in self.sessions:
             for name, table in open_tables(session).items():
                 if name in TABLES:
                     self._take(session, name, table)
+        # Behind the rows: one that ended meanwhile must not look as if it went on.
+        return events.OPEN_SPAN.read(self.sessions)
 
     def _take(self, session: Session, name: str, table: SessionTable) -> None:
         key = session.id, name
@@ -53,10 +69,9 @@ class Fresh(Frozen):
         rows, self.marks[key] = read_since(table, first)
         self._rows.setdefault(name, []).append(rows)
 
-    @property
-    def rows(self) -> int:
-        """How many rows are new."""
-        return sum(part.num_rows for parts in self._rows.values() for part in parts)
+    def find_empty(self) -> set[str]:
+        """The tables that have nothing new."""
+        return {name for name in TABLES if not any(p.num_rows for p in self._rows.get(name, []))}
 
     def _open_table(
         self, connection: duckdb.DuckDBPyConnection, tables: list[SessionTable], verified: bool
@@ -70,7 +85,12 @@ class Fresh(Frozen):
         stream = Stream(name, wanted, lambda: whole)
         return connection.from_arrow(stream), stream
 
+    def _wants(self, name: str) -> bool:
+        return name in layers.TABLES
+
     def _open_view(self, view: catalog.View) -> Stream:
+        if view is events.OPEN_SPAN:
+            return Stream(view.schema.table, view.columns, lambda: self._unfinished)
         if view.schema.table in _DEEP:
             return Stream(view.schema.table, view.columns, lambda: self._read_deep(view))
         return super()._open_view(view)
@@ -80,6 +100,12 @@ class Fresh(Frozen):
             return view.columns.empty_table()
         rows = view.read(self.sessions)
         return rows.filter(pc.is_in(rows["trace"], pa.array(self._deep, pa.string())))
+
+
+def list_deep(sessions: Sequence[Session]) -> set[str]:
+    """The windows of torch's profiler that are complete."""
+    rows = _WINDOW.read(sessions).select(["trace", "state"]).to_pylist()
+    return {row["trace"] for row in rows if row["state"] == "done"}
 
 
 def read_since(table: SessionTable, first: int) -> tuple[pa.Table, int]:

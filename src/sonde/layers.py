@@ -49,7 +49,8 @@ chosen AS (
 # What nesting needs, in the order in which it needs it.
 NARROW = f"""{{named}},{REGIONS}
 SELECT part::BIGINT AS part, id, COALESCE(parent, -1) AS parent, thread::BIGINT AS thread,
-    end_thread::BIGINT AS end_thread, start_ns, start_ns + dur_ns AS end_ns
+    end_thread::BIGINT AS end_thread, start_ns,
+    CASE WHEN unfinished THEN {{ever_ns}} ELSE start_ns + dur_ns END AS end_ns
 FROM chosen ORDER BY part, start_ns, dur_ns DESC, id"""
 
 _SAID = f"""
@@ -110,7 +111,7 @@ SELECT 'f', number, {lane} + to_thread, to_ns, 0, 'submit', 'flow', NULL,
     concat('r', part, '.', id), NULL
 FROM pair"""
 
-MARKERS = f"""{{named}},
+_MARKERS = f"""{{named}},
 chosen AS (
     SELECT part, number, t_ns + offset_ns AS start_ns, m.name AS label, domain, m.scope AS said, id,
         thread, COALESCE(named.name, 'thread') AS name
@@ -125,7 +126,7 @@ SELECT 'i' AS ph, number AS pid, {{lane}} + thread AS tid, start_ns, 0 AS dur_ns
 FROM chosen LEFT JOIN said USING (part, id) ORDER BY start_ns, chosen.id"""
 
 # JSON has no NaN, and no infinity but what is larger than the largest number.
-COUNTERS = f"""{{named}}
+_COUNTERS = f"""{{named}}
 SELECT 'C' AS ph, number AS pid, 0 AS tid, t_ns + offset_ns AS start_ns, 0 AS dur_ns,
     COALESCE(c.name, '?') AS name, COALESCE(domain, 'counter') AS cat,
     concat('{{{{"value":', CASE WHEN whole IS NOT NULL THEN whole::VARCHAR
@@ -136,7 +137,7 @@ FROM event.counter AS c JOIN process USING (host, pid) JOIN numbered USING (part
 WHERE NOT isnan(value){_PART}{_NEAR}{_TIME} AND {_IN}
 ORDER BY start_ns"""
 
-GC = f"""{{named}}
+_GC = f"""{{named}}
 SELECT 'X' AS ph, number AS pid, {{lane}} AS tid, t_ns + offset_ns AS start_ns, dur_ns,
     'gc generation ' || generation AS name, 'gc' AS cat,
     concat('{{{{"collected":', collected, ',"uncollectable":', uncollectable, '}}}}') AS args,
@@ -144,6 +145,9 @@ SELECT 'X' AS ph, number AS pid, {{lane}} AS tid, t_ns + offset_ns AS start_ns, 
 FROM python.gc_pause JOIN process USING (host, pid) JOIN numbered USING (part)
 WHERE true{_PART}{_NEAR}{_TIME} AND {_IN}
 ORDER BY start_ns"""
+
+# What has no parts, by table.
+POINTS = {"event.marker": _MARKERS, "event.counter": _COUNTERS, "python.gc_pause": _GC}
 
 
 def _measure(
@@ -163,7 +167,19 @@ WHERE {where}{_NEAR}{_TIME} AND {_IN} {grouped}"""
 
 _MB_S = "SUM({}) * 1000.0 / interval_ns"  # bytes and nanoseconds to MB and seconds
 
-MEASURES = {
+# The process itself, as the kernel sees it.
+_OWN = f"""{{named}}
+SELECT 'C' AS ph, number AS pid, 0 AS tid, t_ns + offset_ns AS start_ns, 0 AS dur_ns,
+    unnest(['process CPU (%)', 'process memory (GB)']) AS name, 'process' AS cat,
+    unnest([concat('{{{{"user":', round(user_pct, 3), ',"system":', round(system_pct, 3), '}}}}'),
+        concat('{{{{"resident":', round(rss_bytes / 1e9, 6), '}}}}')]) AS args,
+    NULL AS id, NULL AS scope
+FROM system.process AS p JOIN process USING (host, pid) JOIN numbered USING (part)
+WHERE p.process = p.pid{_PART}{_NEAR}{_TIME}
+    AND {_IN}
+ORDER BY start_ns"""
+
+_MACHINE = {
     "system.cpu": _measure(
         "system.cpu", "'CPU (%)'",
         {"user": "MAX(user_pct)", "system": "MAX(system_pct)", "I/O wait": "MAX(iowait_pct)"},
@@ -192,18 +208,9 @@ MEASURES = {
         "interval_ns > 0 AND kind <> 'loopback'",
     ),
 }  # fmt: skip
-
-# The process itself, as the kernel sees it.
-OWN = f"""{{named}}
-SELECT 'C' AS ph, number AS pid, 0 AS tid, t_ns + offset_ns AS start_ns, 0 AS dur_ns,
-    unnest(['process CPU (%)', 'process memory (GB)']) AS name, 'process' AS cat,
-    unnest([concat('{{{{"user":', round(user_pct, 3), ',"system":', round(system_pct, 3), '}}}}'),
-        concat('{{{{"resident":', round(rss_bytes / 1e9, 6), '}}}}')]) AS args,
-    NULL AS id, NULL AS scope
-FROM system.process AS p JOIN process USING (host, pid) JOIN numbered USING (part)
-WHERE p.process = p.pid{_PART}{_NEAR}{_TIME}
-    AND {_IN}
-ORDER BY start_ns"""
+# By table: of machines, and of the recorded processes.
+MEASURES = {table: f"{{named}}{sql} ORDER BY start_ns" for table, sql in _MACHINE.items()}
+MEASURES["system.process"] = _OWN
 
 _POINTS = ("event.counter", "event.marker", "python.gc_pause", "python.collective")
 _STARTS = "".join(

@@ -16,9 +16,8 @@ import pyarrow as pa
 from sonde import layers
 from sonde.errors import Error
 from sonde.exporters.chrome import END, Writer
-from sonde.fresh import Fresh, Marks
+from sonde.fresh import Fresh, Marks, list_deep
 from sonde.nesting import Nest
-from sonde.query import Recording
 from sonde.selection import Profile, Selection, Thread
 from sonde.session import Session
 from sonde.timeline import EVER_NS, Lane, Slicer, Timeline, feed, tabulate
@@ -27,7 +26,6 @@ from sonde.window import Window
 _SHARE = 10  # writing takes at most one part in so many of the time
 _COPY_BYTES = 2**26  # at once
 _KEPT = "SELECT * FROM event.attribute WHERE id IN (SELECT id FROM event.open_span)"
-_DEEP = "SELECT trace FROM python.torch_window WHERE state = 'done' ORDER BY trace"
 
 
 class LiveTrace:
@@ -67,12 +65,13 @@ class LiveTrace:
 
     def refresh(self, windows: Sequence[Window] = ()) -> None:
         """Bring the file up to now. `windows` are the times that belong into it, on the wall clock;
-        without any, all of the recording. An Error leaves the file as it was."""
+        without any, all of the recording. One that is open ends at EVER_NS: each row is looked at
+        once. An Error leaves the file as it was."""
         begun_s = time.monotonic()
         before = copy.copy(self._state)
         self._state = self._state.copy()
         try:
-            self._refresh(windows or [Window(0, time.time_ns())])
+            self._refresh(windows or [Window(0, EVER_NS)])
         except BaseException as error:
             self._state = before
             if isinstance(error, OSError):
@@ -98,14 +97,14 @@ class LiveTrace:
 
     def _refresh(self, windows: Sequence[Window]) -> None:
         state = self._state
-        done = set(Recording(self.sessions).query(_DEEP)["trace"].to_pylist())
+        done = list_deep(self.sessions)
         with Fresh(self.sessions, state.marks, state.kept, done - state.deep) as fresh:
             hull = Window(
                 min(window.since_ns for window in windows),
                 max(window.until_ns for window in windows),
             )
             profile = Profile(fresh, Selection(hull, self._threads))
-            timeline = Timeline(profile, windows)
+            timeline = Timeline(profile, windows, fresh.find_empty())
             with self._append() as file:
                 self._write_ended(timeline, file)
             state.kept = {"event.attribute": fresh.query(_KEPT)}

@@ -81,7 +81,10 @@ class Nest:
                 self.threads.add(thread)
             while stack and stack[-1][0] <= start:
                 is_open.pop(stack.pop()[1], None)
-            fits = not stack or (stack[-1][1] == parent and end <= stack[-1][0])
+            # What was begun for a parent elsewhere still ran inside of what was open here.
+            fits = not stack or (
+                end <= stack[-1][0] and (stack[-1][1] == parent or (parent != NONE and not near))
+            )
             if fits and thread == end_thread and family not in apart:
                 stack.append(region)
                 continue

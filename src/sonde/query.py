@@ -144,16 +144,22 @@ class Recording:
             parts.setdefault(schema.table, [empty])
         streams = []
         for name, tables in parts.items():
+            if not self._wants(name):
+                continue
             named = name.partition(".")[2] in text  # may be too many, and costs only time
             relation, stream = self._open_table(connection, tables, named)
             _create_view(connection, name, relation)
             streams.append(stream)
-        for view in catalog.list_views():
+        for view in filter(lambda view: self._wants(view.schema.table), catalog.list_views()):
             stream = self._open_view(view)
             _create_view(connection, stream.name, connection.from_arrow(stream))
             streams.append(stream)
         connection.execute(f"USE {_CATALOG}.main")
         return streams
+
+    def _wants(self, _name: str) -> bool:
+        """Is it one of the tables that can be asked?"""
+        return True
 
     def _open_table(
         self, connection: duckdb.DuckDBPyConnection, tables: list[SessionTable], verified: bool

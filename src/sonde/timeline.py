@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
@@ -71,7 +72,10 @@ class Slice(NamedTuple):
 class Timeline:
     """What is selected, as lanes, rows, and batches of rows that SQL has made."""
 
-    def __init__(self, profile: Profile, windows: Sequence[Window] = ()) -> None:
+    def __init__(
+        self, profile: Profile, windows: Sequence[Window] = (), empty: Collection[str] = ()
+    ) -> None:
+        self._empty = empty  # tables that are known to have nothing
         self.windows = tuple(windows) or (profile.selection.window,)
         self.profile, self.recording = profile, profile.recording
         self.numbers = _number(profile.processes)
@@ -99,13 +103,13 @@ class Timeline:
             named=self._named, low_ns=low_ns, high_ns=high_ns, until_ns=self.until_ns,
             low_us=max(low_ns, 0) // 1000 - 1, high_us=min(high_ns, EVER_NS // 2) // 1000 + 1,
             in_window=" OR ".join(inside), touches=" OR ".join(touches), which=which,
-            threads=self.profile.match_threads("thread"), lane=find_tid(lane, 0),
+            threads=self.profile.match_threads("thread"), lane=find_tid(lane, 0), ever_ns=EVER_NS,
         )  # fmt: skip
 
-    @property
+    @cached_property
     def until_ns(self) -> int:
         """The end of it all, and of what has not ended."""
-        return max(window.until_ns for window in self.windows)
+        return min(time.time_ns(), max(window.until_ns for window in self.windows))
 
     @cached_property
     def first_ns(self) -> int | None:
@@ -153,15 +157,16 @@ class Timeline:
 
     def iter_points(self, wrap: str, low_ns: int, high_ns: int) -> Iterator[pa.RecordBatch]:
         """What has no parts: markers, counters and collections of garbage, each in order."""
-        for sql in (layers.MARKERS, layers.COUNTERS):
-            yield from self.stream(wrap, self.fill(sql, low_ns, high_ns))
-        yield from self.stream(wrap, self.fill(layers.GC, low_ns, high_ns, lane=GC))
+        for table, sql in layers.POINTS.items():
+            lane = GC if table == "python.gc_pause" else REGIONS
+            if table not in self._empty:
+                yield from self.stream(wrap, self.fill(sql, low_ns, high_ns, lane=lane))
 
     def iter_measures(self, wrap: str) -> Iterator[pa.RecordBatch]:
         """What was measured of machines and processes: a few rows a second."""
-        for sql in layers.MEASURES.values():
-            yield from self.stream(wrap, self.fill(f"{{named}} {sql}"))
-        yield from self.stream(wrap, self.fill(layers.OWN))
+        for table, sql in layers.MEASURES.items():
+            if table not in self._empty:
+                yield from self.stream(wrap, self.fill(sql))
 
     def stream(self, wrap: str, sql: str, **given: pa.Table) -> Iterator[pa.RecordBatch]:
         """What `wrap` makes of a filled-in layer."""
@@ -216,7 +221,8 @@ class Timeline:
     def iter_calls(self) -> Iterator[Row | Lane]:
         """Modules, operators, kernels and collectives."""
         yield from self._iter_spans()
-        yield from self._iter_collectives()
+        if "python.collective" not in self._empty:
+            yield from self._iter_collectives()
 
     def _holds(self, ns: int) -> bool:
         return any(since_ns < ns <= until_ns for since_ns, until_ns in self.windows)
