@@ -138,6 +138,11 @@ int sonde_region_in_context(void);
 int64_t sonde_region_current(int in_context);
 void sonde_region_set_current(int in_context, int64_t id);
 
+/* The parent of what begins where `outer` is the innermost region; 0: none. A task may
+ * begin after the region has ended in which it was made: that is its parent, still. */
+int64_t sonde_region_around(int in_context, int64_t outer);
+int64_t sonde_region_here(void);
+
 /* Write down attributes: `keys` is a tuple of names, with a value each. */
 int sonde_attributes_put(int64_t id, int64_t t_ns, PyObject *keys, PyObject *const *values);
 

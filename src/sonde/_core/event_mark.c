@@ -43,7 +43,7 @@ static int record(PyObject *domain, PyObject *name, const char *scope, PyObject 
         .domain = sonde_events_text(domain),
         .scope = sonde_events_word(scope),
         .id = sonde_events_number(0),
-        .parent = sonde_region_resolve(sonde_region_current(sonde_region_in_context())),
+        .parent = sonde_region_here(),
         .thread = sonde_events_tid(),
     };
     add_up(&row);

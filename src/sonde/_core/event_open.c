@@ -111,3 +111,14 @@ void sonde_region_set_current(int in_context, int64_t id)
     if (token == NULL)
         PyErr_Clear();
 }
+
+int64_t sonde_region_around(int in_context, int64_t outer)
+{
+    return in_context ? outer : sonde_region_resolve(outer);
+}
+
+int64_t sonde_region_here(void)
+{
+    int in_context = sonde_region_in_context();
+    return sonde_region_around(in_context, sonde_region_current(in_context));
+}

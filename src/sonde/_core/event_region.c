@@ -125,7 +125,7 @@ static int begin_live(RegionObject *self)
     new->slot = sonde_slot_take();
     new->id = sonde_events_number(new->slot);
     enter(new);
-    new->parent = self->under ? self->under : sonde_region_resolve(new->outer);
+    new->parent = self->under ? self->under : sonde_region_around(new->in_context, new->outer);
     new->number = self->kind == SONDE_FRAME ? next_frame(self) : 0;
     new->start_ns = sonde_clock_ns();
     new->paused_ns = sonde_events_paused_ns(new->start_ns);
@@ -228,7 +228,7 @@ static int write_row(RegionObject *self, activation *old, int64_t now, const cha
     if (old->state == WAITING) {
         old->slot = 0;
         old->id = sonde_events_number(0);
-        old->parent = self->under ? self->under : sonde_region_resolve(sonde_region_current(sonde_region_in_context()));
+        old->parent = self->under ? self->under : sonde_region_here();
         old->number = self->kind == SONDE_FRAME ? next_frame(self) : 0;
         old->paused_ns = sonde_events_paused_ns(old->start_ns);
     }

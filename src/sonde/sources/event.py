@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from _thread import allocate_lock
 
 from sonde import _core
 from sonde.host import Host
@@ -76,6 +77,7 @@ class Source:
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._lock, self._is_open = allocate_lock(), False
         self._span, self._counter = host.writer(Span), host.writer(Counter)
         self._marker, self._attribute = host.writer(Marker), host.writer(Attribute)
 
@@ -92,9 +94,16 @@ class Source:
 
     def _open(self) -> None:
         """At the first event: make room for sums and open regions."""
-        fd = create_file(os.path.join(self._host.session.folder, LIVE), _core.LIVE_BYTES)
-        try:
-            live = _core.Map(fd, True)
-        finally:
-            os.close(fd)
-        _core.events_live(live)
+        with self._lock:
+            if self._is_open:
+                return  # another thread had the first event
+            path = os.path.join(self._host.session.folder, LIVE)
+            if os.path.exists(path):
+                os.unlink(path)  # from before this source was switched off
+            fd = create_file(path, _core.LIVE_BYTES)
+            try:
+                live = _core.Map(fd, True)
+            finally:
+                os.close(fd)
+            _core.events_live(live)
+            self._is_open = True
