@@ -49,7 +49,7 @@ ALLOWED = {
     "preflight": SHARED | {"elf", "process", "symbols"},
     "attach": SHARED | {"control", "preflight", "process", "target"},
     "__init__": JOB
-    | {"advising", "marking", "profiling", "query", "snapshots", "switch", "training"},
+    | {"advising", "marking", "profiler", "profiling", "query", "snapshots", "switch", "training"},
     "archive": {"_core", "session"},
     "union": {"archive", "errors", "rows"},
     "rows": SHARED | {"archive"},
@@ -76,7 +76,7 @@ ALLOWED = {
     "measuring": {"_core", "errors", "plugins", "recorder", "sensors"},
     "collector": SHARED
     | {"measuring", "recorder", "launch", "drain", "retain", "run", "runs", "snapshots", "stacks"},
-    "dumper": {"_core", "errors", "live", "query", "session", "window"},
+    "dumper": {"_core", "errors", "live", "profiler", "query", "session", "window"},
     "window": {"config", "errors", "query"},
     "spans": {"query"},
     "selection": {"errors", "query", "spans", "window"},

@@ -6,6 +6,8 @@ child has it, too), it writes the last file and leaves. A file is whole at every
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
 import select
@@ -13,11 +15,13 @@ import sys
 import time
 from bisect import bisect_right
 from collections.abc import Callable
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from sonde import _core, session
 from sonde.errors import Error
+from sonde.profiler.settings import name_file
 from sonde.session import Session
 
 if TYPE_CHECKING:
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 LOOK_S = 1.0  # between two looks whether the job lives
 IDLE_S = 60.0  # without a profile; it takes memory
 _MOST_WINDOWS = 100
+_REST = 3  # after a refresh: so many times its own time without one
 
 # The names of devices are the original's.
 _MEMORY = """\
@@ -40,15 +45,32 @@ FROM python.torch_memory WHERE device LIKE 'cuda:%'
 class Job:
     """One profile, as it is told and as it is written."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: dict[str, Any], root: str) -> None:
         self.session = Session(request["session"])
-        self.path: str = request["path"]
-        self.parts: list[str] = request["parts"]
-        self.period_s: float | None = request["period_s"]
+        self.wish: str | None = request["path"]  # None: no file is wanted
+        self.path = self.wish or ""
+        self._claim = claim(self.path, root) if self.wish else None
+        if self.wish and self._claim is None:
+            self.path = name_file(self.wish, f"-pid_{self.session.pid}", before=False)
+        self.is_child: bool = request["is_child"]
+        self.configure(request)
         self.windows: list[int] = request["windows"]  # begin, end, begin, …
         self.due_s = time.monotonic() + (self.period_s or 0)
         self.is_stale = True  # something has happened that no file has
         self._trace: Any = None
+
+    def configure(self, request: dict[str, Any]) -> None:
+        """What may change while it is under way."""
+        # A child's file is written when it ends: there may be very many of them.
+        self.period_s: float | None = None if self.is_child else request["period_s"]
+
+    def close(self) -> None:
+        """Nothing more will be written."""
+        if self._trace is not None:
+            self._trace.close()
+        if self._claim:
+            os.unlink(self._claim[0])
+            os.close(self._claim[1])
 
     def turn(self, t_ns: int) -> None:
         """A window opens or closes."""
@@ -65,6 +87,8 @@ class Job:
 
     def write(self, *, finished: bool) -> None:
         """Bring the file up to now."""
+        if self.wish is None or not self.windows:
+            return
         # What reads and writes is not loaded before it is needed.
         from sonde.live import LiveTrace
 
@@ -76,7 +100,8 @@ class Job:
             self._trace.finish(windows)
         else:
             self._trace.refresh(windows)
-        self.due_s = time.monotonic() + max(self.period_s or 0, self._trace.least_wait_s)
+        # A large trace and a short period must not take a processor.
+        self.due_s = time.monotonic() + max(self.period_s or 0, self._trace.took_s * _REST)
 
     def _list_windows(self) -> list[Window]:
         """Its times on the wall clock. Of very many, the nearest become one: queries name
@@ -122,10 +147,12 @@ class Job:
 class Dumper:
     """The loop."""
 
-    def __init__(self, line: int) -> None:
-        self._line = line
+    def __init__(self, line: int, root: str) -> None:
+        self._line, self._root = line, root
+        self._is_warm = False
         self._unread = b""
         self._job: Job | None = None
+        self._failure = "it is not known here"  # why there is none
         self._idle_s = time.monotonic()
         self._looked_s = time.monotonic()
         self._is_over = False
@@ -135,15 +162,20 @@ class Dumper:
         while not self._is_over:
             if select.select([self._line], [], [], self._find_wait())[0]:
                 self._read()
+            elif self._job is not None and not self._job.is_child and not self._is_warm:
+                self._is_warm = bool(import_module("sonde.live"))  # before somebody waits for it
             job = self._job
             if job is not None and job.is_due():
                 self._write(job, finished=False)
             self._look()
         if self._job is not None:
             self._write(self._job, finished=True)
+            self._job.close()
 
     def _find_wait(self) -> float:
         job = self._job
+        if job is not None and not (self._is_warm or job.is_child):
+            return 0.0
         if job is None or job.period_s is None or not job.is_stale:
             return LOOK_S
         return min(LOOK_S, max(0.0, job.due_s - time.monotonic()))
@@ -183,18 +215,22 @@ class Dumper:
         elif job is not None and what == "dump":
             answer = self._write(job, finished=request["finished"])
             if request["finished"]:
+                job.close()
                 self._job = None
+        elif what == "dump":
+            answer = {"error": self._failure}
         if "ask" in request:
             self._answer({**answer, "ask": request["ask"]})
 
     def _begin(self, request: dict[str, Any]) -> None:
         job = self._job
-        if job is not None and job.path == request["path"]:
-            job.period_s, job.parts = request["period_s"], request["parts"]
+        if job is not None and job.wish == request["path"]:
+            job.configure(request)
             return
         try:
-            self._job = Job(request)
-        except Error as error:
+            self._job = Job(request, self._root)
+        except (Error, OSError) as error:
+            self._failure = str(error)
             self._log(request["session"], f"{request['path']} is not written: {error}")
 
     def _write(self, job: Job, *, finished: bool) -> dict[str, object]:
@@ -230,6 +266,22 @@ class Dumper:
             )
 
 
+def claim(path: str, root: str) -> tuple[str, int] | None:
+    """The right to write a file while we live; None: another process has it. Ranks and workers may
+    all have been given the same name."""
+    name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
+    lock = os.path.join(root, f".trace-{name}.lock")
+    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.exists(lock) and os.path.samestat(os.stat(lock), os.fstat(fd)):
+            return lock, fd
+    except BlockingIOError:
+        pass
+    os.close(fd)
+    return None
+
+
 def main() -> None:
     """Serve the job at the other end of standard input."""
     line = os.dup(0)
@@ -237,6 +289,6 @@ def main() -> None:
     for fd in (0, 1):
         os.dup2(null, fd)  # a stray print must not end up on the line
     os.set_blocking(line, True)
-    dumper = Dumper(line)
+    dumper = Dumper(line, sys.argv[1])
     sys.excepthook = dumper.explain
     dumper.run()

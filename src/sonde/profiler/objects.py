@@ -11,10 +11,6 @@ from contextvars import ContextVar
 
 from sonde import _core
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 _NO_SCOPE = "<unk>:"
 _scope: ContextVar[str] = ContextVar("sonde_profiler_scope", default=_NO_SCOPE)
 
@@ -51,7 +47,7 @@ class Domain:
 class Task(_core.Region):
     """A region whose passes are pooled in the statistics."""
 
-    def __new__(cls, domain: Domain, name: str) -> Self:
+    def __new__(cls, domain: Domain, name: str) -> Task:
         return super().__new__(cls, name, str(domain), "task")
 
     def __str__(self) -> str:
@@ -61,7 +57,7 @@ class Task(_core.Region):
 class Frame(_core.Region):
     """A region each pass of which has a number of its own."""
 
-    def __new__(cls, domain: Domain, name: str) -> Self:
+    def __new__(cls, domain: Domain, name: str) -> Frame:
         return super().__new__(cls, name, str(domain), "frame")
 
     def __str__(self) -> str:
@@ -71,7 +67,7 @@ class Frame(_core.Region):
 class Event(_core.Region):
     """A region without a domain."""
 
-    def __new__(cls, name: str) -> Self:
+    def __new__(cls, name: str) -> Event:
         return super().__new__(cls, name, None, "event")
 
     def __str__(self) -> str:
@@ -81,7 +77,7 @@ class Event(_core.Region):
 class Counter(_core.Count):
     """A value over time: whole numbers of any size, negative ones, fractions."""
 
-    def __new__(cls, domain: Domain, name: str, value: float | None = None) -> Self:
+    def __new__(cls, domain: Domain, name: str, value: float | None = None) -> Counter:
         made = super().__new__(cls, name, str(domain))
         if value is not None:
             made.set_value(value)
@@ -94,7 +90,7 @@ class Counter(_core.Count):
 class Marker(_core.Mark):
     """A moment: `mark()`."""
 
-    def __new__(cls, domain: Domain, name: str) -> Self:
+    def __new__(cls, domain: Domain, name: str) -> Marker:
         return super().__new__(cls, name, str(domain))
 
     def __str__(self) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import os
 import re
-from _thread import RLock
 from array import array
 from collections.abc import Callable, Sequence
 
@@ -19,6 +18,10 @@ from sonde.profiler.memory import write_memory
 from sonde.profiler.scribe import Scribe
 from sonde.profiler.settings import NOWHERE, Settings, name_file
 from sonde.recorder import recorder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _thread import RLock
 
 DUMP_S, EXIT_S, MEMORY_S = 60.0, 20.0, 2.0
 
@@ -42,11 +45,11 @@ class Profile:
         return {
             "do": "begin",
             "session": self.folder,
-            "path": self.path,
+            "path": None if self.path == NOWHERE else self.path,
             "parts": self.settings.parts,
-            # A child's file is written when it ends: there may be very many of them.
-            "period_s": None if self.is_child else self.settings.period_s,
+            "period_s": self.settings.period_s,
             "windows": list(self.windows),
+            "is_child": self.is_child,
         }
 
 
@@ -54,7 +57,6 @@ class State:
     """What the calls of `sonde.profiler` change."""
 
     def __init__(self) -> None:
-        self.lock = RLock()
         self.settings = Settings({})
         self.profile: Profile | None = None
         self.has_run = self._hooked = False
@@ -63,6 +65,11 @@ class State:
         self._mark: str | None = None  # put before or into the file's name; see _name_file
         self._reset_ns = 0
         self._scribe = Scribe()
+
+    @property
+    def lock(self) -> RLock:
+        """The recorder's: each calls the other, and two locks would be taken in two orders."""
+        return recorder.lock
 
     # ---- what is asked ---------------------------------------------------------------------------
 
@@ -152,7 +159,7 @@ class State:
 
     def _begin(self) -> None:
         profile = Profile(self.settings, self._name_file())
-        if recorder.session is None:
+        if recorder.session is None or recorder.parked:
             # What could not be begun has said so on stderr; the program runs on.
             recorder.start(profile.settings.make_recording())
             recorder.lent = recorder.session is not None
@@ -200,7 +207,7 @@ class State:
         request = {"do": "dump", "finished": finished}
         if timeout_s == 0:
             self._tell(request)
-        elif profile.path != NOWHERE:
+        else:
             answer = self._scribe.ask(timeout_s, **request)
             if answer is None and self._scribe.is_there:
                 say(f"{profile.path} is not written after {timeout_s:g} s; it will be when it can")
@@ -247,7 +254,6 @@ class State:
         self._scribe.close()
 
     def _after_fork(self) -> None:
-        self.lock = RLock()
         self._scribe.leave_parent()
         before, self.profile = self.profile, None
         self._mark = f"-pid_{os.getpid()}"
