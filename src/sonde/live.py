@@ -17,10 +17,10 @@ from sonde import layers
 from sonde.errors import Error
 from sonde.exporters.chrome import END, Writer
 from sonde.fresh import Fresh, Marks, list_deep
-from sonde.nesting import Nest
+from sonde.nesting import EVER_NS, Nest
 from sonde.selection import Profile, Selection, Thread
 from sonde.session import Session
-from sonde.timeline import EVER_NS, Lane, Slicer, Timeline, feed, tabulate
+from sonde.timeline import Lane, Slicer, Timeline, feed, tabulate
 from sonde.window import Window
 
 _SHARE = 10  # writing takes at most one part in so many of the time
@@ -132,6 +132,8 @@ class LiveTrace:
 
     def _iter_batches(self, timeline: Timeline, wrap: str) -> Iterator[pa.RecordBatch]:
         state = self._state
+        for nest in state.nests.values():
+            nest.settle()
         feed(state.nests, timeline.recording, timeline.fill(layers.NARROW), {})
         found = {part: nest.take() for part, nest in state.nests.items()}
         state.misfits, strays = tabulate(found)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+EVER_NS = 2**62  # the end of what has none
 NONE = -1  # for a region without a parent
 _MANY = 10_000  # ended regions that are kept before they are cleared away
 
@@ -65,8 +66,8 @@ class Nest:
         for id_, parent, thread, end_thread, start, end in zip(
             ids, parents, threads, end_threads, starts, ends, strict=True
         ):
-            if id_ in is_open:
-                self._end(is_open[id_], parent, end_thread, start, end)
+            if id_ in self._aside:
+                self._repeat(id_, end)
                 continue
             above = is_open.get(parent)
             near = above is not None and above[3] == thread and above[0] > start
@@ -93,25 +94,28 @@ class Nest:
             apart.add(family)
             self._put_aside(region, parent, start)
 
-    def _end(self, known: Open, parent: int, end_thread: int, start: int, end: int) -> None:
-        """A region that was placed while it was unfinished has ended, or is still not."""
-        stack = self._stacks[known.thread]
-        region = self._open[known.id] = known._replace(end_ns=end)
-        if known.id in self._aside:
-            self.misfits.append(self._aside[known.id])
-            self._tracks[known.family].end(region)
-        elif known in stack and (known.family in self.apart or end_thread != known.thread):
-            stack.remove(known)
-            self.apart.add(known.family)
-            self._put_aside(region, parent, start)
-        elif known in stack:
-            stack[stack.index(known)] = region
+    def settle(self) -> None:
+        """Make ready for rows that are fed later and may have begun earlier: what is unfinished on
+        a thread is fed again, and what has ended was written behind all that it holds."""
+        for stack in self._stacks.values():
+            for region in stack:
+                self._open.pop(region.id, None)
+            stack.clear()
 
     def take(self) -> tuple[list[Misfit], list[Stray]]:
         """What was found since the last time."""
         found = self.misfits, self.strays
         self.misfits, self.strays = [], []
         return found
+
+    def _repeat(self, id_: int, end: int) -> None:
+        """What was put aside while it was unfinished stays there, and may have an end now."""
+        misfit = self._aside[id_]
+        self.misfits.append(misfit)
+        if id_ in self._open:
+            self._open[id_] = self._open[id_]._replace(end_ns=end)
+        if misfit.family in self._tracks:
+            self._tracks[misfit.family].end(id_, end)
 
     def _put_aside(self, region: Open, parent: int, start: int) -> None:
         tracks = self._tracks.get(region.family)
@@ -156,16 +160,17 @@ class _Tracks:
         self._place[region.id] = track
         return track
 
-    def end(self, region: Open) -> None:
+    def end(self, id_: int, end: int) -> None:
         """A region that was here as unfinished has an end now."""
-        track = self._place.get(region.id)
+        track = self._place.get(id_)
         if track is None:
             return
-        self._stacks[track] = [region if o.id == region.id else o for o in self._stacks[track]]
-        if self._stacks[track][0].id == region.id:
-            self._busy = [(region.end_ns, at) if at == track else (e, at) for e, at in self._busy]
+        stack = self._stacks[track]
+        stack[:] = [one._replace(end_ns=end) if one.id == id_ else one for one in stack]
+        if stack[0].id == id_:
+            self._busy = [(end, at) if at == track else (until, at) for until, at in self._busy]
             heapify(self._busy)
-        self.end_ns = max(until for until, _ in self._busy) if self._busy else region.end_ns
+        self.end_ns = max((until for until, _ in self._busy), default=end)
 
     def _find_parents(self, region: Open, parent: int, start: int) -> int | None:
         track = self._place.get(parent)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from sonde import layers
-from sonde.nesting import Misfit, Nest, Stray
+from sonde.nesting import EVER_NS, Misfit, Nest, Stray
 from sonde.query import Recording
 from sonde.selection import Place, Process, Profile, Sample, Thread
 from sonde.spans import BACKWARD, MODULES, OPERATORS, STREAM, Span
@@ -29,7 +29,6 @@ _PLACES = {SAMPLES: 0, REGIONS: 1, MODULES: 2, BACKWARD: 3, OPERATORS: 4, GC: 5,
 _TIDS = 2**22  # thread ids are smaller: Linux gives out no more
 _GAP = 2  # this many periods without a sample, and the thread may have been anywhere
 _PIECE_ROWS = 400_000  # rows that are sorted at once
-EVER_NS = 2**62
 
 MISFIT = pa.schema([("part", pa.int64()), ("id", pa.int64()), ("family", pa.int64()),
                     ("track", pa.int64())])  # fmt: skip
