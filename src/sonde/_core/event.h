@@ -97,8 +97,16 @@ static inline int sonde_events_on(void)
     return sonde_events.live != NULL && sonde_load_relaxed(sonde_events.on) && sonde_events.is_open;
 }
 
-/* The same; but if all that is missing is a first event, make room for it. */
+/* If all that is missing is a first event, make room for it. Are events recorded now? */
 int sonde_events_wake(void);
+
+/* The same, where that is never so while nothing is recorded. */
+static inline int sonde_events_ready(void)
+{
+    if (sonde_events.live != NULL)
+        return sonde_load_relaxed(sonde_events.on) && sonde_events.is_open;
+    return sonde_events.tables[TO_SPAN] != NULL && sonde_events_wake();
+}
 
 /* All time up to now in which nothing was recorded though there is a recording. */
 int64_t sonde_events_paused_ns(int64_t now);

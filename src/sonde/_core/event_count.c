@@ -131,7 +131,7 @@ static void add_value(const sonde_counter_row *row)
 /* Write down what it is now. */
 static int record(CountObject *self)
 {
-    if (!sonde_events_on() && !(sonde_events.live == NULL && sonde_events_wake()))
+    if (!sonde_events_ready())
         return 0;
     sonde_counter_row row = {.thread = sonde_events_tid()};
     int is_whole;

@@ -35,7 +35,7 @@ static void add_up(const sonde_marker_row *row)
 static int record(PyObject *domain, PyObject *name, const char *scope, PyObject *keys,
                   PyObject *const *values)
 {
-    if (!sonde_events_on() && !(sonde_events.live == NULL && sonde_events_wake()))
+    if (!sonde_events_ready())
         return 0;
     sonde_marker_row row = {
         .t_ns = sonde_clock_ns(),

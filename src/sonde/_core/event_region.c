@@ -144,7 +144,7 @@ static int64_t find_pause(void)
 
 int sonde_region_begin(RegionObject *self)
 {
-    if (sonde_events_on() || (sonde_events.live == NULL && sonde_events_wake()))
+    if (sonde_events_ready())
         return begin_live(self);
     activation *new = sonde_events.epoch == 0 ? NULL : push(self, WAITING);
     if (new == NULL)
