@@ -215,6 +215,23 @@ def test_under_sonde_run_the_profile_is_part_of_that_recording(
     ]
 
 
+def test_the_settings_choose_what_is_in_the_trace(
+    sonde_cli: Callable[..., Any], root: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import os, sys, time\nos.chdir(sys.argv[1])\nfrom sonde import profiler\n"
+        "def spin():\n    end = time.monotonic() + 0.3\n    while time.monotonic() < end: pass\n"
+        "for api in (True, False):\n"
+        "    profiler.set_config(filename=f'{api}.json', profile_api=api, continuous_dump=False)\n"
+        "    profiler.set_state('run')\n    with profiler.Event('own'): spin()\n"
+        "    profiler.dump()\n"
+    )
+    assert sonde_cli("run", script, tmp_path).stderr == ""
+    assert {"own", "spin"} <= set(names(tmp_path / "True.json"))
+    assert set(names(tmp_path / "False.json")) == {"own"}
+
+
 def test_rank_0_has_the_other_ranks_profile_themselves(
     start: Callable[..., Any], run: Callable[..., Any], root: Path, tmp_path: Path
 ) -> None:

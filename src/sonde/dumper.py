@@ -32,6 +32,14 @@ IDLE_S = 60.0  # without a profile; it takes memory
 _MOST_WINDOWS = 100
 _REST = 3  # after a refresh: so many times its own time without one
 
+# The tables that are left out of a trace unless the settings of the profile ask for their part.
+_PARTS = {
+    "stacks": ("python.stack_sample",),
+    "torch": ("python.torch_trace", "python.torch_op", "python.torch_kernel", "python.collective"),
+    "memory": ("system.memory", "system.process"),
+    "system": ("system.cpu", "system.gpu", "system.disk", "system.network", "python.gc_pause"),
+}
+
 # The names of devices are the original's.
 _MEMORY = """\
 SELECT t_ns, 'cpu/0' AS device, rss_bytes / 1000 AS kilobytes
@@ -53,6 +61,9 @@ class Job:
         if self.wish and self._claim is None:
             self.path = name_file(self.wish, f"-pid_{self.session.pid}", before=False)
         self.is_child: bool = request["is_child"]
+        self._without = [
+            table for part in _PARTS if part not in request["parts"] for table in _PARTS[part]
+        ]
         self.configure(request)
         self.windows: list[int] = request["windows"]  # begin, end, begin, …
         self.due_s = time.monotonic() + (self.period_s or 0)
@@ -93,7 +104,10 @@ class Job:
         from sonde.live import LiveTrace
 
         if self._trace is None:
-            self._trace = LiveTrace(self.session, self.path, start_ns=self._wall(self.windows[0]))
+            start_ns = self._wall(self.windows[0])
+            self._trace = LiveTrace(
+                self.session, self.path, start_ns=start_ns, without=self._without
+            )
         self.is_stale = self.is_open
         windows = self._list_windows()
         if finished:
