@@ -49,7 +49,7 @@ while True:
     turn += 1
     with domain.new_task(f"task {turn % 100}"), profiler.Event("event"):
         domain.new_counter("turn", turn)
-        time.sleep(0.0002)
+        time.sleep(float(sys.argv[2]))
     domain.new_marker("end").mark()
 """
 
@@ -75,7 +75,7 @@ def run_cycles(folder: Path) -> None:
 def run_looks(folder: Path) -> None:
     path, dice = folder / "live.json", random.Random(1)
     with subprocess.Popen(
-        [sys.executable, "-c", FOREVER, str(path)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", FOREVER, str(path), "0.0002"], stdout=subprocess.PIPE, text=True
     ) as job:
         assert job.stdout is not None and job.stdout.readline() == "ready\n"
         while not path.exists():
@@ -95,36 +95,40 @@ def run_looks(folder: Path) -> None:
 def run_full_disk(folder: Path) -> None:
     small = folder / "small"
     small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(small)]).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(small)]).returncode:
         print("full disk: left out, no right to mount")
         return
     try:
         path = small / "live.json"
         with subprocess.Popen(
-            [sys.executable, "-c", FOREVER, str(path)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", FOREVER, str(path), "0.002"], stdout=subprocess.PIPE, text=True
         ) as job:
             assert job.stdout is not None and job.stdout.readline() == "ready\n"
-            deadline, seen = time.monotonic() + 30, 0
-            while time.monotonic() < deadline and seen < 20:
+            # Half of it is the old file while the new one is written.
+            deadline, looks, most = time.monotonic() + 60, 0, 0
+            while time.monotonic() < deadline:
                 if path.exists():
-                    load(path)
-                    seen += os.statvfs(small).f_bavail * 4096 < 300_000
-                time.sleep(0.1)
+                    most, looks = max(most, len(load(path))), looks + 1
+                time.sleep(0.2)
             assert job.poll() is None
             job.kill()
         time.sleep(3)
-        print(f"full disk: {len(load(path)):,} events, sound at {seen} looks and at the end")
+        log = next((folder / "sonde").glob(f"*-{job.pid}-*")) / "log"
+        said = log.read_text().count("No space left")
+        print(f"full disk: sound at {looks} looks and at the end, {len(load(path)):,} events; "
+              f"{said} refreshes found no room")  # fmt: skip
     finally:
         subprocess.run(["umount", str(small)], check=True)
 
 
 def main() -> None:
+    parts = sys.argv[1:] or ["cycles", "looks", "disk"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["SONDE_DIR"] = str(folder / "sonde")
-        run_cycles(folder)
-        run_looks(folder)
-        run_full_disk(folder)
+        for part, run in (("cycles", run_cycles), ("looks", run_looks), ("disk", run_full_disk)):
+            if part in parts:
+                run(folder)
         time.sleep(1)
 
 
