@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,9 +52,11 @@ def _read_numbers(kind: str, count: int, numbers: Sequence[Any]) -> tuple[str, A
     return "Time", {"Count": count, **{name: ns / 1e6 for name, ns in times.items()}}
 
 
-def _simplify(value: float) -> float:
-    """A whole number as one, where a double holds it exactly."""
-    return int(value) if value.is_integer() and abs(value) <= 2**63 else value
+def _simplify(value: float) -> float | None:
+    """A whole number as one; None for what JSON cannot say."""
+    if not isfinite(value):
+        return None
+    return int(value) if value == int(value) and abs(value) <= 2**63 else value
 
 
 def _name_category(kind: str, domain: str | None) -> str:
