@@ -394,6 +394,35 @@ def test_a_name_is_text(call: Callable[..., object]) -> None:
             call(*wrong)
 
 
+def test_values_that_are_all_different_leave_room_for_names(record: Callable[..., str]) -> None:
+    folder = record(text_bytes="64KiB")
+    for i in range(5000):
+        sonde.mark("request", id=f"{i:032d}")
+    with sonde.span("named all the same"):
+        pass
+    assert set(spans(folder)) == {"named all the same"}
+    rows = read(folder, "attribute")
+    lost = sum(row["text"] is None for row in rows)
+    query = "SELECT text_lost FROM sonde.loss WHERE table_name = 'event.attribute'"
+    assert sonde.open(folder).query(query)["text_lost"].to_pylist() == [lost]
+    assert 0 < lost < 5000
+
+
+def test_an_object_that_is_begun_for_ever_leaves_room_for_others(
+    record: Callable[..., str],
+) -> None:
+    folder = record()
+    greedy = sonde.span("greedy")
+    for _ in range(100_000):
+        greedy.start()
+    with sonde.span("modest"):
+        pass
+    assert "modest" in spans(folder)
+    for _ in range(100_000):
+        greedy.stop()
+    assert summary(folder)["greedy"]["count"] == 16384 and read(folder, "open_span") == []
+
+
 # ---- counters and markers ------------------------------------------------------------------------
 
 

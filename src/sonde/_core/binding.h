@@ -47,6 +47,9 @@ int sonde_writer_open(PyObject *writer);
  * exception of the one who makes the ring. A row that has no ring is nobody's. */
 int sonde_writer_put(PyObject *writer, const void *row, uint32_t nulls);
 
+/* A text of a row for its table found no room: count it. */
+void sonde_writer_lose_text(PyObject *writer);
+
 /* Where each column of a row lies. */
 typedef struct {
     int columns;

@@ -153,16 +153,30 @@ int64_t sonde_events_number(uint32_t slot)
 
 /* ---- texts ----------------------------------------------------------------------- */
 
-uint32_t sonde_events_text(PyObject *str)
+uint32_t sonde_events_text(int table, PyObject *str)
 {
-    if (str == NULL || str == Py_None)
+    /* Making a ring runs Python: the recording may have ended since we looked. */
+    if (str == NULL || str == Py_None || sonde_events.text == NULL)
         return 0;
     int64_t id = sonde_text_id(sonde_events.text, str);
-    if (id < 0) {
+    if (id < 0)
         PyErr_Clear();
+    if (id <= 0)
+        sonde_writer_lose_text(sonde_events.tables[table]);
+    return id < 0 ? 0 : (uint32_t)id;
+}
+
+uint32_t sonde_events_value(PyObject *str)
+{
+    if (sonde_events.text == NULL)
         return 0;
-    }
-    return (uint32_t)id;
+    /* They may all be different: a quarter of the room is kept for names. */
+    const sonde_intern *known = sonde_text_table(sonde_events.text);
+    if (sonde_load_relaxed(&known->used) < known->data_bytes / 4 * 3 &&
+        sonde_load_relaxed(&known->count) < known->entries / 4 * 3)
+        return sonde_events_text(TO_ATTRIBUTE, str);
+    sonde_writer_lose_text(sonde_events.tables[TO_ATTRIBUTE]);
+    return 0;
 }
 
 uint32_t sonde_events_word(const char *word)
@@ -171,6 +185,8 @@ uint32_t sonde_events_word(const char *word)
     enum { WORDS = 32 };
     static struct { const char *word; uint32_t id, epoch; } known[WORDS];
     size_t at = ((uintptr_t)word >> 2) % WORDS;
+    if (sonde_events.text == NULL)
+        return 0;
     if (known[at].word != word || known[at].epoch != sonde_events.epoch) {
         known[at].word = word;
         known[at].epoch = sonde_events.epoch;

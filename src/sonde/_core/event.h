@@ -121,8 +121,10 @@ int64_t sonde_events_number(uint32_t slot);
 /* The kernel's number of this thread. */
 int32_t sonde_events_tid(void);
 
-/* Text ids; 0 if there is no room (counted in the table) or nothing to name. */
-uint32_t sonde_events_text(PyObject *str);
+/* Text ids, for a row of one of the tables; 0 if there is nothing to name, or no room
+ * (counted there). */
+uint32_t sonde_events_text(int table, PyObject *str);
+uint32_t sonde_events_value(PyObject *str); /* of an attribute */
 uint32_t sonde_events_word(const char *word); /* one of ours, of at most 15 letters */
 
 /* The sum of a kind, domain and name; NULL if there is no room (counted). Valid until

@@ -65,14 +65,14 @@ PyObject *sonde_attribute_plain(PyObject *value)
 
 static int put_attribute(int64_t id, int64_t t_ns, PyObject *key, PyObject *value)
 {
-    sonde_attribute_row row = {.t_ns = t_ns, .id = id, .key = sonde_events_text(key)};
+    sonde_attribute_row row = {.t_ns = t_ns, .id = id, .key = sonde_events_text(TO_ATTRIBUTE, key)};
     uint32_t nulls = ATTRIBUTE_NUMBER | ATTRIBUTE_WHOLE | ATTRIBUTE_TEXT;
     PyObject *plain = sonde_attribute_plain(value);
     int is_whole = 0;
     if (plain == NULL || plain == Py_None) {
         PyErr_Clear();
     } else if (PyUnicode_Check(plain)) {
-        row.text = sonde_events_text(plain);
+        row.text = sonde_events_value(plain);
         nulls &= row.text ? ~(uint32_t)ATTRIBUTE_TEXT : nulls;
     } else if (sonde_number(plain, &row.number, &row.whole, &is_whole) == 0) {
         nulls &= ~(uint32_t)(ATTRIBUTE_NUMBER | (is_whole ? ATTRIBUTE_WHOLE : 0));
@@ -139,8 +139,8 @@ static int record(CountObject *self)
         PyErr_Clear();
         return 0;
     }
-    row.name = sonde_events_text(self->name);
-    row.domain = sonde_events_text(self->domain);
+    row.name = sonde_events_text(TO_COUNTER, self->name);
+    row.domain = sonde_events_text(TO_COUNTER, self->domain);
     row.t_ns = sonde_clock_ns();
     add_value(&row);
     if (sonde_writer_put(sonde_events.tables[TO_COUNTER], &row,

@@ -39,8 +39,8 @@ static int record(PyObject *domain, PyObject *name, const char *scope, PyObject 
         return 0;
     sonde_marker_row row = {
         .t_ns = sonde_clock_ns(),
-        .name = sonde_events_text(name),
-        .domain = sonde_events_text(domain),
+        .name = sonde_events_text(TO_MARKER, name),
+        .domain = sonde_events_text(TO_MARKER, domain),
         .scope = sonde_events_word(scope),
         .id = sonde_events_number(0),
         .parent = sonde_region_here(),

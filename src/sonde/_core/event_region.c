@@ -5,8 +5,9 @@
  */
 #include "region.h"
 
-/* So many activations in all; a program that begins and never ends takes no more. */
-enum { MOST = 65536 };
+/* So many activations in all, and of one object: a program that begins and never ends
+ * takes no more memory, and an object that does leaves room for the others. */
+enum { MOST = 65536, MOST_OF_ONE = 16384 };
 
 static const void *context_now(void)
 {
@@ -27,11 +28,12 @@ static activation *find_room(RegionObject *self)
 static activation *push(RegionObject *self, enum state state)
 {
     activation *new = &self->first;
-    if (sonde_events.regions >= MOST)
+    if (sonde_events.regions >= MOST || self->depth >= MOST_OF_ONE)
         return NULL;
     if (self->top != NULL && (new = find_room(self)) == NULL)
         return NULL;
     sonde_events.regions++;
+    self->depth++;
     new->below = self->top;
     new->slot = 0;
     new->epoch = sonde_events.epoch;
@@ -50,6 +52,7 @@ static void drop(RegionObject *self, activation *old)
         at = &(*at)->below;
     *at = old->below;
     sonde_events.regions--;
+    self->depth--;
     if (old != &self->first)
         PyMem_Free(old);
 }
@@ -84,8 +87,8 @@ static void fill_slot(const RegionObject *self, activation *new)
     open->id = new->id;
     open->parent = new->parent;
     open->t_ns = new->start_ns;
-    open->name = sonde_events_text(self->name);
-    open->domain = sonde_events_text(self->domain);
+    open->name = sonde_events_text(TO_SPAN, self->name);
+    open->domain = sonde_events_text(TO_SPAN, self->domain);
     open->kind = self->kind;
     open->thread = new->tid;
     open->number = new->number;
@@ -103,8 +106,8 @@ static void enter(activation *new)
 
 static int64_t next_frame(const RegionObject *self)
 {
-    sonde_sum *sum = sonde_events_sum(SONDE_FRAME, sonde_events_text(self->domain),
-                                      sonde_events_text(self->name));
+    sonde_sum *sum = sonde_events_sum(SONDE_FRAME, sonde_events_text(TO_SPAN, self->domain),
+                                      sonde_events_text(TO_SPAN, self->name));
     if (sum == NULL)
         return 0;
     /* Counted here, not at the end: two may be open at once. `area` is a counter's. */
@@ -240,8 +243,8 @@ static int write_row(RegionObject *self, activation *old, int64_t now, const cha
     sonde_span_row row = {
         .t_ns = old->start_ns,
         .dur_ns = end_ns - old->start_ns,
-        .name = sonde_events_text(self->name),
-        .domain = sonde_events_text(self->domain),
+        .name = sonde_events_text(TO_SPAN, self->name),
+        .domain = sonde_events_text(TO_SPAN, self->domain),
         .kind = sonde_events_word(sonde_kind_names[self->kind]),
         .id = old->id,
         .parent = old->parent,
@@ -250,7 +253,7 @@ static int write_row(RegionObject *self, activation *old, int64_t now, const cha
         .paused_ns = paused_ns,
         .cut = cut == NULL ? 0 : sonde_events_word(cut),
         .number = old->number,
-        .error = sonde_events_text(error),
+        .error = sonde_events_text(TO_SPAN, error),
     };
     uint32_t nulls = (row.domain ? 0 : SPAN_DOMAIN) | (row.parent ? 0 : SPAN_PARENT) |
                      (row.cut ? 0 : SPAN_CUT) | (row.number ? 0 : SPAN_NUMBER) |

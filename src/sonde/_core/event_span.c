@@ -234,7 +234,7 @@ static RegionObject *alloc_span(PyTypeObject *type)
         return (RegionObject *)type->tp_alloc(type, 0);
     RegionObject *self = spare[--spare_n];
     self->under = 0;
-    self->kind = self->unseen = 0;
+    self->kind = self->unseen = self->depth = 0;
     self->top = NULL;
     return (RegionObject *)PyObject_Init((PyObject *)self, type);
 }

@@ -246,6 +246,13 @@ int sonde_writer_put(PyObject *writer, const void *row, uint32_t nulls)
     return 0;
 }
 
+void sonde_writer_lose_text(PyObject *writer)
+{
+    sonde_ring *ring = ((WriterObject *)writer)->ring;
+    if (ring != NULL)
+        sonde_add_relaxed(&ring->text_lost, 1);
+}
+
 int sonde_writer_is(PyObject *writer, const char *kinds)
 {
     const WriterObject *self = (WriterObject *)writer;
