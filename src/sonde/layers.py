@@ -78,13 +78,16 @@ SELECT CASE WHEN track IS NULL THEN 'X' ELSE 'b' END AS ph, number AS pid,
     CASE WHEN attributes IS NULL THEN own ELSE json_merge_patch(own, attributes) END AS args,
     CASE WHEN track IS NOT NULL THEN concat_ws('.', number, family, track) END AS id,
     NULL AS scope, part, chosen.id AS region
-FROM (SELECT *, concat('{{{{', concat_ws(',', '"id":' || id,
+FROM (SELECT *, CASE WHEN kind = 'span' AND domain IS NULL AND cut IS NULL AND error IS NULL
+            AND paused_ns = 0 AND end_thread = thread AND frame IS NULL AND NOT unfinished
+        THEN concat('{{{{"id":', id, '}}}}') ELSE concat('{{{{', concat_ws(',', '"id":' || id,
         CASE WHEN kind <> 'span' THEN '"kind":' || to_json(kind) END,
         CASE WHEN domain IS NOT NULL THEN '"domain":' || to_json(domain) END,
         '"number":' || frame, '"error":' || to_json(error), '"cut":' || to_json(cut),
         CASE WHEN paused_ns > 0 THEN '"paused_ns":' || paused_ns END,
         CASE WHEN end_thread <> thread THEN '"end_thread":' || end_thread END,
-        CASE WHEN unfinished THEN '"unfinished":true' END), '}}}}') AS own FROM chosen) AS chosen
+        CASE WHEN unfinished THEN '"unfinished":true' END), '}}}}') END AS own
+    FROM chosen) AS chosen
     LEFT JOIN misfit USING (part, id) LEFT JOIN said USING (part, id)
 ORDER BY start_ns, dur_ns DESC, chosen.id"""
 
@@ -219,16 +222,15 @@ _STARTS = "".join(
         WHERE {_IN}{_PART}{_NEAR}"""
     for table in _POINTS
 )
-# When the first of all began.
-FIRST = f"""{{named}},{REGIONS}
-SELECT MIN(start_ns) AS first_ns FROM (SELECT start_ns FROM chosen{_STARTS})"""
-
-# How many rows there are in each second, for pieces that fit in memory.
+# When the first began in each second, and how many did: for pieces that fit in memory.
 SECONDS = f"""{{named}}
-SELECT start_ns // 1000000000 AS second, COUNT(*) AS rows FROM (
+SELECT start_ns // 1000000000 AS second, COUNT(*) AS rows, MIN(start_ns) AS first_ns FROM (
     SELECT t_ns + offset_ns AS start_ns FROM event.span JOIN process USING (host, pid)
-        WHERE start_ns <= {{until_ns}}{_PART}{_STARTS})
-GROUP BY ALL ORDER BY second"""
+        WHERE ({{touches}}){_PART}
+    UNION ALL SELECT t_ns + offset_ns AS start_ns FROM event.open_span
+        JOIN process USING (host, pid) WHERE start_ns >= first_us * 1000
+        AND start_ns < next_us::HUGEINT * 1000 AND start_ns <= {{until_ns}}{_STARTS})
+GROUP BY second ORDER BY second"""
 
 # The threads that need a lane for regions.
 THREADS = f"""{{named}}

@@ -137,7 +137,17 @@ class LiveTrace:
         state = self._state
         for nest in state.nests.values():
             nest.settle()
-        feed(state.nests, timeline.recording, timeline.fill(layers.NARROW), {})
+        narrow = timeline.fill(layers.NARROW)
+        trial = copy.deepcopy(state.nests)
+        feed(trial, timeline.recording, narrow, {})
+        apart = {part: nest.apart for part, nest in trial.items()}
+        if apart != {part: nest.apart for part, nest in state.nests.items()}:
+            # What was placed before its family was found not to nest is placed anew.
+            for part, nest in state.nests.items():
+                nest.apart = set(apart[part])
+            feed(state.nests, timeline.recording, narrow, apart)
+        else:
+            state.nests = trial
         found = {part: nest.take() for part, nest in state.nests.items()}
         state.misfits, strays = tabulate(found)
         spans = timeline.fill(layers.SPANS, which="NOT unfinished")

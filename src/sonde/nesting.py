@@ -11,11 +11,13 @@ NONE = -1  # for a region without a parent
 _MANY = 10_000  # ended regions that are kept before they are cleared away
 
 
-class Open(NamedTuple):
-    """A region that has begun and, as far as was read, not ended."""
+Open = tuple[int, int, int]  # of a region on its thread: its end, its id, its family
+
+
+class Beside(NamedTuple):
+    """A region that does not lie on its thread."""
 
     end_ns: int
-    id: int
     family: int  # its outermost ancestor of the same thread
     thread: int
 
@@ -44,13 +46,14 @@ class Nest:
 
     def __init__(self, apart: set[int] | None = None) -> None:
         self.apart: set[int] = set() if apart is None else apart
-        self.threads: set[int] = set()
         self.misfits: list[Misfit] = []
         self.strays: list[Stray] = []
-        self._open: dict[int, Open] = {}
         self._stacks: dict[int, list[Open]] = {}
         self._tracks: dict[int, _Tracks] = {}
+        # Of the regions that are beside, what was said of them and what they are; until they end.
         self._aside: dict[int, Misfit] = {}
+        self._beside: dict[int, Beside] = {}
+        self._most = _MANY
 
     def feed(
         self,
@@ -62,44 +65,74 @@ class Nest:
         ends: Sequence[int],
     ) -> None:
         """Place the next regions."""
-        is_open, stacks, apart = self._open, self._stacks, self.apart
+        apart, aside, stacks = self.apart, self._aside, self._stacks
+        stack: list[Open] = []
+        last = None
         for id_, parent, thread, end_thread, start, end in zip(
             ids, parents, threads, end_threads, starts, ends, strict=True
         ):
-            if id_ in self._aside:
-                self._repeat(id_, end)
-                continue
-            above = is_open.get(parent)
-            near = above is not None and above[3] == thread and above[0] > start
-            family = above[2] if near else id_  # type: ignore[index]  # near: there is one
-            if parent != NONE and not near:
-                self.strays.append(Stray(id_, parent))
-            region = Open(end, id_, family, thread)
-            is_open[id_] = region
-            stack = stacks.get(thread)
-            if stack is None:
-                stack = stacks[thread] = []
-                self.threads.add(thread)
+            if thread != last:
+                stack, last = stacks.setdefault(thread, []), thread
             while stack and stack[-1][0] <= start:
-                is_open.pop(stack.pop()[1], None)
-            # What was begun for a parent elsewhere still ran inside of what was open here.
-            fits = not stack or (
-                end <= stack[-1][0] and (stack[-1][1] == parent or (parent != NONE and not near))
-            )
-            if fits and thread == end_thread and family not in apart:
-                stack.append(region)
-                continue
-            if not fits:
-                apart.add(stack[-1][2])
-            apart.add(family)
-            self._put_aside(region, parent, start)
+                stack.pop()
+            # Nearly all regions lie in their parent, or in none: a million take half a second.
+            if thread == end_thread and id_ not in aside:
+                if not stack:
+                    if parent == NONE and id_ not in apart:
+                        stack.append((end, id_, id_))
+                        continue
+                else:
+                    until, above, family = stack[-1]
+                    if above == parent and end <= until and family not in apart:
+                        stack.append((end, id_, family))
+                        continue
+            self._place(stack, id_, parent, thread, end_thread, start, end)
+
+    def _place(
+        self,
+        stack: list[Open],
+        id_: int,
+        parent: int,
+        thread: int,
+        end_thread: int,
+        start: int,
+        end: int,
+    ) -> None:
+        """Place a region that is not simply inside its parent."""
+        if id_ in self._aside:
+            self._repeat(id_, end)
+            return
+        family = self._find_family(stack, parent, thread, start)
+        near = family is not None
+        if parent != NONE and not near:
+            self.strays.append(Stray(id_, parent))
+        if family is None:
+            family = id_
+        # What was begun for a parent elsewhere still ran inside of what was open here.
+        inside = bool(stack) and end <= stack[-1][0]
+        fits = not stack or (inside and (stack[-1][1] == parent or (parent != NONE and not near)))
+        if fits and thread == end_thread and family not in self.apart:
+            stack.append((end, id_, family))
+            return
+        if not fits:
+            self.apart.add(stack[-1][2])
+        self.apart.add(family)
+        self._put_aside(id_, parent, family, thread, start, end)
+
+    def _find_family(self, stack: list[Open], parent: int, thread: int, start: int) -> int | None:
+        """The family of a parent that is open on the same thread; None if there is none."""
+        for _, id_, family in stack:
+            if id_ == parent:
+                return family
+        known = self._beside.get(parent)
+        if known is not None and known.thread == thread and known.end_ns > start:
+            return known.family
+        return None
 
     def settle(self) -> None:
         """Make ready for rows that are fed later and may have begun earlier: what is unfinished on
         a thread is fed again, and what has ended was written behind all that it holds."""
         for stack in self._stacks.values():
-            for region in stack:
-                self._open.pop(region.id, None)
             stack.clear()
 
     def take(self) -> tuple[list[Misfit], list[Stray]]:
@@ -112,24 +145,27 @@ class Nest:
         """What was put aside while it was unfinished stays there, and may have an end now."""
         misfit = self._aside[id_]
         self.misfits.append(misfit)
-        if id_ in self._open:
-            self._open[id_] = self._open[id_]._replace(end_ns=end)
+        if id_ in self._beside:
+            self._beside[id_] = self._beside[id_]._replace(end_ns=end)
         if misfit.family in self._tracks:
             self._tracks[misfit.family].end(id_, end)
 
-    def _put_aside(self, region: Open, parent: int, start: int) -> None:
-        tracks = self._tracks.get(region.family)
+    def _put_aside(
+        self, id_: int, parent: int, family: int, thread: int, start: int, end: int
+    ) -> None:
+        tracks = self._tracks.get(family)
         if tracks is None:
-            tracks = self._tracks[region.family] = _Tracks()
-        track = tracks.place(region, parent, start)
-        self._aside[region.id] = Misfit(region.id, region.family, track)
-        self.misfits.append(self._aside[region.id])
-        if len(self._open) > _MANY * (1 + len(self._stacks)):
-            for old in [one for one in self._open.values() if one.end_ns <= start]:
-                del self._open[old.id]
-                self._aside.pop(old.id, None)
-            for family in [key for key, one in self._tracks.items() if one.end_ns <= start]:
-                del self._tracks[family]
+            tracks = self._tracks[family] = _Tracks()
+        misfit = Misfit(id_, family, tracks.place(id_, parent, start, end))
+        self._aside[id_] = misfit
+        self._beside[id_] = Beside(end, family, thread)
+        self.misfits.append(misfit)
+        if len(self._beside) > self._most:
+            for old in [key for key, one in self._beside.items() if one.end_ns <= start]:
+                del self._beside[old], self._aside[old]
+            for ended in [key for key, one in self._tracks.items() if one.end_ns <= start]:
+                del self._tracks[ended]
+            self._most = _MANY + 2 * len(self._beside)
 
 
 class _Tracks:
@@ -137,47 +173,48 @@ class _Tracks:
 
     def __init__(self) -> None:
         self.end_ns = 0
-        self._stacks: list[list[Open]] = []
-        self._place: dict[int, int] = {}  # of each open region
+        self._stacks: list[list[tuple[int, int]]] = []  # of each track: ends and ids
+        self._at: dict[int, int] = {}  # the track of each open region
         self._busy: list[tuple[int, int]] = []  # a heap: until when, which track
         self._free: list[int] = []
 
-    def place(self, region: Open, parent: int, start: int) -> int:
-        self.end_ns = max(self.end_ns, region.end_ns)
+    def place(self, id_: int, parent: int, start: int, end: int) -> int:
+        """The track for a region: its parent's, if it fits there, or one that is free."""
+        self.end_ns = max(self.end_ns, end)
         while self._busy and self._busy[0][0] <= start:
             heappush(self._free, heappop(self._busy)[1])
-        track = self._find_parents(region, parent, start)
+        track = self._find_parents(parent, start, end)
         if track is None:
             if not self._free:
                 self._free.append(len(self._stacks))
                 self._stacks.append([])
             track = heappop(self._free)
-            heappush(self._busy, (region.end_ns, track))
-            for old in self._stacks[track]:
-                self._place.pop(old.id, None)
+            heappush(self._busy, (end, track))
+            for _, old in self._stacks[track]:
+                self._at.pop(old, None)
             self._stacks[track] = []
-        self._stacks[track].append(region)
-        self._place[region.id] = track
+        self._stacks[track].append((end, id_))
+        self._at[id_] = track
         return track
 
     def end(self, id_: int, end: int) -> None:
         """A region that was here as unfinished has an end now."""
-        track = self._place.get(id_)
+        track = self._at.get(id_)
         if track is None:
             return
         stack = self._stacks[track]
-        stack[:] = [one._replace(end_ns=end) if one.id == id_ else one for one in stack]
-        if stack[0].id == id_:
+        stack[:] = [(end, one) if one == id_ else (until, one) for until, one in stack]
+        if stack[0][1] == id_:
             self._busy = [(end, at) if at == track else (until, at) for until, at in self._busy]
             heapify(self._busy)
         self.end_ns = max((until for until, _ in self._busy), default=end)
 
-    def _find_parents(self, region: Open, parent: int, start: int) -> int | None:
-        track = self._place.get(parent)
+    def _find_parents(self, parent: int, start: int, end: int) -> int | None:
+        track = self._at.get(parent)
         if track is None:
             return None
         stack = self._stacks[track]
-        while stack and stack[-1].end_ns <= start:
-            self._place.pop(stack.pop().id, None)
-        fits = bool(stack) and stack[-1].id == parent and region.end_ns <= stack[-1].end_ns
+        while stack and stack[-1][0] <= start:
+            self._at.pop(stack.pop()[1], None)
+        fits = bool(stack) and stack[-1][1] == parent and end <= stack[-1][0]
         return track if fits else None

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import os
+from collections.abc import Callable
 from types import ModuleType
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from sonde.errors import Error
 from sonde.selection import Profile
 
 
 def write_file(path: str, exporter: ModuleType, profile: Profile) -> None:
-    """Write it whole or not at all: beside its place first, then under its name.
+    """Write what an exporter makes of a profile; see write_with."""
+    write_with(path, exporter.TEXT, lambda file: exporter.write(profile, file))
+
+
+def write_with(path: str, text: bool, write: Callable[[IO[Any]], None]) -> None:
+    """Write it whole or not at all: beside its place first, then under its name. One that ends
+    with .gz is packed.
 
     A pipe or a device is written as it is: a file must not take its place."""
+    packed = path.endswith(".gz")
     if os.path.exists(path) and not os.path.isfile(path):
-        with open_file(path, exporter.TEXT) as file:
-            exporter.write(profile, file)
+        with open_file(path, text, packed) as file:
+            write(file)
         return
     folder, name = os.path.split(path)
     hidden = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
     try:
-        with open_file(hidden, exporter.TEXT) as file:
-            exporter.write(profile, file)
+        with open_file(hidden, text, packed) as file:
+            write(file)
         os.replace(hidden, path)
     except OSError as error:
         raise Error(f"{path}: {error.strerror}") from None
@@ -33,7 +42,15 @@ def write_file(path: str, exporter: ModuleType, profile: Profile) -> None:
             os.unlink(hidden)
 
 
-def open_file(path: str | int, text: bool) -> IO[Any]:
+def open_file(path: str | int, text: bool, packed: bool = False) -> IO[Any]:
+    """A file to be written, as text or not, with gzip or not."""
+    if packed:
+        # Level 4: half as large as level 1, and twice as fast as the usual 9.
+        if not text:
+            return cast(IO[Any], gzip.open(str(path), "wb", 4))
+        return gzip.open(
+            str(path), "wt", 4, encoding="utf-8", errors="backslashreplace", newline="\n"
+        )
     if text:
         return open(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n")
     return open(path, "wb")

@@ -29,6 +29,7 @@ _PLACES = {SAMPLES: 0, REGIONS: 1, MODULES: 2, BACKWARD: 3, OPERATORS: 4, GC: 5,
 _TIDS = 2**22  # thread ids are smaller: Linux gives out no more
 _GAP = 2  # this many periods without a sample, and the thread may have been anywhere
 _PIECE_ROWS = 400_000  # rows that are sorted at once
+_NARROW_ROWS = 4_000_000  # the same, of a few numbers only
 
 MISFIT = pa.schema([("part", pa.int64()), ("id", pa.int64()), ("family", pa.int64()),
                     ("track", pa.int64())])  # fmt: skip
@@ -113,8 +114,7 @@ class Timeline:
     @cached_property
     def first_ns(self) -> int | None:
         """When the first of it began, since 1970; None if there is nothing."""
-        found = self.recording.query(self.fill(layers.FIRST))["first_ns"][0].as_py()
-        known = [found, self.profile.find_first_ns()]
+        known = [*(first for _, _, first in self._seconds[:1]), self.profile.find_first_ns()]
         return min((ns for ns in known if ns is not None), default=None)
 
     def iter_lanes(self) -> Iterator[Lane]:
@@ -173,11 +173,16 @@ class Timeline:
             if batch.num_rows:
                 yield batch
 
-    def cut_time(self) -> Iterator[tuple[int, int]]:
+    @cached_property
+    def _seconds(self) -> list[tuple[int, ...]]:
+        rows = self.recording.query(self.fill(layers.SECONDS))
+        return list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+
+    def cut_time(self, most: int = _PIECE_ROWS) -> Iterator[tuple[int, int]]:
         """Stretches of time that have few enough rows to be sorted in memory."""
         low_ns, rows = 0, 0
-        for second, count in _iter_rows(self.recording.query(self.fill(layers.SECONDS))):
-            if rows and rows + count > _PIECE_ROWS:
+        for second, count, _ in self._seconds:
+            if rows and rows + count > most:
                 yield low_ns, second * 10**9
                 low_ns, rows = second * 10**9, 0
             rows += count
@@ -194,7 +199,7 @@ class Timeline:
 
     def _feed(self, apart: Mapping[int, set[int]]) -> dict[int, Nest]:
         nests: dict[int, Nest] = {}
-        for low_ns, high_ns in self.cut_time():
+        for low_ns, high_ns in self.cut_time(_NARROW_ROWS):
             feed(nests, self.recording, self.fill(layers.NARROW, low_ns, high_ns), apart)
         return nests
 
@@ -320,10 +325,6 @@ def _to_list(column: pa.Array) -> list[int]:
     """Whole numbers without NULL, faster than to_pylist."""
     numbers = memoryview(column.buffers()[1]).cast("q")
     return numbers[column.offset : column.offset + len(column)].tolist()
-
-
-def _iter_rows(table: pa.Table) -> Iterator[tuple[int, ...]]:
-    return zip(*(column.to_pylist() for column in table.columns), strict=True)
 
 
 def _number(processes: list[Process]) -> list[int]:

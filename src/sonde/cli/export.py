@@ -1,14 +1,16 @@
-"""Write sampled stacks in a format that other viewers open."""
+"""Write a recording in a format that other viewers open."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+import time
 from types import ModuleType
 
 from sonde import _core, config, layers, plugins, runs
 from sonde.errors import Error
+from sonde.nesting import EVER_NS
 from sonde.output import open_file, write_file
 from sonde.query import Recording, open_recording
 from sonde.selection import WEIGHTS, Profile, Selection
@@ -25,8 +27,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("--to", choices=names, required=True, metavar="FORMAT", help="see below")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="default: SESSION.SUFFIX here; - is stdout"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="default: SESSION.SUFFIX here; - is stdout; .gz packs it",
     )
+    parser.add_argument(
+        "--follow", metavar="SPAN", type=_parse_period,
+        help="keep the file current while the target runs: 2s; --to chrome",
+    )  # fmt: skip
     parser.add_argument("--since", metavar="TIME", help=TIMES)
     parser.add_argument("--until", metavar="TIME", help="likewise")
     parser.add_argument(
@@ -48,13 +57,16 @@ def run(args: argparse.Namespace) -> int:
     exporter = plugins.load("exporters", args.to)
     recording = open_recording(args.target)
     path = args.output or name_file(recording, exporter.SUFFIX)
+    if args.follow is not None:
+        return _follow(recording, path, args)
     whole = getattr(exporter, "TIMELINE", False)
     # Many queries: the tables are opened once, and stand still.
     with recording.freeze(" ".join(layers.TABLES) if whole else "") as still:
         last = layers.LAST if whole else LAST
-        selection = Selection(
-            _find_window(still, args, last), tuple(args.thread), args.weight, args.lines
-        )
+        window = _find_window(still, args, last)
+        if whole and not args.until:
+            window = _reach_open(still, window)
+        selection = Selection(window, tuple(args.thread), args.weight, args.lines)
         profile = Profile(still, selection)
         if args.output == "-":
             write_stdout(exporter, profile)
@@ -68,6 +80,45 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _parse_period(text: str) -> float:
+    try:
+        period_s = config.parse_span(text)
+        if period_s > 0:
+            return period_s
+    except (KeyError, ValueError):
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not a time like 2s")
+
+
+def _follow(recording: Recording, path: str, args: argparse.Namespace) -> int:
+    """Keep a trace current until the target ends, or Ctrl-C."""
+    if args.to != "chrome" or args.output == "-" or args.until:
+        raise Error("--follow writes --to chrome into a file, without --until")
+    from sonde.live import LiveTrace
+
+    since_ns = find_window(recording, args.since, None, last=layers.LAST).since_ns
+    windows = [Window(since_ns, EVER_NS)]
+    trace = LiveTrace(recording.sessions, path, threads=args.thread)
+    try:
+        while any(session.find_state() == "running" for session in recording.sessions):
+            trace.refresh(windows)
+            _wait(recording, max(args.follow, trace.least_wait_s))
+    except KeyboardInterrupt:
+        pass
+    finally:
+        trace.finish(windows)
+    return 0
+
+
+def _wait(recording: Recording, wait_s: float) -> None:
+    """Wait so long, or until nothing is left to wait for."""
+    deadline_s = time.monotonic() + wait_s
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        if not any(session.is_alive() for session in recording.sessions):
+            return
+        time.sleep(min(left_s, 0.5))
+
+
 def _find_window(recording: Recording, args: argparse.Namespace, last: str) -> Window:
     """What --since and --until say; without them, of a run what it covers."""
     if runs.is_id(args.target) and not (args.since or args.until):
@@ -76,6 +127,14 @@ def _find_window(recording: Recording, args: argparse.Namespace, last: str) -> W
         offset_ns = run.session.wall_offset_ns
         return Window(begin_ns + offset_ns, (end_ns or _core.clock_ns()) + offset_ns)
     return find_window(recording, args.since, args.until, last=last)
+
+
+def _reach_open(recording: Recording, window: Window) -> Window:
+    """Up to the last region that began, if nothing came behind it: where a program was killed."""
+    rows = recording.query("SELECT host, pid, MAX(t_ns) AS t_ns FROM event.open_span GROUP BY ALL")
+    offsets = {(one.host, one.pid): one.wall_offset_ns for one in recording.sessions}
+    begun = [row["t_ns"] + offsets[row["host"], row["pid"]] for row in rows.to_pylist()]
+    return window._replace(until_ns=max([window.until_ns, *begun]))
 
 
 def name_file(recording: Recording, suffix: str) -> str:

@@ -29,7 +29,7 @@ def write(profile: Profile, file: IO[str]) -> None:
     writer = Writer(file, timeline.first_ns)
     writer.begin()
     fill(writer, timeline)
-    file.write(END)
+    writer.end()
     if not writer.rows:
         raise profile.explain_nothing()
 
@@ -74,6 +74,10 @@ class Writer:
         about = {"recorder": "sonde", "start_wall_ns": str(self._start_ns)}
         head = {"displayTimeUnit": "ms", "otherData": about}
         self.file.write(json.dumps(head, separators=(",", ":"))[:-1] + ',"traceEvents":[')
+
+    def end(self) -> None:
+        """Write what comes behind the rows."""
+        self.file.write(END)
 
     def declare(self, lane: Lane) -> None:
         """What a process or lane is called."""
@@ -146,12 +150,18 @@ def _format(row: Row, start_ns: int) -> str:
     times = f'"ts":{_micros(row.start_ns - start_ns)}'
     if row.ph == "X":
         times += f',"dur":{_micros(row.dur_ns)}'
+    elif row.ph == "i":
+        times += f',"s":"{row.scope}"'
     elif row.ph == "f":
         times += ',"bp":"e"'
     number = "" if row.id is None else f',"id":{_quote(row.id)}'
     args = "" if row.args is None else f',"args":{row.args}'
     said = f'{number},"name":{_quote(row.name)},"cat":{_quote(row.cat)}{args}'
-    return f',\n{{"ph":"{row.ph}","pid":{row.pid},"tid":{row.tid},{times}{said}}}'
+    line = f',\n{{"ph":"{row.ph}","pid":{row.pid},"tid":{row.tid},{times}{said}}}'
+    if row.ph != "b":
+        return line
+    end = row._replace(ph="e", start_ns=row.start_ns + row.dur_ns, args=None)
+    return line + _format(end, start_ns)
 
 
 @lru_cache(maxsize=65536)

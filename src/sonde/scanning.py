@@ -1,0 +1,171 @@
+"""Events out of the text of a trace, however damaged: what is whole is kept, and told."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from sonde.errors import Damaged
+
+Found = Counter[str]  # what was repaired or left out, and how often
+
+_GZIP = b"\x1f\x8b"
+_SPACE = re.compile(r"[\s,]*")
+_START = re.compile(r'"traceEvents"\s*:\s*\[')
+_KEY_END = re.compile(r'"(?=\s*:)')
+# A quote ends a value only where JSON could go on: the next key, or the end of the object.
+_VALUE_END = re.compile(r'"(?=\s*(?:,\s*"[^"\n]*"\s*:|[}\]]\s*(?:[,}\]]|$)))')
+_SCALAR = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false|null")
+_DECODER = json.JSONDecoder()
+_LENIENT = json.JSONDecoder(strict=False)
+
+
+def read_text(path: str, found: Found) -> str:
+    """The text of a trace, unpacked as far as it goes."""
+    try:
+        with open(path, "rb") as file:
+            raw = file.read()
+    except OSError as error:
+        raise Damaged(f"{path}: {error.strerror}") from None
+    if raw.startswith(_GZIP):
+        raw = _unpack(raw, found)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        found["text that is not UTF-8"] += 1
+        return raw.decode("utf-8", "replace")
+
+
+def _unpack(raw: bytes, found: Found) -> bytes:
+    done = []
+    while raw.startswith(_GZIP):
+        unpacker = zlib.decompressobj(wbits=31)
+        try:
+            done.append(unpacker.decompress(raw))
+        except zlib.error:
+            found["damaged gzip, read up to the damage"] += 1
+            break
+        if not unpacker.eof:
+            found["gzip without its end"] += 1
+            break
+        raw = unpacker.unused_data
+    return b"".join(done)
+
+
+def find_about(text: str) -> dict[str, Any]:
+    """What else a sound trace says beside its events; nothing of a damaged one."""
+    start = _START.search(text)
+    head = text[: start.start()].rstrip().rstrip(",") + "}" if start else "{}"
+    try:
+        about = _LENIENT.decode(head)
+    except ValueError:
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+def iter_events(text: str, found: Found) -> Iterator[dict[str, Any]]:
+    """Every event that can be read, in the order of the file."""
+    at, first = _find_start(text), True
+    while True:
+        gap = _SPACE.match(text, at)
+        assert gap is not None  # it matches nothing, too
+        if gap[0].count(",") != (0 if first else 1) and text[gap.end() : gap.end() + 1] == "{":
+            found["commas too many or too few"] += 1
+        at, first = gap.end(), False
+        if at >= len(text):
+            found["no end of the list of events"] += 1
+            return
+        if text[at] != "{":
+            if text[at] != "]":
+                found["something that is no event"] += 1
+            elif text.lstrip()[0] == "{" and "}" not in text[at:]:
+                found["no end of the trace"] += 1
+            return
+        event, at = _read_event(text, at, found)
+        if event is not None:
+            yield event
+
+
+def _find_start(text: str) -> int:
+    bare = text.lstrip()
+    if bare.startswith("["):
+        return text.index("[") + 1
+    start = _START.search(text)
+    if start is None:
+        raise Damaged("no trace events in it: neither a list nor an object with traceEvents")
+    return start.end()
+
+
+def _read_event(text: str, at: int, found: Found) -> tuple[dict[str, Any] | None, int]:
+    try:
+        return _DECODER.raw_decode(text, at)
+    except ValueError:
+        pass
+    try:
+        event = _LENIENT.raw_decode(text, at)
+        found["control characters that were not escaped"] += 1
+        return event
+    except ValueError:
+        pass
+    try:
+        event = _Loose(text).read_object(at)
+        found["quotes or backslashes that were not escaped"] += 1
+        return event
+    except (ValueError, RecursionError):
+        found["an event that is cut"] += 1
+    # The next event, if there is one.
+    after = re.compile(r'\{\s*"(?:name|cat|ph|ts|pid)"').search(text, at + 1)
+    return None, after.start() if after else len(text)
+
+
+class _Loose:
+    """JSON whose texts may hold quotes: it is guessed where they end."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def read_object(self, at: int) -> tuple[dict[str, Any], int]:
+        found: dict[str, Any] = {}
+        at = self._skip(at + 1)
+        while self._text[at : at + 1] != "}":
+            if self._text[at : at + 1] != '"':
+                raise ValueError
+            key, at = self._read_text(at, _KEY_END)
+            at = self._skip(at)
+            found[key], at = self._read_value(self._skip(at + 1))
+            at = self._skip(at)
+            if self._text[at : at + 1] == ",":
+                at = self._skip(at + 1)
+        return found, at + 1
+
+    def _read_value(self, at: int) -> tuple[Any, int]:
+        mark = self._text[at : at + 1]
+        if mark == '"':
+            return self._read_text(at, _VALUE_END)
+        if mark == "{":
+            return self.read_object(at)
+        if mark == "[":
+            return _LENIENT.raw_decode(self._text, at)
+        match = _SCALAR.match(self._text, at)
+        if match is None:
+            raise ValueError
+        return json.loads(match[0]), match.end()
+
+    def _read_text(self, at: int, end: re.Pattern[str]) -> tuple[str, int]:
+        match = end.search(self._text, at + 1)
+        if match is None:
+            raise ValueError
+        raw = self._text[at + 1 : match.start()]
+        try:
+            return str(json.loads(f'"{raw}"', strict=False)), match.end()
+        except ValueError:
+            return raw, match.end()  # it was not escaped at all
+
+    def _skip(self, at: int) -> int:
+        while at < len(self._text) and self._text[at].isspace():
+            at += 1
+        return at
