@@ -18,6 +18,7 @@ import sonde
 from sonde import _core, profiler
 from sonde.errors import ConfigError, NotRun
 from sonde.profiler.state import state
+from viewer import view
 
 
 @pytest.fixture(autouse=True)
@@ -269,6 +270,25 @@ print(profiler.dumps())
     path = tmp_path / "chrome_tracing_profile.json"
     assert len(pick(path, "first")) == len(pick(path, "second")) == 1
     assert pick(path, "unseen") == [] and "unseen" not in done.stdout
+
+
+def test_a_trace_of_all_objects_loads_without_a_warning_in_the_real_viewer() -> None:
+    path = configure("objects.json", profile_api=False)
+    domain = profiler.Domain("D")
+    for _ in range(3):
+        with domain.new_frame("frame"), domain.new_task("outer"), domain.new_task("inner"):
+            work()
+    with profiler.Event("event"), profiler.scope("scope"):
+        domain.new_counter("counter", -5).set_value(3.7)
+    for scope in ("global", "process", "thread", "task", "marker"):
+        domain.new_marker(f"marker {scope}").mark(scope)
+    domain.new_task("hangs").start()
+    profiler.dump()
+    (found,) = view(path)
+    assert found["warnings"] == []
+    names = [event["name"] for event in read(path)]
+    assert names.count("frame") == names.count("outer") == names.count("inner") == 3
+    assert len([name for name in names if name.startswith("marker ")]) == 5
 
 
 # ---- what the original got wrong -----------------------------------------------------------------
