@@ -139,6 +139,23 @@ print(profiler.dumps())
     assert "second" in done.stdout and "first" in names(place / "profile.json")
 
 
+def test_where_nothing_can_be_recorded_one_line_says_so_and_the_program_runs(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    code = (
+        RUN.format(continuous=True)
+        + """
+profiler.pause(); profiler.resume(); profiler.dump(False); profiler.dump(); print(profiler.dumps())
+print("done")
+"""
+    )
+    done = run(code, str(tmp_path), SONDE_DIR="/proc/nowhere")
+    assert done.stdout.split()[-1] == "done"
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("sonde: not recording: /proc/nowhere")
+    assert not (tmp_path / "profile.json").exists()
+
+
 def test_four_forked_workers_write_four_files_beside_the_parents(
     run: Callable[..., Any], sonde_cli: Callable[..., Any], root: Path, tmp_path: Path
 ) -> None:

@@ -86,7 +86,7 @@ class State:
                 self._tell(before.describe())
             else:
                 was_open = before.is_open
-                self._finish(before, 0)
+                self._guard(lambda: self._finish(before, 0))
                 if was_open:
                     self.run()
 
@@ -150,6 +150,8 @@ class State:
 
     def _run(self) -> None:
         with self.lock:
+            # Even if nothing can be recorded: then a dump has nothing to do, and must not raise.
+            self.has_run = True
             self._hook()
             if self.profile is None:
                 self._begin()
@@ -167,7 +169,7 @@ class State:
             return
         self._adopt(profile)
         self.reset_sums()
-        self.profile, self.has_run = profile, True
+        self.profile = profile
 
     def _adopt(self, profile: Profile) -> None:
         """It is of the recording that is under way."""
