@@ -16,7 +16,7 @@ from handmade import (
     write,
 )
 from sonde.selection import Profile
-from sonde.timeline import find_slices
+from sonde.slices import find_slices
 from viewer import view
 
 

@@ -20,7 +20,8 @@ from sonde.fresh import Fresh, Marks, list_deep
 from sonde.nesting import EVER_NS, Nest
 from sonde.selection import Profile, Selection, Thread
 from sonde.session import Session
-from sonde.timeline import Lane, Slicer, Timeline, feed, tabulate
+from sonde.slices import Slicer
+from sonde.timeline import Lane, Timeline, feed, tabulate
 from sonde.window import Window
 
 _SHARE = 10  # writing takes at most one part in so many of the time

@@ -15,15 +15,16 @@ from sonde.selection import Profile
 
 def write_file(path: str, exporter: ModuleType, profile: Profile) -> None:
     """Write what an exporter makes of a profile; see write_with."""
-    write_with(path, exporter.TEXT, lambda file: exporter.write(profile, file))
+    # Some formats are packed by themselves.
+    packed = path.endswith(".gz") and not exporter.SUFFIX.endswith(".gz")
+    write_with(path, exporter.TEXT, packed, lambda file: exporter.write(profile, file))
 
 
-def write_with(path: str, text: bool, write: Callable[[IO[Any]], None]) -> None:
-    """Write it whole or not at all: beside its place first, then under its name. One that ends
-    with .gz is packed.
+def write_with(path: str, text: bool, packed: bool, write: Callable[[IO[Any]], None]) -> None:
+    """Write it whole or not at all: beside its place first, then under its name; with gzip if it
+    is to be packed.
 
     A pipe or a device is written as it is: a file must not take its place."""
-    packed = path.endswith(".gz")
     if os.path.exists(path) and not os.path.isfile(path):
         with open_file(path, text, packed) as file:
             write(file)

@@ -15,6 +15,7 @@ from sonde import layers
 from sonde.nesting import EVER_NS, Misfit, Nest, Stray
 from sonde.query import Recording
 from sonde.selection import Place, Process, Profile, Sample, Thread
+from sonde.slices import Slice, find_slices
 from sonde.spans import BACKWARD, MODULES, OPERATORS, STREAM, Span
 from sonde.window import Window
 
@@ -27,7 +28,6 @@ _SIDES = 16  # lanes side by side, where collectives overlap
 _PLACES = {SAMPLES: 0, REGIONS: 1, MODULES: 2, BACKWARD: 3, OPERATORS: 4, GC: 5, COLLECTIVES: 6,
            STREAM: 6 + _SIDES}  # fmt: skip
 _TIDS = 2**22  # thread ids are smaller: Linux gives out no more
-_GAP = 2  # this many periods without a sample, and the thread may have been anywhere
 _PIECE_ROWS = 400_000  # rows that are sorted at once
 _NARROW_ROWS = 4_000_000  # the same, of a few numbers only
 
@@ -58,15 +58,6 @@ class Lane(NamedTuple):
     tid: int
     name: str
     order: int
-
-
-class Slice(NamedTuple):
-    """A stretch of time in which one place stayed at one depth of a thread's stack."""
-
-    start_ns: int
-    depth: int
-    end_ns: int
-    place: Place
 
 
 class Timeline:
@@ -377,60 +368,3 @@ def _cut(spans: list[Span]) -> Iterator[tuple[Span, int]]:
             end_ns = min([end_ns, *is_open[-1:]])
             is_open.append(end_ns)
         yield span, end_ns
-
-
-# ---- samples -------------------------------------------------------------------------------------
-
-
-class Slicer:
-    """Samples of one thread as slices. A pause between samples ends them all."""
-
-    def __init__(self, profile: Profile) -> None:
-        self.profile = profile
-        self._open: list[tuple[int, Place]] = []
-        self._end_ns = 0
-
-    def copy(self) -> Slicer:
-        """One that can go on while this one stays."""
-        new = Slicer(self.profile)
-        new._open, new._end_ns = list(self._open), self._end_ns
-        return new
-
-    def feed(self, sample: Sample) -> Iterator[Slice]:
-        """The slices that this sample ends."""
-        path = self.profile.path(sample.frames)
-        follows = sample.start_ns - self._end_ns <= _GAP * self.profile.period_ns
-        kept = self._count_same(path) if follows else 0
-        yield from self._close(kept)
-        # A sample must not reach back into the one before.
-        start_ns = max(sample.start_ns, self._end_ns)
-        self._open += [(start_ns, place) for place in path[kept:]]
-        self._end_ns = max(self._end_ns, sample.start_ns + sample.ns[0])
-
-    def finish(self) -> Iterator[Slice]:
-        """The slices that are still open, as if they ended now."""
-        for depth, (start_ns, place) in enumerate(self._open):
-            if self._end_ns > start_ns:
-                yield Slice(start_ns, depth, self._end_ns, place)
-
-    def _count_same(self, path: tuple[Place, ...]) -> int:
-        kept = 0
-        for (_, old), new in zip(self._open, path, strict=False):
-            if old != new:
-                break
-            kept += 1
-        return kept
-
-    def _close(self, kept: int) -> Iterator[Slice]:
-        while len(self._open) > kept:
-            start_ns, place = self._open.pop()
-            if self._end_ns > start_ns:
-                yield Slice(start_ns, len(self._open), self._end_ns, place)
-
-
-def find_slices(profile: Profile, samples: Iterable[Sample]) -> Iterator[Slice]:
-    """Slices of one thread's samples."""
-    slicer = Slicer(profile)
-    for sample in samples:
-        yield from slicer.feed(sample)
-    yield from slicer.finish()

@@ -51,7 +51,7 @@ def _write(path: str, rows: list[Any], start_ns: int) -> None:
                 writer.add(row)
         writer.end()
 
-    write_with(path, exporter.TEXT, write)
+    write_with(path, exporter.TEXT, path.endswith(".gz"), write)
 
 
 def _tell(trace: Trace) -> None:
