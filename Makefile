@@ -74,8 +74,10 @@ $(VENV)/.installed: $(VENV)/.made $(SOURCES)
 # PyTorch where its CPU build is tried; elsewhere the tests that need it are left out.
 $(VENV)/.test: $(VENV)/.installed
 	$(BIN)/python -m pip install -q 'pytest>=8' pytest-xdist 'hypothesis>=6' gprof2dot snakeviz flameprof protobuf \
-		jsonschema greenlet 'matplotlib>=3.8' 'viztracer>=1.0' perfetto \
+		jsonschema greenlet 'matplotlib>=3.8' 'viztracer>=1.0' perfetto 'nvtx>=0.2.14' 'opentelemetry-sdk>=1.30' \
 		$$($(BIN)/python -c 'import sys; print("torch==2.13.0 numpy" * (sys.version_info[:2] == (3, 11)))')
+	@# Built from its source: where that cannot be done, the tests that need it are left out.
+	-$(BIN)/python -m pip install -q 'pyitt>=1.7'
 	@$(MAKE) --no-print-directory polyfill VENV=$(VENV) || echo "no webcomponents.js from npm: the tests that open traces in chrome://tracing's importer are left out"
 	@touch $@
 
@@ -91,5 +93,5 @@ $(VENV)/.check: $(VENV)/.made
 
 $(VENV)/.bench: $(VENV)/.installed
 	$(BIN)/python -m pip install -q 'viztracer>=1.0' 'opentelemetry-sdk>=1.30' \
-		'py-spy>=0.4' 'austin-dist>=4' 'pyinstrument>=5' 'yappi>=1.7'
+		'py-spy>=0.4' 'austin-dist>=4' 'pyinstrument>=5' 'yappi>=1.7' 'pyitt>=1.7' 'nvtx>=0.2.14'
 	@touch $@

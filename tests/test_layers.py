@@ -34,8 +34,10 @@ ALLOWED = {
     "late": {"host", "plugins", "training"},
     "recorder": SHARED | {"host", "late", "launch"},
     "training": SHARED | {"host"},
+    "mirrors": {"errors", "host"},
+    "mirroring": GROUND | {"_core", "host"},
     "profiler": JOB | {"launch"},
-    "sources": JOB | {"bracket", "profiler", "run", "runs", "trace", "training"},
+    "sources": JOB | {"bracket", "mirroring", "profiler", "run", "runs", "trace", "training"},
     "autostart": {"config", "profiler", "recorder"},
     "bracket": JOB | {"result", "run", "runs"},
     "profiling": {"bracket", "errors", "run"},
@@ -102,6 +104,7 @@ ALLOWED = {
     "measures": set(),
     "comparing": {"advising", "errors", "finding", "measures", "query", "stretch"},
     "outline": set(),
+    "aggregates": {"query", "window"},
     "modules": {"errors", "outline", "query", "selection", "window"},
     "monitor": READ
     | {"__init__", "advising", "exporters", "finding", "monitor", "recorder", "stretch"},
@@ -111,6 +114,7 @@ ALLOWED = {
     | {
         "__init__",
         "advising",
+        "aggregates",
         "attach",
         "calls",
         "comparing",
@@ -148,9 +152,9 @@ ALLOWED = {
 
 # What lives in the job: standard library and our core, nothing else, ever.
 IN_THE_JOB = ("__init__", "autostart", "inside", "errors", "config", "plugins", "record", "ring",
-              "intern", "session", "launch", "host", "late", "recorder", "sources", "switch",
-              "training", "profiler", "profiling", "marking", "bracket", "run", "runs", "result", "stacks",
-              "trace")  # fmt: skip
+              "intern", "session", "launch", "host", "late", "mirroring", "recorder", "sources",
+              "switch", "training", "profiler", "profiling", "marking", "bracket", "run", "runs",
+              "result", "stacks", "trace")  # fmt: skip
 
 
 def list_files() -> list[Path]:
@@ -164,12 +168,16 @@ def name_of(path: Path) -> str:
 
 def find_imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            if node.module == "sonde":
-                yield from (f"sonde.{alias.name}" for alias in node.names)
+        yield from find_imports_of(node)
+
+
+def find_imports_of(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield node.module
+        if node.module == "sonde":
+            yield from (f"sonde.{alias.name}" for alias in node.names)
 
 
 def find_ours(path: Path) -> set[str]:
@@ -194,6 +202,17 @@ def test_the_job_half_uses_the_standard_library_only(name: str) -> None:
     for path in paths:
         outside = {n.split(".")[0] for n in find_imports(path)} - {"sonde", "__future__"}
         assert outside <= set(sys.stdlib_module_names), f"{path}: {outside}"
+
+
+def test_a_mirror_imports_its_tool_only_when_it_is_made() -> None:
+    for path in (SOURCE / "mirrors").glob("*.py"):
+        at_once = {
+            name.split(".")[0]
+            for node in ast.parse(path.read_text()).body
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for name in find_imports_of(node)
+        }
+        assert at_once <= set(sys.stdlib_module_names) | {"sonde", "__future__"}, path
 
 
 def test_importing_sonde_in_a_job_loads_nothing_of_the_read_half(run) -> None:

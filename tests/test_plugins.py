@@ -13,7 +13,7 @@ from sonde.errors import Unavailable
 from sonde.sensors._look import Look
 
 
-@pytest.mark.parametrize("folder", ["sources", "sensors", "exporters", "cli"])
+@pytest.mark.parametrize("folder", ["sources", "sensors", "exporters", "mirrors", "cli"])
 def test_every_plugin_says_in_one_line_what_it_is(folder: str) -> None:
     names = plugins.list_names(folder)
     assert names

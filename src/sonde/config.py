@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 
 from sonde import plugins
@@ -96,6 +97,14 @@ def parse_watch(text: str) -> str:
     return text.strip()
 
 
+def parse_mirrors(text: str) -> str:
+    """Tools that events are passed on to: `itt,nvtx`, `auto` or `off`."""
+    words = [word for word in text.lower().replace(",", " ").split() if word != "off"]
+    if words != ["auto"] and not set(words) <= set(plugins.list_names("mirrors")):
+        raise ValueError(text)
+    return ",".join(dict.fromkeys(words))
+
+
 class Key:
     """One setting."""
 
@@ -176,6 +185,9 @@ _FIXED = (
         live=True),
     Key("torch.watch", parse_watch, "", "variables to write down at every step's end: "
         "loss@train_step", live=True),
+    Key("event.mirror", parse_mirrors, "auto", "tools that are told of regions, counters and "
+        "markers: itt, nvtx, torch, otel; auto: VTune or Nsight, when they started the program",
+        live=True),
     Key("collective.device", parse_switch, True, "have NCCL time its kernels: an event each"),
     Key("archive", parse_switch, True, "keep rows in Parquet before the ring overwrites them",
         live=True),
@@ -336,6 +348,17 @@ def name_command(argv: list[str], job: str | None) -> dict[str, str]:
         return {"SONDE_JOB": job}
     name = os.path.splitext(os.path.basename(argv[0]))[0]
     return {"SONDE_COMMAND": f"{name}-{os.getpid()}"}
+
+
+# How VTune and Nsight Systems say to a program that they listen: the library to load.
+_LISTENERS = {"itt": "INTEL_LIBITTNOTIFY{bits}", "nvtx": "NVTX_INJECTION{bits}_PATH"}
+
+
+def find_listeners() -> list[str]:
+    """The mirrors whose tool has said in the environment that it listens."""
+    bits = sys.maxsize.bit_length() + 1
+    return [name for name, variable in _LISTENERS.items()
+            if os.environ.get(variable.format(bits=bits))]  # fmt: skip
 
 
 def find_nvml() -> str | None:

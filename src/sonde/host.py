@@ -52,6 +52,15 @@ class Host:
         self.detail = detail
         self._owner.note(self._name, "on", detail)
 
+    def end(self) -> None:
+        """Say that it is off; why it failed stays the last word."""
+        if not self.failed:
+            self._owner.note(self._name, "off")
+
+    def make_part(self, name: str) -> Host:
+        """The same for a part of the source: what fails there is switched off alone."""
+        return Host(self._owner, name, self._schema)
+
     def publish(self) -> None:
         """Have every source write down what it has not yet written."""
         self._owner.publish()

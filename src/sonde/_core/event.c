@@ -198,16 +198,37 @@ uint32_t sonde_events_word(const char *word)
 
 /* ---- mirror ---------------------------------------------------------------------- */
 
+/* A word of ours as Python's; made once. Borrowed; NULL with an exception. */
+static PyObject *word_object(const char *word)
+{
+    enum { WORDS = 16 };
+    static struct { const char *word; PyObject *str; } known[WORDS];
+    for (int at = 0; at < WORDS; at++) {
+        if (known[at].word == NULL) {
+            known[at].str = PyUnicode_InternFromString(word);
+            known[at].word = known[at].str == NULL ? NULL : word;
+        }
+        if (known[at].word == NULL || strcmp(known[at].word, word) == 0)
+            return known[at].str;
+    }
+    return NULL; /* there are ten of them */
+}
+
 int sonde_events_mirror(const char *what, PyObject *domain, PyObject *name, uint32_t kind,
                         int64_t id, PyObject *value)
 {
     if (sonde_events.mirror == NULL)
         return 0;
-    PyObject *mirror = Py_NewRef(sonde_events.mirror);
-    PyObject *result = PyObject_CallFunction(mirror, "sOOsLO", what, domain ? domain : Py_None, name,
-                                             sonde_kind_names[kind], (long long)id,
-                                             value ? value : Py_None);
-    Py_DECREF(mirror);
+    PyObject *args[] = {word_object(what),  domain ? domain : Py_None,
+                        name,               word_object(sonde_kind_names[kind]),
+                        PyLong_FromLongLong(id), value ? value : Py_None};
+    PyObject *result = NULL;
+    if (args[0] != NULL && args[3] != NULL && args[4] != NULL) {
+        PyObject *mirror = Py_NewRef(sonde_events.mirror);
+        result = PyObject_Vectorcall(mirror, args, 6, NULL);
+        Py_DECREF(mirror);
+    }
+    Py_XDECREF(args[4]);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
 }

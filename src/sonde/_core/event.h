@@ -163,7 +163,8 @@ PyObject *sonde_attribute_plain(PyObject *value);
 /* A number of Python's, as rows have it. 0; -1 with an exception if it is none. */
 int sonde_number(PyObject *value, double *number, int64_t *whole, int *is_whole);
 
-/* Tell the mirror, if there is one. 0, or -1 with an exception of the program's. */
+/* Tell the mirror, if there is one. `value` is that of a counter, the scope of a marker, or the name
+ * of the exception that ended a region; at a begin, its parent and attributes, if given. 0, or -1 with an exception of the program's. */
 int sonde_events_mirror(const char *what, PyObject *domain, PyObject *name, uint32_t kind,
                         int64_t id, PyObject *value);
 

@@ -117,6 +117,26 @@ static int64_t next_frame(const RegionObject *self)
     return (int64_t)sum->area;
 }
 
+/* A mirror is told of the parent that was given (0: none) and of the attributes, if there are any. */
+static int tell_begin(const RegionObject *self, int64_t id)
+{
+    if (sonde_events.mirror == NULL)
+        return 0;
+    PyObject *said = NULL, *all = NULL;
+    if (self->under != 0 || self->keys != NULL)
+        all = PyDict_New();
+    for (Py_ssize_t i = 0; all != NULL && self->keys != NULL && i < PyTuple_GET_SIZE(self->keys); i++)
+        if (PyDict_SetItem(all, PyTuple_GET_ITEM(self->keys, i),
+                           PyTuple_GET_ITEM(self->values, i)) < 0)
+            Py_CLEAR(all);
+    if (all != NULL)
+        said = Py_BuildValue("LN", (long long)self->under, all);
+    PyErr_Clear(); /* no memory: then without */
+    int status = sonde_events_mirror("begin", self->domain, self->name, self->kind, id, said);
+    Py_XDECREF(said);
+    return status;
+}
+
 static int begin_live(RegionObject *self)
 {
     activation *new = push(self, LIVE);
@@ -136,7 +156,7 @@ static int begin_live(RegionObject *self)
     if (self->keys != NULL)
         sonde_attributes_put(new->id, new->start_ns, self->keys,
                              ((PyTupleObject *)self->values)->ob_item);
-    return sonde_events_mirror("begin", self->domain, self->name, self->kind, new->id, NULL);
+    return tell_begin(self, new->id);
 }
 
 /* Changes whenever recording goes on again. */
@@ -283,7 +303,7 @@ static int end_one(RegionObject *self, activation *old, const char *cut, PyObjec
     int64_t id = old->id;
     drop(self, old);
     if (status == 0 && is_told)
-        status = sonde_events_mirror("end", self->domain, self->name, self->kind, id, NULL);
+        status = sonde_events_mirror("end", self->domain, self->name, self->kind, id, error);
     return status;
 }
 

@@ -7,6 +7,7 @@ from _thread import allocate_lock
 
 from sonde import _core
 from sonde.host import Host
+from sonde.mirroring import Mirrors
 from sonde.record import column, f64, i32, i64, text
 from sonde.ring import create_file
 from sonde.session import LIVE
@@ -80,6 +81,7 @@ class Source:
         self._lock, self._is_open = allocate_lock(), False
         self._span, self._counter = host.writer(Span), host.writer(Counter)
         self._marker, self._attribute = host.writer(Marker), host.writer(Attribute)
+        self._mirrors = Mirrors(host)
 
     def start(self) -> None:
         session = self._host.session
@@ -88,8 +90,13 @@ class Source:
             self._span, self._counter, self._marker, self._attribute, session.text, session.page,
             lambda: _core.undisturbed(opener),
         )  # fmt: skip
+        self.configure()
+
+    def configure(self) -> None:
+        self._mirrors.configure()
 
     def stop(self) -> None:
+        self._mirrors.stop()
         _core.events_detach()
 
     def _open(self) -> None:

@@ -1,0 +1,1 @@
+"""Other tools that are told of regions, counters and markers: one file each."""
