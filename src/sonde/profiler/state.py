@@ -210,14 +210,22 @@ class State:
         if timeout_s == 0:
             self._tell(request)
         else:
-            answer = self._scribe.ask(timeout_s, **request)
-            if answer is None and self._scribe.is_there:
-                say(f"{profile.path} is not written after {timeout_s:g} s; it will be when it can")
-            elif answer is None:
-                say(f"{profile.path} is not written: the process that writes it has ended")
-            elif answer.get("error"):
-                say(f"{profile.path} is not written: {answer['error']}")
+            self._wait(profile, request, timeout_s)
         write_memory(profile.settings.memory_prefix, profile.settings.parts)
+
+    def _wait(self, profile: Profile, request: dict[str, object], timeout_s: float) -> None:
+        """Ask for the file; one line says if there is none."""
+        answer = self._scribe.ask(timeout_s, **request)
+        if answer is None and not self._scribe.is_there:
+            # It was killed before, and nobody had noticed.
+            self._revive(profile)
+            answer = self._scribe.ask(timeout_s, **request)
+        if answer is None and self._scribe.is_there:
+            say(f"{profile.path} is not written after {timeout_s:g} s; it will be when it can")
+        elif answer is None:
+            say(f"{profile.path} is not written: the process that writes it has ended")
+        elif answer.get("error"):
+            say(f"{profile.path} is not written: {answer['error']}")
 
     def _revive(self, profile: Profile) -> None:
         """If the process that writes is gone, another one is told all."""
