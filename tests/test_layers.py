@@ -36,8 +36,9 @@ ALLOWED = {
     "training": SHARED | {"host"},
     "mirrors": {"errors", "host"},
     "mirroring": GROUND | {"_core", "host"},
-    "sources": JOB | {"bracket", "mirroring", "run", "runs", "trace", "training"},
-    "autostart": {"config", "recorder"},
+    "profiler": JOB | {"launch"},
+    "sources": JOB | {"bracket", "mirroring", "profiler", "run", "runs", "trace", "training"},
+    "autostart": {"config", "profiler", "recorder"},
     "bracket": JOB | {"result", "run", "runs"},
     "profiling": {"bracket", "errors", "run"},
     "marking": {"_core"},
@@ -50,7 +51,7 @@ ALLOWED = {
     "preflight": SHARED | {"elf", "process", "symbols"},
     "attach": SHARED | {"control", "preflight", "process", "target"},
     "__init__": JOB
-    | {"advising", "marking", "profiling", "query", "snapshots", "switch", "training"},
+    | {"advising", "marking", "profiler", "profiling", "query", "snapshots", "switch", "training"},
     "archive": {"_core", "session"},
     "union": {"archive", "errors", "rows"},
     "rows": SHARED | {"archive"},
@@ -77,6 +78,7 @@ ALLOWED = {
     "measuring": {"_core", "errors", "plugins", "recorder", "sensors"},
     "collector": SHARED
     | {"measuring", "recorder", "launch", "drain", "retain", "run", "runs", "snapshots", "stacks"},
+    "dumper": {"_core", "errors", "live", "profiler", "query", "session", "window"},
     "window": {"config", "errors", "query"},
     "spans": {"query"},
     "selection": {"errors", "query", "spans", "window"},
@@ -151,8 +153,8 @@ ALLOWED = {
 # What lives in the job: standard library and our core, nothing else, ever.
 IN_THE_JOB = ("__init__", "autostart", "inside", "errors", "config", "plugins", "record", "ring",
               "intern", "session", "launch", "host", "late", "mirroring", "recorder", "sources",
-              "switch", "training", "profiling", "marking", "bracket", "run", "runs", "result",
-              "stacks", "trace")  # fmt: skip
+              "switch", "training", "profiler", "profiling", "marking", "bracket", "run", "runs",
+              "result", "stacks", "trace")  # fmt: skip
 
 
 def list_files() -> list[Path]:

@@ -32,6 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from sonde import profiler
     from sonde.advising import advise
     from sonde.marking import counter, mark, span
     from sonde.profiling import profile
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Error", "advise", "column", "counter", "disable_torch_profiling", "enable_torch_profiling",
-    "f64", "i8", "i16", "i32", "i64", "mark", "open", "pause", "profile", "resume", "snapshot",
-    "span", "start", "step", "stop", "table", "text", "u8", "u16", "u32", "u64",
+    "f64", "i8", "i16", "i32", "i64", "mark", "open", "pause", "profile", "profiler", "resume",
+    "snapshot", "span", "start", "step", "stop", "table", "text", "u8", "u16", "u32", "u64",
 ]  # fmt: skip
 
 # Made when they are first used: a job that uses none pays nothing for them.
@@ -56,10 +57,12 @@ _LATE = {
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        if name not in _LATE:
+        if name not in _LATE and name != "profiler":
             raise AttributeError(f"module 'sonde' has no attribute {name!r}")
         from importlib import import_module
 
+        if name == "profiler":
+            return import_module("sonde.profiler")
         found = globals()[name] = getattr(import_module(f"sonde.{_LATE[name]}"), name)
         return found
 

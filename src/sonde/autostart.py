@@ -9,12 +9,19 @@ _HELPERS = ("from multiprocessing.resource_tracker", "from multiprocessing.semap
 
 
 def start() -> None:
-    """Record this process if the environment asks for it. Never raises."""
+    """Record this process, or profile it, if the environment asks for it."""
     from sonde import config
     from sonde.recorder import recorder
 
-    if config.is_asked_for() and not _is_helper(getattr(sys, "orig_argv", [])):
+    if _is_helper(getattr(sys, "orig_argv", [])):
+        return
+    if config.is_asked_for():
         recorder.start({})
+    profiled = config.read_profiler()
+    if profiled is not None:
+        from sonde.profiler.state import autostart
+
+        autostart(profiled)
 
 
 def _is_helper(argv: list[str]) -> bool:

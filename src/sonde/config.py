@@ -275,6 +275,25 @@ def is_asked_for() -> bool:
     return wanted and (only is None or only == str(os.getpid()))
 
 
+def read_profiler() -> dict[str, object] | None:
+    """What the environment asks of the profiler, as set_config takes it; None: nothing.
+
+    SONDE_PROFILER_AUTOSTART, or the variables of the original, whose mode is a sum of 1 symbolic,
+    2 imperative, 4 API and 8 memory."""
+    words = (os.environ.get(f"{name}_PROFILER_AUTOSTART", "") for name in ("SONDE", "MXNET"))
+    if not any(_WORDS.get(word.lower(), True) for word in words):
+        return None
+    mode = _number(os.environ, "MXNET_PROFILER_MODE")
+    bits = {"symbolic": 1, "imperative": 2, "api": 4, "memory": 8}
+    return {f"profile_{name}": bool((13 if mode is None else mode) & bits[name]) for name in bits}
+
+
+def claim_profiler() -> bool:
+    """Is this the first process that profiles itself because of the environment? Those that it
+    starts are not: its file is its own."""
+    return os.environ.setdefault("SONDE_PROFILER_OWNER", str(os.getpid())) == str(os.getpid())
+
+
 def mark_followed(root: str) -> list[str]:
     """Have the Python processes that this one starts record themselves, under the same root; the
     variables that were set for that.

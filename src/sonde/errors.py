@@ -74,3 +74,7 @@ class RunActive(NotProfiled):
         super().__init__(
             f"{run_id} is under way in process {pid}; `sonde profile stop {run_id}` ends it"
         )
+
+
+class NotRun(Error):
+    """A trace was asked of a profiler that has not run."""

@@ -32,7 +32,7 @@ class Fresh(Frozen):
     """A recording that holds only what came after `marks`, and stands still.
 
     `kept` are rows from before that are still needed, by table; `windows` are those of torch's
-    profiler that are wanted: reading them takes long."""
+    profiler that are wanted: reading them takes long; tables of `without` have no rows."""
 
     def __init__(
         self,
@@ -40,8 +40,10 @@ class Fresh(Frozen):
         marks: Mapping[tuple[str, str], int],
         kept: Mapping[str, pa.Table],
         windows: Collection[str],
+        without: Collection[str] = (),
     ) -> None:
         super().__init__(sessions, " ".join(layers.TABLES))
+        self._wanted = [name for name in TABLES if name not in without]
         self._kept, self._deep = kept, sorted(windows)
         for tried in range(_TRIES):
             self.marks: Marks = dict(marks)
@@ -58,7 +60,7 @@ class Fresh(Frozen):
         """Take the rows; returns the regions that have not ended."""
         for session in self.sessions:
             for name, table in open_tables(session).items():
-                if name in TABLES:
+                if name in self._wanted:
                     self._take(session, name, table)
         # Behind the rows: one that ended meanwhile must not look as if it went on.
         return events.OPEN_SPAN.read(self.sessions)

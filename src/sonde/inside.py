@@ -93,6 +93,7 @@ def _start(request: dict[str, object]) -> dict[str, object]:
 
 def _begin(recorder: Recorder, request: dict[str, object]) -> dict[str, object]:
     if recorder.session is not None:
+        recorder.lent = False  # it is somebody's own wish now
         return {"session": recorder.session.folder}
     if time.monotonic_ns() > int(str(request["deadline_ns"])):
         return {"error": "too late"}

@@ -31,22 +31,29 @@ def make_commands(
 ) -> tuple[list[bytes], list[bytes], list[bytes]]:
     """How to start the collector, how to write a snapshot, and the environment of both; nothing if
     this Python's executable is unknown."""
+    settings = config.name_settings(values, ("retain.bytes", "retain.age"))
+    return (
+        make_command("collector", root),
+        make_command("snapshots", folder),
+        make_environment(SONDE="0", **settings) if _find_python() else [],
+    )
+
+
+def make_command(module: str, *words: str) -> list[bytes]:
+    """How to start `main()` of a module of ours; nothing if this Python's executable is unknown."""
     python = _find_python()
     if python is None:
-        return [], [], []
+        return []
     # From the folder we were imported from: the job's sys.path is not theirs.
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    code = "import sys; sys.path[0] = sys.argv.pop(1); from sonde.{} import main; main()"
-    env = config.make_child_environment(
-        SONDE="0", **config.name_settings(values, ("retain.bytes", "retain.age"))
-    )
-    collector = [python, "-c", code.format("collector"), here, root]
-    snapshot = [python, "-c", code.format("snapshots"), here, folder]
-    return (
-        [os.fsencode(word) for word in collector],
-        [os.fsencode(word) for word in snapshot],
-        [os.fsencode(f"{name}={value}") for name, value in env.items()],
-    )
+    code = f"import sys; sys.path[0] = sys.argv.pop(1); from sonde.{module} import main; main()"
+    return [os.fsencode(word) for word in (python, "-c", code, here, *words)]
+
+
+def make_environment(**changes: str) -> list[bytes]:
+    """The environment of such a process."""
+    env = config.make_child_environment(**changes)
+    return [os.fsencode(f"{name}={value}") for name, value in env.items()]
 
 
 def _find_python() -> str | None:

@@ -8,7 +8,7 @@ import gzip
 import io
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import IO, Any
 
 import pyarrow as pa
@@ -43,9 +43,11 @@ class LiveTrace:
         *,
         threads: Sequence[str] = (),
         start_ns: int | None = None,
+        without: Collection[str] = (),
     ) -> None:
         self.sessions = [sessions] if isinstance(sessions, Session) else list(sessions)
         self.path, self._threads = path, tuple(threads)
+        self._without = frozenset(without)  # tables that are left out of it
         self.took_s = 0.0  # by the last refresh
         folder, name = os.path.split(os.path.abspath(path))
         self._hidden = os.path.join(folder, f".{name}.{os.getpid()}")
@@ -98,8 +100,9 @@ class LiveTrace:
 
     def _refresh(self, windows: Sequence[Window]) -> None:
         state = self._state
-        done = list_deep(self.sessions)
-        with Fresh(self.sessions, state.marks, state.kept, done - state.deep) as fresh:
+        done = set() if "python.torch_op" in self._without else list_deep(self.sessions)
+        deep = done - state.deep
+        with Fresh(self.sessions, state.marks, state.kept, deep, self._without) as fresh:
             hull = Window(
                 min(window.since_ns for window in windows),
                 max(window.until_ns for window in windows),

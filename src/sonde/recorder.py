@@ -60,6 +60,8 @@ class Recorder:
         self._hooked = False
         self._marked: list[str] = []  # what we put into the environment
         self.parked = False  # recording was begun for a run, and is paused between runs
+        self.lent = False  # recording was begun for a profile alone, and ends with it
+        self.on_begin: Callable[[], object] | None = None  # see profiler/state.py
         self._forked_from: session.Writing | None = None  # a child that has not begun yet
         self._busy = False
         self._wish: Callable[[], object] | None = None
@@ -80,6 +82,7 @@ class Recorder:
         values, complaints = config.load(given)
         self._hook()
         with self.lock:
+            self.lent = False
             if self.parked:
                 self.stop()  # it was for runs alone; now it is wanted with these settings
             self._tell = tell or say
@@ -157,6 +160,8 @@ class Recorder:
         if writing.values["follow"]:
             self._marked = config.mark_followed(writing.root) or self._marked
         _core.control_state(writing.page, _core.RUNNING)
+        if self.on_begin is not None:
+            Host(self, "profiler", "sonde").guard(self.on_begin)()
 
     def _hook(self) -> None:
         """Before anything else: a fork in another thread must find these in place."""
@@ -174,7 +179,7 @@ class Recorder:
 
     def _end(self, state: int) -> None:
         writing, self.session = self.session, None
-        self._forked_from, self.parked = None, False
+        self._forked_from, self.parked, self.lent = None, False, False
         _core.later_cancel()
         if writing is None or writing.pid != os.getpid():
             return  # nothing, or a parent's: a fork in C that no hook of Python's saw

@@ -103,6 +103,22 @@ def read_json(path: str) -> dict[str, object]:
     return found
 
 
+def log(folder: str, line: str) -> None:
+    """Add a line to a session's log, up to 256 KiB."""
+    try:
+        fd = os.open(
+            os.path.join(folder, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
+        try:
+            if os.fstat(fd).st_size < 256 * 1024:
+                stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                os.write(fd, f"{stamp} {line.rstrip()}\n".encode("utf-8", "backslashreplace"))
+        finally:
+            os.close(fd)
+    except OSError:
+        pass  # a full disk costs the log line, nothing else
+
+
 # ---- the job's side -------------------------------------------------------------------------
 
 
@@ -152,21 +168,8 @@ class Writing:
         return ring.create_ring(self.folder, schema, min(size, hint_bytes or size))
 
     def log(self, line: str) -> None:
-        """Add a line to the session's log, up to 256 KiB."""
-        try:
-            fd = os.open(
-                os.path.join(self.folder, LOG),
-                os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
-                0o600,
-            )
-            try:
-                if os.fstat(fd).st_size < 256 * 1024:
-                    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-                    os.write(fd, f"{stamp} {line.rstrip()}\n".encode("utf-8", "backslashreplace"))
-            finally:
-                os.close(fd)
-        except OSError:
-            pass  # a full disk costs the log line, nothing else
+        """Add a line to the session's log."""
+        log(self.folder, line)
 
     def close(self, state: int) -> None:
         """Say how it ended and let go."""

@@ -147,7 +147,8 @@ static char **strings_of(PyObject *list)
 static PyObject *spawn(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *argv, *envp;
-    if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &argv, &PyList_Type, &envp))
+    int line = -1;
+    if (!PyArg_ParseTuple(args, "O!O!|i", &PyList_Type, &argv, &PyList_Type, &envp, &line))
         return NULL;
     char **arguments = strings_of(argv);
     char **environment = arguments == NULL ? NULL : strings_of(envp);
@@ -155,7 +156,7 @@ static PyObject *spawn(PyObject *Py_UNUSED(module), PyObject *args)
         PyMem_Free(arguments);
         return NULL;
     }
-    int status = sonde_spawn(arguments, environment);
+    int status = sonde_spawn(arguments, environment, line);
     PyMem_Free(arguments);
     PyMem_Free(environment);
     if (status < 0)
@@ -200,7 +201,8 @@ static PyMethodDef methods[] = {
     {"process_look", sonde_process_look, METH_VARARGS,
      "process_look(pid, stat, io, known): what these open files of /proc say of a process, and its\n"
      "CPU clock; only the time if that is still what is known."},
-    {"spawn", spawn, METH_VARARGS, "spawn(argv, env): start a process that is nobody's child."},
+    {"spawn", spawn, METH_VARARGS,
+     "spawn(argv, env, line=-1): start a process that is nobody's child; `line` is its 0 and 1."},
     {NULL, NULL, 0, NULL},
 };
 

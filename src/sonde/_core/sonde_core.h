@@ -380,8 +380,9 @@ void sonde_wake(uint32_t *word);
 
 /* Start `argv[0]` in a session of its own, as nobody's child: the caller gets
  * no SIGCHLD and nothing to wait for, and the new process has none of its open
- * files, its signal mask or its ignored signals. Returns 0 or -errno of the
- * step that failed. Any thread. */
-int sonde_spawn(char *const argv[], char *const envp[]);
+ * files, its signal mask or its ignored signals. `line` becomes its standard
+ * input and output, and stays the caller's; -1: it has none. Returns 0 or -errno
+ * of the step that failed. Any thread. */
+int sonde_spawn(char *const argv[], char *const envp[], int line);
 
 #endif

@@ -25,6 +25,7 @@ enum { STACK_BYTES = 64 * 1024 };
 typedef struct {
     char *const *argv;
     char *const *envp;
+    int line;             /* what becomes its standard input and output; -1: nothing */
     char *stack;          /* for the second clone */
     volatile int failure; /* shared memory: set by either clone */
 } spawn_job;
@@ -45,8 +46,11 @@ static void close_from(int first)
 static int run(void *arg)
 {
     spawn_job *job = arg;
+    /* Out of the way first: a program may have closed its own 0, 1 or 2. */
+    int line = job->line < 0 ? -1 : fcntl(job->line, F_DUPFD, 3);
     int null = open("/dev/null", O_RDWR);
-    if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0) {
+    if ((job->line >= 0 && line < 0) || null < 0 || dup2(line < 0 ? null : line, 0) < 0 ||
+        dup2(line < 0 ? null : line, 1) < 0 || dup2(null, 2) < 0) {
         job->failure = errno;
         _exit(127);
     }
@@ -75,13 +79,13 @@ static int detach(void *arg)
     _exit(0);
 }
 
-int sonde_spawn(char *const argv[], char *const envp[])
+int sonde_spawn(char *const argv[], char *const envp[], int line)
 {
     char *stacks = mmap(NULL, 2 * STACK_BYTES, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
     if (stacks == MAP_FAILED)
         return -errno;
-    spawn_job job = {.argv = argv, .envp = envp, .stack = stacks + STACK_BYTES};
+    spawn_job job = {.argv = argv, .envp = envp, .line = line, .stack = stacks + STACK_BYTES};
     sigset_t all, before;
     sigfillset(&all);
     /* A handler of the job must not run in a clone that shares its memory. */

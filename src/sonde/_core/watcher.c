@@ -160,7 +160,7 @@ static void keep_collector(WatcherObject *self)
         return;
     self->spawned_ns = now;
     /* A failure is tried again; the recording goes on without it. */
-    (void)sonde_spawn(self->argv, self->envp);
+    (void)sonde_spawn(self->argv, self->envp, -1);
 }
 
 /* Several signals at once are one snapshot; a storm of them is a few a second. */
@@ -174,7 +174,7 @@ static void take_snapshot(WatcherObject *self)
     self->snapshot_ns = now_ns;
     sonde_store_release(&self->page->snapshots, asked);
     if (self->snapshot != NULL)
-        (void)sonde_spawn(self->snapshot, self->envp);
+        (void)sonde_spawn(self->snapshot, self->envp, -1);
 }
 
 /* Have a call that waits too long seen; how long to sleep at most. */

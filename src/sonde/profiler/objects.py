@@ -1,0 +1,115 @@
+"""Domain, Task, Frame, Event, Counter, Marker and scope.
+
+Regions are context managers and decorators, may be started again before they stop, in any thread,
+and follow asyncio tasks: they are those of `sonde.span`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from sonde import _core
+
+_NO_SCOPE = "<unk>:"
+_scope: ContextVar[str] = ContextVar("sonde_profiler_scope", default=_NO_SCOPE)
+
+
+class Domain:
+    """A group of tasks, frames, counters and markers: the `cat` of a trace."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"Domain({self.name!r})"
+
+    def new_task(self, name: str) -> Task:
+        """A task of this domain."""
+        return Task(self, name)
+
+    def new_frame(self, name: str) -> Frame:
+        """A frame of this domain."""
+        return Frame(self, name)
+
+    def new_counter(self, name: str, value: float | None = None) -> Counter:
+        """A counter of this domain."""
+        return Counter(self, name, value)
+
+    def new_marker(self, name: str) -> Marker:
+        """A marker of this domain."""
+        return Marker(self, name)
+
+
+class Task(_core.Region):
+    """A region whose passes are pooled in the statistics."""
+
+    def __new__(cls, domain: Domain, name: str) -> Task:
+        return super().__new__(cls, name, str(domain), "task")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Frame(_core.Region):
+    """A region each pass of which has a number of its own."""
+
+    def __new__(cls, domain: Domain, name: str) -> Frame:
+        return super().__new__(cls, name, str(domain), "frame")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Event(_core.Region):
+    """A region without a domain."""
+
+    def __new__(cls, name: str) -> Event:
+        return super().__new__(cls, name, None, "event")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Counter(_core.Count):
+    """A value over time: whole numbers of any size, negative ones, fractions."""
+
+    def __new__(cls, domain: Domain, name: str, value: float | None = None) -> Counter:
+        made = super().__new__(cls, name, str(domain))
+        if value is not None:
+            made.set_value(value)
+        return made
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Marker(_core.Mark):
+    """A moment: `mark()`."""
+
+    def __new__(cls, domain: Domain, name: str) -> Marker:
+        return super().__new__(cls, name, str(domain))
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@contextmanager
+def scope(name: str = _NO_SCOPE, append_mode: bool = True) -> Iterator[str]:
+    """A region that names what happens in it: `outer:inner:`, which it yields.
+
+    All that is recorded in it, in this thread or asyncio task, lies below it. It does not rename
+    what it holds: the passes of a task are one statistic wherever they are made."""
+    full = name if name.endswith(":") else f"{name}:"
+    outer = _scope.get()
+    if append_mode and outer != _NO_SCOPE:
+        full = outer + full
+    token = _scope.set(full)
+    try:
+        with _core.Region(full.rstrip(":"), "scope"):
+            yield full
+    finally:
+        _scope.reset(token)

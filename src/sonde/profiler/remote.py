@@ -1,0 +1,135 @@
+"""profile_process='server': the other ranks of the job on this machine are told the same.
+
+A request goes into the session folder of the other process, and its control page rings. Its
+profiler obeys at the next safe point of its main thread, and says which file it will write."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sonde import _core, config, session
+from sonde.errors import Damaged, Error, NoSession
+from sonde.host import say
+from sonde.profiler.settings import Settings
+from sonde.profiler.state import DUMP_S, state
+from sonde.recorder import recorder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+REQUESTS, ANSWER = "profiler.json", "profiler.answer.json"
+OBEY_S = 5.0
+_KEPT = 32  # requests; one that did not obey so many is not there
+
+
+def tell(what: str, values: dict[str, object], path: str | None = None) -> None:
+    """Have the other ranks do it; one line says who did not, in time."""
+    if path is not None:
+        values = {**values, "filename": path}
+    number, wall_ns = _core.clock_ns(), time.time_ns()
+    asked = [one for one in _find_others() if _ask(one, number, what, values)]
+    late = _wait(asked, OBEY_S, lambda one: _read(one.path(ANSWER)).get("number", 0) >= number)
+    if what == "dump":
+        done = [one for one in asked if one not in late]
+        late += _wait(done, DUMP_S, lambda one: _is_written(one, wall_ns))
+    if late:
+        pids = ", ".join(str(one.pid) for one in late)
+        say(f"profiler: asked, but process {pids} has not answered yet; it does when it can")
+
+
+def obey(folder: str, done: int) -> int:
+    """In the other process: do what has been asked since; the number of the last request."""
+    requests = _read(os.path.join(folder, REQUESTS)).get("requests", [])
+    for request in requests:
+        if request["number"] > done:
+            done = request["number"]
+            _do(request["what"], request["values"])
+            path = None if state.profile is None else state.profile.path
+            answer: dict[str, object] = {"number": done, "path": path or state.last_path}
+            session.write_checked(os.path.join(folder, ANSWER), answer)
+    return done
+
+
+def _do(what: str, values: dict[str, object]) -> None:
+    if what == "configure":
+        rank = config.read_identity()["rank"]
+        state.configure(Settings(values), f"-pid_{os.getpid()}" if rank is None else f"rank{rank}_")
+    elif what == "dump":
+        # Not waited for: this is the main thread, and it has its own work.
+        state.dump(bool(values["finished"]), 0)
+    else:
+        {"run": state.run, "halt": state.halt, "resume": state.resume}[what]()
+
+
+def _find_others() -> list[session.Session]:
+    """One session for each other rank of the job, the oldest that lives."""
+    own = config.read_identity()
+    if own["job"] is None:
+        raise Error(
+            "profile_process='server' means the other ranks of the job, and this process is in "
+            "none; start it with `sonde run`, torchrun or Slurm, or set SONDE_JOB"
+        )
+    root = config.find_root() if recorder.session is None else recorder.session.root
+    found: dict[object, session.Session] = {}
+    for one in session.list_sessions(root):
+        is_other = one.pid != os.getpid() and one.meta.get("parent") is None
+        if one.meta.get("job") != own["job"] or not is_other or not one.is_here():
+            continue
+        key = one.pid if one.rank is None else ("rank", one.rank)
+        if (one.rank is None or one.rank != own["rank"]) and key not in found and one.is_alive():
+            found[key] = one
+    return list(found.values())
+
+
+def _ask(one: session.Session, number: int, what: str, values: dict[str, object]) -> bool:
+    try:
+        with _locked(one.folder):
+            requests = _read(one.path(REQUESTS)).get("requests", [])
+            requests = [*requests, {"number": number, "what": what, "values": values}][-_KEPT:]
+            session.write_checked(one.path(REQUESTS), {"requests": requests})
+        _core.control_ask(one.map_control(writable=True))
+    except (OSError, NoSession):
+        return False  # it has just ended
+    return True
+
+
+@contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _wait(
+    asked: list[session.Session], timeout_s: float, is_done: Callable[[session.Session], bool]
+) -> list[session.Session]:
+    """Those that are not done in time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        asked = [one for one in asked if not is_done(one) and one.is_alive()]
+        if not asked or time.monotonic() > deadline:
+            return asked
+        time.sleep(0.01)
+
+
+def _is_written(one: session.Session, wall_ns: int) -> bool:
+    path = _read(one.path(ANSWER)).get("path")
+    try:
+        return path is None or os.stat(path).st_mtime_ns >= wall_ns
+    except OSError:
+        return False
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        return session.read_checked(path)
+    except (OSError, Damaged):
+        return {}
