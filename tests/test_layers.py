@@ -36,7 +36,7 @@ ALLOWED = {
     "training": SHARED | {"host"},
     "mirrors": {"errors", "host"},
     "mirroring": GROUND | {"_core", "host"},
-    "profiler": JOB | {"launch"},
+    "profiler": JOB | {"launch", "mirroring"},
     "sources": JOB | {"bracket", "mirroring", "profiler", "run", "runs", "trace", "training"},
     "autostart": {"config", "profiler", "recorder"},
     "bracket": JOB | {"result", "run", "runs"},

@@ -41,8 +41,8 @@ count += 2**63
 count.set_value(10**400)
 _core.Mark("epoch", "net").mark("global")
 sonde.mark("here")
-mirroring.pause()
-mirroring.resume()
+sonde.profiler.pause()
+sonde.profiler.resume()
 print(folder)
 """
 )

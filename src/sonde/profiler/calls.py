@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from warnings import warn
 
+from sonde import mirroring
 from sonde.errors import ConfigError
 from sonde.profiler import remote, table
 from sonde.profiler.settings import FILE, Settings, read_process, read_switch
@@ -35,11 +36,15 @@ def set_state(state: str = "stop", profile_process: str = "worker") -> None:
 def pause(profile_process: str = "worker") -> None:
     """Leave out what happens until resume()."""
     _steer("halt", profile_process)
+    if profile_process == "worker":
+        mirroring.pause()
 
 
 def resume(profile_process: str = "worker") -> None:
     """After pause()."""
     _steer("resume", profile_process)
+    if profile_process == "worker":
+        mirroring.resume()
 
 
 def dump(finished: bool = True, profile_process: str = "worker") -> None:
