@@ -91,7 +91,7 @@ def test_a_model_that_is_called_once_does_not_make_one_endless_step(run) -> None
 def test_a_thread_for_each_request_has_steps(run) -> None:
     record(
         run,
-        "model = Net().requires_grad_(False)\n"
+        "import os\nmodel = Net().requires_grad_(False)\n"
         "for _ in range(4):\n"
         "    thread = threading.Thread(target=model, args=(torch.ones(1, 8),))\n"
         "    thread.start(); thread.join()\n"

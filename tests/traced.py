@@ -7,7 +7,7 @@ from sonde.calls import Stats, read_calls
 
 ON = {"collector": "off", "source.call": "on"}
 HEAD = """
-import os, sys, time, sonde, threading, json
+import sys, time, sonde, threading, json
 from sonde.recorder import recorder
 ON = {"collector": "off", "source.call": "on"}
 def publish():
