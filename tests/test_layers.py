@@ -85,7 +85,7 @@ ALLOWED = {
     "nesting": set(),
     "layers": set(),
     "slices": {"selection"},
-    "timeline": {"layers", "nesting", "query", "selection", "slices", "spans", "window"},
+    "timeline": {"_core", "layers", "nesting", "query", "selection", "slices", "spans", "window"},
     "scanning": {"errors"},
     "mending": {"errors", "scanning", "timeline"},
     "fresh": READ | {"deep", "events", "layers"},

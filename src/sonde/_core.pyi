@@ -5,6 +5,7 @@ from typing_extensions import Self
 
 _F = TypeVar("_F", bound=Callable[..., object])
 _T = TypeVar("_T")
+_Numbers = bytes | memoryview
 
 CONTROL_BYTES: int
 FORMAT_VERSION: int
@@ -41,6 +42,13 @@ class Writer:
 class GcCallback:
     def __init__(self, writer: Writer) -> None: ...
     def __call__(self, phase: str, info: dict[str, int], /) -> None: ...
+
+class Nest:
+    def __init__(self) -> None: ...
+    def feed(
+        self, ids: _Numbers, parents: _Numbers, threads: _Numbers, end_threads: _Numbers,
+        starts: _Numbers, ends: _Numbers, /,
+    ) -> bool: ...  # fmt: skip
 
 class TorchTracer:
     def __init__(

@@ -17,7 +17,7 @@ typedef struct {
 } MapObject;
 
 extern PyTypeObject sonde_MapType, sonde_TextType, sonde_WriterType, sonde_WatcherType,
-    sonde_GcType, sonde_SamplerType, sonde_CallType, sonde_TorchMarkType, sonde_TorchMarksType;
+    sonde_GcType, sonde_NestType, sonde_SamplerType, sonde_CallType, sonde_TorchMarkType, sonde_TorchMarksType;
 
 /* The memory of a map, or NULL with an exception set. */
 void *sonde_map_memory(PyObject *map, int writable);

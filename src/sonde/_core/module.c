@@ -227,6 +227,7 @@ static int add_types(PyObject *core)
            PyModule_AddType(core, &sonde_WriterType) < 0 ||
            PyModule_AddType(core, &sonde_WatcherType) < 0 ||
            PyModule_AddType(core, &sonde_GcType) < 0 ||
+           PyModule_AddType(core, &sonde_NestType) < 0 ||
            PyModule_AddType(core, &sonde_SamplerType) < 0 ||
            PyModule_AddType(core, &sonde_CallType) < 0 ||
            PyModule_AddType(core, &sonde_TorchTracerType) < 0 ||
