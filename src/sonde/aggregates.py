@@ -38,8 +38,11 @@ _VALUES = """
         FROM event.counter WHERE {named} AND epoch_us(ts) * 1000 <= {until}),
     cut AS (SELECT *, until - GREATEST(t, {since}) AS lasts FROM held WHERE until > {since})
     SELECT 'counter' AS kind, domain, name, host, pid, rank, COUNT(*) FILTER (t > {since}) AS count,
-           MIN(value) AS min, MAX(value) AS max, ARG_MAX(value, t_ns) AS last,
-           COALESCE(SUM(value * lasts) / NULLIF(SUM(lasts), 0), AVG(value)) AS mean
+           COALESCE(MIN(value) FILTER (NOT isnan(value)), 'nan') AS min,
+           COALESCE(MAX(value) FILTER (NOT isnan(value)), 'nan') AS max,
+           ARG_MAX(value, t_ns) AS last,
+           COALESCE(SUM(value * lasts) FILTER (isfinite(value))
+               / NULLIF(SUM(lasts) FILTER (isfinite(value)), 0), AVG(value)) AS mean
     FROM cut GROUP BY ALL HAVING COUNT(*) FILTER (t > {since}) > 0"""
 _COURSE = """
     WITH placed AS (
