@@ -723,6 +723,16 @@ def test_the_summary_agrees_with_the_rows(record: Callable[..., str]) -> None:
     )
 
 
+def test_a_sum_counts_from_the_begin_of_its_first_region(record: Callable[..., str]) -> None:
+    folder = record()
+    with sonde.span("outer"), sonde.span("first"):
+        work()
+    found, sums = spans(folder), summary(folder)
+    assert {name: row["since_t_ns"] for name, row in sums.items()} == {
+        name: row["t_ns"] for name, row in found.items()
+    }
+
+
 def test_sums_begin_anew_and_reading_them_changes_nothing(record: Callable[..., str]) -> None:
     folder = record()
     region = sonde.span("a")

@@ -65,7 +65,8 @@ _OPEN = """
 _PROCESSES = "SELECT host, pid, rank, state, start_wall_ns, end_wall_ns FROM sonde.session"
 _LAST_SEEN = """
     SELECT host, pid, epoch_us(MAX(ts)) * 1000 AS last_ns FROM (
-        SELECT host, pid, ts FROM event.span UNION ALL SELECT host, pid, ts FROM event.counter
+        SELECT host, pid, ts + to_microseconds(dur_ns // 1000) AS ts FROM event.span
+        UNION ALL SELECT host, pid, ts FROM event.counter
         UNION ALL SELECT host, pid, ts FROM event.marker
         UNION ALL SELECT host, pid, ts FROM python.stack_sample)
     GROUP BY ALL"""

@@ -211,6 +211,9 @@ static void add_up(const sonde_span_row *row, uint32_t kind)
         return;
     int64_t took = row->dur_ns - row->paused_ns;
     sonde_sum_begin(sum);
+    /* All of its time is in the sum, so it counts from its begin. */
+    if (row->t_ns < sum->since_ns)
+        sum->since_ns = row->t_ns;
     if (sum->count == 0) {
         sum->first_ns = row->t_ns;
         sum->min_ns = sum->max_ns = took;
