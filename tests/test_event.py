@@ -873,6 +873,26 @@ def test_the_gate_closes_events_alone(record: Callable[..., str]) -> None:
     assert sonde.open(folder).query("SELECT x FROM job.row").num_rows == 1
 
 
+def test_a_pause_inside_of_a_closed_gate_counts_once(record: Callable[..., str]) -> None:
+    folder = record()
+    counter = sonde.counter("level", 1)
+    with sonde.span("around"):
+        counter.set_value(2)
+        work()
+        before = time.monotonic_ns()
+        _core.events_gate(False)
+        sonde.pause()
+        work(20_000_000)
+        sonde.resume()
+        inside = [row for row in _core.events_summary() if row[0] == "counter"]
+        from_file = summary(folder)["level"]
+        _core.events_gate(True)
+        off = time.monotonic_ns() - before
+    [row] = read(folder, "span")
+    assert 20_000_000 < row["paused_ns"] <= off
+    assert inside[0][9] == pytest.approx(from_file["mean"], rel=1e-6)
+
+
 def test_a_region_of_an_earlier_recording_is_not_in_the_next(record: Callable[..., str]) -> None:
     first = record()
     region = sonde.span("old")

@@ -87,7 +87,8 @@ typedef struct {
     uint32_t regions;       /* activations in memory */
     int64_t gate_open_ns;   /* when it last opened */
     int64_t gate_closed_ns; /* when it last closed; 0: never */
-    int64_t gate_paused_ns; /* how long it was closed, before it last opened */
+    int64_t gate_paused_ns; /* how long it was closed and the page on, before it last opened */
+    int64_t gate_page_ns;   /* all pauses of the page, when it last closed */
 } sonde_events_t;
 
 extern sonde_events_t sonde_events;

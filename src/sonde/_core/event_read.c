@@ -97,9 +97,9 @@ PyObject *sonde_live_read(PyObject *Py_UNUSED(module), PyObject *args)
     if (status < 0)
         return sonde_raise(status, "event.live");
     int64_t closed_ns = sonde_load_acquire(&live->closed_ns);
-    paused_ns += sonde_load_relaxed(&live->paused_ns);
     if (closed_ns != 0 && until_ns > closed_ns)
-        paused_ns += until_ns - closed_ns;
+        paused_ns = until_ns - closed_ns; /* pauses of the page since then lie in this */
+    paused_ns += sonde_load_relaxed(&live->paused_ns);
     unsigned long damaged = 0;
     PyObject *sums = PyList_New(0), *open = PyList_New(0), *result = NULL;
     if (sums != NULL && open != NULL &&
