@@ -189,6 +189,7 @@ typedef struct {
 
 int sonde_torch_rows_start(const sonde_torch_texts *texts);
 void sonde_torch_rows_stop(void); /* writes what is left; without the GIL */
+void sonde_torch_rows_hurry(void); /* have rows made now; any thread */
 void sonde_torch_rows_off(void); /* in a forked child */
 
 /* Has somebody changed a class that we stand in? Then its keeper is called, soon. */

@@ -321,5 +321,7 @@ void sonde_torch_rows_stop(void)
     pass(1);
 }
 
+void sonde_torch_rows_hurry(void) { sonde_wake(&rows.leave); }
+
 /* The thread, and the ring that it writes to, are the parent's. */
 void sonde_torch_rows_off(void) { rows.running = 0; }
