@@ -1,5 +1,4 @@
 /* The events of this process: on or off, pauses, numbers, sums. See event.h. */
-#define _GNU_SOURCE
 #include "event.h"
 
 #include <string.h>
