@@ -201,6 +201,178 @@ def test_a_task_keeps_the_region_it_was_made_in(record: Callable[..., str]) -> N
     assert marker["parent"] == found["other"]["id"]
 
 
+def test_a_task_that_began_before_the_recording_ends_no_region_of_another(
+    record: Callable[..., str],
+) -> None:
+    region = sonde.span("handler")
+
+    async def handle(ends: asyncio.Event) -> None:
+        with region:
+            await ends.wait()
+
+    async def serve() -> str:
+        early, late = asyncio.Event(), asyncio.Event()
+        old = asyncio.create_task(handle(early))
+        await asyncio.sleep(0)
+        folder = record()
+        new = asyncio.create_task(handle(late))
+        await asyncio.sleep(0)
+        early.set()
+        await old
+        assert [row["name"] for row in read(folder, "open_span")] == ["handler"]
+        assert read(folder, "span") == []
+        late.set()
+        await new
+        return folder
+
+    folder = asyncio.run(serve())
+    assert len(read(folder, "span")) == 1 and read(folder, "open_span") == []
+
+
+def test_a_thread_that_began_before_the_recording_ends_no_region_of_another(
+    record: Callable[..., str],
+) -> None:
+    region = sonde.span("shared")
+    began, may_end = threading.Event(), threading.Event()
+
+    def early() -> None:
+        with region:
+            began.set()
+            assert may_end.wait(30)
+
+    thread = threading.Thread(target=early)
+    thread.start()
+    assert began.wait(30)
+    folder = record()
+    with region:
+        may_end.set()
+        thread.join(30)
+        assert len(read(folder, "open_span")) == 1
+    [row] = read(folder, "span")
+    assert row["end_thread"] == row["thread"] == threading.get_native_id()
+
+
+def test_a_region_that_another_task_has_ended_is_around_nothing(record: Callable[..., str]) -> None:
+    folder = record()
+
+    async def end(region: _core.Region) -> None:
+        region.stop()
+
+    async def submit() -> None:
+        for _ in range(3):
+            request = sonde.span("request")
+            request.start()
+            await asyncio.create_task(end(request))
+            with sonde.span("after"):
+                sonde.mark("later")
+
+    asyncio.run(submit())
+    found = read(folder, "span")
+    assert [row["name"] for row in found] == ["request", "after"] * 3
+    assert {row["parent"] for row in found} == {None}
+
+
+def test_all_regions_of_a_task_lie_in_the_one_it_was_made_in(record: Callable[..., str]) -> None:
+    folder = record()
+
+    async def child(may_go: asyncio.Event) -> None:
+        await may_go.wait()
+        for name in ("first", "second"):
+            with sonde.span(name):
+                pass
+
+    async def main() -> None:
+        may_go = asyncio.Event()
+        with sonde.span("around"):
+            task = asyncio.create_task(child(may_go))
+            await asyncio.sleep(0)
+        may_go.set()
+        await task
+
+    asyncio.run(main())
+    found = spans(folder)
+    assert found["first"]["parent"] == found["second"]["parent"] == found["around"]["id"]
+
+
+def test_a_region_of_an_earlier_recording_is_no_parent(record: Callable[..., str]) -> None:
+    record()
+
+    async def main() -> str:
+        with sonde.span("earlier") as earlier:
+            sonde.stop()
+            folder = record()
+            assert earlier.id is None
+            with sonde.span("later"), sonde.span("under").under(earlier):
+                sonde.mark("here")
+        return folder
+
+    found = spans(asyncio.run(main()))
+    assert set(found) == {"later", "under"} and found["later"]["parent"] is None
+    assert found["under"]["parent"] == found["later"]["id"]
+
+
+def test_two_threads_that_end_the_same_region_at_once_end_it_once(
+    record: Callable[..., str],
+) -> None:
+    for _ in range(20):
+        folder = record()
+        region = sonde.span("one")
+        region.start()
+        together = threading.Barrier(4)
+
+        def end(region: _core.Region = region, together: threading.Barrier = together) -> None:
+            together.wait(30)
+            region.stop()
+
+        threads = [threading.Thread(target=end) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert summary(folder)["one"]["count"] == 1
+        sonde.stop()
+
+
+def test_an_attribute_never_asks_the_program(record: Callable[..., str]) -> None:
+    class Hostile(int):
+        def __int__(self) -> int:
+            raise RuntimeError
+
+        __index__ = __float__ = __int__  # type: ignore[assignment]
+
+    folder = record()
+    with sonde.span("ok", size=Hostile(3)):
+        pass
+    assert [row["whole"] for row in read(folder, "attribute")] == [3]
+
+
+def test_of_a_generator_an_error_is_named_and_its_end_is_none(record: Callable[..., str]) -> None:
+    folder = record()
+
+    @sonde.span("plain")
+    def plain() -> Iterator[int]:
+        yield 1
+        raise KeyError
+
+    @sonde.span("async")
+    async def wait(fails: bool) -> AsyncIterator[int]:
+        yield 1
+        if fails:
+            raise KeyError
+
+    async def use() -> None:
+        assert [one async for one in wait(False)] == [1]
+        with contextlib.suppress(KeyError):
+            assert [one async for one in wait(True)] == []
+
+    with contextlib.suppress(KeyError):
+        list(plain())
+    asyncio.run(use())
+    errors = [(row["name"], row["error"]) for row in read(folder, "span")]
+    assert errors == [("plain", None), ("plain", "KeyError"), ("async", None), ("async", None),
+                      ("async", None), ("async", "KeyError")]  # fmt: skip
+
+
 def test_under_makes_it_a_child_of_what_submitted_it(record: Callable[..., str]) -> None:
     folder = record()
     with sonde.span("submit") as submit:
@@ -474,6 +646,17 @@ def test_the_mean_of_a_counter_is_weighed_by_time(record: Callable[..., str]) ->
     assert 10 < mean < 40
 
 
+def test_a_broken_value_of_a_counter_spoils_no_sum(record: Callable[..., str]) -> None:
+    folder = record()
+    counter = sonde.counter("loss")
+    for value in (float("nan"), 4.0, float("inf"), float("nan"), 4.0, 4.0):
+        counter.set_value(value)
+        work()
+    row = summary(folder)["loss"]
+    assert (row["count"], row["min"], row["mean"], row["last"]) == (6, 4, 4, 4)
+    assert row["max"] == float("inf")
+
+
 def test_markers_have_a_scope_and_a_region(record: Callable[..., str]) -> None:
     folder = record()
     marker = _core.Mark("here", "domain")
@@ -538,6 +721,16 @@ def test_the_summary_agrees_with_the_rows(record: Callable[..., str]) -> None:
         (row["kind"], row["domain"], row["name"], *list(row.values())[3:13])
         for row in found.values()
     )
+
+
+def test_a_sum_counts_from_the_begin_of_its_first_region(record: Callable[..., str]) -> None:
+    folder = record()
+    with sonde.span("outer"), sonde.span("first"):
+        work()
+    found, sums = spans(folder), summary(folder)
+    assert {name: row["since_t_ns"] for name, row in sums.items()} == {
+        name: row["t_ns"] for name, row in found.items()
+    }
 
 
 def test_sums_begin_anew_and_reading_them_changes_nothing(record: Callable[..., str]) -> None:
@@ -680,6 +873,26 @@ def test_the_gate_closes_events_alone(record: Callable[..., str]) -> None:
     assert sonde.open(folder).query("SELECT x FROM job.row").num_rows == 1
 
 
+def test_a_pause_inside_of_a_closed_gate_counts_once(record: Callable[..., str]) -> None:
+    folder = record()
+    counter = sonde.counter("level", 1)
+    with sonde.span("around"):
+        counter.set_value(2)
+        work()
+        before = time.monotonic_ns()
+        _core.events_gate(False)
+        sonde.pause()
+        work(20_000_000)
+        sonde.resume()
+        inside = [row for row in _core.events_summary() if row[0] == "counter"]
+        from_file = summary(folder)["level"]
+        _core.events_gate(True)
+        off = time.monotonic_ns() - before
+    [row] = read(folder, "span")
+    assert 20_000_000 < row["paused_ns"] <= off
+    assert inside[0][9] == pytest.approx(from_file["mean"], rel=1e-6)
+
+
 def test_a_region_of_an_earlier_recording_is_not_in_the_next(record: Callable[..., str]) -> None:
     first = record()
     region = sonde.span("old")
@@ -740,8 +953,7 @@ def test_sums_and_open_regions_are_kept_when_the_session_is_sealed(
         with sonde.span("done"): sonde.counter("n", 5)
         """)
     [session] = list_sessions(str(root))
-    wait_for(lambda: session.read_sealed())
-    assert not os.path.exists(session.path(LIVE))
+    wait_for(lambda: session.read_sealed() and not os.path.exists(session.path(LIVE)))
     assert {row["name"] for row in read(session.folder, "summary", "name")} == {"done", "n"}
     assert [row["name"] for row in read(session.folder, "open_span")] == ["open"]
 

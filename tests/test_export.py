@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pstats
@@ -214,6 +215,19 @@ def test_a_file_that_could_not_be_finished_leaves_the_old_one(tmp_path: Path) ->
     with pytest.raises(Error, match="enough"):
         command.write_file(str(path), Broken, None)
     assert path.read_text() == "old" and list(tmp_path.glob(".*")) == []
+
+
+def test_what_others_have_put_beside_it_is_not_written_through(tmp_path: Path) -> None:
+    from sonde.output import write_with
+
+    other, path = tmp_path / "other", tmp_path / "out.json"
+    other.write_text("theirs")
+    (tmp_path / f".out.json.{os.getpid()}.tmp").symlink_to(other)
+    for packed in (False, True):
+        with contextlib.suppress(Error):
+            write_with(str(path), True, packed, lambda file: file.write("ours"))
+        assert other.read_text() == "theirs"
+    assert path.exists()  # the link is gone: the second one found its place free
 
 
 def test_a_pipe_is_written_and_not_replaced(pid: int, tmp_path: Path, sonde_cli) -> None:

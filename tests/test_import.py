@@ -115,3 +115,48 @@ def test_what_is_no_trace_is_told_in_one_line(sonde_cli, tmp_path: Path) -> None
     done = sonde_cli("import", tmp_path / "x.json", "-o", tmp_path / "y.json")
     assert done.returncode == 4 and "no trace events in it" in done.stderr
     assert not (tmp_path / "y.json").exists()
+
+
+ODD = {  # events, and what is said of them
+    '{"ph":"X","ts":1e400,"dur":1,"name":"a"}': "4 times: left out: an event without a kind or a time",
+    '{"ph":"X","ts":NaN,"name":"a"}': "",
+    '{"ph":"X","ts":[1],"name":"a"}': "",
+    '{"ph":"X","ts":1e30,"name":"a"}': "",
+    '{"ph":"X","ts":1,"dur":1e400,"name":"a"}': "",
+    '{"ph":"X","ts":1,"name":"a","args":{"x":[NaN,1e999]}}': "a number that JSON does not have",
+    '{"ph":"C","ts":1,"name":"a","args":{"x":NaN}}': "a counter without a number",
+    '{"ph":"C","ts":1,"name":"a","args":{"x":Infinity}}': "",
+    '{"ph":"C","ts":1,"name":"a","args":{"x":' + "9" * 400 + "}}": "",
+    '{"ph":"B","ts":1,"name":"a","args":null}': "a beginning without an end",
+    '{"ph":"X","ts":1,"pid":[1],"name":"a"}': "the number of a process",
+    '{"ph":"X","ts":1,"args":' + "[" * 99999 + "}": "an event that is cut or damaged",
+}
+
+
+def test_values_that_no_viewer_takes_are_repaired(sonde_cli, tmp_path: Path) -> None:
+    good = '{"ph":"X","pid":1,"tid":1,"ts":5,"dur":2,"name":"good"}'
+    source, target = tmp_path / "odd.json", tmp_path / "mended.json"
+    source.write_text("[" + ",".join((*ODD, good)) + "]")
+    for path in (target, tmp_path / "mended.pftrace"):
+        done = sonde_cli("import", source, "-o", path)
+        assert done.returncode == 0, done.stderr
+        assert [words for words in ODD.values() if words not in done.stderr] == []
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    events = json.loads(target.read_text(), parse_constant=refuse)["traceEvents"]
+    assert [one["dur"] for one in events if one["name"] == "good"] == [2]
+
+
+def test_an_end_without_a_name_ends_the_innermost(sonde_cli, tmp_path: Path) -> None:
+    source, target = tmp_path / "bare.json", tmp_path / "mended.json"
+    begins = [{"ph": "B", "pid": 1, "tid": 1, "ts": at, "name": name}
+              for at, name in ((1, "outer"), (2, "inner"))]  # fmt: skip
+    ends = [{"ph": "E", "pid": 1, "tid": 1, "ts": at} for at in (3, 5)]
+    source.write_text(json.dumps(begins + ends))
+    assert "nothing to repair" in sonde_cli("import", source, "-o", target).stderr
+    events = json.loads(target.read_text())["traceEvents"]
+    assert {one["name"]: (one["ph"], one["dur"]) for one in events if one["ph"] != "M"} == {
+        "outer": ("X", 4), "inner": ("X", 1),
+    }  # fmt: skip

@@ -102,6 +102,18 @@ def test_attributes_errors_and_whole_numbers_are_kept_to_the_last_digit() -> Non
     assert not [e for e in events if e["name"] == "none"]  # JSON has no NaN
 
 
+def test_an_attribute_that_is_called_as_one_of_ours_takes_no_ones_place() -> None:
+    recording = FakeRecording().region("request", 5, 10, 7)
+    for key, value in (("id", 3), ("kind", 4), ("rows", 5)):
+        recording.row("event.attribute", 6, id=7, key=key, whole=value, number=float(value))
+    recording.row("event.attribute", 6, id=7, key="nothing")
+    recording.region("bare", 20, 10, 8).row("event.attribute", 21, id=8, key="nothing")
+    events = json.loads(export("chrome", recording.profile()))["traceEvents"]
+    assert [e["args"] for e in events if e["ph"] == "X"] == [
+        {"id": 7, "id (attribute)": 3, "kind (attribute)": 4, "rows": 5}, {"id": 8},
+    ]  # fmt: skip
+
+
 def test_a_recording_without_samples_has_a_trace() -> None:
     recording = FakeRecording().region("alone", 5, 10, 1)
     events = json.loads(export("chrome", recording.profile()))["traceEvents"]

@@ -38,8 +38,11 @@ _VALUES = """
         FROM event.counter WHERE {named} AND epoch_us(ts) * 1000 <= {until}),
     cut AS (SELECT *, until - GREATEST(t, {since}) AS lasts FROM held WHERE until > {since})
     SELECT 'counter' AS kind, domain, name, host, pid, rank, COUNT(*) FILTER (t > {since}) AS count,
-           MIN(value) AS min, MAX(value) AS max, ARG_MAX(value, t_ns) AS last,
-           COALESCE(SUM(value * lasts) / NULLIF(SUM(lasts), 0), AVG(value)) AS mean
+           COALESCE(MIN(value) FILTER (NOT isnan(value)), 'nan') AS min,
+           COALESCE(MAX(value) FILTER (NOT isnan(value)), 'nan') AS max,
+           ARG_MAX(value, t_ns) AS last,
+           COALESCE(SUM(value * lasts) FILTER (isfinite(value))
+               / NULLIF(SUM(lasts) FILTER (isfinite(value)), 0), AVG(value)) AS mean
     FROM cut GROUP BY ALL HAVING COUNT(*) FILTER (t > {since}) > 0"""
 _COURSE = """
     WITH placed AS (
@@ -62,7 +65,8 @@ _OPEN = """
 _PROCESSES = "SELECT host, pid, rank, state, start_wall_ns, end_wall_ns FROM sonde.session"
 _LAST_SEEN = """
     SELECT host, pid, epoch_us(MAX(ts)) * 1000 AS last_ns FROM (
-        SELECT host, pid, ts FROM event.span UNION ALL SELECT host, pid, ts FROM event.counter
+        SELECT host, pid, ts + to_microseconds(dur_ns // 1000) AS ts FROM event.span
+        UNION ALL SELECT host, pid, ts FROM event.counter
         UNION ALL SELECT host, pid, ts FROM event.marker
         UNION ALL SELECT host, pid, ts FROM python.stack_sample)
     GROUP BY ALL"""

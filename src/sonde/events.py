@@ -65,10 +65,10 @@ _SUMMARY = Schema(
         ("max_ns", "i64", "ns", "the longest of them"),
         ("min", "f64", "", "least value of a counter"),
         ("max", "f64", "", "largest value of a counter"),
-        ("mean", "f64", "", "mean of a counter over the time it was recorded"),
+        ("mean", "f64", "", "mean of a counter over the time it was recorded and finite"),
         ("last", "f64", "", "value of a counter now"),
-        ("since_t_ns", "i64", "ns", "all this counts from here on: from its first event, or from "
-         "when the program began its sums anew"),
+        ("since_t_ns", "i64", "ns", "all this counts from here on: from the begin of the first "
+         "that is in it"),
         ("last_t_ns", "i64", "ns", "when the newest of them began, was set or marked"),
         *_WHOSE,
     ),

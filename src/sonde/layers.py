@@ -53,11 +53,15 @@ SELECT part::BIGINT AS part, id, COALESCE(parent, -1) AS parent, thread::BIGINT 
     CASE WHEN unfinished THEN {{ever_ns}} ELSE start_ns + dur_ns END AS end_ns
 FROM chosen ORDER BY part, start_ns, dur_ns DESC, id"""
 
-_SAID = f"""
+# What the program may say of a region under the same names is told apart.
+_OWN_KEYS = "('id','kind','domain','number','error','cut','paused_ns','end_thread','unfinished')"
+
+
+def _say(key: str = "key") -> str:
+    """The attributes of what is chosen, as the inside of an object; `key` is their names."""
+    return f"""
 said AS (
-    SELECT part, id,
-        concat('{{{{', string_agg(to_json(key) || ':' || value, ',' ORDER BY key), '}}}}')
-            AS attributes
+    SELECT part, id, string_agg(to_json({key}) || ':' || value, ',' ORDER BY key) AS attributes
     FROM (SELECT part, id, key, arg_max(CASE WHEN whole IS NOT NULL THEN to_json(whole)
             WHEN isfinite(number) THEN to_json(number)
             WHEN number IS NOT NULL THEN to_json(number::VARCHAR) ELSE to_json(text) END, t_ns)
@@ -67,14 +71,17 @@ said AS (
         GROUP BY part, id, key)
     GROUP BY part, id)"""
 
+
 # A `misfit` is told by nesting: its family and its track.
-SPANS = f"""{{named}},{REGIONS},{_SAID}
+_KEY = f"CASE WHEN key IN {_OWN_KEYS} THEN key || ' (attribute)' ELSE key END"
+SPANS = f"""{{named}},{REGIONS},{_say(_KEY)}
 SELECT CASE WHEN track IS NULL THEN 'X' ELSE 'b' END AS ph, number AS pid,
     {{lane}} + thread AS tid, start_ns, dur_ns,
     COALESCE(label, '?') AS name,
     CASE WHEN kind = 'frame' THEN concat_ws(',', domain, 'frame')
         ELSE COALESCE(domain, kind) END AS cat,
-    CASE WHEN attributes IS NULL THEN own ELSE json_merge_patch(own, attributes) END AS args,
+    CASE WHEN attributes IS NULL THEN own
+        ELSE concat(own[:-2], ',', attributes, '}}}}') END AS args,
     CASE WHEN track IS NOT NULL THEN concat_ws('.', number, family, track) END AS id,
     NULL AS scope, part, chosen.id AS region
 FROM (SELECT *, CASE WHEN kind = 'span' AND domain IS NULL AND cut IS NULL AND error IS NULL
@@ -120,10 +127,10 @@ chosen AS (
     FROM event.marker AS m JOIN process USING (host, pid) JOIN numbered USING (part)
         LEFT JOIN named USING (part, thread)
     WHERE true{_PART}{_NEAR}{_TIME} AND {_IN}
-        AND ({{threads}})),{_SAID}
+        AND ({{threads}})),{_say()}
 SELECT 'i' AS ph, number AS pid, {{lane}} + thread AS tid, start_ns, 0 AS dur_ns,
     COALESCE(label, '?') AS name, concat_ws(',', domain, 'marker') AS cat,
-    attributes AS args, NULL AS id,
+    '{{{{' || attributes || '}}}}' AS args, NULL AS id,
     CASE said WHEN 'global' THEN 'g' WHEN 'process' THEN 'p' ELSE 't' END AS scope
 FROM chosen LEFT JOIN said USING (part, id) ORDER BY start_ns, chosen.id"""
 

@@ -88,9 +88,15 @@ class _Stretches:
     def send(self, value: object) -> object:
         self._region.start()
         try:
-            return self._generator.send(value)
-        finally:
-            self._region.stop()
+            given = self._generator.send(value)
+        except StopIteration:
+            self._region.stop()  # its end, not an error
+            raise
+        except BaseException as error:
+            self._region.__exit__(type(error), error, None)
+            raise
+        self._region.stop()
+        return given
 
     def throw(self, *error: Any) -> object:
         with self._region:
@@ -110,11 +116,11 @@ def _decorate_async_generator(
         call, given = generator.asend, None
         try:
             while True:
-                try:
-                    with region:
+                with region:
+                    try:
                         value = await call(given)
-                except StopAsyncIteration:
-                    return
+                    except StopAsyncIteration:
+                        return
                 try:
                     given = yield value
                     call = generator.asend

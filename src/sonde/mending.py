@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from math import isfinite, isnan
+from sys import float_info
+from typing import Any, NamedTuple, TypeGuard
 
 from sonde.errors import Damaged
 from sonde.scanning import Found, find_about, iter_events, read_text
 from sonde.timeline import Lane, Row
 
 _SAFE = 2**31  # larger numbers of processes and threads are not kept by every viewer
+_LARGEST = float_info.max
+_EVER_US = 2**52  # a hundred years
+_NAMELESS = "?"
 _PAIRS = {"B": "E", "b": "e", "(": ")"}
 _SCOPES = {"g": "g", "global": "g", "p": "p", "process": "p"}
 
@@ -60,22 +65,26 @@ class Trace:
                 self._name(event)
                 continue
             ts = event.get("ts")
-            if not isinstance(ph, str) or isinstance(ts, (bool, str)) or ts is None:
+            if not isinstance(ph, str) or not _is_time(ts):
                 self.repairs["left out: an event without a kind or a time"] += 1
                 continue
-            event["name"] = str(event.get("name", "?"))
+            name = event.get("name")
+            event["name"] = _NAMELESS if name is None or name == "" else str(name)
             event["cat"] = str(event.get("cat") or "event")
-            event["ts"] = round(ts * 1000) if isinstance(ts, float) else ts * 1000
+            event["ts"] = round(ts * 1000)
+            if not isinstance(event.get("args"), dict):
+                event["args"] = {}
             yield event
 
     def _number(self, what: str, value: object) -> int:
         """A number that viewers keep: a double loses digits beyond 2^53."""
         if isinstance(value, int) and 0 <= value < _SAFE:
             return value
-        known = self._numbers.get((what, value))
+        key = (what, json.dumps(value))  # it may be anything
+        known = self._numbers.get(key)
         if known is None:
             self.repairs[f"the number of a {what} that viewers would round"] += 1
-            known = self._numbers[what, value] = _SAFE - 1 - len(self._numbers)
+            known = self._numbers[key] = _SAFE - 1 - len(self._numbers)
         return known
 
     def _name(self, event: dict[str, Any]) -> None:
@@ -91,8 +100,7 @@ class Trace:
 
     def _end(self, event: dict[str, Any]) -> int:
         dur = event.get("dur", 0)
-        good = isinstance(dur, (int, float)) and not isinstance(dur, bool) and dur >= 0
-        event["dur"] = round(dur * 1000) if good else 0
+        event["dur"] = round(dur * 1000) if _is_time(dur) and dur >= 0 else 0
         return int(event["ts"] + event["dur"])
 
     # ---- events ----------------------------------------------------------------------------------
@@ -113,7 +121,7 @@ class Trace:
         for left in opened.values():
             for event in left:
                 self.repairs["a beginning without an end, which lasts to the end now"] += 1
-                event.setdefault("args", {})["unfinished"] = True
+                event["args"]["unfinished"] = True
                 _put(pieces, Piece(event["ts"], self._last_ns, event))
         self._add_slices(pieces["X"])
         self._add_tracks(pieces["b"])
@@ -127,13 +135,13 @@ class Trace:
         opened: dict[tuple[object, ...], list[dict[str, Any]]],
         pieces: dict[str, list[Piece]],
     ) -> None:
-        waiting = opened.get(_key(event)) or opened.get((*_key(event)[:-1], "?"))
-        if not waiting:
+        waiting = opened.get(_key(event), [])
+        at = _find_begun(waiting, event["name"])
+        if at is None:
             self.repairs["left out: an end without a beginning"] += 1
             return
-        begun = waiting.pop()
-        if isinstance(event.get("args"), dict):
-            begun["args"] = {**(begun.get("args") or {}), **event["args"]}
+        begun = waiting.pop(at)
+        begun["args"] |= event["args"]
         _put(pieces, Piece(begun["ts"], max(begun["ts"], event["ts"]), begun))
 
     def _add_point(self, event: dict[str, Any]) -> None:
@@ -146,8 +154,8 @@ class Trace:
         elif ph == "n":
             self._add("i", event, scope="p")
         elif ph == "C":
-            values = event.get("args") if isinstance(event.get("args"), dict) else {}
-            good = {key: value for key, value in (values or {}).items() if _is_number(value)}
+            good = {key: min(max(value, -_LARGEST), _LARGEST)
+                    for key, value in event["args"].items() if _is_number(value)}  # fmt: skip
             if good:
                 self._add("C", {**event, "args": good}, number=event.get("id"))
             else:
@@ -175,7 +183,7 @@ class Trace:
         """Those of one id are one track where they nest; the others get one of their own."""
         stacks: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for piece in sorted(pieces, key=lambda one: (one.start_ns, -one.end_ns)):
-            key = _key(piece.event)[:-1]
+            key = _key(piece.event)
             stack = stacks[key]
             while stack and stack[-1] <= piece.start_ns:
                 stack.pop()
@@ -200,30 +208,58 @@ class Trace:
         number: object = None,
         scope: str | None = None,
     ) -> None:
-        args = event.get("args")
         self.rows.append(
             Row(ph, event["pid"], event["tid"], event["ts"] + self._start_ns, dur_ns, event["name"],
-                event["cat"], json.dumps(args) if isinstance(args, dict) and args else None,
+                event["cat"], self._dump(event["args"]) if event["args"] else None,
                 None if number is None else str(number), scope)
         )  # fmt: skip
 
+    def _dump(self, args: dict[str, Any]) -> str:
+        try:
+            return json.dumps(args, allow_nan=False)
+        except ValueError:
+            self.repairs["a number that JSON does not have, written as text now"] += 1
+            return json.dumps(_spell(args))
+
 
 def _key(event: dict[str, Any]) -> tuple[object, ...]:
-    """What a beginning and its end have in common; the name comes last."""
+    """What a beginning and its end have in common, beside the name."""
     ph = event["ph"]
-    name = event["name"] if event["name"] else "?"
     if ph in ("b", "e"):
-        number = event.get("id", event.get("id2"))
-        return "b", event["cat"], json.dumps(number), name
-    return "B" if ph in "BE" else "(", event["pid"], event["tid"], name
+        return "b", event["cat"], json.dumps(event.get("id", event.get("id2")))
+    return "B" if ph in "BE" else "(", event["pid"], event["tid"]
+
+
+def _find_begun(waiting: list[dict[str, Any]], name: str) -> int | None:
+    """Which one an end ends: the newest of its name. An end need not have one."""
+    for at in reversed(range(len(waiting))):
+        if _NAMELESS in (name, waiting[at]["name"]) or waiting[at]["name"] == name:
+            return at
+    return None
 
 
 def _put(pieces: dict[str, list[Piece]], piece: Piece) -> None:
     pieces["X" if piece.event["ph"] == "B" else piece.event["ph"]].append(piece)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _is_number(value: object) -> TypeGuard[float]:
+    if isinstance(value, float):
+        return not isnan(value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    """Can it be written as nanoseconds of 64 bits?"""
+    return _is_number(value) and abs(value) < _EVER_US
+
+
+def _spell(value: Any) -> Any:
+    """The same, with what JSON has no number for as text."""
+    if isinstance(value, dict):
+        return {key: _spell(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_spell(one) for one in value]
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
 def merge(traces: Sequence[Trace]) -> Iterator[Row | Lane]:

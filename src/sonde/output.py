@@ -32,7 +32,8 @@ def write_with(path: str, text: bool, packed: bool, write: Callable[[IO[Any]], N
     folder, name = os.path.split(path)
     hidden = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
     try:
-        with open_file(hidden, text, packed) as file:
+        # Its name can be foretold: what another user has put there is not written through.
+        with open_file(hidden, text, packed, "x") as file:
             write(file)
         os.replace(hidden, path)
     except OSError as error:
@@ -43,15 +44,15 @@ def write_with(path: str, text: bool, packed: bool, write: Callable[[IO[Any]], N
             os.unlink(hidden)
 
 
-def open_file(path: str | int, text: bool, packed: bool = False) -> IO[Any]:
-    """A file to be written, as text or not, with gzip or not."""
+def open_file(path: str | int, text: bool, packed: bool = False, how: str = "w") -> IO[Any]:
+    """A file to be written, as text or not, with gzip or not; `how` is x if it must be new."""
     if packed:
         # Level 4: half as large as level 1, and twice as fast as the usual 9.
         if not text:
-            return cast(IO[Any], gzip.open(str(path), "wb", 4))
-        return gzip.open(
-            str(path), "wt", 4, encoding="utf-8", errors="backslashreplace", newline="\n"
-        )
+            return cast(IO[Any], gzip.open(str(path), f"{how}b", 4))
+        return cast(IO[Any], gzip.open(
+            str(path), f"{how}t", 4, encoding="utf-8", errors="backslashreplace", newline="\n"
+        ))  # fmt: skip
     if text:
-        return open(path, "w", encoding="utf-8", errors="backslashreplace", newline="\n")
-    return open(path, "wb")
+        return open(path, how, encoding="utf-8", errors="backslashreplace", newline="\n")
+    return open(path, f"{how}b")

@@ -103,20 +103,20 @@ def _find_start(text: str) -> int:
 def _read_event(text: str, at: int, found: Found) -> tuple[dict[str, Any] | None, int]:
     try:
         return _DECODER.raw_decode(text, at)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     try:
         event = _LENIENT.raw_decode(text, at)
         found["control characters that were not escaped"] += 1
         return event
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     try:
         event = _Loose(text).read_object(at)
         found["quotes or backslashes that were not escaped"] += 1
         return event
     except (ValueError, RecursionError):
-        found["an event that is cut"] += 1
+        found["left out: an event that is cut or damaged"] += 1
     # The next event, if there is one.
     after = re.compile(r'\{\s*"(?:name|cat|ph|ts|pid)"').search(text, at + 1)
     return None, after.start() if after else len(text)

@@ -1,5 +1,4 @@
 /* The events of this process: on or off, pauses, numbers, sums. See event.h. */
-#define _GNU_SOURCE
 #include "event.h"
 
 #include <string.h>
@@ -115,18 +114,24 @@ int sonde_events_wake(void)
     return sonde_events_on();
 }
 
-int64_t sonde_events_paused_ns(int64_t now)
+/* All pauses of the control page up to now. */
+static int64_t page_paused_ns(int64_t now)
 {
     const sonde_control *page = sonde_events.page;
-    int64_t sum = sonde_events.gate_paused_ns;
-    if (!sonde_events.is_open)
-        sum += now - sonde_events.gate_closed_ns;
     if (page == NULL)
-        return sum;
-    sum += sonde_load_relaxed(&page->paused_ns);
+        return 0;
+    int64_t sum = sonde_load_relaxed(&page->paused_ns);
     if (!sonde_load_relaxed(&page->on))
         sum += now - sonde_load_relaxed(&page->paused_t_ns);
     return sum;
+}
+
+int64_t sonde_events_paused_ns(int64_t now)
+{
+    /* Time in which both are off counts once: of a closed gate, what the page does not count. */
+    if (sonde_events.is_open)
+        return sonde_events.gate_paused_ns + page_paused_ns(now);
+    return sonde_events.gate_paused_ns + sonde_events.gate_page_ns + now - sonde_events.gate_closed_ns;
 }
 
 int64_t sonde_events_resumed_ns(void)
@@ -273,7 +278,20 @@ static PyObject *events_attach(PyObject *module, PyObject *args)
     sonde_events.page = page;
     sonde_events.on = &page->on;
     sonde_events.epoch = ++epochs;
+    sonde_events.gate_page_ns = page_paused_ns(sonde_clock_ns());
     Py_RETURN_NONE;
+}
+
+/* Readers of the file count pauses, too. */
+static void tell_gate(void)
+{
+    sonde_live *live = sonde_events.live;
+    int is_open = sonde_events.is_open != 0;
+    if (live == NULL)
+        return;
+    sonde_store_relaxed(&live->paused_ns,
+                        sonde_events.gate_paused_ns + (is_open ? 0 : sonde_events.gate_page_ns));
+    sonde_store_release(&live->closed_ns, is_open ? 0 : sonde_events.gate_closed_ns);
 }
 
 static PyObject *events_live(PyObject *Py_UNUSED(module), PyObject *map)
@@ -286,7 +304,7 @@ static PyObject *events_live(PyObject *Py_UNUSED(module), PyObject *map)
         return sonde_raise(status, "event.live");
     Py_XSETREF(sonde_events.live_map, Py_NewRef(map));
     sonde_events.live = mem;
-    sonde_events.live->paused_ns = sonde_events.gate_paused_ns;
+    tell_gate();
     begin_sums();
     sonde_slots_reset();
     Py_RETURN_NONE;
@@ -299,17 +317,14 @@ static PyObject *events_gate(PyObject *Py_UNUSED(module), PyObject *open)
         return NULL;
     int64_t now = sonde_clock_ns();
     if (is_open && !sonde_events.is_open) {
-        sonde_events.gate_paused_ns += now - sonde_events.gate_closed_ns;
+        sonde_events.gate_paused_ns = sonde_events_paused_ns(now) - page_paused_ns(now);
         sonde_events.gate_open_ns = now;
     } else if (!is_open && sonde_events.is_open) {
         sonde_events.gate_closed_ns = now;
+        sonde_events.gate_page_ns = page_paused_ns(now);
     }
     sonde_events.is_open = (uint32_t)is_open;
-    if (sonde_events.live != NULL) {
-        sonde_store_relaxed(&sonde_events.live->paused_ns, sonde_events.gate_paused_ns);
-        sonde_store_release(&sonde_events.live->closed_ns,
-                            is_open ? 0 : sonde_events.gate_closed_ns);
-    }
+    tell_gate();
     Py_RETURN_NONE;
 }
 

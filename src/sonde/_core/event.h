@@ -87,7 +87,8 @@ typedef struct {
     uint32_t regions;       /* activations in memory */
     int64_t gate_open_ns;   /* when it last opened */
     int64_t gate_closed_ns; /* when it last closed; 0: never */
-    int64_t gate_paused_ns; /* how long it was closed, before it last opened */
+    int64_t gate_paused_ns; /* how long it was closed and the page on, before it last opened */
+    int64_t gate_page_ns;   /* all pauses of the page, when it last closed */
 } sonde_events_t;
 
 extern sonde_events_t sonde_events;
@@ -136,6 +137,9 @@ uint32_t sonde_slot_take(void);
 void sonde_slot_give(uint32_t slot, int late);
 void sonde_slots_reset(void);
 
+/* In which context the region of a slot was begun; NULL: the thread's own. */
+void sonde_slot_begin(uint32_t slot, const void *context);
+
 /* The innermost region that is still open, from this one up; 0: none. */
 int64_t sonde_region_resolve(int64_t id);
 
@@ -143,6 +147,9 @@ int64_t sonde_region_resolve(int64_t id);
  * Then which region is the innermost one is told by a context variable, which tasks
  * inherit; else by the thread, which costs a tenth of that. */
 int sonde_region_in_context(void);
+
+/* That context, to be compared and never followed; NULL: there is none. */
+const void *sonde_region_context(void);
 
 /* The innermost region here, as it was last set; 0: none. */
 int64_t sonde_region_current(int in_context);
@@ -163,8 +170,9 @@ PyObject *sonde_attribute_plain(PyObject *value);
 /* A number of Python's, as rows have it. 0; -1 with an exception if it is none. */
 int sonde_number(PyObject *value, double *number, int64_t *whole, int *is_whole);
 
-/* Tell the mirror, if there is one. `value` is that of a counter, the scope of a marker, or the name
- * of the exception that ended a region; at a begin, its parent and attributes, if given. 0, or -1 with an exception of the program's. */
+/* Tell the mirror, if there is one. `value` is that of a counter, the scope of a marker, or the
+ * name of the exception that ended a region; at a begin, its parent and attributes, if given. 0,
+ * or -1 with an exception of the program's. */
 int sonde_events_mirror(const char *what, PyObject *domain, PyObject *name, uint32_t kind,
                         int64_t id, PyObject *value);
 

@@ -1,6 +1,7 @@
 /* Count and Mark: values that change, and moments. */
 #include "event.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- numbers --------------------------------------------------------------------- */
@@ -46,8 +47,9 @@ PyObject *sonde_attribute_plain(PyObject *value)
         return Py_NewRef(value);
     if (PyUnicode_Check(value))
         return PyUnicode_FromObject(value);
+    /* Their own methods are the program's: they may do and raise anything. */
     if (PyLong_Check(value))
-        return PyNumber_Long(value);
+        return PyLong_Type.tp_as_number->nb_int(value);
     if (PyFloat_Check(value))
         return PyFloat_FromDouble(PyFloat_AS_DOUBLE(value));
     if (is_numpy(value)) {
@@ -108,15 +110,17 @@ static void add_value(const sonde_counter_row *row)
     if (sum == NULL)
         return;
     int64_t paused_ns = sonde_events_paused_ns(row->t_ns);
+    int64_t held_ns = row->t_ns - sum->last_ns - (paused_ns - sum->paused_ns);
     sonde_sum_begin(sum);
-    if (sum->count == 0) {
-        sum->first_ns = row->t_ns;
-        sum->low = sum->high = row->value;
-    } else {
-        int64_t held_ns = row->t_ns - sum->last_ns - (paused_ns - sum->paused_ns);
-        sum->area += sum->last * (double)(held_ns > 0 ? held_ns : 0);
-        sum->total_ns += held_ns > 0 ? held_ns : 0;
+    /* One broken value must not make all that follow it unknown. */
+    if (sum->count > 0 && held_ns > 0 && isfinite(sum->last)) {
+        sum->area += sum->last * (double)held_ns;
+        sum->total_ns += held_ns;
     }
+    if (sum->count == 0)
+        sum->first_ns = row->t_ns;
+    if (sum->count == 0 || isnan(sum->low))
+        sum->low = sum->high = row->value;
     sum->count++;
     sum->paused_ns = paused_ns;
     sum->last_ns = row->t_ns;

@@ -9,9 +9,12 @@ static uint16_t free_slots[SONDE_LIVE_OPEN];
 static uint32_t free_n;
 static uint16_t late_slots[LATE];
 static uint32_t late_n, late_at;
+static const void *begun_in[SONDE_LIVE_OPEN]; /* the context of the one that has the slot */
+static int64_t serials_before;                /* numbers up to this are of another recording */
 
 void sonde_slots_reset(void)
 {
+    serials_before = sonde_events.last_serial;
     free_n = late_n = late_at = 0;
     for (uint32_t slot = SONDE_LIVE_OPEN - 1; slot > 0; slot--)
         free_slots[free_n++] = (uint16_t)slot;
@@ -45,6 +48,8 @@ void sonde_slot_give(uint32_t slot, int late)
     late_slots[late_at] = (uint16_t)slot;
     late_at = (late_at + 1) % LATE;
 }
+
+void sonde_slot_begin(uint32_t slot, const void *context) { begun_in[slot] = context; }
 
 int64_t sonde_region_resolve(int64_t id)
 {
@@ -83,6 +88,12 @@ int sonde_region_in_context(void)
 #endif
 }
 
+const void *sonde_region_context(void)
+{
+    /* A thread's own is made when it is first needed, so it may come between begin and end. */
+    return sonde_region_in_context() ? (const void *)PyThreadState_Get()->context : NULL;
+}
+
 int64_t sonde_region_current(int in_context)
 {
     if (!in_context)
@@ -114,7 +125,19 @@ void sonde_region_set_current(int in_context, int64_t id)
 
 int64_t sonde_region_around(int in_context, int64_t outer)
 {
-    return in_context ? outer : sonde_region_resolve(outer);
+    if (!in_context)
+        return sonde_region_resolve(outer);
+    const void *here = sonde_region_context();
+    for (int i = 0; i < 64 && outer >> SONDE_SLOT_BITS > serials_before; i++) {
+        uint32_t slot = (uint32_t)outer & (SONDE_LIVE_OPEN - 1);
+        const sonde_open *open = sonde_live_open(sonde_events.live, slot);
+        /* Begun in this very task, and ended in another: it is around nothing any more. */
+        int is_over = slot != 0 && open->id == outer && !open->is_open && begun_in[slot] == here;
+        if (!is_over)
+            return outer;
+        outer = open->parent;
+    }
+    return 0;
 }
 
 int64_t sonde_region_here(void)

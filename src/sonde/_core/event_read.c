@@ -2,14 +2,17 @@
 #include "event.h"
 
 #include <errno.h>
+#include <math.h>
 
-/* The mean of a counter over the time it was recorded, up to `until_ns`. */
+/* The mean of a counter over the time it was recorded and finite, up to `until_ns`. */
 static double find_mean(const sonde_sum *sum, int64_t until_ns, int64_t paused_ns)
 {
     int64_t held_ns = until_ns - sum->last_ns - (paused_ns - sum->paused_ns);
-    double tail_ns = held_ns > 0 ? (double)held_ns : 0;
+    double tail_ns = held_ns > 0 && isfinite(sum->last) ? (double)held_ns : 0;
     double whole_ns = (double)sum->total_ns + tail_ns;
-    return whole_ns > 0 ? (sum->area + sum->last * tail_ns) / whole_ns : sum->last;
+    if (whole_ns <= 0)
+        return sum->last;
+    return (sum->area + (tail_ns > 0 ? sum->last * tail_ns : 0)) / whole_ns;
 }
 
 /* The numbers that depend on what it is a sum of; None where they say nothing. */
@@ -94,9 +97,9 @@ PyObject *sonde_live_read(PyObject *Py_UNUSED(module), PyObject *args)
     if (status < 0)
         return sonde_raise(status, "event.live");
     int64_t closed_ns = sonde_load_acquire(&live->closed_ns);
-    paused_ns += sonde_load_relaxed(&live->paused_ns);
     if (closed_ns != 0 && until_ns > closed_ns)
-        paused_ns += until_ns - closed_ns;
+        paused_ns = until_ns - closed_ns; /* pauses of the page since then lie in this */
+    paused_ns += sonde_load_relaxed(&live->paused_ns);
     unsigned long damaged = 0;
     PyObject *sums = PyList_New(0), *open = PyList_New(0), *result = NULL;
     if (sums != NULL && open != NULL &&

@@ -9,12 +9,6 @@
  * takes no more memory, and an object that does leaves room for the others. */
 enum { MOST = 65536, MOST_OF_ONE = 16384 };
 
-static const void *context_now(void)
-{
-    /* Each task of asyncio's runs in one of its own. Only compared, never followed. */
-    return PyThreadState_Get()->context;
-}
-
 /* ---- activations ----------------------------------------------------------------- */
 
 static activation *find_room(RegionObject *self)
@@ -39,7 +33,7 @@ static activation *push(RegionObject *self, enum state state)
     new->epoch = sonde_events.epoch;
     new->unseen = self->unseen;
     new->tid = sonde_events_tid();
-    new->context = context_now();
+    new->context = sonde_region_context();
     new->state = state;
     self->top = new;
     return new;
@@ -62,7 +56,7 @@ activation *sonde_region_find(const RegionObject *self)
 {
     if (self->top == NULL || self->top->below == NULL)
         return self->top;
-    const void *context = context_now();
+    const void *context = sonde_region_context();
     int32_t tid = sonde_events_tid();
     activation *found = NULL;
     for (activation *at = self->top; at != NULL; at = at->below) {
@@ -83,6 +77,7 @@ static void fill_slot(const RegionObject *self, activation *new)
     if (new->slot == 0)
         return;
     sonde_open *open = sonde_live_open(sonde_events.live, new->slot);
+    sonde_slot_begin(new->slot, new->context);
     sonde_open_begin(open);
     open->id = new->id;
     open->parent = new->parent;
@@ -153,10 +148,11 @@ static int begin_live(RegionObject *self)
     new->start_ns = sonde_clock_ns();
     new->paused_ns = sonde_events_paused_ns(new->start_ns);
     fill_slot(self, new);
+    int64_t id = new->id; /* making a ring runs Python, and another thread may end it */
     if (self->keys != NULL)
-        sonde_attributes_put(new->id, new->start_ns, self->keys,
+        sonde_attributes_put(id, new->start_ns, self->keys,
                              ((PyTupleObject *)self->values)->ob_item);
-    return tell_begin(self, new->id);
+    return tell_begin(self, id);
 }
 
 /* Changes whenever recording goes on again. */
@@ -179,16 +175,22 @@ int sonde_region_begin(RegionObject *self)
 
 /* ---- end ------------------------------------------------------------------------- */
 
+/* Was it begun here, in this task of this thread? */
+static int is_here(const activation *one)
+{
+    return one->tid == sonde_events_tid() && one->context == sonde_region_context();
+}
+
 /* It is the innermost region no more. Was it? If not (it ends out of order, or in
- * another thread) it may still be taken for that somewhere. */
+ * another thread or task) it may still be taken for that somewhere. */
 static int leave(const activation *old)
 {
     int in_context = sonde_region_in_context();
     if (sonde_region_current(in_context) != old->id)
         return 0;
     /* What was around it may have ended before it. */
-    sonde_region_set_current(in_context, sonde_region_resolve(old->outer));
-    return old->tid == sonde_events_tid() && in_context == old->in_context;
+    sonde_region_set_current(in_context, sonde_region_around(in_context, old->outer));
+    return is_here(old);
 }
 
 static void close_slot(const activation *old, int is_late)
@@ -209,6 +211,9 @@ static void add_up(const sonde_span_row *row, uint32_t kind)
         return;
     int64_t took = row->dur_ns - row->paused_ns;
     sonde_sum_begin(sum);
+    /* All of its time is in the sum, so it counts from its begin. */
+    if (row->t_ns < sum->since_ns)
+        sum->since_ns = row->t_ns;
     if (sum->count == 0) {
         sum->first_ns = row->t_ns;
         sum->min_ns = sum->max_ns = took;
@@ -282,36 +287,36 @@ static int write_row(RegionObject *self, activation *old, int64_t now, const cha
     return sonde_writer_put(sonde_events.tables[TO_SPAN], &row, nulls);
 }
 
-static int end_one(RegionObject *self, activation *old, const char *cut, PyObject *error)
+static int end_one(RegionObject *self, activation *ended, const char *cut, PyObject *error)
 {
-    int is_ours = old->epoch == sonde_events.epoch && sonde_events.epoch != 0;
-    if (!is_ours || (old->state == WAITING && old->start_ns == find_pause() && !sonde_events_on())) {
-        drop(self, old); /* of another recording, or in one pause from its begin to its end */
-        return 0;
-    }
+    /* Making a ring runs Python, and another thread may end the region, too: first of all it is
+     * off the list. */
+    activation old = *ended;
+    drop(self, ended);
+    int is_ours = old.epoch == sonde_events.epoch && sonde_events.epoch != 0;
+    if (!is_ours || (old.state == WAITING && old.start_ns == find_pause() && !sonde_events_on()))
+        return 0; /* of another recording, or in one pause from its begin to its end */
     int64_t now = sonde_clock_ns();
-    int status = 0, is_late = 0;
-    if (old->state == LIVE)
-        is_late = !leave(old);
+    int status = 0, is_late = 0, is_told = old.state == LIVE;
+    if (is_told)
+        is_late = !leave(&old);
     /* A pause may be all that was: then there is nowhere to write yet. */
     if (sonde_events.live != NULL || sonde_events_wake())
-        status = write_row(self, old, now, cut, error);
-    /* Making a ring runs Python, which may end the recording. */
-    if (old->epoch == sonde_events.epoch && old->state == LIVE)
-        close_slot(old, is_late);
-    int is_told = old->state == LIVE;
-    int64_t id = old->id;
-    drop(self, old);
+        status = write_row(self, &old, now, cut, error);
+    /* Python may have ended the recording. */
+    if (is_told && old.epoch == sonde_events.epoch)
+        close_slot(&old, is_late);
     if (status == 0 && is_told)
-        status = sonde_events_mirror("end", self->domain, self->name, self->kind, id, error);
+        status = sonde_events_mirror("end", self->domain, self->name, self->kind, old.id, error);
     return status;
 }
 
 int sonde_region_end(RegionObject *self, PyObject *error)
 {
     activation *old = sonde_region_find(self);
-    if (self->unseen > 0 && (old == NULL || self->unseen > old->unseen)) {
-        self->unseen--; /* the one that was begun last, while there was no recording */
+    /* The one that was begun last, or here, while there was no recording. */
+    if (self->unseen > 0 && (old == NULL || self->unseen > old->unseen || !is_here(old))) {
+        self->unseen--;
         return 0;
     }
     return old == NULL ? 0 : end_one(self, old, NULL, error);

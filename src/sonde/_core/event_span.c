@@ -47,8 +47,7 @@ static PyObject *region_set(PyObject *object, PyObject *const *args, Py_ssize_t 
         return NULL;
     }
     activation *now = sonde_region_find(self);
-    if (kwnames != NULL && now != NULL && now->state == LIVE && sonde_events_on() &&
-        now->epoch == sonde_events.epoch)
+    if (kwnames != NULL && sonde_region_is_seen(now) && sonde_events_on())
         sonde_attributes_put(now->id, sonde_clock_ns(), kwnames, args);
     Py_RETURN_NONE;
 }
@@ -58,7 +57,7 @@ static PyObject *region_under(PyObject *object, PyObject *parent)
     RegionObject *self = (RegionObject *)object;
     if (PyObject_TypeCheck(parent, &sonde_RegionType)) {
         activation *around = sonde_region_find((RegionObject *)parent);
-        self->under = around != NULL && around->state == LIVE ? around->id : 0;
+        self->under = sonde_region_is_seen(around) ? around->id : 0;
     } else if (parent == Py_None) {
         self->under = 0;
     } else {
@@ -152,7 +151,7 @@ int sonde_region_ready(PyObject *core)
 static PyObject *get_id(PyObject *self, void *Py_UNUSED(closure))
 {
     activation *now = sonde_region_find((RegionObject *)self);
-    if (now == NULL || now->state != LIVE)
+    if (!sonde_region_is_seen(now))
         Py_RETURN_NONE;
     return PyLong_FromLongLong(now->id);
 }

@@ -36,7 +36,7 @@ typedef struct {
     uint64_t sums_lost; /* events whose name found no room among the sums */
     uint64_t open_lost; /* regions that found no slot: seen when they have ended */
     int64_t closed_ns;  /* when the program closed the gate; 0: it is open */
-    int64_t paused_ns;  /* how long it was closed, before that */
+    int64_t paused_ns;  /* while it is closed: all pauses before that; else: those of the gate alone */
     uint8_t pad1[88];
 } sonde_live;
 

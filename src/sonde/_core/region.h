@@ -42,6 +42,12 @@ int sonde_region_end(RegionObject *self, PyObject *error);
 /* The one that would end; NULL: none is open. */
 activation *sonde_region_find(const RegionObject *self);
 
+/* Has it a number in this recording? */
+static inline int sonde_region_is_seen(const activation *one)
+{
+    return one != NULL && one->state == LIVE && one->epoch == sonde_events.epoch;
+}
+
 /* End them all: the object is being deleted. Keeps the exception that is set. */
 void sonde_region_lose(RegionObject *self);
 

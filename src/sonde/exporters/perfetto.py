@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from functools import lru_cache
+from math import inf
 from typing import IO, Any
 
 import pyarrow as pa
@@ -164,7 +165,7 @@ class Writer:
                 said = _number(1, track) + _number(5, process) + _text(2, name) + _bytes(8, b"")
                 self._put(_bytes(_TRACK, said))
             whole = isinstance(value, int) and -(2**63) <= value < 2**63
-            body = _number(30, value) if whole else _key(44, 1) + struct.pack("<d", value)
+            body = _number(30, value) if whole else _key(44, 1) + _double(value)
             at_ns = row.start_ns - self._start_ns
             self._put_event(at_ns, _number(9, _COUNTER) + _number(11, track) + body)
 
@@ -257,6 +258,13 @@ def _text(field: int, text: str) -> bytes:
     return _bytes(field, text.encode("utf-8", "backslashreplace"))
 
 
+def _double(value: float) -> bytes:
+    try:
+        return struct.pack("<d", value)
+    except (OverflowError, struct.error):  # a whole number that is larger than any
+        return struct.pack("<d", inf if value > 0 else -inf)
+
+
 def _value(value: Any) -> bytes:
     """The value of an argument."""
     if isinstance(value, bool):
@@ -264,7 +272,7 @@ def _value(value: Any) -> bytes:
     if isinstance(value, int) and -(2**63) <= value < 2**63:
         return _number(4, value)
     if isinstance(value, (int, float)):
-        return _key(5, 1) + struct.pack("<d", value)
+        return _key(5, 1) + _double(value)
     return _text(6, value if isinstance(value, str) else json.dumps(value))
 
 
