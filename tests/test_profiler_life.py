@@ -111,6 +111,24 @@ def test_a_continuous_file_is_sound_whenever_it_is_looked_at(
     assert sorted(os.listdir(tmp_path)) == ["profile.json", "program0.py", "sonde"]
 
 
+def test_a_continuous_file_loses_nothing_that_happens_while_it_is_written(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    code = (
+        RUN.format(continuous=True).replace("0.05", "0.001")
+        + """
+turns, end = 0, time.monotonic() + 1.5
+while time.monotonic() < end:
+    with domain.new_task("turn"): time.sleep(0.0001)
+    turns += 1
+profiler.dump()
+print(turns)
+"""
+    )
+    done = run(code, str(tmp_path))
+    assert names(tmp_path / "profile.json").count("turn") == int(done.stdout)
+
+
 def test_a_program_that_cannot_write_keeps_its_old_file_and_says_so_once(
     run: Callable[..., Any], tmp_path: Path
 ) -> None:

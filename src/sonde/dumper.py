@@ -19,7 +19,7 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from sonde import _core, session
+from sonde import session
 from sonde.errors import Error
 from sonde.profiler.settings import name_file
 from sonde.session import Session
@@ -120,9 +120,11 @@ class Job:
     def _list_windows(self) -> list[Window]:
         """Its times on the wall clock. Of very many, the nearest become one: queries name
         them all, and events, which know of every pause by themselves, are not affected."""
+        from sonde.nesting import EVER_NS
         from sonde.window import Window
 
-        ends = [*self.windows, *([_core.clock_ns()] if self.is_open else [])]
+        # Not now: a row is looked at once, and some will come between now and that look.
+        ends = [*self.windows, *([EVER_NS - self.session.wall_offset_ns] if self.is_open else [])]
         gaps = sorted(ends[at] - ends[at - 1] for at in range(2, len(ends), 2))
         least_ns = gaps[-_MOST_WINDOWS] if len(gaps) >= _MOST_WINDOWS else 0
         joined = ends[:1]
