@@ -298,14 +298,8 @@ print(*sorted(name for name in os.listdir() if name.endswith(".json")))
     assert all(process.poll() is None for process in ranks)
 
 
-def test_whoever_writes_may_die_and_the_program_notices_nothing(
-    run: Callable[..., Any], root: Path, tmp_path: Path
-) -> None:
-    code = (
-        RUN.format(continuous=True)
-        + """
+KILL = """
 import signal
-signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 def find():
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
@@ -316,6 +310,18 @@ def find():
 while not (pids := list(find())): pass
 for pid in pids: os.kill(pid, signal.SIGKILL)
 while list(find()): pass
+"""
+
+
+def test_whoever_writes_may_die_and_the_program_notices_nothing(
+    run: Callable[..., Any], root: Path, tmp_path: Path
+) -> None:
+    code = (
+        RUN.format(continuous=True)
+        + "while not os.path.exists('profile.json'): pass\n"
+        + KILL
+        + """
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 for _ in range(3):
     profiler.pause()
     profiler.resume()
@@ -326,3 +332,21 @@ profiler.dump()
     done = run(code, str(tmp_path))
     assert done.stderr == ""
     assert {"first", "after"} <= set(names(tmp_path / "profile.json"))
+    assert sorted(os.listdir(tmp_path)) == ["profile.json", "program.py", "sonde"]
+
+
+def test_a_profile_has_its_file_though_whoever_writes_has_left_since_the_last_one(
+    start: Callable[..., Any], root: Path, tmp_path: Path
+) -> None:
+    code = (
+        RUN.format(continuous=False)
+        + "profiler.dump()\n"
+        + KILL
+        + "profiler.set_config(filename='next.json', continuous_dump=False)\n"
+        "profiler.set_state('run')\n" + FOREVER
+    )
+    process = start(code, str(tmp_path))
+    process.kill()
+    process.wait()
+    wait_alone(root)
+    assert "turn" in names(tmp_path / "next.json")

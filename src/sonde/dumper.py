@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from sonde import session
 from sonde.errors import Error
 from sonde.profiler.settings import name_file
+from sonde.profiler.windows import join
 from sonde.session import Session
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 1.0  # between two looks whether the job lives
 IDLE_S = 60.0  # without a profile; it takes memory
-_MOST_WINDOWS = 100
+_MOST_KEPT, _MOST_ASKED = 1000, 100  # windows
 _REST = 3  # after a refresh: so many times its own time without one
 
 # The tables that are left out of a trace unless the settings of the profile ask for their part.
@@ -86,6 +87,8 @@ class Job:
     def turn(self, t_ns: int) -> None:
         """A window opens or closes."""
         self.windows.append(t_ns)
+        if len(self.windows) > 2 * _MOST_KEPT:
+            self.windows = join(self.windows, _MOST_KEPT // 2)
         self.is_stale = True
 
     @property
@@ -123,16 +126,9 @@ class Job:
         from sonde.nesting import EVER_NS
         from sonde.window import Window
 
+        ends = join(self.windows, _MOST_ASKED)
         # Not now: a row is looked at once, and some will come between now and that look.
-        ends = [*self.windows, *([EVER_NS - self.session.wall_offset_ns] if self.is_open else [])]
-        gaps = sorted(ends[at] - ends[at - 1] for at in range(2, len(ends), 2))
-        least_ns = gaps[-_MOST_WINDOWS] if len(gaps) >= _MOST_WINDOWS else 0
-        joined = ends[:1]
-        for at in range(2, len(ends), 2):
-            if ends[at] - ends[at - 1] > least_ns:
-                joined += ends[at - 1 : at + 1]
-        joined.append(ends[-1])
-        walls = [self._wall(t_ns) for t_ns in joined]
+        walls = [*(self._wall(t_ns) for t_ns in ends), *([EVER_NS] if self.is_open else [])]
         # What happened at `since_ns` belongs to the window before.
         return [Window(walls[at] - 1, walls[at + 1]) for at in range(0, len(walls), 2)]
 
