@@ -83,6 +83,19 @@ def test_a_program_that_is_killed_leaves_its_file_with_what_it_was_at(
     assert hangs["args"]["unfinished"] is True
 
 
+def test_a_program_that_is_started_again_after_it_was_killed_has_the_file_of_its_name(
+    start: Callable[..., Any], run: Callable[..., Any], root: Path, tmp_path: Path
+) -> None:
+    process = start(RUN.format(continuous=False) + FOREVER, str(tmp_path))
+    process.kill()
+    process.wait()
+    run(RUN.format(continuous=False).replace("first", "again"), str(tmp_path))
+    wait_alone(root)
+    assert [path.name for path in tmp_path.glob("*.json")] == ["profile.json"]
+    found = names(tmp_path / "profile.json")
+    assert "again" in found and "first" not in found
+
+
 def test_a_program_that_leaves_by_os_exit_leaves_its_file(
     run: Callable[..., Any], root: Path, tmp_path: Path
 ) -> None:

@@ -150,12 +150,12 @@ def test_ranks_do_not_write_one_file(
 
 def test_a_file_is_one_writers_until_it_lets_go(tmp_path: Path) -> None:
     path = str(tmp_path / "p.json")
-    first = dumper.claim(path, str(tmp_path))
+    first = dumper.claim(path, str(tmp_path), os.getpid())
     assert first is not None
-    assert dumper.claim(path, str(tmp_path)) is None
+    assert dumper.claim(path, str(tmp_path), os.getpid()) is None
     os.unlink(first[0])
     os.close(first[1])
-    again = dumper.claim(path, str(tmp_path))
+    again = dumper.claim(path, str(tmp_path), os.getpid())
     assert again is not None
     os.close(again[1])
 

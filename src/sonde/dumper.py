@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sonde.window import Window
 
 LOOK_S = 1.0  # between two looks whether the job lives
+CLAIM_S = 5.0  # for the last file of a job that is gone
 IDLE_S = 60.0  # without a profile; it takes memory
 _MOST_KEPT, _MOST_ASKED = 1000, 100  # windows
 _REST = 3  # after a refresh: so many times its own time without one
@@ -58,7 +59,7 @@ class Job:
         self.session = Session(request["session"])
         self.wish: str | None = request["path"]  # None: no file is wanted
         self.path = self.wish or ""
-        self._claim = claim(self.path, root) if self.wish else None
+        self._claim = claim(self.path, root, self.session.pid) if self.wish else None
         if self.wish and self._claim is None:
             self.path = name_file(self.wish, f"-pid_{self.session.pid}", before=False)
         self.is_child: bool = request["is_child"]
@@ -278,20 +279,34 @@ class Dumper:
             )
 
 
-def claim(path: str, root: str) -> tuple[str, int] | None:
-    """The right to write a file while we live; None: another process has it. Ranks and workers may
-    all have been given the same name."""
+def claim(path: str, root: str, pid: int) -> tuple[str, int] | None:
+    """The right to write a file for a job while we live; None: another job has it. Ranks and
+    workers may all have been given the same name. One that was killed has its last file written at
+    this moment: whoever comes after it waits for that."""
     name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
     lock = os.path.join(root, f".trace-{name}.lock")
-    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    deadline_s = time.monotonic() + CLAIM_S
+    while True:
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if _lock(fd, lock):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{pid} {session.read_start_ticks(pid) or 0}".encode(), 0)
+            return lock, fd
+        holder = os.pread(fd, 64, 0).decode().split()
+        os.close(fd)
+        is_used = len(holder) == 2 and str(session.read_start_ticks(int(holder[0]))) == holder[1]
+        if is_used or time.monotonic() > deadline_s:
+            return None
+        time.sleep(0.01)
+
+
+def _lock(fd: int, path: str) -> bool:
+    """Is it ours, and still the one of that name?"""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.exists(lock) and os.path.samestat(os.stat(lock), os.fstat(fd)):
-            return lock, fd
-    except BlockingIOError:
-        pass
-    os.close(fd)
-    return None
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 def main() -> None:

@@ -180,7 +180,7 @@ class LiveTrace:
         """The file without a name, to be written on; as it was if that goes wrong."""
         if self._body is None:
             # Without a name it goes with us, even if we are killed.
-            self._body = tempfile.TemporaryFile(dir=self._folder, buffering=0)
+            self._body = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
         # Opened anew: what could not be written does not stay in a buffer.
         with open(self._body.fileno(), "r+b", closefd=False) as raw:
             # A failed refresh may have left something.
