@@ -343,9 +343,12 @@ def test_reading_changes_nothing_and_ends_nothing() -> None:
             pass
         assert profiler.dumps() == profiler.dumps()
         profiler.dump(False)
+    profiler.set_state("stop")
+    sums = profiler.dumps(format="json")
+    assert json.loads(sums)["Time"]["D"]["t"]["Count"] == 3
     profiler.dump()
     assert len(pick(path, "t")) == 3
-    assert json.loads(profiler.dumps(format="json"))["Time"]["D"]["t"]["Count"] == 3
+    assert profiler.dumps(format="json") == sums
 
 
 def test_names_survive_whatever_is_in_them() -> None:

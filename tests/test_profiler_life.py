@@ -228,6 +228,27 @@ with domain.new_task("last"): pass
     assert len({event["pid"] for event in processes}) >= 5
 
 
+def test_memory_that_was_looked_at_is_in_the_sums_also_after_the_profile(
+    run: Callable[..., Any], root: Path, tmp_path: Path
+) -> None:
+    code = (
+        RUN.format(continuous=False)
+        + """
+import json
+def read(): return json.loads(profiler.dumps(format="json"))["Memory"]
+end = time.monotonic() + 50
+while not read() and time.monotonic() < end: time.sleep(0.05)
+profiler.set_state("stop")
+told = read()
+profiler.dump()
+assert read() == told, (read(), told)
+print(told["Device Storage"]["Memory: cpu/0"]["Max"] * 1000)
+"""
+    )
+    done = run(code, str(tmp_path))
+    assert 2**22 < float(done.stdout) < 2**30
+
+
 @pytest.mark.parametrize("variable", ["SONDE_PROFILER_AUTOSTART", "MXNET_PROFILER_AUTOSTART"])
 def test_the_environment_profiles_a_program_that_knows_nothing_of_it(
     root: Path, tmp_path: Path, variable: str

@@ -224,10 +224,12 @@ class Dumper:
         elif job is not None and what == "turn":
             job.turn(request["t_ns"])
         elif job is not None and what == "memory":
-            answer = self._try(job, lambda: {"memory": job.read_memory(request["since_ns"])})
+            answer = self._read_memory(job, request)
         elif job is not None and what == "dump":
             answer = self._write(job, finished=request["finished"])
             if request["finished"]:
+                if "since_ns" in request:  # after it nobody can ask
+                    answer |= self._read_memory(job, request)
                 job.close()
                 self._job = None
         elif what == "dump":
@@ -248,6 +250,9 @@ class Dumper:
 
     def _write(self, job: Job, *, finished: bool) -> dict[str, object]:
         return self._try(job, lambda: job.write(finished=finished))
+
+    def _read_memory(self, job: Job, request: dict[str, Any]) -> dict[str, object]:
+        return self._try(job, lambda: {"memory": job.read_memory(request["since_ns"])})
 
     def _try(self, job: Job, work: Callable[[], dict[str, object] | None]) -> dict[str, object]:
         """Its answer, or what went wrong: the file is then as it was."""

@@ -72,6 +72,7 @@ class State:
         self.has_run = self._hooked = False
         self.last_path: str | None = None  # of the last profile that ended
         self._sums: Sequence[Sequence[object]] = []  # of that one
+        self._memory: dict[str, dict[str, float]] = {}  # the same
         self._mark: str | None = None  # put before or into the file's name; see _name_file
         self._reset_ns = 0
         self._scribe = Scribe()
@@ -139,18 +140,17 @@ class State:
         """What memory came to, by device, as far as it was looked at."""
         with self.lock:
             profile = self.profile
-        if profile is None or "memory" not in profile.settings.parts:
+            if profile is None:
+                return self._memory
+        if "memory" not in profile.settings.parts:
             return {}
-        answer = self._scribe.ask(MEMORY_S, do="memory", since_ns=self._reset_ns) or {}
-        found = answer.get("memory", {})
-        assert isinstance(found, dict)
-        return found
+        return _find_memory(self._scribe.ask(MEMORY_S, do="memory", since_ns=self._reset_ns))
 
     def reset_sums(self) -> None:
         """Start all of them anew."""
         with self.lock:
             _core.events_reset()
-            self._sums, self._reset_ns = [], _core.clock_ns()
+            self._sums, self._memory, self._reset_ns = [], {}, _core.clock_ns()
 
     # ---- how it is done --------------------------------------------------------------------------
 
@@ -215,7 +215,9 @@ class State:
         if profile.folder is None:
             return  # a child that has recorded nothing
         self._revive(profile)
-        request = {"do": "dump", "finished": finished}
+        request: dict[str, object] = {"do": "dump", "finished": finished}
+        if finished and profile.settings.aggregates and "memory" in profile.settings.parts:
+            request["since_ns"] = self._reset_ns
         if timeout_s == 0:
             self._tell(request)
             if not self._scribe.is_there and self._tell_all(profile):
@@ -231,6 +233,8 @@ class State:
             # It was killed before, and nobody had noticed.
             self._revive(profile)
             answer = self._scribe.ask(timeout_s, **request)
+        if "since_ns" in request:
+            self._memory = _find_memory(answer)
         if answer is None and self._scribe.is_there:
             say(f"{profile.path} is not written after {timeout_s:g} s; it will be when it can")
         elif answer is None:
@@ -301,6 +305,12 @@ class State:
             profile = self.profile
             if profile is not None and profile.folder is None:
                 self._adopt(profile)
+
+
+def _find_memory(answer: dict[str, object] | None) -> dict[str, dict[str, float]]:
+    found = (answer or {}).get("memory", {})
+    assert isinstance(found, dict)
+    return found
 
 
 state = State()
