@@ -316,11 +316,17 @@ while True:
     leader = """
 import os, sys, time
 os.chdir(sys.argv[1])
-from sonde import profiler
+from sonde import Error, profiler
+try: profiler.dump(profile_process="server")
+except Error as error: assert "the profiler has not run" in str(error)
+else: raise AssertionError
 profiler.set_config(filename="all.json", continuous_dump=False, profile_process="server")
 profiler.set_state("run", profile_process="server")
 time.sleep(0.05)  # it is what is profiled
 profiler.pause(profile_process="server")
+profiler.dump(profile_process="server")
+profiler.set_config(filename="/dev/null", profile_process="server")
+profiler.set_state("run", profile_process="server")
 profiler.dump(profile_process="server")
 print(*sorted(name for name in os.listdir() if name.endswith(".json")))
 """
