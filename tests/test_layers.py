@@ -78,7 +78,7 @@ ALLOWED = {
     "measuring": {"_core", "errors", "plugins", "recorder", "sensors"},
     "collector": SHARED
     | {"measuring", "recorder", "launch", "drain", "retain", "run", "runs", "snapshots", "stacks"},
-    "dumper": {"_core", "errors", "live", "profiler", "query", "session", "window"},
+    "dumper": {"errors", "live", "nesting", "profiler", "query", "session", "window"},
     "window": {"config", "errors", "query"},
     "spans": {"query"},
     "selection": {"errors", "query", "spans", "window"},

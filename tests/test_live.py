@@ -135,7 +135,7 @@ def test_a_reader_finds_it_whole_at_every_instant(program, tmp_path: Path) -> No
 
     def refresh() -> None:
         try:
-            for _ in range(3):
+            for _ in range(2):
                 program.work(100)
                 trace.refresh()
         except Exception as error:

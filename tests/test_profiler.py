@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def test_a_continuous_dump_grows_and_is_sound_at_each_look() -> None:
     path = configure("test_continuous_profile.json", continuous_dump=True, aggregate_stats=True)
     domain = profiler.Domain("PythonDomain::test_continuous_profile")
     size = 0
-    for i in range(5):
+    for i in range(3):
         profiler.Marker(domain, f"StartIteration-{i}").mark("process")
         with profiler.Event("event"):
             work()
@@ -161,7 +162,7 @@ def test_a_continuous_dump_grows_and_is_sound_at_each_look() -> None:
         assert len(pick(path, f"StartIteration-{i}")) == 1
         assert path.stat().st_size >= size
         size = path.stat().st_size
-    assert len(pick(path, "event")) == 5
+    assert len(pick(path, "event")) == 3
     assert "event" in profiler.dumps()
     profiler.set_state("stop")
 
@@ -177,18 +178,17 @@ def test_sums_as_json_have_the_three_parts() -> None:
     assert set(one) == {"Count", "Total", "Min", "Max", "Avg"} and one["Count"] == 1
 
 
-@pytest.mark.parametrize("sort_by", ["total", "avg", "min", "max", "count"])
-@pytest.mark.parametrize("ascending", [False, True])
-def test_sums_come_in_the_order_that_is_asked_for(sort_by: str, ascending: bool) -> None:
-    configure("/dev/null", aggregate_stats=True)
+def test_sums_come_in_the_order_that_is_asked_for() -> None:
+    configure("/dev/null", aggregate_stats=True, profile_memory=False)
     for name, times in (("a", 3), ("b", 1), ("c", 2)):
         for _ in range(times):
             with profiler.Task(profiler.Domain("D"), name):
                 work()
-    text = profiler.dumps(format="json", sort_by=sort_by, ascending=ascending)
-    values = [one[sort_by.capitalize()] for one in json.loads(text)["Time"]["D"].values()]
-    assert len(values) == 3
-    assert values == sorted(values, reverse=not ascending)
+    for sort_by, ascending in product(("total", "avg", "min", "max", "count"), (False, True)):
+        text = profiler.dumps(format="json", sort_by=sort_by, ascending=ascending)
+        values = [one[sort_by.capitalize()] for one in json.loads(text)["Time"]["D"].values()]
+        assert len(values) == 3
+        assert values == sorted(values, reverse=not ascending), (sort_by, ascending)
 
 
 def test_nothing_is_counted_twice() -> None:
@@ -338,14 +338,17 @@ def test_server_without_a_job_is_an_error_that_says_so() -> None:
 def test_reading_changes_nothing_and_ends_nothing() -> None:
     path = configure("read.json", aggregate_stats=True)
     task = profiler.Task(profiler.Domain("D"), "t")
-    for _ in range(3):
+    for _ in range(2):
         with task:
             pass
         assert profiler.dumps() == profiler.dumps()
         profiler.dump(False)
+    profiler.set_state("stop")
+    sums = profiler.dumps(format="json")
+    assert json.loads(sums)["Time"]["D"]["t"]["Count"] == 2
     profiler.dump()
-    assert len(pick(path, "t")) == 3
-    assert json.loads(profiler.dumps(format="json"))["Time"]["D"]["t"]["Count"] == 3
+    assert len(pick(path, "t")) == 2
+    assert profiler.dumps(format="json") == sums
 
 
 def test_names_survive_whatever_is_in_them() -> None:
@@ -476,16 +479,16 @@ def test_another_file_ends_the_profile_and_a_new_one_goes_on() -> None:
 
 
 def test_profiles_one_after_another_share_nothing() -> None:
-    for i in range(4):
+    for i in range(3):
         path = configure(f"cycle{i}.json", continuous_dump=i % 2 == 1, aggregate_stats=True)
         with profiler.Event(f"e{i}"):
             pass
-        if i % 3 == 0:
+        if i == 1:
             profiler.dumps()
         profiler.set_state("stop")
         profiler.dump()
         names = {event["name"] for event in read(path)}
-        assert {f"e{j}" for j in range(4)} & names == {f"e{i}"}
+        assert {f"e{j}" for j in range(3)} & names == {f"e{i}"}
         assert list(json.loads(profiler.dumps(format="json"))["Time"]["event"]) == [f"e{i}"]
 
 

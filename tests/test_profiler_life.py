@@ -83,6 +83,19 @@ def test_a_program_that_is_killed_leaves_its_file_with_what_it_was_at(
     assert hangs["args"]["unfinished"] is True
 
 
+def test_a_program_that_is_started_again_after_it_was_killed_has_the_file_of_its_name(
+    start: Callable[..., Any], run: Callable[..., Any], root: Path, tmp_path: Path
+) -> None:
+    process = start(RUN.format(continuous=False) + FOREVER, str(tmp_path))
+    process.kill()
+    process.wait()
+    run(RUN.format(continuous=False).replace("first", "again"), str(tmp_path))
+    wait_alone(root)
+    assert [path.name for path in tmp_path.glob("*.json")] == ["profile.json"]
+    found = names(tmp_path / "profile.json")
+    assert "again" in found and "first" not in found
+
+
 def test_a_program_that_leaves_by_os_exit_leaves_its_file(
     run: Callable[..., Any], root: Path, tmp_path: Path
 ) -> None:
@@ -98,7 +111,7 @@ def test_a_continuous_file_is_sound_whenever_it_is_looked_at(
     process = start(RUN.format(continuous=True) + FOREVER, str(tmp_path))
     path, dice, sizes = tmp_path / "profile.json", random.Random(7), set()
     wait_for(path.exists)
-    for _ in range(20):
+    for _ in range(10):
         found = names(path)
         assert "first" in found
         sizes.add(len(found))
@@ -109,6 +122,24 @@ def test_a_continuous_file_is_sound_whenever_it_is_looked_at(
     wait_alone(root)
     assert len(names(path)) >= max(sizes)
     assert sorted(os.listdir(tmp_path)) == ["profile.json", "program0.py", "sonde"]
+
+
+def test_a_continuous_file_loses_nothing_that_happens_while_it_is_written(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    code = (
+        RUN.format(continuous=True).replace("0.05", "0.001")
+        + """
+turns, end = 0, time.monotonic() + 1.2
+while time.monotonic() < end:
+    with domain.new_task("turn"): time.sleep(0.0001)
+    turns += 1
+profiler.dump()
+print(turns)
+"""
+    )
+    done = run(code, str(tmp_path))
+    assert names(tmp_path / "profile.json").count("turn") == int(done.stdout)
 
 
 def test_a_program_that_cannot_write_keeps_its_old_file_and_says_so_once(
@@ -197,6 +228,27 @@ with domain.new_task("last"): pass
     assert len({event["pid"] for event in processes}) >= 5
 
 
+def test_memory_that_was_looked_at_is_in_the_sums_also_after_the_profile(
+    run: Callable[..., Any], root: Path, tmp_path: Path
+) -> None:
+    code = (
+        RUN.format(continuous=False)
+        + """
+import json
+def read(): return json.loads(profiler.dumps(format="json"))["Memory"]
+end = time.monotonic() + 50
+while not read() and time.monotonic() < end: time.sleep(0.05)
+profiler.set_state("stop")
+told = read()
+profiler.dump()
+assert read() == told, (read(), told)
+print(told["Device Storage"]["Memory: cpu/0"]["Max"] * 1000)
+"""
+    )
+    done = run(code, str(tmp_path))
+    assert 2**22 < float(done.stdout) < 2**30
+
+
 @pytest.mark.parametrize("variable", ["SONDE_PROFILER_AUTOSTART", "MXNET_PROFILER_AUTOSTART"])
 def test_the_environment_profiles_a_program_that_knows_nothing_of_it(
     root: Path, tmp_path: Path, variable: str
@@ -264,11 +316,17 @@ while True:
     leader = """
 import os, sys, time
 os.chdir(sys.argv[1])
-from sonde import profiler
+from sonde import Error, profiler
+try: profiler.dump(profile_process="server")
+except Error as error: assert "the profiler has not run" in str(error)
+else: raise AssertionError
 profiler.set_config(filename="all.json", continuous_dump=False, profile_process="server")
 profiler.set_state("run", profile_process="server")
 time.sleep(0.05)  # it is what is profiled
 profiler.pause(profile_process="server")
+profiler.dump(profile_process="server")
+profiler.set_config(filename="/dev/null", profile_process="server")
+profiler.set_state("run", profile_process="server")
 profiler.dump(profile_process="server")
 print(*sorted(name for name in os.listdir() if name.endswith(".json")))
 """
@@ -280,14 +338,8 @@ print(*sorted(name for name in os.listdir() if name.endswith(".json")))
     assert all(process.poll() is None for process in ranks)
 
 
-def test_whoever_writes_may_die_and_the_program_notices_nothing(
-    run: Callable[..., Any], root: Path, tmp_path: Path
-) -> None:
-    code = (
-        RUN.format(continuous=True)
-        + """
+KILL = """
 import signal
-signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 def find():
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
@@ -298,6 +350,18 @@ def find():
 while not (pids := list(find())): pass
 for pid in pids: os.kill(pid, signal.SIGKILL)
 while list(find()): pass
+"""
+
+
+def test_whoever_writes_may_die_and_the_program_notices_nothing(
+    run: Callable[..., Any], root: Path, tmp_path: Path
+) -> None:
+    code = (
+        RUN.format(continuous=True)
+        + "while not os.path.exists('profile.json'): pass\n"
+        + KILL
+        + """
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 for _ in range(3):
     profiler.pause()
     profiler.resume()
@@ -308,3 +372,21 @@ profiler.dump()
     done = run(code, str(tmp_path))
     assert done.stderr == ""
     assert {"first", "after"} <= set(names(tmp_path / "profile.json"))
+    assert sorted(os.listdir(tmp_path)) == ["profile.json", "program.py", "sonde"]
+
+
+def test_a_profile_has_its_file_though_whoever_writes_has_left_since_the_last_one(
+    start: Callable[..., Any], root: Path, tmp_path: Path
+) -> None:
+    code = (
+        RUN.format(continuous=False)
+        + "profiler.dump()\n"
+        + KILL
+        + "profiler.set_config(filename='next.json', continuous_dump=False)\n"
+        "profiler.set_state('run')\n" + FOREVER
+    )
+    process = start(code, str(tmp_path))
+    process.kill()
+    process.wait()
+    wait_alone(root)
+    assert "turn" in names(tmp_path / "next.json")

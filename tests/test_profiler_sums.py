@@ -150,12 +150,12 @@ def test_ranks_do_not_write_one_file(
 
 def test_a_file_is_one_writers_until_it_lets_go(tmp_path: Path) -> None:
     path = str(tmp_path / "p.json")
-    first = dumper.claim(path, str(tmp_path))
+    first = dumper.claim(path, str(tmp_path), os.getpid())
     assert first is not None
-    assert dumper.claim(path, str(tmp_path)) is None
+    assert dumper.claim(path, str(tmp_path), os.getpid()) is None
     os.unlink(first[0])
     os.close(first[1])
-    again = dumper.claim(path, str(tmp_path))
+    again = dumper.claim(path, str(tmp_path), os.getpid())
     assert again is not None
     os.close(again[1])
 
@@ -167,7 +167,7 @@ def test_very_many_windows_become_few_and_lose_no_time() -> None:
     for at in range(5000):
         job.windows += [at * 1000, at * 1000 + 900 - at % 7]
     found = job._list_windows()
-    assert len(found) <= dumper._MOST_WINDOWS
+    assert len(found) <= dumper._MOST_ASKED
     assert found[0].since_ns == -1 and found[-1].until_ns == job.windows[-1]
     assert all(one.until_ns < after.since_ns for one, after in pairwise(found))
     job.windows = [5, 10, 20, 30]

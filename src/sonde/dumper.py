@@ -19,17 +19,19 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from sonde import _core, session
+from sonde import session
 from sonde.errors import Error
 from sonde.profiler.settings import name_file
+from sonde.profiler.windows import join
 from sonde.session import Session
 
 if TYPE_CHECKING:
     from sonde.window import Window
 
 LOOK_S = 1.0  # between two looks whether the job lives
+CLAIM_S = 5.0  # for the last file of a job that is gone
 IDLE_S = 60.0  # without a profile; it takes memory
-_MOST_WINDOWS = 100
+_MOST_KEPT, _MOST_ASKED = 1000, 100  # windows
 _REST = 3  # after a refresh: so many times its own time without one
 
 # The tables that are left out of a trace unless the settings of the profile ask for their part.
@@ -57,7 +59,7 @@ class Job:
         self.session = Session(request["session"])
         self.wish: str | None = request["path"]  # None: no file is wanted
         self.path = self.wish or ""
-        self._claim = claim(self.path, root) if self.wish else None
+        self._claim = claim(self.path, root, self.session.pid) if self.wish else None
         if self.wish and self._claim is None:
             self.path = name_file(self.wish, f"-pid_{self.session.pid}", before=False)
         self.is_child: bool = request["is_child"]
@@ -86,6 +88,8 @@ class Job:
     def turn(self, t_ns: int) -> None:
         """A window opens or closes."""
         self.windows.append(t_ns)
+        if len(self.windows) > 2 * _MOST_KEPT:
+            self.windows = join(self.windows, _MOST_KEPT // 2)
         self.is_stale = True
 
     @property
@@ -120,17 +124,12 @@ class Job:
     def _list_windows(self) -> list[Window]:
         """Its times on the wall clock. Of very many, the nearest become one: queries name
         them all, and events, which know of every pause by themselves, are not affected."""
+        from sonde.nesting import EVER_NS
         from sonde.window import Window
 
-        ends = [*self.windows, *([_core.clock_ns()] if self.is_open else [])]
-        gaps = sorted(ends[at] - ends[at - 1] for at in range(2, len(ends), 2))
-        least_ns = gaps[-_MOST_WINDOWS] if len(gaps) >= _MOST_WINDOWS else 0
-        joined = ends[:1]
-        for at in range(2, len(ends), 2):
-            if ends[at] - ends[at - 1] > least_ns:
-                joined += ends[at - 1 : at + 1]
-        joined.append(ends[-1])
-        walls = [self._wall(t_ns) for t_ns in joined]
+        ends = join(self.windows, _MOST_ASKED)
+        # Not now: a row is looked at once, and some will come between now and that look.
+        walls = [*(self._wall(t_ns) for t_ns in ends), *([EVER_NS] if self.is_open else [])]
         # What happened at `since_ns` belongs to the window before.
         return [Window(walls[at] - 1, walls[at + 1]) for at in range(0, len(walls), 2)]
 
@@ -225,10 +224,12 @@ class Dumper:
         elif job is not None and what == "turn":
             job.turn(request["t_ns"])
         elif job is not None and what == "memory":
-            answer = self._try(job, lambda: {"memory": job.read_memory(request["since_ns"])})
+            answer = self._read_memory(job, request)
         elif job is not None and what == "dump":
             answer = self._write(job, finished=request["finished"])
             if request["finished"]:
+                if "since_ns" in request:  # after it nobody can ask
+                    answer |= self._read_memory(job, request)
                 job.close()
                 self._job = None
         elif what == "dump":
@@ -249,6 +250,9 @@ class Dumper:
 
     def _write(self, job: Job, *, finished: bool) -> dict[str, object]:
         return self._try(job, lambda: job.write(finished=finished))
+
+    def _read_memory(self, job: Job, request: dict[str, Any]) -> dict[str, object]:
+        return self._try(job, lambda: {"memory": job.read_memory(request["since_ns"])})
 
     def _try(self, job: Job, work: Callable[[], dict[str, object] | None]) -> dict[str, object]:
         """Its answer, or what went wrong: the file is then as it was."""
@@ -280,20 +284,34 @@ class Dumper:
             )
 
 
-def claim(path: str, root: str) -> tuple[str, int] | None:
-    """The right to write a file while we live; None: another process has it. Ranks and workers may
-    all have been given the same name."""
+def claim(path: str, root: str, pid: int) -> tuple[str, int] | None:
+    """The right to write a file for a job while we live; None: another job has it. Ranks and
+    workers may all have been given the same name. One that was killed has its last file written at
+    this moment: whoever comes after it waits for that."""
     name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
     lock = os.path.join(root, f".trace-{name}.lock")
-    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    deadline_s = time.monotonic() + CLAIM_S
+    while True:
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if _lock(fd, lock):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{pid} {session.read_start_ticks(pid) or 0}".encode(), 0)
+            return lock, fd
+        holder = os.pread(fd, 64, 0).decode().split()
+        os.close(fd)
+        is_used = len(holder) == 2 and str(session.read_start_ticks(int(holder[0]))) == holder[1]
+        if is_used or time.monotonic() > deadline_s:
+            return None
+        time.sleep(0.01)
+
+
+def _lock(fd: int, path: str) -> bool:
+    """Is it ours, and still the one of that name?"""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.exists(lock) and os.path.samestat(os.stat(lock), os.fstat(fd)):
-            return lock, fd
-    except BlockingIOError:
-        pass
-    os.close(fd)
-    return None
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 def main() -> None:

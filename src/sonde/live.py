@@ -7,6 +7,7 @@ import copy
 import gzip
 import io
 import os
+import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import IO, Any
@@ -32,9 +33,9 @@ _KEPT = "SELECT * FROM event.attribute WHERE id IN (SELECT id FROM event.open_sp
 class LiveTrace:
     """A Chrome trace of sessions, kept current by `refresh`, gzipped if its name ends with .gz.
 
-    What has ended is kept in a hidden file beside it and never written again. The trace is that,
-    what has not ended yet, and the end of the JSON, put together under another name and renamed: at
-    every instant, and after any death, the file is whole."""
+    What has ended is kept in a file without a name beside it and never written again. The trace is
+    that, what has not ended yet, and the end of the JSON, put together under another name and
+    renamed: at every instant, and after any death, the file is whole."""
 
     def __init__(
         self,
@@ -51,7 +52,9 @@ class LiveTrace:
         self.took_s = 0.0  # by the last refresh
         folder, name = os.path.split(os.path.abspath(path))
         self._hidden = os.path.join(folder, f".{name}.{os.getpid()}")
-        self._bytes = 0  # of the hidden file that count
+        self._folder = folder
+        self._body: IO[bytes] | None = None
+        self._bytes = 0  # of it that count
         if start_ns is None:
             start_ns = min(session.start_wall_ns for session in self.sessions)
         self._state = _State(start_ns)
@@ -93,10 +96,10 @@ class LiveTrace:
             self.close()
 
     def close(self) -> None:
-        """Let go of the hidden file; the trace stays as it last was."""
-        for name in (self._hidden + ".body", self._hidden + ".new"):
-            with contextlib.suppress(OSError):
-                os.unlink(name)
+        """Let go of the file without a name; the trace stays as it last was."""
+        if self._body is not None:
+            self._body.close()
+            self._body = None
 
     def _refresh(self, windows: Sequence[Window]) -> None:
         state = self._state
@@ -174,8 +177,12 @@ class LiveTrace:
 
     @contextlib.contextmanager
     def _append(self) -> Iterator[IO[str]]:
-        """The hidden file, to be written on; as it was if that goes wrong."""
-        with open(self._hidden + ".body", "ab") as raw:
+        """The file without a name, to be written on; as it was if that goes wrong."""
+        if self._body is None:
+            # Without a name it goes with us, even if we are killed.
+            self._body = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
+        # Opened anew: what could not be written does not stay in a buffer.
+        with open(self._body.fileno(), "r+b", closefd=False) as raw:
             # A failed refresh may have left something.
             raw.truncate(self._bytes)
             raw.seek(self._bytes)
@@ -185,10 +192,14 @@ class LiveTrace:
 
     def _show(self, timeline: Timeline) -> None:
         """Put the trace together and give it its name."""
+        assert self._body is not None
         new = self._hidden + ".new"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new)
         try:
-            with open(new, "wb") as raw:
-                _copy(self._hidden + ".body", raw, self._new_bytes)
+            # Nothing that somebody has put there is written through.
+            with open(new, "xb") as raw:
+                _copy(self._body.fileno(), raw, self._new_bytes)
                 with self._open_text(raw) as file:
                     self._write_open(timeline, file)
             os.replace(new, self.path)
@@ -249,19 +260,17 @@ class _State:
         return self.slicers[key]
 
 
-def _copy(path: str, raw: IO[bytes], size: int) -> None:
+def _copy(source: int, raw: IO[bytes], size: int) -> None:
     """The first bytes of a file. The kernel copies them, or shares them where it can."""
-    with open(path, "rb") as source:
-        done = 0
-        while done < size:
-            try:
-                count = os.copy_file_range(
-                    source.fileno(), raw.fileno(), min(size - done, _COPY_BYTES), done, done
-                )
-            except OSError:
-                source.seek(done)
-                count = raw.write(source.read(min(size - done, _COPY_BYTES)))
-            if count == 0:
-                raise OSError(0, "it is shorter than it was", path)
-            done += count
-        raw.seek(done)
+    done = 0
+    while done < size:
+        most = min(size - done, _COPY_BYTES)
+        try:
+            count = os.copy_file_range(source, raw.fileno(), most, done, done)
+        except OSError:
+            raw.seek(done)
+            count = raw.write(os.pread(source, most, done))
+        if count == 0:
+            raise OSError(0, "it is shorter than it was")
+        done += count
+    raw.seek(done)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from sonde import _core, config, session
 from sonde.errors import Damaged, Error, NoSession
 from sonde.host import say
-from sonde.profiler.settings import Settings
+from sonde.profiler.settings import NOWHERE, Settings
 from sonde.profiler.state import DUMP_S, state
 from sonde.recorder import recorder
 
@@ -34,24 +34,32 @@ def tell(what: str, values: dict[str, object], path: str | None = None) -> None:
     number, wall_ns = _core.clock_ns(), time.time_ns()
     asked = [one for one in _find_others() if _ask(one, number, what, values)]
     late = _wait(asked, OBEY_S, lambda one: _read(one.path(ANSWER)).get("number", 0) >= number)
-    if what == "dump":
-        done = [one for one in asked if one not in late]
+    done = [one for one in asked if one not in late]
+    refused = [f"process {one.pid}: {error}" for one in done if (error := _find_error(one, number))]
+    if what == "dump" and not refused:
         late += _wait(done, DUMP_S, lambda one: _is_written(one, wall_ns))
     if late:
         pids = ", ".join(str(one.pid) for one in late)
         say(f"profiler: asked, but process {pids} has not answered yet; it does when it can")
+    if refused:
+        raise Error("; ".join(refused))
 
 
 def obey(folder: str, done: int) -> int:
     """In the other process: do what has been asked since; the number of the last request."""
     requests = _read(os.path.join(folder, REQUESTS)).get("requests", [])
+    errors: dict[str, str] = {}
     for request in requests:
         if request["number"] > done:
             done = request["number"]
-            _do(request["what"], request["values"])
-            path = None if state.profile is None else state.profile.path
-            answer: dict[str, object] = {"number": done, "path": path or state.last_path}
-            session.write_checked(os.path.join(folder, ANSWER), answer)
+            try:
+                _do(request["what"], request["values"])
+            except Error as error:
+                errors[str(done)] = str(error)  # it is whoever asked that must know
+            path = state.last_path if state.profile is None else state.profile.path
+            session.write_checked(os.path.join(folder, ANSWER), {
+                "number": done, "path": None if path == NOWHERE else path, "errors": errors,
+            })  # fmt: skip
     return done
 
 
@@ -101,8 +109,16 @@ def _ask(one: session.Session, number: int, what: str, values: dict[str, object]
 @contextmanager
 def _locked(folder: str) -> Iterator[None]:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    deadline = time.monotonic() + OBEY_S
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise  # whoever has it is stopped
+                time.sleep(0.01)
         yield
     finally:
         os.close(fd)
@@ -118,6 +134,12 @@ def _wait(
         if not asked or time.monotonic() > deadline:
             return asked
         time.sleep(0.01)
+
+
+def _find_error(one: session.Session, number: int) -> str | None:
+    """Why it did not do it."""
+    error = _read(one.path(ANSWER)).get("errors", {}).get(str(number))
+    return None if error is None else str(error)
 
 
 def _is_written(one: session.Session, wall_ns: int) -> bool:

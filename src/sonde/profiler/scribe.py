@@ -9,13 +9,14 @@ from __future__ import annotations
 import _socket  # `socket` would be one more import in the job
 import json
 import os
+import select
 import time
 from _thread import RLock
 
 from sonde import _core, launch
 
 _MOST_BYTES = 2**20  # that were not taken: whoever should is stopped or gone
-_TURN_S = 0.01  # others that want to say something wait no longer
+_TURN_S = 0.01  # another thread may have read our answer
 
 
 class Scribe:
@@ -75,11 +76,15 @@ class Scribe:
         while self.is_there:
             with self.lock:
                 self._flush()
-                self._read(min(_TURN_S, deadline - time.monotonic()))
+                self._read()
                 if number in self._answers:
                     return self._answers.pop(number)
-            if time.monotonic() >= deadline:
+                line = -1 if self._line is None else self._line.fileno()
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
                 return None
+            # Without the lock: others want to say something meanwhile.
+            _wait(line, min(_TURN_S, left_s))
         return None
 
     def close(self) -> None:
@@ -115,13 +120,13 @@ class Scribe:
         except OSError:
             self._forget()
 
-    def _read(self, timeout_s: float) -> None:
+    def _read(self) -> None:
         if self._line is None:
             return
         try:
-            self._line.settimeout(max(timeout_s, 0.001))
+            self._line.settimeout(0)
             got = self._line.recv(65536)
-        except TimeoutError:
+        except BlockingIOError:
             return
         except OSError:
             got = b""
@@ -132,3 +137,11 @@ class Scribe:
         for line in lines:
             answer = json.loads(line)
             self._answers[answer["ask"]] = answer
+
+
+def _wait(line: int, timeout_s: float) -> None:
+    """Until there is something to read, or the time is over."""
+    poll = select.poll()
+    if line >= 0:
+        poll.register(line, select.POLLIN)
+    poll.poll(timeout_s * 1000)

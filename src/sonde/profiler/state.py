@@ -17,6 +17,7 @@ from sonde.host import Host, end_with_multiprocessing, say
 from sonde.profiler.memory import write_memory
 from sonde.profiler.scribe import Scribe
 from sonde.profiler.settings import NOWHERE, Settings, name_file
+from sonde.profiler.windows import join
 from sonde.recorder import recorder
 
 TYPE_CHECKING = False
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from _thread import RLock
 
 DUMP_S, EXIT_S, MEMORY_S = 60.0, 20.0, 2.0
+_MOST_WINDOWS = 1000  # a program may pause in each of its steps, for days
 
 
 class Profile:
@@ -39,6 +41,14 @@ class Profile:
     def is_open(self) -> bool:
         """Is time passing that goes into the file?"""
         return len(self.windows) % 2 == 1
+
+    def turn(self) -> int:
+        """Open or close a window; when that was."""
+        t_ns = _core.clock_ns()
+        self.windows.append(t_ns)
+        if len(self.windows) > 2 * _MOST_WINDOWS:
+            self.windows = array("q", join(self.windows, _MOST_WINDOWS // 2))
+        return t_ns
 
     def describe(self) -> dict[str, object]:
         """What the process that writes must know."""
@@ -62,6 +72,7 @@ class State:
         self.has_run = self._hooked = False
         self.last_path: str | None = None  # of the last profile that ended
         self._sums: Sequence[Sequence[object]] = []  # of that one
+        self._memory: dict[str, dict[str, float]] = {}  # the same
         self._mark: str | None = None  # put before or into the file's name; see _name_file
         self._reset_ns = 0
         self._scribe = Scribe()
@@ -83,7 +94,8 @@ class State:
                 _core.events_gate(False)
             elif self._name_file() == before.path:
                 before.settings = settings
-                self._tell(before.describe())
+                if before.folder is not None:
+                    self._tell_all(before)
             else:
                 was_open = before.is_open
                 self._guard(lambda: self._finish(before, 0))
@@ -128,18 +140,17 @@ class State:
         """What memory came to, by device, as far as it was looked at."""
         with self.lock:
             profile = self.profile
-        if profile is None or "memory" not in profile.settings.parts:
+            if profile is None:
+                return self._memory
+        if "memory" not in profile.settings.parts:
             return {}
-        answer = self._scribe.ask(MEMORY_S, do="memory", since_ns=self._reset_ns) or {}
-        found = answer.get("memory", {})
-        assert isinstance(found, dict)
-        return found
+        return _find_memory(self._scribe.ask(MEMORY_S, do="memory", since_ns=self._reset_ns))
 
     def reset_sums(self) -> None:
         """Start all of them anew."""
         with self.lock:
             _core.events_reset()
-            self._sums, self._reset_ns = [], _core.clock_ns()
+            self._sums, self._memory, self._reset_ns = [], {}, _core.clock_ns()
 
     # ---- how it is done --------------------------------------------------------------------------
 
@@ -175,14 +186,12 @@ class State:
         """It is of the recording that is under way."""
         assert recorder.session is not None
         profile.folder = recorder.session.folder
-        if not self._scribe.start(recorder.session.root):
+        if not self._tell_all(profile):
             recorder.note("profiler", "failed", "the process that writes traces cannot be started")
-        self._tell(profile.describe())
 
     def _turn(self, profile: Profile) -> None:
         """Open or close a window."""
-        profile.windows.append(_core.clock_ns())
-        self._tell({"do": "turn", "t_ns": profile.windows[-1]})
+        self._tell({"do": "turn", "t_ns": profile.turn()})
 
     def _tell(self, request: dict[str, object]) -> None:
         self._scribe.send(**request)
@@ -206,9 +215,13 @@ class State:
         if profile.folder is None:
             return  # a child that has recorded nothing
         self._revive(profile)
-        request = {"do": "dump", "finished": finished}
+        request: dict[str, object] = {"do": "dump", "finished": finished}
+        if finished and profile.settings.aggregates and "memory" in profile.settings.parts:
+            request["since_ns"] = self._reset_ns
         if timeout_s == 0:
             self._tell(request)
+            if not self._scribe.is_there and self._tell_all(profile):
+                self._tell(request)
         else:
             self._wait(profile, request, timeout_s)
         write_memory(profile.settings.memory_prefix, profile.settings.parts)
@@ -220,6 +233,8 @@ class State:
             # It was killed before, and nobody had noticed.
             self._revive(profile)
             answer = self._scribe.ask(timeout_s, **request)
+        if "since_ns" in request:
+            self._memory = _find_memory(answer)
         if answer is None and self._scribe.is_there:
             say(f"{profile.path} is not written after {timeout_s:g} s; it will be when it can")
         elif answer is None:
@@ -229,9 +244,20 @@ class State:
 
     def _revive(self, profile: Profile) -> None:
         """If the process that writes is gone, another one is told all."""
-        if not self._scribe.is_there and profile.folder is not None:
-            self._scribe.start(os.path.dirname(profile.folder))
+        if not self._scribe.is_there:
+            self._tell_all(profile)
+
+    def _tell_all(self, profile: Profile) -> bool:
+        """Have the process that writes know the profile; False if there can be none. It may have
+        left since we last heard of it: it does a minute after a profile."""
+        assert profile.folder is not None
+        for _ in range(2):
+            if not self._scribe.start(os.path.dirname(profile.folder)):
+                return False
             self._tell(profile.describe())
+            if self._scribe.is_there:
+                return True
+        return False
 
     def _name_file(self) -> str:
         """Where the profile of this very process goes: no two of one job share a file."""
@@ -270,7 +296,7 @@ class State:
         if before is not None and before.is_open and before.folder is not None:
             # Like its recording, its file begins with its first event, or in a moment.
             self.profile = Profile(before.settings, self._name_file(), is_child=True)
-            self.profile.windows.append(_core.clock_ns())
+            self.profile.turn()
             end_with_multiprocessing(self, State._at_exit)
 
     def _join(self) -> None:
@@ -279,6 +305,12 @@ class State:
             profile = self.profile
             if profile is not None and profile.folder is None:
                 self._adopt(profile)
+
+
+def _find_memory(answer: dict[str, object] | None) -> dict[str, dict[str, float]]:
+    found = (answer or {}).get("memory", {})
+    assert isinstance(found, dict)
+    return found
 
 
 state = State()
