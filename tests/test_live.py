@@ -108,7 +108,7 @@ def test_attributes_said_before_a_refresh_are_there_after_it(program, tmp_path: 
     program.work(3)
     trace.refresh()
     steps = [event for event in read(tmp_path / "t.json") if event["name"] == "step"]
-    assert sorted(event["args"]["number"] for event in steps) == [0, 1, 2]
+    assert sorted(event["args"]["number (attribute)"] for event in steps) == [0, 1, 2]
     trace.close()
 
 
