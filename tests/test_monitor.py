@@ -273,7 +273,8 @@ def test_waiting_for_a_gpu_keeps_the_start_out(monitor: Start, work: Path, fake_
     util = said["statistics"]["gpus"][0]["util_pct"]
     assert (util["min"], util["mean"], util["max"]) == (91, 91, 91)
     assert any("when gpu>20" in line for line in said["about"])
-    assert {row["gpu_usage_0"] for row in read_csv(work)} == {"91"}
+    # A look that came late under load is an empty cell.
+    assert {row["gpu_usage_0"] for row in read_csv(work)} - {""} == {"91"}
 
 
 def test_a_delay_keeps_the_start_out(monitor: Start, work: Path) -> None:
