@@ -23,7 +23,7 @@ import sonde
 from sonde.errors import QueryError
 from sonde.query import Recording
 
-CASES = 150  # of each kind of folder
+CASES = 100  # of each kind of folder
 CASE_S = 20.0  # far more than any case takes; past it, it hangs
 PROGRAM = """
 import sys
