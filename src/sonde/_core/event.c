@@ -14,10 +14,12 @@ const char *const sonde_kind_names[SONDE_EVENT_KINDS] = {"span",  "task",    "fr
 
 /* ---- which thread ---------------------------------------------------------------- */
 
-static uint32_t forks;
+static uint32_t forks; /* counted for 3.10 */
+
+#if PY_VERSION_HEX < 0x030B0000
 static __thread struct { uint32_t forks; int32_t tid; } me = {UINT32_MAX, 0};
 
-int32_t sonde_events_tid(void)
+int32_t sonde_ask_tid(void)
 {
     if (me.forks != forks) {
         me.forks = forks;
@@ -25,6 +27,7 @@ int32_t sonde_events_tid(void)
     }
     return me.tid;
 }
+#endif
 
 /* ---- sums, and where to find them ------------------------------------------------ */
 

@@ -4,6 +4,7 @@
 
 #include "binding.h"
 #include "live.h"
+#include "place.h"
 
 extern PyTypeObject sonde_RegionType, sonde_SpanType, sonde_CountType, sonde_MarkType;
 extern PyMethodDef sonde_event_methods[];
@@ -119,9 +120,6 @@ int64_t sonde_events_stopped_ns(void);
 /* The number of the next event, with its slot. */
 int64_t sonde_events_number(uint32_t slot);
 
-/* The kernel's number of this thread. */
-int32_t sonde_events_tid(void);
-
 /* Text ids, for a row of one of the tables; 0 if there is nothing to name, or no room
  * (counted there). */
 uint32_t sonde_events_text(int table, PyObject *str);
@@ -143,21 +141,13 @@ void sonde_slot_begin(uint32_t slot, const void *context);
 /* The innermost region that is still open, from this one up; 0: none. */
 int64_t sonde_region_resolve(int64_t id);
 
-/* Does this thread run in a context of its own making, such as a task of asyncio's?
- * Then which region is the innermost one is told by a context variable, which tasks
- * inherit; else by the thread, which costs a tenth of that. */
-int sonde_region_in_context(void);
-
-/* That context, to be compared and never followed; NULL: there is none. */
-const void *sonde_region_context(void);
-
 /* The innermost region here, as it was last set; 0: none. */
-int64_t sonde_region_current(int in_context);
-void sonde_region_set_current(int in_context, int64_t id);
+int64_t sonde_region_current(const sonde_place *here);
+void sonde_region_set_current(const sonde_place *here, int64_t id);
 
 /* The parent of what begins where `outer` is the innermost region; 0: none. A task may
  * begin after the region has ended in which it was made: that is its parent, still. */
-int64_t sonde_region_around(int in_context, int64_t outer);
+int64_t sonde_region_around(const sonde_place *here, int64_t outer);
 int64_t sonde_region_here(void);
 
 /* Write down attributes: `keys` is a tuple of names, with a value each. */

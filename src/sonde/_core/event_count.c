@@ -137,7 +137,7 @@ static int record(CountObject *self)
 {
     if (!sonde_events_ready())
         return 0;
-    sonde_counter_row row = {.thread = sonde_events_tid()};
+    sonde_counter_row row = {.thread = sonde_find_tid()};
     int is_whole;
     if (sonde_number(self->value, &row.value, &row.whole, &is_whole) < 0) {
         PyErr_Clear();

@@ -44,7 +44,7 @@ static int record(PyObject *domain, PyObject *name, const char *scope, PyObject 
         .scope = sonde_events_word(scope),
         .id = sonde_events_number(0),
         .parent = sonde_region_here(),
-        .thread = sonde_events_tid(),
+        .thread = sonde_find_tid(),
     };
     add_up(&row);
     if (sonde_writer_put(sonde_events.tables[TO_MARKER], &row,

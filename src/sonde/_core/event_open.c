@@ -69,34 +69,9 @@ int64_t sonde_region_resolve(int64_t id)
 
 static __thread int64_t innermost;
 
-#if PY_VERSION_HEX < 0x030E0000
-/* CPython's own, the same from 3.7 to 3.13. */
-typedef struct {
-    PyObject_HEAD
-    PyObject *prev, *vars, *weakrefs;
-    int is_entered;
-} context;
-#endif
-
-int sonde_region_in_context(void)
+int64_t sonde_region_current(const sonde_place *here)
 {
-#if PY_VERSION_HEX < 0x030E0000
-    const context *now = (const context *)PyThreadState_Get()->context;
-    return now != NULL && now->is_entered;
-#else
-    return 1;
-#endif
-}
-
-const void *sonde_region_context(void)
-{
-    /* A thread's own is made when it is first needed, so it may come between begin and end. */
-    return sonde_region_in_context() ? (const void *)PyThreadState_Get()->context : NULL;
-}
-
-int64_t sonde_region_current(int in_context)
-{
-    if (!in_context)
+    if (!here->in_context)
         return innermost;
     PyObject *number = NULL;
     int64_t id = -1;
@@ -109,9 +84,9 @@ int64_t sonde_region_current(int in_context)
     return id < 0 ? innermost : id;
 }
 
-void sonde_region_set_current(int in_context, int64_t id)
+void sonde_region_set_current(const sonde_place *here, int64_t id)
 {
-    if (!in_context) {
+    if (!here->in_context) {
         innermost = id;
         return;
     }
@@ -123,16 +98,15 @@ void sonde_region_set_current(int in_context, int64_t id)
         PyErr_Clear();
 }
 
-int64_t sonde_region_around(int in_context, int64_t outer)
+int64_t sonde_region_around(const sonde_place *here, int64_t outer)
 {
-    if (!in_context)
+    if (!here->in_context)
         return sonde_region_resolve(outer);
-    const void *here = sonde_region_context();
     for (int i = 0; i < 64 && outer >> SONDE_SLOT_BITS > serials_before; i++) {
         uint32_t slot = (uint32_t)outer & (SONDE_LIVE_OPEN - 1);
         const sonde_open *open = sonde_live_open(sonde_events.live, slot);
         /* Begun in this very task, and ended in another: it is around nothing any more. */
-        int is_over = slot != 0 && open->id == outer && !open->is_open && begun_in[slot] == here;
+        int is_over = slot != 0 && open->id == outer && !open->is_open && begun_in[slot] == here->context;
         if (!is_over)
             return outer;
         outer = open->parent;
@@ -142,6 +116,6 @@ int64_t sonde_region_around(int in_context, int64_t outer)
 
 int64_t sonde_region_here(void)
 {
-    int in_context = sonde_region_in_context();
-    return sonde_region_around(in_context, sonde_region_current(in_context));
+    sonde_place here = sonde_find_place();
+    return sonde_region_around(&here, sonde_region_current(&here));
 }

@@ -19,7 +19,7 @@ static activation *find_room(RegionObject *self)
     return &self->first;
 }
 
-static activation *push(RegionObject *self, enum state state)
+static inline activation *push(RegionObject *self, enum state state)
 {
     activation *new = &self->first;
     if (sonde_events.regions >= MOST || self->depth >= MOST_OF_ONE)
@@ -32,14 +32,13 @@ static activation *push(RegionObject *self, enum state state)
     new->slot = 0;
     new->epoch = sonde_events.epoch;
     new->unseen = self->unseen;
-    new->tid = sonde_events_tid();
-    new->context = sonde_region_context();
+    new->place = sonde_find_place();
     new->state = state;
     self->top = new;
     return new;
 }
 
-static void drop(RegionObject *self, activation *old)
+static inline void drop(RegionObject *self, activation *old)
 {
     activation **at = &self->top;
     while (*at != old)
@@ -51,18 +50,20 @@ static void drop(RegionObject *self, activation *old)
         PyMem_Free(old);
 }
 
-/* The one that ends now: the newest of this task, else of this thread, else of all. */
-activation *sonde_region_find(const RegionObject *self)
+static int is_same(const sonde_place *one, const sonde_place *other)
 {
-    if (self->top == NULL || self->top->below == NULL)
-        return self->top;
-    const void *context = sonde_region_context();
-    int32_t tid = sonde_events_tid();
+    return one->tid == other->tid && one->context == other->context;
+}
+
+/* The newest of this task, else of this thread, else of all. */
+activation *sonde_region_choose(const RegionObject *self)
+{
+    sonde_place here = sonde_find_place();
     activation *found = NULL;
     for (activation *at = self->top; at != NULL; at = at->below) {
-        if (at->tid != tid)
+        if (at->place.tid != here.tid)
             continue;
-        if (at->context == context)
+        if (is_same(&at->place, &here))
             return at;
         if (found == NULL)
             found = at;
@@ -77,7 +78,7 @@ static void fill_slot(const RegionObject *self, activation *new)
     if (new->slot == 0)
         return;
     sonde_open *open = sonde_live_open(sonde_events.live, new->slot);
-    sonde_slot_begin(new->slot, new->context);
+    sonde_slot_begin(new->slot, new->place.context);
     sonde_open_begin(open);
     open->id = new->id;
     open->parent = new->parent;
@@ -85,7 +86,7 @@ static void fill_slot(const RegionObject *self, activation *new)
     open->name = sonde_events_text(TO_SPAN, self->name);
     open->domain = sonde_events_text(TO_SPAN, self->domain);
     open->kind = self->kind;
-    open->thread = new->tid;
+    open->thread = new->place.tid;
     open->number = new->number;
     open->is_open = 1;
     sonde_open_end(open);
@@ -94,9 +95,8 @@ static void fill_slot(const RegionObject *self, activation *new)
 /* Make it the innermost region here. */
 static void enter(activation *new)
 {
-    new->in_context = sonde_region_in_context();
-    new->outer = sonde_region_current(new->in_context);
-    sonde_region_set_current(new->in_context, new->id);
+    new->outer = sonde_region_current(&new->place);
+    sonde_region_set_current(&new->place, new->id);
 }
 
 static int64_t next_frame(const RegionObject *self)
@@ -143,7 +143,7 @@ static int begin_live(RegionObject *self)
     new->slot = sonde_slot_take();
     new->id = sonde_events_number(new->slot);
     enter(new);
-    new->parent = self->under ? self->under : sonde_region_around(new->in_context, new->outer);
+    new->parent = self->under ? self->under : sonde_region_around(&new->place, new->outer);
     new->number = self->kind == SONDE_FRAME ? next_frame(self) : 0;
     new->start_ns = sonde_clock_ns();
     new->paused_ns = sonde_events_paused_ns(new->start_ns);
@@ -175,22 +175,16 @@ int sonde_region_begin(RegionObject *self)
 
 /* ---- end ------------------------------------------------------------------------- */
 
-/* Was it begun here, in this task of this thread? */
-static int is_here(const activation *one)
-{
-    return one->tid == sonde_events_tid() && one->context == sonde_region_context();
-}
-
 /* It is the innermost region no more. Was it? If not (it ends out of order, or in
  * another thread or task) it may still be taken for that somewhere. */
 static int leave(const activation *old)
 {
-    int in_context = sonde_region_in_context();
-    if (sonde_region_current(in_context) != old->id)
+    sonde_place here = sonde_find_place();
+    if (sonde_region_current(&here) != old->id)
         return 0;
     /* What was around it may have ended before it. */
-    sonde_region_set_current(in_context, sonde_region_around(in_context, old->outer));
-    return is_here(old);
+    sonde_region_set_current(&here, sonde_region_around(&here, old->outer));
+    return is_same(&old->place, &here);
 }
 
 static void close_slot(const activation *old, int is_late)
@@ -273,8 +267,8 @@ static int write_row(RegionObject *self, activation *old, int64_t now, const cha
         .kind = sonde_events_word(sonde_kind_names[self->kind]),
         .id = old->id,
         .parent = old->parent,
-        .thread = old->tid,
-        .end_thread = sonde_events_tid(),
+        .thread = old->place.tid,
+        .end_thread = sonde_find_tid(),
         .paused_ns = paused_ns,
         .cut = cut == NULL ? 0 : sonde_events_word(cut),
         .number = old->number,
@@ -287,15 +281,20 @@ static int write_row(RegionObject *self, activation *old, int64_t now, const cha
     return sonde_writer_put(sonde_events.tables[TO_SPAN], &row, nulls);
 }
 
-static int end_one(RegionObject *self, activation *ended, const char *cut, PyObject *error)
+/* Is it of another recording, or was there a pause from its begin to its end? */
+static int is_unseen(const activation *one)
+{
+    if (one->epoch != sonde_events.epoch || sonde_events.epoch == 0)
+        return 1;
+    return one->state == WAITING && one->start_ns == find_pause() && !sonde_events_on();
+}
+
+static int end_seen(RegionObject *self, activation *ended, const char *cut, PyObject *error)
 {
     /* Making a ring runs Python, and another thread may end the region, too: first of all it is
      * off the list. */
     activation old = *ended;
     drop(self, ended);
-    int is_ours = old.epoch == sonde_events.epoch && sonde_events.epoch != 0;
-    if (!is_ours || (old.state == WAITING && old.start_ns == find_pause() && !sonde_events_on()))
-        return 0; /* of another recording, or in one pause from its begin to its end */
     int64_t now = sonde_clock_ns();
     int status = 0, is_late = 0, is_told = old.state == LIVE;
     if (is_told)
@@ -311,11 +310,27 @@ static int end_one(RegionObject *self, activation *ended, const char *cut, PyObj
     return status;
 }
 
+static int end_one(RegionObject *self, activation *old, const char *cut, PyObject *error)
+{
+    if (!is_unseen(old))
+        return end_seen(self, old, cut, error);
+    drop(self, old);
+    return 0;
+}
+
+/* Would it be one that was begun last, or here, while there was no recording? */
+static int ends_unseen(const RegionObject *self, const activation *old)
+{
+    if (old == NULL || self->unseen > old->unseen)
+        return 1;
+    sonde_place here = sonde_find_place();
+    return !is_same(&old->place, &here);
+}
+
 int sonde_region_end(RegionObject *self, PyObject *error)
 {
     activation *old = sonde_region_find(self);
-    /* The one that was begun last, or here, while there was no recording. */
-    if (self->unseen > 0 && (old == NULL || self->unseen > old->unseen || !is_here(old))) {
+    if (self->unseen > 0 && ends_unseen(self, old)) {
         self->unseen--;
         return 0;
     }

@@ -27,10 +27,11 @@ static PyObject *region_enter(PyObject *self, PyObject *Py_UNUSED(none))
 static PyObject *region_exit(PyObject *self, PyObject *const *args, Py_ssize_t given)
 {
     PyObject *error = NULL;
-    if (given > 0 && PyType_Check(args[0]))
+    if (given > 0 && args[0] != Py_None && PyType_Check(args[0])) {
         error = PyObject_GetAttrString(args[0], "__name__");
-    if (given > 0 && error == NULL)
-        PyErr_Clear();
+        if (error == NULL)
+            PyErr_Clear();
+    }
     int status = sonde_region_end((RegionObject *)self, error);
     Py_XDECREF(error);
     if (status < 0)

@@ -8,14 +8,12 @@ enum state { WAITING = 1, LIVE = 2 };
 
 typedef struct activation {
     struct activation *below;
-    const void *context;
+    sonde_place place; /* where it was begun */
     int64_t id, parent;
     int64_t outer; /* what was the innermost one before; 0: none */
     int64_t start_ns, paused_ns;
     int64_t number; /* of a frame */
     uint32_t slot, epoch, unseen;
-    int32_t tid;
-    int in_context;
     enum state state; /* WAITING: begun in a pause */
 } activation;
 
@@ -39,8 +37,14 @@ int sonde_region_begin(RegionObject *self);
  * the exception that ended it, or NULL. Does nothing if there is none. */
 int sonde_region_end(RegionObject *self, PyObject *error);
 
+/* The one of several that would end. */
+activation *sonde_region_choose(const RegionObject *self);
+
 /* The one that would end; NULL: none is open. */
-activation *sonde_region_find(const RegionObject *self);
+static inline activation *sonde_region_find(const RegionObject *self)
+{
+    return self->top == NULL || self->top->below == NULL ? self->top : sonde_region_choose(self);
+}
 
 /* Has it a number in this recording? */
 static inline int sonde_region_is_seen(const activation *one)
