@@ -161,16 +161,17 @@ def time_bare(step: Callable[[], object], time_block: Callable[[], float]) -> fl
 
 
 @contextmanager
-def record(**settings: object) -> Iterator[None]:
-    """Sonde, with what it records of PyTorch and nothing else."""
+def record(**settings: object) -> Iterator[str | None]:
+    """Sonde, with what it records of PyTorch and nothing else; the folder."""
     import sonde
     from sonde import config
 
     wanted = {**_ALONE, **settings}
     known = config.list_keys()
-    sonde.start(**{name.replace(".", "_"): wanted[name] for name in wanted if name in known})
+    given = {name.replace(".", "_"): wanted[name] for name in wanted if name in known}
+    folder = sonde.start(**given)
     try:
-        yield
+        yield folder
     finally:
         sonde.stop()
 
