@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 
 import child
 from bench_emit import BATCHES, CALLS, count_only, time_calls
@@ -17,20 +18,22 @@ def measure(rounds: int) -> list[Result]:
     ways = (
         time_span, time_reused, time_attributes, time_counter, time_marker, time_span_paused,
         time_reused_paused, time_counter_paused, time_span_off, time_reused_off, time_counter_off,
-        time_marker_off, time_viztracer, time_nvtx, time_otel, time_record_function, time_pyitt,
-        time_nothing,
+        time_marker_off, time_nothing,
     )  # fmt: skip
+    peers = {
+        "viztracer log_event": ("viztracer", time_viztracer),
+        "nvtx.annotate, no tool listening": ("nvtx", time_nvtx),
+        "OpenTelemetry span, no export": ("opentelemetry", time_otel),
+        "torch.profiler.record_function, no profiler": ("torch", time_record_function),
+        "pyitt.task, no collector": ("pyitt", time_pyitt),
+    }
+    here = {label: way for label, (package, way) in peers.items() if find_spec(package)}
     with child.open_root() as root:
         calls = {way.__name__: partial(child.call, way, root=root) for way in ways}
+        calls |= {label: partial(child.call, way, root=root) for label, way in here.items()}
         found = interleave(rounds, calls)
-    others = {
-        "viztracer log_event": found["time_viztracer"],
-        "nvtx.annotate, no tool listening": found["time_nvtx"],
-        "OpenTelemetry span, no export": found["time_otel"],
-        "torch.profiler.record_function, no profiler": found["time_record_function"],
-        "pyitt.task, no collector": found["time_pyitt"],
-        "a context manager in C that does nothing": found["time_nothing"],
-    }
+    others = {label: found[label] for label in here}
+    others["a context manager in C that does nothing"] = found["time_nothing"]
     return [
         Result("with sonde.span('x')", "µs", found["time_span"], 0.6, peers=others),
         Result("with a region that is kept", "µs", found["time_reused"], 0.6),
@@ -198,10 +201,8 @@ def time_otel() -> float:
 
 
 def time_record_function() -> float:
-    try:
-        from torch.profiler import record_function
-    except ImportError:
-        return float("nan")
+    from torch.profiler import record_function
+
     return loop_with(lambda: record_function("batch"), CALLS // 10)
 
 

@@ -2,13 +2,15 @@
 
 python benchmarks/witness_cost.py [--device cuda] [--seconds 300] [--raw FILE]
 
-A machine's speed drifts by more than a percent within seconds, so nothing is compared over longer
-than that: the steps run in groups of four short blocks, two as they are compared and two as they
-are compared with, in the orders ABBA and BAAB by turns. Two controls are interleaved with the rest:
-the same thing on both sides must come out at 0, and a wait of 1 % in each step at 1.
+The speed of a machine drifts by ten percent within a second, so steps are compared with their
+neighbours alone: a few that are recorded as they always are, a few with nothing of sonde's at work,
+in turns and in an order of chance. Nothing at work: the hooks of steps and nodes are taken out, and
+the recording pauses. What stays in the way then, calls of modules that pass through C, is timed by
+itself. Two controls are interleaved with the rest: nothing at work on both sides must come out at
+0, and a wait of 1 % in each step at 1.
 
 Blocks are compared by means, because the budget puts all of its cost into a few steps; a step that
-took 30 % longer or shorter than the middle of its group was disturbed by something else, and counts
+took 30 % longer or shorter than the middle of its pair was disturbed by something else, and counts
 as 30 %. How many those are on each side is told, too.
 """
 
@@ -22,7 +24,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, pairwise
 from pathlib import Path
@@ -32,29 +33,30 @@ from unittest.mock import patch
 import child
 import torch
 import transformer
-from bench_torch import SETTLE, WARM, record
+from bench_torch import SETTLE, record
+from torch.optim import optimizer
 
 import sonde
+from sonde import _core
+from sonde.training.steps import OPTIMIZER, steps
 
-BLOCK = 16  # timed steps; one more comes before, in which things change
+BLOCK = 4  # timed steps; one more comes before, in which things change
 FAR = 0.3
 KNOWN = 0.01
-RECORDED = "default budget, beside a pause"
-SAME = "a pause, beside itself (0)"
-WAIT = f"a wait of {KNOWN:.0%} in each step, in a pause ({100 * KNOWN:.0f})"
-EVERYTHING = "everything of every step, beside a pause"
-PAUSED = "a pause, beside no recording"
-Block = list[float]  # seconds of each step
+CALLS = 20_000
+RECORDED, EVERYTHING = "default budget", "everything of every step"
+SAME = "control: nothing, beside itself"
+WAIT = f"control: a wait of {KNOWN:.0%} in each step"
 SQL = "SELECT plan, overhead_pct, low_pct, high_pct FROM sonde.overhead ORDER BY t_ns"
 
 
 @dataclass(frozen=True)
-class Group:
-    """Four blocks: two with what is looked at, two without."""
+class Pair:
+    """Seconds of steps, with what is looked at and without."""
 
     kind: str
-    steps: Block
-    beside: Block
+    steps: list[float]
+    beside: list[float]
 
     def compare(self) -> tuple[float, int, int]:
         """Slowdown in percent, and how many steps of each side were disturbed."""
@@ -72,19 +74,25 @@ def main() -> int:
     parser.add_argument("--raw", type=Path, help="write the time of every step here, as JSON")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    shape = "CPU" if args.device == "cpu" else "LAUNCH"
     if args.device == "cpu":
         torch.set_num_threads(1)
     with child.open_root() as root, patch.dict("os.environ", SONDE_DIR=root):
-        job = Job(getattr(transformer, shape), args.device)
-        groups = list(job.watch(args.seconds))
+        job = Job(args.device)
+        before_ns = time_calls()
+        pairs = [
+            *job.watch(0.85 * args.seconds, (RECORDED, SAME, RECORDED, WAIT, RECORDED)),
+            *job.watch(0.15 * args.seconds, (EVERYTHING,), **{"torch.budget_pct": 0}),
+        ]
         inside = [say_inside(folder) for folder in job.folders]
     if args.raw:
-        args.raw.write_text(json.dumps([vars(group) for group in groups]))
-    middle = median(t for group in groups for t in group.beside)
-    print(f"torch {torch.__version__} on {args.device}, a step is {1e3 * middle:.2f} ms")
-    for kind in (RECORDED, SAME, WAIT, EVERYTHING, PAUSED):
-        print(describe(kind, [group for group in groups if group.kind == kind]))
+        args.raw.write_text(json.dumps([vars(pair) for pair in pairs]))
+    step_s = median(t for pair in pairs for t in pair.beside)
+    print(f"torch {torch.__version__} on {args.device}, a step is {1e3 * step_s:.2f} ms")
+    for kind in (RECORDED, SAME, WAIT, EVERYTHING):
+        print(describe(kind, [pair for pair in pairs if pair.kind == kind]))
+    ns = job.passing_ns - before_ns
+    share = 100 * ns * job.modules / 1e9 / step_s
+    print(f"{'calls that pass through':<36} {share:+6.2f} %  ({job.modules} times {ns:.0f} ns)")
     print(*inside, sep="\n")
     return 0
 
@@ -92,108 +100,136 @@ def main() -> int:
 class Job:
     """A model that waits for launches, and what is done between its steps."""
 
-    def __init__(self, shape: transformer.Shape, device: str) -> None:
+    def __init__(self, device: str) -> None:
         self.device = device
         self.folders: list[str] = []
-        _model, self._step = transformer.make_step(shape, device)
+        self.passing_ns = 0.0
+        shape = transformer.CPU if device == "cpu" else transformer.LAUNCH
+        model, self._step = transformer.make_step(shape, device)
+        self.modules = sum(1 for _ in model.modules())
         for _ in range(40):
             self._step()
         gc.collect()
         gc.freeze()
-        self.wait_s = KNOWN * median(self.time_block(self._step))
+        self._wait_s = KNOWN * median(self._time(self._step, 8))
+        self._chance = random.Random(0)
 
-    def watch(self, seconds: float) -> Iterator[Group]:
-        """Groups of all kinds, for so long in all."""
-        kinds = cycle((RECORDED, SAME, RECORDED, WAIT))
-        yield from self._alternate(0.65 * seconds, kinds, {})
-        yield from self._alternate(0.1 * seconds, cycle((EVERYTHING,)), {"torch.budget_pct": 0})
-        yield from self._leave(0.25 * seconds)
-
-    def _alternate(
-        self, seconds: float, kinds: Iterator[str], settings: dict[str, object]
-    ) -> Iterator[Group]:
-        """Groups of blocks within one recording."""
+    def watch(self, seconds: float, kinds: tuple[str, ...], **settings: object) -> Iterator[Pair]:
+        """Pairs of blocks within one recording, for so long."""
         end = time.monotonic() + seconds
         with record(**settings) as folder:
             self.folders.append(str(folder))
             for _ in range(3 * SETTLE):
                 self._step()
-            for turn, kind in enumerate(kinds):
+            hooks = Hooks()
+            for kind in cycle(kinds):
                 if time.monotonic() > end:
                     break
-                yield self._time_group(kind, turn, lambda kind=kind: self._time_inside(kind))
+                yield self._time_pair(kind, hooks)
+            hooks.take_out()
+            self.passing_ns = time_calls()
+            hooks.put_back()
 
-    def _time_inside(self, kind: str) -> Block:
-        if kind == WAIT:
-            return self.time_block(self._step_and_wait)
-        if kind == SAME:
-            return self.time_block(self._step)
-        sonde.resume()
-        try:
-            return self.time_block(self._step)
-        finally:
-            sonde.pause()
-
-    def _leave(self, seconds: float) -> Iterator[Group]:
-        """Groups in which a recording begins and pauses, and ends again."""
-        end, turn = time.monotonic() + seconds, 0
-        while time.monotonic() < end:
-            yield self._time_group(PAUSED, turn, self._time_paused)
-            turn += 1
-
-    def _time_paused(self) -> Block:
-        with record():
-            for _ in range(WARM):
-                self._step()
-            sonde.pause()
-            return self.time_block(self._step)
-
-    def _time_group(self, kind: str, turn: int, look: Callable[[], Block]) -> Group:
-        sides: dict[str, Block] = {"A": [], "B": []}
-        with paused():
-            for side in "ABBA" if turn // 4 % 2 else "BAAB":
-                sides[side] += look() if side == "A" else self.time_block(self._step)
-        return Group(kind, sides["A"], sides["B"])
+    def _time_pair(self, kind: str, hooks: Hooks) -> Pair:
+        sides: dict[bool, list[float]] = {}
+        for ours in self._chance.choice(((True, False), (False, True))):
+            recorded = ours and kind in (RECORDED, EVERYTHING)
+            hooks.put_back() if recorded else hooks.take_out()
+            step = self._step_and_wait if ours and kind == WAIT else self._step
+            sides[ours] = self._time(step, BLOCK)
+        return Pair(kind, sides[True], sides[False])
 
     def _step_and_wait(self) -> None:
         self._step()
-        end = time.perf_counter() + self.wait_s
+        end = time.perf_counter() + self._wait_s
         while time.perf_counter() < end:
             pass
 
-    def time_block(self, step: Callable[[], object]) -> Block:
+    def _time(self, step: Callable[[], object], count: int) -> list[float]:
         """The time from each end of a step to the next."""
         if self.device != "cpu":
             torch.cuda.synchronize()
         step()
         ends = [time.perf_counter()]
-        for _ in range(BLOCK):
+        for _ in range(count):
             step()
             ends.append(time.perf_counter())
         return [after - before for before, after in pairwise(ends)]
 
 
-@contextmanager
-def paused() -> Iterator[None]:
-    """A pause, of whatever is being recorded."""
-    sonde.pause()
-    try:
-        yield
-    finally:
+class Hooks:
+    """What sonde has put into torch, taken out and put back within microseconds.
+
+    Not the place of nn.Module.__call__: Python would have to learn all classes anew."""
+
+    def __init__(self) -> None:
+        self._places = (
+            optimizer._global_optimizer_pre_hooks,
+            optimizer._global_optimizer_post_hooks,
+        )
+        self._kept = [dict(place) for place in self._places]
+        (self._turn,) = (one for one in steps._listeners if isinstance(one, _core.TorchTurn))
+        self._are_in = True
+
+    def take_out(self) -> None:
+        for place in self._places:
+            place.clear()
+        _core.torch_ignore()
+        sonde.pause()
+        self._are_in = False
+
+    def put_back(self) -> None:
+        if self._are_in:
+            return
         sonde.resume()
+        # The time since they were taken out is no step of the recording's.
+        steps.unsubscribe(self._turn)
+        steps.subscribe(ignore)
+        steps.end(OPTIMIZER)
+        steps.unsubscribe(ignore)
+        steps.subscribe(self._turn)
+        self._turn.begin()
+        for place, kept in zip(self._places, self._kept, strict=True):
+            place.update(kept)
+        self._are_in = True
 
 
-def describe(kind: str, groups: list[Group]) -> str:
-    if len(groups) < 5:
-        return f"{kind:<48} too few groups: {len(groups)}"
-    found = [group.compare() for group in groups]
+def ignore(_step: object) -> None:
+    pass
+
+
+class Many(torch.nn.Module):
+    """A module that calls another one, which does nothing, again and again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Identity()
+
+    def forward(self) -> float:
+        inner = self.inner
+        begin = time.perf_counter_ns()
+        for _ in range(CALLS):
+            inner(None)
+        return (time.perf_counter_ns() - begin) / CALLS
+
+
+def time_calls() -> float:
+    """Nanoseconds of a call of a module that does nothing."""
+    many = Many()
+    return median(many() for _ in range(15))
+
+
+def describe(kind: str, pairs: list[Pair]) -> str:
+    if len(pairs) < 5:
+        return f"{kind:<36} too few pairs: {len(pairs)}"
+    found = [pair.compare() for pair in pairs]
     costs = [cost for cost, *_ in found]
     low, high = find_interval(costs)
-    steps = 2 * BLOCK * len(groups)
-    cut, beside = (100 * sum(column) / steps for column in list(zip(*found, strict=True))[1:])
+    columns = list(zip(*found, strict=True))[1:]
+    cut, beside = (100 * sum(column) / BLOCK / len(pairs) for column in columns)
     return (
-        f"{kind:<48} {fmean(costs):+6.2f} %  (95 %: {low:+.2f} … {high:+.2f}), "
-        f"{len(groups)} groups; disturbed {cut:.1f} and {beside:.1f} % of steps"
+        f"{kind:<36} {fmean(costs):+6.2f} %  (95 %: {low:+.2f} … {high:+.2f}), {len(pairs)} pairs; "
+        f"disturbed {cut:.1f} and {beside:.1f} % of steps"
     )
 
 
@@ -206,8 +242,8 @@ def say_inside(folder: str) -> str:
     return "inside the job: " + found.format(**rows[-1])
 
 
-def find_interval(costs: list[float], turns: int = 2000) -> tuple[float, float]:
-    """Where the mean lies, 19 times in 20: of groups drawn again and again from the groups."""
+def find_interval(costs: list[float], turns: int = 1000) -> tuple[float, float]:
+    """Where the mean lies, 19 times in 20: of pairs drawn again and again from the pairs."""
     chance = random.Random(0)
     means = sorted(fmean(chance.choices(costs, k=len(costs))) for _ in range(turns))
     return means[turns // 40], means[-turns // 40]

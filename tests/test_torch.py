@@ -402,6 +402,22 @@ def test_nothing_is_recorded_while_paused(run) -> None:
     ) == [{"n": 6}]
 
 
+def count_compared(run, between: str, after: str) -> int:
+    """How many steps the budget compared with others, of 200 between two lines."""
+    code = f"model = Net(); train(model, 4); {between}; train(model, 200); {after}"
+    record(run, code, **{"torch.budget_pct": "50"})
+    (row,) = query("SELECT shadow_steps AS n FROM sonde.overhead ORDER BY t_ns DESC LIMIT 1")
+    return row["n"]
+
+
+def test_what_steps_take_in_a_pause_is_not_taken_for_what_recording_costs(run) -> None:
+    assert count_compared(run, "sonde.pause()", "sonde.resume(); train(model, 4)") == 0
+
+
+def test_steps_that_are_left_out_are_compared_with_those_beside_them(run) -> None:
+    assert count_compared(run, "pass", "pass") > 3
+
+
 def test_a_forked_child_has_rows_of_its_own(run) -> None:
     record(
         run,
