@@ -402,6 +402,20 @@ def test_nothing_is_recorded_while_paused(run) -> None:
     ) == [{"n": 6}]
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="3.10 has a dict for every object")
+def test_a_module_is_not_made_slower_by_being_looked_at(run) -> None:
+    # An object's attributes lie in it until somebody asks for its __dict__; then they do no more.
+    record(
+        run,
+        "import gc\nmodel = nn.Sequential(nn.Tanh(), nn.Linear(8, 8))\n"
+        "def has_dict(one): return any(type(held) is dict and '_modules' in held for held in gc.get_referents(one))\n"
+        "before = [has_dict(one) for one in model.modules()]\n"
+        "for _ in range(3): model(torch.ones(1, 8)).sum().backward()\n"
+        "assert [has_dict(one) for one in model.modules()] == before\n"
+        "vars(model[0]); assert has_dict(model[0]) and not before[1]",
+    )
+
+
 def count_compared(run, between: str, after: str) -> int:
     """How many steps the budget compared with others, of 200 between two lines."""
     code = f"model = Net(); train(model, 4); {between}; train(model, 200); {after}"

@@ -141,9 +141,18 @@ def _list_parts(root: Any, name: str) -> list[tuple[Any, str]]:
             continue
         seen.add(id(module))
         found.append((module, path))
-        parts = list(vars(module).get("_modules", {}).items())
+        parts = _list_own(module, "_modules")
         left += [(part, f"{path}.{key}") for key, part in reversed(parts)]
     return found
+
+
+def _list_own(module: Any, kind: str) -> list[tuple[str, Any]]:
+    """What a module has of a kind. Not by `vars`: CPython would make a dict of what it keeps in the
+    object, and from then on each access of the program's to an attribute would take longer."""
+    try:
+        return list(object.__getattribute__(module, kind).items())
+    except AttributeError:  # its __init__ has not come that far
+        return []
 
 
 def _measure(module: Any) -> tuple[int, int, str | None, str | None]:
@@ -163,7 +172,7 @@ def _list_parameters(parts: list[tuple[Any, str]]) -> list[Any]:
     """Those of some modules, each once."""
     found: dict[int, Any] = {}
     for part, _ in parts:
-        found.update((id(one), one) for _, one in list(vars(part).get("_parameters", {}).items()))
+        found.update((id(one), one) for _, one in _list_own(part, "_parameters"))
     return [one for one in found.values() if one is not None]
 
 
