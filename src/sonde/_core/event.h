@@ -85,7 +85,7 @@ typedef struct {
     PyObject *mirror;
     PyObject *current; /* context variable: the number of the innermost region; 0: none */
     int64_t last_serial;
-    uint32_t regions;       /* activations in memory */
+    uint32_t regions;       /* activations on the heap */
     int64_t gate_open_ns;   /* when it last opened */
     int64_t gate_closed_ns; /* when it last closed; 0: never */
     int64_t gate_paused_ns; /* how long it was closed and the page on, before it last opened */

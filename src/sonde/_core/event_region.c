@@ -5,7 +5,7 @@
  */
 #include "region.h"
 
-/* So many activations in all, and of one object: a program that begins and never ends
+/* So many activations on the heap in all, and of one object: a program that begins and never ends
  * takes no more memory, and an object that does leaves room for the others. */
 enum { MOST = 65536, MOST_OF_ONE = 16384 };
 
@@ -13,23 +13,27 @@ enum { MOST = 65536, MOST_OF_ONE = 16384 };
 
 static activation *find_room(RegionObject *self)
 {
-    for (activation *at = self->top; at != NULL; at = at->below)
-        if (at == &self->first)
-            return PyMem_Malloc(sizeof *at);
-    return &self->first;
+    activation *at = self->top;
+    while (at != NULL && at != &self->first)
+        at = at->below;
+    if (at == NULL)
+        return &self->first;
+    if (sonde_events.regions >= MOST || self->depth >= MOST_OF_ONE)
+        return NULL;
+    at = PyMem_Malloc(sizeof *at);
+    if (at != NULL) {
+        sonde_events.regions++;
+        self->depth++;
+    }
+    return at;
 }
 
 static inline activation *push(RegionObject *self, enum state state)
 {
-    activation *new = &self->first;
-    if (sonde_events.regions >= MOST || self->depth >= MOST_OF_ONE)
+    activation *new = self->top == NULL ? &self->first : find_room(self);
+    if (new == NULL)
         return NULL;
-    if (self->top != NULL && (new = find_room(self)) == NULL)
-        return NULL;
-    sonde_events.regions++;
-    self->depth++;
     new->below = self->top;
-    new->slot = 0;
     new->epoch = sonde_events.epoch;
     new->unseen = self->unseen;
     new->place = sonde_find_place();
@@ -44,10 +48,11 @@ static inline void drop(RegionObject *self, activation *old)
     while (*at != old)
         at = &(*at)->below;
     *at = old->below;
+    if (old == &self->first)
+        return;
     sonde_events.regions--;
     self->depth--;
-    if (old != &self->first)
-        PyMem_Free(old);
+    PyMem_Free(old);
 }
 
 static int is_same(const sonde_place *one, const sonde_place *other)

@@ -223,20 +223,38 @@ static int keep_attributes(RegionObject *self, PyObject *keys, PyObject *const *
     return 0;
 }
 
-/* Spans come and go one after the other: a few are kept for the next ones. */
+/* Spans come and go one after the other: a few are kept for the next ones, as good as new but for
+ * their references. */
 enum { SPARE = 16 };
 static RegionObject *spare[SPARE];
 static int spare_n;
 
 static RegionObject *alloc_span(PyTypeObject *type)
 {
-    if (type != &sonde_SpanType || spare_n == 0)
-        return (RegionObject *)type->tp_alloc(type, 0);
-    RegionObject *self = spare[--spare_n];
-    self->under = 0;
-    self->kind = self->unseen = self->depth = 0;
-    self->top = NULL;
+    RegionObject *self;
+    if (type != &sonde_SpanType || spare_n == 0) {
+        self = (RegionObject *)type->tp_alloc(type, 0);
+        if (self != NULL)
+            self->call = region_call;
+        return self;
+    }
+    self = spare[--spare_n];
+#if defined(Py_TRACE_REFS) || defined(Py_REF_DEBUG) || defined(Py_GIL_DISABLED)
     return (RegionObject *)PyObject_Init((PyObject *)self, type);
+#else
+    Py_SET_REFCNT(self, 1);
+    return self;
+#endif
+}
+
+static int keep_spare(RegionObject *self)
+{
+    if (!Py_IS_TYPE(self, &sonde_SpanType) || spare_n >= SPARE)
+        return 0;
+    self->under = 0;
+    self->unseen = 0;
+    spare[spare_n++] = self;
+    return 1;
 }
 
 static PyObject *span_make(PyObject *type, PyObject *const *args, size_t nargsf, PyObject *kwnames)
@@ -248,7 +266,6 @@ static PyObject *span_make(PyObject *type, PyObject *const *args, size_t nargsf,
     RegionObject *self = alloc_span((PyTypeObject *)type);
     if (self == NULL)
         return NULL;
-    self->call = region_call;
     self->name = Py_NewRef(args[0]);
     if (kwnames != NULL && PyTuple_GET_SIZE(kwnames) > 0 &&
         keep_attributes(self, kwnames, args + 1) < 0) {
@@ -288,9 +305,7 @@ static void region_dealloc(PyObject *object)
     Py_CLEAR(self->domain);
     Py_CLEAR(self->keys);
     Py_CLEAR(self->values);
-    if (Py_IS_TYPE(object, &sonde_SpanType) && spare_n < SPARE)
-        spare[spare_n++] = self;
-    else
+    if (!keep_spare(self))
         Py_TYPE(object)->tp_free(object);
 }
 

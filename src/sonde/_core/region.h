@@ -25,7 +25,7 @@ typedef struct {
     int64_t under;           /* parent that was given; 0: none */
     uint32_t kind;
     uint32_t unseen; /* begun and not ended while there was no recording */
-    uint32_t depth;  /* activations */
+    uint32_t depth;  /* activations on the heap */
     activation *top;
     activation first;
 } RegionObject;
