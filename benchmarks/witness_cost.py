@@ -91,6 +91,7 @@ def main() -> int:
     print(f"torch {torch.__version__} on {args.device}, a step is {1e3 * step_s:.2f} ms")
     for kind in (RECORDED, WITHIN, EVERYTHING, SAME, WAIT):
         print(describe(kind, [pair for pair in pairs if pair.kind == kind]))
+    print(f"{'  which is, of these steps,':<36} {100 * job.wait_s / step_s:+6.2f} %")
     share = 100 * job.passing_ns * job.modules / 1e9 / step_s
     what = f"({job.modules} times {job.passing_ns:.0f} ns)"
     print(f"{'beside that: calls that pass through':<36} {share:+6.2f} %  {what}")
@@ -112,7 +113,7 @@ class Job:
             self._step()
         gc.collect()
         gc.freeze()
-        self._wait_s = KNOWN * median(self._time(self._step, 8))
+        self.wait_s = KNOWN * median(self._time(self._step, 8))
         self._chance = random.Random(0)
 
     def watch(self, seconds: float, kinds: tuple[str, ...], **settings: object) -> Iterator[Pair]:
@@ -142,7 +143,7 @@ class Job:
 
     def _step_and_wait(self) -> None:
         self._step()
-        end = time.perf_counter() + self._wait_s
+        end = time.perf_counter() + self.wait_s
         while time.perf_counter() < end:
             pass
 

@@ -6,11 +6,22 @@
 #include "live.h"
 #include "place.h"
 
-extern PyTypeObject sonde_RegionType, sonde_SpanType, sonde_CountType, sonde_MarkType;
+extern PyTypeObject sonde_NamedType, sonde_RegionType, sonde_SpanType, sonde_CountType, sonde_MarkType;
 extern PyMethodDef sonde_event_methods[];
 
 /* Add Region and Span to the module. */
 int sonde_region_ready(PyObject *core);
+
+/* What regions, counters and markers begin with: a domain may be NULL. */
+#define SONDE_NAMED_HEAD PyObject_HEAD PyObject *name, *domain;
+
+typedef struct {
+    SONDE_NAMED_HEAD
+} sonde_named;
+
+/* One of a type below Named; `domain` may be None. NULL with an exception. */
+PyObject *sonde_named_new(PyTypeObject *type, PyObject *name, PyObject *domain);
+PyObject *sonde_named_parse(PyTypeObject *type, PyObject *args, PyObject *kwargs);
 
 /* Rows as they lie in the rings; their columns are those of sources/event.py. */
 typedef struct {

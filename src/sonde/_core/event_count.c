@@ -99,8 +99,7 @@ int sonde_attributes_put(int64_t id, int64_t t_ns, PyObject *keys, PyObject *con
 /* ---- Count ----------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject_HEAD
-    PyObject *name, *domain;
+    SONDE_NAMED_HEAD
     PyObject *value; /* None before it was first set */
 } CountObject;
 
@@ -237,43 +236,18 @@ static int count_put_value(PyObject *self, PyObject *value, void *Py_UNUSED(clos
     return set_value((CountObject *)self, value);
 }
 
-static PyObject *get_name(PyObject *self, void *Py_UNUSED(closure))
-{
-    return Py_NewRef(((CountObject *)self)->name);
-}
-
-static PyObject *get_domain(PyObject *self, void *Py_UNUSED(closure))
-{
-    PyObject *domain = ((CountObject *)self)->domain;
-    return Py_NewRef(domain == NULL ? Py_None : domain);
-}
-
 static PyObject *count_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *name, *domain = Py_None;
-    static char *names[] = {"name", "domain", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "U|O", names, &name, &domain))
-        return NULL;
-    if (domain != Py_None && !PyUnicode_Check(domain)) {
-        PyErr_SetString(PyExc_TypeError, "the name of a domain is text");
-        return NULL;
-    }
-    CountObject *self = (CountObject *)type->tp_alloc(type, 0);
-    if (self == NULL)
-        return NULL;
-    self->name = Py_NewRef(name);
-    self->domain = domain == Py_None ? NULL : Py_NewRef(domain);
-    self->value = Py_NewRef(Py_None);
-    return (PyObject *)self;
+    PyObject *self = sonde_named_parse(type, args, kwargs);
+    if (self != NULL)
+        ((CountObject *)self)->value = Py_NewRef(Py_None);
+    return self;
 }
 
 static void count_dealloc(PyObject *object)
 {
-    CountObject *self = (CountObject *)object;
-    Py_CLEAR(self->name);
-    Py_CLEAR(self->domain);
-    Py_CLEAR(self->value);
-    Py_TYPE(object)->tp_free(object);
+    Py_CLEAR(((CountObject *)object)->value);
+    sonde_NamedType.tp_dealloc(object);
 }
 
 static PyObject *count_repr(PyObject *object)
@@ -293,8 +267,6 @@ static PyMethodDef count_methods[] = {
 
 static PyGetSetDef count_getset[] = {
     {"value", count_get_value, count_put_value, "What it was last set to; None before.", NULL},
-    {"name", get_name, NULL, NULL, NULL},
-    {"domain", get_domain, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -309,6 +281,7 @@ PyTypeObject sonde_CountType = {
     .tp_basicsize = sizeof(CountObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .tp_doc = "Count(name, domain=None): a value that changes.",
+    .tp_base = &sonde_NamedType,
     .tp_new = count_new,
     .tp_dealloc = count_dealloc,
     .tp_repr = count_repr,

@@ -5,11 +5,6 @@
 
 static const char *const scopes[] = {"process", "global", "thread", "task", "marker"};
 
-typedef struct {
-    PyObject_HEAD
-    PyObject *name, *domain;
-} MarkObject;
-
 static const char *parse_scope(PyObject *word)
 {
     for (size_t i = 0; i < sizeof scopes / sizeof *scopes; i++)
@@ -76,7 +71,7 @@ PyObject *sonde_mark_now(PyObject *Py_UNUSED(module), PyObject *const *args, Py_
 static PyObject *mark_mark(PyObject *object, PyObject *const *args, Py_ssize_t given,
                            PyObject *kwnames)
 {
-    MarkObject *self = (MarkObject *)object;
+    const sonde_named *self = (const sonde_named *)object;
     Py_ssize_t named = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
     if (given + named > 1) {
         PyErr_SetString(PyExc_TypeError, "mark() takes one scope");
@@ -88,46 +83,9 @@ static PyObject *mark_mark(PyObject *object, PyObject *const *args, Py_ssize_t g
     Py_RETURN_NONE;
 }
 
-static PyObject *get_name(PyObject *self, void *Py_UNUSED(closure))
-{
-    return Py_NewRef(((MarkObject *)self)->name);
-}
-
-static PyObject *get_domain(PyObject *self, void *Py_UNUSED(closure))
-{
-    PyObject *domain = ((MarkObject *)self)->domain;
-    return Py_NewRef(domain == NULL ? Py_None : domain);
-}
-
-static PyObject *mark_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    PyObject *name, *domain = Py_None;
-    static char *names[] = {"name", "domain", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "U|O", names, &name, &domain))
-        return NULL;
-    if (domain != Py_None && !PyUnicode_Check(domain)) {
-        PyErr_SetString(PyExc_TypeError, "the name of a domain is text");
-        return NULL;
-    }
-    MarkObject *self = (MarkObject *)type->tp_alloc(type, 0);
-    if (self == NULL)
-        return NULL;
-    self->name = Py_NewRef(name);
-    self->domain = domain == Py_None ? NULL : Py_NewRef(domain);
-    return (PyObject *)self;
-}
-
-static void mark_dealloc(PyObject *object)
-{
-    MarkObject *self = (MarkObject *)object;
-    Py_CLEAR(self->name);
-    Py_CLEAR(self->domain);
-    Py_TYPE(object)->tp_free(object);
-}
-
 static PyObject *mark_repr(PyObject *object)
 {
-    return PyUnicode_FromFormat("<marker %R>", ((MarkObject *)object)->name);
+    return PyUnicode_FromFormat("<marker %R>", ((sonde_named *)object)->name);
 }
 
 static PyMethodDef mark_methods[] = {
@@ -136,21 +94,14 @@ static PyMethodDef mark_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyGetSetDef mark_getset[] = {
-    {"name", get_name, NULL, NULL, NULL},
-    {"domain", get_domain, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
 PyTypeObject sonde_MarkType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "sonde._core.Mark",
-    .tp_basicsize = sizeof(MarkObject),
+    .tp_basicsize = sizeof(sonde_named),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
     .tp_doc = "Mark(name, domain=None): a moment that comes again.",
-    .tp_new = mark_new,
-    .tp_dealloc = mark_dealloc,
+    .tp_base = &sonde_NamedType,
+    .tp_new = sonde_named_parse,
     .tp_repr = mark_repr,
     .tp_methods = mark_methods,
-    .tp_getset = mark_getset,
 };

@@ -157,17 +157,6 @@ static PyObject *get_id(PyObject *self, void *Py_UNUSED(closure))
     return PyLong_FromLongLong(now->id);
 }
 
-static PyObject *get_name(PyObject *self, void *Py_UNUSED(closure))
-{
-    return Py_NewRef(((RegionObject *)self)->name);
-}
-
-static PyObject *get_domain(PyObject *self, void *Py_UNUSED(closure))
-{
-    PyObject *domain = ((RegionObject *)self)->domain;
-    return Py_NewRef(domain == NULL ? Py_None : domain);
-}
-
 static PyObject *get_kind(PyObject *self, void *Py_UNUSED(closure))
 {
     return PyUnicode_FromString(sonde_kind_names[((RegionObject *)self)->kind]);
@@ -192,16 +181,10 @@ static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     int kind = parse_kind(word);
     if (kind < 0)
         return NULL;
-    if (domain != Py_None && !PyUnicode_Check(domain)) {
-        PyErr_SetString(PyExc_TypeError, "the name of a domain is text");
-        return NULL;
-    }
-    RegionObject *self = (RegionObject *)type->tp_alloc(type, 0);
+    RegionObject *self = (RegionObject *)sonde_named_new(type, name, domain);
     if (self == NULL)
         return NULL;
     self->call = region_call;
-    self->name = Py_NewRef(name);
-    self->domain = domain == Py_None ? NULL : Py_NewRef(domain);
     self->kind = (uint32_t)kind;
     return (PyObject *)self;
 }
@@ -280,11 +263,10 @@ static PyObject *span_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     PyObject *name;
     if (!PyArg_ParseTuple(args, "U:span", &name))
         return NULL;
-    RegionObject *self = (RegionObject *)type->tp_alloc(type, 0);
+    RegionObject *self = (RegionObject *)sonde_named_new(type, name, Py_None);
     if (self == NULL)
         return NULL;
     self->call = region_call;
-    self->name = Py_NewRef(name);
     if (kwargs == NULL || PyDict_GET_SIZE(kwargs) == 0)
         return (PyObject *)self;
     PyObject *keys = PySequence_Tuple(kwargs);
@@ -329,8 +311,6 @@ static PyMethodDef region_methods[] = {
 
 static PyGetSetDef region_getset[] = {
     {"id", get_id, NULL, "Number of the innermost open one; None if none is recorded.", NULL},
-    {"name", get_name, NULL, NULL, NULL},
-    {"domain", get_domain, NULL, NULL, NULL},
     {"kind", get_kind, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -340,6 +320,7 @@ PyTypeObject sonde_RegionType = {
     .tp_name = "sonde._core.Region",
     .tp_basicsize = sizeof(RegionObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_base = &sonde_NamedType,
     .tp_vectorcall_offset = offsetof(RegionObject, call),
     .tp_doc = "Region(name, domain=None, kind='span'): a stretch of the program.",
     .tp_new = region_new,

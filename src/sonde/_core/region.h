@@ -18,9 +18,8 @@ typedef struct activation {
 } activation;
 
 typedef struct {
-    PyObject_HEAD
+    SONDE_NAMED_HEAD
     vectorcallfunc call;
-    PyObject *name, *domain;
     PyObject *keys, *values; /* of attributes, two tuples; or NULL */
     int64_t under;           /* parent that was given; 0: none */
     uint32_t kind;
