@@ -48,7 +48,7 @@ RECORDED, EVERYTHING = "default budget", "everything of every step"
 WITHIN = "every module, every step, within 5 %"
 SAME = "control: nothing, beside itself"
 WAIT = f"control: a wait of {KNOWN:.0%} in each step"
-SQL = "SELECT plan, overhead_pct, low_pct, high_pct FROM sonde.overhead ORDER BY t_ns"
+SQL = "SELECT plan, overhead_pct, low_pct, high_pct, direct_pct FROM sonde.overhead ORDER BY t_ns"
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,8 @@ def say_inside(folder: str) -> str:
     rows = sonde.open(folder).query(SQL).to_pylist()
     if not rows or rows[-1]["overhead_pct"] is None:
         return f"inside the job: not measured ({rows[-1:]})"
-    found = "{overhead_pct:+.2f} %  (95 %: {low_pct:+.2f} … {high_pct:+.2f}); {plan}"
+    found = "{overhead_pct:+.2f} %  (95 %: {low_pct:+.2f} … {high_pct:+.2f}), "
+    found += "of which it sees {direct_pct:.2f} itself; {plan}"
     return "inside the job: " + found.format(**rows[-1])
 
 
