@@ -595,6 +595,25 @@ def test_an_object_that_is_begun_for_ever_leaves_room_for_others(
     assert summary(folder)["greedy"]["count"] == 1 + 16384 and read(folder, "open_span") == []
 
 
+def test_a_garbage_collection_at_a_begin_may_end_regions(run) -> None:
+    # To begin one in a task makes objects, and that may run any code of the program's.
+    run(
+        "import contextvars, gc, sonde\n"
+        "sonde.start(collector='off', source_stack='off', source_gc='off')\n"
+        "region = sonde.span('again')\n"
+        "def stop(phase, _info):\n"
+        "    if phase == 'start': region.stop()\n"
+        "def work():\n"
+        "    region.start(); region.start()\n"
+        "    gc.callbacks.append(stop); gc.set_threshold(1)\n"
+        "    for _ in range(100): region.start()\n"
+        "    gc.callbacks.clear()\n"
+        "    while region.id is not None: region.stop()\n"
+        "contextvars.copy_context().run(work)\n",
+        PYTHONMALLOC="debug",
+    )
+
+
 # ---- counters and markers ------------------------------------------------------------------------
 
 

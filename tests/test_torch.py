@@ -428,6 +428,25 @@ def test_what_steps_take_in_a_pause_is_not_taken_for_what_recording_costs(run) -
     assert count_compared(run, "sonde.pause()", "sonde.resume(); train(model, 4)") == 0
 
 
+def test_a_pause_within_steps_is_none_of_their_cost_either(run) -> None:
+    inner = "optimizer = torch.optim.SGD(model.parameters(), 0.01)\nfor _ in range(200):\n    "
+    inner += (
+        "sonde.pause(); model(torch.ones(1, 8)).sum().backward(); sonde.resume(); optimizer.step()"
+    )
+    assert count_compared(run, "pass", f"pass\n{inner}\n") == count_compared(run, "pass", "pass")
+
+
+def test_the_first_step_after_a_pause_is_recorded_whole(run) -> None:
+    record(
+        run,
+        "model = Net(); train(model, 2); sonde.pause(); train(model, 1); sonde.resume(); train(model, 1)",
+    )
+    rows = query(
+        "SELECT step, count(*) n FROM python.torch_trace WHERE stage = 'backward' GROUP BY ALL ORDER BY step"
+    )
+    assert [row["step"] for row in rows] == [0, 1, 3] and len({row["n"] for row in rows}) == 1
+
+
 def test_steps_that_are_left_out_are_compared_with_those_beside_them(run) -> None:
     assert count_compared(run, "pass", "pass") > 3
 

@@ -14,20 +14,14 @@ const char *const sonde_kind_names[SONDE_EVENT_KINDS] = {"span",  "task",    "fr
 
 /* ---- which thread ---------------------------------------------------------------- */
 
-static uint32_t forks; /* counted for 3.10 */
-
-#if PY_VERSION_HEX < 0x030B0000
-static __thread struct { uint32_t forks; int32_t tid; } me = {UINT32_MAX, 0};
+uint32_t sonde_forks;
+__thread sonde_thread sonde_me = {UINT32_MAX, 0};
 
 int32_t sonde_ask_tid(void)
 {
-    if (me.forks != forks) {
-        me.forks = forks;
-        me.tid = (int32_t)syscall(SYS_gettid);
-    }
-    return me.tid;
+    sonde_me = (sonde_thread){sonde_forks, (int32_t)syscall(SYS_gettid)};
+    return sonde_me.tid;
 }
-#endif
 
 /* ---- sums, and where to find them ------------------------------------------------ */
 
@@ -78,7 +72,7 @@ static void forget(void)
 
 void sonde_events_off(void)
 {
-    forks++;
+    sonde_forks++;
     forget();
 }
 

@@ -90,8 +90,17 @@ void sonde_region_set_current(const sonde_place *here, int64_t id)
         innermost = id;
         return;
     }
+#if PY_VERSION_HEX < 0x030C0000
+    /* Until 3.11 to make an object may run a garbage collection, and that code of the program's; if
+     * that sets a context variable, too, CPython crashes. */
+    int collects = PyGC_Disable();
+#endif
     PyObject *number = PyLong_FromLongLong(id);
     PyObject *token = number == NULL ? NULL : PyContextVar_Set(sonde_events.current, number);
+#if PY_VERSION_HEX < 0x030C0000
+    if (collects)
+        PyGC_Enable();
+#endif
     Py_XDECREF(number);
     Py_XDECREF(token);
     if (token == NULL)

@@ -13,33 +13,35 @@ enum { MOST = 65536, MOST_OF_ONE = 16384 };
 
 static activation *find_room(RegionObject *self)
 {
-    activation *at = self->top;
-    while (at != NULL && at != &self->first)
-        at = at->below;
-    if (at == NULL)
+    if (self->first.state == FREE)
         return &self->first;
     if (sonde_events.regions >= MOST || self->depth >= MOST_OF_ONE)
         return NULL;
-    at = PyMem_Malloc(sizeof *at);
-    if (at != NULL) {
+    activation *new = PyMem_Malloc(sizeof *new);
+    if (new != NULL) {
         sonde_events.regions++;
         self->depth++;
     }
-    return at;
+    return new;
 }
 
-static inline activation *push(RegionObject *self, enum state state)
+/* A new one, which nobody can end before it is pushed. */
+static inline activation *make(RegionObject *self, enum state state)
 {
-    activation *new = self->top == NULL ? &self->first : find_room(self);
+    activation *new = find_room(self);
     if (new == NULL)
         return NULL;
-    new->below = self->top;
     new->epoch = sonde_events.epoch;
     new->unseen = self->unseen;
     new->place = sonde_find_place();
     new->state = state;
-    self->top = new;
     return new;
+}
+
+static inline void push(RegionObject *self, activation *new)
+{
+    new->below = self->top;
+    self->top = new;
 }
 
 static inline void drop(RegionObject *self, activation *old)
@@ -48,6 +50,7 @@ static inline void drop(RegionObject *self, activation *old)
     while (*at != old)
         at = &(*at)->below;
     *at = old->below;
+    old->state = FREE;
     if (old == &self->first)
         return;
     sonde_events.regions--;
@@ -139,21 +142,22 @@ static int tell_begin(const RegionObject *self, int64_t id)
 
 static int begin_live(RegionObject *self)
 {
-    activation *new = push(self, LIVE);
+    activation *new = make(self, LIVE);
     if (new == NULL) {
         self->unseen++;
         sonde_events.live->open_lost++;
         return 0;
     }
     new->slot = sonde_slot_take();
-    new->id = sonde_events_number(new->slot);
+    int64_t id = new->id = sonde_events_number(new->slot);
     enter(new);
+    push(self, new);
     new->parent = self->under ? self->under : sonde_region_around(&new->place, new->outer);
     new->number = self->kind == SONDE_FRAME ? next_frame(self) : 0;
     new->start_ns = sonde_clock_ns();
     new->paused_ns = sonde_events_paused_ns(new->start_ns);
     fill_slot(self, new);
-    int64_t id = new->id; /* making a ring runs Python, and another thread may end it */
+    /* Making a ring runs Python, and another thread may end it. */
     if (self->keys != NULL)
         sonde_attributes_put(id, new->start_ns, self->keys,
                              ((PyTupleObject *)self->values)->ob_item);
@@ -170,11 +174,13 @@ int sonde_region_begin(RegionObject *self)
 {
     if (sonde_events_ready())
         return begin_live(self);
-    activation *new = sonde_events.epoch == 0 ? NULL : push(self, WAITING);
-    if (new == NULL)
+    activation *new = sonde_events.epoch == 0 ? NULL : make(self, WAITING);
+    if (new == NULL) {
         self->unseen++;
-    else
-        new->start_ns = find_pause();
+        return 0;
+    }
+    new->start_ns = find_pause();
+    push(self, new);
     return 0;
 }
 

@@ -222,12 +222,8 @@ static RegionObject *alloc_span(PyTypeObject *type)
         return self;
     }
     self = spare[--spare_n];
-#if defined(Py_TRACE_REFS) || defined(Py_REF_DEBUG) || defined(Py_GIL_DISABLED)
-    return (RegionObject *)PyObject_Init((PyObject *)self, type);
-#else
-    Py_SET_REFCNT(self, 1);
+    _Py_NewReference((PyObject *)self); /* tells tracemalloc, too */
     return self;
-#endif
 }
 
 static int keep_spare(RegionObject *self)

@@ -13,6 +13,11 @@ typedef struct {
     const void *context; /* to be compared and never followed; NULL: not in one */
 } sonde_place;
 
+typedef struct {
+    uint32_t forks;
+    int32_t tid;
+} sonde_thread;
+
 #if PY_VERSION_HEX < 0x030E0000
 /* CPython's own, the same from 3.7 to 3.13. */
 typedef struct {
@@ -22,26 +27,20 @@ typedef struct {
 } sonde_context;
 #endif
 
-#if PY_VERSION_HEX < 0x030B0000
+/* Not PyThreadState's: a program in C may make one in this thread and use it in that. */
+extern __thread sonde_thread sonde_me;
+extern uint32_t sonde_forks; /* that lie behind this process: thread ids are other ones after each */
+
 int32_t sonde_ask_tid(void);
-#endif
 
-static inline int32_t sonde_tid_of(const PyThreadState *thread)
+static inline int32_t sonde_find_tid(void)
 {
-#if PY_VERSION_HEX < 0x030B0000
-    (void)thread;
-    return sonde_ask_tid();
-#else
-    return (int32_t)thread->native_thread_id;
-#endif
+    return sonde_me.forks == sonde_forks ? sonde_me.tid : sonde_ask_tid();
 }
-
-static inline int32_t sonde_find_tid(void) { return sonde_tid_of(PyThreadState_Get()); }
 
 static inline sonde_place sonde_find_place(void)
 {
-    const PyThreadState *thread = PyThreadState_Get();
-    sonde_place here = {.tid = sonde_tid_of(thread), .context = thread->context};
+    sonde_place here = {.tid = sonde_find_tid(), .context = PyThreadState_Get()->context};
 #if PY_VERSION_HEX < 0x030E0000
     /* A thread's own is made when it is first needed, so it may come between begin and end. */
     here.in_context = here.context != NULL && ((const sonde_context *)here.context)->is_entered;

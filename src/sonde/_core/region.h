@@ -4,7 +4,7 @@
 
 #include "event.h"
 
-enum state { WAITING = 1, LIVE = 2 };
+enum state { FREE, WAITING, LIVE };
 
 typedef struct activation {
     struct activation *below;
@@ -14,7 +14,7 @@ typedef struct activation {
     int64_t start_ns, paused_ns;
     int64_t number; /* of a frame */
     uint32_t slot, epoch, unseen;
-    enum state state; /* WAITING: begun in a pause */
+    enum state state; /* WAITING: begun in a pause; FREE: the first one, not in use */
 } activation;
 
 typedef struct {

@@ -25,8 +25,7 @@ static void begin_step(sonde_TorchTurn *self, sonde_torch_sums *ended)
 {
     const sonde_Steps *steps = self->steps;
     self->plan = steps->whole ? SONDE_PLAN_WHOLE : sonde_torch_choose(steps->number, &self->rung);
-    self->paused = !sonde_load_relaxed(&self->tracer->page->on);
-    int detail = self->details[self->plan] && !self->paused;
+    int detail = self->details[self->plan];
     if (self->observes)
         sonde_torch_see_nodes(detail);
     sonde_torch_wish wish = self->wishes[self->plan];
@@ -117,7 +116,7 @@ static int end_step(sonde_TorchTurn *self, const sonde_Step *step)
     PyObject *begins = self->marks == Py_None ? NULL : sonde_torch_begins();
     if (status < 0 || (self->marks != Py_None && begins == NULL))
         return -1;
-    int plan = self->plan, on = self->wishes[plan].on, was_paused = self->paused;
+    int plan = self->plan, on = self->wishes[plan].on;
     sonde_torch_sums sums;
     begin_step(self, &sums);
     begun_ns = sonde_turn_write_step(self, step, &sums, on);
@@ -130,11 +129,14 @@ static int end_step(sonde_TorchTurn *self, const sonde_Step *step)
         self->tracer->is_fresh = 0;
         status = call_none(self->describe);
     }
-    /* What a step takes in a pause says nothing of what recording costs. */
-    if (status < 0 || was_paused || self->paused)
+    const sonde_control *page = self->tracer->page;
+    if (status < 0 || !sonde_load_relaxed(&page->on))
         return status;
     if (sonde_torch_memory_at(self->memory, step->number) < 0)
         return -1;
+    /* What a step takes that was in a pause, wholly or in part, does not tell what recording costs. */
+    if (sonde_load_relaxed(&page->resumed_t_ns) > begun_ns)
+        return 0;
     int64_t spent_ns = sums.direct_ns + (int64_t)sums.events * EVENT_NS +
                        (int64_t)sums.nodes * NODE_NS + sonde_clock_ns() - begin_ns;
     return note(self, step, begun_ns, plan, spent_ns);

@@ -119,7 +119,6 @@ typedef struct {
     sonde_torch_wish wishes[SONDE_PLANS];
     uint8_t details[SONDE_PLANS];
     int plan;     /* of the step under way */
-    int paused;   /* was it, when this step began? */
     int observes; /* nodes of autograd are seen in steps with detail */
     int device;   /* 0: none is timed; else ALTERNATELY, or both directions at once */
     int side;     /* the next one to be timed */

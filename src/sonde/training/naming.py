@@ -149,6 +149,8 @@ def _list_parts(root: Any, name: str) -> list[tuple[Any, str]]:
 def _list_own(module: Any, kind: str) -> list[tuple[str, Any]]:
     """What a module has of a kind. Not by `vars`: CPython would make a dict of what it keeps in the
     object, and from then on each access of the program's to an attribute would take longer."""
+    if hasattr(type(module), kind):  # a property of the program's, say
+        return list(vars(module).get(kind, {}).items())
     try:
         return list(object.__getattribute__(module, kind).items())
     except AttributeError:  # its __init__ has not come that far
