@@ -9,10 +9,9 @@ the recording pauses. What stays in the way then, calls of modules that pass thr
 itself. Two controls are interleaved with the rest: nothing at work on both sides must come out at
 0, and a wait of 1 % in each step at 1.
 
-Blocks are compared by means, because the budget puts all of its cost into a few steps; a step that
-took 30 % longer or shorter than the middle beside it was most likely disturbed by something else,
-and counts as 30 %. How many those are on each side is told, and what comes out if they count as
-they are: where a step costs tens of percent, that is the one to believe.
+Told are the time of all recorded blocks over the time of all blocks beside them, which has every
+step in it (the budget puts its cost into few of them), and the middle of the pairs, which a step
+that something else has disturbed does not move.
 """
 
 from __future__ import annotations
@@ -27,8 +26,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import cycle, pairwise
+from math import expm1, log
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from unittest.mock import patch
 
 import child
@@ -42,13 +42,13 @@ from sonde import _core
 from sonde.training.steps import OPTIMIZER, steps
 
 BLOCK = 4  # timed steps; one more comes before, in which things change
-FAR = 0.3
 KNOWN = 0.01
 CALLS = 20_000
 RECORDED, EVERYTHING = "default budget", "everything of every step"
 WITHIN = "every module, every step, within 5 %"
 SAME = "control: nothing, beside itself"
 WAIT = f"control: a wait of {KNOWN:.0%} in each step"
+Blocks = list[tuple[float, float]]  # seconds: recorded, and beside it
 SQL = "SELECT plan, overhead_pct, low_pct, high_pct, direct_pct FROM sonde.overhead ORDER BY t_ns"
 
 
@@ -59,16 +59,6 @@ class Pair:
     kind: str
     steps: list[float]
     beside: list[float]
-
-    def compare(self) -> tuple[float, float, int, int]:
-        """Slowdown in percent, the same with disturbed steps as they are, and how many of those
-        there were on each side."""
-        middle = median(self.beside)
-        ours, theirs = ([t / middle - 1 for t in side] for side in (self.steps, self.beside))
-        cut = [sum(abs(one) > FAR for one in side) for side in (ours, theirs)]
-        means = [fmean(max(-FAR, min(FAR, one)) for one in side) for side in (ours, theirs)]
-        plain = 100 * (fmean(ours) - fmean(theirs))
-        return 100 * (means[0] - means[1]), plain, cut[0], cut[1]
 
 
 def main() -> int:
@@ -235,15 +225,22 @@ def time_passing() -> float:
 def describe(kind: str, pairs: list[Pair]) -> str:
     if len(pairs) < 5:
         return f"{kind:<36} too few pairs: {len(pairs)}"
-    found = [pair.compare() for pair in pairs]
-    costs = [cost for cost, *_ in found]
-    low, high = find_interval(costs)
-    _costs, plain, *columns = zip(*found, strict=True)
-    cut, beside = (100 * sum(column) / BLOCK / len(pairs) for column in columns)
-    return (
-        f"{kind:<36} {fmean(costs):+6.2f} %  (95 %: {low:+.2f} … {high:+.2f}), {len(pairs)} pairs; "
-        f"disturbed {cut:.1f} and {beside:.1f} % of steps, with them {fmean(plain):+.2f} %"
+    blocks = [(sum(pair.steps), sum(pair.beside)) for pair in pairs]
+    whole, middle = (
+        "{:+6.2f} %  ({:+.2f} … {:+.2f})".format(find(blocks), *find_interval(find, blocks))
+        for find in (compare_sums, compare_middle)
     )
+    return f"{kind:<36} {whole}, {len(pairs)} pairs; in the middle {middle}"
+
+
+def compare_sums(blocks: Blocks) -> float:
+    """Slowdown in percent, of all there is."""
+    return 100 * (sum(ours for ours, _ in blocks) / sum(beside for _, beside in blocks) - 1)
+
+
+def compare_middle(blocks: Blocks) -> float:
+    """The same, of the pair in the middle. By logarithms: twice and half are equally far off."""
+    return 100 * expm1(median(log(ours / beside) for ours, beside in blocks))
 
 
 def say_inside(folder: str) -> str:
@@ -256,11 +253,13 @@ def say_inside(folder: str) -> str:
     return "inside the job: " + found.format(**rows[-1])
 
 
-def find_interval(costs: list[float], turns: int = 1000) -> tuple[float, float]:
-    """Where the mean lies, 19 times in 20: of pairs drawn again and again from the pairs."""
+def find_interval(
+    find: Callable[[Blocks], float], blocks: Blocks, turns: int = 400
+) -> tuple[float, float]:
+    """Where it lies, 19 times in 20: of pairs drawn again and again from the pairs."""
     chance = random.Random(0)
-    means = sorted(fmean(chance.choices(costs, k=len(costs))) for _ in range(turns))
-    return means[turns // 40], means[-turns // 40]
+    found = sorted(find(chance.choices(blocks, k=len(blocks))) for _ in range(turns))
+    return found[turns // 40], found[-turns // 40]
 
 
 if __name__ == "__main__":
