@@ -416,24 +416,26 @@ def test_a_module_is_not_made_slower_by_being_looked_at(run) -> None:
     )
 
 
-def count_compared(run, between: str, after: str) -> int:
-    """How many steps the budget compared with others, of 200 between two lines."""
-    code = f"model = Net(); train(model, 4); {between}; train(model, 200); {after}"
-    record(run, code, **{"torch.budget_pct": "50"})
+def count_compared(run, code: str) -> int:
+    """How many steps the budget compared with others."""
+    record(run, f"model = Net(); train(model, 4)\n{code}", **{"torch.budget_pct": "50"})
     (row,) = query("SELECT shadow_steps AS n FROM sonde.overhead ORDER BY t_ns DESC LIMIT 1")
     return row["n"]
 
 
 def test_what_steps_take_in_a_pause_is_not_taken_for_what_recording_costs(run) -> None:
-    assert count_compared(run, "sonde.pause()", "sonde.resume(); train(model, 4)") == 0
+    code = "sonde.pause(); train(model, 200); sonde.resume(); train(model, 4)"
+    assert count_compared(run, code) == 0
 
 
 def test_a_pause_within_steps_is_none_of_their_cost_either(run) -> None:
-    inner = "optimizer = torch.optim.SGD(model.parameters(), 0.01)\nfor _ in range(200):\n    "
-    inner += (
-        "sonde.pause(); model(torch.ones(1, 8)).sum().backward(); sonde.resume(); optimizer.step()"
+    code = (
+        "optimizer = torch.optim.SGD(model.parameters(), 0.01)\n"
+        "for _ in range(200):\n"
+        "    sonde.pause(); model(torch.ones(1, 8)).sum().backward(); sonde.resume()\n"
+        "    optimizer.step()"
     )
-    assert count_compared(run, "pass", f"pass\n{inner}\n") == count_compared(run, "pass", "pass")
+    assert count_compared(run, code) == 0
 
 
 def test_the_first_step_after_a_pause_is_recorded_whole(run) -> None:
@@ -448,7 +450,7 @@ def test_the_first_step_after_a_pause_is_recorded_whole(run) -> None:
 
 
 def test_steps_that_are_left_out_are_compared_with_those_beside_them(run) -> None:
-    assert count_compared(run, "pass", "pass") > 3
+    assert count_compared(run, "train(model, 200)") > 3
 
 
 def test_a_forked_child_has_rows_of_its_own(run) -> None:
