@@ -114,7 +114,7 @@ class Job:
         end = time.monotonic() + seconds
         with record(**settings) as folder:
             self.folders.append(str(folder))
-            for _ in range(3 * SETTLE):
+            for _ in range(8 * SETTLE):
                 self._step()
             hooks = Hooks()
             for kind in cycle(kinds):
