@@ -110,12 +110,15 @@ class Job:
         self._chance = random.Random(0)
 
     def watch(self, seconds: float, kinds: tuple[str, ...], **settings: object) -> Iterator[Pair]:
-        """Pairs of blocks within one recording, for so long."""
-        end = time.monotonic() + seconds
+        """Pairs of blocks within one recording, for so long; for a third of it, if it takes that
+        long, the budget finds its level."""
+        begin = time.monotonic()
+        end, settled = begin + seconds, begin + seconds / 3
         with record(**settings) as folder:
             self.folders.append(str(folder))
             for _ in range(8 * SETTLE):
-                self._step()
+                if time.monotonic() < settled:
+                    self._step()
             hooks = Hooks()
             for kind in cycle(kinds):
                 if time.monotonic() > end:
