@@ -86,7 +86,7 @@ def stop() -> None:
 
 
 def pause() -> None:
-    """Record no rows until `resume()`; costs nothing meanwhile."""
+    """Record no rows until `resume()`; costs next to nothing meanwhile."""
     _recorder.set_on(False)
 
 
