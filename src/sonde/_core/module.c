@@ -191,11 +191,11 @@ static PyMethodDef methods[] = {
      "hold(pid, visitor, until_ns): have the busy threads of a process wait at their system calls, a\n"
      "moment each, until the visitor is done."},
     {"torch_observe", sonde_torch_observe, METH_VARARGS,
-     "torch_observe(library, current_node): have autograd's nodes seen; None: only find functions."},
+     "torch_observe(library, current_node, engine): have autograd's nodes seen; None: only find functions."},
     {"torch_ignore", sonde_torch_ignore, METH_NOARGS, "Have autograd's nodes seen no more."},
     {"torch_plan", sonde_torch_plan, METH_VARARGS,
      "torch_plan(step, shadow, every, steps, detail): which of ladder.py's plans a step has."},
-    {"torch_observed", sonde_torch_observed, METH_NOARGS, "off, looking, exact or failed."},
+    {"torch_observed", sonde_torch_observed, METH_NOARGS, "off, looking, engine, observer or failed."},
     {"torch_device", sonde_torch_device, METH_VARARGS,
      "torch_device(cudart, c10_cuda, device, stream): find what records events of CUDA."},
     {"process_look", sonde_process_look, METH_VARARGS,

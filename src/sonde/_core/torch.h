@@ -54,6 +54,7 @@ typedef struct {
     int64_t begin_ns, inner_ns;
     struct sonde_torch_lane *lane; /* whose call it belongs to; NULL: to none */
     uint64_t call;
+    uintptr_t frame; /* of the engine's that runs it; 0: an observer was told */
 } sonde_torch_node;
 
 typedef struct sonde_torch_lane {
@@ -69,6 +70,7 @@ typedef struct sonde_torch_lane {
     uint32_t passing;      /* calls that are not recorded, under way */
     sonde_torch_node nodes[SONDE_TORCH_DEEP];
     uint32_t nodes_n;
+    const void *evaluated;  /* the node that the engine runs here, or NULL */
     struct sonde_torch_lane *last_lane; /* whose the node before was */
     uint64_t last_call;
     sonde_torch_span *spans;
@@ -129,12 +131,12 @@ static inline int sonde_torch_in_backward(const sonde_torch_lane *lane)
     return lane->nodes_n > 0 || (sonde_torch.graph_task != NULL && sonde_torch.graph_task() != -1);
 }
 
-/* ---- the observer of autograd's nodes: torch_nodes.c ------------------------------- */
+/* ---- autograd's nodes: torch_observer.c, torch_nodes.c ------------------------------ */
 
 PyObject *sonde_torch_observe(PyObject *module, PyObject *args);
 PyObject *sonde_torch_ignore(PyObject *module, PyObject *none);
 PyObject *sonde_torch_observed(PyObject *module, PyObject *none);
-void sonde_torch_see_nodes(int on); /* in this step, or not; after observe */
+void sonde_torch_see_nodes(int on, int device); /* in this step, or not; the device's, too */
 void sonde_torch_close_spans(void); /* a backward pass is over */
 void sonde_torch_nodes_off(void);   /* in a forked child */
 

@@ -20,7 +20,7 @@ static PyObject *run_call(PyObject *callable, PyObject *const *args, size_t narg
     if (lane == NULL || sonde_torch_in_backward(lane))
         return PyObject_Vectorcall(original, args, nargsf, kwnames);
     sonde_torch.had_backward = 1;
-    uint32_t epoch = sonde_torch.epoch;
+    uint32_t epoch = sonde_torch.epoch, nodes_n = lane->nodes_n;
     int64_t begin_ns = sonde_clock_ns();
     /* One thread's are counted, as in forward: those of several would be more than the step. */
     if (sonde_torch.back_lead == NULL)
@@ -31,6 +31,8 @@ static PyObject *run_call(PyObject *callable, PyObject *const *args, size_t narg
         sonde_torch.begins[sonde_torch.begins_n++] = begin_ns;
     PyObject *result = PyObject_Vectorcall(original, args, nargsf, kwnames);
     if (sonde_torch.epoch == epoch) {
+        lane->nodes_n = nodes_n; /* one that has thrown has not ended */
+        lane->evaluated = NULL;
         int64_t now_ns = sonde_clock_ns();
         if (lane == sonde_torch.back_lead && sonde_torch.back_since_ns != 0) {
             sonde_torch.backward_ns += now_ns - sonde_torch.back_since_ns;

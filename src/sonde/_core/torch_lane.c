@@ -65,6 +65,7 @@ static void reset(sonde_torch_lane *lane)
     lane->open = SONDE_TORCH_NONE;
     lane->passing = 0;
     lane->nodes_n = 0;
+    lane->evaluated = NULL;
     lane->last_lane = NULL;
     lane->last_call = SONDE_TORCH_NONE;
     lane->event_ns = 0;

@@ -26,14 +26,14 @@ static void begin_step(sonde_TorchTurn *self, sonde_torch_sums *ended)
     const sonde_Steps *steps = self->steps;
     self->plan = steps->whole ? SONDE_PLAN_WHOLE : sonde_torch_choose(steps->number, &self->rung);
     int detail = self->details[self->plan];
-    if (self->observes)
-        sonde_torch_see_nodes(detail);
     sonde_torch_wish wish = self->wishes[self->plan];
     if (detail && self->device) {
         /* In one direction at a time: each event makes a busy device wait. */
         wish.device = self->device == ALTERNATELY ? self->side : FORWARD | BACKWARD;
         self->side ^= FORWARD | BACKWARD;
     }
+    if (self->observes)
+        sonde_torch_see_nodes(detail, wish.device & BACKWARD);
     wish.memory_depth = steps->number % MEMORY_EVERY == MEMORY_EVERY / 2 ? MEMORY_DEPTH : 0;
     int is_by_root = sonde_step_is(steps->last, "root") || sonde_step_is(steps->last, "");
     wish.roots = is_by_root ? 1 : 2;

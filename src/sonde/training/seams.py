@@ -13,8 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# What must stand in torch's header, in this order: _core/torch_nodes.c and collective_seen.c rely
-# on it.
+# What must stand in torch's headers, in this order: _core/torch_observer.c and collective_seen.c
+# rely on it.
 _CALLBACK = (
     r"StartCallback start_;\s*EndCallback end_;\s*double sampling_prob_[^;]*;"
     r"\s*std::array<bool,[^;]*> scopes_[^;]*;\s*bool needs_inputs_[^;]*;"
@@ -29,6 +29,10 @@ _SCOPES = (
     r"FUNCTION = 0,\s*BACKWARD_FUNCTION,\s*TORCHSCRIPT_FUNCTION,\s*KERNEL_FUNCTION_DTYPE,"
     r"\s*CUSTOM_CLASS,\s*BUILD_FEATURE,\s*LITE_INTERPRETER,\s*USER_SCOPE,"
     r"\s*STATIC_RUNTIME_OP,\s*STATIC_RUNTIME_MODEL,\s*NUM_SCOPES"
+)
+_NODE = (
+    r"uint64_t sequence_nr_[^;]*;\s*uint64_t topological_nr_[^;]*;"
+    r"\s*mutable bool has_parent_[^;]*;\s*uint64_t thread_id_"
 )
 
 
@@ -84,7 +88,7 @@ def observe_nodes() -> None:
     current = getattr(torch._C, "_current_autograd_node", None)
     reason = "torch does not tell the current node" if current is None else check_header(torch)
     try:
-        _core.torch_observe(library, None if reason else current)
+        _core.torch_observe(library, None if reason else current, _has_known_nodes(torch))
     except OSError as error:
         reason = str(error)
     if reason:
@@ -93,15 +97,27 @@ def observe_nodes() -> None:
 
 def check_header(torch: Any) -> str | None:
     """Why the layout that we rely on is not that of the installed torch; None: it is."""
-    path = os.path.join(_folder(torch), "include", "ATen", "record_function.h")
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = re.sub(r"//[^\n]*|^#[^\n]*", "", file.read(), flags=re.MULTILINE)
-    except OSError:
+    text = _read_header(torch, "ATen", "record_function.h")
+    if text is None:
         return "torch's headers are not installed"
     if all(re.search(pattern, text) for pattern in (_CALLBACK, _FUNCTION, _SCOPES)):
         return None
     return f"torch {torch.__version__} lays out its observers in another way"
+
+
+def _has_known_nodes(torch: Any) -> bool:
+    """Are the engine's nodes laid out as we think? Else they are seen in a dearer way."""
+    places = (("torch", "csrc", "autograd", name) for name in ("node.h", "function.h"))
+    return any(re.search(_NODE, _read_header(torch, *place) or "") for place in places)
+
+
+def _read_header(torch: Any, *place: str) -> str | None:
+    """The text of a header, without comments; None: it is not there."""
+    try:
+        with open(os.path.join(_folder(torch), "include", *place), encoding="utf-8") as file:
+            return re.sub(r"//[^\n]*|^#[^\n]*", "", file.read(), flags=re.MULTILINE)
+    except OSError:
+        return None
 
 
 def find_device() -> str | None:
