@@ -111,5 +111,6 @@ class Job:
         device = part.device_ms / 1e3 if is_timed else None
         return [
             name, stage, part.allocated, part.allocated, part.allocated, dur_ms / 1e3, begin_ns,
-            device, own_ms / 1e3, None if device is None else "cuda:0", 1, depth, call, False, None,
+            device, own_ms / 1e3, None if device is None else "cuda:0", 1, depth, call, False,
+            is_timed, None,
         ]  # fmt: skip

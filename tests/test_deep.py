@@ -30,7 +30,7 @@ def recorded() -> tuple[str, int]:
         thread = 999 if module == "other" else MAIN
         emit(
             5, 0, module, "forward", None, None, None, dur_us / 1e6, begin_ns + at_us * 1000, None,
-            dur_us / 1e6, None, thread, depth, 0, False, None,
+            dur_us / 1e6, None, thread, depth, 0, False, False, None,
         )  # fmt: skip
     store(folder, begin_ns)
     return folder, begin_ns

@@ -1,4 +1,4 @@
-"""Tools that listen to ITT and NVTX: built here, they write down every call that they get."""
+"""Libraries that are built here: tools that write down what ITT and NVTX tell them, and a device."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ class Tool:
     """A library that a program is told to load, and what it was told by it."""
 
     def __init__(self, folder: Path, name: str, variable: str) -> None:
-        self.path, self._log, self._variable = folder / f"lib{name}.so", folder / "log", variable
-        source = _NATIVE / f"{name}.c"
-        command = [os.environ.get("CC", "cc"), *_FLAGS, "-o", str(self.path), str(source), "-ldl"]
-        subprocess.run(command, check=True, capture_output=True)
+        self.path, self._log, self._variable = _build(folder, name), folder / "log", variable
 
     @property
     def env(self) -> dict[str, str]:
@@ -39,6 +36,18 @@ class Tool:
         if not self._log.exists():
             return []
         return [line.split("\t") for line in self._log.read_text().split("\n")[:-1]]
+
+
+def _build(folder: Path, name: str) -> Path:
+    path, source = folder / f"lib{name}.so", _NATIVE / f"{name}.c"
+    command = [os.environ.get("CC", "cc"), *_FLAGS, "-o", str(path), str(source), "-ldl"]
+    subprocess.run(command, check=True, capture_output=True)
+    return path
+
+
+def make_device(folder: Path) -> Path:
+    """In place of CUDA's runtime, a device that works as long as it is told to."""
+    return _build(folder, "pretend_device")
 
 
 def make_itt(folder: Path) -> Tool:

@@ -195,7 +195,7 @@ static PyMethodDef methods[] = {
     {"torch_ignore", sonde_torch_ignore, METH_NOARGS, "Have autograd's nodes seen no more."},
     {"torch_plan", sonde_torch_plan, METH_VARARGS,
      "torch_plan(step, shadow, every, steps, detail): which of ladder.py's plans a step has."},
-    {"torch_observed", sonde_torch_observed, METH_NOARGS, "off, looking, engine, observer or failed."},
+    {"torch_observed", sonde_torch_observed, METH_NOARGS, "How autograd's nodes are seen: looking, engine, observer or failed."},
     {"torch_device", sonde_torch_device, METH_VARARGS,
      "torch_device(cudart, c10_cuda, device, stream): find what records events of CUDA."},
     {"process_look", sonde_process_look, METH_VARARGS,

@@ -17,7 +17,11 @@
 #define SONDE_TORCH_NONE UINT64_MAX
 
 enum { SONDE_TORCH_FORWARD, SONDE_TORCH_RECOMPUTE };
-enum { SONDE_TORCH_RAISED = 1, SONDE_TORCH_MEMORY = 2 };
+enum { SONDE_TORCH_RAISED = 1, SONDE_TORCH_MEMORY = 2, SONDE_TORCH_BY_HOST = 4 };
+/* What of the device is timed in a step: forward, backward; and of these, what by the host's clock,
+ * because the device keeps up with the host: torch_pace.c. */
+enum { SONDE_DEVICE_FORWARD = 1, SONDE_DEVICE_BACKWARD = 2, SONDE_DEVICE_BY_HOST = 4 };
+#define SONDE_DEVICE_IS_BY_HOST(device, way) (((device) & (way) * SONDE_DEVICE_BY_HOST) != 0)
 
 typedef struct {
     int64_t enter_ns;
@@ -47,7 +51,8 @@ typedef struct {
     struct sonde_torch_lane *lane; /* NULL: for nobody */
     uint64_t call;
     int64_t step;
-    int32_t event;
+    int64_t t_ns;
+    int32_t event; /* -1: the host's clock counts */
 } sonde_torch_span;
 
 typedef struct {
@@ -86,7 +91,7 @@ typedef struct {
     uint32_t epoch;        /* 0: nobody traces */
     int on;                /* record calls in this step */
     const uint32_t *allowed; /* the page's switch: 0 is paused */
-    int device;            /* record events in this step: 1 in forward, 2 in backward */
+    int device;            /* what of it is timed in this step */
     int memory_depth;      /* look at memory above this depth in this step */
     uint16_t depth;        /* record calls above this depth */
     int64_t step;          /* atomic */
@@ -136,7 +141,7 @@ static inline int sonde_torch_in_backward(const sonde_torch_lane *lane)
 PyObject *sonde_torch_observe(PyObject *module, PyObject *args);
 PyObject *sonde_torch_ignore(PyObject *module, PyObject *none);
 PyObject *sonde_torch_observed(PyObject *module, PyObject *none);
-void sonde_torch_see_nodes(int on, int device); /* in this step, or not; the device's, too */
+void sonde_torch_see_nodes(int on, int events); /* in this step, or not; with events of the device */
 void sonde_torch_close_spans(void); /* a backward pass is over */
 void sonde_torch_nodes_off(void);   /* in a forked child */
 
@@ -153,10 +158,32 @@ uint32_t sonde_torch_events(void); /* how many were recorded since it was last a
 void sonde_torch_device_enter(void); /* in the writer's thread, before it looks at events */
 void sonde_torch_device_off(void);   /* in a forked child */
 
+/* ---- does the device keep up with the host? torch_pace.c ------------------------------ */
+
+typedef struct {
+    int64_t step, begin_ns, end_ns;
+    int32_t events[2];
+} sonde_torch_witness;
+
+/* Directions in which each module took the device as long as the host, when it was last looked at. */
+int sonde_torch_keeps_pace(void);
+int32_t sonde_torch_witness_begin(void); /* a backward pass begins: an event, or -1 */
+void sonde_torch_witness_end(int32_t event, int64_t begin_ns); /* with the GIL, both */
+
+/* The writer's. A time of the device, and of the host: */
+void sonde_torch_compare(int way, int8_t device, double device_s, int64_t host_ns);
+void sonde_torch_conclude(int way);                   /* those were all of a step */
+int sonde_torch_is_same(double device_s, int64_t host_ns);
+void sonde_torch_lose_pace(int way);
+void sonde_torch_hear_witnesses(void);
+int sonde_torch_awaits_witness(int64_t step);         /* of this step, or one before */
+int8_t sonde_torch_heard(int64_t step);               /* the device that kept up in it; -1: none */
+void sonde_torch_pace_start(void);
+
 /* ---- rows: torch_rows.c ------------------------------------------------------------- */
 
 /* A row of python.torch_trace. */
-#define SONDE_TORCH_TRACE "qIttddddqddtqHI?t"
+#define SONDE_TORCH_TRACE "qIttddddqddtqHI??t"
 typedef struct {
     int64_t step;
     uint32_t seq, module, stage;
@@ -167,7 +194,7 @@ typedef struct {
     int64_t thread;
     uint16_t depth;
     uint32_t call;
-    uint8_t raised;
+    uint8_t raised, timed;
     uint32_t shapes;
 } sonde_torch_row;
 

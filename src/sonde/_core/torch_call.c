@@ -72,6 +72,16 @@ static uint32_t describe_inputs(sonde_TorchTracer *self, PyObject *const *args, 
     return id < 0 ? 0 : (uint32_t)id;
 }
 
+static void time_device(sonde_torch_lane *lane, sonde_torch_call *call)
+{
+    int device = sonde_torch.device;
+    if (!(device & SONDE_DEVICE_FORWARD))
+        return;
+    call->flags = SONDE_DEVICE_IS_BY_HOST(device, SONDE_DEVICE_FORWARD) ? SONDE_TORCH_BY_HOST : 0;
+    if (call->flags == 0 || call->depth == 0)
+        call->events[0] = sonde_torch_event_near(lane);
+}
+
 /* Is there a call to record, and is it entered? -1: an exception of the program's. */
 static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_torch_lane *lane,
                  entry *to)
@@ -116,8 +126,7 @@ static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_
         if (sonde_tracer != self || sonde_torch_at(lane, lane->head) != call)
             return 0; /* its Python code stopped us, or called modules */
     }
-    if (sonde_torch.device & 1)
-        call->events[0] = sonde_torch_event_near(lane);
+    time_device(lane, call);
     to->lane = lane;
     to->number = lane->head;
     to->epoch = sonde_torch.epoch;
@@ -163,7 +172,7 @@ static int leave(const entry *from, int raised)
     if (call->events[0] >= 0)
         call->events[1] = sonde_torch_event_near(lane);
     call->seq_exit = sonde_torch.sequence == NULL ? 0 : sonde_torch.sequence();
-    call->flags = raised ? SONDE_TORCH_RAISED : 0;
+    call->flags |= raised ? SONDE_TORCH_RAISED : 0;
     int64_t took_ns = now_ns - call->enter_ns;
     lane->open = call->parent;
     if (call->parent != SONDE_TORCH_NONE)

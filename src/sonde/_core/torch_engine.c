@@ -29,8 +29,10 @@ static PyObject *run_call(PyObject *callable, PyObject *const *args, size_t narg
         sonde_torch.back_since_ns = begin_ns;
     if (sonde_torch.begins_n < SONDE_TORCH_BEGINS)
         sonde_torch.begins[sonde_torch.begins_n++] = begin_ns;
+    int32_t witness = sonde_torch_witness_begin();
     PyObject *result = PyObject_Vectorcall(original, args, nargsf, kwnames);
     if (sonde_torch.epoch == epoch) {
+        sonde_torch_witness_end(witness, begin_ns);
         lane->nodes_n = nodes_n; /* one that has thrown has not ended */
         lane->evaluated = NULL;
         int64_t now_ns = sonde_clock_ns();

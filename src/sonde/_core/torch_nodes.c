@@ -119,8 +119,8 @@ void sonde_torch_node_end(sonde_torch_lane *here, const void *frame)
 
 /* ---- the device's time -------------------------------------------------------------------------- */
 
-/* On a device, each change of owner gets an event. */
-static void mark(sonde_torch_lane *here, sonde_torch_lane *owner, uint64_t call)
+/* On a device, each change of owner gets an event; or, where the device keeps up with it, the host's time. */
+static void mark(sonde_torch_lane *here, sonde_torch_lane *owner, uint64_t call, int64_t t_ns)
 {
     if (here->spans == NULL)
         here->spans = calloc(SONDE_TORCH_SPANS, sizeof *here->spans);
@@ -134,11 +134,12 @@ static void mark(sonde_torch_lane *here, sonde_torch_lane *owner, uint64_t call)
     } else if (owner == NULL) {
         return;
     }
-    int32_t event = sonde_torch_event();
-    if (event < 0)
+    int is_by_host = SONDE_DEVICE_IS_BY_HOST(sonde_torch.device, SONDE_DEVICE_BACKWARD);
+    int32_t event = is_by_host ? -1 : sonde_torch_event();
+    if (event < 0 && !is_by_host)
         return;
     here->spans[head % SONDE_TORCH_SPANS] =
-        (sonde_torch_span){owner, call, sonde_load_relaxed(&sonde_torch.step), event};
+        (sonde_torch_span){owner, call, sonde_load_relaxed(&sonde_torch.step), t_ns, event};
     /* Release: a span that is there has its fields. */
     sonde_store_release(&here->spans_head, head + 1);
 }
@@ -148,15 +149,16 @@ void sonde_torch_node_mark(sonde_torch_lane *here)
     if (here->nodes_n == 0 || here->nodes_n > SONDE_TORCH_DEEP)
         return;
     const sonde_torch_node *node = &here->nodes[here->nodes_n - 1];
-    mark(here, node->lane, node->call);
+    mark(here, node->lane, node->call, node->begin_ns);
 }
 
 void sonde_torch_close_spans(void)
 {
-    if (!(sonde_torch.device & 2))
+    if (!(sonde_torch.device & SONDE_DEVICE_BACKWARD))
         return;
+    int64_t now_ns = sonde_clock_ns();
     /* The nodes ran in threads of the engine's own, which have nothing to do now. */
     for (sonde_torch_lane *lane = sonde_load_acquire(&sonde_torch.lanes); lane != NULL; lane = lane->next)
         if (lane->spans != NULL && lane->epoch == sonde_torch.epoch)
-            mark(lane, NULL, SONDE_TORCH_NONE);
+            mark(lane, NULL, SONDE_TORCH_NONE, now_ns);
 }

@@ -46,7 +46,7 @@ static struct {
     void (*remove)(uint64_t);
     PyObject *current; /* torch._C._current_autograd_node */
     uint64_t handle;
-    int is_on;       /* nodes are seen, … */
+    uint32_t is_on;  /* atomic: nodes are seen, … */
     int is_observed; /* … by an observer, … */
     uint32_t by_engine; /* atomic: … and in the slot */
     sonde_seam seam;
@@ -136,6 +136,17 @@ static int64_t read_number(const char *memory, uint32_t at, uint32_t thread, con
 
 /* ---- what torch calls an observer with ------------------------------------------------------------ */
 
+/* An event goes to the stream in use, and that is the node's only where an observer is told. */
+static int must_mark(int is_engine)
+{
+    int device = sonde_torch.device;
+    if (!(device & SONDE_DEVICE_BACKWARD))
+        return 0;
+    int is_by_engine =
+        SONDE_DEVICE_IS_BY_HOST(device, SONDE_DEVICE_BACKWARD) && sonde_load_relaxed(&nodes.by_engine);
+    return is_by_engine == is_engine;
+}
+
 __attribute__((visibility("hidden"))) void sonde_torch_node_begins(const void *function);
 
 void sonde_torch_node_begins(const void *function)
@@ -154,7 +165,7 @@ void sonde_torch_node_begins(const void *function)
             number = look(here, function);
         sonde_torch_node_begin(here, NULL, number, lane);
     }
-    if (sonde_torch.device & 2)
+    if (must_mark(0))
         sonde_torch_node_mark(here);
 }
 
@@ -199,7 +210,7 @@ static void evaluate(void *engine, void *task, const void *node, void *inputs, v
 {
     const void *frame = __builtin_frame_address(0);
     uint32_t epoch = sonde_torch.epoch;
-    sonde_torch_lane *here = epoch == 0 || !nodes.is_on ? NULL : sonde_torch_here();
+    sonde_torch_lane *here = epoch == 0 || !sonde_load_relaxed(&nodes.is_on) ? NULL : sonde_torch_here();
     const void *outer = here == NULL ? NULL : here->evaluated;
     if (here != NULL) {
         here->evaluated = node;
@@ -207,6 +218,8 @@ static void evaluate(void *engine, void *task, const void *node, void *inputs, v
             sonde_torch_lane *lane;
             int64_t number = read_number(node, nodes.node.at, NODE_THREAD, here, &lane);
             sonde_torch_node_begin(here, frame, number, lane);
+            if (must_mark(1))
+                sonde_torch_node_mark(here);
         }
     }
     ((void (*)(void *, void *, const void *, void *, void *))nodes.seam.original)(engine, task, node, inputs,
@@ -284,15 +297,14 @@ static void add_observer(int on)
     }
 }
 
-void sonde_torch_see_nodes(int on, int device)
+void sonde_torch_see_nodes(int on, int events)
 {
     /* A step that ends while another thread stops the tracer must not begin it again. */
     on = on && nodes.add != NULL && sonde_tracer != NULL;
     int has_seam = on && !nodes.no_engine && sonde_seam_take(&nodes.seam, (void *)evaluate) == 0;
     sonde_store_relaxed(&nodes.by_engine, (uint32_t)(has_seam && sonde_load_acquire(&nodes.is_known)));
-    nodes.is_on = on;
-    /* An event goes to the stream in use, and that is the node's only where an observer is told. */
-    add_observer(on && (!nodes.by_engine || device));
+    sonde_store_relaxed(&nodes.is_on, (uint32_t)on);
+    add_observer(on && (!nodes.by_engine || events));
 }
 
 PyObject *sonde_torch_ignore(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
@@ -305,13 +317,12 @@ PyObject *sonde_torch_ignore(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(no
 /* A thread of the parent's may have held it. */
 void sonde_torch_nodes_off(void) { pthread_mutex_init(&nodes.lock, NULL); }
 
-/* observed() -> how: "engine", "observer", "looking", "failed" or "off". */
+/* observed() -> how: "engine", "observer", "looking" or "failed". */
 PyObject *sonde_torch_observed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    const char *said = !nodes.is_on                ? "off"
-                       : nodes.by_engine           ? "engine"
-                       : nodes.failed              ? "failed"
-                       : !nodes.is_known           ? "looking"
-                                                   : "observer";
+    const char *said = nodes.failed                             ? "failed"
+                       : !sonde_load_acquire(&nodes.is_known)   ? "looking"
+                       : nodes.no_engine                        ? "observer"
+                                                                : "engine";
     return PyUnicode_FromString(said);
 }

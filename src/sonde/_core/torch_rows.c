@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define NAP_NS INT64_C(50000000)
+enum { BY_HOST = -2 }; /* in place of a device */
 #define LATE_NS INT64_C(10000000000) /* then a device that does not answer is not waited for */
 
 /* Calls of one step in one lane, worked on. */
@@ -86,7 +87,7 @@ static sonde_torch_row make_row(const sonde_torch_lane *lane, const sonde_torch_
     };
 }
 
-static void write_forward(const sonde_torch_lane *lane, sonde_torch_call *call, double device_s)
+static void write_forward(const sonde_torch_lane *lane, sonde_torch_call *call, double device_s, int8_t device)
 {
     sonde_torch_row row = make_row(lane, call);
     uint32_t nulls = call->shapes == 0 ? SONDE_NULL_SHAPES : 0;
@@ -103,7 +104,8 @@ static void write_forward(const sonde_torch_lane *lane, sonde_torch_call *call, 
     } else {
         nulls |= SONDE_NULL_ALLOCATED | SONDE_NULL_MAX | SONDE_NULL_CACHED;
     }
-    row.device = name_device(sonde_torch_event_device(call->events[0]));
+    row.device = name_device(device);
+    row.timed = device_s >= 0 && !(call->flags & SONDE_TORCH_BY_HOST);
     if (device_s < 0)
         nulls |= SONDE_NULL_DEVICE_S;
     else
@@ -125,11 +127,14 @@ static void write_backward(const sonde_torch_lane *lane, const back *one)
     row.raised = 0;
     row.call = call->nth;
     row.shapes = 0;
-    row.device = name_device(one->device);
-    if (one->device_s < 0)
+    int8_t device = one->device == BY_HOST ? sonde_torch_heard(call->step) : one->device;
+    double device_s = device < 0 ? -1 : one->device_s;
+    row.device = name_device(device);
+    row.timed = device_s >= 0 && one->device != BY_HOST;
+    if (device_s < 0)
         nulls |= SONDE_NULL_DEVICE_S;
     else
-        row.device_duration = one->device_s;
+        row.device_duration = device_s;
     if (row.device == 0)
         nulls |= SONDE_NULL_DEVICE;
     append(&row, nulls);
@@ -170,6 +175,32 @@ static void add_up(const sonde_torch_lane *lane, uint64_t first, size_t n)
     }
 }
 
+/* The device that kept up with the host in all calls that the program made itself; -1: none. Where each
+ * call has events, these say whether it keeps up. */
+static int8_t judge_forward(const sonde_torch_lane *lane, uint64_t first, size_t n)
+{
+    int8_t kept = -1;
+    int is_lost = 0;
+    for (size_t i = 0; i < n; i++) {
+        const sonde_torch_call *call = sonde_torch_at(lane, first + i);
+        if (call->events[0] < 0)
+            continue;
+        int8_t device = sonde_torch_event_device(call->events[0]);
+        double device_s = sonde_torch_event_span(call->events[0], call->events[1]);
+        int64_t host_ns = call->exit_ns - call->enter_ns;
+        if (!(call->flags & SONDE_TORCH_BY_HOST))
+            sonde_torch_compare(SONDE_DEVICE_FORWARD, device, device_s, host_ns);
+        else if (sonde_torch_is_same(device_s, host_ns))
+            kept = device;
+        else
+            is_lost = 1;
+    }
+    sonde_torch_conclude(SONDE_DEVICE_FORWARD);
+    if (is_lost)
+        sonde_torch_lose_pace(SONDE_DEVICE_FORWARD);
+    return (int8_t)(is_lost ? -1 : kept);
+}
+
 static void settle(sonde_torch_lane *lane, uint64_t first, size_t n)
 {
     if (n > rows.backs_n) {
@@ -180,9 +211,14 @@ static void settle(sonde_torch_lane *lane, uint64_t first, size_t n)
         rows.backs_n = n;
     }
     add_up(lane, first, n);
+    int8_t kept = judge_forward(lane, first, n);
     for (size_t i = 0; i < n; i++) {
         sonde_torch_call *call = sonde_torch_at(lane, first + i);
-        write_forward(lane, call, sonde_torch_event_span(call->events[0], call->events[1]));
+        if (!(call->flags & SONDE_TORCH_BY_HOST))
+            write_forward(lane, call, sonde_torch_event_span(call->events[0], call->events[1]),
+                          sonde_torch_event_device(call->events[0]));
+        else
+            write_forward(lane, call, kept < 0 ? -1 : (double)(call->exit_ns - call->enter_ns) / 1e9, kept);
     }
     qsort(rows.backs, n, sizeof *rows.backs, compare_backs);
     for (size_t i = 0; i < n; i++)
@@ -197,6 +233,23 @@ static void settle(sonde_torch_lane *lane, uint64_t first, size_t n)
 
 /* ---- what is ready -------------------------------------------------------------------------------- */
 
+static void settle_span(const sonde_torch_span *span, const sonde_torch_span *next)
+{
+    int64_t host_ns = next->t_ns - span->t_ns;
+    int is_by_host = span->event < 0 && next->event < 0;
+    double s = is_by_host ? (double)host_ns / 1e9 : sonde_torch_event_span(span->event, next->event);
+    if (!is_by_host)
+        sonde_torch_compare(SONDE_DEVICE_BACKWARD, sonde_torch_event_device(span->event),
+                            span->lane == NULL ? -1 : s, host_ns);
+    if (span->lane == NULL) {
+        sonde_torch_conclude(SONDE_DEVICE_BACKWARD);
+    } else if (s >= 0 && span->call >= span->lane->settled) {
+        sonde_torch_call *call = sonde_torch_at(span->lane, span->call);
+        call->back_device_s = (call->back_device_s < 0 ? 0 : call->back_device_s) + s;
+        call->back_device = is_by_host ? BY_HOST : sonde_torch_event_device(span->event);
+    }
+}
+
 /* Spans of a device in backward whose ends are over. */
 static void settle_spans(sonde_torch_lane *lane)
 {
@@ -204,20 +257,16 @@ static void settle_spans(sonde_torch_lane *lane)
     for (; at + 1 < head; at++) {
         const sonde_torch_span *span = &lane->spans[at % SONDE_TORCH_SPANS];
         const sonde_torch_span *next = &lane->spans[(at + 1) % SONDE_TORCH_SPANS];
-        if (sonde_torch_event_done(next->event) == 0)
+        if (next->event >= 0 && sonde_torch_event_done(next->event) == 0)
             break;
-        double s = span->lane == NULL ? -1 : sonde_torch_event_span(span->event, next->event);
-        if (s >= 0 && span->call >= span->lane->settled) {
-            sonde_torch_call *call = sonde_torch_at(span->lane, span->call);
-            call->back_device_s = (call->back_device_s < 0 ? 0 : call->back_device_s) + s;
-            call->back_device = sonde_torch_event_device(span->event);
-        }
+        settle_span(span, next);
         sonde_torch_event_free(span->event);
     }
     /* The last one, if it belongs to nobody, is only an end. */
-    if (at + 1 == head && lane->spans[at % SONDE_TORCH_SPANS].lane == NULL &&
-        sonde_torch_event_done(lane->spans[at % SONDE_TORCH_SPANS].event) != 0) {
-        sonde_torch_event_free(lane->spans[at % SONDE_TORCH_SPANS].event);
+    const sonde_torch_span *last = &lane->spans[at % SONDE_TORCH_SPANS];
+    if (at + 1 == head && last->lane == NULL && (last->event < 0 || sonde_torch_event_done(last->event) != 0)) {
+        sonde_torch_conclude(SONDE_DEVICE_BACKWARD);
+        sonde_torch_event_free(last->event);
         at++;
     }
     sonde_store_release(&lane->spans_settled, at);
@@ -254,7 +303,7 @@ static size_t find_ready(const sonde_torch_lane *lane, uint64_t first, int64_t s
     if (its >= step || (is_open && !is_last))
         return 0;
     if (!is_last && sonde_clock_ns() - last_ns < LATE_NS) {
-        if (has_spans_before(its))
+        if (has_spans_before(its) || sonde_torch_awaits_witness(its))
             return 0;
         for (uint64_t one = at; one-- > first;)
             if (!is_device_done(sonde_torch_at(lane, one)))
@@ -266,6 +315,7 @@ static size_t find_ready(const sonde_torch_lane *lane, uint64_t first, int64_t s
 static void pass(int is_last)
 {
     sonde_torch_device_enter();
+    sonde_torch_hear_witnesses();
     int64_t step = is_last ? INT64_MAX : sonde_load_acquire(&sonde_torch.step);
     sonde_torch_lane *lane = sonde_load_acquire(&sonde_torch.lanes);
     for (sonde_torch_lane *one = lane; one != NULL; one = one->next)
@@ -304,6 +354,7 @@ int sonde_torch_rows_start(const sonde_torch_texts *texts)
     rows.leave = 0;
     rows.seq_step = -1;
     rows.counts_n = 0;
+    sonde_torch_pace_start();
     int status = sonde_thread_start(run, NULL, &rows.thread);
     rows.running = status == 0;
     return status;

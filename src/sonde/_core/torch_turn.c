@@ -15,11 +15,29 @@
 enum { EVENT_NS = 3000, NODE_NS = 700 };
 enum { LOOK_EVERY = 64 };                     /* steps; a change of nn.Module is seen at once */
 enum { MEMORY_EVERY = 16, MEMORY_DEPTH = 2 }; /* steps in which modules' memory is looked at */
-enum { FORWARD = 1, BACKWARD = 2 };           /* where the device is timed */
+enum { FORWARD = SONDE_DEVICE_FORWARD, BACKWARD = SONDE_DEVICE_BACKWARD };
+enum { WATCH_EVERY = 32 };                    /* steps in which a device that keeps up gets all its events */
 enum { ALTERNATELY = 1 };                     /* one of them at a time; else both */
 #define MOST_NS INT64_C(1000000000) /* of steps are thought about at once, or a batch of them */
 
 /* ---- what is recorded of the next step ------------------------------------------------------ */
+
+/* Within a budget events are in one direction at a time: each makes a busy device wait. */
+static int choose_device(sonde_TorchTurn *self)
+{
+    int keeps = sonde_torch_keeps_pace(), device = 0;
+    for (int way = FORWARD; way <= BACKWARD; way *= 2) {
+        int is_its_turn = self->device != ALTERNATELY || self->side == way;
+        if (keeps & way && (++self->unwatched[way] < WATCH_EVERY || !is_its_turn)) {
+            device |= way | way * SONDE_DEVICE_BY_HOST;
+        } else if (is_its_turn) {
+            device |= way;
+            self->unwatched[way] = 0;
+        }
+    }
+    self->side ^= FORWARD | BACKWARD;
+    return device;
+}
 
 static void begin_step(sonde_TorchTurn *self, sonde_torch_sums *ended)
 {
@@ -27,13 +45,10 @@ static void begin_step(sonde_TorchTurn *self, sonde_torch_sums *ended)
     self->plan = steps->whole ? SONDE_PLAN_WHOLE : sonde_torch_choose(steps->number, &self->rung);
     int detail = self->details[self->plan];
     sonde_torch_wish wish = self->wishes[self->plan];
-    if (detail && self->device) {
-        /* In one direction at a time: each event makes a busy device wait. */
-        wish.device = self->device == ALTERNATELY ? self->side : FORWARD | BACKWARD;
-        self->side ^= FORWARD | BACKWARD;
-    }
+    if (detail && self->device)
+        wish.device = choose_device(self);
     if (self->observes)
-        sonde_torch_see_nodes(detail, wish.device & BACKWARD);
+        sonde_torch_see_nodes(detail, (wish.device & (BACKWARD | BACKWARD * SONDE_DEVICE_BY_HOST)) == BACKWARD);
     wish.memory_depth = steps->number % MEMORY_EVERY == MEMORY_EVERY / 2 ? MEMORY_DEPTH : 0;
     int is_by_root = sonde_step_is(steps->last, "root") || sonde_step_is(steps->last, "");
     wish.roots = is_by_root ? 1 : 2;

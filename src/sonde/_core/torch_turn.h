@@ -122,6 +122,7 @@ typedef struct {
     int observes; /* nodes of autograd are seen in steps with detail */
     int device;   /* 0: none is timed; else ALTERNATELY, or both directions at once */
     int side;     /* the next one to be timed */
+    unsigned unwatched[3]; /* by direction: steps since it had all its events */
     unsigned batch;   /* steps that are thought about at once */
     int64_t share_ns; /* of the last thought, for each of the steps until the next */
     int64_t noted_ns;

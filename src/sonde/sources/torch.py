@@ -28,6 +28,10 @@ class TorchTrace:
     depth: u16 = column("0 is a module that the program calls itself")
     call: u32 = column("which call of this module in its step, from 0")
     raised: bool = column("it ended with an exception")
+    device_timed: bool = column(
+        "device_duration is of events around this call; else the device kept up with the host, "
+        "and it is the host's time from one module to the next"
+    )
     input_shapes: text | None = column("shapes of the tensors it was given, where asked for")
 
 

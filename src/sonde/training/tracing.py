@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 
     from sonde.training.ladder import Plan
 
+# How the time of backward is found, once a backward pass has shown it.
+_SEEN = {
+    "engine": "backward by nodes of autograd's, as its engine runs them",
+    "observer": "backward by nodes of autograd's, as torch tells its observers",
+    "failed": "no backward: the numbers of autograd's nodes were not found",
+}
+
 
 class Tracing:
     """Stands in torch's places while it runs, and is told of every step."""
@@ -70,7 +77,7 @@ class Tracing:
         )  # fmt: skip
         self._compiled = Arrival(_is_compiling, host.guard(self._place_compiled))
         self._places: list[Place] = []
-        self._observes = False
+        self._observes = self._is_told = False
         self._marks: Marks | None = None  # where nothing exact is to be had
         self._device: str | None = None  # "": there is one that keeps its times to itself
         self._budget = Budget(0)
@@ -160,6 +167,12 @@ class Tracing:
         if self._device:
             self.configure()
 
+    def _tell_how(self) -> None:
+        how = _SEEN.get(_core.torch_observed())
+        if how is not None:
+            self._is_told = True
+            self._say(how)
+
     def _read_memory(self) -> tuple[float, float, float] | None:
         return self._memory.read(self._torch._C._cuda_getDevice() if self._device else None)
 
@@ -174,6 +187,8 @@ class Tracing:
         """These steps are over: what does that say of the next ones?"""
         if self._device is None:
             self._look_for_device()
+        if self._observes and not self._is_told:
+            self._tell_how()
         budget, level = self._budget, self._budget.level
         if budget.note_all(noted):
             self._emit_overhead(*budget.describe(end_ns))
@@ -186,7 +201,7 @@ class Tracing:
         for seq, (name, part) in enumerate(found.items()):
             self._emit(
                 step, seq, name, "backward", None, None, None, part.total_ns / 1e9, part.begin_ns,
-                None, part.own_ns / 1e9, None, thread, name.count("."), 0, False, None,
+                None, part.own_ns / 1e9, None, thread, name.count("."), 0, False, False, None,
             )  # fmt: skip
         for model, name in self._naming.list_roots():
             marks.watch(model, name)
