@@ -41,7 +41,7 @@ setup(
                 "-std=gnu11",
                 "-O2",
                 "-fvisibility=hidden",
-                "-funwind-tables",  # what torch throws passes through torch_observer.c
+                "-fexceptions",  # what torch throws passes through torch_observer.c
                 *os.environ.get("SONDE_CFLAGS", "").split(),
             ],
             extra_link_args=os.environ.get("SONDE_LDFLAGS", "").split(),

@@ -52,14 +52,17 @@ typedef struct {
     uint64_t call;
     int64_t step;
     int64_t t_ns;
-    int32_t event; /* -1: the host's clock counts */
+    int32_t event;   /* -1: none */
+    int8_t device;   /* in use then */
+    uint8_t by_host; /* the host's clock counts; an event only says whether it may */
 } sonde_torch_span;
 
 typedef struct {
     int64_t begin_ns, inner_ns;
+    int64_t end_ns; /* as an observer was told; 0: by nobody */
+    int by_engine;  /* it is the engine that runs it; else an observer was told */
     struct sonde_torch_lane *lane; /* whose call it belongs to; NULL: to none */
     uint64_t call;
-    uintptr_t frame; /* of the engine's that runs it; 0: an observer was told */
 } sonde_torch_node;
 
 typedef struct sonde_torch_lane {
@@ -73,6 +76,8 @@ typedef struct sonde_torch_lane {
     uint64_t settled;      /* atomic: those with rows */
     uint64_t open;         /* the innermost one under way, or NONE */
     uint32_t passing;      /* calls that are not recorded, under way */
+    uint32_t running;      /* backward passes that were begun here, under way */
+    uint64_t sequence;     /* autograd's last number that was seen */
     sonde_torch_node nodes[SONDE_TORCH_DEEP];
     uint32_t nodes_n;
     const void *evaluated;  /* the node that the engine runs here, or NULL */
@@ -92,6 +97,7 @@ typedef struct {
     int on;                /* record calls in this step */
     const uint32_t *allowed; /* the page's switch: 0 is paused */
     int device;            /* what of it is timed in this step */
+    int has_nodes;         /* nodes of autograd's are seen in this step */
     int memory_depth;      /* look at memory above this depth in this step */
     uint16_t depth;        /* record calls above this depth */
     int64_t step;          /* atomic */
@@ -112,6 +118,7 @@ typedef struct {
     int64_t begins[SONDE_TORCH_BEGINS]; /* of backward passes */
     uint32_t begins_n;
     int had_backward;
+    uint32_t runs;          /* backward passes under way */
     int roots;              /* may a call of the first module end the step? 0 no, 1 yes, 2 without grad */
 
     /* Torch's functions, or NULL. */
@@ -142,7 +149,7 @@ PyObject *sonde_torch_observe(PyObject *module, PyObject *args);
 PyObject *sonde_torch_ignore(PyObject *module, PyObject *none);
 PyObject *sonde_torch_observed(PyObject *module, PyObject *none);
 void sonde_torch_see_nodes(int on, int events); /* in this step, or not; with events of the device */
-void sonde_torch_close_spans(void); /* a backward pass is over */
+void sonde_torch_close_spans(sonde_torch_lane *own); /* a backward pass of this lane's thread is over */
 void sonde_torch_nodes_off(void);   /* in a forked child */
 
 /* ---- events of a device: torch_device.c -------------------------------------------- */
@@ -154,31 +161,38 @@ void sonde_torch_event_free(int32_t event);
 int sonde_torch_event_done(int32_t event);              /* 1, 0, or -1 if it failed */
 double sonde_torch_event_span(int32_t begin, int32_t end); /* in seconds; below 0: not known */
 int8_t sonde_torch_event_device(int32_t event);
+int8_t sonde_torch_device_now(void); /* the one in use; -1: none */
 uint32_t sonde_torch_events(void); /* how many were recorded since it was last asked */
 void sonde_torch_device_enter(void); /* in the writer's thread, before it looks at events */
 void sonde_torch_device_off(void);   /* in a forked child */
 
 /* ---- does the device keep up with the host? torch_pace.c ------------------------------ */
 
-typedef struct {
-    int64_t step, begin_ns, end_ns;
-    int32_t events[2];
-} sonde_torch_witness;
-
 /* Directions in which each module took the device as long as the host, when it was last looked at. */
 int sonde_torch_keeps_pace(void);
-int32_t sonde_torch_witness_begin(void); /* a backward pass begins: an event, or -1 */
-void sonde_torch_witness_end(int32_t event, int64_t begin_ns); /* with the GIL, both */
+/* Of those without events, one in 16: which ones, looks like chance, or some would never be among them. */
+static inline int sonde_torch_is_checked(uint64_t number)
+{
+    uint32_t bits = (uint32_t)number * UINT32_C(0x9E3779B1);
+    return ((bits ^ bits >> 15) * UINT32_C(0x85EBCA77)) >> 28 == 0;
+}
 
-/* The writer's. A time of the device, and of the host: */
-void sonde_torch_compare(int way, int8_t device, double device_s, int64_t host_ns);
-void sonde_torch_conclude(int way);                   /* those were all of a step */
-int sonde_torch_is_same(double device_s, int64_t host_ns);
-void sonde_torch_lose_pace(int way);
+/* A backward pass begins, and ends; with the GIL. Its number, or -1. */
+int64_t sonde_torch_witness_begin(int64_t begin_ns);
+void sonde_torch_witness_end(int64_t number);
+
+/* The writer's. A module's times in a step with all events, and: those were all, up to this step. */
+void sonde_torch_compare(int way, int64_t step, int8_t device, double device_s, int64_t host_ns);
+void sonde_torch_conclude(int way, int64_t step);
+/* Both times of a part, or of a whole, in a step without: are they the same? Else the pace is lost,
+ * of a part the second time. */
+int sonde_torch_check(int way, int64_t step, int is_whole, double device_s, int64_t host_ns);
 void sonde_torch_hear_witnesses(void);
-int sonde_torch_awaits_witness(int64_t step);         /* of this step, or one before */
-int8_t sonde_torch_heard(int64_t step);               /* the device that kept up in it; -1: none */
+int sonde_torch_awaits_witness(int64_t step); /* of this step, or one before */
+int8_t sonde_torch_heard(int64_t step);       /* the device that kept up in it; -1: none */
+void sonde_torch_refuse(int64_t step);        /* none did */
 void sonde_torch_pace_start(void);
+void sonde_torch_pace_stop(void);
 
 /* ---- rows: torch_rows.c ------------------------------------------------------------- */
 

@@ -120,6 +120,12 @@ double sonde_torch_event_span(int32_t begin, int32_t end)
     return ms < 0 ? 0 : (double)ms / 1e3;
 }
 
+int8_t sonde_torch_device_now(void)
+{
+    int device = 0;
+    return (int8_t)(!cuda.ready || cuda.get_device(&device) != 0 ? -1 : device);
+}
+
 int8_t sonde_torch_event_device(int32_t event) { return (int8_t)(event < 0 ? -1 : cuda.devices[event]); }
 
 uint32_t sonde_torch_events(void) { return __atomic_exchange_n(&cuda.recorded, 0, __ATOMIC_RELAXED); }

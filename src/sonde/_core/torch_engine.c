@@ -20,7 +20,7 @@ static PyObject *run_call(PyObject *callable, PyObject *const *args, size_t narg
     if (lane == NULL || sonde_torch_in_backward(lane))
         return PyObject_Vectorcall(original, args, nargsf, kwnames);
     sonde_torch.had_backward = 1;
-    uint32_t epoch = sonde_torch.epoch, nodes_n = lane->nodes_n;
+    uint32_t epoch = sonde_torch.epoch;
     int64_t begin_ns = sonde_clock_ns();
     /* One thread's are counted, as in forward: those of several would be more than the step. */
     if (sonde_torch.back_lead == NULL)
@@ -29,12 +29,14 @@ static PyObject *run_call(PyObject *callable, PyObject *const *args, size_t narg
         sonde_torch.back_since_ns = begin_ns;
     if (sonde_torch.begins_n < SONDE_TORCH_BEGINS)
         sonde_torch.begins[sonde_torch.begins_n++] = begin_ns;
-    int32_t witness = sonde_torch_witness_begin();
+    int64_t witness = sonde_torch_witness_begin(begin_ns);
+    lane->running++;
+    sonde_torch.runs++;
     PyObject *result = PyObject_Vectorcall(original, args, nargsf, kwnames);
     if (sonde_torch.epoch == epoch) {
-        sonde_torch_witness_end(witness, begin_ns);
-        lane->nodes_n = nodes_n; /* one that has thrown has not ended */
-        lane->evaluated = NULL;
+        sonde_torch_witness_end(witness);
+        lane->running--;
+        sonde_torch.runs--;
         int64_t now_ns = sonde_clock_ns();
         if (lane == sonde_torch.back_lead && sonde_torch.back_since_ns != 0) {
             sonde_torch.backward_ns += now_ns - sonde_torch.back_since_ns;
@@ -42,7 +44,7 @@ static PyObject *run_call(PyObject *callable, PyObject *const *args, size_t narg
             if (lane == sonde_torch.lead && lane->passing > 0)
                 sonde_torch.forward_ns -= now_ns - begin_ns; /* it is inside a module's forward */
         }
-        sonde_torch_close_spans();
+        sonde_torch_close_spans(lane);
     }
     return result;
 }

@@ -63,7 +63,7 @@ static sonde_torch_lane *find_free(void)
 static void reset(sonde_torch_lane *lane)
 {
     lane->open = SONDE_TORCH_NONE;
-    lane->passing = 0;
+    lane->passing = lane->running = 0;
     lane->nodes_n = 0;
     lane->evaluated = NULL;
     lane->last_lane = NULL;

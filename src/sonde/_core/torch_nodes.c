@@ -8,7 +8,8 @@
 
 #include <stdlib.h>
 
-enum { MEASURE_EVERY = 16 };
+/* As in torch_call.c. */
+enum { MEASURE_EVERY = 16, UNSEEN_NS = 500 };
 
 /* ---- whose is it? ----------------------------------------------------------------------------- */
 
@@ -71,37 +72,27 @@ static void find_owner(sonde_torch_lane *here, sonde_torch_node *node, int64_t n
 
 /* ---- its time --------------------------------------------------------------------------------- */
 
-/* What a node throws leaves it without a word; it was below this frame on the stack, or in its place. */
-static void end_thrown(sonde_torch_lane *here, uintptr_t frame)
+void sonde_torch_node_begin(sonde_torch_lane *here, int by_engine, int64_t number, sonde_torch_lane *lane)
 {
-    while (here->nodes_n > 0 && here->nodes_n <= SONDE_TORCH_DEEP &&
-           here->nodes[here->nodes_n - 1].frame != 0 && here->nodes[here->nodes_n - 1].frame <= frame)
-        here->nodes_n--;
-}
-
-void sonde_torch_node_begin(sonde_torch_lane *here, const void *frame, int64_t number, sonde_torch_lane *lane)
-{
-    end_thrown(here, (uintptr_t)frame);
     if (here->nodes_n++ >= SONDE_TORCH_DEEP)
         return;
     sonde_torch_node *node = &here->nodes[here->nodes_n - 1];
-    *node = (sonde_torch_node){.call = SONDE_TORCH_NONE, .frame = (uintptr_t)frame};
+    *node = (sonde_torch_node){.call = SONDE_TORCH_NONE, .by_engine = by_engine};
     find_owner(here, node, number, lane);
     node->begin_ns = sonde_clock_ns();
 }
 
-void sonde_torch_node_end(sonde_torch_lane *here, const void *frame)
+void sonde_torch_node_end(sonde_torch_lane *here, int by_engine)
 {
     int64_t now_ns = sonde_clock_ns();
-    if (frame != NULL)
-        end_thrown(here, (uintptr_t)frame - 1);
     if (here->nodes_n == 0 || (here->nodes_n <= SONDE_TORCH_DEEP &&
-                               here->nodes[here->nodes_n - 1].frame != (uintptr_t)frame))
-        return; /* it began before us */
+                               here->nodes[here->nodes_n - 1].by_engine != by_engine))
+        return; /* it began before us, or another way */
     if (--here->nodes_n >= SONDE_TORCH_DEEP)
         return;
     const sonde_torch_node *node = &here->nodes[here->nodes_n];
-    int64_t took_ns = now_ns - node->begin_ns, own_ns = took_ns - node->inner_ns;
+    int64_t took_ns = (node->end_ns != 0 ? node->end_ns : now_ns) - node->begin_ns;
+    int64_t own_ns = took_ns - node->inner_ns;
     if (here->nodes_n > 0)
         here->nodes[here->nodes_n - 1].inner_ns += took_ns;
     if (node->lane == NULL) {
@@ -114,51 +105,66 @@ void sonde_torch_node_end(sonde_torch_lane *here, const void *frame)
     int64_t none = 0;
     (void)sonde_cas_relaxed(&call->back_begin_ns, &none, node->begin_ns);
     if (here->turn++ % MEASURE_EVERY == 0)
-        sonde_add_relaxed(&sonde_torch.direct_ns, (sonde_clock_ns() - now_ns) * 2 * MEASURE_EVERY);
+        sonde_add_relaxed(&sonde_torch.direct_ns, ((sonde_clock_ns() - now_ns) * 2 + UNSEEN_NS) * MEASURE_EVERY);
+}
+
+void sonde_torch_node_told(sonde_torch_lane *here, int is_over)
+{
+    if (here->nodes_n == 0 || here->nodes_n > SONDE_TORCH_DEEP)
+        return;
+    sonde_torch_node *node = &here->nodes[here->nodes_n - 1];
+    *(is_over ? &node->end_ns : &node->begin_ns) = sonde_clock_ns();
 }
 
 /* ---- the device's time -------------------------------------------------------------------------- */
 
-/* On a device, each change of owner gets an event; or, where the device keeps up with it, the host's time. */
-static void mark(sonde_torch_lane *here, sonde_torch_lane *owner, uint64_t call, int64_t t_ns)
+/* Each change of owner gets an event; or, where the device keeps up with it, the host's time, and an event
+ * only with the next one, now and then. Was there an event? */
+static int mark(sonde_torch_lane *here, sonde_torch_lane *owner, uint64_t call, int64_t t_ns, int device)
 {
     if (here->spans == NULL)
         here->spans = calloc(SONDE_TORCH_SPANS, sizeof *here->spans);
     uint64_t head = here->spans_head, settled = sonde_load_acquire(&here->spans_settled);
     if (here->spans == NULL || head - settled >= SONDE_TORCH_SPANS)
-        return;
+        return 0;
     if (head != settled) {
         const sonde_torch_span *last = &here->spans[(head - 1) % SONDE_TORCH_SPANS];
         if (last->lane == owner && last->call == call)
-            return;
+            return 0;
     } else if (owner == NULL) {
-        return;
+        return 0;
     }
-    int is_by_host = SONDE_DEVICE_IS_BY_HOST(sonde_torch.device, SONDE_DEVICE_BACKWARD);
-    int32_t event = is_by_host ? -1 : sonde_torch_event();
-    if (event < 0 && !is_by_host)
-        return;
-    here->spans[head % SONDE_TORCH_SPANS] =
-        (sonde_torch_span){owner, call, sonde_load_relaxed(&sonde_torch.step), t_ns, event};
+    int64_t step = sonde_load_relaxed(&sonde_torch.step);
+    int by_host = SONDE_DEVICE_IS_BY_HOST(device, SONDE_DEVICE_BACKWARD);
+    int32_t event = -1;
+    if (!by_host || sonde_torch_is_checked((head + (uint64_t)step) / 2))
+        event = sonde_torch_event();
+    if (event < 0 && !by_host)
+        return 0;
+    here->spans[head % SONDE_TORCH_SPANS] = (sonde_torch_span){
+        owner, call, step, t_ns, event, sonde_torch_device_now(), (uint8_t)by_host};
     /* Release: a span that is there has its fields. */
     sonde_store_release(&here->spans_head, head + 1);
+    return event >= 0;
 }
 
-void sonde_torch_node_mark(sonde_torch_lane *here)
+void sonde_torch_node_mark(sonde_torch_lane *here, int device)
 {
     if (here->nodes_n == 0 || here->nodes_n > SONDE_TORCH_DEEP)
         return;
-    const sonde_torch_node *node = &here->nodes[here->nodes_n - 1];
-    mark(here, node->lane, node->call, node->begin_ns);
+    sonde_torch_node *node = &here->nodes[here->nodes_n - 1];
+    if (mark(here, node->lane, node->call, node->begin_ns, device))
+        node->begin_ns = sonde_clock_ns(); /* that was ours */
 }
 
-void sonde_torch_close_spans(void)
+void sonde_torch_close_spans(sonde_torch_lane *own)
 {
-    if (!(sonde_torch.device & SONDE_DEVICE_BACKWARD))
+    int device = sonde_torch.device;
+    if (!(device & SONDE_DEVICE_BACKWARD))
         return;
     int64_t now_ns = sonde_clock_ns();
-    /* The nodes ran in threads of the engine's own, which have nothing to do now. */
+    /* The nodes ran in this thread, or in the engine's own, which have nothing to do if no other pass does. */
     for (sonde_torch_lane *lane = sonde_load_acquire(&sonde_torch.lanes); lane != NULL; lane = lane->next)
-        if (lane->spans != NULL && lane->epoch == sonde_torch.epoch)
-            mark(lane, NULL, SONDE_TORCH_NONE, now_ns);
+        if (lane->spans != NULL && lane->epoch == sonde_torch.epoch && (lane == own || sonde_torch.runs == 0))
+            (void)mark(lane, NULL, SONDE_TORCH_NONE, now_ns, device);
 }

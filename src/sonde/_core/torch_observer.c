@@ -95,14 +95,17 @@ static int narrow(place *one, const char *memory, int64_t number)
 }
 
 /* The engine's node may be laid out in another way than we think: then the observer is left. */
-static void narrow_node(const char *node, int64_t number)
+static void narrow_node(const char *node, int64_t number, const char *function)
 {
-    uint64_t torch_tid;
-    if (node == NULL || narrow(&nodes.node, node, number) == 0) {
+    uint64_t node_tid, told_tid;
+    if (node == NULL)
+        return; /* the program runs it itself */
+    if (narrow(&nodes.node, node, number) == 0) {
         nodes.no_engine = 1;
-    } else if (nodes.node.at != 0) {
-        memcpy(&torch_tid, node + nodes.node.at + NODE_THREAD, 8);
-        nodes.no_engine = sonde_torch.lead == NULL || torch_tid != sonde_torch.lead->torch_tid;
+    } else if (nodes.node.at != 0 && nodes.function.at != 0) {
+        memcpy(&node_tid, node + nodes.node.at + NODE_THREAD, 8);
+        memcpy(&told_tid, function + nodes.function.at + FUNCTION_THREAD, 8);
+        nodes.no_engine = node_tid != told_tid;
     }
 }
 
@@ -113,9 +116,13 @@ static int64_t look(const sonde_torch_lane *here, const char *function)
     if (number > 0 && number != nodes.last && !nodes.is_known && !nodes.failed) {
         nodes.last = number;
         nodes.looked++;
-        nodes.failed = narrow(&nodes.function, function, number) == 0 || nodes.looked > GIVE_UP;
+        nodes.failed = narrow(&nodes.function, function, number) == 0;
         if (!nodes.no_engine)
-            narrow_node(here->evaluated, number);
+            narrow_node(here->evaluated, number, function);
+        if (nodes.looked > GIVE_UP) {
+            nodes.failed |= nodes.function.at == 0;
+            nodes.no_engine |= nodes.node.at == 0;
+        }
         if (nodes.function.at != 0 && (nodes.no_engine || nodes.node.at != 0))
             sonde_store_release(&nodes.is_known, 1);
     }
@@ -136,15 +143,14 @@ static int64_t read_number(const char *memory, uint32_t at, uint32_t thread, con
 
 /* ---- what torch calls an observer with ------------------------------------------------------------ */
 
-/* An event goes to the stream in use, and that is the node's only where an observer is told. */
-static int must_mark(int is_engine)
+/* An event goes to the stream in use, and that is surely the node's only where an observer is told. */
+static int must_mark(int device, int by_engine)
 {
-    int device = sonde_torch.device;
     if (!(device & SONDE_DEVICE_BACKWARD))
         return 0;
-    int is_by_engine =
+    int is_engines =
         SONDE_DEVICE_IS_BY_HOST(device, SONDE_DEVICE_BACKWARD) && sonde_load_relaxed(&nodes.by_engine);
-    return is_by_engine == is_engine;
+    return is_engines == by_engine;
 }
 
 __attribute__((visibility("hidden"))) void sonde_torch_node_begins(const void *function);
@@ -163,17 +169,22 @@ void sonde_torch_node_begins(const void *function)
             number = read_number(function, nodes.function.at, FUNCTION_THREAD, here, &lane);
         else if (!nodes.failed)
             number = look(here, function);
-        sonde_torch_node_begin(here, NULL, number, lane);
+        sonde_torch_node_begin(here, 0, number, lane);
     }
-    if (must_mark(0))
-        sonde_torch_node_mark(here);
+    int device = sonde_torch.device;
+    if (must_mark(device, 0))
+        sonde_torch_node_mark(here, device);
+    sonde_torch_node_told(here, 0);
 }
 
 static void end_node(const void *Py_UNUSED(function), void *Py_UNUSED(context))
 {
     sonde_torch_lane *here = sonde_torch.epoch == 0 ? NULL : sonde_torch_here();
-    if (here != NULL)
-        sonde_torch_node_end(here, NULL);
+    if (here == NULL)
+        return;
+    sonde_torch_node_told(here, 1);
+    if (here->nodes_n <= SONDE_TORCH_DEEP || !sonde_load_relaxed(&nodes.by_engine))
+        sonde_torch_node_end(here, 0);
 }
 
 /* The start callback returns a std::unique_ptr, which a C++ function writes to where its
@@ -204,30 +215,42 @@ __asm__(".pushsection .text\n"
 
 /* ---- what the engine calls ---------------------------------------------------------------------------- */
 
-/* In place of Engine::evaluate_function, whose arguments are addresses. What it throws passes by here: the
- * node then ends with the backward pass, or when this thread begins another. */
+typedef struct {
+    sonde_torch_lane *lane; /* NULL: it is not seen */
+    const void *outer;
+    uint32_t epoch;
+    int is_timed;
+} evaluation;
+
+static void end_evaluation(const evaluation *one)
+{
+    if (one->lane == NULL || sonde_torch.epoch != one->epoch || one->lane->epoch != one->epoch)
+        return;
+    one->lane->evaluated = one->outer;
+    if (one->is_timed)
+        sonde_torch_node_end(one->lane, 1);
+}
+
+/* In place of Engine::evaluate_function, whose arguments are addresses. What it throws passes by here, and
+ * ends the node. */
 static void evaluate(void *engine, void *task, const void *node, void *inputs, void *queue)
 {
-    const void *frame = __builtin_frame_address(0);
-    uint32_t epoch = sonde_torch.epoch;
-    sonde_torch_lane *here = epoch == 0 || !sonde_load_relaxed(&nodes.is_on) ? NULL : sonde_torch_here();
-    const void *outer = here == NULL ? NULL : here->evaluated;
-    if (here != NULL) {
-        here->evaluated = node;
-        if (sonde_load_relaxed(&nodes.by_engine)) {
-            sonde_torch_lane *lane;
-            int64_t number = read_number(node, nodes.node.at, NODE_THREAD, here, &lane);
-            sonde_torch_node_begin(here, frame, number, lane);
-            if (must_mark(1))
-                sonde_torch_node_mark(here);
-        }
+    __attribute__((cleanup(end_evaluation))) evaluation one = {.epoch = sonde_torch.epoch};
+    if (one.epoch != 0 && sonde_load_relaxed(&nodes.is_on) && (one.lane = sonde_torch_here()) != NULL) {
+        one.outer = one.lane->evaluated;
+        one.lane->evaluated = node;
+        one.is_timed = (int)sonde_load_relaxed(&nodes.by_engine);
+    }
+    if (one.is_timed) {
+        int device = sonde_torch.device;
+        sonde_torch_lane *lane;
+        int64_t number = read_number(node, nodes.node.at, NODE_THREAD, one.lane, &lane);
+        sonde_torch_node_begin(one.lane, 1, number, lane);
+        if (must_mark(device, 1))
+            sonde_torch_node_mark(one.lane, device);
     }
     ((void (*)(void *, void *, const void *, void *, void *))nodes.seam.original)(engine, task, node, inputs,
                                                                                  queue);
-    if (here != NULL && sonde_torch.epoch == epoch) {
-        here->evaluated = outer;
-        sonde_torch_node_end(here, frame);
-    }
 }
 
 /* ---- on and off -------------------------------------------------------------------------------------- */
@@ -301,9 +324,11 @@ void sonde_torch_see_nodes(int on, int events)
 {
     /* A step that ends while another thread stops the tracer must not begin it again. */
     on = on && nodes.add != NULL && sonde_tracer != NULL;
+    int is_known = (int)sonde_load_acquire(&nodes.is_known); /* then no_engine does not change any more */
     int has_seam = on && !nodes.no_engine && sonde_seam_take(&nodes.seam, (void *)evaluate) == 0;
-    sonde_store_relaxed(&nodes.by_engine, (uint32_t)(has_seam && sonde_load_acquire(&nodes.is_known)));
+    sonde_store_relaxed(&nodes.by_engine, (uint32_t)(is_known && has_seam));
     sonde_store_relaxed(&nodes.is_on, (uint32_t)on);
+    sonde_torch.has_nodes = on;
     add_observer(on && (!nodes.by_engine || events));
 }
 

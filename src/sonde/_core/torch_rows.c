@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define NAP_NS INT64_C(50000000)
-enum { BY_HOST = -2 }; /* in place of a device */
+enum { BY_HOST = -2 }; /* in place of a device: it is less its number */
 #define LATE_NS INT64_C(10000000000) /* then a device that does not answer is not waited for */
 
 /* Calls of one step in one lane, worked on. */
@@ -87,7 +87,8 @@ static sonde_torch_row make_row(const sonde_torch_lane *lane, const sonde_torch_
     };
 }
 
-static void write_forward(const sonde_torch_lane *lane, sonde_torch_call *call, double device_s, int8_t device)
+/* `kept`: the device that kept up with the host; -1: none. */
+static void write_forward(const sonde_torch_lane *lane, sonde_torch_call *call, int8_t kept)
 {
     sonde_torch_row row = make_row(lane, call);
     uint32_t nulls = call->shapes == 0 ? SONDE_NULL_SHAPES : 0;
@@ -104,8 +105,13 @@ static void write_forward(const sonde_torch_lane *lane, sonde_torch_call *call, 
     } else {
         nulls |= SONDE_NULL_ALLOCATED | SONDE_NULL_MAX | SONDE_NULL_CACHED;
     }
-    row.device = name_device(device);
-    row.timed = device_s >= 0 && !(call->flags & SONDE_TORCH_BY_HOST);
+    double device_s = sonde_torch_event_span(call->events[0], call->events[1]);
+    row.timed = device_s >= 0;
+    row.device = name_device(sonde_torch_event_device(call->events[0]));
+    if (device_s < 0 && kept >= 0 && call->flags & SONDE_TORCH_BY_HOST) {
+        device_s = row.duration;
+        row.device = name_device(kept);
+    }
     if (device_s < 0)
         nulls |= SONDE_NULL_DEVICE_S;
     else
@@ -127,10 +133,11 @@ static void write_backward(const sonde_torch_lane *lane, const back *one)
     row.raised = 0;
     row.call = call->nth;
     row.shapes = 0;
-    int8_t device = one->device == BY_HOST ? sonde_torch_heard(call->step) : one->device;
-    double device_s = device < 0 ? -1 : one->device_s;
-    row.device = name_device(device);
-    row.timed = device_s >= 0 && one->device != BY_HOST;
+    int by_host = one->device <= BY_HOST;
+    int8_t device = (int8_t)(by_host ? BY_HOST - one->device : one->device);
+    double device_s = by_host && sonde_torch_heard(call->step) != device ? -1 : one->device_s;
+    row.device = name_device((int8_t)(device_s < 0 ? -1 : device));
+    row.timed = device_s >= 0 && !by_host;
     if (device_s < 0)
         nulls |= SONDE_NULL_DEVICE_S;
     else
@@ -175,30 +182,39 @@ static void add_up(const sonde_torch_lane *lane, uint64_t first, size_t n)
     }
 }
 
-/* The device that kept up with the host in all calls that the program made itself; -1: none. Where each
- * call has events, these say whether it keeps up. */
+/* A call that the program made itself, and those inside it: the device that kept up with the host in it;
+ * -1: none. Where each call has events, these say whether it keeps up. */
 static int8_t judge_forward(const sonde_torch_lane *lane, uint64_t first, size_t n)
 {
+    const sonde_torch_call *root = sonde_torch_at(lane, first);
     int8_t kept = -1;
-    int is_lost = 0;
+    int agrees = root->events[0] >= 0 && root->events[1] >= 0;
     for (size_t i = 0; i < n; i++) {
         const sonde_torch_call *call = sonde_torch_at(lane, first + i);
+        double device_s = sonde_torch_event_span(call->events[0], call->events[1]);
+        int8_t device = sonde_torch_event_device(call->events[0]);
+        int64_t host_ns = call->exit_ns - call->enter_ns;
         if (call->events[0] < 0)
             continue;
-        int8_t device = sonde_torch_event_device(call->events[0]);
-        double device_s = sonde_torch_event_span(call->events[0], call->events[1]);
-        int64_t host_ns = call->exit_ns - call->enter_ns;
-        if (!(call->flags & SONDE_TORCH_BY_HOST))
-            sonde_torch_compare(SONDE_DEVICE_FORWARD, device, device_s, host_ns);
-        else if (sonde_torch_is_same(device_s, host_ns))
-            kept = device;
-        else
-            is_lost = 1;
+        if (!(call->flags & SONDE_TORCH_BY_HOST)) {
+            sonde_torch_compare(SONDE_DEVICE_FORWARD, call->step, device, device_s, host_ns);
+            continue;
+        }
+        if (!sonde_torch_check(SONDE_DEVICE_FORWARD, call->step, i == 0, device_s, host_ns) ||
+            (i > 0 && device != kept))
+            agrees = 0;
+        kept = device;
     }
-    sonde_torch_conclude(SONDE_DEVICE_FORWARD);
-    if (is_lost)
-        sonde_torch_lose_pace(SONDE_DEVICE_FORWARD);
-    return (int8_t)(is_lost ? -1 : kept);
+    return (int8_t)(agrees ? kept : -1);
+}
+
+/* Calls from `first` on, of `n`, that belong to one of the program's. */
+static size_t count_group(const sonde_torch_lane *lane, uint64_t first, size_t n)
+{
+    size_t count = 1;
+    while (count < n && sonde_torch_at(lane, first + count)->depth > 0)
+        count++;
+    return count;
 }
 
 static void settle(sonde_torch_lane *lane, uint64_t first, size_t n)
@@ -211,15 +227,14 @@ static void settle(sonde_torch_lane *lane, uint64_t first, size_t n)
         rows.backs_n = n;
     }
     add_up(lane, first, n);
-    int8_t kept = judge_forward(lane, first, n);
-    for (size_t i = 0; i < n; i++) {
-        sonde_torch_call *call = sonde_torch_at(lane, first + i);
-        if (!(call->flags & SONDE_TORCH_BY_HOST))
-            write_forward(lane, call, sonde_torch_event_span(call->events[0], call->events[1]),
-                          sonde_torch_event_device(call->events[0]));
-        else
-            write_forward(lane, call, kept < 0 ? -1 : (double)(call->exit_ns - call->enter_ns) / 1e9, kept);
+    for (size_t i = 0, count; i < n; i += count) {
+        count = count_group(lane, first + i, n - i);
+        int8_t kept = judge_forward(lane, first + i, count);
+        for (size_t j = i; j < i + count; j++)
+            write_forward(lane, sonde_torch_at(lane, first + j), kept);
     }
+    sonde_torch_conclude(SONDE_DEVICE_FORWARD, sonde_torch_at(lane, first)->step);
+    sonde_torch_conclude(SONDE_DEVICE_BACKWARD, sonde_torch_at(lane, first)->step);
     qsort(rows.backs, n, sizeof *rows.backs, compare_backs);
     for (size_t i = 0; i < n; i++)
         if (rows.backs[i].begin_ns != 0)
@@ -235,18 +250,23 @@ static void settle(sonde_torch_lane *lane, uint64_t first, size_t n)
 
 static void settle_span(const sonde_torch_span *span, const sonde_torch_span *next)
 {
+    if (span->lane == NULL)
+        return;
+    enum { WAY = SONDE_DEVICE_BACKWARD };
     int64_t host_ns = next->t_ns - span->t_ns;
-    int is_by_host = span->event < 0 && next->event < 0;
-    double s = is_by_host ? (double)host_ns / 1e9 : sonde_torch_event_span(span->event, next->event);
-    if (!is_by_host)
-        sonde_torch_compare(SONDE_DEVICE_BACKWARD, sonde_torch_event_device(span->event),
-                            span->lane == NULL ? -1 : s, host_ns);
-    if (span->lane == NULL) {
-        sonde_torch_conclude(SONDE_DEVICE_BACKWARD);
-    } else if (s >= 0 && span->call >= span->lane->settled) {
+    double device_s = sonde_torch_event_span(span->event, next->event);
+    int by_host = span->by_host || next->by_host;
+    if (!by_host)
+        sonde_torch_compare(WAY, span->step, span->device, device_s, host_ns);
+    else if (device_s >= 0 && !sonde_torch_check(WAY, span->step, 0, device_s, host_ns))
+        sonde_torch_refuse(span->step);
+    /* A device's work does not end when that of another one does. */
+    if (by_host && device_s < 0 && span->by_host == next->by_host && span->device == next->device)
+        device_s = (double)host_ns / 1e9;
+    if (device_s >= 0 && span->call >= span->lane->settled) {
         sonde_torch_call *call = sonde_torch_at(span->lane, span->call);
-        call->back_device_s = (call->back_device_s < 0 ? 0 : call->back_device_s) + s;
-        call->back_device = is_by_host ? BY_HOST : sonde_torch_event_device(span->event);
+        call->back_device_s = (call->back_device_s < 0 ? 0 : call->back_device_s) + device_s;
+        call->back_device = (int8_t)(by_host ? BY_HOST - span->device : span->device);
     }
 }
 
@@ -265,7 +285,6 @@ static void settle_spans(sonde_torch_lane *lane)
     /* The last one, if it belongs to nobody, is only an end. */
     const sonde_torch_span *last = &lane->spans[at % SONDE_TORCH_SPANS];
     if (at + 1 == head && last->lane == NULL && (last->event < 0 || sonde_torch_event_done(last->event) != 0)) {
-        sonde_torch_conclude(SONDE_DEVICE_BACKWARD);
         sonde_torch_event_free(last->event);
         at++;
     }
@@ -370,6 +389,7 @@ void sonde_torch_rows_stop(void)
     pthread_join(rows.thread, NULL);
     pass(0);
     pass(1);
+    sonde_torch_pace_stop();
 }
 
 void sonde_torch_rows_hurry(void) { sonde_wake(&rows.leave); }

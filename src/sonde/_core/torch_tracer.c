@@ -184,6 +184,7 @@ static PyObject *tracer_start(sonde_TorchTracer *self, PyObject *Py_UNUSED(none)
     }
     sonde_torch.back_lead = NULL;
     sonde_torch.back_since_ns = 0;
+    sonde_torch.runs = 0;
     sonde_torch.allowed = &self->page->on;
     sonde_tracer = self;
     Py_RETURN_NONE;

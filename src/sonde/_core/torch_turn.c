@@ -16,7 +16,7 @@ enum { EVENT_NS = 3000, NODE_NS = 700 };
 enum { LOOK_EVERY = 64 };                     /* steps; a change of nn.Module is seen at once */
 enum { MEMORY_EVERY = 16, MEMORY_DEPTH = 2 }; /* steps in which modules' memory is looked at */
 enum { FORWARD = SONDE_DEVICE_FORWARD, BACKWARD = SONDE_DEVICE_BACKWARD };
-enum { WATCH_EVERY = 32 };                    /* steps in which a device that keeps up gets all its events */
+enum { WATCH_EVERY = 64 };                    /* steps in which a device that keeps up gets all its events */
 enum { ALTERNATELY = 1 };                     /* one of them at a time; else both */
 #define MOST_NS INT64_C(1000000000) /* of steps are thought about at once, or a batch of them */
 
