@@ -18,11 +18,9 @@ from result import Result
 SECONDS = 10  # a round, for each model
 MOST_S = 200
 WARM = 3  # steps after each change: names are given, events of the device begin
-MARGIN = 0.8  # the budget is kept on average: what is asked for is less than the goal
 SETTLE = 80  # steps after which the budget has found its level
-# Everything of every step; every module of every step, and backward and GPU times as often as the
-# goal allows; as it is by default; installed and not enabled.
-EVERY, WITHIN, DEFAULT = "everything, every step", "every module, every step", "default budget"
+# Everything of every step; as it is by default; installed and not enabled.
+EVERY, DEFAULT = "everything, every step", "default budget"
 OFF, BARE = "off", "bare, beside itself"
 PEERS = ("torch.profiler", "full backward hooks", "forward hooks", "record_function per module")
 _ALONE = {"collector": False, "follow": False, "source.stack": False, "source.gc": False}
@@ -41,8 +39,7 @@ def draw(model: str, found: dict[str, object], goal: float) -> list[Result]:
     ratios = found["ratios"]
     peers = {name: ratios[name] for name in PEERS}
     rows = []
-    everything = None if WITHIN in ratios else goal
-    limits = ((EVERY, everything), (WITHIN, goal), (DEFAULT, 1.0), (OFF, 0.0), (BARE, None))
+    limits = ((EVERY, goal), (DEFAULT, 1.0), (OFF, 0.0), (BARE, None))
     for name, limit in limits:
         samples = ratios.get(name)
         if not samples:
@@ -101,7 +98,7 @@ def time_pairs(
     time_block: Callable[[], float],
     seconds: float,
     clock: str,
-    goal: float | None = None,
+    has_default: bool = False,
 ) -> dict[str, object]:
     """Slowdown in percent: each variant between two runs of the bare program."""
     warnings.simplefilter("ignore")
@@ -114,10 +111,8 @@ def time_pairs(
         "forward hooks": (lambda: hook_forward(model), WARM),
         "record_function per module": (label_calls, WARM),
     }
-    if goal is not None:
+    if has_default:
         variants[DEFAULT] = (record, SETTLE)
-        wanted = MARGIN * goal
-        variants[WITHIN] = (lambda: record(**{"torch.budget_pct": wanted}), SETTLE)
     for _ in range(15):
         step()
     gc.collect()
@@ -125,7 +120,7 @@ def time_pairs(
     ratios: dict[str, list[float]] = {name: [] for name in variants}
     bare: list[float] = []
     peers = cycle(PEERS)
-    ours = [EVERY, OFF, EVERY, BARE] if goal is None else [EVERY, DEFAULT, WITHIN, OFF]
+    ours = [EVERY, DEFAULT, EVERY, OFF] if has_default else [EVERY, OFF, EVERY, BARE]
     end = time.monotonic() + seconds
     before = time_bare(step, time_block)
     while time.monotonic() < end or len(ratios[PEERS[-1]]) < 2:
