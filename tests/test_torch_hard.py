@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import pytest
 
 from test_torch import HEAD, list_steps, query, record
@@ -10,8 +12,9 @@ torch = pytest.importorskip("torch")
 
 
 def read_states() -> list[object]:
+    """One after the other; the same again has only more to say."""
     rows = query("SELECT state FROM sonde.source_log WHERE source = 'torch' ORDER BY t_ns")
-    return [row["state"] for row in rows]
+    return [state for state, _ in groupby(row["state"] for row in rows)]
 
 
 # ---- signals -------------------------------------------------------------------------------------

@@ -184,20 +184,37 @@ def open_windows(session: Session) -> Iterator[Window]:
 
 
 def _assign(window: Window, session: Session) -> None:
-    """Find for each span the module that was at work: by time and thread; backward passes by the
-    numbers that autograd gave their operators in the forward pass."""
+    """Find for each span the module that was at work: nodes of backward passes by the numbers that
+    autograd gave them in the forward pass, others by time and thread."""
     modules = _read_modules(session, window)
-    owners: dict[object, str] = {}
+    owners: dict[object, str | None] = {}
+    makers: dict[object, int] = {}
     for spans in window.threads:
         for span, module in _sweep(window, spans, modules.get(spans[0].thread, [])):
             span.module = module
-            if module is not None and "Sequence number" in span.args and not _is_backward(span):
-                owners.setdefault(span.args["Sequence number"], module)
+            number = span.args.get("Sequence number")
+            if number is None or _is_backward(span):
+                continue
+            # The last one that began with this number got it. Each thread counts for itself.
+            if makers.setdefault(number, span.thread) == span.thread:
+                owners[number] = module
+            else:
+                owners.pop(number, None)
     for span in (span for spans in window.threads for span in spans):
-        if span.module is None and _is_backward(span):
-            span.module = owners.get(span.args.get("Sequence number"))
-        if span.module is None and span.parent is not None:
-            span.module = span.parent.module  # which comes before it
+        _assign_backward(span, owners)
+
+
+def _assign_backward(span: Span, owners: dict[object, str | None]) -> None:
+    number, parent = span.args.get("Sequence number"), span.parent
+    if _is_backward(span) and number in owners:
+        span.module = owners[number]
+    elif (
+        parent is not None
+        and parent.module is not None
+        # What a node does is its module's, and not of one around that; it comes after its parent.
+        and (span.module is None or parent.module.startswith(f"{span.module}."))
+    ):
+        span.module = parent.module
 
 
 def _is_backward(span: Span) -> bool:
