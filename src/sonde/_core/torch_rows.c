@@ -261,7 +261,7 @@ static void settle_span(const sonde_torch_span *span, const sonde_torch_span *ne
     else if (device_s >= 0 && !sonde_torch_check(WAY, span->step, 0, device_s, host_ns))
         sonde_torch_refuse(span->step);
     /* A device's work does not end when that of another one does. */
-    if (by_host && device_s < 0 && span->by_host == next->by_host && span->device == next->device)
+    if (device_s < 0 && span->by_host && next->by_host && span->device >= 0 && span->device == next->device)
         device_s = (double)host_ns / 1e9;
     if (device_s >= 0 && span->call >= span->lane->settled) {
         sonde_torch_call *call = sonde_torch_at(span->lane, span->call);
