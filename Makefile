@@ -21,8 +21,8 @@ check: $(VENV)/.test $(VENV)/.check
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	@include=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))'); \
-	for file in src/sonde/_core/*.c; do \
-		echo $(CC) -fsyntax-only $$file; $(CC) $(CFLAGS_STRICT) -I$$include $$file || exit 1; \
+	for file in $$(find src/sonde/_core -name "*.c"); do \
+		echo $(CC) -fsyntax-only $$file; $(CC) $(CFLAGS_STRICT) -I$$include -Isrc/sonde/_core $$file || exit 1; \
 	done
 	$(BIN)/sonde tables --format markdown | diff -u docs/tables.md -
 
@@ -38,17 +38,17 @@ bench: $(VENV)/.bench
 # times while a program does all that makes that dangerous.
 stress:
 	@for version in 3.10 3.11 3.12 3.13; do \
-		python=$$($(PYTHON) tests/find_python.py $$version) || { echo "no Python $$version here"; continue; }; \
+		python=$$($(PYTHON) tests/support/find_python.py $$version) || { echo "no Python $$version here"; continue; }; \
 		$(MAKE) --no-print-directory .venv-$$version/.test PYTHON=$$python VENV=.venv-$$version || exit 1; \
-		.venv-$$version/bin/python tests/stress.py || exit 1; \
-		.venv-$$version/bin/python tests/stress_attach.py || exit 1; \
-		.venv-$$version/bin/python tests/stress_attach.py --kill --cycles 50 || exit 1; \
+		.venv-$$version/bin/python tests/stress/stacks.py || exit 1; \
+		.venv-$$version/bin/python tests/stress/attach.py || exit 1; \
+		.venv-$$version/bin/python tests/stress/attach.py --kill --cycles 50 || exit 1; \
 	done
 
 # Every supported Python that is installed; each gets a virtual environment of its own.
 test-all:
 	@for version in 3.10 3.11 3.12 3.13; do \
-		python=$$($(PYTHON) tests/find_python.py $$version) || { echo "no Python $$version here"; continue; }; \
+		python=$$($(PYTHON) tests/support/find_python.py $$version) || { echo "no Python $$version here"; continue; }; \
 		echo "== Python $$version"; \
 		$(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$version || exit 1; \
 	done

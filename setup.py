@@ -35,13 +35,14 @@ setup(
     ext_modules=[
         Extension(
             "sonde._core",
-            sources=sorted(glob("src/sonde/_core/*.c")),
-            depends=glob("src/sonde/_core/*.h"),
+            sources=sorted(glob("src/sonde/_core/**/*.c", recursive=True)),
+            depends=glob("src/sonde/_core/**/*.h", recursive=True),
+            include_dirs=["src/sonde/_core"],
             extra_compile_args=[
                 "-std=gnu11",
                 "-O2",
                 "-fvisibility=hidden",
-                "-fexceptions",  # what torch throws passes through torch_observer.c
+                "-fexceptions",  # what torch throws passes through _core/torch/observer.c
                 *os.environ.get("SONDE_CFLAGS", "").split(),
             ],
             extra_link_args=os.environ.get("SONDE_LDFLAGS", "").split(),

@@ -1,6 +1,6 @@
 /* Time of one append with its clock, from several threads into one ring.
  * Usage: append FILE THREADS ROWS. Prints: ns per append, ns per clock, rows dropped. */
-#include "sonde_core.h"
+#include "format/format.h"
 
 #include <fcntl.h>
 #include <pthread.h>

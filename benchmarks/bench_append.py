@@ -72,7 +72,7 @@ def build_driver(root: str) -> str | None:
     """The C program, built as the extension is; None without a compiler or the sources."""
     path = str(Path(root) / "append")
     compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")
-    sources = [str(CORE / name) for name in ("ring.c", "check.c", "clock.c")]
+    sources = [str(CORE / "format" / name) for name in ("ring.c", "checksum.c", "clock.c")]
     source = str(child.HERE / "append.c")
     options = ["-std=gnu11", "-O2", "-pthread", f"-I{CORE}", "-o", path]
     try:

@@ -35,8 +35,8 @@ def measure(rounds: int) -> list[Result]:
 
 
 def time_reads(folder: str) -> dict[str, float]:
-    from sonde.rows import make_table, open_tables
-    from sonde.session import Session
+    from sonde.session.folder import Session
+    from sonde.store.rows import make_table, open_tables
 
     session = Session(folder)
     table = open_tables(session)[TABLE]

@@ -107,7 +107,7 @@ def time_once(work: Callable[[], None]) -> float:
 
 
 def time_sonde(work: Callable[[], None]) -> float:
-    recorder = sonde.recorder.recorder
+    recorder = sonde.job.recorder.recorder
     recorder._start_source("call")
     try:
         return time_once(work)

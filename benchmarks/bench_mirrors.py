@@ -82,7 +82,7 @@ def time_mirrored(name: str) -> float:
 
 def check(folder: str, name: str) -> None:
     """The tool was told until the end."""
-    from sonde.query import open_recording
+    from sonde.store.recording import open_recording
 
     rows = open_recording(folder).query("SELECT source, state FROM sonde.source").to_pylist()
     states = {row["source"]: row["state"] for row in rows}

@@ -130,7 +130,7 @@ class Nobody:
 
 def look(pids: list[int]) -> float:
     """Milliseconds of CPU that one look takes, once all is known."""
-    from sonde.measuring import Sensors
+    from sonde.collector.sensor_schedule import Sensors
 
     sensors, nobody = Sensors(), Nobody(os.getppid())
     for now_s in range(12):  # a second apart for it, at once for us

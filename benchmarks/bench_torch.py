@@ -159,7 +159,7 @@ def time_bare(step: Callable[[], object], time_block: Callable[[], float]) -> fl
 def record(**settings: object) -> Iterator[str | None]:
     """Sonde, with what it records of PyTorch and nothing else; the folder."""
     import sonde
-    from sonde import config
+    from sonde import settings as config
 
     wanted = {**_ALONE, **settings}
     known = config.list_keys()

@@ -16,7 +16,7 @@ TABLE = "job.t"
 
 def count_rows(folder: str, table: str) -> int:
     """Rows written to a table and whole: a benchmark that writes none is fast."""
-    from sonde.ring import SUFFIX, Ring
+    from sonde.session.ring import SUFFIX, Ring
 
     path = Path(folder, table + SUFFIX)
     if not path.exists():

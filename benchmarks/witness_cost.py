@@ -39,7 +39,7 @@ from torch.optim import optimizer
 
 import sonde
 from sonde import _core
-from sonde.training.steps import OPTIMIZER, steps
+from sonde.job.torch.steps import OPTIMIZER, steps
 
 BLOCK = 4  # timed steps; one more comes before, in which things change
 KNOWN = 0.01

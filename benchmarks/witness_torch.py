@@ -25,8 +25,8 @@ from torch.profiler import ProfilerActivity
 from transformer import CPU_LARGE, GPU, GPU_LARGE, Shape, make_step
 
 import sonde
-from sonde import config
-from sonde.training.steps import steps
+from sonde import settings as config
+from sonde.job.torch.steps import steps
 
 LABEL, WATCHED = "module ", "watched"
 PROBE, N_PROBES = "Identity", 200  # a module that does nothing: what a label itself takes

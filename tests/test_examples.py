@@ -6,13 +6,11 @@ import ast
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import sonde
-
-TOP = Path(__file__).parent.parent
+from support.places import TOP
 
 
 def test_a_table_of_ones_own() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src" / "sonde"
+from support.places import SOURCE
 
 GROUND = {"errors", "config", "plugins"}
 SHARED = GROUND | {"_core", "record", "ring", "intern", "session"}

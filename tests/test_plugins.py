@@ -8,12 +8,15 @@ import sys
 
 import pytest
 
-from sonde import plugins, record
+from sonde import plugins
+from sonde.collector.sensors._files import Look
 from sonde.errors import Unavailable
-from sonde.sensors._look import Look
+from sonde.session import schema as record
 
 
-@pytest.mark.parametrize("folder", ["sources", "sensors", "exporters", "mirrors", "cli"])
+@pytest.mark.parametrize(
+    "folder", ["job.sources", "collector.sensors", "export.formats", "job.mirrors", "cli"]
+)
 def test_every_plugin_says_in_one_line_what_it_is(folder: str) -> None:
     names = plugins.list_names(folder)
     assert names
@@ -25,23 +28,23 @@ def test_every_plugin_says_in_one_line_what_it_is(folder: str) -> None:
 
 def test_names_are_listed_without_importing() -> None:
     code = (
-        "import sys; from sonde import plugins; plugins.list_names('sensors');"
-        "plugins.read_help('sensors', 'cpu'); print('sonde.sensors.cpu' in sys.modules)"
+        "import sys; from sonde import plugins; plugins.list_names('collector.sensors');"
+        "plugins.read_help('collector.sensors', 'cpu'); print('sonde.collector.sensors.cpu' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
 
-@pytest.mark.parametrize("name", plugins.list_names("sources"))
+@pytest.mark.parametrize("name", plugins.list_names("job.sources"))
 def test_a_source_starts_stops_and_leaves_nothing(name: str) -> None:
-    from sonde.recorder import Recorder
+    from sonde.job.recorder import Recorder
 
-    module = plugins.load("sources", name)
+    module = plugins.load("job.sources", name)
     for row in module.ROWS:
         schema = record.make_schema(row, record.name_table(row, "python"))
         assert schema.doc and all(field.doc for field in schema.fields)
     recorder = Recorder()
-    settings = {f"source.{other}": other == name for other in plugins.list_names("sources")}
+    settings = {f"source.{other}": other == name for other in plugins.list_names("job.sources")}
     recorder.start({**settings, "collector": False})
     assert list(recorder._sources) == [name]
     source, _host = recorder._sources[name]
@@ -50,11 +53,11 @@ def test_a_source_starts_stops_and_leaves_nothing(name: str) -> None:
     recorder.stop()  # the inventory fixture looks at what is left
 
 
-@pytest.mark.parametrize("name", plugins.list_names("sensors"))
+@pytest.mark.parametrize("name", plugins.list_names("collector.sensors"))
 def test_a_sensor_reads_the_machine_and_a_process(name: str) -> None:
     import os
 
-    module = plugins.load("sensors", name)
+    module = plugins.load("collector.sensors", name)
     look = Look()
     sensor = module.Sensor(look)
     rows: list[tuple[type, tuple[object, ...]]] = []

@@ -11,34 +11,21 @@ from __future__ import annotations
 
 from sonde.errors import Error
 from sonde.errors import SchemaError as _SchemaError
-from sonde.record import (
-    column,
-    f64,
-    i8,
-    i16,
-    i32,
-    i64,
-    name_table,
-    text,
-    u8,
-    u16,
-    u32,
-    u64,
-)
-from sonde.recorder import RESERVED as _RESERVED
-from sonde.recorder import recorder as _recorder
+from sonde.job.recorder import RESERVED as _RESERVED
+from sonde.job.recorder import recorder as _recorder
+from sonde.session.schema import column, f64, i8, i16, i32, i64, name_table, text, u8, u16, u32, u64
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sonde import profiler
-    from sonde.advising import advise
-    from sonde.marking import counter, mark, span
-    from sonde.profiling import profile
-    from sonde.query import Recording
-    from sonde.switch import disable_torch_profiling, enable_torch_profiling
-    from sonde.training.steps import step
+    from sonde.advice.judge import advise
+    from sonde.job.events import counter, mark, span
+    from sonde.job.profile import profile
+    from sonde.job.source_switch import disable_torch_profiling, enable_torch_profiling
+    from sonde.job.torch.steps import step
+    from sonde.store.recording import Recording
 
 __version__ = "0.1.0"
 __all__ = [
@@ -49,9 +36,9 @@ __all__ = [
 
 # Made when they are first used: a job that uses none pays nothing for them.
 _LATE = {
-    "advise": "advising", "profile": "profiling", "step": "training.steps",
-    "enable_torch_profiling": "switch", "disable_torch_profiling": "switch",
-    "counter": "marking", "mark": "marking", "span": "marking",
+    "advise": "advice.judge", "profile": "job.profile", "step": "job.torch.steps",
+    "enable_torch_profiling": "job.source_switch", "disable_torch_profiling": "job.source_switch",
+    "counter": "job.events", "mark": "job.events", "span": "job.events",
 }  # fmt: skip
 
 if not TYPE_CHECKING:
@@ -73,7 +60,7 @@ def start(**settings: object) -> str | None:
     Settings are those of `sonde config`, with `_` for `.`: `start(ring_bytes="16MiB")`.
     A second call changes nothing. If recording is not possible, one line on stderr says why,
     and None is returned: the program runs on."""
-    from sonde import config
+    from sonde import settings as config
 
     known = {name.replace(".", "_"): name for name in config.list_keys()}
     given = {known.get(name, name): value for name, value in settings.items()}
@@ -100,8 +87,8 @@ def snapshot(*, cumulative: bool = False) -> str | None:
     file, for pstats, snakeviz and others. None if it is not being recorded."""
     if _recorder.session is None:
         return None
-    from sonde import snapshots
-    from sonde.session import Session
+    from sonde.session import snapshots
+    from sonde.session.folder import Session
 
     files = snapshots.take(Session(_recorder.session.folder))
     return files["total" if cumulative else "delta"]
@@ -122,6 +109,6 @@ def table(row: type, name: str | None = None) -> Callable[..., None]:
 
 def open(target: int | str | Sequence[int | str]) -> Recording:
     """What was recorded: of a pid, a session folder or id, a job (all its ranks), or several."""
-    from sonde.query import open_recording
+    from sonde.store.recording import open_recording
 
     return open_recording(target)

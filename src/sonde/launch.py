@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from sonde import config
+from sonde import settings as config
 
 
 def collector_lock(root: str) -> str:
@@ -33,8 +33,8 @@ def make_commands(
     this Python's executable is unknown."""
     settings = config.name_settings(values, ("retain.bytes", "retain.age"))
     return (
-        make_command("collector", root),
-        make_command("snapshots", folder),
+        make_command("collector.loop", root),
+        make_command("session.snapshots", folder),
         make_environment(SONDE="0", **settings) if _find_python() else [],
     )
 

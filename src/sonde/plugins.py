@@ -6,6 +6,8 @@ import os
 from importlib import import_module
 from types import ModuleType
 
+PACKAGE = os.path.dirname(os.path.abspath(__file__))
+
 # Read once: each look at a file gives the GIL away, and a busy program is slow to give it back.
 _names: dict[str, tuple[str, ...]] = {}
 _helps: dict[tuple[str, str], str] = {}
@@ -37,4 +39,4 @@ def read_help(folder: str, name: str) -> str:
 
 
 def _path(folder: str) -> str:
-    return os.path.join(os.path.dirname(os.path.abspath(__file__)), folder)
+    return os.path.join(PACKAGE, *folder.split("."))

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import sonde
-from sonde import collector, config
-from sonde.session import Session, read_checked, write_checked
+from sonde import settings
+from sonde.collector import loop
+from sonde.session.folder import Session, read_checked, write_checked
 
 
 class Sample:
@@ -70,7 +71,7 @@ def main(to: Path) -> None:
     for name in ("v1-rings", "v1-sealed"):
         folder = record()
         if name == "v1-sealed":
-            collector.Collector(config.find_root()).step(0.0)
+            loop.Collector(settings.find_root()).step(0.0)
             assert Session(folder).read_sealed()
         shutil.copytree(folder, to / name)
         rename(to / name)

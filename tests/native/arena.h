@@ -2,7 +2,7 @@
 #ifndef SONDE_ARENA_H
 #define SONDE_ARENA_H
 
-#include "sonde_core.h"
+#include "format/format.h"
 
 #include <pthread.h>
 

@@ -9,7 +9,7 @@
  */
 #define _GNU_SOURCE
 #include "require.h"
-#include "sonde_core.h"
+#include "format/format.h"
 
 #include <errno.h>
 #include <inttypes.h>

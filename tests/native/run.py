@@ -63,11 +63,11 @@ def make_program(name: str, build: str, folder: Path) -> Path:
     """The program, built if its sources are newer."""
     target = folder / f"{name}-{build}"
     core = [
-        CORE / f"{part}.c"
-        for part in ("ring", "intern", "check", "clock", "control", "nodes", "lines")
+        CORE / "format" / f"{part}.c"
+        for part in ("ring", "intern", "checksum", "clock", "control", "stack_nodes", "line_table")
     ]
     sources = [*(HERE / source for source in PROGRAMS[name]), *core]
-    newest = max(path.stat().st_mtime for path in (*HERE.iterdir(), *CORE.iterdir()))
+    newest = max(path.stat().st_mtime for path in (*HERE.iterdir(), *CORE.rglob("*.[ch]")))
     if not target.exists() or target.stat().st_mtime < newest:
         said = compile_c(sources, build, target)
         if said:

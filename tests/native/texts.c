@@ -6,7 +6,7 @@
  */
 #define _GNU_SOURCE
 #include "require.h"
-#include "sonde_core.h"
+#include "format/format.h"
 
 #include <inttypes.h>
 #include <pthread.h>

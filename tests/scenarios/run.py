@@ -20,8 +20,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from sonde.advising import advise
-from sonde.finding import Advice
+from sonde.advice.finding import Advice
+from sonde.advice.judge import advise
 
 FOLDER = Path(__file__).parent
 PARTS = ("loop", "torch_loop", "run")  # that are no scenarios

@@ -56,8 +56,8 @@ def load(examples: Dataset, **options: object) -> DataLoader:
 
 def pretend_gpu(util_pct: float) -> None:
     """Be a program that uses a GPU, which the collector finds so busy (see tests/fake)."""
-    from sonde.recorder import recorder
-    from sonde.sources.torch import TorchMemory
+    from sonde.job.recorder import recorder
+    from sonde.job.sources.torch import TorchMemory
 
     show_gpu(util_pct)
     now_ns = time.monotonic_ns()

@@ -1,8 +1,8 @@
 /* sonde._core: the Python face of the core. */
-#include "binding.h"
-#include "collective.h"
-#include "event.h"
-#include "torch_turn.h"
+#include "binding/binding.h"
+#include "collectives/collectives.h"
+#include "events/events.h"
+#include "torch/step_end.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -9,13 +9,13 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import IO
 
-from sonde import config
-from sonde.advising import WINDOW_S, Rule, advise, load_rules
-from sonde.cli import _draw
+from sonde import settings
+from sonde.advice.finding import Advice, Finding, show_evidence
+from sonde.advice.judge import WINDOW_S, Rule, advise, load_rules
+from sonde.advice.verdict import LEVELS
+from sonde.cli import _table
 from sonde.cli.export import TIMES
 from sonde.errors import ConfigError
-from sonde.finding import Advice, Finding, show_evidence
-from sonde.verdict import LEVELS
 
 FOUND = 8  # the exit code of --fail-on
 _COLOURS = {"critical": "\x1b[1;31m", "warning": "\x1b[1;33m", "info": "\x1b[1;36m"}
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--all", action="store_true", help="also what became of every rule")
     parser.add_argument("--list", action="store_true", help="the rules, why, and their limits")
-    _draw.add_output_arguments(parser, ("table", "json", "markdown"))
+    _table.add_output_arguments(parser, ("table", "json", "markdown"))
     parser.epilog = f"{_RULES}\n{parser.epilog or ''}"
 
 
@@ -59,16 +59,16 @@ def run(args: argparse.Namespace) -> int:
         rules = load_rules(args.rule, limits)
         form = "json" if args.json else args.format
         lines = {"json": _list_json, "markdown": _list_markdown}.get(form, _list_rules)(rules)
-        _draw.write_text(args.output, lambda file: _write_lines(lines, file))
+        _table.write_text(args.output, lambda file: _write_lines(lines, file))
         return 0
     if args.target is None:
         raise ConfigError("which recording? `sonde advise TARGET`; `sonde ps` lists them")
     advice = advise(args.target, since=args.since, until=args.until, window_s=args.window,
                     rules=args.rule, limits=limits)  # fmt: skip
     if args.json or args.format == "json":
-        _draw.write_text(args.output, lambda file: _write_lines([advice.to_json()], file))
+        _table.write_text(args.output, lambda file: _write_lines([advice.to_json()], file))
     else:
-        _draw.write_text(args.output, lambda file: _draw_advice(advice, args.all, file))
+        _table.write_text(args.output, lambda file: _draw_advice(advice, args.all, file))
     for outcome in advice.outcomes:
         if outcome.state == "failed":
             print(f"sonde: rule {outcome.rule} failed: {outcome.detail}", file=sys.stderr)
@@ -96,7 +96,7 @@ def _write_lines(lines: Iterator[str] | list[str], file: IO[str]) -> None:
 
 
 def _draw_advice(advice: Advice, everything: bool, file: IO[str]) -> None:
-    colour = file.isatty() and config.uses_colour()
+    colour = file.isatty() and settings.uses_colour()
     if not advice.findings:
         file.write(_say_healthy(advice) + "\n")
     for at, finding in enumerate(advice.findings):
@@ -108,7 +108,7 @@ def _draw_advice(advice: Advice, everything: bool, file: IO[str]) -> None:
     if everything:
         file.write("\n")
         rows = [(outcome.rule, outcome.state, outcome.detail) for outcome in advice.outcomes]
-        _draw.draw_table(("rule", "state", "detail"), rows, file)
+        _table.draw_table(("rule", "state", "detail"), rows, file)
 
 
 def _say_healthy(advice: Advice) -> str:
@@ -140,7 +140,7 @@ def _count(number: int, one: str, many: str) -> str:
 def _say(finding: Finding, colour: bool) -> Iterator[str]:
     """The verdict, the evidence, the next step."""
     begin, end = (_COLOURS[finding.severity], "\x1b[0m") if colour else ("", "")
-    who = f" ({_draw.clean(', '.join(finding.who))})" if finding.who else ""
+    who = f" ({_table.clean(', '.join(finding.who))})" if finding.who else ""
     yield f"{begin}{finding.severity.upper()}{end}: {finding.title}{who}  [{finding.rule}]"
     votes = f"{_SEEN[finding.votes]} ({finding.fired} of {finding.judged})"
     seen = f"{votes}, confidence {finding.sureness}"
@@ -159,7 +159,7 @@ def _say(finding: Finding, colour: bool) -> Iterator[str]:
 def _wrap(label: str, text: str) -> list[str]:
     first = f"  {label:<9} "
     return textwrap.wrap(
-        _draw.clean(text), _WIDTH, initial_indent=first, subsequent_indent=" " * len(first),
+        _table.clean(text), _WIDTH, initial_indent=first, subsequent_indent=" " * len(first),
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sonde import attach, config, preflight
+from sonde import settings as config
+from sonde.attach import preflight, visit
 from sonde.errors import ConfigError, Error
 
 
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         type=float,
-        default=attach.TIMEOUT_S,
+        default=visit.TIMEOUT_S,
         metavar="SECONDS",
         help="give up after this long; default: %(default)g",
     )
@@ -52,7 +53,7 @@ def _attach(pid: int, settings: dict[str, str], args: argparse.Namespace) -> Non
         version = ".".join(map(str, plan.version))
         print(f"process {pid} can be attached to: Python {version}, sonde is {whose}")
         return
-    session = attach.attach(pid, settings, args.timeout)
+    session = visit.attach(pid, settings, args.timeout)
     print(session.folder)
     print(
         f"recording; see `sonde top {pid}`, `sonde stacks {pid}`, `sonde query {pid} SQL`; "

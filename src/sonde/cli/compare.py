@@ -6,10 +6,8 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import IO
 
-from sonde import config
-from sonde.cli import _draw
-from sonde.cli.export import TIMES
-from sonde.comparing import (
+from sonde import settings
+from sonde.advice.compare import (
     BETTER,
     OTHER,
     SAME,
@@ -20,7 +18,9 @@ from sonde.comparing import (
     Side,
     compare,
 )
-from sonde.finding import Finding, show_time
+from sonde.advice.finding import Finding, show_time
+from sonde.cli import _table
+from sonde.cli.export import TIMES
 
 FOUND = 8  # the exit code of --fail-on
 _FAILS = (WORSE, "much-worse")
@@ -41,15 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("after", metavar="AFTER")
     parser.add_argument("--all", action="store_true", help="also what is the same, or unclear")
     parser.add_argument("--fail-on", choices=_FAILS, help=f"exit code {FOUND} if something is so")
-    _draw.add_output_arguments(parser, ("table", "json"))
+    _table.add_output_arguments(parser, ("table", "json"))
 
 
 def run(args: argparse.Namespace) -> int:
     found = compare(args.before, args.after)
     if args.format == "json":
-        _draw.write_text(args.output, lambda file: print(found.to_json(), file=file))
+        _table.write_text(args.output, lambda file: print(found.to_json(), file=file))
     else:
-        _draw.write_text(args.output, lambda file: _draw_all(found, args.all, file))
+        _table.write_text(args.output, lambda file: _draw_all(found, args.all, file))
     fails = (found.is_worse and args.fail_on == WORSE) or (
         found.is_much_worse and args.fail_on is not None
     )
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _draw_all(found: Comparison, everything: bool, file: IO[str]) -> None:
-    colour = file.isatty() and config.uses_colour()
+    colour = file.isatty() and settings.uses_colour()
     file.write(_paint(_say(found), found.verdict, colour) + "\n")
     for name, side in (("before", found.before), ("after", found.after)):
         file.write(f"{name:<7} {_say_side(side)}\n")
@@ -91,7 +91,7 @@ def _say(found: Comparison) -> str:
 
 def _say_side(side: Side) -> str:
     return (
-        f"{_draw.clean(side.target)}  {show_time(side.start_ns)} … {show_time(side.end_ns)}, "
+        f"{_table.clean(side.target)}  {show_time(side.start_ns)} … {show_time(side.end_ns)}, "
         f"{side.pieces} pieces"
     )
 
@@ -109,7 +109,7 @@ def _draw_changes(rows: Sequence[Change], file: IO[str], colour: bool) -> None:
         return _paint(cell, rows[at].verdict, colour) if column == 5 else cell
 
     names = ("what", "before", "after", "unit", "change (95 %)", "verdict")
-    _draw.draw_table(names, cells, file, [False, True, True, False, False, False], paint)
+    _table.draw_table(names, cells, file, [False, True, True, False, False, False], paint)
 
 
 def _name(row: Change) -> str:
@@ -138,7 +138,7 @@ def _say_advice(found: Comparison) -> Iterator[str]:
 
 
 def _say_finding(finding: Finding) -> str:
-    at = f", at {_draw.clean(finding.line)}" if finding.line else ""
+    at = f", at {_table.clean(finding.line)}" if finding.line else ""
     return f"{finding.severity}: {finding.title} ({finding.rule}){at}"
 
 

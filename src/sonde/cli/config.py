@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sonde import config, control
-from sonde.cli import _draw
+from sonde import settings
+from sonde.cli import _table
 from sonde.errors import ConfigError
-from sonde.target import find_sessions
+from sonde.session import steering
+from sonde.session.target import find_sessions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,27 +25,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     changes = dict(_split(change) for change in args.changes)
     if args.target is None:
-        rows = [_describe(key) for key in config.list_keys().values()]
-        _draw.draw_table(
+        rows = [_describe(key) for key in settings.list_keys().values()]
+        _table.draw_table(
             ("setting", "default", "change", "environment", "meaning"), rows, sys.stdout
         )
         return 0
-    sessions = control.select_alive(find_sessions(args.target, config.find_root()))
+    sessions = steering.select_alive(find_sessions(args.target, settings.find_root()))
     for session in sessions:
         values = (
-            control.configure(session, changes, args.timeout) if changes else session.read_config()
+            steering.configure(session, changes, args.timeout) if changes else session.read_config()
         )
-        keys = config.list_keys()
+        keys = settings.list_keys()
         shown = changes or values
         known = [keys[name] for name in shown if name in keys]
         rows4 = [(session.pid, key.name, key.show(values[key.name]), key.doc) for key in known]
-        _draw.draw_table(("pid", "setting", "value", "meaning"), rows4, sys.stdout)
+        _table.draw_table(("pid", "setting", "value", "meaning"), rows4, sys.stdout)
     return 0
 
 
-def _describe(key: config.Key) -> tuple[str, ...]:
+def _describe(key: settings.Key) -> tuple[str, ...]:
     when = "live" if key.live else "at start"
-    return key.name, key.show(key.default), when, config.variable_of(key.name), key.doc
+    return key.name, key.show(key.default), when, settings.variable_of(key.name), key.doc
 
 
 def _split(change: str) -> tuple[str, str]:

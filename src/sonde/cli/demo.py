@@ -11,9 +11,9 @@ import time
 from importlib.util import find_spec
 
 import sonde.demo
-from sonde import config
-from sonde.cli import _draw, modules
-from sonde.query import Recording, open_recording
+from sonde import settings
+from sonde.cli import _table, modules
+from sonde.store.recording import Recording, open_recording
 
 _TRAIN = os.path.join(next(iter(sonde.demo.__path__)), "train.py")  # needs torch
 
@@ -106,7 +106,7 @@ def _record(command: list[str], seconds: float, folder: str, said: str) -> int |
     with open(said, "w", encoding="utf-8") as file:
         job = subprocess.Popen(
             [sys.executable, *command],
-            env=config.make_child_environment(SONDE="1"),
+            env=settings.make_child_environment(SONDE="1"),
             cwd=folder,
             stdout=file,
         )
@@ -124,7 +124,7 @@ def _show_modules(pid: int) -> None:
 def _ask(recording: Recording, pid: int, queries: tuple[tuple[str, str], ...]) -> None:
     for title, sql in queries:
         print(f'\n{title}\n$ sonde query {pid} "{sql}"')
-        _draw.draw_arrow(recording.query(sql), sys.stdout)
+        _table.draw_arrow(recording.query(sql), sys.stdout)
 
 
 def _show_progress(job: subprocess.Popen[bytes], seconds: float) -> None:

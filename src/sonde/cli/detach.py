@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from sonde import attach, config, control
-from sonde.target import find_sessions
+from sonde import settings
+from sonde.attach import visit
+from sonde.session import steering
+from sonde.session.target import find_sessions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         type=float,
-        default=attach.TIMEOUT_S,
+        default=visit.TIMEOUT_S,
         metavar="SECONDS",
         help="give up after this long; default: %(default)g",
     )
@@ -21,6 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     for target in args.targets:
-        for session in control.select_alive(find_sessions(target, config.find_root())):
-            attach.detach(session, args.timeout)
+        for session in steering.select_alive(find_sessions(target, settings.find_root())):
+            visit.detach(session, args.timeout)
     return 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from sonde import pstat
-from sonde.cli._draw import add_output_arguments, write_rows
+from sonde.cli._table import add_output_arguments, write_rows
+from sonde.session import pstats_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import pyarrow as pa
 
-    before, after = (pstat.load(path)[0] for path in (args.before, args.after))
+    before, after = (pstats_file.load(path)[0] for path in (args.before, args.after))
     rows = compare(before, after)
     rows.sort(key=lambda row: -abs(float(str(row[f"{args.by}_change_pct"]))))
     if not rows:
@@ -35,10 +35,16 @@ _COLUMNS = ("func", "place", "own_before_pct", "own_after_pct", "own_change_pct"
             "calls_after")  # fmt: skip
 
 
-_NONE: tuple[int, int, float, float, dict[pstat.Function, pstat.Numbers]] = (0, 0, 0.0, 0.0, {})
+_NONE: tuple[int, int, float, float, dict[pstats_file.Function, pstats_file.Numbers]] = (
+    0,
+    0,
+    0.0,
+    0.0,
+    {},
+)
 
 
-def compare(before: pstat.Stats, after: pstat.Stats) -> list[dict[str, object]]:
+def compare(before: pstats_file.Stats, after: pstats_file.Stats) -> list[dict[str, object]]:
     """One row per function. Shares of all own time: the two may have lasted differently long."""
     wholes = [sum(entry[2] for entry in stats.values()) or 1.0 for stats in (before, after)]
     rows: list[dict[str, object]] = []

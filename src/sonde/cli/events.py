@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import IO, Any, NamedTuple
 
-from sonde import config
-from sonde.aggregates import (
+from sonde import settings
+from sonde.analysis.event_sums import (
     LAST,
     Choice,
     Counter,
@@ -21,12 +21,12 @@ from sonde.aggregates import (
     Report,
     read_report,
 )
-from sonde.cli import _draw
+from sonde.analysis.window import find_window
+from sonde.cli import _table
 from sonde.cli._watch import watch
 from sonde.cli.export import TIMES
 from sonde.errors import ConfigError
-from sonde.query import Recording, open_recording
-from sonde.window import find_window
+from sonde.store.recording import Recording, open_recording
 
 # What a line is sorted by, of a region; counters and markers have their own of it, or the name.
 _SORTS = {"total": "total_ns", "avg": "mean_ns", "min": "min_ns", "max": "max_ns",
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", metavar="PATTERN", help="only names that match: load|step.*")
     parser.add_argument("--since", metavar="TIME", help=TIMES)
     parser.add_argument("--until", metavar="TIME", help="likewise")
-    _draw.add_output_arguments(parser, ("table", "csv", "json"))
+    _table.add_output_arguments(parser, ("table", "csv", "json"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if args.watch is None:
         report = _read(recording, args)
         if args.format == "table":
-            _draw.write_text(args.output, lambda file: _draw_all(report, args, file))
+            _table.write_text(args.output, lambda file: _draw_all(report, args, file))
         else:
             _write(report, args)
         return 0
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _read(recording: Recording, args: argparse.Namespace) -> Report:
     try:
-        pattern = config.parse_pattern(args.name or "") or None
+        pattern = settings.parse_pattern(args.name or "") or None
     except ValueError as error:
         raise ConfigError(f"--name {args.name} is not a regular expression: {error}") from None
     window = None
@@ -101,7 +101,7 @@ def _watch(recording: Recording, args: argparse.Namespace) -> int:
         return any(one.is_running for one in report.processes)
 
     try:
-        period_s = config.parse_span(args.watch)
+        period_s = settings.parse_span(args.watch)
     except (KeyError, ValueError):
         raise ConfigError(f"--watch {args.watch} is not a time; write 1s or 500ms") from None
     watch(draw, period_s)
@@ -131,7 +131,7 @@ def _write(report: Report, args: argparse.Namespace) -> None:
         *map(_describe_region, report.regions), *map(_describe_counter, report.counters),
         *map(_describe_marker, report.markers), *map(_describe_open, report.open),
     ]  # fmt: skip
-    _draw.write_rows(pa.Table.from_pylist(rows, schema=schema), args.format, args.output)
+    _table.write_rows(pa.Table.from_pylist(rows, schema=schema), args.format, args.output)
 
 
 def _describe(line: Any, kind: str) -> dict[str, object]:
@@ -235,7 +235,7 @@ def _draw_block(lines: Sequence[Any], columns: list[_Column], file: IO[str]) -> 
         return f"{colour}{cell}\x1b[0m" if colour else cell
 
     rows = [[column.show(line) for column in columns] for line in lines]
-    _draw.draw_table([column.name for column in columns], rows, file,
+    _table.draw_table([column.name for column in columns], rows, file,
                      [column.right for column in columns], paint)  # fmt: skip
 
 
@@ -251,14 +251,14 @@ def _fit(columns: list[_Column], lines: Sequence[Any], room: int) -> list[_Colum
 
 
 def _name(title: str) -> _Column:
-    return _Column(title, False, lambda line: _draw.clean(line.name))
+    return _Column(title, False, lambda line: _table.clean(line.name))
 
 
 def _whose(shown: bool) -> list[_Column]:
     return [_Column("rank", False, lambda line: _name_process(line.process))] if shown else []
 
 
-_DOMAIN = _Column("domain", False, lambda line: _draw.clean(line.domain or ""))
+_DOMAIN = _Column("domain", False, lambda line: _table.clean(line.domain or ""))
 _COUNT = _Column("count", True, lambda line: f"{line.count:,}")
 
 
@@ -326,7 +326,7 @@ def _name_slowest(line: Region) -> str:
 
 
 def _name_thread(line: Open) -> str:
-    return f"{line.thread} {_draw.clean(line.thread_name or '')}".strip()
+    return f"{line.thread} {_table.clean(line.thread_name or '')}".strip()
 
 
 def _draw_bar(share: float, longest: float) -> str:

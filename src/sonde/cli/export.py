@@ -8,21 +8,23 @@ import sys
 import time
 from types import ModuleType
 
-from sonde import _core, config, layers, plugins, runs
+from sonde import _core, plugins, settings
+from sonde.analysis import timeline_sql
+from sonde.analysis.nesting import EVER_NS
+from sonde.analysis.profile import WEIGHTS, Profile, Selection
+from sonde.analysis.window import LAST, Window, find_window
 from sonde.errors import Error
-from sonde.nesting import EVER_NS
-from sonde.output import open_file, write_file
-from sonde.query import Recording, open_recording
-from sonde.selection import WEIGHTS, Profile, Selection
-from sonde.window import LAST, Window, find_window
+from sonde.export.files import open_file, write_file
+from sonde.session import runs
+from sonde.store.recording import Recording, open_recording
 
 TIMES = "10s or 5m before the end, +30s after the start, or an ISO time (UTC)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = plugins.list_names("exporters")
+    names = plugins.list_names("export.formats")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    helps = "\n".join(f"  {name:<12}{plugins.read_help('exporters', name)}" for name in names)
+    helps = "\n".join(f"  {name:<12}{plugins.read_help('export.formats', name)}" for name in names)
     parser.epilog = f"formats:\n{helps}\n\n{parser.epilog or ''}"
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("--to", choices=names, required=True, metavar="FORMAT", help="see below")
@@ -54,15 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    exporter = plugins.load("exporters", args.to)
+    exporter = plugins.load("export.formats", args.to)
     recording = open_recording(args.target)
     path = args.output or name_file(recording, exporter.SUFFIX)
     if args.follow is not None:
         return _follow(recording, path, args)
     whole = getattr(exporter, "TIMELINE", False)
     # Many queries: the tables are opened once, and stand still.
-    with recording.freeze(" ".join(layers.TABLES) if whole else "") as still:
-        last = layers.LAST if whole else LAST
+    with recording.freeze(" ".join(timeline_sql.TABLES) if whole else "") as still:
+        last = timeline_sql.LAST if whole else LAST
         window = _find_window(still, args, last)
         if whole and not args.until:
             window = _reach_open(still, window)
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _parse_period(text: str) -> float:
     try:
-        period_s = config.parse_span(text)
+        period_s = settings.parse_span(text)
         if period_s > 0:
             return period_s
     except (KeyError, ValueError):
@@ -94,9 +96,9 @@ def _follow(recording: Recording, path: str, args: argparse.Namespace) -> int:
     """Keep a trace current until the target ends, or Ctrl-C."""
     if args.to != "chrome" or args.output == "-" or args.until:
         raise Error("--follow writes --to chrome into a file, without --until")
-    from sonde.live import LiveTrace
+    from sonde.export.follow import LiveTrace
 
-    since_ns = find_window(recording, args.since, None, last=layers.LAST).since_ns
+    since_ns = find_window(recording, args.since, None, last=timeline_sql.LAST).since_ns
     windows = [Window(since_ns, EVER_NS)]
     trace = LiveTrace(recording.sessions, path, threads=args.thread)
     try:
@@ -122,7 +124,7 @@ def _wait(recording: Recording, wait_s: float) -> None:
 def _find_window(recording: Recording, args: argparse.Namespace, last: str) -> Window:
     """What --since and --until say; without them, of a run what it covers."""
     if runs.is_id(args.target) and not (args.since or args.until):
-        run = runs.find_run(args.target, config.find_root())
+        run = runs.find_run(args.target, settings.find_root())
         begin_ns, end_ns = run.read_times()
         offset_ns = run.session.wall_offset_ns
         return Window(begin_ns + offset_ns, (end_ns or _core.clock_ns()) + offset_ns)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from sonde import pstat
 from sonde.errors import Error
+from sonde.session import pstats_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,16 +14,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    found = [(path, *pstat.load(path)) for path in args.files]
+    found = [(path, *pstats_file.load(path)) for path in args.files]
     abouts = [(path, about) for path, _stats, about in found]
-    pstat.refuse_overlap(abouts)
+    pstats_file.refuse_overlap(abouts)
     about = {
         "sonde": 1,
         "kind": "merged",
-        "parts": [dict(part) for _path, said in abouts for part in pstat.list_parts(said)],
+        "parts": [dict(part) for _path, said in abouts for part in pstats_file.list_parts(said)],
     }
     try:
-        pstat.write(args.output, pstat.dump(pstat.add(stats for _, stats, _ in found), about))
+        pstats_file.write(
+            args.output, pstats_file.dump(pstats_file.add(stats for _, stats, _ in found), about)
+        )
     except OSError as error:
         raise Error(f"{args.output}: {error.strerror}") from None
     return 0

@@ -10,10 +10,8 @@ from statistics import median
 from typing import IO, Any
 
 from sonde import plugins
-from sonde.cli import _draw
-from sonde.cli.export import TIMES, name_file, write_stdout
-from sonde.errors import ConfigError
-from sonde.modules import (
+from sonde.analysis.module_tree import Node, flatten, fold, walk
+from sonde.analysis.modules import (
     LAST,
     Choice,
     ModuleProfile,
@@ -23,11 +21,13 @@ from sonde.modules import (
     read_report,
     read_way,
 )
-from sonde.outline import Node, flatten, fold, walk
-from sonde.output import write_file
-from sonde.query import Recording, open_recording
-from sonde.selection import Selection
-from sonde.window import find_window
+from sonde.analysis.profile import Selection
+from sonde.analysis.window import find_window
+from sonde.cli import _table
+from sonde.cli.export import TIMES, name_file, write_stdout
+from sonde.errors import ConfigError
+from sonde.export.files import write_file
+from sonde.store.recording import Recording, open_recording
 
 _SORTS: dict[str, Callable[[Node], Any]] = {
     "order": lambda node: ("step" in node.own, node.order),
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--all", action="store_true",
         help="do not fold repeated blocks into one line (csv and json never do)",
     )  # fmt: skip
-    _draw.add_output_arguments(parser, ("table", "csv", "json"))
+    _table.add_output_arguments(parser, ("table", "csv", "json"))
     parser.add_argument(
         "--to", choices=("collapsed", "flamegraph", "svg"), metavar="FORMAT",
         help="write one mean step as collapsed, flamegraph or svg; see sonde export",
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     nodes = _arrange(report, args)
     if args.format == "table":
         lines = list(_say(report, recording))
-        _draw.write_text(args.output, lambda file: _draw_all(lines, nodes, report, args, file))
+        _table.write_text(args.output, lambda file: _draw_all(lines, nodes, report, args, file))
     else:
         _write(nodes, report, args)
     return 0
@@ -108,7 +108,7 @@ def _arrange(report: Report, args: argparse.Namespace) -> list[Node]:
 
 
 def _export(recording: Recording, profile: ModuleProfile, args: argparse.Namespace) -> int:
-    exporter = plugins.load("exporters", args.to)
+    exporter = plugins.load("export.formats", args.to)
     if args.output == "-":
         write_stdout(exporter, profile)
         return 0
@@ -136,7 +136,7 @@ def _write(nodes: Sequence[Node], report: Report, args: argparse.Namespace) -> N
 
     schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in _COLUMNS.items()])
     rows = [_describe(node, report, flat=bool(args.flat)) for node in nodes]
-    _draw.write_rows(pa.Table.from_pylist(rows, schema=schema), args.format, args.output)
+    _table.write_rows(pa.Table.from_pylist(rows, schema=schema), args.format, args.output)
 
 
 def _describe(node: Node, report: Report, flat: bool) -> dict[str, object]:
@@ -225,7 +225,7 @@ def _draw_all(
         faint = nodes[at].total_s < report.step_s / 100
         return f"\x1b[2m{cell}\x1b[0m" if faint else cell
 
-    _draw.draw_table(names, rows, file, [right for _name, right, _show in columns], paint)
+    _table.draw_table(names, rows, file, [right for _name, right, _show in columns], paint)
 
 
 Show = Callable[[Node], str]
@@ -314,7 +314,7 @@ def _show_s(seconds: float | None) -> str:
 
 
 def _show_mb(megabytes: float | None) -> str:
-    return "" if megabytes is None else _draw.format_bytes(round(megabytes * 1e6))
+    return "" if megabytes is None else _table.format_bytes(round(megabytes * 1e6))
 
 
 def _show_count(count: int | None) -> str:

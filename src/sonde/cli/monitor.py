@@ -8,17 +8,17 @@ import os
 import sys
 import time
 
-from sonde import config, launch
+from sonde import launch, settings
 from sonde.cli import _progress
 from sonde.cli.run import find_program
 from sonde.errors import ConfigError, Error, NoSession
 from sonde.monitor import detach
+from sonde.monitor.command import Job
 from sonde.monitor.condition import METRICS, Condition
 from sonde.monitor.folder import Folder
-from sonde.monitor.job import Job
 from sonde.monitor.scope import Look, Scope
 from sonde.monitor.watch import ALL, MINE, Options, Progress, Watch
-from sonde.session import read_start_ticks
+from sonde.session.folder import read_start_ticks
 
 _USAGE = "sonde monitor [options] [-- COMMAND [arguments]]"
 _EXAMPLES = """\
@@ -134,7 +134,7 @@ def _read_options(args: argparse.Namespace) -> Options:
     return Options(
         max_s=default_s if args.minutes is None else args.minutes * 60,
         delay_s=_read_span("--delay", args.delay), wait_for=Condition(args.wait_for),
-        every_s=float(config.read_values({"host.every": every_s})["host.every"]),
+        every_s=float(settings.read_values({"host.every": every_s})["host.every"]),
         window_s=max(_read_span("--window", args.window), every_s),
         gpus=_read_gpus(args.gpus), pid=args.pid or 0, command=command,
     )  # fmt: skip
@@ -142,7 +142,7 @@ def _read_options(args: argparse.Namespace) -> Options:
 
 def _read_span(name: str, text: str) -> float:
     try:
-        span_s = config.parse_span(text)
+        span_s = settings.parse_span(text)
         if span_s < 0 or (span_s == 0 and name != "--delay"):
             raise ValueError
         return span_s

@@ -10,13 +10,14 @@ import sys
 import time
 from collections.abc import Callable
 
-from sonde import config, control, plugins, runs
-from sonde.cli import _draw, _progress
+from sonde import plugins, settings
+from sonde.cli import _progress, _table
 from sonde.errors import ConfigError, Error, NoSession, NotProfiled
-from sonde.result import WEIGHTS, Result, merge
-from sonde.run import FAILED, PREPARING, RUNNING, SUCCEEDED, Run
-from sonde.session import Session
-from sonde.target import find_sessions
+from sonde.session import runs, steering
+from sonde.session.folder import Session
+from sonde.session.run import FAILED, PREPARING, RUNNING, SUCCEEDED, Run
+from sonde.session.run_result import WEIGHTS, Result, merge
+from sonde.session.target import find_sessions
 
 _USAGE = """\
 sonde profile PID [--duration 30] [options]         attach if need be, profile, show the result
@@ -58,8 +59,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _list_formats() -> list[str]:
     """Those that do without the order of time, which a result does not have."""
-    names = plugins.list_names("exporters")
-    return [name for name in names if not plugins.load("exporters", name).IN_ORDER]
+    names = plugins.list_names("export.formats")
+    return [name for name in names if not plugins.load("export.formats", name).IN_ORDER]
 
 
 def _parse_rest(args: argparse.Namespace) -> list[str]:
@@ -99,8 +100,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace, max_s: float | None) -> runs.Options:
-    every_s = float(config.read_values({"stack.every": args.every})["stack.every"])
-    config.read_values(dict.fromkeys((f"source.{name}" for name in args.source), True))
+    every_s = float(settings.read_values({"stack.every": args.every})["stack.every"])
+    settings.read_values(dict.fromkeys((f"source.{name}" for name in args.source), True))
     return runs.Options(
         every_s=every_s, max_s=max_s, sources=args.source, tags=args.tag, name=args.name, by="tool"
     )
@@ -108,13 +109,13 @@ def _options(args: argparse.Namespace, max_s: float | None) -> runs.Options:
 
 def _read_span(text: str | None, default_s: float) -> float:
     try:
-        return default_s if text is None else config.parse_span(text)
+        return default_s if text is None else settings.parse_span(text)
     except (KeyError, ValueError):
         raise ConfigError(f"{text!r} is not a time; write 30, 90s or 5min") from None
 
 
 def _find_session(target: str) -> Session:
-    sessions = control.select_alive(find_sessions(target, config.find_root()))
+    sessions = steering.select_alive(find_sessions(target, settings.find_root()))
     if len(sessions) > 1:
         raise Error(f"{target} is {len(sessions)} processes; profile one of them")
     return sessions[0]
@@ -143,7 +144,9 @@ def _one(words: list[str], what: str) -> str:
 
 
 def _find_run(words: list[str]) -> Run:
-    return runs.find_run(_one(words, "a RUN; `sonde profile list` shows them"), config.find_root())
+    return runs.find_run(
+        _one(words, "a RUN; `sonde profile list` shows them"), settings.find_root()
+    )
 
 
 def _status(words: list[str], args: argparse.Namespace) -> int:
@@ -182,7 +185,7 @@ def _results(words: list[str], args: argparse.Namespace) -> int:
 
 def _merge_tag(tags: list[str]) -> Result:
     found = []
-    for session in find_sessions("all", config.find_root()):
+    for session in find_sessions("all", settings.find_root()):
         for one in runs.list_runs(session):
             one.process()
             if set(tags) <= set(one.tags) and one.state == SUCCEEDED:
@@ -193,13 +196,13 @@ def _merge_tag(tags: list[str]) -> Result:
 
 
 def _list(words: list[str], args: argparse.Namespace) -> int:
-    sessions = find_sessions(words[0] if words else "all", config.find_root())
+    sessions = find_sessions(words[0] if words else "all", settings.find_root())
     found = [run for session in sessions for run in runs.list_runs(session)]
     rows = [_describe(run) for run in found]
     if args.format == "json":
         print(json.dumps([_describe_exactly(run) for run in found], indent=1))
     elif rows:
-        _draw.draw_table(_LIST, rows, sys.stdout)
+        _table.draw_table(_LIST, rows, sys.stdout)
     else:
         print("there are no runs; `sonde profile PID` makes one")
     return 0
@@ -257,13 +260,13 @@ def _find_or_attach(target: str, args: argparse.Namespace) -> tuple[Session, boo
     except NoSession:
         if not target.isdecimal():
             raise
-    from sonde.attach import attach  # only then: it brings a tracer along
+    from sonde.attach.visit import attach  # only then: it brings a tracer along
 
     return attach(int(target), {}, _read_span(args.timeout, 60.0)), True
 
 
 def _detach(session: Session, args: argparse.Namespace) -> None:
-    from sonde.attach import detach
+    from sonde.attach.visit import detach
 
     try:
         if session.is_alive():
@@ -276,8 +279,8 @@ def _profile_command(command: list[str], args: argparse.Namespace) -> int:
     """Run a command with its very first moment in the profile; its exit code."""
     max_s = None if args.duration is None else _read_span(args.duration, 30.0)
     options = _options(args, max_s)  # what is wrong is said before the command runs
-    env = config.make_child_environment(
-        SONDE="1", SONDE_DIR=config.find_root(), SONDE_STACK_EVERY=args.every
+    env = settings.make_child_environment(
+        SONDE="1", SONDE_DIR=settings.find_root(), SONDE_STACK_EVERY=args.every
     )
     try:
         process = subprocess.Popen(command, env=env)
@@ -302,7 +305,7 @@ def _profile_command(command: list[str], args: argparse.Namespace) -> int:
 
 def _start_whole(process: subprocess.Popen[bytes], options: runs.Options) -> Run:
     """A run from the beginning of a new process on."""
-    nap, root = 0.002, config.find_root()
+    nap, root = 0.002, settings.find_root()
     while True:
         is_over, session = process.poll() is not None, None
         try:
@@ -347,7 +350,7 @@ def _watch(run: Run, duration_s: float | None, goes_on: Callable[[], bool]) -> N
 def _show(result: Result, args: argparse.Namespace) -> int:
     if args.to:
         name = result.run_id.replace(os.sep, "_")  # a tag may be anything
-        path = args.output or name + plugins.load("exporters", args.to).SUFFIX
+        path = args.output or name + plugins.load("export.formats", args.to).SUFFIX
         result.export(path, args.to, args.by)
         print(path)
     elif args.format == "json":

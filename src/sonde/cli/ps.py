@@ -7,11 +7,11 @@ import os
 import sys
 import time
 
-from sonde import config
-from sonde.cli import _draw
+from sonde import settings
+from sonde.cli import _table
+from sonde.collector.retention import measure_bytes
 from sonde.errors import Error
-from sonde.retain import measure_bytes
-from sonde.session import Session, list_folders
+from sonde.session.folder import Session, list_folders
 
 _NAMES = ("pid", "state", "rank", "started", "lasted", "size", "command")
 
@@ -19,11 +19,11 @@ _NAMES = ("pid", "state", "rank", "started", "lasted", "size", "command")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-r", "--running", action="store_true", help="only what runs now")
     parser.add_argument("-l", "--long", action="store_true", help="with session ids and folders")
-    _draw.add_output_arguments(parser)
+    _table.add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    root = config.find_root()
+    root = settings.find_root()
     found, broken = [], []
     for folder in list_folders(root):
         try:
@@ -36,14 +36,14 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "table" and args.output is None:
         if found:
             names = _choose_names(found, args.long)
-            _draw.draw_table(names, [[row[name] for name in names] for row in found], sys.stdout)
+            _table.draw_table(names, [[row[name] for name in names] for row in found], sys.stdout)
         else:
             print(f"nothing is recorded in {root}; try `sonde run train.py`")
     else:
         import pyarrow as pa
 
         rows = pa.Table.from_pylist(found) if found else pa.table({name: [] for name in _NAMES})
-        _draw.write_rows(rows, args.format, args.output)
+        _table.write_rows(rows, args.format, args.output)
     for line in broken:
         print(f"sonde: {line}", file=sys.stderr)
     return 0
@@ -71,7 +71,7 @@ def _describe(session: Session) -> dict[str, object]:
         "rank": session.rank,
         "started": time.strftime("%m-%d %H:%M:%S", time.localtime(session.start_wall_ns / 1e9)),
         "lasted": None if lasted_s is None else _span(lasted_s),
-        "size": _draw.format_bytes(measure_bytes(session.folder)),
+        "size": _table.format_bytes(measure_bytes(session.folder)),
         "command": _shorten(argv) if isinstance(argv, list) else None,
         "session": session.id,
         "folder": session.folder,

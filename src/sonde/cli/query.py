@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sonde import query
-from sonde.cli import _draw
+from sonde.cli import _table
+from sonde.store import recording as query
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("sql", metavar="SQL", help="one SELECT; - reads it from stdin")
-    _draw.add_output_arguments(parser)
+    _table.add_output_arguments(parser)
     parser.add_argument(
         "--timeout",
         type=float,
@@ -29,5 +29,5 @@ def run(args: argparse.Namespace) -> int:
     sql = sys.stdin.read() if args.sql == "-" else args.sql
     recording = query.open_recording(args.target)
     rows = recording.query(sql, timeout_s=args.timeout, memory=args.memory)
-    _draw.write_rows(rows, args.format, args.output)
+    _table.write_rows(rows, args.format, args.output)
     return 0

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 
-from sonde import config, launch
+from sonde import launch, settings
 from sonde.errors import ConfigError, Error
 
 
@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
     """Become the program: same pid, files, terminal, signals and exit code as without us."""
     argv = _command(args.module, args.program)
     changes = dict(_split(setting) for setting in args.set)
-    config.read_values(changes)  # a wrong setting is an error here, not a complaint in the job
-    env = {config.variable_of(name): value for name, value in changes.items()}
+    settings.read_values(changes)  # a wrong setting is an error here, not a complaint in the job
+    env = {settings.variable_of(name): value for name, value in changes.items()}
     if args.no_follow_children:
         env["SONDE_FOLLOW"] = "off"
         env["SONDE_ONLY"] = str(os.getpid())
@@ -86,9 +86,9 @@ def _warn_if_deaf(path: str) -> None:
     if not name.startswith("python") or os.path.dirname(path) == os.path.dirname(sys.executable):
         return
     found = subprocess.run(
-        [path, "-c", "import sonde.autostart"],
+        [path, "-c", "import sonde.job.autostart"],
         stdin=subprocess.DEVNULL, capture_output=True, check=False,
-        env=config.make_child_environment(SONDE="0"),
+        env=settings.make_child_environment(SONDE="0"),
     )  # fmt: skip
     if found.returncode != 0:
         print(

@@ -7,18 +7,19 @@ import os
 import shutil
 import sys
 
-from sonde import config, pstat, snapshots
+from sonde import settings
 from sonde.errors import Error
-from sonde.session import Session
-from sonde.target import find_sessions
+from sonde.session import pstats_file, snapshots
+from sonde.session.folder import Session
+from sonde.session.target import find_sessions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET")
     kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--delta", action="store_const", dest="kind", const=pstat.DELTA,
+    kinds.add_argument("--delta", action="store_const", dest="kind", const=pstats_file.DELTA,
                        help="what came since the last snapshot; the default")  # fmt: skip
-    kinds.add_argument("--cumulative", action="store_const", dest="kind", const=pstat.TOTAL,
+    kinds.add_argument("--cumulative", action="store_const", dest="kind", const=pstats_file.TOTAL,
                        help="everything since the start")  # fmt: skip
     kinds.add_argument("--calls", action="store_true",
                        help="exact calls instead of samples; needs source.call=on")  # fmt: skip
@@ -31,11 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{weight}", dest="weight", action="store_const", const=weight, help=said
         )
     parser.add_argument("-o", "--output", metavar="FILE", help="a copy goes there")
-    parser.set_defaults(kind=pstat.DELTA, weight=snapshots.WEIGHTS[0])
+    parser.set_defaults(kind=pstats_file.DELTA, weight=snapshots.WEIGHTS[0])
 
 
 def run(args: argparse.Namespace) -> int:
-    sessions = find_sessions(args.target, config.find_root())
+    sessions = find_sessions(args.target, settings.find_root())
     if args.output and len(sessions) > 1:
         raise Error("-o takes one process; without it each one's file goes into its own folder")
     if args.output:
@@ -59,11 +60,11 @@ def _take(session: Session, args: argparse.Namespace) -> str:
 
 
 def _take_calls(session: Session) -> str:
-    from sonde import control  # only here: the rest needs no answer from the process
-    from sonde.calls import read_calls
+    from sonde.analysis.exact_calls import read_calls
+    from sonde.session import steering  # only here: the rest needs no answer from the process
 
     if session.is_alive():
-        control.inspect(session, timeout_s=2.0)  # it publishes its newest numbers
+        steering.inspect(session, timeout_s=2.0)  # it publishes its newest numbers
     stats = read_calls(session)
     if not stats:
         how = f"; `sonde config {session.pid} source.call=on` starts it"

@@ -7,11 +7,12 @@ import json
 import sys
 from collections.abc import Iterator
 
-from sonde import _core, config, control, stacks
+from sonde import _core, settings
 from sonde.errors import Error
-from sonde.session import Session
-from sonde.stacks import Frame, ThreadStack
-from sonde.target import find_sessions
+from sonde.session import stack_table, steering
+from sonde.session.folder import Session
+from sonde.session.stack_table import Frame, ThreadStack
+from sonde.session.target import find_sessions
 
 _LOOK_S = 0.5  # it takes a millisecond; on a machine that is overloaded, a few
 
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    sessions = find_sessions(args.target, config.find_root())
+    sessions = find_sessions(args.target, settings.find_root())
     alive = [session for session in sessions if session.is_alive()]
     shown = [_Shown(session, args) for session in (alive or sessions[-1:])]
     if args.format == "json":
@@ -45,21 +46,21 @@ class _Shown:
         self.locals: dict[tuple[object, ...], dict[str, str]] = {}
         self.tasks: list[list[dict[str, object]]] = []
         since_ns = _core.clock_ns()
-        if self.is_alive and not control.look(session, _LOOK_S):
+        if self.is_alive and not steering.look(session, _LOOK_S):
             self.notes.append("the sampler did not answer: these are the last stacks it saw")
         self.threads = _read(session)
         if (args.locals or args.tasks) and self.is_alive:
             self._inspect(args, since_ns)
 
     def _inspect(self, args: argparse.Namespace, since_ns: int) -> None:
-        if not control.inspect(self.session, args.timeout):
+        if not steering.inspect(self.session, args.timeout):
             self.notes.append(
                 f"no locals and tasks: the GIL was not to be had in {args.timeout:g} s; "
                 "a thread that is in a C call holds it"
             )
             return
         if args.locals:
-            self.locals = stacks.read_locals(self.session)
+            self.locals = stack_table.read_locals(self.session)
         if args.tasks:
             self.tasks = list(_read_tasks(self.session, since_ns))
 
@@ -107,7 +108,7 @@ class _Shown:
 
 def _read(session: Session) -> list[ThreadStack]:
     try:
-        return stacks.read_newest(session)
+        return stack_table.read_newest(session)
     except FileNotFoundError:
         if session.read_sealed() is None:
             raise Error(
@@ -119,7 +120,7 @@ def _read(session: Session) -> list[ThreadStack]:
 
 def _read_archived(session: Session) -> list[ThreadStack]:
     """Of a process that ended long ago: its rings are gone, its tables are not."""
-    from sonde.query import Recording
+    from sonde.store.recording import Recording
 
     found: dict[int, ThreadStack] = {}
     for row in Recording([session]).query(
@@ -134,7 +135,7 @@ def _read_archived(session: Session) -> list[ThreadStack]:
 def _read_tasks(session: Session, since_ns: int) -> Iterator[list[dict[str, object]]]:
     """The tasks of the newest inspection: each a list of its frames, the innermost first."""
     tasks: dict[object, list[dict[str, object]]] = {}
-    for row in stacks.read_rows(session, "python.task"):
+    for row in stack_table.read_rows(session, "python.task"):
         if int(str(row["t_ns"])) >= since_ns:
             tasks.setdefault(row["task"], []).append(row)
     yield from tasks.values()
@@ -156,5 +157,5 @@ def _show(frame: Frame) -> str:
 
 
 def _bold(text: str) -> str:
-    coloured = sys.stdout.isatty() and config.uses_colour()
+    coloured = sys.stdout.isatty() and settings.uses_colour()
     return f"\x1b[1m{text}\x1b[0m" if coloured else text

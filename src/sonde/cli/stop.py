@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from sonde import config, control
-from sonde.target import find_sessions
+from sonde import settings
+from sonde.session import steering
+from sonde.session.target import find_sessions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    for session in control.select_alive(find_sessions(args.target, config.find_root())):
-        control.stop(session, args.timeout)
+    for session in steering.select_alive(find_sessions(args.target, settings.find_root())):
+        steering.stop(session, args.timeout)
     return 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sonde import catalog
-from sonde.cli import _draw
-from sonde.query import open_recording
-from sonde.record import Schema
+from sonde.cli import _table
+from sonde.session.schema import Schema
+from sonde.store import catalog
+from sonde.store.recording import open_recording
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target", metavar="TARGET", nargs="?", help="default: every table sonde knows"
     )
     parser.add_argument("--table", metavar="NAME", help="only this one")
-    _draw.add_output_arguments(parser, (*_draw.FORMATS, "markdown"))
+    _table.add_output_arguments(parser, (*_table.FORMATS, "markdown"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     names = pa.schema(
         [(name, pa.string()) for name in ("table", "column", "kind", "unit", "meaning")]
     )
-    _draw.write_rows(pa.Table.from_pylist(rows, schema=names), args.format, args.output)
+    _table.write_rows(pa.Table.from_pylist(rows, schema=names), args.format, args.output)
     return 0
 
 

@@ -6,14 +6,14 @@ import argparse
 import sys
 from typing import Any
 
-from sonde import config
-from sonde.cli import _draw
+from sonde import settings
+from sonde.cli import _table
 from sonde.errors import ConfigError
-from sonde.target import find_sessions
+from sonde.session.target import find_sessions
 from sonde.tui.page import Choice, make_page, measure, units_of
 from sonde.tui.process import Process, open_processes
 from sonde.tui.shares import WEIGHTS, list_shares
-from sonde.tui.words import WINDOWS
+from sonde.words import WINDOWS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,12 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--idle", action="store_true", help="with threads that slept or waited")
     parser.add_argument("--once", action="store_true",
                         help="print one table and end; so it does in a pipe")  # fmt: skip
-    _draw.add_output_arguments(parser)
+    _table.add_output_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     choice = Choice(args.view, args.weight, _read_window(args.window), args.idle)
-    processes = open_processes(find_sessions(args.target, config.find_root()))
+    processes = open_processes(find_sessions(args.target, settings.find_root()))
     plain = args.once or args.output or args.format != "table"
     if plain or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return _print_once(processes, choice, args)
@@ -47,7 +47,7 @@ def _read_window(text: str) -> float | None:
     if text == "start":
         return None
     try:
-        span_s = config.parse_span(text)
+        span_s = settings.parse_span(text)
     except (KeyError, ValueError):
         span_s = 0.0
     if span_s not in WINDOWS:
@@ -66,7 +66,7 @@ def _print_once(processes: list[Process], choice: Choice, args: argparse.Namespa
     if len(processes) > 1:
         kinds = {"rank": "int64", "pid": "int64", **kinds}
     schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in kinds.items()])
-    _draw.write_rows(pa.Table.from_pylist(rows, schema=schema), args.format, args.output)
+    _table.write_rows(pa.Table.from_pylist(rows, schema=schema), args.format, args.output)
     return 0
 
 

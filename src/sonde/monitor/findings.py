@@ -6,14 +6,15 @@ import json
 import math
 from typing import Any
 
-from sonde import advising, config
+from sonde import settings
+from sonde.advice import judge
+from sonde.advice.finding import name_votes
+from sonde.advice.period import ASKS, Stretch, find_job_gpus, find_warm_up
 from sonde.errors import Error
-from sonde.finding import name_votes
-from sonde.monitor import text
+from sonde.monitor import report_text
 from sonde.monitor.watch import Measured
-from sonde.query import Recording
-from sonde.session import Session, list_sessions
-from sonde.stretch import ASKS, Stretch, find_job_gpus, find_warm_up
+from sonde.session.folder import Session, list_sessions
+from sonde.store.recording import Recording
 
 # The four patterns of OpenPAI's profiler, by the rule that looks for each; `compat` has it judge
 # as the original did.
@@ -38,11 +39,11 @@ def advise(measured: Measured, session: Session, looks: int) -> dict[str, Any]:
 
 
 def _judge(measured: Measured, session: Session) -> dict[str, Any]:
-    rules = advising.load_rules()
+    rules = judge.load_rules()
     asked = "\n".join([ASKS, *(rule.module.SQL for rule in rules)])
     with Recording([session, *find_jobs(measured, session)]).freeze(asked) as recording:
         stretch = _find_stretch(measured, recording)
-        advice = advising.judge(recording, rules, stretch)
+        advice = judge.judge(recording, rules, stretch)
         patterns = _vote(recording, stretch)
     made = json.loads(advice.to_json())
     judged = sum(1 for outcome in advice.outcomes if outcome.judged)
@@ -55,10 +56,10 @@ def _judge(measured: Measured, session: Session) -> dict[str, Any]:
 
 def _vote(recording: Recording, stretch: Stretch) -> list[str]:
     """The original's sentences; none of a pattern that no window could be asked for."""
-    rules = advising.load_rules(list(PATTERNS), {f"{rule}.compat": 1 for rule in PATTERNS})
+    rules = judge.load_rules(list(PATTERNS), {f"{rule}.compat": 1 for rule in PATTERNS})
     return [
-        text.say_pattern(PATTERNS[one.rule], name_votes(one.fired, one.judged))
-        for one in advising.judge(recording, rules, stretch).outcomes
+        report_text.say_pattern(PATTERNS[one.rule], name_votes(one.fired, one.judged))
+        for one in judge.judge(recording, rules, stretch).outcomes
         if one.judged
     ]
 
@@ -89,7 +90,7 @@ def find_jobs(measured: Measured, session: Session) -> list[Session]:
     )
     return [
         one
-        for one in list_sessions(config.find_root())
+        for one in list_sessions(settings.find_root())
         if one.is_here()
         and not _is_monitor(one)
         and (not scope.is_tree or one.pid in below)

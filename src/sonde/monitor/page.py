@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from sonde.exporters._asset import fill
-from sonde.monitor import text
-from sonde.monitor.lines import Line, Lines
+from sonde.export.formats._asset import fill
+from sonde.monitor import report_text
+from sonde.monitor.chart_lines import Line, Lines
 
 Drawn = dict[str, Any]
 
@@ -40,7 +40,7 @@ def make(report: Mapping[str, Any], lines: Lines) -> str:
         "findings": [_describe(finding) for finding in report["advice"]["findings"]],
         "summary": report["advice"]["summary"],
         "patterns": report["patterns"],
-        "tables": text.list_tables(report["statistics"]),
+        "tables": report_text.list_tables(report["statistics"]),
         "missing": report["missing"],
         "seconds": [_round(value, 7) for value in lines.seconds],
         "gap": lines.gap_s,
@@ -63,7 +63,7 @@ def _read(name: str) -> str:
 
 def _describe(finding: Mapping[str, Any]) -> dict[str, Any]:
     keys = ("severity", "title", "rule", "who", "votes", "fired", "judged", "line", "why", "todo")
-    return {**{key: finding[key] for key in keys}, "evidence": text.list_evidence(finding)}
+    return {**{key: finding[key] for key in keys}, "evidence": report_text.list_evidence(finding)}
 
 
 def list_charts(lines: Lines) -> list[Drawn]:

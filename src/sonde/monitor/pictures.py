@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sonde.monitor.chart_lines import Line, Lines
 from sonde.monitor.folder import IMAGES, PICTURES
-from sonde.monitor.lines import Line, Lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,12 +11,12 @@ from datetime import datetime, timezone
 from typing import IO, Any
 
 from sonde.errors import Error
-from sonde.exporters._asset import clean
-from sonde.monitor import findings, lines, page, pictures, statistics, text
+from sonde.export.formats._asset import clean
+from sonde.monitor import chart_lines, findings, page, pictures, report_text, statistics
 from sonde.monitor.folder import open_new
 from sonde.monitor.watch import Measured
-from sonde.query import Recording
-from sonde.session import Session
+from sonde.session.folder import Session
+from sonde.store.recording import Recording
 
 FORMAT = 1
 Report = dict[str, Any]
@@ -27,7 +27,7 @@ def write(measured: Measured, file: IO[str]) -> None:
     session = Session(measured.session)
     with Recording([session]).freeze() as recording:
         numbers = statistics.work_out(recording, measured.window, measured.gpus)
-        drawn = lines.read(recording, measured.window, measured.gpus)
+        drawn = chart_lines.read(recording, measured.window, measured.gpus)
         missing = list(_list_missing(recording, measured, numbers))
     report = _make(measured, session, numbers)
     report |= findings.advise(measured, session, numbers["looks"])
@@ -39,11 +39,11 @@ def write(measured: Measured, file: IO[str]) -> None:
         file.write(clean(line) + "\n")
 
 
-def _write_files(folder: str, report: Report, drawn: lines.Lines) -> list[str]:
+def _write_files(folder: str, report: Report, drawn: chart_lines.Lines) -> list[str]:
     """Each by itself: a full disk may have room for the small ones."""
     makers: dict[str, Callable[[], str]] = {
         "report.json": lambda: json.dumps(report, indent=1) + "\n",
-        "report.md": lambda: text.write_markdown(report),
+        "report.md": lambda: report_text.write_markdown(report),
         "report.html": lambda: page.make(report, drawn),
     }
     problems = []
@@ -154,9 +154,9 @@ def _say(report: Report, measured: Measured, problems: list[str]) -> Iterator[st
     yield from report["about"]
     yield ""
     if report["statistics"]["looks"]:
-        yield from text.say_statistics(report["statistics"])
+        yield from report_text.say_statistics(report["statistics"])
         yield ""
-    yield from text.say_findings(report)
+    yield from report_text.say_findings(report)
     yield from report["patterns"]
     yield ""
     yield from (f"not measured: {line}" for line in report["missing"])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sonde.monitor.series import Window, write_gpus, write_looks
-from sonde.query import Recording
+from sonde.store.recording import Recording
 
 Numbers = dict[str, Any]
 

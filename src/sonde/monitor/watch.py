@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 
 from sonde import _core, plugins
 from sonde.errors import Error
+from sonde.job.recorder import recorder
+from sonde.monitor.command import Job
 from sonde.monitor.condition import Condition
 from sonde.monitor.folder import MEASURING, WAITING, Folder
-from sonde.monitor.job import Job
 from sonde.monitor.log import Log
-from sonde.monitor.looks import Looks
+from sonde.monitor.readings import Looks
 from sonde.monitor.scope import Look, Scope
 from sonde.monitor.series import Window
-from sonde.recorder import recorder
-from sonde.session import Session, read_start_ticks
+from sonde.session.folder import Session, read_start_ticks
 
 NAP_S = 0.1
 END_S = 2.0  # for a look after the command's end
@@ -216,7 +216,7 @@ class Watch:
 
 def _begin_session(options: Options, scope: Scope) -> Session:
     """A session like any other, without sources: the collector measures into it."""
-    sources = {f"source.{name}": False for name in plugins.list_names("sources")}
+    sources = {f"source.{name}": False for name in plugins.list_names("job.sources")}
     given: Mapping[str, object] = {
         **sources, "follow": False, "collector": True, "host.every": options.every_s,
         "host.pid": scope.pid,

@@ -12,7 +12,7 @@ cannot mean anything raises a `sonde.Error`.
 
 from __future__ import annotations
 
-from sonde.profiler.calls import (
+from sonde.job.mxnet.calls import (
     dump,
     dump_profile,
     dumps,
@@ -24,7 +24,7 @@ from sonde.profiler.calls import (
     set_kvstore_handle,
     set_state,
 )
-from sonde.profiler.objects import Counter, Domain, Event, Frame, Marker, Task, scope
+from sonde.job.mxnet.objects import Counter, Domain, Event, Frame, Marker, Task, scope
 
 __all__ = [
     "Counter", "Domain", "Event", "Frame", "Marker", "Task", "dump", "dump_profile", "dumps",

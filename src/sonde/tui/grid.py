@@ -11,7 +11,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from sonde.tui.page import Column, Page, Row
-from sonde.tui.words import clean, show_bar
+from sonde.words import clean, show_bar
 
 PLAIN, BOLD, DIM = Style(), Style(bold=True), Style(dim=True)
 HEAD, CURSOR = Style(bold=True, underline=True), Style(reverse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sonde.tui.process import Process
-from sonde.tui.words import MISSING, show_bytes, show_time
+from sonde.words import MISSING, show_bytes, show_time
 
 _ENDS = {
     "ended": "has ended", "killed": "was killed", "unknown": "is on another machine, or gone",

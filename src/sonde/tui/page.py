@@ -10,7 +10,7 @@ from sonde.tui import shares
 from sonde.tui.process import LONGEST_S, Process
 from sonde.tui.shares import Branch, Load, Share, Weighed
 from sonde.tui.tree import Tree, Unit, Units
-from sonde.tui.words import MISSING, show_bytes, show_pct, show_time, show_where, show_window
+from sonde.words import MISSING, show_bytes, show_pct, show_time, show_where, show_window
 
 VIEWS = ("functions", "lines", "threads", "stacks", "processes")
 

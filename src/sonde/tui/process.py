@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from sonde import _core, stacks
+from sonde import _core
 from sonde.errors import Error
-from sonde.ring import SUFFIX, Ring
-from sonde.session import Session
+from sonde.session import stack_table
+from sonde.session.folder import Session
+from sonde.session.ring import SUFFIX, Ring
 from sonde.tui.samples import STEP_NS, Samples, Sums
 from sonde.tui.shares import Load, Weighed, list_loads, weigh, weigh_all
 from sonde.tui.tree import Tree, make_tree
@@ -40,7 +41,7 @@ class Process:
 
     def ask(self, sql: str) -> list[dict[str, Any]]:
         """SQL about this session. Slow: it loads DuckDB, the first time."""
-        from sonde.query import Recording
+        from sonde.store.recording import Recording
 
         rows: list[dict[str, Any]] = Recording([self.session]).query(sql).to_pylist()
         return rows
@@ -112,7 +113,7 @@ class Process:
 
     def _read_nodes(self) -> None:
         try:
-            nodes = stacks.read_nodes(self.session)
+            nodes = stack_table.read_nodes(self.session)
         except FileNotFoundError:
             if not self._is_archived:  # and does not change any more
                 self._keep_rows(self.ask(_TREE_SQL))
@@ -143,11 +144,11 @@ class Process:
     def _read_threads(self) -> tuple[dict[int, str], dict[int, int]]:
         """The names of threads, and when those that ended did; read again when there is news."""
         head, names, ended = self._threads
-        source = self._find_ring(stacks.THREADS)
+        source = self._find_ring(stack_table.THREADS)
         newest = source.head if source is not None else 0
         if newest != head:
             try:
-                names, ended = stacks.read_threads(self.session)
+                names, ended = stack_table.read_threads(self.session)
             except FileNotFoundError:  # in the archive, by now
                 rows = self.ask(_THREADS_SQL)
                 names = {row["thread"]: row["name"] for row in rows if row["name"] is not None}
@@ -231,7 +232,7 @@ class Process:
             rows = self.ask(f"SELECT * FROM {table} ORDER BY t_ns DESC LIMIT {count}")
             return rows[::-1]
         head = source.head
-        columns = stacks.read_columns(source, source.read(max(0, head - count), head))
+        columns = stack_table.read_columns(source, source.read(max(0, head - count), head))
         names = [field.name for field in source.schema.fields]
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
@@ -256,7 +257,7 @@ def describe_misses(row: dict[str, float]) -> list[str]:
     return [words.format(count) for count, words in said if count > 0]
 
 
-def _describe_nodes(nodes: stacks.Nodes) -> list[dict[str, Any]]:
+def _describe_nodes(nodes: stack_table.Nodes) -> list[dict[str, Any]]:
     """Nodes as python.stack has them."""
     found = []
     for at in range(len(nodes)):

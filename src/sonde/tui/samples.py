@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sonde import stacks
-from sonde.ring import SUFFIX, Ring
-from sonde.session import Session
+from sonde.session import stack_table
+from sonde.session.folder import Session
+from sonde.session.ring import SUFFIX, Ring
 
 STEP_NS = 100_000_000
 _CHUNK = 2**14  # rows that are read at once, going back
@@ -53,7 +53,7 @@ class Samples:
         every_s = float(str(session.read_config().get("stack.every", 0)))
         self._slack_ns = max(_SLACK_NS, round(2e9 * every_s))
         try:
-            self._ring: Ring | None = Ring(session.path(stacks.SAMPLES + SUFFIX))
+            self._ring: Ring | None = Ring(session.path(stack_table.SAMPLES + SUFFIX))
         except FileNotFoundError:  # nothing was ever sampled, or all is in the archive
             self._ring = None
         self._reset()
@@ -96,7 +96,7 @@ class Samples:
             self._reset()
             return
         self._next = last
-        self._take(stacks.read_columns(self._ring, batch))
+        self._take(stack_table.read_columns(self._ring, batch))
 
     def add_up(self, since_ns: int) -> Sums:
         """The sums of a window that begins at `since_ns`, rounded down to a whole step.
@@ -144,7 +144,7 @@ class Samples:
             return False
         begin = max(oldest, self._first - _CHUNK)
         batch = self._ring.read(begin, self._first)
-        columns = stacks.read_columns(self._ring, batch)
+        columns = stack_table.read_columns(self._ring, batch)
         self._take(columns)
         self._first = begin
         if batch.rows:

@@ -21,7 +21,7 @@ from sonde.tui.page import Choice, Page, make_page
 from sonde.tui.process import Process
 from sonde.tui.shares import WEIGHTS
 from sonde.tui.tree import Unit
-from sonde.tui.words import WINDOWS
+from sonde.words import WINDOWS
 
 REFRESH_S = 1.0
 _LOSSES_S = 30.0  # between two looks at every file of the session

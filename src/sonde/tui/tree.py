@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sonde import stacks
+from sonde.session import stack_table
 
 
 class Unit(NamedTuple):
@@ -63,7 +63,7 @@ class Tree:
         self.parents.append(parent)
         self.lines.append(line)
 
-    def grow(self, nodes: stacks.Nodes) -> bool:
+    def grow(self, nodes: stack_table.Nodes) -> bool:
         """Add the nodes that are new; False if they are not those of before plus new ones."""
         known = len(self) - 1
         if nodes.damaged or known > len(nodes):

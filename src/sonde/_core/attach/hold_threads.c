@@ -1,0 +1,300 @@
+/* hold(): have threads of another process wait a moment, so that one gets the GIL.
+ *
+ * A thread that gives the GIL away for microseconds, again and again, takes it
+ * back before those that wait for it have woken up. Here it is stopped where it
+ * is about to make a system call: if it gave the GIL away for that, the GIL is
+ * free now. All that are busy have to be stopped at the same time, or the next
+ * of them takes it.
+ *
+ * A thread is never traced inside a system call that may wait: it is let go from
+ * where the call begins, so we never have to interrupt one. Nothing of the
+ * program's is written to.
+ */
+#define _GNU_SOURCE
+#include "binding/binding.h"
+#include "format/format.h"
+#include "attach/ptrace.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef PTRACE_EVENT_STOP
+#define PTRACE_EVENT_STOP 128
+#endif
+
+enum { MOST_THREADS = 256, NAP_NS = 50000 };
+
+static const int64_t HOLD_NS = 100000000;       /* one thread, at one system call */
+static const int64_t IN_VAIN_NS = 2000000;     /* all stand, and still nobody has the GIL */
+
+/* Held: it stands where a system call begins. */
+enum { RUNS, WAITS, HELD };
+
+typedef struct {
+    pid_t tid;
+    int state;
+    int is_inside; /* a system call that we let pass */
+    int64_t since_ns; /* when it was held */
+} one;
+
+typedef struct {
+    pid_t pid, visitor;
+    one threads[MOST_THREADS];
+    int n;
+    int is_stir; /* a thread has stopped since the last look */
+} crowd;
+
+/* ---- what /proc says ------------------------------------------------------------ */
+
+/* A thread's state ('R', 'S', …); 0 if it is gone. */
+static char read_state(pid_t pid, pid_t tid)
+{
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t bytes = read(fd, line, sizeof line - 1);
+    close(fd);
+    if (bytes <= 0)
+        return 0;
+    line[bytes] = 0;
+    /* Its name, in brackets, may be anything. */
+    const char *end = strrchr(line, ')');
+    return end != NULL && end[1] == ' ' ? end[2] : 0;
+}
+
+static int is_known(const crowd *self, pid_t tid)
+{
+    for (int i = 0; i < self->n; i++)
+        if (self->threads[i].tid == tid)
+            return 1;
+    return 0;
+}
+
+/* One that waits is left alone: only what runs can take the GIL. */
+static void catch_one(crowd *self, pid_t tid)
+{
+    if (tid == self->visitor || is_known(self, tid) || read_state(self->pid, tid) != 'R')
+        return;
+    /* Somebody else may trace it, or it has just ended. */
+    if (ptrace(PTRACE_SEIZE, tid, NULL, (void *)PTRACE_O_TRACESYSGOOD) < 0)
+        return;
+    /* It has to stop once before it can be told to stop at a system call. */
+    ptrace(PTRACE_INTERRUPT, tid, NULL, NULL);
+    self->threads[self->n++] = (one){.tid = tid};
+}
+
+static int catch_busy(crowd *self)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task", self->pid);
+    DIR *folder = opendir(path);
+    if (folder == NULL)
+        return -ESRCH;
+    struct dirent *entry;
+    while ((entry = readdir(folder)) != NULL && self->n < MOST_THREADS)
+        if (entry->d_name[0] != '.')
+            catch_one(self, (pid_t)atoi(entry->d_name));
+    closedir(folder);
+    return 0;
+}
+
+/* ---- a thread that has stopped ---------------------------------------------------- */
+
+/* For a lock or a condition, as all who want the GIL do. Interrupted, the kernel begins
+ * it anew by itself, so here a thread may be traced. */
+static int is_waiting(const sonde_where *where)
+{
+    int operation = (int)where->second & FUTEX_CMD_MASK;
+    return where->number == SYS_restart_syscall ||
+           (where->number == SYS_futex &&
+            (operation == FUTEX_WAIT || operation == FUTEX_WAIT_BITSET));
+}
+
+/* Calls that never wait and are made with the GIL, or with the lock that guards it:
+ * to stop there helps nobody. */
+static int is_passing(const sonde_where *where)
+{
+    switch (where->number) {
+    case SYS_futex:
+    case SYS_mmap:
+    case SYS_munmap:
+    case SYS_mremap:
+    case SYS_mprotect:
+    case SYS_madvise:
+    case SYS_brk:
+    case SYS_getpid:
+    case SYS_gettid:
+    case SYS_rt_sigprocmask:
+    case SYS_rt_sigreturn:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* Does it go on untraced? If not it has been killed, which is yet to be seen. */
+static int let_go(one *thread)
+{
+    thread->state = RUNS;
+    return ptrace(PTRACE_DETACH, thread->tid, NULL, NULL) == 0;
+}
+
+static int send_on(one *thread, int signal)
+{
+    ptrace(PTRACE_SYSCALL, thread->tid, NULL, (void *)(intptr_t)signal);
+    return 0;
+}
+
+/* At the begin or the end of a system call. */
+static int stand(one *thread)
+{
+    sonde_where where;
+    thread->state = RUNS;
+    thread->is_inside = !thread->is_inside;
+    if (!thread->is_inside || sonde_registers_where(thread->tid, &where) < 0)
+        return send_on(thread, 0);
+    if (is_waiting(&where))
+        thread->state = WAITS;
+    if (is_waiting(&where) || is_passing(&where))
+        return send_on(thread, 0);
+    thread->state = HELD;
+    thread->since_ns = sonde_clock_ns();
+    return 0;
+}
+
+/* `status` is what waitid() says of a stop. 1: the thread is not ours any more. */
+static int handle_stop(one *thread, int status)
+{
+    int signal = status & 0x7f;
+    if (status >> 8 == PTRACE_EVENT_STOP) {
+        /* By our request; or because the whole process was stopped: it stays so. */
+        return signal == SIGTRAP ? send_on(thread, 0) : let_go(thread);
+    }
+    return status == (SIGTRAP | 0x80) ? stand(thread) : send_on(thread, signal);
+}
+
+/* What the kernel has to say of a thread; 1: it is not ours any more. */
+static int look(crowd *self, one *thread)
+{
+    siginfo_t info = {0};
+    if (waitid(P_PID, (id_t)thread->tid, &info, WNOHANG | WSTOPPED | WEXITED | __WALL) < 0)
+        return errno != EINTR;
+    if (info.si_pid == 0)
+        return 0;
+    if (info.si_code != CLD_TRAPPED && info.si_code != CLD_STOPPED)
+        return 1; /* it has ended */
+    if (thread->state == HELD)
+        return 0;
+    self->is_stir = 1;
+    return handle_stop(thread, info.si_status);
+}
+
+static void look_at_all(crowd *self)
+{
+    self->is_stir = 0;
+    for (int i = self->n - 1; i >= 0; i--)
+        if (look(self, &self->threads[i]))
+            self->threads[i] = self->threads[--self->n];
+}
+
+/* ---- all of them -------------------------------------------------------------------- */
+
+static void nap(void) { nanosleep(&(struct timespec){0, NAP_NS}, NULL); }
+
+/* Those that were held for long enough; all, if it was in vain: then one of them has
+ * the GIL, and is to go on to where it gives it away. */
+static void let_some_go(crowd *self, int64_t now_ns, int is_in_vain)
+{
+    for (int i = self->n - 1; i >= 0; i--) {
+        one *thread = &self->threads[i];
+        if (thread->state == HELD && (is_in_vain || now_ns - thread->since_ns > HOLD_NS) &&
+            let_go(thread))
+            self->threads[i] = self->threads[--self->n];
+    }
+}
+
+static int is_any_running(const crowd *self)
+{
+    for (int i = 0; i < self->n; i++)
+        if (self->threads[i].state == RUNS)
+            return 1;
+    return 0;
+}
+
+/* Until the visitor is done, or the time is over. */
+static void hold_all(crowd *self, int64_t until_ns)
+{
+    int64_t now_ns = sonde_clock_ns(), still_ns = now_ns;
+    for (; now_ns < until_ns; now_ns = sonde_clock_ns()) {
+        char state = read_state(self->pid, self->visitor);
+        if (state == 0 || catch_busy(self) < 0)
+            return;
+        look_at_all(self);
+        if (state != 'S' || is_any_running(self))
+            still_ns = now_ns;
+        let_some_go(self, now_ns, now_ns - still_ns > IN_VAIN_NS);
+        if (!self->is_stir)
+            nap();
+    }
+}
+
+/* In a process of its own, which alone traces. To a parent that traces, every wait for
+ * its child tells of stops, too: another thread of the tool would take one away, and
+ * what stopped would stand for ever. When this process ends, however it does, the
+ * kernel lets all of them go on. */
+static void hold_and_end(crowd *self, int64_t until_ns, pid_t tool)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() == tool) /* it lived when we asked to die with it */
+        hold_all(self, until_ns);
+    _exit(0);
+}
+
+static int run_hold(crowd *self, int64_t until_ns)
+{
+    sigset_t all, before;
+    pid_t tool = getpid();
+    sigfillset(&all);
+    /* The child has the tool's handlers, and must not run them. */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pid_t child = fork();
+    if (child == 0)
+        hold_and_end(self, until_ns, tool);
+    int status = child < 0 ? -errno : 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    /* It ends by itself when the time is over. */
+    while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
+        ;
+    return status;
+}
+
+PyObject *sonde_hold(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    crowd self = {0};
+    long long until_ns;
+    if (!PyArg_ParseTuple(args, "iiL", &self.pid, &self.visitor, &until_ns))
+        return NULL;
+    int status;
+    Py_BEGIN_ALLOW_THREADS
+    status = run_hold(&self, until_ns);
+    Py_END_ALLOW_THREADS
+    if (status < 0) {
+        errno = -status;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
+}

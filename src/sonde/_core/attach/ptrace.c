@@ -1,0 +1,254 @@
+/* ptrace: stop a thread, have it make a call, put it back. See trace.h.
+ *
+ * One thread is stopped, the others run on, so that locks which they hold are
+ * released. Every wait has a deadline. A signal that comes meanwhile is kept
+ * and sent again at the end, when the thread is where the signal would have
+ * found it. PTRACE_O_EXITKILL is never set: if the tool dies, the target lives.
+ */
+#define _GNU_SOURCE
+#include "attach/ptrace.h"
+#include "format/format.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef PTRACE_EVENT_STOP
+#define PTRACE_EVENT_STOP 128
+#endif
+#ifndef PTRACE_GETSIGMASK
+#define PTRACE_GETSIGMASK 0x420a
+#endif
+
+enum { SPIN_NS = 300000, NAP_NS = 50000, PAGE = 4096, ROOM_PAGES = 8 };
+
+enum { CLONE3 = 435 }; /* everywhere; older headers do not know it */
+
+/* A thread that cannot be stopped is one that the kernel does not let be; a moment
+ * more than the deadline is better than to leave it half traced. */
+static const int64_t PATIENCE_NS = 2000000000;
+
+/* A stop is microseconds away as a rule. 0 with `*status`, -ETIMEDOUT or -ESRCH. */
+static int wait_stop(pid_t tid, int64_t deadline_ns, int *status)
+{
+    int64_t begin_ns = sonde_clock_ns();
+    for (;;) {
+        pid_t done = waitpid(tid, status, __WALL | WNOHANG);
+        if (done == tid)
+            return WIFSTOPPED(*status) ? 0 : -ESRCH;
+        if (done < 0 && errno != EINTR)
+            return -ESRCH;
+        int64_t now_ns = sonde_clock_ns();
+        if (now_ns > deadline_ns)
+            return -ETIMEDOUT;
+        if (now_ns - begin_ns < SPIN_NS)
+            sched_yield();
+        else
+            nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+    }
+}
+
+static int is_event_stop(int status) { return status >> 16 == PTRACE_EVENT_STOP; }
+
+static int is_syscall_stop(int status) { return WSTOPSIG(status) == (SIGTRAP | 0x80); }
+
+static int resume(const sonde_traced *self, int how, int signal)
+{
+    return ptrace(how, self->tid, NULL, (void *)(intptr_t)signal) < 0 ? -errno : 0;
+}
+
+/* Was it our call that crashed, and not somebody who sent the signal? */
+static int is_crash(const sonde_traced *self, int signal)
+{
+    siginfo_t info;
+    if (signal != SIGSEGV && signal != SIGBUS && signal != SIGILL && signal != SIGFPE &&
+        signal != SIGTRAP && signal != SIGSYS)
+        return 0;
+    return ptrace(PTRACE_GETSIGINFO, self->tid, NULL, &info) == 0 && info.si_code > 0;
+}
+
+static void hold(sonde_traced *self, int signal)
+{
+    if (self->held_n < SONDE_MAX_HELD)
+        self->held[self->held_n++] = signal;
+}
+
+static int detach(sonde_traced *self)
+{
+    /* They wait for it: it is still stopped. */
+    for (int i = 0; i < self->held_n; i++)
+        syscall(SYS_tgkill, self->pid, self->tid, self->held[i]);
+    self->held_n = 0;
+    return resume(self, PTRACE_DETACH, 0);
+}
+
+enum { RUNS, STANDS };
+enum { PASS_ON, HOLD };
+
+/* Have the thread stop because we asked it to, and not elsewhere. Signals that come
+ * first are passed on, or held until it is back where they should find it. */
+static int halt(sonde_traced *self, int state, int signals, int64_t deadline_ns)
+{
+    int status, signal = 0;
+    for (;;) {
+        /* Each time: any other stop takes the request away. */
+        if (ptrace(PTRACE_INTERRUPT, self->tid, NULL, NULL) < 0)
+            return -errno;
+        int failure = state == STANDS ? resume(self, PTRACE_CONT, signal) : 0;
+        if (failure == 0)
+            failure = wait_stop(self->tid, deadline_ns, &status);
+        if (failure < 0 || is_event_stop(status))
+            return failure;
+        state = STANDS;
+        signal = is_syscall_stop(status) ? 0 : WSTOPSIG(status);
+        if (signal && signals == HOLD) {
+            hold(self, signal);
+            signal = 0;
+        }
+    }
+}
+
+int sonde_trace_stop(sonde_traced *self)
+{
+    self->held_n = 0;
+    self->made = 0;
+    if (ptrace(PTRACE_SEIZE, self->tid, NULL, (void *)PTRACE_O_TRACESYSGOOD) < 0)
+        return -errno;
+    int status = halt(self, RUNS, PASS_ON, sonde_clock_ns() + PATIENCE_NS);
+    if (status == -ETIMEDOUT)
+        return -EBUSY;
+    if (status == 0)
+        status = sonde_registers_save(self->tid, &self->was);
+    if (status == 0 && ptrace(PTRACE_GETSIGMASK, self->tid, (void *)sizeof self->mask,
+                              &self->mask) < 0)
+        status = -errno;
+    if (status < 0 && status != -ESRCH)
+        detach(self);
+    return status;
+}
+
+int sonde_trace_release(sonde_traced *self)
+{
+    sonde_registers_mend(&self->was, &self->place);
+    int status = sonde_registers_restore(self->tid, &self->was);
+    int left = detach(self);
+    return status < 0 ? status : left;
+}
+
+int sonde_trace_write(const sonde_traced *self, uint64_t to, const void *from, size_t bytes)
+{
+    /* Word by word, but it also writes where the program itself must not. */
+    for (size_t done = 0; done < bytes; done += 8) {
+        uint64_t word;
+        memcpy(&word, (const uint8_t *)from + done, sizeof word);
+        if (ptrace(PTRACE_POKEDATA, self->tid, (void *)(to + done), (void *)word) < 0)
+            return -errno;
+    }
+    return 0;
+}
+
+int sonde_trace_read(const sonde_traced *self, void *to, uint64_t from, size_t bytes)
+{
+    struct iovec here = {to, bytes}, there = {(void *)from, bytes};
+    ssize_t done = process_vm_readv(self->pid, &here, 1, &there, 1, 0);
+    if (done < 0)
+        return -errno;
+    return (size_t)done == bytes ? 0 : -EFAULT;
+}
+
+/* Is there stack below for a call? The main thread's grows as it is used. */
+static int has_room(const sonde_traced *self, uint64_t at)
+{
+    uint64_t word;
+    for (uint64_t page = 1; page <= ROOM_PAGES && self->tid != self->pid; page++)
+        if (sonde_trace_read(self, &word, at - page * PAGE, sizeof word) < 0)
+            return 0;
+    return 1;
+}
+
+static int is_birth(int64_t number) { return number == SYS_clone || number == CLONE3; }
+
+/* One stop of the thread in our call: 1 when it is about to return, 0 to go on. */
+static int handle_stop(sonde_traced *self, int status, uint64_t at, int *is_inside)
+{
+    sonde_where where;
+    if (is_event_stop(status))
+        return 0; /* the whole process was stopped; it is again when we let go */
+    if (!is_syscall_stop(status)) {
+        if (is_crash(self, WSTOPSIG(status)))
+            return -EFAULT;
+        hold(self, WSTOPSIG(status));
+        return 0;
+    }
+    *is_inside = !*is_inside;
+    int failure = sonde_registers_where(self->tid, &where);
+    if (failure < 0)
+        return failure;
+    self->answer = where.answer;
+    if (*is_inside)
+        return sonde_call_is_over(at, &where);
+    self->result = where.result;
+    if (is_birth(where.number) && where.result > 0)
+        self->made = (pid_t)where.result;
+    return 0;
+}
+
+/* The deadline has passed inside the call. What it waits for will come; then it
+ * returns, through the frame on its stack, and nobody has to be there. */
+static int leave(sonde_traced *self)
+{
+    int status = halt(self, RUNS, PASS_ON, sonde_clock_ns() + PATIENCE_NS);
+    if (status == 0)
+        detach(self);
+    return status == 0 ? -ETIMEDOUT : status == -ETIMEDOUT ? -EBUSY : status;
+}
+
+/* The thread is about to call rt_sigreturn, and is to stop where the kernel takes
+ * new registers for those of an interrupted system call. */
+static int come_back(sonde_traced *self)
+{
+    int failure = 0;
+    /* rt_sigreturn forgets what is left of a sleep. Without it the thread would be
+     * lost if we died in the next microseconds, so only then. */
+    if (sonde_registers_rest(&self->was, &self->place))
+        failure = sonde_call_skip(self->tid);
+    if (failure == 0)
+        failure = halt(self, STANDS, HOLD, sonde_clock_ns() + PATIENCE_NS);
+    return failure == -ETIMEDOUT ? -EBUSY : failure;
+}
+
+static int run_call(sonde_traced *self, uint64_t at)
+{
+    int status, is_inside = 0, verdict = resume(self, PTRACE_SYSCALL, 0);
+    while (verdict == 0) {
+        verdict = wait_stop(self->tid, self->deadline_ns, &status);
+        if (verdict == -ETIMEDOUT)
+            return leave(self);
+        if (verdict == 0)
+            verdict = handle_stop(self, status, at, &is_inside);
+        if (verdict == 0)
+            verdict = resume(self, PTRACE_SYSCALL, 0);
+    }
+    return verdict < 0 ? verdict : come_back(self);
+}
+
+int sonde_trace_call(sonde_traced *self, uint64_t function, const uint64_t args[6])
+{
+    static uint8_t frame[SONDE_FRAME_BYTES] __attribute__((aligned(64)));
+    uint64_t at = 0;
+    size_t bytes = sonde_frame_make(self, frame, &at);
+    if (bytes == 0 || !has_room(self, at))
+        return -ENOBUFS;
+    int status = sonde_trace_write(self, at, frame, bytes);
+    if (status < 0)
+        return -ENOBUFS; /* a stack that has not grown so far */
+    status = sonde_call_begin(self, at, function, args);
+    return status < 0 ? status : run_call(self, at);
+}

@@ -1,0 +1,102 @@
+/* A call that the main thread makes in a moment: what a forked child begins with. */
+#include "binding/binding.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* One call at a time: what a forked child will do in a moment. */
+static struct {
+    pthread_t thread;
+    int running;    /* the GIL's side of it: a thread was made and not joined */
+    uint32_t leave; /* atomic, and what the thread sleeps on */
+    int64_t delay_ns;
+    PyObject *call; /* NULL once it was made or given up */
+} late;
+
+void sonde_later_off(void)
+{
+    /* In a forked child the thread does not exist; there is nothing to join. */
+    late.running = 0;
+}
+
+static int run_late(void *Py_UNUSED(arg))
+{
+    PyObject *call = late.call;
+    late.call = NULL;
+    if (call == NULL)
+        return 0;
+    PyObject *result = PyObject_CallNoArgs(call);
+    Py_DECREF(call);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+static void *wait_and_queue(void *Py_UNUSED(arg))
+{
+    int64_t end_ns = sonde_clock_ns() + late.delay_ns, left_ns;
+    while (!sonde_load_acquire(&late.leave) && (left_ns = end_ns - sonde_clock_ns()) > 0)
+        sonde_wait(&late.leave, 0, left_ns);
+    /* A full queue: the call is not made, and nothing is lost but a session
+     * that no row has asked for yet. */
+    if (!sonde_load_acquire(&late.leave) && Py_AddPendingCall(run_late, NULL) == 0) {
+        PyGILState_STATE gil = PyGILState_Ensure(); /* see nudge() in watcher.c */
+        PyGILState_Release(gil);
+    }
+    return NULL;
+}
+
+/* Before the interpreter ends: the thread must not touch it afterwards. */
+PyObject *sonde_later_cancel(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    if (late.running) {
+        late.running = 0;
+        sonde_store_release(&late.leave, 1);
+        sonde_wake(&late.leave);
+        pthread_t thread = late.thread;
+        Py_BEGIN_ALLOW_THREADS
+        pthread_join(thread, NULL);
+        Py_END_ALLOW_THREADS
+    }
+    Py_CLEAR(late.call);
+    Py_RETURN_NONE;
+}
+
+PyObject *sonde_later(PyObject *module, PyObject *args)
+{
+    PyObject *call;
+    long long delay_ns;
+    if (!PyArg_ParseTuple(args, "OL", &call, &delay_ns))
+        return NULL;
+    Py_XDECREF(sonde_later_cancel(module, NULL));
+    late.call = Py_NewRef(call);
+    late.delay_ns = delay_ns;
+    late.leave = 0;
+    int status = sonde_thread_start(wait_and_queue, NULL, &late.thread);
+    if (status < 0) {
+        Py_CLEAR(late.call);
+        return sonde_raise(status, "thread");
+    }
+    late.running = 1;
+    Py_RETURN_NONE;
+}
+
+static int run_soon(void *call)
+{
+    PyObject *result = PyObject_CallNoArgs(call);
+    Py_DECREF((PyObject *)call);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+PyObject *sonde_soon(PyObject *Py_UNUSED(module), PyObject *call)
+{
+    /* From another thread it is now: the main one may be in C code for long. */
+    if (syscall(SYS_gettid) != getpid())
+        return PyObject_CallNoArgs(call);
+    Py_INCREF(call);
+    if (Py_AddPendingCall(run_soon, call) < 0) {
+        Py_DECREF(call);
+        return PyObject_CallNoArgs(call); /* the queue is full: now, then */
+    }
+    Py_RETURN_NONE;
+}

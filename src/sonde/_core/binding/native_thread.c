@@ -1,0 +1,407 @@
+/* Watcher: the one native thread in the job.
+ *
+ * It never takes the GIL, so it works while a C call holds it and while the
+ * program hangs. What needs Python is handed to the main thread's next safe
+ * point (Py_AddPendingCall).
+ */
+#include "binding/binding.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A ring that got lost (its sender died between asking and waking) costs this. */
+#define LOOK_NS 1000000000
+#define STACK_BYTES (256 * 1024)
+/* How often to see whether the collector is there, and to start one at most. */
+#define NUDGE_NS 20000000
+/* Writing a snapshot takes a tenth of a second. */
+#define SNAPSHOT_NS 300000000
+#define KEEP_NS 2000000000
+#define SPAWN_NS 10000000000
+#define RETRY_S 10
+
+/* A thread that takes the GIL and gives it back. Up to 3.12 a pending call that
+ * a thread without the GIL has queued is not seen by a main thread that never
+ * lets go of the GIL, until somebody else asks for it. */
+typedef struct {
+    pthread_t thread;
+    int is_made;      /* and not joined */
+    uint32_t running; /* atomic */
+} sonde_nudge;
+
+static void *nudge(void *arg)
+{
+    PyGILState_STATE gil = PyGILState_Ensure();
+    PyGILState_Release(gil);
+    sonde_store_release(&((sonde_nudge *)arg)->running, 0);
+    return NULL;
+}
+
+static void nudge_join(sonde_nudge *self)
+{
+    if (self->is_made)
+        pthread_join(self->thread, NULL);
+    self->is_made = 0;
+}
+
+static void nudge_begin(sonde_nudge *self)
+{
+    if (sonde_load_acquire(&self->running))
+        return;
+    nudge_join(self); /* it has ended, or is about to */
+    self->running = 1;
+    self->is_made = sonde_thread_start(nudge, self, &self->thread) == 0;
+    if (!self->is_made)
+        self->running = 0;
+}
+
+typedef struct WatcherObject {
+    PyObject_HEAD
+    PyObject *page_map;
+    PyObject *obey; /* called in the main thread when something was asked */
+    sonde_control *page;
+    pthread_t thread;
+    int running;       /* the GIL's side of it: a thread was made and not joined */
+    uint32_t leave;    /* atomics from here on */
+    uint32_t pending;  /* obey is queued, or being called */
+    int is_obeying;    /* the GIL's: it is being called */
+    struct WatcherObject *next;
+    /* The collector to keep alive; copies of our own. NULL: none. */
+    char *lock, **argv, **envp;
+    int64_t looked_ns, spawned_ns;
+    char **snapshot; /* the command that writes one; with the same environment */
+    int64_t snapshot_ns; /* when the last one was started */
+    int64_t queued_ns; /* when obey was queued; 0: it was nudged since */
+    sonde_nudge nudge;
+} WatcherObject;
+
+static WatcherObject *watchers; /* those with a thread */
+
+void sonde_watchers_off(void)
+{
+    /* In a forked child the threads do not exist; there is nothing to join. */
+    for (WatcherObject *watcher = watchers; watcher != NULL; watcher = watcher->next) {
+        watcher->running = 0;
+        watcher->nudge = (sonde_nudge){0};
+    }
+    watchers = NULL;
+}
+
+void sonde_watchers_ring(void)
+{
+    for (WatcherObject *watcher = watchers; watcher != NULL; watcher = watcher->next)
+        sonde_control_ring(watcher->page);
+}
+
+static int run_obey(void *arg)
+{
+    WatcherObject *self = arg;
+    int status = 0;
+    Py_INCREF(self); /* obey may stop and drop this watcher */
+    if (!sonde_load_acquire(&self->leave)) {
+        self->is_obeying = 1;
+        PyObject *result = PyObject_CallNoArgs(self->obey);
+        self->is_obeying = 0;
+        /* obey catches its own; what still comes out is the program's, such as
+         * a Ctrl-C that arrived meanwhile. */
+        status = result == NULL ? -1 : 0;
+        Py_XDECREF(result);
+    }
+    /* Lowered only now: 3.11 never gets out of a pending call that switches a
+     * profile function on while another one waits. What was asked meanwhile is
+     * seen when the bell rings. */
+    sonde_store_release(&self->pending, 0);
+    if (!sonde_load_acquire(&self->leave))
+        sonde_control_ring(self->page);
+    Py_DECREF(self);
+    return status;
+}
+
+static int wants_python(const sonde_control *page)
+{
+    return sonde_load_acquire(&page->asked) != sonde_load_acquire(&page->obeyed) ||
+           sonde_load_acquire(&page->stop);
+}
+
+/* A collector holds its lock file for as long as it lives; it writes into it
+ * when it begins and empties it when it leaves in peace. One that died young
+ * left it full and fresh: then wait, or all the jobs of a host would start
+ * collectors that die as fast as they come. */
+static int is_wanted(const char *lock)
+{
+    int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return 0;
+    struct stat status;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    /* Shared: two jobs that look at once do not take each other for it. */
+    int wanted = flock(fd, LOCK_SH | LOCK_NB) == 0 && fstat(fd, &status) == 0 &&
+                 (status.st_size == 0 || llabs((long long)now.tv_sec - status.st_mtim.tv_sec) > RETRY_S);
+    close(fd);
+    return wanted;
+}
+
+static void keep_collector(WatcherObject *self)
+{
+    int64_t now = sonde_clock_ns();
+    if (self->lock == NULL || (self->looked_ns && now - self->looked_ns < KEEP_NS))
+        return;
+    self->looked_ns = now;
+    if ((self->spawned_ns && now - self->spawned_ns < SPAWN_NS) || !is_wanted(self->lock))
+        return;
+    self->spawned_ns = now;
+    /* A failure is tried again; the recording goes on without it. */
+    (void)sonde_spawn(self->argv, self->envp, -1);
+}
+
+/* Several signals at once are one snapshot; a storm of them is a few a second. */
+static void take_snapshot(WatcherObject *self)
+{
+    uint64_t asked = sonde_load_acquire(&self->page->snapshot_asked);
+    int64_t now_ns = sonde_clock_ns();
+    if (asked == sonde_load_acquire(&self->page->snapshots) ||
+        (self->snapshot_ns && now_ns - self->snapshot_ns < SNAPSHOT_NS))
+        return;
+    self->snapshot_ns = now_ns;
+    sonde_store_release(&self->page->snapshots, asked);
+    if (self->snapshot != NULL)
+        (void)sonde_spawn(self->snapshot, self->envp, -1);
+}
+
+/* Have a call that waits too long seen; how long to sleep at most. */
+static int64_t push_obey(WatcherObject *self)
+{
+    if (!sonde_load_acquire(&self->pending) || self->queued_ns == 0)
+        return LOOK_NS;
+    if (sonde_clock_ns() - self->queued_ns < NUDGE_NS)
+        return NUDGE_NS;
+    self->queued_ns = 0; /* once is enough */
+    nudge_begin(&self->nudge);
+    return LOOK_NS;
+}
+
+static void *watch(void *arg)
+{
+    WatcherObject *self = arg;
+    prctl(PR_SET_NAME, "sonde", 0, 0, 0);
+    /* Samples are due to the microsecond; the default is to wake up to 50 late. */
+    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
+    while (!sonde_load_acquire(&self->leave)) {
+        /* The bell before what it announces: a ring after this look wakes us. */
+        uint32_t bell = sonde_load_acquire(&self->page->bell);
+        if (wants_python(self->page) && !sonde_load_acquire(&self->pending)) {
+            sonde_store_release(&self->pending, 1);
+            /* A full queue is tried again at the next look. */
+            if (Py_AddPendingCall(run_obey, self) < 0)
+                sonde_store_release(&self->pending, 0);
+            self->queued_ns = sonde_clock_ns();
+        }
+        int64_t nudge_ns = push_obey(self);
+        keep_collector(self);
+        take_snapshot(self);
+        int64_t due_ns = sonde_sampling_turn(self->page), look_ns = sonde_clock_ns() + nudge_ns;
+        if (!sonde_load_acquire(&self->leave))
+            sonde_wait_until(&self->page->bell, bell, due_ns < look_ns ? due_ns : look_ns);
+    }
+    sonde_sampling_rest();
+    return NULL;
+}
+
+static PyObject *watcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *map, *obey;
+    static char *names[] = {"page", "obey", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O", names, &sonde_MapType, &map, &obey))
+        return NULL;
+    sonde_control *page = sonde_map_memory(map, 1);
+    if (page == NULL)
+        return NULL;
+    int status = sonde_control_verify(page, ((MapObject *)map)->bytes);
+    if (status < 0)
+        return sonde_raise(status, "control page");
+    WatcherObject *self = (WatcherObject *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->page_map = Py_NewRef(map);
+    self->obey = Py_NewRef(obey);
+    self->page = page;
+    return (PyObject *)self;
+}
+
+/* Copies of the bytes in a list, NULL-terminated; NULL with an exception. */
+static char **copy_strings(PyObject *list)
+{
+    Py_ssize_t count = PyList_GET_SIZE(list);
+    char **copies = calloc((size_t)count + 1, sizeof *copies);
+    for (Py_ssize_t i = 0; copies != NULL && i < count; i++) {
+        const char *bytes = PyBytes_AsString(PyList_GET_ITEM(list, i));
+        copies[i] = bytes == NULL ? NULL : strdup(bytes);
+        if (copies[i] == NULL) {
+            for (Py_ssize_t j = 0; j < i; j++)
+                free(copies[j]);
+            free(copies);
+            copies = NULL;
+        }
+    }
+    if (copies == NULL && !PyErr_Occurred())
+        PyErr_NoMemory();
+    return copies;
+}
+
+static void free_strings(char **strings)
+{
+    for (char **at = strings; at != NULL && *at != NULL; at++)
+        free(*at);
+    free(strings);
+}
+
+static PyObject *watcher_keep(WatcherObject *self, PyObject *args)
+{
+    PyObject *lock, *argv, *snapshot, *envp;
+    if (!PyArg_ParseTuple(args, "OO!O!O!", &lock, &PyList_Type, &argv, &PyList_Type, &snapshot,
+                          &PyList_Type, &envp))
+        return NULL;
+    if (self->running || self->envp != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "keep() comes once, before start()");
+        return NULL;
+    }
+    self->argv = copy_strings(argv);
+    self->snapshot = self->argv == NULL ? NULL : copy_strings(snapshot);
+    self->envp = self->snapshot == NULL ? NULL : copy_strings(envp);
+    if (self->envp == NULL)
+        return NULL;
+    self->lock = PyBytes_Check(lock) ? strdup(PyBytes_AS_STRING(lock)) : NULL;
+    Py_RETURN_NONE;
+}
+
+int sonde_thread_start(void *(*body)(void *), void *arg, pthread_t *thread)
+{
+    pthread_attr_t attr;
+    sigset_t all, before;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    /* Signals belong to the job's own threads. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failure = pthread_create(thread, &attr, body, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    return -failure;
+}
+
+/* 0 if there is one now, or none is wanted any more; else -errno. */
+static int begin_thread(WatcherObject *self)
+{
+    if (self->running || sonde_load_acquire(&self->leave))
+        return 0;
+    int status = sonde_thread_start(watch, self, &self->thread);
+    self->running = status == 0;
+    return status;
+}
+
+static PyObject *watcher_wake(WatcherObject *self, PyObject *Py_UNUSED(none))
+{
+    int status = begin_thread(self);
+    if (status < 0)
+        return sonde_raise(status, "thread");
+    Py_RETURN_NONE;
+}
+
+static PyObject *watcher_start(WatcherObject *self, PyObject *Py_UNUSED(none))
+{
+    if (self->running || sonde_load_acquire(&self->leave))
+        Py_RETURN_NONE;
+    int status = begin_thread(self);
+    if (status < 0)
+        return sonde_raise(status, "thread");
+    Py_INCREF(self); /* the thread's own; given back by stop() */
+    self->next = watchers;
+    watchers = self;
+    Py_RETURN_NONE;
+}
+
+static void unlink_watcher(WatcherObject *self)
+{
+    for (WatcherObject **at = &watchers; *at != NULL; at = &(*at)->next)
+        if (*at == self) {
+            *at = self->next;
+            return;
+        }
+}
+
+static PyObject *watcher_stop(WatcherObject *self, PyObject *Py_UNUSED(none))
+{
+    sonde_store_release(&self->leave, 1);
+    if (!self->running)
+        Py_RETURN_NONE;
+    self->running = 0;
+    unlink_watcher(self);
+    sonde_control_ring(self->page);
+    pthread_t thread = self->thread;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_join(thread, NULL);
+    nudge_join(&self->nudge);
+    Py_END_ALLOW_THREADS
+    /* Still queued: the interpreter holds our address and cannot be told to
+     * forget it, so this object stays: the thread's reference is not given back. */
+    if (!sonde_load_acquire(&self->pending) || self->is_obeying)
+        Py_DECREF(self);
+    Py_RETURN_NONE;
+}
+
+/* No thread while the program forks: Python 3.12 warns of a fork with threads,
+ * and the child would have whatever ours was in the middle of. */
+static PyObject *watcher_rest(WatcherObject *self, PyObject *Py_UNUSED(none))
+{
+    if (!self->running)
+        Py_RETURN_NONE;
+    sonde_store_release(&self->leave, 1);
+    sonde_control_ring(self->page);
+    /* It needs no GIL, and a turn of it takes less than a millisecond. */
+    pthread_join(self->thread, NULL);
+    sonde_store_release(&self->leave, 0);
+    self->running = 0;
+    Py_RETURN_NONE;
+}
+
+static void watcher_dealloc(WatcherObject *self)
+{
+    Py_CLEAR(self->page_map);
+    Py_CLEAR(self->obey);
+    free(self->lock);
+    free_strings(self->argv);
+    free_strings(self->snapshot);
+    free_strings(self->envp);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMethodDef watcher_methods[] = {
+    {"keep", (PyCFunction)watcher_keep, METH_VARARGS,
+     "keep(lock, argv, snapshot, env): start this collector whenever nobody holds its lock (None:\n"
+     "never), and this snapshot whenever a signal asks for one."},
+    {"start", (PyCFunction)watcher_start, METH_NOARGS, "Start the thread."},
+    {"rest", (PyCFunction)watcher_rest, METH_NOARGS, "End the thread for a moment."},
+    {"wake", (PyCFunction)watcher_wake, METH_NOARGS, "Start it again."},
+    {"stop", (PyCFunction)watcher_stop, METH_NOARGS, "End the thread and wait for it."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject sonde_WatcherType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sonde._core.Watcher",
+    .tp_basicsize = sizeof(WatcherObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Watcher(page, obey): a thread that calls obey in the main thread when asked to.",
+    .tp_new = watcher_new,
+    .tp_dealloc = (destructor)watcher_dealloc,
+    .tp_methods = watcher_methods,
+};

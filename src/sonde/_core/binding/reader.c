@@ -1,0 +1,457 @@
+/* From a mapped ring or intern table to buffers that Arrow takes as they are. */
+#include "binding/binding.h"
+
+#include <string.h>
+
+static void set_bit(char *bits, uint64_t at) { bits[at >> 3] |= (char)(1 << (at & 7)); }
+
+typedef struct {
+    char *data[SONDE_MAX_COLUMNS];
+    char *valid[SONDE_MAX_COLUMNS]; /* NULL: the column is never NULL */
+    uint64_t *tickets;              /* NULL: not asked for */
+    int places;                     /* texts as places in a dictionary, id - 1, not as ids */
+    uint32_t top_text;              /* the largest text id seen */
+    uint64_t rows, lost, pending, corrupt;
+} sonde_batch;
+
+/* Rows are gathered in blocks and then taken apart column by column: tight loops
+ * over one kind, in memory that is still in the cache. */
+enum { BLOCK = 64 };
+
+typedef struct {
+    uint64_t words[BLOCK * (SONDE_MAX_ROW_BYTES / 8)]; /* rows of row_bytes / 8 words, packed */
+    uint32_t nulls[BLOCK];
+    uint32_t rows;
+} sonde_block;
+
+static void take_texts(const char *from, uint32_t stride, uint32_t rows, int column, sonde_batch *to)
+{
+    uint32_t *ids = (uint32_t *)to->data[column] + to->rows;
+    for (uint32_t i = 0; i < rows; i++, from += stride) {
+        uint32_t id;
+        memcpy(&id, from, sizeof id);
+        if (id > to->top_text)
+            to->top_text = id;
+        if (!to->places) {
+            ids[i] = id;
+            continue;
+        }
+        ids[i] = id ? id - 1 : 0;
+        if (id)
+            set_bit(to->valid[column], to->rows + i);
+    }
+}
+
+static void take_column(const sonde_layout *layout, const sonde_block *block, int column,
+                        sonde_batch *to)
+{
+    const char *from = (const char *)block->words + layout->offset[column];
+    uint32_t stride = layout->row_bytes, rows = block->rows;
+    char *data = to->data[column];
+    switch (layout->kind[column]) {
+    case 't': take_texts(from, stride, rows, column, to); break;
+    case 'q': case 'Q': case 'd':
+        for (uint32_t i = 0; i < rows; i++, from += stride)
+            memcpy(data + (to->rows + i) * 8, from, 8);
+        break;
+    case 'i': case 'I':
+        for (uint32_t i = 0; i < rows; i++, from += stride)
+            memcpy(data + (to->rows + i) * 4, from, 4);
+        break;
+    case 'h': case 'H':
+        for (uint32_t i = 0; i < rows; i++, from += stride)
+            memcpy(data + (to->rows + i) * 2, from, 2);
+        break;
+    case '?':
+        for (uint32_t i = 0; i < rows; i++, from += stride)
+            if (*from)
+                set_bit(data, to->rows + i);
+        break;
+    default:
+        for (uint32_t i = 0; i < rows; i++, from += stride)
+            data[to->rows + i] = *from;
+    }
+}
+
+static void take_block(const sonde_layout *layout, sonde_block *block, sonde_batch *to)
+{
+    for (int i = 0; i < layout->columns; i++) {
+        take_column(layout, block, i, to);
+        int bit = layout->null_bit[i];
+        if (bit < 0 || (layout->kind[i] == 't' && to->places))
+            continue;
+        for (uint32_t row = 0; row < block->rows; row++)
+            if (!(block->nulls[row] >> bit & 1))
+                set_bit(to->valid[i], to->rows + row);
+    }
+    to->rows += block->rows;
+    block->rows = 0;
+}
+
+static void read_rows(const sonde_ring *ring, const sonde_layout *layout, uint64_t first,
+                      uint64_t last, sonde_batch *to)
+{
+    sonde_block block;
+    uint32_t words = layout->row_bytes / 8;
+    block.rows = 0;
+    for (uint64_t ticket = first; ticket < last; ticket++) {
+        uint32_t at = block.rows;
+        switch (sonde_ring_get(ring, ticket, &block.words[at * words], &block.nulls[at])) {
+        case SONDE_ROW_OK:
+            if (to->tickets != NULL)
+                to->tickets[to->rows + at] = ticket;
+            if (++block.rows == BLOCK)
+                take_block(layout, &block, to);
+            break;
+        case SONDE_ROW_LOST: to->lost++; break;
+        case SONDE_ROW_PENDING: to->pending++; break;
+        case SONDE_ROW_CORRUPT: to->corrupt++; break;
+        }
+    }
+    take_block(layout, &block, to);
+}
+
+static const sonde_ring *ring_of(PyObject *map)
+{
+    const sonde_ring *ring = sonde_map_memory(map, 0);
+    if (ring == NULL)
+        return NULL;
+    int status = sonde_ring_verify(ring, ((MapObject *)map)->bytes);
+    if (status < 0)
+        return (const sonde_ring *)sonde_raise(status, "ring");
+    return ring;
+}
+
+/* Append a buffer to a list; bits start as zeros, data is written in full up to
+ * the rows found. NULL with an exception. */
+static char *append_buffer(PyObject *list, uint64_t bytes, int zeroed)
+{
+    PyObject *buffer = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)bytes);
+    if (buffer == NULL)
+        return NULL;
+    char *data = PyByteArray_AS_STRING(buffer);
+    if (zeroed)
+        memset(data, 0, bytes);
+    int status = PyList_Append(list, buffer);
+    Py_DECREF(buffer);
+    return status < 0 ? NULL : data;
+}
+
+static int make_buffers(const sonde_layout *layout, uint64_t rows, PyObject *columns,
+                        sonde_batch *batch)
+{
+    uint64_t bits = (rows + 7) / 8;
+    for (int i = 0; i < layout->columns; i++) {
+        int is_bits = layout->kind[i] == '?';
+        uint64_t bytes = is_bits ? bits : rows * sonde_kind_bytes(layout->kind[i]);
+        batch->data[i] = append_buffer(columns, bytes, is_bits);
+        if (batch->data[i] == NULL)
+            return -1;
+        if (layout->null_bit[i] < 0 && !(layout->kind[i] == 't' && batch->places)) {
+            if (PyList_Append(columns, Py_None) < 0)
+                return -1;
+        } else if ((batch->valid[i] = append_buffer(columns, bits, 1)) == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *ring_read(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    const char *kinds, *optional;
+    unsigned long long first, last;
+    int tickets = 0, places = 0;
+    if (!PyArg_ParseTuple(args, "O!ssKK|pp", &sonde_MapType, &map, &kinds, &optional, &first, &last,
+                          &tickets, &places))
+        return NULL;
+    const sonde_ring *ring = ring_of(map);
+    sonde_layout layout;
+    if (ring == NULL || sonde_layout_make(&layout, kinds, optional) < 0)
+        return NULL;
+    if (layout.row_bytes != ring->row_bytes)
+        return sonde_raise(-EBADMSG, "ring");
+    sonde_batch batch = {.places = places};
+    uint64_t head = sonde_load_acquire(&ring->head);
+    if (last > head)
+        last = head;
+    if (last < first)
+        last = first;
+    if (last - first > ring->capacity) {
+        batch.lost = last - first - ring->capacity;
+        first = last - ring->capacity;
+    }
+    PyObject *columns = PyList_New(0);
+    if (columns == NULL)
+        return NULL;
+    if (make_buffers(&layout, last - first, columns, &batch) < 0 ||
+        (tickets &&
+         (batch.tickets = (uint64_t *)append_buffer(columns, (last - first) * 8, 0)) == NULL)) {
+        Py_DECREF(columns);
+        return NULL;
+    }
+    Py_INCREF(map);
+    Py_BEGIN_ALLOW_THREADS
+    read_rows(ring, &layout, first, last, &batch);
+    Py_END_ALLOW_THREADS
+    Py_DECREF(map);
+    return Py_BuildValue("KNKKKI", (unsigned long long)batch.rows, columns,
+                         (unsigned long long)batch.lost, (unsigned long long)batch.pending,
+                         (unsigned long long)batch.corrupt, batch.top_text);
+}
+
+static PyObject *wall_us(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *times;
+    Py_ssize_t rows;
+    long long offset_ns;
+    if (!PyArg_ParseTuple(args, "O!nL", &PyByteArray_Type, &times, &rows, &offset_ns))
+        return NULL;
+    if (rows < 0 || rows > PyByteArray_GET_SIZE(times) / 8) {
+        PyErr_SetString(PyExc_ValueError, "more rows than times");
+        return NULL;
+    }
+    PyObject *result = PyByteArray_FromStringAndSize(NULL, rows * 8);
+    if (result == NULL)
+        return NULL;
+    const char *from = PyByteArray_AS_STRING(times);
+    char *to = PyByteArray_AS_STRING(result);
+    for (Py_ssize_t i = 0; i < rows; i++) {
+        int64_t wall;
+        memcpy(&wall, from + i * 8, 8);
+        /* Through unsigned: a damaged time must not be undefined behaviour. */
+        wall = (int64_t)((uint64_t)wall + (uint64_t)offset_ns) / 1000;
+        memcpy(to + i * 8, &wall, 8);
+    }
+    return result;
+}
+
+static PyObject *ring_info(PyObject *Py_UNUSED(module), PyObject *map)
+{
+    const sonde_ring *ring = ring_of(map);
+    if (ring == NULL)
+        return NULL;
+    return Py_BuildValue(
+        "{s:K,s:I,s:K,s:K,s:K,s:K,s:y#}", "capacity", (unsigned long long)ring->capacity,
+        "row_bytes", ring->row_bytes, "head", (unsigned long long)sonde_load_acquire(&ring->head),
+        "dropped", (unsigned long long)sonde_load_relaxed(&ring->dropped), "misfit",
+        (unsigned long long)sonde_load_relaxed(&ring->misfit), "text_lost",
+        (unsigned long long)sonde_load_relaxed(&ring->text_lost), "schema",
+        (const char *)(ring + 1), (Py_ssize_t)ring->schema_bytes);
+}
+
+static PyObject *ring_settled(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    unsigned long long first;
+    if (!PyArg_ParseTuple(args, "O!K", &sonde_MapType, &map, &first))
+        return NULL;
+    const sonde_ring *ring = ring_of(map);
+    if (ring == NULL)
+        return NULL;
+    uint64_t head = sonde_load_acquire(&ring->head);
+    if (first > head)
+        first = head;
+    if (head - first > ring->capacity)
+        first = head - ring->capacity;
+    return PyLong_FromUnsignedLongLong(sonde_ring_settled(ring, first, head));
+}
+
+static PyObject *ring_bytes(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned long long capacity;
+    unsigned int row_bytes, schema_bytes;
+    if (!PyArg_ParseTuple(args, "KII", &capacity, &row_bytes, &schema_bytes))
+        return NULL;
+    return PyLong_FromUnsignedLongLong(sonde_ring_bytes(capacity, row_bytes, schema_bytes));
+}
+
+static PyObject *ring_init(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    unsigned long long capacity;
+    unsigned int row_bytes;
+    const char *schema;
+    Py_ssize_t schema_bytes;
+    if (!PyArg_ParseTuple(args, "O!KIy#", &sonde_MapType, &map, &capacity, &row_bytes, &schema,
+                          &schema_bytes))
+        return NULL;
+    void *mem = sonde_map_memory(map, 1);
+    if (mem == NULL)
+        return NULL;
+    int status = sonde_ring_init(mem, ((MapObject *)map)->bytes, capacity, row_bytes, schema,
+                                 (uint32_t)schema_bytes);
+    if (status < 0)
+        return sonde_raise(status, "ring");
+    Py_RETURN_NONE;
+}
+
+static PyObject *ring_heal(PyObject *Py_UNUSED(module), PyObject *map)
+{
+    sonde_ring *ring = sonde_map_memory(map, 1);
+    if (ring == NULL || ring_of(map) == NULL)
+        return NULL;
+    sonde_ring_heal(ring);
+    Py_RETURN_NONE;
+}
+
+static PyObject *intern_bytes(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned int entries;
+    unsigned long long data_bytes;
+    if (!PyArg_ParseTuple(args, "IK", &entries, &data_bytes))
+        return NULL;
+    return PyLong_FromUnsignedLongLong(sonde_intern_bytes(entries, data_bytes));
+}
+
+static PyObject *intern_init(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    unsigned int entries;
+    unsigned long long data_bytes;
+    if (!PyArg_ParseTuple(args, "O!IK", &sonde_MapType, &map, &entries, &data_bytes))
+        return NULL;
+    void *mem = sonde_map_memory(map, 1);
+    if (mem == NULL)
+        return NULL;
+    int status = sonde_intern_init(mem, ((MapObject *)map)->bytes, entries, data_bytes);
+    if (status < 0)
+        return sonde_raise(status, "intern table");
+    Py_RETURN_NONE;
+}
+
+static PyObject *intern_read(PyObject *Py_UNUSED(module), PyObject *map)
+{
+    const sonde_intern *table = sonde_map_memory(map, 0);
+    if (table == NULL)
+        return NULL;
+    int status = sonde_intern_verify(table, ((MapObject *)map)->bytes);
+    if (status < 0)
+        return sonde_raise(status, "intern table");
+    uint32_t count = sonde_load_acquire(&table->count);
+    if (count > table->entries)
+        count = table->entries;
+    PyObject *texts = PyList_New(count);
+    if (texts == NULL)
+        return NULL;
+    for (uint32_t id = 1; id <= count; id++) {
+        uint32_t bytes_n = 0;
+        const void *bytes = sonde_intern_get(table, id, &bytes_n);
+        PyObject *text = bytes == NULL ? Py_NewRef(Py_None)
+                                       : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)bytes_n);
+        if (text == NULL) {
+            Py_DECREF(texts);
+            return NULL;
+        }
+        PyList_SET_ITEM(texts, id - 1, text);
+    }
+    return Py_BuildValue("NK", texts, (unsigned long long)sonde_load_relaxed(&table->lost));
+}
+
+static PyObject *nodes_bytes(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned int entries;
+    if (!PyArg_ParseTuple(args, "I", &entries))
+        return NULL;
+    return PyLong_FromUnsignedLongLong(sonde_nodes_bytes(entries));
+}
+
+static PyObject *nodes_init(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    unsigned int entries;
+    if (!PyArg_ParseTuple(args, "O!I", &sonde_MapType, &map, &entries))
+        return NULL;
+    void *mem = sonde_map_memory(map, 1);
+    if (mem == NULL)
+        return NULL;
+    int status = sonde_nodes_init(mem, ((MapObject *)map)->bytes, entries);
+    if (status < 0)
+        return sonde_raise(status, "stack table");
+    Py_RETURN_NONE;
+}
+
+/* Columns of the nodes: u32 id, parent, func, file; i32 line, first line; u64 hash,
+ * samples; i64 wall, cpu, gil. */
+enum { NODE_COLUMNS = 11 };
+static const uint8_t node_bytes[NODE_COLUMNS] = {4, 4, 4, 4, 4, 4, 8, 8, 8, 8, 8};
+
+static void take_node(char *const *columns, uint32_t at, uint32_t id, const sonde_node *node)
+{
+    const uint32_t small[6] = {id, node->parent, node->func, node->file, (uint32_t)node->line,
+                               (uint32_t)node->first_line};
+    const uint64_t large[5] = {node->hash, sonde_load_relaxed(&node->samples),
+                               (uint64_t)sonde_load_relaxed(&node->wall_ns),
+                               (uint64_t)sonde_load_relaxed(&node->cpu_ns),
+                               (uint64_t)sonde_load_relaxed(&node->gil_ns)};
+    for (int i = 0; i < 6; i++)
+        memcpy(columns[i] + (size_t)at * 4, &small[i], 4);
+    for (int i = 0; i < 5; i++)
+        memcpy(columns[6 + i] + (size_t)at * 8, &large[i], 8);
+}
+
+static PyObject *nodes_read(PyObject *Py_UNUSED(module), PyObject *map)
+{
+    const sonde_nodes *table = sonde_map_memory(map, 0);
+    if (table == NULL)
+        return NULL;
+    int status = sonde_nodes_verify(table, ((MapObject *)map)->bytes);
+    if (status < 0)
+        return sonde_raise(status, "stack table");
+    uint32_t count = sonde_load_acquire(&table->count), sound = 0;
+    if (count > table->entries)
+        count = table->entries;
+    PyObject *list = PyList_New(0);
+    char *columns[NODE_COLUMNS];
+    for (int i = 0; list != NULL && i < NODE_COLUMNS; i++)
+        if ((columns[i] = append_buffer(list, (uint64_t)count * node_bytes[i], 0)) == NULL)
+            Py_CLEAR(list);
+    if (list == NULL)
+        return NULL;
+    for (uint32_t id = 1; id <= count; id++) {
+        const sonde_node *node = sonde_nodes_get(table, id);
+        if (node != NULL)
+            take_node(columns, sound++, id, node);
+    }
+    return Py_BuildValue("INIKL", sound, list, count - sound,
+                         (unsigned long long)sonde_load_relaxed(&table->lost),
+                         (long long)table->t_ns);
+}
+
+static PyObject *layout_bytes(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *kinds, *optional;
+    sonde_layout layout;
+    if (!PyArg_ParseTuple(args, "ss", &kinds, &optional) ||
+        sonde_layout_make(&layout, kinds, optional) < 0)
+        return NULL;
+    return PyLong_FromUnsignedLong(layout.row_bytes);
+}
+
+PyMethodDef sonde_read_methods[] = {
+    {"layout_bytes", layout_bytes, METH_VARARGS, "layout_bytes(kinds, optional): bytes of a row."},
+    {"ring_bytes", ring_bytes, METH_VARARGS,
+     "ring_bytes(capacity, row_bytes, schema_bytes): size of the file; 0 if it cannot be."},
+    {"ring_init", ring_init, METH_VARARGS, "ring_init(map, capacity, row_bytes, schema)."},
+    {"ring_info", ring_info, METH_O, "ring_info(map): its numbers and its schema."},
+    {"ring_read", ring_read, METH_VARARGS,
+     "ring_read(map, kinds, optional, first, last, tickets=False, places=False):\n"
+     "(rows, [data, valid, data, valid, …], lost, pending, corrupt, largest text id).\n"
+     "Texts are ids, or with `places` their places in a dictionary of all texts."},
+    {"wall_us", wall_us, METH_VARARGS,
+     "wall_us(times, rows, offset_ns): nanoseconds moved by an offset, in microseconds."},
+    {"ring_settled", ring_settled, METH_VARARGS,
+     "ring_settled(map, first): the first ticket that is not complete yet."},
+    {"ring_heal", ring_heal, METH_O, "ring_heal(map): free slots that dead writers left busy."},
+    {"intern_bytes", intern_bytes, METH_VARARGS, "intern_bytes(entries, data_bytes)."},
+    {"intern_init", intern_init, METH_VARARGS, "intern_init(map, entries, data_bytes)."},
+    {"intern_read", intern_read, METH_O,
+     "intern_read(map): ([bytes or None of id 1, 2, …], lost)."},
+    {"nodes_bytes", nodes_bytes, METH_VARARGS, "nodes_bytes(entries)."},
+    {"nodes_init", nodes_init, METH_VARARGS, "nodes_init(map, entries)."},
+    {"nodes_read", nodes_read, METH_O,
+     "nodes_read(map): (sound nodes, [id, parent, func, file, line, first line, hash, samples,\n"
+     "wall, cpu, gil] as buffers, damaged, lost, when it was marked)."},
+    {NULL, NULL, 0, NULL},
+};

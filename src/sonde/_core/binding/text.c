@@ -1,0 +1,105 @@
+/* Text: an intern table with a cache in front of it. */
+#include "binding/binding.h"
+
+enum { CACHE = 1024, CACHED_CHARS = 4096 };
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *map;
+    sonde_intern *table;
+    /* Keyed by the address of the str, which is kept alive here: an address
+     * that was freed and used again would name the wrong text. */
+    struct { PyObject *str; uint32_t id; } cache[CACHE];
+} TextObject;
+
+static PyObject *text_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *map;
+    static char *names[] = {"map", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!", names, &sonde_MapType, &map))
+        return NULL;
+    sonde_intern *table = sonde_map_memory(map, 1);
+    if (table == NULL)
+        return NULL;
+    int status = sonde_intern_verify(table, ((MapObject *)map)->bytes);
+    if (status < 0)
+        return sonde_raise(status, "intern table");
+    TextObject *self = (TextObject *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->map = Py_NewRef(map);
+    self->table = table;
+    return (PyObject *)self;
+}
+
+static void text_dealloc(TextObject *self)
+{
+    for (int i = 0; i < CACHE; i++)
+        Py_CLEAR(self->cache[i].str);
+    Py_CLEAR(self->map);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+sonde_intern *sonde_text_table(PyObject *text) { return ((TextObject *)text)->table; }
+
+static int64_t put_str(sonde_intern *table, PyObject *str)
+{
+    Py_ssize_t bytes_n;
+    const char *bytes = PyUnicode_AsUTF8AndSize(str, &bytes_n);
+    if (bytes != NULL)
+        return bytes_n > UINT32_MAX ? 0 : sonde_intern_put(table, bytes, (uint32_t)bytes_n);
+    /* Lone surrogates have no UTF-8; they are spelled out, so nothing is lost. */
+    PyErr_Clear();
+    PyObject *spelled = PyUnicode_AsEncodedString(str, "utf-8", "backslashreplace");
+    if (spelled == NULL)
+        return -1;
+    bytes_n = PyBytes_GET_SIZE(spelled);
+    int64_t id = bytes_n > UINT32_MAX
+                     ? 0
+                     : sonde_intern_put(table, PyBytes_AS_STRING(spelled), (uint32_t)bytes_n);
+    Py_DECREF(spelled);
+    return id;
+}
+
+int64_t sonde_text_id(PyObject *text, PyObject *str)
+{
+    TextObject *self = (TextObject *)text;
+    uintptr_t address = (uintptr_t)str;
+    size_t at = (address >> 4 ^ address >> 14) % CACHE;
+    if (self->cache[at].str == str)
+        return self->cache[at].id;
+    if (!PyUnicode_Check(str)) {
+        PyErr_Format(PyExc_TypeError, "text expected, not %.100s", Py_TYPE(str)->tp_name);
+        return -1;
+    }
+    int64_t id = put_str(self->table, str);
+    if (id > 0 && PyUnicode_CheckExact(str) && PyUnicode_GET_LENGTH(str) <= CACHED_CHARS) {
+        PyObject *before = self->cache[at].str;
+        self->cache[at].str = Py_NewRef(str);
+        self->cache[at].id = (uint32_t)id;
+        Py_XDECREF(before);
+    }
+    return id;
+}
+
+static PyObject *text_put(PyObject *self, PyObject *str)
+{
+    int64_t id = sonde_text_id(self, str);
+    return id < 0 ? NULL : PyLong_FromLongLong(id);
+}
+
+static PyMethodDef text_methods[] = {
+    {"put", text_put, METH_O, "The id of a str; 0 if the table is full."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject sonde_TextType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sonde._core.Text",
+    .tp_basicsize = sizeof(TextObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Text(map): writes text into a mapped intern table.",
+    .tp_new = text_new,
+    .tp_dealloc = (destructor)text_dealloc,
+    .tp_methods = text_methods,
+};

@@ -1,0 +1,473 @@
+/* Writer: from Python arguments to a row in one C call. */
+#include "binding/binding.h"
+
+#include <string.h>
+
+/* ---- layout ----------------------------------------------------------------- */
+
+uint32_t sonde_kind_bytes(char kind)
+{
+    switch (kind) {
+    case '?': case 'b': case 'B': return 1;
+    case 'h': case 'H': return 2;
+    case 'i': case 'I': case 't': return 4;
+    case 'q': case 'Q': case 'd': return 8;
+    default: return 0;
+    }
+}
+
+int sonde_layout_make(sonde_layout *layout, const char *kinds, const char *optional)
+{
+    size_t columns = strlen(kinds);
+    uint32_t at = 0;
+    memset(layout, 0, sizeof *layout);
+    if (columns == 0 || columns > SONDE_MAX_COLUMNS || strlen(optional) != columns) {
+        PyErr_Format(PyExc_ValueError, "a row has 1 to %u columns", SONDE_MAX_COLUMNS);
+        return -1;
+    }
+    for (size_t i = 0; i < columns; i++) {
+        uint32_t bytes = sonde_kind_bytes(kinds[i]);
+        if (bytes == 0) {
+            PyErr_Format(PyExc_ValueError, "no column kind '%c'", kinds[i]);
+            return -1;
+        }
+        at = (at + bytes - 1) / bytes * bytes;
+        layout->kind[i] = kinds[i];
+        layout->offset[i] = (uint16_t)at;
+        layout->null_bit[i] = optional[i] == '1' ? (int8_t)layout->optionals++ : -1;
+        at += bytes;
+    }
+    if (layout->optionals > (int)SONDE_MAX_OPTIONAL) {
+        PyErr_Format(PyExc_ValueError, "a row has at most %u optional columns", SONDE_MAX_OPTIONAL);
+        return -1;
+    }
+    layout->columns = (int)columns;
+    layout->row_bytes = (at + 7) / 8 * 8;
+    return 0;
+}
+
+/* ---- Writer --------------------------------------------------------------------- */
+
+static const uint32_t always_off = 0;
+static const uint32_t always_on = 1;
+
+typedef struct WriterObject {
+    PyObject_HEAD
+    vectorcallfunc call;
+    const uint32_t *on; /* in the control page; `always_off` while detached */
+    sonde_ring *ring;
+    PyObject *text;                /* Text, or NULL while detached */
+    PyObject *ring_map, *page_map; /* keep the memory above mapped */
+    PyObject *opener;              /* called at the first row to attach us; or NULL */
+    int timed;                     /* the first column is filled in from the clock */
+    int strict;                    /* raise instead of counting */
+    sonde_layout layout;
+    struct WriterObject *next, *prev; /* all writers, for sonde_writers_off */
+} WriterObject;
+
+static WriterObject *writers;
+
+void sonde_writers_off(void)
+{
+    for (WriterObject *writer = writers; writer != NULL; writer = writer->next)
+        writer->on = &always_off;
+}
+
+int sonde_writer_count(PyObject *writer, uint64_t *rows, uint64_t *capacity)
+{
+    const WriterObject *self = (WriterObject *)writer;
+    if (self->ring == NULL || !sonde_load_relaxed(self->on))
+        return -1;
+    *rows = sonde_load_relaxed(&self->ring->head) - sonde_load_relaxed(&self->ring->dropped);
+    *capacity = self->ring->capacity;
+    return 0;
+}
+
+static int put_signed(PyObject *value, void *to, int64_t low, int64_t high, uint32_t bytes)
+{
+    int64_t number = PyLong_AsLongLong(value);
+    if (number == -1 && PyErr_Occurred())
+        return -1;
+    if (number < low || number > high) {
+        PyErr_SetString(PyExc_OverflowError, "the number does not fit");
+        return -1;
+    }
+    /* Little endian, which setup.py demands: the low bytes come first. */
+    memcpy(to, &number, bytes);
+    return 0;
+}
+
+static int put_unsigned(PyObject *value, void *to, uint64_t high, uint32_t bytes)
+{
+    uint64_t number;
+    if (PyLong_CheckExact(value)) {
+        number = PyLong_AsUnsignedLongLong(value);
+    } else {
+        PyObject *index = PyNumber_Index(value);
+        if (index == NULL)
+            return -1;
+        number = PyLong_AsUnsignedLongLong(index);
+        Py_DECREF(index);
+    }
+    if (number == (uint64_t)-1 && PyErr_Occurred())
+        return -1;
+    if (number > high) {
+        PyErr_SetString(PyExc_OverflowError, "the number does not fit");
+        return -1;
+    }
+    memcpy(to, &number, bytes);
+    return 0;
+}
+
+static int put_float(PyObject *value, void *to)
+{
+    double number = PyFloat_AsDouble(value);
+    if (number == -1.0 && PyErr_Occurred())
+        return -1;
+    memcpy(to, &number, sizeof number);
+    return 0;
+}
+
+static int put_bool(PyObject *value, char *to)
+{
+    /* Only what is a truth value: "no" is true in Python, and None is a missing value. */
+    const char *type = Py_TYPE(value)->tp_name;
+    if (!PyBool_Check(value) && strcmp(type, "numpy.bool_") && strcmp(type, "numpy.bool")) {
+        PyErr_Format(PyExc_TypeError, "bool expected, not %.100s", type);
+        return -1;
+    }
+    int truth = PyObject_IsTrue(value);
+    *to = (char)(truth == 1);
+    return truth < 0 ? -1 : 0;
+}
+
+/* The row under way. It holds what it needs: a value's own __index__ or
+ * __float__ may run any code, also code that stops the recording. */
+typedef struct {
+    sonde_ring *ring;
+    PyObject *ring_map, *text;
+    uint32_t nulls;
+    uint64_t words[SONDE_MAX_ROW_BYTES / 8];
+} sonde_row;
+
+static int put_text(const sonde_layout *layout, sonde_row *row, int column, PyObject *value,
+                    void *to)
+{
+    int64_t id = sonde_text_id(row->text, value);
+    if (id < 0)
+        return -1;
+    if (id == 0) {
+        /* Full: NULL in the row (id 0 reads as NULL in any text column), and counted. */
+        sonde_add_relaxed(&row->ring->text_lost, 1);
+        if (layout->null_bit[column] >= 0)
+            row->nulls |= 1u << layout->null_bit[column];
+    }
+    uint32_t small = (uint32_t)id;
+    memcpy(to, &small, sizeof small);
+    return 0;
+}
+
+static int put_value(const sonde_layout *layout, sonde_row *row, int column, PyObject *value)
+{
+    char *to = (char *)row->words + layout->offset[column];
+    if (value == Py_None && layout->null_bit[column] >= 0) {
+        row->nulls |= 1u << layout->null_bit[column];
+        return 0;
+    }
+    switch (layout->kind[column]) {
+    case 'q': return put_signed(value, to, INT64_MIN, INT64_MAX, 8);
+    case 'd': return put_float(value, to);
+    case 't': return put_text(layout, row, column, value, to);
+    case 'i': return put_signed(value, to, INT32_MIN, INT32_MAX, 4);
+    case 'h': return put_signed(value, to, INT16_MIN, INT16_MAX, 2);
+    case 'b': return put_signed(value, to, INT8_MIN, INT8_MAX, 1);
+    case 'Q': return put_unsigned(value, to, UINT64_MAX, 8);
+    case 'I': return put_unsigned(value, to, UINT32_MAX, 4);
+    case 'H': return put_unsigned(value, to, UINT16_MAX, 2);
+    case 'B': return put_unsigned(value, to, UINT8_MAX, 1);
+    default: return put_bool(value, to);
+    }
+}
+
+static int put_values(WriterObject *self, sonde_row *row, PyObject *const *args, Py_ssize_t given,
+                      PyObject *kwnames)
+{
+    int first = self->timed;
+    if (given != self->layout.columns - first || kwnames != NULL) {
+        PyErr_Format(PyExc_TypeError, "%d values in order expected, %zd given",
+                     self->layout.columns - first, given);
+        return -1;
+    }
+    for (int i = 0; i < given; i++)
+        if (put_value(&self->layout, row, first + i, args[i]) < 0)
+            return -1;
+    if (first)
+        row->words[0] = (uint64_t)sonde_clock_ns();
+    return 0;
+}
+
+/* What went wrong is counted in the job and raised in the tool; but what is not
+ * ours to catch, such as a Ctrl-C inside a value's __float__, always goes on. */
+static int is_misfit(const WriterObject *self, sonde_ring *ring)
+{
+    if (self->strict || !PyErr_ExceptionMatches(PyExc_Exception))
+        return 0;
+    PyErr_Clear();
+    sonde_add_relaxed(&ring->misfit, 1);
+    return 1;
+}
+
+/* The first row of a table: have its ring made. 0, or -1 with an exception.
+ * Threads that come meanwhile call it, too, and wait there for the first. */
+static int open_ring(WriterObject *self)
+{
+    PyObject *opener = Py_XNewRef(self->opener);
+    if (opener == NULL)
+        return 0;
+    PyObject *result = PyObject_CallNoArgs(opener);
+    Py_DECREF(opener);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+int sonde_writer_open(PyObject *writer)
+{
+    WriterObject *self = (WriterObject *)writer;
+    return self->ring == NULL ? open_ring(self) : 0;
+}
+
+int sonde_writer_put(PyObject *writer, const void *row, uint32_t nulls)
+{
+    WriterObject *self = (WriterObject *)writer;
+    if (self->ring == NULL && open_ring(self) < 0)
+        return -1;
+    if (self->ring != NULL)
+        (void)sonde_ring_append(self->ring, row, nulls); /* a drop is counted there */
+    return 0;
+}
+
+int sonde_writer_append(PyObject *writer, const void *row, uint32_t nulls)
+{
+    return sonde_load_relaxed(((WriterObject *)writer)->on) ? sonde_writer_put(writer, row, nulls) : 0;
+}
+
+void sonde_writer_lose_text(PyObject *writer)
+{
+    sonde_ring *ring = ((WriterObject *)writer)->ring;
+    if (ring != NULL)
+        sonde_add_relaxed(&ring->text_lost, 1);
+}
+
+int sonde_writer_is(PyObject *writer, const char *kinds)
+{
+    const WriterObject *self = (WriterObject *)writer;
+    size_t columns = strlen(kinds);
+    if (columns == (size_t)self->layout.columns && !memcmp(kinds, self->layout.kind, columns))
+        return 0;
+    PyErr_Format(PyExc_ValueError, "rows of kinds %s expected", kinds);
+    return -1;
+}
+
+static PyObject *writer_call(PyObject *callable, PyObject *const *args, size_t nargsf,
+                             PyObject *kwnames)
+{
+    WriterObject *self = (WriterObject *)callable;
+    if (!sonde_load_relaxed(self->on))
+        Py_RETURN_NONE;
+    if (self->ring == NULL) {
+        if (open_ring(self) < 0)
+            return NULL;
+        if (self->ring == NULL || !sonde_load_relaxed(self->on))
+            Py_RETURN_NONE;
+    }
+    sonde_row row;
+    row.ring = self->ring;
+    row.ring_map = Py_NewRef(self->ring_map);
+    row.text = Py_NewRef(self->text);
+    row.nulls = 0;
+    for (uint32_t i = 0; i < self->layout.row_bytes / 8; i++)
+        row.words[i] = 0;
+    int status = put_values(self, &row, args, PyVectorcall_NARGS(nargsf), kwnames);
+    if (status == 0)
+        (void)sonde_ring_append(row.ring, row.words, row.nulls); /* a drop is counted there */
+    else if (is_misfit(self, row.ring))
+        status = 0;
+    Py_DECREF(row.text);
+    Py_DECREF(row.ring_map);
+    if (status < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    const char *kinds, *optional;
+    int timed = 0, strict = 0;
+    static char *names[] = {"kinds", "optional", "timed", "strict", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ss|pp", names, &kinds, &optional, &timed,
+                                     &strict))
+        return NULL;
+    sonde_layout layout;
+    if (sonde_layout_make(&layout, kinds, optional) < 0)
+        return NULL;
+    if (timed && kinds[0] != 'q') {
+        PyErr_SetString(PyExc_ValueError, "a timed row starts with an i64 column");
+        return NULL;
+    }
+    WriterObject *self = (WriterObject *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->call = writer_call;
+    self->on = &always_off;
+    self->timed = timed;
+    self->strict = strict;
+    self->layout = layout;
+    self->next = writers;
+    if (writers != NULL)
+        writers->prev = self;
+    writers = self;
+    return (PyObject *)self;
+}
+
+static void writer_release(WriterObject *self)
+{
+    self->on = &always_off;
+    self->ring = NULL;
+    Py_CLEAR(self->text);
+    Py_CLEAR(self->ring_map);
+    Py_CLEAR(self->page_map);
+    Py_CLEAR(self->opener);
+}
+
+static void writer_dealloc(WriterObject *self)
+{
+    if (self->prev != NULL)
+        self->prev->next = self->next;
+    else
+        writers = self->next;
+    if (self->next != NULL)
+        self->next->prev = self->prev;
+    writer_release(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *writer_attach(WriterObject *self, PyObject *args)
+{
+    PyObject *ring_map, *text, *page_map = Py_None;
+    if (!PyArg_ParseTuple(args, "O!O!|O", &sonde_MapType, &ring_map, &sonde_TextType, &text,
+                          &page_map))
+        return NULL;
+    sonde_ring *ring = sonde_map_memory(ring_map, 1);
+    if (ring == NULL)
+        return NULL;
+    int status = sonde_ring_verify(ring, ((MapObject *)ring_map)->bytes);
+    if (status < 0)
+        return sonde_raise(status, "ring");
+    if (ring->row_bytes != self->layout.row_bytes) {
+        PyErr_SetString(PyExc_ValueError, "the ring holds rows of another shape");
+        return NULL;
+    }
+    const uint32_t *on = &always_on;
+    if (page_map != Py_None) {
+        sonde_control *page = sonde_map_memory(page_map, 0);
+        if (page == NULL)
+            return NULL;
+        status = sonde_control_verify(page, ((MapObject *)page_map)->bytes);
+        if (status < 0)
+            return sonde_raise(status, "control page");
+        on = &page->on;
+    }
+    writer_release(self);
+    self->ring = ring;
+    self->text = Py_NewRef(text);
+    self->ring_map = Py_NewRef(ring_map);
+    self->page_map = Py_NewRef(page_map);
+    self->on = on;
+    Py_RETURN_NONE;
+}
+
+static PyObject *writer_later(WriterObject *self, PyObject *opener)
+{
+    writer_release(self);
+    self->opener = Py_NewRef(opener);
+    self->on = &always_on;
+    Py_RETURN_NONE;
+}
+
+static PyObject *writer_detach(WriterObject *self, PyObject *Py_UNUSED(none))
+{
+    writer_release(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *writer_repeat(WriterObject *self, PyObject *args)
+{
+    /* For the benchmark of the append alone: one row, many times. */
+    Py_ssize_t times;
+    if (!PyArg_ParseTuple(args, "n", &times))
+        return NULL;
+    uint64_t row[SONDE_MAX_ROW_BYTES / 8] = {0};
+    if (self->ring == NULL && open_ring(self) < 0)
+        return NULL;
+    if (self->ring == NULL)
+        Py_RETURN_NONE;
+    for (Py_ssize_t i = 0; i < times; i++) {
+        row[0] = (uint64_t)sonde_clock_ns();
+        (void)sonde_ring_append(self->ring, row, 0);
+    }
+    Py_RETURN_NONE;
+}
+
+sonde_ring *sonde_writer_ring(PyObject *object, const char *kinds, PyObject **map)
+{
+    WriterObject *self = (WriterObject *)object;
+    if (sonde_writer_is(object, kinds) < 0)
+        return NULL;
+    if (self->ring == NULL) {
+        PyErr_SetString(PyExc_OSError, "there is no room for its rows");
+        return NULL;
+    }
+    *map = Py_NewRef(self->ring_map);
+    return self->ring;
+}
+
+static PyObject *writer_row_bytes(WriterObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromUnsignedLong(self->layout.row_bytes);
+}
+
+static PyObject *writer_attached(WriterObject *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(self->ring != NULL);
+}
+
+static PyMethodDef writer_methods[] = {
+    {"attach", (PyCFunction)writer_attach, METH_VARARGS,
+     "attach(ring, text, page=None): write there; rows pass while the page says on."},
+    {"later", (PyCFunction)writer_later, METH_O,
+     "later(opener): call this at the first row; it attaches or detaches."},
+    {"detach", (PyCFunction)writer_detach, METH_NOARGS, "Write nowhere: calls do nothing."},
+    {"repeat", (PyCFunction)writer_repeat, METH_VARARGS,
+     "repeat(n): append n rows of zeros with the time in front, from C."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef writer_getset[] = {
+    {"attached", (getter)writer_attached, NULL, "Does it have a ring?", NULL},
+    {"row_bytes", (getter)writer_row_bytes, NULL, "Bytes of a row.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyTypeObject sonde_WriterType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sonde._core.Writer",
+    .tp_basicsize = sizeof(WriterObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_doc = "Writer(kinds, optional, timed=False, strict=False): call it with a row's values.",
+    .tp_new = writer_new,
+    .tp_dealloc = (destructor)writer_dealloc,
+    .tp_vectorcall_offset = offsetof(WriterObject, call),
+    .tp_call = PyVectorcall_Call,
+    .tp_methods = writer_methods,
+    .tp_getset = writer_getset,
+};

@@ -1,0 +1,82 @@
+/* How the interpreter tells the call tracer of calls. Everything here needs the GIL. */
+#ifndef SONDE_CALL_HOOK_H
+#define SONDE_CALL_HOOK_H
+
+#include "calls/calls.h"
+
+#include <frameobject.h>
+
+#define SONDE_INSTRUCTION_BYTES 2
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *rows, *marks; /* writers */
+    PyObject *own_folder;   /* str: code there that starts us is not the program's */
+    int64_t every_ns, due_ns;
+    int tool;        /* of sys.monitoring */
+    long left_alone; /* threads that had a profile function at the start */
+} sonde_TracerObject;
+
+extern sonde_TracerObject *sonde_active; /* or NULL */
+
+typedef struct {
+    uint64_t epoch;
+    sonde_calls *calls;
+} sonde_here_t;
+
+extern __thread sonde_here_t sonde_here;
+
+/* The calls of this thread, found or made; NULL if nothing is traced. */
+sonde_calls *sonde_join(void);
+
+/* This code returns in a thread that is not traced (yet). */
+void sonde_unmute(const void *code);
+
+static inline sonde_calls *sonde_calls_here(void)
+{
+    return sonde_here.epoch == sonde_trace.epoch ? sonde_here.calls : sonde_join();
+}
+
+void sonde_publish_due(void);
+
+/* Last in every handler. */
+static inline void sonde_look_at_clock(const sonde_calls *calls)
+{
+    if (calls->last >= sonde_trace.publish_at)
+        sonde_publish_due();
+}
+
+/* Be called from now on; -1 with RuntimeError where that is not possible. */
+int sonde_hook(sonde_TracerObject *self);
+void sonde_unhook(sonde_TracerObject *self);
+/* ---- events, as both kinds of hook have them ------------------------------------------ */
+
+/* Has this frame not run before? */
+static inline int sonde_is_fresh(PyFrameObject *frame, PyObject *code)
+{
+#if PY_VERSION_HEX >= 0x030B0000
+    int first = ((PyCodeObject *)code)->_co_firsttraceable * SONDE_INSTRUCTION_BYTES;
+    return PyFrame_GetLasti(frame) <= first;
+#else
+    (void)code;
+    return frame->f_lasti < 0;
+#endif
+}
+
+static inline void sonde_enter_builtin(sonde_calls *calls, PyObject *builtin, const void *key)
+{
+    sonde_callee callee = {key, NULL, builtin};
+    sonde_tick(calls);
+    (void)sonde_enter(calls, &callee);
+}
+
+static inline void sonde_leave_builtin(sonde_calls *calls, const void *key)
+{
+    sonde_tick(calls);
+    if (calls->top->edge->key == key)
+        sonde_leave(calls);
+    else
+        sonde_leave_other(calls, key, NULL, 0);
+}
+
+#endif

@@ -1,0 +1,273 @@
+/* Publication: the calls so far, as rows. */
+#include "calls/calls.h"
+
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
+/* ---- clock -------------------------------------------------------------------------- */
+
+int sonde_has_counter;
+
+void sonde_ticks_init(void)
+{
+#ifdef __x86_64__
+    /* Invariant: one speed, whatever the processor does to save power. */
+    unsigned int a, b, c, d = 0;
+    sonde_has_counter = __get_cpuid(0x80000007, &a, &b, &c, &d) && (d & 1u << 8);
+#else
+    sonde_has_counter = 1;
+#endif
+}
+
+sonde_rate sonde_ticks_rate(int64_t ticks, int64_t now_ns)
+{
+#ifdef __aarch64__
+    (void)ticks;
+    (void)now_ns;
+    uint64_t per_second;
+    __asm__ volatile("mrs %0, cntfrq_el0" : "=r"(per_second));
+    return (sonde_rate){1000000000, per_second};
+#else
+    /* Nobody tells how fast it runs; the time since the start does. */
+    if (!sonde_has_counter || ticks <= sonde_trace.begin)
+        return (sonde_rate){1, 1};
+    return (sonde_rate){(uint64_t)(now_ns - sonde_trace.begin_ns),
+                        (uint64_t)(ticks - sonde_trace.begin)};
+#endif
+}
+
+int64_t sonde_ticks_to_ns(sonde_rate rate, int64_t ticks)
+{
+    return (int64_t)((unsigned __int128)ticks * rate.ns / rate.ticks);
+}
+
+/* ---- sums ----------------------------------------------------------------------------- */
+
+static void add(sonde_numbers *sum, const sonde_numbers *more)
+{
+    sum->calls += more->calls;
+    sum->recursive += more->recursive;
+    sum->own += more->own;
+    sum->total += more->total;
+}
+
+/* A call under way counts as if it ended now. */
+static void add_call(const sonde_call *call, int64_t inner, int64_t now)
+{
+    sonde_edge *edge = call->edge;
+    int64_t total = now - call->start;
+    edge->link->sum.own += total - call->inner - inner;
+    if (edge->is_coroutine)
+        return; /* add_awaited has the rest */
+    edge->link->sum.calls++;
+    if (edge->flight++ == 0)
+        edge->link->sum.total += total;
+    else
+        edge->link->sum.recursive++;
+    if (edge->callee->flight++ == 0)
+        edge->callee->function->sum.total += total;
+    else
+        edge->callee->function->sum.recursive++;
+}
+
+static void add_thread(const sonde_calls *calls, int64_t now)
+{
+    for (size_t i = 0; i < calls->nodes.size; i++) {
+        sonde_called *node = calls->nodes.slots[i];
+        if (node != NULL) {
+            node->flight = 0;
+            node->function->sum.recursive += node->recursive;
+            node->function->sum.total += node->total;
+        }
+    }
+    for (size_t i = 0; i < calls->edges.size; i++) {
+        sonde_edge *edge = calls->edges.slots[i];
+        if (edge != NULL) {
+            edge->flight = 0;
+            add(&edge->link->sum, &edge->numbers);
+        }
+    }
+    /* A thread that the program took from us stands still. */
+    now = now > calls->last && sonde_is_hooked(calls->ident) ? now : calls->last;
+    /* From the bottom: the first of several is the outermost. */
+    for (const sonde_call *call = calls->stack + 1; call <= calls->top; call++)
+        add_call(call, call < calls->top ? now - call[1].start : 0, now);
+}
+
+static void add_awaited(const sonde_awaited *awaited, int64_t now)
+{
+    sonde_link *link = sonde_link_find(awaited->caller, awaited->callee);
+    int64_t total = now > awaited->start ? now - awaited->start : 0;
+    if (link == NULL)
+        return;
+    link->sum.calls++;
+    if (awaited->is_outer_edge)
+        link->sum.total += total;
+    else
+        link->sum.recursive++;
+    if (awaited->is_outer_call)
+        awaited->callee->sum.total += total;
+    else
+        awaited->callee->sum.recursive++;
+}
+
+#define FOR_EACH(type, item, set)                                            \
+    for (size_t at_ = 0; at_ < (set).size; at_++)                            \
+        for (type *item = (set).slots[at_]; item != NULL; item = NULL)
+
+static void fold_ended(void)
+{
+    for (sonde_calls **at = &sonde_trace.threads; *at != NULL;) {
+        sonde_calls *calls = *at;
+        /* Acquire: all that the thread did is done. */
+        if (sonde_load_acquire(&calls->ended)) {
+            *at = calls->next;
+            sonde_calls_fold(calls);
+            sonde_calls_release(calls);
+        } else {
+            at = &calls->next;
+        }
+    }
+}
+
+static void add_all(int64_t now)
+{
+    fold_ended();
+    FOR_EACH(sonde_function, function, sonde_trace.functions)
+        function->sum = function->past;
+    if (sonde_trace.crowd != NULL)
+        sonde_trace.crowd->sum = sonde_trace.crowd->past;
+    FOR_EACH(sonde_link, link, sonde_trace.links)
+        link->sum = link->past;
+    for (const sonde_calls *calls = sonde_trace.threads; calls != NULL; calls = calls->next)
+        add_thread(calls, now);
+    FOR_EACH(sonde_awaited, awaited, sonde_trace.awaited)
+        add_awaited(awaited, now);
+    FOR_EACH(sonde_link, link, sonde_trace.links) {
+        link->callee->sum.calls += link->sum.calls;
+        link->callee->sum.own += link->sum.own;
+    }
+}
+
+/* ---- rows ------------------------------------------------------------------------------ */
+
+typedef struct {
+    PyObject *writer;
+    PyObject *t_ns, *number;
+    sonde_rate rate;
+    int is_full;      /* every row, changed or not */
+    uint64_t written;
+} publication;
+
+enum { COLUMNS = 12 };
+
+/* Append one row; -1 if there is no memory. Runs no code of anybody's. */
+static int write_row(publication *to, const sonde_function *function, const sonde_function *caller,
+                     const sonde_told *told)
+{
+    const sonde_numbers *numbers = &told->numbers;
+    PyObject *made[] = {
+        PyLong_FromLong(function->lineno),
+        PyLong_FromLong(caller == NULL ? 0 : caller->lineno),
+        PyLong_FromLongLong(numbers->calls),
+        PyLong_FromLongLong(numbers->calls - numbers->recursive),
+        PyLong_FromLongLong(told->own_ns),
+        PyLong_FromLongLong(told->total_ns),
+    };
+    PyObject *values[COLUMNS] = {
+        to->t_ns, to->number, function->name, function->file, made[0],
+        caller == NULL ? Py_None : caller->name, caller == NULL ? Py_None : caller->file,
+        caller == NULL ? Py_None : made[1], made[2], made[3], made[4], made[5],
+    };
+    PyObject *result = NULL;
+    if (made[0] && made[1] && made[2] && made[3] && made[4] && made[5])
+        result = PyObject_Vectorcall(to->writer, values, COLUMNS, NULL);
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        Py_XDECREF(made[i]);
+    Py_XDECREF(result);
+    to->written += result != NULL;
+    return result == NULL ? -1 : 0;
+}
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* The row of a function or a link, if it is due. */
+static int write_due(publication *to, const sonde_function *function, const sonde_function *caller,
+                     const sonde_numbers *now, sonde_told *told)
+{
+    const sonde_numbers *before = &told->numbers;
+    int changed = now->calls != before->calls || now->recursive != before->recursive ||
+                  now->own != before->own || now->total != before->total;
+    if (!changed && !(to->is_full && now->calls > 0))
+        return 0;
+    told->numbers = *now;
+    /* The rate may be measured anew each time; a time that was told never goes back. */
+    told->own_ns = larger(sonde_ticks_to_ns(to->rate, now->own), told->own_ns);
+    told->total_ns = larger(sonde_ticks_to_ns(to->rate, now->total), told->total_ns);
+    return write_row(to, function, caller, told);
+}
+
+static int write_rows(publication *to)
+{
+    if (sonde_trace.crowd != NULL && write_due(to, sonde_trace.crowd, NULL, &sonde_trace.crowd->sum,
+                                               &sonde_trace.crowd->told) < 0)
+        return -1;
+    FOR_EACH(sonde_function, function, sonde_trace.functions)
+        if (write_due(to, function, NULL, &function->sum, &function->told) < 0)
+            return -1;
+    FOR_EACH(sonde_link, link, sonde_trace.links)
+        if (link->caller != NULL &&
+            write_due(to, link->callee, link->caller, &link->sum, &link->told) < 0)
+            return -1;
+    return 0;
+}
+
+/* The row that makes a publication count; only if all its rows are in the ring. */
+static int write_mark(const publication *from, PyObject *marks)
+{
+    PyObject *first = PyLong_FromUnsignedLong(sonde_trace.first);
+    PyObject *rows = PyLong_FromUnsignedLongLong(from->written);
+    PyObject *result = NULL;
+    if (first != NULL && rows != NULL) {
+        PyObject *values[] = {from->t_ns, from->number, first, rows};
+        result = PyObject_Vectorcall(marks, values, 4, NULL);
+    }
+    Py_XDECREF(first);
+    Py_XDECREF(rows);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+static uint32_t numbers; /* publications of this process, over all its runs */
+
+static int publish_to(publication *to, PyObject *marks)
+{
+    uint64_t room, before, after;
+    if (sonde_writer_count(to->writer, &before, &room) < 0)
+        return 0; /* paused, or there is no recording: what changed stays due */
+    uint64_t most = sonde_trace.functions.used + sonde_trace.links.used + 1;
+    /* Rows that did not change must not be lost to the ring's going round. */
+    to->is_full = sonde_trace.is_unsure || sonde_trace.rows_since_full + 2 * most > room;
+    if (sonde_trace.first == 0)
+        sonde_trace.first = numbers;
+    int status = write_rows(to);
+    sonde_trace.rows_since_full = (to->is_full ? 0 : sonde_trace.rows_since_full) + to->written;
+    int all = status == 0 && sonde_writer_count(to->writer, &after, &room) == 0 &&
+              after - before == to->written;
+    sonde_trace.is_unsure = !all;
+    return all ? write_mark(to, marks) : status;
+}
+
+int sonde_publish(PyObject *rows, PyObject *marks)
+{
+    int64_t now = sonde_ticks(), now_ns = sonde_clock_ns();
+    publication to = {.writer = rows, .rate = sonde_ticks_rate(now, now_ns)};
+    add_all(now);
+    to.t_ns = PyLong_FromLongLong(now_ns);
+    to.number = PyLong_FromUnsignedLong(++numbers);
+    int status = to.t_ns == NULL || to.number == NULL ? -1 : publish_to(&to, marks);
+    Py_XDECREF(to.t_ns);
+    Py_XDECREF(to.number);
+    return status;
+}

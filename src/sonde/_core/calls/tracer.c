@@ -1,0 +1,277 @@
+/* CallTracer: counts and times every call of the program.
+ *
+ * Its handlers run inside the program's calls. They run no code of anybody's and
+ * never release the GIL, so no other event, start or stop comes in between.
+ */
+#include "calls/hook.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+sonde_TracerObject *sonde_active;
+
+/* ---- which thread is this? --------------------------------------------------------- */
+
+__thread sonde_here_t sonde_here;
+static pthread_key_t end_key;
+
+static void on_thread_end(void *arg)
+{
+    /* Without the GIL: only say so; the next publication folds its numbers in. */
+    sonde_calls *calls = arg;
+    sonde_here.epoch = 0;
+    /* Release: all that this thread wrote comes before. */
+    sonde_store_release(&calls->ended, 1);
+    sonde_calls_release(calls);
+}
+
+sonde_calls *sonde_join(void)
+{
+    if (sonde_active == NULL)
+        return NULL;
+    unsigned long ident = PyThread_get_thread_ident();
+    sonde_calls *calls = sonde_trace.threads;
+    while (calls != NULL && (calls->claimed || calls->ident != ident))
+        calls = calls->next;
+    if (calls == NULL)
+        calls = sonde_calls_make(ident, PyThreadState_GetID(PyThreadState_Get()));
+    if (calls == NULL)
+        return NULL;
+    sonde_calls *before = pthread_getspecific(end_key);
+    if (pthread_setspecific(end_key, calls) != 0)
+        return NULL;
+    if (before != NULL)
+        sonde_calls_release(before);
+    calls->claimed = 1;
+    __atomic_add_fetch(&calls->owners, 1, __ATOMIC_RELAXED);
+    sonde_here = (sonde_here_t){sonde_trace.epoch, calls};
+    return calls;
+}
+
+void sonde_unmute(const void *code)
+{
+    if (sonde_here.epoch != sonde_trace.epoch || sonde_trace.muted != code)
+        return;
+    sonde_here.epoch = 0; /* its next event finds the calls that are under way */
+    Py_CLEAR(sonde_trace.muted);
+}
+
+/* ---- publication on time -------------------------------------------------------------- */
+
+static void set_alarm(int64_t wait_ns)
+{
+    int64_t now = sonde_ticks();
+    sonde_rate rate = sonde_ticks_rate(now, sonde_clock_ns());
+    /* On x86 the rate is not known in the first moment: 1 GHz is less than any, so this is early,
+     * and the next alarm is right. */
+    sonde_rate reverse = rate.ns < 1000 ? (sonde_rate){1, 1} : (sonde_rate){rate.ticks, rate.ns};
+    sonde_trace.publish_at = now + sonde_ticks_to_ns(reverse, wait_ns);
+}
+
+void sonde_publish_due(void)
+{
+    sonde_TracerObject *self = sonde_active;
+    int64_t wait_ns = self->due_ns - sonde_clock_ns();
+    if (wait_ns <= 0) {
+        self->due_ns = sonde_clock_ns() + self->every_ns;
+        wait_ns = self->every_ns;
+        if (sonde_publish(self->rows, self->marks) < 0)
+            PyErr_Clear();
+    }
+    set_alarm(wait_ns);
+}
+
+/* ---- start and stop ---------------------------------------------------------------------- */
+
+/* The frames of a thread from the innermost, new references; as many as there is memory for. */
+static PyFrameObject **list_frames(PyFrameObject *innermost, Py_ssize_t *depth)
+{
+    PyFrameObject **frames = NULL;
+    Py_ssize_t room = 0;
+    *depth = 0;
+    for (PyFrameObject *frame = (PyFrameObject *)Py_NewRef(innermost); frame != NULL;) {
+        if (*depth == room) {
+            PyFrameObject **more = realloc(frames, (size_t)(room + 256) * sizeof *frames);
+            if (more == NULL) {
+                Py_DECREF(frame);
+                break;
+            }
+            frames = more;
+            room += 256;
+        }
+        frames[(*depth)++] = frame;
+        frame = PyFrame_GetBack(frame);
+    }
+    return frames;
+}
+
+static int is_ours(const sonde_TracerObject *self, PyCodeObject *code)
+{
+    /* What profiling.py wraps around the program's functions is called so. */
+    return PyUnicode_Tailmatch(code->co_filename, self->own_folder, 0, PY_SSIZE_T_MAX, -1) == 1 &&
+           PyUnicode_CompareWithASCIIString(code->co_name, "wrapper") != 0;
+}
+
+/* The frames of the recorder that switches us on are no calls of the program: leave them out,
+ * and all that they still do. Returns how many they are. */
+static Py_ssize_t mute_own(const sonde_TracerObject *self, PyFrameObject **frames, Py_ssize_t depth)
+{
+    Py_ssize_t own = 0;
+    for (; own < depth; own++) {
+        PyCodeObject *code = PyFrame_GetCode(frames[own]);
+        if (!is_ours(self, code)) {
+            Py_DECREF(code);
+            break;
+        }
+        Py_XSETREF(sonde_trace.muted, (PyObject *)code);
+    }
+    if (own > 0)
+        sonde_here = (sonde_here_t){sonde_trace.epoch, NULL};
+    return own;
+}
+
+/* The calls that are under way in a thread: they began when we did. */
+static void push_frames(const sonde_TracerObject *self, sonde_calls *calls,
+                        PyFrameObject *innermost)
+{
+    Py_ssize_t depth;
+    PyFrameObject **frames = list_frames(innermost, &depth);
+    int is_here = calls->ident == PyThread_get_thread_ident();
+    Py_ssize_t own = is_here ? mute_own(self, frames, depth) : 0;
+    while (depth-- > 0) {
+        PyCodeObject *code = PyFrame_GetCode(frames[depth]);
+        sonde_callee callee = {code, (PyObject *)code, NULL};
+        sonde_call *call = depth < own ? NULL : sonde_enter(calls, &callee);
+        if (call != NULL && call->edge->is_coroutine)
+            sonde_await_begin(calls, frames[depth], 0);
+        Py_DECREF(code);
+        Py_DECREF(frames[depth]);
+    }
+    free(frames);
+}
+
+static void push_threads(const sonde_TracerObject *self, PyObject *frames)
+{
+    PyObject *ident, *frame;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(frames, &at, &ident, &frame)) {
+        unsigned long number = PyLong_AsUnsignedLong(ident);
+        if (!PyFrame_Check(frame) || !sonde_is_hooked(number))
+            continue;
+        sonde_calls *calls = sonde_calls_make(number, 0);
+        if (calls != NULL)
+            push_frames(self, calls, (PyFrameObject *)frame);
+    }
+    PyErr_Clear();
+}
+
+static PyObject *tracer_start(sonde_TracerObject *self, PyObject *Py_UNUSED(none))
+{
+    static int has_key;
+    if (sonde_active != NULL)
+        return PyErr_Format(PyExc_RuntimeError, "another CallTracer is on");
+    if (!has_key && pthread_key_create(&end_key, on_thread_end) != 0)
+        return PyErr_Format(PyExc_RuntimeError, "no thread-specific key is left");
+    has_key = 1;
+    PyObject *list = PySys_GetObject("_current_frames");
+    PyObject *frames = list == NULL ? NULL : PyObject_CallNoArgs(list);
+    if (frames == NULL)
+        return NULL;
+    sonde_trace_clear();
+    sonde_ticks_init();
+    if (sonde_hook(self) < 0) {
+        Py_DECREF(frames);
+        return NULL;
+    }
+    sonde_active = (sonde_TracerObject *)Py_NewRef(self);
+    sonde_trace.begin_ns = sonde_clock_ns();
+    sonde_trace.begin = sonde_ticks();
+    self->due_ns = sonde_trace.begin_ns + self->every_ns;
+    push_threads(self, frames);
+    Py_DECREF(frames);
+    set_alarm(self->every_ns);
+    Py_RETURN_NONE;
+}
+
+static PyObject *tracer_stop(sonde_TracerObject *self, PyObject *Py_UNUSED(none))
+{
+    if (sonde_active != self)
+        Py_RETURN_NONE;
+    int status = sonde_publish(self->rows, self->marks);
+    sonde_unhook(self);
+    sonde_active = NULL;
+    sonde_trace_clear();
+    Py_DECREF(self);
+    if (status < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *tracer_publish(sonde_TracerObject *self, PyObject *Py_UNUSED(none))
+{
+    if (sonde_active == self && sonde_publish(self->rows, self->marks) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* ---- the type -------------------------------------------------------------------------------- */
+
+static PyObject *tracer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *rows, *marks, *own_folder;
+    long long every_ns;
+    static char *names[] = {"rows", "marks", "every_ns", "own_folder", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!LU", names, &sonde_WriterType, &rows,
+                                     &sonde_WriterType, &marks, &every_ns, &own_folder))
+        return NULL;
+    if (every_ns <= 0)
+        return PyErr_Format(PyExc_ValueError, "every_ns is a time");
+    sonde_TracerObject *self = (sonde_TracerObject *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->rows = Py_NewRef(rows);
+    self->marks = Py_NewRef(marks);
+    self->own_folder = Py_NewRef(own_folder);
+    self->every_ns = every_ns;
+    return (PyObject *)self;
+}
+
+static void tracer_dealloc(sonde_TracerObject *self)
+{
+    Py_CLEAR(self->rows);
+    Py_CLEAR(self->marks);
+    Py_CLEAR(self->own_folder);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *tracer_left_alone(sonde_TracerObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromLong(self->left_alone);
+}
+
+static PyMethodDef tracer_methods[] = {
+    {"start", (PyCFunction)tracer_start, METH_NOARGS,
+     "Begin, with the calls that are under way. RuntimeError where it is not possible."},
+    {"stop", (PyCFunction)tracer_stop, METH_NOARGS, "Publish, and forget everything."},
+    {"publish", (PyCFunction)tracer_publish, METH_NOARGS, "Write what changed, now."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef tracer_getset[] = {
+    {"left_alone", (getter)tracer_left_alone, NULL,
+     "Threads that had a profile function of their own at the start.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyTypeObject sonde_CallType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sonde._core.CallTracer",
+    .tp_basicsize = sizeof(sonde_TracerObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "CallTracer(rows, marks, every_ns, own_folder): counts and times every call in all "
+              "threads, but for code of `own_folder` that switches it on.",
+    .tp_new = tracer_new,
+    .tp_dealloc = (destructor)tracer_dealloc,
+    .tp_methods = tracer_methods,
+    .tp_getset = tracer_getset,
+};

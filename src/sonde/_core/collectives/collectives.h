@@ -1,0 +1,143 @@
+/* Collectives of torch.distributed, seen from C: what its files share.
+ *
+ * c10d tells two things. Its works are known to torch's observers, from when a backend
+ * takes one up to when it is over (collective_seen.c). Its flight recorder keeps the last
+ * 2000 with their group, number and sizes (collective_told.c). A thread of ours puts the
+ * two together and writes the rows (collective.c); it never holds the GIL, and what
+ * issues or does a collective never waits for it.
+ */
+#ifndef SONDE_COLLECTIVE_H
+#define SONDE_COLLECTIVE_H
+
+#include "binding/binding.h"
+
+#define SONDE_SEEN_MAX 4096u /* works that have no row yet */
+#define SONDE_TOLD_MAX 4096u /* the same of the flight recorder's */
+#define SONDE_TITLE 56
+
+/* ---- types of numbers: one place for their names and sizes ------------------------- */
+
+/* As torch numbers them. -1: there is none of that name. */
+int sonde_dtype_find(const char *name, size_t bytes); /* as C++ calls it: BFloat16 */
+const char *sonde_dtype_name(int dtype);              /* as Python does: bfloat16; or NULL */
+uint32_t sonde_dtype_bytes(int dtype);                /* of one number; 0: not known */
+
+/* ---- what an observer sees ---------------------------------------------------------- */
+
+typedef struct {
+    const void *function; /* torch's own object: by it an end finds its beginning */
+    uint64_t serial;      /* from 1, in the order of beginnings */
+    int64_t begin_ns;
+    int64_t end_ns; /* 0: under way */
+    int64_t tid;    /* the thread that took it up */
+    uint64_t bytes, numel; /* of what it was given */
+    int16_t dtype;         /* -1: none, or not known */
+    uint8_t is_sized;      /* bytes and numel are known */
+    uint8_t was_running;   /* it has a row that says so */
+    uint8_t is_taken;      /* an entry of the flight recorder's is about it */
+    char title[SONDE_TITLE]; /* gloo:all_reduce */
+} sonde_seen;
+
+/* Have works seen. `library` is libtorch_cpu. 0, or -ENOENT if it lacks something.
+ * `first` is called, by any thread, for a work that comes while none is waiting. */
+int sonde_seen_start(void *library, const uint32_t *on, void (*first)(void));
+void sonde_seen_stop(void);
+void sonde_seen_off(void); /* in a forked child */
+
+/* Where a range keeps the values it was given is found by looking: between these two, this
+ * thread has torch do one operation on this tensor. */
+void sonde_seen_look(uintptr_t tensor);
+void sonde_seen_looked(void);
+int sonde_seen_is_sized(void); /* was it found? */
+
+/* Copy what has no row yet, by serial; how many. `to` holds SONDE_SEEN_MAX. */
+uint32_t sonde_seen_copy(sonde_seen *to);
+void sonde_seen_mark(const sonde_seen *work, int is_done); /* keep its marks, or forget it */
+uint64_t sonde_seen_lost(void); /* works that found no room, so far */
+
+/* ---- what the flight recorder tells ---------------------------------------------------- */
+
+enum { SONDE_TOLD_CPU, SONDE_TOLD_NCCL, SONDE_TOLD_RECORDERS };
+
+typedef struct {
+    uint64_t id; /* of the recorder's own */
+    int64_t created_wall_ns;
+    uint64_t seq;
+    uint64_t given_bytes, given_numel, got_bytes;
+    double device_s; /* below 0: not known */
+    uint64_t thread; /* pthread_t of the one that issued it; 0: not known */
+    uint32_t group, group_desc; /* text ids */
+    int16_t dtype;
+    uint8_t recorder;
+    uint8_t is_over; /* completed, or given up */
+    uint8_t is_completed;
+    uint8_t was_running;
+    uint64_t serial; /* of the work seen; 0: none */
+    char title[SONDE_TITLE];
+} sonde_told;
+
+/* Find a recorder in `library`; 0 or -ENOENT. */
+int sonde_told_open(int recorder, void *library);
+int sonde_told_has(int recorder);
+
+/* Ask a recorder, and call `each` for every entry; 0, or -errno if it could not be read. The texts go to
+ * `texts`. Needs no GIL; takes some 10 us an entry. */
+int sonde_told_ask(int recorder, sonde_intern *texts, void (*each)(const sonde_told *));
+
+/* ---- what both are put together with ------------------------------------------------- */
+
+enum { SONDE_STEPS = 1024, SONDE_THREADS = 64, SONDE_GROUPS = 1024, SONDE_WORKERS = 1024 };
+
+typedef struct {
+    PyObject *ring_map, *text, *page_map, *ask; /* ask: have Python tell the groups */
+    sonde_ring *ring;
+    sonde_intern *texts;
+    const uint32_t *on; /* of the control page */
+    pthread_t thread;
+    int is_open;     /* the GIL's: between start and stop */
+    int is_running;  /* under the lock: a thread was made and not joined */
+    int is_observed; /* works are seen */
+    uint32_t leave, bell; /* atomics */
+    uint32_t is_asked; /* atomic: Python was asked for the groups */
+    int (*set_mode)(int *);
+
+    pthread_mutex_t lock; /* what the program tells: steps, threads, groups */
+    struct { int64_t end_ns, number; } steps[SONDE_STEPS];
+    uint64_t steps_n;
+    int64_t first_step;
+    struct { uint64_t thread; int64_t tid; } threads[SONDE_THREADS];
+    uint32_t threads_n;
+    struct { uint32_t name, size, ranks; } groups[SONDE_GROUPS];
+    uint32_t groups_n;
+
+    /* The thread's own. */
+    int64_t started_ns, wall_ns; /* wall_ns: what the wall clock is ahead of ours */
+    int64_t asked_ns, cost_ns;   /* the recorders: when last, and how long it took */
+    int64_t asking_ns;
+    uint64_t asked_serial;
+    int is_deaf;                 /* the answer was not understood */
+    uint64_t next_id[SONDE_TOLD_RECORDERS], top_id[SONDE_TOLD_RECORDERS];
+    sonde_seen *seen;
+    uint32_t seen_n;
+    sonde_told *told;
+    uint32_t told_n;
+    struct { int64_t tid; uint32_t group; } workers[SONDE_WORKERS];
+    uint32_t workers_n;
+    uint32_t ended, running, timeout; /* text ids */
+} sonde_collectives;
+
+extern sonde_collectives sonde_all; /* one for the process: collective.c */
+
+#define SONDE_COLLECTIVE_KINDS "qddtttttIQQQttqq" /* of a row: collective_rows.c */
+
+/* Write the rows that are due; all of them if it is the last time. 1: something still waits.
+ * The thread's alone, without the GIL. */
+int sonde_collective_turn(int is_last);
+
+/* What the program told is under its lock; these take it themselves. */
+int sonde_collective_ask(void *none); /* a pending call: have Python tell the groups */
+void sonde_collective_off(void);      /* in a forked child */
+
+extern PyMethodDef sonde_collective_methods[];
+
+#endif

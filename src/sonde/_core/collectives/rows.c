@@ -1,0 +1,370 @@
+/* Rows of collectives: what was seen of a work and what the flight recorder tells of it. */
+#include "collectives/collectives.h"
+
+#include <string.h>
+#include <time.h>
+
+#define RUNNING_NS 5000000000   /* a work that takes longer gets a row before it ends */
+#define GROUP_NS 3000000000     /* a row waits so long for Python to tell its group */
+#define NEAR_NS 1000000         /* two clocks, read one after the other */
+/* Asking the recorder costs us at most one part in so many of one core's time, and five
+ * times as much if it would forget something otherwise. */
+enum { SHARE = 100, SHARE_IN_NEED = 20, NEED = 1500 };
+
+typedef struct {
+    int64_t t_ns;
+    double duration, device_duration;
+    uint32_t op, backend, group, group_desc, group_ranks, group_size;
+    uint64_t seq, bytes, output_bytes;
+    uint32_t dtype, state;
+    int64_t thread, step;
+} row;
+
+_Static_assert(sizeof(row) == 96, "as SONDE_COLLECTIVE_KINDS says");
+
+/* Bits of the columns that may be missing, in their order. */
+enum {
+    NO_DURATION = 1, NO_DEVICE = 2, NO_GROUP = 4, NO_DESC = 8, NO_RANKS = 16, NO_SIZE = 32,
+    NO_SEQ = 64, NO_BYTES = 128, NO_OUTPUT = 256, NO_DTYPE = 512, NO_THREAD = 1024,
+};
+
+static int64_t wall_ahead_ns(void)
+{
+    struct timespec wall;
+    clock_gettime(CLOCK_REALTIME, &wall);
+    return (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - sonde_clock_ns();
+}
+
+static int64_t created_ns(const sonde_told *told) { return told->created_wall_ns - sonde_all.wall_ns; }
+
+/* Does the host do the work itself? Then its end is the work's, not only of handing it on. */
+static int is_of_host(const char *title)
+{
+    return strncmp(title, "gloo:", 5) == 0 || strncmp(title, "mpi:", 4) == 0;
+}
+
+/* Is it taken up by the thread that asks for it, not by one of the backend's? */
+static int is_begun_at_once(const char *title)
+{
+    return !is_of_host(title) || strstr(title, ":send") != NULL || strstr(title, ":recv") != NULL;
+}
+
+/* ---- which entry is about which work? ----------------------------------------------------------- */
+
+static uint32_t find_group_of(int64_t tid)
+{
+    for (uint32_t i = 0; i < sonde_all.workers_n; i++)
+        if (sonde_all.workers[i].tid == tid)
+            return sonde_all.workers[i].group;
+    return 0;
+}
+
+static int fits(const sonde_told *told, const sonde_seen *work)
+{
+    int64_t since_ns = work->begin_ns - created_ns(told);
+    if (work->is_taken || strcmp(told->title, work->title) != 0 || since_ns < -NEAR_NS)
+        return 0;
+    if (work->is_sized && told->given_numel != work->numel)
+        return 0;
+    if (is_of_host(work->title)) {
+        /* A thread of gloo's works for one group all its life. */
+        uint32_t group = find_group_of(work->tid);
+        return group == 0 || group == told->group;
+    }
+    return since_ns < NEAR_NS; /* it is entered in the call that makes it */
+}
+
+/* Might the work be another group's? Then nothing is learned from it. */
+static int is_sure(const sonde_told *told, const sonde_seen *work)
+{
+    for (uint32_t i = 0; i < sonde_all.told_n; i++)
+        if (sonde_all.told[i].group != told->group && sonde_all.told[i].serial == 0 && fits(&sonde_all.told[i], work))
+            return 0;
+    return 1;
+}
+
+static void match(sonde_told *told)
+{
+    for (uint32_t i = 0; i < sonde_all.seen_n; i++) {
+        sonde_seen *work = &sonde_all.seen[i];
+        if (!fits(told, work))
+            continue;
+        if (is_of_host(work->title) && sonde_all.workers_n < SONDE_WORKERS &&
+            find_group_of(work->tid) == 0 && is_sure(told, work)) {
+            sonde_all.workers[sonde_all.workers_n].tid = work->tid;
+            sonde_all.workers[sonde_all.workers_n++].group = told->group;
+        }
+        told->serial = work->serial;
+        work->is_taken = 1;
+        sonde_seen_mark(work, 0);
+        return;
+    }
+}
+
+/* ---- the recorder's entries ------------------------------------------------------------------------ */
+
+static void take(const sonde_told *entry)
+{
+    int recorder = entry->recorder;
+    if (entry->id >= sonde_all.top_id[recorder])
+        sonde_all.top_id[recorder] = entry->id + 1;
+    if (entry->id >= sonde_all.next_id[recorder]) {
+        /* What was asked for before us, or while we were told to rest, is nobody's business. */
+        if (created_ns(entry) >= sonde_all.started_ns && sonde_load_relaxed(sonde_all.on) &&
+            sonde_all.told_n < SONDE_TOLD_MAX)
+            sonde_all.told[sonde_all.told_n++] = *entry;
+        return;
+    }
+    for (uint32_t i = 0; i < sonde_all.told_n; i++) {
+        sonde_told *known = &sonde_all.told[i];
+        if (known->recorder == recorder && known->id == entry->id) {
+            known->is_over = entry->is_over;
+            known->is_completed = entry->is_completed;
+            known->device_s = entry->device_s;
+            return;
+        }
+    }
+}
+
+static void take_cpu(const sonde_told *entry)
+{
+    sonde_told ours = *entry;
+    ours.recorder = SONDE_TOLD_CPU;
+    take(&ours);
+}
+
+static void take_nccl(const sonde_told *entry)
+{
+    sonde_told ours = *entry;
+    ours.recorder = SONDE_TOLD_NCCL;
+    take(&ours);
+}
+
+static void ask_one(int recorder, void (*each)(const sonde_told *))
+{
+    if (!sonde_told_has(recorder))
+        return;
+    sonde_all.top_id[recorder] = 0;
+    if (sonde_told_ask(recorder, sonde_all.texts, each) < 0)
+        sonde_store_relaxed(&sonde_all.is_deaf, 1);
+    sonde_all.next_id[recorder] = sonde_all.top_id[recorder]; /* smaller than before: it was emptied */
+}
+
+static int is_due(int64_t now_ns)
+{
+    uint64_t newest = sonde_all.seen_n == 0 ? 0 : sonde_all.seen[sonde_all.seen_n - 1].serial;
+    if (sonde_load_acquire(&sonde_all.leave))
+        return 1;
+    int share = newest - sonde_all.asked_serial >= NEED ? SHARE_IN_NEED : SHARE;
+    return now_ns - sonde_all.asked_ns >= sonde_all.cost_ns * share;
+}
+
+static void ask_recorders(int64_t now_ns)
+{
+    sonde_all.wall_ns = wall_ahead_ns();
+    sonde_all.asking_ns = now_ns;
+    sonde_all.asked_serial = sonde_all.seen_n == 0 ? sonde_all.asked_serial : sonde_all.seen[sonde_all.seen_n - 1].serial;
+    ask_one(SONDE_TOLD_CPU, take_cpu);
+    ask_one(SONDE_TOLD_NCCL, take_nccl);
+    sonde_all.asked_ns = sonde_clock_ns();
+    sonde_all.cost_ns = sonde_all.asked_ns - now_ns;
+    for (uint32_t i = 0; i < sonde_all.told_n; i++)
+        if (sonde_all.told[i].serial == 0)
+            match(&sonde_all.told[i]);
+}
+
+/* ---- rows ----------------------------------------------------------------------------------------------- */
+
+static uint32_t put_text(const char *text, size_t bytes)
+{
+    return bytes == 0 ? 0 : sonde_intern_put(sonde_all.texts, text, (uint32_t)bytes);
+}
+
+static int64_t find_step(int64_t t_ns)
+{
+    uint64_t last = sonde_all.steps_n;
+    uint64_t oldest = last > SONDE_STEPS ? last - SONDE_STEPS : 0;
+    while (last > oldest && sonde_all.steps[(last - 1) % SONDE_STEPS].end_ns > t_ns)
+        last--;
+    return last > oldest ? sonde_all.steps[(last - 1) % SONDE_STEPS].number + 1 : sonde_all.first_step;
+}
+
+static void fill_place(row *to, uint32_t *nulls, const sonde_told *told, const sonde_seen *work)
+{
+    pthread_mutex_lock(&sonde_all.lock);
+    to->step = find_step(to->t_ns);
+    for (uint32_t i = 0; told != NULL && i < sonde_all.threads_n; i++)
+        if (sonde_all.threads[i].thread == told->thread) {
+            to->thread = sonde_all.threads[i].tid;
+            *nulls &= ~(uint32_t)NO_THREAD;
+        }
+    for (uint32_t i = 0; told != NULL && i < sonde_all.groups_n; i++)
+        if (sonde_all.groups[i].name == told->group) {
+            to->group_size = sonde_all.groups[i].size;
+            to->group_ranks = sonde_all.groups[i].ranks;
+            *nulls &= ~(uint32_t)(NO_SIZE | NO_RANKS);
+        }
+    pthread_mutex_unlock(&sonde_all.lock);
+    if ((*nulls & NO_THREAD) && work != NULL && is_begun_at_once(work->title)) {
+        to->thread = work->tid;
+        *nulls &= ~(uint32_t)NO_THREAD;
+    }
+}
+
+static void fill_told(row *to, uint32_t *nulls, const sonde_told *told)
+{
+    to->group = told->group;
+    to->group_desc = told->group_desc;
+    to->seq = told->seq;
+    to->bytes = told->given_bytes;
+    to->output_bytes = told->got_bytes;
+    *nulls &= ~(uint32_t)(NO_SEQ | NO_BYTES | NO_OUTPUT);
+    *nulls &= ~(uint32_t)((told->group ? NO_GROUP : 0) | (told->group_desc ? NO_DESC : 0));
+    if (told->device_s >= 0) {
+        to->device_duration = told->device_s;
+        *nulls &= ~(uint32_t)NO_DEVICE;
+    }
+}
+
+static void fill_seen(row *to, uint32_t *nulls, const sonde_seen *work, int is_told)
+{
+    if (work->end_ns != 0) {
+        to->duration = (double)(work->end_ns - to->t_ns) / 1e9;
+        *nulls &= ~(uint32_t)NO_DURATION;
+    }
+    if (!is_told && work->is_sized) {
+        to->bytes = work->bytes;
+        *nulls &= ~(uint32_t)NO_BYTES;
+    }
+}
+
+/* One row; either of the two may be missing. */
+static void write_row(const sonde_told *told, const sonde_seen *work, uint32_t state)
+{
+    row to = {.state = state};
+    uint32_t nulls = 2 * NO_THREAD - 1;
+    const char *title = told != NULL ? told->title : work->title;
+    const char *colon = strchr(title, ':');
+    int dtype = told != NULL ? told->dtype : work->dtype;
+    const char *name = sonde_dtype_name(dtype);
+    to.op = put_text(colon == NULL ? title : colon + 1, strlen(colon == NULL ? title : colon + 1));
+    to.backend = put_text(title, colon == NULL ? 0 : (size_t)(colon - title));
+    to.t_ns = work == NULL || (told != NULL && created_ns(told) < work->begin_ns)
+                  ? created_ns(told) : work->begin_ns;
+    if (name != NULL) {
+        to.dtype = put_text(name, strlen(name));
+        nulls &= ~(uint32_t)NO_DTYPE;
+    }
+    if (told != NULL)
+        fill_told(&to, &nulls, told);
+    if (work != NULL)
+        fill_seen(&to, &nulls, work, told != NULL);
+    fill_place(&to, &nulls, told, work);
+    uint64_t words[sizeof to / 8];
+    memcpy(words, &to, sizeof to);
+    (void)sonde_ring_append(sonde_all.ring, words, nulls); /* a drop is counted there */
+}
+
+static sonde_seen *find_seen(uint64_t serial)
+{
+    for (uint32_t i = 0; serial != 0 && i < sonde_all.seen_n; i++)
+        if (sonde_all.seen[i].serial == serial)
+            return &sonde_all.seen[i];
+    return NULL;
+}
+
+/* ---- a turn ----------------------------------------------------------------------------------------------- */
+
+static int knows_group(uint32_t name)
+{
+    int found = name == 0;
+    pthread_mutex_lock(&sonde_all.lock);
+    for (uint32_t i = 0; !found && i < sonde_all.groups_n; i++)
+        found = sonde_all.groups[i].name == name;
+    pthread_mutex_unlock(&sonde_all.lock);
+    return found;
+}
+
+/* Have Python tell the groups, at the main thread's next safe point. */
+static void ask_python(void)
+{
+    if (!sonde_load_acquire(&sonde_all.is_asked)) {
+        sonde_store_release(&sonde_all.is_asked, 1);
+        if (Py_AddPendingCall(sonde_collective_ask, NULL) < 0)
+            sonde_store_release(&sonde_all.is_asked, 0); /* the queue is full: next time */
+    }
+}
+
+/* Is there all that there will be? */
+static int is_done(const sonde_told *told, const sonde_seen *work)
+{
+    if (work != NULL && is_of_host(work->title))
+        return work->end_ns != 0;
+    return told->is_over && (work == NULL || work->end_ns != 0);
+}
+
+/* Is it about something that is no work of its own (one of several that NCCL does together), or
+ * that nobody wanted to see (we were told to rest)? */
+static int is_nothing(const sonde_told *told, const sonde_seen *work)
+{
+    return sonde_all.is_observed && work == NULL && (told->is_over || !is_of_host(told->title));
+}
+
+/* 1: nothing more is to be written of it. */
+static int settle_told(sonde_told *told, int64_t now_ns, int is_last)
+{
+    sonde_seen *work = find_seen(told->serial);
+    int64_t age_ns = now_ns - created_ns(told);
+    if (is_nothing(told, work))
+        return 1;
+    if (!is_last && age_ns < GROUP_NS && !knows_group(told->group)) {
+        ask_python();
+        return 0;
+    }
+    if (is_done(told, work)) {
+        int was_given_up = !is_of_host(told->title) && !told->is_completed;
+        write_row(told, work, was_given_up ? sonde_all.timeout : sonde_all.ended);
+        if (work != NULL)
+            sonde_seen_mark(work, 1);
+        return 1;
+    }
+    if ((age_ns >= RUNNING_NS || is_last) && !told->was_running) {
+        write_row(told, work, sonde_all.running);
+        told->was_running = 1;
+    }
+    return 0;
+}
+
+/* A work that no entry is about: the recorder keeps none of these, or forgot it. */
+static void settle_seen(sonde_seen *work, int64_t now_ns, int is_last)
+{
+    int will_be_told = (sonde_told_has(SONDE_TOLD_CPU) || sonde_told_has(SONDE_TOLD_NCCL)) &&
+                       !sonde_all.is_deaf && sonde_all.asking_ns < work->begin_ns + 10 * NEAR_NS;
+    if (work->is_taken || (will_be_told && !is_last))
+        return;
+    if (work->end_ns != 0) {
+        write_row(NULL, work, sonde_all.ended);
+        sonde_seen_mark(work, 1);
+    } else if ((now_ns - work->begin_ns >= RUNNING_NS || is_last) && !work->was_running) {
+        write_row(NULL, work, sonde_all.running);
+        work->was_running = 1;
+        sonde_seen_mark(work, 0);
+    }
+}
+
+/* 1: something still waits for its row. */
+int sonde_collective_turn(int is_last)
+{
+    int64_t now_ns = sonde_clock_ns();
+    sonde_all.seen_n = sonde_seen_copy(sonde_all.seen);
+    if (is_due(now_ns))
+        ask_recorders(now_ns);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < sonde_all.told_n; i++)
+        if (!settle_told(&sonde_all.told[i], now_ns, is_last))
+            sonde_all.told[kept++] = sonde_all.told[i];
+    sonde_all.told_n = kept;
+    for (uint32_t i = 0; i < sonde_all.seen_n; i++)
+        settle_seen(&sonde_all.seen[i], now_ns, is_last);
+    return sonde_all.seen_n != 0 || sonde_all.told_n != 0;
+}

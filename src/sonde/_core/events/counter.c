@@ -1,0 +1,291 @@
+/* Count and Mark: values that change, and moments. */
+#include "events/events.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- numbers --------------------------------------------------------------------- */
+
+/* Is it a number of NumPy's? Their own methods tell its value and cost nothing. Not so
+ * with other types: asking a tensor would wait for the device. */
+static int is_numpy(PyObject *value) { return strncmp(Py_TYPE(value)->tp_name, "numpy.", 6) == 0; }
+
+int sonde_number(PyObject *value, double *number, int64_t *whole, int *is_whole)
+{
+    *is_whole = 0;
+    *whole = 0;
+    if (PyFloat_Check(value)) {
+        *number = PyFloat_AS_DOUBLE(value);
+        return 0;
+    }
+    if (!PyLong_Check(value)) {
+        *number = PyFloat_AsDouble(value);
+        return *number == -1.0 && PyErr_Occurred() ? -1 : 0;
+    }
+    int overflow;
+    *whole = PyLong_AsLongLongAndOverflow(value, &overflow);
+    *is_whole = !overflow;
+    if (*is_whole) {
+        *number = (double)*whole;
+        return 0;
+    }
+    *whole = 0;
+    *number = PyLong_AsDouble(value);
+    if (*number == -1.0 && PyErr_Occurred()) {
+        PyErr_Clear(); /* larger than any double */
+        *number = overflow > 0 ? Py_HUGE_VAL : -Py_HUGE_VAL;
+    }
+    return 0;
+}
+
+/* ---- attributes ------------------------------------------------------------------ */
+
+PyObject *sonde_attribute_plain(PyObject *value)
+{
+    if (PyUnicode_CheckExact(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value) ||
+        PyBool_Check(value) || value == Py_None)
+        return Py_NewRef(value);
+    if (PyUnicode_Check(value))
+        return PyUnicode_FromObject(value);
+    /* Their own methods are the program's: they may do and raise anything. */
+    if (PyLong_Check(value))
+        return PyLong_Type.tp_as_number->nb_int(value);
+    if (PyFloat_Check(value))
+        return PyFloat_FromDouble(PyFloat_AS_DOUBLE(value));
+    if (is_numpy(value)) {
+        PyObject *plain = PyIndex_Check(value) ? PyNumber_Index(value) : NULL;
+        if (plain == NULL) {
+            PyErr_Clear();
+            plain = PyNumber_Float(value);
+        }
+        if (plain != NULL)
+            return plain;
+        PyErr_Clear();
+    }
+    return PyUnicode_FromFormat("<%s>", Py_TYPE(value)->tp_name);
+}
+
+static int put_attribute(int64_t id, int64_t t_ns, PyObject *key, PyObject *value)
+{
+    sonde_attribute_row row = {.t_ns = t_ns, .id = id, .key = sonde_events_text(TO_ATTRIBUTE, key)};
+    uint32_t nulls = ATTRIBUTE_NUMBER | ATTRIBUTE_WHOLE | ATTRIBUTE_TEXT;
+    PyObject *plain = sonde_attribute_plain(value);
+    int is_whole = 0;
+    if (plain == NULL || plain == Py_None) {
+        PyErr_Clear();
+    } else if (PyUnicode_Check(plain)) {
+        row.text = sonde_events_value(plain);
+        nulls &= row.text ? ~(uint32_t)ATTRIBUTE_TEXT : nulls;
+    } else if (sonde_number(plain, &row.number, &row.whole, &is_whole) == 0) {
+        nulls &= ~(uint32_t)(ATTRIBUTE_NUMBER | (is_whole ? ATTRIBUTE_WHOLE : 0));
+    } else {
+        PyErr_Clear();
+    }
+    Py_XDECREF(plain);
+    return sonde_writer_put(sonde_events.tables[TO_ATTRIBUTE], &row, nulls);
+}
+
+int sonde_attributes_put(int64_t id, int64_t t_ns, PyObject *keys, PyObject *const *values)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++) {
+        if (put_attribute(id, t_ns, PyTuple_GET_ITEM(keys, i), values[i]) < 0) {
+            PyErr_Clear();
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* ---- Count ----------------------------------------------------------------------- */
+
+typedef struct {
+    SONDE_NAMED_HEAD
+    PyObject *value; /* None before it was first set */
+} CountObject;
+
+static void add_value(const sonde_counter_row *row)
+{
+    sonde_sum *sum = sonde_events_sum(SONDE_COUNTER, row->domain, row->name);
+    if (sum == NULL)
+        return;
+    int64_t paused_ns = sonde_events_paused_ns(row->t_ns);
+    int64_t held_ns = row->t_ns - sum->last_ns - (paused_ns - sum->paused_ns);
+    sonde_sum_begin(sum);
+    /* One broken value must not make all that follow it unknown. */
+    if (sum->count > 0 && held_ns > 0 && isfinite(sum->last)) {
+        sum->area += sum->last * (double)held_ns;
+        sum->total_ns += held_ns;
+    }
+    if (sum->count == 0)
+        sum->first_ns = row->t_ns;
+    if (sum->count == 0 || isnan(sum->low))
+        sum->low = sum->high = row->value;
+    sum->count++;
+    sum->paused_ns = paused_ns;
+    sum->last_ns = row->t_ns;
+    sum->last = row->value;
+    if (row->value < sum->low)
+        sum->low = row->value;
+    if (row->value > sum->high)
+        sum->high = row->value;
+    sonde_sum_end(sum);
+}
+
+/* Write down what it is now. */
+static int record(CountObject *self)
+{
+    if (!sonde_events_ready())
+        return 0;
+    sonde_counter_row row = {.thread = sonde_find_tid()};
+    int is_whole;
+    if (sonde_number(self->value, &row.value, &row.whole, &is_whole) < 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    row.name = sonde_events_text(TO_COUNTER, self->name);
+    row.domain = sonde_events_text(TO_COUNTER, self->domain);
+    row.t_ns = sonde_clock_ns();
+    add_value(&row);
+    if (sonde_writer_put(sonde_events.tables[TO_COUNTER], &row,
+                         (row.domain ? 0 : COUNTER_DOMAIN) | (is_whole ? 0 : COUNTER_WHOLE)) < 0)
+        return -1;
+    return sonde_events_mirror("count", self->domain, self->name, SONDE_COUNTER, 0, self->value);
+}
+
+static int set_value(CountObject *self, PyObject *value)
+{
+    if (!PyNumber_Check(value)) {
+        PyErr_Format(PyExc_TypeError, "a counter's value is a number, not %.100s",
+                     Py_TYPE(value)->tp_name);
+        return -1;
+    }
+    Py_XSETREF(self->value, Py_NewRef(value));
+    return record(self);
+}
+
+static int change(CountObject *self, PyObject *by, int sign)
+{
+    PyObject *zero = NULL;
+    if (self->value == Py_None && (zero = PyLong_FromLong(0)) == NULL)
+        return -1;
+    PyObject *was = zero != NULL ? zero : self->value;
+    PyObject *value = sign > 0 ? PyNumber_Add(was, by) : PyNumber_Subtract(was, by);
+    Py_XDECREF(zero);
+    if (value == NULL)
+        return -1;
+    Py_SETREF(self->value, value);
+    return record(self);
+}
+
+static PyObject *count_set_value(PyObject *self, PyObject *value)
+{
+    if (set_value((CountObject *)self, value) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *count_change(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                              PyObject *kwnames, int sign)
+{
+    static PyObject *one;
+    if (one == NULL && (one = PyLong_FromLong(1)) == NULL)
+        return NULL;
+    Py_ssize_t named = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    if (given + named > 1) {
+        PyErr_SetString(PyExc_TypeError, "one number expected: by how much");
+        return NULL;
+    }
+    if (change((CountObject *)self, given + named ? args[0] : one, sign) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *count_increment(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                                 PyObject *kwnames)
+{
+    return count_change(self, args, given, kwnames, 1);
+}
+
+static PyObject *count_decrement(PyObject *self, PyObject *const *args, Py_ssize_t given,
+                                 PyObject *kwnames)
+{
+    return count_change(self, args, given, kwnames, -1);
+}
+
+static PyObject *count_iadd(PyObject *self, PyObject *by)
+{
+    return change((CountObject *)self, by, 1) < 0 ? NULL : Py_NewRef(self);
+}
+
+static PyObject *count_isub(PyObject *self, PyObject *by)
+{
+    return change((CountObject *)self, by, -1) < 0 ? NULL : Py_NewRef(self);
+}
+
+static PyObject *count_get_value(PyObject *self, void *Py_UNUSED(closure))
+{
+    return Py_NewRef(((CountObject *)self)->value);
+}
+
+static int count_put_value(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
+{
+    if (value == NULL) {
+        PyErr_SetString(PyExc_TypeError, "a counter has a value");
+        return -1;
+    }
+    return set_value((CountObject *)self, value);
+}
+
+static PyObject *count_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *self = sonde_named_parse(type, args, kwargs);
+    if (self != NULL)
+        ((CountObject *)self)->value = Py_NewRef(Py_None);
+    return self;
+}
+
+static void count_dealloc(PyObject *object)
+{
+    Py_CLEAR(((CountObject *)object)->value);
+    sonde_NamedType.tp_dealloc(object);
+}
+
+static PyObject *count_repr(PyObject *object)
+{
+    CountObject *self = (CountObject *)object;
+    return PyUnicode_FromFormat("<counter %R: %R>", self->name, self->value);
+}
+
+static PyMethodDef count_methods[] = {
+    {"set_value", count_set_value, METH_O, "set_value(value): any number, whole or not."},
+    {"increment", (PyCFunction)(void (*)(void))count_increment, METH_FASTCALL | METH_KEYWORDS,
+     "increment(delta=1)"},
+    {"decrement", (PyCFunction)(void (*)(void))count_decrement, METH_FASTCALL | METH_KEYWORDS,
+     "decrement(delta=1)"},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef count_getset[] = {
+    {"value", count_get_value, count_put_value, "What it was last set to; None before.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyNumberMethods count_numbers = {
+    .nb_inplace_add = count_iadd,
+    .nb_inplace_subtract = count_isub,
+};
+
+PyTypeObject sonde_CountType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sonde._core.Count",
+    .tp_basicsize = sizeof(CountObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_doc = "Count(name, domain=None): a value that changes.",
+    .tp_base = &sonde_NamedType,
+    .tp_new = count_new,
+    .tp_dealloc = count_dealloc,
+    .tp_repr = count_repr,
+    .tp_as_number = &count_numbers,
+    .tp_methods = count_methods,
+    .tp_getset = count_getset,
+};

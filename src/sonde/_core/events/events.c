@@ -1,0 +1,362 @@
+/* The events of this process: on or off, pauses, numbers, sums. See event.h. */
+#include "events/events.h"
+
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static const uint32_t never = 0;
+
+sonde_events_t sonde_events = {.on = &never, .is_open = 1};
+
+const char *const sonde_kind_names[SONDE_EVENT_KINDS] = {"span",  "task",    "frame",
+                                                         "event", "counter", "marker"};
+
+/* ---- which thread ---------------------------------------------------------------- */
+
+uint32_t sonde_forks;
+__thread sonde_thread sonde_me = {UINT32_MAX, 0};
+
+int32_t sonde_ask_tid(void)
+{
+    sonde_me = (sonde_thread){sonde_forks, (int32_t)syscall(SYS_gettid)};
+    return sonde_me.tid;
+}
+
+/* ---- sums, and where to find them ------------------------------------------------ */
+
+enum { INDEX = 2 * SONDE_LIVE_SUMS };
+static uint16_t sum_index[INDEX]; /* place of a sum + 1; 0: free */
+static uint64_t sums_used;
+
+sonde_sum *sonde_events_sum(uint32_t kind, uint32_t domain, uint32_t name)
+{
+    sonde_live *live = sonde_events.live;
+    uint64_t hash = ((uint64_t)name << 32 | (domain << 3 | kind)) * 0x9e3779b97f4a7c15u;
+    /* Never more than half full. */
+    for (uint32_t at = (uint32_t)(hash >> 40) % INDEX;; at = (at + 1) % INDEX) {
+        if (sum_index[at] == 0) {
+            if (sums_used >= SONDE_LIVE_SUMS) {
+                live->sums_lost++;
+                return NULL;
+            }
+            sum_index[at] = (uint16_t)++sums_used;
+            sonde_sum *sum = sonde_live_sum(live, sums_used - 1);
+            sonde_sum_begin(sum);
+            /* It may have been another one's, before the sums began anew. */
+            memset((char *)sum + sizeof sum->seq, 0, sizeof *sum - sizeof sum->seq);
+            sum->kind = kind;
+            sum->domain = domain;
+            sum->name = name;
+            sum->since_ns = sonde_clock_ns();
+            sonde_sum_end(sum);
+            /* The entry before the number that says it is there. */
+            sonde_store_release(&live->used, sums_used);
+            return sum;
+        }
+        sonde_sum *sum = sonde_live_sum(live, sum_index[at] - 1u);
+        if (sum->name == name && sum->domain == domain && sum->kind == kind)
+            return sum;
+    }
+}
+
+/* ---- on, off, pauses ------------------------------------------------------------- */
+
+static void forget(void)
+{
+    sonde_events.live = NULL;
+    sonde_events.on = &never;
+    sonde_events.page = NULL;
+    sonde_events.epoch = 0;
+}
+
+void sonde_events_off(void)
+{
+    sonde_forks++;
+    forget();
+}
+
+/* A recording begins anew, or its sums do. */
+static void begin_sums(void)
+{
+    memset(sum_index, 0, sizeof sum_index);
+    sums_used = 0;
+    if (sonde_events.live != NULL)
+        sonde_store_release(&sonde_events.live->used, 0);
+}
+
+int sonde_events_wake(void)
+{
+    if (!sonde_events.is_open)
+        return 0;
+    if (sonde_events.epoch == 0) {
+        /* In a fresh child the first event begins the recording. */
+        if (sonde_events.tables[TO_SPAN] == NULL || sonde_writer_open(sonde_events.tables[TO_SPAN]) < 0)
+            PyErr_Clear();
+        if (sonde_events.epoch == 0)
+            return 0;
+    }
+    if (!sonde_load_relaxed(sonde_events.on))
+        return 0;
+    if (sonde_events.live == NULL && sonde_events.opener != NULL) {
+        PyObject *opener = Py_NewRef(sonde_events.opener);
+        PyObject *result = PyObject_CallNoArgs(opener);
+        Py_DECREF(opener);
+        if (result == NULL)
+            PyErr_Clear();
+        Py_XDECREF(result);
+        if (sonde_events.live == NULL)
+            sonde_events.on = &never; /* there is no room: not again and again */
+    }
+    return sonde_events_on();
+}
+
+/* All pauses of the control page up to now. */
+static int64_t page_paused_ns(int64_t now)
+{
+    const sonde_control *page = sonde_events.page;
+    if (page == NULL)
+        return 0;
+    int64_t sum = sonde_load_relaxed(&page->paused_ns);
+    if (!sonde_load_relaxed(&page->on))
+        sum += now - sonde_load_relaxed(&page->paused_t_ns);
+    return sum;
+}
+
+int64_t sonde_events_paused_ns(int64_t now)
+{
+    /* Time in which both are off counts once: of a closed gate, what the page does not count. */
+    if (sonde_events.is_open)
+        return sonde_events.gate_paused_ns + page_paused_ns(now);
+    return sonde_events.gate_paused_ns + sonde_events.gate_page_ns + now - sonde_events.gate_closed_ns;
+}
+
+int64_t sonde_events_resumed_ns(void)
+{
+    int64_t page = sonde_load_relaxed(&sonde_events.page->resumed_t_ns);
+    return page > sonde_events.gate_open_ns ? page : sonde_events.gate_open_ns;
+}
+
+int64_t sonde_events_stopped_ns(void)
+{
+    int is_on = sonde_load_relaxed(&sonde_events.page->on) != 0;
+    int64_t page = sonde_load_relaxed(&sonde_events.page->paused_t_ns);
+    int64_t gate = sonde_events.gate_closed_ns;
+    /* What is off now counts; of two, the one that was first. */
+    if (is_on)
+        return gate;
+    return sonde_events.is_open || page < gate ? page : gate;
+}
+
+int64_t sonde_events_number(uint32_t slot)
+{
+    return ++sonde_events.last_serial << SONDE_SLOT_BITS | slot;
+}
+
+/* ---- texts ----------------------------------------------------------------------- */
+
+uint32_t sonde_events_text(int table, PyObject *str)
+{
+    /* Making a ring runs Python: the recording may have ended since we looked. */
+    if (str == NULL || str == Py_None || sonde_events.text == NULL)
+        return 0;
+    int64_t id = sonde_text_id(sonde_events.text, str);
+    if (id < 0)
+        PyErr_Clear();
+    if (id <= 0)
+        sonde_writer_lose_text(sonde_events.tables[table]);
+    return id < 0 ? 0 : (uint32_t)id;
+}
+
+uint32_t sonde_events_value(PyObject *str)
+{
+    if (sonde_events.text == NULL)
+        return 0;
+    /* They may all be different: a quarter of the room is kept for names. */
+    const sonde_intern *known = sonde_text_table(sonde_events.text);
+    if (sonde_load_relaxed(&known->used) < known->data_bytes / 4 * 3 &&
+        sonde_load_relaxed(&known->count) < known->entries / 4 * 3)
+        return sonde_events_text(TO_ATTRIBUTE, str);
+    sonde_writer_lose_text(sonde_events.tables[TO_ATTRIBUTE]);
+    return 0;
+}
+
+uint32_t sonde_events_word(const char *word)
+{
+    /* Few, and looked up for each row: remembered by the address of the literal. */
+    enum { WORDS = 32 };
+    static struct { const char *word; uint32_t id, epoch; } known[WORDS];
+    size_t at = ((uintptr_t)word >> 2) % WORDS;
+    if (sonde_events.text == NULL)
+        return 0;
+    if (known[at].word != word || known[at].epoch != sonde_events.epoch) {
+        known[at].word = word;
+        known[at].epoch = sonde_events.epoch;
+        known[at].id = sonde_intern_put(sonde_text_table(sonde_events.text), word,
+                                        (uint32_t)strlen(word));
+    }
+    return known[at].id;
+}
+
+/* ---- mirror ---------------------------------------------------------------------- */
+
+/* A word of ours as Python's; made once. Borrowed; NULL with an exception. */
+static PyObject *word_object(const char *word)
+{
+    enum { WORDS = 16 };
+    static struct { const char *word; PyObject *str; } known[WORDS];
+    for (int at = 0; at < WORDS; at++) {
+        if (known[at].word == NULL) {
+            known[at].str = PyUnicode_InternFromString(word);
+            known[at].word = known[at].str == NULL ? NULL : word;
+        }
+        if (known[at].word == NULL || strcmp(known[at].word, word) == 0)
+            return known[at].str;
+    }
+    return NULL; /* there are ten of them */
+}
+
+int sonde_events_mirror(const char *what, PyObject *domain, PyObject *name, uint32_t kind,
+                        int64_t id, PyObject *value)
+{
+    if (sonde_events.mirror == NULL)
+        return 0;
+    PyObject *args[] = {word_object(what),  domain ? domain : Py_None,
+                        name,               word_object(sonde_kind_names[kind]),
+                        PyLong_FromLongLong(id), value ? value : Py_None};
+    PyObject *result = NULL;
+    if (args[0] != NULL && args[3] != NULL && args[4] != NULL) {
+        PyObject *mirror = Py_NewRef(sonde_events.mirror);
+        result = PyObject_Vectorcall(mirror, args, 6, NULL);
+        Py_DECREF(mirror);
+    }
+    Py_XDECREF(args[4]);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+/* ---- Python's side --------------------------------------------------------------- */
+
+static PyObject *events_detach(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    forget();
+    Py_CLEAR(sonde_events.opener);
+    Py_CLEAR(sonde_events.text);
+    Py_CLEAR(sonde_events.live_map);
+    Py_CLEAR(sonde_events.page_map);
+    Py_RETURN_NONE;
+}
+
+static PyObject *events_attach(PyObject *module, PyObject *args)
+{
+    static uint32_t epochs;
+    static const char *const kinds[EVENT_TABLES] = {SONDE_SPAN_KINDS, SONDE_COUNTER_KINDS,
+                                                    SONDE_MARKER_KINDS, SONDE_ATTRIBUTE_KINDS};
+    PyObject *tables[EVENT_TABLES], *text, *page_map, *opener;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!O", &sonde_WriterType, &tables[0], &sonde_WriterType,
+                          &tables[1], &sonde_WriterType, &tables[2], &sonde_WriterType, &tables[3],
+                          &sonde_TextType, &text, &sonde_MapType, &page_map, &opener))
+        return NULL;
+    sonde_control *page = sonde_map_memory(page_map, 0);
+    if (page == NULL)
+        return NULL;
+    for (int i = 0; i < EVENT_TABLES; i++)
+        if (sonde_writer_is(tables[i], kinds[i]) < 0)
+            return NULL;
+    if (sonde_events.current == NULL &&
+        (sonde_events.current = PyContextVar_New("sonde_region", NULL)) == NULL)
+        return NULL;
+    Py_DECREF(events_detach(module, NULL));
+    for (int i = 0; i < EVENT_TABLES; i++)
+        Py_XSETREF(sonde_events.tables[i], Py_NewRef(tables[i]));
+    sonde_events.text = Py_NewRef(text);
+    sonde_events.page_map = Py_NewRef(page_map);
+    sonde_events.opener = Py_NewRef(opener);
+    sonde_events.page = page;
+    sonde_events.on = &page->on;
+    sonde_events.epoch = ++epochs;
+    sonde_events.gate_page_ns = page_paused_ns(sonde_clock_ns());
+    Py_RETURN_NONE;
+}
+
+/* Readers of the file count pauses, too. */
+static void tell_gate(void)
+{
+    sonde_live *live = sonde_events.live;
+    int is_open = sonde_events.is_open != 0;
+    if (live == NULL)
+        return;
+    sonde_store_relaxed(&live->paused_ns,
+                        sonde_events.gate_paused_ns + (is_open ? 0 : sonde_events.gate_page_ns));
+    sonde_store_release(&live->closed_ns, is_open ? 0 : sonde_events.gate_closed_ns);
+}
+
+static PyObject *events_live(PyObject *Py_UNUSED(module), PyObject *map)
+{
+    void *mem = sonde_map_memory(map, 1);
+    if (mem == NULL)
+        return NULL;
+    int status = sonde_live_init(mem, ((MapObject *)map)->bytes);
+    if (status < 0)
+        return sonde_raise(status, "event.live");
+    Py_XSETREF(sonde_events.live_map, Py_NewRef(map));
+    sonde_events.live = mem;
+    tell_gate();
+    begin_sums();
+    sonde_slots_reset();
+    Py_RETURN_NONE;
+}
+
+static PyObject *events_gate(PyObject *Py_UNUSED(module), PyObject *open)
+{
+    int is_open = PyObject_IsTrue(open);
+    if (is_open < 0)
+        return NULL;
+    int64_t now = sonde_clock_ns();
+    if (is_open && !sonde_events.is_open) {
+        sonde_events.gate_paused_ns = sonde_events_paused_ns(now) - page_paused_ns(now);
+        sonde_events.gate_open_ns = now;
+    } else if (!is_open && sonde_events.is_open) {
+        sonde_events.gate_closed_ns = now;
+        sonde_events.gate_page_ns = page_paused_ns(now);
+    }
+    sonde_events.is_open = (uint32_t)is_open;
+    tell_gate();
+    Py_RETURN_NONE;
+}
+
+static PyObject *events_reset(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    begin_sums();
+    Py_RETURN_NONE;
+}
+
+static PyObject *set_mirror(PyObject *Py_UNUSED(module), PyObject *call)
+{
+    Py_XSETREF(sonde_events.mirror, call == Py_None ? NULL : Py_NewRef(call));
+    Py_RETURN_NONE;
+}
+
+extern PyObject *sonde_events_summary(PyObject *module, PyObject *none);
+extern PyObject *sonde_live_read(PyObject *module, PyObject *args);
+extern PyObject *sonde_mark_now(PyObject *module, PyObject *const *args, Py_ssize_t given,
+                                PyObject *kwnames);
+
+PyMethodDef sonde_event_methods[] = {
+    {"events_attach", events_attach, METH_VARARGS,
+     "events_attach(span, counter, marker, attribute, text, page, opener): record events there; the\n"
+     "opener calls events_live() at the first one."},
+    {"events_live", events_live, METH_O, "events_live(map): keep sums and open regions in this."},
+    {"events_detach", events_detach, METH_NOARGS, "Record no events."},
+    {"events_gate", events_gate, METH_O, "events_gate(open): record the program's events, or not."},
+    {"events_reset", events_reset, METH_NOARGS, "Begin the sums anew."},
+    {"events_mirror", set_mirror, METH_O,
+     "events_mirror(call): have it called at each event with what, domain, name, kind, id, value."},
+    {"events_summary", sonde_events_summary, METH_NOARGS,
+     "The sums: (kind, domain, name, count, total_ns, min_ns, max_ns, min, max, mean, last, since)."},
+    {"live_read", sonde_live_read, METH_VARARGS,
+     "live_read(map, until_ns, paused_ns): (sums, open regions, damaged) of event.live, texts as ids."},
+    {"mark", (PyCFunction)(void (*)(void))sonde_mark_now, METH_FASTCALL | METH_KEYWORDS,
+     "mark(name, /, **attributes): mark this moment."},
+    {NULL, NULL, 0, NULL},
+};

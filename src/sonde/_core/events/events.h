@@ -1,0 +1,182 @@
+/* Regions, counters and markers of a program: what their files share. Needs the GIL. */
+#ifndef SONDE_EVENT_H
+#define SONDE_EVENT_H
+
+#include "binding/binding.h"
+#include "format/event_totals.h"
+#include "events/place.h"
+
+extern PyTypeObject sonde_NamedType, sonde_RegionType, sonde_SpanType, sonde_CountType, sonde_MarkType;
+extern PyMethodDef sonde_event_methods[];
+
+/* Add Region and Span to the module. */
+int sonde_region_ready(PyObject *core);
+
+/* What regions, counters and markers begin with: a domain may be NULL. */
+#define SONDE_NAMED_HEAD PyObject_HEAD PyObject *name, *domain;
+
+typedef struct {
+    SONDE_NAMED_HEAD
+} sonde_named;
+
+/* One of a type below Named; `domain` may be None. NULL with an exception. */
+PyObject *sonde_named_new(PyTypeObject *type, PyObject *name, PyObject *domain);
+PyObject *sonde_named_parse(PyTypeObject *type, PyObject *args, PyObject *kwargs);
+
+/* Rows as they lie in the rings; their columns are those of sources/event.py. */
+typedef struct {
+    int64_t t_ns, dur_ns;
+    uint32_t name, domain, kind, pad0;
+    int64_t id, parent;
+    int32_t thread, end_thread;
+    int64_t paused_ns;
+    uint32_t cut, pad1;
+    int64_t number;
+    uint32_t error, pad2;
+} sonde_span_row;
+
+typedef struct {
+    int64_t t_ns;
+    uint32_t name, domain;
+    double value;
+    int64_t whole;
+    int32_t thread;
+    uint32_t pad;
+} sonde_counter_row;
+
+typedef struct {
+    int64_t t_ns;
+    uint32_t name, domain, scope, pad0;
+    int64_t id, parent;
+    int32_t thread;
+    uint32_t pad1;
+} sonde_marker_row;
+
+typedef struct {
+    int64_t t_ns, id;
+    uint32_t key, pad0;
+    double number;
+    int64_t whole;
+    uint32_t text, pad1;
+} sonde_attribute_row;
+
+#define SONDE_SPAN_KINDS "qqtttqqiiqtqt"
+#define SONDE_COUNTER_KINDS "qttdqi"
+#define SONDE_MARKER_KINDS "qtttqqi"
+#define SONDE_ATTRIBUTE_KINDS "qqtdqt"
+_Static_assert(sizeof(sonde_span_row) == 88, "span row");
+_Static_assert(offsetof(sonde_span_row, id) == 32, "span row");
+_Static_assert(offsetof(sonde_span_row, number) == 72, "span row");
+_Static_assert(sizeof(sonde_counter_row) == 40, "counter row");
+_Static_assert(sizeof(sonde_marker_row) == 48, "marker row");
+_Static_assert(sizeof(sonde_attribute_row) == 48, "attribute row");
+
+/* What is NULL in them: a bit for each column that may be. */
+enum { SPAN_DOMAIN = 1, SPAN_PARENT = 2, SPAN_CUT = 4, SPAN_NUMBER = 8, SPAN_ERROR = 16 };
+enum { COUNTER_DOMAIN = 1, COUNTER_WHOLE = 2 };
+enum { MARKER_DOMAIN = 1, MARKER_PARENT = 2 };
+enum { ATTRIBUTE_NUMBER = 1, ATTRIBUTE_WHOLE = 2, ATTRIBUTE_TEXT = 4 };
+
+enum { TO_SPAN, TO_COUNTER, TO_MARKER, TO_ATTRIBUTE, EVENT_TABLES };
+
+/* The low bits of a region's number are its slot among the open ones; 0: it has none. */
+#define SONDE_SLOT_BITS 13
+_Static_assert(1u << SONDE_SLOT_BITS == SONDE_LIVE_OPEN, "a slot in a number");
+
+/* One recording at a time, as there is one process. */
+typedef struct {
+    sonde_live *live;   /* NULL: not recording, or no event so far */
+    const uint32_t *on; /* in the control page; never NULL */
+    uint32_t is_open;   /* the gate: does the program want its events recorded? */
+    uint32_t epoch;     /* of the recording; 0: none. Never the same again */
+    sonde_control *page;
+    PyObject *text, *live_map, *page_map;
+    PyObject *opener;               /* makes `live` at the first event */
+    PyObject *tables[EVENT_TABLES]; /* writers; kept, for a child's first event */
+    PyObject *mirror;
+    PyObject *current; /* context variable: the number of the innermost region; 0: none */
+    int64_t last_serial;
+    uint32_t regions;       /* activations on the heap */
+    int64_t gate_open_ns;   /* when it last opened */
+    int64_t gate_closed_ns; /* when it last closed; 0: never */
+    int64_t gate_paused_ns; /* how long it was closed and the page on, before it last opened */
+    int64_t gate_page_ns;   /* all pauses of the page, when it last closed */
+} sonde_events_t;
+
+extern sonde_events_t sonde_events;
+
+static inline int sonde_events_on(void)
+{
+    return sonde_events.live != NULL && sonde_load_relaxed(sonde_events.on) && sonde_events.is_open;
+}
+
+/* If all that is missing is a first event, make room for it. Are events recorded now? */
+int sonde_events_wake(void);
+
+/* The same, where that is never so while nothing is recorded. */
+static inline int sonde_events_ready(void)
+{
+    if (sonde_events.live != NULL)
+        return sonde_load_relaxed(sonde_events.on) && sonde_events.is_open;
+    return sonde_events.tables[TO_SPAN] != NULL && sonde_events_wake();
+}
+
+/* All time up to now in which nothing was recorded though there is a recording. */
+int64_t sonde_events_paused_ns(int64_t now);
+
+/* When recording last went on, and off. */
+int64_t sonde_events_resumed_ns(void);
+int64_t sonde_events_stopped_ns(void);
+
+/* The number of the next event, with its slot. */
+int64_t sonde_events_number(uint32_t slot);
+
+/* Text ids, for a row of one of the tables; 0 if there is nothing to name, or no room
+ * (counted there). */
+uint32_t sonde_events_text(int table, PyObject *str);
+uint32_t sonde_events_value(PyObject *str); /* of an attribute */
+uint32_t sonde_events_word(const char *word); /* one of ours, of at most 15 letters */
+
+/* The sum of a kind, domain and name; NULL if there is no room (counted). Valid until
+ * the epoch changes. */
+sonde_sum *sonde_events_sum(uint32_t kind, uint32_t domain, uint32_t name);
+
+/* Open slots: 0 if none is free. A slot that was given back late is used late. */
+uint32_t sonde_slot_take(void);
+void sonde_slot_give(uint32_t slot, int late);
+void sonde_slots_reset(void);
+
+/* In which context the region of a slot was begun; NULL: the thread's own. */
+void sonde_slot_begin(uint32_t slot, const void *context);
+
+/* The innermost region that is still open, from this one up; 0: none. */
+int64_t sonde_region_resolve(int64_t id);
+
+/* The innermost region here, as it was last set; 0: none. */
+int64_t sonde_region_current(const sonde_place *here);
+void sonde_region_set_current(const sonde_place *here, int64_t id);
+
+/* The parent of what begins where `outer` is the innermost region; 0: none. A task may
+ * begin after the region has ended in which it was made: that is its parent, still. */
+int64_t sonde_region_around(const sonde_place *here, int64_t outer);
+int64_t sonde_region_here(void);
+
+/* Write down attributes: `keys` is a tuple of names, with a value each. */
+int sonde_attributes_put(int64_t id, int64_t t_ns, PyObject *keys, PyObject *const *values);
+
+/* A value as one that may be kept for long: plain numbers and texts as they are, all
+ * else as the name of its type. A new reference; NULL with an exception. */
+PyObject *sonde_attribute_plain(PyObject *value);
+
+/* A number of Python's, as rows have it. 0; -1 with an exception if it is none. */
+int sonde_number(PyObject *value, double *number, int64_t *whole, int *is_whole);
+
+/* Tell the mirror, if there is one. `value` is that of a counter, the scope of a marker, or the
+ * name of the exception that ended a region; at a begin, its parent and attributes, if given. 0,
+ * or -1 with an exception of the program's. */
+int sonde_events_mirror(const char *what, PyObject *domain, PyObject *name, uint32_t kind,
+                        int64_t id, PyObject *value);
+
+extern const char *const sonde_kind_names[SONDE_EVENT_KINDS];
+
+#endif

@@ -1,0 +1,107 @@
+/* Mark: moments of a program. */
+#include "events/events.h"
+
+#include <string.h>
+
+static const char *const scopes[] = {"process", "global", "thread", "task", "marker"};
+
+static const char *parse_scope(PyObject *word)
+{
+    for (size_t i = 0; i < sizeof scopes / sizeof *scopes; i++)
+        if (PyUnicode_Check(word) && PyUnicode_CompareWithASCIIString(word, scopes[i]) == 0)
+            return scopes[i];
+    PyErr_Format(PyExc_ValueError,
+                 "a marker is about the process, global, thread, task or marker, not %R", word);
+    return NULL;
+}
+
+static void add_up(const sonde_marker_row *row)
+{
+    sonde_sum *sum = sonde_events_sum(SONDE_MARKER, row->domain, row->name);
+    if (sum == NULL)
+        return;
+    sonde_sum_begin(sum);
+    if (sum->count++ == 0)
+        sum->first_ns = row->t_ns;
+    sum->last_ns = row->t_ns;
+    sonde_sum_end(sum);
+}
+
+static int record(PyObject *domain, PyObject *name, const char *scope, PyObject *keys,
+                  PyObject *const *values)
+{
+    if (!sonde_events_ready())
+        return 0;
+    sonde_marker_row row = {
+        .t_ns = sonde_clock_ns(),
+        .name = sonde_events_text(TO_MARKER, name),
+        .domain = sonde_events_text(TO_MARKER, domain),
+        .scope = sonde_events_word(scope),
+        .id = sonde_events_number(0),
+        .parent = sonde_region_here(),
+        .thread = sonde_find_tid(),
+    };
+    add_up(&row);
+    if (sonde_writer_put(sonde_events.tables[TO_MARKER], &row,
+                         (row.domain ? 0 : MARKER_DOMAIN) | (row.parent ? 0 : MARKER_PARENT)) < 0)
+        return -1;
+    if (keys != NULL && sonde_events_on())
+        sonde_attributes_put(row.id, row.t_ns, keys, values);
+    if (sonde_events.mirror == NULL)
+        return 0;
+    PyObject *said = PyUnicode_FromString(scope);
+    int status = said == NULL ? -1
+                              : sonde_events_mirror("mark", domain, name, SONDE_MARKER, row.id, said);
+    Py_XDECREF(said);
+    return status;
+}
+
+PyObject *sonde_mark_now(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t given,
+                         PyObject *kwnames)
+{
+    if (given != 1 || !PyUnicode_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "mark() takes a name, and attributes by keyword");
+        return NULL;
+    }
+    if (record(NULL, args[0], scopes[0], kwnames, args + 1) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *mark_mark(PyObject *object, PyObject *const *args, Py_ssize_t given,
+                           PyObject *kwnames)
+{
+    const sonde_named *self = (const sonde_named *)object;
+    Py_ssize_t named = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    if (given + named > 1) {
+        PyErr_SetString(PyExc_TypeError, "mark() takes one scope");
+        return NULL;
+    }
+    const char *scope = given + named ? parse_scope(args[0]) : scopes[0];
+    if (scope == NULL || record(self->domain, self->name, scope, NULL, NULL) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *mark_repr(PyObject *object)
+{
+    return PyUnicode_FromFormat("<marker %R>", ((sonde_named *)object)->name);
+}
+
+static PyMethodDef mark_methods[] = {
+    {"mark", (PyCFunction)(void (*)(void))mark_mark, METH_FASTCALL | METH_KEYWORDS,
+     "mark(scope='process'): mark this moment, for the process, global, thread, task or marker."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject sonde_MarkType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sonde._core.Mark",
+    .tp_basicsize = sizeof(sonde_named),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_doc = "Mark(name, domain=None): a moment that comes again.",
+    .tp_base = &sonde_NamedType,
+    .tp_new = sonde_named_parse,
+    .tp_repr = mark_repr,
+    .tp_methods = mark_methods,
+};

@@ -1,0 +1,129 @@
+/* Nest: do the regions of a process simply lie inside each other on their threads?
+ *
+ * Nearly all do, and then a timeline has nothing to think about: nesting.py does the
+ * same, and what to do about those that do not, at fifty times the price. */
+#include "binding/binding.h"
+
+typedef struct {
+    int64_t end_ns, id;
+} open_region;
+
+typedef struct {
+    int64_t thread;
+    size_t depth, room;
+    open_region *open; /* the regions around the next one, the innermost last */
+} thread_stack;
+
+typedef struct {
+    PyObject_HEAD
+    thread_stack *stacks;
+    size_t stacks_n;
+} NestObject;
+
+enum { COLUMNS = 6, ID = 0, PARENT, THREAD, END_THREAD, START, END };
+
+static thread_stack *find_stack(NestObject *self, int64_t thread)
+{
+    for (size_t i = 0; i < self->stacks_n; i++)
+        if (self->stacks[i].thread == thread)
+            return &self->stacks[i];
+    thread_stack *grown = PyMem_Realloc(self->stacks, (self->stacks_n + 1) * sizeof *grown);
+    if (grown == NULL)
+        return NULL;
+    self->stacks = grown;
+    grown[self->stacks_n] = (thread_stack){.thread = thread};
+    return &grown[self->stacks_n++];
+}
+
+static int push(thread_stack *stack, int64_t id, int64_t end_ns)
+{
+    if (stack->depth == stack->room) {
+        size_t room = stack->room ? 2 * stack->room : 16;
+        open_region *grown = PyMem_Realloc(stack->open, room * sizeof *grown);
+        if (grown == NULL)
+            return -1;
+        stack->open = grown;
+        stack->room = room;
+    }
+    stack->open[stack->depth++] = (open_region){end_ns, id};
+    return 0;
+}
+
+/* 1: all of them do; 0: one does not; -1: no memory. A parent of -1 is none. */
+static int feed(NestObject *self, int64_t *const *column, size_t rows)
+{
+    thread_stack *stack = NULL;
+    for (size_t i = 0; i < rows; i++) {
+        int64_t thread = column[THREAD][i];
+        if (stack == NULL || stack->thread != thread)
+            stack = find_stack(self, thread);
+        if (stack == NULL)
+            return -1;
+        while (stack->depth > 0 && stack->open[stack->depth - 1].end_ns <= column[START][i])
+            stack->depth--;
+        const open_region *around = stack->depth ? &stack->open[stack->depth - 1] : NULL;
+        int is_inside = around == NULL ? column[PARENT][i] == -1
+                                       : around->id == column[PARENT][i] &&
+                                             column[END][i] <= around->end_ns;
+        if (!is_inside || column[END_THREAD][i] != thread)
+            return 0;
+        if (push(stack, column[ID][i], column[END][i]) < 0)
+            return -1;
+    }
+    return 1;
+}
+
+static PyObject *nest_feed(PyObject *object, PyObject *const *args, Py_ssize_t given)
+{
+    Py_buffer views[COLUMNS];
+    int64_t *column[COLUMNS];
+    int taken = 0, answer = -1;
+    if (given != COLUMNS) {
+        PyErr_SetString(PyExc_TypeError, "six columns expected");
+        return NULL;
+    }
+    while (taken < COLUMNS && PyObject_GetBuffer(args[taken], &views[taken], PyBUF_SIMPLE) == 0) {
+        column[taken] = views[taken].buf;
+        taken++;
+    }
+    if (taken == COLUMNS) {
+        answer = 1;
+        for (int i = 1; i < COLUMNS; i++)
+            if (views[i].len != views[0].len)
+                answer = -1;
+        if (answer < 0)
+            PyErr_SetString(PyExc_ValueError, "columns of one length expected");
+        else if ((answer = feed((NestObject *)object, column, (size_t)views[0].len / 8)) < 0)
+            PyErr_NoMemory();
+    }
+    while (taken > 0)
+        PyBuffer_Release(&views[--taken]);
+    return answer < 0 ? NULL : PyBool_FromLong(answer);
+}
+
+static void nest_dealloc(PyObject *object)
+{
+    NestObject *self = (NestObject *)object;
+    for (size_t i = 0; i < self->stacks_n; i++)
+        PyMem_Free(self->stacks[i].open);
+    PyMem_Free(self->stacks);
+    Py_TYPE(object)->tp_free(object);
+}
+
+static PyMethodDef nest_methods[] = {
+    {"feed", (PyCFunction)(void (*)(void))nest_feed, METH_FASTCALL,
+     "feed(ids, parents, threads, end_threads, starts, ends): do these, which come after those\n"
+     "before, lie in their parents or in none? Buffers of 64-bit numbers."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject sonde_NestType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sonde._core.Nest",
+    .tp_basicsize = sizeof(NestObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Nest(): the regions of one process, in the order of their start.",
+    .tp_new = PyType_GenericNew,
+    .tp_dealloc = nest_dealloc,
+    .tp_methods = nest_methods,
+};

@@ -1,0 +1,150 @@
+/* Sums and open regions as Python's values: in the job, and from its file. */
+#include "events/events.h"
+
+#include <errno.h>
+#include <math.h>
+
+/* The mean of a counter over the time it was recorded and finite, up to `until_ns`. */
+static double find_mean(const sonde_sum *sum, int64_t until_ns, int64_t paused_ns)
+{
+    int64_t held_ns = until_ns - sum->last_ns - (paused_ns - sum->paused_ns);
+    double tail_ns = held_ns > 0 && isfinite(sum->last) ? (double)held_ns : 0;
+    double whole_ns = (double)sum->total_ns + tail_ns;
+    if (whole_ns <= 0)
+        return sum->last;
+    return (sum->area + (tail_ns > 0 ? sum->last * tail_ns : 0)) / whole_ns;
+}
+
+/* The numbers that depend on what it is a sum of; None where they say nothing. */
+static PyObject *numbers_of(const sonde_sum *sum, int64_t until_ns, int64_t paused_ns)
+{
+    if (sum->kind == SONDE_COUNTER)
+        return Py_BuildValue("KOOOddddLL", (unsigned long long)sum->count, Py_None, Py_None, Py_None,
+                             sum->low, sum->high, find_mean(sum, until_ns, paused_ns), sum->last,
+                             (long long)sum->since_ns, (long long)sum->last_ns);
+    if (sum->kind == SONDE_MARKER)
+        return Py_BuildValue("KOOOOOOOLL", (unsigned long long)sum->count, Py_None, Py_None, Py_None,
+                             Py_None, Py_None, Py_None, Py_None, (long long)sum->since_ns,
+                             (long long)sum->last_ns);
+    return Py_BuildValue("KLLLOOOOLL", (unsigned long long)sum->count, (long long)sum->total_ns,
+                         (long long)sum->min_ns, (long long)sum->max_ns, Py_None, Py_None, Py_None,
+                         Py_None, (long long)sum->since_ns, (long long)sum->last_ns);
+}
+
+static int append(PyObject *list, PyObject *item)
+{
+    int status = item == NULL ? -1 : PyList_Append(list, item);
+    Py_XDECREF(item);
+    return status;
+}
+
+/* The sum at `at`, as (kind, domain id, name id, numbers…). */
+static PyObject *describe_sum(const sonde_sum *sum, int64_t until_ns, int64_t paused_ns)
+{
+    PyObject *numbers = numbers_of(sum, until_ns, paused_ns);
+    PyObject *head = Py_BuildValue("(sII)", sonde_kind_names[sum->kind], sum->domain, sum->name);
+    PyObject *whole = head && numbers ? PySequence_Concat(head, numbers) : NULL;
+    Py_XDECREF(numbers);
+    Py_XDECREF(head);
+    return whole;
+}
+
+static int list_sums(const sonde_live *live, int64_t until_ns, int64_t paused_ns, PyObject *found,
+                     unsigned long *damaged)
+{
+    uint64_t used = sonde_load_acquire(&live->used);
+    for (uint64_t at = 0; at < used && at < SONDE_LIVE_SUMS; at++) {
+        sonde_sum sum;
+        int status = sonde_sum_read(sonde_live_sum(live, at), &sum);
+        if (status < 0)
+            ++*damaged;
+        else if (sum.count > 0 && append(found, describe_sum(&sum, until_ns, paused_ns)) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int list_open(const sonde_live *live, PyObject *found, unsigned long *damaged)
+{
+    for (uint32_t slot = 1; slot < SONDE_LIVE_OPEN; slot++) {
+        sonde_open open;
+        if (sonde_load_relaxed(&sonde_live_open(live, slot)->seq) == 0)
+            continue;
+        if (sonde_open_read(sonde_live_open(live, slot), &open) < 0) {
+            ++*damaged;
+            continue;
+        }
+        if (open.is_open &&
+            append(found, Py_BuildValue("LLLIIsiL", (long long)open.id, (long long)open.parent,
+                                        (long long)open.t_ns, open.name, open.domain,
+                                        sonde_kind_names[open.kind], open.thread,
+                                        (long long)open.number)) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+PyObject *sonde_live_read(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    long long until_ns, paused_ns;
+    if (!PyArg_ParseTuple(args, "O!LL", &sonde_MapType, &map, &until_ns, &paused_ns))
+        return NULL;
+    const sonde_live *live = sonde_map_memory(map, 0);
+    if (live == NULL)
+        return NULL;
+    int status = sonde_live_verify(live, ((MapObject *)map)->bytes);
+    if (status < 0)
+        return sonde_raise(status, "event.live");
+    int64_t closed_ns = sonde_load_acquire(&live->closed_ns);
+    if (closed_ns != 0 && until_ns > closed_ns)
+        paused_ns = until_ns - closed_ns; /* pauses of the page since then lie in this */
+    paused_ns += sonde_load_relaxed(&live->paused_ns);
+    unsigned long damaged = 0;
+    PyObject *sums = PyList_New(0), *open = PyList_New(0), *result = NULL;
+    if (sums != NULL && open != NULL &&
+        list_sums(live, until_ns, paused_ns, sums, &damaged) == 0 &&
+        list_open(live, open, &damaged) == 0)
+        result = Py_BuildValue("OOk", sums, open, damaged);
+    Py_XDECREF(sums);
+    Py_XDECREF(open);
+    return result;
+}
+
+/* A text by its id, as this process wrote it. */
+static PyObject *text_of(uint32_t id)
+{
+    uint32_t bytes_n;
+    const char *bytes = sonde_intern_get(sonde_text_table(sonde_events.text), id, &bytes_n);
+    return bytes == NULL ? Py_NewRef(Py_None)
+                         : PyUnicode_DecodeUTF8(bytes, (Py_ssize_t)bytes_n, "backslashreplace");
+}
+
+PyObject *sonde_events_summary(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    PyObject *found = PyList_New(0);
+    const sonde_live *live = sonde_events.live;
+    if (found == NULL || live == NULL)
+        return found;
+    int64_t now = sonde_clock_ns(), paused_ns = sonde_events_paused_ns(now);
+    unsigned long damaged = 0;
+    if (list_sums(live, now, paused_ns, found, &damaged) < 0) {
+        Py_DECREF(found);
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(found); i++) {
+        PyObject *row = PyList_GET_ITEM(found, i), *name;
+        for (Py_ssize_t at = 1; at <= 2; at++) {
+            uint32_t id = (uint32_t)PyLong_AsUnsignedLong(PyTuple_GET_ITEM(row, at));
+            name = text_of(id);
+            if (name == NULL) {
+                Py_DECREF(found);
+                return NULL;
+            }
+            PyObject *before = PyTuple_GET_ITEM(row, at);
+            PyTuple_SET_ITEM(row, at, name); /* nobody else has seen it yet */
+            Py_DECREF(before);
+        }
+    }
+    return found;
+}

@@ -1,0 +1,157 @@
+/* Rows of fixed width in memory that several processes map.
+ *
+ * A ticket is the number of a row; its slot is ticket modulo capacity. The
+ * slot's sequence word tells whose row it holds and whether it is complete, so
+ * nobody ever waits: a writer that finds the slot busy drops its row and counts
+ * it, a reader that finds another sequence than it expects skips the row.
+ */
+#include "format/format.h"
+
+#include <errno.h>
+#include <string.h>
+
+static const char ring_magic[8] = {'S', 'O', 'N', 'D', 'E', 'R', 'N', 'G'};
+
+static sonde_slot *slot_of(const sonde_ring *ring, uint64_t ticket)
+{
+    uint64_t index = ticket & (ring->capacity - 1);
+    return (sonde_slot *)((char *)ring + ring->header_bytes + index * ring->slot_bytes);
+}
+
+static uint64_t header_bytes_for(uint32_t schema_bytes)
+{
+    uint64_t bytes = sizeof(sonde_ring) + (uint64_t)schema_bytes;
+    return (bytes + SONDE_PAGE - 1) / SONDE_PAGE * SONDE_PAGE;
+}
+
+uint64_t sonde_ring_bytes(uint64_t capacity, uint32_t row_bytes, uint32_t schema_bytes)
+{
+    if (capacity < 2 || (capacity & (capacity - 1)) || capacity > (uint64_t)1 << 40)
+        return 0;
+    if (row_bytes == 0 || row_bytes % 8 || row_bytes > SONDE_MAX_ROW_BYTES)
+        return 0;
+    if (schema_bytes > 1u << 20)
+        return 0;
+    return header_bytes_for(schema_bytes) + capacity * (sizeof(sonde_slot) + row_bytes);
+}
+
+static uint32_t header_check(const sonde_ring *ring)
+{
+    sonde_ring copy;
+    memcpy(&copy, ring, offsetof(sonde_ring, pad0));
+    copy.check = 0;
+    uint64_t parts[2] = {
+        sonde_check_bytes(&copy, offsetof(sonde_ring, pad0)),
+        sonde_check_bytes(ring + 1, ring->schema_bytes),
+    };
+    return sonde_check_bytes(parts, sizeof parts);
+}
+
+int sonde_ring_init(void *mem, uint64_t mem_bytes, uint64_t capacity, uint32_t row_bytes,
+                    const void *schema, uint32_t schema_bytes)
+{
+    uint64_t bytes = sonde_ring_bytes(capacity, row_bytes, schema_bytes);
+    if (bytes == 0 || bytes > mem_bytes)
+        return -EINVAL;
+    sonde_ring *ring = mem;
+    memcpy(ring->magic, ring_magic, sizeof ring_magic);
+    ring->version = SONDE_FORMAT_VERSION;
+    ring->header_bytes = (uint32_t)header_bytes_for(schema_bytes);
+    ring->capacity = capacity;
+    ring->row_bytes = row_bytes;
+    ring->slot_bytes = (uint32_t)sizeof(sonde_slot) + row_bytes;
+    ring->schema_bytes = schema_bytes;
+    memcpy(ring + 1, schema, schema_bytes);
+    ring->check = header_check(ring);
+    return 0;
+}
+
+int sonde_ring_verify(const void *mem, uint64_t mem_bytes)
+{
+    const sonde_ring *ring = mem;
+    if (mem_bytes < sizeof *ring || memcmp(ring->magic, ring_magic, sizeof ring_magic))
+        return -EBADMSG;
+    if (ring->version > SONDE_FORMAT_VERSION)
+        return -EPROTO;
+    uint64_t bytes = sonde_ring_bytes(ring->capacity, ring->row_bytes, ring->schema_bytes);
+    if (bytes == 0 || bytes > mem_bytes || ring->slot_bytes != sizeof(sonde_slot) + ring->row_bytes ||
+        ring->header_bytes != header_bytes_for(ring->schema_bytes) ||
+        ring->check != header_check(ring))
+        return -EBADMSG;
+    return 0;
+}
+
+static uint64_t seed_of(uint64_t ticket, uint32_t nulls) { return ticket ^ (uint64_t)nulls << 32; }
+
+int sonde_ring_append(sonde_ring *ring, const uint64_t *row, uint32_t nulls)
+{
+    uint64_t ticket = sonde_add_relaxed(&ring->head, 1);
+    uint64_t done = 2 * (ticket + 1);
+    uint32_t words = ring->row_bytes / 8;
+    sonde_slot *slot = slot_of(ring, ticket);
+    uint64_t seen = sonde_load_relaxed(&slot->seq);
+    /* Odd: an earlier writer sleeps in the middle of this slot. Larger: we
+     * slept, and a later row is already here. Either way ours is the one lost.
+     * Taking the slot comes after its last writer's bytes. */
+    if ((seen & 1) || seen >= done || !sonde_cas_acquire(&slot->seq, &seen, done - 1)) {
+        sonde_add_relaxed(&ring->dropped, 1);
+        return -EAGAIN;
+    }
+    /* The busy mark before any byte of the row: a reader that sees a new byte
+     * and then reads seq again sees the mark. */
+    sonde_fence_release();
+    uint64_t check = sonde_check_begin(seed_of(ticket, nulls));
+    for (uint32_t i = 0; i < words; i++) {
+        sonde_store_relaxed(&slot->row[i], row[i]);
+        check = sonde_check_word(check, i, row[i]);
+    }
+    sonde_store_relaxed(&slot->nulls, nulls);
+    sonde_store_relaxed(&slot->check, sonde_check_end(check));
+    /* Every byte of the row before the mark that it is complete. */
+    sonde_store_release(&slot->seq, done);
+    return 0;
+}
+
+enum sonde_slot_state sonde_ring_get(const sonde_ring *ring, uint64_t ticket, uint64_t *row,
+                                     uint32_t *nulls)
+{
+    uint64_t done = 2 * (ticket + 1);
+    uint32_t words = ring->row_bytes / 8;
+    const sonde_slot *slot = slot_of(ring, ticket);
+    /* The complete mark before the bytes it vouches for. */
+    uint64_t seen = sonde_load_acquire(&slot->seq);
+    if (seen != done)
+        return seen > done ? SONDE_ROW_LOST : SONDE_ROW_PENDING;
+    *nulls = sonde_load_relaxed(&slot->nulls);
+    uint64_t check = sonde_check_begin(seed_of(ticket, *nulls));
+    for (uint32_t i = 0; i < words; i++) {
+        row[i] = sonde_load_relaxed(&slot->row[i]);
+        check = sonde_check_word(check, i, row[i]);
+    }
+    uint32_t told = sonde_load_relaxed(&slot->check);
+    /* The bytes before the second look: the pair of the writer's fence. */
+    sonde_fence_acquire();
+    if (sonde_load_relaxed(&slot->seq) != done)
+        return SONDE_ROW_LOST;
+    return told == sonde_check_end(check) ? SONDE_ROW_OK : SONDE_ROW_CORRUPT;
+}
+
+uint64_t sonde_ring_settled(const sonde_ring *ring, uint64_t first, uint64_t last)
+{
+    for (uint64_t ticket = first; ticket < last; ticket++) {
+        /* Only the mark is looked at; whoever reads the row looks again. */
+        if (sonde_load_relaxed(&slot_of(ring, ticket)->seq) < 2 * (ticket + 1))
+            return ticket;
+    }
+    return last;
+}
+
+void sonde_ring_heal(sonde_ring *ring)
+{
+    for (uint64_t i = 0; i < ring->capacity; i++) {
+        sonde_slot *slot = slot_of(ring, i);
+        /* Nobody writes: 0 reads as "never used", and the next writer takes it. */
+        if (sonde_load_relaxed(&slot->seq) & 1)
+            sonde_store_relaxed(&slot->seq, 0);
+    }
+}

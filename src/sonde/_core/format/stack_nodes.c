@@ -1,0 +1,178 @@
+/* Stacks as a tree in a file: a node is a frame under its caller.
+ *
+ * One thread writes. A node is filled in, then its check is stored, then the
+ * count is raised; from then on only its sums change. So a reader in another
+ * process needs no lock, and a job that is killed leaves every node whole.
+ */
+#include "format/format.h"
+
+#include <errno.h>
+#include <string.h>
+
+static const char nodes_magic[8] = {'S', 'O', 'N', 'D', 'E', 'N', 'O', 'D'};
+
+uint64_t sonde_nodes_bytes(uint32_t entries)
+{
+    if (entries == 0 || entries > 1u << 28)
+        return 0;
+    return SONDE_PAGE + (uint64_t)entries * sizeof(sonde_node);
+}
+
+static uint32_t header_check(const sonde_nodes *table)
+{
+    sonde_nodes copy;
+    memcpy(&copy, table, offsetof(sonde_nodes, pad0));
+    copy.check = 0;
+    return sonde_check_bytes(&copy, offsetof(sonde_nodes, pad0));
+}
+
+void sonde_nodes_head(sonde_nodes *table, uint32_t entries)
+{
+    memcpy(table->magic, nodes_magic, sizeof nodes_magic);
+    table->version = SONDE_FORMAT_VERSION;
+    table->header_bytes = SONDE_PAGE;
+    table->entries = entries;
+    table->node_bytes = sizeof(sonde_node);
+    table->check = header_check(table);
+}
+
+int sonde_nodes_init(void *mem, uint64_t mem_bytes, uint32_t entries)
+{
+    uint64_t bytes = sonde_nodes_bytes(entries);
+    if (bytes == 0 || bytes > mem_bytes)
+        return -EINVAL;
+    sonde_nodes_head(mem, entries);
+    return 0;
+}
+
+int sonde_nodes_verify(const void *mem, uint64_t mem_bytes)
+{
+    const sonde_nodes *table = mem;
+    if (mem_bytes < sizeof *table || memcmp(table->magic, nodes_magic, sizeof nodes_magic))
+        return -EBADMSG;
+    if (table->version > SONDE_FORMAT_VERSION)
+        return -EPROTO;
+    uint64_t bytes = sonde_nodes_bytes(table->entries);
+    if (bytes == 0 || bytes > mem_bytes || table->header_bytes != SONDE_PAGE ||
+        table->node_bytes != sizeof(sonde_node) || table->check != header_check(table))
+        return -EBADMSG;
+    return 0;
+}
+
+sonde_node *sonde_nodes_at(sonde_nodes *table, uint32_t id)
+{
+    return (sonde_node *)((char *)table + SONDE_PAGE) + (id - 1);
+}
+
+/* Of all that never changes; a node in another's place is damage. */
+static uint32_t node_check(uint32_t id, const sonde_node *node)
+{
+    uint64_t words[4] = {
+        (uint64_t)node->parent << 32 | node->func,
+        (uint64_t)node->file << 32 | (uint32_t)node->line,
+        (uint64_t)(uint32_t)node->first_line << 32 | id,
+        node->hash,
+    };
+    return sonde_check(id, words, 4);
+}
+
+const sonde_node *sonde_nodes_get(const sonde_nodes *table, uint32_t id)
+{
+    if (id == 0 || id > table->entries)
+        return NULL;
+    const sonde_node *node = sonde_nodes_at((sonde_nodes *)table, id);
+    /* The check is written last: when it is there, so is the rest. */
+    uint32_t check = sonde_load_acquire(&node->check);
+    /* A parent is older than its child, so a path cannot go round in a circle. */
+    return check != 0 && node->parent < id && check == node_check(id, node) ? node : NULL;
+}
+
+uint64_t sonde_nodes_slots(const sonde_nodes *table)
+{
+    uint64_t slots = 2;
+    while (slots < 2 * (uint64_t)table->entries)
+        slots *= 2;
+    return slots;
+}
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+    uint64_t h = (a ^ b * 0x9e3779b97f4a7c15u) * 0xd6e8feb86659fd93u;
+    h ^= h >> 32;
+    h *= 0xd6e8feb86659fd93u;
+    return h ^ h >> 29;
+}
+
+uint64_t sonde_hash_bytes(uint64_t hash, const void *bytes, size_t bytes_n)
+{
+    const uint8_t *from = bytes;
+    for (size_t i = 0; i < bytes_n; i++)
+        hash = (hash ^ from[i]) * 0x100000001b3u;
+    return (hash ^ 0xff) * 0x100000001b3u; /* an end: "ab","c" is not "a","bc" */
+}
+
+static int same(const sonde_node *node, uint32_t parent, const sonde_frame_key *key)
+{
+    return node->parent == parent && node->func == key->func && node->file == key->file &&
+           node->line == key->line && node->first_line == key->first_line;
+}
+
+static uint32_t insert(sonde_nodes *table, uint32_t parent, const sonde_frame_key *key)
+{
+    if (table->count >= table->entries)
+        return 0;
+    uint32_t id = table->count + 1;
+    sonde_node *node = sonde_nodes_at(table, id);
+    uint64_t above = parent ? sonde_nodes_at(table, parent)->hash : 0;
+    node->parent = parent;
+    node->func = key->func;
+    node->file = key->file;
+    node->line = key->line;
+    node->first_line = key->first_line;
+    node->hash = mix(mix(above, key->text_hash),
+                     (uint64_t)(uint32_t)key->line << 32 | (uint32_t)key->first_line);
+    /* Everything before the check that vouches for it, and that before the count. */
+    sonde_store_release(&node->check, node_check(id, node));
+    sonde_store_release(&table->count, id);
+    return id;
+}
+
+/* Where a frame stands in the index, or should. Never full: there are twice as
+ * many slots as nodes. */
+static uint32_t *find_slot(sonde_nodes *table, uint32_t *index, uint32_t parent,
+                           const sonde_frame_key *key)
+{
+    uint64_t slots = sonde_nodes_slots(table);
+    uint64_t at = mix((uint64_t)parent << 32 | key->func,
+                      mix((uint64_t)key->file << 32 | (uint32_t)key->line,
+                          (uint32_t)key->first_line));
+    for (;; at++) {
+        uint32_t *slot = &index[at & (slots - 1)];
+        if (*slot == 0 || same(sonde_nodes_at(table, *slot), parent, key))
+            return slot;
+    }
+}
+
+void sonde_nodes_index(sonde_nodes *table, uint32_t *index)
+{
+    for (uint32_t id = 1; id <= table->count && id <= table->entries; id++) {
+        const sonde_node *node = sonde_nodes_at(table, id);
+        sonde_frame_key key = {node->func, node->file, node->line, node->first_line, 0};
+        *find_slot(table, index, node->parent, &key) = id;
+    }
+}
+
+uint32_t sonde_nodes_find(sonde_nodes *table, uint32_t *index, uint32_t parent,
+                          const sonde_frame_key *key)
+{
+    return *find_slot(table, index, parent, key);
+}
+
+uint32_t sonde_nodes_put(sonde_nodes *table, uint32_t *index, uint32_t parent,
+                         const sonde_frame_key *key)
+{
+    uint32_t *slot = find_slot(table, index, parent, key);
+    if (*slot == 0)
+        *slot = insert(table, parent, key);
+    return *slot;
+}

@@ -1,0 +1,97 @@
+/* The lock that proves that a job lives.
+ *
+ * An open-file-description lock: unlike a record lock, it is not lost when some
+ * code of the job opens and closes the same file (copies the folder, say). It is
+ * shared with forked children, so they close their copy before anything else.
+ * The descriptor stands high, out of the way of programs that close "all" low
+ * ones, and is closed only while it still is what we opened: the number may
+ * have been given to a file of the job.
+ */
+#define _GNU_SOURCE
+#include "binding/binding.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { HIGH_FD = 512 };
+
+static struct {
+    int fd;
+    dev_t dev;
+    ino_t ino;
+} held = {.fd = -1};
+
+static int close_held(void)
+{
+    struct stat status;
+    int fd = held.fd;
+    held.fd = -1;
+    if (fd < 0 || fstat(fd, &status) < 0 || status.st_dev != held.dev || status.st_ino != held.ino)
+        return 0;
+    close(fd);
+    return 1;
+}
+
+void sonde_alive_off(void) { close_held(); }
+
+static int lock_whole(int fd, int command, short type)
+{
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET};
+    if (fcntl(fd, command, &lock) < 0)
+        return -errno;
+    return lock.l_type != F_UNLCK;
+}
+
+static int open_alive(const char *path, int flags)
+{
+    int low = open(path, flags | O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (low < 0)
+        return -errno;
+    int high = fcntl(low, F_DUPFD_CLOEXEC, HIGH_FD);
+    if (high < 0)
+        return low; /* the limit on descriptors is lower than that */
+    close(low);
+    return high;
+}
+
+PyObject *sonde_alive_hold(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *path;
+    struct stat status;
+    if (!PyArg_ParseTuple(args, "y", &path))
+        return NULL;
+    close_held();
+    int fd = open_alive(path, O_CREAT);
+    if (fd < 0)
+        return sonde_raise(fd, "alive");
+    if (fstat(fd, &status) < 0) {
+        int failure = -errno;
+        close(fd);
+        return sonde_raise(failure, "alive");
+    }
+    held.fd = fd;
+    held.dev = status.st_dev;
+    held.ino = status.st_ino;
+    /* Some network file systems have no locks; the caller then says so. */
+    return PyBool_FromLong(lock_whole(fd, F_OFD_SETLK, F_WRLCK) > 0);
+}
+
+PyObject *sonde_alive_release(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return PyBool_FromLong(close_held());
+}
+
+PyObject *sonde_alive_probe(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *path;
+    if (!PyArg_ParseTuple(args, "y", &path))
+        return NULL;
+    int fd = open_alive(path, 0);
+    if (fd < 0)
+        return sonde_raise(fd, "alive");
+    int status = lock_whole(fd, F_OFD_GETLK, F_WRLCK);
+    close(fd);
+    return PyBool_FromLong(status > 0);
+}

@@ -1,0 +1,328 @@
+/* What a code object is called and where its lines are, read once.
+ *
+ * The table is keyed by address, and an address is used again once its code
+ * object is gone. So destruction is watched (by CPython's own watchers from
+ * 3.12, by the type's tp_dealloc before), and what was read is believed only
+ * if the frame that led to it is still there afterwards.
+ */
+#define _GNU_SOURCE
+#include "stacks/frames.h"
+
+#if SONDE_HAS_FRAMES
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SLOTS (1u << 15)
+#define MOST (SLOTS / 2)
+#define MOST_BYTES (8u << 20) /* then they are forgotten; there are two such tables at most */
+#define MOST_UNITS (1u << 22)
+/* Longer names are cut, with a mark. */
+#define MOST_CHARS 2000
+
+typedef struct {
+    sonde_code *slot[SLOTS];
+    sonde_code *replaced; /* by others at the same address; still in somebody's hands, maybe */
+    uint32_t used;
+    uint64_t bytes;
+} sonde_codes;
+
+static sonde_codes *codes, *retired;
+static uint32_t last_id;
+static uint64_t deaths; /* code objects destroyed; atomic */
+static int watching;
+
+static uint32_t place_of(uintptr_t address)
+{
+    uint64_t h = (uint64_t)(address >> 4) * 0x9e3779b97f4a7c15u;
+    return (uint32_t)(h >> 40) & (SLOTS - 1);
+}
+
+/* The slot of an address, or the empty one where it belongs. */
+static sonde_code **find_slot(sonde_codes *table, uintptr_t address)
+{
+    for (uint32_t at = place_of(address);; at++) {
+        sonde_code **slot = &table->slot[at & (SLOTS - 1)];
+        sonde_code *code = sonde_load_acquire(slot);
+        if (code == NULL || code->address == address)
+            return slot;
+    }
+}
+
+/* ---- destruction ---------------------------------------------------------------- */
+
+static void on_death(uintptr_t address)
+{
+    /* Counted before the lookup: an entry that is stored after it is not
+     * believed, see sonde_codes_get(). */
+    __atomic_fetch_add(&deaths, 1, __ATOMIC_SEQ_CST);
+    sonde_codes *table = __atomic_load_n(&codes, __ATOMIC_SEQ_CST);
+    if (table == NULL)
+        return;
+    sonde_code *code = sonde_load_acquire(find_slot(table, address));
+    if (code != NULL)
+        sonde_store_relaxed(&code->alive, 0);
+}
+
+#if PY_VERSION_HEX >= 0x030c0000
+
+static int on_event(PyCodeEvent event, PyCodeObject *code)
+{
+    if (event == PY_CODE_EVENT_DESTROY)
+        on_death((uintptr_t)code);
+    return 0;
+}
+
+static int watch(void)
+{
+    int id = PyCode_AddWatcher(on_event);
+    if (id < 0)
+        PyErr_Clear(); /* all eight are taken */
+    return id < 0 ? -1 : 0;
+}
+
+#else
+
+static destructor dealloc_before;
+
+static void dealloc(PyObject *code)
+{
+    on_death((uintptr_t)code);
+    dealloc_before(code);
+}
+
+static int watch(void)
+{
+    /* Stays for good: whoever came after us calls us. */
+    dealloc_before = PyCode_Type.tp_dealloc;
+    PyCode_Type.tp_dealloc = dealloc;
+    return 0;
+}
+
+#endif
+
+int sonde_codes_watch(void)
+{
+    if (!watching && watch() < 0)
+        return -1;
+    watching = 1;
+    return 0;
+}
+
+/* ---- texts ------------------------------------------------------------------------ */
+
+static size_t put_utf8(char *to, uint32_t c)
+{
+    if (c < 0x80) {
+        to[0] = (char)c;
+        return 1;
+    }
+    if (c < 0x800) {
+        to[0] = (char)(0xc0 | c >> 6);
+        to[1] = (char)(0x80 | (c & 63));
+        return 2;
+    }
+    if (c < 0x10000) {
+        to[0] = (char)(0xe0 | c >> 12);
+        to[1] = (char)(0x80 | (c >> 6 & 63));
+        to[2] = (char)(0x80 | (c & 63));
+        return 3;
+    }
+    to[0] = (char)(0xf0 | (c >> 18 & 7));
+    to[1] = (char)(0x80 | (c >> 12 & 63));
+    to[2] = (char)(0x80 | (c >> 6 & 63));
+    to[3] = (char)(0x80 | (c & 63));
+    return 4;
+}
+
+static char utf8[MOST_CHARS * 4 + 4]; /* large, and used by one thread only */
+static size_t utf8_bytes;             /* of the last one */
+
+/* Intern the str at an address. 0, or -1 if there is none. */
+static int take_str(uintptr_t address, sonde_intern *text, uint32_t *id, uint64_t *hash)
+{
+    static char raw[MOST_CHARS * 4];
+    PyASCIIObject head;
+    if (sonde_peek(&head, address, sizeof head) < 0 || head.ob_base.ob_type != &PyUnicode_Type ||
+        !head.state.compact || head.length < 0)
+        return -1;
+    size_t kind = (size_t)head.state.kind;
+    if (kind != 1 && kind != 2 && kind != 4)
+        return -1;
+    size_t chars = head.length > MOST_CHARS ? MOST_CHARS : (size_t)head.length;
+    size_t offset = head.state.ascii ? sizeof(PyASCIIObject) : sizeof(PyCompactUnicodeObject);
+    if (chars && sonde_peek(raw, address + offset, chars * kind) < 0)
+        return -1;
+    size_t used = 0;
+    for (size_t i = 0; i < chars; i++) {
+        uint32_t c = 0;
+        memcpy(&c, raw + i * kind, kind);
+        used += put_utf8(utf8 + used, c);
+    }
+    if ((Py_ssize_t)chars < head.length)
+        used += put_utf8(utf8 + used, 0x2026);
+    *hash = sonde_hash_bytes(*hash, utf8, used);
+    utf8_bytes = used;
+    *id = sonde_intern_put(text, utf8, (uint32_t)used); /* 0 if full: counted there */
+    return 0;
+}
+
+/* ---- reading one -------------------------------------------------------------------- */
+
+static int take_lines(sonde_code *code, uintptr_t table, int32_t first_line)
+{
+    static uint8_t small[4096];
+    PyVarObject head;
+    if (sonde_peek(&head, table, sizeof head) < 0 || head.ob_base.ob_type != &PyBytes_Type ||
+        head.ob_size < 0 || head.ob_size > (Py_ssize_t)MOST_UNITS * 16)
+        return -1;
+    size_t bytes = (size_t)head.ob_size;
+    uint8_t *copy = bytes <= sizeof small ? small : malloc(bytes);
+    int status = copy == NULL ? -1 : 0;
+    if (status == 0 && bytes)
+        status = sonde_peek(copy, table + offsetof(PyBytesObject, ob_sval), bytes);
+    if (status == 0) {
+#if PY_VERSION_HEX >= 0x030b0000
+        sonde_lines_311(code->lines, code->units, copy, (uint32_t)bytes, first_line);
+#else
+        sonde_lines_310(code->lines, code->units, copy, (uint32_t)bytes, first_line);
+#endif
+    }
+    if (copy != small)
+        free(copy);
+    /* What the compiler added has no line of its own: it goes to the one before. */
+    for (uint32_t i = 0; status == 0 && i < code->units; i++)
+        if (code->lines[i] < 0)
+            code->lines[i] = i ? code->lines[i - 1] : first_line;
+    return status < 0 ? -1 : 0;
+}
+
+static int count_units(const PyCodeObject *copy, uint32_t *units)
+{
+#if PY_VERSION_HEX >= 0x030b0000
+    Py_ssize_t found = ((const PyVarObject *)copy)->ob_size;
+#else
+    PyVarObject head;
+    if (sonde_peek(&head, (uintptr_t)copy->co_code, sizeof head) < 0)
+        return -1;
+    Py_ssize_t found = head.ob_size / 2;
+#endif
+    if (found < 0 || found > (Py_ssize_t)MOST_UNITS)
+        return -1;
+    *units = (uint32_t)found;
+    return 0;
+}
+
+static int fill(sonde_code *code, const PyCodeObject *copy, sonde_intern *text)
+{
+    uint64_t hash = SONDE_HASH_SEED;
+#if PY_VERSION_HEX >= 0x030b0000
+    uintptr_t name = (uintptr_t)copy->co_qualname;
+#else
+    uintptr_t name = (uintptr_t)copy->co_name;
+#endif
+    static const char shim[] = "<interpreter trampoline>";
+    if (take_str(name, text, &code->key.func, &hash) < 0)
+        return -1;
+    code->is_shim = utf8_bytes == sizeof shim - 1 && memcmp(utf8, shim, sizeof shim - 1) == 0;
+    if (take_str((uintptr_t)copy->co_filename, text, &code->key.file, &hash) < 0 ||
+        take_lines(code, (uintptr_t)copy->co_linetable, copy->co_firstlineno) < 0)
+        return -1;
+    code->key.text_hash = hash;
+    code->key.first_line = copy->co_firstlineno;
+    code->is_generator =
+        (copy->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) != 0;
+    return 0;
+}
+
+static sonde_code *read_code(uintptr_t address, sonde_intern *text)
+{
+    PyCodeObject copy;
+    uint32_t units;
+    if (sonde_peek(&copy, address, sizeof copy) < 0 ||
+        ((PyObject *)&copy)->ob_type != &PyCode_Type || count_units(&copy, &units) < 0)
+        return NULL;
+    sonde_code *code = calloc(1, sizeof *code + units * sizeof(int32_t));
+    if (code == NULL)
+        return NULL;
+    code->address = address;
+    code->units = units;
+    if (fill(code, &copy, text) < 0) {
+        free(code);
+        return NULL;
+    }
+    code->id = ++last_id;
+    code->alive = 1;
+    return code;
+}
+
+/* ---- the table ------------------------------------------------------------------------ */
+
+static void free_table(sonde_codes *table)
+{
+    if (table == NULL)
+        return;
+    for (uint32_t i = 0; i < SLOTS; i++)
+        free(table->slot[i]);
+    for (sonde_code *code = table->replaced, *next; code != NULL; code = next) {
+        next = code->next;
+        free(code);
+    }
+    free(table);
+}
+
+/* An empty table in place of a full one. A thread of the job may be in
+ * on_death() with the old one; it is freed only when this happens again. */
+static void renew(void)
+{
+    sonde_codes *fresh = calloc(1, sizeof *fresh);
+    if (fresh == NULL)
+        return;
+    sonde_codes *old = codes;
+    __atomic_store_n(&codes, fresh, __ATOMIC_SEQ_CST);
+    free_table(retired);
+    retired = old;
+}
+
+void sonde_codes_clear(void)
+{
+    /* Under the GIL, which on_death() has, too: nobody is in it. */
+    free_table(retired);
+    free_table(codes);
+    retired = codes = NULL;
+}
+
+void sonde_codes_forget(void) { retired = codes = NULL; }
+
+sonde_code *sonde_codes_get(uintptr_t address, sonde_intern *text, int *fresh)
+{
+    if (codes == NULL || codes->used >= MOST || codes->bytes >= MOST_BYTES)
+        renew();
+    if (codes == NULL)
+        return NULL;
+    sonde_code **slot = find_slot(codes, address), *old = *slot;
+    if (old != NULL && sonde_load_relaxed(&old->alive))
+        return old;
+    if (text == NULL)
+        return NULL;
+    uint64_t before = __atomic_load_n(&deaths, __ATOMIC_SEQ_CST);
+    sonde_code *code = read_code(address, text);
+    if (code == NULL)
+        return NULL;
+    *fresh = 1;
+    codes->used++;
+    codes->bytes += sizeof *code + code->units * sizeof(int32_t);
+    if (old != NULL) {
+        old->next = codes->replaced;
+        codes->replaced = old;
+    }
+    /* The entry before the look at the count: a death is either counted by now,
+     * or its handler finds the entry. */
+    __atomic_store_n(slot, code, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&deaths, __ATOMIC_SEQ_CST) != before)
+        sonde_store_relaxed(&code->alive, 0);
+    return code;
+}
+
+#endif

@@ -1,0 +1,146 @@
+/* Frames as each version of CPython lays them out. */
+#ifndef SONDE_LAYOUT_H
+#define SONDE_LAYOUT_H
+
+#include "stacks/frames.h"
+
+#undef _PyGC_FINALIZED
+#if PY_VERSION_HEX >= 0x030b0000
+#define Py_BUILD_CORE 1
+#include <internal/pycore_frame.h>
+#undef Py_BUILD_CORE
+#else
+#include <frameobject.h>
+#endif
+
+#if PY_VERSION_HEX >= 0x030b0000 && PY_VERSION_HEX < 0x030d0000
+#define HAS_CFRAME 1
+#else
+#define HAS_CFRAME 0
+#endif
+
+#if PY_VERSION_HEX >= 0x030b0000
+
+typedef _PyInterpreterFrame raw_frame;
+#define FRAME_BYTES offsetof(raw_frame, localsplus)
+
+static inline uintptr_t previous_of(const raw_frame *frame) { return (uintptr_t)frame->previous; }
+
+static inline uintptr_t code_of(const raw_frame *frame)
+{
+#if PY_VERSION_HEX >= 0x030d0000
+    return (uintptr_t)frame->f_executable;
+#else
+    return (uintptr_t)frame->f_code;
+#endif
+}
+
+/* Where it is, in a form that can be compared. */
+static inline uintptr_t place_of(const raw_frame *frame)
+{
+#if PY_VERSION_HEX >= 0x030d0000
+    return (uintptr_t)frame->instr_ptr;
+#else
+    return (uintptr_t)frame->prev_instr;
+#endif
+}
+
+static inline int64_t unit_of(const raw_frame *frame)
+{
+    int64_t bytes = (int64_t)(place_of(frame) - code_of(frame)) -
+                    (int64_t)offsetof(PyCodeObject, co_code_adaptive);
+    return bytes & 1 ? INT64_MIN : bytes / 2;
+}
+
+/* 3.12 puts a frame without code on the C stack between C and Python. */
+static inline int is_shim(const raw_frame *frame)
+{
+#if PY_VERSION_HEX >= 0x030c0000
+    return frame->owner == FRAME_OWNED_BY_CSTACK;
+#else
+    (void)frame;
+    return 0;
+#endif
+}
+
+/* Can it be the outermost one of a stack: called from C? */
+static inline int may_be_first(const raw_frame *frame)
+{
+#if PY_VERSION_HEX >= 0x030c0000
+    return is_shim(frame);
+#else
+    return frame->is_entry;
+#endif
+}
+
+static inline int is_generator_frame(const raw_frame *frame, const sonde_code *code)
+{
+    (void)code;
+    return frame->owner == FRAME_OWNED_BY_GENERATOR;
+}
+
+static inline int is_sane(const raw_frame *frame)
+{
+    return is_shim(frame) || frame->owner == FRAME_OWNED_BY_THREAD ||
+           frame->owner == FRAME_OWNED_BY_GENERATOR;
+}
+
+#else
+
+typedef struct _frame raw_frame;
+#define FRAME_BYTES offsetof(raw_frame, f_blockstack)
+
+static inline uintptr_t previous_of(const raw_frame *frame) { return (uintptr_t)frame->f_back; }
+static inline uintptr_t code_of(const raw_frame *frame) { return (uintptr_t)frame->f_code; }
+static inline uintptr_t place_of(const raw_frame *frame) { return (uintptr_t)frame->f_lasti; }
+static inline int64_t unit_of(const raw_frame *frame) { return frame->f_lasti; }
+static inline int is_shim(const raw_frame *frame) { (void)frame; return 0; }
+static inline int may_be_first(const raw_frame *frame) { (void)frame; return 1; }
+static inline int is_sane(const raw_frame *frame)
+{
+    /* A frame that has ended is kept for the next call of its function. */
+    return ((const PyObject *)frame)->ob_type == &PyFrame_Type &&
+           (frame->f_state == FRAME_EXECUTING || frame->f_state == FRAME_UNWINDING);
+}
+
+static inline int is_generator_frame(const raw_frame *frame, const sonde_code *code)
+{
+    (void)frame;
+    return code->is_generator;
+}
+
+#endif
+
+/* Frames that are not on the data stack, from this level on, must be the same
+ * when they are looked at again. On 3.10, where all are, that takes so long that
+ * short calls would hardly ever be seen. */
+#if PY_VERSION_HEX >= 0x030b0000
+#define SURE_LEVEL 0
+#else
+#define SURE_LEVEL 3
+#endif
+
+static inline int may_be_frame(uintptr_t address)
+{
+    return address >= SONDE_PAGE && address >> 48 == 0 && (address & 7) == 0;
+}
+
+static inline int same_frame(const raw_frame *one, const raw_frame *other, int is_innermost)
+{
+    return previous_of(one) == previous_of(other) && code_of(one) == code_of(other) &&
+           (is_innermost || place_of(one) == place_of(other));
+}
+
+/* Where the address of the innermost frame stands. */
+static inline uintptr_t find_current_word(const sonde_view *view)
+{
+#if HAS_CFRAME
+    return view->cframe + offsetof(_PyCFrame, current_frame);
+#elif PY_VERSION_HEX >= 0x030d0000
+    return view->state + offsetof(PyThreadState, current_frame);
+#else
+    return view->state + offsetof(PyThreadState, frame);
+#endif
+}
+
+#endif

@@ -1,0 +1,209 @@
+/* The stack of another thread, read while it runs: see copies.c. */
+#define _GNU_SOURCE
+#include "stacks/stack_copy.h"
+
+#if SONDE_HAS_FRAMES
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define TRIES 6
+
+/* Frames from the innermost out. 0, or -1 if something does not fit. */
+static int walk(sonde_stack *stack, sonde_intern *text, int *fresh)
+{
+    int is_first = 0, steps = 0;
+    stack->depth = stack->is_cut = 0;
+    for (uintptr_t at = sonde_now.current; at; steps++) {
+        if (stack->depth == SONDE_MAX_DEPTH) {
+            stack->is_cut = 1;
+            return 0;
+        }
+        const raw_frame *frame = steps < MOST_STEPS ? sonde_copies_find(at, steps) : NULL;
+        if (frame == NULL || !is_sane(frame))
+            return -1;
+        uintptr_t previous = previous_of(frame);
+        /* The data stack grows upwards. */
+        if (previous >= at && sonde_copies_shows(at) && sonde_copies_shows(previous))
+            return -1;
+        at = previous;
+        is_first = may_be_first(frame);
+        if (is_shim(frame))
+            continue;
+        sonde_code *code = may_be_frame(code_of(frame))
+                               ? sonde_codes_get(code_of(frame), text, fresh)
+                               : NULL;
+        int64_t unit = unit_of(frame);
+        if (code == NULL || code->is_shim || unit < -1 || unit >= (int64_t)code->units + 1)
+            return -1;
+        int32_t line = unit < 0 || code->units == 0 ? code->key.first_line
+                       : unit < (int64_t)code->units ? code->lines[unit]
+                                                     : code->lines[code->units - 1];
+        stack->frame[stack->depth++] = (sonde_frame){code, line};
+        if (is_generator_frame(frame, code))
+            is_first = 0;
+    }
+    /* A generator that was just suspended, or a frame that is just being made,
+     * does not say who called it. */
+    return is_first || steps == 0 ? 0 : -1;
+}
+
+static int holds_gil(const sonde_view *view)
+{
+#if PY_VERSION_HEX >= 0x030d0000
+    (void)view;
+    return sonde_now.state._status.holds_gil;
+#elif PY_VERSION_HEX >= 0x030c0000
+    (void)view;
+    return sonde_now.state._status.active;
+#else
+    return (uintptr_t)_PyThreadState_UncheckedGet() == view->state;
+#endif
+}
+
+static int is_same_thread(const sonde_view *view)
+{
+    return sonde_now.state.interp == PyInterpreterState_Main() && sonde_now.state.id == view->id;
+}
+
+static int is_top_unchanged(sonde_view *view, const sonde_stack *stack)
+{
+    static sonde_stack second;
+    int fresh = 0;
+    if (sonde_copies_top(view) != 0 || !is_same_thread(view) ||
+        walk(&second, NULL, &fresh) < 0 || fresh || second.depth != stack->depth)
+        return 0;
+    for (int i = 0; i < second.depth; i++)
+        if (second.frame[i].code != stack->frame[i].code)
+            return 0;
+    return 1;
+}
+
+#if PY_VERSION_HEX < 0x030b0000
+
+/* Where in glibc's struct behind pthread_self() the kernel's thread id stands. */
+static size_t tid_offset;
+
+static int find_tid_offset(void)
+{
+    enum { MOST = 2048 };
+    static char head[MOST];
+    uint32_t tid = (uint32_t)syscall(SYS_gettid);
+    for (size_t bytes = MOST; bytes >= 256; bytes /= 2) {
+        if (sonde_peek(head, (uintptr_t)pthread_self(), bytes) < 0)
+            continue;
+        for (size_t at = 0; at + 4 <= bytes; at += 4)
+            if (memcmp(head + at, &tid, 4) == 0) {
+                tid_offset = at;
+                return 0;
+            }
+    }
+    return -1;
+}
+
+static uint32_t tid_of(const PyThreadState *state)
+{
+    uint32_t tid = 0;
+    return sonde_peek(&tid, state->thread_id + tid_offset, 4) < 0 ? 0 : tid;
+}
+
+#else
+
+static int find_tid_offset(void) { return 0; }
+static uint32_t tid_of(const PyThreadState *state) { return (uint32_t)state->native_thread_id; }
+
+#endif
+
+/* A frame that is just being made may not know its caller yet, and then looks
+ * like the first one of its thread. A new first frame (greenlets have their
+ * own) is believed when it is seen twice in a row. */
+static int is_root_known(sonde_view *view, const sonde_stack *stack)
+{
+    uint32_t root = stack->is_cut ? view->root : stack->frame[stack->depth - 1].code->id;
+    int is_known = root == view->root || root == view->next_root;
+    view->next_root = root;
+    if (is_known)
+        view->root = root;
+    return is_known;
+}
+
+/* One try: SONDE_LOOK_TORN asks for another. */
+static enum sonde_look look_once(sonde_view *view, sonde_stack *stack, sonde_intern *text)
+{
+    int status = sonde_copies_top(view), fresh = 0;
+    if (status == -EFAULT || (status == 0 && !is_same_thread(view)))
+        return SONDE_LOOK_GONE;
+    if (status < 0)
+        return SONDE_LOOK_TORN;
+    stack->holds_gil = holds_gil(view);
+    stack->tid = tid_of(&sonde_now.state);
+    if (sonde_now.current == 0)
+        return SONDE_LOOK_EMPTY;
+    if (sonde_copies_rest(view) < 0)
+        return SONDE_LOOK_TORN;
+    int walked = walk(stack, text, &fresh);
+    int is_sound = walked == 0 && sonde_copies_hold(view, !fresh) &&
+                   (!fresh || is_top_unchanged(view, stack));
+    if (fresh && !is_sound)
+        for (int i = 0; i < stack->depth; i++)
+            sonde_store_relaxed(&stack->frame[i].code->alive, 0);
+    /* Reading code takes long: with what is known now the next try will do. */
+    if (fresh || !is_sound)
+        return SONDE_LOOK_TORN;
+    if (stack->depth && !is_root_known(view, stack))
+        return SONDE_LOOK_TORN;
+    sonde_copies_keep(view);
+    return stack->depth ? SONDE_LOOK_OK : SONDE_LOOK_EMPTY;
+}
+
+enum sonde_look sonde_frames_look(sonde_view *view, sonde_stack *stack, sonde_intern *text,
+                                  int is_strict)
+{
+    sonde_now.is_strict = is_strict;
+    enum sonde_look found = SONDE_LOOK_TORN;
+    for (int i = 0; i < TRIES && found == SONDE_LOOK_TORN; i++)
+        found = look_once(view, stack, text);
+    return found;
+}
+
+/* ---- the list of threads --------------------------------------------------------------- */
+
+uintptr_t sonde_frames_head(void)
+{
+    /* A plain load; the main interpreter outlives the sampler. */
+    return (uintptr_t)PyInterpreterState_ThreadHead(PyInterpreterState_Main());
+}
+
+int sonde_frames_has_others(void)
+{
+    /* New ones are put in front of it. */
+    return PyInterpreterState_Head() != PyInterpreterState_Main();
+}
+
+int sonde_frames_entry(uintptr_t address, sonde_thread_entry *entry)
+{
+    static PyThreadState state;
+    int status = sonde_peek(&state, address, sizeof state);
+    if (status < 0)
+        return status;
+    if (state.interp != PyInterpreterState_Main())
+        return -ESRCH;
+    *entry = (sonde_thread_entry){address, (uintptr_t)state.next, state.id, tid_of(&state)};
+    return 0;
+}
+
+int sonde_frames_prepare(void)
+{
+    char byte;
+    int status = sonde_peek(&byte, (uintptr_t)&status, 1);
+    if (status < 0)
+        return status; /* the kernel, or a sandbox, does not let us */
+    if (find_tid_offset() < 0)
+        return -ENOSYS;
+    return sonde_codes_watch() < 0 ? -EBUSY : 0;
+}
+
+#endif

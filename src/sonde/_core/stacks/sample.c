@@ -1,0 +1,231 @@
+/* What a sample says: its row, its stack, its part of the sums. */
+#define _GNU_SOURCE
+#include "stacks/sampler.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RETELL_NS 300000000000
+#define HOLD_NS 1000000000 /* longest time that samples of an idle thread are added up */
+
+/* ---- rows ----------------------------------------------------------------------- */
+
+static void write_sample(sonde_sampler *s, const sonde_thread *thread, int64_t t_ns,
+                         uint32_t samples, int64_t wall_ns, int64_t cpu_ns, int is_idle)
+{
+    sonde_sample_row row = {
+        .t_ns = t_ns,
+        .thread = thread->tid,
+        .stack = sonde_nodes_at(s->nodes, thread->node)->hash,
+        .samples = samples,
+        .wall_ns = wall_ns,
+        .cpu_ns = cpu_ns,
+        .gil = (uint8_t)thread->holds_gil,
+        .idle = (uint8_t)is_idle,
+    };
+    uint64_t words[sizeof row / 8] = {0};
+    memcpy(words, &row, sizeof row);
+    (void)sonde_ring_append(s->samples, words, 0); /* a drop is counted there */
+}
+
+void sonde_tally_release(sonde_sampler *s, sonde_thread *thread)
+{
+    if (thread->held)
+        write_sample(s, thread, thread->held_ns, thread->held, thread->held_wall_ns, 0, 1);
+    thread->held = 0;
+    thread->held_wall_ns = 0;
+}
+
+void sonde_tally_settle(sonde_sampler *s, sonde_thread *thread)
+{
+    sonde_tally_release(s, thread);
+    if (thread->owed_ns == 0 || thread->node == 0)
+        return;
+    sonde_node *node = sonde_nodes_at(s->nodes, thread->node);
+    sonde_store_relaxed(&node->cpu_ns, node->cpu_ns + thread->owed_ns);
+    write_sample(s, thread, thread->seen_ns, 0, 0, thread->owed_ns, 0);
+    thread->owed_ns = 0;
+}
+
+void sonde_tally_thread(sonde_sampler *s, sonde_thread *thread, uint32_t state)
+{
+    thread->told_ns = sonde_clock_ns();
+    sonde_thread_row row = {thread->told_ns, thread->tid, thread->name, state};
+    uint64_t words[sizeof row / 8];
+    memcpy(words, &row, sizeof row);
+    (void)sonde_ring_append(s->thread_rows, words, thread->name == 0);
+}
+
+static int64_t read_clock(clockid_t clock)
+{
+    struct timespec now;
+    /* The system call itself: the library's refuses clocks it did not make. */
+    if (syscall(SYS_clock_gettime, clock, &now) != 0)
+        return -1;
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int64_t sonde_thread_cpu(uint32_t tid) { return read_clock((clockid_t)(~tid << 3 | 6)); }
+
+void sonde_tally_sums(sonde_sampler *s, int64_t now_ns)
+{
+    uint64_t words[sizeof s->sums / 8];
+    s->told_ns = now_ns;
+    s->sums.t_ns = now_ns;
+    s->sums.cpu_ns = s->own_cpu_ns + (s->own_tid ? sonde_thread_cpu(s->own_tid) : 0);
+    s->sums.threads = s->threads.count;
+    s->sums.stacks = s->nodes->count;
+    s->sums.stacks_lost = s->nodes->lost;
+    memcpy(words, &s->sums, sizeof words);
+    (void)sonde_ring_append(s->sampling, words, 0);
+}
+
+/* ---- stacks to nodes -------------------------------------------------------------- */
+
+uint32_t sonde_tally_lose(sonde_sampler *s)
+{
+    sonde_add_relaxed(&s->nodes->lost, 1);
+    return s->lost_node;
+}
+
+static int make_room(sonde_thread *thread, int steps)
+{
+    if (steps <= thread->path_room)
+        return 0;
+    int room = steps < 32 ? 32 : steps * 2;
+    sonde_step *path = realloc(thread->path, (size_t)room * sizeof *path);
+    if (path == NULL)
+        return -1;
+    thread->path = path;
+    thread->path_room = room;
+    return 0;
+}
+
+static uint32_t put_cut(sonde_sampler *s)
+{
+    sonde_frame_key cut = {.func = s->cut_text, .file = s->empty_text, .text_hash = 1};
+    return sonde_nodes_put(s->nodes, s->index, 0, &cut);
+}
+
+/* A call that was never seen is believed when a strict look sees it again, if only
+ * a moment later: what a torn read makes up is not. */
+static int is_doubtful(sonde_sampler *s, uint32_t parent, const sonde_code *code, int is_strict)
+{
+    uint64_t call = (uint64_t)parent << 32 | code->id;
+    for (int i = 0; i < SONDE_DOUBTS; i++)
+        if (s->doubts[i] == call)
+            return !is_strict;
+    s->doubts[s->doubts_n++ % SONDE_DOUBTS] = call;
+    return 1;
+}
+
+/* The node of a stack; 0 if it is doubtful. What it shares with the thread's
+ * last one, from the root on, is not looked up again. */
+uint32_t sonde_tally_stack(sonde_sampler *s, sonde_thread *thread, const sonde_stack *stack,
+                           int is_strict)
+{
+    int is_sure = 0; /* of all calls from here on */
+    int same = 0, depth = stack->depth;
+    uint32_t node = stack->is_cut ? put_cut(s) : 0;
+    int was_cut = thread->path_n == SONDE_MAX_DEPTH;
+    if (make_room(thread, depth) < 0 || (stack->is_cut && node == 0))
+        return sonde_tally_lose(s);
+    while (!stack->is_cut && !was_cut && same < depth && same < thread->path_n) {
+        const sonde_frame *frame = &stack->frame[depth - 1 - same];
+        const sonde_step *step = &thread->path[same];
+        if (step->code != frame->code->id || step->line != frame->line)
+            break;
+        node = step->node;
+        same++;
+    }
+    for (int i = same; i < depth; i++) {
+        const sonde_frame *frame = &stack->frame[depth - 1 - i];
+        sonde_frame_key key = frame->code->key;
+        key.line = frame->line;
+        if (!is_sure && sonde_nodes_find(s->nodes, s->index, node, &key) == 0) {
+            thread->path_n = i;
+            if (is_doubtful(s, node, frame->code, is_strict))
+                return 0;
+            is_sure = 1;
+        }
+        node = sonde_nodes_put(s->nodes, s->index, node, &key);
+        if (node == 0) {
+            thread->path_n = i;
+            return sonde_tally_lose(s);
+        }
+        thread->path[i] = (sonde_step){frame->code->id, frame->line, node};
+    }
+    thread->path_n = depth;
+    return node;
+}
+
+/* ---- one thread --------------------------------------------------------------------- */
+
+int sonde_thread_is_runnable(uint32_t tid)
+{
+    char path[64], text[256];
+    snprintf(path, sizeof path, "/proc/self/task/%u/stat", tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 1;
+    /* Not read(): should the program close all its files just now, nothing of another
+     * file that gets this number is taken away. */
+    ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
+    close(fd);
+    text[bytes < 0 ? 0 : bytes] = 0;
+    /* The name before it may hold anything, brackets too. */
+    const char *name_end = strrchr(text, ')');
+    return name_end == NULL || name_end[1] == 0 || name_end[2] == 'R';
+}
+
+static void tell_thread(sonde_sampler *s, sonde_thread *thread)
+{
+    thread->is_told = 1;
+    if (thread->tid == (uint32_t)getpid())
+        thread->name = s->main_text;
+    else
+        s->unnamed++;
+    sonde_tally_thread(s, thread, s->started_text);
+}
+
+/* Count a sample of this thread at its node. */
+void sonde_tally_count(sonde_sampler *s, sonde_thread *thread, const sonde_sight *sight)
+{
+    int64_t now_ns = sight->now_ns;
+    int64_t since = thread->seen_ns ? thread->seen_ns : s->last_ns ? s->last_ns : now_ns;
+    int64_t wall_ns = now_ns > since ? now_ns - since : 0;
+    int is_idle = thread->seen_ns != 0 && sight->is_off;
+    /* What a thread that sleeps now has used before, it used elsewhere: it goes to
+     * the next sample that finds it on a CPU. */
+    int64_t cpu_ns = sight->is_off ? 0 : thread->owed_ns + sight->cpu_ns;
+    thread->owed_ns = sight->is_off ? thread->owed_ns + sight->cpu_ns : 0;
+    sonde_node *node = sonde_nodes_at(s->nodes, thread->node);
+    thread->seen_ns = now_ns;
+    if (!thread->is_told)
+        tell_thread(s, thread);
+    else if (thread->name && now_ns - thread->told_ns > RETELL_NS)
+        sonde_tally_thread(s, thread, s->named_text); /* others may have filled the ring since */
+    /* Nobody else writes these; a reader must not see half a number. */
+    sonde_store_relaxed(&node->samples, node->samples + 1);
+    sonde_store_relaxed(&node->wall_ns, node->wall_ns + wall_ns);
+    sonde_store_relaxed(&node->cpu_ns, node->cpu_ns + cpu_ns);
+    if (thread->holds_gil)
+        sonde_store_relaxed(&node->gil_ns, node->gil_ns + wall_ns);
+    s->sums.samples++;
+    if (sight->is_same && sight->cpu_ns == 0 && is_idle) {
+        if (thread->held == 0)
+            thread->held_since_ns = since;
+        thread->held++;
+        thread->held_wall_ns += wall_ns;
+        thread->held_ns = now_ns;
+        if (sight->everyone || now_ns - thread->held_since_ns >= HOLD_NS)
+            sonde_tally_release(s, thread);
+    } else {
+        write_sample(s, thread, now_ns, 1, wall_ns, cpu_ns, is_idle);
+    }
+}

@@ -1,0 +1,387 @@
+/* Sampling: which threads, and when. What a sample says is in tally.c.
+ *
+ * A sample stands for the time since the thread's last one, so times add up to
+ * what really passed, however late or seldom samples are. A thread whose CPU
+ * clock has not moved has not moved either: its stack is the one of last time.
+ * Such samples are added up and written once a second.
+ */
+#define _GNU_SOURCE
+#include "stacks/sampler.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define SCAN_NS 5000000000   /* every thread is looked for this often */
+#define TELL_NS 10000000000  /* a row about the sampling itself */
+#define MOST_NS 200000       /* for one sample of all threads; then the rest waits */
+#define AGAIN_NS 50000       /* for each thread, between two full searches */
+#define LEAST_NS 50000       /* between two samples */
+#define DOUBT_US 30
+#define DOUBT_TRIES 4        /* looks at a thread, until a new call is sure */
+#define MOST_THREADS 100000
+
+static void end_thread(sonde_sampler *s, uint32_t at)
+{
+    sonde_thread *thread = s->threads.list[at];
+    sonde_tally_settle(s, thread);
+    if (thread->is_told)
+        sonde_tally_thread(s, thread, s->ended_text);
+    sonde_threads_remove(&s->threads, at);
+}
+
+#if SONDE_HAS_FRAMES
+
+/* What a thread that is seen for the first time has used since the last sample:
+ * all that it ever has, if it is so young. */
+static int64_t count_first(const sonde_sampler *s, int64_t now_ns, int64_t cpu_ns)
+{
+    return s->last_ns && cpu_ns < now_ns - s->last_ns ? cpu_ns : 0;
+}
+
+/* A sample of one thread; 0 if it has ended. */
+static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
+{
+    static sonde_stack stack; /* one thread samples; too large for its stack */
+    int64_t now_ns = sonde_clock_ns(), cpu_ns = sonde_thread_cpu(thread->tid);
+    if (cpu_ns < 0)
+        return 0;
+    if (thread->node && cpu_ns == thread->cpu_ns) {
+        if (!thread->is_off)
+            thread->is_off = !sonde_thread_is_runnable(thread->tid);
+        sonde_sight sight = {now_ns, 0, thread->is_off, 1, everyone};
+        sonde_tally_count(s, thread, &sight);
+        return 1;
+    }
+    enum sonde_look look = SONDE_LOOK_TORN;
+    uint32_t node = 0;
+    for (int tries = 0; tries < DOUBT_TRIES && node == 0; tries++) {
+        look = sonde_frames_look(&thread->view, &stack, s->text, tries > 0);
+        if (look == SONDE_LOOK_GONE)
+            return 0;
+        if (look == SONDE_LOOK_EMPTY)
+            break;
+        if (look == SONDE_LOOK_OK)
+            node = sonde_tally_stack(s, thread, &stack, tries > 0);
+        if (look == SONDE_LOOK_OK && node == 0)
+            usleep(DOUBT_US); /* whatever made it up may last for microseconds */
+    }
+    if (look != SONDE_LOOK_EMPTY && node == 0) {
+        s->sums.torn++;
+        return 1;
+    }
+    if (stack.tid != thread->tid) {
+        /* A new thread: until it runs, its state names the one that made it. */
+        thread->tid = stack.tid;
+        cpu_ns = sonde_thread_cpu(thread->tid);
+        thread->cpu_ns = -1;
+    }
+    int64_t used_ns = thread->cpu_ns < 0 ? count_first(s, now_ns, cpu_ns) : cpu_ns - thread->cpu_ns;
+    int is_same = node == thread->node && stack.holds_gil == thread->holds_gil;
+    if (!is_same || used_ns)
+        sonde_tally_release(s, thread);
+    thread->node = node;
+    thread->holds_gil = stack.holds_gil;
+    thread->cpu_ns = cpu_ns;
+    s->sums.cut += node != 0 && stack.is_cut;
+    if (node) {
+        /* On a machine that is busy it may be us who have its CPU just now. */
+        thread->is_off = sonde_thread_cpu(thread->tid) == cpu_ns &&
+                         !sonde_thread_is_runnable(thread->tid);
+        sonde_sight sight = {now_ns, used_ns, thread->is_off, is_same, everyone};
+        sonde_tally_count(s, thread, &sight);
+    } else {
+        thread->seen_ns = 0; /* C code that Python only visits: no time of ours */
+    }
+    return 1;
+}
+
+static void end_known(sonde_sampler *s, const sonde_thread *thread)
+{
+    for (uint32_t at = 0; at < s->threads.count; at++)
+        if (s->threads.list[at] == thread) {
+            end_thread(s, at);
+            return;
+        }
+}
+
+/* Find threads that are new. They are put in front of the list, so the first
+ * known one ends the search, unless the list changed under it last time. */
+static void scan(sonde_sampler *s, int64_t now_ns)
+{
+    /* Again and again only if that is cheap: there may be ten thousand threads. */
+    int64_t since_ns = now_ns - s->scanned_ns;
+    int is_full = since_ns > SCAN_NS ||
+                  (s->must_scan && since_ns > s->threads.count * (int64_t)AGAIN_NS);
+    if (is_full) {
+        s->scanned_ns = now_ns;
+        s->must_scan = 0;
+    }
+    uintptr_t at = sonde_frames_head();
+    for (int i = 0; at != 0 && i < MOST_THREADS; i++) {
+        sonde_thread *thread = sonde_threads_find(&s->threads, at);
+        sonde_thread_entry entry;
+        if (sonde_frames_entry(at, &entry) < 0) {
+            s->must_scan = 1;
+            return;
+        }
+        if (thread != NULL && thread->view.id != entry.id) {
+            end_known(s, thread); /* another has got its place in memory */
+            thread = NULL;
+        }
+        if (thread != NULL && !is_full)
+            return;
+        if (entry.tid != 0 && entry.tid == sonde_load_relaxed(&s->helper_tid)) {
+            s->must_scan = 1; /* it stays in front of those that are new */
+        } else if (thread == NULL && entry.tid != 0) {
+            thread = sonde_threads_add(&s->threads, at);
+            if (thread == NULL)
+                return;
+            thread->view.id = entry.id;
+            thread->tid = entry.tid;
+        } else if (thread == NULL) {
+            s->must_scan = 1; /* made, but not yet running */
+        }
+        at = entry.next;
+    }
+}
+
+static void look_at_all(sonde_sampler *s, int64_t now_ns, int everyone)
+{
+    int64_t most_ns = s->interval_ns / 2 < MOST_NS ? s->interval_ns / 2 : MOST_NS;
+    scan(s, now_ns);
+    if (sonde_frames_has_others())
+        s->sums.skipped_interpreters++;
+    uint32_t left = s->threads.count;
+    for (; left > 0 && s->threads.count > 0; left--) {
+        if (s->cursor >= s->threads.count)
+            s->cursor = 0;
+        if (look_at(s, s->threads.list[s->cursor], everyone))
+            s->cursor++;
+        else
+            end_thread(s, s->cursor);
+        if (!everyone && sonde_clock_ns() - now_ns > most_ns)
+            break;
+    }
+    if (left <= 1)
+        s->cursor = 0;
+}
+
+#else
+
+static void look_at_all(sonde_sampler *s, int64_t now_ns, int everyone)
+{
+    (void)now_ns;
+    (void)everyone;
+    s->is_slow = 1;
+}
+
+#endif
+
+static void sample(sonde_sampler *s, int64_t now_ns, int everyone)
+{
+    if (s->is_slow)
+        s->wants_stacks = 1;
+    else
+        look_at_all(s, now_ns, everyone);
+    s->last_ns = now_ns;
+    s->sums.taken++;
+}
+
+/* ---- when ------------------------------------------------------------------------------- */
+
+static uint64_t draw(sonde_sampler *s)
+{
+    s->seed ^= s->seed << 13;
+    s->seed ^= s->seed >> 7;
+    return s->seed ^= s->seed << 17;
+}
+
+/* One sample in every period, anywhere in it: a program that does something
+ * every 10 ms would otherwise always be seen at the same point of it. */
+static void plan(sonde_sampler *s, int64_t now_ns)
+{
+    uint64_t current = (uint64_t)((now_ns - s->base_ns) / s->interval_ns);
+    uint64_t next = s->period + 1 > current ? s->period + 1 : current;
+    s->sums.due += next - s->period;
+    s->period = next;
+    int64_t begin_ns = s->base_ns + (int64_t)next * s->interval_ns;
+    s->due_ns = begin_ns + (int64_t)(draw(s) % (uint64_t)s->interval_ns);
+}
+
+/* A run may want samples more often than they are taken anyway. */
+static int64_t find_interval(const sonde_sampler *s)
+{
+    int64_t run_ns = sonde_load_relaxed(&s->page->run_every_ns);
+    int is_run = sonde_run_ends(s) != INT64_MAX && run_ns >= LEAST_NS;
+    return is_run && run_ns < s->every_ns ? run_ns : s->every_ns;
+}
+
+void sonde_sampler_pace(sonde_sampler *s, int64_t every_ns)
+{
+    s->every_ns = every_ns;
+    s->interval_ns = find_interval(s);
+    s->base_ns = sonde_clock_ns();
+    s->period = 0;
+    s->due_ns = s->base_ns;
+}
+
+/* After a pause: the time that passed is nobody's. */
+static void forget_times(sonde_sampler *s)
+{
+    for (uint32_t i = 0; i < s->threads.count; i++) {
+        s->threads.list[i]->seen_ns = 0;
+        s->threads.list[i]->cpu_ns = -1;
+    }
+    s->last_ns = 0;
+    sonde_sampler_pace(s, s->every_ns);
+}
+
+/* Begin and end the run; what every thread did up to then has been counted. */
+static void mark_run(sonde_sampler *s, int64_t now_ns)
+{
+    if (sonde_run_begins(s))
+        sonde_run_begin(s);
+    else if (now_ns >= sonde_run_ends(s))
+        sonde_run_end(s);
+    else
+        return;
+    sonde_sampler_pace(s, s->every_ns);
+}
+
+static int64_t take_turn(sonde_sampler *s, int64_t now_ns, int everyone)
+{
+    int is_off = !sonde_load_acquire(&s->page->on);
+    if (s->own_tid == 0)
+        s->own_tid = (uint32_t)syscall(SYS_gettid); /* a new thread: see sonde_sampler_rest() */
+    if (is_off && !s->was_off)
+        for (uint32_t i = 0; i < s->threads.count; i++)
+            sonde_tally_release(s, s->threads.list[i]);
+    if (!is_off && s->was_off)
+        forget_times(s);
+    s->was_off = is_off;
+    if (everyone && is_off)
+        forget_times(s); /* what is shown on demand in a pause has no time */
+    if (everyone)
+        sample(s, now_ns, 1);
+    if (is_off) {
+        if (everyone)
+            forget_times(s);
+        return INT64_MAX;
+    }
+    if (now_ns >= s->due_ns) {
+        sample(s, now_ns, 0);
+        plan(s, sonde_clock_ns());
+        if (now_ns - s->told_ns >= TELL_NS)
+            sonde_tally_sums(s, now_ns);
+    }
+    return s->due_ns;
+}
+
+int64_t sonde_sampler_turn(sonde_sampler *s, int everyone)
+{
+    int64_t now_ns = sonde_clock_ns();
+    int is_mark = sonde_run_begins(s) || now_ns >= sonde_run_ends(s);
+    int64_t due_ns = take_turn(s, now_ns, everyone || is_mark);
+    if (is_mark) {
+        mark_run(s, now_ns);
+        due_ns = s->was_off ? INT64_MAX : s->due_ns;
+    }
+    int64_t end_ns = sonde_run_ends(s);
+    return due_ns < end_ns ? due_ns : end_ns;
+}
+
+void sonde_sampler_rest(sonde_sampler *s)
+{
+    if (s->own_tid)
+        s->own_cpu_ns += sonde_thread_cpu(s->own_tid);
+    s->own_tid = 0;
+}
+
+/* ---- the rest ----------------------------------------------------------------------------- */
+
+void sonde_sampler_name(sonde_sampler *s, sonde_thread *thread, uint32_t name)
+{
+    if (thread->name == name)
+        return;
+    thread->name = name;
+    if (thread->is_told)
+        sonde_tally_thread(s, thread, s->named_text);
+}
+
+void sonde_sampler_take(sonde_sampler *s, uint32_t tid, const sonde_frame_key *keys, int n,
+                        int gil)
+{
+    /* Without the addresses of thread states the thread id stands for them. */
+    sonde_thread *thread = sonde_threads_find(&s->threads, tid);
+    if (thread == NULL && (thread = sonde_threads_add(&s->threads, tid)) == NULL)
+        return;
+    thread->tid = tid;
+    int64_t now_ns = sonde_clock_ns(), cpu_ns = sonde_thread_cpu(tid);
+    int64_t used_ns = thread->cpu_ns < 0 || cpu_ns < 0 ? 0 : cpu_ns - thread->cpu_ns;
+    uint32_t node = 0;
+    for (int i = 0; i < n; i++) {
+        node = sonde_nodes_put(s->nodes, s->index, node, &keys[i]);
+        if (node == 0) {
+            node = sonde_tally_lose(s);
+            break;
+        }
+    }
+    if (node == 0)
+        return;
+    int is_same = node == thread->node && gil == thread->holds_gil;
+    if (!is_same || used_ns)
+        sonde_tally_release(s, thread);
+    thread->node = node;
+    thread->holds_gil = gil;
+    thread->cpu_ns = cpu_ns;
+    sonde_sight sight = {now_ns, used_ns, used_ns == 0, is_same, 0};
+    sonde_tally_count(s, thread, &sight);
+}
+
+void sonde_sampler_taken(sonde_sampler *s, int64_t begin_ns)
+{
+    for (uint32_t at = s->threads.count; at-- > 0;)
+        if (s->threads.list[at]->seen_ns < begin_ns)
+            end_thread(s, at);
+}
+
+static uint32_t put_text(sonde_sampler *s, const char *text)
+{
+    return sonde_intern_put(s->text, text, (uint32_t)strlen(text));
+}
+
+int sonde_sampler_open(sonde_sampler *s)
+{
+    s->index = calloc(sonde_nodes_slots(s->nodes), sizeof *s->index);
+    if (s->index == NULL)
+        return -ENOMEM;
+    sonde_nodes_index(s->nodes, s->index); /* switched off and on again */
+    s->empty_text = put_text(s, "");
+    s->cut_text = put_text(s, "<cut>");
+    s->started_text = put_text(s, "started");
+    s->named_text = put_text(s, "named");
+    s->ended_text = put_text(s, "ended");
+    s->main_text = put_text(s, "MainThread");
+    sonde_frame_key lost = {.func = put_text(s, "<no room>"), .file = s->empty_text, .text_hash = 2};
+    s->lost_node = sonde_nodes_put(s->nodes, s->index, 0, &lost);
+    s->seed = (uint64_t)sonde_clock_ns() | 1;
+    s->was_off = 1; /* the first turn begins */
+    s->told_ns = sonde_clock_ns();
+    return 0;
+}
+
+void sonde_sampler_close(sonde_sampler *s)
+{
+    for (uint32_t i = 0; i < s->threads.count; i++)
+        sonde_tally_settle(s, s->threads.list[i]);
+    if (s->index != NULL)
+        sonde_run_end(s); /* nobody else would */
+    if (s->index != NULL)
+        sonde_tally_sums(s, sonde_clock_ns());
+    sonde_threads_clear(&s->threads);
+    free(s->index);
+    s->index = NULL;
+}

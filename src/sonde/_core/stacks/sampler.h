@@ -1,0 +1,144 @@
+/* The sampler: what the native thread does when a sample is due. */
+#ifndef SONDE_SAMPLER_H
+#define SONDE_SAMPLER_H
+
+#include "stacks/threads.h"
+
+/* Rows as their tables lay them out; sources/stack.py names the columns. */
+typedef struct {
+    int64_t t_ns, thread;
+    uint64_t stack; /* a hash; a signed number in the table, which every engine knows */
+    uint32_t samples;
+    int64_t wall_ns, cpu_ns;
+    uint8_t gil, idle;
+} sonde_sample_row;
+
+typedef struct {
+    int64_t t_ns, thread;
+    uint32_t name, state; /* text ids */
+} sonde_thread_row;
+
+typedef struct {
+    int64_t t_ns;
+    uint64_t due, taken, samples, torn, skipped_interpreters, cut;
+    int64_t cpu_ns;
+    uint32_t threads, stacks;
+    uint64_t stacks_lost;
+} sonde_sampling_row;
+
+#define SONDE_SAMPLE_KINDS "qqqIqq??"
+#define SONDE_THREAD_KINDS "qqtt"
+#define SONDE_SAMPLING_KINDS "qQQQQQQqIIQ"
+
+_Static_assert(sizeof(sonde_sample_row) == 56, "stack_sample layout");
+_Static_assert(sizeof(sonde_thread_row) == 24, "thread layout");
+_Static_assert(sizeof(sonde_sampling_row) == 80, "sampling layout");
+
+#define SONDE_DOUBTS 64
+
+typedef struct {
+    /* Where to write; whoever sets these keeps the memory mapped. */
+    sonde_ring *samples, *thread_rows, *sampling;
+    sonde_intern *text;
+    sonde_nodes *nodes;
+    uint32_t *index; /* of the nodes; private */
+    sonde_control *page;
+    char *folder;        /* of the session */
+    int64_t interval_ns; /* in force: `every_ns`, or what the run wants if that is less */
+    int64_t every_ns;
+    int is_slow; /* stacks come through sonde_sampler_take() */
+
+    int64_t base_ns, due_ns, last_ns; /* period 0, the next sample, the last one */
+    uint64_t period;                  /* the one `due_ns` is in */
+    uint64_t seed;
+    sonde_threads threads;
+    uint32_t cursor; /* where the budget ran out last time */
+    int64_t scanned_ns, told_ns;
+    int must_scan;
+    uint32_t lost_node; /* where the time of stacks without room goes */
+    uint64_t doubts[SONDE_DOUBTS]; /* calls that were seen once */
+    uint32_t doubts_n;
+    uint32_t cut_text, empty_text, started_text, named_text, ended_text, main_text;
+    uint32_t unnamed; /* threads whose name Python has to tell */
+    int was_off;
+    int wants_stacks; /* slow: a sample is due */
+    uint32_t own_tid;   /* of the thread that takes turns */
+    int64_t own_cpu_ns; /* of those before it */
+    uint32_t helper_tid; /* atomic: a thread of ours that runs Python; it is left out */
+    sonde_sampling_row sums;
+} sonde_sampler;
+
+/* ---- tally: what a sample says ------------------------------------------------ */
+
+/* The CPU time of a thread of this process; -1 if there is none. */
+int64_t sonde_thread_cpu(uint32_t tid);
+
+/* Does it run, or wait for nothing but a CPU? Some microseconds. */
+int sonde_thread_is_runnable(uint32_t tid);
+
+/* The node of a stack; 0 if it is doubtful. */
+uint32_t sonde_tally_stack(sonde_sampler *s, sonde_thread *thread, const sonde_stack *stack,
+                           int is_strict);
+
+/* A sample without room for its stack: counted, and where its time goes. */
+uint32_t sonde_tally_lose(sonde_sampler *s);
+
+/* What was seen of a thread, apart from its stack. */
+typedef struct {
+    int64_t now_ns;
+    int64_t cpu_ns; /* used since its last sample */
+    int is_off;     /* it slept or waited: neither on a CPU nor for one */
+    int is_same;    /* its stack and GIL are as in its last sample */
+    int everyone;   /* nothing may be held back */
+} sonde_sight;
+
+/* Count a sample of this thread at its node. */
+void sonde_tally_count(sonde_sampler *s, sonde_thread *thread, const sonde_sight *sight);
+
+/* Write the samples that are held back. */
+void sonde_tally_release(sonde_sampler *s, sonde_thread *thread);
+
+/* The same, and CPU time that no sample has got: a thread ends. */
+void sonde_tally_settle(sonde_sampler *s, sonde_thread *thread);
+
+void sonde_tally_thread(sonde_sampler *s, sonde_thread *thread, uint32_t state);
+void sonde_tally_sums(sonde_sampler *s, int64_t now_ns);
+
+/* ---- sampler -------------------------------------------------------------------- */
+
+/* Get ready; the fields of the first group are set. 0 or -errno. */
+int sonde_sampler_open(sonde_sampler *sampler);
+
+/* Take a sample if it is due, or one of every thread if `everyone`. When the
+ * next one is due. The native thread, without the GIL. */
+int64_t sonde_sampler_turn(sonde_sampler *sampler, int everyone);
+
+/* The thread that takes turns is about to end; another may go on. */
+void sonde_sampler_rest(sonde_sampler *sampler);
+
+/* Change the interval. The caller keeps turn() out. */
+void sonde_sampler_pace(sonde_sampler *sampler, int64_t interval_ns);
+
+/* Give a thread (of sampler->threads) its name. The caller keeps turn() out. */
+void sonde_sampler_name(sonde_sampler *sampler, sonde_thread *thread, uint32_t name);
+
+/* A stack that somebody else has read, outermost frame first; and the end of a
+ * round of them: threads that were not in it have ended. */
+void sonde_sampler_take(sonde_sampler *sampler, uint32_t tid, const sonde_frame_key *keys, int n,
+                        int holds_gil);
+void sonde_sampler_taken(sonde_sampler *sampler, int64_t begin_ns);
+
+/* Write what is held back, and the sums. */
+void sonde_sampler_close(sonde_sampler *sampler);
+
+/* ---- runs (mark.c): begun and ended by the native thread ---------------------------- */
+
+/* Is one asked for? Then a sample of every thread comes first, and sonde_run_begin(). */
+int sonde_run_begins(const sonde_sampler *sampler);
+void sonde_run_begin(sonde_sampler *sampler);
+
+/* When the one under way ends; INT64_MAX if there is none. */
+int64_t sonde_run_ends(const sonde_sampler *sampler);
+void sonde_run_end(sonde_sampler *sampler);
+
+#endif

@@ -1,0 +1,435 @@
+/* Sampler: the Python face of the sampler, and the help it needs from Python.
+ *
+ * Thread names, locals and asyncio's tasks are Python objects. They are read by
+ * a short-lived native thread that takes the GIL like any other thread, so the
+ * sampler itself never waits for it, and a main thread that is stuck in C code
+ * (without the GIL) does not keep anyone from looking.
+ */
+#define _GNU_SOURCE
+#include "stacks/sampler.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* New threads wait this long for a name, and names are asked for this often. */
+#define NAME_NS 50000000
+#define NAMES_NS 1000000000
+#define LEAVE_MS 2000
+
+enum { WANT_NAMES = 1, WANT_INSPECTION = 2, WANT_STACKS = 4 };
+
+typedef struct {
+    PyObject_HEAD
+    sonde_sampler sampler;
+    PyObject *maps[5]; /* keep what the sampler writes to mapped */
+    PyObject *text;
+    PyObject *inspect; /* called with the GIL in the helper thread */
+    int is_open;
+    int is_abandoned; /* a forked child: what it points to is the parent's */
+    int64_t named_ns, unnamed_ns;
+} SamplerObject;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of `active` and its sampler */
+static SamplerObject *active;
+
+static struct {
+    pthread_t thread;
+    int is_made;      /* made and not joined; under `lock`, or with nobody active */
+    uint32_t running; /* atomic */
+    int wants;
+    SamplerObject *sampler;
+} helper;
+
+void sonde_sampling_off(void)
+{
+    /* The thread that may have been in the middle of things does not exist here,
+     * so nothing it touched can be used, not even freed. */
+    if (active != NULL)
+        active->is_abandoned = 1;
+    active = NULL;
+    helper.is_made = 0;
+    helper.running = 0;
+    pthread_mutex_init(&lock, NULL);
+#if SONDE_HAS_FRAMES
+    sonde_codes_forget();
+#endif
+}
+
+static void *help(void *Py_UNUSED(arg))
+{
+    prctl(PR_SET_NAME, "sonde-help", 0, 0, 0);
+    sonde_store_relaxed(&helper.sampler->sampler.helper_tid, (uint32_t)syscall(SYS_gettid));
+    PyGILState_STATE gil = PyGILState_Ensure();
+    PyObject *result = PyObject_CallFunction(helper.sampler->inspect, "i", helper.wants);
+    Py_XDECREF(result);
+    PyErr_Clear(); /* it catches its own; a MemoryError, say, is nobody's */
+    PyGILState_Release(gil);
+    sonde_store_release(&helper.running, 0);
+    return NULL;
+}
+
+/* Under `lock`. */
+static int ask_helper(SamplerObject *self, int wants)
+{
+    if (sonde_load_acquire(&helper.running))
+        return 0;
+    if (helper.is_made)
+        pthread_join(helper.thread, NULL); /* it has ended, or is about to */
+    helper.sampler = self;
+    helper.wants = wants;
+    helper.running = 1;
+    helper.is_made = sonde_thread_start(help, NULL, &helper.thread) == 0;
+    if (!helper.is_made)
+        helper.running = 0;
+    return helper.is_made;
+}
+
+static int find_wants(SamplerObject *self, int64_t now_ns, int is_inspection)
+{
+    int wants = is_inspection ? WANT_INSPECTION : 0;
+    if (self->sampler.wants_stacks)
+        wants |= WANT_STACKS;
+    if (self->sampler.unnamed == 0)
+        self->unnamed_ns = 0;
+    else if (self->unnamed_ns == 0)
+        self->unnamed_ns = now_ns;
+    else if (now_ns - self->unnamed_ns > NAME_NS && now_ns - self->named_ns > NAMES_NS)
+        wants |= WANT_NAMES;
+    return wants;
+}
+
+int64_t sonde_sampling_turn(sonde_control *page)
+{
+    int64_t due_ns = INT64_MAX;
+    pthread_mutex_lock(&lock);
+    SamplerObject *self = active;
+    if (self != NULL) {
+        uint64_t look = sonde_load_acquire(&page->look_asked);
+        int everyone = look != sonde_load_acquire(&page->looked);
+        due_ns = sonde_sampler_turn(&self->sampler, everyone);
+        /* The rows before the word that they are there. */
+        if (everyone && !self->sampler.is_slow)
+            sonde_store_release(&page->looked, look);
+        int is_inspection = sonde_load_acquire(&page->inspect_asked) !=
+                            sonde_load_acquire(&page->inspected);
+        int64_t now_ns = sonde_clock_ns();
+        int wants = find_wants(self, now_ns, is_inspection);
+        if (wants && ask_helper(self, wants)) {
+            self->sampler.wants_stacks = 0;
+            if (wants & WANT_NAMES) {
+                self->named_ns = now_ns;
+                self->sampler.unnamed = 0;
+            }
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return due_ns;
+}
+
+void sonde_sampling_rest(void)
+{
+    pthread_mutex_lock(&lock);
+    if (active != NULL)
+        sonde_sampler_rest(&active->sampler);
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- the type ---------------------------------------------------------------------- */
+
+static int open_nodes(SamplerObject *self, PyObject *map)
+{
+    sonde_nodes *nodes = sonde_map_memory(map, 1);
+    if (nodes == NULL)
+        return -1;
+    int status = sonde_nodes_verify(nodes, ((MapObject *)map)->bytes);
+    if (status < 0) {
+        sonde_raise(status, "stack table");
+        return -1;
+    }
+    self->sampler.nodes = nodes;
+    self->maps[3] = Py_NewRef(map);
+    return 0;
+}
+
+static int open_page(SamplerObject *self, PyObject *map)
+{
+    sonde_control *page = sonde_map_memory(map, 1);
+    if (page == NULL)
+        return -1;
+    int status = sonde_control_verify(page, ((MapObject *)map)->bytes);
+    if (status < 0) {
+        sonde_raise(status, "control page");
+        return -1;
+    }
+    self->sampler.page = page;
+    self->maps[4] = Py_NewRef(map);
+    return 0;
+}
+
+static PyObject *sampler_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *samples, *threads, *sampling, *text, *nodes, *page, *inspect;
+    int is_slow = 0;
+    const char *folder;
+    static char *names[] = {"samples", "threads", "sampling", "text", "nodes",
+                            "page",    "folder",  "inspect",  "slow", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!O!O!O!yO|p", names, &sonde_WriterType,
+                                     &samples, &sonde_WriterType, &threads, &sonde_WriterType,
+                                     &sampling, &sonde_TextType, &text, &sonde_MapType, &nodes,
+                                     &sonde_MapType, &page, &folder, &inspect, &is_slow))
+        return NULL;
+    SamplerObject *self = (SamplerObject *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    sonde_sampler *s = &self->sampler;
+    s->is_slow = is_slow || !SONDE_HAS_FRAMES;
+    s->samples = sonde_writer_ring(samples, SONDE_SAMPLE_KINDS, &self->maps[0]);
+    if (s->samples != NULL)
+        s->thread_rows = sonde_writer_ring(threads, SONDE_THREAD_KINDS, &self->maps[1]);
+    if (s->thread_rows != NULL)
+        s->sampling = sonde_writer_ring(sampling, SONDE_SAMPLING_KINDS, &self->maps[2]);
+    s->folder = strdup(folder);
+    if (s->folder == NULL)
+        PyErr_NoMemory();
+    if (s->folder == NULL || s->sampling == NULL || open_nodes(self, nodes) < 0 || open_page(self, page) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    s->text = sonde_text_table(text);
+    self->text = Py_NewRef(text);
+    self->inspect = Py_NewRef(inspect);
+    return (PyObject *)self;
+}
+
+static PyObject *sampler_start(SamplerObject *self, PyObject *args)
+{
+    long long interval_ns;
+    if (!PyArg_ParseTuple(args, "L", &interval_ns))
+        return NULL;
+    if (interval_ns < 1000 || self->is_open || active != NULL) {
+        PyErr_SetString(PyExc_ValueError, "one sampler at a time, at most every microsecond");
+        return NULL;
+    }
+    int status = 0;
+#if SONDE_HAS_FRAMES
+    if (!self->sampler.is_slow)
+        status = sonde_frames_prepare();
+#endif
+    if (status == 0)
+        status = sonde_sampler_open(&self->sampler);
+    if (status < 0)
+        return sonde_raise(status, "sampler");
+    sonde_sampler_pace(&self->sampler, interval_ns);
+    self->is_open = 1;
+    Py_INCREF(self); /* the native thread's; given back by stop() */
+    pthread_mutex_lock(&lock);
+    active = self;
+    pthread_mutex_unlock(&lock);
+    sonde_watchers_ring();
+    Py_RETURN_NONE;
+}
+
+static void leave(SamplerObject *self)
+{
+    pthread_mutex_lock(&lock);
+    int was_active = active == self;
+    active = was_active ? NULL : active;
+    pthread_mutex_unlock(&lock);
+    if (!was_active || !helper.is_made || pthread_equal(helper.thread, pthread_self()))
+        return;
+    helper.is_made = 0;
+    pthread_t thread = helper.thread;
+    int left_ms = LEAVE_MS;
+    /* It may be waiting for the GIL. */
+    Py_BEGIN_ALLOW_THREADS
+    for (; sonde_load_acquire(&helper.running) && left_ms > 0; left_ms--)
+        usleep(1000);
+    if (left_ms > 0)
+        pthread_join(thread, NULL);
+    else
+        pthread_detach(thread); /* the program must not wait for whatever it is stuck in */
+    Py_END_ALLOW_THREADS
+    if (left_ms <= 0)
+        Py_INCREF(self); /* it may still use this object */
+}
+
+static PyObject *sampler_stop(SamplerObject *self, PyObject *Py_UNUSED(none))
+{
+    if (!self->is_open)
+        Py_RETURN_NONE;
+    self->is_open = 0;
+    if (!self->is_abandoned) {
+        leave(self);
+        sonde_sampler_close(&self->sampler);
+#if SONDE_HAS_FRAMES
+        sonde_codes_clear();
+#endif
+    }
+    Py_DECREF(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *sampler_pace(SamplerObject *self, PyObject *args)
+{
+    long long interval_ns;
+    if (!PyArg_ParseTuple(args, "L", &interval_ns))
+        return NULL;
+    pthread_mutex_lock(&lock);
+    if (active == self && interval_ns >= 1000)
+        sonde_sampler_pace(&self->sampler, interval_ns);
+    pthread_mutex_unlock(&lock);
+    sonde_watchers_ring();
+    Py_RETURN_NONE;
+}
+
+/* The id of the name of one thread; 0 if nobody knows it, -1 with an exception. */
+static int64_t find_name(SamplerObject *self, PyObject *names, uint32_t tid)
+{
+    PyObject *key = PyLong_FromUnsignedLong(tid);
+    PyObject *name = key == NULL ? NULL : PyDict_GetItemWithError(names, key);
+    Py_XDECREF(key);
+    if (name == NULL || !PyUnicode_Check(name))
+        return PyErr_Occurred() ? -1 : 0;
+    return sonde_text_id(self->text, name);
+}
+
+static PyObject *sampler_name(SamplerObject *self, PyObject *args)
+{
+    PyObject *names;
+    if (!PyArg_ParseTuple(args, "O!", &PyDict_Type, &names))
+        return NULL;
+    int64_t id = 0;
+    pthread_mutex_lock(&lock);
+    sonde_threads *threads = &self->sampler.threads;
+    for (uint32_t i = 0; active == self && i < threads->count && id >= 0; i++)
+        if ((id = find_name(self, names, threads->list[i]->tid)) > 0)
+            sonde_sampler_name(&self->sampler, threads->list[i], (uint32_t)id);
+    pthread_mutex_unlock(&lock);
+    if (id < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static uint64_t hash_str(uint64_t h, PyObject *str)
+{
+    Py_ssize_t bytes_n;
+    const char *bytes = PyUnicode_AsUTF8AndSize(str, &bytes_n);
+    if (bytes == NULL) {
+        PyErr_Clear();
+        return h;
+    }
+    return sonde_hash_bytes(h, bytes, (size_t)bytes_n);
+}
+
+/* (func, file, line, first line) to a key; -1 with an exception. */
+static int take_frame(SamplerObject *self, PyObject *frame, sonde_frame_key *key)
+{
+    PyObject *func, *file;
+    if (!PyArg_ParseTuple(frame, "UUii", &func, &file, &key->line, &key->first_line))
+        return -1;
+    int64_t func_id = sonde_text_id(self->text, func), file_id = sonde_text_id(self->text, file);
+    if (func_id < 0 || file_id < 0)
+        return -1;
+    key->func = (uint32_t)func_id;
+    key->file = (uint32_t)file_id;
+    key->text_hash = hash_str(hash_str(SONDE_HASH_SEED, func), file);
+    return 0;
+}
+
+static int take_stack(SamplerObject *self, PyObject *entry)
+{
+    static sonde_frame_key keys[SONDE_MAX_DEPTH]; /* under the GIL */
+    unsigned int tid;
+    int gil;
+    PyObject *frames;
+    if (!PyArg_ParseTuple(entry, "IpO!", &tid, &gil, &PyList_Type, &frames))
+        return -1;
+    Py_ssize_t n = PyList_GET_SIZE(frames);
+    if (n > SONDE_MAX_DEPTH)
+        n = SONDE_MAX_DEPTH;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (take_frame(self, PyList_GET_ITEM(frames, i), &keys[i]) < 0)
+            return -1;
+    pthread_mutex_lock(&lock);
+    if (active == self)
+        sonde_sampler_take(&self->sampler, tid, keys, (int)n, gil);
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+static PyObject *sampler_take(SamplerObject *self, PyObject *args)
+{
+    PyObject *stacks;
+    unsigned long long look;
+    if (!PyArg_ParseTuple(args, "O!K", &PyList_Type, &stacks, &look))
+        return NULL;
+    int64_t begin_ns = sonde_clock_ns();
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(stacks); i++)
+        if (take_stack(self, PyList_GET_ITEM(stacks, i)) < 0)
+            return NULL;
+    pthread_mutex_lock(&lock);
+    if (active == self) {
+        sonde_sampler_taken(&self->sampler, begin_ns);
+        sonde_store_release(&self->sampler.page->looked, look);
+    }
+    pthread_mutex_unlock(&lock);
+    Py_RETURN_NONE;
+}
+
+static PyObject *sampler_asked(SamplerObject *self, PyObject *Py_UNUSED(none))
+{
+    const sonde_control *page = self->sampler.page;
+    return Py_BuildValue("KK", (unsigned long long)sonde_load_acquire(&page->look_asked),
+                         (unsigned long long)sonde_load_acquire(&page->inspect_asked));
+}
+
+static PyObject *sampler_inspected(SamplerObject *self, PyObject *args)
+{
+    unsigned long long number;
+    if (!PyArg_ParseTuple(args, "K", &number))
+        return NULL;
+    sonde_store_release(&self->sampler.page->inspected, number);
+    Py_RETURN_NONE;
+}
+
+static void sampler_dealloc(SamplerObject *self)
+{
+    for (int i = 0; i < 5; i++)
+        Py_CLEAR(self->maps[i]);
+    Py_CLEAR(self->text);
+    Py_CLEAR(self->inspect);
+    free(self->sampler.folder);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMethodDef sampler_methods[] = {
+    {"start", (PyCFunction)sampler_start, METH_VARARGS,
+     "start(interval_ns): from now on the watcher's thread samples."},
+    {"stop", (PyCFunction)sampler_stop, METH_NOARGS, "No more samples; the last ones are written."},
+    {"pace", (PyCFunction)sampler_pace, METH_VARARGS, "pace(interval_ns): another interval."},
+    {"name", (PyCFunction)sampler_name, METH_VARARGS, "name({tid: name}): what threads are called."},
+    {"take", (PyCFunction)sampler_take, METH_VARARGS,
+     "take([(tid, gil, [(func, file, line, first line), …]), …], look): stacks, root first, of all\n"
+     "threads, that somebody else has read; `look` is the request they answer."},
+    {"asked", (PyCFunction)sampler_asked, METH_NOARGS, "The newest look and inspection asked for."},
+    {"inspected", (PyCFunction)sampler_inspected, METH_VARARGS,
+     "inspected(number): that inspection is written."},
+    {NULL, NULL, 0, NULL},
+};
+
+PyTypeObject sonde_SamplerType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sonde._core.Sampler",
+    .tp_basicsize = sizeof(SamplerObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Sampler(samples, threads, sampling, text, nodes, page, folder, inspect, slow=False):\n"
+              "stacks of all threads, read by the watcher's thread; `inspect(wants)` is called\n"
+              "with the GIL for what only Python can tell.",
+    .tp_new = sampler_new,
+    .tp_dealloc = (destructor)sampler_dealloc,
+    .tp_methods = sampler_methods,
+};

@@ -1,0 +1,49 @@
+/* The threads that the sampler knows, by the address of their state. */
+#ifndef SONDE_THREADS_H
+#define SONDE_THREADS_H
+
+#include "stacks/frames.h"
+
+/* One frame of the stack that a thread was last seen with. */
+typedef struct {
+    uint32_t code; /* sonde_code.id */
+    int32_t line;
+    uint32_t node;
+} sonde_step;
+
+typedef struct {
+    sonde_view view;
+    uint32_t tid;
+    uint32_t name; /* text id; 0: not known */
+    int is_told;   /* its row in python.thread is written */
+    int64_t told_ns;
+    int64_t cpu_ns;  /* its CPU clock at the last look; -1: none yet */
+    int64_t seen_ns; /* when it was last sampled; 0: never */
+    int64_t owed_ns; /* CPU time that belongs to a later sample */
+    uint32_t node;   /* its stack then; 0: none */
+    int holds_gil;
+    int is_off; /* it slept or waited then, for anything but a CPU */
+    sonde_step *path; /* root first */
+    int path_n, path_room;
+    /* Samples that say the same as the last row: no CPU, same stack. */
+    uint32_t held;
+    int64_t held_wall_ns, held_since_ns, held_ns;
+} sonde_thread;
+
+typedef struct {
+    sonde_thread **list;
+    uint32_t count, room;
+    sonde_thread **index; /* open addressing; a power of two */
+    uint32_t slots;
+} sonde_threads;
+
+sonde_thread *sonde_threads_find(const sonde_threads *threads, uintptr_t state);
+
+/* A new one, zeroed; NULL if there is no memory. */
+sonde_thread *sonde_threads_add(sonde_threads *threads, uintptr_t state);
+
+/* Take list[at] out and free it; the last one moves into its place. */
+void sonde_threads_remove(sonde_threads *threads, uint32_t at);
+void sonde_threads_clear(sonde_threads *threads);
+
+#endif

@@ -1,0 +1,217 @@
+/* Does the device keep up with the host?
+ *
+ * Where the device waits for the host to launch its work, each module takes the one as long as the
+ * other: the host's clock tells the device's time, and an event at each module would tell nothing
+ * more, for two microseconds each. So where a step with all events has shown that, most modules of
+ * the steps after it have none. In each of these the whole is checked (the modules that the program
+ * calls itself, and backward passes), and one part in 16; now and then a step has all events again.
+ * Whatever is not the same ends it, and takes the times that the host's clock told of that step.
+ */
+#include "torch/torch.h"
+
+#include <string.h>
+
+enum { WITNESSES = 256, VERDICTS = 1024 };
+enum { ENOUGH = 20, MOST_NEED = 64, STRIKES = 2 };
+
+typedef struct {
+    int64_t step;
+    uint32_t compared, apart;
+    int is_refused;
+    int8_t device;
+} tally;
+
+/* A backward pass, from outside. */
+typedef struct {
+    int64_t step, begin_ns;
+    int64_t end_ns; /* atomic; 0: it is under way */
+    int32_t events[2];
+} witness;
+
+static struct {
+    uint32_t keeps; /* atomic: directions */
+    struct {
+        tally now;
+        int64_t lost;       /* the step in which the pace was lost last */
+        uint32_t row, need; /* steps that agreed in a row, and that must */
+        uint32_t strikes;   /* parts that did not agree, since all did */
+    } ways[3];
+    witness witnesses[WITNESSES];
+    uint32_t head, heard; /* atomic */
+    struct {
+        int64_t step;
+        int8_t device; /* -1: it did not keep up */
+    } verdicts[VERDICTS];
+} pace;
+
+int sonde_torch_keeps_pace(void) { return (int)sonde_load_relaxed(&pace.keeps); }
+
+/* ---- the same? ----------------------------------------------------------------------------------- */
+
+static int is_within(double device_s, int64_t host_ns, int64_t latency_ns, int64_t part)
+{
+    int64_t device_ns = (int64_t)(device_s * 1e9), apart_ns = device_ns - host_ns;
+    int64_t larger_ns = device_ns > host_ns ? device_ns : host_ns;
+    return device_s >= 0 && (apart_ns < 0 ? -apart_ns : apart_ns) <= latency_ns + larger_ns / part;
+}
+
+/* A few of many may be off by this much, … */
+static int is_same(double device_s, int64_t host_ns) { return is_within(device_s, host_ns, 10000, 10); }
+/* … none by this much, … */
+static int is_near(double device_s, int64_t host_ns) { return is_within(device_s, host_ns, 30000, 4); }
+/* … and a whole hides its parts. */
+static int is_same_whole(double device_s, int64_t host_ns) { return is_within(device_s, host_ns, 50000, 50); }
+
+/* ---- won and lost ----------------------------------------------------------------------------------- */
+
+static void lose(int way, int64_t step)
+{
+    uint32_t kept = __atomic_fetch_and(&pace.keeps, ~(uint32_t)way, __ATOMIC_RELAXED);
+    pace.ways[way].row = pace.ways[way].strikes = 0;
+    pace.ways[way].lost = step;
+    /* What is lost again and again is to be won less easily: or just the slow steps had no times. */
+    if (kept & (uint32_t)way && pace.ways[way].need < MOST_NEED)
+        pace.ways[way].need *= 2;
+}
+
+static void win(int way, int64_t step)
+{
+    pace.ways[way].strikes = 0;
+    if (step <= pace.ways[way].lost)
+        return; /* another thread, or another pass of the same step, has lost it */
+    if (++pace.ways[way].row < pace.ways[way].need)
+        return;
+    if (pace.keeps & (uint32_t)way && pace.ways[way].need > 1)
+        pace.ways[way].need /= 2;
+    (void)__atomic_fetch_or(&pace.keeps, (uint32_t)way, __ATOMIC_RELAXED);
+}
+
+void sonde_torch_compare(int way, int64_t step, int8_t device, double device_s, int64_t host_ns)
+{
+    tally *its = &pace.ways[way].now;
+    if (device_s < 0)
+        return;
+    if (its->step != step)
+        sonde_torch_conclude(way, its->step);
+    /* Of several devices, the clock of the host does not say which one it is. */
+    its->is_refused |= (its->compared > 0 && its->device != device) || !is_near(device_s, host_ns);
+    its->apart += (uint32_t)!is_same(device_s, host_ns);
+    its->step = step;
+    its->device = device;
+    its->compared++;
+}
+
+void sonde_torch_conclude(int way, int64_t step)
+{
+    tally its = pace.ways[way].now;
+    if (its.compared == 0 || its.step > step)
+        return;
+    pace.ways[way].now = (tally){0};
+    if (!its.is_refused && its.apart * ENOUGH <= its.compared)
+        win(way, its.step);
+    else
+        lose(way, its.step);
+}
+
+int sonde_torch_check(int way, int64_t step, int is_whole, double device_s, int64_t host_ns)
+{
+    int agrees = is_whole ? is_same_whole(device_s, host_ns) : is_near(device_s, host_ns);
+    /* Whoever loses the processor between the clock and the event does so once. */
+    if (!agrees && device_s >= 0 && (is_whole || ++pace.ways[way].strikes >= STRIKES))
+        lose(way, step);
+    return agrees;
+}
+
+/* ---- what stands for the whole of a backward pass --------------------------------------------- */
+
+int64_t sonde_torch_witness_begin(int64_t begin_ns)
+{
+    uint32_t head = pace.head, waiting = head - sonde_load_acquire(&pace.heard);
+    if (!SONDE_DEVICE_IS_BY_HOST(sonde_torch.device, SONDE_DEVICE_BACKWARD) || !sonde_torch.on ||
+        !sonde_load_relaxed(sonde_torch.allowed) || waiting >= WITNESSES)
+        return -1;
+    if (waiting == WITNESSES / 2)
+        sonde_torch_rows_hurry();
+    pace.witnesses[head % WITNESSES] =
+        (witness){.step = sonde_torch.step, .begin_ns = begin_ns, .events = {sonde_torch_event(), -1}};
+    /* Release: one that is there has its fields. */
+    sonde_store_release(&pace.head, head + 1);
+    return head;
+}
+
+void sonde_torch_witness_end(int64_t number)
+{
+    if (number < 0)
+        return;
+    witness *one = &pace.witnesses[number % WITNESSES];
+    one->events[1] = one->events[0] < 0 ? -1 : sonde_torch_event();
+    sonde_store_release(&one->end_ns, sonde_clock_ns());
+}
+
+static void decide(int64_t step, int8_t device)
+{
+    size_t at = (size_t)step % VERDICTS;
+    int is_first = pace.verdicts[at].step != step;
+    pace.verdicts[at].device = (int8_t)(is_first || pace.verdicts[at].device == device ? device : -1);
+    pace.verdicts[at].step = step;
+}
+
+void sonde_torch_refuse(int64_t step) { decide(step, -1); }
+
+static void hear(const witness *one)
+{
+    double device_s = sonde_torch_event_span(one->events[0], one->events[1]);
+    int agrees = sonde_torch_check(SONDE_DEVICE_BACKWARD, one->step, 1, device_s, one->end_ns - one->begin_ns);
+    decide(one->step, (int8_t)(agrees ? sonde_torch_event_device(one->events[0]) : -1));
+}
+
+void sonde_torch_hear_witnesses(void)
+{
+    uint32_t at = pace.heard, head = sonde_load_acquire(&pace.head);
+    for (; at != head; at++) {
+        const witness *one = &pace.witnesses[at % WITNESSES];
+        if (sonde_load_acquire(&one->end_ns) == 0 ||
+            (one->events[1] >= 0 && sonde_torch_event_done(one->events[1]) == 0))
+            break;
+        hear(one);
+        sonde_torch_event_free(one->events[0]);
+        sonde_torch_event_free(one->events[1]);
+        /* Release: its place is read, and may be written again. */
+        sonde_store_release(&pace.heard, at + 1);
+    }
+}
+
+int sonde_torch_awaits_witness(int64_t step)
+{
+    uint32_t heard = pace.heard;
+    return heard != sonde_load_acquire(&pace.head) && pace.witnesses[heard % WITNESSES].step <= step;
+}
+
+int8_t sonde_torch_heard(int64_t step)
+{
+    size_t at = (size_t)step % VERDICTS;
+    return (int8_t)(pace.verdicts[at].step == step ? pace.verdicts[at].device : -1);
+}
+
+/* ---- start and stop ---------------------------------------------------------------------------------- */
+
+/* Before there is anybody to write or read. */
+void sonde_torch_pace_start(void)
+{
+    memset(&pace, 0, sizeof pace);
+    for (int i = 0; i < VERDICTS; i++)
+        pace.verdicts[i].step = -1;
+    for (int way = 0; way < 3; way++) {
+        pace.ways[way].lost = -1;
+        pace.ways[way].need = 1;
+    }
+}
+
+/* Of what nobody will hear any more, the events can be used again. */
+void sonde_torch_pace_stop(void)
+{
+    for (; pace.heard != pace.head; pace.heard++) {
+        sonde_torch_event_free(pace.witnesses[pace.heard % WITNESSES].events[0]);
+        sonde_torch_event_free(pace.witnesses[pace.heard % WITNESSES].events[1]);
+    }
+}

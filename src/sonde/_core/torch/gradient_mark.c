@@ -1,0 +1,167 @@
+/* TorchMarks: when the gradient of each parameter was ready.
+ *
+ * A mark is what torch calls after it has accumulated a gradient. In C because
+ * it is called once a parameter and step, in the thread that runs backward:
+ * an empty function of Python takes five times as long. All under the GIL,
+ * which torch takes to call it, so there is nothing to lock. */
+#include "binding/binding.h"
+
+#include <string.h>
+
+typedef struct {
+    int64_t t_ns;
+    uint32_t key;
+} entry;
+
+typedef struct {
+    PyObject_HEAD
+    entry *entries;
+    Py_ssize_t count, capacity;
+    unsigned long long lost; /* since the beginning */
+} MarksObject;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    MarksObject *marks;
+    uint32_t key;
+} MarkObject;
+
+/* ---- Mark ----------------------------------------------------------------------- */
+
+static PyObject *mark_call(PyObject *callable, PyObject *const *Py_UNUSED(args),
+                           size_t Py_UNUSED(nargsf), PyObject *Py_UNUSED(kwnames))
+{
+    MarkObject *self = (MarkObject *)callable;
+    MarksObject *marks = self->marks;
+    if (marks->count < marks->capacity)
+        marks->entries[marks->count++] = (entry){sonde_clock_ns(), self->key};
+    else
+        marks->lost++;
+    Py_RETURN_NONE;
+}
+
+static void mark_dealloc(MarkObject *self)
+{
+    Py_CLEAR(self->marks);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+PyTypeObject sonde_TorchMarkType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sonde._core.TorchMark",
+    .tp_basicsize = sizeof(MarkObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_doc = "Made by TorchMarks.make(): call it with anything, and it notes the time.",
+    .tp_dealloc = (destructor)mark_dealloc,
+    .tp_vectorcall_offset = offsetof(MarkObject, call),
+    .tp_call = PyVectorcall_Call,
+};
+
+/* ---- TorchMarks ----------------------------------------------------------------- */
+
+static PyObject *marks_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    Py_ssize_t capacity;
+    static char *names[] = {"capacity", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "n", names, &capacity))
+        return NULL;
+    if (capacity < 1 || capacity > 1 << 24)
+        return PyErr_Format(PyExc_ValueError, "room for 1 to %d marks", 1 << 24);
+    MarksObject *self = (MarksObject *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->entries = PyMem_Calloc((size_t)capacity, sizeof *self->entries);
+    if (self->entries == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    self->capacity = capacity;
+    return (PyObject *)self;
+}
+
+static void marks_dealloc(MarksObject *self)
+{
+    PyMem_Free(self->entries);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *marks_make(MarksObject *self, PyObject *number)
+{
+    unsigned long key = PyLong_AsUnsignedLong(number);
+    if (key == (unsigned long)-1 && PyErr_Occurred())
+        return NULL;
+    if (key > UINT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "a key has 32 bits");
+        return NULL;
+    }
+    MarkObject *mark = PyObject_New(MarkObject, &sonde_TorchMarkType);
+    if (mark == NULL)
+        return NULL;
+    mark->call = mark_call;
+    mark->marks = (MarksObject *)Py_NewRef(self);
+    mark->key = (uint32_t)key;
+    return (PyObject *)mark;
+}
+
+static PyObject *marks_take(MarksObject *self, PyObject *Py_UNUSED(none))
+{
+    /* Making objects may run a garbage collection, and that any code: also a
+     * backward pass that marks. So the entries are ours before the first. */
+    Py_ssize_t count = self->count;
+    entry *taken = PyMem_Malloc(count ? (size_t)count * sizeof *taken : 1);
+    if (taken == NULL)
+        return PyErr_NoMemory();
+    memcpy(taken, self->entries, (size_t)count * sizeof *taken);
+    self->count = 0;
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
+        PyObject *pair = Py_BuildValue("Lk", (long long)taken[i].t_ns, (unsigned long)taken[i].key);
+        if (pair == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, pair);
+    }
+    PyMem_Free(taken);
+    return list;
+}
+
+static PyObject *marks_lost(MarksObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromUnsignedLongLong(self->lost);
+}
+
+/* The slot of the type stays ours; only who looks for `__call__` by its name,
+ * as a compiler does that traces hooks, finds this function instead. */
+static PyObject *marks_show(PyObject *Py_UNUSED(type), PyObject *function)
+{
+    if (PyDict_SetItemString(sonde_TorchMarkType.tp_dict, "__call__", function) < 0)
+        return NULL;
+    PyType_Modified(&sonde_TorchMarkType);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef marks_methods[] = {
+    {"show", (PyCFunction)marks_show, METH_O | METH_STATIC,
+     "show(function): what those see who look a mark's `__call__` up; calls are not affected."},
+    {"make", (PyCFunction)marks_make, METH_O, "make(key): a callable that notes the time."},
+    {"take", (PyCFunction)marks_take, METH_NOARGS, "[(t_ns, key), …] since the last time."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef marks_getset[] = {
+    {"lost", (getter)marks_lost, NULL, "Marks that found no room.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyTypeObject sonde_TorchMarksType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sonde._core.TorchMarks",
+    .tp_basicsize = sizeof(MarksObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "TorchMarks(capacity): room for so many marks between two takes.",
+    .tp_new = marks_new,
+    .tp_dealloc = (destructor)marks_dealloc,
+    .tp_methods = marks_methods,
+    .tp_getset = marks_getset,
+};

@@ -1,0 +1,119 @@
+/* Lanes: what each thread knows of the modules that it calls. */
+#include "torch/module_call.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+sonde_torch_state sonde_torch;
+
+static __thread sonde_torch_lane *mine;
+static pthread_key_t end_key;
+static pthread_once_t end_once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t lanes_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void on_thread_end(void *arg)
+{
+    sonde_torch_lane *lane = arg;
+    mine = NULL;
+    /* Release: all that this thread wrote comes before. */
+    sonde_store_release(&lane->ended, 1);
+}
+
+static void make_key(void) { (void)pthread_key_create(&end_key, on_thread_end); }
+
+static void *map_memory(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                        -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+int sonde_torch_need_calls(sonde_torch_lane *lane)
+{
+    if (lane->calls == NULL)
+        lane->calls = map_memory(SONDE_TORCH_CALLS * sizeof *lane->calls);
+    return lane->calls == NULL ? -ENOMEM : 0;
+}
+
+/* One whose thread is gone and whose rows are written, or a new one. */
+static sonde_torch_lane *find_free(void)
+{
+    for (sonde_torch_lane *lane = sonde_torch.lanes; lane != NULL; lane = lane->next) {
+        if (sonde_load_acquire(&lane->ended) &&
+            (lane->epoch != sonde_torch.epoch ||
+             (sonde_load_acquire(&lane->settled) == lane->head &&
+              sonde_load_acquire(&lane->spans_settled) == lane->spans_head)))
+            return lane;
+    }
+    if (sonde_torch.lanes_n >= SONDE_TORCH_LANES)
+        return NULL;
+    sonde_torch_lane *lane = calloc(1, sizeof *lane);
+    if (lane == NULL)
+        return NULL;
+    lane->next = sonde_torch.lanes;
+    lane->ended = 1; /* until it is filled in */
+    sonde_torch.lanes_n++;
+    /* Release: the writer's thread goes through the list without the lock. */
+    sonde_store_release(&sonde_torch.lanes, lane);
+    return lane;
+}
+
+static void reset(sonde_torch_lane *lane)
+{
+    lane->open = SONDE_TORCH_NONE;
+    lane->passing = lane->running = 0;
+    lane->nodes_n = 0;
+    lane->evaluated = NULL;
+    lane->last_lane = NULL;
+    lane->last_call = SONDE_TORCH_NONE;
+    lane->event_ns = 0;
+    sonde_store_relaxed(&lane->settled, lane->head);
+    sonde_store_relaxed(&lane->spans_settled, lane->spans_head);
+    /* Release: whoever sees that it is of this recording sees where its calls begin. */
+    sonde_store_release(&lane->epoch, sonde_torch.epoch);
+}
+
+static sonde_torch_lane *join(void)
+{
+    if (pthread_once(&end_once, make_key) != 0)
+        return NULL;
+    pthread_mutex_lock(&lanes_lock);
+    sonde_torch_lane *lane = find_free();
+    if (lane != NULL && pthread_setspecific(end_key, lane) == 0) {
+        reset(lane);
+        lane->tid = syscall(SYS_gettid);
+        lane->torch_tid = sonde_torch.thread_id == NULL ? 0 : sonde_torch.thread_id();
+        sonde_store_release(&lane->ended, 0);
+        mine = lane;
+    }
+    pthread_mutex_unlock(&lanes_lock);
+    return mine;
+}
+
+sonde_torch_lane *sonde_torch_here(void)
+{
+    sonde_torch_lane *lane = mine;
+    if (lane == NULL)
+        return join();
+    if (lane->epoch != sonde_torch.epoch) { /* a tracer that has ended since */
+        reset(lane);
+        lane->torch_tid = sonde_torch.thread_id == NULL ? 0 : sonde_torch.thread_id();
+    }
+    return lane;
+}
+
+void sonde_torch_off(void)
+{
+    sonde_tracer = NULL;
+    sonde_torch.epoch = 0;
+    sonde_torch.on = sonde_torch.device = 0;
+    sonde_torch_rows_off();
+    sonde_torch_nodes_off();
+    sonde_torch_device_off();
+    pthread_mutex_init(&lanes_lock, NULL);
+    for (sonde_torch_lane *lane = sonde_torch.lanes; lane != NULL; lane = lane->next)
+        if (lane != mine)
+            lane->ended = 1; /* its thread is the parent's */
+}

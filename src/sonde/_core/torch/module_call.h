@@ -1,0 +1,66 @@
+/* The Python objects of the torch tracer. Everything here needs the GIL. */
+#ifndef SONDE_TORCH_CALL_H
+#define SONDE_TORCH_CALL_H
+
+#include "torch/torch.h"
+
+typedef struct {
+    const void *address; /* NULL: free; &sonde_torch_gone: was forgotten */
+    uint32_t name;       /* text id */
+    uint32_t key;        /* from 1 on; 0 is no module */
+    int ignored;         /* the user does not want to see it */
+} sonde_torch_module;
+
+typedef struct {
+    sonde_torch_module *slots;
+    size_t room, used; /* room: 0 or a power of two; used: also forgotten ones */
+} sonde_torch_modules;
+
+static inline size_t sonde_torch_hash(const void *address)
+{
+    return (size_t)(((uintptr_t)address >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 20);
+}
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *original;
+} sonde_TorchCall;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *text, *map, *page_map;
+    const sonde_control *page;
+    PyObject *name;     /* name(module, parent key): calls add_module */
+    PyObject *end;      /* end(): a root ends the step */
+    PyObject *is_grad;  /* torch.is_grad_enabled */
+    PyObject *memory;   /* memory() -> allocated, max_allocated, cached; or NULL */
+    PyObject *describe; /* describe(*inputs) -> text; or NULL: not wanted */
+    sonde_torch_modules modules;
+    sonde_torch_texts texts;
+    PyTypeObject *watched; /* or NULL */
+    PyObject *heal;        /* heal(): it was changed */
+    unsigned version;      /* of the class, when it was healed */
+    int is_asked;          /* atomic: to heal */
+    int is_fresh;          /* modules were named that nobody has described yet */
+} sonde_TorchTracer;
+
+extern sonde_TorchTracer *sonde_tracer; /* the one that runs, or NULL; borrowed */
+
+/* What to record of a step. */
+typedef struct {
+    int on, depth, device, memory_depth, roots; /* as in sonde_torch_state */
+} sonde_torch_wish;
+
+/* What there was of a step that is over. */
+typedef struct {
+    int64_t first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, direct_ns;
+    uint32_t calls, lost, events, nodes;
+} sonde_torch_sums;
+
+/* A step is over, and this one begins. */
+void sonde_torch_begin(sonde_TorchTracer *tracer, int64_t step, const sonde_torch_wish *wish,
+                       sonde_torch_sums *ended);
+PyObject *sonde_torch_begins(void); /* of backward passes so far in this step: a tuple */
+
+#endif

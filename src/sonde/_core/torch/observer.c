@@ -1,0 +1,353 @@
+/* How autograd's nodes are seen.
+ *
+ * The engine calls one function of its own for each node, through a slot that we can stand in;
+ * that costs next to nothing. Torch also tells every observer of its when a node begins and ends,
+ * which costs a microsecond of torch's own, and happens where the device's stream is the node's.
+ *
+ * An observer is a C++ value; we have no headers of the torch that is installed, so it is laid
+ * out by hand here (seams.py has compared the installed headers), and where a node's number lies
+ * is found by looking: the first nodes are asked for theirs through Python.
+ */
+#include "torch/module_call.h"
+#include "torch/nodes.h"
+#include "torch/linkage_slot.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+enum { SCOPE_BACKWARD = 1, LOOK_NODES = 6, GIVE_UP = 256 };
+/* A node's number is among the first words of it. */
+enum { FUNCTION_WORDS = 64, NODE_WORDS = 8 };
+/* From its number to its forward thread. In what observers get: a view, a map and a vector are between;
+ * in the node: another number and a flag. */
+enum { FUNCTION_THREAD = 8 + 16 + 56 + 24, NODE_THREAD = 24 };
+
+static const char EVALUATE[] =
+    "_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEE"
+    "PNS0_4NodeERNS0_11InputBufferERKS2_INS0_10ReadyQueueEE";
+
+/* at::RecordFunctionCallback, passed by value: more than 16 bytes and nothing to copy
+ * by hand, so both machines pass it as they would this. */
+typedef struct {
+    void *start, *end;
+    double probability;
+    uint8_t scopes_and_needs[24];
+} observer;
+
+/* Where something keeps a node's number. */
+typedef struct {
+    int words;
+    uint64_t candidates; /* a bit for each word */
+    uint32_t at;         /* 0: not known yet */
+} place;
+
+static struct {
+    uint64_t (*add)(observer);
+    void (*remove)(uint64_t);
+    PyObject *current; /* torch._C._current_autograd_node */
+    uint64_t handle;
+    uint32_t is_on;  /* atomic: nodes are seen, … */
+    int is_observed; /* … by an observer, … */
+    uint32_t by_engine; /* atomic: … and in the slot */
+    sonde_seam seam;
+    int looked, failed, no_engine;
+    uint32_t is_known; /* atomic: the places are */
+    pthread_mutex_t lock;
+    place function, node;
+    int64_t last;
+} nodes = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* ---- where is a node's number? --------------------------------------------------------------- */
+
+static int64_t ask_number(void)
+{
+    int64_t number = -1;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    PyObject *node = nodes.current == NULL ? NULL : PyObject_CallNoArgs(nodes.current);
+    PyObject *value = node == NULL ? NULL : PyObject_CallMethod(node, "_sequence_nr", NULL);
+    if (value != NULL)
+        number = (int64_t)PyLong_AsUnsignedLongLongMask(value);
+    Py_XDECREF(value);
+    Py_XDECREF(node);
+    PyErr_Clear();
+    PyGILState_Release(gil);
+    return number;
+}
+
+/* Of all words that a few nodes have in common with their numbers, one is left. How many are? */
+static int narrow(place *one, const char *memory, int64_t number)
+{
+    int left = 0, at = 0;
+    for (int word = 0; word < one->words; word++) {
+        uint64_t bit = UINT64_C(1) << word;
+        int64_t value;
+        memcpy(&value, memory + word * 8, 8);
+        if (value != number)
+            one->candidates &= ~bit;
+        if (one->candidates & bit) {
+            left++;
+            at = word * 8;
+        }
+    }
+    if (left == 1 && nodes.looked >= LOOK_NODES)
+        one->at = (uint32_t)at;
+    return left;
+}
+
+/* The engine's node may be laid out in another way than we think: then the observer is left. */
+static void narrow_node(const char *node, int64_t number, const char *function)
+{
+    uint64_t node_tid, told_tid;
+    if (node == NULL)
+        return; /* the program runs it itself */
+    if (narrow(&nodes.node, node, number) == 0) {
+        nodes.no_engine = 1;
+    } else if (nodes.node.at != 0 && nodes.function.at != 0) {
+        memcpy(&node_tid, node + nodes.node.at + NODE_THREAD, 8);
+        memcpy(&told_tid, function + nodes.function.at + FUNCTION_THREAD, 8);
+        nodes.no_engine = node_tid != told_tid;
+    }
+}
+
+static int64_t look(const sonde_torch_lane *here, const char *function)
+{
+    int64_t number = ask_number();
+    pthread_mutex_lock(&nodes.lock);
+    if (number > 0 && number != nodes.last && !nodes.is_known && !nodes.failed) {
+        nodes.last = number;
+        nodes.looked++;
+        nodes.failed = narrow(&nodes.function, function, number) == 0;
+        if (!nodes.no_engine)
+            narrow_node(here->evaluated, number, function);
+        if (nodes.looked > GIVE_UP) {
+            nodes.failed |= nodes.function.at == 0;
+            nodes.no_engine |= nodes.node.at == 0;
+        }
+        if (nodes.function.at != 0 && (nodes.no_engine || nodes.node.at != 0))
+            sonde_store_release(&nodes.is_known, 1);
+    }
+    pthread_mutex_unlock(&nodes.lock);
+    return number;
+}
+
+static int64_t read_number(const char *memory, uint32_t at, uint32_t thread, const sonde_torch_lane *here,
+                           sonde_torch_lane **lane)
+{
+    int64_t number;
+    uint64_t torch_tid;
+    memcpy(&number, memory + at, 8);
+    memcpy(&torch_tid, memory + at + thread, 8);
+    *lane = number < 0 ? NULL : sonde_torch_find_lane(here, torch_tid);
+    return number;
+}
+
+/* ---- what torch calls an observer with ------------------------------------------------------------ */
+
+/* An event goes to the stream in use, and that is surely the node's only where an observer is told. */
+static int must_mark(int device, int by_engine)
+{
+    if (!(device & SONDE_DEVICE_BACKWARD))
+        return 0;
+    int is_engines =
+        SONDE_DEVICE_IS_BY_HOST(device, SONDE_DEVICE_BACKWARD) && sonde_load_relaxed(&nodes.by_engine);
+    return is_engines == by_engine;
+}
+
+__attribute__((visibility("hidden"))) void sonde_torch_node_begins(const void *function);
+
+void sonde_torch_node_begins(const void *function)
+{
+    sonde_torch_lane *here = sonde_torch.epoch == 0 ? NULL : sonde_torch_here();
+    if (here == NULL)
+        return;
+    sonde_add_relaxed(&sonde_torch.nodes, 1u);
+    if (!sonde_load_relaxed(&nodes.by_engine)) {
+        /* Of the first few, the thread is not known; it is the one that began the step. */
+        sonde_torch_lane *lane = sonde_torch.lead;
+        int64_t number = -1;
+        if (sonde_load_acquire(&nodes.is_known))
+            number = read_number(function, nodes.function.at, FUNCTION_THREAD, here, &lane);
+        else if (!nodes.failed)
+            number = look(here, function);
+        sonde_torch_node_begin(here, 0, number, lane);
+    }
+    int device = sonde_torch.device;
+    if (must_mark(device, 0))
+        sonde_torch_node_mark(here, device);
+    sonde_torch_node_told(here, 0);
+}
+
+static void end_node(const void *Py_UNUSED(function), void *Py_UNUSED(context))
+{
+    sonde_torch_lane *here = sonde_torch.epoch == 0 ? NULL : sonde_torch_here();
+    if (here == NULL)
+        return;
+    sonde_torch_node_told(here, 1);
+    if (here->nodes_n <= SONDE_TORCH_DEEP || !sonde_load_relaxed(&nodes.by_engine))
+        sonde_torch_node_end(here, 0);
+}
+
+/* The start callback returns a std::unique_ptr, which a C++ function writes to where its
+ * caller says; we return an empty one. */
+#if defined(__x86_64__)
+static void *begin_node(void **result, const void *function)
+{
+    *result = NULL;
+    sonde_torch_node_begins(function);
+    return result;
+}
+#define BEGIN_NODE ((void *)begin_node)
+#else
+/* x8 holds the place. */
+__attribute__((visibility("hidden"))) extern char sonde_torch_begin_node[];
+__asm__(".pushsection .text\n"
+        ".hidden sonde_torch_begin_node\n"
+        ".globl sonde_torch_begin_node\n"
+        ".type sonde_torch_begin_node,@function\n"
+        ".balign 4\n"
+        "sonde_torch_begin_node:\n"
+        "    hint #34\n"
+        "    str xzr, [x8]\n"
+        "    b sonde_torch_node_begins\n"
+        ".popsection\n");
+#define BEGIN_NODE ((void *)sonde_torch_begin_node)
+#endif
+
+/* ---- what the engine calls ---------------------------------------------------------------------------- */
+
+typedef struct {
+    sonde_torch_lane *lane; /* NULL: it is not seen */
+    const void *outer;
+    uint32_t epoch;
+    int is_timed;
+} evaluation;
+
+static void end_evaluation(const evaluation *one)
+{
+    if (one->lane == NULL || sonde_torch.epoch != one->epoch || one->lane->epoch != one->epoch)
+        return;
+    one->lane->evaluated = one->outer;
+    if (one->is_timed)
+        sonde_torch_node_end(one->lane, 1);
+}
+
+/* In place of Engine::evaluate_function, whose arguments are addresses. What it throws passes by here, and
+ * ends the node. */
+static void evaluate(void *engine, void *task, const void *node, void *inputs, void *queue)
+{
+    __attribute__((cleanup(end_evaluation))) evaluation one = {.epoch = sonde_torch.epoch};
+    if (one.epoch != 0 && sonde_load_relaxed(&nodes.is_on) && (one.lane = sonde_torch_here()) != NULL) {
+        one.outer = one.lane->evaluated;
+        one.lane->evaluated = node;
+        one.is_timed = (int)sonde_load_relaxed(&nodes.by_engine);
+    }
+    if (one.is_timed) {
+        int device = sonde_torch.device;
+        sonde_torch_lane *lane;
+        int64_t number = read_number(node, nodes.node.at, NODE_THREAD, one.lane, &lane);
+        sonde_torch_node_begin(one.lane, 1, number, lane);
+        if (must_mark(device, 1))
+            sonde_torch_node_mark(one.lane, device);
+    }
+    ((void (*)(void *, void *, const void *, void *, void *))nodes.seam.original)(engine, task, node, inputs,
+                                                                                 queue);
+}
+
+/* ---- on and off -------------------------------------------------------------------------------------- */
+
+static void *find(void *library, const char *name)
+{
+    void *found = dlsym(library, name);
+    if (found == NULL)
+        PyErr_Format(PyExc_OSError, "torch has no function %s", name);
+    return found;
+}
+
+static void begin_to_look(void *library, int has_engine)
+{
+    if (nodes.is_known)
+        return;
+    nodes.function = (place){FUNCTION_WORDS, UINT64_MAX, 0};
+    nodes.node = (place){NODE_WORDS, UINT64_MAX, 0};
+    nodes.looked = nodes.failed = 0;
+    if (has_engine && nodes.seam.at == NULL)
+        sonde_seam_find(&nodes.seam, library, EVALUATE);
+    nodes.no_engine = nodes.seam.at == NULL;
+}
+
+/* observe(path of libtorch_cpu, current_node or None, engine): None: only find the functions; engine: its
+ * nodes are laid out as we think. */
+PyObject *sonde_torch_observe(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *path;
+    PyObject *current;
+    int has_engine;
+    if (!PyArg_ParseTuple(args, "sOp", &path, &current, &has_engine))
+        return NULL;
+    void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    if (library == NULL)
+        return PyErr_Format(PyExc_OSError, "%s is not loaded", path);
+    sonde_torch.sequence = (uint64_t(*)(void))dlsym(library, "_ZN2at15sequence_number4peekEv");
+    sonde_torch.graph_task =
+        (int (*)(void))dlsym(library, "_ZN5torch8autograd25get_current_graph_task_idEv");
+    sonde_torch.thread_id =
+        (uint64_t(*)(void))dlsym(library, "_ZN2at14RecordFunction15currentThreadIdEv");
+    if (current == Py_None)
+        Py_RETURN_NONE;
+    if (sonde_torch.sequence == NULL || sonde_torch.thread_id == NULL)
+        return PyErr_Format(PyExc_OSError, "torch does not say the numbers of its nodes");
+    nodes.add = (uint64_t(*)(observer))find(
+        library, "_ZN2at17addGlobalCallbackENS_22RecordFunctionCallbackE");
+    nodes.remove = (void (*)(uint64_t))find(library, "_ZN2at14removeCallbackEm");
+    if (nodes.add == NULL || nodes.remove == NULL)
+        return NULL;
+    Py_XSETREF(nodes.current, Py_NewRef(current));
+    begin_to_look(library, has_engine);
+    Py_RETURN_NONE;
+}
+
+static void add_observer(int on)
+{
+    if (on == nodes.is_observed)
+        return;
+    nodes.is_observed = on;
+    if (on) {
+        observer ours = {.start = BEGIN_NODE, .end = (void *)end_node, .probability = 1.0};
+        ours.scopes_and_needs[SCOPE_BACKWARD] = 1;
+        nodes.handle = nodes.add(ours);
+    } else {
+        nodes.remove(nodes.handle);
+    }
+}
+
+void sonde_torch_see_nodes(int on, int events)
+{
+    /* A step that ends while another thread stops the tracer must not begin it again. */
+    on = on && nodes.add != NULL && sonde_tracer != NULL;
+    int is_known = (int)sonde_load_acquire(&nodes.is_known); /* then no_engine does not change any more */
+    int has_seam = on && !nodes.no_engine && sonde_seam_take(&nodes.seam, (void *)evaluate) == 0;
+    sonde_store_relaxed(&nodes.by_engine, (uint32_t)(is_known && has_seam));
+    sonde_store_relaxed(&nodes.is_on, (uint32_t)on);
+    sonde_torch.has_nodes = on;
+    add_observer(on && (!nodes.by_engine || events));
+}
+
+PyObject *sonde_torch_ignore(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    sonde_torch_see_nodes(0, 0);
+    sonde_seam_give_back(&nodes.seam, (void *)evaluate);
+    Py_RETURN_NONE;
+}
+
+/* A thread of the parent's may have held it. */
+void sonde_torch_nodes_off(void) { pthread_mutex_init(&nodes.lock, NULL); }
+
+/* observed() -> how: "engine", "observer", "looking" or "failed". */
+PyObject *sonde_torch_observed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    const char *said = nodes.failed                             ? "failed"
+                       : !sonde_load_acquire(&nodes.is_known)   ? "looking"
+                       : nodes.no_engine                        ? "observer"
+                                                                : "engine";
+    return PyUnicode_FromString(said);
+}

@@ -1,0 +1,339 @@
+/* TorchTurn: from one step to the next.
+ *
+ * It listens to the ends of steps, writes what there was of the step, and says what is
+ * recorded of the next one. After a step nothing of ours is in any cache, and a line of
+ * Python then takes a microsecond: so all that every step needs is done here, and Python
+ * is called for what is rare, and to think about several steps at once.
+ */
+#include "torch/step_end.h"
+
+#include <string.h>
+#include <structmember.h>
+
+/* What the recording itself cannot see: a busy device waits for each event, and torch tells of
+ * each node of autograd's (measured on an H200). */
+enum { EVENT_NS = 3000, NODE_NS = 700 };
+enum { LOOK_EVERY = 64 };                     /* steps; a change of nn.Module is seen at once */
+enum { MEMORY_EVERY = 16, MEMORY_DEPTH = 2 }; /* steps in which modules' memory is looked at */
+enum { FORWARD = SONDE_DEVICE_FORWARD, BACKWARD = SONDE_DEVICE_BACKWARD };
+enum { WATCH_EVERY = 64 };                    /* steps in which a device that keeps up gets all its events */
+enum { ALTERNATELY = 1 };                     /* one of them at a time; else both */
+#define MOST_NS INT64_C(1000000000) /* of steps are thought about at once, or a batch of them */
+
+/* ---- what is recorded of the next step ------------------------------------------------------ */
+
+/* Within a budget events are in one direction at a time: each makes a busy device wait. */
+static int choose_device(sonde_TorchTurn *self)
+{
+    int keeps = sonde_torch_keeps_pace(), device = 0;
+    for (int way = FORWARD; way <= BACKWARD; way *= 2) {
+        int is_its_turn = self->device != ALTERNATELY || self->side == way;
+        if (keeps & way && (++self->unwatched[way] < WATCH_EVERY || !is_its_turn)) {
+            device |= way | way * SONDE_DEVICE_BY_HOST;
+        } else if (is_its_turn) {
+            device |= way;
+            self->unwatched[way] = 0;
+        }
+    }
+    self->side ^= FORWARD | BACKWARD;
+    return device;
+}
+
+static void begin_step(sonde_TorchTurn *self, sonde_torch_sums *ended)
+{
+    const sonde_Steps *steps = self->steps;
+    self->plan = steps->whole ? SONDE_PLAN_WHOLE : sonde_torch_choose(steps->number, &self->rung);
+    int detail = self->details[self->plan];
+    sonde_torch_wish wish = self->wishes[self->plan];
+    if (detail && self->device)
+        wish.device = choose_device(self);
+    if (self->observes)
+        sonde_torch_see_nodes(detail, (wish.device & (BACKWARD | BACKWARD * SONDE_DEVICE_BY_HOST)) == BACKWARD);
+    wish.memory_depth = steps->number % MEMORY_EVERY == MEMORY_EVERY / 2 ? MEMORY_DEPTH : 0;
+    int is_by_root = sonde_step_is(steps->last, "root") || sonde_step_is(steps->last, "");
+    wish.roots = is_by_root ? 1 : 2;
+    sonde_torch_begin(self->tracer, steps->number, &wish, ended);
+}
+
+/* ---- what is thought about it ------------------------------------------------------------------------ */
+
+static PyObject *take_noted(sonde_TorchTurn *self)
+{
+    /* Making objects may run a garbage collection, and that any code: so they are ours first. */
+    sonde_turn_noted taken[SONDE_TURN_BATCH];
+    unsigned n = self->noted_n;
+    memcpy(taken, self->noted, n * sizeof *taken);
+    self->noted_n = 0;
+    self->noted_ns = 0;
+    PyObject *list = PyList_New(n);
+    for (unsigned i = 0; i < n; i++) {
+        PyObject *one = list == NULL ? NULL
+                                     : Py_BuildValue("LLOL", taken[i].step, (long long)taken[i].duration_ns,
+                                                     taken[i].plan, (long long)taken[i].spent_ns);
+        Py_DECREF(taken[i].plan);
+        if (one == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, one);
+    }
+    return list;
+}
+
+static int think(sonde_TorchTurn *self, int64_t end_ns)
+{
+    int64_t begin_ns = sonde_clock_ns();
+    unsigned n = self->noted_n;
+    PyObject *list = take_noted(self);
+    PyObject *end = list == NULL ? NULL : PyLong_FromLongLong(end_ns);
+    PyObject *args[] = {list, end};
+    PyObject *result = end == NULL ? NULL : PyObject_Vectorcall(self->think, args, 2, NULL);
+    Py_XDECREF(end);
+    Py_XDECREF(list);
+    Py_XDECREF(result);
+    /* While each step is thought about, what that takes says nothing of later ones. */
+    self->share_ns = n < 2 ? 0 : (sonde_clock_ns() - begin_ns) / n;
+    return result == NULL ? -1 : 0;
+}
+
+static int note(sonde_TorchTurn *self, const sonde_Step *step, int64_t begin_ns, int plan, int64_t spent_ns)
+{
+    int64_t duration_ns = step->end_ns - begin_ns;
+    if (duration_ns <= 0)
+        return 0;
+    self->noted[self->noted_n++] =
+        (sonde_turn_noted){step->number, duration_ns, spent_ns + self->share_ns, Py_NewRef(self->plans[plan])};
+    self->noted_ns += duration_ns;
+    int is_due = self->noted_n >= self->batch || self->noted_n == SONDE_TURN_BATCH || self->noted_ns >= MOST_NS;
+    return is_due ? think(self, step->end_ns) : 0;
+}
+
+/* ---- the end of a step ----------------------------------------------------------------------------------- */
+
+static int call_none(PyObject *call)
+{
+    PyObject *result = PyObject_CallNoArgs(call);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+static int call_marks(sonde_TorchTurn *self, long long step, PyObject *begins)
+{
+    PyObject *result = PyObject_CallFunction(self->marks, "LO", step, begins);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+/* 0, or -1: an exception of the program's, for what may fail here of ours is guarded. */
+static int end_step(sonde_TorchTurn *self, const sonde_Step *step)
+{
+    int64_t begin_ns = sonde_clock_ns(), begun_ns;
+    int status = step->number % LOOK_EVERY == 0 ? call_none(self->look) : 0;
+    PyObject *begins = self->marks == Py_None ? NULL : sonde_torch_begins();
+    if (status < 0 || (self->marks != Py_None && begins == NULL))
+        return -1;
+    int plan = self->plan, on = self->wishes[plan].on;
+    sonde_torch_sums sums;
+    begin_step(self, &sums);
+    begun_ns = sonde_turn_write_step(self, step, &sums, on);
+    if (begun_ns < 0 || sonde_turn_write_optimizers(self, step->number, on, 2 * sums.calls) < 0)
+        status = -1;
+    if (status == 0 && begins != NULL)
+        status = call_marks(self, step->number, begins);
+    Py_XDECREF(begins);
+    if (status == 0 && self->tracer->is_fresh) {
+        self->tracer->is_fresh = 0;
+        status = call_none(self->describe);
+    }
+    const sonde_control *page = self->tracer->page;
+    if (status < 0 || !sonde_load_relaxed(&page->on))
+        return status;
+    if (sonde_torch_memory_at(self->memory, step->number) < 0)
+        return -1;
+    /* What a step takes that was in a pause, wholly or in part, does not tell what recording costs. */
+    if (sonde_load_relaxed(&page->resumed_t_ns) > begun_ns)
+        return 0;
+    int64_t spent_ns = sums.direct_ns + (int64_t)sums.events * EVENT_NS +
+                       (int64_t)sums.nodes * NODE_NS + sonde_clock_ns() - begin_ns;
+    return note(self, step, begun_ns, plan, spent_ns);
+}
+
+static PyObject *turn_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *Py_UNUSED(names))
+{
+    sonde_TorchTurn *self = (sonde_TorchTurn *)callable;
+    if (PyVectorcall_NARGS(nargsf) != 1 || !Py_IS_TYPE(args[0], &sonde_StepType))
+        return PyErr_Format(PyExc_TypeError, "a Step expected");
+    int failed = sonde_host_failed(self->host);
+    if (failed)
+        return failed < 0 ? NULL : Py_NewRef(Py_None);
+    return end_step(self, (sonde_Step *)args[0]) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* ---- the type ------------------------------------------------------------------------------------------------ */
+
+static int read_plan(sonde_TorchTurn *self, int at, PyObject *plan)
+{
+    static const char *names[] = {"on", "depth", "detail"};
+    long values[3];
+    for (int i = 0; i < 3; i++) {
+        PyObject *value = PyObject_GetAttrString(plan, names[i]);
+        values[i] = value == NULL ? -1 : PyLong_AsLong(value);
+        Py_XDECREF(value);
+        if (values[i] == -1 && PyErr_Occurred())
+            return -1;
+    }
+    /* Calls above a depth are recorded: those of that depth, too. */
+    self->wishes[at] = (sonde_torch_wish){.on = (int)values[0], .depth = (int)values[1] + 1};
+    self->details[at] = values[2] != 0;
+    Py_XSETREF(self->plans[at], Py_NewRef(plan));
+    return 0;
+}
+
+static PyObject *turn_steer(sonde_TorchTurn *self, PyObject *args)
+{
+    PyObject *plans;
+    sonde_torch_rung rung;
+    if (!PyArg_ParseTuple(args, "O!pIII", &PyTuple_Type, &plans, &rung.shadow, &rung.every, &rung.steps,
+                          &rung.detail))
+        return NULL;
+    if (PyTuple_GET_SIZE(plans) != SONDE_PLANS)
+        return PyErr_Format(PyExc_ValueError, "%d plans expected", SONDE_PLANS);
+    for (int i = 0; i < SONDE_PLANS; i++)
+        if (read_plan(self, i, PyTuple_GET_ITEM(plans, i)) < 0)
+            return NULL;
+    self->rung = rung;
+    Py_RETURN_NONE;
+}
+
+static PyObject *turn_begin(sonde_TorchTurn *self, PyObject *Py_UNUSED(none))
+{
+    sonde_torch_sums before;
+    begin_step(self, &before);
+    Py_RETURN_NONE;
+}
+
+static PyObject *turn_finish(sonde_TorchTurn *self, PyObject *kind)
+{
+    sonde_torch_sums sums;
+    sonde_torch_wish nothing = {.depth = 1};
+    int on = self->wishes[self->plan].on;
+    sonde_torch_begin(self->tracer, self->steps->number, &nothing, &sums);
+    sonde_Step last = {.number = self->steps->number, .begin_ns = self->steps->begin_ns,
+                       .end_ns = sonde_clock_ns(), .kind = kind};
+    if (sums.first_ns != 0 && sonde_turn_write_step(self, &last, &sums, on) < 0)
+        return NULL;
+    return take_noted(self);
+}
+
+static PyObject *turn_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *host, *text, *tracer, *steps, *optimizers, *memory, *step, *trace, *look, *describe, *thought;
+    static char *names[] = {"host", "text", "tracer", "steps", "optimizers", "memory", "step", "trace",
+                            "look", "describe", "think", NULL};
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "OO!O!O!O!O!O!O!OOO", names, &host, &sonde_TextType, &text,
+            &sonde_TorchTracerType, &tracer, &sonde_StepsType, &steps, &sonde_TorchOptimizersType,
+            &optimizers, &sonde_TorchMemoryType, &memory, &sonde_WriterType, &step, &sonde_WriterType,
+            &trace, &look, &describe, &thought))
+        return NULL;
+    PyObject *word = PyUnicode_FromString("step");
+    int64_t stage = word == NULL ? -1 : sonde_text_id(text, word);
+    Py_XDECREF(word);
+    if (stage < 0 || sonde_writer_is(step, SONDE_TORCH_STEP) < 0 ||
+        sonde_writer_is(trace, SONDE_TORCH_TRACE) < 0)
+        return NULL;
+    sonde_TorchTurn *self = (sonde_TorchTurn *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->call = turn_call;
+    self->host = Py_NewRef(host);
+    self->text = Py_NewRef(text);
+    self->tracer = (sonde_TorchTracer *)Py_NewRef(tracer);
+    self->steps = (sonde_Steps *)Py_NewRef(steps);
+    self->optimizers = (sonde_TorchOptimizers *)Py_NewRef(optimizers);
+    self->memory = Py_NewRef(memory);
+    self->emit_step = Py_NewRef(step);
+    self->emit_trace = Py_NewRef(trace);
+    self->look = Py_NewRef(look);
+    self->describe = Py_NewRef(describe);
+    self->think = Py_NewRef(thought);
+    self->marks = Py_NewRef(Py_None);
+    self->loaders = Py_NewRef(Py_None);
+    self->stage = (uint32_t)stage;
+    self->side = FORWARD;
+    self->batch = 1;
+    return (PyObject *)self;
+}
+
+static int turn_traverse(sonde_TorchTurn *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->host);
+    Py_VISIT(self->tracer);
+    Py_VISIT(self->steps);
+    Py_VISIT(self->optimizers);
+    Py_VISIT(self->memory);
+    Py_VISIT(self->look);
+    Py_VISIT(self->describe);
+    Py_VISIT(self->think);
+    Py_VISIT(self->marks);
+    Py_VISIT(self->loaders);
+    return 0;
+}
+
+static void turn_dealloc(sonde_TorchTurn *self)
+{
+    PyObject_GC_UnTrack(self);
+    PyObject **held[] = {&self->host, &self->text, &self->memory, &self->emit_step, &self->emit_trace,
+                         &self->look, &self->describe, &self->think, &self->marks, &self->loaders};
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++)
+        Py_CLEAR(*held[i]);
+    Py_CLEAR(self->tracer);
+    Py_CLEAR(self->steps);
+    Py_CLEAR(self->optimizers);
+    for (int i = 0; i < SONDE_PLANS; i++)
+        Py_CLEAR(self->plans[i]);
+    for (unsigned i = 0; i < self->noted_n; i++)
+        Py_CLEAR(self->noted[i].plan);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *turn_watch(sonde_TorchTurn *self, PyObject *loaders)
+{
+    if (loaders != Py_None && !Py_IS_TYPE(loaders, &sonde_TorchNextType))
+        return PyErr_Format(PyExc_TypeError, "a TorchNext or None expected");
+    Py_SETREF(self->loaders, Py_NewRef(loaders));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef turn_methods[] = {
+    {"steer", (PyCFunction)turn_steer, METH_VARARGS,
+     "steer(plans, shadow, every, steps, detail): what is recorded of the steps to come, and of which."},
+    {"watch", (PyCFunction)turn_watch, METH_O, "watch(next): where batches are waited for; or None."},
+    {"begin", (PyCFunction)turn_begin, METH_NOARGS, "Record the step that is under way, from here on."},
+    {"finish", (PyCFunction)turn_finish, METH_O,
+     "finish(kind): what there is of the last step is a step, too; what was not thought about yet."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef turn_members[] = {
+    {"observes", T_INT, offsetof(sonde_TorchTurn, observes), 0, "Nodes of autograd are seen."},
+    {"device", T_INT, offsetof(sonde_TorchTurn, device), 0,
+     "0: no device is timed; 1: one direction in each step; 2: both."},
+    {"batch", T_UINT, offsetof(sonde_TorchTurn, batch), 0, "Steps that are thought about at once; at most 32."},
+    {"marks", T_OBJECT_EX, offsetof(sonde_TorchTurn, marks), 0, "marks(step, begins), or None."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject sonde_TorchTurnType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sonde._core.TorchTurn",
+    .tp_basicsize = sizeof(sonde_TorchTurn),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_doc = "TorchTurn(…): call it with a step that has ended.",
+    .tp_new = turn_new,
+    .tp_dealloc = (destructor)turn_dealloc,
+    .tp_traverse = (traverseproc)turn_traverse,
+    .tp_vectorcall_offset = offsetof(sonde_TorchTurn, call),
+    .tp_call = PyVectorcall_Call,
+    .tp_methods = turn_methods,
+    .tp_members = turn_members,
+};

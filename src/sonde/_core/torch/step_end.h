@@ -1,0 +1,141 @@
+/* From one step to the next: what the files share that run at the end of every step.
+ * Everything here needs the GIL. */
+#ifndef SONDE_TORCH_TURN_H
+#define SONDE_TORCH_TURN_H
+
+#include "torch/module_call.h"
+
+/* ---- steps: torch_steps.c ------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    long long number, begin_ns, end_ns;
+    PyObject *kind; /* a str: what ended it */
+} sonde_Step;
+
+typedef struct {
+    PyObject_HEAD
+    long long number;   /* of the step that is under way */
+    long long begin_ns; /* 0: before the first end of one */
+    PyObject *last;     /* a str: what ended the last one */
+    char whole;         /* somebody wants all of the steps to come, whatever it costs */
+    PyObject *listeners; /* a tuple */
+    long long ignored, most_ignored; /* ends since the user's last word; and ever between two */
+} sonde_Steps;
+
+/* The step that was under way is over. 1; 0: it is not over, or nobody wants to know; -1: a
+ * listener raised. `number`, if not NULL, is which one it was. */
+int sonde_steps_end(sonde_Steps *steps, PyObject *kind, long long *number);
+
+/* Is `kind` this word? */
+static inline int sonde_step_is(PyObject *kind, const char *word)
+{
+    return PyUnicode_Check(kind) && PyUnicode_CompareWithASCIIString(kind, word) == 0;
+}
+
+/* ---- the program's loop: torch_loop.c ---------------------------------------------------- */
+
+#define SONDE_TORCH_DONE 1000 /* steps of optimizers in one step, each with a row */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *host, *text;
+    sonde_Steps *steps;
+    PyObject *kind;  /* what a step is ended by */
+    PyObject *other; /* other(optimizer): not the one that leads has made a step */
+    PyObject *lead;  /* a weak reference, or NULL */
+    PyObject *since; /* a set: ids of those that came since the lead */
+    int64_t spent_ns; /* in this step; whoever reads it sets it to 0 */
+    uint32_t done_n;
+    struct {
+        int64_t begin_ns, end_ns;
+        uint32_t name; /* text id */
+    } done[SONDE_TORCH_DONE];
+} sonde_TorchOptimizers;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *original;
+    PyObject *meet; /* meet(iterator): it is not the one that gave the last batch */
+    PyObject *last; /* a weak reference to that, or NULL */
+    int64_t spent_ns; /* in this step; whoever reads it sets it to 0 */
+    int64_t first_ns; /* when the first batch was asked for */
+    int64_t last_ns;  /* when the last batch of this step came; likewise */
+} sonde_TorchNext;
+
+/* Was the source switched off that this object works for? -1 with an exception. */
+int sonde_host_failed(PyObject *host);
+
+/* ---- memory: torch_memory.c ---------------------------------------------------------------- */
+
+/* Write the rows of a step that has just ended, unless the last ones are from a moment ago. How
+ * long that took, 0 if it was not due, -1 with an exception. */
+int64_t sonde_torch_memory_at(PyObject *memory, long long step);
+
+extern PyTypeObject sonde_StepType, sonde_StepsType, sonde_TorchOptimizersType, sonde_TorchNextType,
+    sonde_TorchMemoryType, sonde_TorchTurnType;
+
+/* ---- which steps are recorded: torch_plan.c -------------------------------------------------- */
+
+enum { SONDE_PLAN_SHADOW, SONDE_PLAN_OFF, SONDE_PLAN_BARE, SONDE_PLAN_FULL, SONDE_PLAN_WHOLE, SONDE_PLANS };
+
+/* One step in `every`, one in 2^steps of those, detail in one of 2^detail of those. */
+typedef struct {
+    int shadow; /* are some left out, to be compared with? */
+    uint32_t every, steps, detail;
+} sonde_torch_rung;
+
+int sonde_torch_choose(int64_t step, const sonde_torch_rung *rung);
+PyObject *sonde_torch_plan(PyObject *module, PyObject *args);
+
+/* ---- the turn: torch_turn.c, and its rows: torch_turn_rows.c ---------------------------------- */
+
+#define SONDE_TURN_BATCH 32 /* the most steps that are thought about at once */
+#define SONDE_TORCH_STEP "qqdddddddt?IId" /* a row of python.torch_step */
+
+typedef struct {
+    long long step;
+    int64_t duration_ns, spent_ns;
+    PyObject *plan;
+} sonde_turn_noted;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *host, *text, *memory;
+    sonde_TorchTracer *tracer;
+    sonde_Steps *steps;
+    sonde_TorchOptimizers *optimizers;
+    PyObject *loaders;               /* a TorchNext, or None */
+    PyObject *emit_step, *emit_trace; /* writers */
+    PyObject *look;                  /* look(): now and then, before a step begins */
+    PyObject *describe;              /* describe(): modules are new */
+    PyObject *think;                 /* think(noted, end_ns): these steps are over */
+    PyObject *marks;                 /* marks(step, begins): backward is found by them; or None */
+    uint32_t stage;                  /* text id of "step" */
+    sonde_torch_rung rung;
+    PyObject *plans[SONDE_PLANS];
+    sonde_torch_wish wishes[SONDE_PLANS];
+    uint8_t details[SONDE_PLANS];
+    int plan;     /* of the step under way */
+    int observes; /* nodes of autograd are seen in steps with detail */
+    int device;   /* 0: none is timed; else ALTERNATELY, or both directions at once */
+    int side;     /* the next one to be timed */
+    unsigned unwatched[3]; /* by direction: steps since it had all its events */
+    unsigned batch;   /* steps that are thought about at once */
+    int64_t share_ns; /* of the last thought, for each of the steps until the next */
+    int64_t noted_ns;
+    unsigned noted_n;
+    sonde_turn_noted noted[SONDE_TURN_BATCH];
+} sonde_TorchTurn;
+
+/* Write the row of a step; when it began, or -1 with an exception. */
+int64_t sonde_turn_write_step(sonde_TorchTurn *turn, const sonde_Step *step,
+                              const sonde_torch_sums *sums, int on);
+
+/* What optimizers did, after the modules' rows, of which there are fewer than `seq`. 0, or -1 with
+ * an exception. */
+int sonde_turn_write_optimizers(sonde_TorchTurn *turn, long long step, int on, uint32_t seq);
+
+#endif

@@ -1,0 +1,55 @@
+/* Which steps are recorded, and how.
+ *
+ * By number alone, so that the ranks of a job choose the same ones without a word between
+ * them; and without a rhythm, or a program with one (a log line every 20 steps) would
+ * always be seen at the same beat. What a lower rung records is part of what a higher one
+ * does, and shadow steps are the same on all of them: ranks on different rungs differ in
+ * how much they record, no more. Each then measures what its own recording adds.
+ */
+#include "torch/step_end.h"
+
+enum { WARM = 10 };    /* the first steps are like no others: nothing is compared with them */
+enum { SHADOWS = 20 }; /* one step in so many is not recorded, to see what recording costs */
+
+/* Bits that look like chance; the same everywhere. */
+static uint32_t mix(uint64_t number)
+{
+    uint32_t bits = (uint32_t)(number + 1) * UINT32_C(0x9E3779B1);
+    bits = (bits ^ bits >> 15) * UINT32_C(0x85EBCA77);
+    return bits ^ bits >> 13;
+}
+
+/* One step in 2^(last - first): of every two neighbours at each size, one goes on. */
+static int is_chosen(uint64_t step, uint32_t first, uint32_t last)
+{
+    for (uint32_t size = first; size < last; size++)
+        if (((step >> size) & 1) != (mix((step >> (size + 1)) + size) & 1))
+            return 0;
+    return 1;
+}
+
+int sonde_torch_choose(int64_t number, const sonde_torch_rung *rung)
+{
+    uint64_t step = (uint64_t)number;
+    if (rung->shadow && step >= WARM && step % SHADOWS == mix(step / SHADOWS) % SHADOWS)
+        return SONDE_PLAN_SHADOW;
+    if (rung->every > 1) {
+        uint64_t rest = step % rung->every;
+        step /= rung->every;
+        if (rest != mix(step) % rung->every)
+            return SONDE_PLAN_OFF;
+    }
+    if (!is_chosen(step, 0, rung->steps))
+        return SONDE_PLAN_OFF;
+    return is_chosen(step, rung->steps, rung->steps + rung->detail) ? SONDE_PLAN_FULL : SONDE_PLAN_BARE;
+}
+
+/* torch_plan(step, shadow, every, steps, detail) -> which of ladder.py's plans. */
+PyObject *sonde_torch_plan(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    long long step;
+    sonde_torch_rung rung;
+    if (!PyArg_ParseTuple(args, "LpIII", &step, &rung.shadow, &rung.every, &rung.steps, &rung.detail))
+        return NULL;
+    return PyLong_FromLong(sonde_torch_choose(step, &rung));
+}

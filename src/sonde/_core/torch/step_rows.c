@@ -1,0 +1,105 @@
+/* The rows that every step has: the step itself, and what optimizers did in it. */
+#include "torch/step_end.h"
+
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+typedef struct {
+    int64_t step, t_ns;
+    double duration, input_wait, host_to_device, forward, backward, optimizer, other;
+    uint32_t ended_by;
+    uint8_t shadow;
+    uint32_t modules, lost;
+    double owned;
+} step_row;
+
+_Static_assert(sizeof(step_row) == 96, "torch_step layout");
+
+static int append(PyObject *writer, const void *row, size_t bytes, uint32_t nulls)
+{
+    uint64_t words[SONDE_MAX_ROW_BYTES / 8];
+    memcpy(words, row, bytes);
+    return sonde_writer_append(writer, words, nulls);
+}
+
+static int64_t take(int64_t *value)
+{
+    int64_t taken = *value;
+    *value = 0;
+    return taken;
+}
+
+int64_t sonde_turn_write_step(sonde_TorchTurn *self, const sonde_Step *step,
+                              const sonde_torch_sums *sums, int on)
+{
+    int64_t input_ns = 0, batch_ns = 0, begin_ns = sums->first_ns;
+    if (self->loaders != Py_None) {
+        sonde_TorchNext *loaders = (sonde_TorchNext *)self->loaders;
+        input_ns = take(&loaders->spent_ns);
+        batch_ns = take(&loaders->last_ns);
+        if (loaders->first_ns != 0 && loaders->first_ns < begin_ns)
+            begin_ns = loaders->first_ns;
+    }
+    begin_ns = step->begin_ns != 0 ? step->begin_ns : begin_ns != 0 ? begin_ns : step->end_ns;
+    int64_t move_ns = begin_ns <= batch_ns && batch_ns <= sums->first_ns ? sums->first_ns - batch_ns : 0;
+    int64_t whole_ns = step->end_ns - begin_ns;
+    int64_t left_ns = whole_ns - input_ns - move_ns - sums->forward_ns - sums->backward_ns;
+    int64_t optimizer_ns = take(&self->optimizers->spent_ns);
+    /* LBFGS calls the model, and goes backward, inside its step. */
+    optimizer_ns = optimizer_ns < left_ns ? optimizer_ns : left_ns;
+    optimizer_ns = optimizer_ns > 0 ? optimizer_ns : 0;
+    int64_t other_ns = left_ns > optimizer_ns ? left_ns - optimizer_ns : 0;
+    int64_t nodes_ns = sums->owned_ns + sums->unowned_ns, kind = sonde_text_id(self->text, step->kind);
+    if (kind < 0)
+        return -1;
+    if (kind == 0)
+        sonde_writer_lose_text(self->emit_step);
+    step_row row;
+    memset(&row, 0, sizeof row); /* what lies between the columns, too */
+    row.step = step->number;
+    row.t_ns = begin_ns;
+    row.duration = (double)whole_ns / 1e9;
+    row.input_wait = (double)input_ns / 1e9;
+    row.host_to_device = (double)move_ns / 1e9;
+    row.forward = (double)sums->forward_ns / 1e9;
+    row.backward = (double)sums->backward_ns / 1e9;
+    row.optimizer = (double)optimizer_ns / 1e9;
+    row.other = (double)other_ns / 1e9;
+    row.ended_by = (uint32_t)kind;
+    row.shadow = !on;
+    row.modules = sums->calls;
+    row.lost = sums->lost;
+    row.owned = nodes_ns == 0 ? 0 : (double)sums->owned_ns / (double)nodes_ns;
+    return append(self->emit_step, &row, sizeof row, nodes_ns == 0) < 0 ? -1 : begin_ns;
+}
+
+static int64_t find_thread(void)
+{
+    const sonde_torch_lane *lane = sonde_torch.epoch == 0 ? NULL : sonde_torch_here();
+    return lane != NULL ? lane->tid : (int64_t)syscall(SYS_gettid);
+}
+
+int sonde_turn_write_optimizers(sonde_TorchTurn *self, long long step, int on, uint32_t seq)
+{
+    uint32_t done_n = on ? self->optimizers->done_n : 0;
+    self->optimizers->done_n = 0;
+    int64_t thread = done_n == 0 ? 0 : find_thread();
+    for (uint32_t i = 0; i < done_n; i++) {
+        sonde_torch_row row;
+        memset(&row, 0, sizeof row);
+        row.step = step;
+        row.seq = seq + i;
+        row.module = self->optimizers->done[i].name;
+        row.stage = self->stage;
+        if (row.module == 0)
+            sonde_writer_lose_text(self->emit_trace);
+        row.t_ns = self->optimizers->done[i].begin_ns;
+        row.duration = row.self_duration = (double)(self->optimizers->done[i].end_ns - row.t_ns) / 1e9;
+        row.thread = thread;
+        row.call = i;
+        if (append(self->emit_trace, &row, sizeof row, SONDE_NULL_ALL) < 0)
+            return -1;
+    }
+    return 0;
+}

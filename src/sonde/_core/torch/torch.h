@@ -1,0 +1,245 @@
+/* PyTorch's modules, seen from C: what its files share.
+ *
+ * A thread that calls modules, or runs nodes of autograd's graph, has a lane: a ring
+ * of calls in the order of their beginnings. Only its own thread adds to it. When a
+ * step is over, the writer's thread turns its calls into rows.
+ */
+#ifndef SONDE_TORCH_H
+#define SONDE_TORCH_H
+
+#include "binding/binding.h"
+
+#define SONDE_TORCH_CALLS (1u << 15) /* of a lane that have no rows yet; a power of two */
+#define SONDE_TORCH_SPANS (1u << 14) /* of a lane: changes of owner in backward on a device */
+#define SONDE_TORCH_DEEP 64          /* nodes inside nodes */
+#define SONDE_TORCH_LANES 1024
+#define SONDE_TORCH_BEGINS 256
+#define SONDE_TORCH_NONE UINT64_MAX
+
+enum { SONDE_TORCH_FORWARD, SONDE_TORCH_RECOMPUTE };
+enum { SONDE_TORCH_RAISED = 1, SONDE_TORCH_MEMORY = 2, SONDE_TORCH_BY_HOST = 4 };
+/* What of the device is timed in a step: forward, backward; and of these, what by the host's clock,
+ * because the device keeps up with the host: torch_pace.c. */
+enum { SONDE_DEVICE_FORWARD = 1, SONDE_DEVICE_BACKWARD = 2, SONDE_DEVICE_BY_HOST = 4 };
+#define SONDE_DEVICE_IS_BY_HOST(device, way) (((device) & (way) * SONDE_DEVICE_BY_HOST) != 0)
+
+typedef struct {
+    int64_t enter_ns;
+    int64_t exit_ns;      /* atomic; 0: it is under way */
+    int64_t inner_ns;     /* in the calls inside it */
+    uint64_t seq_enter;   /* autograd's numbers: its own nodes are from here … */
+    uint64_t seq_exit;    /* … to before here */
+    int64_t step;
+    uint64_t parent;      /* the call around it, or SONDE_TORCH_NONE */
+    int64_t back_ns;      /* atomic; in its own nodes */
+    int64_t back_begin_ns; /* atomic; 0: no node of its own has run */
+    double back_device_s; /* the writer's; below 0: not known */
+    uint32_t module;      /* text id of its name */
+    uint32_t key;         /* which module */
+    uint32_t shapes;      /* text id; 0: not asked for */
+    uint32_t nth;         /* the writer's: which call of this module in its step */
+    int32_t events[2];    /* at its beginning and end; -1: none */
+    float memory[3];
+    uint16_t depth;
+    uint8_t stage;
+    uint8_t flags;
+    int8_t back_device; /* the writer's: which one back_device_s is of */
+} sonde_torch_call;
+
+/* From here on the device worked for this call, in backward. */
+typedef struct {
+    struct sonde_torch_lane *lane; /* NULL: for nobody */
+    uint64_t call;
+    int64_t step;
+    int64_t t_ns;
+    int32_t event;   /* -1: none */
+    int8_t device;   /* in use then */
+    uint8_t by_host; /* the host's clock counts; an event only says whether it may */
+} sonde_torch_span;
+
+typedef struct {
+    int64_t begin_ns, inner_ns;
+    int64_t end_ns; /* as an observer was told; 0: by nobody */
+    int by_engine;  /* it is the engine that runs it; else an observer was told */
+    struct sonde_torch_lane *lane; /* whose call it belongs to; NULL: to none */
+    uint64_t call;
+} sonde_torch_node;
+
+typedef struct sonde_torch_lane {
+    struct sonde_torch_lane *next;
+    uint32_t epoch;        /* atomic: of the tracer that it was used by last */
+    uint32_t ended;        /* atomic: its thread is gone */
+    int64_t tid;           /* as the kernel counts */
+    uint64_t torch_tid;    /* as torch counts */
+    sonde_torch_call *calls;
+    uint64_t head;         /* atomic: calls so far */
+    uint64_t settled;      /* atomic: those with rows */
+    uint64_t open;         /* the innermost one under way, or NONE */
+    uint32_t passing;      /* calls that are not recorded, under way */
+    uint32_t running;      /* backward passes that were begun here, under way */
+    uint64_t sequence;     /* autograd's last number that was seen */
+    sonde_torch_node nodes[SONDE_TORCH_DEEP];
+    uint32_t nodes_n;
+    const void *evaluated;  /* the node that the engine runs here, or NULL */
+    struct sonde_torch_lane *last_lane; /* whose the node before was */
+    uint64_t last_call;
+    sonde_torch_span *spans;
+    uint64_t spans_head;   /* atomic */
+    uint64_t spans_settled; /* atomic */
+    uint32_t turn;         /* every so manieth call is measured */
+    int32_t event;         /* the last one recorded by a call, … */
+    int64_t event_ns;      /* … and when; 0: none */
+} sonde_torch_lane;
+
+/* What the hot path looks at; one for the process. */
+typedef struct {
+    uint32_t epoch;        /* 0: nobody traces */
+    int on;                /* record calls in this step */
+    const uint32_t *allowed; /* the page's switch: 0 is paused */
+    int device;            /* what of it is timed in this step */
+    int has_nodes;         /* nodes of autograd's are seen in this step */
+    int memory_depth;      /* look at memory above this depth in this step */
+    uint16_t depth;        /* record calls above this depth */
+    int64_t step;          /* atomic */
+    sonde_torch_lane *lanes; /* atomic; only ever grows */
+    uint32_t lanes_n;
+
+    /* Sums of the step under way. */
+    sonde_torch_lane *lead; /* of the first call of the step */
+    sonde_torch_lane *back_lead; /* of its first backward pass */
+    int64_t back_since_ns;  /* 0: it is not under way */
+    const void *first;      /* the module of that call; &sonde_torch: it is gone */
+    int64_t first_ns;
+    int64_t forward_ns, backward_ns;
+    int64_t owned_ns, unowned_ns; /* atomic: of nodes */
+    int64_t direct_ns;      /* atomic: our own work, as measured */
+    uint32_t calls, lost;
+    uint32_t nodes;         /* atomic */
+    int64_t begins[SONDE_TORCH_BEGINS]; /* of backward passes */
+    uint32_t begins_n;
+    int had_backward;
+    uint32_t runs;          /* backward passes under way */
+    int roots;              /* may a call of the first module end the step? 0 no, 1 yes, 2 without grad */
+
+    /* Torch's functions, or NULL. */
+    uint64_t (*sequence)(void);
+    int (*graph_task)(void);
+    uint64_t (*thread_id)(void);
+} sonde_torch_state;
+
+extern sonde_torch_state sonde_torch;
+
+/* The lane of this thread; NULL if there is no room. Any thread, with or without the GIL. */
+sonde_torch_lane *sonde_torch_here(void);
+int sonde_torch_need_calls(sonde_torch_lane *lane); /* its memory for calls: 0 or -errno */
+
+static inline sonde_torch_call *sonde_torch_at(const sonde_torch_lane *lane, uint64_t call)
+{
+    return &lane->calls[call & (SONDE_TORCH_CALLS - 1)];
+}
+
+static inline int sonde_torch_in_backward(const sonde_torch_lane *lane)
+{
+    return lane->nodes_n > 0 || (sonde_torch.graph_task != NULL && sonde_torch.graph_task() != -1);
+}
+
+/* ---- autograd's nodes: torch_observer.c, torch_nodes.c ------------------------------ */
+
+PyObject *sonde_torch_observe(PyObject *module, PyObject *args);
+PyObject *sonde_torch_ignore(PyObject *module, PyObject *none);
+PyObject *sonde_torch_observed(PyObject *module, PyObject *none);
+void sonde_torch_see_nodes(int on, int events); /* in this step, or not; with events of the device */
+void sonde_torch_close_spans(sonde_torch_lane *own); /* a backward pass of this lane's thread is over */
+void sonde_torch_nodes_off(void);   /* in a forked child */
+
+/* ---- events of a device: torch_device.c -------------------------------------------- */
+
+PyObject *sonde_torch_device(PyObject *module, PyObject *args);
+int32_t sonde_torch_event(void);                        /* record one now; -1: none */
+int32_t sonde_torch_event_near(sonde_torch_lane *lane); /* the same, or the one a moment ago */
+void sonde_torch_event_free(int32_t event);
+int sonde_torch_event_done(int32_t event);              /* 1, 0, or -1 if it failed */
+double sonde_torch_event_span(int32_t begin, int32_t end); /* in seconds; below 0: not known */
+int8_t sonde_torch_event_device(int32_t event);
+int8_t sonde_torch_device_now(void); /* the one in use; -1: none */
+uint32_t sonde_torch_events(void); /* how many were recorded since it was last asked */
+void sonde_torch_device_enter(void); /* in the writer's thread, before it looks at events */
+void sonde_torch_device_off(void);   /* in a forked child */
+
+/* ---- does the device keep up with the host? torch_pace.c ------------------------------ */
+
+/* Directions in which each module took the device as long as the host, when it was last looked at. */
+int sonde_torch_keeps_pace(void);
+/* Of those without events, one in 16: which ones, looks like chance, or some would never be among them. */
+static inline int sonde_torch_is_checked(uint64_t number)
+{
+    uint32_t bits = (uint32_t)number * UINT32_C(0x9E3779B1);
+    return ((bits ^ bits >> 15) * UINT32_C(0x85EBCA77)) >> 28 == 0;
+}
+
+/* A backward pass begins, and ends; with the GIL. Its number, or -1. */
+int64_t sonde_torch_witness_begin(int64_t begin_ns);
+void sonde_torch_witness_end(int64_t number);
+
+/* The writer's. A module's times in a step with all events, and: those were all, up to this step. */
+void sonde_torch_compare(int way, int64_t step, int8_t device, double device_s, int64_t host_ns);
+void sonde_torch_conclude(int way, int64_t step);
+/* Both times of a part, or of a whole, in a step without: are they the same? Else the pace is lost,
+ * of a part the second time. */
+int sonde_torch_check(int way, int64_t step, int is_whole, double device_s, int64_t host_ns);
+void sonde_torch_hear_witnesses(void);
+int sonde_torch_awaits_witness(int64_t step); /* of this step, or one before */
+int8_t sonde_torch_heard(int64_t step);       /* the device that kept up in it; -1: none */
+void sonde_torch_refuse(int64_t step);        /* none did */
+void sonde_torch_pace_start(void);
+void sonde_torch_pace_stop(void);
+
+/* ---- rows: torch_rows.c ------------------------------------------------------------- */
+
+/* A row of python.torch_trace. */
+#define SONDE_TORCH_TRACE "qIttddddqddtqHI??t"
+typedef struct {
+    int64_t step;
+    uint32_t seq, module, stage;
+    double allocated, max_allocated, cached, duration;
+    int64_t t_ns;
+    double device_duration, self_duration;
+    uint32_t device;
+    int64_t thread;
+    uint16_t depth;
+    uint32_t call;
+    uint8_t raised, timed;
+    uint32_t shapes;
+} sonde_torch_row;
+
+_Static_assert(sizeof(sonde_torch_row) == 112, "torch_trace layout");
+
+enum {
+    SONDE_NULL_ALLOCATED = 1,
+    SONDE_NULL_MAX = 2,
+    SONDE_NULL_CACHED = 4,
+    SONDE_NULL_DEVICE_S = 8,
+    SONDE_NULL_DEVICE = 16,
+    SONDE_NULL_SHAPES = 32,
+    SONDE_NULL_ALL = 63,
+};
+
+typedef struct {
+    sonde_ring *ring;
+    uint32_t stages[3];  /* text ids: forward, recompute, backward */
+    uint32_t devices[64]; /* text ids of cuda:0, … */
+} sonde_torch_texts;
+
+int sonde_torch_rows_start(const sonde_torch_texts *texts);
+void sonde_torch_rows_stop(void); /* writes what is left; without the GIL */
+void sonde_torch_rows_hurry(void); /* have rows made now; any thread */
+void sonde_torch_rows_off(void); /* in a forked child */
+
+/* Has somebody changed a class that we stand in? Then its keeper is called, soon. */
+void sonde_torch_watch(void);
+
+void sonde_torch_off(void); /* in a forked child */
+
+extern PyTypeObject sonde_TorchTracerType, sonde_TorchCallType, sonde_TorchEngineType;
+
+#endif

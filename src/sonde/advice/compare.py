@@ -1,0 +1,243 @@
+"""What is different between two recordings, by how much, and whether that is more than noise."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, variance
+from typing import NamedTuple
+
+from sonde.advice import compare_measures
+from sonde.advice.compare_measures import Measure
+from sonde.advice.finding import Finding
+from sonde.advice.judge import judge, load_rules
+from sonde.advice.period import ASKS, Stretch, find_stretch
+from sonde.errors import Error
+from sonde.store.recording import Frozen, open_recording
+
+PIECES = 20  # of each stretch: their spread is the noise
+FEWEST = 5  # of them with a number, or nothing can be said
+SHORTEST_S = 1.0  # a piece: the sensors look once a second
+_SURE = 1.96  # standard errors: 19 times in 20
+_SURE_OF_MANY = 4.0  # of hundreds of functions, some differ by chance
+_SMALL = 0.02  # of a step: functions and modules that take less are not looked at
+WORSE, BETTER, SAME, UNCLEAR, OTHER = "worse", "better", "same", "unclear", "different"
+
+
+class Side(NamedTuple):
+    """One of the two: what was named, and the stretch of it that counts."""
+
+    target: str
+    start_ns: int
+    end_ns: int
+    pieces: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """One number of both."""
+
+    name: str
+    unit: str
+    before: float
+    after: float
+    low: float  # the change is hardly less than this (95 %), in the unit
+    high: float
+    verdict: str  # worse, better, different, same, or unclear: noise is larger than what counts
+    much: bool
+
+    @property
+    def change(self) -> float:
+        return self.after - self.before
+
+    @property
+    def change_pct(self) -> float | None:
+        return 100 * self.change / self.before if self.before else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that two recordings have in common."""
+
+    before: Side
+    after: Side
+    changes: Sequence[Change]  # the step, its parts, the machine
+    code: Sequence[Change]  # functions and modules
+    appeared: Sequence[Finding]  # advice that only the second gets
+    vanished: Sequence[Finding]
+    missing: Sequence[str]  # what could not be compared, and why
+
+    @property
+    def verdict(self) -> str:
+        """Of all: by the time of a step, if there are steps; else by whatever changed most."""
+        steps = [change for change in self.changes if change.name == compare_measures.STEP.name]
+        judged = steps or [c for c in self.changes if c.verdict in (WORSE, BETTER)]
+        words = [change.verdict for change in judged]
+        return next((word for word in (WORSE, BETTER, UNCLEAR) if word in words), SAME)
+
+    @property
+    def is_worse(self) -> bool:
+        return any(change.verdict == WORSE for change in self.changes)
+
+    @property
+    def is_much_worse(self) -> bool:
+        return any(change.verdict == WORSE and change.much for change in self.changes)
+
+    def to_json(self) -> str:
+        """All of it, for programs."""
+        whole = {**asdict(self), "before": self.before._asdict(), "after": self.after._asdict()}
+        return json.dumps({"verdict": self.verdict, **whole}, indent=2, allow_nan=False)
+
+
+def compare(before: str, after: str) -> Comparison:
+    """Compare two targets; each may end in `@SINCE..UNTIL`, a stretch of it."""
+    rules = load_rules()
+    text = "\n".join([ASKS, *(rule.module.SQL for rule in rules), *(m.sql for m in _list_all())])
+    found = []
+    for words in (before, after):
+        target, since, until = split_target(words)
+        recording = open_recording(target).freeze(text)
+        found.append((words, recording, _cut(words, recording, since, until)))
+    try:
+        advice = [judge(recording, rules, find_stretch(recording, *split_target(words)[1:], 10.0))
+                  for words, recording, _ in found]  # fmt: skip
+        rows, missing = read_changes([(recording, cut) for _, recording, cut in found])
+        code = [row for row, measure in rows if measure.is_keyed]
+        sides = [Side(w, cut.start_ns, cut.end_ns, cut.count) for w, _, cut in found]
+    finally:
+        for _, recording, _ in found:
+            recording.close()
+    first, second = ({f.rule: f for f in one.findings} for one in advice)
+    return Comparison(
+        sides[0],
+        sides[1],
+        [row for row, measure in rows if not measure.is_keyed],
+        sorted(code, key=lambda row: -abs(row.change)),
+        [finding for rule, finding in second.items() if rule not in first],
+        [finding for rule, finding in first.items() if rule not in second],
+        missing,
+    )
+
+
+def split_target(words: str) -> tuple[str, str | None, str | None]:
+    """`TARGET@SINCE..UNTIL`: either end may be left out."""
+    target, at, window = words.rpartition("@")
+    if not at or ".." not in window:
+        return words, None, None
+    since, _, until = window.partition("..")
+    return target, since or None, until or None
+
+
+def _cut(name: str, recording: Frozen, since: str | None, until: str | None) -> Stretch:
+    """A recording in so many pieces."""
+    whole = find_stretch(recording, since, until, SHORTEST_S)
+    if whole.count < FEWEST:
+        raise Error(f"{name}: {whole.count} s without warm-up are too little; at least {FEWEST} s")
+    length_s = max(SHORTEST_S, whole.count * SHORTEST_S / PIECES)
+    return find_stretch(recording, since, until, length_s)
+
+
+def _list_all() -> Iterator[Measure]:
+    yield from (compare_measures.STEP, *compare_measures.PARTS, *compare_measures.MACHINE)
+    yield from (
+        compare_measures.FUNCTIONS_OF_STEPS,
+        compare_measures.FUNCTIONS,
+        compare_measures.MODULES,
+    )
+
+
+# ---- numbers -------------------------------------------------------------------------------------
+
+Pieces = dict[str, list[float]]  # by key
+
+
+def read_changes(
+    sides: Sequence[tuple[Frozen, Stretch]],
+) -> tuple[list[tuple[Change, Measure]], list[str]]:
+    """Every measure that both have, and what is missing."""
+    found, missing = [], []
+    step_ms: float | None = None
+    for measure in _list_all():
+        # By steps where both have them.
+        if measure is (
+            compare_measures.FUNCTIONS if step_ms else compare_measures.FUNCTIONS_OF_STEPS
+        ):
+            continue
+        numbers = [_read(recording, cut, measure) for recording, cut in sides]
+        why = _find_lack(measure, numbers)
+        if why:
+            missing.append(f"{measure.name}: {why}")
+            continue
+        for key in sorted({*numbers[0], *numbers[1]}):
+            values = [_fill(side.get(key, []), cut.count, measure)
+                      for side, (_, cut) in zip(numbers, sides, strict=True)]  # fmt: skip
+            least = _SMALL * step_ms if measure.is_keyed and step_ms else measure.least
+            if all(values) and max(map(fmean, values)) >= least:
+                found.append((weigh(measure, key, values[0], values[1], step_ms), measure))
+        if measure is compare_measures.STEP:
+            step_ms = max(row.before for row, _ in found)
+    return found, missing
+
+
+def _read(recording: Frozen, cut: Stretch, measure: Measure) -> Pieces:
+    found: Pieces = {}
+    for row in recording.query(measure.sql.format(**cut.words)).to_pylist():
+        if row["value"] is not None and 0 <= row["w"] < cut.count:
+            found.setdefault(str(row.get("key", "")), []).append(float(row["value"]))
+    return found
+
+
+def _fill(values: list[float], count: int, measure: Measure) -> list[float]:
+    if measure.has_zeros:
+        return values + [0.0] * (count - len(values))
+    return values if len(values) >= FEWEST else []
+
+
+def _find_lack(measure: Measure, numbers: Sequence[Pieces]) -> str:
+    """Why it cannot be compared. One number that no row tells of is zero, if it is told of the
+    other; of functions it means that nobody looked."""
+    is_zero = measure.has_zeros and not measure.is_keyed
+    if is_zero and any(numbers):
+        return ""
+    for word, side in zip(("first", "second"), numbers, strict=True):
+        if not side:
+            return f"the {word} has none"
+        if not measure.has_zeros and max(map(len, side.values())) < FEWEST:
+            return f"the {word} has too little"
+    return ""
+
+
+def weigh(
+    measure: Measure,
+    key: str,
+    before: Sequence[float],
+    after: Sequence[float],
+    step_ms: float | None = None,
+) -> Change:
+    """What changed, and whether more than the pieces of each side differ among themselves."""
+    old, new = fmean(before), fmean(after)
+    spread = find_spread(before, after, _SURE_OF_MANY if measure.is_keyed else _SURE)
+    low, high = new - old - spread, new - old + spread
+    limit, much = measure.find_limits(old, step_ms)
+    if low > 0 or high < 0:
+        verdict = _judge(measure, new - old) if abs(new - old) >= limit else SAME
+    else:
+        verdict = SAME if max(-low, high) <= limit else UNCLEAR
+    return Change(
+        key or measure.name, measure.unit, old, new, low, high, verdict, abs(new - old) >= much
+    )
+
+
+def _judge(measure: Measure, change: float) -> str:
+    if measure.better == compare_measures.NEITHER:
+        return OTHER
+    return WORSE if (change > 0) == (measure.better == compare_measures.LESS) else BETTER
+
+
+def find_spread(before: Sequence[float], after: Sequence[float], sure: float) -> float:
+    """How far the change of the mean may be off; few pieces may be off further."""
+    freedom = len(before) + len(after) - 2
+    error = math.sqrt(sum(variance(side) / len(side) for side in (before, after)))
+    return (sure + 2.5 / freedom) * error  # near enough to Student's

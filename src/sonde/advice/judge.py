@@ -1,0 +1,224 @@
+"""Advice: every rule of advice/ asks the recording, window by window; the windows vote."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+from sonde import plugins, settings
+from sonde.advice.code_lines import find_lines
+from sonde.advice.finding import Advice, Finding, Outcome, Tally, show_time
+from sonde.advice.period import ASKS, Stretch, find_stretch
+from sonde.advice.verdict import LEVELS, Limit, Limits, Verdict
+from sonde.errors import ConfigError
+from sonde.session.target import add_children
+from sonde.store.recording import Recording, open_recording
+
+WINDOW_S = 10.0
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One file of advice/, and its limits as they are in force."""
+
+    name: str
+    module: ModuleType
+    limits: Limits
+
+    @property
+    def title(self) -> str:
+        """The docstring's first line."""
+        return (self.module.__doc__ or "").partition("\n")[0].strip().rstrip(".")
+
+    def read_paragraph(self, begin: str) -> str:
+        """The paragraph of the docstring that begins with these words, without them."""
+        for paragraph in (self.module.__doc__ or "").split("\n\n"):
+            text = " ".join(paragraph.split())
+            if text.startswith(begin):
+                return text.removeprefix(begin).lstrip(": ").strip()
+        return ""
+
+    @property
+    def why(self) -> str:
+        return self.read_paragraph("Why it hurts")
+
+    @property
+    def todo(self) -> str:
+        return self.read_paragraph("What to do")
+
+
+def load_rules(
+    names: Sequence[str] | None = None, limits: Mapping[str, object] | None = None
+) -> list[Rule]:
+    """The rules by name, or all; `limits` are `rule.limit` → value."""
+    known = plugins.list_names("advice.rules")
+    for name in [*(names or ()), *(key.partition(".")[0] for key in limits or ())]:
+        if name not in known:
+            raise ConfigError(f"there is no rule {name}; known: {', '.join(known)}")
+    rules = []
+    for name in names or known:
+        module = plugins.load("advice.rules", name)
+        rules.append(Rule(name, module, _read_limits(name, module, limits or {})))
+    return rules
+
+
+def _read_limits(rule: str, module: ModuleType, given: Mapping[str, object]) -> Limits:
+    """Defaults, then the environment (SONDE_ADVICE_RULE_LIMIT), then what was given."""
+    known: dict[str, Limit] = module.LIMITS
+    mine = {key.partition(".")[2]: value for key, value in given.items()
+            if key.partition(".")[0] == rule}  # fmt: skip
+    for name in mine:
+        if name not in known:
+            raise ConfigError(f"{rule} has no limit {name}; known: {', '.join(known) or 'none'}")
+    found = Limits()
+    for name, limit in known.items():
+        key = settings.Key(f"advice.{rule}.{name}", settings.parse_number, limit.default,
+                           limit.help, low=float("-inf"))  # fmt: skip
+        found[name] = float(settings.read_tool(key, mine.get(name)))
+    return found
+
+
+def advise(
+    target: int | str | Sequence[int | str],
+    *,
+    since: str | None = None,
+    until: str | None = None,
+    window_s: float = WINDOW_S,
+    rules: Sequence[str] | None = None,
+    limits: Mapping[str, object] | None = None,
+) -> Advice:
+    """What is wrong with a recorded job, its children included, the evidence, and what to do."""
+    found = load_rules(rules, limits)
+    text = "\n".join([ASKS, *(rule.module.SQL for rule in found)])
+    sessions = add_children(open_recording(target).sessions)
+    with Recording(sessions).freeze(text) as recording:
+        return judge(recording, found, find_stretch(recording, since, until, window_s))
+
+
+def judge(recording: Recording, rules: Sequence[Rule], stretch: Stretch) -> Advice:
+    """Ask every rule. One that fails is told, and the others go on."""
+    tallies: list[tuple[Rule, Tally]] = []
+    outcomes: list[Outcome] = []
+    for rule in rules:
+        try:
+            outcome, tally = _ask(recording, rule, stretch)
+        except Exception as error:  # a rule's bug must not hide what the others found
+            said = " ".join(str(error).split())
+            outcome, tally = Outcome(rule.name, "failed", f"{type(error).__name__}: {said}"), None
+        outcomes.append(outcome)
+        if tally is not None and tally.is_found:
+            tallies.append((rule, tally))
+    tallies = _leave_out(tallies, outcomes)
+    wanted = [(getattr(rule.module, "LINE", ""), tally.fired) for rule, tally in tallies]
+    lines = find_lines(recording, stretch, wanted)
+    hosts = {session.host for session in recording.sessions}
+    host = f"@{hosts.pop()}" if len(hosts) == 1 else ""
+    findings = [_make_finding(rule, tally, stretch, line, host)
+                for (rule, tally), line in zip(tallies, lines, strict=True)]  # fmt: skip
+    findings.sort(key=lambda f: (-LEVELS.index(f.severity), -(f.lost_pct or 0), -f.confidence))
+    return Advice(
+        show_time(stretch.start_ns), show_time(stretch.end_ns), stretch.window_s, stretch.count,
+        stretch.warm_up_s, [_name(session) for session in recording.sessions], findings, outcomes,
+    )  # fmt: skip
+
+
+def _leave_out(
+    tallies: list[tuple[Rule, Tally]], outcomes: list[Outcome]
+) -> list[tuple[Rule, Tally]]:
+    """Without those whose cause another rule has found, unless the cause is the lesser trouble: it
+    cannot be all of it then. Their outcomes say who tells them."""
+    levels = {rule.name: LEVELS.index(tally.severity) for rule, tally in tallies}
+    kept = []
+    for rule, tally in tallies:
+        causes = [name for name in getattr(rule.module, "UNLESS", ())
+                  if levels.get(name, -1) >= levels[rule.name]]  # fmt: skip
+        if not causes:
+            kept.append((rule, tally))
+            continue
+        at = next(at for at, outcome in enumerate(outcomes) if outcome.rule == rule.name)
+        said = f"{outcomes[at].detail}; left to {', '.join(causes)}"
+        outcomes[at] = replace(outcomes[at], detail=said)
+    return kept
+
+
+def _name(session: Any) -> str:
+    return f"{session.host} pid {session.pid}" + (
+        "" if session.rank is None else f" rank {session.rank}"
+    )
+
+
+def _ask(recording: Recording, rule: Rule, stretch: Stretch) -> tuple[Outcome, Tally | None]:
+    needs: Sequence[str] = getattr(rule.module, "NEEDS", ())
+    missing = _find_missing(recording, needs)
+    if missing:
+        return Outcome(rule.name, "abstained", f"not recorded: {', '.join(missing)}"), None
+    tally = Tally(read_verdicts(recording, rule, stretch), getattr(rule.module, "DANGER", False))
+    if not tally.judged:
+        why = _find_lack(recording, needs, stretch)
+        why = why or getattr(rule.module, "OTHERWISE", "no window has enough data")
+        return Outcome(rule.name, "abstained", why), None
+    fired = len(tally.fired)
+    votes = "clear" if fired == 0 else "found" if tally.is_found else tally.votes
+    detail = f"in {fired} of {tally.judged} windows"
+    return Outcome(rule.name, votes, detail, fired, tally.judged), tally
+
+
+def read_verdicts(recording: Recording, rule: Rule, stretch: Stretch) -> list[Verdict]:
+    """What a rule says of every window that has its data."""
+    sql = rule.module.SQL.format(**stretch.words, **rule.limits).strip().rstrip(";")
+    rows = iter_rows(recording, f"SELECT * FROM ({sql}) ORDER BY w")
+    verdict_of: Callable[..., Iterator[Verdict]] = rule.module.judge
+    return list(verdict_of(rows, rule.limits))
+
+
+def iter_rows(recording: Recording, sql: str) -> Iterator[Any]:
+    """The rows of a query as named tuples."""
+    table = recording.query(sql)
+    make = namedtuple("Row", table.column_names)  # type: ignore[misc]
+    for batch in table.to_batches(max_chunksize=10_000):
+        columns = [column.to_pylist() for column in batch.columns]
+        yield from map(make._make, zip(*columns, strict=True))
+
+
+def _find_missing(recording: Recording, needs: Sequence[str]) -> list[str]:
+    """Tables and columns that this recording cannot have: it is of an older sonde."""
+    known = {schema.table: {field.name for field in schema.fields} for schema in recording.tables()}
+    return [need for need in needs if _split(need)[1] not in known.get(_split(need)[0], ())]
+
+
+def _split(need: str) -> tuple[str, str]:
+    table, _, column = need.rpartition(".")
+    return table, column
+
+
+def _find_lack(recording: Recording, needs: Sequence[str], stretch: Stretch) -> str:
+    """Why no window could be judged: the first thing needed that is not there, if any."""
+    for need in needs:
+        table, column = _split(need)
+        inside = stretch.words["inside"] if "ts" in _columns(recording, table) else "TRUE"
+        sql = f"SELECT COUNT(*) AS rows, COUNT({column}) AS known FROM {table} WHERE {inside}"
+        row = next(iter_rows(recording, sql))
+        if not row.rows:
+            return f"{table} has no rows"
+        if not row.known:
+            return f"{table}.{column} is unknown"
+    return ""
+
+
+def _columns(recording: Recording, table: str) -> set[str]:
+    return {f.name for schema in recording.tables() if schema.table == table for f in schema.fields}
+
+
+def _make_finding(rule: Rule, tally: Tally, stretch: Stretch, line: str, host: str) -> Finding:
+    since_ns, until_ns = stretch.find_times(tally.fired[0], tally.fired[-1])
+    return Finding(
+        rule=rule.name, title=tally.pick("title") or rule.title, severity=tally.severity,
+        votes=tally.votes, fired=len(tally.fired), judged=tally.judged,
+        confidence=round(tally.confidence, 3), lost_pct=tally.lost_pct,
+        since=show_time(since_ns), until=show_time(until_ns), evidence=tally.evidence,
+        who=[who.removesuffix(host) for who in tally.who], line=tally.pick("line") or line,
+        why=rule.why, todo=tally.pick("todo") or rule.todo,
+    )  # fmt: skip

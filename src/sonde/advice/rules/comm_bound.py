@@ -1,0 +1,50 @@
+"""Communication takes much of each step, with nothing to hide it behind.
+
+Why it hurts: while gradients or parameters travel, the ranks wait; more ranks make it worse.
+
+What to do: let it overlap with the backward pass (DDP does, with a fitting bucket_cap_mb and
+gradient_as_bucket_view=True), send less (bf16 gradients, accumulate over several steps under
+`no_sync()`), or use a faster link between the machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sonde.advice.rules._ranks import COVERED
+from sonde.advice.verdict import Limit, Limits, Rows, Verdict
+
+LINE = "waiting"
+NEEDS = ("python.collective.duration", "python.torch_step.duration", "python.stack_sample.idle")
+LIMITS = {"exposed_pct": Limit(20, "of a step in which ranks wait for data to travel")}
+# The last rank to come waits for nobody: the least time of all ranks is that of the transfer. What
+# of it the loop's thread does not sleep through is hidden behind work. Where a device communicates,
+# the host cannot tell.
+SQL = f"""
+WITH step AS (
+  SELECT {{window}} AS w, host, pid, rank, step, duration FROM python.torch_step
+  WHERE {{inside}} AND ended_by <> 'end' AND rank IS NOT NULL),
+covered AS ({COVERED}),
+least AS (
+  SELECT w, step, MIN(s) AS travel_s, MAX(duration) AS step_s
+  FROM step JOIN covered USING (rank, step) GROUP BY w, step
+  HAVING COUNT(DISTINCT rank) = (SELECT COUNT(DISTINCT rank) FROM step)),
+sleep AS (
+  SELECT {{window}} AS w, 100 * SUM(wall_ns) FILTER (idle) / SUM(wall_ns) AS idle_pct
+  FROM python.stack_sample WHERE {{inside}} AND thread = pid AND rank IS NOT NULL GROUP BY w)
+SELECT w, COUNT(*) AS steps, 100 * SUM(travel_s) / SUM(step_s) AS travel_pct,
+       COALESCE(ANY_VALUE(idle_pct), 0) AS idle_pct, AVG(step_s) AS step_s
+FROM least JOIN sleep USING (w)
+WHERE (SELECT COUNT(DISTINCT rank) FROM step) > 1
+  AND NOT EXISTS (SELECT 1 FROM python.collective WHERE device_duration IS NOT NULL)
+GROUP BY w
+"""
+
+
+def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
+    for row in rows:
+        exposed_pct = min(row.travel_pct, row.idle_pct)
+        evidence = {"travelling_pct": row.travel_pct, "exposed_pct": exposed_pct,
+                    "step_s": row.step_s}  # fmt: skip
+        yield Verdict(row.w, exposed_pct >= limits.exposed_pct, evidence, lost_pct=exposed_pct,
+                      looks=row.steps)  # fmt: skip

@@ -1,0 +1,229 @@
+"""The training loop waits for data.
+
+Why it hurts: while the loop waits for its next batch, the model does nothing, and a GPU is idle.
+
+What to do: see what the loader is at while the loop waits: `sonde stacks TARGET`, and the table
+python.torch_loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from sonde.advice.rules._code import FETCHING, PLACE, show_place
+from sonde.advice.verdict import Evidence, Limit, Limits, Rows, Verdict
+
+NEEDS = (
+    "python.torch_step.input_wait", "python.torch_loader.workers", "system.cgroup.cpu_limit",
+    "system.process.run_wait_pct",
+)  # fmt: skip
+LIMITS = {
+    "wait_pct": Limit(10, "of a step spent waiting for data"),
+    "uneven": Limit(2.5, "times its fair share of the loading: one worker holds up the others"),
+    "rest_pct": Limit(40, "of workers' time without anything to load, although the loop waits"),
+    "io_pct": Limit(50, "of the loading spent neither on a processor nor waiting for one: I/O"),
+    "queue_pct": Limit(10, "of the time, of workers or of the loop, spent waiting for a processor"),
+    "cpu_pct": Limit(80, "of the allowed processors wanted by workers: no more would help"),
+}
+SQL = f"""
+WITH step AS (
+  SELECT {{window}} AS w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
+         MAX(ts) AS ts, SUM(duration) AS step_s, SUM(input_wait) AS wait_s
+  FROM python.torch_step WHERE {{inside}} AND ended_by <> 'end' GROUP BY 1, 2, 3),
+owner AS (
+  SELECT host, process, pid AS job, worker FROM python.torch_worker
+  UNION SELECT host, pid, pid, 0 FROM python.torch_loader WHERE workers = 0),
+sample AS (
+  SELECT {{window}} AS w, host, pid AS process, stack, wall_ns, cpu_ns, idle,
+         stack IN ({FETCHING}) AS fetching
+  FROM python.stack_sample WHERE {{inside}} AND thread = pid),
+one AS (
+  SELECT w, host, job, worker, SUM(wall_ns) / 1e9 AS alive_s,
+         SUM(wall_ns) FILTER (fetching) / 1e9 AS fetch_s,
+         SUM(cpu_ns) FILTER (fetching) / 1e9 AS cpu_s,
+         SUM(wall_ns) FILTER (fetching AND idle) / 1e9 AS idle_s
+  FROM sample JOIN owner USING (host, process) GROUP BY 1, 2, 3, 4),
+team AS (
+  SELECT w, host, job, COUNT(*) AS seen, SUM(alive_s) AS alive_s, SUM(fetch_s) AS fetch_s,
+         SUM(cpu_s) AS cpu_s, COALESCE(SUM(idle_s), 0) AS idle_s
+  FROM one GROUP BY 1, 2, 3),
+-- Over all windows: in a short one chance makes workers uneven.
+share AS (
+  SELECT host, job, MAX(fetch_s) / SUM(fetch_s) AS hottest
+  FROM (SELECT host, job, worker, SUM(fetch_s) AS fetch_s FROM one GROUP BY 1, 2, 3) GROUP BY 1, 2),
+loop AS (
+  SELECT w, host, process, SUM(wall_ns) AS alive_ns,
+         GREATEST(0, SUM(wall_ns) FILTER (NOT idle) - SUM(cpu_ns)) AS queue_ns
+  FROM sample GROUP BY 1, 2, 3),
+place AS ({PLACE}),
+line AS (
+  SELECT w, host, job, file, lineno, func, SUM(wall_ns) AS wall_ns
+  FROM sample JOIN owner USING (host, process) JOIN place USING (stack) WHERE fetching
+  GROUP BY ALL),
+top AS (
+  SELECT w, host, job, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
+  FROM line GROUP BY 1, 2, 3),
+quota AS (SELECT host, pid, MIN(cpu_limit) AS cores FROM system.cgroup GROUP BY 1, 2),
+cores AS (
+  SELECT host, pid, LEAST(ARG_MAX(allowed_cores, t_ns), ANY_VALUE(quota.cores)) AS cores
+  FROM python.torch_threads LEFT JOIN quota USING (host, pid) GROUP BY 1, 2),
+-- From outside, for workers whose stacks are not part of the recording.
+process AS (
+  SELECT w, p.host, job, AVG(user_pct + system_pct) AS seen_cpu_pct,
+         AVG(run_wait_pct) AS seen_queue_pct, 100 * AVG((state = 'D')::INT) AS seen_disk_pct
+  FROM (SELECT {{window}} AS w, host, process, user_pct, system_pct, run_wait_pct, state
+        FROM system.process WHERE {{inside}}) AS p JOIN owner USING (host, process)
+  WHERE process <> job GROUP BY 1, 2, 3),
+loader AS (SELECT ts, host, pid, dataset, workers, prefetch_factor FROM python.torch_loader)
+SELECT s.w, s.rank, s.steps, s.step_s, s.wait_s, l.dataset, l.workers, l.prefetch_factor,
+       c.cores, t.seen, t.alive_s, t.fetch_s, t.cpu_s, t.idle_s, h.hottest,
+       p.seen_cpu_pct, COALESCE(p.seen_queue_pct, 0) AS seen_queue_pct, p.seen_disk_pct,
+       100 * m.queue_ns / m.alive_ns AS queue_pct,
+       top.place.file AS file, top.place.lineno AS lineno, top.place.func AS func
+FROM step AS s ASOF JOIN loader AS l ON s.host = l.host AND s.pid = l.pid AND s.ts >= l.ts
+LEFT JOIN cores AS c ON c.host = s.host AND c.pid = s.pid
+LEFT JOIN team AS t ON t.w = s.w AND t.host = s.host AND t.job = s.pid
+LEFT JOIN share AS h ON h.host = s.host AND h.job = s.pid
+LEFT JOIN loop AS m ON m.w = s.w AND m.host = s.host AND m.process = s.pid
+LEFT JOIN process AS p ON p.w = s.w AND p.host = s.host AND p.job = s.pid
+LEFT JOIN top ON top.w = s.w AND top.host = s.host AND top.job = s.pid
+"""
+
+
+class Cause(NamedTuple):
+    """Why the loop waits."""
+
+    title: str
+    todo: str
+    evidence: Evidence
+
+
+def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
+    for row in rows:
+        wait_pct = lost_pct = 100 * row.wait_s / row.step_s
+        evidence = {"wait_pct": wait_pct, "workers": row.workers, "dataset": row.dataset}
+        cause = _find_cause(row, limits)
+        if wait_pct < limits.wait_pct and _is_crowded(row, limits):
+            # Then the loop does not wait for its workers but for its turn.
+            cause, lost_pct = _blame_crowd(row, _measure(row)), wait_pct + row.queue_pct
+        fired = lost_pct >= limits.wait_pct
+        yield Verdict(
+            row.w, fired, evidence | dict(cause.evidence), lost_pct=lost_pct, looks=row.steps,
+            who="" if row.rank is None else f"rank {row.rank}", title=cause.title, todo=cause.todo,
+            line=show_place(row.file, row.lineno, row.func),
+        )  # fmt: skip
+
+
+def _find_cause(row: Any, limits: Limits) -> Cause:
+    """One cause, the most certain first."""
+    if row.workers == 0:
+        return Cause(
+            "The training loop waits for data: it has no workers and loads each batch itself",
+            "give the DataLoader num_workers (2 to start with, up to the number of processors) and "
+            "persistent_workers=True; then batches are loaded while the model computes.",
+            _measure(row) if row.fetch_s else {},
+        )
+    if not row.fetch_s:
+        return _guess_load(row, limits)
+    uneven = row.workers * row.hottest
+    if row.workers > 1 and uneven >= min(limits.uneven, 0.8 * row.workers):
+        return Cause(
+            "The training loop waits for data: one worker has most of the work",
+            "spread the work: a worker that gets all large examples, or the only one with a shard, "
+            "holds up the others, for batches are handed over in turn. Shuffle, cut the shards to "
+            "one size, or see worker_init_fn.",
+            {"hottest_worker_share": uneven, **_measure(row)},
+        )
+    rest_pct = 100 * (1 - row.fetch_s / row.alive_s)
+    if rest_pct >= limits.rest_pct:
+        return Cause(
+            "The training loop waits for data: workers may not load far enough ahead (prefetch)",
+            "raise prefetch_factor: now and then a batch takes long, and what was loaded ahead is "
+            "used up before it comes, while the workers had time to load more.",
+            {"resting_pct": rest_pct, "prefetch_factor": row.prefetch_factor, **_measure(row)},
+        )
+    return _find_load(row, limits)
+
+
+def _find_load(row: Any, limits: Limits) -> Cause:
+    """What workers that always load are busy with."""
+    found = _measure(row)
+    queue_pct = max(0.0, 100 - found["on_cpu_pct"] - found["waiting_for_io_pct"])
+    known: Evidence = {**found, "waiting_for_cpu_pct": queue_pct, "allowed_cores": row.cores}
+    if found["waiting_for_io_pct"] >= limits.io_pct:
+        return _blame_reads(known)
+    return _blame_processors(row, limits, known, queue_pct, _count_wanted(row))
+
+
+def _guess_load(row: Any, limits: Limits) -> Cause:
+    """What workers do whose stacks are not part of this recording: by what the kernel tells."""
+    if row.seen_cpu_pct is None:
+        return Cause("", "", {})
+    wanted_pct = row.seen_cpu_pct + row.seen_queue_pct
+    known: Evidence = {
+        "on_cpu_pct": row.seen_cpu_pct, "waiting_for_cpu_pct": row.seen_queue_pct,
+        "waiting_for_disk_pct": row.seen_disk_pct, "allowed_cores": row.cores,
+    }  # fmt: skip
+    if wanted_pct >= 100 - limits.rest_pct:
+        wanted = row.workers * wanted_pct / 100
+        return _blame_processors(row, limits, known, row.seen_queue_pct, wanted)
+    if row.seen_disk_pct >= limits.io_pct / 2:
+        return _blame_reads(known)
+    return Cause("", "", known)
+
+
+def _blame_reads(known: Evidence) -> Cause:
+    return Cause(
+        "The training loop waits for data: its workers wait for reads (I/O)",
+        "read larger pieces (shards, webdataset, Arrow), keep the data on a local disk or in "
+        "memory, or use more workers, so that more reads are under way at a time.",
+        known,
+    )
+
+
+def _blame_processors(
+    row: Any, limits: Limits, known: Evidence, queue_pct: float, wanted: float
+) -> Cause:
+    if row.cores is not None and row.workers > row.cores and queue_pct >= limits.queue_pct:
+        return _blame_crowd(row, known)
+    if row.cores is None or 100 * wanted >= limits.cpu_pct * row.cores:
+        return Cause(
+            "The training loop waits for data: its workers use up the processors (CPU-bound)",
+            "make loading cheaper: decode and augment on the GPU, prepare the data once and keep "
+            "it, or get more processors. More workers will not help.",
+            known,
+        )
+    return Cause(
+        "The training loop waits for data: too few workers, and processors are free",
+        "raise num_workers; see that the loop still has a processor of its own.",
+        known,
+    )
+
+
+def _count_wanted(row: Any) -> float:
+    """How many processors the workers would use if they could have them."""
+    return float(row.workers * (row.fetch_s - row.idle_s) / row.alive_s)
+
+
+def _is_crowded(row: Any, limits: Limits) -> bool:
+    """Do more workers than there are processors keep the loop from running?"""
+    if row.cores is None or row.workers <= row.cores or not row.fetch_s or row.queue_pct is None:
+        return False
+    return bool(row.queue_pct >= limits.queue_pct and _count_wanted(row) >= row.cores)
+
+
+def _blame_crowd(row: Any, known: Evidence) -> Cause:
+    return Cause(
+        f"The training loop waits for data: too many workers for {row.cores:g} processors",
+        "lower num_workers to the number of allowed processors, less those that the loop itself "
+        "uses; see that each worker computes on one thread (OMP_NUM_THREADS=1).",
+        {**known, "loop_waiting_for_cpu_pct": row.queue_pct},
+    )
+
+
+def _measure(row: Any) -> dict[str, float]:
+    return {
+        "on_cpu_pct": 100 * row.cpu_s / row.fetch_s,
+        "waiting_for_io_pct": 100 * row.idle_s / row.fetch_s,
+    }

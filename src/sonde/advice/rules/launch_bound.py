@@ -1,0 +1,73 @@
+"""The GPU waits for the host to launch its work.
+
+Why it hurts: the model is many small operators, and the host needs longer to launch one than the
+GPU to run it. A faster GPU would not help.
+
+What to do: torch.compile (mode="reduce-overhead" uses CUDA graphs), a larger batch, fused operators
+and optimizers; `sonde trace TARGET` shows kernels beside their launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sonde.advice.verdict import Limit, Limits, Rows, Verdict
+
+LINE = "busy"
+NEEDS = ("python.torch_step.forward", "system.gpu.util_pct", "system.process.run_wait_pct")
+UNLESS = ("sync_points",)
+LIMITS = {
+    "gpu_pct": Limit(70, "utilisation below which the GPU waits"),
+    "model_pct": Limit(60, "of a step in which the host is in model, backward pass and optimizer"),
+    "cpu_pct": Limit(
+        80, "of one processor that the process uses meanwhile, or would if it could have it"
+    ),
+}
+# Where kernels were seen (`sonde trace`), the time they ran counts: utilisation calls a GPU busy
+# that has one small kernel at a time.
+SQL = """
+WITH job AS (
+  SELECT DISTINCT host, pid FROM python.torch_memory WHERE device LIKE 'cuda%'),
+step AS (
+  SELECT {window} AS w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
+         100 * SUM(forward + backward + optimizer) / SUM(duration) AS model_pct,
+         AVG(modules) AS modules, AVG(duration) AS step_s
+  FROM python.torch_step WHERE {inside} AND ended_by <> 'end' GROUP BY 1, 2, 3),
+gpu AS (
+  SELECT {window} AS w, host, AVG(util_pct) AS util_pct
+  FROM system.gpu WHERE {inside} AND {job_gpu} GROUP BY 1, 2),
+cpu AS (
+  SELECT {window} AS w, host, pid, AVG(user_pct + system_pct + COALESCE(run_wait_pct, 0)) AS cpu_pct
+  FROM system.process WHERE {inside} AND depth = 0 GROUP BY 1, 2, 3),
+kernel AS (
+  SELECT host, pid, AVG(busy_pct) AS busy_pct, AVG(kernel_s) AS kernel_s
+  FROM (SELECT host, pid, trace, MEDIAN(dur_ns) / 1e9 AS kernel_s,
+               100 * SUM(dur_ns) / (MAX(t_ns + dur_ns) - MIN(t_ns)) AS busy_pct
+        FROM python.torch_kernel GROUP BY 1, 2, 3) GROUP BY 1, 2)
+SELECT w, rank, steps, step_s, model_pct, modules, util_pct, busy_pct, kernel_s, cpu_pct
+FROM step JOIN job USING (host, pid) JOIN cpu USING (w, host, pid)
+LEFT JOIN gpu USING (w, host) LEFT JOIN kernel USING (host, pid)
+"""
+
+
+def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
+    for row in rows:
+        known = [one for one in (row.busy_pct, row.util_pct) if one is not None]
+        if not known or row.cpu_pct is None:
+            continue
+        fired = (
+            min(known) < limits.gpu_pct
+            and row.model_pct >= limits.model_pct
+            and row.cpu_pct >= limits.cpu_pct
+        )
+        evidence = {
+            "gpu_util_pct": row.util_pct, "kernels_run_pct": row.busy_pct,
+            "usual_kernel_s": row.kernel_s, "host_in_model_pct": row.model_pct,
+            "cpu_of_process_pct": row.cpu_pct, "modules_a_step": row.modules,
+            "step_s": row.step_s,
+        }  # fmt: skip
+        yield Verdict(
+            row.w, fired, {name: one for name, one in evidence.items() if one is not None},
+            lost_pct=min(100 - min(known), row.model_pct), looks=row.steps,
+            who="" if row.rank is None else f"rank {row.rank}",
+        )  # fmt: skip

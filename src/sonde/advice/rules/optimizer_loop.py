@@ -1,0 +1,45 @@
+"""The optimizer goes through its parameters one after the other.
+
+Why it hurts: each parameter costs several small operators; with hundreds of them the host, or the
+GPU, does little else for that part of the step.
+
+What to do: `fused=True` (Adam, AdamW, SGD, Adagrad), or `foreach=True`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sonde.advice.verdict import Limit, Limits, Rows, Verdict
+
+NEEDS = ("python.torch_step.optimizer", "python.torch_optimizer.way")
+LIMITS = {
+    "optimizer_pct": Limit(10, "of a step spent in the optimizer"),
+    "tensors": Limit(8, "parameters, at least"),
+}
+SQL = """
+WITH step AS (
+  SELECT {window} AS w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, MAX(ts) AS ts,
+         100 * SUM(optimizer) / SUM(duration) AS optimizer_pct
+  FROM python.torch_step WHERE {inside} AND ended_by = 'optimizer' GROUP BY 1, 2, 3),
+facts AS (
+  SELECT ts, host, pid, optimizer, way, can_fuse, tensors, device FROM python.torch_optimizer)
+SELECT s.w, s.rank, s.steps, s.optimizer_pct, f.optimizer, f.way, f.can_fuse, f.tensors, f.device
+FROM step AS s ASOF JOIN facts AS f ON s.host = f.host AND s.pid = f.pid AND s.ts >= f.ts
+"""
+
+
+def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
+    for row in rows:
+        # On the CPU, foreach is the same loop.
+        better = row.can_fuse or not row.device.startswith("cpu")
+        slow = row.way == "single" and better and row.tensors >= limits.tensors
+        evidence = {
+            "optimizer_pct": row.optimizer_pct, "optimizer": row.optimizer, "tensors": row.tensors,
+            "device": row.device,
+        }  # fmt: skip
+        yield Verdict(
+            row.w, slow and row.optimizer_pct >= limits.optimizer_pct, evidence,
+            lost_pct=row.optimizer_pct / 2, looks=row.steps,
+            who="" if row.rank is None else f"rank {row.rank}",
+        )  # fmt: skip

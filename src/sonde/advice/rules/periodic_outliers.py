@@ -1,0 +1,126 @@
+"""Every so many steps, one takes far longer.
+
+Why it hurts: a checkpoint, an evaluation or a log that the loop waits for stops the model, and in a
+job of many ranks all of them.
+
+What to do: do it in another thread or process (torch.distributed.checkpoint.async_save for
+checkpoints), less often, or in smaller pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from sonde.advice.rules._code import PLACE, show_place
+from sonde.advice.verdict import Limit, Limits, Rows, Verdict
+
+NEEDS = ("python.torch_step.duration",)
+LIMITS = {
+    "times": Limit(2, "the usual time of a step: one that takes longer is an outlier"),
+    "least": Limit(3, "outliers without which nothing is said"),
+    "lost_pct": Limit(5, "of the time lost to them"),
+    "regular_pct": Limit(60, "of the outliers that come after the usual number of steps"),
+    "apart": Limit(5, "times as long at a line as other steps are: code of the outliers' own"),
+    "explained_pct": Limit(40, "of what they take longer that is spent at code of their own"),
+}
+# Waiting for data, and for the garbage collector, have rules of their own; waiting for a processor
+# is the machine's affair. What is left must be spent at lines at which other steps hardly are.
+SQL = f"""
+WITH whole AS (
+  SELECT {{window}} AS w, host, pid, rank, step, t_ns, input_wait, duration AS whole_s
+  FROM python.torch_step WHERE {{inside}} AND ended_by <> 'end'),
+pause AS (
+  SELECT s.host, s.pid, s.step, SUM(g.dur_ns) / 1e9 AS pause_s
+  FROM whole AS s JOIN python.gc_pause AS g ON g.host = s.host AND g.pid = s.pid
+    AND g.t_ns BETWEEN s.t_ns AND s.t_ns + s.whole_s * 1e9 GROUP BY 1, 2, 3),
+sample AS (
+  SELECT s.host, s.pid, s.step, x.stack, x.wall_ns - x.worked_ns AS queue_ns, x.worked_ns
+  FROM whole AS s
+  JOIN (SELECT host, pid, t_ns, stack, wall_ns,
+               CASE WHEN idle THEN wall_ns ELSE LEAST(cpu_ns, wall_ns) END AS worked_ns
+        FROM python.stack_sample WHERE {{inside}} AND thread = pid) AS x
+    ON x.host = s.host AND x.pid = s.pid AND x.t_ns BETWEEN s.t_ns AND s.t_ns + s.whole_s * 1e9),
+queue AS (
+  SELECT host, pid, step, SUM(queue_ns) / 1e9 AS queue_s FROM sample GROUP BY 1, 2, 3),
+own_time AS (
+  SELECT *, GREATEST(0, whole_s - input_wait - COALESCE(pause_s, 0) - COALESCE(queue_s, 0))
+              AS duration
+  FROM whole LEFT JOIN pause USING (host, pid, step) LEFT JOIN queue USING (host, pid, step)),
+raw AS (
+  SELECT *, MEDIAN(duration) OVER (PARTITION BY host, pid) AS usual FROM own_time),
+step AS (SELECT *, duration > {{times}} * usual AS outlier FROM raw),
+count AS (
+  SELECT host, pid, SUM(duration - usual) FILTER (outlier) AS excess_s,
+         COUNT(*) FILTER (outlier) AS outliers, COUNT(*) FILTER (NOT outlier) AS others
+  FROM step GROUP BY 1, 2),
+place AS ({PLACE}),
+spent AS (
+  SELECT host, pid, file, lineno, func,
+         COALESCE(SUM(worked_ns) FILTER (outlier), 0) / 1e9 AS in_outliers_s,
+         COALESCE(SUM(worked_ns) FILTER (NOT outlier), 0) / 1e9 AS in_others_s
+  FROM step JOIN sample USING (host, pid, step) JOIN place USING (stack) GROUP BY ALL),
+own AS (
+  SELECT host, pid, file, lineno, func, in_outliers_s AS own_s
+  FROM spent JOIN count USING (host, pid)
+  WHERE in_outliers_s / outliers > {{apart}} * in_others_s / GREATEST(1, others)),
+top AS (
+  SELECT host, pid, ARG_MAX(struct_pack(file, lineno, func), own_s) AS place, SUM(own_s) AS own_s
+  FROM own GROUP BY 1, 2),
+known AS (SELECT host, pid, COUNT(*) AS samples FROM sample GROUP BY 1, 2)
+SELECT w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, SUM(whole_s) AS step_s,
+       COALESCE(SUM(duration - usual) FILTER (outlier), 0) AS lost_s, ANY_VALUE(usual) AS usual_s,
+       MEDIAN(duration) FILTER (outlier) AS outlier_s,
+       LIST(step ORDER BY step) FILTER (outlier) AS outliers,
+       ANY_VALUE(CASE WHEN samples > 0 THEN 100 * COALESCE(own_s, 0) / NULLIF(excess_s, 0) END)
+         AS explained_pct,
+       ANY_VALUE(place.file) AS file, ANY_VALUE(place.lineno) AS lineno,
+       ANY_VALUE(place.func) AS func
+FROM step JOIN count USING (host, pid) LEFT JOIN top USING (host, pid)
+LEFT JOIN known USING (host, pid) GROUP BY w, host, pid
+"""
+
+
+def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
+    by_process: dict[tuple[str, int], list[Any]] = {}
+    for row in rows:
+        by_process.setdefault((row.host, row.pid), []).append(row)
+    for found in by_process.values():
+        yield from _judge_process(found, limits)
+
+
+def _judge_process(rows: list[Any], limits: Limits) -> Iterator[Verdict]:
+    """All windows of one process at once: between two outliers there may be many windows."""
+    steps = [step for row in rows for step in row.outliers or ()]
+    period = _find_period(steps, limits)
+    lost_pct = 100 * sum(row.lost_s for row in rows) / sum(row.step_s for row in rows)
+    # Without samples it cannot be told whether they do something of their own.
+    explained = rows[0].explained_pct is None or rows[0].explained_pct >= limits.explained_pct
+    fired = period is not None and lost_pct >= limits.lost_pct and explained
+    for row in rows:
+        evidence = {
+            "period_steps": period, "usual_step_s": row.usual_s, "outlier_step_s": row.outlier_s,
+            "explained_by_own_code_pct": row.explained_pct,
+            "total_outliers": len(row.outliers or ()),
+        }  # fmt: skip
+        yield Verdict(
+            row.w, fired, evidence, lost_pct=100 * row.lost_s / row.step_s, looks=row.steps,
+            who="" if row.rank is None else f"rank {row.rank}",
+            title=f"Every {period} steps, one takes far longer" if fired else "",
+            line=show_place(row.file, row.lineno, row.func),
+        )  # fmt: skip
+
+
+def _find_period(steps: list[int], limits: Limits) -> int | None:
+    """After how many steps they come, if they do so regularly."""
+    firsts = [
+        step for before, step in zip([None, *steps], steps, strict=False) if before != step - 1
+    ]
+    gaps = [later - step for step, later in pairwise(firsts)]
+    if len(firsts) < limits.least or not gaps:
+        return None
+    usual = round(median(gaps))
+    near = sum(1 for gap in gaps if abs(gap - usual) <= 0.1 * usual)
+    return usual if usual > 1 and 100 * near >= limits.regular_pct * len(gaps) else None

@@ -1,0 +1,1 @@
+"""From tables to values: profiles, trees, timelines and sums."""

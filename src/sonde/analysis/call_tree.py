@@ -1,0 +1,62 @@
+"""Trees of stacks: frames that share their callers are one node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from sonde.analysis.profile import WEIGHTS
+
+
+class Node:
+    """One frame under its callers; `own` is what was seen with it innermost, by weight."""
+
+    __slots__ = ("caller", "children", "own", "total")
+
+    def __init__(self) -> None:
+        self.caller: Node | None = None
+        self.children: dict[object, Node] = {}
+        self.own = [0] * len(WEIGHTS)
+        self.total = [0] * len(WEIGHTS)
+
+
+def grow(paths: Iterable[tuple[Iterable[object], Sequence[int]]]) -> Node:
+    """The tree of paths, root first, each with its weights."""
+    root = Node()
+    made = [root]
+    for path, weights in paths:
+        node = root
+        for step in path:
+            child = node.children.get(step)
+            if child is None:
+                child = node.children[step] = Node()
+                made.append(child)
+                child.caller = node
+            node = child
+        _add(node.own, weights)
+    # A node was made after its caller: backwards, each is complete before it is passed on.
+    for node in reversed(made):
+        _add(node.total, node.own)
+        if node.caller is not None:
+            _add(node.caller.total, node.total)
+    return root
+
+
+def _add(sums: list[int], weights: Sequence[int]) -> None:
+    for at, weight in enumerate(weights):
+        sums[at] += weight
+
+
+def walk(root: Node, by: int) -> Iterator[tuple[int, object, Node]]:
+    """Every node but the root with its depth and name: callers first, the heaviest sibling first.
+
+    Not by recursion: a stack may be deeper than Python's own."""
+    waiting = [(0, name, node) for name, node in _order(root, by)]
+    while waiting:
+        depth, name, node = waiting.pop()
+        yield depth, name, node
+        waiting += [(depth + 1, inner, child) for inner, child in _order(node, by)]
+
+
+def _order(node: Node, by: int) -> list[tuple[object, Node]]:
+    """The last one first: it is a pile. Equal weights are told apart by name."""
+    return sorted(node.children.items(), key=lambda item: (item[1].total[by], str(item[0])))

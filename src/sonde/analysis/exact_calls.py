@@ -1,0 +1,67 @@
+"""Exact calls as pstats has them, from the newest complete publication of python.call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sonde.session.folder import Session
+from sonde.store.recording import Recording
+
+Function = tuple[str, int, str]  # file, first line, name
+Numbers = tuple[int, int, float, float]
+# cProfile's own order: primitive calls first for a function, all calls first for a caller.
+Stats = dict[Function, tuple[int, int, float, float, dict[Function, Numbers]]]
+
+# Rows are cumulative and only written when they changed: the newest of each is the truth.
+_SQL = """
+WITH newest AS (
+    SELECT host, pid, MAX(publication) AS last, ARG_MAX(first, publication) AS first
+    FROM python.call_publication GROUP BY host, pid
+), told AS (
+    SELECT call.* FROM python.call AS call JOIN newest
+    ON call.host = newest.host AND call.pid = newest.pid
+    AND call.publication BETWEEN newest.first AND newest.last
+), final AS (
+    SELECT func, file, lineno, caller, caller_file, caller_lineno,
+        ARG_MAX(calls, publication) AS calls, ARG_MAX(primitive_calls, publication) AS primitive,
+        ARG_MAX(own_ns, publication) AS own_ns, ARG_MAX(total_ns, publication) AS total_ns
+    FROM told GROUP BY host, pid, func, file, lineno, caller, caller_file, caller_lineno
+)
+SELECT func, file, lineno, caller, caller_file, caller_lineno,
+    CAST(SUM(calls) AS BIGINT) AS calls, CAST(SUM(primitive) AS BIGINT) AS primitive,
+    SUM(own_ns) / 1e9 AS own, SUM(total_ns) / 1e9 AS total
+FROM final WHERE func IS NOT NULL GROUP BY ALL
+"""
+
+
+def read_calls(source: Recording | Session) -> Stats:
+    """{(file, line, name): (primitive calls, calls, own s, total s, {caller: (calls, primitive
+    calls, own s, total s)})}: what pstats reads. Of several processes, their sum; empty if the
+    `call` source was never on."""
+    recording = Recording([source]) if isinstance(source, Session) else source
+    rows = list(_read_rows(recording))
+    stats: Stats = {
+        callee: (primitive, calls, own, total, {})
+        for callee, caller, calls, primitive, own, total in rows
+        if caller is None
+    }
+    for callee, caller, calls, primitive, own, total in rows:
+        if caller is not None and callee in stats:
+            stats[callee][4][caller] = (calls, primitive, own, total)
+    return stats
+
+
+def _read_rows(
+    recording: Recording,
+) -> Iterator[tuple[Function, Function | None, int, int, float, float]]:
+    for row in recording.query(_SQL).to_pylist():
+        callee = (row["file"], row["lineno"], row["func"])
+        caller = (row["caller_file"], row["caller_lineno"], row["caller"])
+        yield (
+            callee,
+            None if row["caller_lineno"] is None else caller,
+            row["calls"],
+            row["primitive"],
+            row["own"],
+            row["total"],
+        )

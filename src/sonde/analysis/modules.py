@@ -1,0 +1,279 @@
+"""Modules of PyTorch: where the time of a step goes, as a tree; every number is of a mean step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+
+from sonde.analysis.module_tree import Node, grow
+from sonde.analysis.profile import Frame, Profile, Stack, Thread, list_parts
+from sonde.analysis.window import Window
+from sonde.errors import Error
+from sonde.store.recording import Recording
+
+STAGES = ("forward", "backward", "recompute", "step")
+# The end of the last step that there is.
+LAST = "SELECT (MAX(epoch_us(ts) + duration * 1e6) + 1)::BIGINT AS us FROM python.torch_step"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which steps: those that lie in the window, with numbers from `first` to `last`."""
+
+    window: Window
+    first: int | None = None
+    last: int | None = None
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of one process that were chosen: how many, and seconds of a mean one."""
+
+    part: int
+    rank: int | None
+    pid: int
+    count: int
+    first: int
+    last: int
+    median: float
+    duration: float
+    input_wait: float
+    host_to_device: float
+    forward: float
+    backward: float
+    optimizer: float
+    other: float
+    owned: float | None  # the share of backward that belongs to modules; None: not known
+    lost: int
+    shallow: int  # steps that were left out: others go deeper
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found: steps by process, and the modules, callers before what they call."""
+
+    steps: list[Steps]
+    nodes: list[Node]
+
+    @property
+    def step_s(self) -> float:
+        """What shares are of: a mean step; of several processes, the median of theirs."""
+        return median(one.duration for one in self.steps)
+
+    @property
+    def device_s(self) -> float:
+        """The device's time in the models that the program calls."""
+        return sum(node.device or 0.0 for node in self.nodes if node.up is None)
+
+
+def read_report(recording: Recording, choice: Choice) -> Report:
+    """Where the time of the chosen steps went."""
+    chosen = _choose(recording, choice)
+    found = recording.query(chosen + _STEPS).to_pylist()
+    if not found:
+        raise Error(_explain_nothing(recording))
+    rows = recording.query(chosen + _MODULES).to_pylist()
+    return Report([Steps(**row) for row in found], grow(rows))
+
+
+def read_overhead(recording: Recording) -> tuple[float, bool] | None:
+    """What recording costs, in per cent of a step, of the process that pays most; and whether it
+    is only what the recorder knows of itself. None: nothing is known."""
+    if not any(schema.table == "sonde.overhead" for schema in recording.tables()):
+        return None
+    rows = recording.query(_OVERHEAD).to_pylist()
+    compared = [row["overhead_pct"] for row in rows if row["overhead_pct"] is not None]
+    direct = [row["direct_pct"] for row in rows]
+    if compared:
+        return max(0.0, *compared), False
+    return (max(direct), True) if direct else None
+
+
+def read_way(recording: Recording) -> str | None:
+    """What the source says of itself: why backward is not known by module, if it is not."""
+    said = recording.query("SELECT DISTINCT detail FROM sonde.source WHERE source = 'torch'")
+    return "; ".join(sorted(filter(None, said["detail"].to_pylist()))) or None
+
+
+def _explain_nothing(recording: Recording) -> str:
+    sql = "SELECT COUNT(*) AS n, COUNT(*) FILTER (NOT shadow AND modules > 0) AS m, {} FROM {}"
+    row = recording.query(
+        sql.format("MIN(step) AS first, MAX(step) AS last", "python.torch_step")
+    ).to_pylist()[0]
+    if row["m"]:
+        return f"no step that was recorded lies there; steps here: {row['first']}-{row['last']}"
+    if row["n"]:
+        return f"{row['n']} steps were seen, and no module in them"
+    way = read_way(recording)
+    return "no step of PyTorch was recorded here" + (f": {way}" if way else "")
+
+
+# ---- the same for exporters ----------------------------------------------------------------------
+
+
+class Stage(Thread):
+    """A stage, where others have a thread."""
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+
+class ModuleProfile(Profile):
+    """One mean step as stacks of modules, for exporters."""
+
+    report: Report
+
+    @cached_property
+    def stacks(self) -> list[Stack]:
+        return [
+            Stack(Stage(self.processes[0], at, stage), _path(node), (1, 0, 0), (round(ns), 0, 0))
+            for at, stage in enumerate(STAGES)
+            for node in self.report.nodes
+            if (ns := node.own.get(stage, 0.0) * 1e9)
+        ]
+
+    @cached_property
+    def span_ns(self) -> tuple[int, int]:
+        start_ns = self.selection.window.since_ns
+        return start_ns, start_ns + round(self.report.step_s * 1e9)
+
+
+def _path(node: Node) -> tuple[Frame, ...]:
+    found = []
+    above: Node | None = node
+    while above is not None:
+        found.append(Frame(above.label, above.type, 0, 0))
+        above = above.up
+    return tuple(reversed(found))
+
+
+# ---- SQL -----------------------------------------------------------------------------------------
+
+
+def _choose(recording: Recording, choice: Choice) -> str:
+    since_ns, until_ns = choice.window
+    named = choice.first is not None or choice.last is not None
+    return _CHOSEN.format(
+        processes=", ".join(list_parts(recording)),
+        # On `ts` beside the exact bounds: it is what spares reading all of a long archive.
+        since_us=since_ns // 1000 - 1,
+        until_us=until_ns // 1000 + 1,
+        since_ns=since_ns,
+        until_ns=until_ns,
+        first=0 if choice.first is None else choice.first,
+        last=2**62 if choice.last is None else choice.last,
+        # Nobody wants the first step in a mean: kernels are chosen, memory is fetched.
+        warm="true" if named else "step > first_step",
+    )
+
+
+# `part` is the recorded process. Left out, with their time, are steps whose first rows are gone
+# from the ring, and those that were recorded in less detail than others of the same models, less
+# deep or without backward: in a mean with them, modules would lose to their callers, or their
+# backward. Shares are of the steps whose modules are there.
+_CHOSEN = """\
+WITH RECURSIVE process(part, host, pid, first_us, next_us, offset_ns) AS (VALUES {processes}),
+trace AS MATERIALIZED (
+    SELECT part, t.* FROM python.torch_trace t JOIN process USING (host, pid)
+    WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us
+        AND ts >= make_timestamptz({since_us}) AND ts <= make_timestamptz({until_us})),
+whole AS (
+    SELECT part, step, MAX(depth) AS deepest,
+        list_sort(list(DISTINCT module) FILTER (depth = 0 AND stage = 'forward')) AS models
+    FROM trace GROUP BY part, step HAVING MIN(seq) = 0),
+step AS (
+    SELECT part, offset_ns, s.*, MIN(step) OVER (PARTITION BY part) AS first_step
+    FROM python.torch_step s JOIN process USING (host, pid)
+    WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us),
+detailed AS (
+    SELECT step.*, deepest, models, backward = 0 OR owned IS NOT NULL
+            OR COUNT(owned) OVER (PARTITION BY part, models) = 0 AS is_known
+    FROM step JOIN whole USING (part, step)
+    WHERE NOT shadow AND modules > 0 AND step BETWEEN {first} AND {last} AND {warm}
+        AND t_ns + offset_ns > {since_ns} AND t_ns + offset_ns + duration * 1e9 <= {until_ns}),
+candidate AS MATERIALIZED (
+    SELECT *, is_known AND deepest = MAX(deepest) FILTER (is_known)
+            OVER (PARTITION BY part, models) AS is_deep
+    FROM detailed),
+chosen AS (SELECT * FROM candidate WHERE is_deep),
+"""
+
+_STEPS = """\
+shallow AS (SELECT part, COUNT(*) FILTER (NOT is_deep) AS shallow FROM candidate GROUP BY part)
+SELECT part, any_value(rank) AS rank, any_value(pid) AS pid, COUNT(*) AS count,
+    MIN(step) AS first, MAX(step) AS last, MEDIAN(duration) AS median, AVG(duration) AS duration,
+    AVG(input_wait) AS input_wait, AVG(host_to_device) AS host_to_device,
+    AVG(forward) AS forward, AVG(backward) AS backward, AVG(optimizer) AS optimizer,
+    AVG(other) AS other, SUM(owned * backward) / NULLIF(SUM(backward), 0) AS owned,
+    SUM(lost)::BIGINT AS lost, any_value(shallow) AS shallow
+FROM chosen JOIN shallow USING (part) GROUP BY part ORDER BY rank NULLS LAST, part
+"""
+
+# The place of a forward call is the way to it from outside: the call before it in its thread, one
+# level up, in whose time it began; `seq` counts in each thread. To find it, every call stands among
+# those of its level, which it may be around, and among those one level up, which may be around it.
+# What backward passes do belongs where the forward call was; if that is not there, where the module
+# mostly is. The device is timed in some steps, forward in some of them and backward in others: its
+# means are of those.
+_MODULES = """\
+call AS MATERIALIZED (SELECT trace.* FROM trace JOIN chosen USING (part, step)),
+edge AS (
+    SELECT *, depth::INTEGER AS above, seq AS up_seq, t_ns + duration * 1e9 AS up_end_ns,
+        false AS is_inner FROM call WHERE stage = 'forward'
+    UNION ALL
+    SELECT *, depth::INTEGER - 1, NULL, NULL, true FROM call WHERE stage = 'forward'),
+nested AS MATERIALIZED (
+    SELECT part, step, thread, seq, module, call, t_ns, is_inner,
+        MAX(up_seq) OVER before AS up_seq, MAX(up_end_ns) OVER before AS up_end_ns
+    FROM edge WINDOW before AS (
+        PARTITION BY part, step, thread, above ORDER BY seq ROWS UNBOUNDED PRECEDING)
+    QUALIFY is_inner),
+placed AS (
+    SELECT part, step, thread, seq, module, call, hash(module) AS node, NULL::UBIGINT AS up
+    FROM nested WHERE up_end_ns IS NULL OR up_end_ns + 1000 < t_ns
+    UNION ALL
+    SELECT n.part, n.step, n.thread, n.seq, n.module, n.call, hash(p.node, n.module), p.node
+    FROM nested n JOIN placed p ON n.part = p.part AND n.step = p.step AND n.thread = p.thread
+        AND n.up_seq = p.seq
+    WHERE up_end_ns + 1000 >= t_ns),
+spot AS (
+    SELECT part, step, module, call, any_value(node) AS node, any_value(up) AS up
+    FROM placed GROUP BY ALL),
+home AS (
+    SELECT part, module, arg_max(node, n) AS node, arg_max(up, n) AS up
+    FROM (SELECT part, module, node, up, COUNT(*) AS n FROM placed GROUP BY ALL) GROUP BY ALL),
+located AS (
+    SELECT call.*, placed.node, placed.up
+    FROM call JOIN placed USING (part, step, thread, seq)
+    UNION ALL BY NAME
+    SELECT c.*, COALESCE(spot.node, home.node, hash(c.stage, c.module)) AS node,
+        CASE WHEN spot.node IS NULL THEN home.up ELSE spot.up END AS up
+    FROM (FROM call WHERE stage <> 'forward') c
+    LEFT JOIN spot ON c.stage <> 'step' AND c.part = spot.part AND c.step = spot.step
+        AND c.module = spot.module AND c.call = spot.call
+    LEFT JOIN home ON c.stage <> 'step' AND c.part = home.part AND c.module = home.module),
+about AS (
+    SELECT part, module, arg_max(type, t_ns) AS type, arg_max(parameters, t_ns) AS parameters
+    FROM python.torch_module JOIN process USING (host, pid)
+    WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us GROUP BY ALL),
+counted AS (
+    SELECT part, COUNT(DISTINCT step) AS steps FROM call GROUP BY part),
+timed AS (
+    SELECT part, stage, COUNT(DISTINCT step) AS device_steps
+    FROM call WHERE device_duration IS NOT NULL GROUP BY ALL)
+SELECT part, node, any_value(up) AS up, module, stage, any_value(type) AS type,
+    any_value(parameters) AS parameters, COUNT(*) / any_value(steps) AS calls,
+    SUM(self_duration) / any_value(steps) AS own,
+    SUM(device_duration) / any_value(device_steps) AS device,
+    MAX(allocated) AS allocated, MAX(max_allocated) AS max_allocated, MIN(seq) AS first
+FROM located JOIN counted USING (part) LEFT JOIN timed USING (part, stage)
+    LEFT JOIN about USING (part, module)
+GROUP BY part, node, module, stage ORDER BY part, node, stage
+"""
+
+_OVERHEAD = """\
+SELECT overhead_pct, direct_pct FROM sonde.overhead WHERE source = 'torch'
+QUALIFY row_number() OVER (PARTITION BY host, pid ORDER BY t_ns DESC) = 1
+"""

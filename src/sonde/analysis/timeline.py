@@ -1,0 +1,394 @@
+"""Everything of a recording on one timeline, as rows that every format of traces takes."""
+
+from __future__ import annotations
+
+import json
+import time
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import groupby
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from sonde import _core
+from sonde.analysis import timeline_sql
+from sonde.analysis.nesting import EVER_NS, Misfit, Nest, Stray
+from sonde.analysis.profile import Place, Process, Profile, Sample, Thread
+from sonde.analysis.slices import Slice, find_slices
+from sonde.analysis.torch_spans import BACKWARD, MODULES, OPERATORS, STREAM, Span
+from sonde.analysis.window import Window
+from sonde.store.recording import Recording
+
+REGIONS, SAMPLES, COLLECTIVES, GC = "regions", "samples", "collectives", "garbage collector"
+# The lanes of a thread, from the top.
+_ORDER = (REGIONS, SAMPLES, MODULES, BACKWARD, OPERATORS, COLLECTIVES)
+_SIDES = 16  # lanes side by side, where collectives overlap
+# Where the numbers of a lane begin, in multiples of _TIDS. Samples have the thread's own number;
+# streams come last, since devices may be many.
+_PLACES = {SAMPLES: 0, REGIONS: 1, MODULES: 2, BACKWARD: 3, OPERATORS: 4, GC: 5, COLLECTIVES: 6,
+           STREAM: 6 + _SIDES}  # fmt: skip
+_TIDS = 2**22  # thread ids are smaller: Linux gives out no more
+_PIECE_ROWS = 1_200_000  # rows that are sorted at once
+_NARROW_ROWS = 4_000_000  # the same, of a few numbers only
+
+MISFIT = pa.schema([("part", pa.int64()), ("id", pa.int64()), ("family", pa.int64()),
+                    ("track", pa.int64())])  # fmt: skip
+STRAY = pa.schema([("part", pa.int64()), ("id", pa.int64()), ("parent", pa.int64())])
+
+
+class Row(NamedTuple):
+    """One thing on the timeline, as layers.py has them."""
+
+    ph: str
+    pid: int
+    tid: int
+    start_ns: int  # wall clock, since 1970
+    dur_ns: int
+    name: str
+    cat: str
+    args: str | None = None  # JSON
+    id: str | None = None
+    scope: str | None = None
+
+
+class Lane(NamedTuple):
+    """A process of the trace (tid 0) or one of its lanes: its name, and where it is sorted."""
+
+    pid: int
+    tid: int
+    name: str
+    order: int
+
+
+class Timeline:
+    """What is selected, as lanes, rows, and batches of rows that SQL has made."""
+
+    def __init__(
+        self, profile: Profile, windows: Sequence[Window] = (), empty: Collection[str] = ()
+    ) -> None:
+        self._empty = empty  # tables that are known to have nothing
+        self.windows = tuple(windows) or (profile.selection.window,)
+        self.profile, self.recording = profile, profile.recording
+        self.numbers = _number(profile.processes)
+        hosts = dict.fromkeys(process.host for process in profile.processes)
+        top = max([_TIDS, *self.numbers]) + 1
+        self.machines = {host: top + at for at, host in enumerate(hosts)}
+        self._named = profile.named_sql + _number_sql(self.numbers, self.machines)
+        self._places: dict[Place, str] = {}
+
+    def fill(
+        self,
+        sql: str,
+        low_ns: int = 0,
+        high_ns: int = EVER_NS,
+        lane: str = REGIONS,
+        which: str = "true",
+    ) -> str:
+        """A text of layers.py for what is selected, begun after `low_ns` and until `high_ns`.
+        `which` are the regions: `unfinished`, say."""
+        inside = [f"start_ns > {since} AND start_ns <= {until}" for since, until in self.windows]
+        touches = [
+            f"start_ns + dur_ns > {since} AND start_ns <= {until}" for since, until in self.windows
+        ]
+        return sql.format(
+            named=self._named, low_ns=low_ns, high_ns=high_ns, until_ns=self.until_ns,
+            low_us=max(low_ns, 0) // 1000 - 1, high_us=min(high_ns, EVER_NS // 2) // 1000 + 1,
+            in_window=" OR ".join(inside), touches=" OR ".join(touches), which=which,
+            threads=self.profile.match_threads("thread"), lane=find_tid(lane, 0), ever_ns=EVER_NS,
+        )  # fmt: skip
+
+    @cached_property
+    def until_ns(self) -> int:
+        """The end of it all, and of what has not ended."""
+        return min(time.time_ns(), max(window.until_ns for window in self.windows))
+
+    @cached_property
+    def first_ns(self) -> int | None:
+        """When the first of it began, since 1970; None if there is nothing."""
+        known = [*(first for _, _, first in self._seconds[:1]), self.profile.find_first_ns()]
+        return min((ns for ns in known if ns is not None), default=None)
+
+    def iter_lanes(self) -> Iterator[Lane]:
+        """The processes, the machines, and the lanes of what SQL makes."""
+        for part, process in enumerate(self.profile.processes):
+            order = part if process.rank is None else process.rank
+            yield Lane(self.numbers[part], 0, process.label, order)
+            tid = find_tid(GC, 0)
+            yield Lane(self.numbers[part], tid, GC, len(_ORDER) * _TIDS - 1)
+        for at, (host, number) in enumerate(self.machines.items()):
+            yield Lane(number, 0, f"machine {host}", 10**6 + at)
+        rows = self.recording.query(self.fill(timeline_sql.THREADS)).to_pylist()
+        for row in rows:
+            yield self._make_lane(row["part"], REGIONS, row["thread"], row["name"])
+
+    def _make_lane(self, part: int, lane: str, thread: int, name: str, side: int = 0) -> Lane:
+        tid = find_tid(lane, thread, side)
+        if lane == STREAM:
+            order, said = len(_ORDER) * _TIDS + side, f"GPU {side} stream {thread}"
+        else:
+            order = len(_ORDER) * (thread % _TIDS) + _ORDER.index(lane)
+            who = f"thread {thread}" if name == "thread" else name  # it has no name
+            said = who if lane == SAMPLES else f"{who}: {lane}"
+        return Lane(self.numbers[part], tid, said, order)
+
+    # ---- what SQL makes --------------------------------------------------------------------------
+
+    def iter_batches(self, wrap: str) -> Iterator[pa.RecordBatch]:
+        """Regions, markers, counters, collections of garbage and measures of machines, in pieces of
+        time. `wrap` is a SELECT from the rows of `layer`."""
+        misfits, strays = self.find_misfits()
+        for low_ns, high_ns in self.cut_time():
+            spans = self.fill(timeline_sql.SPANS, low_ns, high_ns)
+            yield from self.stream(wrap, spans, misfit=misfits)
+            yield from self.iter_points(wrap, low_ns, high_ns)
+        if strays.num_rows:
+            yield from self.stream(
+                wrap, self.fill(timeline_sql.FLOWS), misfit=misfits, stray=strays
+            )
+        yield from self.iter_measures(wrap)
+
+    def iter_points(self, wrap: str, low_ns: int, high_ns: int) -> Iterator[pa.RecordBatch]:
+        """What has no parts: markers, counters and collections of garbage, each in order."""
+        for table, sql in timeline_sql.POINTS.items():
+            lane = GC if table == "python.gc_pause" else REGIONS
+            if table not in self._empty:
+                yield from self.stream(wrap, self.fill(sql, low_ns, high_ns, lane=lane))
+
+    def iter_measures(self, wrap: str) -> Iterator[pa.RecordBatch]:
+        """What was measured of machines and processes: a few rows a second."""
+        for table, sql in timeline_sql.MEASURES.items():
+            if table not in self._empty:
+                yield from self.stream(wrap, self.fill(sql))
+
+    def stream(self, wrap: str, sql: str, **given: pa.Table) -> Iterator[pa.RecordBatch]:
+        """What `wrap` makes of a filled-in layer."""
+        for batch in self.recording.stream(wrap.replace("layer", f"({sql})"), given=given):
+            if batch.num_rows:
+                yield batch
+
+    @cached_property
+    def _seconds(self) -> list[tuple[int, ...]]:
+        rows = self.recording.query(self.fill(timeline_sql.SECONDS))
+        return list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+
+    def cut_time(self, most: int = _PIECE_ROWS) -> Iterator[tuple[int, int]]:
+        """Stretches of time that have few enough rows to be sorted in memory."""
+        low_ns, rows = 0, 0
+        for second, count, _ in self._seconds:
+            if rows and rows + count > most:
+                yield low_ns, second * 10**9
+                low_ns, rows = second * 10**9, 0
+            rows += count
+        yield low_ns, EVER_NS
+
+    def find_misfits(self) -> tuple[pa.Table, pa.Table]:
+        """The regions that do not nest on their thread, and those whose parent is elsewhere."""
+        if self._is_plain():
+            return tabulate({})
+        nests = self._feed({})
+        apart = {part: nest.apart for part, nest in nests.items() if nest.apart}
+        if apart:
+            # What was placed before its family was found not to nest is placed anew.
+            nests = self._feed(apart)
+        return tabulate({part: nest.take() for part, nest in nests.items()})
+
+    def _is_plain(self) -> bool:
+        """Do all regions lie in their parents? Quick to tell, and nearly always so."""
+        nests: dict[int, _core.Nest] = {}
+        for low_ns, high_ns in self.cut_time(_NARROW_ROWS):
+            for batch in self.recording.stream(self.fill(timeline_sql.NARROW, low_ns, high_ns)):
+                numbers = [_look(column) for column in batch.columns]
+                for part, at, end in _find_runs(numbers[0].tolist()):
+                    nest = nests.setdefault(part, _core.Nest())
+                    if not nest.feed(*(column[at:end] for column in numbers[1:])):
+                        return False
+        return True
+
+    def _feed(self, apart: Mapping[int, set[int]]) -> dict[int, Nest]:
+        nests: dict[int, Nest] = {}
+        for low_ns, high_ns in self.cut_time(_NARROW_ROWS):
+            feed(nests, self.recording, self.fill(timeline_sql.NARROW, low_ns, high_ns), apart)
+        return nests
+
+    # ---- what Python makes -----------------------------------------------------------------------
+
+    def iter_rows(self) -> Iterator[Row | Lane]:
+        """Samples as slices; modules, operators, kernels and collectives; each lane before its
+        rows."""
+        samples = self.iter_samples()
+        for thread, group in groupby(samples, key=lambda sample: sample.thread):
+            lane = self.find_lane(thread)
+            yield lane
+            # A viewer wants the outer slice before the inner ones that begin with it.
+            yield from self.make_slices(lane, sorted(find_slices(self.profile, group)))
+        yield from self.iter_calls()
+
+    def iter_samples(self) -> Iterator[Sample]:
+        """Those in the windows, by thread and then by time."""
+        for sample in self.profile.iter_samples(needed=False):
+            if self._holds(sample.start_ns + sample.ns[0]):
+                yield sample
+
+    def iter_calls(self) -> Iterator[Row | Lane]:
+        """Modules, operators, kernels and collectives."""
+        yield from self._iter_spans()
+        if "python.collective" not in self._empty:
+            yield from self._iter_collectives()
+
+    def _holds(self, ns: int) -> bool:
+        return any(since_ns < ns <= until_ns for since_ns, until_ns in self.windows)
+
+    def find_lane(self, thread: Thread) -> Lane:
+        """Where the samples of a thread are."""
+        part = self.profile.processes.index(thread.process)
+        return self._make_lane(part, SAMPLES, thread.id, thread.name)
+
+    def make_slices(self, lane: Lane, slices: Iterable[Slice]) -> Iterator[Row]:
+        """Slices of samples as rows."""
+        for start_ns, _, end_ns, place in slices:
+            about = self._places.get(place)
+            if about is None:
+                about = self._places[place] = _dump({"file": place.file, "line": place.line})
+            dur_ns = end_ns - start_ns
+            yield Row("X", lane.pid, lane.tid, start_ns, dur_ns, place.func, "python", about)
+
+    def _iter_spans(self) -> Iterator[Row | Lane]:
+        flow = 0
+        inside = (span for span in self.profile.iter_spans() if self._holds(span.start_ns))
+        for _, group in groupby(inside, key=lambda span: span[:3] + span[4:5]):
+            spans = list(group)
+            first = spans[0]
+            lane = self._make_lane(
+                first.part, first.lane, first.thread, first.thread_name, first.device
+            )
+            yield lane
+            for span, end_ns in _cut(spans):
+                about = _dump({"step": span.step, **span.about})
+                dur_ns = end_ns - span.start_ns
+                yield Row(
+                    "X", lane.pid, lane.tid, span.start_ns, dur_ns, span.label, first.lane, about
+                )
+                launched = span.launch_ns is not None and span.launch_thread is not None
+                if span.lane == STREAM and launched:
+                    flow += 1
+                    launcher = find_tid(OPERATORS, span.launch_thread or 0)
+                    yield _flow("s", lane.pid, launcher, span.launch_ns or 0, "ac2g", f"k{flow}")
+                    yield _flow("f", lane.pid, lane.tid, span.start_ns, "ac2g", f"k{flow}")
+
+    def _iter_collectives(self) -> Iterator[Row | Lane]:
+        """Those of one thread that overlap lie side by side; those of one group and number are
+        joined, from the rank that came first to the one that came last."""
+        rows = self.recording.query(self.fill(timeline_sql.COLLECTIVES)).to_pylist()
+        for (part, thread), group in groupby(rows, key=lambda row: (row["part"], row["thread"])):
+            sides: list[int] = []
+            for row in group:
+                free = [at for at, end_ns in enumerate(sides) if end_ns <= row["start_ns"]]
+                side = free[0] if free else min(len(sides), _SIDES - 1)
+                lane = self._make_lane(part, COLLECTIVES, thread or 0, row["name"], side)
+                if side == len(sides):
+                    yield lane
+                    sides.append(0)
+                sides[side] = row["start_ns"] + row["dur_ns"]
+                said = {k: v for k, v in json.loads(row["args"]).items() if v is not None}
+                yield Row("X", lane.pid, lane.tid, row["start_ns"], row["dur_ns"], row["op"],
+                          COLLECTIVES, _dump(said))  # fmt: skip
+                if row["ranks"] > 1 and row["seq"] is not None:
+                    kind = (
+                        "s" if row["place"] == 1 else "f" if row["place"] == row["ranks"] else "t"
+                    )
+                    number = f"c{row['group_name']}.{row['seq']}.{row['op']}"
+                    yield _flow(kind, lane.pid, lane.tid, row["start_ns"], "collective", number)
+
+
+def feed(
+    nests: dict[int, Nest], recording: Recording, sql: str, apart: Mapping[int, set[int]]
+) -> None:
+    """Have the regions that a query finds nest, each process for itself."""
+    for batch in recording.stream(sql):
+        parts, *columns = (_look(column).tolist() for column in batch.columns)
+        for part, at, end in _find_runs(parts):
+            nest = nests.get(part)
+            if nest is None:
+                nest = nests[part] = Nest(set(apart.get(part, ())))
+            nest.feed(*(column[at:end] for column in columns))
+
+
+def tabulate(found: Mapping[int, tuple[list[Misfit], list[Stray]]]) -> tuple[pa.Table, pa.Table]:
+    """Misfits and strays of each process as tables."""
+    misfits = [(part, *misfit) for part, (some, _) in found.items() for misfit in some]
+    strays = [(part, *stray) for part, (_, some) in found.items() for stray in some]
+    return _make_table(misfits, MISFIT), _make_table(strays, STRAY)
+
+
+def _make_table(rows: Sequence[tuple[int, ...]], schema: pa.Schema) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [() for _ in schema]
+    return pa.table([pa.array(column, pa.int64()) for column in columns], schema=schema)
+
+
+def _find_runs(parts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Equal numbers that follow each other: which, from where, to where."""
+    at = 0
+    while at < len(parts):
+        end = bisect_right(parts, parts[at], at)  # they are sorted
+        yield parts[at], at, end
+        at = end
+
+
+def _look(column: pa.Array) -> memoryview:
+    """Whole numbers without NULL, as they lie in memory."""
+    numbers = memoryview(column.buffers()[1]).cast("q")
+    return numbers[column.offset : column.offset + len(column)]
+
+
+def _number(processes: list[Process]) -> list[int]:
+    """A number for each: its pid, or a free one, since processes of two machines may share it."""
+    taken: list[int] = []
+    for process in processes:
+        number = process.pid
+        while number in taken:
+            number += _TIDS
+        taken.append(number)
+    return taken
+
+
+def _number_sql(numbers: list[int], machines: Mapping[str, int]) -> str:
+    parts = ", ".join(f"({part}, {number}::BIGINT)" for part, number in enumerate(numbers))
+    hosts = ", ".join(
+        "('" + host.replace("'", "''") + f"', {number}::BIGINT)"
+        for host, number in machines.items()
+    )
+    return (
+        f",\nnumbered(part, number) AS (VALUES {parts}),\nmachine(host, number) AS (VALUES {hosts})"
+    )
+
+
+def find_tid(lane: str, thread: int, side: int = 0) -> int:
+    """A number that no thread has: Linux gives out smaller ones. `side` tells devices apart, and
+    what overlaps."""
+    return _TIDS * (_PLACES[lane] + side) + thread % _TIDS
+
+
+def _flow(ph: str, pid: int, tid: int, at_ns: int, name: str, number: str) -> Row:
+    return Row(ph, pid, tid, at_ns, 0, name, name, None, number)
+
+
+def _dump(about: Mapping[str, object]) -> str:
+    return json.dumps(about, separators=(",", ":"))
+
+
+def _cut(spans: list[Span]) -> Iterator[tuple[Span, int]]:
+    """Each span with an end such that they nest, or on a stream follow each other: clocks and
+    roundings may have them overlap a little, and a viewer would drop them."""
+    is_open: list[int] = []
+    for span, after in zip(spans, [*spans[1:], None], strict=True):
+        end_ns = span.end_ns
+        if span.lane == STREAM:
+            end_ns = end_ns if after is None else max(span.start_ns, min(end_ns, after.start_ns))
+        else:
+            while is_open and is_open[-1] <= span.start_ns:
+                is_open.pop()
+            end_ns = min([end_ns, *is_open[-1:]])
+            is_open.append(end_ns)
+        yield span, end_ns

@@ -1,0 +1,306 @@
+"""What must be so before a process can be attached to; each lack is an error of its own."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from sonde import plugins
+from sonde.attach.elf import Elf, NotElf
+from sonde.attach.procfs import Process
+from sonde.attach.symbols import (
+    Libraries,
+    Library,
+    Replaced,
+    find_calls,
+    find_python,
+    find_restorer,
+)
+from sonde.errors import Error
+from sonde.session import folder
+
+OLDEST, NEWEST = (3, 10), (3, 13)
+_SYS_PTRACE = 19
+PACKAGE = plugins.PACKAGE
+
+
+class CannotAttach(Error):
+    """The process cannot be attached to; nothing was touched."""
+
+
+class NoSuchProcess(CannotAttach):
+    """There is none with that number."""
+
+    exit_code = 3
+
+
+class OtherUser(CannotAttach):
+    """It belongs to somebody else."""
+
+
+class NotRunning(CannotAttach):
+    """It has ended, or is stopped."""
+
+
+class AlreadyTraced(CannotAttach):
+    """A debugger has it."""
+
+
+class Forbidden(CannotAttach):
+    """The kernel does not let us."""
+
+
+class OtherWorld(CannotAttach):
+    """It lives in another container: other pids, or other files."""
+
+
+class OtherMachine(CannotAttach):
+    """Not 64 bits, or another processor."""
+
+
+class NotPython(CannotAttach):
+    """No Python interpreter in it."""
+
+
+class NoSymbols(CannotAttach):
+    """The interpreter does not offer what is needed."""
+
+
+class OtherVersion(CannotAttach):
+    """A Python that this sonde is not built for."""
+
+
+class AlreadyRecorded(CannotAttach):
+    """There is a recording of it already."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is needed to visit a process."""
+
+    process: Process
+    calls: list[tuple[int, bytes]]
+    restorer: int
+    python: str  # the file that the interpreter is in
+    text: list[tuple[int, int]]  # its code, where a running thread may be stopped
+    version: tuple[int, int]
+    fits: bool  # our own package can be loaded there
+
+
+def check(pid: int, root: str, proc: str = "/proc") -> Plan:
+    """Look at everything, touch nothing; raises what is in the way, the first thing first."""
+    process = Process(pid, proc)
+    try:
+        status = process.read_status()
+        _check_state(process, status)
+        _check_user(process, status)
+        _check_world(process)
+        _check_recorded(pid, root)
+        _check_rights(process, proc)
+        _check_machine(process, status)
+        return plan(process)
+    except (FileNotFoundError, ProcessLookupError):
+        raise NoSuchProcess(f"there is no process {pid}, or it has just ended") from None
+    except PermissionError as error:
+        raise Forbidden(
+            f"process {pid} may not be looked into ({error.filename}): {explain_refusal(proc)}"
+        ) from None
+
+
+# ---- the process -------------------------------------------------------------------------------
+
+
+def _check_state(process: Process, status: dict[str, str]) -> None:
+    pid, state = process.pid, status.get("State", "?")[:1]
+    if pid == os.getpid():
+        raise CannotAttach("that is this very process; use sonde.start()")
+    if int(status.get("Tgid", pid)) != pid:
+        raise CannotAttach(f"{pid} is a thread of process {status['Tgid']}; attach to that")
+    tracer = int(status.get("TracerPid", 0))
+    if tracer:
+        name = _name_process(tracer)
+        raise AlreadyTraced(f"process {pid} is being traced by {name}; end that first")
+    if state in ("Z", "X"):
+        raise NotRunning(f"process {pid} has ended; its parent has not taken note yet")
+    if state in ("T", "t"):
+        raise NotRunning(f"process {pid} is stopped; `kill -CONT {pid}` lets it go on")
+
+
+def _name_process(pid: int) -> str:
+    try:
+        return f"{Process(pid).read('comm').decode(errors='replace').strip()} ({pid})"
+    except OSError:
+        return f"process {pid}"
+
+
+def _check_user(process: Process, status: dict[str, str]) -> None:
+    owners = {int(word) for word in status["Uid"].split()}
+    if owners != {os.geteuid()}:
+        theirs = min(owners - {os.geteuid()})
+        try:
+            name = pwd.getpwuid(theirs).pw_name
+        except KeyError:
+            name = f"#{theirs}"
+        raise OtherUser(
+            f"process {process.pid} belongs to {name}; "
+            f"run `sudo -u {name} sonde attach {process.pid}`"
+        )
+
+
+def _check_world(process: Process) -> None:
+    """Pids and paths must mean the same there: the recording is found by both."""
+    inside = "run `sonde attach` in its container (docker exec, kubectl exec)"
+    if process.read_link("ns/pid") != os.readlink("/proc/self/ns/pid"):
+        raise OtherWorld(f"process {process.pid} lives in another container; {inside}")
+    if process.read_link("ns/mnt") != os.readlink("/proc/self/ns/mnt") and not _sees(
+        process, PACKAGE
+    ):
+        raise OtherWorld(f"process {process.pid} does not see {PACKAGE}; {inside}")
+
+
+def _sees(process: Process, path: str) -> bool:
+    try:
+        here, there = os.stat(path), os.stat(process.find_file(path))
+    except OSError:
+        return False
+    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _check_recorded(pid: int, root: str) -> None:
+    for known in folder.list_sessions(root):
+        if known.pid == pid and known.is_alive():
+            raise AlreadyRecorded(
+                f"process {pid} is being recorded already: {known.folder}; "
+                f"`sonde config {pid}` changes its settings"
+            )
+
+
+def _check_rights(process: Process, proc: str) -> None:
+    """Opening its memory needs the same rights as tracing it, and changes nothing."""
+    try:
+        with open(f"{process.folder}/mem", "rb"):
+            return
+    except PermissionError:
+        raise Forbidden(
+            f"process {process.pid} may not be traced: {explain_refusal(proc)}"
+        ) from None
+
+
+def explain_refusal(proc: str = "/proc") -> str:
+    """Why the kernel does not let us trace a process of our own user, and what helps."""
+    try:
+        with open(f"{proc}/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:
+            scope = int(file.read())
+    except (OSError, ValueError):
+        scope = 0
+    if scope == 3:
+        return "kernel.yama.ptrace_scope is 3: nobody may, until the machine is started again"
+    if scope:
+        return (
+            f"kernel.yama.ptrace_scope is {scope}; use sudo, or allow it: "
+            "`sudo sysctl kernel.yama.ptrace_scope=0`"
+        )
+    rights = int(Process(os.getpid(), proc).read_status().get("CapEff", "0"), 16)
+    if rights >> _SYS_PTRACE & 1:
+        return "a security module (SELinux, AppArmor) forbids it"
+    return (
+        "it has dropped rights or hides its memory; use sudo, and in a container "
+        "--cap-add=SYS_PTRACE"
+    )
+
+
+def _check_machine(process: Process, status: dict[str, str]) -> None:
+    pid, ours = process.pid, os.uname().machine
+    try:
+        elf = Elf(f"{process.folder}/exe")
+    except NotElf:
+        raise NotPython(f"process {pid} runs no program that we can read") from None
+    if elf.bits != 64 or elf.machine != ours:
+        raise OtherMachine(f"process {pid} is {elf.bits}-bit {elf.machine}; we are 64-bit {ours}")
+    if "shstk" in status.get("x86_Thread_features", ""):
+        raise Forbidden(f"process {pid} has a shadow stack, which forbids calls from outside")
+    if status.get("Seccomp") == "1":
+        raise Forbidden(f"process {pid} may only read and write (strict seccomp)")
+
+
+# ---- its Python ----------------------------------------------------------------------------------
+
+
+def plan(process: Process) -> Plan:
+    """Where everything is in a process that was checked before."""
+    libraries, pid = Libraries(process), process.pid
+    try:
+        python = find_python(process, libraries)
+        if python is None:
+            raise NotPython(f"process {pid} is no Python: {process.read_link('exe')}")
+        libc = list(libraries.find("libc.", "libc-", "libpthread", "ld-musl"))
+        calls, missing = find_calls(python, libc)
+    except Replaced as error:
+        raise CannotAttach(
+            f"{error} was replaced since process {pid} started; restart the process"
+        ) from None
+    restorer = find_restorer(process, libraries, libc)
+    if missing or restorer is None:
+        lack = ", ".join(missing) or "a way back"
+        raise NoSymbols(
+            f"the Python of process {pid} ({python.path}) does not offer {lack}: it is static or "
+            "stripped; start the program with `sonde run`"
+        )
+    version, fits = _check_version(process, python)
+    # Not if an allocator is linked into it.
+    text = [] if python.elf.find_symbols(["malloc"]) else python.text
+    return Plan(process, calls, restorer, python.path, text, version, fits)
+
+
+def list_text(plan: Plan) -> list[tuple[int, int]]:
+    """All code in which a running thread may be stopped, of the libraries that it has by now."""
+    return plan.text + Libraries(plan.process).list_other_text(plan.python)
+
+
+def read_version(python: Library) -> tuple[int, int]:
+    """Which Python it is."""
+    symbol = python.elf.find_symbols(["Py_Version", "PyIter_Send"])
+    if "Py_Version" in symbol:  # since 3.11
+        data = python.elf.read(symbol["Py_Version"].address, 4)
+        number = int.from_bytes(data, "little")
+        return number >> 24, number >> 16 & 0xFF
+    return (3, 10) if "PyIter_Send" in symbol else (3, 9)
+
+
+def _check_version(process: Process, python: Library) -> tuple[tuple[int, int], bool]:
+    version, ours = read_version(python), sys.version_info[:2]
+    if not OLDEST <= version <= NEWEST:
+        word = "older than" if version < OLDEST else "newer than"
+        limit = OLDEST if version < OLDEST else NEWEST
+        shown = "3.9 or older" if version == (3, 9) else f"{version[0]}.{version[1]}"
+        raise OtherVersion(
+            f"process {process.pid} is Python {shown}, {word} {limit[0]}.{limit[1]}: not supported"
+        )
+    if version == ours:
+        return version, True
+    if not has_own(process):
+        raise OtherVersion(
+            f"process {process.pid} is Python {version[0]}.{version[1]} and has no sonde, and ours "
+            f"is for {ours[0]}.{ours[1]}: install sonde there, or use one of its version"
+        )
+    return version, False
+
+
+def has_own(process: Process) -> bool:
+    """Has its environment a sonde? Asked of its interpreter, in a process of its own."""
+    environ = dict(word.partition("=")[::2] for word in process.read_words("environ") if word)
+    command = process.read_words("cmdline")
+    try:
+        done = subprocess.run(
+            # By its own first word: that is how Python finds the virtual environment.
+            [command[0] or "python", "-c", "import sonde.job.recorder, sonde._core"],
+            executable=process.read_link("exe"), cwd=process.read_link("cwd"),
+            env={**environ, "SONDE": "0"}, stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=20, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

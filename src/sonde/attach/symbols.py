@@ -1,0 +1,146 @@
+"""Where a running process has the functions that a visitor calls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sonde import _core
+from sonde.attach.elf import Elf, NotElf
+from sonde.attach.procfs import Mapping, Process
+
+# rt_sigreturn: what a signal handler returns to.
+RESTORERS = {
+    "x86_64": bytes.fromhex("48c7c00f000000 0f05"),
+    "aarch64": bytes.fromhex("681180d2 010000d4"),
+}
+_PROOF_BYTES = 16
+# The C library in its parts: locks are held while these run.
+_LOCKING = ("ld-", "ld64", "libc.", "libc-", "libpthread", "libdl", "librt", "libgcc_s",
+            "libunwind", "libjemalloc", "libtcmalloc", "libmimalloc", "libasan", "libtsan",
+            "libmemray")  # fmt: skip
+
+
+@dataclass
+class Library:
+    """A file that the process has mapped."""
+
+    path: str
+    elf: Elf
+    bias: int
+    text: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Replaced(Exception):
+    """The file is not the one that the process runs any more."""
+
+
+class Libraries:
+    """The files whose code a process runs, opened when they are needed."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._mappings: dict[str, list[Mapping]] = {}
+        self.vdso: Mapping | None = None
+        for mapping in process.list_mappings():
+            if mapping.path.startswith("/"):
+                self._mappings.setdefault(mapping.path, []).append(mapping)
+            elif mapping.path == "[vdso]":
+                self.vdso = mapping
+        self._open: dict[str, Library | None] = {}
+
+    def list_code(self) -> list[str]:
+        """The files that code is run from."""
+        return [path for path, some in self._mappings.items() if any(m.is_executable for m in some)]
+
+    def find(self, *starts: str) -> Iterator[Library]:
+        """Libraries whose file name begins so."""
+        for path in self.list_code():
+            if os.path.basename(path).startswith(starts):
+                library = self.open(path)
+                if library is not None:
+                    yield library
+
+    def open(self, path: str) -> Library | None:
+        """One of them; None if it is no ELF file. Replaced: it is another file by now."""
+        if path not in self._open:
+            self._open[path] = self._load(path)
+        return self._open[path]
+
+    def _load(self, path: str) -> Library | None:
+        some = self._mappings[path]
+        seen = self._process.find_file(path)
+        if path == self._process.read_link("exe"):
+            seen = f"{self._process.folder}/exe"  # there even when its file is gone
+        try:
+            if os.stat(seen).st_ino != some[0].inode:
+                raise Replaced(path)
+            elf = Elf(seen)
+        except FileNotFoundError:
+            raise Replaced(path.removesuffix(" (deleted)")) from None
+        except NotElf:
+            return None
+        code = next(m for m in some if m.is_executable)
+        bias = elf.find_bias(code.offset, code.start)
+        if bias is None:
+            return None
+        return Library(path, elf, bias, [(m.start, m.end) for m in some if m.is_executable])
+
+    def list_other_text(self, python: str) -> list[tuple[int, int]]:
+        """Code of libraries, but for Python's own and those that hold the C library's locks: as
+        long as their own code runs, no other does."""
+        found: list[tuple[int, int]] = []
+        for path in self.list_code():
+            if path != python and not os.path.basename(path).startswith(_LOCKING):
+                found += self._list_text(path)
+        return found
+
+    def _list_text(self, path: str) -> list[tuple[int, int]]:
+        try:
+            library = self.open(path)
+        except (Replaced, OSError):
+            return []
+        if library is None or library.elf.find_symbols(["malloc", "calloc"]):
+            return []
+        return library.text
+
+
+def find_python(process: Process, libraries: Libraries) -> Library | None:
+    """The file that has the interpreter in it: the program itself, or libpython."""
+    exe = process.read_link("exe")
+    names = [path for path in libraries.list_code() if "libpython" in os.path.basename(path)]
+    for path in (*names, exe):
+        library = libraries.open(path) if path in libraries.list_code() else None
+        if library is not None and library.elf.find_symbols(["Py_IsInitialized"]):
+            return library
+    return None
+
+
+def find_calls(python: Library, libc: list[Library]) -> tuple[list[tuple[int, bytes]], list[str]]:
+    """An address and its first bytes for each of VISIT_CALLS; and the names that are missing."""
+    found: dict[str, tuple[int, bytes]] = {}
+    for library in (python, *libc):
+        for name, symbol in library.elf.find_symbols(_core.VISIT_CALLS).items():
+            proof = library.elf.read(symbol.address, _PROOF_BYTES)
+            is_its = name.startswith("Py") == (library is python)
+            if symbol.is_plain and is_its and name not in found and len(proof) == _PROOF_BYTES:
+                found[name] = (library.bias + symbol.address, proof)
+    missing = [name for name in _core.VISIT_CALLS if name not in found]
+    return [found[name] for name in _core.VISIT_CALLS if name in found], missing
+
+
+def find_restorer(process: Process, libraries: Libraries, libc: list[Library]) -> int | None:
+    """Where the process calls rt_sigreturn: in the C library, or in the kernel's page."""
+    code = RESTORERS[os.uname().machine]
+    for library in libc:
+        at = library.elf.find_code(code)
+        if at is not None:
+            return library.bias + at
+    if libraries.vdso is None:
+        return None
+    start, end = libraries.vdso.start, libraries.vdso.end
+    with open(f"{process.folder}/mem", "rb", buffering=0) as memory:
+        memory.seek(start)
+        at = memory.read(end - start).find(code)
+    return None if at < 0 else start + at

@@ -1,0 +1,266 @@
+"""Rows for people and for programs: tables that fit the terminal, CSV, JSON, Arrow, Parquet."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+from sonde import settings
+from sonde.errors import Error
+
+if TYPE_CHECKING:
+    import argparse
+
+    import pyarrow as pa
+
+FORMATS = ("table", "csv", "json", "arrow", "parquet")
+_MOST_ROWS = 1000  # on a terminal; a pipe or a file gets them all
+_NARROWEST = 6
+
+
+def add_output_arguments(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
+    """--format and -o."""
+    parser.add_argument("--format", choices=formats, default="table", help="default: %(default)s")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead")
+
+
+def write_rows(rows: pa.Table, form: str, output: str | None) -> None:
+    """Write a result in one of FORMATS, to a file or to stdout."""
+    if form == "table":
+        write_text(output, lambda file: draw_arrow(rows, file))
+    elif form == "json":
+        write_text(output, lambda file: _write_json(rows, file))
+    else:
+        _write_binary(rows, form, output)
+
+
+def write_text(output: str | None, draw: Callable[[IO[str]], None]) -> None:
+    """Draw to a file or to stdout."""
+    if output is None:
+        draw(sys.stdout)
+        return
+    try:
+        with open(output, "w", encoding="utf-8") as file:
+            draw(file)
+    except OSError as error:
+        raise Error(f"{output}: {error.strerror}") from None
+
+
+def _write_binary(rows: pa.Table, form: str, output: str | None) -> None:
+    if output is None and form != "csv" and sys.stdout.isatty():
+        raise Error(f"{form} is not for a terminal; give -o FILE or a pipe")
+    try:
+        # Not closed when it is stdout: the flush at the end still needs it.
+        file = sys.stdout.buffer if output is None else open(output, "wb")  # noqa: SIM115
+        _WRITERS[form](rows, file)
+        if output is not None:
+            file.close()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Error(f"{output or 'stdout'}: {error.strerror}") from None
+    except NotImplementedError as error:  # pyarrow's: a kind that this format does not have
+        raise Error(f"{form} cannot hold this: {error}; cast it in the query") from None
+
+
+def _write_csv(rows: pa.Table, file: IO[bytes]) -> None:
+    file.write((",".join(map(_csv_field, rows.column_names)) + "\n").encode())
+    for batch in rows.to_batches(max_chunksize=10_000):
+        columns = [column.to_pylist() for column in batch.columns]
+        lines = [",".join(map(_csv_field, row)) + "\n" for row in zip(*columns, strict=True)]
+        file.write("".join(lines).encode())
+
+
+def _csv_field(value: object) -> str:
+    """As DuckDB and PostgreSQL write it: NULL is nothing at all, an empty text is quoted."""
+    if value is None:
+        return ""
+    text = str(_plain(value))
+    quoted = text == "" or any(char in text for char in ',"\n\r')
+    return '"' + text.replace('"', '""') + '"' if quoted else text
+
+
+def _write_arrow(rows: pa.Table, file: IO[bytes]) -> None:
+    import pyarrow as pa
+
+    with pa.ipc.new_stream(file, rows.schema) as stream:
+        stream.write_table(rows)
+
+
+def _write_parquet(rows: pa.Table, file: IO[bytes]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    # Parquet ends with its table of contents; a pipe cannot be written by its writer directly.
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="zstd")
+    file.write(sink.getvalue())
+
+
+_WRITERS: dict[str, Callable[[Any, IO[bytes]], None]] = {
+    "csv": _write_csv, "arrow": _write_arrow, "parquet": _write_parquet,
+}  # fmt: skip
+
+
+def _plain(value: object) -> object:
+    """A value as JSON and CSV spell it, exactly."""
+    if isinstance(value, decimal.Decimal):
+        # A column of whole numbers has no decimal places; one with some stays exact as text.
+        return int(value) if value.as_tuple().exponent == 0 else str(value)
+    if isinstance(value, datetime.datetime):
+        return value.isoformat()
+    if isinstance(value, (datetime.date, datetime.time, datetime.timedelta)):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if type(value).__name__ == "MonthDayNano":
+        return _interval(value)
+    return value
+
+
+def _interval(value: Any) -> str:
+    """An interval, as `[months] [days] h:mm:ss`."""
+    seconds, nanoseconds = divmod(abs(value.nanoseconds), 10**9)
+    clock = f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    parts = [
+        f"{count} {unit}"
+        for count, unit in ((value.months, "months"), (value.days, "days"))
+        if count
+    ]
+    fraction = f".{nanoseconds:09d}".rstrip("0") if nanoseconds else ""
+    return " ".join([*parts, ("-" if value.nanoseconds < 0 else "") + clock + fraction])
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no word for it
+    if isinstance(value, list):
+        return [_json_value(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _json_value(item) for key, item in value.items()}
+    return _plain(value)
+
+
+def _write_json(rows: pa.Table, file: IO[str]) -> None:
+    file.write("[")
+    first = True
+    rows = rows.rename_columns(_unique(rows.column_names))
+    for batch in rows.to_batches(max_chunksize=10_000):
+        for row in batch.to_pylist():
+            file.write("\n" if first else ",\n")
+            first = False
+            json.dump({key: _json_value(value) for key, value in row.items()}, file)
+    file.write("\n]\n")
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """Every column under a name of its own: a, a_2."""
+    seen: dict[str, int] = {}
+    done = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        done.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return done
+
+
+# ---- tables -----------------------------------------------------------------------------------
+
+
+def draw_arrow(rows: pa.Table, file: IO[str]) -> None:
+    """A result as a table."""
+    if rows.column_names == ["explain_key", "explain_value"]:
+        file.write("\n".join(rows["explain_value"].to_pylist()) + "\n")
+        return
+    shown = rows.slice(0, _MOST_ROWS) if file.isatty() else rows
+    columns = [column.to_pylist() for column in shown.columns]
+    draw_table(rows.column_names, list(zip(*columns, strict=True)), file)
+    if shown.num_rows < rows.num_rows:
+        rest = rows.num_rows - shown.num_rows
+        file.write(f"… and {rest:,} more rows; use LIMIT, or -o FILE for all of them\n")
+
+
+def draw_table(
+    names: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    file: IO[str],
+    right: Sequence[bool] | None = None,
+    paint: Callable[[int, int, str], str] | None = None,
+) -> None:
+    """Columns under their names. On a terminal it fits the width and long text is cut with `…`.
+
+    `right` says which columns end alike, if not those of numbers; `paint(row, column, cell)` may
+    colour a cell, where there are colours."""
+    cells = [[_show(value) for value in row] for row in rows]
+    if right is None:
+        right = [all(_is_number(row[i]) for row in rows) for i in range(len(names))]
+    widths = [max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(names)]
+    fancy = file.isatty()
+    if fancy:
+        widths = fit(widths, shutil.get_terminal_size().columns)
+    colour = fancy and settings.uses_colour()
+    bold, dim, plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if colour else ("", "", "")
+    shape = list(zip(widths, right, strict=True))
+    head = "  ".join(_pad(name, *form) for name, form in zip(names, shape, strict=True))
+    file.write(f"{bold}{head.rstrip()}{plain}\n")
+    for at, row in enumerate(cells):
+        shown = [
+            f"{dim}{_pad(cell, *form)}{plain}" if cell == "NULL" else _pad(cell, *form)
+            for cell, form in zip(row, shape, strict=True)
+        ]
+        if colour and paint:
+            shown = [paint(at, column, cell) for column, cell in enumerate(shown)]
+        file.write("  ".join(shown).rstrip() + "\n")
+
+
+def _is_number(value: object) -> bool:
+    return value is None or isinstance(value, (int, float, decimal.Decimal))
+
+
+def fit(widths: list[int], room: int) -> list[int]:
+    """Narrow the widest columns until all fit; never below a readable minimum."""
+    widths = list(widths)
+    while sum(widths) + 2 * (len(widths) - 1) > room:
+        widest = max(range(len(widths)), key=widths.__getitem__)
+        if widths[widest] <= _NARROWEST:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _pad(text: str, width: int, right: bool) -> str:
+    if len(text) > width:
+        text = text[: max(0, width - 1)] + "…"
+    return text.rjust(width) if right else text.ljust(width)
+
+
+def _show(value: object) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, float):
+        return f"{value:.6g}" if math.isfinite(value) else str(value)
+    if isinstance(value, datetime.datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+    return clean(str(_plain(value)))
+
+
+def clean(text: str) -> str:
+    """A line break or an escape sequence in a name must not draw on the terminal."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def format_bytes(count: int) -> str:
+    """1536 is 1.5 KiB."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -1,0 +1,135 @@
+"""From ring to archive: drain what is due, merge small files, seal what has ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from sonde import _core
+from sonde.errors import Damaged
+from sonde.session import stack_table, texts
+from sonde.session.folder import LIVE, NODES, SEALED, Session, write_checked
+from sonde.session.ring import Ring
+from sonde.store import archive
+from sonde.store.rows import SessionTable, make_table, open_tables
+from sonde.store.views import events
+from sonde.store.views import stacks as frames
+
+
+class Drain:
+    """One ring on its way into the archive."""
+
+    def __init__(self, session: Session, path: str) -> None:
+        self.session = session
+        self.ring = Ring(path)
+        self.table = self.ring.schema.table
+        archive.remove_leftovers(session, self.table)
+        segments = archive.list_segments(session, self.table)
+        self.next = segments[-1].last if segments else 0
+        self.capacity = self.ring.capacity
+        self._since_s: float | None = None  # when a row was first seen waiting
+
+    def run(self, now_s: float, every_s: float, ended: bool) -> None:
+        """Archive if a quarter of the ring waits, or a row waits too long, or this is the end."""
+        head = self.ring.head
+        waiting = head - self.next
+        if waiting <= 0:
+            self._since_s = None
+            return
+        if self._since_s is None:
+            self._since_s = now_s
+        if ended or waiting >= self.capacity // 4 or now_s - self._since_s >= every_s:
+            self._archive(head if ended else self._find_end(head))
+            self._since_s = None
+
+    def _find_end(self, head: int) -> int:
+        """Up to the first row that is still being written, unless it falls too far behind."""
+        settled = self.ring.find_settled(self.next)
+        return max(settled, head - self.capacity // 2)
+
+    def _archive(self, end: int) -> None:
+        batch = self.ring.read(self.next, end)
+        if batch.rows:
+            rows = make_table(self.session, self.ring.schema, batch)
+            archive.write_segment(self.session, self.table, rows, self.next, end, batch.corrupt)
+        self.next = end
+        self._merge()
+
+    def _merge(self) -> None:
+        parts = archive.find_merge(archive.list_segments(self.session, self.table))
+        # In a thread: merging takes longer than a ring takes to fill.
+        if parts and archive.changing.acquire(blocking=False):
+            threading.Thread(target=_merge, args=(parts,), daemon=True).start()
+
+
+def _merge(parts: list[archive.Segment]) -> None:
+    try:
+        archive.merge(parts)
+    except OSError:
+        pass  # no room: the parts stay as they are
+    finally:
+        archive.changing.release()
+
+
+def seal(session: Session) -> None:
+    """Write the last word on an ended session, then remove the rings and the text table: every
+    row is in the archive, with its texts."""
+    state = session.find_state()
+    if state == "running" or not session.read_config().get("archive", True):
+        return
+    tables = {}
+    rings = session.find_rings()
+    for path in rings:
+        ring = Ring(path)
+        table = SessionTable(session, ring.schema, ring)
+        if ring.read(table.archived_to).rows:
+            return  # not all archived (a full disk): the rings stay
+        tables[table.schema.table] = {
+            "schema": ring.schema.dump().decode(),
+            "unfinished": ring.read(max(0, ring.head - ring.capacity)).pending,
+            **{key: ring.count(key) for key in ("head", "dropped", "misfit", "text_lost")},
+        }
+    _archive_stacks(session)
+    _archive_events(session)
+    said = {
+        "state": state,
+        "end_wall_ns": find_end_wall_ns(session),
+        "sealed_wall_ns": time.time_ns(),
+        "tables": tables,
+    }
+    write_checked(session.path(SEALED), said)
+    for path in [*rings, *map(session.path, (NODES, LIVE, texts.NAME))]:
+        archive.remove_quietly(path)
+    for name in archive.list_tables(session):
+        archive.remove_leftovers(session, name)
+
+
+def _archive_stacks(session: Session) -> None:
+    """The tree of stacks, with its texts, once for good: it cannot change any more."""
+    if stack_table.has_nodes(session) and not archive.list_segments(session, frames.STACK):
+        rows = frames.make_nodes_table(session)
+        archive.write_segment(session, frames.STACK, rows, 0, max(1, rows.num_rows), 0)
+
+
+def _archive_events(session: Session) -> None:
+    """Sums of events and what was open at the end, with their texts."""
+    for view in events.VIEWS:
+        if archive.list_segments(session, view.schema.table):
+            continue
+        try:
+            rows = view.make_table(session)
+        except Damaged:
+            return  # what is damaged is lost; the rest of the session is not
+        if rows.num_rows:
+            archive.write_segment(session, view.schema.table, rows, 0, rows.num_rows, 0)
+
+
+def find_end_wall_ns(session: Session) -> int:
+    """When an ended session ended: its own word, or its newest row. Stores to mapped memory leave
+    no time on a file."""
+    control = session.read_control()
+    if control["state"] in (_core.STOPPED, _core.EXITED):
+        return control["state_t_ns"] + session.wall_offset_ns
+    times = [table.find_newest_ns() for table in open_tables(session).values()]
+    newest = max((t for t in times if t is not None), default=None)
+    return time.time_ns() if newest is None else newest + session.wall_offset_ns

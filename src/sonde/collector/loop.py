@@ -1,0 +1,300 @@
+"""The collector: one process per host and user that watches all sessions from outside.
+
+It archives rows before the rings overwrite them, reads the sensors, seals sessions that have ended
+and removes what retention no longer allows. It keeps nothing that is not on disk: every row is in
+a ring or in a Parquet file, so it can be killed at any time and another takes over."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sonde import _core, settings
+from sonde.collector.drain import Drain, seal
+from sonde.collector.retention import enforce_limits
+from sonde.collector.sensor_schedule import Sensors
+from sonde.errors import Damaged, NoSession
+from sonde.job.recorder import SourceLog
+from sonde.launch import collector_lock
+from sonde.session import ring, runs, snapshots, stack_table, texts
+from sonde.session.folder import Session, list_folders
+from sonde.session.run import FINAL, PROCESSING, Run
+from sonde.session.schema import make_schema, name_table
+
+TICK_S = 0.2  # a ring of the default size takes 300 k rows/s at this pace
+LINGER_S = 10.0  # how long to stay after the last session
+RETAIN_S = 30.0
+SEAL_S = 0.5  # for sealing sessions, in one scan
+STALE_S = 60.0  # a folder that never became a session is removed after this
+
+
+class Watched:
+    """One live session: its rings being drained, and rings of our own in it for the sensors."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.folder = session, session.folder
+        self.drains: dict[str, Drain] = {}
+        self._writers: dict[type, _core.Writer | None] = {}
+        self._text: _core.Text | None = None
+        self._snapshot_s = time.monotonic()
+        self._listed_ns = 0  # when the folder had changed last, as of its last listing
+        self._ended: set[str] = set()  # runs that have ended, as the last scan saw them
+        self._worked_out: set[str] = set()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the session's settings again."""
+        values = self.session.read_config()
+        self.archive = bool(values.get("archive", True))
+        self.archive_every_s = float(str(values.get("archive.every", 600.0)))
+        self.host_every_s = float(str(values.get("host.every", 1.0)))
+        pid = int(str(values.get("host.pid", -1)))
+        self.host_pid = self.session.pid if pid < 0 else pid
+        self.snapshot_every_s = float(str(values.get("snapshot.every", 0.0)))
+        self.snapshot_keep = int(str(values.get("snapshot.keep", 1000)))
+
+    def drain(self, now_s: float, *, ended: bool = False) -> None:
+        """Archive what is due."""
+        if not self.archive:
+            return
+        # Listing the folder at every tick would take as long as all the rest.
+        changed_ns = os.stat(self.folder).st_mtime_ns
+        if changed_ns != self._listed_ns:
+            for path in self.session.find_rings():
+                if path not in self.drains:
+                    self.drains[path] = Drain(self.session, path)
+            # The kernel's stamps are coarse: another file may still get the same one.
+            self._listed_ns = changed_ns if time.time_ns() - changed_ns > 10**8 else 0
+        for drain in self.drains.values():
+            drain.run(now_s, self.archive_every_s, ended)
+
+    def snapshot(self, now_s: float, *, ended: bool = False) -> None:
+        """Write a snapshot if it is due; and the last one, if there are any."""
+        if ended:
+            wanted = self.snapshot_every_s > 0 or os.path.isdir(self.session.path(snapshots.FOLDER))
+        else:
+            wanted = 0 < self.snapshot_every_s <= now_s - self._snapshot_s
+        if wanted and stack_table.has_nodes(self.session):
+            self._snapshot_s = now_s
+            snapshots.take(self.session, keep=self.snapshot_keep)
+
+    def process_runs(self, end_s: float) -> None:
+        """Work out runs that have ended, until `end_s`: a job may make many of them, and the marks
+        of one take as much room as all its stacks."""
+        for name in runs.list_names(self.session):
+            if name in self._worked_out or time.monotonic() > end_s:
+                continue
+            try:
+                run = Run(self.session, name)
+            except (Damaged, NoSession):
+                continue
+            state = run.state
+            if state == PROCESSING and name in self._ended:
+                run.process()
+            if state == PROCESSING:
+                self._ended.add(name)  # whoever stopped it may still be writing that down
+            elif state in FINAL:
+                self._worked_out.add(name)
+
+    def write(self, row: type, values: tuple[object, ...], schema: str = "system") -> None:
+        """Write a sensor's row into this session."""
+        if row not in self._writers:
+            self._writers[row] = self._open(row, schema)
+        writer = self._writers[row]
+        if writer is not None:
+            writer(*values)
+
+    def _open(self, row: type, schema: str) -> _core.Writer | None:
+        table = make_schema(row, name_table(row, schema), getattr(row, "SCOPE", "process"))
+        if self._text is None:
+            self._text = texts.open_text(self.session.folder)
+        path = self.session.path(table.table + ring.SUFFIX)
+        if os.path.exists(path):
+            known = [(field.name, field.kind) for field in ring.Ring(path).schema.fields]
+            if known != [(field.name, field.kind) for field in table.fields]:
+                return None  # sonde was updated while the job ran: other columns, so no more rows
+            memory = ring.map_file(path, writable=True)
+            if row is not SourceLog:
+                _core.ring_heal(memory)  # ours alone: a collector before us may have died writing
+        else:
+            memory = ring.create_ring(self.session.folder, table, getattr(row, "RING_BYTES", 2**20))
+        # Strict: a row of ours that does not fit is a bug of ours.
+        writer = _core.Writer(table.kinds, table.optional, table.timed, True)
+        # What became of a sensor is written down even while no rows are taken.
+        page = None if row is SourceLog else self.session.map_control()
+        writer.attach(memory, self._text, page)
+        return writer
+
+
+class Collector:
+    """The loop."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.watched: dict[str, Watched] = {}
+        self._sensors = Sensors()
+        self._done: set[str] = set()  # sealed, not ours, or not to be read
+        self._drained_s = self._scanned_s = self._retained_s = float("-inf")
+        self._busy_s = time.monotonic()
+        self.leaving = False
+
+    def run(self) -> None:
+        """Until there has been nothing to watch for a while."""
+        try:
+            self._loop()
+        finally:
+            self._sensors.close()
+
+    def _loop(self) -> None:
+        while not self.leaving:
+            now_s = time.monotonic()
+            self.step(now_s)
+            if self.watched:
+                self._busy_s = now_s
+            elif now_s - self._busy_s > LINGER_S:
+                return
+            due_s = min(self._drained_s + TICK_S, self._sensors.find_due(self.watched.values()))
+            time.sleep(max(0.001, due_s - time.monotonic()))
+
+    def step(self, now_s: float) -> None:
+        """One round: measure, find sessions, drain, seal, retain, each when it is due."""
+        # First: what is below may take its time, and a look has the time that it has.
+        self._sensors.measure(list(self.watched.values()), now_s, self._attempt)
+        if now_s - self._drained_s < TICK_S - 0.01:
+            return
+        self._drained_s = now_s
+        if now_s - self._scanned_s >= 1.0:
+            self._scanned_s = now_s
+            self._scan()
+        for folder, one in list(self.watched.items()):
+            with self._attempt(folder):
+                one.drain(now_s)
+                one.snapshot(now_s)
+        if now_s - self._retained_s >= RETAIN_S:
+            self._retained_s = now_s
+            with self._attempt(self.root):
+                enforce_limits(self.root, settings.load({})[0])
+
+    def _scan(self) -> None:
+        folders = list_folders(self.root)
+        self._done &= set(folders)
+        for folder in folders:
+            if folder not in self.watched and folder not in self._done:
+                with self._attempt(folder):
+                    session = Session(folder)
+                    if _is_mine(session):
+                        self.watched[folder] = Watched(session)
+                    else:
+                        self._done.add(folder)
+        begin_s = time.monotonic()
+        for folder, one in list(self.watched.items()):
+            with self._attempt(folder):
+                one.refresh()
+                one.process_runs(begin_s + SEAL_S)
+                # The living must not wait for many that have ended: the rest at the next scan.
+                if not one.session.is_alive() and time.monotonic() - begin_s < SEAL_S:
+                    one.drain(time.monotonic(), ended=True)
+                    one.snapshot(time.monotonic(), ended=True)
+                    runs.process_all(one.session)  # while its texts are there
+                    seal(one.session)
+                    del self.watched[folder]
+                    self._done.add(folder)
+        for path in _list_leftovers(self.root):
+            shutil.rmtree(path, ignore_errors=True)
+
+    @contextmanager
+    def _attempt(self, folder: str) -> Iterator[None]:
+        """One session's trouble, whatever it is, must not stop the others' work."""
+        try:
+            yield
+        except OSError:
+            # A full disk: tried again at the next round. A folder that vanished: forgotten.
+            if not os.path.isdir(folder):
+                self.watched.pop(folder, None)
+        except Exception as error:  # it cannot be read; its owner sees why when asking for it
+            self.watched.pop(folder, None)
+            self._done.add(folder)
+            self._log(f"{folder}: {type(error).__name__}: {error}")
+
+    def _log(self, line: str) -> None:
+        path = os.path.join(self.root, ".collector.log")
+        if not os.path.exists(path) or os.stat(path).st_size < 256 * 1024:
+            with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {line}\n")
+
+
+def _is_mine(session: Session) -> bool:
+    """Recorded on this machine and not finished with. On a shared file system another machine may
+    have our name: its live sessions have another boot id, and a collector of their own."""
+    here = session.host == os.uname().nodename
+    return here and session.read_sealed() is None and (session.is_here() or not session.is_alive())
+
+
+def _list_leftovers(root: str) -> list[str]:
+    """Folders whose making or removal was cut off."""
+    found = []
+    for name in os.listdir(root):
+        if name.startswith(".") and name.endswith((".new", ".gone")):
+            path = os.path.join(root, name)
+            try:
+                if time.time() - os.lstat(path).st_mtime > STALE_S:
+                    found.append(path)
+            except FileNotFoundError:
+                continue  # it has got its name meanwhile
+    return found
+
+
+def take_lock(root: str, wait_s: float = 1.0) -> int | None:
+    """The host's one collector lock; None if another collector has it."""
+    fd = os.open(collector_lock(root), os.O_RDWR | os.O_CLOEXEC)
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except OSError:
+            # A job that only looks whether we are there holds it for an instant, too.
+            if time.monotonic() > deadline:
+                os.close(fd)
+                return None
+            time.sleep(0.05)
+
+
+def raise_file_limit() -> None:
+    """Files of /proc stay open between two looks: as many as we may."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def main() -> None:
+    """Run as `collector ROOT`."""
+    root = sys.argv[1]
+    lock = take_lock(root)
+    if lock is None:
+        return
+    # Full while we run, empty when we leave in peace: see is_wanted() in watcher.c.
+    os.truncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())
+    raise_file_limit()
+    collector = Collector(root)
+
+    def leave(_signal: int, _frame: object) -> None:
+        collector.leaving = True
+
+    gc.freeze()  # what was imported stays; looking through it at every collection takes its time
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, leave)
+    collector.run()
+    os.truncate(lock, 0)
+
+
+if __name__ == "__main__":
+    main()

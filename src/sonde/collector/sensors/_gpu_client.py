@@ -1,0 +1,132 @@
+"""The collector's end of the process that asks NVIDIA's library."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+
+from sonde import plugins, settings
+from sonde.collector.sensors._files import Look
+from sonde.errors import Unavailable
+
+_CODE = (
+    "import sys; sys.path[0] = sys.argv.pop(1); "
+    "from sonde.collector.sensors._gpu_process import main; main()"
+)
+_WAIT_S = 0.05  # in a look; what takes longer comes with the next
+_FIRST_S = 60.0  # the library wakes all GPUs when it starts
+_LATE_S = 5.0
+# One of these is there if a driver is; /dev/dxg is how Windows lends a GPU to Linux.
+_SIGNS = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
+
+
+class Gpus:
+    """Starts it when it is first asked, and ends it when it does not answer."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+        self._child: subprocess.Popen[bytes] | None = None
+        self._dying: list[subprocess.Popen[bytes]] = []
+        self._text = b""
+        self._asked_ns: int | None = None  # a question is under way
+        self._answers = 0
+        self._last: tuple[int, dict[str, object] | None] = (-1, None)
+
+    def ask(self) -> dict[str, object] | None:
+        """What it says in this look; None if it is still at it. Unavailable or OSError if it can
+        not be had; asking again later begins anew."""
+        if self._last[0] != self._look.number:
+            self._last = (self._look.number, self._ask())
+        return self._last[1]
+
+    def _ask(self) -> dict[str, object] | None:
+        self._dying = [child for child in self._dying if child.poll() is None]
+        if self._child is None:
+            self._start()
+        wait_s = 0.0
+        if self._asked_ns is None:
+            self._send()
+            wait_s = _WAIT_S
+        answer = self._receive(wait_s)
+        if answer is None and self._asked_ns is not None:
+            late_s = _LATE_S if self._answers else _FIRST_S
+            if self._look.clock() - self._asked_ns > late_s * 1e9:
+                self.end()
+                raise TimeoutError(f"NVML has not answered for {late_s:g} s; tried again later")
+        if answer is not None and "error" in answer:
+            self.end()
+            raise Unavailable(str(answer["error"]))
+        return answer
+
+    def _start(self) -> None:
+        fake = settings.find_nvml()
+        if fake is None and not any(os.path.exists(path) for path in _SIGNS):
+            raise Unavailable("there is no NVIDIA driver here")
+        here = os.path.dirname(plugins.PACKAGE)
+        folders = [] if fake is None else [fake]
+        self._child = subprocess.Popen(
+            [sys.executable, "-c", _CODE, here, *folders], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
+        )  # fmt: skip
+        self._text, self._asked_ns, self._answers = b"", None, 0
+
+    def _send(self) -> None:
+        assert self._child is not None and self._child.stdin is not None
+        self._asked_ns = self._look.clock()
+        try:
+            self._child.stdin.write(b"\n")
+        except OSError:
+            self._fail()
+
+    def _receive(self, wait_s: float) -> dict[str, object] | None:
+        """The answer, if it comes in time."""
+        assert self._child is not None and self._child.stdout is not None
+        end_ns = self._look.clock() + int(wait_s * 1e9)
+        while b"\n" not in self._text:
+            left_s = max(0.0, (end_ns - self._look.clock()) / 1e9)
+            if not select.select([self._child.stdout], [], [], left_s)[0]:
+                return None
+            piece = os.read(self._child.stdout.fileno(), 65536)
+            if not piece:
+                self._fail()
+            self._text += piece
+        line, _, self._text = self._text.partition(b"\n")
+        self._asked_ns = None
+        self._answers += 1
+        found = json.loads(line)
+        if not isinstance(found, dict):
+            raise ValueError("NVML's process said something else than an answer")
+        return found
+
+    def _fail(self) -> None:
+        child = self._child
+        assert child is not None
+        self.end()
+        try:
+            code = child.wait(0.1)
+        except subprocess.TimeoutExpired:
+            code = None
+        died = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        raise ChildProcessError(f"the process that asks NVML has died ({died}); tried again later")
+
+    def end(self) -> None:
+        """Kill it. One that hangs in the driver cannot be waited for: it is looked at later."""
+        if self._child is not None:
+            self._child.kill()
+            for pipe in (self._child.stdin, self._child.stdout):
+                assert pipe is not None
+                pipe.close()
+            self._dying.append(self._child)
+            self._child = None
+
+    def close(self) -> None:
+        """End it for good."""
+        self.end()
+        for child in self._dying:
+            try:
+                child.wait(1.0)
+            except subprocess.TimeoutExpired:
+                continue  # it ends when the driver lets go of it

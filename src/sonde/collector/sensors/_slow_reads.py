@@ -1,0 +1,140 @@
+"""What takes long to read of a process: each in turn, such that all of it stays cheap."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from sonde.collector.sensors._descendants import Node
+from sonde.collector.sensors._files import Look
+
+# Threads and processes read in a second, each of which takes 30 µs; fewer where the processes
+# themselves take the time.
+_RATE, _LEAST = 120.0, 15.0
+_PSS_NS = 30 * 10**9
+_PSS_SHARE = 500  # reading it holds up the process's own memory calls: 0.2 % of the time at most
+
+Values = tuple[float | None, int | None, int | None, int | None, int | None, int | None]
+NOTHING: Values = (None,) * 6
+
+
+class Turn:
+    """A process when it was last its turn."""
+
+    __slots__ = ("counts", "pss_due_ns", "start", "t_ns")
+
+    def __init__(self, start: int) -> None:
+        self.start, self.t_ns, self.pss_due_ns = start, 0, 0
+        # Of each thread: nanoseconds it waited for a processor, switches of both kinds.
+        self.counts: dict[str, tuple[int, int, int]] | None = None
+
+
+class Details:
+    """Waiting for processors, switches, swap, open files and PSS of many processes."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+        self._turns: dict[int, Turn] = {}
+        self._read: dict[int, Values] = {}  # in this look
+        self._tokens = self._rate = _RATE
+        self._began_ns = look.clock()
+        self._pss_done = False
+
+    def begin(self) -> None:
+        """The next look: what passed since the last allows for so much reading."""
+        now = self._look.clock()
+        self._tokens = min(_RATE, self._tokens + self._rate * (now - self._began_ns) / 1e9)
+        self._began_ns, self._pss_done = now, False
+        self._read.clear()
+
+    def read(self, nodes: Sequence[Node]) -> None:
+        """As many of them as there is time for, whoever waited longest first."""
+        self._rate = max(_LEAST, _RATE - len(nodes))
+        if len(self._turns) > 4 * len(nodes) + 1024:
+            self._turns.clear()
+        for node in nodes:
+            turn = self._turns.get(node.pid)
+            if turn is None or turn.start != node.start:
+                self._turns[node.pid] = Turn(node.start)
+        for node in sorted(nodes, key=lambda node: self._turns[node.pid].t_ns):
+            if self._tokens <= 0:
+                return
+            if node.pid not in self._read:
+                self._read[node.pid] = self._look_at(node, self._turns[node.pid])
+
+    def take(self, pid: int) -> Values:
+        """run_wait_pct, pss_bytes, swap_bytes, fds, switches, forced_switches; NULL if it was not
+        its turn."""
+        return self._read.get(pid, NOTHING)
+
+    def _look_at(self, node: Node, turn: Turn) -> Values:
+        folder = f"{self._look.proc}/{node.pid}"
+        now, before = self._look.clock(), turn.t_ns
+        counts, swap = self._read_threads(folder, node)
+        self._tokens -= 1 + len(counts or ())
+        known, turn.counts, turn.t_ns = turn.counts, counts, now
+        pss = self._read_pss(folder, turn, now)
+        fds = _count_files(folder)
+        if counts is None or known is None or now <= before:
+            return None, pss, swap, fds, None, None
+        # A thread that was not there before has waited and switched since; one that ended has
+        # taken the rest with it.
+        new = [tuple(map(_grow, counts[tid], known.get(tid, (0, 0, 0)))) for tid in counts]
+        waited, own, forced = (sum(column) for column in zip(*new, strict=True))
+        return 100 * waited / (now - before), pss, swap, fds, own, forced
+
+    def _read_threads(
+        self, folder: str, node: Node
+    ) -> tuple[dict[str, tuple[int, int, int]] | None, int | None]:
+        """Of each thread what is counted; and how much of the process is swapped out."""
+        counts, swap = {}, None
+        try:
+            threads = [str(node.pid)] if node.threads == 1 else os.listdir(f"{folder}/task")
+        except OSError:
+            return None, None
+        for tid in threads:
+            try:
+                waited = self._look.read(f"{folder}/task/{tid}/schedstat", keep=False)[1].split()
+                status = self._look.read(f"{folder}/task/{tid}/status", keep=False)[1]
+                switches = (_find(status, name) for name in (b"\nvoluntary", b"\nnonvoluntary"))
+                own, forced = (number or 0 for number in switches)
+                counts[tid] = (int(waited[1]), own, forced)
+                swap = _find(status, b"\nVmSwap") if swap is None else swap
+            except (OSError, ValueError, IndexError):
+                continue  # it has ended
+        return counts or None, None if swap is None else swap * 1024
+
+    def _read_pss(self, folder: str, turn: Turn, now: int) -> int | None:
+        if self._pss_done or now < turn.pss_due_ns:
+            return None
+        self._pss_done = True
+        try:
+            data = self._look.read(f"{folder}/smaps_rollup", keep=False)[1]
+        except OSError:  # another user's process, or an old kernel
+            turn.pss_due_ns = now + _PSS_NS
+            return None
+        took = self._look.clock() - now
+        turn.pss_due_ns = now + max(_PSS_NS, _PSS_SHARE * took)
+        found = _find(data, b"\nPss")
+        return None if found is None else found * 1024
+
+
+def _grow(new: int, old: int) -> int:
+    return max(0, new - old)
+
+
+def _find(data: bytes, name: bytes) -> int | None:
+    """The number in the line that begins so."""
+    at = data.find(name)
+    if at < 0:
+        return None
+    words = data[data.index(b":", at) + 1 : at + 80].split(None, 1)
+    return int(words[0]) if words and words[0].isdigit() else None
+
+
+def _count_files(folder: str) -> int | None:
+    try:
+        # Linux 6.2 and later say it here; the files need not be listed.
+        return os.stat(f"{folder}/fd").st_size or len(os.listdir(f"{folder}/fd"))
+    except OSError:
+        return None

@@ -1,0 +1,186 @@
+"""The cgroup of each recorded process: its use and its limits, as in a container."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from sonde.collector.sensors._cgroups import Group, Groups
+from sonde.collector.sensors._files import Look, Past, Row, read_numbers
+from sonde.session.schema import column, f64, i64, text
+
+_LIMITS_LOOKS = 10  # limits are read so often
+_ENDLESS = 2**60  # version 1 says a huge number where there is no limit
+
+
+class Cgroup:
+    """The cgroup of the watched process. Processes of one cgroup see the same numbers."""
+
+    RING_BYTES = 2**18
+    t_ns: i64 = column("when", "ns")
+    interval_ns: i64 | None = column("time since the row before; NULL in the first", "ns")
+    version: i64 = column("of its cgroup: 1 or 2; 0: there is none")
+    path: text | None = column("its name")
+    user_pct: f64 | None = column(
+        "in programs, of one processor; counted by the kernel to the microsecond", "%"
+    )
+    system_pct: f64 | None = column("in the kernel, of one processor", "%")
+    throttled_pct: f64 | None = column(
+        "periods of the limit in which it had to wait; NULL without a limit", "%"
+    )
+    cpu_limit: f64 | None = column("processors it may use at a time; NULL: no limit")
+    allowed_cores: i64 | None = column("processors that the process may run on")
+    memory_bytes: i64 | None = column("memory in use, copies of files included", "bytes")
+    memory_limit_bytes: i64 | None = column("it may use; NULL: no limit", "bytes")
+    memory_peak_bytes: i64 | None = column("the most it ever used", "bytes")
+    oom_kills: i64 | None = column("processes killed in the interval, for want of memory")
+    read_bytes: i64 | None = column("read from devices in the interval", "bytes")
+    written_bytes: i64 | None = column("written to devices in the interval", "bytes")
+
+
+ROWS = (Cgroup,)
+
+
+class Sensor:
+    """Reads /proc/PID/cgroup and what it names under /sys/fs/cgroup."""
+
+    def __init__(self, look: Look) -> None:
+        self._look, self._past = look, Past()
+        self._groups = look.share(Groups)
+        self._limits: dict[str, tuple[int, tuple[float | None, int | None]]] = {}
+
+    def read_machine(self) -> Iterator[Row]:
+        """Nothing: each session may be in another cgroup."""
+        return iter(())
+
+    def read_process(self, pid: int) -> Iterator[Row]:
+        """Rows about the cgroup of one process; none once it is gone."""
+        try:
+            group = self._groups.find(pid)
+            cores: int | None = len(os.sched_getaffinity(pid or 1))
+        except OSError:
+            return
+        now = self._look.clock()
+        who = (pid, group.path)
+        # Each counter has a past of its own: a file that is missing costs one value only.
+        passed = self._past.move((who, "time"), now, [0])
+        cpu = self._past.move((who, "cpu"), self._look.clock(), self._read_cpu(group))
+        periods = self._past.move((who, "periods"), now, self._read_periods(group))
+        kills = self._past.move((who, "kills"), now, self._read_kills(group))
+        traffic = self._past.move((who, "io"), now, self._read_traffic(group))
+        shares = [None, None] if cpu is None else [100 * ns / cpu[0] for ns in cpu[1]]
+        limited = periods is not None and periods[1][0] > 0
+        yield Cgroup, (
+            now, None if passed is None else passed[0], group.version, group.path, *shares,
+            100 * periods[1][1] / periods[1][0] if periods is not None and limited else None,
+            self._find_limits(group)[0], cores, *self._read_memory(group),
+            None if kills is None else kills[1][0],
+            *((None, None) if traffic is None else traffic[1]),
+        )  # fmt: skip
+
+    # ---- each of these knows both versions; nothing where the kernel says nothing ---------------
+
+    def _read(self, group: Group, controller: str, file: str) -> bytes | None:
+        path = group.name(controller, file)
+        try:
+            return None if path is None else self._look.read(path)[1]
+        except OSError:
+            return None
+
+    def _read_cpu(self, group: Group) -> list[int]:
+        """Nanoseconds in programs and in the kernel."""
+        if group.is_unified("cpuacct"):
+            counts = read_numbers(self._read(group, "cpuacct", "cpu.stat") or b"")
+            if b"user_usec" not in counts:
+                return []
+            return [1000 * counts[b"user_usec"], 1000 * counts[b"system_usec"]]
+        parts = [self._read(group, "cpuacct", f"cpuacct.usage_{who}") for who in ("user", "sys")]
+        return [int(part) for part in parts if part] if all(parts) else []
+
+    def _read_periods(self, group: Group) -> list[int]:
+        """Periods of the processor limit, and those in which it was reached."""
+        counts = read_numbers(self._read(group, "cpu", "cpu.stat") or b"")
+        if b"nr_periods" not in counts:
+            return []
+        return [counts[b"nr_periods"], counts[b"nr_throttled"]]
+
+    def _read_cpu_limit(self, group: Group) -> float | None:
+        limits = []
+        for folder in group.list_up("cpu"):
+            words = self._read_words(f"{folder}/cpu.max")
+            if not group.is_unified("cpu"):
+                quota = self._read_words(f"{folder}/cpu.cfs_quota_us")
+                words = quota + self._read_words(f"{folder}/cpu.cfs_period_us")
+            if len(words) == 2 and words[0].isdigit() and int(words[1]) > 0:
+                limits.append(int(words[0]) / int(words[1]))
+        return min(limits, default=None)
+
+    def _read_memory(self, group: Group) -> list[int | None]:
+        """In use, limit, peak."""
+        if group.is_unified("memory"):
+            use, peak = "memory.current", "memory.peak"
+        else:
+            use, peak = "memory.usage_in_bytes", "memory.max_usage_in_bytes"
+        known = "memory" not in group.roots
+        used, top = (self._read(group, "memory", file) if known else None for file in (use, peak))
+        return [
+            None if used is None else int(used),
+            self._find_limits(group)[1],
+            None if top is None else int(top),
+        ]
+
+    def _find_limits(self, group: Group) -> tuple[float | None, int | None]:
+        """Processors and memory. They stand in every cgroup above, too, and seldom change."""
+        number, limits = self._limits.get(group.path, (-_LIMITS_LOOKS, (None, None)))
+        if self._look.number - number >= _LIMITS_LOOKS:
+            limits = (self._read_cpu_limit(group), self._read_memory_limit(group))
+            self._limits[group.path] = (self._look.number, limits)
+        return limits
+
+    def _read_memory_limit(self, group: Group) -> int | None:
+        file = "memory.max" if group.is_unified("memory") else "memory.limit_in_bytes"
+        limits = []
+        for folder in group.list_up("memory"):
+            words = self._read_words(f"{folder}/{file}")
+            if words and words[0].isdigit() and int(words[0]) < _ENDLESS:
+                limits.append(int(words[0]))
+        return min(limits, default=None)
+
+    def _read_kills(self, group: Group) -> list[int]:
+        file = "memory.events" if group.is_unified("memory") else "memory.oom_control"
+        counts = read_numbers(self._read(group, "memory", file) or b"")
+        return [counts[b"oom_kill"]] if b"oom_kill" in counts else []
+
+    def _read_traffic(self, group: Group) -> list[int]:
+        """Bytes read and written, of all devices."""
+        unified = group.is_unified("blkio")
+        file = "io.stat" if unified else "blkio.throttle.io_service_bytes"
+        data = self._read(group, "blkio", file)
+        if data is None or "blkio" in group.roots:
+            return []
+        read = written = 0
+        for line in data.splitlines():
+            device, *words = line.split()
+            if self._is_stacked(device):
+                continue
+            if unified:
+                counts = dict(word.split(b"=") for word in words if b"=" in word)
+                read += int(counts.get(b"rbytes", 0))
+                written += int(counts.get(b"wbytes", 0))
+            elif len(words) == 2:
+                read += int(words[1]) if words[0] == b"Read" else 0
+                written += int(words[1]) if words[0] == b"Write" else 0
+        return [read, written]
+
+    def _is_stacked(self, device: bytes) -> bool:
+        """Does it lie on other devices, which count the same bytes again?"""
+        try:
+            return bool(os.listdir(f"{self._look.sys}/dev/block/{os.fsdecode(device)}/slaves"))
+        except OSError:
+            return False
+
+    def _read_words(self, path: str) -> list[bytes]:
+        try:
+            return self._look.read(path)[1].split()
+        except OSError:
+            return []

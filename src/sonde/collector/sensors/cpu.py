@@ -1,0 +1,112 @@
+"""The machine's processors, together and one by one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from sonde.collector.sensors._files import Look, Row
+from sonde.session.schema import column, f64, i64
+
+
+class Cpu:
+    """How the machine's processors were used since the row before."""
+
+    RING_BYTES = 2**18
+    SCOPE = "host"
+    t_ns: i64 = column("when", "ns")
+    interval_ns: i64 = column("time since the row before", "ns")
+    cores: i64 = column("processors online")
+    busy_pct: f64 = column("not idle, of all processors together; counted in ticks of 10 ms", "%")
+    user_pct: f64 = column("in programs", "%")
+    system_pct: f64 = column("in the kernel", "%")
+    iowait_pct: f64 = column("idle while I/O was under way", "%")
+    steal_pct: f64 = column("taken by other virtual machines", "%")
+    load1: f64 = column("load average, 1 minute")
+    load5: f64 = column("load average, 5 minutes")
+    load15: f64 = column("load average, 15 minutes")
+    max_core_pct: f64 | None = column("busy_pct of the busiest processor", "%")
+    running: i64 | None = column("threads that ran or could have, at that moment")
+    blocked: i64 | None = column("threads that waited for I/O, at that moment")
+    switches: i64 | None = column("context switches in the interval")
+
+
+class Core:
+    """How each processor was used since the row before."""
+
+    # Enough for some minutes of rows, also of a large machine.
+    RING_BYTES = 2**18 * max(1, min(8, (os.cpu_count() or 1) // 16))
+    SCOPE = "host"
+    t_ns: i64 = column("when", "ns")
+    interval_ns: i64 = column("time since the row before", "ns")
+    core: i64 = column("which processor")
+    busy_pct: f64 = column("not idle; counted in ticks of 10 ms", "%")
+    user_pct: f64 = column("in programs", "%")
+    system_pct: f64 = column("in the kernel", "%")
+    iowait_pct: f64 = column("idle while I/O was under way", "%")
+
+
+ROWS = (Cpu, Core)
+
+
+class Sensor:
+    """Reads /proc/stat; shares need two looks, so the first one yields none."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+        self._seen: dict[bytes, tuple[int, list[int]]] = {}
+
+    def read_machine(self) -> Iterator[Row]:
+        """Rows about the machine."""
+        now, data = self._look.read(f"{self._look.proc}/stat")
+        lines = [line.split() for line in data.splitlines()]
+        names = [words[0] for words in lines if words and words[0].startswith(b"cpu")]
+        counts = {words[0]: int(words[1]) for words in lines if len(words) > 1}
+        used = {}
+        for words in lines[: len(names)]:
+            found = self._move(words[0], now, [int(word) for word in words[1:9]])
+            if found is not None:
+                used[words[0]] = found
+        switches = self._count_switches(now, counts.get(b"ctxt"))
+        kept = {*names, b"ctxt"}  # a processor that comes back begins anew
+        self._seen = {name: seen for name, seen in self._seen.items() if name in kept}
+        cores = {name: found for name, found in used.items() if name != b"cpu"}
+        if b"cpu" in used:
+            passed, shares = used[b"cpu"]
+            top = max((shares[0] for _, shares in cores.values()), default=None)
+            load = [float(w) for w in self._look.read(f"{self._look.proc}/loadavg")[1].split()[:3]]
+            yield Cpu, (now, passed, len(names) - 1, *shares, *load, top,
+                        counts.get(b"procs_running"), counts.get(b"procs_blocked"),
+                        switches)  # fmt: skip
+        for name, (passed, shares) in cores.items():
+            yield Core, (now, passed, int(name[3:]), *shares[:4])
+
+    def _move(self, name: bytes, now: int, ticks: list[int]) -> tuple[int, list[float]] | None:
+        """Interval, and the shares: busy, user, system, iowait, steal."""
+        before = self._seen.get(name)
+        self._seen[name] = (now, ticks)
+        if before is None:
+            return None
+        # Idle and iowait may go back a little: the kernel estimates them for a sleeping processor.
+        used = [max(0, new - old) for new, old in zip(ticks, before[1], strict=True)]
+        whole = sum(used)
+        if whole == 0 or now <= before[0]:
+            return None
+        # Guest time is inside user already. Where the kernel has fewer columns they are missing.
+        user, nice, system, idle, iowait, irq, softirq, steal = (
+            100 * ticks / whole for ticks in (*used, *[0] * 8)[:8]
+        )
+        busy = max(0.0, 100 - idle - iowait)
+        shares = [busy, user + nice, system + irq + softirq, iowait, steal]
+        return now - before[0], shares
+
+    def _count_switches(self, now: int, count: int | None) -> int | None:
+        if count is None:
+            return None
+        before = self._seen.get(b"ctxt")
+        self._seen[b"ctxt"] = (now, [count])
+        return None if before is None else max(0, count - before[1][0])
+
+    def read_process(self, _pid: int) -> Iterator[Row]:
+        """Nothing: see the sensor `process`."""
+        return iter(())

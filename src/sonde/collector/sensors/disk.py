@@ -1,0 +1,83 @@
+"""Disks: what was read and written, and how busy they were."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from sonde.collector.sensors._files import Look, Past, Row
+from sonde.session.schema import column, f64, i64, text
+
+_SECTOR = 512  # of /proc/diskstats, whatever the device's own are
+
+
+class Disk:
+    """What each disk did since the row before.
+
+    Disks proper: what lies on others (partitions, LVM, RAID) would be counted twice."""
+
+    RING_BYTES = 2**18
+    SCOPE = "host"
+    t_ns: i64 = column("when", "ns")
+    interval_ns: i64 = column("time since the row before", "ns")
+    device: text = column("its name: nvme0n1")
+    read_bytes: i64 = column("read in the interval", "bytes")
+    written_bytes: i64 = column("written in the interval", "bytes")
+    reads: i64 = column("read requests that ended in the interval")
+    writes: i64 = column("write requests that ended in the interval")
+    busy_pct: f64 = column("time with a request under way; one with many queues may do more", "%")
+
+
+ROWS = (Disk,)
+
+
+class Sensor:
+    """Reads /proc/diskstats."""
+
+    def __init__(self, look: Look) -> None:
+        self._look, self._past = look, Past()
+        self._proper: dict[bytes, bool] = {}
+
+    def read_machine(self) -> Iterator[Row]:
+        """Rows about the machine."""
+        now, data = self._look.read(f"{self._look.proc}/diskstats")
+        lines = [words for words in (line.split() for line in data.splitlines()) if len(words) > 12]
+        names = {words[2] for words in lines}
+        for gone in self._proper.keys() - names:
+            del self._proper[gone]
+            self._past.forget([gone])
+        for words in lines:
+            if self._is_proper(words[2]):
+                reads, sectors_read, writes, sectors_written, busy_ms = (
+                    int(words[at]) for at in (3, 5, 7, 9, 12)
+                )
+                grown = self._past.move(
+                    words[2], now, [sectors_read, sectors_written, reads, writes, busy_ms]
+                )
+                if grown is not None:
+                    passed, (read, written, *requests, busy) = grown
+                    yield Disk, (now, passed, os.fsdecode(words[2]), read * _SECTOR,
+                                 written * _SECTOR, *requests,
+                                 min(100.0, 100e6 * busy / passed))  # fmt: skip
+
+    def _is_proper(self, name: bytes) -> bool:
+        if name not in self._proper:
+            self._proper[name] = self._find_out(os.fsdecode(name))
+        return self._proper[name]
+
+    def _find_out(self, name: str) -> bool:
+        # Memory that looks like a disk is none, and a loop's file is on a disk of its own.
+        if name.startswith(("loop", "ram", "zram")):
+            return False
+        folder = f"{self._look.sys}/block/{name.replace('/', '!')}"
+        try:
+            if os.listdir(f"{folder}/slaves"):
+                return False
+            with open(f"{folder}/hidden", "rb") as file:  # one path of several to the same disk
+                return file.read().strip() != b"1"
+        except OSError:
+            return os.path.isdir(folder)  # partitions have no folder here
+
+    def read_process(self, _pid: int) -> Iterator[Row]:
+        """Nothing: see the sensor `process`."""
+        return iter(())

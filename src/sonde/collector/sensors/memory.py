@@ -1,0 +1,75 @@
+"""The machine's memory and swap."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from sonde.collector.sensors._files import Look, Past, Row, read_numbers
+from sonde.session.schema import column, i64
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TRAFFIC = re.compile(rb"^(pswpin|pswpout|pgmajfault) (\d+)$", re.MULTILINE)
+
+
+class Memory:
+    """The machine's memory."""
+
+    RING_BYTES = 2**18
+    SCOPE = "host"
+    t_ns: i64 = column("when", "ns")
+    total_bytes: i64 = column("installed", "bytes")
+    available_bytes: i64 = column("could be had without swapping", "bytes")
+    used_bytes: i64 = column("total less available", "bytes")
+    swap_total_bytes: i64 = column("swap space", "bytes")
+    swap_used_bytes: i64 = column("swap space in use", "bytes")
+    interval_ns: i64 | None = column("time since the row before; NULL in the first", "ns")
+    cached_bytes: i64 | None = column("copies of files, and buffers", "bytes")
+    dirty_bytes: i64 | None = column("to be written to disk, or being written", "bytes")
+    swap_in_bytes: i64 | None = column("read from swap in the interval", "bytes")
+    swap_out_bytes: i64 | None = column("written to swap in the interval", "bytes")
+    major_faults: i64 | None = column("pages that had to be read from disk in the interval")
+
+
+ROWS = (Memory,)
+
+
+class Sensor:
+    """Reads /proc/meminfo and /proc/vmstat."""
+
+    def __init__(self, look: Look) -> None:
+        self._look, self._past = look, Past()
+
+    def read_machine(self) -> Iterator[Row]:
+        """Rows about the machine."""
+        now, data = self._look.read(f"{self._look.proc}/meminfo")
+        found = {name: 1024 * number for name, number in read_numbers(data).items()}
+        total, available = found[b"MemTotal"], found[b"MemAvailable"]
+        swap = found.get(b"SwapTotal", 0), found.get(b"SwapTotal", 0) - found.get(b"SwapFree", 0)
+        cached = _add(found, b"Cached", b"Buffers")
+        dirty = _add(found, b"Dirty", b"Writeback")
+        yield Memory, (now, total, available, total - available, *swap,
+                       *self._read_traffic(cached, dirty))  # fmt: skip
+
+    def _read_traffic(self, cached: int | None, dirty: int | None) -> tuple[int | None, ...]:
+        """From interval_ns on."""
+        try:
+            now, data = self._look.read(f"{self._look.proc}/vmstat")
+            counts = {name: int(number) for name, number in _TRAFFIC.findall(data)}
+            swapped = [counts.get(b"pswpin", 0) * _PAGE, counts.get(b"pswpout", 0) * _PAGE]
+            grown = self._past.move(0, now, [*swapped, counts[b"pgmajfault"]])
+        except (OSError, KeyError):
+            grown = None
+        if grown is None:
+            return None, cached, dirty, None, None, None
+        return grown[0], cached, dirty, *grown[1]
+
+    def read_process(self, _pid: int) -> Iterator[Row]:
+        """Nothing: see the sensor `process`."""
+        return iter(())
+
+
+def _add(found: dict[bytes, int], *names: bytes) -> int | None:
+    known = [found[name] for name in names if name in found]
+    return sum(known) if known else None

@@ -1,0 +1,140 @@
+"""Network interfaces and RDMA ports: what they received and sent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from sonde.collector.sensors._files import Look, Past, Row
+from sonde.session.schema import column, i64, text
+
+_LOOPBACK = b"772"  # ARPHRD_LOOPBACK
+_ETHERNET = b"1"
+_LANES = 4  # RDMA ports count words of four bytes
+
+
+class Network:
+    """What each interface received and sent since the row before.
+
+    Interfaces are those of the watched process's own network namespace, as in a container; each
+    namespace is there once, however many processes of it are recorded."""
+
+    RING_BYTES = 2**18
+    SCOPE = "host"
+    t_ns: i64 = column("when", "ns")
+    interval_ns: i64 = column("time since the row before", "ns")
+    interface: text = column("its name; of an RDMA port: mlx5_0/1")
+    kind: text = column(
+        "loopback, ethernet, wireless, virtual (a bridge, a tunnel, a container's own), rdma or "
+        "other"
+    )
+    received_bytes: i64 = column("received in the interval", "bytes")
+    sent_bytes: i64 = column("sent in the interval", "bytes")
+    received_packets: i64 = column("packets received in the interval")
+    sent_packets: i64 = column("packets sent in the interval")
+    errors: i64 = column("packets that came or went damaged, in the interval")
+    dropped: i64 = column("packets that were dropped, in the interval")
+    namespace: i64 | None = column("which network namespace, by its inode; NULL: rdma")
+
+
+ROWS = (Network,)
+
+
+class Sensor:
+    """Reads /proc/PID/net/dev and /sys/class/infiniband."""
+
+    def __init__(self, look: Look) -> None:
+        self._look, self._past = look, Past()
+        self._rows: tuple[int, dict[int, list[Row]]] = (-1, {})  # of a look, by namespace
+        self._kinds: dict[int, dict[bytes, str]] = {}
+
+    def read_machine(self) -> Iterator[Row]:
+        """The RDMA ports."""
+        base = f"{self._look.sys}/class/infiniband"
+        try:
+            devices = sorted(os.listdir(base))
+        except OSError:
+            return
+        for device in devices:
+            try:
+                ports = sorted(os.listdir(f"{base}/{device}/ports"))
+            except OSError:
+                continue
+            for port in ports:
+                yield from self._read_port(f"{device}/{port}", f"{base}/{device}/ports/{port}")
+
+    def read_process(self, pid: int) -> Iterator[Row]:
+        """The interfaces that a process sees, 0 being ourselves; none once it is gone."""
+        folder = f"{self._look.proc}/{pid or 'self'}"
+        try:
+            namespace = os.stat(f"{folder}/ns/net").st_ino
+        except PermissionError:
+            namespace = -pid  # another user's: it may share one with others, but who can tell
+        except OSError:
+            return
+        if self._rows[0] != self._look.number:
+            self._rows = (self._look.number, {})
+        if namespace not in self._rows[1]:
+            self._rows[1][namespace] = list(self._read_interfaces(namespace, folder))
+        yield from self._rows[1][namespace]
+
+    def _read_interfaces(self, namespace: int, folder: str) -> Iterator[Row]:
+        # Not kept open: that would keep a container's network alive after its end.
+        now, data = self._look.read(f"{folder}/net/dev", keep=False)
+        lines = dict(line.strip().partition(b":")[::2] for line in data.splitlines()[2:])
+        kinds = self._kinds.setdefault(namespace, {})
+        for gone in kinds.keys() - lines.keys():
+            del kinds[gone]
+            self._past.forget([(namespace, gone)])
+        for name, rest in lines.items():
+            if name not in kinds:
+                kinds[name] = self._find_kind(folder, os.fsdecode(name))
+            n = [int(word) for word in rest.split()]
+            counts = [n[0], n[8], n[1], n[9], n[2] + n[10], n[3] + n[11]]
+            grown = self._past.move((namespace, name), now, counts)
+            if grown is not None:
+                yield Network, (now, grown[0], os.fsdecode(name), kinds[name], *grown[1], namespace)
+
+    def _find_kind(self, folder: str, name: str) -> str:
+        # A sysfs shows the interfaces of the namespace that it was mounted in.
+        for base in (os.path.join(folder, "root", "sys"), self._look.sys):
+            kind = _read_kind(f"{base}/class/net/{name}")
+            if kind is not None:
+                return kind
+        return "loopback" if name == "lo" else "other"
+
+    def _read_port(self, name: str, folder: str) -> Iterator[Row]:
+        def count(*files: str) -> int:
+            found = 0
+            for file in files:
+                try:
+                    found += int(self._look.read(f"{folder}/counters/{file}")[1])
+                except (OSError, ValueError):  # a device may not have all of them
+                    continue
+            return found
+
+        counts = [
+            _LANES * count("port_rcv_data"), _LANES * count("port_xmit_data"),
+            count("port_rcv_packets"), count("port_xmit_packets"),
+            count("port_rcv_errors", "symbol_error", "local_link_integrity_errors"),
+            count("port_xmit_discards"),
+        ]  # fmt: skip
+        now = self._look.clock()
+        grown = self._past.move(name, now, counts)
+        if grown is not None:
+            yield Network, (now, grown[0], name, "rdma", *grown[1], None)
+
+
+def _read_kind(folder: str) -> str | None:
+    try:
+        with open(f"{folder}/type", "rb") as file:
+            kind = file.read().strip()
+    except OSError:
+        return None
+    if kind == _LOOPBACK:
+        return "loopback"
+    if os.path.exists(f"{folder}/wireless") or os.path.exists(f"{folder}/phy80211"):
+        return "wireless"
+    if "/virtual/" in os.path.realpath(folder):
+        return "virtual"
+    return "ethernet" if kind == _ETHERNET else "other"

@@ -1,0 +1,75 @@
+"""Pressure: how long work stood still for want of processors, memory or I/O."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from sonde.collector.sensors._cgroups import Groups
+from sonde.collector.sensors._files import Look, Past, Row
+from sonde.errors import Unavailable
+from sonde.session.schema import column, f64, i64, text
+
+_RESOURCES = ("cpu", "memory", "io")
+
+
+class Pressure:
+    """How long work stood still since the row before, as the kernel adds it up (PSI)."""
+
+    RING_BYTES = 2**18
+    t_ns: i64 = column("when", "ns")
+    interval_ns: i64 = column("time since the row before", "ns")
+    resource: text = column("what was short: cpu, memory or io")
+    scope: text = column("machine, or cgroup: that of the watched process")
+    some_pct: f64 = column("at least one thread stood still for it", "%")
+    full_pct: f64 | None = column("all that were not idle stood still for it", "%")
+
+
+ROWS = (Pressure,)
+
+
+class Sensor:
+    """Reads /proc/pressure, and the same of the process's cgroup (version 2)."""
+
+    def __init__(self, look: Look) -> None:
+        self._look, self._past = look, Past()
+        self._groups = look.share(Groups)
+        self._machine: tuple[int, list[Row]] = (-1, [])  # of which look
+
+    def read_machine(self) -> Iterator[Row]:
+        """Nothing: rows belong to a session, since each may be in another cgroup."""
+        if not os.path.isdir(f"{self._look.proc}/pressure"):
+            raise Unavailable("this kernel does not measure pressure (CONFIG_PSI, psi=1)")
+        return iter(())
+
+    def read_process(self, pid: int) -> Iterator[Row]:
+        """The machine's pressure and that of the process's cgroup."""
+        if self._machine[0] != self._look.number:
+            self._machine = (self._look.number, list(self._read("machine", self._find_machine())))
+        yield from self._machine[1]
+        group = self._groups.find_unified(pid)
+        if group is not None:
+            paths = {name: f"{group}/{name}.pressure" for name in _RESOURCES}
+            yield from self._read("cgroup", paths, pid)
+
+    def _find_machine(self) -> dict[str, str]:
+        return {name: f"{self._look.proc}/pressure/{name}" for name in _RESOURCES}
+
+    def _read(self, scope: str, paths: dict[str, str], pid: int = 0) -> Iterator[Row]:
+        for resource, path in paths.items():
+            try:
+                now, data = self._look.read(path)
+            except OSError:
+                continue  # the kernel has it for some resources only
+            lines = dict(line.partition(b" ")[::2] for line in data.splitlines())
+            totals = [
+                int(rest.rpartition(b"total=")[2])
+                for rest in (lines.get(b"some"), lines.get(b"full"))
+                if rest is not None
+            ]
+            grown = self._past.move((scope, pid, path), now, totals)
+            if grown is not None:
+                passed, waited = grown
+                shares = [min(100.0, 100e3 * us / passed) for us in waited]
+                full = shares[1] if len(shares) > 1 else None
+                yield Pressure, (now, passed, resource, scope, shares[0], full)

@@ -1,0 +1,256 @@
+"""Each recorded process and all that it started: CPU, memory, I/O."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from sonde import _core
+from sonde.collector.sensors._descendants import Node, Tree
+from sonde.collector.sensors._files import Look, Row
+from sonde.collector.sensors._slow_reads import Details
+from sonde.session.schema import column, f64, i64, text
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_SKIP = 5  # looks until one that sleeps is read again
+_CORES = os.cpu_count() or 1
+_TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
+
+
+class Process:
+    """The watched process and every descendant, as the kernel sees them.
+
+    Where there are many of them, values that take long to get are not in every row: they are NULL
+    in between, and amounts cover the time since the last row that had them."""
+
+    RING_BYTES = 2**21
+    t_ns: i64 = column("when", "ns")
+    interval_ns: i64 = column("time since the row before, or since the process started", "ns")
+    user_pct: f64 = column("in the program, of one processor. Both together are the process's CPU "
+                           "clock, which lags by a tick of the scheduler at most: 1 to 10 ms",
+                           "%")  # fmt: skip
+    system_pct: f64 = column("in the kernel, of one processor; its part is known to 10 ms", "%")
+    rss_bytes: i64 = column("resident memory", "bytes")
+    vms_bytes: i64 = column("address space", "bytes")
+    threads: i64 = column("threads")
+    process: i64 = column("which process: its pid")
+    parent: i64 = column("the process that it is below now")
+    depth: i64 = column("0: the watched process itself, 1: its children; in the tree as first seen")
+    name: text = column("as the kernel has it, cut at 15 characters")
+    state: text = column("R runs, S sleeps, D waits for I/O, T stopped, Z ended")
+    run_wait_pct: f64 | None = column("threads ready to run without a processor: 100 is one", "%")
+    pss_bytes: i64 | None = column("its share of memory: pages of several processes in parts; "
+                                   "every half minute at most", "bytes")  # fmt: skip
+    swap_bytes: i64 | None = column("swapped out", "bytes")
+    fds: i64 | None = column("open files")
+    switches: i64 | None = column("times that its threads gave up a processor by themselves")
+    forced_switches: i64 | None = column("times that a processor was taken from them")
+    major_faults: i64 = column("pages that had to be read from disk in the interval")
+    read_bytes: i64 | None = column("fetched from disks in the interval; of children that ended "
+                                    "unseen, too", "bytes")  # fmt: skip
+    written_bytes: i64 | None = column("caused to be written to disks in the interval", "bytes")
+    asked_read_bytes: i64 | None = column("read calls in the interval, from anywhere", "bytes")
+    asked_write_bytes: i64 | None = column("write calls in the interval, to anywhere", "bytes")
+
+
+ROWS = (Process,)
+
+
+class Raw(NamedTuple):
+    """What was read of a process in this look; see process.c."""
+
+    t_ns: int
+    cpu_ns: int
+    name: str
+    state: str
+    parent: int
+    start: int
+    small_faults: int
+    reaped: int  # small faults of its children that have ended and were waited for
+    faults: int
+    user_ticks: int
+    system_ticks: int
+    threads: int
+    vms_bytes: int
+    rss_pages: int
+    io: tuple[int, int, int, int] | None  # NULL: another user's process
+
+
+class Seen:
+    """A process at the look before."""
+
+    __slots__ = ("cpu_ns", "debts", "node", "raw", "skipped", "system_ns", "t_ns")
+
+    def __init__(self, node: Node, raw: Raw, t_ns: int, cpu_ns: int, system_ns: int) -> None:
+        self.node, self.raw, self.t_ns = node, raw, t_ns
+        self.cpu_ns, self.system_ns = cpu_ns, system_ns  # given out so far: see _split()
+        self.skipped = 0
+        # Of children that are gone: in which look, their small faults, their I/O.
+        self.debts: list[tuple[int, int, tuple[int, ...]]] = []
+
+
+class Sensor:
+    """Reads /proc/PID/stat and io, and the process's own CPU clock."""
+
+    def __init__(self, look: Look) -> None:
+        self._look, self._tree, self._details = look, look.share(Tree), Details(look)
+        self._seen: dict[int, Seen] = {}
+        self._raw: dict[int, Raw | None] = {}  # of this look, as all that follows
+        self._rows: dict[int, tuple[tuple[object, ...], tuple[object, ...]] | None] = {}
+        self._number = -1
+        self._looked_ns = 0  # when the look before began
+        self._began_ns = 0
+
+    def read_machine(self) -> Iterator[Row]:
+        """Nothing: see the other sensors."""
+        return iter(())
+
+    def read_process(self, pid: int) -> Iterator[Row]:
+        """Rows about a process and its descendants, 0 for all; none once it is gone."""
+        if self._number != self._look.number:
+            self._begin()
+        below = self._tree.list_below(pid)
+        # Parents first, then what they mean: a child that is gone is known before its parent's
+        # I/O is looked at, and one that is still there was not in it when that was read.
+        for node, _depth in below:
+            if node.pid not in self._raw:
+                self._raw[node.pid] = self._read(node)
+        gone = {pid: seen for pid, seen in self._seen.items() if not seen.node.alive}
+        for seen in sorted(gone.values(), key=lambda one: -_count_above(one, gone)):
+            self._bury(seen)
+        for node, _depth in below:
+            if node.pid not in self._rows:
+                raw = self._raw[node.pid]
+                self._rows[node.pid] = None if raw is None else self._measure(node, raw)
+        there = [(node, depth) for node, depth in below if self._rows[node.pid] is not None]
+        self._details.read([node for node, _ in there])
+        for node, depth in there:
+            front, back = self._rows[node.pid] or ((), ())
+            yield Process, (*front, depth, *back[:2], *self._details.take(node.pid), *back[2:])
+
+    def _begin(self) -> None:
+        if self._number >= 0:
+            for pid in self._seen.keys() - self._raw.keys():
+                del self._seen[pid]  # no session wants it any more
+        self._number = self._look.number
+        self._raw.clear()
+        self._rows.clear()
+        self._looked_ns, self._began_ns = self._began_ns, self._look.clock()
+        self._details.begin()
+
+    def _read(self, node: Node) -> Raw | None:
+        look, seen = self._look, self._seen.get(node.pid)
+        if seen is not None and seen.node is not node:
+            seen = None
+        try:
+            stat, io = look.open(node, f"{look.proc}/{node.pid}/stat", f"{look.proc}/{node.pid}/io")
+            found = _core.process_look(node.pid, stat, io, _find_known(seen))
+            if isinstance(found, int):
+                assert seen is not None
+                return seen.raw._replace(t_ns=found)
+            raw = Raw._make(found)
+            if raw.start == node.start:
+                return raw if look.is_real else raw._replace(t_ns=look.clock(), cpu_ns=-1)
+        except OSError:
+            pass
+        finally:
+            look.shut()
+        look.forget(node)
+        self._tree.drop(node)
+        return None
+
+    def _bury(self, seen: Seen) -> None:
+        """It is gone. Its I/O, counted here, is now part of that of the process that waited; and so
+        is that of its own children, which were buried before it."""
+        raw = seen.raw
+        del self._seen[seen.node.pid]
+        parent = self._seen.get(raw.parent)
+        if parent is not None and raw.io is not None:
+            parent.debts.append((self._look.number, raw.small_faults + raw.reaped, raw.io))
+            parent.debts += seen.debts
+
+    def _measure(
+        self, node: Node, raw: Raw
+    ) -> tuple[tuple[object, ...], tuple[object, ...]] | None:
+        """The values of its row before and after `depth`; None at the first look."""
+        cpu_ns = raw.cpu_ns
+        if cpu_ns < 0:
+            cpu_ns = (raw.user_ticks + raw.system_ticks) * _TICK_NS
+        seen = self._seen.get(node.pid)
+        if seen is None or seen.node is not node:
+            born_ns = self._find_birth(raw)
+            since_ns = self._looked_ns - _TICK_NS
+            if since_ns < 0 or not since_ns <= born_ns < raw.t_ns:
+                # It had a life before we looked.
+                system_ns = raw.system_ticks * _TICK_NS
+                self._seen[node.pid] = Seen(node, raw, raw.t_ns, cpu_ns, system_ns)
+                return None
+            nothing = raw._replace(small_faults=0, reaped=0, faults=0, io=(0, 0, 0, 0))
+            seen = self._seen[node.pid] = Seen(node, nothing, born_ns, 0, 0)
+        passed = raw.t_ns - seen.t_ns
+        if passed <= 0:
+            return None
+        user, system = _split(seen, cpu_ns, raw.system_ticks * _TICK_NS, passed)
+        io, faults = self._count_io(seen, raw), max(0, raw.faults - seen.raw.faults)
+        seen.raw, seen.t_ns, node.threads = raw, raw.t_ns, raw.threads
+        return (
+            (raw.t_ns, passed, 100 * user / passed, 100 * system / passed, raw.rss_pages * _PAGE,
+             raw.vms_bytes, raw.threads, node.pid, raw.parent),
+            (raw.name, raw.state, faults, *io),
+        )  # fmt: skip
+
+    def _find_birth(self, raw: Raw) -> int:
+        """When it started, by our clock; at most a tick too early."""
+        asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - self._look.clock()
+        return raw.start * _TICK_NS - asleep_ns
+
+    def _count_io(self, seen: Seen, raw: Raw) -> tuple[int | None, ...]:
+        """Bytes since the look before, less what was counted for children that have ended."""
+        before = seen.raw.io
+        if raw.io is None or before is None:
+            return None, None, None, None
+        if raw.io == before:
+            return 0, 0, 0, 0
+        grown = [new - old for new, old in zip(raw.io, before, strict=True)]
+        if seen.debts:
+            reaped, left = raw.reaped - seen.raw.reaped, []
+            for number, faults, io in seen.debts:
+                if reaped >= faults > 0:
+                    reaped -= faults
+                    grown = [mine - its for mine, its in zip(grown, io, strict=True)]
+                elif number == self._look.number:
+                    left.append((number, faults, io))  # it may have gone after we read its parent
+            seen.debts = left
+        return tuple([max(0, amount) for amount in grown])
+
+
+def _count_above(seen: Seen, gone: dict[int, Seen]) -> int:
+    """How many of those that are gone stand above it."""
+    above = 0
+    while above < len(gone) and seen.raw.parent in gone:
+        seen, above = gone[seen.raw.parent], above + 1
+    return above
+
+
+def _find_known(seen: Seen | None) -> int:
+    """The CPU time at which a process need not be read again: whoever did not run did nothing. Only
+    others can change its memory, so that is looked at now and then."""
+    if seen is None or seen.raw.state == "R":
+        return -1
+    seen.skipped = (seen.skipped + 1) % _SKIP
+    return seen.raw.cpu_ns if seen.skipped else -1
+
+
+def _split(seen: Seen, cpu_ns: int, system_ns: int, passed: int) -> tuple[int, int]:
+    """CPU time in the program and in the kernel since the look before.
+
+    What the clock says is shared out such that the kernel's part is never more than a tick behind.
+    The clock lags while a thread runs, and so may seem to jump by more than all processors can do:
+    the rest is the next look's."""
+    used = min(passed * _CORES, max(0, cpu_ns - seen.cpu_ns))
+    seen.cpu_ns += used
+    system = min(used, max(0, system_ns - seen.system_ns))
+    seen.system_ns += system
+    return used - system, system

@@ -1,0 +1,1 @@
+"""What other programs open: files in their formats."""

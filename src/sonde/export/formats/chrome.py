@@ -1,0 +1,173 @@
+"""Chrome trace events: a timeline of everything for Perfetto and chrome://tracing."""
+
+from __future__ import annotations
+
+import json
+from copy import copy
+from functools import lru_cache
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sonde.analysis.profile import Profile
+from sonde.analysis.timeline import Lane, Row, Timeline
+
+SUFFIX = ".trace.json"
+TEXT = True
+IN_ORDER = True  # does it need the order of time?
+TIMELINE = True  # is it more than samples?
+OPEN = "drop it on https://ui.perfetto.dev, or load it in chrome://tracing"
+END = "\n]}\n"
+
+
+def write(profile: Profile, file: IO[str]) -> None:
+    """Slices, instants, counters and flows of everything that was recorded; see timeline.py."""
+    timeline = Timeline(profile)
+    if timeline.first_ns is None:
+        raise profile.explain_nothing()
+    writer = Writer(file, timeline.first_ns)
+    writer.begin()
+    fill(writer, timeline)
+    writer.end()
+    if not writer.rows:
+        raise profile.explain_nothing()
+
+
+def fill(writer: Writer, timeline: Timeline) -> None:
+    """Write all of a timeline."""
+    for lane in timeline.iter_lanes():
+        writer.declare(lane)
+    for row in timeline.iter_rows():
+        if isinstance(row, Lane):
+            writer.declare(row)
+        else:
+            writer.add(row)
+    for batch in timeline.iter_batches(writer.wrap):
+        writer.add_batch(batch)
+
+
+class Writer:
+    """Writes rows as lines of JSON; names a process and a lane when something is on it."""
+
+    def __init__(self, file: IO[str], start_ns: int) -> None:
+        self.file, self._start_ns = file, start_ns
+        self.rows = 0
+        self._begun = False
+        self._named: set[int] = set()
+        self._lanes: dict[int, Lane] = {}
+
+    @property
+    def wrap(self) -> str:
+        """SQL that makes lines of the rows of `layer`."""
+        return _WRAP.replace("{start_ns}", str(self._start_ns))
+
+    def copy(self, file: IO[str]) -> Writer:
+        """One that goes on where this one is, and leaves it as it is."""
+        new = copy(self)
+        new.file, new._named, new._lanes = file, set(self._named), dict(self._lanes)
+        return new
+
+    def begin(self) -> None:
+        """Write what comes before the rows."""
+        # Times count from the start: a double cannot hold nanoseconds since 1970.
+        about = {"recorder": "sonde", "start_wall_ns": str(self._start_ns)}
+        head = {"displayTimeUnit": "ms", "otherData": about}
+        self.file.write(json.dumps(head, separators=(",", ":"))[:-1] + ',"traceEvents":[')
+
+    def end(self) -> None:
+        """Write what comes behind the rows."""
+        self.file.write(END)
+
+    def declare(self, lane: Lane) -> None:
+        """What a process or lane is called."""
+        self._lanes[_join(lane.pid, lane.tid)] = lane
+
+    def add(self, row: Row) -> None:
+        """Write one row."""
+        self._name(_join(row.pid, row.tid))
+        self._write(_format(row, self._start_ns))
+        self.rows += 1
+
+    def add_batch(self, batch: pa.RecordBatch) -> None:
+        """Write what SQL made with `wrap`."""
+        for lane in pc.unique(batch["lane"]).to_pylist():
+            self._name(lane)
+        self._write(_join_texts(batch["text"]))
+        self.rows += batch.num_rows
+
+    def _name(self, number: int) -> None:
+        if number in self._named:
+            return
+        self._named.add(number)
+        pid, tid = number >> _TID_BITS, number & (1 << _TID_BITS) - 1
+        if tid:
+            self._name(_join(pid, 0))
+        lane, kind = self._lanes.get(number), "thread" if tid else "process"
+        if lane is not None:
+            for key, value in (("name", lane.name), ("sort_index", lane.order)):
+                about = {"ph": "M", "pid": pid, "tid": tid, "name": f"{kind}_{key}",
+                         "args": {key: value}}  # fmt: skip
+                self._write(",\n" + json.dumps(about, separators=(",", ":")))
+
+    def _write(self, text: str) -> None:
+        # Every line brings the comma before it; the first of all has none.
+        self.file.write(text if self._begun else text[1:])
+        self._begun = True
+
+
+_TID_BITS = 32
+# Microseconds to the last nanosecond.
+_MICROS = "{0} // 1000, '.', lpad(({0} % 1000)::VARCHAR, 3, '0')"
+_WRAP = f"""\
+SELECT pid << {_TID_BITS} | tid AS lane, concat(
+    ',\n{{"ph":"', ph, '","pid":', pid, ',"tid":', tid, ',"ts":', {_MICROS.format("at_ns")},
+    CASE ph WHEN 'X' THEN concat(',"dur":', {_MICROS.format("dur_ns")})
+        WHEN 'i' THEN concat(',"s":"', scope, '"') WHEN 'f' THEN ',"bp":"e"' END,
+    CASE WHEN id IS NOT NULL THEN concat(',"id":', to_json(id)) END,
+    ',"name":', to_json(name), ',"cat":', to_json(cat),
+    CASE WHEN args IS NOT NULL THEN concat(',"args":', args) END, '}}',
+    CASE ph WHEN 'b' THEN concat(',\n{{"ph":"e","pid":', pid, ',"tid":', tid, ',"ts":',
+        {_MICROS.format("(at_ns + dur_ns)")}, ',"id":', to_json(id), ',"name":', to_json(name),
+        ',"cat":', to_json(cat), '}}') END) AS text
+FROM (SELECT *, start_ns - {{start_ns}} AS at_ns FROM layer)"""
+
+
+def _join(pid: int, tid: int) -> int:
+    return pid << _TID_BITS | tid
+
+
+def _join_texts(column: pa.Array) -> str:
+    """The texts of a column, one behind the other, as they lie in memory."""
+    wide = pa.types.is_large_string(column.type)
+    offsets = memoryview(column.buffers()[1]).cast("q" if wide else "i")
+    first, last = offsets[column.offset], offsets[column.offset + len(column)]
+    return str(memoryview(column.buffers()[2])[first:last], "utf-8")
+
+
+def _format(row: Row, start_ns: int) -> str:
+    """The line of one row; the same that SQL makes."""
+    times = f'"ts":{_micros(row.start_ns - start_ns)}'
+    if row.ph == "X":
+        times += f',"dur":{_micros(row.dur_ns)}'
+    elif row.ph == "i":
+        times += f',"s":"{row.scope}"'
+    elif row.ph == "f":
+        times += ',"bp":"e"'
+    number = "" if row.id is None else f',"id":{_quote(row.id)}'
+    args = "" if row.args is None else f',"args":{row.args}'
+    said = f'{number},"name":{_quote(row.name)},"cat":{_quote(row.cat)}{args}'
+    line = f',\n{{"ph":"{row.ph}","pid":{row.pid},"tid":{row.tid},{times}{said}}}'
+    if row.ph != "b":
+        return line
+    end = row._replace(ph="e", start_ns=row.start_ns + row.dur_ns, args=None)
+    return line + _format(end, start_ns)
+
+
+@lru_cache(maxsize=65536)
+def _quote(text: str) -> str:
+    return json.dumps(text)
+
+
+def _micros(ns: int) -> str:
+    return f"{ns // 1000}.{ns % 1000:03d}"

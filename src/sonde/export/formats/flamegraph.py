@@ -1,0 +1,87 @@
+"""A flame graph as one web page: search, zoom, threads, wall, CPU and GIL time, callers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from datetime import datetime, timezone
+from html import escape
+from itertools import groupby
+from typing import IO
+
+from sonde.analysis.call_tree import grow, walk
+from sonde.analysis.profile import WEIGHTS, Place, Profile, Stack, Thread
+from sonde.export.formats._asset import fill, read_asset
+
+SUFFIX = ".html"
+TEXT = True
+IN_ORDER = False  # does it need the order of time?
+OPEN = "any browser"
+
+
+def write(profile: Profile, file: IO[str]) -> None:
+    """Everything is in the page; packed, so that no name in it can be anything but data."""
+    places: dict[Place, int] = {}
+    groups = groupby(profile.stacks, key=lambda stack: stack.thread)
+    threads = [_describe(profile, thread, list(stacks), places) for thread, stacks in groups]
+    start_ns, end_ns = profile.span_ns
+    data = {
+        "weights": [name for at, name in enumerate(WEIGHTS) if _sum(profile, at)],
+        "weight": profile.weight,
+        "start": datetime.fromtimestamp(start_ns // 10**9, timezone.utc).isoformat(),
+        "seconds": (end_ns - start_ns) / 1e9,
+        "samples": sum(stack.samples[0] for stack in profile.stacks),
+        "places": _split(places),
+        "threads": threads,
+    }
+    packed = zlib.compress(json.dumps(data, separators=(",", ":")).encode(), 9)
+    page = fill(
+        read_asset("flamegraph.html"),
+        TITLE=escape(profile.label),
+        STYLE=read_asset("flamegraph.css"),
+        SCRIPT=read_asset("flamegraph.js"),
+        DATA=base64.b64encode(packed).decode(),
+    )
+    file.write(page)
+
+
+def _sum(profile: Profile, at: int) -> int:
+    return sum(stack.ns[at] for stack in profile.stacks)
+
+
+def _describe(
+    profile: Profile, thread: Thread, stacks: list[Stack], places: dict[Place, int]
+) -> dict[str, object]:
+    """A thread and its tree as columns: a node follows its caller, `up` levels above the last one.
+
+    Nanoseconds would be half of the page and nobody could see them: times are microseconds."""
+    root = grow((profile.path(stack.frames), stack.ns) for stack in stacks)
+    ups, numbers = [], []
+    own: tuple[list[int], ...] = tuple([] for _ in WEIGHTS)
+    last = -1
+    for depth, name, node in walk(root, profile.by):
+        assert isinstance(name, Place)
+        ups.append(last + 1 - depth)
+        numbers.append(places.setdefault(name, len(places)))
+        for column, ns in zip(own, node.own, strict=True):
+            column.append(round(ns / 1000))
+        last = depth
+    return {
+        "process": thread.process.label,
+        "name": thread.label,
+        "up": ups,
+        "place": numbers,
+        **dict(zip(WEIGHTS, own, strict=True)),
+    }
+
+
+def _split(places: dict[Place, int]) -> dict[str, list[object]]:
+    """Places as columns; files are named once."""
+    files: dict[str, int] = {}
+    return {
+        "func": [place.func for place in places],
+        "file": [files.setdefault(place.file, len(files)) for place in places],
+        "line": [place.line for place in places],
+        "files": list(files),
+    }

@@ -1,0 +1,326 @@
+"""The process that writes the trace files of a job's profiler.
+
+The job tells it on a line what and when, one JSON object each; see profiler/scribe.py. It reads the
+session folder, like anybody. When the line breaks, or the job is gone though the line is not (a
+child has it, too), it writes the last file and leaves. A file is whole at every instant."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import select
+import sys
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from importlib import import_module
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from sonde.errors import Error
+from sonde.job.mxnet.settings import name_file
+from sonde.session import folder as session
+from sonde.session.folder import Session
+from sonde.session.profiler_line import join
+
+if TYPE_CHECKING:
+    from sonde.analysis.window import Window
+
+LOOK_S = 1.0  # between two looks whether the job lives
+CLAIM_S = 5.0  # for the last file of a job that is gone
+IDLE_S = 60.0  # without a profile; it takes memory
+_MOST_KEPT, _MOST_ASKED = 1000, 100  # windows
+_REST = 3  # after a refresh: so many times its own time without one
+
+# The tables that are left out of a trace unless the settings of the profile ask for their part.
+_PARTS = {
+    "stacks": ("python.stack_sample",),
+    "torch": ("python.torch_trace", "python.torch_op", "python.torch_kernel", "python.collective"),
+    "memory": ("system.memory", "system.process"),
+    "system": ("system.cpu", "system.gpu", "system.disk", "system.network", "python.gc_pause"),
+}
+
+# The names of devices are the original's.
+_MEMORY = """\
+SELECT t_ns, 'cpu/0' AS device, rss_bytes / 1000 AS kilobytes
+FROM system.process WHERE process = {pid}
+UNION ALL
+SELECT t_ns, 'gpu/' || split_part(device, ':', 2), allocated * 1000
+FROM python.torch_memory WHERE device LIKE 'cuda:%'
+"""
+
+
+class Job:
+    """One profile, as it is told and as it is written."""
+
+    def __init__(self, request: dict[str, Any], root: str) -> None:
+        self.session = Session(request["session"])
+        self.wish: str | None = request["path"]  # None: no file is wanted
+        self.path = self.wish or ""
+        self._claim = claim(self.path, root, self.session.pid) if self.wish else None
+        if self.wish and self._claim is None:
+            self.path = name_file(self.wish, f"-pid_{self.session.pid}", before=False)
+        self.is_child: bool = request["is_child"]
+        self._without = [
+            table for part in _PARTS if part not in request["parts"] for table in _PARTS[part]
+        ]
+        self.configure(request)
+        self.windows: list[int] = request["windows"]  # begin, end, begin, …
+        self.due_s = time.monotonic() + (self.period_s or 0)
+        self.is_stale = True  # something has happened that no file has
+        self._trace: Any = None
+
+    def configure(self, request: dict[str, Any]) -> None:
+        """What may change while it is under way."""
+        # A child's file is written when it ends: there may be very many of them.
+        self.period_s: float | None = None if self.is_child else request["period_s"]
+
+    def close(self) -> None:
+        """Nothing more will be written."""
+        if self._trace is not None:
+            self._trace.close()
+        if self._claim:
+            os.unlink(self._claim[0])
+            os.close(self._claim[1])
+
+    def turn(self, t_ns: int) -> None:
+        """A window opens or closes."""
+        self.windows.append(t_ns)
+        if len(self.windows) > 2 * _MOST_KEPT:
+            self.windows = join(self.windows, _MOST_KEPT // 2)
+        self.is_stale = True
+
+    @property
+    def is_open(self) -> bool:
+        return len(self.windows) % 2 == 1
+
+    def is_due(self) -> bool:
+        """Is its file to be refreshed?"""
+        return self.period_s is not None and self.is_stale and time.monotonic() >= self.due_s
+
+    def write(self, *, finished: bool) -> None:
+        """Bring the file up to now."""
+        if self.wish is None or not self.windows:
+            return
+        # What reads and writes is not loaded before it is needed.
+        from sonde.export.follow import LiveTrace
+
+        if self._trace is None:
+            start_ns = self._wall(self.windows[0])
+            self._trace = LiveTrace(
+                self.session, self.path, start_ns=start_ns, without=self._without
+            )
+        self.is_stale = self.is_open
+        windows = self._list_windows()
+        if finished:
+            self._trace.finish(windows)
+        else:
+            self._trace.refresh(windows)
+        # A large trace and a short period must not take a processor.
+        self.due_s = time.monotonic() + max(self.period_s or 0, self._trace.took_s * _REST)
+
+    def _list_windows(self) -> list[Window]:
+        """Its times on the wall clock. Of very many, the nearest become one: queries name
+        them all, and events, which know of every pause by themselves, are not affected."""
+        from sonde.analysis.nesting import EVER_NS
+        from sonde.analysis.window import Window
+
+        ends = join(self.windows, _MOST_ASKED)
+        # Not now: a row is looked at once, and some will come between now and that look.
+        walls = [*(self._wall(t_ns) for t_ns in ends), *([EVER_NS] if self.is_open else [])]
+        # What happened at `since_ns` belongs to the window before.
+        return [Window(walls[at] - 1, walls[at + 1]) for at in range(0, len(walls), 2)]
+
+    def _wall(self, t_ns: int) -> int:
+        return t_ns + self.session.wall_offset_ns
+
+    def read_memory(self, since_ns: int) -> dict[str, dict[str, float]]:
+        """By device: how often its memory was looked at in the windows, and what it was, in kB."""
+        from sonde.store.recording import Recording
+
+        rows = Recording([self.session]).query(_MEMORY.format(pid=self.session.pid)).to_pylist()
+        seen: dict[str, list[float]] = {}
+        for row in rows:
+            at = bisect_right(self.windows, row["t_ns"])
+            if at % 2 == 1 and row["t_ns"] >= since_ns:
+                seen.setdefault(row["device"], []).append(row["kilobytes"])
+        return {
+            device: {
+                "Count": len(values),
+                "Min": min(values),
+                "Max": max(values),
+                "Avg": sum(values) / len(values),
+            }
+            for device, values in seen.items()
+        }
+
+
+class Dumper:
+    """The loop."""
+
+    def __init__(self, line: int, root: str) -> None:
+        self._line, self._root = line, root
+        self._is_warm = False
+        self._unread = b""
+        self._job: Job | None = None
+        self._failure = "it is not known here"  # why there is none
+        self._idle_s = time.monotonic()
+        self._looked_s = time.monotonic()
+        self._is_over = False
+
+    def run(self) -> None:
+        """Until the line breaks, or the job."""
+        while not self._is_over:
+            if select.select([self._line], [], [], self._find_wait())[0]:
+                self._read()
+            elif self._job is not None and not self._job.is_child and not self._is_warm:
+                self._is_warm = bool(import_module("sonde.live"))  # before somebody waits for it
+            job = self._job
+            if job is not None and job.is_due():
+                self._write(job, finished=False)
+            self._look()
+        if self._job is not None:
+            self._write(self._job, finished=True)
+            self._job.close()
+
+    def _find_wait(self) -> float:
+        job = self._job
+        if job is not None and not (self._is_warm or job.is_child):
+            return 0.0
+        if job is None or job.period_s is None or not job.is_stale:
+            return LOOK_S
+        return min(LOOK_S, max(0.0, job.due_s - time.monotonic()))
+
+    def _look(self) -> None:
+        """Is there still something to do?"""
+        now_s = time.monotonic()
+        if self._job is not None:
+            self._idle_s = now_s
+            if now_s - self._looked_s >= LOOK_S:
+                self._looked_s = now_s
+                # Not the recording: that may end before the profile does.
+                start = session.read_start_ticks(self._job.session.pid)
+                self._is_over |= start != self._job.session.meta["start_ticks"]
+        elif now_s - self._idle_s > IDLE_S:
+            self._is_over = True
+
+    def _read(self) -> None:
+        try:
+            got = os.read(self._line, 65536)
+        except OSError:
+            got = b""
+        self._is_over = not got
+        *lines, self._unread = (self._unread + got).split(b"\n")
+        for line in lines:
+            self._do(json.loads(line))
+
+    def _do(self, request: dict[str, Any]) -> None:
+        what, job = request["do"], self._job
+        answer: dict[str, object] = {}
+        if what == "begin":
+            self._begin(request)
+        elif job is not None and what == "turn":
+            job.turn(request["t_ns"])
+        elif job is not None and what == "memory":
+            answer = self._read_memory(job, request)
+        elif job is not None and what == "dump":
+            answer = self._write(job, finished=request["finished"])
+            if request["finished"]:
+                if "since_ns" in request:  # after it nobody can ask
+                    answer |= self._read_memory(job, request)
+                job.close()
+                self._job = None
+        elif what == "dump":
+            answer = {"error": self._failure}
+        if "ask" in request:
+            self._answer({**answer, "ask": request["ask"]})
+
+    def _begin(self, request: dict[str, Any]) -> None:
+        job = self._job
+        if job is not None and job.wish == request["path"]:
+            job.configure(request)
+            return
+        try:
+            self._job = Job(request, self._root)
+        except (Error, OSError) as error:
+            self._failure = str(error)
+            self._log(request["session"], f"{request['path']} is not written: {error}")
+
+    def _write(self, job: Job, *, finished: bool) -> dict[str, object]:
+        return self._try(job, lambda: job.write(finished=finished))
+
+    def _read_memory(self, job: Job, request: dict[str, Any]) -> dict[str, object]:
+        return self._try(job, lambda: {"memory": job.read_memory(request["since_ns"])})
+
+    def _try(self, job: Job, work: Callable[[], dict[str, object] | None]) -> dict[str, object]:
+        """Its answer, or what went wrong: the file is then as it was."""
+        try:
+            return work() or {}
+        except (Error, OSError) as error:
+            said = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            self._log(job.session.folder, f"{job.path}: {said}")
+            return {"error": said}
+
+    def _answer(self, answer: dict[str, object]) -> None:
+        try:
+            os.write(self._line, json.dumps(answer).encode() + b"\n")
+        except OSError:
+            self._is_over = True  # nobody is there to read it
+
+    def _log(self, folder: str, line: str) -> None:
+        session.log(folder, line)
+
+    def explain(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """A bug of ours: nobody sees this process's stderr, but the recording has a log."""
+        import traceback
+
+        if self._job is not None:
+            self._log(
+                self._job.session.folder, "".join(traceback.format_exception(kind, error, trace))
+            )
+
+
+def claim(path: str, root: str, pid: int) -> tuple[str, int] | None:
+    """The right to write a file for a job while we live; None: another job has it. Ranks and
+    workers may all have been given the same name. One that was killed has its last file written at
+    this moment: whoever comes after it waits for that."""
+    name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
+    lock = os.path.join(root, f".trace-{name}.lock")
+    deadline_s = time.monotonic() + CLAIM_S
+    while True:
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if _lock(fd, lock):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{pid} {session.read_start_ticks(pid) or 0}".encode(), 0)
+            return lock, fd
+        holder = os.pread(fd, 64, 0).decode().split()
+        os.close(fd)
+        is_used = len(holder) == 2 and str(session.read_start_ticks(int(holder[0]))) == holder[1]
+        if is_used or time.monotonic() > deadline_s:
+            return None
+        time.sleep(0.01)
+
+
+def _lock(fd: int, path: str) -> bool:
+    """Is it ours, and still the one of that name?"""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def main() -> None:
+    """Serve the job at the other end of standard input."""
+    line = os.dup(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1):
+        os.dup2(null, fd)  # a stray print must not end up on the line
+    os.set_blocking(line, True)
+    dumper = Dumper(line, sys.argv[1])
+    sys.excepthook = dumper.explain
+    dumper.run()

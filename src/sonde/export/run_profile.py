@@ -1,0 +1,65 @@
+"""Results of runs as profiles that every exporter writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+from sonde import plugins
+from sonde.analysis.profile import Frame, Place, Process, Profile, Sample, Selection, Stack, Thread
+from sonde.analysis.window import Window
+from sonde.errors import Error
+from sonde.session.run_result import Result
+
+
+class StoredProfile(Profile):
+    """The stacks of a result. Its sums are not kept by thread: all are one."""
+
+    def __init__(self, result: Result, weight: str) -> None:
+        self._result = result
+        begin_ns, end_ns, offset_ns = (
+            int(str(result.values[key])) for key in ("begin_ns", "end_ns", "wall_offset_ns")
+        )
+        self.span_ns = begin_ns + offset_ns, end_ns + offset_ns
+        self.selection = Selection(Window(*self.span_ns), (), weight)
+        self._places: dict[Frame, Place] = {}
+        self._paths: dict[int, tuple[tuple[Frame, ...], tuple[Place, ...]]] = {}
+
+    @property
+    def label(self) -> str:
+        name = self._result.values["name"]
+        return f"{name}: {self._result.run_id}" if name else self._result.run_id
+
+    @cached_property
+    def stacks(self) -> list[Stack]:
+        values = self._result.values
+        rank = values["rank"]
+        process = Process(
+            str(values["session"]), str(values["host"]), int(str(values["pid"] or 0)),
+            rank if isinstance(rank, int) else None, self._result.run_id,
+        )  # fmt: skip
+        thread = Thread(process, process.pid, "all threads")
+        found = []
+        for path, (samples, wall, cpu, gil) in self._result.iter_stacks():
+            frames = tuple(Frame(func, file, line, first) for func, file, first, line in path)
+            counts = samples, samples if cpu else 0, samples if gil else 0
+            found.append(Stack(thread, frames, counts, (wall, cpu, gil)))
+        if not found:
+            raise Error(f"{self._result.run_id} has no samples")
+        return found
+
+    def iter_samples(self, *, needed: bool = True) -> Iterator[Sample]:  # noqa: ARG002
+        raise Error(
+            "the result of a run has no order of time; "
+            f"`sonde export {self._result.run_id}` reads it from the recording"
+        )
+
+
+def write(result: Result, path: str, to: str, weight: str) -> None:
+    """Write a result as an exporter does."""
+    if to not in plugins.list_names("export.formats"):
+        raise Error(f"{to} is no format; one of {', '.join(plugins.list_names('export.formats'))}")
+    exporter = plugins.load("export.formats", to)
+    from sonde.export.files import write_file
+
+    write_file(path, exporter, StoredProfile(result, weight))

@@ -1,0 +1,1 @@
+"""The write half: what runs inside the user's program."""

@@ -1,0 +1,164 @@
+"""What `sonde attach` and `sonde detach` run inside the process: see attach.py.
+
+Read as text and run in names of its own by a thread that the program does not know, so it imports
+nothing of ours at the top. It prints nothing, raises nothing, and leaves `sys.path` and `__main__`
+as they are."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from _thread import allocate_lock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sonde.job.recorder import Recorder
+
+_HURRY_S = 0.0001
+_FORK_S = 1.0
+
+
+class Gate:
+    """Has forks of the program wait while we are here: a child would have half a module of ours,
+    and Python warns of a fork with threads, which would be our fault. One for each process: what is
+    called at a fork cannot be taken out again."""
+
+    def __init__(self) -> None:
+        self._lock = allocate_lock()
+        os.register_at_fork(before=self._wait, after_in_child=self.open)
+
+    def close(self) -> None:
+        self._lock.acquire(False)
+
+    def open(self) -> None:
+        if self._lock.locked():
+            self._lock.release()
+
+    def _wait(self) -> None:
+        if not self._lock.locked():
+            return
+        # Not for ever: the program may fork in an import that we wait for.
+        if self._lock.acquire(timeout=_FORK_S):
+            self._lock.release()
+        recorder = _find_recorder()
+        if recorder is not None:
+            recorder._before_fork()  # it was called before us, and had nothing to do yet
+
+
+def _find_recorder() -> Recorder | None:
+    return getattr(sys.modules.get("sonde.recorder"), "recorder", None)
+
+
+def run(request: dict[str, object]) -> None:
+    """Do what was asked and answer; undo it if nobody waits for the answer any more."""
+    gate = getattr(_find_recorder(), "gate", None) or Gate()
+    gate.close()
+    try:
+        _run(request)
+    finally:
+        recorder = _find_recorder()
+        if recorder is not None:
+            recorder.gate = gate
+        gate.open()
+
+
+def _run(request: dict[str, object]) -> None:
+    answer: dict[str, object] = {}
+    failure: list[BaseException] = []
+    try:
+        answer.update(_stop() if request["action"] == "stop" else _start(request))
+    except BaseException as error:
+        failure.append(error)
+    if failure:
+        answer["error"] = f"{type(failure[0]).__name__}: {failure[0]}"
+    if not _reply(str(request["folder"]), answer) and answer.get("is_new"):
+        _stop()
+    if failure and isinstance(failure[0], KeyboardInterrupt):
+        from _thread import interrupt_main
+
+        interrupt_main()  # it was meant for the program
+
+
+def _start(request: dict[str, object]) -> dict[str, object]:
+    # Each file that is opened gives the GIL away, and a busy program keeps it for as long as this.
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(_HURRY_S)
+    try:
+        return _begin(_load(str(request["package"]), bool(request["fits"])), request)
+    finally:
+        if abs(sys.getswitchinterval() - _HURRY_S) < 1e-6:  # nobody else has changed it
+            sys.setswitchinterval(before_s)
+
+
+def _begin(recorder: Recorder, request: dict[str, object]) -> dict[str, object]:
+    if recorder.session is not None:
+        recorder.lent = False  # it is somebody's own wish now
+        return {"session": recorder.session.folder}
+    if time.monotonic_ns() > int(str(request["deadline_ns"])):
+        return {"error": "too late"}
+    said: list[str] = []
+    settings = request["settings"]
+    assert isinstance(settings, dict)
+    folder = recorder.start(settings, root=str(request["root"]), tell=said.append)
+    if folder is None:
+        return {"error": "; ".join(said) or "it does not say why"}
+    return {"session": folder, "is_new": True}
+
+
+def _stop() -> dict[str, object]:
+    recorder = _find_recorder()
+    if recorder is not None:
+        recorder.stop()
+    return {}
+
+
+def _load(package: str, fits: bool) -> Recorder:
+    """Import sonde: the program's own if it has one, else ours; its recorder."""
+    if "sonde" not in sys.modules:
+        _bring(package, fits)
+    from sonde.job.recorder import recorder
+
+    return recorder
+
+
+def _bring(package: str, fits: bool) -> None:
+    """Put the module `sonde` into place without a change of sys.path."""
+    from importlib.machinery import EXTENSION_SUFFIXES
+    from importlib.util import find_spec, module_from_spec, spec_from_file_location
+
+    own = find_spec("sonde")
+    if own is not None and own.origin is not None:
+        if not os.path.exists(os.path.join(os.path.dirname(own.origin), "job", "recorder.py")):
+            raise ImportError(f"it has another module called sonde: {own.origin}")
+        return
+    if not fits or not any(
+        os.path.exists(os.path.join(package, "_core" + suffix)) for suffix in EXTENSION_SUFFIXES
+    ):
+        raise ImportError(f"{package} is not built for this Python ({EXTENSION_SUFFIXES[0]})")
+    init = os.path.join(package, "__init__.py")
+    spec = spec_from_file_location("sonde", init, submodule_search_locations=[package])
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules["sonde"] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "sonde"]:
+            del sys.modules[name]
+        raise
+
+
+def _reply(folder: str, answer: dict[str, object]) -> bool:
+    """Leave the answer where the tool waits; False if it has given up."""
+    import json
+
+    path = os.path.join(folder, "answer.json")
+    try:
+        fd = os.open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(fd, "w", encoding="utf-8") as file:
+            json.dump(answer, file)
+        os.rename(path + ".tmp", path)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,32 @@
+"""What the .pth hook calls when the environment asks for it: record before the program starts."""
+
+from __future__ import annotations
+
+import sys
+
+# Python processes that belong to the machinery, not to the program.
+_HELPERS = ("from multiprocessing.resource_tracker", "from multiprocessing.semaphore_tracker")
+
+
+def start() -> None:
+    """Record this process, or profile it, if the environment asks for it."""
+    from sonde import settings
+    from sonde.job.recorder import recorder
+
+    if _is_helper(getattr(sys, "orig_argv", [])):
+        return
+    if settings.is_asked_for():
+        recorder.start({})
+    profiled = settings.read_profiler()
+    if profiled is not None:
+        from sonde.job.mxnet.state import autostart
+
+        autostart(profiled)
+
+
+def _is_helper(argv: list[str]) -> bool:
+    if any(word.startswith(_HELPERS) for word in argv[1:4]):
+        return True
+    # The tool itself: `sonde query …` under SONDE=1 records nothing.
+    program = argv[1] if len(argv) > 1 else ""
+    return program.endswith("/sonde") or argv[1:3] == ["-m", "sonde"]

@@ -1,0 +1,81 @@
+"""Ends of regions in the order that a tool can take: it counts open ones by thread, as a stack."""
+
+from __future__ import annotations
+
+from _thread import _local
+from collections.abc import Callable
+from sys import modules
+
+from sonde.job.mirrors._handles import MOST
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Call = Callable[[], Any]
+
+
+class Nesting:
+    """Which regions nest in their thread, and what is open.
+
+    ITT and NVTX have two kinds of calls: one for regions that nest, which their views show best,
+    and one for regions that may end anywhere. At its begin nobody knows how a region will end. So
+    those of an asyncio loop are *loose*, and so are all whose name has once not nested. The first
+    one of such a name is ended in the tool as soon as that can be done in order: too late, if it
+    ended before one inside it, or in another thread."""
+
+    # One function and plain tuples on the way of every region: this is what a mirror costs.
+
+    def __init__(self) -> None:
+        self._open: dict[int, tuple[object, Call, list[tuple[int, Call]] | None]] = {}
+        self._loose: set[object] = set()
+        self._here = _local()
+
+    def begin(
+        self, number: int, key: object, begin: Call | None, end: Call | None, begin_loose: Call
+    ) -> None:
+        """Begin a region in the tool: by `begin`, which `end` ends if it is the innermost one of
+        this thread, or by `begin_loose`, which gives what ends it. `begin` is None for regions
+        that are always loose."""
+        events = modules.get("asyncio.events")
+        in_loop = events is not None and events._get_running_loop() is not None
+        if begin is None or end is None or in_loop or key in self._loose:
+            self._open[number] = (key, begin_loose(), None)
+            return
+        try:
+            stack = self._here.stack
+        except AttributeError:
+            stack = self._here.stack = []
+        if stack and stack[-1][0] not in self._open:
+            self._end_innermost(stack)
+        begin()
+        self._open[number] = (key, end, stack)
+        stack.append((number, end))
+
+    def end(self, number: int) -> None:
+        """A region has ended; one that was begun before the tool listened is not known."""
+        region = self._open.pop(number, None)
+        if region is None:
+            return
+        key, end, stack = region
+        if stack is None:
+            end()
+            return
+        here = getattr(self._here, "stack", None)
+        if (stack is not here or here[-1][0] != number) and len(self._loose) < MOST:
+            self._loose.add(key)
+        if here and here[-1][0] not in self._open:
+            self._end_innermost(here)
+
+    def end_all(self) -> None:
+        """End what is open, where that can be done from this thread."""
+        loose = [end for _key, end, stack in self._open.values() if stack is None]
+        self._open.clear()
+        for end in loose:
+            end()
+        self._end_innermost(getattr(self._here, "stack", []))
+
+    def _end_innermost(self, stack: list[tuple[int, Call]]) -> None:
+        """End what is open in this thread and has ended, from the innermost out."""
+        while stack and stack[-1][0] not in self._open:
+            stack.pop()[1]()

@@ -1,0 +1,67 @@
+"""NVIDIA Nsight Systems and other NVTX tools: ranges, marks and counters."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from sonde.job.mirrors._handles import Made
+from sonde.job.mirrors._order import Nesting
+from sonde.job.mirrors._plain import to_float
+from sonde.job.source_context import Host
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+class Mirror:
+    """A kind of ours is a category there. What has no domain is in NVTX's default one, where
+    PyTorch's own ranges are."""
+
+    def __init__(self, _host: Host) -> None:
+        import nvtx
+
+        self._find_domain = nvtx.get_domain
+        self._nesting = Nesting()
+        self._made = Made(self._make)
+        self._markers = Made(self._make_marker)
+        self._counters = Made(self._make_counter)
+
+    def begin(self, domain: str | None, name: str, kind: str, number: int, _value: object) -> None:
+        key = (domain, name, kind)
+        self._nesting.begin(number, key, *self._made[key])
+
+    def end(self, _domain: object, _name: str, _kind: str, number: int, _value: object) -> None:
+        self._nesting.end(number)
+
+    def count(self, domain: str | None, name: str, kind: str, _number: int, value: Any) -> None:
+        self._counters[domain, name, kind](to_float(value))
+
+    def mark(self, domain: str | None, name: str, _kind: str, _number: int, _value: object) -> None:
+        self._markers[domain, name, "marker"]()
+
+    def stop(self) -> None:
+        self._nesting.end_all()
+
+    def _make(self, domain: str | None, name: str, kind: str) -> tuple[Any, Any, Any]:
+        """How a region of this name is begun and ended if it nests, and begun if it may not."""
+        place = self._find_domain(domain)
+        handle = place.get_event_attributes(message=name, category=kind)
+        return partial(place.push_range, handle), place.pop_range, partial(_begin, place, handle)
+
+    def _make_marker(self, domain: str | None, name: str, kind: str) -> Callable[[], object]:
+        place = self._find_domain(domain)
+        return partial(place.mark, place.get_event_attributes(message=name, category=kind))
+
+    def _make_counter(self, domain: str | None, name: str, _kind: str) -> Callable[[Any], object]:
+        place = self._find_domain(domain)
+        if hasattr(place, "get_counter"):
+            counter = place.get_counter(name, float)  # whole numbers of any size, and below zero
+            return counter.sample  # type: ignore[no-any-return]
+        # An older nvtx has none: a mark that carries the value.
+        return lambda value: place.mark(message=name, category="counter", payload=value)
+
+
+def _begin(place: Any, handle: Any) -> Any:
+    return partial(place.end_range, place.start_range(handle))

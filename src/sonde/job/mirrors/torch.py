@@ -1,0 +1,53 @@
+"""PyTorch's profiler: regions and markers are torch.profiler.record_function."""
+
+from __future__ import annotations
+
+import sys
+
+from sonde.job.mirrors._plain import clean
+from sonde.job.source_context import Host
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Mirror:
+    """Waits until the program has imported torch: there is no profile to be in before.
+
+    A record_function may end in any order and in any thread. Counters have no place there."""
+
+    def __init__(self, host: Host) -> None:
+        self._make = _find_record_function()
+        self._open: dict[int, Any] = {}
+        if self._make is None:
+            host.detail = "waits until the program imports torch"
+
+    def begin(self, _domain: object, name: str, _kind: str, number: int, _value: object) -> None:
+        if self._make is None:
+            self._make = _find_record_function()
+            if self._make is None:
+                return
+        region = self._make(clean(name))
+        region.__enter__()
+        self._open[number] = region
+
+    def end(self, _domain: object, _name: str, _kind: str, number: int, _value: object) -> None:
+        region = self._open.pop(number, None)
+        if region is not None:
+            region.__exit__(None, None, None)
+
+    def mark(self, domain: object, name: str, kind: str, number: int, value: object) -> None:
+        self.begin(domain, name, kind, number, value)
+        self.end(domain, name, kind, number, value)
+
+    def stop(self) -> None:
+        for number in list(self._open):
+            self.end(None, "", "", number, None)
+
+
+def _find_record_function() -> Any:
+    """The class, once the program has imported all of torch."""
+    profiler = sys.modules.get("torch.autograd.profiler")
+    whole = "compile" in getattr(sys.modules.get("torch"), "__dict__", {})
+    return getattr(profiler, "record_function", None) if whole else None

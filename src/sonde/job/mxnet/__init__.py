@@ -1,0 +1,1 @@
+"""The calls and objects of `mxnet.profiler`, on top of a recording."""

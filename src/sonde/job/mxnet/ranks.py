@@ -1,0 +1,158 @@
+"""profile_process='server': the other ranks of the job on this machine are told the same.
+
+A request goes into the session folder of the other process, and its control page rings. Its
+profiler obeys at the next safe point of its main thread, and says which file it will write."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sonde import _core, settings
+from sonde.errors import Damaged, Error, NoSession
+from sonde.job.mxnet.settings import NOWHERE, Settings
+from sonde.job.mxnet.state import DUMP_S, state
+from sonde.job.recorder import recorder
+from sonde.job.source_context import say
+from sonde.session import folder as session
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+REQUESTS, ANSWER = "profiler.json", "profiler.answer.json"
+OBEY_S = 5.0
+_KEPT = 32  # requests; one that did not obey so many is not there
+
+
+def tell(what: str, values: dict[str, object], path: str | None = None) -> None:
+    """Have the other ranks do it; one line says who did not, in time."""
+    if path is not None:
+        values = {**values, "filename": path}
+    number, wall_ns = _core.clock_ns(), time.time_ns()
+    asked = [one for one in _find_others() if _ask(one, number, what, values)]
+    late = _wait(asked, OBEY_S, lambda one: _read(one.path(ANSWER)).get("number", 0) >= number)
+    done = [one for one in asked if one not in late]
+    refused = [f"process {one.pid}: {error}" for one in done if (error := _find_error(one, number))]
+    if what == "dump" and not refused:
+        late += _wait(done, DUMP_S, lambda one: _is_written(one, wall_ns))
+    if late:
+        pids = ", ".join(str(one.pid) for one in late)
+        say(f"profiler: asked, but process {pids} has not answered yet; it does when it can")
+    if refused:
+        raise Error("; ".join(refused))
+
+
+def obey(folder: str, done: int) -> int:
+    """In the other process: do what has been asked since; the number of the last request."""
+    requests = _read(os.path.join(folder, REQUESTS)).get("requests", [])
+    errors: dict[str, str] = {}
+    for request in requests:
+        if request["number"] > done:
+            done = request["number"]
+            try:
+                _do(request["what"], request["values"])
+            except Error as error:
+                errors[str(done)] = str(error)  # it is whoever asked that must know
+            path = state.last_path if state.profile is None else state.profile.path
+            session.write_checked(os.path.join(folder, ANSWER), {
+                "number": done, "path": None if path == NOWHERE else path, "errors": errors,
+            })  # fmt: skip
+    return done
+
+
+def _do(what: str, values: dict[str, object]) -> None:
+    if what == "configure":
+        rank = settings.read_identity()["rank"]
+        state.configure(Settings(values), f"-pid_{os.getpid()}" if rank is None else f"rank{rank}_")
+    elif what == "dump":
+        # Not waited for: this is the main thread, and it has its own work.
+        state.dump(bool(values["finished"]), 0)
+    else:
+        {"run": state.run, "halt": state.halt, "resume": state.resume}[what]()
+
+
+def _find_others() -> list[session.Session]:
+    """One session for each other rank of the job, the oldest that lives."""
+    own = settings.read_identity()
+    if own["job"] is None:
+        raise Error(
+            "profile_process='server' means the other ranks of the job, and this process is in "
+            "none; start it with `sonde run`, torchrun or Slurm, or set SONDE_JOB"
+        )
+    root = settings.find_root() if recorder.session is None else recorder.session.root
+    found: dict[object, session.Session] = {}
+    for one in session.list_sessions(root):
+        is_other = one.pid != os.getpid() and one.meta.get("parent") is None
+        if one.meta.get("job") != own["job"] or not is_other or not one.is_here():
+            continue
+        key = one.pid if one.rank is None else ("rank", one.rank)
+        if (one.rank is None or one.rank != own["rank"]) and key not in found and one.is_alive():
+            found[key] = one
+    return list(found.values())
+
+
+def _ask(one: session.Session, number: int, what: str, values: dict[str, object]) -> bool:
+    try:
+        with _locked(one.folder):
+            requests = _read(one.path(REQUESTS)).get("requests", [])
+            requests = [*requests, {"number": number, "what": what, "values": values}][-_KEPT:]
+            session.write_checked(one.path(REQUESTS), {"requests": requests})
+        _core.control_ask(one.map_control(writable=True))
+    except (OSError, NoSession):
+        return False  # it has just ended
+    return True
+
+
+@contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    deadline = time.monotonic() + OBEY_S
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise  # whoever has it is stopped
+                time.sleep(0.01)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _wait(
+    asked: list[session.Session], timeout_s: float, is_done: Callable[[session.Session], bool]
+) -> list[session.Session]:
+    """Those that are not done in time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        asked = [one for one in asked if not is_done(one) and one.is_alive()]
+        if not asked or time.monotonic() > deadline:
+            return asked
+        time.sleep(0.01)
+
+
+def _find_error(one: session.Session, number: int) -> str | None:
+    """Why it did not do it."""
+    error = _read(one.path(ANSWER)).get("errors", {}).get(str(number))
+    return None if error is None else str(error)
+
+
+def _is_written(one: session.Session, wall_ns: int) -> bool:
+    path = _read(one.path(ANSWER)).get("path")
+    try:
+        return path is None or os.stat(path).st_mtime_ns >= wall_ns
+    except OSError:
+        return False
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        return session.read_checked(path)
+    except (OSError, Damaged):
+        return {}

@@ -1,0 +1,237 @@
+"""`sonde.profile`: one function or block, profiled. The work runs and returns, whatever we do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial, update_wrapper
+from types import TracebackType
+
+from sonde.errors import ConfigError
+from sonde.job.profile_run import (
+    Settings,
+    Ticket,
+    Unprofiled,
+    begin,
+    begin_softly,
+    end,
+    release,
+    wait_running,
+    wait_running_softly,
+    who,
+)
+from sonde.session.run import Run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# How a function says what it is, as inspect would tell, without importing that.
+_GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80 | 0x100, 0x200
+
+
+class Profiled:
+    """A block or a function that is profiled: `with` it, or decorate with it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        # By thread and task: one object may be used by many.
+        self._open: dict[tuple[int, int], list[Ticket | Unprofiled]] = {}
+
+    def __enter__(self) -> Run | Unprofiled:
+        return self._push(self._begin(None))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        end(self._pop(), error)
+
+    async def __aenter__(self) -> Run | Unprofiled:
+        return self._push(await self._begin_softly(None))
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        end(self._pop(), error)
+
+    def _push(self, ticket: Ticket | Unprofiled) -> Run | Unprofiled:
+        self._open.setdefault(who(), []).append(ticket)
+        return ticket.run
+
+    def _pop(self) -> Ticket | Unprofiled:
+        mine = self._open[who()]
+        ticket = mine.pop()
+        if not mine:
+            del self._open[who()]
+        return ticket
+
+    def _begin(self, name: str | None) -> Ticket | Unprofiled:
+        ticket = begin(self._settings, name)
+        try:
+            if isinstance(ticket, Ticket):
+                wait_running(self._settings, ticket.run)
+        except BaseException:
+            end(ticket)
+            raise
+        return ticket
+
+    async def _begin_softly(self, name: str | None) -> Ticket | Unprofiled:
+        ticket = await begin_softly(self._settings, name)
+        try:
+            if isinstance(ticket, Ticket):
+                await wait_running_softly(self._settings, ticket.run)
+        except BaseException:
+            end(ticket)
+            raise
+        return ticket
+
+    def __call__(self, function: Any) -> Any:
+        """The function, profiled whenever it is called; `function.last_run` is the last run."""
+        if isinstance(function, (staticmethod, classmethod)):
+            return type(function)(self(function.__func__))
+        if isinstance(function, type) or not callable(function):
+            raise ConfigError(f"{function!r} is not a function; decorate the methods of a class")
+        flags = _find_flags(function)
+        for mark, wrap in (
+            (_ASYNC_GENERATOR, self._wrap_async_generator),
+            (_COROUTINE, self._wrap_coroutine),
+            (_GENERATOR, self._wrap_generator),
+        ):
+            if flags & mark:
+                return _dress(wrap(function), function)
+        return _dress(self._wrap(function), function)
+
+    def _wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        name = _name(function)
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            ticket = self._begin(name)
+            _keep(wrapper, ticket)
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:
+                end(ticket, error)
+                raise
+            end(ticket)
+            return result
+
+        return wrapper
+
+    def _wrap_coroutine(self, function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+        name = _name(function)
+
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            ticket = await self._begin_softly(name)
+            _keep(wrapper, ticket)
+            try:
+                result = await function(*args, **kwargs)
+            except BaseException as error:
+                end(ticket, error)
+                raise
+            end(ticket)
+            return result
+
+        return wrapper
+
+    def _wrap_generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        name = _name(function)
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            ticket = self._begin(name)
+            _keep(wrapper, ticket)
+            try:
+                result = yield from function(*args, **kwargs)
+            except BaseException as error:
+                end(ticket, error)
+                raise
+            end(ticket)
+            return result
+
+        return wrapper
+
+    def _wrap_async_generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        name = _name(function)
+
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            ticket = await self._begin_softly(name)
+            _keep(wrapper, ticket)
+            try:
+                generator = function(*args, **kwargs)
+                step = generator.__anext__()
+                while True:
+                    item = await step
+                    try:
+                        sent = yield item
+                    except GeneratorExit:
+                        await generator.aclose()
+                        raise
+                    except BaseException as error:
+                        step = generator.athrow(error)
+                    else:
+                        step = generator.asend(sent)
+            except StopAsyncIteration:
+                end(ticket)
+            except BaseException as error:
+                end(ticket, error)
+                raise
+
+        return wrapper
+
+
+def _find_flags(function: Any) -> int:
+    """What kind of function it is, behind partials and objects that can be called."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    if code is None:
+        method = vars(type(function)).get("__call__")
+        code = getattr(method, "__code__", None)
+    return int(getattr(code, "co_flags", 0))
+
+
+def _keep(wrapper: Any, ticket: Ticket | Unprofiled) -> None:
+    if isinstance(ticket, Ticket) or wrapper.last_run is None:
+        wrapper.last_run = ticket.run
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__qualname__", None) or repr(function))
+
+
+def _dress(wrapper: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    update_wrapper(wrapper, function)
+    wrapper.last_run = None  # type: ignore[attr-defined]
+    return wrapper
+
+
+class Profile:
+    """`sonde.profile`: a decorator, a context manager, and `start()`."""
+
+    def __call__(self, function: Any = None, **settings: Any) -> Any:
+        """`@sonde.profile`, `@sonde.profile(tags="load")`, `with sonde.profile() as run:`.
+
+        every: time between two samples. max_duration: then sampling ends, not the work. sources:
+        more to record meanwhile, such as "call". tags: runs with one tag can be merged.
+        on_conflict, where another run is under way in this process: "run" (the work, without a
+        profile; one warning), "error" (RunActive, before the work) or "wait" (wait_timeout).
+        stop_at_error: NotProfiled, before the work, if the profile cannot begin."""
+        profiled = Profiled(Settings(**settings))
+        return profiled if function is None else profiled(function)
+
+    def start(self, **settings: Any) -> Run | Unprofiled:
+        """Begin a run now and return at once: `run.wait_running()`, `run.stop()`, `run.result()`.
+
+        It ends by itself after max_duration."""
+        ticket = begin(Settings(**settings), None)
+        if isinstance(ticket, Ticket):
+            ticket.is_used = True  # it is the caller's now
+            ticket.run.on_end = release
+        return ticket.run
+
+
+profile = Profile()

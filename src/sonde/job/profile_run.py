@@ -1,0 +1,364 @@
+"""A run around some work: what comes before it and after it, and never in its way."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from _thread import get_ident
+from collections.abc import Sequence
+
+from sonde import _core
+from sonde import settings as config
+from sonde.errors import ConfigError, Error, NotProfiled, RunActive
+from sonde.job.recorder import recorder
+from sonde.session import runs
+from sonde.session.folder import Session
+from sonde.session.run import CANCELLED, FAILED, PREPARING, PROCESSING, RUNNING, STOPPING, Run
+from sonde.session.run_result import Result
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_STOP_S = 0.5
+_MOST_S = 10 * 365 * 86400.0
+_CONFLICTS = ("run", "error", "wait")
+
+
+class ProfileWarning(UserWarning):
+    """Work that was to be profiled ran without it."""
+
+
+class Unprofiled:
+    """What stands in for a run where there is none: the work ran, nothing was recorded."""
+
+    id = None
+    tags: Sequence[str] = ()
+
+    def __init__(self, reason: str, state: str) -> None:
+        self.reason, self.state = reason, state
+
+    @property
+    def run(self) -> Unprofiled:
+        """Itself: it is its own ticket."""
+        return self
+
+    def find_state(self) -> tuple[str, str]:
+        """Its state and why."""
+        return self.state, self.reason
+
+    def wait_running(self, _timeout_s: float = 0.0) -> None:
+        """It never will."""
+        raise NotProfiled(self.reason)
+
+    def stop(self, _timeout_s: float = 0.0) -> None:
+        """Nothing runs."""
+
+    def wait(self, _timeout_s: float = 0.0) -> str:
+        """It is over already."""
+        return self.state
+
+    def result(self, _timeout_s: float = 0.0) -> Result:
+        """There is none."""
+        raise NotProfiled(self.reason)
+
+
+class Settings:
+    """What a user may say of a profile."""
+
+    def __init__(
+        self,
+        *,
+        every: float | str = runs.EVERY_S,
+        max_duration: float | str | None = runs.MAX_S,
+        sources: Sequence[str] = (),
+        tags: Sequence[str] | str = (),
+        name: str | None = None,
+        on_conflict: str = "run",
+        stop_at_error: bool = False,
+        start_timeout: float | str = 0.5,
+        wait_timeout: float | str = 60.0,
+        quiet: bool = False,
+    ) -> None:
+        if on_conflict not in _CONFLICTS:
+            raise ConfigError(f"on_conflict={on_conflict!r}: one of {', '.join(_CONFLICTS)}")
+        self.on_conflict, self.stop_at_error = on_conflict, stop_at_error
+        self.quiet = quiet  # what goes wrong is for the log alone: nobody in the program asked
+        self.start_timeout, self.wait_timeout = _read_span(start_timeout), _read_span(wait_timeout)
+        self.name = None if name is None else str(name)
+        self.every_s = float(config.read_values({"stack.every": every})["stack.every"])
+        self.max_s = None if max_duration is None else _read_span(max_duration)
+        self.tags = (tags,) if isinstance(tags, str) else tuple(map(str, tags))
+        self.sources = (sources,) if isinstance(sources, str) else tuple(sources)
+        config.read_values(dict.fromkeys((f"source.{source}" for source in self.sources), True))
+
+    def with_tags(self, tags: Sequence[str]) -> Settings:
+        """The same with other tags."""
+        other = Settings.__new__(Settings)
+        other.__dict__.update(self.__dict__, tags=tuple(tags))
+        return other
+
+    def make_options(self, name: str | None) -> runs.Options:
+        return runs.Options(
+            every_s=self.every_s, max_s=self.max_s, sources=self.sources, tags=self.tags,
+            name=self.name or name,
+        )  # fmt: skip
+
+
+def _read_span(span: float | str) -> float:
+    try:
+        seconds = config.parse_span(str(span))
+    except (KeyError, ValueError):
+        seconds = -1.0
+    if not 0 <= seconds <= _MOST_S:
+        raise ConfigError(f"{span!r} is not a time; write 30, 90s or 5min")
+    return seconds
+
+
+class Ticket:
+    """The duty to end a run. An exception may come between any two steps of ours (a Ctrl-C, a
+    program's own alarm): where the ticket gets lost, the run ends."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.is_used = run, False
+
+    def __del__(self) -> None:
+        if not self.is_used and self.run.session.pid == os.getpid():
+            _core.run_stop(self.run.page, self.run.number)
+            if recorder.parked:
+                _core.control_on(self.run.page, False)
+
+
+class _Here:
+    """The run that code of this process has under way."""
+
+    def __init__(self) -> None:
+        self.run: Run | None = None
+        self.session: Session | None = None
+        self.who = (0, 0)
+        self.pid = 0
+        self.skipped: Unprofiled | None = None
+        self.warned = ""  # of which run it was said that something was not profiled
+        self.failed = False  # the last start did: the next one is not waited for as long
+
+    def get(self) -> Run | None:
+        """It, if it has not ended meanwhile."""
+        run, writing = self.run, recorder.session
+        if run is None or self.pid != os.getpid() or writing is None:
+            return None
+        is_here = run.session.folder == writing.folder
+        return run if is_here and not _core.run_is_over(writing.page, run.number) else None
+
+
+_here = _Here()
+
+
+# ---- begin and end -------------------------------------------------------------------------------
+
+
+def begin(settings: Settings, name: str | None) -> Ticket | Unprofiled:
+    """Have a run begin; only what the user asked to be told is raised."""
+    deadline, nap = time.monotonic() + settings.wait_timeout, 0.001
+    while True:
+        found = _try(settings, name, deadline)
+        if found is not None:
+            return found
+        time.sleep(nap)
+        nap = min(nap * 2, 0.05)
+
+
+async def begin_softly(settings: Settings, name: str | None) -> Ticket | Unprofiled:
+    """The same without stopping an event loop, where it is asyncio's."""
+    asyncio = _find_asyncio()
+    if asyncio is None:
+        return begin(settings, name)
+    deadline, nap = time.monotonic() + settings.wait_timeout, 0.001
+    while True:
+        found = _try(settings, name, deadline)
+        if found is not None:
+            return found
+        await asyncio.sleep(nap)
+        nap = min(nap * 2, 0.05)
+
+
+def _try(settings: Settings, name: str | None, deadline: float) -> Ticket | Unprofiled | None:
+    """None: another run is under way, and is to be waited for."""
+    active = _here.get()
+    if active is not None and settings.on_conflict == "run":
+        return _skip(settings, active.id)  # without more ado: it may be a function that is hot
+    try:
+        # A Ctrl-C comes before or after: never between a run and the one who ends it.
+        with recorder.lock:  # one thread at a time: the next one sees who was first
+            return _core.undisturbed(lambda: _claim(settings, name))  # type: ignore[return-value]
+    except RunActive as error:
+        if settings.on_conflict == "error":
+            raise
+        is_own = _here.get() is not None and _here.who == who()
+        if settings.on_conflict == "wait" and not is_own:
+            if time.monotonic() < deadline:
+                return None
+            if settings.stop_at_error:
+                raise
+        return _skip(settings, error.run_id)
+    except Error as error:
+        _here.failed = True
+        if settings.stop_at_error:
+            raise
+        _warn(f"not profiled: {error}", quiet=settings.quiet)
+        return Unprofiled(str(error), FAILED)
+
+
+def _claim(settings: Settings, name: str | None) -> Ticket:
+    active = _here.get()
+    if active is not None:
+        raise RunActive(active.id, os.getpid())
+    if not recorder.park():
+        raise NotProfiled("this process cannot be recorded; see the line on stderr")
+    assert recorder.session is not None
+    if recorder.parked:
+        recorder.set_on(True)
+    if _here.session is None or _here.session.folder != recorder.session.folder:
+        _here.session = Session(recorder.session.folder)
+    control = _core.control_get(recorder.session.page)
+    page = recorder.session.page if control["on"] and recorder.has_source("stack") else None
+    run = runs.start(_here.session, settings.make_options(name), page)
+    _here.run, _here.who, _here.pid = run, who(), os.getpid()
+    return Ticket(run)
+
+
+def _skip(settings: Settings, run_id: str) -> Unprofiled:
+    with recorder.lock:
+        active = _here.get()
+        if active is not None:
+            active.skipped += 1
+    if _here.skipped is None or _here.warned != run_id:
+        _here.warned = run_id
+        why = f"not profiled: {run_id} is under way"
+        _here.skipped = Unprofiled(why, CANCELLED)
+        _warn(f"{why}; what runs meanwhile runs without", quiet=settings.quiet)
+    return _here.skipped
+
+
+def _find_asyncio() -> Any:
+    """The module, if its loop runs here."""
+    asyncio = sys.modules.get("asyncio")
+    return None if asyncio is None or asyncio._get_running_loop() is None else asyncio
+
+
+def who() -> tuple[int, int]:
+    """Which thread and task this is."""
+    asyncio = _find_asyncio()
+    return get_ident(), 0 if asyncio is None else id(asyncio.current_task())
+
+
+def _warn(line: str, *, quiet: bool) -> None:
+    """A warning that cannot become an exception in the work."""
+    if recorder.session is not None:
+        recorder.session.log(line)
+    if quiet:
+        return
+    try:
+        warnings.warn(f"sonde: {line}", ProfileWarning, stacklevel=_find_caller())
+    except ProfileWarning:
+        pass  # the program turns warnings into errors: not this one
+
+
+def _find_caller() -> int:
+    """How far up the program's own code is."""
+    level, frame = 1, sys._getframe(1)
+    here = os.path.dirname(__file__)
+    while frame.f_back is not None and os.path.dirname(frame.f_code.co_filename) == here:
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _patience(settings: Settings) -> float:
+    return min(settings.start_timeout, 0.05) if _here.failed else settings.start_timeout
+
+
+def _settle(settings: Settings, run: Run) -> None:
+    """After the wait for it: is it running?"""
+    control = _core.control_get(run.page)
+    if control["run_begun"] >= run.number and control["run_status"] >= 0:
+        _here.failed = False
+        if settings.sources:
+            recorder.match_sources()
+        return
+    state, reason = run.find_state()
+    _here.failed = state != RUNNING
+    if state in (RUNNING, STOPPING, PROCESSING):
+        return
+    if state == PREPARING and not settings.stop_at_error:
+        return  # it begins when it can; the work does not wait for it
+    why = reason or f"{run.id} was not running after {settings.start_timeout:g} s"
+    run.cancel(why, FAILED)
+    release(run)
+    if settings.stop_at_error:
+        raise NotProfiled(why)
+    _warn(f"not profiled: {why}", quiet=settings.quiet)
+
+
+def wait_running(settings: Settings, run: Run) -> None:
+    end_ns = _core.clock_ns() + round(_patience(settings) * 1e9)
+    _core.run_wait(run.page, run.number, False, end_ns)
+    _settle(settings, run)
+
+
+async def wait_running_softly(settings: Settings, run: Run) -> None:
+    """The same without stopping an event loop, where it is asyncio's."""
+    asyncio = _find_asyncio()
+    if asyncio is None:
+        wait_running(settings, run)
+        return
+    end_ns = _core.clock_ns() + round(_patience(settings) * 1e9)
+    # The run's own page: the recording may be stopped while others have their turn.
+    while not _core.run_wait(run.page, run.number, False, 0):
+        if _core.clock_ns() > end_ns:
+            break
+        await asyncio.sleep(0.0005)
+    _settle(settings, run)
+
+
+def end(
+    ticket: Ticket | Unprofiled, error: BaseException | None = None, *, quiet: bool = False
+) -> None:
+    """End a run; an error of the work is told which one it was."""
+    if isinstance(ticket, Unprofiled) or ticket.run.session.pid != os.getpid():
+        return  # there is none, or it is a parent's
+    _core.undisturbed(lambda: _end_now(ticket, quiet))
+    # The end of a generator or a task is no error of the work.
+    if error is not None and not isinstance(error, (GeneratorExit, StopIteration)):
+        run_id = ticket.run.id
+        _add_note(error, f"sonde: profiled as {run_id}; `sonde profile results {run_id}` shows it")
+
+
+def _end_now(ticket: Ticket, quiet: bool) -> None:
+    ticket.is_used = True
+    try:
+        ticket.run.stop(_STOP_S)
+        if ticket.run.about["sources"]:
+            recorder.match_sources()  # they write their last rows, before a pause
+    except (Error, OSError) as error:
+        _warn(f"{ticket.run.id}: {error}", quiet=quiet)
+    finally:
+        release(ticket.run)
+
+
+def release(run: Run) -> None:
+    """It is over: nobody waits for it, and a recording for runs alone is paused."""
+    if _here.run is run:
+        _here.run = None
+        if recorder.parked:
+            recorder.set_on(False)
+
+
+def _add_note(error: BaseException, line: str) -> None:
+    try:
+        if hasattr(error, "add_note"):
+            error.add_note(line)
+        else:
+            error.__dict__.setdefault("__notes__", []).append(line)  # what 3.11 does
+    except (AttributeError, TypeError):
+        pass  # its notes are no list: what the work raises is worth more than ours

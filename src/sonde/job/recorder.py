@@ -1,0 +1,420 @@
+"""The recording of this process: at most one at a time. Lives in somebody's training job."""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # without the enums of `signal`, slow to make
+import atexit
+import os
+import sys
+from _thread import RLock  # `threading` would be one more import in the job
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from sonde import _core, launch, plugins, settings
+from sonde.errors import Error, SchemaError
+from sonde.job.deferred_source import Late, is_late
+from sonde.job.source_context import Host, end_with_multiprocessing, say
+from sonde.session import folder
+from sonde.session.schema import Schema, column, i64, make_schema, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Source(Protocol):
+        """Something that produces rows inside the job."""
+
+        def start(self) -> None: ...
+        def stop(self) -> None: ...
+
+
+class SourceLog:
+    """A source was switched on or off, failed, or is not available here."""
+
+    RING_BYTES = 64 * 1024
+    t_ns: i64 = column("when", "ns")
+    source: text = column("which source or sensor")
+    state: text = column("on, off, failed or unavailable")
+    detail: text | None = column("why")
+
+
+ROWS = (SourceLog,)
+
+# Schemas that are sonde's or DuckDB's own; a user's table lives in any other.
+RESERVED = frozenset(
+    ("sonde", "python", "system", "event", "main", "temp", "memory", "information_schema",
+     "pg_catalog")
+)  # fmt: skip
+FORK_DELAY_NS = 100_000_000
+
+
+class Recorder:
+    """Starts, steers and ends the recording of this process."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self.session: folder.Writing | None = None
+        self._tables: dict[str, tuple[Schema, _core.Writer, int | None]] = {}
+        self._sources: dict[str, tuple[Source, Host]] = {}
+        self._watcher: _core.Watcher | None = None
+        self._emit_source: _core.Writer | None = None
+        self._hooked = False
+        self._marked: list[str] = []  # what we put into the environment
+        self.parked = False  # recording was begun for a run, and is paused between runs
+        self.lent = False  # recording was begun for a profile alone, and ends with it
+        self.on_begin: Callable[[], object] | None = None  # see profiler/state.py
+        self._forked_from: folder.Writing | None = None  # a child that has not begun yet
+        self._busy = False
+        self._wish: Callable[[], object] | None = None
+        self._tell: Callable[[str], object] = say  # where a failed start is told
+        self.gate: object = None  # what inside.py has at every fork
+
+    # ---- start and stop --------------------------------------------------------------------
+
+    def start(
+        self,
+        given: Mapping[str, object],
+        parent: str | None = None,
+        root: str | None = None,
+        tell: Callable[[str], object] | None = None,
+    ) -> str | None:
+        """Begin; the session's folder, or None if it could not: one line says why, on stderr or to
+        `tell`. `root` is the sessions' folder, if not the one of the environment."""
+        values, complaints = settings.load(given)
+        self._hook()
+        with self.lock:
+            self.lent = False
+            if self.parked:
+                self.stop()  # it was for runs alone; now it is wanted with these settings
+            self._tell = tell or say
+            self._do(lambda: self._begin(values, parent, root))
+            self._tell = say
+            if self.session is None:
+                return None
+            for complaint in complaints:
+                self.session.log(complaint)
+            return self.session.folder
+
+    def park(self) -> bool:
+        """Record for runs alone, paused between them, unless it is recorded anyway. Can it be?"""
+        with self.lock:
+            # The program's children are nobody's business then.
+            if self.session is None and self.start({"follow": False}) is not None:
+                self.parked = True
+            return self.session is not None
+
+    def stop(self, state: int = _core.STOPPED) -> None:
+        """End; what was recorded stays."""
+        with self.lock:
+            self._do(lambda: self._end(state))
+
+    def _do(self, work: Callable[[], object]) -> None:
+        """Do `work` with signals held back: the program's handlers run before or after it, not
+        inside, where an exception of theirs (a TimeoutError is an OSError) would be taken for ours.
+        """
+        _core.undisturbed(lambda: self._alone(work))
+
+    def _alone(self, work: Callable[[], object]) -> None:
+        """Do `work`, not inside other such work: code of the program may still call us while we are
+        at it. What it wants then is done afterwards."""
+        if self._busy:
+            self._wish = work
+            return
+        self._busy = True
+        try:
+            Host(self, "recorder", "sonde").guard(work)()
+        finally:
+            self._busy = False
+        wish, self._wish = self._wish, None
+        if wish is not None:
+            self._alone(wish)
+
+    def _begin(
+        self, values: dict[str, settings.Value], parent: str | None, root: str | None
+    ) -> None:
+        if self.session is not None:
+            return
+        forked, self._forked_from = self._forked_from, None
+        root = root or (settings.find_root() if forked is None else forked.root)
+        try:
+            self.session = writing = folder.Writing(root, values, parent)
+        except Error as error:
+            self._tell(f"not recording: {error}")
+            self._let_go()
+            return
+        atexit.unregister(self._at_exit)  # a parent's
+        atexit.register(self._at_exit)
+        try:
+            self._fill(writing)
+        except BaseException:
+            self._end(_core.STOPPED)
+            raise
+
+    def _fill(self, writing: folder.Writing) -> None:
+        for schema, writer, hint in self._tables.values():
+            self._prepare(schema, writer, hint)
+        self._emit_source = self.open_table(SourceLog, "sonde.source_log")
+        # Rows are taken from here on, so that a source may write as it starts.
+        _core.control_on(writing.page, True)
+        for name in plugins.list_names("job.sources"):
+            if writing.values[f"source.{name}"]:
+                self._start_source(name)
+        self._start_watcher(writing)
+        if writing.values["follow"]:
+            self._marked = settings.mark_followed(writing.root) or self._marked
+        _core.control_state(writing.page, _core.RUNNING)
+        if self.on_begin is not None:
+            Host(self, "profiler", "sonde").guard(self.on_begin)()
+
+    def _hook(self) -> None:
+        """Before anything else: a fork in another thread must find these in place."""
+        if not self._hooked:
+            self._hooked = True
+            os.register_at_fork(
+                before=self._before_fork,
+                # 3.13 counts threads, to warn of them, after this: ours comes back when fork() has
+                # returned. In C, or it would come back in the hook itself.
+                after_in_parent=partial(_core.soon, self._go_on)
+                if sys.version_info >= (3, 13)
+                else self._go_on,
+                after_in_child=self._after_fork,
+            )
+
+    def _end(self, state: int) -> None:
+        writing, self.session = self.session, None
+        self._forked_from, self.parked, self.lent = None, False, False
+        _core.later_cancel()
+        if writing is None or writing.pid != os.getpid():
+            return  # nothing, or a parent's: a fork in C that no hook of Python's saw
+        for name in list(self._sources):
+            self._stop_source(name)
+        _core.signal_release()
+        if self._watcher is not None:
+            self._watcher.stop()
+        self._let_go()
+        writing.close(state)
+        marked, self._marked = self._marked, []
+        settings.unmark_followed(marked)
+        if state != _core.EXITED:  # else we are in it
+            atexit.unregister(self._at_exit)
+
+    def _let_go(self) -> None:
+        """Forget the session; the writers of its tables stay and write nowhere."""
+        self.session = self._watcher = self._emit_source = None
+        for _schema, writer, _hint in self._tables.values():
+            writer.detach()
+
+    def set_on(self, on: bool) -> None:
+        """Pause or resume: rows are taken or not; sources stay in place."""
+        with self.lock:
+            if self.session is not None and self.session.pid == os.getpid():
+                _core.control_on(self.session.page, on)
+
+    # ---- tables ------------------------------------------------------------------------------
+
+    def open_table(self, row: type, table: str) -> _core.Writer:
+        """The writer of a table; the same one each time, across stop, start and fork."""
+        with self.lock:
+            schema = make_schema(row, table)
+            if table in self._tables:
+                known, writer, _hint = self._tables[table]
+                if known.dump() != schema.dump():
+                    raise SchemaError(f"{table} exists with other columns; give the new one a name")
+                return writer
+            hint = getattr(row, "RING_BYTES", None)
+            try:
+                writer = _core.Writer(schema.kinds, schema.optional, schema.timed)
+            except ValueError as error:
+                raise SchemaError(f"{table}: {error}") from None
+            self._tables[table] = (schema, writer, hint)
+            self._prepare(schema, writer, hint)
+            return writer
+
+    def _prepare(self, schema: Schema, writer: _core.Writer, hint: int | None) -> None:
+        """Have rows of a table written: small rings (ours) now, large ones at their first row."""
+        if self.session is None and self._forked_from is None:
+            writer.detach()
+        elif hint is not None and self.session is not None:
+            self._attach(schema, writer, hint)
+        else:
+            host = Host(self, schema.table, "sonde")
+            open_late = host.guard(lambda: self._open_late(schema, writer, hint))
+            writer.later(lambda: _core.undisturbed(open_late))
+
+    def _open_late(self, schema: Schema, writer: _core.Writer, hint: int | None) -> None:
+        """At the first row of a table: make its ring, and in a fresh child the session."""
+        with self.lock:
+            self._begin_in_child()
+            # Another thread may have been first.
+            if self.session is not None and not writer.attached:
+                self._attach(schema, writer, hint)
+
+    def _attach(self, schema: Schema, writer: _core.Writer, hint: int | None) -> None:
+        assert self.session is not None
+        try:
+            ring = self.session.create_ring(schema, hint)
+        except (OSError, SchemaError) as error:
+            self.session.log(f"{schema.table} is not recorded: {error}")
+            writer.detach()
+            return
+        # What became of a source is written down even while no rows are taken.
+        page = None if schema.table == "sonde.source_log" else self.session.page
+        writer.attach(ring, self.session.text, page)
+
+    # ---- sources -------------------------------------------------------------------------------
+
+    def note(self, source: str, state: str, detail: str | None = None) -> None:
+        """Write down what became of a source: a row in sonde.source_log, a line in the log."""
+        if self._emit_source is not None:
+            self._emit_source(_core.clock_ns(), source, state, detail)
+        if self.session is not None and state != "on":
+            self.session.log(f"{source} is {state}: {detail or 'as asked'}")
+        elif state == "failed" and source == "recorder":
+            self._tell(f"not recording: {detail}")
+
+    def _start_source(self, name: str) -> None:
+        host = Host(self, name, "python")
+        host.guard(self._make_source)(name, host)
+        if name in self._sources:
+            self.note(name, "on", host.detail)
+
+    def _make_source(self, name: str, host: Host) -> None:
+        late = is_late(name)
+        source: Source = (
+            Late(host, name) if late else plugins.load("job.sources", name).Source(host)
+        )
+        source.start()
+        self._sources[name] = (source, host)
+
+    def _stop_source(self, name: str) -> None:
+        source, host = self._sources.pop(name)
+        had_failed, host.failed = host.failed, False  # a source that failed is still taken out
+        host.guard(source.stop)()
+        if not (host.failed or had_failed):  # why it failed stays the last word
+            self.note(name, "off")
+
+    def has_source(self, name: str) -> bool:
+        """Is it on?"""
+        return name in self._sources
+
+    def publish(self) -> None:
+        """Have every source that keeps numbers to itself write them now; needs the GIL."""
+        for source, host in list(self._sources.values()):
+            if hasattr(source, "publish"):
+                host.guard(source.publish)()
+
+    # ---- being steered -------------------------------------------------------------------------
+
+    def _start_watcher(self, writing: folder.Writing) -> None:
+        watcher = _core.Watcher(writing.page, self._on_bell)
+        try:
+            collector, snapshot, env = launch.make_commands(
+                writing.root, writing.folder, writing.values
+            )
+            if collector:
+                lock = os.fsencode(launch.collector_lock(writing.root))
+                kept = lock if writing.values["collector"] else None
+                watcher.keep(kept, collector, snapshot, env)
+            watcher.start()
+            self._watcher = watcher
+            self._catch_signal(writing)
+        except OSError as error:
+            self.note("watcher", "unavailable", f"no live control: {error}")
+
+    def _catch_signal(self, writing: folder.Writing) -> None:
+        name = writing.values["snapshot.signal"]
+        number = getattr(_signal, f"SIG{name}", None)
+        if number is not None:
+            _core.signal_catch(number, writing.page)
+
+    def _on_bell(self) -> None:
+        # A guard of its own each time: one failure must not end all steering.
+        _core.undisturbed(Host(self, "control", "sonde").guard(self._obey))
+
+    def _obey(self) -> None:
+        """At a safe point of the main thread: do what the control page asks."""
+        with self.lock:
+            writing = self.session
+            if writing is None:
+                return
+            page = _core.control_get(writing.page)
+            if page["stop"]:
+                self.stop()
+                return
+            values = self._match_sources(writing)
+            known = {name: value for name, value in values.items() if name in writing.values}
+            writing.values.update(known)  # type: ignore[arg-type]  # checked when they were stored
+            for source, host in self._sources.values():
+                if hasattr(source, "configure"):
+                    host.guard(source.configure)()
+            _core.control_obeyed(writing.page, page["asked"])
+
+    def _match_sources(self, writing: folder.Writing) -> dict[str, object]:
+        """Switch sources on and off as the settings and the run under way want them."""
+        values = folder.read_checked(os.path.join(writing.folder, folder.CONFIG))
+        extra = folder.read_run_sources(writing.folder, writing.page)
+        for name in plugins.list_names("job.sources"):
+            wanted = bool(values.get(f"source.{name}", True)) or name in extra
+            if wanted and name not in self._sources:
+                self._start_source(name)
+            elif not wanted and name in self._sources:
+                self._stop_source(name)
+        return values
+
+    def match_sources(self) -> None:
+        """The same at once, for a run that this very thread begins or ends."""
+        with self.lock:
+            if self.session is not None:
+                match = Host(self, "control", "sonde").guard(self._match_sources)
+                _core.undisturbed(partial(match, self.session))
+
+    # ---- ends ------------------------------------------------------------------------------------
+
+    def _at_exit(self) -> None:
+        Host(self, "recorder", "sonde").guard(lambda: self.stop(_core.EXITED))()
+
+    def _before_fork(self) -> None:
+        _core.later_cancel()
+        if self._watcher is not None:
+            self._watcher.rest()
+
+    def _go_on(self) -> None:
+        if self._watcher is not None:
+            Host(self, "watcher", "sonde").guard(self._watcher.wake)()
+        if self._forked_from is not None:
+            _core.later(self._on_time, FORK_DELAY_NS)
+
+    def _after_fork(self) -> None:
+        # Another thread of the parent may have held it, and does not exist here.
+        self.lock = RLock()
+        self._busy, self._wish = False, None
+        _core.undisturbed(Host(self, "recorder", "sonde").guard(self._leave_parent))
+
+    def _leave_parent(self) -> None:
+        """In a forked child: leave the parent's session alone. One of our own begins with the first
+        row or in a moment: most children that fork and exec never need it."""
+        parent = self.session or self._forked_from
+        if parent is None:
+            return
+        sources, self._sources = self._sources, {}
+        self._let_go()
+        for source, _host in sources.values():
+            source.stop()
+        if parent.values["follow"]:
+            self._forked_from = parent
+            for schema, writer, hint in self._tables.values():
+                self._prepare(schema, writer, hint)
+            _core.later(self._on_time, FORK_DELAY_NS)
+            end_with_multiprocessing(self, Recorder._at_exit)
+
+    def _on_time(self) -> None:
+        with self.lock:
+            self._begin_in_child()
+
+    def _begin_in_child(self) -> None:
+        parent = self._forked_from
+        if parent is not None:
+            self.start(parent.values, parent.id)
+
+
+recorder = Recorder()

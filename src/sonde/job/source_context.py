@@ -1,0 +1,122 @@
+"""What a source is given: a way to write rows, and to be called such that it can do no harm."""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # without the enums of `signal`, slow to make
+import os
+import sys
+from collections.abc import Callable
+
+from sonde import _core
+from sonde.errors import Unavailable
+from sonde.session.folder import Writing
+from sonde.session.schema import name_table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol, TypeVar
+
+    T = TypeVar("T")
+
+    class Owner(Protocol):
+        """Whoever records: the recorder."""
+
+        session: Writing | None
+
+        def open_table(self, row: type, table: str) -> _core.Writer: ...
+        def note(self, source: str, state: str, detail: str | None = None) -> None: ...
+        def publish(self) -> None: ...
+
+
+class Host:
+    """What a source is given: a way to write rows and to be called safely."""
+
+    def __init__(self, owner: Owner, name: str, schema: str) -> None:
+        self._owner, self._name, self._schema = owner, name, schema
+        self.failed = False
+        self.detail: str | None = None  # what a user should know of a source that is on
+
+    @property
+    def session(self) -> Writing:
+        """What is being written: its folder, settings, texts and control page."""
+        assert self._owner.session is not None
+        return self._owner.session
+
+    def writer(self, row: type) -> _core.Writer:
+        """`emit` for rows of this class; made once, called often."""
+        schema = getattr(row, "SCHEMA", self._schema)  # a row may be about the recording itself
+        return self._owner.open_table(row, name_table(row, schema))
+
+    def tell(self, detail: str | None) -> None:
+        """Say what a user should know of this source, which is on, from now on."""
+        self.detail = detail
+        self._owner.note(self._name, "on", detail)
+
+    def end(self) -> None:
+        """Say that it is off; why it failed stays the last word."""
+        if not self.failed:
+            self._owner.note(self._name, "off")
+
+    def make_part(self, name: str) -> Host:
+        """The same for a part of the source: what fails there is switched off alone."""
+        return Host(self._owner, name, self._schema)
+
+    def publish(self) -> None:
+        """Have every source write down what it has not yet written."""
+        self._owner.publish()
+
+    def guard(self, call: Callable[..., object]) -> Callable[..., object]:
+        """`call`, such that nothing it does wrong reaches the program."""
+
+        def guarded(*args: object) -> object:
+            if self.failed:
+                return None
+            try:
+                return call(*args)
+            except Exception as error:  # the one place: a broken source is switched off
+                if is_from_signal(error):
+                    raise
+                self.failed = True
+                self._owner.note(self._name, *_name_failure(error))
+                return None
+
+        return guarded
+
+
+def _name_failure(error: Exception) -> tuple[str, str]:
+    """What became of a source that raised this, and why."""
+    if isinstance(error, Unavailable):
+        return "unavailable", str(error)
+    return "failed", f"{type(error).__name__}: {error}"
+
+
+def is_from_signal(error: Exception) -> bool:
+    """Was it raised by one of the program's signal handlers, which may run inside our code?"""
+    handlers = (_signal.getsignal(number) for number in range(1, _signal.NSIG))
+    codes = {getattr(handler, "__code__", None) for handler in handlers} - {None}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def say(line: str) -> None:
+    """One line to the user, who asked for a recording and does not get it."""
+    try:
+        os.write(2, f"sonde: {line}\n".encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass
+
+
+def end_with_multiprocessing(owner: T, at_exit: Callable[[T], object]) -> None:
+    """A multiprocessing child leaves by os._exit after its own finalizers: be one of them."""
+
+    def finalize(one: T) -> None:
+        sys.modules["multiprocessing.util"].Finalize(None, at_exit, (one,), exitpriority=-100)
+
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        # Finalizers registered now are cleared when the child's bootstrap begins.
+        util.register_after_fork(owner, finalize)

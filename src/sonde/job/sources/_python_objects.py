@@ -1,0 +1,237 @@
+"""What only Python can tell of its threads: their names, locals and tasks. Holds the GIL."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from types import CodeType, FrameType
+
+from sonde import _core
+from sonde.job.source_context import Host
+from sonde.session.folder import LOCALS, write_checked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+NAMES, INSPECTION, STACKS = 1, 2, 4  # as in sampling.c
+
+_MOST_FRAMES, _MOST_LOCALS, _MOST_ITEMS, _MOST_CHARS, _MOST_DEPTH = 64, 64, 8, 200, 3
+_MOST_TASKS = 1000
+_DEEPEST = 512  # frames of a stack, as in frames.h
+
+
+class Objects:
+    """Answers the sampler's questions, in its helper thread."""
+
+    def __init__(self, host: Host, emit_task: _core.Writer) -> None:
+        self._host, self._emit_task = host, emit_task
+        self._session = host.session  # the host has none any more while it stops
+
+    def tell(self, sampler: _core.Sampler, wants: int) -> None:
+        """Do what is wanted: a sum of NAMES, INSPECTION and STACKS."""
+        look, number = sampler.asked()
+        if wants & STACKS:
+            sampler.take(list(_list_stacks()), look)
+        if wants & (NAMES | INSPECTION):
+            sampler.name(dict(_list_names()))
+        if wants & INSPECTION:
+            try:
+                self._write_locals(number)
+            except OSError as error:  # a full disk must not end all that this thread does
+                self._session.log(f"locals are not written: {error}")
+            _write_tasks(self._emit_task)
+            self._host.publish()
+            sampler.inspected(number)
+
+    def _write_locals(self, number: int) -> None:
+        tids = _find_ids()
+        threads = {
+            str(tids[ident]): list(_list_frames(frame))
+            for ident, frame in sys._current_frames().items()
+            if ident in tids
+        }
+        path = os.path.join(self._session.folder, LOCALS)
+        write_checked(path, {"number": number, "t_ns": _core.clock_ns(), "threads": threads})
+
+
+def _own_ident() -> int:
+    from _thread import get_ident
+
+    return get_ident()
+
+
+# ---- threads -------------------------------------------------------------------------------------
+
+
+def _list_threads() -> list[object]:
+    threading = sys.modules.get("threading")  # a program without it has one thread
+    return [] if threading is None else list(threading._active.values())
+
+
+def _list_names() -> Iterator[tuple[int, str]]:
+    for thread in _list_threads():
+        known = _read_dict(thread)
+        tid, name = known.get("_native_id"), known.get("_name")
+        if type(tid) is int and type(name) is str:
+            yield tid, name
+
+
+def _find_ids() -> dict[int, int]:
+    """Python's number of a thread, and the kernel's."""
+    found = {}
+    for thread in _list_threads():
+        known = _read_dict(thread)
+        tid, ident = known.get("_native_id"), known.get("_ident")
+        if type(tid) is int and type(ident) is int:
+            found[ident] = tid
+    if not found:  # a program without `threading`
+        found = {ident: os.getpid() for ident in sys._current_frames() if ident != _own_ident()}
+    return found
+
+
+def _read_dict(value: object) -> dict[str, object]:
+    """The attributes of an object, past whatever its class makes of them."""
+    found = object.__getattribute__(value, "__dict__")
+    return found if type(found) is dict else {}
+
+
+def _list_stacks() -> Iterator[tuple[int, bool, list[tuple[str, str, int, int]]]]:
+    """The slow way: every stack, root first."""
+    tids = _find_ids()
+    for ident, frame in sys._current_frames().items():
+        if ident in tids:
+            some = list(islice(_walk(frame), _DEEPEST + 1))
+            frames = [_describe(f.f_code, f.f_lineno) for f in some[: _DEEPEST - 1]]
+            if len(some) > _DEEPEST:
+                frames.append(("<cut>", "", 0, 0))
+            elif len(some) == _DEEPEST:
+                frames.append(_describe(some[-1].f_code, some[-1].f_lineno))
+            yield tids[ident], False, frames[::-1]
+
+
+def _walk(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _describe(code: CodeType, line: int | None) -> tuple[str, str, int, int]:
+    name = getattr(code, "co_qualname", code.co_name)
+    first = code.co_firstlineno
+    return name, code.co_filename, first if line is None else line, first
+
+
+# ---- locals --------------------------------------------------------------------------------------
+
+
+def _list_frames(frame: FrameType) -> Iterator[dict[str, object]]:
+    """Frames with their locals, the innermost first."""
+    for depth, f in enumerate(_walk(frame)):
+        if depth == _MOST_FRAMES:
+            return
+        name, file, line, _first = _describe(f.f_code, f.f_lineno)
+        # Not f_locals: before 3.13 reading it has the frame keep what it held, to its end.
+        found = [] if name == "<module>" else _core.frame_locals(f)
+        shown = {key: show(value) for key, value in found[:_MOST_LOCALS]}
+        if len(found) > _MOST_LOCALS:
+            shown["…"] = f"{len(found) - _MOST_LOCALS} more"
+        yield {"func": name, "file": file, "line": line, "locals": shown}
+
+
+def show(value: object, depth: int = _MOST_DEPTH) -> str:
+    """A bounded text for a value. No code of the program runs: other types show their name only."""
+    kind = type(value)
+    if value is None or kind in (bool, int, float, complex):
+        # A huge integer takes long to spell out.
+        huge = kind is int and value.bit_length() > 256  # type: ignore[attr-defined]
+        return f"<int of {value.bit_length()} bits>" if huge else repr(value)  # type: ignore[attr-defined]
+    if kind in (str, bytes, bytearray):
+        cut = value[:_MOST_CHARS]  # type: ignore[index]
+        rest = len(value) - len(cut)  # type: ignore[arg-type]
+        return repr(cut) + (f" … {rest} more" if rest else "")
+    if kind in (list, tuple, set, frozenset, dict):
+        return _show_items(value, kind, depth)
+    return _show_array(value, kind) or f"<{_name_type(kind)} at {id(value):#x}>"
+
+
+def _name_type(kind: type) -> str:
+    """Past its metaclass."""
+    module, name = (
+        type.__dict__[key].__get__(kind, type(kind)) for key in ("__module__", "__qualname__")
+    )
+    return f"{module}.{name}" if type(module) is str else str(name)
+
+
+def _show_items(value: object, kind: type, depth: int) -> str:
+    count = len(value)  # type: ignore[arg-type]
+    if depth == 0:
+        return f"<{kind.__name__} of {count}>"
+    # Without hashing anything: that would be the program's code.
+    if kind is dict:
+        pairs = list(islice(value.items(), _MOST_ITEMS))  # type: ignore[attr-defined]
+        shown = [f"{show(key, 0)}: {show(item, depth - 1)}" for key, item in pairs]
+    else:
+        shown = [show(item, depth - 1) for item in islice(value, _MOST_ITEMS)]  # type: ignore[call-overload]
+    if count > len(shown):
+        shown.append(f"… {count - len(shown)} more")
+    first, last = "[]" if kind is list else "()" if kind is tuple else "{}"
+    return f"{first}{', '.join(shown)}{last}"
+
+
+def _show_array(value: object, kind: type) -> str | None:
+    """Shape and type of the arrays everyone has; exact types, so it is not the program's code."""
+    for module, name in (("torch", "Tensor"), ("numpy", "ndarray")):
+        known = getattr(sys.modules.get(module), name, None)
+        if kind is known:
+            shape = "x".join(map(str, value.shape)) or "scalar"  # type: ignore[attr-defined]
+            where = f" {value.device}" if module == "torch" else ""  # type: ignore[attr-defined]
+            return f"<{module}.{name} {shape} {value.dtype}{where}>"  # type: ignore[attr-defined]
+    return None
+
+
+# ---- asyncio -------------------------------------------------------------------------------------
+
+
+def _write_tasks(emit: _core.Writer) -> None:
+    now = _core.clock_ns()
+    kind: Any = getattr(sys.modules.get("_asyncio"), "Task", None)
+    running = getattr(sys.modules.get("asyncio.tasks"), "_current_tasks", {})
+    for task in _list_tasks(kind):
+        # Methods of the type itself: a subclass may have its own.
+        frames, waits_for = _follow(kind.get_coro(task))
+        state = "running" if any(task is one for one in running.values()) else "waiting"
+        name = kind.get_name(task)
+        for depth, (func, file, line, _first) in enumerate(reversed(frames)):
+            emit(now, id(task), show(name)[1:-1], state, waits_for, depth, func, file, line)
+
+
+def _list_tasks(kind: Any) -> list[object]:
+    """Every task that is not done, of every loop."""
+    tasks = sys.modules.get("asyncio.tasks")
+    if tasks is None or kind is None:
+        return []
+    found: list[object] = []
+    for name in ("_scheduled_tasks", "_all_tasks"):
+        group = getattr(tasks, name, None)
+        if group is not None:
+            found = list(group)
+            break
+    found += list(getattr(tasks, "_eager_tasks", ()))
+    return [one for one in found if isinstance(one, kind) and not kind.done(one)][:_MOST_TASKS]
+
+
+def _follow(coro: object) -> tuple[list[tuple[str, str, int, int]], str | None]:
+    """The chain of awaits from a coroutine in, outermost first; and what the last one waits for."""
+    frames: list[tuple[str, str, int, int]] = []
+    while coro is not None and len(frames) < _MOST_FRAMES:
+        prefix = next((p for p in ("cr", "gi", "ag") if hasattr(coro, f"{p}_frame")), None)
+        if prefix is None:
+            return frames, _name_type(type(coro))
+        frame = getattr(coro, f"{prefix}_frame")
+        if frame is not None:
+            frames.append(_describe(frame.f_code, frame.f_lineno))
+        coro = getattr(coro, "gi_yieldfrom" if prefix == "gi" else f"{prefix}_await")
+    return frames, None

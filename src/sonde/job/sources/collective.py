@@ -1,0 +1,125 @@
+"""Collectives of torch.distributed, from c10d's own records (with torch)."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sonde import _core
+from sonde.errors import Unavailable
+from sonde.job.source_context import Host
+from sonde.job.torch.seams import check_header, find_library
+from sonde.job.torch.steps import steps
+from sonde.session.schema import column, f64, i64, text, u32, u64
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Collective:
+    """One collective, send or receive of this process."""
+
+    RING_BYTES = 4 * 2**20
+    t_ns: i64 = column("when it was asked for", "ns")
+    duration: f64 | None = column(
+        "time of the host: until it was complete, waiting for the other ranks included; where a "
+        "device does the work (NCCL), until it was handed over", "s",
+    )  # fmt: skip
+    device_duration: f64 | None = column("time of the device, where it does the work", "s")
+    op: text = column("all_reduce, all_gather, … as the backend calls it")
+    backend: text = column("gloo, nccl, …")
+    group_name: text | None = column("process group")
+    group_desc: text | None = column("what the group is for, as the program says")
+    group_ranks: text | None = column("the ranks in it, with commas")
+    group_size: u32 | None = column("how many ranks are in it")
+    seq: u64 | None = column("which of its group's, from 1: the same on every rank of the group")
+    bytes: u64 | None = column("what this rank gave", "B")
+    output_bytes: u64 | None = column("what this rank got", "B")
+    dtype: text | None = column("type of the numbers")
+    state: text = column(
+        "ended; running: took 5 s or the recording ended, another row follows if it ends; "
+        "timeout: given up"
+    )
+    thread: i64 | None = column("thread that asked for it, as the kernel counts")
+    step: i64 = column("which step: see python.torch_step")
+
+
+ROWS = (Collective,)
+
+
+class Source:
+    """Has c10d's works seen and its flight recorder read, in C."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._ask = host.guard(self._tell_groups)
+        self._observed: str | None = None  # why works are not seen; None: they are
+        self._known: set[str] = set()
+
+    def start(self) -> None:
+        torch: Any = sys.modules["torch"]
+        distributed = getattr(torch, "distributed", None)
+        if distributed is None or not distributed.is_available():
+            raise Unavailable("this torch was built without torch.distributed")
+        session = self._host.session
+        self._observed = check_header(torch)
+        cuda = find_library(torch, "libtorch_cuda.so")
+        emit, cpu = self._host.writer(Collective), find_library(torch, "libtorch_cpu.so")
+        _core.collective_start(
+            emit, session.text, session.page, cpu,
+            cuda if os.path.exists(cuda) else None, self._ask, steps.number,
+            self._observed is None,
+        )  # fmt: skip
+        if self._observed is None:
+            _find_inputs(torch)
+        self._host.detail = "waits until the program has a process group"
+        steps.subscribe(_core.collective_step)
+
+    def stop(self) -> None:
+        steps.unsubscribe(_core.collective_step)
+        self._ask()
+        _core.collective_stop()
+
+    # ---- groups --------------------------------------------------------------------------------
+
+    def _tell_groups(self) -> None:
+        """Tell the core what groups there are; it asks when it meets one that it does not know."""
+        world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+        names: dict[Any, str] = getattr(world, "pg_names", {})
+        ranks: dict[Any, dict[int, int]] = getattr(world, "pg_group_ranks", {})
+        kinds: dict[Any, tuple[str, object]] = getattr(world, "pg_map", {})
+        fresh = [(group, name) for group, name in names.items() if name not in self._known]
+        for group, name in fresh:
+            members = sorted(ranks.get(group, {}))
+            _core.collective_group(name, len(members) or group.size(), ",".join(map(str, members)))
+            self._known.add(name)
+            if kinds.get(group, ("",))[0] == "nccl" and self._is_timed():
+                _time_device(group)
+        if fresh:
+            self._host.tell(self._describe())
+
+    def _is_timed(self) -> bool:
+        return bool(self._host.session.values["collective.device"])
+
+    def _describe(self) -> str:
+        state = _core.collective_state()
+        seen = "c10d's works" if self._observed is None else f"no durations ({self._observed})"
+        recorded = "its flight recorder" if state["recorded"] else "no groups (no flight recorder)"
+        return f"{seen}, {recorded}"
+
+
+def _find_inputs(torch: Any) -> None:
+    """Have the core find where a range of torch's keeps the tensors it was given."""
+    tensor = torch.empty(0)
+    _core.collective_look(tensor._cdata, tensor.neg)
+
+
+def _time_device(group: Any) -> None:
+    """Have NCCL note when its kernels begin and end."""
+    enable = getattr(group, "_enable_collectives_timing", None)
+    if enable is not None:
+        try:
+            enable()
+        except RuntimeError:
+            pass  # a backend that has no clock of its own

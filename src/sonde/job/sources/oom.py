@@ -1,0 +1,238 @@
+"""What was going on when a device ran out of memory: kept and named in one line (with torch)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from _thread import get_native_id
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+
+from sonde import _core
+from sonde.job.source_context import Host, say
+from sonde.job.torch.steps import Step, steps
+from sonde.session.folder import write_checked
+from sonde.session.schema import column, i64, text, u32
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+FILE = "oom-{}.json"
+_ATTACH = "_cuda_attach_out_of_memory_observer"
+_MOST_FILES = 16  # a program that looks for the largest batch runs out of memory on purpose
+_MOST_FRAMES, _MOST_BLOCKS, _LAST_STEPS = 100, 20, 32
+_GIB = 2**30
+
+
+class TorchOom:
+    """A device ran out of memory, whether the program went on or not."""
+
+    RING_BYTES = 2**16
+    t_ns: i64 = column("when", "ns")
+    step: i64 = column("in which step: see python.torch_step")
+    device: text = column("cuda:0")
+    needed_bytes: i64 | None = column("how much was asked for", "B")
+    free_bytes: i64 | None = column("how much of the device was free", "B")
+    total_bytes: i64 | None = column("how much the program may have of the device", "B")
+    allocated_bytes: i64 | None = column("how much was in use by torch", "B")
+    cached_bytes: i64 | None = column("how much torch kept, used or not", "B")
+    largest_free_bytes: i64 | None = column("the largest free piece of what torch kept", "B")
+    thread: i64 = column("thread id, as the kernel counts")
+    number: u32 = column("the how manieth of the process, from 1")
+    file: text | None = column("steps, stacks and the allocator's state; NULL: there were too many")
+
+
+ROWS = (TorchOom,)
+
+
+class _Relay:
+    """What torch calls, for ever: an observer cannot be taken out again. Passes on, or does not."""
+
+    def __init__(self) -> None:
+        self.listener: Callable[..., object] | None = None
+        self.is_attached = False
+
+    def __call__(self, device: int, needed: int, total: int, free: int) -> None:
+        if self.listener is not None:
+            self.listener(device, needed, total, free)
+
+
+_relay = _Relay()
+
+
+class Source:
+    """Attached to torch's allocator as soon as the program uses CUDA; before that it is idle."""
+
+    def __init__(self, host: Host) -> None:
+        self._host, self._session = host, host.session  # the host has none while it stops
+        self._emit = host.writer(TorchOom)
+        self._number = 0
+        self._file: str | None = None  # of the newest
+        self._contents: dict[str, object] = {}
+        self._steps: deque[Step] = deque(maxlen=_LAST_STEPS)
+        self._remember = self._steps.append  # one object, so that it can be known again
+        self._attach = host.guard(self._attach_now)  # one object: torch's queue holds it
+
+    def start(self) -> None:
+        """Torch calls us when CUDA is there: asking for it would begin to use the device."""
+        torch = sys.modules["torch"]
+        call = getattr(sys.modules.get("torch.cuda"), "_lazy_call", None)
+        if not hasattr(torch._C, _ATTACH) or call is None:
+            self._host.detail = "this torch has no CUDA"
+            return
+        self._host.detail = None
+        call(self._attach)
+
+    def stop(self) -> None:
+        _relay.listener = None
+        steps.unsubscribe(self._remember)
+        queue = getattr(sys.modules.get("torch.cuda"), "_queued_calls", None)
+        if isinstance(queue, list):
+            queue[:] = [entry for entry in queue if entry[0] is not self._attach]
+        if self._session.pid == os.getpid():
+            self._see_last()
+
+    def _attach_now(self) -> None:
+        _relay.listener = self._host.guard(self._observe)
+        steps.subscribe(self._remember)
+        if not _relay.is_attached:
+            _relay.is_attached = True
+            getattr(sys.modules["torch"]._C, _ATTACH)(_relay)
+
+    # ---- when it happens -------------------------------------------------------------------------
+
+    def _observe(self, device: int, needed: int, total: int, free: int) -> None:
+        """In the thread that wanted memory; the allocator's lock is free. Nothing here may take
+        memory of the device."""
+        state = _read_allocator(device)
+        found: dict[str, object] = {
+            "device": f"cuda:{device}", "needed_bytes": needed, "free_bytes": free,
+            "total_bytes": total, **state, "stacks": _list_stacks(),
+        }  # fmt: skip
+        self._keep(found)
+
+    def _keep(self, found: dict[str, object]) -> None:
+        self._number += 1
+        now_ns, step = _core.clock_ns(), steps.number
+        about: dict[str, object] = {
+            "number": self._number, "t_ns": now_ns, "wall_ns": time.time_ns(), "step": step,
+            "thread": get_native_id(), **found, "last_steps": self._list_steps(),
+        }  # fmt: skip
+        self._file = self._write(about) if self._number <= _MOST_FILES else None
+        self._contents = about
+        numbers = [found.get(key) for key in (
+            "needed_bytes", "free_bytes", "total_bytes", "allocated_bytes", "cached_bytes",
+            "largest_free_bytes",
+        )]  # fmt: skip
+        self._emit(
+            now_ns, step, str(found["device"]), *numbers, get_native_id(), self._number, self._file
+        )
+        if self._number <= _MOST_FILES:
+            say(_describe(about, self._file or self._session.folder))
+
+    def _write(self, about: dict[str, object]) -> str | None:
+        path = os.path.join(self._session.folder, FILE.format(about["number"]))
+        try:
+            write_checked(path, about)
+        except OSError as error:  # a full disk: the row and the line are there
+            self._session.log(f"{path}: {error.strerror}")
+            return None
+        return path
+
+    def _list_steps(self) -> list[dict[str, object]]:
+        return [
+            {"step": one.number, "t_ns": one.begin_ns, "dur_ns": one.end_ns - one.begin_ns}
+            for one in self._steps
+        ]
+
+    # ---- when it was the end ---------------------------------------------------------------------
+
+    def _see_last(self) -> None:
+        """At the end: if the program ended by it, say so where it is kept."""
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        kind = getattr(sys.modules.get("torch.cuda"), "OutOfMemoryError", None)
+        if not isinstance(kind, type) or not isinstance(error, kind):
+            return
+        ended = {
+            "exception": f"{type(error).__name__}: {error}",
+            "traceback": list(_list_trace(getattr(error, "__traceback__", None))),
+        }
+        if self._file is not None:
+            self._write({**self._contents, **ended})
+        elif not self._number:  # a device whose allocator has no observer
+            self._keep({"device": "unknown", **ended})
+
+
+# ---- what is there to see ------------------------------------------------------------------------
+
+
+def _read_allocator(device: int) -> dict[str, object]:
+    """The allocator's own numbers, and its memory summed up. Reads only."""
+    cuda: Any = sys.modules["torch.cuda"]
+    stats = cuda.memory_stats(device)
+    segments = [one for one in cuda.memory_snapshot() if one.get("device") == device]
+    summary = _sum_segments(segments)
+    return {
+        "allocated_bytes": stats.get("allocated_bytes.all.current"),
+        "cached_bytes": stats.get("reserved_bytes.all.current"),
+        "largest_free_bytes": summary["largest_free_bytes"],
+        "segments": summary,
+        "stats": {key: value for key, value in stats.items() if ".all." in key or "." not in key},
+    }
+
+
+def _sum_segments(segments: list[dict[str, Any]]) -> dict[str, object]:
+    blocks = [block for one in segments for block in one.get("blocks", ())]
+    free = [block["size"] for block in blocks if block.get("state") == "inactive"]
+    used: dict[int, int] = {}
+    for block in blocks:
+        if str(block.get("state", "")).startswith("active"):
+            used[block["size"]] = used.get(block["size"], 0) + 1
+    largest = sorted(used.items(), key=lambda item: -item[0] * item[1])[:_MOST_BLOCKS]
+    return {
+        "segments": len(segments),
+        "blocks": len(blocks),
+        "free_blocks": len(free),
+        "free_bytes": sum(free),
+        "largest_free_bytes": max(free, default=0),
+        "most_used": [{"size": size, "blocks": count} for size, count in largest],
+    }
+
+
+def _list_stacks() -> dict[str, list[str]]:
+    """What every thread of Python was doing, the innermost frame first."""
+    return {str(ident): list(_list_frames(frame)) for ident, frame in sys._current_frames().items()}
+
+
+def _list_frames(frame: FrameType | None) -> Iterator[str]:
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            return
+        code = frame.f_code
+        yield f"{code.co_name} ({code.co_filename}:{frame.f_lineno})"
+        frame = frame.f_back
+
+
+def _list_trace(trace: TracebackType | None) -> Iterator[str]:
+    for _ in range(_MOST_FRAMES):
+        if trace is None:
+            return
+        code = trace.tb_frame.f_code
+        yield f"{code.co_name} ({code.co_filename}:{trace.tb_lineno})"
+        trace = trace.tb_next
+
+
+def _describe(about: dict[str, object], where: str) -> str:
+    def show(key: str) -> str:
+        value = about.get(key)
+        return f"{value / _GIB:.2f} GiB" if isinstance(value, int) else "an unknown amount"
+
+    needed, free, total = show("needed_bytes"), show("free_bytes"), show("total_bytes")
+    return (
+        f"out of memory on {about['device']} in step {about['step']}: {needed} needed, {free} of"
+        f" {total} free, {show('allocated_bytes')} in use, {show('cached_bytes')} kept by torch;"
+        f" see {where}"
+    )

@@ -1,0 +1,261 @@
+"""The budget: how much is recorded, such that recording costs no more than it may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import hypot
+
+from sonde import _core
+from sonde.job.torch.budget_evidence import Neighbours, Ratios
+from sonde.job.torch.budget_levels import BARE, EVERYTHING, FULL, NONE, Plan, Rung, make_ladder
+
+_KEPT = (15, 5, 5)  # how many of each kind are remembered
+_FIRST = 3  # steps in which things are made and named: they say nothing
+_FAR = 8  # so many times what is usual of its kind is none of our doing
+_QUICK = 3  # recorded steps after which a gross overload is believed
+_GROSS = 1.5  # so many times the budget is gross
+_STEADY = 64  # steps after which the measured cost itself is believed
+_BATCH = 32  # steps that are thought about at once, from then on; no more: _core/torch_turn.h
+_JUDGE_EVERY = 16  # comparisons between two looks at them
+_SURE, _SHOWN = 2.5, 2.0  # standard deviations: to act on, because it is looked at often; to show
+_ROOM = 0.75  # a rung is climbed only if it would cost no more than this much of the budget, and
+# left only if it costs more for sure: so nothing goes up and down
+_PATIENCE, _MOST_PATIENCE = 256, 2**15  # steps on a rung before the next one up is tried
+_ROW_NS = 10_000_000_000  # of steps between two rows
+
+
+class Budget:
+    """Chooses what is recorded of each step, and learns from what the step then took.
+
+    Two measures. What the recording itself says it took is exact and there at once, but is not all:
+    caches it empties and GPUs it holds up are not in it. Steps without recording show all, after
+    some hundreds of steps. Whichever says that too much is spent is believed; both must agree
+    before more is recorded again, and each return to a level that was too much waits twice as long
+    as the one before.
+
+    What is spent on every step, recorded or not, no level can save. It is part of the budget, but
+    leaves a quarter of it in any case: else all detail would go, and nothing be gained."""
+
+    def __init__(
+        self, limit_pct: float, depth: int = EVERYTHING, every: int = 1, has_detail: bool = True
+    ) -> None:
+        self._given: tuple[object, ...] = ()
+        self._steps = self._recorded = 0  # on this level
+        self._direct_ns = self._whole_ns = 0
+        self._unjudged = 0  # comparisons since they were last looked at
+        self.configure(limit_pct, depth, every, has_detail)
+
+    def configure(self, limit_pct: float, depth: int, every: int, has_detail: bool) -> None:
+        """Take over settings; if any is new, all that was learned is forgotten."""
+        given = (limit_pct, depth, every, has_detail)
+        if self._given == given:
+            return
+        self._given = given
+        self.limit_pct, self._every = max(0.0, limit_pct), min(max(1, every), 2**31)
+        self._ladder = make_ladder(depth, has_detail)
+        self._waits = [_PATIENCE] * len(self._ladder)
+        self._noted, self._last_step, self._row_ns = 0, 0, 0
+        self._pending: list[tuple[int, int, Plan, int]] = []
+        self._neighbours = Neighbours()
+        self._recent: list[list[float]] = [[], [], []]  # direct share of last steps, by kind
+        self.level = 0
+        self._forget()
+        self._move(0)
+
+    def plan(self, step: int) -> Plan:
+        """What to record of the step that begins: by its number and the level alone."""
+        plans, shadow, every, steps, detail = self.steer()
+        return plans[_core.torch_plan(step, shadow, every, steps, detail)]
+
+    def steer(self) -> tuple[tuple[Plan, ...], bool, int, int, int]:
+        """The plans of this level, and the rule by which a step has one of them."""
+        rung = self._ladder[self.level]
+        # Without a limit nothing is left out, also not to measure.
+        return rung.list_plans(), bool(self.limit_pct), self._every, rung.steps, rung.detail
+
+    @property
+    def batch(self) -> int:
+        """Steps that may be noted at once. After a step our code is in no cache: many at once cost
+        little more than one."""
+        return _BATCH if self._steps >= _STEADY else 1
+
+    def note(self, step: int, duration_ns: int, plan: Plan, direct_ns: int) -> bool:
+        """A step is over: how long it took, how it was planned, and how much of it the recording
+        itself says it took. Is there something new to write down?"""
+        return self.note_all([(step, duration_ns, plan, direct_ns)])
+
+    def note_all(self, steps: list[tuple[int, int, Plan, int]]) -> bool:
+        """The same of several steps, one after the other."""
+        for one in steps:
+            if one[1] > 0:
+                self._noted += 1
+                self._row_ns += one[1]
+                self._last_step = one[0]
+                if self._noted > _FIRST:
+                    self._pending.append(one)
+        if self._pending and len(self._pending) >= self.batch:
+            self._work_off()
+        if self._row_ns < _ROW_NS:
+            return False
+        self._row_ns = 0
+        return True
+
+    def _work_off(self) -> None:
+        pending, self._pending = self._pending, []
+        for one in pending:
+            self._learn(*one)
+            # Asked first, and not in there: most steps change nothing.
+            is_due = self._is_react_due() or self._unjudged >= _JUDGE_EVERY
+            if is_due and self.limit_pct and (self._react() or self._judge()):
+                self._row_ns = _ROW_NS
+                return  # the rest was planned on another level
+
+    def describe(self, t_ns: int) -> tuple[object, ...]:
+        """The values of a row of Overhead."""
+        rung = self._ladder[self.level]
+        seen = self._compare(rung, _SHOWN) or (None, None, None)
+        return (
+            t_ns, self._last_step, "torch", *seen, self._read_direct(), self.limit_pct, self.level,
+            rung.describe(self._every), self._shadows,
+        )  # fmt: skip
+
+    # ---- what is known -----------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        """What a recorded step costs is not known any more."""
+        self._recent[BARE], self._recent[FULL] = [], []
+        self._ratios = {BARE: Ratios(), FULL: Ratios()}
+        self._shadows = 0
+        self._neighbours.clear()
+
+    def _learn(self, step: int, duration_ns: int, plan: Plan, direct_ns: int) -> None:
+        direct_ns = max(0, direct_ns)
+        kind, share = plan.kind, direct_ns / duration_ns
+        self._recorded += plan.on
+        recent = self._recent[kind]
+        recent.append(share)
+        if len(recent) > _KEPT[kind]:
+            del recent[0]
+            # Whoever loses the processor inside our code does not do so because of us. The middle
+            # is dear to find, and at least the least.
+            if share > _FAR * min(recent):
+                direct_ns = min(direct_ns, round(_FAR * _middle(recent) * duration_ns))
+        self._steps += 1
+        self._direct_ns += direct_ns
+        self._whole_ns += duration_ns
+        if self._steps % 512 == 0:
+            self._direct_ns, self._whole_ns = self._direct_ns // 2, self._whole_ns // 2
+        used = self._neighbours.add(step, duration_ns, kind, self._ratios)
+        self._shadows += used
+        self._unjudged += used
+
+    def _read_direct(self) -> float:
+        """Percent, on this level so far; as expected of it, if it is new."""
+        if not self._whole_ns:
+            return self._find_base() + self._expect_direct(self._ladder[self.level])
+        return 100 * self._direct_ns / self._whole_ns
+
+    def _find_base(self) -> float:
+        """Percent that every step costs."""
+        return 100 * _middle(self._recent[NONE])
+
+    def _find_allowed(self) -> float:
+        """Percent that is left for what is recorded."""
+        return max(self.limit_pct - self._find_base(), self.limit_pct / 4)
+
+    def _expect_direct(self, rung: Rung) -> float:
+        """Percent that the recording itself would take on a rung, beside what every step costs."""
+        known = [_middle(recent) for recent in self._recent]
+        bare = known[BARE] or known[FULL]
+        full = known[FULL] or known[BARE]
+        shares = rung.share(self._every, bool(self.limit_pct))
+        extra = (max(0.0, one - known[NONE]) for one in (bare, full))
+        spent = sum(share * one for share, one in zip(shares, extra, strict=True))
+        return 100 * spent * self._guess_depth(rung)
+
+    def _compare(self, rung: Rung, sure: float) -> tuple[float, float, float] | None:
+        """Percent that steps would take longer on a rung, and an interval; None: not known yet."""
+        seen = {kind: ratios.read(sure) for kind, ratios in self._ratios.items()}
+        bare, full = seen[BARE] or seen[FULL], seen[FULL] or seen[BARE]
+        if bare is None or full is None:
+            return None
+        shares = rung.share(self._every, True)
+        middle = shares[0] * bare[0] + shares[1] * full[0]
+        below, above = (
+            hypot(shares[0] * (bare[0] - bare[at]), shares[1] * (full[0] - full[at]))
+            for at in (1, 2)
+        )
+        scale = 100 * self._guess_depth(rung)
+        return scale * middle, scale * (middle - below), scale * (middle + above)
+
+    def _guess_depth(self, rung: Rung) -> float:
+        """What a step costs on a rung, if here it costs 1: each cut of the depth halves it."""
+        return float(2.0 ** (self._ladder[self.level].cuts - rung.cuts))
+
+    # ---- what is done ------------------------------------------------------------------------
+
+    def _is_react_due(self) -> bool:
+        """At first each time; then now and then, for it is most of what a step costs us here."""
+        recorded = self._recorded
+        return not recorded % 8 if recorded > 8 else recorded >= _QUICK
+
+    def _react(self) -> bool:
+        """Down, if the recording itself takes too much: at once if it is gross."""
+        if not self._is_react_due():
+            return False
+        rung = self._ladder[self.level]
+        allowed_pct = self._find_allowed()
+        gross = self._expect_direct(rung) > _GROSS * allowed_pct
+        steady = self._steps >= _STEADY and self._read_direct() - self._find_base() > allowed_pct
+        if not (gross or steady):
+            return False
+        return self._descend(self._expect_direct)
+
+    def _judge(self) -> bool:
+        """Down, if steps beside each other say that it is too much; else maybe up."""
+        if self._unjudged < _JUDGE_EVERY:
+            return False
+        self._unjudged = 0
+        found = self._compare(self._ladder[self.level], _SURE)
+        allowed_pct = self._find_allowed()
+        if found is not None and found[0] > allowed_pct and found[1] > _ROOM * allowed_pct:
+            return self._descend(lambda lower: (self._compare(lower, _SURE) or (0.0,))[0])
+        return self._climb()
+
+    def _descend(self, expect: Callable[[Rung], float]) -> bool:
+        """To the first level below that is expected to be cheap enough."""
+        last = len(self._ladder) - 1
+        if self.level == last:
+            return False
+        most_pct = 0.9 * self._find_allowed()
+        below = range(self.level + 1, last)
+        target = next((at for at in below if expect(self._ladder[at]) <= most_pct), last)
+        rare = max(at for at, rung in enumerate(self._ladder) if rung.steps == 0)
+        if rare > self.level and not self._recent[BARE]:
+            # What is spent may all be detail: stop where they are rare, and see.
+            target = min(target, rare)
+        self._waits[self.level] = min(2 * self._waits[self.level], _MOST_PATIENCE)
+        self._move(target)
+        return True
+
+    def _climb(self) -> bool:
+        """One level up, if there is room, and it was long enough ago that there was none."""
+        if self.level == 0 or self._steps < self._waits[self.level - 1]:
+            return False
+        upper, room_pct = self._ladder[self.level - 1], _ROOM * self._find_allowed()
+        found = self._compare(upper, 1.0)
+        if self._expect_direct(upper) > room_pct or (found is not None and found[1] > room_pct):
+            return False
+        self._move(self.level - 1)
+        return True
+
+    def _move(self, level: int) -> None:
+        if self._ladder[level].cuts != self._ladder[self.level].cuts:
+            self._forget()
+        self.level = level
+        self._steps = self._recorded = self._unjudged = 0
+        self._direct_ns = self._whole_ns = 0
+
+
+def _middle(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2] if values else 0.0

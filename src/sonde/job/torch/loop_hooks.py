@@ -1,0 +1,77 @@
+"""Where the program's loop shows itself: its optimizers, and its loaders of data."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from weakref import ref
+
+from sonde import _core
+from sonde.job.source_context import Host
+from sonde.job.torch.steps import OPTIMIZER, Steps
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Optimizers:
+    """Tells the end of a step by torch's global optimizer hooks, and how long optimizers take.
+
+    Where several are used in turn (two models that play against each other), the first one leads:
+    one step is one round. If it is not used any more, the next one that comes twice leads. `meet`
+    is told who leads. What happens at every step is in _core/torch_loop.c."""
+
+    def __init__(self, host: Host, steps: Steps, meet: Callable[[object], object]) -> None:
+        self._steps, self._meet = steps, meet
+        self._handles: list[Any] = []
+        self.core = _core.TorchOptimizers(
+            host, host.session.text, steps, OPTIMIZER, host.guard(self._meet_other)
+        )
+
+    def start(self) -> None:
+        optimizer = sys.modules["torch.optim.optimizer"]
+        self._handles = [
+            optimizer.register_optimizer_step_pre_hook(self.core.before),
+            optimizer.register_optimizer_step_post_hook(self.core.after),
+        ]
+
+    def stop(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _meet_other(self, optimizer: object) -> None:
+        """One that does not lead, or not yet, has made a step."""
+        lead, since = self.core.lead, self.core.since
+        if lead is not None and lead() is not None and id(optimizer) not in since:
+            since.add(id(optimizer))
+            return
+        self.core.lead = ref(optimizer)
+        self._meet(optimizer)
+        since.clear()
+        self._steps.end(OPTIMIZER)
+
+
+class Loaders:
+    """Measures how long the loop waits for data, at torch's DataLoader; `meet` is told of each
+    iterator that was not the last one in use."""
+
+    def __init__(self, meet: Callable[[object], object]) -> None:
+        self._meet = meet
+        self._class: Any = None
+        self.core: _core.TorchNext | None = None
+
+    def start(self) -> None:
+        """Put ourselves in front of `next()` of every iterator over a DataLoader."""
+        module = sys.modules.get("torch.utils.data.dataloader")
+        kind = getattr(module, "_BaseDataLoaderIter", None)
+        if kind is None:
+            return
+        self._class, self._original = kind, vars(kind)["__next__"]
+        kind.__next__ = self.core = _core.TorchNext(self._original, self._meet)
+
+    def stop(self) -> None:
+        if self._class is not None and vars(self._class).get("__next__") is self.core:
+            self._class.__next__ = self._original
+        self._class = None

@@ -1,0 +1,227 @@
+"""A recording of torch: modules, autograd, optimizers, loaders, memory, within a budget."""
+
+from __future__ import annotations
+
+import sys
+from _thread import get_native_id
+
+from sonde import _core
+from sonde.errors import Unavailable
+from sonde.job.import_watch import Arrival
+from sonde.job.source_context import Host
+from sonde.job.torch.budget import Budget
+from sonde.job.torch.gradient_marks import Marks, add_up
+from sonde.job.torch.loop_facts import LoaderFacts, OptimizerFacts, Threads
+from sonde.job.torch.loop_hooks import Loaders, Optimizers
+from sonde.job.torch.memory import Memory
+from sonde.job.torch.module_names import Naming
+from sonde.job.torch.seams import (
+    Place,
+    find_compiled,
+    find_device,
+    find_engine,
+    is_tracing,
+    observe_nodes,
+)
+from sonde.job.torch.steps import END, ROOT, steps
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from sonde.job.torch.budget_levels import Plan
+
+# How the time of backward is found, once a backward pass has shown it.
+_SEEN = {
+    "engine": "backward by nodes of autograd's, as its engine runs them",
+    "observer": "backward by nodes of autograd's, as torch tells its observers",
+    "failed": "no backward: the numbers of autograd's nodes were not found",
+}
+
+
+class Tracing:
+    """Stands in torch's places while it runs, and is told of every step."""
+
+    def __init__(
+        self,
+        host: Host,
+        trace: _core.Writer,
+        step: _core.Writer,
+        module: _core.Writer,
+        memory: _core.Writer,
+        overhead: _core.Writer,
+        loader: _core.Writer,
+        worker: _core.Writer,
+        threads: _core.Writer,
+        optimizer: _core.Writer,
+    ) -> None:
+        self._host = host
+        self._emit, self._emit_overhead = trace, overhead
+        self._torch: Any = sys.modules["torch"]
+        if not hasattr(self._torch, "nn") or "torch.optim.optimizer" not in sys.modules:
+            raise Unavailable("this torch has no modules, or no optimizers")
+        self._optimizers = Optimizers(host, steps, OptimizerFacts(optimizer).meet)
+        self._loaders = Loaders(host.guard(LoaderFacts(loader, worker).meet))
+        self._naming = Naming(module)
+        self._memory = Memory(memory, self._torch, guard=host.guard)
+        self._threads = Threads(threads, self._torch)
+        session = host.session
+        self._tracer = self._naming.tracer = _core.TorchTracer(
+            trace, session.text, session.page, host.guard(self._naming.name),
+            host.guard(_end_by_root), self._torch.is_grad_enabled, host.guard(self._read_memory),
+        )  # fmt: skip
+        self._turn = _core.TorchTurn(
+            host, session.text, self._tracer, steps, self._optimizers.core, self._memory.core,
+            step, trace, host.guard(self._look), host.guard(self._naming.describe),
+            host.guard(self._think),
+        )  # fmt: skip
+        self._compiled = Arrival(_is_compiling, host.guard(self._place_compiled))
+        self._places: list[Place] = []
+        self._observes = self._is_told = False
+        self._marks: Marks | None = None  # where nothing exact is to be had
+        self._device: str | None = None  # "": there is one that keeps its times to itself
+        self._budget = Budget(0)
+
+    def start(self) -> None:
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
+        try:
+            observe_nodes()
+            self._observes = self._turn.observes = True
+        except Unavailable as error:
+            self._marks = marks = Marks(self._torch)
+            self._turn.marks = self._host.guard(lambda *step: self._write_marks(marks, *step))
+            self._say(f"backward by marks on parameters, which is coarse: {error}")
+        self.configure()
+        self._tracer.start()
+        self._turn.begin()
+        steps.subscribe(self._turn)
+        self._optimizers.start()
+        self._loaders.start()
+        self._turn.watch(self._loaders.core)
+        self._places = [Place(self._torch.nn.Module, "__call__", _core.TorchCall)]
+        self._tracer.watch(self._torch.nn.Module, self._host.guard(self._heal))
+        engine = find_engine()
+        if engine is not None:
+            self._places.append(Place(*engine, _core.TorchEngine))
+        if _is_compiling():
+            self._place_compiled()
+        else:
+            self._compiled.start()
+
+    def stop(self) -> None:
+        self._compiled.stop()
+        steps.unsubscribe(self._turn)
+        self._optimizers.stop()
+        self._loaders.stop()
+        for place in self._places:
+            place.give_back()
+        self._finish()
+        _core.torch_ignore()  # not sooner: other threads may be ending a step
+        if self._marks is not None:
+            self._marks.stop()
+        self._memory.close()
+        self._naming.tracer = None
+
+    def configure(self) -> None:
+        """Take over the budget, and what is wanted of it."""
+        values = self._host.session.values
+        limit, depth, every = (values[f"torch.{name}"] for name in ("budget_pct", "depth", "every"))
+        self._naming.filter(str(values["torch.modules"]))
+        self._budget.configure(
+            float(limit), int(depth), int(every), has_detail=self._observes or bool(self._device)
+        )
+        self._steer()
+
+    def _steer(self) -> None:
+        """Say what is recorded from the next step on."""
+        self._turn.steer(*self._budget.steer())
+        self._turn.batch = self._budget.batch
+        # Each event makes a busy device wait: within a budget one direction is timed at a time.
+        self._turn.device = (1 if self._budget.limit_pct else 2) if self._device else 0
+
+    def _say(self, what: str) -> None:
+        said = self._host.detail
+        self._host.tell(f"{said}; {what}" if said else what)
+
+    # ---- torch's places ------------------------------------------------------------------------
+
+    def _place_compiled(self) -> None:
+        self._places.append(Place(find_compiled(), "__call__", _core.TorchCall))
+
+    def _heal(self) -> None:
+        for place in self._places:
+            place.heal()
+
+    def _look_for_device(self) -> None:
+        try:
+            self._device = find_device()
+        except Unavailable as error:
+            self._device = ""
+            self._say(f"no times of the device: {error}")
+        if self._device:
+            self.configure()
+
+    def _tell_how(self) -> None:
+        how = _SEEN.get(_core.torch_observed())
+        if how is not None:
+            self._is_told = True
+            self._say(how)
+
+    def _read_memory(self) -> tuple[float, float, float] | None:
+        return self._memory.read(self._torch._C._cuda_getDevice() if self._device else None)
+
+    # ---- a step: what is rare in it; the rest is in _core/torch_turn.c ---------------------------
+
+    def _look(self) -> None:
+        """Now and then, and at the first step."""
+        self._heal()
+        self._threads.look()
+
+    def _think(self, noted: list[tuple[int, int, Plan, int]], end_ns: int) -> None:
+        """These steps are over: what does that say of the next ones?"""
+        if self._device is None:
+            self._look_for_device()
+        if self._observes and not self._is_told:
+            self._tell_how()
+        budget, level = self._budget, self._budget.level
+        if budget.note_all(noted):
+            self._emit_overhead(*budget.describe(end_ns))
+        if budget.level != level or budget.batch != self._turn.batch:
+            self._steer()
+
+    def _write_marks(self, marks: Marks, step: int, begins: tuple[int, ...]) -> None:
+        """Backward of a step by marks; then the models seen so far are marked."""
+        thread, found = get_native_id(), add_up(marks.take(begins))
+        for seq, (name, part) in enumerate(found.items()):
+            self._emit(
+                step, seq, name, "backward", None, None, None, part.total_ns / 1e9, part.begin_ns,
+                None, part.own_ns / 1e9, None, thread, name.count("."), 0, False, False, None,
+            )  # fmt: skip
+        for model, name in self._naming.list_roots():
+            marks.watch(model, name)
+
+    def _finish(self) -> None:
+        """What there is of the last step is a step, too."""
+        noted = self._turn.finish(END)
+        self._tracer.stop()
+        self._naming.describe()
+        self._budget.note_all(noted)
+        self._emit_overhead(*self._budget.describe(_core.clock_ns()))
+
+
+def _is_compiling() -> bool:
+    """Has the program asked for torch.compile?"""
+    return find_compiled() is not None
+
+
+def _end_by_root() -> None:
+    """A model is called again. Not while torch writes down what is done to tensors: what happens at
+    the end of a step would be in it."""
+    if not is_tracing():
+        steps.end(ROOT)

@@ -1,0 +1,1 @@
+"""Variables of the program that the user asked to watch."""

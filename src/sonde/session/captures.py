@@ -1,0 +1,98 @@
+"""Deep windows: torch's own profiler for a few steps, asked for by the tool, done by the job.
+
+A window is a file in the session that says what was asked and what became of it, and beside it the
+trace. The tool writes it once and rings; from then on only the job writes it."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from sonde import _core
+from sonde.errors import Damaged
+from sonde.session import folder as session
+
+FOLDER, ABOUT, RAW, PACKED = "traces", ".about.json", ".json", ".json.gz"
+STOP, GO = ".stop", ".go.json"  # what the tool says later: it is enough; which step is the first
+
+# What becomes of a window, in this order. PACKING: the trace is there, but not compressed yet.
+ASKED, WAITING, RECORDING, WRITING, PACKING, DONE, FAILED = (
+    "asked", "waiting", "recording", "writing", "packing", "done", "failed",
+)  # fmt: skip
+FINAL = (DONE, FAILED)
+
+MOST_STEPS = 1000
+TIMEOUT_S = 60.0
+
+
+class Options:
+    """What a window should be like."""
+
+    __slots__ = ("duration_s", "memory", "ranks", "shapes", "stacks", "steps", "timeout_s")
+
+    def __init__(
+        self,
+        *,
+        steps: int | None = 3,
+        duration_s: float | None = None,
+        timeout_s: float = TIMEOUT_S,
+        shapes: bool = True,
+        memory: bool = False,
+        stacks: bool = False,
+        ranks: int = 1,
+    ) -> None:
+        self.steps, self.duration_s, self.timeout_s = steps, duration_s, timeout_s
+        self.shapes, self.memory, self.stacks, self.ranks = shapes, memory, stacks, ranks
+
+
+def make_id() -> str:
+    """A name for a window; the same one for all ranks of a job."""
+    wall_ns = time.time_ns()
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(wall_ns // 10**9))
+    return f"trace-{stamp}.{wall_ns % 10**9 // 1000:06d}-{os.getpid()}"
+
+
+def is_id(word: str) -> bool:
+    """Is this how a window is called?"""
+    return word.startswith("trace-") and os.sep not in word
+
+
+def name_file(folder: str, trace_id: str, suffix: str) -> str:
+    """The path of one of a window's files."""
+    return os.path.join(folder, FOLDER, trace_id + suffix)
+
+
+def write_asked(folder: str, trace_id: str, options: Options) -> None:
+    """Write down what is wanted; the job looks when it is rung."""
+    os.makedirs(os.path.join(folder, FOLDER), mode=0o700, exist_ok=True)
+    now_ns = _core.clock_ns()
+    about: dict[str, object] = {
+        "id": trace_id, "state": ASKED, "why": None, "asked_ns": now_ns,
+        "deadline_ns": now_ns + round(options.timeout_s * 1e9), "timeout_s": options.timeout_s,
+        "steps": options.steps, "duration_s": options.duration_s, "ranks": options.ranks,
+        "shapes": options.shapes, "memory": options.memory, "stacks": options.stacks,
+    }  # fmt: skip
+    write_about(folder, about)
+
+
+def write_about(folder: str, about: dict[str, object]) -> None:
+    """What became of a window so far; a reader sees the old word or the new one."""
+    session.write_checked(name_file(folder, str(about["id"]), ABOUT), about)
+
+
+def read_about(folder: str, trace_id: str) -> dict[str, object]:
+    """What became of a window; Damaged if that cannot be told."""
+    path = name_file(folder, trace_id, ABOUT)
+    try:
+        return session.read_checked(path)
+    except OSError as error:
+        raise Damaged(f"{path}: {error.strerror}") from None
+
+
+def list_ids(folder: str) -> list[str]:
+    """The windows of a session, the oldest first."""
+    try:
+        names = os.listdir(os.path.join(folder, FOLDER))
+    except OSError:
+        return []
+    return sorted(name.removesuffix(ABOUT) for name in names if name.endswith(ABOUT))

@@ -1,0 +1,154 @@
+"""Rings: the files that rows are written to, one per table and session."""
+
+from __future__ import annotations
+
+import os
+
+from sonde import _core
+from sonde.errors import Damaged, Newer, SchemaError
+from sonde.session.schema import Schema, load_schema
+
+SUFFIX = ".ring"
+
+
+def create_file(path: str, size: int) -> int:
+    """A new file of `size` zero bytes that are really there, open for writing.
+
+    Room is taken now: writing to a mapped page that the disk has no room for
+    would end the job with SIGBUS."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(path, flags, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except BaseException:
+        os.close(fd)
+        os.unlink(path)
+        raise
+    return fd
+
+
+def map_file(path: str, *, writable: bool = False) -> _core.Map:
+    """A file of a session, mapped whole."""
+    flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = os.open(path, flags)
+    try:
+        return _core.Map(fd, writable)
+    except _core.Damaged:
+        raise Damaged(f"{path} is cut short or not a file of sonde's") from None
+    finally:
+        os.close(fd)
+
+
+def create_ring(folder: str, schema: Schema, ring_bytes: int) -> _core.Map:
+    """A new, empty ring for a table, as large as fits `ring_bytes`."""
+    row_bytes = _core.layout_bytes(schema.kinds, schema.optional)
+    raw = schema.dump()
+    smallest = _core.ring_bytes(2, row_bytes, len(raw))
+    if smallest == 0:
+        raise SchemaError(f"{schema.table} has too many words about its columns: {len(raw)} bytes")
+    header = smallest - 2 * (row_bytes + 16)
+    capacity = 2
+    while _core.ring_bytes(capacity * 2, row_bytes, len(raw)) - header <= ring_bytes:
+        capacity *= 2
+    path = os.path.join(folder, schema.table + SUFFIX)
+    hidden = os.path.join(folder, f".{schema.table}.{os.getpid()}")
+    fd = create_file(hidden, _core.ring_bytes(capacity, row_bytes, len(raw)))
+    try:
+        ring = _core.Map(fd, True)
+        _core.ring_init(ring, capacity, row_bytes, raw)
+        # Only now may a reader find it.
+        os.rename(hidden, path)
+    except BaseException:
+        os.unlink(hidden)
+        raise
+    finally:
+        os.close(fd)
+    return ring
+
+
+class Ring:
+    """A ring, read from any process."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.map = map_file(path)
+        self._columns: Schema | None = None
+        self.schema  # noqa: B018  a ring whose schema cannot be read is refused here
+
+    @property
+    def schema(self) -> Schema:
+        """What the columns are; read once."""
+        if self._columns is None:
+            raw = self.info()["schema"]
+            assert isinstance(raw, bytes)
+            try:
+                self._columns = load_schema(raw)
+                if (
+                    _core.layout_bytes(self._columns.kinds, self._columns.optional)
+                    != self.row_bytes
+                ):
+                    raise ValueError
+            except ValueError:
+                raise Damaged(f"{self.path} has a schema that does not fit its rows") from None
+        return self._columns
+
+    def info(self) -> dict[str, int | bytes]:
+        """Capacity, head and counters now."""
+        try:
+            return _core.ring_info(self.map)
+        except _core.Damaged:
+            raise Damaged(f"{self.path} is cut or damaged") from None
+        except _core.Newer:
+            raise Newer(self.path) from None
+
+    def count(self, name: str) -> int:
+        """One number of info()."""
+        value = self.info()[name]
+        assert isinstance(value, int)
+        if value >= 2**62:  # not in a thousand years: a flipped bit
+            raise Damaged(f"{self.path} is damaged: {name} is {value}")
+        return value
+
+    @property
+    def head(self) -> int:
+        """Rows ever asked for."""
+        return self.count("head")
+
+    @property
+    def capacity(self) -> int:
+        """Rows that fit."""
+        return self.count("capacity")
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self.count("row_bytes")
+
+    def read(self, first: int = 0, last: int = 2**63) -> Batch:
+        """The complete rows with tickets first … last-1 that are still there."""
+        schema = self.schema
+        # A damaged file name may say any number; the core takes 64 bits and would wrap it round.
+        first = min(first, last)
+        found = _core.ring_read(self.map, schema.kinds, schema.optional, first, last, False, True)
+        return Batch(*found)
+
+    def find_settled(self, first: int) -> int:
+        """The first ticket from `first` on that is not complete."""
+        return _core.ring_settled(self.map, first)
+
+
+class Batch:
+    """Rows copied out of a ring, column by column, and what was not to be had."""
+
+    def __init__(
+        self,
+        rows: int,
+        buffers: list[bytearray | None],
+        lost: int,
+        pending: int,
+        corrupt: int,
+        top_text: int,
+    ) -> None:
+        self.rows, self.buffers = rows, buffers  # data and validity of each column in turn
+        self.lost, self.pending, self.corrupt = lost, pending, corrupt
+        self.top_text = top_text  # the largest text id that a row names

@@ -1,0 +1,348 @@
+"""One run: its states, its end, and what it found; seen from any process of the same user."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+
+from sonde import _core
+from sonde.errors import Damaged, Error, NoSession, NotAnswering, NotProfiled
+from sonde.session import folder as session
+from sonde.session import ring, stack_table
+from sonde.session.folder import Session
+from sonde.session.run_result import Result
+
+FOLDER, ABOUT, RESULT, BEGIN, END = "runs", "run.json", "result.json", "begin.nodes", "end.nodes"
+STATES = PREPARING, RUNNING, STOPPING, PROCESSING, SUCCEEDED, FAILED, CANCELLED = (
+    "PREPARING", "RUNNING", "STOPPING", "PROCESSING", "SUCCEEDED", "FAILED", "CANCELLED",
+)  # fmt: skip
+FINAL = (SUCCEEDED, FAILED, CANCELLED)
+ANSWER_S, LOCK_S = 1.0, 0.25
+_LOOK_NS = 50_000_000  # between two looks whether the process still lives
+
+
+def _lock(fd: int, timeout_s: float) -> None:
+    deadline, nap = time.monotonic() + timeout_s, 0.0005
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            # Whoever has it may be stopped; the work must not wait for that.
+            if time.monotonic() > deadline:
+                raise NotProfiled(f"others are busy with the runs after {timeout_s:g} s") from None
+        time.sleep(nap)
+        nap = min(nap * 2, 0.02)
+
+
+@contextlib.contextmanager
+def locked(target: Session, timeout_s: float = LOCK_S) -> Iterator[str]:
+    """Alone with the runs of a session, for a moment; free again whatever happens to us."""
+    folder = target.path(FOLDER)
+    path, flags = os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    try:
+        try:
+            fd = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            # Not its parents: a session that was removed does not come back.
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+            fd = os.open(path, flags, 0o600)
+    except OSError as error:
+        raise NotProfiled(f"{folder}: {error.strerror}") from None
+    try:
+        _lock(fd, timeout_s)
+        yield folder
+    except OSError as error:
+        raise NotProfiled(f"{folder}: {error.strerror}") from None
+    finally:
+        # Said, not only closed: a child that was forked meanwhile has the file open, too.
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
+
+
+class Run:
+    """One run, seen from any process."""
+
+    def __init__(
+        self,
+        target: Session,
+        run_id: str,
+        about: dict[str, object] | None = None,
+        page: _core.Map | None = None,
+    ) -> None:
+        self.session, self.id, self._page = target, run_id, page
+        self.about = self._read_about() if about is None else about
+        self.skipped = 0  # calls that were not profiled because of this run; see bracket.py
+        self.on_end: Callable[[Run], object] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id} of process {self.session.pid}>"
+
+    def path(self, name: str) -> str:
+        """A file of this run."""
+        return self.session.path(FOLDER, self.id, name)
+
+    def _read_about(self) -> dict[str, object]:
+        try:
+            about = session.read_checked(self.path(ABOUT))
+        except FileNotFoundError:
+            raise NoSession(f"there is no run {self.id}") from None
+        except OSError as error:
+            raise Damaged(f"{self.path(ABOUT)}: {error.strerror}") from None
+        if not isinstance(about.get("number"), int):
+            raise Damaged(f"{self.path(ABOUT)} is damaged")
+        return about
+
+    @property
+    def page(self) -> _core.Map:
+        """The control page of its session."""
+        if self._page is None:
+            self._page = self.session.map_control(writable=True)
+        return self._page
+
+    @property
+    def number(self) -> int:
+        """Which run of its process it is, as the control page counts."""
+        return int(str(self.about["number"]))
+
+    @property
+    def tags(self) -> list[str]:
+        """What it was tagged with."""
+        tags = self.about["tags"]
+        assert isinstance(tags, list)
+        return tags
+
+    @property
+    def state(self) -> str:
+        """Where it is now."""
+        return self.find_state()[0]
+
+    def find_state(self) -> tuple[str, str | None]:
+        """Where it is now, and why if it did not go well."""
+        self.about = self._read_about()
+        final = self.about["final"]
+        if isinstance(final, list):
+            return str(final[0]), None if final[1] is None else str(final[1])
+        if self.about.get("past"):
+            return PROCESSING, None
+        control, is_alive = self.session.read_control(), self.session.is_alive()
+        if control["run_begun"] < self.number or self._is_stale(control):
+            return self._find_first_state(control, is_alive)
+        if control["run_ended"] < self.number:
+            is_due = control["run_end_ns"] <= _core.clock_ns()
+            return PROCESSING if not is_alive else STOPPING if is_due else RUNNING, None
+        return self._find_last_state(control)
+
+    def _find_last_state(self, control: dict[str, int]) -> tuple[str, str | None]:
+        if control["run_asked"] == self.number and control["run_status"] < 0:
+            return FAILED, f"no mark could be written: {os.strerror(-control['run_status'])}"
+        if not os.path.exists(self.path(END)):
+            return FAILED, "its end could not be written"
+        return PROCESSING, None
+
+    def _find_first_state(self, control: dict[str, int], is_alive: bool) -> tuple[str, str | None]:
+        if self._is_stale(control):
+            return FAILED, "whoever started it died"
+        return (PREPARING, None) if is_alive else (FAILED, "the process ended before it began")
+
+    def _is_stale(self, control: dict[str, int]) -> bool:
+        """Was it never asked for, though somebody began to? The next one has got its number."""
+        if control["run_asked"] < self.number:
+            return not self._has_starter()
+        return control["run_asked"] == self.number and not self._is_newest()
+
+    def _is_newest(self) -> bool:
+        page = self.session.map_control() if self._page is None else self._page
+        return _core.run_name(page) == self.id
+
+    def _has_starter(self) -> bool:
+        starter = self.about["starter"]
+        assert isinstance(starter, list)
+        return session.read_start_ticks(int(starter[0])) == int(starter[1])
+
+    def list_states(self) -> list[tuple[str, int]]:
+        """The states it has been in so far and since when, on the monotonic clock."""
+        found = [(PREPARING, int(str(self.about["asked_ns"])))]
+        begin_ns, end_ns = self.read_times()
+        stop_ns, state = self.about["stop_ns"], self.find_state()[0]
+        final = self.about["final"]
+        if begin_ns:
+            found.append((RUNNING, begin_ns))
+        if isinstance(stop_ns, int):
+            found.append((STOPPING, stop_ns))
+        if end_ns and state not in (CANCELLED,):
+            found.append((PROCESSING, end_ns))
+        if isinstance(final, list):
+            found.append((state, int(final[2])))
+        return found
+
+    def read_times(self) -> tuple[int, int]:
+        """When it began and ended, on the monotonic clock; 0: not yet."""
+        found = [0, 0]
+        with contextlib.suppress(FileNotFoundError, Error):
+            result = session.read_checked(self.path(RESULT))
+            return int(str(result["begin_ns"])), int(str(result["end_ns"]))
+        for at, name in enumerate((BEGIN, END)):
+            with contextlib.suppress(FileNotFoundError, Error, _core.Damaged):
+                found[at] = _core.nodes_read(ring.map_file(self.path(name)))[4]
+        return found[0], found[1]
+
+    # ---- steering ------------------------------------------------------------------------------
+
+    def wait_running(self, timeout_s: float = ANSWER_S) -> None:
+        """Wait until it is really running; TimeoutError, or NotProfiled if it will not."""
+        self._wait(timeout_s, ended=False)
+        state, reason = self.find_state()
+        if state in (FAILED, CANCELLED):
+            raise NotProfiled(f"{self.id}: {reason}")
+        if state == PREPARING:
+            raise NotRunning(f"{self.id} is not running after {timeout_s:g} s")
+
+    def stop(self, timeout_s: float = ANSWER_S) -> None:
+        """End it, and wait until its end is written; the work goes on."""
+        now_ns = _core.clock_ns()
+        if _core.control_get(self.page)["run_ended"] >= self.number:
+            if self.skipped:
+                self._note(skipped=self.skipped)
+            if self.on_end is not None:
+                self.on_end(self)
+            return
+        if not self._is_newest():
+            return  # it never began, and another has its number
+        _core.run_stop(self.page, self.number)  # first of all: what comes now is not the work
+        if self.about["stop_ns"] is None:
+            self._note(stop_ns=now_ns, skipped=self.skipped)
+        self._wait(timeout_s, ended=True)
+        if self.on_end is not None:
+            self.on_end(self)
+
+    def cancel(self, reason: str = "cancelled", state: str = CANCELLED) -> None:
+        """End it and keep nothing of it."""
+        with contextlib.suppress(Error, OSError):
+            if self._is_newest():
+                _core.run_stop(self.page, self.number)
+        self._finish(state, reason)
+        self._drop_marks()
+
+    def wait(self, timeout_s: float) -> str:
+        """Wait until it has ended and its result is there; its last state."""
+        deadline = time.monotonic() + timeout_s
+        while self.state not in (PROCESSING, *FINAL):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise NotAnswering(f"{self.id} is {self.state} after {timeout_s:g} s")
+            self._wait(min(left_s, 0.5), ended=True)
+        self.process()
+        return self.state
+
+    def _wait(self, timeout_s: float, *, ended: bool) -> None:
+        end_ns = _core.clock_ns() + round(timeout_s * 1e9)
+        look_ns = 0
+        while not _core.run_wait(self.page, self.number, ended, look_ns):
+            if _core.clock_ns() >= end_ns or not self.session.is_alive():
+                return
+            look_ns = min(end_ns, _core.clock_ns() + _LOOK_NS)
+
+    def _note(self, **changes: object) -> None:
+        with locked(self.session):
+            self._write_about(**changes)
+
+    def _write_about(self, **changes: object) -> None:
+        self.about = {**self._read_about(), **changes}
+        session.write_checked(self.path(ABOUT), self.about)
+
+    def _finish(self, state: str, reason: str | None) -> None:
+        with contextlib.suppress(OSError, Error):  # a full disk; it is what it is all the same
+            self._note(final=[state, reason, _core.clock_ns()], skipped=self.skipped)
+
+    # ---- the result ----------------------------------------------------------------------------
+
+    def result(self, timeout_s: float = 10.0) -> Result:
+        """What it found; waits for its end. NotProfiled if it failed."""
+        self.wait(timeout_s)
+        state, reason = self.find_state()
+        if state != SUCCEEDED:
+            raise NotProfiled(f"{self.id} has no result: {reason or state.lower()}")
+        values = session.read_checked(self.path(RESULT))
+        exports = self.about.get("exports", [])
+        return Result({**values, "folder": self.path(""), "exports": exports}, self._note_export)
+
+    def _note_export(self, path: str) -> None:
+        exports = self.about.get("exports", [])
+        assert isinstance(exports, list)
+        with contextlib.suppress(OSError, Error):  # a full disk: the file is there all the same
+            self._note(exports=[*exports, path])
+
+    def process(self) -> None:
+        """Work out the result of a run that has ended; does nothing where it is done."""
+        state, reason = self.find_state()
+        if state == FAILED and self.about["final"] is None:
+            self._finish(FAILED, reason)
+        if state != PROCESSING:
+            return
+        # Not under the lock: it may take a second, and somebody's work may wait to begin.
+        try:
+            values = self._work_out()
+            session.write_checked(self.path(RESULT), values)
+            final = [SUCCEEDED, values["reason"], _core.clock_ns()]
+        except FileNotFoundError:
+            if self.state == SUCCEEDED:
+                return  # somebody else was faster, and the marks are gone
+            final = [FAILED, "its marks are gone", _core.clock_ns()]
+        except (OSError, Error) as error:
+            said = error.strerror if isinstance(error, OSError) else str(error)
+            final = [FAILED, said, _core.clock_ns()]
+        with locked(self.session, ANSWER_S):
+            if self.find_state()[0] == PROCESSING:
+                self._write_about(final=final)
+        self._drop_marks()
+
+    def _work_out(self) -> dict[str, object]:
+        reason = None
+        if self.about["whole"]:
+            clock = self.session.meta["clock"]
+            assert isinstance(clock, dict)
+            begin, begin_ns = stack_table.Nodes.make_empty(), int(clock["monotonic_ns"])
+        else:
+            begin = stack_table.read_mark(self.session, self.path(BEGIN))
+            begin_ns = begin.t_ns
+        try:
+            end = stack_table.read_mark(self.session, self.path(END))
+        except FileNotFoundError:
+            if self.session.is_alive():
+                raise
+            end = stack_table.read_nodes(self.session)  # the process ended first
+            end.t_ns = stack_table.find_last_ns(self.session) or begin_ns
+        if begin.damaged or end.damaged:
+            raise Damaged("its marks are damaged")
+        if self.about["stop_ns"] is None:
+            reason = self._explain_end(end.t_ns)
+        keys = ("id", "session", "name", "tags", "skipped")
+        return {
+            **{key: self.about[key] for key in keys},
+            "skipped": max(self.skipped, int(str(self.about["skipped"]))),
+            "host": self.session.host, "pid": self.session.pid, "rank": self.session.rank,
+            "begin_ns": begin_ns, "end_ns": end.t_ns, "reason": reason,
+            "wall_offset_ns": self.session.wall_offset_ns,
+            **stack_table.subtract(begin, end),
+        }  # fmt: skip
+
+    def _explain_end(self, end_ns: int) -> str:
+        """Why it ended, if nobody stopped it."""
+        asked_ns, max_s = int(str(self.about["asked_ns"])), self.about["max_s"]
+        if isinstance(max_s, (int, float)) and end_ns >= asked_ns + max_s * 1e9:
+            return f"cut after {max_s:g} s, as asked"
+        return "the process or its recording ended"
+
+    def _drop_marks(self) -> None:
+        for name in (BEGIN, END):
+            with contextlib.suppress(OSError):
+                os.unlink(self.path(name))
+
+
+class NotRunning(NotProfiled, TimeoutError):
+    """A run that did not begin in time; it still may."""

@@ -1,0 +1,154 @@
+"""Runs: bounded profiles of a process, each with an id, states and a result.
+
+A run is a folder in its session: what was asked for, and two marks of the stack table's sums, made
+by the job's native thread at its begin and its end. So it needs no thread of Python, no server and
+no file that somebody must hold: any process of the same user can start one, end it and read it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+
+from sonde import _core
+from sonde.errors import Damaged, Error, NoSession, NotProfiled, RunActive
+from sonde.session import folder as session
+from sonde.session.folder import Session
+from sonde.session.run import ABOUT, FINAL, FOLDER, PROCESSING, Run, locked
+
+EVERY_S, MAX_S = 0.001, 600.0
+_FOREVER_NS = 2**62
+
+
+class Options:
+    """What a run should be like."""
+
+    __slots__ = ("by", "every_s", "max_s", "name", "sources", "tags")
+
+    def __init__(
+        self,
+        *,
+        every_s: float = EVERY_S,
+        max_s: float | None = MAX_S,
+        sources: Sequence[str] = (),
+        tags: Sequence[str] = (),
+        name: str | None = None,
+        by: str = "code",
+    ) -> None:
+        self.every_s, self.max_s, self.name, self.by = every_s, max_s, name, by
+        self.sources, self.tags = tuple(sources), tuple(tags)
+
+
+def start(
+    target: Session, options: Options, page: _core.Map | None = None, *, is_whole: bool = False
+) -> Run:
+    """Have a run begin; it is PREPARING when this returns. RunActive if another one is under way.
+
+    `page`: of the control page, if it is known to be live. `is_whole`: it begins where the
+    recording did, instead of now."""
+    page = _open_page(target) if page is None else page
+    with locked(target) as folder:
+        control = _core.control_get(page)
+        active = find_active(target) if control["run_asked"] != control["run_ended"] else None
+        if active is not None:
+            raise RunActive(active.id, target.pid)
+        now_ns = _core.clock_ns()
+        end_ns = _FOREVER_NS if options.max_s is None else now_ns + round(options.max_s * 1e9)
+        run_id = _make_id(target.pid)
+        os.mkdir(os.path.join(folder, run_id), 0o700)
+        every_ns = round(options.every_s * 1e9)
+        about: dict[str, object] = {
+            "id": run_id, "session": target.id, "number": control["run_asked"] + 1,
+            "name": options.name, "by": options.by, "tags": list(options.tags),
+            "sources": list(options.sources), "every_ns": every_ns,
+            "max_s": options.max_s, "whole": is_whole, "asked_ns": now_ns, "stop_ns": None,
+            "skipped": 0, "starter": [os.getpid(), session.read_start_ticks(os.getpid())],
+            "final": None,
+        }  # fmt: skip
+        session.write_checked(os.path.join(folder, run_id, ABOUT), about)
+        _core.run_start(page, run_id, every_ns, end_ns, bool(options.sources))
+    return Run(target, run_id, about, page)
+
+
+def start_past(target: Session, options: Options) -> Run:
+    """The whole of a recording that has ended, as a run."""
+    with locked(target) as folder:
+        run_id = _make_id(target.pid)
+        os.mkdir(os.path.join(folder, run_id), 0o700)
+        about: dict[str, object] = {
+            "id": run_id, "session": target.id, "number": target.read_control()["run_asked"] + 1,
+            "name": options.name, "by": options.by, "tags": list(options.tags), "sources": [],
+            "every_ns": 0, "max_s": None, "whole": True, "past": True,
+            "asked_ns": _core.clock_ns(), "stop_ns": None, "skipped": 0,
+            "starter": [os.getpid(), 0], "final": None,
+        }  # fmt: skip
+        session.write_checked(os.path.join(folder, run_id, ABOUT), about)
+    return Run(target, run_id, about)
+
+
+def _make_id(pid: int) -> str:
+    wall_ns = time.time_ns()
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(wall_ns // 10**9))
+    return f"run-{stamp}.{wall_ns % 10**9 // 1000:06d}-{pid}"
+
+
+def _open_page(target: Session) -> _core.Map:
+    if not target.is_alive():
+        raise NotProfiled(f"the recording of process {target.pid} is over; nothing can be profiled")
+    control = target.read_control()
+    if not control["on"]:
+        raise NotProfiled(f"process {target.pid} is paused; `sonde resume {target.pid}` first")
+    if not target.read_config().get("source.stack", True):
+        raise NotProfiled(
+            f"process {target.pid} samples no stacks; `sonde config {target.pid} source.stack=on`"
+        )
+    return target.map_control(writable=True)
+
+
+def find_active(target: Session) -> Run | None:
+    """The run that is under way in a process, if any."""
+    control = target.read_control()
+    if control["run_asked"] == control["run_ended"]:
+        return None
+    try:
+        run = Run(target, _core.run_name(target.map_control()))
+    except (Error, OSError):
+        return None
+    return None if run.find_state()[0] in (PROCESSING, *FINAL) else run
+
+
+def list_runs(target: Session) -> list[Run]:
+    """The runs of a session, the oldest first; damaged ones are passed over."""
+    found = []
+    for name in list_names(target):
+        with contextlib.suppress(Damaged, NoSession):
+            found.append(Run(target, name))
+    return found
+
+
+def list_names(target: Session) -> list[str]:
+    """The ids of a session's runs, the oldest first, without opening any."""
+    try:
+        return sorted(filter(is_id, os.listdir(target.path(FOLDER))))
+    except FileNotFoundError:
+        return []
+
+
+def is_id(word: str) -> bool:
+    """Is this how a run is called?"""
+    return word.startswith("run-") and os.sep not in word
+
+
+def find_run(run_id: str, root: str) -> Run:
+    """A run by its id, in whichever session it is."""
+    for target in session.list_sessions(root):
+        if is_id(run_id) and os.path.isdir(target.path(FOLDER, run_id)):
+            return Run(target, run_id)
+    raise NoSession(f"there is no run {run_id}; `sonde profile list` shows them")
+
+
+def process_all(target: Session) -> None:
+    """Work out every run of a session that has ended: before its texts go, say."""
+    for run in list_runs(target):
+        run.process()

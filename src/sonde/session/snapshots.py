@@ -1,0 +1,190 @@
+"""Snapshots: the profile of a program that does not end, as numbered files, without stopping it.
+
+The sums in the stack table only ever grow and outlive the process. A snapshot reads them and
+writes two files of the same moment: what came since the last one, and all since the start."""
+
+from __future__ import annotations
+
+import fcntl
+import marshal
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sonde import _core
+from sonde.errors import Error
+from sonde.session import pstats_file, stack_table
+from sonde.session.folder import Session
+
+FOLDER = "snapshots"
+WEIGHTS = ("wall", "cpu", "gil")
+_STATE, _LOCK = "state", "lock"
+
+
+def take(session: Session, *, weight: str = "wall", keep: int = 1000) -> dict[str, str]:
+    """Write the next snapshot; the paths of both files, by kind."""
+    if not stack_table.has_nodes(session):
+        raise Error(_explain(session))
+    with _locked(session) as folder:
+        last = _read_state(folder)
+        nodes = stack_table.read_nodes(session)
+        now = _State(last.number + 1, _now_ns(session), nodes)
+        paths = {}
+        for kind, before in ((pstats_file.DELTA, last), (pstats_file.TOTAL, _State(0, 0))):
+            about = _describe(session, kind, now.number, before.end_ns, now.end_ns, weight)
+            stats = pstats_file.summarise(_list_paths(nodes, before, now, weight))
+            paths[kind] = name_file(session, now.number, kind)
+            pstats_file.write(paths[kind], pstats_file.dump(stats, about))
+        # Last: if we die before it, the next snapshot takes this one's number and covers it.
+        pstats_file.write(os.path.join(folder, _STATE), marshal.dumps(vars(now), 4))
+        _drop_old(session, now.number - keep, pstats_file.DELTA, pstats_file.TOTAL)
+        return paths
+
+
+def write_calls(session: Session, stats: pstats_file.Stats) -> str:
+    """Write exact calls, as numbered as the samples are; always since the tracing began."""
+    with _locked(session) as folder:
+        names = (name.partition("-") for name in os.listdir(folder))
+        taken = [int(number) for number, _, rest in names if rest == "calls.prof"]
+        number, now_ns = max(taken, default=0) + 1, _now_ns(session)
+        about = _describe(session, pstats_file.TOTAL, number, 0, now_ns, "wall")
+        path = name_file(session, number, "calls")
+        pstats_file.write(path, pstats_file.dump(stats, {**about, "of": "calls"}))
+        keep = int(str(session.read_config().get("snapshot.keep", 1000)))
+        _drop_old(session, number - keep, "calls")
+        return path
+
+
+def name_file(session: Session, number: int, kind: str) -> str:
+    """Where a snapshot is."""
+    return session.path(FOLDER, f"{number:06d}-{kind}.prof")
+
+
+def count(session: Session) -> int:
+    """The number of the newest snapshot; 0 if there is none."""
+    return _read_state(session.path(FOLDER)).number
+
+
+class _State:
+    """What the sums were when the last snapshot was taken, by node."""
+
+    def __init__(self, number: int, end_ns: int, nodes: stack_table.Nodes | None = None) -> None:
+        self.number, self.end_ns = number, end_ns
+        self.ids = [] if nodes is None else nodes.ids
+        self.samples = [] if nodes is None else nodes.samples
+        self.wall = [] if nodes is None else nodes.wall_ns
+        self.cpu = [] if nodes is None else nodes.cpu_ns
+        self.gil = [] if nodes is None else nodes.gil_ns
+
+    def weigh(self, weight: str) -> dict[int, tuple[int, int]]:
+        """Samples and nanoseconds of each node."""
+        return dict(
+            zip(self.ids, zip(self.samples, getattr(self, weight), strict=True), strict=True)
+        )
+
+
+def _read_state(folder: str) -> _State:
+    path = os.path.join(folder, _STATE)
+    state = _State(0, 0)
+    try:
+        with open(path, "rb") as file:
+            vars(state).update(marshal.load(file))
+    except FileNotFoundError:
+        pass  # the first one
+    except (EOFError, ValueError, TypeError):
+        raise Error(f"{path} is damaged; remove {folder} to begin anew") from None
+    return state
+
+
+@contextmanager
+def _locked(session: Session) -> Iterator[str]:
+    """Alone with the snapshots of a session: numbers are given out one at a time."""
+    folder = session.path(FOLDER)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    fd = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        os.close(fd)
+
+
+def _list_paths(
+    nodes: stack_table.Nodes, before: _State, now: _State, weight: str
+) -> Iterator[tuple[list[pstats_file.Function], int, int]]:
+    """Stacks that have grown since, with how much."""
+    old, new = before.weigh(weight), now.weigh(weight)
+    names: dict[int, pstats_file.Function] = {}
+    for place, number in enumerate(nodes.ids):
+        samples, ns = (a - b for a, b in zip(new[number], old.get(number, (0, 0)), strict=True))
+        if samples > 0 and (ns > 0 or weight == "wall"):
+            path = [names.get(at) or _name(nodes, names, at) for at in nodes.walk(place)]
+            yield path[::-1], samples, ns
+
+
+def _name(
+    nodes: stack_table.Nodes, names: dict[int, pstats_file.Function], place: int
+) -> pstats_file.Function:
+    frame = nodes.frame(place)
+    names[place] = frame.file or "~", frame.first_line, frame.func
+    return names[place]
+
+
+def _now_ns(session: Session) -> int:
+    """Now, or when the process ended."""
+    if session.is_alive():
+        return _core.clock_ns()
+    control = session.read_control()
+    ended = control["state"] in (_core.STOPPED, _core.EXITED)
+    return control["state_t_ns"] if ended else _core.clock_ns()
+
+
+def _describe(
+    session: Session, kind: str, number: int, start_ns: int, end_ns: int, weight: str
+) -> dict[str, object]:
+    """What a file says of itself; times on the monotonic clock and on the wall."""
+    clock, argv = session.meta["clock"], session.meta.get("argv")
+    assert isinstance(clock, dict)
+    start_ns = start_ns or int(clock["monotonic_ns"])
+    return {
+        "sonde": 1, "kind": kind, "of": "samples", "weight": weight, "number": number,
+        "session": session.id, "host": session.host, "pid": session.pid, "rank": session.rank,
+        "command": " ".join(map(str, argv)) if isinstance(argv, list) else "", "unit": "s",
+        "python": str(session.meta.get("python")), "start_ns": start_ns, "end_ns": end_ns,
+        "start_wall": _wall(session, start_ns), "end_wall": _wall(session, end_ns),
+    }  # fmt: skip
+
+
+def _wall(session: Session, t_ns: int) -> str:
+    seconds = (t_ns + session.wall_offset_ns) / 1e9
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def _drop_old(session: Session, up_to: int, *kinds: str) -> None:
+    """Deltas add up to the cumulative one: the oldest can go."""
+    for kind in kinds:
+        for number in range(up_to, 0, -1):
+            try:
+                os.unlink(name_file(session, number, kind))
+            except FileNotFoundError:
+                break  # those before it have gone already
+
+
+def _explain(session: Session) -> str:
+    if session.read_sealed() is not None:
+        return (
+            f"the recording of process {session.pid} is over and archived; "
+            f"`sonde export {session.id} --to pstats` has all of it"
+        )
+    return (
+        f"no stack of process {session.pid} was sampled; "
+        f"`sonde config {session.pid} source.stack=on` starts it"
+    )
+
+
+def main() -> None:
+    """Run as `snapshots FOLDER`: what the job's native thread starts when a signal asks for it."""
+    import sys
+
+    take(Session(sys.argv[1]))

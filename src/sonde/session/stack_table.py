@@ -1,0 +1,261 @@
+"""Stacks without Arrow: the tree of all that were seen, and the newest of each thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sonde import _core
+from sonde.errors import Damaged, Newer
+from sonde.session import ring
+from sonde.session import texts as intern
+from sonde.session.folder import LOCALS, NODES, Session, read_checked
+from sonde.session.ring import Batch, Ring
+
+SAMPLES, THREADS = "python.stack_sample", "python.thread"
+_KINDS = "IIIIiiqQqqq"
+_AROUND = (
+    "/sonde/job/profile.py",
+    "/sonde/job/profile_run.py",
+)  # the code around the work of a run
+
+
+class Frame:
+    """A line of a function, in a stack."""
+
+    __slots__ = ("file", "first_line", "func", "line")
+
+    def __init__(self, func: str, file: str, line: int, first_line: int) -> None:
+        self.func, self.file, self.line, self.first_line = func, file, line, first_line
+
+
+class Nodes:
+    """Every stack that was seen, as a tree: a node is a frame under its caller."""
+
+    def __init__(self, columns: list[list[int]], texts: list[str | None], damaged: int) -> None:
+        (self.ids, self.parents, self.funcs, self.files, self.lines, self.first_lines,
+         self.hashes, self.samples, self.wall_ns, self.cpu_ns, self.gil_ns) = columns  # fmt: skip
+        self.texts, self.damaged = texts, damaged
+        self.t_ns = 0  # of a mark: when it was made
+        sound = not self.ids or self.ids[-1] == len(self.ids)
+        self._places = None if sound else {number: at for at, number in enumerate(self.ids)}
+
+    @classmethod
+    def make_empty(cls) -> Nodes:
+        """As the table is before the first sample."""
+        return cls([[] for _ in _KINDS], [], 0)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def find_parent(self, place: int) -> int:
+        """The place of the caller; -1 at the root, or where it is damaged."""
+        number = self.parents[place]
+        return number - 1 if self._places is None else self._places.get(number, -1)
+
+    def frame(self, place: int) -> Frame:
+        """The frame of a node."""
+        return Frame(
+            self.text(self.funcs[place]),
+            self.text(self.files[place]),
+            self.lines[place],
+            self.first_lines[place],
+        )
+
+    def text(self, number: int) -> str:
+        """A text by its number; what was lost or damaged is a question mark."""
+        found = self.texts[number - 1] if 0 < number <= len(self.texts) else None
+        return "?" if found is None else found
+
+    def walk(self, place: int) -> Iterator[int]:
+        """The places of a stack, the innermost first."""
+        while place >= 0:
+            yield place
+            place = self.find_parent(place)
+
+
+def has_nodes(session: Session) -> bool:
+    """Has it a table of stacks that is not in the archive yet?"""
+    try:
+        ring.map_file(session.path(NODES))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def read_nodes(session: Session) -> Nodes:
+    """All nodes as of now. FileNotFoundError if no stack was ever sampled, or all is archived."""
+    return read_mark(session, session.path(NODES))
+
+
+def read_mark(session: Session, path: str) -> Nodes:
+    """The nodes in a file that is laid out as the stack table."""
+    try:
+        count, buffers, damaged, _lost, t_ns = _core.nodes_read(ring.map_file(path))
+    except _core.Damaged:
+        raise Damaged(f"{path} is cut or damaged") from None
+    except _core.Newer:
+        raise Newer(path) from None
+    pairs = zip(buffers, _KINDS, strict=True)
+    columns = [_cast(buffer, kind)[:count] for buffer, kind in pairs]
+    # Read after the nodes: every text that a node names was there before it.
+    nodes = Nodes(columns, intern.read_texts(session.folder), damaged)
+    nodes.t_ns = t_ns
+    return nodes
+
+
+def _is_ours(nodes: Nodes, place: int) -> bool:
+    """Is it our own begin and end around the work, and not the work?"""
+    for at in nodes.walk(place):
+        if nodes.text(nodes.files[at]).endswith(_AROUND):
+            return at == place or not nodes.text(nodes.funcs[at]).endswith("wrapper")
+    return False
+
+
+def subtract(begin: Nodes, end: Nodes) -> dict[str, object]:
+    """What was added between two marks: frames, and the tree of stacks with their sums."""
+    before = {
+        number: (begin.samples[at], begin.wall_ns[at], begin.cpu_ns[at], begin.gil_ns[at])
+        for at, number in enumerate(begin.ids)
+    }
+    frames: dict[tuple[str, str, int, int], int] = {}
+    nodes: list[list[int]] = []
+    ours = [0, 0, 0, 0]  # what our own begin and end took
+    places: dict[int, int] = {}
+
+    def put(place: int) -> int:
+        for at in reversed(list(end.walk(place))):
+            if at not in places:
+                one = end.frame(at)
+                key = one.func, one.file, one.first_line, one.line
+                frame = frames.setdefault(key, len(frames))
+                places[at] = len(nodes)
+                nodes.append([places.get(end.find_parent(at), -1), frame, 0, 0, 0, 0])
+        return places[place]
+
+    for at, number in enumerate(end.ids):
+        old = before.get(number, (0, 0, 0, 0))
+        new = end.samples[at], end.wall_ns[at], end.cpu_ns[at], end.gil_ns[at]
+        grown = [b - a for a, b in zip(old, new, strict=True)]
+        if min(grown) < 0:
+            raise Damaged("a sum that only grows has shrunk: a mark is damaged")
+        if any(grown) and _is_ours(end, at):
+            ours = [a + b for a, b in zip(ours, grown, strict=True)]
+        elif any(grown):
+            nodes[put(at)][2:] = grown
+    return {"frames": [list(frame) for frame in frames], "nodes": nodes, "ours": ours}
+
+
+def find_last_ns(session: Session) -> int | None:
+    """When the last sample was taken, if its ring is still there."""
+    try:
+        return max(_read_columns(session, SAMPLES)[0], default=None)
+    except FileNotFoundError:
+        return None
+
+
+def _cast(buffer: bytearray, kind: str) -> list[int]:
+    return memoryview(buffer).cast(kind).tolist()  # type: ignore[call-overload, no-any-return]
+
+
+class ThreadStack:
+    """What a thread was last seen doing."""
+
+    __slots__ = ("cpu_ns", "frames", "gil", "idle", "name", "t_ns", "thread")
+
+    def __init__(self, thread: int, name: str | None, t_ns: int) -> None:
+        self.thread, self.name, self.t_ns = thread, name, t_ns
+        self.gil = self.idle = False
+        self.cpu_ns = 0
+        self.frames: list[Frame] = []  # the innermost first
+
+
+def read_newest(session: Session, since_ns: int = 0) -> list[ThreadStack]:
+    """The newest stack of every thread that has not ended, seen at `since_ns` or later."""
+    times, threads, hashes, _samples, _wall, cpu, gil, idle = _read_columns(session, SAMPLES)
+    newest: dict[int, int] = {}
+    for at, thread in enumerate(threads):
+        if times[at] >= since_ns and (thread not in newest or times[newest[thread]] <= times[at]):
+            newest[thread] = at
+    names, ended = read_threads(session)
+    nodes = read_nodes(session)
+    places = {number: place for place, number in enumerate(nodes.hashes)}
+    found = []
+    for thread, at in sorted(newest.items()):
+        if ended.get(thread, -1) >= times[at]:
+            continue
+        one = ThreadStack(thread, names.get(thread), times[at])
+        one.cpu_ns, one.gil, one.idle = cpu[at], bool(gil[at]), bool(idle[at])
+        one.frames = [nodes.frame(place) for place in nodes.walk(places.get(hashes[at], -1))]
+        found.append(one)
+    return found
+
+
+def read_threads(session: Session) -> tuple[dict[int, str], dict[int, int]]:
+    """The newest name of each thread, and when those that ended did."""
+    times, threads, names, states = _read_columns(session, THREADS)
+    texts = intern.read_texts(session.folder)
+    named: dict[int, str] = {}
+    ended: dict[int, int] = {}
+    for at, thread in enumerate(threads):
+        name, state = (texts[n] if 0 <= n < len(texts) else None for n in (names[at], states[at]))
+        if state == "started":
+            ended.pop(thread, None)
+            named.pop(thread, None)
+        if state == "ended":
+            ended[thread] = times[at]
+        if name is not None:
+            named[thread] = name
+    return named, ended
+
+
+def _read_columns(session: Session, table: str) -> list[list[int]]:
+    """The columns of all rows in a ring."""
+    source = Ring(session.path(table + ring.SUFFIX))
+    return read_columns(source, source.read())
+
+
+def read_columns(source: Ring, batch: Batch) -> list[list[int]]:
+    """Rows of a ring as columns of numbers; texts as their places, NULL as -1."""
+    columns = []
+    for index, field in enumerate(source.schema.fields):
+        data, valid = batch.buffers[2 * index], batch.buffers[2 * index + 1]
+        assert data is not None
+        if field.kind == "bool":
+            column = [data[at >> 3] >> (at & 7) & 1 for at in range(batch.rows)]
+        else:
+            letter = "i" if field.kind == "text" else field.letter
+            column = _cast(data, letter)[: batch.rows]
+        if valid is not None:
+            column = [
+                value if valid[at >> 3] >> (at & 7) & 1 else -1 for at, value in enumerate(column)
+            ]
+        columns.append(column)
+    return columns
+
+
+def read_rows(session: Session, table: str) -> Iterator[dict[str, object]]:
+    """The rows of a small ring, with their texts."""
+    fields = Ring(session.path(table + ring.SUFFIX)).schema.fields
+    columns = _read_columns(session, table)
+    texts = intern.read_texts(session.folder)
+    for values in zip(*columns, strict=True):
+        yield {
+            field.name: (texts[value] if 0 <= value < len(texts) else None)
+            if field.kind == "text"
+            else value
+            for field, value in zip(fields, values, strict=True)
+        }
+
+
+def read_locals(session: Session) -> dict[tuple[object, ...], dict[str, str]]:
+    """Local variables by thread, depth, function and line, from the last inspection."""
+    try:
+        threads = read_checked(session.path(LOCALS))["threads"]
+    except FileNotFoundError:
+        return {}
+    assert isinstance(threads, dict)
+    return {
+        (int(thread), depth, frame["func"], frame["line"]): frame["locals"]
+        for thread, frames in threads.items()
+        for depth, frame in enumerate(frames)
+    }

@@ -1,0 +1,117 @@
+"""Steer a live recording from another process, through its control page."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Mapping
+
+from sonde import _core, settings
+from sonde.errors import ConfigError, Error, NotAnswering
+from sonde.session import folder
+
+
+def _open_page(target: folder.Session) -> _core.Map:
+    """The control page of a recording that is running; no other can be steered."""
+    if not target.is_alive():
+        raise NotAnswering(f"the recording of process {target.pid} is over; it cannot be steered")
+    target.read_control()  # a damaged page is refused before anything is written to it
+    return target.map_control(writable=True)
+
+
+def select_alive(targets: list[folder.Session]) -> list[folder.Session]:
+    """Of several recordings, those that run; a single one is taken at its word."""
+    alive = [target for target in targets if target.is_alive()]
+    return alive or targets[:1]
+
+
+def pause(target: folder.Session) -> None:
+    """Record no rows until resumed; takes effect at the next row, whatever the job is doing."""
+    _core.control_on(_open_page(target), False)
+
+
+def resume(target: folder.Session) -> None:
+    """Record rows again."""
+    _core.control_on(_open_page(target), True)
+
+
+def stop(target: folder.Session, timeout_s: float) -> None:
+    """End the recording; the job runs on. Raises NotAnswering if it does not in time."""
+    page = _open_page(target)
+    _core.control_on(page, False)
+    _core.control_ask(page, True)
+    _wait(lambda: not target.is_alive(), timeout_s, target.pid, "stops recording")
+
+
+def configure(
+    target: folder.Session, changes: Mapping[str, object], timeout_s: float
+) -> dict[str, object]:
+    """Change settings of a live recording; what they are now. Bad ones change nothing."""
+    values = settings.read_values(changes)
+    fixed = [name for name in values if not settings.list_keys()[name].live]
+    if fixed:
+        raise ConfigError(
+            f"{', '.join(fixed)} can only be set at the start: {settings.variable_of(fixed[0])}=…"
+        )
+    page = _open_page(target)
+    epoch = _core.control_ask(page) if _store(target, values) else 0
+    _wait(
+        lambda: _core.control_get(page)["obeyed"] >= epoch or not target.is_alive(),
+        timeout_s,
+        target.pid,
+        "applies it",
+    )
+    return target.read_config()
+
+
+def look(target: folder.Session, timeout_s: float) -> bool:
+    """Have every thread sampled now, whatever it is doing; False if nobody answers in time."""
+    return _request(target, "look", "looked", timeout_s)
+
+
+def inspect(target: folder.Session, timeout_s: float) -> bool:
+    """Have locals and tasks written down; False if the GIL is not to be had in time."""
+    return _request(target, "inspect", "inspected", timeout_s)
+
+
+def _request(target: folder.Session, what: str, answer: str, timeout_s: float) -> bool:
+    page = _open_page(target)
+    number = _core.control_request(page, what)
+    deadline = time.monotonic() + timeout_s
+    while _core.control_get(page)[answer] < number:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+def _store(target: folder.Session, values: Mapping[str, settings.Value]) -> bool:
+    """Merge into config.json; two tools at once take turns. Did anything change?"""
+    fd = os.open(target.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        before = target.read_config()
+        after = {**before, **values}
+        if after == before:
+            return False
+        try:
+            folder.write_checked(target.path(folder.CONFIG), after)
+        except OSError as error:
+            raise Error(f"{target.path(folder.CONFIG)}: {error.strerror}") from None
+        return True
+    finally:
+        os.close(fd)
+
+
+def _wait(done: object, timeout_s: float, pid: int, what: str) -> None:
+    assert callable(done)
+    deadline, nap = time.monotonic() + timeout_s, 0.001
+    while not done():
+        if time.monotonic() > deadline:
+            raise NotAnswering(
+                f"asked, but process {pid} has not reached a safe point in {timeout_s:g} s "
+                f"(its main thread may sit in one long C call); it {what} when it does"
+            )
+        time.sleep(nap)
+        nap = min(nap * 2, 0.1)

@@ -1,0 +1,86 @@
+"""Targets: what a user calls a recording by."""
+
+from __future__ import annotations
+
+import os
+
+from sonde.errors import NoSession
+from sonde.session import runs
+from sonde.session.folder import META, Session, list_sessions, read_start_ticks
+
+
+def find_sessions(target: str, root: str) -> list[Session]:
+    """The sessions a TARGET names: a pid, a folder, a session id, a run, a job, or `all`.
+
+    Several targets are separated by commas. A pid names the newest session of it; a job whose id
+    is a number that is also a pid is `job:NUMBER`."""
+    found: dict[str, Session] = {}
+    if os.path.isdir(target) and os.sep in target:
+        return _find_folder(target)  # whose name may hold a comma
+    for part in filter(None, (word.strip() for word in target.split(","))):
+        for session in _find_part(part, root):
+            found[session.folder] = session
+    if not found:
+        raise NoSession("no target given; `sonde ps` lists what is recorded")
+    return list(found.values())
+
+
+def add_children(sessions: list[Session]) -> list[Session]:
+    """With the sessions of processes below them: the workers of a loader are part of a job."""
+    found = {session.folder: session for session in sessions}
+    ids = {session.id for session in sessions}
+    roots = {os.path.dirname(session.folder) for session in sessions}
+    known = [one for root in roots for one in list_sessions(root)]
+    for one in sorted(known, key=lambda session: session.start_wall_ns):  # parents come first
+        if one.meta.get("parent") in ids:
+            ids.add(one.id)
+            found.setdefault(one.folder, one)
+    return list(found.values())
+
+
+def _find_part(part: str, root: str) -> list[Session]:
+    if os.sep in part or part in (".", ".."):
+        return _find_folder(part)
+    if part.isdecimal():
+        return _find_pid(int(part), root)
+    if runs.is_id(part):
+        return [runs.find_run(part, root).session]
+    sessions = list(list_sessions(root))
+    job = part.removeprefix("job:")
+    if part == "all":
+        if sessions:
+            return sessions
+        raise NoSession(f"nothing has been recorded in {root}")
+    named = [session for session in sessions if session.id == part]
+    jobs = [session for session in sessions if session.meta.get("job") == job]
+    if named or jobs:
+        return named or jobs
+    folder = os.path.join(root, part)
+    if os.path.isdir(folder):
+        return [Session(folder)]
+    raise NoSession(f"nothing recorded is called {part}; `sonde ps` lists what is")
+
+
+def _find_folder(path: str) -> list[Session]:
+    if not os.path.isdir(path):
+        raise NoSession(f"{path} is not a folder")
+    if not os.path.exists(os.path.join(path, META)):
+        sessions = list(list_sessions(path))
+        if sessions:
+            return sessions
+    return [Session(path)]
+
+
+def _find_pid(pid: int, root: str) -> list[Session]:
+    host = os.uname().nodename
+    mine = [s for s in list_sessions(root) if s.pid == pid and s.host == host]
+    if mine:
+        return mine[-1:]
+    jobs = [s for s in list_sessions(root) if s.meta.get("job") == str(pid)]
+    if jobs:
+        return jobs
+    if read_start_ticks(pid) is None:
+        raise NoSession(f"there is no process {pid} and no recording of one; `sonde ps` lists them")
+    raise NoSession(
+        f"process {pid} is not being recorded; `sonde attach {pid}` starts that without a restart"
+    )

@@ -1,0 +1,1 @@
+"""From bytes to tables: a recording as Arrow tables and SQL."""

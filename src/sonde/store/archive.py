@@ -1,0 +1,211 @@
+"""The archive: rows in Parquet files that any engine reads.
+
+A file `archive/<schema.table>/<date>/<first>-<last>-<corrupt>-<check>.parquet` of a session holds
+the rows with tickets first … last-1. The names are the index: what is archived, from where on the
+ring is read, how many damaged rows were left out, and whether the file is what was written."""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sonde import _core
+from sonde.session.folder import Session, read_checked, write_checked
+
+FOLDER, EXPIRED = "archive", "expired.json"
+SMALL_ROWS = 2**18  # segments below this are merged with their neighbours
+MERGE_AT = 8  # this many neighbours at once
+_NAME = re.compile(r"(\d{20})-(\d{20})-(\d+)-([0-9a-f]{8})\.parquet")
+
+# Held while files are merged or removed: the two must not take each other's.
+changing = threading.Lock()
+
+
+class Segment:
+    """One Parquet file: the rows with tickets `first` … `last`-1."""
+
+    __slots__ = ("check", "corrupt", "first", "last", "path")
+
+    def __init__(self, path: str, first: int, last: int, corrupt: int, check: int) -> None:
+        self.path, self.first, self.last = path, first, last
+        self.corrupt, self.check = corrupt, check
+
+    def is_sound(self) -> bool:
+        """Is the file, byte by byte, what was written?"""
+        status = os.stat(self.path)
+        key = (self.path, status.st_ino, status.st_size, status.st_mtime_ns)
+        return _bind(_check_file(*key), self.first, self.last, self.corrupt) == self.check
+
+
+def _bind(check: int, first: int, last: int, corrupt: int) -> int:
+    """The check in a file's name: of its bytes and of the rest of the name."""
+    return _core.check_bytes(f"{first} {last} {corrupt} {check}".encode())
+
+
+@functools.lru_cache(maxsize=4096)
+def _check_file(path: str, _inode: int, size: int, _mtime_ns: int) -> int:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if size == 0:
+            return 0
+        with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as memory, memoryview(memory) as view:
+            return _core.check_bytes(view)
+    except ValueError:
+        return 0  # a pipe, say: nothing we wrote
+    finally:
+        os.close(fd)
+
+
+def find_segments(session: Session, table: str) -> tuple[list[Segment], list[Segment]]:
+    """The segments of a table in order, each row in exactly one of them; and those that a larger
+    one covers: a merge leaves its parts beside the merged file for a moment."""
+    found = []
+    for folder, _folders, names in os.walk(session.path(FOLDER, table)):
+        for name in names:
+            match = _NAME.fullmatch(name)
+            if match:
+                first, last, corrupt = (int(match[i]) for i in (1, 2, 3))
+                path = os.path.join(folder, name)
+                found.append(Segment(path, first, last, corrupt, int(match[4], 16)))
+    found.sort(key=lambda segment: (segment.first, -segment.last))
+    kept: list[Segment] = []
+    covered: list[Segment] = []
+    for segment in found:
+        inside = bool(kept) and segment.first < kept[-1].last
+        (covered if inside else kept).append(segment)
+    return kept, covered
+
+
+def list_segments(session: Session, table: str) -> list[Segment]:
+    """The segments of a table in order, each row in exactly one of them."""
+    return find_segments(session, table)[0]
+
+
+def list_tables(session: Session) -> list[str]:
+    """The tables that have an archive."""
+    try:
+        return sorted(name for name in os.listdir(session.path(FOLDER)) if "." in name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def write_segment(
+    session: Session, table: str, rows: pa.Table, first: int, last: int, corrupt: int
+) -> str:
+    """Store rows for good; the file appears whole or not at all."""
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    folder = session.path(FOLDER, table, day)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    return _write(rows, folder, first, last, corrupt)
+
+
+def _write(rows: pa.Table, folder: str, first: int, last: int, corrupt: int) -> str:
+    hidden = os.path.join(folder, f".{first}-{last}.{os.getpid()}.tmp")
+    try:
+        # Without pyarrow's own note of the types: texts are plain texts for every reader.
+        pq.write_table(rows, hidden, compression="zstd", compression_level=1, store_schema=False)
+        os.chmod(hidden, 0o600)
+        status = os.stat(hidden)
+        body = _check_file(hidden, status.st_ino, status.st_size, status.st_mtime_ns)
+        check = _bind(body, first, last, corrupt)
+        path = os.path.join(folder, f"{first:020d}-{last:020d}-{corrupt}-{check:08x}.parquet")
+        os.rename(hidden, path)
+        return path
+    except BaseException:
+        remove_quietly(hidden)
+        raise
+
+
+def remove_quietly(path: str) -> None:
+    """Remove a file that may be gone already."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def remove_leftovers(session: Session, table: str) -> None:
+    """What a merge that was cut off left behind."""
+    for segment in find_segments(session, table)[1]:
+        remove_quietly(segment.path)
+    for folder, _folders, names in os.walk(session.path(FOLDER, table)):
+        for name in names:
+            if name.endswith(".tmp"):
+                remove_quietly(os.path.join(folder, name))
+
+
+def find_merge(segments: Sequence[Segment]) -> list[Segment]:
+    """Neighbours worth one file: MERGE_AT small ones in a row, of one day."""
+    run: list[Segment] = []
+    for segment in segments:
+        apart = run and (
+            segment.first != run[-1].last
+            or os.path.dirname(segment.path) != os.path.dirname(run[-1].path)
+        )
+        if apart or segment.last - segment.first >= SMALL_ROWS:
+            run = []
+        if segment.last - segment.first < SMALL_ROWS:
+            run.append(segment)
+        if len(run) == MERGE_AT:
+            return run
+    return []
+
+
+def merge(parts: Sequence[Segment]) -> None:
+    """One file for several; at every instant a reader finds each row exactly once.
+
+    A part that is damaged stops the merge: it must not be given a sound check."""
+    if not all(part.is_sound() for part in parts):
+        return
+    whole = pa.concat_tables([read_segment(part) for part in parts], promote_options="default")
+    corrupt = sum(part.corrupt for part in parts)
+    folder = os.path.dirname(parts[0].path)
+    _write(whole, folder, parts[0].first, parts[-1].last, corrupt)
+    for part in parts:
+        os.unlink(part.path)
+
+
+def read_segment(segment: Segment, schema: pa.Schema | None = None) -> pa.Table:
+    """The rows of a segment; in the given shape, with NULL for what it does not have."""
+    # Not by path: pyarrow would take folders named key=value for columns.
+    with open(segment.path, "rb") as file:
+        rows = pq.read_table(file)
+    if schema is None:
+        return rows
+    nothing = schema.empty_table()
+    return pa.concat_tables([nothing, rows], promote_options="default").select(schema.names)
+
+
+def count_rows(segments: Iterable[Segment]) -> int:
+    """The rows in these segments, from their footers."""
+    return sum(pq.read_metadata(segment.path).num_rows for segment in segments)
+
+
+# ---- what was let go ----------------------------------------------------------------------------
+
+
+def read_expired(session: Session) -> dict[str, int]:
+    """Rows by table that retention has removed."""
+    try:
+        found = read_checked(session.path(FOLDER, EXPIRED))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    return {table: rows for table, rows in found.items() if isinstance(rows, int)}
+
+
+def expire(session: Session, table: str, segment: Segment) -> None:
+    """Remove a segment and write down how many rows went with it."""
+    expired = read_expired(session)
+    rows = count_rows([segment]) if segment.is_sound() else segment.last - segment.first
+    expired[table] = expired.get(table, 0) + rows
+    # Removed first: on a full disk there is no room to count before there is room again.
+    os.unlink(segment.path)
+    write_checked(session.path(FOLDER, EXPIRED), dict(expired))

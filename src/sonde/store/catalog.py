@@ -1,0 +1,54 @@
+"""Every table that sonde itself can record, for help and documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sonde import plugins
+from sonde.job import recorder
+from sonde.session.schema import Schema, make_schema, name_table
+from sonde.store.views import events, recording, stacks, torch_captures
+
+
+def list_recorded() -> list[Schema]:
+    """The tables of all sources and sensors."""
+    found = [make_schema(row, name_table(row, "sonde")) for row in recorder.ROWS]
+    for folder, schema in (("job.sources", "python"), ("collector.sensors", "system")):
+        for name in plugins.list_names(folder):
+            for row in plugins.load(folder, name).ROWS:
+                scope = getattr(row, "SCOPE", "process")
+                table = name_table(row, getattr(row, "SCHEMA", schema))
+                found.append(make_schema(row, table, scope))
+    return found
+
+
+View = recording.View | torch_captures.View | events.View | stacks.View
+
+
+def list_views() -> tuple[View, ...]:
+    """The tables that are worked out when they are asked for."""
+    return (*recording.VIEWS, *torch_captures.VIEWS, *events.VIEWS, *stacks.VIEWS)
+
+
+def list_tables() -> list[Schema]:
+    """All tables."""
+    views = [view.schema for view in list_views()]
+    return sorted([*list_recorded(), *views], key=lambda schema: schema.table)
+
+
+def describe(schemas: Sequence[Schema]) -> str:
+    """docs/tables.md."""
+    lines = [
+        "# Tables",
+        "",
+        "Written by `sonde tables --format markdown`; do not edit. Every recorded table also has",
+        "`ts` (wall clock, UTC, microseconds), `host`, `pid` and `rank`; in tables about the",
+        "machine `pid` and `rank` are NULL.",
+    ]
+    for schema in schemas:
+        lines += ["", f"## {schema.table}", "", schema.doc, ""]
+        lines += ["| column | kind | unit | meaning |", "|---|---|---|---|"]
+        for field in schema.fields:
+            kind = field.kind + (" or NULL" if field.optional else "")
+            lines.append(f"| `{field.name}` | {kind} | {field.unit} | {field.doc} |")
+    return "\n".join(lines) + "\n"

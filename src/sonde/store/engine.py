@@ -1,0 +1,135 @@
+"""The SQL engine: locked down, limited in time and memory, and interruptible."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from sonde import settings
+from sonde.errors import QueryError
+
+PIECE_ROWS = 100_000  # of an answer that comes piece by piece
+_PATIENCE_S = 2.0  # for the engine to notice that it was interrupted
+
+
+def connect(memory: str) -> duckdb.DuckDBPyConnection:
+    """A database of its own in memory, that reaches no file and no network."""
+    # Without a temp folder a query that needs too much memory ends with a clear error.
+    connection = duckdb.connect(
+        ":memory:",
+        config={
+            "enable_external_access": "false",
+            "python_enable_replacements": "false",
+            "autoload_known_extensions": "false",
+            "autoinstall_known_extensions": "false",
+            "memory_limit": memory,
+            "temp_directory": "",
+        },
+    )
+    # A time means the same wherever it is read.
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+# Queries that would not stop: their connections cannot be closed, and the program that leaves them
+# behind must end without waiting for them.
+abandoned: list[duckdb.DuckDBPyConnection] = []
+
+
+def run(connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, memory: str) -> pa.Table:
+    """Run in a thread of its own, so that Ctrl-C and the time limit reach the engine."""
+    answer: list[pa.Table] = []
+    failure: list[BaseException] = []
+    # An event, not join(): a join that Ctrl-C interrupts takes the thread for ended (CPython 3.11).
+    done = threading.Event()
+
+    def work() -> None:
+        try:
+            answer.append(_fetch(connection, sql, settings.parse_size(memory)))
+        except BaseException as error:  # handed to the caller, which raises it
+            failure.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=work, name="sonde-query", daemon=True).start()
+    try:
+        in_time = done.wait(timeout_s)
+    finally:
+        if not done.is_set():
+            connection.interrupt()
+            if not done.wait(_PATIENCE_S):
+                abandoned.append(connection)
+    if not in_time:
+        raise QueryError(f"stopped after {timeout_s:g} s; narrow the query or raise --timeout")
+    if failure:
+        raise failure[0]
+    return answer[0]
+
+
+def _fetch(connection: duckdb.DuckDBPyConnection, sql: str, limit_bytes: int) -> pa.Table:
+    """The answer, piece by piece: the memory limit is for it, too."""
+    reader = connection.sql(sql).to_arrow_reader(PIECE_ROWS)
+    pieces, size = [], 0
+    for piece in reader:
+        pieces.append(piece)
+        size += piece.nbytes
+        if size > limit_bytes:
+            raise QueryError(
+                f"the answer is larger than {limit_bytes} bytes; add LIMIT or --memory"
+            )
+    return pa.Table.from_batches(pieces, reader.schema)
+
+
+def iter_pieces(
+    connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float
+) -> Iterator[pa.RecordBatch]:
+    """Like run, but what comes is handed on at once: two pieces at most are waiting."""
+    pieces: queue.Queue[pa.RecordBatch | None] = queue.Queue(maxsize=2)
+    failure: list[BaseException] = []
+    enough, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        try:
+            for piece in connection.sql(sql).to_arrow_reader(PIECE_ROWS):
+                pieces.put(piece)
+                if enough.is_set():
+                    break
+        except BaseException as error:  # handed to the caller, which raises it
+            failure.append(error)
+        finally:
+            done.set()
+            pieces.put(None)
+
+    threading.Thread(target=work, name="sonde-query", daemon=True).start()
+    try:
+        while (piece := pieces.get(timeout=timeout_s)) is not None:
+            yield piece
+    except queue.Empty:
+        raise QueryError(f"stopped after {timeout_s:g} s without a row; narrow it") from None
+    finally:
+        enough.set()
+        _end_pieces(connection, pieces, done)
+    if failure:
+        raise failure[0]
+
+
+def _end_pieces(
+    connection: duckdb.DuckDBPyConnection, pieces: queue.Queue[Any], done: threading.Event
+) -> None:
+    """Have the thread of a stream end, whether its caller wants more or not."""
+    if not done.is_set():
+        connection.interrupt()
+        deadline = time.monotonic() + _PATIENCE_S
+        while not done.is_set() and time.monotonic() < deadline:
+            try:
+                pieces.get(timeout=0.05)  # makes room: it may be waiting for that
+            except queue.Empty:
+                continue
+        if not done.is_set():
+            abandoned.append(connection)

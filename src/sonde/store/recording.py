@@ -1,0 +1,335 @@
+"""SQL over recordings: DuckDB on Arrow, locked down, loading only the tables a query names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import partial
+from itertools import pairwise
+from typing import TypeVar
+
+import duckdb
+import pyarrow as pa
+
+from sonde import settings
+from sonde.errors import Damaged, QueryError
+from sonde.session.folder import Session
+from sonde.session.schema import Schema
+from sonde.session.target import find_sessions
+from sonde.store import catalog
+from sonde.store.engine import abandoned, connect, iter_pieces, run
+from sonde.store.rows import SessionTable, open_tables, widen
+from sonde.store.union import Stream, Union
+
+MEMORY = "2GiB"
+TIMEOUT_S = 300.0
+_CATALOG = "memory"  # what DuckDB calls the database in memory
+_SYSTEM = re.compile(r'(?:system|"system")\s*\.\s*"?(\w+)', re.IGNORECASE)
+_TRIES = 3  # the archive may be compacted under a query; then its files have new names
+F = TypeVar("F", bound="Frozen")
+_ALLOWED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+
+
+def open_recording(target: int | str | Sequence[int | str]) -> Recording:
+    """The recording that a target names; see target.find_sessions."""
+    words = [target] if isinstance(target, (int, str)) else list(target)
+    root = settings.find_root()
+    found = [session for word in words for session in find_sessions(str(word), root)]
+    return Recording(list({session.folder: session for session in found}.values()))
+
+
+class Recording:
+    """What was recorded, of one process or of many, live or ended."""
+
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        self.sessions = list(sessions)
+
+    @property
+    def meta(self) -> dict[str, object]:
+        """Who and where: meta.json of the (first) session."""
+        return self.sessions[0].meta
+
+    def tables(self) -> list[Schema]:
+        """Every table that can be asked, with its columns as a query sees them."""
+        parts = [open_tables(session) for session in self.sessions]
+        found = {schema.table: schema for schema in catalog.list_recorded()}
+        found |= {name: table.schema for part in parts for name, table in part.items()}
+        schemas = [widen(schema) for schema in found.values()]
+        return sorted(
+            [*schemas, *(view.schema for view in catalog.list_views())], key=lambda s: s.table
+        )
+
+    def query(self, sql: str, *, timeout_s: float = TIMEOUT_S, memory: str = MEMORY) -> pa.Table:
+        """Run one SELECT and return its rows. Reads only: no file, no network, no settings."""
+        for _ in range(_TRIES - 1):
+            try:
+                return self._query_once(sql, timeout_s, memory)
+            except (OSError, pa.ArrowException, duckdb.Error) as error:
+                if not _is_vanished(error):
+                    raise _explain(error, self) from None
+        try:
+            return self._query_once(sql, timeout_s, memory)
+        except (OSError, pa.ArrowException, duckdb.Error) as error:
+            raise _explain(error, self) from None
+
+    def stream(
+        self,
+        sql: str,
+        *,
+        given: Mapping[str, pa.Table] | None = None,
+        timeout_s: float = TIMEOUT_S,
+        memory: str = MEMORY,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of one SELECT piece by piece, for answers larger than memory. `given` are
+        tables that the query may name beside the recorded ones. `timeout_s` is for each piece."""
+        for tried in range(_TRIES):
+            begun = False
+            try:
+                for piece in self._stream_once(sql, given or {}, timeout_s, memory):
+                    begun = True  # what was handed out cannot be taken back
+                    yield piece
+                return
+            except (OSError, pa.ArrowException, duckdb.Error) as error:
+                if begun or not _is_vanished(error) or tried == _TRIES - 1:
+                    raise _explain(error, self) from None
+
+    def _stream_once(
+        self, sql: str, given: Mapping[str, pa.Table], timeout_s: float, memory: str
+    ) -> Iterator[pa.RecordBatch]:
+        connection = connect(memory)
+        try:
+            _require_select(connection, sql)
+            streams = self._register(connection, sql.lower())
+            for name, rows in given.items():
+                connection.register(name, rows)
+            connection.execute("SET lock_configuration = true")
+            with _blame(streams):
+                yield from iter_pieces(connection, self._qualify(sql), timeout_s)
+        finally:
+            if connection not in abandoned:
+                connection.close()
+
+    def freeze(self, text: str = "") -> Frozen:
+        """The recording as it is now, for many queries: its tables are opened once. `text` names
+        those that will be asked."""
+        return Frozen(self.sessions, text)
+
+    def _query_once(self, sql: str, timeout_s: float, memory: str) -> pa.Table:
+        connection = connect(memory)
+        try:
+            _require_select(connection, sql)
+            streams = self._register(connection, sql.lower())
+            connection.execute("SET lock_configuration = true")
+            return _ask(connection, streams, self._qualify(sql), timeout_s, memory)
+        finally:
+            if connection not in abandoned:
+                connection.close()
+
+    def _qualify(self, sql: str) -> str:
+        return qualify(sql, self._names("system"))
+
+    def _names(self, schema: str) -> set[str]:
+        found = (table.table.split(".") for table in self.tables())
+        return {name for first, name in found if first == schema}
+
+    def _register(self, connection: duckdb.DuckDBPyConnection, text: str) -> list[Stream]:
+        parts: dict[str, list[SessionTable]] = {}
+        for session in self.sessions:
+            for name, table in open_tables(session).items():
+                parts.setdefault(name, []).append(table)
+        for schema in catalog.list_recorded():
+            # Nothing recorded is an empty table: a query need not know what is on.
+            empty = SessionTable(self.sessions[0], schema, None)
+            parts.setdefault(schema.table, [empty])
+        streams = []
+        for name, tables in parts.items():
+            if not self._wants(name):
+                continue
+            named = name.partition(".")[2] in text  # may be too many, and costs only time
+            relation, stream = self._open_table(connection, tables, named)
+            _create_view(connection, name, relation)
+            streams.append(stream)
+        for view in filter(lambda view: self._wants(view.schema.table), catalog.list_views()):
+            stream = self._open_view(view)
+            _create_view(connection, stream.name, connection.from_arrow(stream))
+            streams.append(stream)
+        connection.execute(f"USE {_CATALOG}.main")
+        return streams
+
+    def _wants(self, _name: str) -> bool:
+        """Is it one of the tables that can be asked?"""
+        return True
+
+    def _open_table(
+        self, connection: duckdb.DuckDBPyConnection, tables: list[SessionTable], verified: bool
+    ) -> tuple[duckdb.DuckDBPyRelation, Stream]:
+        union = Union(tables)
+        return union.open(connection, verified=verified), union.stream
+
+    def _open_view(self, view: catalog.View) -> Stream:
+        return Stream(view.schema.table, view.columns, partial(view.read, self.sessions))
+
+
+class Frozen(Recording):
+    """A recording that stands still. Close it, or use it in a `with`."""
+
+    def __init__(self, sessions: Sequence[Session], text: str) -> None:
+        super().__init__(sessions)
+        self._text = text.lower()
+        self._opened: tuple[duckdb.DuckDBPyConnection, list[Stream]] | None = None
+        self._schemas: list[Schema] | None = None
+
+    def __enter__(self: F) -> F:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the tables; another query opens them again."""
+        opened, self._opened = self._opened, None
+        if opened is not None and opened[0] not in abandoned:
+            opened[0].close()
+
+    def tables(self) -> list[Schema]:
+        if self._schemas is None:
+            self._schemas = super().tables()
+        return self._schemas
+
+    def _query_once(self, sql: str, timeout_s: float, memory: str) -> pa.Table:
+        opened = self._open(sql, memory)
+        try:
+            _require_select(opened[0], sql)
+            return _ask(*opened, self._qualify(sql), timeout_s, memory)
+        except BaseException:
+            self.close()  # the files may have other names by now, or the engine may be at work yet
+            raise
+
+    def _open(self, sql: str, memory: str) -> tuple[duckdb.DuckDBPyConnection, list[Stream]]:
+        if any(name in sql.lower() and name not in self._text for name in self._list_bare()):
+            # Of a table that is asked for, damaged segments are left out when it is opened.
+            self._text += "\n" + sql.lower()
+            self.close()
+        if self._opened is None:
+            connection = connect(memory)
+            self._opened = connection, self._register(connection, self._text)
+            connection.execute("SET lock_configuration = true")
+        return self._opened
+
+    def _stream_once(
+        self, sql: str, given: Mapping[str, pa.Table], timeout_s: float, memory: str
+    ) -> Iterator[pa.RecordBatch]:
+        connection, streams = self._open(sql, memory)
+        try:
+            _require_select(connection, sql)
+            for name, rows in given.items():
+                connection.register(name, rows)
+            with _blame(streams):
+                yield from iter_pieces(connection, self._qualify(sql), timeout_s)
+        except BaseException:
+            self.close()  # as above
+            raise
+
+    def _list_bare(self) -> list[str]:
+        return [schema.table.partition(".")[2] for schema in self.tables()]
+
+
+def _ask(
+    connection: duckdb.DuckDBPyConnection,
+    streams: Sequence[Stream],
+    sql: str,
+    timeout_s: float,
+    memory: str,
+) -> pa.Table:
+    with _blame(streams):
+        return run(connection, sql, timeout_s, memory)
+
+
+@contextmanager
+def _blame(streams: Sequence[Stream]) -> Iterator[None]:
+    try:
+        yield
+    except duckdb.Error:
+        # What went wrong while a table was being read is ours to explain.
+        for stream in streams:
+            if stream.error is not None:
+                raise stream.error from None
+        raise
+
+
+def _create_view(
+    connection: duckdb.DuckDBPyConnection, table: str, relation: duckdb.DuckDBPyRelation
+) -> None:
+    schema, _, name = table.partition(".")
+    connection.execute(f'CREATE SCHEMA IF NOT EXISTS {_CATALOG}."{schema}"')
+    connection.execute(f'USE {_CATALOG}."{schema}"')
+    relation.create_view(name)
+
+
+def qualify(sql: str, names: Collection[str]) -> str:
+    """`system.cpu` as `memory.system.cpu`: DuckDB has a catalog `system` of its own, and finds the
+    short form of our tables ambiguous. Strings, comments and all else are left alone."""
+    raw = sql.encode()  # the tokens' places are counted in bytes
+    starts = [start for start, _kind in duckdb.tokenize(sql)] + [len(raw)]
+    tokens = [raw[start:end].decode() for start, end in pairwise(starts)]
+    done = [raw[: starts[0]].decode()]
+    for index, token in enumerate(tokens):
+        before = done[-1].rstrip()
+        rest = "".join(tokens[index : index + 3])
+        match = _SYSTEM.match(rest)
+        ours = match is not None and match[1].lower() in names and not before.endswith(".")
+        done.append(f"{_CATALOG}.{token}" if ours else token)
+    return "".join(done)
+
+
+def _require_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    statements = connection.extract_statements(sql)
+    if len(statements) == 1 and statements[0].type in _ALLOWED:
+        return
+    if re.match(r"\s*(pivot|unpivot)\b", sql, re.IGNORECASE):
+        # It becomes several statements, of which one makes a type.
+        raise QueryError("PIVOT needs its values named here: PIVOT … ON column IN (value, …)")
+    if len(statements) != 1:
+        raise QueryError(f"one SELECT at a time, please; this is {len(statements)} statements")
+    kind = statements[0].type.name
+    raise QueryError(f"only SELECT can be asked of a recording, not {kind}; nothing is changed")
+
+
+# ---- errors a person can act on ------------------------------------------------------------------
+
+
+def _is_vanished(error: Exception) -> bool:
+    return isinstance(error, FileNotFoundError) or "No such file" in str(error)
+
+
+def _explain(error: Exception, recording: Recording) -> Exception:
+    if not isinstance(error, duckdb.Error):
+        said = " ".join(str(error).split())
+        return Damaged(f"{recording.sessions[0].folder} cannot be read: {said}")
+    message = str(error).strip()
+    hint = _hint(message, recording)
+    return QueryError(message + (f"\n{hint}" if hint else ""))
+
+
+def _hint(message: str, recording: Recording) -> str:
+    missing = re.search(r"Table with name \"?([^\s\"!]+)", message)
+    if missing:
+        names = [schema.table for schema in recording.tables()]
+        near = list(_nearest(missing.group(1), names))
+        return "tables here: " + ", ".join(near or names)
+    column = re.search(r'Referenced column "([^"]+)"', message)
+    if column:
+        names = sorted({field.name for schema in recording.tables() for field in schema.fields})
+        near = get_close_matches(column.group(1), names, 3)
+        return f"nearest columns: {', '.join(near)}" if near else ""
+    if "Permission Error" in message or "disabled" in message:
+        return "SQL here reads the recording and nothing else: no files, no network, no settings"
+    return ""
+
+
+def _nearest(name: str, tables: Sequence[str]) -> Iterator[str]:
+    bare = {table.partition(".")[2]: table for table in tables}
+    for near in get_close_matches(name.rpartition(".")[2], bare, 3, 0.5):
+        yield bare[near]

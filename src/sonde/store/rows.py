@@ -1,0 +1,236 @@
+"""Rows as a query sees them: live ones from the ring and archived ones from Parquet, as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sonde import _core
+from sonde.errors import Damaged
+from sonde.session import texts as intern
+from sonde.session.folder import Session
+from sonde.session.ring import Batch, Ring
+from sonde.session.schema import Field, Schema, load_schema
+from sonde.store import archive
+
+_TYPES = {
+    "i8": pa.int8(), "i16": pa.int16(), "i32": pa.int32(), "i64": pa.int64(), "u8": pa.uint8(),
+    "u16": pa.uint16(), "u32": pa.uint32(), "u64": pa.uint64(), "f64": pa.float64(),
+    "bool": pa.bool_(), "text": pa.string(),
+}  # fmt: skip
+_ADDED = (
+    pa.field("ts", pa.timestamp("us", "UTC")),
+    pa.field("host", pa.string()),
+    pa.field("pid", pa.int64()),
+    pa.field("rank", pa.int64()),
+)
+_ADDED_FIELDS = (
+    Field("ts", "timestamp", False, "wall clock time, UTC, microseconds", ""),
+    Field("host", "text", False, "machine", ""),
+    Field("pid", "i64", True, "process; NULL in tables about the machine", ""),
+    Field("rank", "i64", True, "rank in its job; NULL if it has none", ""),
+)
+
+
+def widen(schema: Schema) -> Schema:
+    """A recorded table as a query sees it: with ts, host, pid and rank."""
+    fields = [*schema.fields, *_ADDED_FIELDS]
+    return Schema(schema.table, fields, schema.doc, scope=schema.scope)
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """The columns of a table as a user sees them: its own, then ts, host, pid and rank."""
+    own = [pa.field(field.name, _TYPES[field.kind]) for field in schema.fields]
+    return pa.schema([*own, *_ADDED])
+
+
+class SessionTable:
+    """One table of one session."""
+
+    def __init__(self, session: Session, schema: Schema, ring: Ring | None) -> None:
+        self.session, self.schema, self.ring = session, schema, ring
+        self.segments = archive.list_segments(session, schema.table)
+
+    @property
+    def archived_to(self) -> int:
+        """The first ticket that is not in the archive."""
+        return self.segments[-1].last if self.segments else 0
+
+    def list_sound(self) -> list[archive.Segment]:
+        """The segments that are what was written; the rows of the others count as corrupt."""
+        return [segment for segment in self.segments if segment.is_sound()]
+
+    def read_live(self) -> pa.Table:
+        """Every row from `archived_to` on, as of now."""
+        if self.ring is None:
+            return arrow_schema(self.schema).empty_table()
+        batch = self.ring.read(self.archived_to)
+        rows = make_table(self.session, self.schema, batch)
+        if batch.lost:
+            # Overwritten since we looked: then the collector may have archived them since.
+            late = archive.list_segments(self.session, self.schema.table)
+            missed = [part for part in late if part.first >= self.archived_to]
+            if missed:
+                rows = self._join(missed)
+        return rows
+
+    def _join(self, missed: list[archive.Segment]) -> pa.Table:
+        assert self.ring is not None
+        wanted = arrow_schema(self.schema)
+        parts = [archive.read_segment(part, wanted) for part in missed]
+        rest = make_table(self.session, self.schema, self.ring.read(missed[-1].last))
+        return pa.concat_tables([*parts, rest.cast(wanted)])
+
+    def find_newest_ns(self) -> int | None:
+        """The time of the newest row that is still in the ring."""
+        if self.ring is None:
+            return None
+        head = self.ring.head
+        last = make_table(self.session, self.schema, self.ring.read(max(0, head - 1024), head))
+        return pc.max(last["t_ns"]).as_py() if last.num_rows else None
+
+
+def make_table(session: Session, schema: Schema, batch: Batch) -> pa.Table:
+    """Rows from a ring as Arrow: buffers as they are, texts as a dictionary."""
+    columns = []
+    texts: list[str | None] | None = None
+    for index, field in enumerate(schema.fields):
+        data, valid = batch.buffers[2 * index], batch.buffers[2 * index + 1]
+        assert data is not None
+        buffers = [None if valid is None else pa.py_buffer(valid), pa.py_buffer(data)]
+        if field.kind == "text":
+            if texts is None:
+                # Read after the rows: every text that a complete row names was there before it.
+                texts = intern.read_texts(session.folder)
+            places = pa.Array.from_buffers(pa.int32(), batch.rows, buffers)
+            columns.append(_make_texts(places, texts, batch.top_text))
+        else:
+            columns.append(pa.Array.from_buffers(_TYPES[field.kind], batch.rows, buffers))
+    return pa.table(
+        [*columns, *_make_added(session, schema, batch)], schema=_with_dictionaries(schema)
+    )
+
+
+def _with_dictionaries(schema: Schema) -> pa.Schema:
+    coded = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema(
+        [pa.field(f.name, coded if f.type == pa.string() else f.type) for f in arrow_schema(schema)]
+    )
+
+
+def _make_texts(places: pa.Array, texts: list[str | None], top_text: int) -> pa.Array:
+    """Places to a dictionary column; NULL for a place past the end, or a text that is damaged."""
+    if top_text > len(texts) or None in texts:
+        inside = pc.and_(pc.greater_equal(places, 0), pc.less(places, len(texts)))
+        sound = pc.if_else(inside, places, None)
+        real = [None if text is None else at for at, text in enumerate(texts)]
+        places = pa.array(real, pa.int32()).take(sound)
+    dictionary = pa.array(["" if text is None else text for text in texts], pa.string())
+    return pa.DictionaryArray.from_arrays(places, dictionary)
+
+
+def _make_added(session: Session, schema: Schema, batch: Batch) -> list[pa.Array]:
+    """ts, host, pid and rank."""
+    at = [field.name for field in schema.fields].index("t_ns")
+    times = batch.buffers[2 * at]
+    assert times is not None
+    walls = pa.py_buffer(_core.wall_us(times, batch.rows, session.wall_offset_ns))
+    stamps = pa.Array.from_buffers(pa.timestamp("us", "UTC"), batch.rows, [None, walls])
+    zeros = pa.py_buffer(bytes(4 * batch.rows))
+    places = pa.Array.from_buffers(pa.int32(), batch.rows, [None, zeros])
+    host = pa.DictionaryArray.from_arrays(places, pa.array([session.host]))
+    of_machine = schema.scope == "host"
+    whose = (None, None) if of_machine else (session.pid, session.rank)
+    return [stamps, host, *(_repeat(number, batch.rows) for number in whose)]
+
+
+def _repeat(number: int | None, rows: int) -> pa.Array:
+    if number is None:
+        return pa.nulls(rows, pa.int64())
+    return pa.repeat(pa.scalar(number, pa.int64()), rows)
+
+
+def open_tables(session: Session) -> dict[str, SessionTable]:
+    """Every table of a session by name, from its rings, or from its seal once they are gone."""
+    return _retry(lambda: _open_tables(session))
+
+
+def _retry(open_all: Callable[[], dict[str, SessionTable]]) -> dict[str, SessionTable]:
+    # The collector removes the rings of an ended session once all is in the archive.
+    for _ in range(3):
+        try:
+            return open_all()
+        except FileNotFoundError:
+            continue
+    return open_all()
+
+
+def _open_tables(session: Session) -> dict[str, SessionTable]:
+    found: dict[str, SessionTable] = {}
+    sealed = session.read_sealed()
+    for path in session.find_rings():
+        try:
+            ring = Ring(path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise Damaged(f"{path}: {error.strerror}") from None
+        found[ring.schema.table] = SessionTable(session, ring.schema, ring)
+    if sealed is not None:
+        for schema in read_sealed_schemas(session, sealed):
+            if schema.table not in found:
+                found[schema.table] = SessionTable(session, schema, None)
+    return dict(sorted(found.items()))
+
+
+def read_sealed_schemas(session: Session, sealed: dict[str, object]) -> list[Schema]:
+    """The schemas of a sealed session's tables."""
+    tables = sealed.get("tables")
+    if not isinstance(tables, dict):
+        raise Damaged(f"{session.path('sealed.json')} lists no tables")
+    try:
+        return [load_schema(str(table["schema"]).encode()) for table in tables.values()]
+    except (KeyError, TypeError, ValueError):
+        raise Damaged(f"{session.path('sealed.json')} is damaged") from None
+
+
+_COUNTERS = ("head", "dropped", "misfit", "text_lost")
+
+
+def count_losses(table: SessionTable) -> dict[str, int]:
+    """What was asked for, what is kept, and where the rest went; the parts add up to `written`."""
+    if table.ring is None:
+        ring, live, corrupt, pending = _read_sealed_counters(table)
+    else:
+        ring = {key: table.ring.count(key) for key in _COUNTERS}
+        batch = table.ring.read(table.archived_to, ring["head"])
+        live, corrupt, pending = batch.rows, batch.corrupt, batch.pending
+    sound = table.list_sound()
+    corrupt += sum(part.corrupt for part in table.segments)
+    corrupt += sum(part.last - part.first for part in table.segments if part not in sound)
+    kept = live + archive.count_rows(sound)
+    expired = archive.read_expired(table.session).get(table.schema.table, 0)
+    missing = max(0, ring["head"] - kept - expired)
+    corrupt = min(missing, corrupt)
+    dropped = min(missing - corrupt, ring["dropped"])
+    unfinished = min(missing - corrupt - dropped, pending)
+    return {
+        "written": ring["head"],
+        "kept": kept,
+        "dropped": dropped,
+        "unfinished": unfinished,
+        "overwritten": missing - corrupt - dropped - unfinished,
+        "corrupt": corrupt,
+        "expired": expired,
+        "misfit": ring["misfit"],
+        "text_lost": ring["text_lost"],
+    }
+
+
+def _read_sealed_counters(table: SessionTable) -> tuple[dict[str, int], int, int, int]:
+    sealed = (table.session.read_sealed() or {}).get("tables")
+    entry = sealed.get(table.schema.table, {}) if isinstance(sealed, dict) else {}
+    ring = {key: int(entry.get(key, 0)) for key in _COUNTERS}
+    return ring, 0, 0, int(entry.get("unfinished", 0))

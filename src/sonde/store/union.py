@@ -1,0 +1,135 @@
+"""Tables of one name from many sessions as one relation: live rows and archived rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from sonde.errors import Damaged, Error
+from sonde.store.archive import Segment
+from sonde.store.rows import SessionTable, arrow_schema
+
+
+class Stream:
+    """A table that is read when a query scans it, once, and never before."""
+
+    def __init__(self, name: str, schema: pa.Schema, read: Callable[[], pa.Table]) -> None:
+        self.name, self.schema, self._read = name, schema, read
+        self._rows: pa.Table | None = None
+        self.error: Exception | None = None
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        if self._rows is None:
+            try:
+                self._rows = self._read().cast(self.schema)
+            except (Error, FileNotFoundError) as error:
+                self.error = error  # DuckDB passes on its text only
+                raise
+            except (OSError, ValueError, TypeError, ArithmeticError) as error:
+                said = " ".join(str(error).split())
+                self.error = Damaged(f"{self.name} cannot be read: {type(error).__name__}: {said}")
+                raise
+        return self._rows.__arrow_c_stream__(requested_schema)
+
+
+class Union:
+    """One table of many sessions."""
+
+    def __init__(self, tables: Sequence[SessionTable]) -> None:
+        self.tables = tables
+        self.name = tables[0].schema.table
+        columns = combine([arrow_schema(table.schema) for table in tables])
+        self.stream = Stream(self.name, columns, self._read_live)
+
+    def _read_live(self) -> pa.Table:
+        wanted = self.stream.schema
+        parts = [shape(table.read_live(), wanted) for table in self.tables]
+        return pa.concat_tables(parts)
+
+    def open(
+        self, connection: duckdb.DuckDBPyConnection, *, verified: bool
+    ) -> duckdb.DuckDBPyRelation:
+        """The relation. Its rows are read when it is scanned; `verified` leaves out segments that
+        are not what was written, which takes a look at every byte of them."""
+        relation = connection.from_arrow(self.stream)
+        for schema, segments in self._group(verified):
+            paths = [segment.path for segment in segments]
+            archived = connection.from_arrow(
+                ds.dataset(paths, schema=schema, format="parquet", partitioning=None)
+            )
+            relation = relation.union(_align(archived, self.stream.schema))
+        several = len(self.tables) > 1
+        return _once_per_host(relation, self.tables[0]) if several else relation
+
+    def _group(self, verified: bool) -> list[tuple[pa.Schema, list[Segment]]]:
+        """Archived segments by the columns they have: a few groups, however many sessions."""
+        groups: list[tuple[pa.Schema, list[Segment]]] = []
+        for table in self.tables:
+            schema = arrow_schema(table.schema)
+            segments = table.list_sound() if verified else table.segments
+            mine = next((group for known, group in groups if known == schema), None)
+            if mine is None:
+                groups.append((schema, mine := []))
+            mine.extend(segments)
+        return [(schema, segments) for schema, segments in groups if segments]
+
+
+def combine(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """All columns of all of them, by name; where kinds differ, one that holds both."""
+    found: dict[str, pa.DataType] = {}
+    for schema in schemas:
+        for field in schema:
+            known = found.setdefault(field.name, field.type)
+            if known != field.type:
+                found[field.name] = _widen(known, field.type)
+    return pa.schema(list(found.items()))
+
+
+def _widen(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_signed_integer(one) and types.is_signed_integer(other):
+        return pa.int64()
+    if types.is_unsigned_integer(one) and types.is_unsigned_integer(other):
+        return pa.uint64()
+    numbers = all(types.is_floating(kind) or types.is_integer(kind) for kind in (one, other))
+    # Whole numbers of both signs have no common kind but text: a double would round them.
+    return pa.float64() if numbers and pa.float64() in (one, other) else pa.string()
+
+
+def shape(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """Rows with the columns that are wanted; NULL for those that they do not have."""
+    columns = [
+        rows[field.name].cast(field.type, safe=False)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in wanted
+    ]
+    return pa.table(columns, schema=wanted)
+
+
+def _align(relation: duckdb.DuckDBPyRelation, wanted: pa.Schema) -> duckdb.DuckDBPyRelation:
+    if relation.columns == wanted.names:
+        return relation
+    named = (
+        f'"{name}"' if name in relation.columns else f'NULL AS "{name}"' for name in wanted.names
+    )
+    return relation.project(", ".join(named))
+
+
+def _once_per_host(
+    relation: duckdb.DuckDBPyRelation, table: SessionTable
+) -> duckdb.DuckDBPyRelation:
+    """Each session of a host holds the same rows about the machine; only their `ts` may differ,
+    by the microsecond between the sessions' clock anchors."""
+    if table.schema.scope != "host":
+        return relation
+    own = ", ".join(f'"{field.name}"' for field in table.schema.fields)
+    once = relation.query("rows", f"SELECT DISTINCT ON (host, {own}) * FROM rows")
+    assert once is not None  # None is for statements without rows
+    return once

@@ -1,0 +1,1 @@
+"""Tables that are computed from other tables when a query names them."""

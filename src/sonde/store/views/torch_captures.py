@@ -1,0 +1,379 @@
+"""The tables of deep windows: python.torch_window, python.torch_op and python.torch_kernel."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sonde.errors import Damaged
+from sonde.session import captures
+from sonde.session.folder import Session
+from sonde.session.schema import Field, Schema
+from sonde.store.archive import read_segment
+from sonde.store.kineto_file import Span, Trace, Work, find_op, nest, read_trace
+from sonde.store.rows import open_tables
+
+_TYPES = {"text": pa.string(), "i64": pa.int64(), "bool": pa.bool_()}
+_MODULES = "python.torch_trace"
+_KEPT = 2  # traces kept in memory: one query asks for the same one several times
+Row = dict[str, object]
+About = dict[str, Any]
+
+
+class View:
+    """A table that is worked out when it is asked for."""
+
+    def __init__(
+        self,
+        table: str,
+        doc: str,
+        rows_of: Callable[[Session], Iterator[Row]],
+        *columns: tuple[str, str, str, str],
+    ) -> None:
+        added = (("host", "text", "", "machine"), ("pid", "i64", "", "process"),
+                 ("rank", "i64", "", "rank, if any"))  # fmt: skip
+        fields = [Field(name, kind, True, said, unit) for name, kind, unit, said in
+                  (*columns, *added)]  # fmt: skip
+        self.schema, self._rows_of = Schema(table, fields, doc), rows_of
+        self.columns = pa.schema([pa.field(f.name, _TYPES[f.kind]) for f in fields])
+
+    def read(self, sessions: Sequence[Session]) -> pa.Table:
+        """Its rows for these sessions."""
+        return pa.concat_tables(
+            [self.columns.empty_table(), *(self._read_one(session) for session in sessions)]
+        )
+
+    def _read_one(self, session: Session) -> pa.Table:
+        columns: dict[str, list[object]] = {name: [] for name in self.columns.names}
+        whose = {"host": session.host, "pid": session.pid, "rank": session.rank}
+        for row in self._rows_of(session):
+            for name, values in columns.items():
+                values.append(whose[name] if name in whose else row.get(name))
+        return pa.table(columns, schema=self.columns)
+
+
+# ---- windows -------------------------------------------------------------------------------------
+
+
+def _list_windows(session: Session) -> Iterator[tuple[str, About | None]]:
+    for trace_id in captures.list_ids(session.folder):
+        try:
+            yield trace_id, captures.read_about(session.folder, trace_id)
+        except Damaged:
+            yield trace_id, None
+
+
+def _read_windows(session: Session) -> Iterator[Row]:
+    for trace_id, about in _list_windows(session):
+        if about is None:
+            yield {"trace": trace_id, "state": "damaged", "why": "what was asked cannot be read"}
+        else:
+            yield _describe_window(session, about)
+
+
+def _describe_window(session: Session, about: About) -> Row:
+    state, why = about["state"], about["why"]
+    path = _find_file(session, about)
+    if path is not None and _measure(path) != about.get("bytes"):
+        state, why = "damaged", f"{os.path.basename(path)} is gone, or not as long as it was"
+    elif state not in captures.FINAL and not session.is_alive():
+        # The trace is whole before it is compressed; anything before that is lost.
+        state, why = (
+            (captures.DONE, why) if path else (captures.FAILED, f"the job ended while {state}")
+        )
+    bounds = about.get("bounds") or []
+    begin_ns, end_ns = about.get("begin_ns"), about.get("end_ns")
+    return {
+        "trace": about["id"], "state": state, "why": why, "file": path,
+        "bytes": about.get("bytes"), "t_ns": begin_ns,
+        "dur_ns": None if begin_ns is None or end_ns is None else end_ns - begin_ns,
+        "asked_t_ns": about["asked_ns"], "asked_steps": about["steps"],
+        "first_step": bounds[0][0] if bounds else None,
+        "steps": max(0, len(bounds) - 1) if bounds else None,
+        "thread": about.get("thread"), "device": about.get("device"), "torch": about.get("torch"),
+        "held_ns": _sum_held(about),
+    }  # fmt: skip
+
+
+def _sum_held(about: About) -> int | None:
+    if "start_ns" not in about:
+        return None
+    return sum(int(about.get(key, 0)) for key in ("start_ns", "stop_ns", "save_ns"))
+
+
+def _find_file(session: Session, about: About) -> str | None:
+    name = about.get("file")
+    if not isinstance(name, str) or os.sep in name:
+        return None
+    return session.path(captures.FOLDER, name)
+
+
+def _measure(path: str) -> int | None:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return None
+
+
+# ---- what is in them -----------------------------------------------------------------------------
+
+
+class Window:
+    """One stored trace, on the session's clock, with steps and modules."""
+
+    def __init__(self, session: Session, about: About, path: str) -> None:
+        self.id = str(about["id"])
+        self._anchors = sorted((int(wall), int(mono)) for wall, mono in about["anchors"])
+        self.begin_ns, self.end_ns = int(about["begin_ns"]), int(about["end_ns"])
+        bounds = about.get("bounds") or []
+        self._steps = [int(number) for number, _ in bounds]
+        self._starts = [int(start) for _, start in bounds]
+        found = _load(path, os.stat(path).st_mtime_ns)
+        self.threads = self._cut(found.spans)
+        self.works = [work for work in found.works if self._has(work.launch or work)]
+        _assign(self, session)
+
+    def _cut(self, spans: Sequence[Span]) -> list[list[Span]]:
+        """Spans by thread. What was open when recording ended has lasted until the end."""
+        threads: dict[int, list[Span]] = {}
+        for span in filter(self._has, spans):
+            span.dur_ns = min(span.dur_ns, self.end_ns - self.tell(span.start_ns))
+            threads.setdefault(span.thread, []).append(span)
+        return [nest(mine) for mine in threads.values()]
+
+    def _has(self, one: Span | Work) -> bool:
+        """Is it in what was asked for? More may be recorded: see sources/trace.py."""
+        return self.begin_ns <= self.tell(one.start_ns) < self.end_ns
+
+    def tell(self, wall_ns: int) -> int:
+        """A moment of Kineto's on our clock."""
+        (wall0, mono0), (wall1, mono1) = self._anchors[0], self._anchors[-1]
+        if wall1 <= wall0:
+            return wall_ns - wall0 + mono0
+        # The wall clock may run a little faster or slower than ours: it is being set right.
+        drift = (mono1 - mono0) - (wall1 - wall0)
+        return wall_ns - wall0 + mono0 + drift * (wall_ns - wall0) // (wall1 - wall0)
+
+    def find_step(self, t_ns: int) -> int | None:
+        at = bisect.bisect_right(self._starts, t_ns) - 1
+        return self._steps[at] if self._steps and at >= 0 else None
+
+
+@lru_cache(maxsize=_KEPT)
+def _load(path: str, _changed_ns: int) -> Trace:
+    return read_trace(path)
+
+
+def open_windows(session: Session) -> Iterator[Window]:
+    """The windows of a session that hold a trace; Damaged for one that cannot be read."""
+    for _trace_id, about in _list_windows(session):
+        path = None if about is None else _find_file(session, about)
+        if about is None or path is None or about["state"] == captures.FAILED:
+            continue
+        if _measure(path) is None:
+            raise Damaged(
+                f"{path} is not there any more; remove {about['id']}{captures.ABOUT}, too"
+            )
+        try:
+            yield Window(session, about, path)
+        except (KeyError, TypeError, ValueError, IndexError):
+            raise Damaged(f"{path} does not fit what is known of it; remove it") from None
+
+
+def _assign(window: Window, session: Session) -> None:
+    """Find for each span the module that was at work: nodes of backward passes by the numbers that
+    autograd gave them in the forward pass, others by time and thread."""
+    modules = _read_modules(session, window)
+    owners: dict[object, str | None] = {}
+    makers: dict[object, int] = {}
+    for spans in window.threads:
+        for span, module in _sweep(window, spans, modules.get(spans[0].thread, [])):
+            span.module = module
+            number = span.args.get("Sequence number")
+            if number is None or _is_backward(span):
+                continue
+            # The last one that began with this number got it. Each thread counts for itself.
+            if makers.setdefault(number, span.thread) == span.thread:
+                owners[number] = module
+            else:
+                owners.pop(number, None)
+    for span in (span for spans in window.threads for span in spans):
+        _assign_backward(span, owners)
+
+
+def _assign_backward(span: Span, owners: dict[object, str | None]) -> None:
+    number, parent = span.args.get("Sequence number"), span.parent
+    if _is_backward(span) and number in owners:
+        span.module = owners[number]
+    elif (
+        parent is not None
+        and parent.module is not None
+        # What a node does is its module's, and not of one around that; it comes after its parent.
+        and (span.module is None or parent.module.startswith(f"{span.module}."))
+    ):
+        span.module = parent.module
+
+
+def _is_backward(span: Span) -> bool:
+    return bool(span.args.get("Fwd thread id"))
+
+
+def _sweep(
+    window: Window, spans: list[Span], modules: list[tuple[int, int, str]]
+) -> Iterator[tuple[Span, str | None]]:
+    """Each span with the innermost call of a module that was under way when it began."""
+    is_open: list[tuple[int, str]] = []
+    at = 0
+    for span in spans:
+        t_ns = window.tell(span.start_ns)
+        while at < len(modules) and modules[at][0] <= t_ns:
+            start_ns, dur_ns, name = modules[at]
+            while is_open and is_open[-1][0] <= start_ns:
+                is_open.pop()
+            is_open.append((start_ns + dur_ns, name))
+            at += 1
+        while is_open and is_open[-1][0] <= t_ns:
+            is_open.pop()
+        yield span, is_open[-1][1] if is_open else None
+
+
+def _read_modules(session: Session, window: Window) -> dict[int, list[tuple[int, int, str]]]:
+    """The calls of modules in a window, by thread, the outer ones first."""
+    table = open_tables(session).get(_MODULES)
+    if table is None:
+        return {}
+    names = ["t_ns", "duration", "thread", "module", "depth"]
+    parts = [read_segment(part) for part in table.list_sound()] + [table.read_live()]
+    found: dict[int, list[tuple[int, int, int, str]]] = {}
+    for part in parts:
+        rows = part.select(names)
+        near = pc.and_(pc.less(rows["t_ns"], window.end_ns),
+                       pc.greater(rows["t_ns"], window.begin_ns - 3600 * 10**9))  # fmt: skip
+        for row in rows.filter(near).to_pylist():
+            dur_ns = round(row["duration"] * 1e9)
+            if row["t_ns"] + dur_ns > window.begin_ns:
+                mine = found.setdefault(row["thread"], [])
+                mine.append((row["t_ns"], row["depth"], dur_ns, row["module"]))
+    return {
+        thread: [(start, dur, name) for start, _, dur, name in sorted(rows, key=lambda r: r[:2])]
+        for thread, rows in found.items()
+    }
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def _read_ops(session: Session) -> Iterator[Row]:
+    for window in open_windows(session):
+        for span in (span for spans in window.threads for span in spans):
+            t_ns = window.tell(span.start_ns)
+            args = span.args
+            yield {
+                "trace": window.id, "t_ns": t_ns, "dur_ns": span.dur_ns, "self_ns": span.self_ns,
+                "op": span.name, "kind": span.kind, "thread": span.thread, "depth": span.depth,
+                "sequence": args.get("Sequence number"), "backward": _is_backward(span),
+                "input_shapes": _dump(args.get("Input Dims")),
+                "input_types": _dump(args.get("Input type")),
+                "correlation": args.get("correlation"), "module": span.module,
+                "step": window.find_step(t_ns),
+            }  # fmt: skip
+
+
+def _read_kernels(session: Session) -> Iterator[Row]:
+    for window in open_windows(session):
+        for work in window.works:
+            yield _describe_work(window, work)
+
+
+def _describe_work(window: Window, work: Work) -> Row:
+    args, launch, op = work.args, work.launch, find_op(work.launch)
+    t_ns = window.tell(work.start_ns)
+    launch_t_ns = None if launch is None else window.tell(launch.start_ns)
+    return {
+        "trace": window.id, "t_ns": t_ns, "dur_ns": work.dur_ns, "kernel": work.name,
+        "kind": work.kind, "device": args.get("device"), "stream": args.get("stream"),
+        "correlation": args.get("correlation"), "op": None if op is None else op.name,
+        "launch_t_ns": launch_t_ns, "launch_thread": None if launch is None else launch.thread,
+        "grid": _dump(args.get("grid")), "block": _dump(args.get("block")),
+        "registers": args.get("registers per thread"), "shared_bytes": args.get("shared memory"),
+        "bytes": args.get("bytes"), "step": window.find_step(launch_t_ns or t_ns),
+        "module": None if launch is None else (op or launch).module,
+    }  # fmt: skip
+
+
+def _dump(value: object) -> str | None:
+    return None if value is None else json.dumps(value, separators=(",", ":"))
+
+
+VIEWS = (
+    View(
+        "python.torch_window",
+        "Deep windows: `sonde trace` had torch's own profiler run for a few steps.",
+        _read_windows,
+        ("trace", "text", "", "its id; of all ranks that were asked at once the same"),
+        ("state", "text", "", "asked, waiting, recording, writing, packing, done, failed, damaged"),
+        ("why", "text", "", "why it failed, or is not all that was asked for"),
+        ("file", "text", "", "the trace, as torch wrote it"),
+        ("bytes", "i64", "B", "its size"),
+        ("t_ns", "i64", "ns", "when recording began"),
+        ("dur_ns", "i64", "ns", "how long it lasted"),
+        ("asked_t_ns", "i64", "ns", "when it was asked for"),
+        ("asked_steps", "i64", "", "how many steps were asked for; NULL: a time"),
+        ("first_step", "i64", "", "the first step in it: see python.torch_step"),
+        ("steps", "i64", "", "how many steps are whole in it"),
+        ("thread", "i64", "", "the thread that was recorded"),
+        ("device", "text", "", "cuda, if a device was recorded, too"),
+        ("torch", "text", "", "version of torch"),
+        ("held_ns", "i64", "ns", "how long the program was held by the start and the end of it"),
+    ),
+    View(
+        "python.torch_op",
+        "Every operator in the deep windows: what torch did on the host.",
+        _read_ops,
+        ("trace", "text", "", "which window: see python.torch_window"),
+        ("t_ns", "i64", "ns", "start"),
+        ("dur_ns", "i64", "ns", "how long it took, with what it called"),
+        ("self_ns", "i64", "ns", "without what it called"),
+        ("op", "text", "", "its name: aten::mm"),
+        ("kind", "text", "", "op, annotation, runtime (a call of CUDA) or python"),
+        ("thread", "i64", "", "thread id, as the kernel counts"),
+        ("depth", "i64", "", "0 was called by none of them"),
+        ("sequence", "i64", "", "autograd's number: the same in the forward and the backward pass"),
+        ("backward", "bool", "", "it is part of a backward pass, and sequence is what it undoes"),
+        ("input_shapes", "text", "", "shapes of its inputs, as JSON"),
+        ("input_types", "text", "", "types of its inputs, as JSON"),
+        ("correlation", "i64", "", "of a runtime call: what it launched, in python.torch_kernel"),
+        ("module", "text", "", "the module that was at work: see python.torch_trace"),
+        ("step", "i64", "", "which step: see python.torch_step"),
+    ),
+    View(
+        "python.torch_kernel",
+        "Every kernel and copy in the deep windows: what ran on the devices.",
+        _read_kernels,
+        ("trace", "text", "", "which window: see python.torch_window"),
+        ("t_ns", "i64", "ns", "start, on the device"),
+        ("dur_ns", "i64", "ns", "how long it ran"),
+        ("kernel", "text", "", "its name"),
+        ("kind", "text", "", "kernel, memcpy or memset"),
+        ("device", "i64", "", "which device"),
+        ("stream", "i64", "", "which stream of it"),
+        ("correlation", "i64", "", "the call that launched it, in python.torch_op"),
+        ("op", "text", "", "the operator that launched it"),
+        ("launch_t_ns", "i64", "ns", "when it was launched, on the host"),
+        ("launch_thread", "i64", "", "the thread that launched it"),
+        ("grid", "text", "", "blocks, as JSON"),
+        ("block", "text", "", "threads of a block, as JSON"),
+        ("registers", "i64", "", "registers of a thread"),
+        ("shared_bytes", "i64", "B", "shared memory of a block"),
+        ("bytes", "i64", "B", "how much a copy moved"),
+        ("module", "text", "", "the module that was at work when it was launched"),
+        ("step", "i64", "", "the step in which it was launched"),
+    ),
+)

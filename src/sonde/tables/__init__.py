@@ -1,0 +1,1 @@
+"""The contract of SQL: what the columns of every table are."""

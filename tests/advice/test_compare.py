@@ -1,0 +1,142 @@
+"""sonde compare: what changed is told, noise is not."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from sonde.advice.compare import compare, split_target, weigh
+from sonde.advice.compare_measures import LESS, MORE, Measure
+from sonde.errors import Error
+from support.handmade_machine import GB, NOTHING, record
+
+PARTS = {"input_wait": 0.0, "host_to_device": 0.0, "forward": 0.03, "backward": 0.05,
+         "optimizer": 0.01, "other": 0.01}  # fmt: skip
+
+
+def steps(noise: float = 0.01, seed: int = 0, **parts: float):
+    """Ten steps a look, whose parts vary by so much."""
+    chance = random.Random(seed)
+
+    def look(passed_s: float) -> list[dict[str, object]]:
+        rows = []
+        for at in range(10):
+            one = {name: value * chance.gauss(1, noise) for name, value in (PARTS | parts).items()}
+            number = round(passed_s) * 10 + at
+            rows.append({"step": number, "duration": sum(one.values()), "ended_by": "user",
+                         "shadow": False, **one})  # fmt: skip
+        return rows
+
+    return look
+
+
+def find(found, name: str):
+    (row,) = [row for row in (*found.changes, *found.code) if row.name == name]
+    return row
+
+
+def test_a_slower_part_is_told_with_its_size(root) -> None:
+    before = record(60, torch_step=steps(), **NOTHING)
+    after = record(60, torch_step=steps(seed=1, input_wait=0.02), **NOTHING)
+    found = compare(before, after)
+    step, wait = find(found, "step"), find(found, "input wait")
+    assert found.verdict == step.verdict == wait.verdict == "worse"
+    assert step.change_pct == pytest.approx(20, abs=1) and step.much
+    assert wait.change == pytest.approx(20, abs=0.5) and wait.low < 20 < wait.high
+    assert find(found, "backward").verdict == "same"
+    assert compare(after, before).verdict == "better"
+
+
+def test_the_same_job_twice_is_the_same(root) -> None:
+    before = record(60, torch_step=steps())
+    after = record(60, torch_step=steps(seed=1))
+    found = compare(before, after)
+    assert found.verdict == "same"
+    assert {row.verdict for row in found.changes} <= {"same"}
+    assert not found.appeared and not found.vanished
+
+
+def test_noise_larger_than_the_change_is_unclear(root) -> None:
+    before = record(30, torch_step=steps(noise=0.6), **NOTHING)
+    after = record(30, torch_step=steps(noise=0.6, seed=3), **NOTHING)
+    assert find(compare(before, after), "step").verdict == "unclear"
+
+
+def test_chance_alone_is_rarely_called_a_change() -> None:
+    chance = random.Random(5)
+    measure = Measure("step", "ms", "", LESS, change=0.0)
+    wrong = 0
+    for _ in range(1000):
+        before, after = ([chance.gauss(100, 10) for _ in range(20)] for _ in range(2))
+        wrong += weigh(measure, "", before, after).verdict in ("worse", "better")
+    assert 20 <= wrong <= 80  # 50 are to be expected
+
+
+def test_a_change_that_is_there_is_seen() -> None:
+    chance = random.Random(6)
+    measure = Measure("GPU use", "%", "", MORE)
+    before = [chance.gauss(90, 2) for _ in range(20)]
+    after = [chance.gauss(80, 2) for _ in range(20)]
+    found = weigh(measure, "", before, after)
+    assert (found.verdict, found.much) == ("worse", True)
+    assert found.low < -10 < found.high < 0
+
+
+def test_memory_and_gpu_have_their_own_measures(root) -> None:
+    before = record(40)
+    after = record(40, gpu={"util_pct": 70.0}, process={"rss_bytes": 6 * GB})
+    found = compare(before, after)
+    assert find(found, "GPU use").verdict == "worse"
+    memory = find(found, "memory of the job")
+    assert (memory.change, memory.verdict, memory.much) == (2000.0, "worse", True)
+    assert find(found, "CPU of the job").verdict == "same"
+
+
+def test_advice_that_appears_and_goes_is_told(root) -> None:
+    healthy = record(40)
+    swapping = record(40, memory={"swap_in_bytes": 60_000_000})
+    assert [finding.rule for finding in compare(healthy, swapping).appeared] == ["swap"]
+    assert [finding.rule for finding in compare(swapping, healthy).vanished] == ["swap"]
+
+
+def test_two_stretches_of_one_recording(root) -> None:
+    fast, slow = steps(), steps(input_wait=0.05)
+    folder = record(60, torch_step=lambda s: fast(s) if s < 30 else slow(s), **NOTHING)
+    found = compare(f"{folder}@..+28s", f"{folder}@+31s..")
+    assert find(found, "input wait").change == pytest.approx(50, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ("4711", ("4711", None, None)),
+        ("4711@+2s..+8s", ("4711", "+2s", "+8s")),
+        ("a@b@..5m", ("a@b", None, "5m")),
+        ("user@host", ("user@host", None, None)),
+    ],
+)
+def test_a_target_may_name_a_stretch(words: str, parts: tuple[str, str | None, str | None]) -> None:
+    assert split_target(words) == parts
+
+
+def test_what_is_too_short_is_refused(root) -> None:
+    folder = record(3)
+    with pytest.raises(Error, match="too little"):
+        compare(folder, folder)
+
+
+def test_the_command_says_the_verdict_first_and_fails_if_asked(root, sonde_cli) -> None:
+    before = record(40, torch_step=steps())
+    after = record(40, torch_step=steps(seed=1, input_wait=0.02))
+    done = sonde_cli("compare", before, after)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("much slower: a step takes +20")
+    assert "input wait" in done.stdout and "much worse" in done.stdout
+    assert "backward" not in done.stdout
+    assert "backward" in sonde_cli("compare", before, after, "--all").stdout
+    assert sonde_cli("compare", before, after, "--fail-on", "much-worse").returncode == 8
+    assert sonde_cli("compare", before, before, "--fail-on", "worse").returncode == 0
+    read = json.loads(sonde_cli("compare", before, after, "--format", "json").stdout)
+    assert read["verdict"] == "worse" and read["changes"][0]["name"] == "step"

@@ -1,0 +1,187 @@
+"""`sonde advise`: what a person reads, what a program reads, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sonde import plugins
+from support.handmade_machine import record
+from support.places import DOCS
+
+HOT = {"throttle": "hw_thermal", "sm_clock_mhz": 900, "temperature_c": 91}
+
+
+@pytest.fixture
+def hot(root: Path) -> str:
+    """A job whose GPU is too hot."""
+    return record(60, gpu=HOT)
+
+
+def test_the_verdict_comes_first_then_the_evidence_then_the_next_step(sonde_cli, hot: str) -> None:
+    done = sonde_cli("advise", hot)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == (
+        "CRITICAL: A GPU slows itself down: it is too hot, or short of power (GPU 0)  [gpu_throttle]"
+    )
+    labels = [line.split()[0] for line in lines[1:] if line[2:3].strip()]
+    assert labels == ["seen", "evidence", "why", "next"]
+    assert "in most of the windows (6 of 6), confidence high" in lines[1]
+    told = " ".join(done.stdout.split())
+    assert "reasons hw_thermal, slowed 100 %, clock 900 MHz" in told
+    assert "max temperature 91 °C" in told
+    assert "nvidia-smi" in done.stdout
+    assert "windows of 10 s" in lines[-1]
+    assert "\x1b" not in done.stdout
+
+
+def test_a_healthy_job_gets_one_line_that_says_what_was_looked_at(sonde_cli) -> None:
+    done = sonde_cli("advise", record(60))
+    assert done.returncode == 0
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("nothing is wrong, as far as can be seen: ")
+    assert "6 windows of 10 s" in line
+    assert "rules lack data (--all says which)" in line
+
+
+def test_a_recording_without_data_is_not_called_healthy(sonde_cli) -> None:
+    done = sonde_cli("advise", record(60), "--rule", "fragmentation")
+    assert done.returncode == 0
+    assert done.stdout.startswith("nothing can be said: no rule has the data it needs")
+
+
+def test_all_tells_what_became_of_every_rule(sonde_cli, hot: str) -> None:
+    done = sonde_cli("advise", hot, "--all")
+    states = dict(line.split()[:2] for line in done.stdout.splitlines() if line.strip())
+    assert states["gpu_throttle"] == "found"
+    assert states["low_gpu"] == "clear"
+    assert states["fragmentation"] == "abstained"
+    assert "python.torch_memory has no rows" in done.stdout
+
+
+def test_json_has_the_same_findings(sonde_cli, hot: str) -> None:
+    told = json.loads(sonde_cli("advise", hot, "--json").stdout)
+    (finding,) = told["findings"]
+    assert (finding["rule"], finding["severity"]) == ("gpu_throttle", "critical")
+    assert finding["evidence"]["clock_mhz"] == 900
+    assert {outcome["rule"] for outcome in told["outcomes"]} == set(
+        plugins.list_names("advice.rules")
+    )
+    assert json.loads(sonde_cli("advise", hot, "--format", "json").stdout) == told
+
+
+@pytest.mark.parametrize(("level", "code"), [("info", 8), ("warning", 8), ("critical", 8)])
+def test_fail_on_gives_ci_an_exit_code(sonde_cli, hot: str, level: str, code: int) -> None:
+    assert sonde_cli("advise", hot, "--fail-on", level).returncode == code
+
+
+def test_what_is_less_bad_does_not_fail(sonde_cli) -> None:
+    folder = record(60, gpu={"util_pct": 75.0, "memory_used_bytes": 10**10})
+    assert sonde_cli("advise", folder, "--fail-on", "info").returncode == 8
+    assert sonde_cli("advise", folder, "--fail-on", "warning").returncode == 0
+
+
+def test_one_rule_can_be_asked_with_another_limit(sonde_cli) -> None:
+    folder = record(60)
+    asked = ("advise", folder, "--rule", "low_gpu", "--fail-on", "info")
+    assert sonde_cli(*asked).returncode == 0
+    assert sonde_cli(*asked, "--limit", "low_gpu.moderate_pct=99").returncode == 8
+
+
+def test_since_and_window_choose_the_time(sonde_cli) -> None:
+    folder = record(60, gpu=lambda t: HOT if t < 20 else {})
+    assert "gpu_throttle" in sonde_cli("advise", folder).stdout
+    assert "gpu_throttle" not in sonde_cli("advise", folder, "--since", "30s").stdout
+    told = json.loads(sonde_cli("advise", folder, "--window", "5", "--json").stdout)
+    assert (told["window_s"], told["windows"]) == (5, 12)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("--limit", "nonsense"), "RULE.NAME=VALUE"), (("--rule", "nonsense"), "there is no rule"),
+     (("--window", "0"), "--window"), (("--limit", "low_gpu.x=1"), "has no limit x")],
+)  # fmt: skip
+def test_wrong_words_are_one_line_and_exit_code_2(sonde_cli, words, said: str) -> None:
+    done = sonde_cli("advise", record(3), *words)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert said in line
+
+
+def test_no_target_is_said_so(sonde_cli) -> None:
+    done = sonde_cli("advise")
+    assert done.returncode == 2
+    assert "which recording?" in done.stderr
+
+
+def test_the_list_shows_every_rule_with_its_limits(sonde_cli) -> None:
+    done = sonde_cli("advise", "--list")
+    assert done.returncode == 0
+    for name in plugins.list_names("advice.rules"):
+        assert f"\n{name}: " in "\n" + done.stdout
+    assert "low_gpu.low_pct=30" in done.stdout
+
+
+def test_the_list_is_the_table_of_the_documentation(sonde_cli) -> None:
+    done = sonde_cli("advise", "--list", "--format", "markdown")
+    rows = done.stdout.splitlines()[2:]
+    assert [row.split("`")[1] for row in rows] == list(plugins.list_names("advice.rules"))
+    page = (DOCS / "advice.md").read_text()
+    assert done.stdout in page, "docs/advice.md is old; `make docs` writes it"
+
+
+def test_the_list_is_json_for_programs(sonde_cli) -> None:
+    rules = json.loads(sonde_cli("advise", "--list", "--json", "--rule", "swap").stdout)
+    assert [rule["rule"] for rule in rules] == ["swap"]
+    assert rules[0]["limits"]["rate_bytes"]["value"] == 1e6
+
+
+def test_a_name_cannot_draw_on_the_terminal(sonde_cli) -> None:
+    folder = record(60, disk={"device": "\x1b[2Jsda", "busy_pct": 99.0},
+                    pressure=[{"resource": "io", "scope": "cgroup", "some_pct": 50.0,
+                               "full_pct": 40.0}])  # fmt: skip
+    shown = sonde_cli("advise", folder).stdout
+    assert "disk \\x1b[2Jsda" in shown
+    assert "\x1b" not in shown
+
+
+def test_a_terminal_gets_colours(hot: str) -> None:
+    shown = _show(hot, {"TERM": "xterm"})
+    assert "\x1b[1;31mCRITICAL\x1b[0m: A GPU slows itself down" in shown
+    assert "\x1b" not in _show(hot, {"TERM": "xterm", "NO_COLOR": "1"})
+
+
+def _show(folder: str, changes: dict[str, str]) -> str:
+    """What a terminal gets."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sonde", "advise", folder], stdout=follower,
+        env={**os.environ, **changes},
+    )  # fmt: skip
+    os.close(follower)
+    pieces = []
+    while True:
+        try:
+            piece = os.read(leader, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not piece:
+            break
+        pieces.append(piece)
+    os.close(leader)
+    assert process.wait(60) == 0
+    return b"".join(pieces).decode()
+
+
+def test_several_recordings_are_judged_together(sonde_cli, root: Path) -> None:
+    record(30)
+    record(30, gpu=HOT)
+    told = json.loads(sonde_cli("advise", "all", "--json").stdout)
+    assert len(told["processes"]) == 2

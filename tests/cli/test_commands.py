@@ -1,0 +1,202 @@
+"""The command line as a user meets it: formats, exit codes, one line for what went wrong."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import sonde
+from sonde.cli import _table
+
+SQL = "SELECT n, real, name FROM job.cli ORDER BY n"
+ROWS = [
+    {"n": -(2**63), "real": 0.1, "name": 'a "quoted", one'},
+    {"n": 0, "real": None, "name": None},
+    {"n": 2**63 - 1, "real": float("inf"), "name": "line\nbreak"},
+]
+
+
+class Row:
+    n: int
+    real: float | None
+    name: str | None
+
+
+@pytest.fixture
+def pid() -> int:
+    emit = sonde.table(Row, "job.cli")
+    sonde.start(collector="off")
+    for row in ROWS:
+        emit(*row.values())
+    return os.getpid()
+
+
+def test_json_is_exact(pid: int, sonde_cli) -> None:
+    done = sonde_cli("query", pid, SQL, "--format", "json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == [*ROWS[:2], {**ROWS[2], "real": None}]
+
+
+def test_csv_is_exact(pid: int, sonde_cli) -> None:
+    done = sonde_cli("query", pid, SQL, "--format", "csv")
+    rows = list(csv.reader(io.StringIO(done.stdout, newline="")))
+    assert rows == [
+        ["n", "real", "name"], ["-9223372036854775808", "0.1", 'a "quoted", one'],
+        ["0", "", ""], ["9223372036854775807", "inf", "line\nbreak"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("to_file", [True, False])
+def test_arrow_and_parquet_open_in_their_readers(pid: int, tmp_path: Path, to_file: bool) -> None:
+    for form, read in (
+        ("arrow", lambda f: pa.ipc.open_stream(f).read_all()),
+        ("parquet", pq.read_table),
+    ):
+        path = tmp_path / f"out.{form}"
+        command = [sys.executable, "-m", "sonde", "query", str(pid), SQL, "--format", form]
+        if to_file:
+            subprocess.run([*command, "-o", str(path)], check=True)
+        else:
+            path.write_bytes(subprocess.run(command, check=True, capture_output=True).stdout)
+        with open(path, "rb") as file:
+            assert read(file).to_pylist() == ROWS
+
+
+def test_a_table_in_a_pipe_is_plain_and_whole(pid: int, sonde_cli) -> None:
+    done = sonde_cli("query", pid, "SELECT repeat('x', 300) AS wide, NULL AS nothing")
+    assert "\x1b" not in done.stdout and "x" * 300 in done.stdout and "NULL" in done.stdout
+
+
+def run_in_terminal(columns: int, *args: str) -> str:
+    """What the command draws on a terminal of this width."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "COLUMNS": str(columns), "LINES": "24", "TERM": "xterm"}
+    process = subprocess.Popen([sys.executable, "-m", "sonde", *args], stdout=theirs, env=env)
+    os.close(theirs)
+    drawn = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        drawn += piece
+    os.close(ours)
+    assert process.wait() == 0
+    return drawn.decode()
+
+
+def test_a_table_on_a_terminal_fits_its_width(pid: int) -> None:
+    drawn = run_in_terminal(
+        60, "query", str(pid), "SELECT repeat('x', 300) AS wide, 7 AS n, NULL AS z"
+    )
+    plain = drawn.replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", "")
+    assert "\x1b[1m" in drawn and "…" in plain
+    assert max(len(line) for line in plain.splitlines()) <= 60
+    assert "NULL" in plain
+
+
+def test_control_characters_in_a_name_do_not_reach_the_terminal(pid: int) -> None:
+    drawn = run_in_terminal(80, "query", str(pid), "SELECT chr(27) || '[31mred' AS name")
+    assert "\x1b[31m" not in drawn and "\\x1b[31mred" in drawn
+
+
+def test_fit_narrows_the_widest_only() -> None:
+    assert _table.fit([5, 50, 10], 40) == [5, 21, 10]
+    assert _table.fit([5, 5], 80) == [5, 5]
+    assert _table.fit([50] * 10, 20) == [6] * 10
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (("query", "999999999", "SELECT 1"), 3, "there is no process 999999999"),
+        (("query", "/nowhere/at/all", "SELECT 1"), 3, "not a folder"),
+        (("query", "PID", "SELECT * FROM nothing"), 5, "does not exist"),
+        (("query", "PID", "SELECT 1", "--format", "csv", "-o", "/nowhere/x"), 1, "No such file"),
+        (("config", "PID", "nonsense"), 2, "not KEY=VALUE"),
+        (("frobnicate",), 2, "invalid choice"),
+        ((), 2, "usage: sonde"),
+    ],
+)
+def test_errors_are_short_and_have_their_exit_code(pid, sonde_cli, args, code, said) -> None:
+    done = sonde_cli(*(str(pid) if word == "PID" else word for word in args))
+    assert done.returncode == code and said in done.stderr
+    assert "Traceback" not in done.stderr and done.stdout == ""
+
+
+def test_a_reader_that_leaves_early_is_no_error(pid: int) -> None:
+    command = f"{sys.executable} -m sonde query {pid} 'SELECT * FROM range(200000)' | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "range" and done.stderr == ""
+
+
+def test_sql_can_come_from_stdin(pid: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sonde", "query", str(pid), "-"], input="SELECT 41 + 1 AS a",
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["a", "42"]
+
+
+def test_ps_lists_what_runs_and_what_ended(pid: int, run, sonde_cli) -> None:
+    run("import sonde; sonde.start(collector='off')")
+    rows = json.loads(sonde_cli("ps", "--format", "json").stdout)
+    assert [row["state"] for row in rows] == ["running", "ended"]
+    assert rows[0]["pid"] == pid
+    running = sonde_cli("ps", "--running").stdout
+    assert str(pid) in running and "ended" not in running
+
+
+def test_ps_of_nothing_says_how_to_begin(sonde_cli) -> None:
+    done = sonde_cli("ps")
+    assert done.returncode == 0 and "sonde run" in done.stdout
+    assert json.loads(sonde_cli("ps", "--format", "json").stdout) == []
+
+
+def test_ps_names_what_it_cannot_read(pid: int, root: Path, sonde_cli) -> None:
+    (root / "foreign").mkdir()
+    done = sonde_cli("ps")
+    assert done.returncode == 0 and str(pid) in done.stdout
+    assert done.stderr.startswith("sonde: ") and "foreign is not a session folder" in done.stderr
+
+
+def test_tables_are_described(pid: int, sonde_cli) -> None:
+    done = sonde_cli("tables", pid)
+    assert "job.cli" in done.stdout and "how long it lasted" in done.stdout
+    one = json.loads(sonde_cli("tables", pid, "--table", "gc_pause", "--format", "json").stdout)
+    assert {row["table"] for row in one} == {"python.gc_pause"} and one[0]["unit"] == "ns"
+    everything = sonde_cli("tables")
+    assert "system.cpu" in everything.stdout and "sonde.loss" in everything.stdout
+
+
+def test_the_demo_runs(sonde_cli) -> None:
+    done = sonde_cli("demo", "--plain", "--seconds", "1.5", SONDE_COLLECTOR="on")
+    assert done.returncode == 0, done.stderr
+    assert "mean_loss" in done.stdout and "python.gc_pause" in done.stdout
+
+
+def test_the_demo_trains_a_transformer_where_torch_is(sonde_cli) -> None:
+    pytest.importorskip("torch")
+    done = sonde_cli("demo", "--seconds", "3")
+    assert done.returncode == 0, done.stderr
+    assert "loss" in done.stdout and "a step (" in done.stdout
+    assert "blocks.* (4" in done.stdout and "python.torch_step" in done.stdout
+
+
+def test_version() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sonde", "--version"], capture_output=True, text=True
+    )
+    assert done.stdout.strip() == f"sonde {sonde.__version__}"

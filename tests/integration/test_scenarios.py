@@ -1,0 +1,65 @@
+"""Programs with a planted cause: the right rule fires and no wrong one does.
+
+A few of tests/scenarios, once each; `python tests/scenarios/run.py` runs all of them ten times."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import sonde
+from sonde import plugins
+from support.places import TESTS
+
+pytest.importorskip("torch")
+sys.path.append(str(TESTS / "scenarios"))
+from run import Scenario, end_collector, list_names
+
+SECONDS = 6.0
+# The causes that users have most often, and a loop that has none.
+CHOSEN = ("starved_loader", "gc_storm", "lock_fight", "gil_fight", "healthy_torch")
+
+
+def check(scenario: Scenario, root: Path) -> None:
+    right, wrong = scenario.check(scenario.advise(root))
+    assert right
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_the_right_rule_fires_and_no_wrong_one(name: str, root: Path) -> None:
+    scenario = Scenario(name)
+    scenario.record(root, SECONDS)
+    check(scenario, root)
+
+
+def test_each_scenario_names_a_rule_that_is_there() -> None:
+    named = {Scenario(name).rule for name in list_names()} - {None}
+    assert named <= set(plugins.list_names("advice.rules"))
+
+
+# ---- workers that use up the processors -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory) -> Path:
+    """A recording of the loop and of its workers."""
+    root = tmp_path_factory.mktemp("busy") / "sonde"
+    try:
+        Scenario("busy_workers").record(root, SECONDS)
+    finally:
+        end_collector(root)
+    return root
+
+
+def test_workers_that_use_up_the_processors_are_told_by_their_stacks(busy: Path) -> None:
+    check(Scenario("busy_workers"), busy)
+
+
+def test_and_by_what_the_kernel_says_where_their_stacks_are_not_there(busy: Path) -> None:
+    (job,) = (one for one in sonde.open(str(busy)).sessions if one.meta.get("parent") is None)
+    (found,) = sonde.advise(job.folder, window_s=1.0, rules=["input_bound"]).findings
+    assert found.evidence["workers"] == 2
+    assert "CPU" in found.title

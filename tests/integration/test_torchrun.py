@@ -1,0 +1,150 @@
+"""`sonde run -- torchrun …`: one session per rank, and nothing else is different."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sonde
+from sonde.session.folder import Session, list_sessions
+from support.ranks import HEAD, TIMEOUT_S
+
+torch = pytest.importorskip("torch")
+if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+    pytest.skip("this torch has no gloo", allow_module_level=True)
+
+SMALL = """
+meet()
+dist.all_reduce(torch.ones(3))
+dist.destroy_process_group()
+"""
+DYING = """
+import signal
+meet()
+dist.barrier()
+if rank == 1: os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(300)
+"""
+# The losses of twenty steps, to the last bit.
+TRAINING = """
+import warnings
+warnings.simplefilter("ignore")
+meet()
+def train(name, model):
+    torch.manual_seed(rank)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(20):
+        loss = model(torch.randn(8, 32)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        # One call for a line: two ranks share the pipe.
+        os.write(1, f"{name} {rank} {step} {loss.item().hex()}\\n".encode())
+def make():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(32, 64), torch.nn.ReLU(inplace=True), torch.nn.Dropout(0.1),
+        torch.nn.Linear(64, 32),
+    )
+from torch.nn.parallel import DistributedDataParallel
+train("ddp", DistributedDataParallel(make(), bucket_cap_mb=0.001))
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+train("fsdp1", FullyShardedDataParallel(make(), device_id=torch.device("cpu")))
+model = make()
+for layer in (model[0], model[3]): fully_shard(layer)
+train("fsdp2", fully_shard(model))
+dist.destroy_process_group()
+"""
+# A free port, and no name of the job.
+FREE = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
+Launch = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def launch(root: Path, tmp_path: Path) -> Launch:
+    """Run code on two ranks: launch(code, *words before torchrun's own)."""
+
+    def launch(code: str, *words: str, runner: str = "-m torch.distributed.run", **env: str):
+        script = tmp_path / "train.py"
+        script.write_text(HEAD + code)
+        torchrun = [*runner.split(), "--nproc-per-node", "2", *FREE]
+        return subprocess.run(
+            [sys.executable, *words, *torchrun, str(script)], capture_output=True, text=True,
+            timeout=TIMEOUT_S, check=False,
+            env={**os.environ, "SONDE_COLLECTOR": "off", "OMP_NUM_THREADS": "1", **env},
+        )  # fmt: skip
+
+    return launch
+
+
+RUN = ("-m", "sonde", "run")
+TORCHRUN = f"-- {Path(sys.executable).with_name('torchrun')}"
+
+
+def sort_out(root: Path) -> tuple[list[Session], list[Session]]:
+    """The sessions of the ranks, in their order, and the others."""
+    sessions = list(list_sessions(str(root)))
+    ranks = [session for session in sessions if session.rank is not None]
+    return sorted(ranks, key=lambda session: session.rank or 0), [
+        session for session in sessions if session.rank is None
+    ]
+
+
+@pytest.mark.parametrize(
+    "runner", [TORCHRUN, "-m torch.distributed.run"], ids=["torchrun", "module"]
+)
+def test_every_rank_has_a_session_of_one_job(root: Path, launch: Launch, runner: str) -> None:
+    done = launch(SMALL, *RUN, runner=runner)
+    assert done.returncode == 0, done.stderr
+    ranks, (launcher,) = sort_out(root)
+    told = [(s.rank, s.meta["world_size"], s.meta["local_rank"], s.meta["launcher"]) for s in ranks]
+    assert told == [(0, 2, 0, "torchrun"), (1, 2, 1, "torchrun")]
+    (job,) = {session.meta["job"] for session in (*ranks, launcher)}
+    assert str(job).endswith(f"-{launcher.pid}")
+    rows = (
+        sonde.open(str(job))
+        .query("SELECT rank, op, bytes FROM python.collective ORDER BY rank")
+        .to_pylist()
+    )
+    assert [tuple(row.values()) for row in rows] == [(0, "all_reduce", 12), (1, "all_reduce", 12)]
+
+
+def test_a_job_can_be_given_a_name(root: Path, launch: Launch) -> None:
+    assert launch("", *RUN, "--job", "nightly", runner=TORCHRUN).returncode == 0
+    ranks, (launcher,) = sort_out(root)
+    assert {session.meta["job"] for session in (*ranks, launcher)} == {"nightly"}
+
+
+def test_a_rank_that_is_killed_is_told_and_the_exit_code_is_kept(
+    root: Path, launch: Launch, sonde_cli
+) -> None:
+    bare = launch(DYING)
+    ours = launch(DYING, *RUN, runner=TORCHRUN)
+    assert ours.returncode == bare.returncode != 0
+    listed = json.loads(sonde_cli("ps", "--format", "json").stdout)
+    assert {row["rank"]: row["state"] for row in listed}[1] == "killed"
+    ranks, _ = sort_out(root)
+    shown = sonde_cli("ps").stdout
+    assert str(ranks[0].meta["job"]) in shown and " killed " in shown
+
+
+def test_losses_are_the_same_to_the_last_bit(root: Path, launch: Launch) -> None:
+    bare = launch(TRAINING)
+    ours = launch(TRAINING, *RUN, runner=TORCHRUN)
+    assert ours.returncode == bare.returncode == 0, ours.stderr
+    assert len(bare.stdout.splitlines()) == 3 * 2 * 20
+    assert sorted(ours.stdout.splitlines()) == sorted(bare.stdout.splitlines())
+    ranks, _ = sort_out(root)
+    for session in ranks:
+        (row,) = (
+            sonde.open(session.folder)
+            .query("SELECT COUNT(*) AS n FROM python.collective")
+            .to_pylist()
+        )
+        assert row["n"] > 3 * 20

@@ -1,0 +1,420 @@
+"""The stack source: what is sampled of stacks that are hard to read."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import wait_for
+from sonde.session import stack_table
+from sonde.session.folder import Session
+from sonde.session.target import find_sessions
+from sonde.store.recording import Recording, open_recording
+from stress import stacks as stress
+from support import oracle
+
+JOB = """
+import sys, threading, time
+import sonde
+
+def spin(until):
+    x = 0
+    while time.monotonic() < until:
+        x += 1
+
+{code}
+
+sys.setrecursionlimit(5000)
+threading.stack_size(64 * 2**20)
+folder = sonde.start(collector=False, follow=False, stack_every="1ms")
+thread = threading.Thread(target=work, args=(time.monotonic() + 0.5,))
+thread.start()
+thread.join()
+sonde.stop()
+print(folder)
+"""
+
+
+@pytest.fixture
+def sample(tmp_path: Path):
+    """Runs code that defines work(until); the functions of every stack with spin, innermost first."""
+
+    def run(code: str) -> list[list[str]]:
+        done = subprocess.run(
+            [sys.executable, "-c", JOB.format(code=code)],
+            env={"SONDE_DIR": str(tmp_path), "PATH": ""},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        nodes = stack_table.read_nodes(Session(done.stdout.strip()))
+        found = []
+        for place in range(len(nodes)):
+            names = [nodes.frame(at).func for at in nodes.walk(place)]
+            if nodes.samples[place] and names[0] == "spin":
+                found.append(names)
+        return found
+
+    return run
+
+
+def test_a_stack_deeper_than_512_frames_is_cut_and_says_so(sample):
+    found = sample("def work(until, n=800):\n  return work(until, n - 1) if n else spin(until)")
+    assert found
+    for names in found:
+        assert names[-1] == "<cut>"
+        assert names[:-1] == ["spin", *["work"] * 511]
+
+
+def test_generators_on_a_stack_keep_their_order(sample):
+    found = sample(
+        "def generate(until, n):\n"
+        "  if n:\n    yield from generate(until, n - 1)\n"
+        "  else:\n    spin(until)\n    yield\n"
+        "def work(until):\n  list(generate(until, 40))"
+    )
+    assert found
+    for names in found:
+        assert names[:43] == ["spin", *["generate"] * 41, "work"]
+
+
+def test_calls_through_c_code_keep_their_callers(sample):
+    found = sample(
+        "def work(until, n=40):\n"
+        "  return sorted([1], key=lambda _: work(until, n - 1)) if n else spin(until)"
+    )
+    assert found
+    for names in found:
+        assert names.count("work") == 41
+        assert sum("lambda" in name for name in names) == 40
+
+
+def test_a_stack_over_many_chunks_of_memory_is_whole(sample):
+    """A chunk of the data stack is 16 KB; these frames take about 1 KB each."""
+    values = ", ".join(f"v{i}" for i in range(100))
+    found = sample(
+        f"def work(until, n=100):\n  {values} = range(100)\n"
+        "  return work(until, n - 1) if n else spin(until)"
+    )
+    assert found
+    for names in found:
+        assert names[:102] == ["spin", *["work"] * 101]
+
+
+# ---- what a sample says --------------------------------------------------------------------------
+
+SHARES = """
+import time, sonde
+def burn(s):
+    end = time.thread_time() + s
+    while time.thread_time() < end: pass
+def half(): burn(0.010)
+def third(): burn(0.006)
+def sixth(): burn(0.003)
+def rest(): burn(0.001)
+folder = sonde.start(collector=False, stack_every="1ms")
+begin, used = time.monotonic_ns(), time.thread_time_ns()
+for _ in range(100): half(); third(); sixth(); rest()
+took, used = time.monotonic_ns() - begin, time.thread_time_ns() - used
+sonde.stop()
+print(folder, took, used)
+"""
+
+
+def ask(folder: str, sql: str) -> list[dict]:
+    return Recording([Session(folder)]).query(sql).to_pylist()
+
+
+def test_shares_of_a_known_program_and_its_clocks(run) -> None:
+    folder, took, used = run(SHARES).stdout.split()
+    rows = ask(
+        folder,
+        "SELECT func, SUM(cpu_ns)::BIGINT AS cpu FROM python.stack_sample JOIN python.frame USING "
+        "(stack) WHERE func IN ('half', 'third', 'sixth', 'rest') GROUP BY func",
+    )
+    whole = sum(row["cpu"] for row in rows)
+    found = {row["func"]: 100 * row["cpu"] / whole for row in rows}
+    for func, share in (("half", 50), ("third", 30), ("sixth", 15), ("rest", 5)):
+        assert abs(found[func] - share) < 5, found  # 2 s: one sigma is a point
+    sums = ask(folder, "SELECT SUM(wall_ns)::BIGINT w, SUM(cpu_ns)::BIGINT c FROM "
+               "python.stack_sample JOIN python.frame USING (stack) WHERE func = 'burn'")[0]  # fmt: skip
+    # The kernel's clocks are the witness: all of the time is somebody's, and none is counted twice.
+    assert 0.95 * int(took) < sums["w"] < 1.02 * int(took)
+    assert 0.95 * int(used) < sums["c"] < 1.02 * int(used)
+
+
+def test_rows_and_the_tree_say_the_same(run) -> None:
+    folder = run(SHARES).stdout.split()[0]
+    rows = ask(folder, "SELECT SUM(samples)::BIGINT s, SUM(wall_ns)::BIGINT w, SUM(cpu_ns)::BIGINT c,"
+               " SUM(CASE WHEN gil THEN wall_ns ELSE 0 END)::BIGINT g FROM python.stack_sample")  # fmt: skip
+    tree = ask(folder, "SELECT SUM(samples)::BIGINT s, SUM(wall_ns)::BIGINT w, SUM(cpu_ns)::BIGINT c,"
+               " SUM(gil_ns)::BIGINT g FROM python.stack")  # fmt: skip
+    assert rows == tree
+
+
+THREADS = """
+import os, sys, threading, time, sonde
+folder = sonde.start(collector=False, stack_every="1ms", {settings})
+def busy():
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end: pass
+def idle(): time.sleep(0.5)
+threads = [threading.Thread(target=busy, name="busy"), threading.Thread(target=idle, name="idle")]
+for thread in threads: thread.start()
+ids = {{thread.name: thread.native_id for thread in threads}}
+time.sleep(0.3)
+frames = sys._current_frames()
+seen = frames[threads[1].ident]
+print(folder, ids["busy"], ids["idle"], seen.f_lineno)
+for thread in threads: thread.join()
+time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("settings", ["", "stack_slow=True"])
+def test_threads_have_names_states_and_ends(run, settings: str) -> None:
+    folder, busy, idle, line = run(THREADS.format(settings=settings)).stdout.split()
+    rows = ask(folder, "SELECT thread, MAX(name) AS name, LIST(state ORDER BY t_ns) AS states "
+               "FROM python.thread GROUP BY thread")  # fmt: skip
+    threads = {row["thread"]: row for row in rows}
+    assert threads[int(busy)]["name"] == "busy" and threads[int(idle)]["name"] == "idle"
+    for tid in (int(busy), int(idle)):
+        assert threads[tid]["states"][0] == "started" and threads[tid]["states"][-1] == "ended"
+    by_thread = ask(folder, "SELECT thread, SUM(wall_ns)::BIGINT w, SUM(cpu_ns)::BIGINT c, "
+                    "COUNT(*) AS n FROM python.stack_sample GROUP BY thread")  # fmt: skip
+    sums = {row["thread"]: row for row in by_thread}
+    assert sums[int(busy)]["c"] > 0.2 * sums[int(busy)]["w"]
+    assert sums[int(idle)]["c"] < 0.05 * sums[int(idle)]["w"]
+    leaves = ask(folder, f"SELECT DISTINCT lineno FROM python.stack_sample JOIN python.frame USING "
+                 f"(stack) WHERE thread = {idle} AND depth = 0 AND func = 'idle'")  # fmt: skip
+    assert [row["lineno"] for row in leaves] == [int(line)]
+
+
+def test_an_idle_thread_is_a_row_a_second(run) -> None:
+    done = run(
+        "import sonde, time\n"
+        "print(sonde.start(collector=False, stack_every='1ms'))\n"
+        "time.sleep(2.2)"
+    )
+    row = ask(done.stdout.strip(), "SELECT COUNT(*) AS n, SUM(samples)::BIGINT AS s FROM "
+              "python.stack_sample WHERE idle")[0]  # fmt: skip
+    assert row["s"] > 500 and row["n"] < 20
+
+
+def test_the_slow_way_says_so(run) -> None:
+    done = run(
+        "import sonde, time; print(sonde.start(collector=False, stack_slow=True)); time.sleep(.2)"
+    )
+    rows = ask(
+        done.stdout.strip(),
+        "SELECT detail FROM sonde.source_log WHERE source = 'stack' AND state = 'on'",
+    )
+    assert rows == [{"detail": "slow, as asked: through the GIL"}]
+    assert ask(
+        done.stdout.strip(), "SELECT samples > 3 AS some FROM python.stack WHERE func = '<module>'"
+    )[0]["some"]
+
+
+# ---- being steered -------------------------------------------------------------------------------
+
+
+def test_the_interval_is_changed_while_it_runs(start, sonde_cli) -> None:
+    process = start(
+        "import sonde, time\n"
+        "sonde.start(collector=False, stack_every='1s')\n"
+        "print('ready', flush=True)\n"
+        "def busy():\n    while True: time.sleep(0)\n"
+        "busy()"
+    )
+    done = sonde_cli("config", process.pid, "stack.every=1ms")
+    assert done.returncode == 0 and "1ms" in done.stdout, done.stderr
+    recording = open_recording(process.pid)
+    sql = "SELECT COUNT(*) AS n FROM python.stack_sample"
+    wait_for(lambda: recording.query(sql).to_pylist()[0]["n"] > 100)
+
+
+def test_off_and_on_again_goes_on_in_the_same_tree(start, sonde_cli) -> None:
+    process = start(
+        "import sonde, time\n"
+        "sonde.start(collector=False, stack_every='1ms')\n"
+        "print('ready', flush=True)\n"
+        "def busy():\n    while True: time.sleep(0)\n"
+        "busy()"
+    )
+    session = find_sessions(str(process.pid), os.environ["SONDE_DIR"])[0]
+    counts = []
+    for state in ("off", "on", "off"):
+        assert sonde_cli("config", process.pid, f"source.stack={state}").returncode == 0
+        nodes = stack_table.read_nodes(session)
+        counts.append(sum(nodes.samples))
+        assert len(set(nodes.hashes)) == len(nodes)  # no stack is there twice
+        if state == "on":
+            wait_for(lambda: sum(stack_table.read_nodes(session).samples) > counts[-1] + 10)
+    assert counts[0] < counts[2]
+
+
+def test_a_pause_is_nobodys_time(start, sonde_cli) -> None:
+    process = start(
+        "import sonde, time\n"
+        "sonde.start(collector=False, stack_every='1ms')\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(1000)"
+    )
+    assert sonde_cli("pause", process.pid).returncode == 0
+    session = find_sessions(str(process.pid), os.environ["SONDE_DIR"])[0]
+    before = sum(stack_table.read_nodes(session).wall_ns)
+    time.sleep(1)
+    assert sonde_cli("resume", process.pid).returncode == 0
+    wait_for(lambda: sum(stack_table.read_nodes(session).wall_ns) > before)
+    assert sum(stack_table.read_nodes(session).wall_ns) - before < 0.9e9
+
+
+# ---- what a process can do to it -------------------------------------------------------------------
+
+
+def test_a_forked_child_has_stacks_of_its_own(run) -> None:
+    done = run(
+        "import os, sonde, time\n"
+        "sonde.start(collector=False, stack_every='1ms')\n"
+        "def child():\n"
+        "    end = time.monotonic() + 0.5\n"
+        "    while time.monotonic() < end: pass\n"
+        "def parent(pid): os.waitpid(pid, 0)\n"
+        "pid = os.fork()\n"
+        "if pid == 0: child()\n"
+        "else: parent(pid); print(os.getpid(), pid)"
+    )
+    parent, child = done.stdout.split()
+    sql = "SELECT pid, func FROM python.stack WHERE func IN ('child', 'parent') GROUP BY ALL"
+    rows = {(str(row["pid"]), row["func"]) for row in open_recording("all").query(sql).to_pylist()}
+    assert rows == {(parent, "parent"), (child, "child")}
+
+
+def test_subinterpreters_are_left_out_and_counted(run) -> None:
+    done = run(
+        "import sonde, time\n"
+        "try: import _xxsubinterpreters as sub\n"
+        "except ImportError: import _interpreters as sub\n"
+        "folder = sonde.start(collector=False, stack_every='1ms')\n"
+        "other = sub.create()\n"
+        "time.sleep(0.3)\n"
+        "sub.destroy(other)\n"
+        "sonde.stop(); print(folder)"
+    )
+    row = ask(done.stdout.strip(), "SELECT MAX(skipped_interpreters) AS n FROM python.sampling")[0]
+    assert row["n"] > 10
+
+
+def test_a_table_without_room_counts_and_keeps_the_time(run) -> None:
+    done = run(
+        "import sonde, time\n"
+        "folder = sonde.start(collector=False, stack_every='1ms', stack_bytes='16KiB')\n"
+        "def deep(n, until):\n"
+        "    return deep(n - 1, until) if n else spin(until)\n"
+        "def spin(until):\n"
+        "    while time.monotonic() < until: pass\n"
+        "for n in range(300): deep(n, time.monotonic() + 0.002)\n"
+        "sonde.stop(); print(folder)"
+    )
+    folder = done.stdout.strip()
+    rows = ask(folder, "SELECT samples, wall_ns FROM python.stack WHERE func = '<no room>'")
+    lost = ask(folder, "SELECT MAX(stacks_lost) AS n FROM python.sampling")[0]["n"]
+    assert lost > 0 and rows[0]["samples"] >= lost and rows[0]["wall_ns"] > 0
+
+
+def test_ten_thousand_threads_are_seen(start) -> None:
+    process = start(
+        "import sonde, threading, time\n"
+        "threading.stack_size(256 * 1024)\n"
+        "sonde.start(collector=False)\n"
+        "def wait(): time.sleep(1000)\n"
+        "try:\n"
+        "    for _ in range(10_000):\n"
+        "        threading.Thread(target=wait, daemon=True).start()\n"
+        "except RuntimeError: pass\n"
+        "print('ready', flush=True)\n"
+        "wait()"
+    )
+    recording = open_recording(process.pid)
+    threads = len(os.listdir(f"/proc/{process.pid}/task"))
+    sql = "SELECT COUNT(DISTINCT thread) AS n FROM python.thread WHERE state = 'started'"
+    wait_for(lambda: recording.query(sql).to_pylist()[0]["n"] > threads * 0.99)
+
+
+def test_no_stack_that_never_existed(root) -> None:
+    """A short run of `make stress`, which allows none; here the machine may be busy with anything."""
+    session = stress.run(5, "100us")
+    found = stress.list_stacks(session)
+    samples = sum(count for _frames, count in found)
+    faults = oracle.find_faults(found)
+    assert samples > 1000
+    assert sum(faults.values()) <= samples / 50_000, faults
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("greenlet") is None, reason="greenlet is not installed"
+)
+def test_greenlets_are_seen_with_their_own_stacks(run) -> None:
+    done = run(
+        "import greenlet, sonde, time\n"
+        "folder = sonde.start(collector=False, stack_every='1ms')\n"
+        "def work(name):\n"
+        "    for _ in range(50):\n"
+        "        end = time.monotonic() + 0.005\n"
+        "        while time.monotonic() < end: pass\n"
+        "        other[name].switch()\n"
+        "def one(): work('one')\n"
+        "def two(): work('two')\n"
+        "a, b = greenlet.greenlet(one), greenlet.greenlet(two)\n"
+        "other = {'one': b, 'two': a}\n"
+        "a.switch()\n"
+        "sonde.stop(); print(folder)"
+    )
+    nodes = stack_table.read_nodes(Session(done.stdout.strip()))
+    callers = set()
+    for place in range(len(nodes)):
+        names = [nodes.frame(at).func for at in nodes.walk(place)]
+        if nodes.samples[place] and names[0] == "work":
+            callers.add(names[1])
+    assert callers == {"one", "two"}
+
+
+def test_a_fork_gives_no_warning_of_threads(run) -> None:
+    done = run(
+        "import os, sonde\n"
+        "sonde.start(collector=False)\n"
+        "for _ in range(5):\n"
+        "    pid = os.fork()\n"
+        "    if pid == 0:\n"
+        "        if os.fork(): os.wait()\n"
+        "        os._exit(0)\n"
+        "    os.waitpid(pid, 0)\n"
+    )
+    assert done.stderr == ""
+
+
+def test_short_threads_have_their_cpu_time(run) -> None:
+    done = run(
+        "import sonde, threading, time\n"
+        "folder = sonde.start(collector=False, stack_every='1ms')\n"
+        "used = 0\n"
+        "def short():\n"
+        "    global used\n"
+        "    end = time.thread_time_ns() + 4_000_000\n"
+        "    while time.thread_time_ns() < end: pass\n"
+        "    used += time.thread_time_ns()\n"
+        "for _ in range(200):\n"
+        "    thread = threading.Thread(target=short); thread.start(); thread.join()\n"
+        "sonde.stop(); print(folder, used)"
+    )
+    folder, used = done.stdout.split()
+    row = ask(folder, "SELECT SUM(cpu_ns)::BIGINT AS c FROM python.stack_sample JOIN python.frame "
+              "USING (stack) WHERE func = 'short'")[0]  # fmt: skip
+    assert 0.5 * int(used) < row["c"] < 1.05 * int(used)

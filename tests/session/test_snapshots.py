@@ -1,0 +1,408 @@
+"""Snapshots: the three classic recipes for programs that do not end, done right."""
+
+from __future__ import annotations
+
+import os
+import pstats
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from conftest import wait_for
+from sonde.errors import Error
+from sonde.session import pstats_file, snapshots, stack_table
+from sonde.session.target import find_sessions
+
+SERVER = """
+import signal, sys, threading, time
+import sonde
+sonde.start(stack_every="1ms", {settings})
+begin = time.monotonic()
+def leaf(n):
+    s = 0
+    for i in range(n): s += i
+    return s
+def handle():
+    leaf(20000)
+def serve_forever():
+    while True:
+        handle()
+def thread_leaf():
+    time.sleep(0.01)
+def thread_work():
+    while True:
+        thread_leaf()
+threading.Thread(target=thread_work, name="worker", daemon=True).start()
+{before}
+print("ready", flush=True)
+serve_forever()
+"""
+
+
+def get(stats: dict, func: str) -> tuple:
+    return next(value for (_file, _line, name), value in stats.items() if name == func)
+
+
+def session_of(process):
+    return find_sessions(str(process.pid), os.environ["SONDE_DIR"])[0]
+
+
+def serve(start, settings: str = "collector=False", before: str = ""):
+    return start(SERVER.format(settings=settings, before=before))
+
+
+def check_growth(paths: list[str]) -> None:
+    """Counts grow in every snapshot; roots are there with their true time; threads have their own."""
+    counts = []
+    for path in paths:
+        stats, about = pstats_file.load(path)
+        elapsed = (about["end_ns"] - about["start_ns"]) / 1e9
+        counts.append(get(stats, "leaf")[1])
+        root = get(stats, "serve_forever")
+        # From the program's first line on; starting up took a moment before it.
+        assert elapsed * 0.95 - 0.3 < root[3] <= elapsed * 1.05
+        assert [key[2] for key in get(stats, "thread_leaf")[4]] == ["thread_work"]
+        assert [key[2] for key in get(stats, "leaf")[4]] == ["handle"]
+        assert pstats.Stats(path).total_tt > 0
+    assert counts == sorted(set(counts))
+
+
+def test_from_another_process_while_the_program_runs_on(start, sonde_cli) -> None:
+    process = serve(start)
+    paths = []
+    for _ in range(4):
+        time.sleep(0.4)
+        done = sonde_cli("snapshot", process.pid, "--cumulative")
+        assert done.returncode == 0, done.stderr
+        paths.append(done.stdout.strip())
+    assert len(set(paths)) == 4
+    check_growth(paths)
+    assert process.poll() is None
+
+
+def test_by_signal_at_once_even_in_one_long_c_call(start) -> None:
+    process = start(
+        "import sonde, sys\n"
+        "sonde.start(collector=False, snapshot_signal='USR1', stack_every='1ms')\n"
+        "print('ready', flush=True)\n"
+        "def stuck():\n    sum(range(10**11))\n"
+        "stuck()\n"
+    )
+    session = session_of(process)
+    for number in range(1, 4):
+        time.sleep(0.2)
+        process.send_signal(signal.SIGUSR1)
+        wait_for(lambda number=number: snapshots.count(session) >= number)
+    stats, _about = pstats_file.load(snapshots.name_file(session, 3, "total"))
+    assert get(stats, "stuck")[3] > 0.3  # it never returned
+    assert process.poll() is None
+
+
+def test_a_signal_goes_on_to_the_programs_own_handler(start) -> None:
+    process = start(
+        "import signal, time\n"
+        "def mine(number, frame): print('mine', flush=True)\n"
+        "signal.signal(signal.SIGUSR1, mine)\n"
+        "import sonde\n"
+        "sonde.start(collector=False, snapshot_signal='USR1', stack_every='1ms')\n"
+        "print('ready', flush=True)\n"
+        "while True: time.sleep(0.01)\n"
+    )
+    time.sleep(0.1)
+    process.send_signal(signal.SIGUSR1)
+    assert process.stdout.readline().strip() == "mine"
+    wait_for(lambda: snapshots.count(session_of(process)) == 1)
+
+
+def test_after_stop_the_signal_is_what_it_was(run) -> None:
+    done = run(
+        "import signal, sonde, os\n"
+        "signal.signal(signal.SIGUSR1, signal.SIG_IGN)\n"
+        "sonde.start(collector=False, snapshot_signal='USR1')\n"
+        "sonde.stop()\n"
+        "os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "print('alive')"
+    )
+    assert done.stdout.strip() == "alive"
+
+
+def test_periodically_from_an_asyncio_program_whose_loop_is_blocked(start) -> None:
+    process = start(
+        "import asyncio, time, sonde\n"
+        "sonde.start(snapshot_every='300ms', stack_every='1ms')\n"
+        "def work():\n    time.sleep(0.05); sum(range(200000))\n"
+        "async def main():\n"
+        "    while True:\n"
+        "        work()  # blocks the loop: no timer of its own could ever run\n"
+        "        await asyncio.sleep(0)\n"
+        "print('ready', flush=True)\n"
+        "asyncio.run(main())\n"
+    )
+    session = session_of(process)
+    wait_for(lambda: snapshots.count(session) >= 4, 30)
+    counts, times = [], []
+    for number in range(1, 5):
+        stats, about = pstats_file.load(snapshots.name_file(session, number, "total"))
+        counts.append(get(stats, "work")[1])
+        times.append((get(stats, "main")[3], (about["end_ns"] - about["start_ns"]) / 1e9))
+    assert counts == sorted(set(counts))
+    assert all(elapsed * 0.95 - 0.5 < main <= elapsed * 1.05 for main, elapsed in times)
+
+
+def test_from_inside(run) -> None:
+    done = run(
+        "import sonde, time\n"
+        "sonde.start(collector=False, stack_every='1ms')\n"
+        "def work():\n"
+        "    end = time.monotonic() + 0.3\n"
+        "    while time.monotonic() < end: pass\n"
+        "work()\n"
+        "print(sonde.snapshot()); work(); print(sonde.snapshot(cumulative=True))"
+    )
+    delta, total = done.stdout.split()
+    assert 0.2 < get(pstats_file.load(delta)[0], "work")[3] < 0.5
+    assert 0.5 < get(pstats_file.load(total)[0], "work")[3] < 0.9
+
+
+# ---- arithmetic ------------------------------------------------------------------------------------
+
+
+def test_deltas_add_up_to_the_cumulative_one_exactly(start, sonde_cli, tmp_path) -> None:
+    process = serve(start)
+    session = session_of(process)
+    for _ in range(5):
+        time.sleep(0.15)
+        files = snapshots.take(session)
+    deltas = [snapshots.name_file(session, n, "delta") for n in range(1, 6)]
+    out = tmp_path / "sum.prof"
+    done = sonde_cli("merge", *deltas, "-o", str(out))
+    assert done.returncode == 0, done.stderr
+    assert pstats_file.load(str(out))[0] == pstats_file.load(files["total"])[0]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [(("total", "total"), "count the earlier one twice"), (("delta", "total"), "contains the other"),
+     (("delta", "delta"), "overlap")],
+)  # fmt: skip
+def test_what_counts_the_same_time_twice_is_not_added(start, sonde_cli, tmp_path, kinds, said):
+    process = serve(start)
+    session = session_of(process)
+    for _ in range(2):
+        time.sleep(0.1)
+        snapshots.take(session)
+    first = snapshots.name_file(session, 2, kinds[0])
+    second = snapshots.name_file(session, 2 if kinds[0] != kinds[1] else 1, kinds[1])
+    if kinds == ("delta", "delta"):
+        second = first
+    done = sonde_cli("merge", first, second, "-o", str(tmp_path / "sum.prof"))
+    assert done.returncode == 1 and said in done.stderr
+    assert not (tmp_path / "sum.prof").exists()
+
+
+def test_deltas_of_two_processes_are_added(start, sonde_cli, tmp_path) -> None:
+    files = []
+    for _ in range(2):
+        session = session_of(serve(start))
+        time.sleep(0.2)
+        files.append(snapshots.take(session)["delta"])
+    done = sonde_cli("merge", *files, "-o", str(tmp_path / "sum.prof"))
+    assert done.returncode == 0, done.stderr
+    whole = pstats_file.load(str(tmp_path / "sum.prof"))[0]
+    parts = [pstats_file.load(path)[0] for path in files]
+    counts = [sum(v[1] for k, v in part.items() if k[2] == "leaf") for part in (whole, *parts)]
+    assert counts[0] == counts[1] + counts[2] > 0
+
+
+def test_diff_shows_what_changed(tmp_path, sonde_cli) -> None:
+    before = {("a.py", 1, "f"): (1, 1, 3.0, 3.0, {}), ("a.py", 9, "g"): (1, 1, 1.0, 1.0, {})}
+    after = {("a.py", 1, "f"): (1, 1, 1.0, 1.0, {}), ("a.py", 9, "h"): (1, 1, 1.0, 1.0, {})}
+    for name, stats in (("one", before), ("two", after)):
+        pstats_file.write(str(tmp_path / name), pstats_file.dump(stats))
+    done = sonde_cli("diff", str(tmp_path / "one"), str(tmp_path / "two"), "--format", "csv")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(",")[:5] for line in done.stdout.splitlines()[1:]]
+    assert sorted(rows) == [
+        ["f", "a.py:1", "75.0", "50.0", "-25.0"],
+        ["g", "a.py:9", "25.0", "0.0", "-25.0"],
+        ["h", "a.py:9", "0.0", "50.0", "50.0"],
+    ]
+
+
+# ---- files ---------------------------------------------------------------------------------------------
+
+
+def test_a_reader_never_sees_a_broken_file(start) -> None:
+    process = serve(start)
+    session = session_of(process)
+    seen, broken, done = set(), [], threading.Event()
+
+    def poll() -> None:
+        folder = session.path(snapshots.FOLDER)
+        while not done.is_set():
+            for name in os.listdir(folder) if os.path.isdir(folder) else ():
+                if name.endswith(".prof"):
+                    try:
+                        pstats.Stats(os.path.join(folder, name))
+                        seen.add(name)
+                    except FileNotFoundError:
+                        continue
+                    except Exception as error:
+                        broken.append((name, repr(error)))
+            time.sleep(0.001)
+
+    reader = threading.Thread(target=poll)
+    reader.start()
+    for _ in range(200):
+        snapshots.take(session, keep=20)
+    done.set()
+    reader.join()
+    assert not broken and seen
+    assert snapshots.count(session) == 200
+    left = [name for name in os.listdir(session.path(snapshots.FOLDER)) if name.endswith(".prof")]
+    assert len(left) == 40  # the oldest have gone
+
+
+def test_old_files_of_exact_calls_go_as_well(start) -> None:
+    session = session_of(serve(start, "snapshot_keep=3"))
+    stats: pstats_file.Stats = {("f.py", 1, "f"): (1, 1, 0.1, 0.1, {})}
+    paths = [snapshots.write_calls(session, stats) for _ in range(8)]
+    assert [os.path.exists(path) for path in paths] == [False] * 5 + [True] * 3
+
+
+def test_a_path_that_cannot_be_written_uses_up_no_interval(start, sonde_cli, tmp_path) -> None:
+    process = serve(start)
+    for bad in (tmp_path / "none" / "x.prof", tmp_path):
+        done = sonde_cli("snapshot", process.pid, "-o", bad)
+        assert done.returncode == 1 and "folder" in done.stderr
+    assert snapshots.count(session_of(process)) == 0
+
+
+def test_an_interval_without_a_sample_is_a_file_that_loads(start, sonde_cli) -> None:
+    process = serve(start)
+    session = session_of(process)
+    assert sonde_cli("pause", process.pid).returncode == 0
+    snapshots.take(session)
+    files = snapshots.take(session)
+    assert pstats.Stats(files["delta"]).total_calls == 0
+    assert pstats_file.load(files["delta"])[0] == {}
+
+
+def test_terminated_it_leaves_a_last_snapshot_and_its_own_exit_status(start) -> None:
+    process = serve(start, "snapshot_every='1h'")
+    session = session_of(process)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == -signal.SIGTERM
+    wait_for(lambda: snapshots.count(session) == 1, 30)
+    stats, about = pstats_file.load(snapshots.name_file(session, 1, "delta"))
+    assert get(stats, "serve_forever")[3] > 0.3
+    assert about["pid"] == process.pid and about["kind"] == "delta" and about["number"] == 1
+
+
+def test_killed_it_still_has_what_was_sampled(start) -> None:
+    process = serve(start)
+    session = session_of(process)
+    time.sleep(0.5)
+    process.kill()
+    process.wait(10)
+    stats, _about = pstats_file.load(snapshots.take(session)["total"])
+    assert get(stats, "serve_forever")[3] > 0.3
+
+
+def test_every_reader_opens_a_snapshot(start, tmp_path) -> None:
+    process = serve(start)
+    time.sleep(0.3)
+    path = snapshots.take(session_of(process))["total"]
+    commands = {
+        "gprof2dot": [sys.executable, "-m", "gprof2dot", "-f", "pstats", path],
+        "flameprof": [sys.executable, "-m", "flameprof", path],
+        "snakeviz": [sys.executable, "-c", f"import pstats; from snakeviz.stats import table_rows, "
+                     f"json_stats; s = pstats.Stats({path!r}); print(table_rows(s)); print(json_stats(s))"],
+    }  # fmt: skip
+    for name, command in commands.items():
+        pytest.importorskip(name)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0 and "serve_forever" in done.stdout, (name, done.stderr)
+
+
+def test_what_is_no_statistics_file_is_refused(tmp_path) -> None:
+    path = tmp_path / "x.prof"
+    path.write_bytes(b"nothing of the kind")
+    with pytest.raises(Error, match="not a statistics file"):
+        pstats_file.load(str(path))
+
+
+def test_a_storm_of_signals_is_a_few_snapshots(start) -> None:
+    process = start(
+        "import os, signal, time, sonde\n"
+        "sonde.start(collector=False, snapshot_signal='USR1')\n"
+        "print('ready', flush=True)\n"
+        "while True: os.kill(os.getpid(), signal.SIGUSR1); time.sleep(0.005)\n"
+    )
+    session = session_of(process)
+    wait_for(lambda: snapshots.count(session) >= 2)
+    time.sleep(1)
+    process.kill()
+    process.wait()
+    time.sleep(0.5)  # one may still be writing
+    assert snapshots.count(session) < 20
+
+
+def test_a_signal_still_ends_the_programs_system_calls_early(run) -> None:
+    done = run(
+        "import os, signal, threading, time\n"
+        "class Stop(Exception): pass\n"
+        "def stop(*_): raise Stop\n"
+        "signal.signal(signal.SIGUSR1, stop)\n"
+        "import sonde\n"
+        "sonde.start(collector=False, snapshot_signal='USR1')\n"
+        "read, write = os.pipe()\n"
+        "threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()\n"
+        "late = threading.Timer(20, lambda: os.write(write, b'late')); late.daemon = True\n"
+        "late.start()\n"
+        "try: print(os.read(read, 4))\n"
+        "except Stop: print('stopped')"
+    )
+    assert done.stdout.strip() == "stopped"
+
+
+def test_in_a_child_that_is_not_recorded_the_signal_is_what_it_was(run) -> None:
+    done = run(
+        "import os, signal, time, sonde\n"
+        "sonde.start(collector=False, follow=False, snapshot_signal='USR1')\n"
+        "pid = os.fork()\n"
+        "if pid == 0: os.kill(os.getpid(), signal.SIGUSR1); time.sleep(5); os._exit(0)\n"
+        "print(os.waitpid(pid, 0)[1])"
+    )
+    assert done.stdout.strip() == str(int(signal.SIGUSR1))
+
+
+def test_looking_at_a_paused_recording_adds_no_time(start, sonde_cli) -> None:
+    process = serve(start)
+    assert sonde_cli("pause", process.pid).returncode == 0
+    session = session_of(process)
+    before = sum(stack_table.read_nodes(session).wall_ns)
+    time.sleep(1)
+    assert sonde_cli("stacks", process.pid).returncode == 0
+    assert sum(stack_table.read_nodes(session).wall_ns) - before < 0.2e9
+
+
+def test_a_sum_is_not_added_to_its_parts_nor_wall_to_cpu_time(start, sonde_cli, tmp_path) -> None:
+    session = session_of(serve(start))
+    time.sleep(0.2)
+    first = snapshots.take(session)["delta"]
+    time.sleep(0.2)
+    second = snapshots.take(session, weight="cpu")["delta"]
+    time.sleep(0.2)
+    third = snapshots.take(session)["delta"]
+    both = str(tmp_path / "both.prof")
+    assert sonde_cli("merge", first, third, "-o", both).returncode == 0
+    for files, said in (((both, first), "overlap"), ((both, both), "overlap"),
+                        ((first, second), "cannot be added")):  # fmt: skip
+        done = sonde_cli("merge", *files, "-o", str(tmp_path / "x.prof"))
+        assert done.returncode == 1 and said in done.stderr, done.stderr

@@ -1,0 +1,1 @@
+"""What tests share: handmade recordings, programs to record, and readers of what we write."""

@@ -1,0 +1,61 @@
+"""Libraries that are built here: tools that write down what ITT and NVTX tell them, and a device."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from support.places import NATIVE
+
+_FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-shared", "-fPIC")
+
+
+class Tool:
+    """A library that a program is told to load, and what it was told by it."""
+
+    def __init__(self, folder: Path, name: str, variable: str) -> None:
+        self.path, self._log, self._variable = _build(folder, name), folder / "log", variable
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment in which a program finds it."""
+        return {self._variable: str(self.path), "SONDE_TEST_LOG": str(self._log)}
+
+    def read(self) -> list[tuple[str, ...]]:
+        """All calls, in their order: what, and what was said."""
+        return [tuple(words[1:]) for words in self._read()]
+
+    def read_threads(self) -> dict[str, list[tuple[str, ...]]]:
+        """The same by thread."""
+        found: dict[str, list[tuple[str, ...]]] = {}
+        for thread, *words in self._read():
+            found.setdefault(thread, []).append(tuple(words))
+        return found
+
+    def _read(self) -> list[list[str]]:
+        if not self._log.exists():
+            return []
+        return [line.split("\t") for line in self._log.read_text().split("\n")[:-1]]
+
+
+def _build(folder: Path, name: str) -> Path:
+    path, source = folder / f"lib{name}.so", NATIVE / f"{name}.c"
+    command = [os.environ.get("CC", "cc"), *_FLAGS, "-o", str(path), str(source), "-ldl"]
+    subprocess.run(command, check=True, capture_output=True)
+    return path
+
+
+def make_device(folder: Path) -> Path:
+    """In place of CUDA's runtime, a device that works as long as it is told to."""
+    return _build(folder, "pretend_device")
+
+
+def make_itt(folder: Path) -> Tool:
+    """A collector, as VTune is one."""
+    return Tool(folder, "itt_collector", "INTEL_LIBITTNOTIFY64")
+
+
+def make_nvtx(folder: Path) -> Tool:
+    """A tool, as Nsight Systems is one."""
+    return Tool(folder, "nvtx_injection", "NVTX_INJECTION64_PATH")

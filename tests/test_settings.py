@@ -1,0 +1,127 @@
+"""Settings, and what the environment says."""
+
+from __future__ import annotations
+
+import pytest
+
+from sonde import settings
+from sonde.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "value"),
+    [
+        ("ring.bytes", "8MiB", 8 * 2**20), ("ring.bytes", "65536", 65536), ("ring.bytes", "64 KiB", 65536),
+        ("retain.age", "7d", 604800.0), ("archive.every", "100ms", 0.1), ("host.every", 2, 2),
+        ("stack.every", "50us", 50e-6),
+        ("archive", "off", False), ("archive", True, True), ("source.gc", "no", False),
+    ],
+)  # fmt: skip
+def test_values_are_read_with_their_units(name: str, raw: object, value: object) -> None:
+    assert settings.read_values({name: raw}) == {name: value}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "loss@train_step",
+        " loss@step ; acc@step, m.fc.weight.grad@Trainer.step;",
+        "opt.param_groups[0]['lr']@<module>",
+        'stats["a b"][-1]@run',
+    ],
+)
+def test_watched_variables_are_names_places_and_functions(raw: str) -> None:
+    assert settings.read_values({"torch.watch": raw}) == {"torch.watch": raw.strip()}
+
+
+@pytest.mark.parametrize("raw", ["loss", "@step", "loss.item()@step", "a[b]@c", "a+b@c", "a@b@c"])
+def test_what_would_have_to_be_run_cannot_be_watched(raw: str) -> None:
+    with pytest.raises(ConfigError, match=r"torch\.watch.*is not understood"):
+        settings.read_values({"torch.watch": raw})
+
+
+@pytest.mark.parametrize("raw", ["nan", "-1", "101", "some", "inf"])
+def test_a_budget_is_a_number_of_percent(raw: str) -> None:
+    with pytest.raises(ConfigError, match=r"torch\.budget_pct"):
+        settings.read_values({"torch.budget_pct": raw})
+
+
+def test_a_number_is_shown_without_a_unit() -> None:
+    key = settings.list_keys()["torch.budget_pct"]
+    assert [key.show(key.read(raw)) for raw in ("1", 0.5, "0")] == ["1", "0.5", "0"]
+
+
+@pytest.mark.parametrize("raw", ["banana", "8 parsecs", "-1", "", "1e99MiB", True])
+def test_a_value_that_does_not_fit_is_refused(raw: object) -> None:
+    with pytest.raises(ConfigError, match=r"ring\.bytes"):
+        settings.read_values({"ring.bytes": raw})
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean ring\.bytes\?"):
+        settings.read_values({"ring.byte": "1MiB"})
+
+
+def test_the_environment_sets_what_the_caller_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SONDE_RING_BYTES", "1MiB")
+    monkeypatch.setenv("SONDE_HOST_EVERY", "5s")
+    values, complaints = settings.load({"host.every": 3})
+    assert (values["ring.bytes"], values["host.every"], complaints) == (2**20, 3, [])
+
+
+def test_a_bad_value_in_the_environment_is_a_complaint_not_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SONDE_RING_BYTES", "lots")
+    values, complaints = settings.load({})
+    assert values["ring.bytes"] == 16 * 2**20
+    assert complaints and "SONDE_RING_BYTES" in complaints[0]
+
+
+@pytest.mark.parametrize(
+    "text", ["16MiB", "1GiB", "7d", "10min", "1s", "500ms", "100us", "on", "off", "100KiB"]
+)
+def test_values_are_shown_as_a_person_writes_them(text: str) -> None:
+    name = {"B": "ring.bytes", "n": "archive", "f": "archive"}.get(text[-1], "retain.age")
+    name = "retain.age" if text.endswith("min") else name
+    key = settings.list_keys()[name]
+    assert key.show(key.read(text)) == text
+
+
+def test_a_source_is_on_unless_its_help_says_otherwise() -> None:
+    keys = settings.list_keys()
+    assert keys["source.gc"].default is True
+    assert keys["source.call"].default is False
+    assert keys["source.call"].doc.endswith("(off until asked).")
+
+
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "exp7"}
+SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "16", "SLURM_LOCALID": "2", "SLURM_JOB_ID": "991"}
+OPENMPI = {
+    "OMPI_COMM_WORLD_RANK": "0",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+}
+MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2"}
+KUBERNETES = {"JOB_COMPLETION_INDEX": "4", "JOB_NAME": "train-llm", "POD_NAME": "train-llm-4-x"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "launcher", "rank", "world", "local", "job"),
+    [
+        (TORCHRUN, "torchrun", 3, 8, 1, "exp7"),
+        (SLURM, "slurm", 5, 16, 2, "991"),
+        (OPENMPI, "openmpi", 0, 2, 0, None),
+        (MPICH, "mpich", 1, 2, None, None),
+        (KUBERNETES, "kubernetes", 4, None, None, "train-llm"),
+        ({**SLURM, **TORCHRUN}, "torchrun", 3, 8, 1, "991"),
+        ({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}, "torchrun", 3, 8, 1, None),
+        ({"RANK": "many"}, None, None, None, None, None),
+        ({}, None, None, None, None, None),
+    ],
+)
+def test_rank_and_job_come_from_the_launcher(environ, launcher, rank, world, local, job) -> None:
+    identity = settings.read_identity(environ)
+    assert [identity[key] for key in ("launcher", "rank", "world_size", "local_rank", "job")] == [
+        launcher, rank, world, local, job,
+    ]  # fmt: skip
