@@ -11,7 +11,8 @@ import pytest
 from sonde import plugins
 from sonde.collector.sensors._files import Look
 from sonde.errors import Unavailable
-from sonde.session import schema as record
+from sonde.session.schema import make_schema
+from sonde.tables import name_row, system
 
 
 @pytest.mark.parametrize(
@@ -39,10 +40,6 @@ def test_names_are_listed_without_importing() -> None:
 def test_a_source_starts_stops_and_leaves_nothing(name: str) -> None:
     from sonde.job.recorder import Recorder
 
-    module = plugins.load("job.sources", name)
-    for row in module.ROWS:
-        schema = record.make_schema(row, record.name_table(row, "python"))
-        assert schema.doc and all(field.doc for field in schema.fields)
     recorder = Recorder()
     settings = {f"source.{other}": other == name for other in plugins.list_names("job.sources")}
     recorder.start({**settings, "collector": False})
@@ -68,12 +65,18 @@ def test_a_sensor_reads_the_machine_and_a_process(name: str) -> None:
     except Unavailable:
         pass
     look.close()
-    assert {row for row, _values in rows} <= set(module.ROWS)
-    for row in module.ROWS:
-        schema = record.make_schema(row, record.name_table(row, "system"))
-        assert schema.doc and all(field.doc for field in schema.fields)
-        for _row, values in (found for found in rows if found[0] is row):
-            assert len(values) == len(schema.fields)
+    assert {row for row, _values in rows} <= set(system.ROWS)
+    for row, values in rows:
+        assert len(values) == len(make_schema(row, name_row(row)).fields)
+
+
+@pytest.mark.parametrize("name", plugins.list_names("tables"))
+def test_every_recorded_table_and_each_of_its_columns_has_a_text(name: str) -> None:
+    rows = plugins.load("tables", name).ROWS
+    assert rows
+    for row in rows:
+        schema = make_schema(row, name_row(row))
+        assert schema.doc and all(field.doc for field in schema.fields), schema.table
 
 
 @pytest.mark.parametrize("name", plugins.list_names("cli"))

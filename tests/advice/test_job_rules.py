@@ -135,7 +135,7 @@ def _write_overhead(machine: Machine, row: dict[str, float]) -> None:
               "level": 0, "plan": "all", "shadow_steps": 40, "overhead_pct": None,
               "low_pct": None, "high_pct": None, **row}  # fmt: skip
     order = list(Overhead.__annotations__)
-    machine._watched.write(Overhead, tuple(values[name] for name in order), "sonde")
+    machine._watched.write(Overhead, tuple(values[name] for name in order))
 
 
 @pytest.mark.parametrize(("every", "told"), [(15, True), (1, False)])

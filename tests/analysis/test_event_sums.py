@@ -21,8 +21,8 @@ from sonde.analysis.event_sums import Choice, Report, read_report
 from sonde.analysis.window import Window
 from sonde.cli import events
 from sonde.job.recorder import recorder
-from sonde.job.sources.event import Counter, Marker, Span
 from sonde.store.recording import open_recording
+from sonde.tables.event import Counter, Marker, Span
 
 MS = 10**6
 HOUR = 3600 * 10**9

@@ -17,10 +17,10 @@ import pytest
 import sonde
 from conftest import find_processes, wait_for
 from sonde.collector import loop, retention
-from sonde.job.recorder import SourceLog
 from sonde.session.folder import Session, list_sessions
 from sonde.session.schema import i64
 from sonde.store import archive
+from sonde.tables.recording import SourceLog
 
 STREAM = """
 import sys, time, sonde
@@ -350,7 +350,7 @@ def test_a_ring_of_an_earlier_version_is_left_as_it_is(start, root: Path) -> Non
     watched.write(Cpu, (1, 2))
     later = loop.Watched(session)
     later.write(Newer, (3, 4, 5))
-    later.write(SourceLog, (1, "cpu", "on", None), "sonde")
+    later.write(SourceLog, (1, "cpu", "on", None))
     assert query(session, "SELECT t_ns, cores FROM system.cpu") == [{"t_ns": 1, "cores": 2}]
     assert query(session, "SELECT state FROM sonde.source WHERE source = 'cpu'") == [
         {"state": "on"}

@@ -16,7 +16,7 @@ from sonde.collector.sensor_schedule import Guarded, Sensors
 from sonde.collector.sensors._files import Look
 from sonde.collector.sensors.memory import Memory
 from sonde.collector.sensors.pressure import Pressure
-from sonde.job.recorder import SourceLog
+from sonde.tables.recording import SourceLog
 
 IDLE = "import sonde, time; sonde.start(); print('ready', flush=True); time.sleep(600)"
 
@@ -28,7 +28,7 @@ class Target:
         self.folder, self.host_every_s, self.host_pid = folder, every_s, pid
         self.rows: list[tuple[type, tuple[object, ...]]] = []
 
-    def write(self, row: type, values: tuple[object, ...], schema: str = "system") -> None:
+    def write(self, row: type, values: tuple[object, ...]) -> None:
         self.rows.append((row, values))
 
     def list(self, row: type) -> list[tuple[object, ...]]:
@@ -121,7 +121,7 @@ def test_a_sensor_that_fails_is_tried_ever_less(tmp_path: Path) -> None:
 
 def test_a_session_in_trouble_does_not_cost_the_others_their_rows(sensors: Sensors) -> None:
     class Broken(Target):
-        def write(self, row: type, values: tuple[object, ...], schema: str = "system") -> None:
+        def write(self, row: type, values: tuple[object, ...]) -> None:
             raise OSError("no space left")
 
     @contextlib.contextmanager

@@ -12,7 +12,7 @@ import sonde
 from sonde import _core
 from sonde.errors import Damaged
 from sonde.job.recorder import recorder
-from sonde.job.sources.torch import TorchTrace
+from sonde.tables.torch import TorchTrace
 from support.torch_traces import ENGINE, ID, MAIN, store
 from support.trace_viewer import view
 

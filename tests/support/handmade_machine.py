@@ -11,7 +11,8 @@ from sonde import plugins
 from sonde.collector.loop import Watched
 from sonde.job.recorder import recorder
 from sonde.session.folder import Session
-from sonde.session.schema import make_schema, name_table
+from sonde.session.schema import make_schema
+from sonde.tables import name_row
 
 GB = 10**9
 OFF = {"collector": "off", "follow": "off"} | {
@@ -48,13 +49,12 @@ NOTHING: dict[str, None] = dict.fromkeys(HEALTHY)
 
 
 @cache
-def find_row(table: str) -> tuple[type, str]:
-    """The row class of a table, and its schema."""
-    for folder, schema in (("collector.sensors", "system"), ("job.sources", "python")):
-        for name in plugins.list_names(folder):
-            for row in plugins.load(folder, name).ROWS:
-                if name_table(row, schema) == f"{schema}.{table}":
-                    return row, schema
+def find_row(table: str) -> type:
+    """The row class of a table, by its name without the schema."""
+    for name in plugins.list_names("tables"):
+        for row in plugins.load("tables", name).ROWS:
+            if name_row(row).partition(".")[2] == table:
+                return row
     raise LookupError(table)
 
 
@@ -93,14 +93,14 @@ class Machine:
                 self._write(table, values)
 
     def _write(self, table: str, values: Values) -> None:
-        row, schema = find_row(table)
+        row = find_row(table)
         known = {"t_ns": self.now_ns, "interval_ns": self.every_ns, **values}
-        fields = make_schema(row, f"{schema}.{table}").fields
+        fields = make_schema(row, name_row(row)).fields
         extra = set(values) - {field.name for field in fields}
         assert not extra, f"{table} has no {extra}"
         blank = {field.name: None if field.optional else "" if field.kind == "text" else 0
                  for field in fields}  # fmt: skip
-        self._watched.write(row, tuple(known.get(name, blank[name]) for name in blank), schema)
+        self._watched.write(row, tuple(known.get(name, blank[name]) for name in blank))
 
 
 def _make_rows(table: str, change: Change, passed_s: float) -> Iterator[Values]:

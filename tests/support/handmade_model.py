@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sonde.job.recorder import recorder
-from sonde.job.sources.torch import TorchModule, TorchStep, TorchTrace
+from sonde.tables.torch import TorchModule, TorchStep, TorchTrace
 
 MS = 10**6
 

@@ -16,12 +16,12 @@ from sonde import plugins
 from sonde.analysis import timeline_sql
 from sonde.analysis.profile import Profile, Selection
 from sonde.analysis.window import find_window
-from sonde.job.sources.torch import TorchTrace
 from sonde.session.schema import make_schema
 from sonde.store import catalog
 from sonde.store.recording import qualify
 from sonde.store.rows import arrow_schema
 from sonde.store.views import torch_captures
+from sonde.tables.torch import TorchTrace
 
 START_NS = 1_700_000_000 * 10**9  # wall clock at the start of every process here
 MS = 10**6

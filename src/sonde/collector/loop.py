@@ -22,12 +22,13 @@ from sonde.collector.drain import Drain, seal
 from sonde.collector.retention import enforce_limits
 from sonde.collector.sensor_schedule import Sensors
 from sonde.errors import Damaged, NoSession
-from sonde.job.recorder import SourceLog
 from sonde.launch import collector_lock
 from sonde.session import ring, runs, snapshots, stack_table, texts
 from sonde.session.folder import Session, list_folders
 from sonde.session.run import FINAL, PROCESSING, Run
-from sonde.session.schema import make_schema, name_table
+from sonde.session.schema import make_schema
+from sonde.tables import name_row
+from sonde.tables.recording import SourceLog
 
 TICK_S = 0.2  # a ring of the default size takes 300 k rows/s at this pace
 LINGER_S = 10.0  # how long to stay after the last session
@@ -104,16 +105,16 @@ class Watched:
             elif state in FINAL:
                 self._worked_out.add(name)
 
-    def write(self, row: type, values: tuple[object, ...], schema: str = "system") -> None:
+    def write(self, row: type, values: tuple[object, ...]) -> None:
         """Write a sensor's row into this session."""
         if row not in self._writers:
-            self._writers[row] = self._open(row, schema)
+            self._writers[row] = self._open(row)
         writer = self._writers[row]
         if writer is not None:
             writer(*values)
 
-    def _open(self, row: type, schema: str) -> _core.Writer | None:
-        table = make_schema(row, name_table(row, schema), getattr(row, "SCOPE", "process"))
+    def _open(self, row: type) -> _core.Writer | None:
+        table = make_schema(row, name_row(row), getattr(row, "SCOPE", "process"))
         if self._text is None:
             self._text = texts.open_text(self.session.folder)
         path = self.session.path(table.table + ring.SUFFIX)

@@ -10,7 +10,7 @@ from types import ModuleType
 from sonde import _core, plugins
 from sonde.collector.sensors._files import Look, Row
 from sonde.errors import Unavailable
-from sonde.job.recorder import SourceLog
+from sonde.tables.recording import SourceLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         host_pid: int
         folder: str
 
-        def write(self, row: type, values: tuple[object, ...], schema: str = ...) -> None: ...
+        def write(self, row: type, values: tuple[object, ...]) -> None: ...
 
 
 Trouble = Callable[[str], AbstractContextManager[None]]
@@ -98,7 +98,7 @@ class Cadence:
         key = (target.folder, sensor.name)
         if self._told.get(key) != sensor.said:
             self._told[key] = sensor.said
-            target.write(SourceLog, (_core.clock_ns(), sensor.name, *sensor.said), "sonde")
+            target.write(SourceLog, (_core.clock_ns(), sensor.name, *sensor.said))
 
     def forget(self, folders: set[str]) -> None:
         """Only these sessions are left."""

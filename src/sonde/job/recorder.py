@@ -15,7 +15,8 @@ from sonde.errors import Error, SchemaError
 from sonde.job.deferred_source import Late, is_late
 from sonde.job.source_context import Host, end_with_multiprocessing, say
 from sonde.session import folder
-from sonde.session.schema import Schema, column, i64, make_schema, text
+from sonde.session.schema import Schema, make_schema
+from sonde.tables.recording import SourceLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,18 +28,6 @@ if TYPE_CHECKING:
         def start(self) -> None: ...
         def stop(self) -> None: ...
 
-
-class SourceLog:
-    """A source was switched on or off, failed, or is not available here."""
-
-    RING_BYTES = 64 * 1024
-    t_ns: i64 = column("when", "ns")
-    source: text = column("which source or sensor")
-    state: text = column("on, off, failed or unavailable")
-    detail: text | None = column("why")
-
-
-ROWS = (SourceLog,)
 
 # Schemas that are sonde's or DuckDB's own; a user's table lives in any other.
 RESERVED = frozenset(
@@ -122,7 +111,7 @@ class Recorder:
             return
         self._busy = True
         try:
-            Host(self, "recorder", "sonde").guard(work)()
+            Host(self, "recorder").guard(work)()
         finally:
             self._busy = False
         wish, self._wish = self._wish, None
@@ -164,7 +153,7 @@ class Recorder:
             self._marked = settings.mark_followed(writing.root) or self._marked
         _core.control_state(writing.page, _core.RUNNING)
         if self.on_begin is not None:
-            Host(self, "profiler", "sonde").guard(self.on_begin)()
+            Host(self, "profiler").guard(self.on_begin)()
 
     def _hook(self) -> None:
         """Before anything else: a fork in another thread must find these in place."""
@@ -237,7 +226,7 @@ class Recorder:
         elif hint is not None and self.session is not None:
             self._attach(schema, writer, hint)
         else:
-            host = Host(self, schema.table, "sonde")
+            host = Host(self, schema.table)
             open_late = host.guard(lambda: self._open_late(schema, writer, hint))
             writer.later(lambda: _core.undisturbed(open_late))
 
@@ -273,7 +262,7 @@ class Recorder:
             self._tell(f"not recording: {detail}")
 
     def _start_source(self, name: str) -> None:
-        host = Host(self, name, "python")
+        host = Host(self, name)
         host.guard(self._make_source)(name, host)
         if name in self._sources:
             self.note(name, "on", host.detail)
@@ -329,7 +318,7 @@ class Recorder:
 
     def _on_bell(self) -> None:
         # A guard of its own each time: one failure must not end all steering.
-        _core.undisturbed(Host(self, "control", "sonde").guard(self._obey))
+        _core.undisturbed(Host(self, "control").guard(self._obey))
 
     def _obey(self) -> None:
         """At a safe point of the main thread: do what the control page asks."""
@@ -365,13 +354,13 @@ class Recorder:
         """The same at once, for a run that this very thread begins or ends."""
         with self.lock:
             if self.session is not None:
-                match = Host(self, "control", "sonde").guard(self._match_sources)
+                match = Host(self, "control").guard(self._match_sources)
                 _core.undisturbed(partial(match, self.session))
 
     # ---- ends ------------------------------------------------------------------------------------
 
     def _at_exit(self) -> None:
-        Host(self, "recorder", "sonde").guard(lambda: self.stop(_core.EXITED))()
+        Host(self, "recorder").guard(lambda: self.stop(_core.EXITED))()
 
     def _before_fork(self) -> None:
         _core.later_cancel()
@@ -380,7 +369,7 @@ class Recorder:
 
     def _go_on(self) -> None:
         if self._watcher is not None:
-            Host(self, "watcher", "sonde").guard(self._watcher.wake)()
+            Host(self, "watcher").guard(self._watcher.wake)()
         if self._forked_from is not None:
             _core.later(self._on_time, FORK_DELAY_NS)
 
@@ -388,7 +377,7 @@ class Recorder:
         # Another thread of the parent may have held it, and does not exist here.
         self.lock = RLock()
         self._busy, self._wish = False, None
-        _core.undisturbed(Host(self, "recorder", "sonde").guard(self._leave_parent))
+        _core.undisturbed(Host(self, "recorder").guard(self._leave_parent))
 
     def _leave_parent(self) -> None:
         """In a forked child: leave the parent's session alone. One of our own begins with the first

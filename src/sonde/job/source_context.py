@@ -10,7 +10,7 @@ from collections.abc import Callable
 from sonde import _core
 from sonde.errors import Unavailable
 from sonde.session.folder import Writing
-from sonde.session.schema import name_table
+from sonde.tables import name_row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class Host:
     """What a source is given: a way to write rows and to be called safely."""
 
-    def __init__(self, owner: Owner, name: str, schema: str) -> None:
-        self._owner, self._name, self._schema = owner, name, schema
+    def __init__(self, owner: Owner, name: str) -> None:
+        self._owner, self._name = owner, name
         self.failed = False
         self.detail: str | None = None  # what a user should know of a source that is on
 
@@ -44,8 +44,7 @@ class Host:
 
     def writer(self, row: type) -> _core.Writer:
         """`emit` for rows of this class; made once, called often."""
-        schema = getattr(row, "SCHEMA", self._schema)  # a row may be about the recording itself
-        return self._owner.open_table(row, name_table(row, schema))
+        return self._owner.open_table(row, name_row(row))
 
     def tell(self, detail: str | None) -> None:
         """Say what a user should know of this source, which is on, from now on."""
@@ -59,7 +58,7 @@ class Host:
 
     def make_part(self, name: str) -> Host:
         """The same for a part of the source: what fails there is switched off alone."""
-        return Host(self._owner, name, self._schema)
+        return Host(self._owner, name)
 
     def publish(self) -> None:
         """Have every source write down what it has not yet written."""

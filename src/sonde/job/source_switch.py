@@ -23,7 +23,7 @@ def disable_torch_profiling() -> None:
 def _switch(source: str, on: bool) -> None:
     with recorder.lock:
         if recorder.session is not None and not recorder.parked:
-            Host(recorder, "control", "sonde").guard(_store)(f"source.{source}", on)
+            Host(recorder, "control").guard(_store)(f"source.{source}", on)
             recorder.match_sources()
         elif on:
             recorder.start({f"source.{source}": True})

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sonde import plugins
-from sonde.job import recorder
-from sonde.session.schema import Schema, make_schema, name_table
+from sonde.session.schema import Schema, make_schema
 from sonde.store.views import events, recording, stacks, torch_captures
+from sonde.tables import name_row
 
 
 def list_recorded() -> list[Schema]:
-    """The tables of all sources and sensors."""
-    found = [make_schema(row, name_table(row, "sonde")) for row in recorder.ROWS]
-    for folder, schema in (("job.sources", "python"), ("collector.sensors", "system")):
-        for name in plugins.list_names(folder):
-            for row in plugins.load(folder, name).ROWS:
-                scope = getattr(row, "SCOPE", "process")
-                table = name_table(row, getattr(row, "SCHEMA", schema))
-                found.append(make_schema(row, table, scope))
-    return found
+    """Return the tables that sources, sensors and the recorder write."""
+    modules = [plugins.load("tables", name) for name in plugins.list_names("tables")]
+    return [
+        make_schema(row, name_row(row), getattr(row, "SCOPE", "process"))
+        for module in modules
+        for row in module.ROWS
+    ]
 
 
 View = recording.View | torch_captures.View | events.View | stacks.View

@@ -24,3 +24,6 @@ class Overhead:
     level: u16 = column("0 is everything; each level records less")
     plan: text = column("what is recorded at this level")
     shadow_steps: u32 = column("steps without recording that were compared with their neighbours")
+
+
+ROWS = (Overhead,)

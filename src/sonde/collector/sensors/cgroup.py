@@ -7,38 +7,10 @@ from collections.abc import Iterator
 
 from sonde.collector.sensors._cgroups import Group, Groups
 from sonde.collector.sensors._files import Look, Past, Row, read_numbers
-from sonde.session.schema import column, f64, i64, text
+from sonde.tables.system import Cgroup
 
 _LIMITS_LOOKS = 10  # limits are read so often
 _ENDLESS = 2**60  # version 1 says a huge number where there is no limit
-
-
-class Cgroup:
-    """The cgroup of the watched process. Processes of one cgroup see the same numbers."""
-
-    RING_BYTES = 2**18
-    t_ns: i64 = column("when", "ns")
-    interval_ns: i64 | None = column("time since the row before; NULL in the first", "ns")
-    version: i64 = column("of its cgroup: 1 or 2; 0: there is none")
-    path: text | None = column("its name")
-    user_pct: f64 | None = column(
-        "in programs, of one processor; counted by the kernel to the microsecond", "%"
-    )
-    system_pct: f64 | None = column("in the kernel, of one processor", "%")
-    throttled_pct: f64 | None = column(
-        "periods of the limit in which it had to wait; NULL without a limit", "%"
-    )
-    cpu_limit: f64 | None = column("processors it may use at a time; NULL: no limit")
-    allowed_cores: i64 | None = column("processors that the process may run on")
-    memory_bytes: i64 | None = column("memory in use, copies of files included", "bytes")
-    memory_limit_bytes: i64 | None = column("it may use; NULL: no limit", "bytes")
-    memory_peak_bytes: i64 | None = column("the most it ever used", "bytes")
-    oom_kills: i64 | None = column("processes killed in the interval, for want of memory")
-    read_bytes: i64 | None = column("read from devices in the interval", "bytes")
-    written_bytes: i64 | None = column("written to devices in the interval", "bytes")
-
-
-ROWS = (Cgroup,)
 
 
 class Sensor:

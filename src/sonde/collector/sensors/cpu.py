@@ -2,51 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from sonde.collector.sensors._files import Look, Row
-from sonde.session.schema import column, f64, i64
-
-
-class Cpu:
-    """How the machine's processors were used since the row before."""
-
-    RING_BYTES = 2**18
-    SCOPE = "host"
-    t_ns: i64 = column("when", "ns")
-    interval_ns: i64 = column("time since the row before", "ns")
-    cores: i64 = column("processors online")
-    busy_pct: f64 = column("not idle, of all processors together; counted in ticks of 10 ms", "%")
-    user_pct: f64 = column("in programs", "%")
-    system_pct: f64 = column("in the kernel", "%")
-    iowait_pct: f64 = column("idle while I/O was under way", "%")
-    steal_pct: f64 = column("taken by other virtual machines", "%")
-    load1: f64 = column("load average, 1 minute")
-    load5: f64 = column("load average, 5 minutes")
-    load15: f64 = column("load average, 15 minutes")
-    max_core_pct: f64 | None = column("busy_pct of the busiest processor", "%")
-    running: i64 | None = column("threads that ran or could have, at that moment")
-    blocked: i64 | None = column("threads that waited for I/O, at that moment")
-    switches: i64 | None = column("context switches in the interval")
-
-
-class Core:
-    """How each processor was used since the row before."""
-
-    # Enough for some minutes of rows, also of a large machine.
-    RING_BYTES = 2**18 * max(1, min(8, (os.cpu_count() or 1) // 16))
-    SCOPE = "host"
-    t_ns: i64 = column("when", "ns")
-    interval_ns: i64 = column("time since the row before", "ns")
-    core: i64 = column("which processor")
-    busy_pct: f64 = column("not idle; counted in ticks of 10 ms", "%")
-    user_pct: f64 = column("in programs", "%")
-    system_pct: f64 = column("in the kernel", "%")
-    iowait_pct: f64 = column("idle while I/O was under way", "%")
-
-
-ROWS = (Cpu, Core)
+from sonde.tables.system import Core, Cpu
 
 
 class Sensor:

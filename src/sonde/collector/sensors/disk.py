@@ -6,29 +6,9 @@ import os
 from collections.abc import Iterator
 
 from sonde.collector.sensors._files import Look, Past, Row
-from sonde.session.schema import column, f64, i64, text
+from sonde.tables.system import Disk
 
 _SECTOR = 512  # of /proc/diskstats, whatever the device's own are
-
-
-class Disk:
-    """What each disk did since the row before.
-
-    Disks proper: what lies on others (partitions, LVM, RAID) would be counted twice."""
-
-    RING_BYTES = 2**18
-    SCOPE = "host"
-    t_ns: i64 = column("when", "ns")
-    interval_ns: i64 = column("time since the row before", "ns")
-    device: text = column("its name: nvme0n1")
-    read_bytes: i64 = column("read in the interval", "bytes")
-    written_bytes: i64 = column("written in the interval", "bytes")
-    reads: i64 = column("read requests that ended in the interval")
-    writes: i64 = column("write requests that ended in the interval")
-    busy_pct: f64 = column("time with a request under way; one with many queues may do more", "%")
-
-
-ROWS = (Disk,)
 
 
 class Sensor:

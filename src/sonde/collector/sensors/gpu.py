@@ -7,57 +7,7 @@ from collections.abc import Iterator
 from sonde.collector.sensors._descendants import Tree
 from sonde.collector.sensors._files import Look, Past, Row
 from sonde.collector.sensors._gpu_client import Gpus
-from sonde.session.schema import column, f64, i64, text
-
-
-class Gpu:
-    """Each GPU of the machine, as NVIDIA's management library (NVML) sees it."""
-
-    RING_BYTES = 2**19
-    SCOPE = "host"
-    t_ns: i64 = column("when", "ns")
-    interval_ns: i64 | None = column("time since the row before; NULL in the first", "ns")
-    gpu: i64 = column("its index")
-    name: text | None = column("model")
-    uuid: text | None = column("its own number, the same after a restart")
-    util_pct: f64 | None = column("time in which a kernel ran, of the last second or less", "%")
-    memory_util_pct: f64 | None = column("time in which its memory was read or written", "%")
-    memory_used_bytes: i64 | None = column("memory in use, by all processes", "bytes")
-    memory_total_bytes: i64 | None = column("memory it has", "bytes")
-    power_w: f64 | None = column("power it draws", "W")
-    power_limit_w: f64 | None = column("power it may draw", "W")
-    sm_clock_mhz: i64 | None = column("clock of its processors", "MHz")
-    sm_clock_max_mhz: i64 | None = column("the highest that they may have", "MHz")
-    memory_clock_mhz: i64 | None = column("clock of its memory", "MHz")
-    temperature_c: i64 | None = column("temperature", "°C")
-    throttle: text | None = column(
-        "what holds the clocks down, joined by +: app_clocks, sw_power_cap, hw_slowdown, "
-        "sync_boost, sw_thermal, hw_thermal, hw_power_brake, display_clocks; NULL: nothing"
-    )
-    pcie_gen: i64 | None = column("generation of its link now; lower while it is idle")
-    pcie_gen_max: i64 | None = column("the highest that GPU and machine can do")
-    pcie_width: i64 | None = column("lanes of its link now")
-    pcie_width_max: i64 | None = column("the most that GPU and machine can do")
-    pcie_received_bytes: i64 | None = column("over PCIe to the GPU in the interval", "bytes")
-    pcie_sent_bytes: i64 | None = column("over PCIe from the GPU in the interval", "bytes")
-    ecc_corrected: i64 | None = column("memory errors that were corrected, in the interval")
-    ecc_uncorrected: i64 | None = column("memory errors that were not, in the interval")
-
-
-class GpuProcess:
-    """Memory of each GPU by process: the watched process and its descendants, and all others."""
-
-    RING_BYTES = 2**18
-    t_ns: i64 = column("when", "ns")
-    gpu: i64 = column("which GPU")
-    process: i64 | None = column(
-        "pid; NULL: all others together. In a container NVML may name the machine's pids: then all "
-        "are others"
-    )
-    memory_bytes: i64 | None = column("memory in use", "bytes")
-
-
-ROWS = (Gpu, GpuProcess)
+from sonde.tables.system import Gpu, GpuProcess
 
 # The columns between `gpu` and the counters, as the answer has them.
 _PLAIN = tuple(name for name in Gpu.__annotations__ if name not in ("t_ns", "interval_ns"))[:-4]

@@ -7,32 +7,10 @@ import re
 from collections.abc import Iterator
 
 from sonde.collector.sensors._files import Look, Past, Row, read_numbers
-from sonde.session.schema import column, i64
+from sonde.tables.system import Memory
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TRAFFIC = re.compile(rb"^(pswpin|pswpout|pgmajfault) (\d+)$", re.MULTILINE)
-
-
-class Memory:
-    """The machine's memory."""
-
-    RING_BYTES = 2**18
-    SCOPE = "host"
-    t_ns: i64 = column("when", "ns")
-    total_bytes: i64 = column("installed", "bytes")
-    available_bytes: i64 = column("could be had without swapping", "bytes")
-    used_bytes: i64 = column("total less available", "bytes")
-    swap_total_bytes: i64 = column("swap space", "bytes")
-    swap_used_bytes: i64 = column("swap space in use", "bytes")
-    interval_ns: i64 | None = column("time since the row before; NULL in the first", "ns")
-    cached_bytes: i64 | None = column("copies of files, and buffers", "bytes")
-    dirty_bytes: i64 | None = column("to be written to disk, or being written", "bytes")
-    swap_in_bytes: i64 | None = column("read from swap in the interval", "bytes")
-    swap_out_bytes: i64 | None = column("written to swap in the interval", "bytes")
-    major_faults: i64 | None = column("pages that had to be read from disk in the interval")
-
-
-ROWS = (Memory,)
 
 
 class Sensor:

@@ -6,38 +6,11 @@ import os
 from collections.abc import Iterator
 
 from sonde.collector.sensors._files import Look, Past, Row
-from sonde.session.schema import column, i64, text
+from sonde.tables.system import Network
 
 _LOOPBACK = b"772"  # ARPHRD_LOOPBACK
 _ETHERNET = b"1"
 _LANES = 4  # RDMA ports count words of four bytes
-
-
-class Network:
-    """What each interface received and sent since the row before.
-
-    Interfaces are those of the watched process's own network namespace, as in a container; each
-    namespace is there once, however many processes of it are recorded."""
-
-    RING_BYTES = 2**18
-    SCOPE = "host"
-    t_ns: i64 = column("when", "ns")
-    interval_ns: i64 = column("time since the row before", "ns")
-    interface: text = column("its name; of an RDMA port: mlx5_0/1")
-    kind: text = column(
-        "loopback, ethernet, wireless, virtual (a bridge, a tunnel, a container's own), rdma or "
-        "other"
-    )
-    received_bytes: i64 = column("received in the interval", "bytes")
-    sent_bytes: i64 = column("sent in the interval", "bytes")
-    received_packets: i64 = column("packets received in the interval")
-    sent_packets: i64 = column("packets sent in the interval")
-    errors: i64 = column("packets that came or went damaged, in the interval")
-    dropped: i64 = column("packets that were dropped, in the interval")
-    namespace: i64 | None = column("which network namespace, by its inode; NULL: rdma")
-
-
-ROWS = (Network,)
 
 
 class Sensor:

@@ -8,24 +8,9 @@ from collections.abc import Iterator
 from sonde.collector.sensors._cgroups import Groups
 from sonde.collector.sensors._files import Look, Past, Row
 from sonde.errors import Unavailable
-from sonde.session.schema import column, f64, i64, text
+from sonde.tables.system import Pressure
 
 _RESOURCES = ("cpu", "memory", "io")
-
-
-class Pressure:
-    """How long work stood still since the row before, as the kernel adds it up (PSI)."""
-
-    RING_BYTES = 2**18
-    t_ns: i64 = column("when", "ns")
-    interval_ns: i64 = column("time since the row before", "ns")
-    resource: text = column("what was short: cpu, memory or io")
-    scope: text = column("machine, or cgroup: that of the watched process")
-    some_pct: f64 = column("at least one thread stood still for it", "%")
-    full_pct: f64 | None = column("all that were not idle stood still for it", "%")
-
-
-ROWS = (Pressure,)
 
 
 class Sensor:

@@ -11,51 +11,12 @@ from sonde import _core
 from sonde.collector.sensors._descendants import Node, Tree
 from sonde.collector.sensors._files import Look, Row
 from sonde.collector.sensors._slow_reads import Details
-from sonde.session.schema import column, f64, i64, text
+from sonde.tables.system import Process
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _SKIP = 5  # looks until one that sleeps is read again
 _CORES = os.cpu_count() or 1
 _TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
-
-
-class Process:
-    """The watched process and every descendant, as the kernel sees them.
-
-    Where there are many of them, values that take long to get are not in every row: they are NULL
-    in between, and amounts cover the time since the last row that had them."""
-
-    RING_BYTES = 2**21
-    t_ns: i64 = column("when", "ns")
-    interval_ns: i64 = column("time since the row before, or since the process started", "ns")
-    user_pct: f64 = column("in the program, of one processor. Both together are the process's CPU "
-                           "clock, which lags by a tick of the scheduler at most: 1 to 10 ms",
-                           "%")  # fmt: skip
-    system_pct: f64 = column("in the kernel, of one processor; its part is known to 10 ms", "%")
-    rss_bytes: i64 = column("resident memory", "bytes")
-    vms_bytes: i64 = column("address space", "bytes")
-    threads: i64 = column("threads")
-    process: i64 = column("which process: its pid")
-    parent: i64 = column("the process that it is below now")
-    depth: i64 = column("0: the watched process itself, 1: its children; in the tree as first seen")
-    name: text = column("as the kernel has it, cut at 15 characters")
-    state: text = column("R runs, S sleeps, D waits for I/O, T stopped, Z ended")
-    run_wait_pct: f64 | None = column("threads ready to run without a processor: 100 is one", "%")
-    pss_bytes: i64 | None = column("its share of memory: pages of several processes in parts; "
-                                   "every half minute at most", "bytes")  # fmt: skip
-    swap_bytes: i64 | None = column("swapped out", "bytes")
-    fds: i64 | None = column("open files")
-    switches: i64 | None = column("times that its threads gave up a processor by themselves")
-    forced_switches: i64 | None = column("times that a processor was taken from them")
-    major_faults: i64 = column("pages that had to be read from disk in the interval")
-    read_bytes: i64 | None = column("fetched from disks in the interval; of children that ended "
-                                    "unseen, too", "bytes")  # fmt: skip
-    written_bytes: i64 | None = column("caused to be written to disks in the interval", "bytes")
-    asked_read_bytes: i64 | None = column("read calls in the interval, from anywhere", "bytes")
-    asked_write_bytes: i64 | None = column("write calls in the interval, to anywhere", "bytes")
-
-
-ROWS = (Process,)
 
 
 class Raw(NamedTuple):

@@ -158,7 +158,7 @@ class State:
     def _guard(self, work: Callable[[], object]) -> None:
         """Do it, such that nothing of ours that breaks reaches the program. Not with signals held
         back: a dump takes a while, and Ctrl-C must end it."""
-        Host(recorder, "profiler", "sonde").guard(work)()
+        Host(recorder, "profiler").guard(work)()
 
     def _run(self) -> None:
         with self.lock:

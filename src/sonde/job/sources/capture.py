@@ -33,8 +33,6 @@ from sonde.session.captures import (
 )
 from sonde.session.folder import Writing, read_checked
 
-ROWS = ()  # python.torch_window is worked out from the files of the windows
-
 _PIECE = 2**20
 _TICK_S = 0.1
 _NEVER_NS = 2**62

@@ -13,7 +13,7 @@ from sonde.job.profile_run import Settings, Ticket, begin, end, wait_running
 from sonde.job.recorder import recorder
 from sonde.job.source_context import Host
 from sonde.session.run import CANCELLED
-from sonde.session.schema import column, i64, text
+from sonde.tables.torch import CompilePhase
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,25 +30,6 @@ PROFILED, RECURSIVE, FILTERED, CONFLICT, FAILED = (
     "profiled", "recursive", "filtered", "conflict", "failed",
 )  # fmt: skip
 MAX_S = 1800.0
-
-
-class CompilePhase:
-    """One phase of torch.compile, whether it was profiled or not."""
-
-    RING_BYTES = 2**20
-    t_ns: i64 = column("start", "ns")
-    dur_ns: i64 = column("how long it lasted", "ns")
-    phase: text = column("compile_inner, backward, export; as torch calls it")
-    compile_id: text | None = column("frame/compilation, as torch numbers them; NULL: it has none")
-    run: text | None = column("the run that profiled it; see sonde.run")
-    state: text = column(
-        "profiled; or why not: recursive (inside a profiled one), filtered (compile.frames), "
-        "conflict (another run was under way), failed (its run could not begin)"
-    )
-    error: text | None = column("type of what it raised")
-
-
-ROWS = (CompilePhase,)
 
 
 class _Phase:

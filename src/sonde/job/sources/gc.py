@@ -6,21 +6,7 @@ import gc
 
 from sonde import _core
 from sonde.job.source_context import Host
-from sonde.session.schema import column, i64, u8
-
-
-class GcPause:
-    """One stop of the program by Python's garbage collector."""
-
-    RING_BYTES = 2**20
-    t_ns: i64 = column("start", "ns")
-    dur_ns: i64 = column("how long it lasted", "ns")
-    generation: u8 = column("0, 1 or 2")
-    collected: i64 = column("objects freed")
-    uncollectable: i64 = column("objects that could not be freed")
-
-
-ROWS = (GcPause,)
+from sonde.tables.gc import GcPause
 
 
 class Source:

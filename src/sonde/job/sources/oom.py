@@ -14,7 +14,7 @@ from sonde import _core
 from sonde.job.source_context import Host, say
 from sonde.job.torch.steps import Step, steps
 from sonde.session.folder import write_checked
-from sonde.session.schema import column, i64, text, u32
+from sonde.tables.torch import TorchOom
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,27 +25,6 @@ _ATTACH = "_cuda_attach_out_of_memory_observer"
 _MOST_FILES = 16  # a program that looks for the largest batch runs out of memory on purpose
 _MOST_FRAMES, _MOST_BLOCKS, _LAST_STEPS = 100, 20, 32
 _GIB = 2**30
-
-
-class TorchOom:
-    """A device ran out of memory, whether the program went on or not."""
-
-    RING_BYTES = 2**16
-    t_ns: i64 = column("when", "ns")
-    step: i64 = column("in which step: see python.torch_step")
-    device: text = column("cuda:0")
-    needed_bytes: i64 | None = column("how much was asked for", "B")
-    free_bytes: i64 | None = column("how much of the device was free", "B")
-    total_bytes: i64 | None = column("how much the program may have of the device", "B")
-    allocated_bytes: i64 | None = column("how much was in use by torch", "B")
-    cached_bytes: i64 | None = column("how much torch kept, used or not", "B")
-    largest_free_bytes: i64 | None = column("the largest free piece of what torch kept", "B")
-    thread: i64 = column("thread id, as the kernel counts")
-    number: u32 = column("the how manieth of the process, from 1")
-    file: text | None = column("steps, stacks and the allocator's state; NULL: there were too many")
-
-
-ROWS = (TorchOom,)
 
 
 class _Relay:

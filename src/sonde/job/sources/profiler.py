@@ -6,8 +6,6 @@ import os
 
 from sonde.job.source_context import Host
 
-ROWS = ()
-
 
 class Source:
     """Obeys at a safe point of the main thread; see profiler/remote.py."""

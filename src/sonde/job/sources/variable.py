@@ -5,36 +5,10 @@ from __future__ import annotations
 from sonde.job.source_context import Host
 from sonde.job.sources._python_objects import show
 from sonde.job.torch.steps import Step, steps
-from sonde.session.schema import column, f64, i64, text, u64
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from sonde.job.variables.rows import Variables
-
-
-class Variable:
-    """A watched variable at the end of a step."""
-
-    RING_BYTES = 4 * 2**20
-    t_ns: i64 = column("when", "ns")
-    step: i64 = column("which step")
-    func: text = column("the function it is looked for in")
-    name: text = column("what is watched")
-    value: text | None = column("what it is, if that is no number: cut; or why it is missing")
-    number: f64 | None = column("what it is: a number, or an array that holds one")
-    kind: text = column("its type; missing: it is not there, told once")
-    shape: text | None = column("of an array: 8x128")
-    dtype: text | None = column("of an array")
-    device: text | None = column("where an array is")
-    elements: u64 | None = column("numbers in an array")
-    seen: u64 | None = column("how many were looked at, spread over all; 0: none could be")
-    least: f64 | None = column("the least of those, NaN left out")
-    largest: f64 | None = column("the largest of those")
-    mean: f64 | None = column("the mean of those")
-    nans: u64 | None = column("how many of those are NaN")
-
-
-ROWS = (Variable,)
 
 
 class Source:
@@ -68,7 +42,9 @@ class Source:
         steps.unsubscribe(self._ended)
         self._let_go()
         if wanted:
-            from sonde.job.variables.rows import Variables  # most programs never need it
+            # Most programs never need these.
+            from sonde.job.variables.rows import Variables
+            from sonde.tables.variable import Variable
 
             self._variables = Variables(wanted, self._host.writer(Variable), show)
             steps.subscribe(self._ended)

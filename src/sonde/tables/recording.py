@@ -1,0 +1,19 @@
+"""What became of the parts of a recording."""
+
+from __future__ import annotations
+
+from sonde.session.schema import column, i64, text
+
+
+class SourceLog:
+    """A source was switched on or off, failed, or is not available here."""
+
+    SCHEMA = "sonde"
+    RING_BYTES = 64 * 1024
+    t_ns: i64 = column("when", "ns")
+    source: text = column("which source or sensor")
+    state: text = column("on, off, failed or unavailable")
+    detail: text | None = column("why")
+
+
+ROWS = (SourceLog,)
