@@ -1,22 +1,26 @@
-# `make demo` and `make test` are all a fresh machine needs; everything lands in .venv.
+# `make demo` and `make test` are all that a fresh machine needs; everything they install goes into .venv.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py sonde.pth $(shell find src -type f -not -path '*/__pycache__/*' -not -path '*.egg-info/*')
+VERSIONS ?= 3.10 3.11 3.12 3.13
+NATIVE_SECONDS ?= 40
+STRESS_SECONDS ?= 60
+STRESS_CYCLES ?= 100
 CC ?= cc
 CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wundef -fsyntax-only
 
-.PHONY: polyfill demo test check check-native bench stress test-all docs clean
+.PHONY: demo test check check-native bench stress stress-one test-all docs clean polyfill
 
 demo: $(VENV)/.installed
 	$(BIN)/sonde demo
 
-# Most tests wait for processes: three at a time keep two processors busy.
-test: $(VENV)/.test
+# Most tests wait for other processes: three at a time keep two processors busy.
+test: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python -m pytest -n 3 --dist loadfile
 
-check: $(VENV)/.test $(VENV)/.check
+check: $(VENV)/.installed $(VENV)/.test $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -27,27 +31,29 @@ check: $(VENV)/.test $(VENV)/.check
 	$(BIN)/sonde tables --format markdown | diff -u docs/tables.md -
 
 # The core under AddressSanitizer and UndefinedBehaviorSanitizer, fed with damaged files.
-check-native: $(VENV)/.test
-	$(BIN)/python tests/native/run.py
+check-native: $(VENV)/.installed $(VENV)/.test
+	$(BIN)/python tests/native/run.py --seconds $(NATIVE_SECONDS)
 
-bench: $(VENV)/.bench
+bench: $(VENV)/.installed $(VENV)/.bench
 	$(BIN)/python benchmarks/run.py
 
-# Stacks read at 10 kHz while a program does all that makes them hard to read, for 60 s on every
-# Python that is installed; none may be reported that never existed. Then attach and detach a hundred
-# times while a program does all that makes that dangerous.
+# On every installed Python: read stacks at 10 kHz while a program does everything that makes them hard
+# to read, and report none that never existed; then attach and stop again and again while a program does
+# everything that makes attaching dangerous, and once more with the tool killed halfway.
 stress:
-	@for version in 3.10 3.11 3.12 3.13; do \
+	@for version in $(VERSIONS); do \
 		python=$$($(PYTHON) tests/support/find_python.py $$version) || { echo "no Python $$version here"; continue; }; \
-		$(MAKE) --no-print-directory .venv-$$version/.test PYTHON=$$python VENV=.venv-$$version || exit 1; \
-		.venv-$$version/bin/python tests/stress/stacks.py || exit 1; \
-		.venv-$$version/bin/python tests/stress/attach.py || exit 1; \
-		.venv-$$version/bin/python tests/stress/attach.py --kill --cycles 50 || exit 1; \
+		$(MAKE) --no-print-directory stress-one PYTHON=$$python VENV=.venv-$$version || exit 1; \
 	done
 
-# Every supported Python that is installed; each gets a virtual environment of its own.
+stress-one: $(VENV)/.installed $(VENV)/.test
+	$(BIN)/python tests/stress/stacks.py $(STRESS_SECONDS)
+	$(BIN)/python tests/stress/attach.py --cycles $(STRESS_CYCLES)
+	$(BIN)/python tests/stress/attach.py --cycles $(STRESS_CYCLES) --kill
+
+# Every supported Python that is installed; each has its own virtual environment.
 test-all:
-	@for version in 3.10 3.11 3.12 3.13; do \
+	@for version in $(VERSIONS); do \
 		python=$$($(PYTHON) tests/support/find_python.py $$version) || { echo "no Python $$version here"; continue; }; \
 		echo "== Python $$version"; \
 		$(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$version || exit 1; \
@@ -67,17 +73,16 @@ $(VENV)/.made:
 	$(BIN)/python -m pip install -q --upgrade pip
 	@touch $@
 
+# setuptools builds in place and would also install what earlier builds left: modules that are gone.
 $(VENV)/.installed: $(VENV)/.made $(SOURCES)
+	@if [ -d build ]; then find build -name '*.py' -delete; fi
 	$(BIN)/python -m pip install -q .
 	@touch $@
 
-# PyTorch where its CPU build is tried; elsewhere the tests that need it are left out.
-$(VENV)/.test: $(VENV)/.installed
-	$(BIN)/python -m pip install -q 'pytest>=8' pytest-xdist 'hypothesis>=6' gprof2dot snakeviz flameprof protobuf \
-		jsonschema greenlet 'matplotlib>=3.8' 'nvtx>=0.2.14' 'opentelemetry-sdk>=1.30' 'viztracer>=1.0' perfetto \
-		$$($(BIN)/python -c 'import sys; print("torch==2.13.0 numpy" * (sys.version_info[:2] == (3, 11)))')
-	@# Built from its source: where that cannot be done, the tests that need it are left out.
-	-$(BIN)/python -m pip install -q 'pyitt>=1.7'
+# A change of the sources does not call for the test tools again.
+$(VENV)/.test: pyproject.toml | $(VENV)/.installed
+	$(BIN)/python -m pip install -q '.[test]'
+	-$(BIN)/python -m pip install -q '.[itt]'  # built from source; tests skip what needs it where that fails
 	@$(MAKE) --no-print-directory polyfill VENV=$(VENV) || echo "no webcomponents.js from npm: the tests that open traces in chrome://tracing's importer are left out"
 	@touch $@
 
@@ -87,11 +92,11 @@ polyfill:
 	@cd $(VENV)/share/webcomponents && { test -f webcomponents.min.js || { npm pack --silent webcomponents.js@0.7.24 > /dev/null && \
 		tar xzf webcomponents.js-0.7.24.tgz --strip-components=1 package/webcomponents.min.js && rm webcomponents.js-0.7.24.tgz; }; }
 
-$(VENV)/.check: $(VENV)/.made
-	$(BIN)/python -m pip install -q 'ruff>=0.9' 'mypy>=1.14'
+$(VENV)/.check: pyproject.toml | $(VENV)/.installed
+	$(BIN)/python -m pip install -q '.[check]'
 	@touch $@
 
-$(VENV)/.bench: $(VENV)/.installed
-	$(BIN)/python -m pip install -q 'viztracer>=1.0' 'opentelemetry-sdk>=1.30' \
-		'py-spy>=0.4' 'austin-dist>=4' 'pyinstrument>=5' 'yappi>=1.7' 'pyitt>=1.7' 'nvtx>=0.2.14'
+$(VENV)/.bench: pyproject.toml | $(VENV)/.installed
+	$(BIN)/python -m pip install -q '.[bench]'
+	-$(BIN)/python -m pip install -q '.[itt]'
 	@touch $@

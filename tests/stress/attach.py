@@ -1,6 +1,6 @@
 """Attach and detach again and again while a program does all that makes that dangerous.
 
-    python tests/stress_attach.py [--cycles 100] [--load malloc ...] [--kill]
+    python tests/stress/attach.py [--cycles 100] [--load malloc ...] [--kill]
 
 Each load checks its own results, counts what it has done and, when it is told to end, prints that
 count and leaves with exit status 42. A crash, a hang, a wrong result, a line on stderr or another

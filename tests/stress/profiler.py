@@ -1,4 +1,4 @@
-"""Proofs of sonde.profiler that take long: python tests/stress_profiler.py
+"""Proofs of sonde.profiler that take long: python tests/stress/profiler.py
 
 Fifty profiles in one process; a hundred random moments of a continuous dump, then SIGKILL; a full
 disk (needs the right to mount a tmpfs, else that part is left out and said so)."""

@@ -1,6 +1,6 @@
 """Export many events: how long it takes, and how much memory.
 
-    python tests/stress_trace.py [EVENTS]        default: a million
+    python tests/stress/trace_export.py [EVENTS]        default: a million
 
 A program records so many regions and counters, slowly enough that none is lost; then they are exported
 in both formats, and opened: JSON is parsed, protobuf is counted packet by packet."""

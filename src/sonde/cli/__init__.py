@@ -24,8 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     _open_closed()
     code = _try(arguments)
-    query = sys.modules.get("sonde.query")
-    if query is not None and query.abandoned:
+    engine = sys.modules.get("sonde.store.engine")
+    if engine is not None and engine.abandoned:
         # A query that would not stop runs on in a thread; waiting for it would hang here.
         sys.stdout.flush()
         sys.stderr.flush()

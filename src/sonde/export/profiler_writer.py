@@ -176,7 +176,8 @@ class Dumper:
             if select.select([self._line], [], [], self._find_wait())[0]:
                 self._read()
             elif self._job is not None and not self._job.is_child and not self._is_warm:
-                self._is_warm = bool(import_module("sonde.live"))  # before somebody waits for it
+                # Load it now, before somebody waits for it.
+                self._is_warm = bool(import_module("sonde.export.follow"))
             job = self._job
             if job is not None and job.is_due():
                 self._write(job, finished=False)

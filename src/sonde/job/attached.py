@@ -47,7 +47,7 @@ class Gate:
 
 
 def _find_recorder() -> Recorder | None:
-    return getattr(sys.modules.get("sonde.recorder"), "recorder", None)
+    return getattr(sys.modules.get("sonde.job.recorder"), "recorder", None)
 
 
 def run(request: dict[str, object]) -> None:
