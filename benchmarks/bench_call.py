@@ -60,13 +60,19 @@ WORK = {
 
 
 def measure(rounds: int) -> list[Result]:
-    """Slowdown over the bare program, sonde's and cProfile's, in one process by turns."""
-    with child.open_root() as root:
-        found = child.call(time_all, 8 * rounds, root=root)
+    """Slowdown over the bare program, sonde's and cProfile's, by turns in a process a round."""
+    found: dict[str, list[list[list[float]]]] = {name: [] for name in WORK}
+    for _ in range(rounds):
+        with child.open_root() as root:
+            for name, times in child.call(time_all, 8, root=root).items():
+                found[name].append(times)
     results = []
-    for name, (bare, ours, theirs) in found.items():
-        base = median(bare)
-        own, peer = ([100 * (t / base - 1) for t in times] for times in (ours, theirs))
+    for name, processes in found.items():
+        base = median(median(bare) for bare, _ours, _theirs in processes)
+        own, peer = (
+            [100 * (median(times[at]) / median(times[0]) - 1) for times in processes]
+            for at in (1, 2)
+        )
         share = 100 * median(own) / median(peer)
         results.append(
             Result(

@@ -6,7 +6,7 @@ import time
 from importlib.util import find_spec
 
 import child
-from bench_torch import MOST_S, SECONDS, draw, time_pairs
+from bench_torch import draw, time_pairs, time_processes
 from result import Result
 
 # What waits: how it is called, its shape, steps between two synchronizations, the goal in percent.
@@ -17,14 +17,12 @@ MODELS = (
 
 
 def measure(rounds: int) -> list[Result]:
-    seconds = min(SECONDS * rounds, MOST_S)
     results = []
     with child.open_root() as root:
         if find_spec("torch") is None or not child.call(has_cuda, root=root):
             return [Result("PyTorch on a GPU", "%", [], note="there is no torch with CUDA here")]
-        for what, shape, steps, goal in MODELS:
-            found = child.call(time_gpu, shape, steps, seconds, root=root)
-            results += draw(what, found, goal)
+    for what, shape, steps, goal in MODELS:
+        results += draw(what, time_processes(rounds, time_gpu, shape, steps), goal)
     return results
 
 

@@ -14,7 +14,7 @@ import instruction
 from result import Result, find_noise
 
 UNIT = 25  # rounds of work(): some 60 ms
-PAIRS = 14
+PAIRS = 6  # of one process
 LONG = 1000  # rounds of work(): some seconds, in which the recorder looks up a few times
 SMALL = 3  # rounds where every instruction is counted
 SETTLE_S = 20.0
@@ -49,7 +49,7 @@ def work(rounds: int) -> None:
 def measure(rounds: int) -> list[Result]:
     """Per cent of CPU time, of instructions, and of the recorder's own thread."""
     nothing, recorder, collector, shares = [], [], [], []
-    for _ in range(max(2, rounds // 2)):
+    for _ in range(max(2, rounds)):
         with child.open_root() as root:
             nothing += child.call(switch_nothing, root=root)
             recorder += child.call(switch_recorder, root=root)

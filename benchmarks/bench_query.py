@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import child
+import layout
 from holder import ROWS, TABLE, hold_rows
 from result import Result, interleave
 
@@ -46,7 +47,7 @@ def time_command(argv: list[str], root: str) -> float:
     begin = time.perf_counter()
     subprocess.run(
         argv,
-        env=child.make_environment(root),
+        env=child.make_environment(root, **layout.draw()),
         stdout=subprocess.DEVNULL,
         timeout=child.TIMEOUT_S,
         check=True,

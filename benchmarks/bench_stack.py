@@ -90,9 +90,9 @@ def measure_slowdown(rounds: int) -> list[Result]:
     ways += [(tool, 1000) for tool in INSIDE]
     found: dict[tuple[str, int], list[tuple[float, float]]] = {way: [] for way in ways}
     nothing: list[float] = []
-    with open_program() as (program, root):
-        program.call("time_work", UNIT, 10)
-        for _ in range(rounds):
+    for _ in range(rounds):
+        with open_program() as (program, root):
+            program.call("time_work", UNIT, 10)
             for tool, rate in ways:
                 found[tool, rate].append(compare(tool, program, root, rate))
             nothing.append(compare_nothing(program))

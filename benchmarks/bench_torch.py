@@ -15,8 +15,8 @@ from statistics import median
 import child
 from result import Result
 
-SECONDS = 10  # a round, for each model
-MOST_S = 200
+SECONDS = 10  # a round, which is a process of its own, for each model
+MOST_ROUNDS = 20
 WARM = 3  # steps after each change: names are given, events of the device begin
 SETTLE = 80  # steps after which the budget has found its level
 # Everything of every step; as it is by default; installed and not enabled.
@@ -29,9 +29,24 @@ _ALONE = {"collector": False, "follow": False, "source.stack": False, "source.gc
 def measure(rounds: int) -> list[Result]:
     if find_spec("torch") is None:
         return [Result("PyTorch", "%", [], note="torch is not installed here")]
+    found = time_processes(rounds, time_cpu)
+    return draw("100 modules, CPU", found, 3.0)
+
+
+def time_processes(
+    rounds: int, time_one: Callable[..., dict[str, object]], *args: object
+) -> dict[str, object]:
+    """What `time_one` finds in several processes, each with a memory layout of its own."""
     with child.open_root() as root:
-        found = child.call(time_cpu, min(SECONDS * rounds, MOST_S), root=root)
-        return draw("100 modules, CPU", found, 3.0)
+        found = [
+            child.call(time_one, *args, SECONDS, root=root) for _ in range(min(rounds, MOST_ROUNDS))
+        ]
+    ratios = {
+        name: [value for one in found for value in one["ratios"][name]]
+        for name in found[0]["ratios"]
+    }
+    bare = median(one["bare"] for one in found)
+    return {"ratios": ratios, "bare": bare, "clock": found[0]["clock"]}
 
 
 def draw(model: str, found: dict[str, object], goal: float) -> list[Result]:
@@ -123,7 +138,7 @@ def time_pairs(
     ours = [EVERY, DEFAULT, EVERY, OFF] if has_default else [EVERY, OFF, EVERY, BARE]
     end = time.monotonic() + seconds
     before = time_bare(step, time_block)
-    while time.monotonic() < end or len(ratios[PEERS[-1]]) < 2:
+    while time.monotonic() < end or not ratios[PEERS[-1]]:
         for name in (*ours, next(peers)):
             took = time_variant(*variants[name], step, time_block)
             after = time_bare(step, time_block)

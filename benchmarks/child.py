@@ -1,4 +1,6 @@
-"""Fresh Python processes to measure in, and a session folder that is gone afterwards."""
+"""Fresh Python processes to measure in, and a session folder that is gone afterwards.
+
+Every process has a memory layout of its own: see layout.py."""
 
 from __future__ import annotations
 
@@ -14,10 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import layout
+
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 240.0
 _CALL = (
-    "import json, sys; sys.path.insert(0, sys.argv[1]); "
+    "import json, sys; sys.path.insert(0, sys.argv[1]); import layout; layout.shake(); "
     "from importlib import import_module; "
     "function = getattr(import_module(sys.argv[2]), sys.argv[3]); "
     "print(json.dumps(function(*json.loads(sys.argv[4]))), flush=True)"
@@ -82,11 +86,11 @@ def call(function: Callable[..., object], *args: object, root: str) -> object:
     return json.loads(run(name_call(function, *args), root))
 
 
-def run(argv: list[str], root: str, **environment: str) -> str:
+def run(argv: list[str], root: str, shaken: bool = True, **environment: str) -> str:
     """Run a command; its stdout. What goes wrong is shown, not hidden."""
     done = subprocess.run(
         argv,
-        env=make_environment(root, **environment),
+        env=make_environment(root, **(layout.draw() if shaken else {}), **environment),
         cwd=root,
         stdout=subprocess.PIPE,
         text=True,
@@ -101,7 +105,7 @@ def hold(function: Callable[..., object], *args: object, root: str) -> Iterator[
     """A function running in a fresh Python beside us, until it returns after its stdin closes."""
     process = subprocess.Popen(
         name_call(function, *args),
-        env=make_environment(root),
+        env=make_environment(root, **layout.draw()),
         cwd=root,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

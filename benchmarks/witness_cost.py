@@ -29,7 +29,6 @@ from itertools import cycle, pairwise
 from math import expm1, log
 from pathlib import Path
 from statistics import median
-from unittest.mock import patch
 
 import child
 import torch
@@ -41,6 +40,7 @@ import sonde
 from sonde import _core
 from sonde.job.torch.steps import OPTIMIZER, steps
 
+PROCESSES = 5  # each with a memory layout of its own
 BLOCK = 4  # timed steps; one more comes before, in which things change
 KNOWN = 0.01
 CALLS = 20_000
@@ -66,28 +66,47 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300, help="default: %(default)s")
     parser.add_argument("--raw", type=Path, help="write the time of every step here, as JSON")
     args = parser.parse_args()
-    warnings.simplefilter("ignore")
-    if args.device == "cpu":
-        torch.set_num_threads(1)
-    with child.open_root() as root, patch.dict("os.environ", SONDE_DIR=root):
-        job = Job(args.device)
-        pairs = [
-            *job.watch(0.7 * args.seconds, (RECORDED, SAME, RECORDED, WAIT, RECORDED)),
-            *job.watch(0.3 * args.seconds, (EVERYTHING,), **{"torch.budget_pct": 0}),
+    with child.open_root() as root:
+        found = [
+            child.call(watch, args.device, args.seconds / PROCESSES, root=root)
+            for _ in range(PROCESSES)
         ]
-        inside = [say_inside(folder) for folder in job.folders]
+    pairs = [Pair(*pair) for one in found for pair in one["pairs"]]
     if args.raw:
         args.raw.write_text(json.dumps([vars(pair) for pair in pairs]))
-    step_s = median(t for pair in pairs for t in pair.beside)
+    step_s, wait_s, passing_ns = (
+        median(one[key] for one in found) for key in ("step_s", "wait_s", "passing_ns")
+    )
     print(f"torch {torch.__version__} on {args.device}, a step is {1e3 * step_s:.2f} ms")
     for kind in (RECORDED, EVERYTHING, SAME, WAIT):
         print(describe(kind, [pair for pair in pairs if pair.kind == kind]))
-    print(f"{'  which is, of these steps,':<36} {100 * job.wait_s / step_s:+6.2f} %")
-    share = 100 * job.passing_ns * job.modules / 1e9 / step_s
-    what = f"({job.modules} times {job.passing_ns:.0f} ns)"
+    print(f"{'  which is, of these steps,':<36} {100 * wait_s / step_s:+6.2f} %")
+    modules = found[0]["modules"]
+    share = 100 * passing_ns * modules / 1e9 / step_s
+    what = f"({modules} times {passing_ns:.0f} ns)"
     print(f"{'beside that: calls that pass through':<36} {share:+6.2f} %  {what}")
-    print(*inside, sep="\n")
+    print(*(line for one in found for line in one["inside"]), sep="\n")
     return 0
+
+
+def watch(device: str, seconds: float) -> dict[str, object]:
+    """Watch one job, in a process of its own."""
+    warnings.simplefilter("ignore")
+    if device == "cpu":
+        torch.set_num_threads(1)
+    job = Job(device)
+    pairs = [
+        *job.watch(0.7 * seconds, (RECORDED, SAME, RECORDED, WAIT, RECORDED)),
+        *job.watch(0.3 * seconds, (EVERYTHING,), **{"torch.budget_pct": 0}),
+    ]
+    return {
+        "pairs": [list(vars(pair).values()) for pair in pairs],
+        "inside": [say_inside(folder) for folder in job.folders],
+        "modules": job.modules,
+        "step_s": median(t for pair in pairs for t in pair.beside),
+        "wait_s": job.wait_s,
+        "passing_ns": job.passing_ns,
+    }
 
 
 class Job:
