@@ -16,9 +16,10 @@ CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototyp
 demo: $(VENV)/.installed
 	$(BIN)/sonde demo
 
+# All tests, or those that TESTS names: make test TESTS=tests/job/sources/test_gc.py
 # Most tests wait for other processes: three at a time keep two processors busy.
 test: $(VENV)/.installed $(VENV)/.test
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile $(TESTS)
 
 check: $(VENV)/.installed $(VENV)/.test $(VENV)/.check
 	$(BIN)/ruff check .
