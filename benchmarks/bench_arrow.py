@@ -35,7 +35,7 @@ def measure(rounds: int) -> list[Result]:
 
 
 def time_reads(folder: str) -> dict[str, float]:
-    from sonde.session.folder import Session
+    from sonde.session import Session
     from sonde.store.rows import make_table, open_tables
 
     session = Session(folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sonde import settings
+from sonde import environ, settings
 from sonde.errors import ConfigError
 
 
@@ -65,7 +65,7 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
 def test_the_environment_sets_what_the_caller_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SONDE_RING_BYTES", "1MiB")
     monkeypatch.setenv("SONDE_HOST_EVERY", "5s")
-    values, complaints = settings.load({"host.every": 3})
+    values, complaints = environ.load_settings({"host.every": 3})
     assert (values["ring.bytes"], values["host.every"], complaints) == (2**20, 3, [])
 
 
@@ -73,7 +73,7 @@ def test_a_bad_value_in_the_environment_is_a_complaint_not_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SONDE_RING_BYTES", "lots")
-    values, complaints = settings.load({})
+    values, complaints = environ.load_settings({})
     assert values["ring.bytes"] == 16 * 2**20
     assert complaints and "SONDE_RING_BYTES" in complaints[0]
 
@@ -107,7 +107,7 @@ KUBERNETES = {"JOB_COMPLETION_INDEX": "4", "JOB_NAME": "train-llm", "POD_NAME": 
 
 
 @pytest.mark.parametrize(
-    ("environ", "launcher", "rank", "world", "local", "job"),
+    ("given", "launcher", "rank", "world", "local", "job"),
     [
         (TORCHRUN, "torchrun", 3, 8, 1, "exp7"),
         (SLURM, "slurm", 5, 16, 2, "991"),
@@ -120,8 +120,8 @@ KUBERNETES = {"JOB_COMPLETION_INDEX": "4", "JOB_NAME": "train-llm", "POD_NAME": 
         ({}, None, None, None, None, None),
     ],
 )
-def test_rank_and_job_come_from_the_launcher(environ, launcher, rank, world, local, job) -> None:
-    identity = settings.read_identity(environ)
+def test_rank_and_job_come_from_the_launcher(given, launcher, rank, world, local, job) -> None:
+    identity = environ.read_identity(given)
     assert [identity[key] for key in ("launcher", "rank", "world_size", "local_rank", "job")] == [
         launcher, rank, world, local, job,
     ]  # fmt: skip

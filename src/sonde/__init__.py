@@ -87,8 +87,7 @@ def snapshot(*, cumulative: bool = False) -> str | None:
     file, for pstats, snakeviz and others. None if it is not being recorded."""
     if _recorder.session is None:
         return None
-    from sonde.session import snapshots
-    from sonde.session.folder import Session
+    from sonde.session import Session, snapshots
 
     files = snapshots.take(Session(_recorder.session.folder))
     return files["total" if cumulative else "delta"]

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 
+from sonde import environ
 from sonde import settings as config
 
 
@@ -18,10 +19,10 @@ def collector_lock(root: str) -> str:
 
 def make_job_environment(argv: list[str], job: str | None = None, **more: str) -> dict[str, str]:
     """The environment of a program that is to record itself, and all that it starts."""
-    return config.make_child_environment(
+    return environ.make_child_environment(
         SONDE="1",
-        SONDE_DIR=config.find_root(),  # the same one wherever the program goes from here
-        **config.name_command(argv, job),
+        SONDE_DIR=environ.find_root(),  # the same one wherever the program goes from here
+        **environ.name_command(argv, job),
         **more,
     )
 
@@ -31,7 +32,7 @@ def make_commands(
 ) -> tuple[list[bytes], list[bytes], list[bytes]]:
     """How to start the collector, how to write a snapshot, and the environment of both; nothing if
     this Python's executable is unknown."""
-    settings = config.name_settings(values, ("retain.bytes", "retain.age"))
+    settings = environ.name_settings(values, ("retain.bytes", "retain.age"))
     return (
         make_command("collector.loop", root),
         make_command("session.snapshots", folder),
@@ -52,7 +53,7 @@ def make_command(module: str, *words: str) -> list[bytes]:
 
 def make_environment(**changes: str) -> list[bytes]:
     """The environment of such a process."""
-    env = config.make_child_environment(**changes)
+    env = environ.make_child_environment(**changes)
     return [os.fsencode(f"{name}={value}") for name, value in env.items()]
 
 

@@ -1,10 +1,8 @@
-"""Settings: their names, types, defaults and meaning; and all that is read from the environment."""
+"""Settings: their names, types, defaults and meaning, and how values are parsed and shown."""
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from sonde import plugins
 from sonde.errors import ConfigError
@@ -15,11 +13,8 @@ _SIZES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, 
           "gb": 10**9, "k": 2**10, "m": 2**20, "g": 2**30}  # fmt: skip
 _SPANS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0,
           "d": 86400.0}  # fmt: skip
-_WORDS = {"on": True, "true": True, "yes": True, "1": True,
+SWITCHES = {"on": True, "true": True, "yes": True, "1": True,
           "off": False, "false": False, "no": False, "0": False, "": False}  # fmt: skip
-
-# One word for the program whose compile times, or modules, are wanted; see is_asked_for().
-_ALIASES = {"source.compile": "SONDE_TORCH_COMPILE", "source.torch": "SONDE_TORCH_PROFILING"}
 
 # How the help of a source ends that is not on by itself.
 _OFF = "off until asked)."
@@ -35,7 +30,7 @@ def _split_unit(text: str) -> tuple[float, str]:
 
 def parse_switch(text: str) -> bool:
     """`on` or `off`."""
-    return _WORDS[text.strip().lower()]
+    return SWITCHES[text.strip().lower()]
 
 
 def parse_size(text: str) -> int:
@@ -226,191 +221,3 @@ def _find(keys: Mapping[str, Key], name: str) -> Key:
     near = get_close_matches(name, keys, 1)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(keys))}"
     raise ConfigError(f"there is no setting {name}; {hint}")
-
-
-def load(given: Mapping[str, object]) -> tuple[dict[str, Value], list[str]]:
-    """All settings: defaults, then the environment, then what the caller gave.
-
-    A bad value in the environment must not stop the program that carries it:
-    it is left out and comes back as a complaint. A bad `given` raises."""
-    keys = list_keys()
-    values = {name: key.default for name, key in keys.items()}
-    complaints = []
-    for name, key in keys.items():
-        for variable in (_ALIASES.get(name), variable_of(name)):
-            raw = None if variable is None else os.environ.get(variable)
-            if raw is not None:
-                try:
-                    values[name] = key.read(raw)
-                except ConfigError as error:
-                    complaints.append(f"{variable}: {error}")
-    values.update(read_values(given))
-    return values, complaints
-
-
-def read_tool(key: Key, given: object = None) -> Value:
-    """A setting of the tool's own: what was given, else the environment's, else the default."""
-    raw = os.environ.get(variable_of(key.name)) if given is None else given
-    return key.default if raw is None else key.read(raw)
-
-
-def variable_of(name: str) -> str:
-    """The environment variable of a setting."""
-    return "SONDE_" + name.upper().replace(".", "_")
-
-
-# ---- the rest of the environment ---------------------------------------------------------
-
-
-def is_asked_for() -> bool:
-    """Does the environment ask this very process to be recorded?
-
-    SONDE does; where it is not set, so do SONDE_TORCH_COMPILE and SONDE_TORCH_PROFILING: there is
-    nothing to see of a compilation, or of modules, without a recording."""
-    only = os.environ.get("SONDE_ONLY")
-    words = [os.environ.get("SONDE")]
-    if words[0] is None:
-        words = [os.environ.get(name) for name in _ALIASES.values()]
-    wanted = any(_WORDS.get((word or "").lower(), True) for word in words)
-    return wanted and (only is None or only == str(os.getpid()))
-
-
-def read_profiler() -> dict[str, object] | None:
-    """What the environment asks of the profiler, as set_config takes it; None: nothing.
-
-    SONDE_PROFILER_AUTOSTART, or the variables of the original, whose mode is a sum of 1 symbolic,
-    2 imperative, 4 API and 8 memory."""
-    words = (os.environ.get(f"{name}_PROFILER_AUTOSTART", "") for name in ("SONDE", "MXNET"))
-    if not any(_WORDS.get(word.lower(), True) for word in words):
-        return None
-    mode = _number(os.environ, "MXNET_PROFILER_MODE")
-    bits = {"symbolic": 1, "imperative": 2, "api": 4, "memory": 8}
-    return {f"profile_{name}": bool((13 if mode is None else mode) & bits[name]) for name in bits}
-
-
-def claim_profiler() -> bool:
-    """Is this the first process that profiles itself because of the environment? Those that it
-    starts are not: its file is its own."""
-    return os.environ.setdefault("SONDE_PROFILER_OWNER", str(os.getpid())) == str(os.getpid())
-
-
-def mark_followed(root: str) -> list[str]:
-    """Have the Python processes that this one starts record themselves, under the same root; the
-    variables that were set for that.
-
-    Not needed where the environment asked for us: it is inherited as it is."""
-    if "SONDE" in os.environ:
-        return []
-    wanted = {"SONDE": "1"}
-    if "SONDE_DIR" not in os.environ and find_root() != root:
-        wanted["SONDE_DIR"] = root
-    os.environ.update(wanted)
-    return list(wanted)
-
-
-def unmark_followed(names: Iterable[str]) -> None:
-    """Undo mark_followed()."""
-    for name in names:
-        os.environ.pop(name, None)
-
-
-def find_root() -> str:
-    """The folder of all sessions: $SONDE_DIR, else one of the user's own in the temp folder."""
-    given = os.environ.get("SONDE_DIR")
-    if given:
-        return os.path.abspath(os.path.expanduser(given))
-    for folder in (os.environ.get("TMPDIR"), "/tmp", "/var/tmp"):
-        if folder and os.path.isdir(folder):
-            return os.path.join(os.path.abspath(folder), f"sonde-{os.getuid()}")
-    return os.path.abspath(f"sonde-{os.getuid()}")
-
-
-def make_child_environment(**changes: str) -> dict[str, str]:
-    """This process's environment with changes, for a process we start."""
-    return {**os.environ, **changes}
-
-
-def call_with(name: str, value: str, call: Callable[[], object]) -> None:
-    """Call it with a variable set that only C code sees, unless the program has its own word."""
-    if name in os.environ:
-        call()
-        return
-    os.putenv(name, value)  # not os.environ: children would have it, too
-    try:
-        call()
-    finally:
-        os.unsetenv(name)
-
-
-def name_command(argv: list[str], job: str | None) -> dict[str, str]:
-    """What tells all processes of one `sonde run` that they belong together."""
-    if job is not None:
-        return {"SONDE_JOB": job}
-    name = os.path.splitext(os.path.basename(argv[0]))[0]
-    return {"SONDE_COMMAND": f"{name}-{os.getpid()}"}
-
-
-# How VTune and Nsight Systems say to a program that they listen: the library to load.
-_LISTENERS = {"itt": "INTEL_LIBITTNOTIFY{bits}", "nvtx": "NVTX_INJECTION{bits}_PATH"}
-
-
-def find_listeners() -> list[str]:
-    """The mirrors whose tool has said in the environment that it listens."""
-    bits = sys.maxsize.bit_length() + 1
-    return [name for name, variable in _LISTENERS.items()
-            if os.environ.get(variable.format(bits=bits))]  # fmt: skip
-
-
-def find_nvml() -> str | None:
-    """A folder with a `pynvml` to use instead of the installed one, for tests: $SONDE_NVML."""
-    return os.environ.get("SONDE_NVML") or None
-
-
-def uses_colour() -> bool:
-    """Colours unless the user or the terminal says no (NO_COLOR, TERM=dumb)."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-# First match wins: torchrun sets its own on top of SLURM's, and so does MPI under SLURM.
-_RANKS: tuple[tuple[str, str, str, str], ...] = (
-    ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    ("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
-    ("slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-    ("kubernetes", "JOB_COMPLETION_INDEX", "JOB_PARALLELISM", ""),
-)
-# The first is the user's word, the last is made up by `sonde run`.
-_JOBS = (
-    ("SONDE_JOB", "sonde"), ("SLURM_JOB_ID", "slurm"), ("TORCHELASTIC_RUN_ID", "torchrun"),
-    ("PBS_JOBID", "pbs"), ("LSB_JOBID", "lsf"), ("JOB_NAME", "kubernetes"), ("RAY_JOB_ID", "ray"),
-    ("SONDE_COMMAND", "sonde"),
-)  # fmt: skip
-_PLACES = ("SLURM_NODEID", "SLURM_STEP_ID", "SLURM_ARRAY_TASK_ID", "GROUP_RANK", "POD_NAME",
-           "POD_NAMESPACE", "NODE_NAME", "KUBERNETES_SERVICE_HOST")  # fmt: skip
-
-
-def read_identity(environ: Mapping[str, str] | None = None) -> dict[str, object]:
-    """Rank, world size, local rank, job and launcher, as the environment tells them."""
-    env = os.environ if environ is None else environ
-    identity: dict[str, object] = dict.fromkeys(("launcher", "rank", "world_size", "local_rank"))
-    for launcher, *names in _RANKS:
-        if _number(env, names[0]) is not None:
-            identity["launcher"] = launcher
-            for key, name in zip(("rank", "world_size", "local_rank"), names, strict=True):
-                identity[key] = _number(env, name)
-            break
-    # torchrun's id is "none" unless the user names the job: not worth a name.
-    jobs = [(env[name], kind) for name, kind in _JOBS if env.get(name, "none") not in ("", "none")]
-    identity["job"], identity["job_kind"] = jobs[0] if jobs else (None, None)
-    identity["job_env"] = {name: env[name] for name in _PLACES if name in env}
-    return identity
-
-
-def _number(env: Mapping[str, str], name: str) -> int | None:
-    text = env.get(name, "")
-    return int(text) if text.isdecimal() else None
-
-
-def name_settings(values: Mapping[str, Value], names: Iterable[str]) -> dict[str, str]:
-    """Settings as environment variables, for a process that should have the same."""
-    return {variable_of(name): str(values[name]) for name in names}

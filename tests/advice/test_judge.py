@@ -17,7 +17,7 @@ from sonde.advice.judge import Rule, judge, load_rules
 from sonde.advice.period import find_stretch
 from sonde.advice.verdict import Limits, Rows, Verdict, group
 from sonde.errors import ConfigError
-from sonde.session.folder import list_sessions
+from sonde.session import list_sessions
 from sonde.store.recording import Recording, open_recording
 from support.handmade_machine import OFF, Machine, record
 from support.handmade_model import Job, Part

@@ -14,7 +14,7 @@ from conftest import wait_for
 from sonde.attach import preflight
 from sonde.attach.elf import Elf, NotElf
 from sonde.attach.procfs import Process
-from sonde.session import folder as session
+from sonde.session import list_sessions
 from support.places import TESTS
 
 PID = 4242
@@ -141,7 +141,7 @@ def test_a_recorded_process_names_its_session(start, root: Path) -> None:
         "import sonde, time\nprint(sonde.start(collector='off') and 'ready', flush=True)\n"
         "time.sleep(100)"
     )
-    known = next(iter(session.list_sessions(str(root))))
+    known = next(iter(list_sessions(str(root))))
     with pytest.raises(preflight.AlreadyRecorded, match=known.id):
         preflight.check(process.pid, str(root))
 

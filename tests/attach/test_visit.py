@@ -17,11 +17,10 @@ from pathlib import Path
 import pytest
 
 from conftest import TIMEOUT_S, wait_for
-from sonde import _core, settings
+from sonde import _core, environ
 from sonde.attach import preflight, visit
 from sonde.errors import NotAnswering
-from sonde.session import stack_table, steering
-from sonde.session.folder import Session, list_sessions
+from sonde.session import Session, list_sessions, stack_table, steering
 from stress import attach as stress_attach
 
 QUIET = {"collector": "off"}
@@ -99,7 +98,7 @@ def test_a_tool_that_is_killed_leaves_the_program_whole(load) -> None:
 def test_a_thread_finds_its_way_back_when_nobody_waits_for_it(load) -> None:
     """The deadline passes inside the call: the tool lets go, and the kernel brings it home."""
     target, left = load("asyncio"), 0
-    plan = preflight.check(target.pid, settings.find_root())
+    plan = preflight.check(target.pid, environ.find_root())
     for _ in range(60):
         deadline_ns = _core.clock_ns() + random.randrange(400_000)
         try:
@@ -127,7 +126,7 @@ def test_a_held_gil_is_waited_for_and_then_given_up(start) -> None:
     with pytest.raises(NotAnswering, match="GIL"):
         visit.attach(process.pid, QUIET, 0.5)
     assert process.stdout.readline() == "free\n"
-    assert not list(list_sessions(settings.find_root()))
+    assert not list(list_sessions(environ.find_root()))
     recording = visit.attach(process.pid, QUIET, TIMEOUT_S)
     assert wait_for(lambda: find_main(recording))
     visit.detach(recording, TIMEOUT_S)
@@ -345,7 +344,7 @@ def test_an_answer_that_cannot_be_written_is_told_as_such(start) -> None:
     with pytest.raises(preflight.CannotAttach, match="could not leave its answer"):
         visit.attach(process.pid, QUIET, TIMEOUT_S)
     assert process.poll() is None
-    assert not list(list_sessions(settings.find_root()))
+    assert not list(list_sessions(environ.find_root()))
 
 
 def test_a_second_attach_names_the_recording_that_runs(start) -> None:

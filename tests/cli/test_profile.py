@@ -13,8 +13,7 @@ import time
 import pytest
 
 from conftest import wait_for
-from sonde.session import runs
-from sonde.session.folder import list_sessions
+from sonde.session import list_sessions, runs
 
 PROGRAM = """
 import sys, time

@@ -23,7 +23,7 @@ import pytest
 
 import sonde
 from conftest import TIMEOUT_S
-from sonde.session.folder import Session
+from sonde.session import Session
 from sonde.tui import shares
 from sonde.tui.grid import cut
 from sonde.tui.page import Choice, make_page

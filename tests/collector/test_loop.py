@@ -17,7 +17,7 @@ import pytest
 import sonde
 from conftest import find_processes, wait_for
 from sonde.collector import loop, retention
-from sonde.session.folder import Session, list_sessions
+from sonde.session import Session, list_sessions
 from sonde.session.schema import i64
 from sonde.store import archive
 from sonde.tables.recording import SourceLog

@@ -20,7 +20,7 @@ from sonde.analysis.nesting import EVER_NS
 from sonde.analysis.window import Window
 from sonde.errors import Error
 from sonde.export.follow import LiveTrace
-from sonde.session.folder import Session, list_sessions
+from sonde.session import Session, list_sessions
 from sonde.store.recording import Recording
 
 WORK = """

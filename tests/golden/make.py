@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import sonde
-from sonde import settings
+from sonde import environ
 from sonde.collector import loop
-from sonde.session.folder import Session, read_checked, write_checked
+from sonde.session import Session
+from sonde.session.files import read_checked, write_checked
 
 
 class Sample:
@@ -71,7 +72,7 @@ def main(to: Path) -> None:
     for name in ("v1-rings", "v1-sealed"):
         folder = record()
         if name == "v1-sealed":
-            loop.Collector(settings.find_root()).step(0.0)
+            loop.Collector(environ.find_root()).step(0.0)
             assert Session(folder).read_sealed()
         shutil.copytree(folder, to / name)
         rename(to / name)

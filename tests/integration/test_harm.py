@@ -15,7 +15,8 @@ import sonde
 from conftest import find_processes, wait_for
 from sonde.collector import loop, retention
 from sonde.errors import Error, QueryError, SchemaError
-from sonde.session.folder import Session, list_sessions, read_checked, write_checked
+from sonde.session import Session, list_sessions
+from sonde.session.files import read_checked, write_checked
 from sonde.store import archive
 
 HEAD = """
@@ -124,9 +125,9 @@ def test_a_job_that_copies_its_own_folder_stays_alive(run) -> None:
 import shutil
 folder = sonde.start(collector="off")
 shutil.copytree(folder, folder + "-copy")
-from sonde.session.folder import Session
+from sonde.session import Session
 import subprocess
-probe = "import sys; from sonde.session.folder import Session; print(Session(sys.argv[1]).find_state())"
+probe = "import sys; from sonde.session import Session; print(Session(sys.argv[1]).find_state())"
 env = dict(os.environ, SONDE="0")
 for name in (folder, folder + "-copy"):
     print(subprocess.run([sys.executable, "-c", probe, name], env=env, capture_output=True, text=True).stdout.strip())
@@ -141,7 +142,7 @@ folder = sonde.start(collector="off")
 emit(1.0, "before")
 os.closerange(3, 4096)
 mine = [os.open({str(victim)!r} + str(n), os.O_WRONLY | os.O_CREAT) for n in range(600)]
-from sonde.session.folder import Session
+from sonde.session import Session
 print(Session(folder).is_alive())
 pid = os.fork()
 if pid == 0:

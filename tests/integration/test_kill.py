@@ -12,7 +12,7 @@ import pytest
 import sonde
 from conftest import wait_for
 from sonde.errors import NoSession
-from sonde.session.folder import Session
+from sonde.session import Session
 
 THREADS = 3
 PROGRAM = """

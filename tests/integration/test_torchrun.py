@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import sonde
-from sonde.session.folder import Session, list_sessions
+from sonde.session import Session, list_sessions
 from support.ranks import HEAD, TIMEOUT_S
 
 torch = pytest.importorskip("torch")

@@ -18,7 +18,7 @@ PROGRAM = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.01)
 READ = """
 import sys
 from sonde.session import steering as control, stack_table as stacks
-from sonde.session.folder import Session
+from sonde.session import Session
 recording = Session(sys.argv[1])
 control.look(recording, 1)
 print(recording.pid, *{f.func for one in stacks.read_newest(recording) for f in one.frames})

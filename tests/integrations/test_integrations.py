@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sonde
-from sonde.session.folder import list_sessions
+from sonde.session import list_sessions
 
 STEPS = "SELECT stage, epoch, global_step, step FROM job.loop_step ORDER BY t_ns"
 TAGS = "SELECT name, value FROM job.loop_tag"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sonde
-from sonde.session.folder import list_sessions
+from sonde.session import list_sessions
 
 PROGRAM = """
 import os, sys

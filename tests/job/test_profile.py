@@ -8,15 +8,14 @@ import pytest
 
 from conftest import wait_for
 from sonde.errors import ConfigError
-from sonde.session import runs
-from sonde.session.folder import list_sessions
+from sonde.session import list_sessions, runs
 from support.browser import drive
 
 HEAD = """
 import json, os, signal, sys, threading, time, warnings
 import sonde
 from sonde.session import runs, stack_table as stacks
-from sonde.session.folder import Session
+from sonde.session import Session
 from sonde.errors import NotProfiled, RunActive
 
 def burn(seconds):

@@ -17,7 +17,7 @@ import pytest
 import sonde
 from conftest import wait_for
 from sonde.errors import ConfigError, SchemaError
-from sonde.session.folder import Session, list_sessions
+from sonde.session import Session, list_sessions
 
 
 class Point:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sonde
-from sonde.session.folder import Session, list_sessions
+from sonde.session import Session, list_sessions
 
 TORCH = "SELECT state FROM sonde.source_log WHERE source = 'torch' ORDER BY t_ns"
 

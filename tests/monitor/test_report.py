@@ -25,7 +25,7 @@ from sonde.monitor.readings import Looks
 from sonde.monitor.scope import Gpu, Look, Scope
 from sonde.monitor.series import GPU_LINES, LINES, Window, ask_lines, write_gpus, write_looks
 from sonde.monitor.watch import Measured
-from sonde.session.folder import Session
+from sonde.session import Session
 from sonde.store.recording import Recording
 from support.browser import drive
 from support.handmade_machine import OFF, Machine

@@ -13,13 +13,9 @@ import pytest
 import sonde
 from conftest import wait_for
 from sonde.errors import Damaged
-from sonde.session.folder import (
-    Session,
-    list_sessions,
-    read_checked,
-    read_start_ticks,
-    write_checked,
-)
+from sonde.session import Session, list_sessions
+from sonde.session.files import read_checked, write_checked
+from sonde.session.process import read_start_ticks
 
 SLEEP = (
     "import sonde, time; sonde.start(collector='off'); print('ready', flush=True); time.sleep(60)"

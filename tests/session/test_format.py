@@ -10,7 +10,8 @@ import pytest
 import sonde
 from sonde import _core
 from sonde.errors import Newer
-from sonde.session.folder import Session, read_checked, write_checked
+from sonde.session import Session
+from sonde.session.files import read_checked, write_checked
 from support.places import DOCS, GOLDEN
 
 

@@ -30,7 +30,7 @@ PROGRAM = """
 import sys
 import sonde
 from sonde.collector.drain import Drain, seal
-from sonde.session.folder import Session
+from sonde.session import Session
 
 sys.path.insert(0, sys.argv[1])
 from store.test_damage import Sample, make_row

@@ -14,7 +14,7 @@ import pytest
 
 import sonde
 from sonde.errors import NoSession, QueryError
-from sonde.session.folder import Session
+from sonde.session import Session
 from sonde.store.recording import Recording, qualify
 
 
@@ -247,7 +247,9 @@ def test_a_session_is_itself_while_it_runs() -> None:
     assert Session(folder).is_alive()
     sonde.open(os.getpid()).query("SELECT * FROM sonde.session")
     assert Session(folder).is_alive(), "looking at it must not let its lock go"
-    probe = "import sys; from sonde.session.folder import Session; print(Session(sys.argv[1]).find_state())"
+    probe = (
+        "import sys; from sonde.session import Session; print(Session(sys.argv[1]).find_state())"
+    )
     done = subprocess.run(
         [sys.executable, "-c", probe, folder], capture_output=True, text=True, check=True
     )

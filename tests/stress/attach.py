@@ -223,11 +223,11 @@ def wait_traced(pid: int, tool: subprocess.Popen[str]) -> bool:
 
 def _end_recording(pid: int) -> None:
     """What a tool that was killed may have left behind: a recording that runs."""
-    from sonde import settings
+    from sonde import environ
     from sonde.attach import visit
-    from sonde.session import folder as session
+    from sonde.session import list_sessions
 
-    for known in session.list_sessions(settings.find_root()):
+    for known in list_sessions(environ.find_root()):
         if known.pid == pid and known.is_alive():
             visit.detach(known, 30)
         if known.pid == pid:

@@ -6,8 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sonde.session import stack_table
-from sonde.session.folder import Session
+from sonde.session import Session, stack_table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from support import oracle

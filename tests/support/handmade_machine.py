@@ -10,7 +10,7 @@ import sonde
 from sonde import plugins
 from sonde.collector.loop import Watched
 from sonde.job.recorder import recorder
-from sonde.session.folder import Session
+from sonde.session import Session
 from sonde.session.schema import make_schema
 from sonde.tables import name_row
 

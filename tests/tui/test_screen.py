@@ -12,7 +12,7 @@ import pytest
 
 import sonde
 from conftest import wait_for
-from sonde.session.folder import Session
+from sonde.session import Session
 from sonde.session.ring import Ring
 from sonde.tui import shares
 from sonde.tui.process import Process, describe_misses

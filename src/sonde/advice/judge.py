@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from sonde import plugins, settings
+from sonde import environ, plugins, settings
 from sonde.advice.code_lines import find_lines
 from sonde.advice.finding import Advice, Finding, Outcome, Tally, show_time
 from sonde.advice.period import ASKS, Stretch, find_stretch
@@ -77,7 +77,7 @@ def _read_limits(rule: str, module: ModuleType, given: Mapping[str, object]) -> 
     for name, limit in known.items():
         key = settings.Key(f"advice.{rule}.{name}", settings.parse_number, limit.default,
                            limit.help, low=float("-inf"))  # fmt: skip
-        found[name] = float(settings.read_tool(key, mine.get(name)))
+        found[name] = float(environ.read_tool_setting(key, mine.get(name)))
     return found
 
 

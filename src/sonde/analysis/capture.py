@@ -10,7 +10,7 @@ from contextlib import suppress
 from sonde import _core
 from sonde.errors import ConfigError, Error, NotAnswering
 from sonde.job.deferred_source import WAITS
-from sonde.session import captures, folder
+from sonde.session import Session, captures, files
 from sonde.session.captures import (
     ASKED,
     DONE,
@@ -22,7 +22,6 @@ from sonde.session.captures import (
     STOP,
     WAITING,
 )
-from sonde.session.folder import Session
 from sonde.store.views.recording import read_sources
 
 _PATIENCE_S = 10.0  # beyond what the job has: it says itself that it is late
@@ -65,7 +64,7 @@ class Asked:
         """Tell the job more about it."""
         path = captures.name_file(self.session.folder, self.id, suffix)
         with suppress(OSError):  # a full disk: the job has a deadline of its own
-            folder.write_checked(path, values)
+            files.write_checked(path, values)
         self.ring()
 
     def find_file(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sonde.session.folder import Session
+from sonde.session import Session
 from sonde.store.recording import Recording
 
 Function = tuple[str, int, str]  # file, first line, name

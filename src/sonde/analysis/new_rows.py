@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from sonde.analysis import timeline_sql
 from sonde.errors import Damaged
-from sonde.session.folder import Session
+from sonde.session import Session
 from sonde.store import archive, catalog
 from sonde.store.recording import Frozen
 from sonde.store.rows import SessionTable, arrow_schema, make_table, open_tables

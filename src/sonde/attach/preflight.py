@@ -20,7 +20,7 @@ from sonde.attach.symbols import (
     find_restorer,
 )
 from sonde.errors import Error
-from sonde.session import folder
+from sonde.session import list_sessions
 
 OLDEST, NEWEST = (3, 10), (3, 13)
 _SYS_PTRACE = 19
@@ -170,7 +170,7 @@ def _sees(process: Process, path: str) -> bool:
 
 
 def _check_recorded(pid: int, root: str) -> None:
-    for known in folder.list_sessions(root):
+    for known in list_sessions(root):
         if known.pid == pid and known.is_alive():
             raise AlreadyRecorded(
                 f"process {pid} is being recorded already: {known.folder}; "

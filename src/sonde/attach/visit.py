@@ -15,14 +15,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
-from sonde import _core
+from sonde import _core, environ
 from sonde import settings as config
 from sonde.attach import preflight
 from sonde.attach.preflight import CannotAttach, Plan
 from sonde.attach.procfs import Process
 from sonde.errors import Error, NotAnswering
-from sonde.session import folder as session
-from sonde.session import steering
+from sonde.session import Session, process, steering, writer
 from sonde.session.target import find_sessions
 
 TIMEOUT_S = 5.0
@@ -41,22 +40,22 @@ class NoSafePlace(NotAnswering):
 
 def attach(
     pid: int, settings: Mapping[str, object] | None = None, timeout_s: float = TIMEOUT_S
-) -> session.Session:
+) -> Session:
     """Have a running process record itself, without a restart; its session.
 
     Raises CannotAttach if that is not possible, and NotAnswering if it did not happen in time: then
     it will not happen later, either."""
     values = config.read_values(settings or {})
-    root = session.make_root(config.find_root())
+    root = writer.make_root(environ.find_root())
     plan = preflight.check(pid, root)
     answer = _send(plan, root, timeout_s, {"action": "start", "settings": values})
     folder = str(answer["session"])
     if not answer.get("is_new"):
         raise preflight.AlreadyRecorded(f"process {pid} is being recorded already: {folder}")
-    return session.Session(folder)
+    return Session(folder)
 
 
-def detach(target: session.Session | int, timeout_s: float = TIMEOUT_S) -> None:
+def detach(target: Session | int, timeout_s: float = TIMEOUT_S) -> None:
     """End a recording, given or of a pid; the process goes on as before. Raises NotAnswering if it
     does not in time.
 
@@ -64,7 +63,7 @@ def detach(target: session.Session | int, timeout_s: float = TIMEOUT_S) -> None:
     long C call), another thread does."""
     begin = time.monotonic()
     if isinstance(target, int):
-        target = find_sessions(str(target), config.find_root())[0]
+        target = find_sessions(str(target), environ.find_root())[0]
     try:
         steering.stop(target, min(timeout_s / 4, _POLITE_S))
         return
@@ -72,7 +71,7 @@ def detach(target: session.Session | int, timeout_s: float = TIMEOUT_S) -> None:
         if not target.is_alive():
             raise
     left_s = timeout_s - (time.monotonic() - begin)
-    root = session.make_root(config.find_root())
+    root = writer.make_root(environ.find_root())
     try:
         plan = preflight.plan(Process(target.pid))
     except (FileNotFoundError, ProcessLookupError):
@@ -228,7 +227,7 @@ def _wait(pid: int, visitor: int, folder: str, deadline_ns: int) -> dict[str, ob
             if os.path.exists(path):
                 break
             shutil.rmtree(over, ignore_errors=True)
-            if session.read_start_ticks(pid) is None:
+            if process.read_start_ticks(pid) is None:
                 raise NotAnswering(f"process {pid} has ended")
             if not late:
                 raise CannotAttach(

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from sonde import settings
+from sonde import environ
 from sonde.errors import Error
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def draw_table(
     fancy = file.isatty()
     if fancy:
         widths = fit(widths, shutil.get_terminal_size().columns)
-    colour = fancy and settings.uses_colour()
+    colour = fancy and environ.uses_colour()
     bold, dim, plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if colour else ("", "", "")
     shape = list(zip(widths, right, strict=True))
     head = "  ".join(_pad(name, *form) for name, form in zip(names, shape, strict=True))

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import IO
 
-from sonde import settings
+from sonde import environ
 from sonde.advice.finding import Advice, Finding, show_evidence
 from sonde.advice.judge import WINDOW_S, Rule, advise, load_rules
 from sonde.advice.verdict import LEVELS
@@ -96,7 +96,7 @@ def _write_lines(lines: Iterator[str] | list[str], file: IO[str]) -> None:
 
 
 def _draw_advice(advice: Advice, everything: bool, file: IO[str]) -> None:
-    colour = file.isatty() and settings.uses_colour()
+    colour = file.isatty() and environ.uses_colour()
     if not advice.findings:
         file.write(_say_healthy(advice) + "\n")
     for at, finding in enumerate(advice.findings):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from sonde import environ
 from sonde import settings as config
 from sonde.attach import preflight, visit
 from sonde.errors import ConfigError, Error
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _attach(pid: int, settings: dict[str, str], args: argparse.Namespace) -> None:
     if args.check:
-        plan = preflight.check(pid, config.find_root())
+        plan = preflight.check(pid, environ.find_root())
         whose = "ours" if plan.fits else "its own"
         version = ".".join(map(str, plan.version))
         print(f"process {pid} can be attached to: Python {version}, sonde is {whose}")

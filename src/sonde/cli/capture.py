@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from sonde import settings
+from sonde import environ, settings
 from sonde.analysis import capture
 from sonde.cli import _progress
 from sonde.errors import ConfigError, Error
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         steps=steps, duration_s=duration_s, timeout_s=timeout_s, shapes=args.shapes,
         memory=args.memory, stacks=args.stacks,
     )  # fmt: skip
-    targets = steering.select_alive(find_sessions(args.target, settings.find_root()))
+    targets = steering.select_alive(find_sessions(args.target, environ.find_root()))
     _check_output(args.output, len(targets))
     asked = capture.ask(targets, options)
     with _progress.Bar("trace", None) as bar:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import IO
 
-from sonde import settings
+from sonde import environ
 from sonde.advice.compare import (
     BETTER,
     OTHER,
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _draw_all(found: Comparison, everything: bool, file: IO[str]) -> None:
-    colour = file.isatty() and settings.uses_colour()
+    colour = file.isatty() and environ.uses_colour()
     file.write(_paint(_say(found), found.verdict, colour) + "\n")
     for name, side in (("before", found.before), ("after", found.after)):
         file.write(f"{name:<7} {_say_side(side)}\n")

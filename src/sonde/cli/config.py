@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sonde import settings
+from sonde import environ, settings
 from sonde.cli import _table
 from sonde.errors import ConfigError
 from sonde.session import steering
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
             ("setting", "default", "change", "environment", "meaning"), rows, sys.stdout
         )
         return 0
-    sessions = steering.select_alive(find_sessions(args.target, settings.find_root()))
+    sessions = steering.select_alive(find_sessions(args.target, environ.find_root()))
     for session in sessions:
         values = (
             steering.configure(session, changes, args.timeout) if changes else session.read_config()
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _describe(key: settings.Key) -> tuple[str, ...]:
     when = "live" if key.live else "at start"
-    return key.name, key.show(key.default), when, settings.variable_of(key.name), key.doc
+    return key.name, key.show(key.default), when, environ.variable_of(key.name), key.doc
 
 
 def _split(change: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import time
 from importlib.util import find_spec
 
 import sonde.demo
-from sonde import settings
+from sonde import environ
 from sonde.cli import _table, modules
 from sonde.store.recording import Recording, open_recording
 
@@ -106,7 +106,7 @@ def _record(command: list[str], seconds: float, folder: str, said: str) -> int |
     with open(said, "w", encoding="utf-8") as file:
         job = subprocess.Popen(
             [sys.executable, *command],
-            env=settings.make_child_environment(SONDE="1"),
+            env=environ.make_child_environment(SONDE="1"),
             cwd=folder,
             stdout=file,
         )

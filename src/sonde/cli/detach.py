@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from sonde import settings
+from sonde import environ
 from sonde.attach import visit
 from sonde.session import steering
 from sonde.session.target import find_sessions
@@ -23,6 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     for target in args.targets:
-        for session in steering.select_alive(find_sessions(target, settings.find_root())):
+        for session in steering.select_alive(find_sessions(target, environ.find_root())):
             visit.detach(session, args.timeout)
     return 0

@@ -8,7 +8,7 @@ import sys
 import time
 from types import ModuleType
 
-from sonde import _core, plugins, settings
+from sonde import _core, environ, plugins, settings
 from sonde.analysis import timeline_sql
 from sonde.analysis.nesting import EVER_NS
 from sonde.analysis.profile import WEIGHTS, Profile, Selection
@@ -124,7 +124,7 @@ def _wait(recording: Recording, wait_s: float) -> None:
 def _find_window(recording: Recording, args: argparse.Namespace, last: str) -> Window:
     """What --since and --until say; without them, of a run what it covers."""
     if runs.is_id(args.target) and not (args.since or args.until):
-        run = runs.find_run(args.target, settings.find_root())
+        run = runs.find_run(args.target, environ.find_root())
         begin_ns, end_ns = run.read_times()
         offset_ns = run.session.wall_offset_ns
         return Window(begin_ns + offset_ns, (end_ns or _core.clock_ns()) + offset_ns)

@@ -18,7 +18,7 @@ from sonde.monitor.condition import METRICS, Condition
 from sonde.monitor.folder import Folder
 from sonde.monitor.scope import Look, Scope
 from sonde.monitor.watch import ALL, MINE, Options, Progress, Watch
-from sonde.session.folder import read_start_ticks
+from sonde.session.process import read_start_ticks
 
 _USAGE = "sonde monitor [options] [-- COMMAND [arguments]]"
 _EXAMPLES = """\

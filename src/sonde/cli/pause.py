@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from sonde import settings
+from sonde import environ
 from sonde.session import steering
 from sonde.session.target import find_sessions
 
@@ -14,6 +14,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    for session in steering.select_alive(find_sessions(args.target, settings.find_root())):
+    for session in steering.select_alive(find_sessions(args.target, environ.find_root())):
         steering.pause(session)
     return 0

@@ -10,11 +10,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from sonde import plugins, settings
+from sonde import environ, plugins, settings
 from sonde.cli import _progress, _table
 from sonde.errors import ConfigError, Error, NoSession, NotProfiled
-from sonde.session import runs, steering
-from sonde.session.folder import Session
+from sonde.session import Session, runs, steering
 from sonde.session.run import FAILED, PREPARING, RUNNING, SUCCEEDED, Run
 from sonde.session.run_result import WEIGHTS, Result, merge
 from sonde.session.target import find_sessions
@@ -115,7 +114,7 @@ def _read_span(text: str | None, default_s: float) -> float:
 
 
 def _find_session(target: str) -> Session:
-    sessions = steering.select_alive(find_sessions(target, settings.find_root()))
+    sessions = steering.select_alive(find_sessions(target, environ.find_root()))
     if len(sessions) > 1:
         raise Error(f"{target} is {len(sessions)} processes; profile one of them")
     return sessions[0]
@@ -144,9 +143,7 @@ def _one(words: list[str], what: str) -> str:
 
 
 def _find_run(words: list[str]) -> Run:
-    return runs.find_run(
-        _one(words, "a RUN; `sonde profile list` shows them"), settings.find_root()
-    )
+    return runs.find_run(_one(words, "a RUN; `sonde profile list` shows them"), environ.find_root())
 
 
 def _status(words: list[str], args: argparse.Namespace) -> int:
@@ -185,7 +182,7 @@ def _results(words: list[str], args: argparse.Namespace) -> int:
 
 def _merge_tag(tags: list[str]) -> Result:
     found = []
-    for session in find_sessions("all", settings.find_root()):
+    for session in find_sessions("all", environ.find_root()):
         for one in runs.list_runs(session):
             one.process()
             if set(tags) <= set(one.tags) and one.state == SUCCEEDED:
@@ -196,7 +193,7 @@ def _merge_tag(tags: list[str]) -> Result:
 
 
 def _list(words: list[str], args: argparse.Namespace) -> int:
-    sessions = find_sessions(words[0] if words else "all", settings.find_root())
+    sessions = find_sessions(words[0] if words else "all", environ.find_root())
     found = [run for session in sessions for run in runs.list_runs(session)]
     rows = [_describe(run) for run in found]
     if args.format == "json":
@@ -279,8 +276,8 @@ def _profile_command(command: list[str], args: argparse.Namespace) -> int:
     """Run a command with its very first moment in the profile; its exit code."""
     max_s = None if args.duration is None else _read_span(args.duration, 30.0)
     options = _options(args, max_s)  # what is wrong is said before the command runs
-    env = settings.make_child_environment(
-        SONDE="1", SONDE_DIR=settings.find_root(), SONDE_STACK_EVERY=args.every
+    env = environ.make_child_environment(
+        SONDE="1", SONDE_DIR=environ.find_root(), SONDE_STACK_EVERY=args.every
     )
     try:
         process = subprocess.Popen(command, env=env)
@@ -305,7 +302,7 @@ def _profile_command(command: list[str], args: argparse.Namespace) -> int:
 
 def _start_whole(process: subprocess.Popen[bytes], options: runs.Options) -> Run:
     """A run from the beginning of a new process on."""
-    nap, root = 0.002, settings.find_root()
+    nap, root = 0.002, environ.find_root()
     while True:
         is_over, session = process.poll() is not None, None
         try:

@@ -7,11 +7,11 @@ import os
 import sys
 import time
 
-from sonde import settings
+from sonde import environ
 from sonde.cli import _table
 from sonde.collector.retention import measure_bytes
 from sonde.errors import Error
-from sonde.session.folder import Session, list_folders
+from sonde.session import Session, list_folders
 
 _NAMES = ("pid", "state", "rank", "started", "lasted", "size", "command")
 
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    root = settings.find_root()
+    root = environ.find_root()
     found, broken = [], []
     for folder in list_folders(root):
         try:

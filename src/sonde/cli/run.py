@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 
-from sonde import launch, settings
+from sonde import environ, launch, settings
 from sonde.errors import ConfigError, Error
 
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     argv = _command(args.module, args.program)
     changes = dict(_split(setting) for setting in args.set)
     settings.read_values(changes)  # a wrong setting is an error here, not a complaint in the job
-    env = {settings.variable_of(name): value for name, value in changes.items()}
+    env = {environ.variable_of(name): value for name, value in changes.items()}
     if args.no_follow_children:
         env["SONDE_FOLLOW"] = "off"
         env["SONDE_ONLY"] = str(os.getpid())
@@ -88,7 +88,7 @@ def _warn_if_deaf(path: str) -> None:
     found = subprocess.run(
         [path, "-c", "import sonde.job.autostart"],
         stdin=subprocess.DEVNULL, capture_output=True, check=False,
-        env=settings.make_child_environment(SONDE="0"),
+        env=environ.make_child_environment(SONDE="0"),
     )  # fmt: skip
     if found.returncode != 0:
         print(

@@ -7,10 +7,9 @@ import os
 import shutil
 import sys
 
-from sonde import settings
+from sonde import environ
 from sonde.errors import Error
-from sonde.session import pstats_file, snapshots
-from sonde.session.folder import Session
+from sonde.session import Session, pstats_file, snapshots
 from sonde.session.target import find_sessions
 
 
@@ -36,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    sessions = find_sessions(args.target, settings.find_root())
+    sessions = find_sessions(args.target, environ.find_root())
     if args.output and len(sessions) > 1:
         raise Error("-o takes one process; without it each one's file goes into its own folder")
     if args.output:

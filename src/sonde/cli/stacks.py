@@ -7,10 +7,9 @@ import json
 import sys
 from collections.abc import Iterator
 
-from sonde import _core, settings
+from sonde import _core, environ
 from sonde.errors import Error
-from sonde.session import stack_table, steering
-from sonde.session.folder import Session
+from sonde.session import Session, stack_table, steering
 from sonde.session.stack_table import Frame, ThreadStack
 from sonde.session.target import find_sessions
 
@@ -27,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    sessions = find_sessions(args.target, settings.find_root())
+    sessions = find_sessions(args.target, environ.find_root())
     alive = [session for session in sessions if session.is_alive()]
     shown = [_Shown(session, args) for session in (alive or sessions[-1:])]
     if args.format == "json":
@@ -157,5 +156,5 @@ def _show(frame: Frame) -> str:
 
 
 def _bold(text: str) -> str:
-    coloured = sys.stdout.isatty() and settings.uses_colour()
+    coloured = sys.stdout.isatty() and environ.uses_colour()
     return f"\x1b[1m{text}\x1b[0m" if coloured else text

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from sonde import settings
+from sonde import environ, settings
 from sonde.cli import _table
 from sonde.errors import ConfigError
 from sonde.session.target import find_sessions
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     choice = Choice(args.view, args.weight, _read_window(args.window), args.idle)
-    processes = open_processes(find_sessions(args.target, settings.find_root()))
+    processes = open_processes(find_sessions(args.target, environ.find_root()))
     plain = args.once or args.output or args.format != "table"
     if plain or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return _print_once(processes, choice, args)

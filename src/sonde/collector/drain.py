@@ -7,8 +7,8 @@ import time
 
 from sonde import _core
 from sonde.errors import Damaged
-from sonde.session import stack_table, texts
-from sonde.session.folder import LIVE, NODES, SEALED, Session, write_checked
+from sonde.session import Session, stack_table, texts
+from sonde.session.files import LIVE, NODES, SEALED, write_checked
 from sonde.session.ring import Ring
 from sonde.store import archive
 from sonde.store.rows import SessionTable, make_table, open_tables

@@ -17,14 +17,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sonde import _core, settings
+from sonde import _core, environ
 from sonde.collector.drain import Drain, seal
 from sonde.collector.retention import enforce_limits
 from sonde.collector.sensor_schedule import Sensors
 from sonde.errors import Damaged, NoSession
 from sonde.launch import collector_lock
-from sonde.session import ring, runs, snapshots, stack_table, texts
-from sonde.session.folder import Session, list_folders
+from sonde.session import Session, list_folders, ring, runs, snapshots, stack_table, texts
 from sonde.session.run import FINAL, PROCESSING, Run
 from sonde.session.schema import make_schema
 from sonde.tables import name_row
@@ -182,7 +181,7 @@ class Collector:
         if now_s - self._retained_s >= RETAIN_S:
             self._retained_s = now_s
             with self._attempt(self.root):
-                enforce_limits(self.root, settings.load({})[0])
+                enforce_limits(self.root, environ.load_settings({})[0])
 
     def _scan(self) -> None:
         folders = list_folders(self.root)

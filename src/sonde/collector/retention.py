@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from sonde.collector.drain import find_end_wall_ns
 from sonde.errors import Error
-from sonde.session.folder import Session, list_folders
+from sonde.session import Session, list_folders
 from sonde.store import archive
 
 Limits = Mapping[str, object]

@@ -23,7 +23,7 @@ from sonde.analysis.timeline import Lane, Timeline, feed, tabulate
 from sonde.analysis.window import Window
 from sonde.errors import Error
 from sonde.export.formats.chrome import END, Writer
-from sonde.session.folder import Session
+from sonde.session import Session
 
 _SHARE = 10  # writing takes at most one part in so many of the time
 _COPY_BYTES = 2**26  # at once

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from sonde.errors import Error
 from sonde.job.mxnet.settings import name_file
-from sonde.session import folder as session
-from sonde.session.folder import Session
+from sonde.session import Session, files, process
 from sonde.session.profiler_line import join
 
 if TYPE_CHECKING:
@@ -202,7 +201,7 @@ class Dumper:
             if now_s - self._looked_s >= LOOK_S:
                 self._looked_s = now_s
                 # Not the recording: that may end before the profile does.
-                start = session.read_start_ticks(self._job.session.pid)
+                start = process.read_start_ticks(self._job.session.pid)
                 self._is_over |= start != self._job.session.meta["start_ticks"]
         elif now_s - self._idle_s > IDLE_S:
             self._is_over = True
@@ -271,7 +270,7 @@ class Dumper:
             self._is_over = True  # nobody is there to read it
 
     def _log(self, folder: str, line: str) -> None:
-        session.log(folder, line)
+        files.log(folder, line)
 
     def explain(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -296,11 +295,11 @@ def claim(path: str, root: str, pid: int) -> tuple[str, int] | None:
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         if _lock(fd, lock):
             os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{pid} {session.read_start_ticks(pid) or 0}".encode(), 0)
+            os.pwrite(fd, f"{pid} {process.read_start_ticks(pid) or 0}".encode(), 0)
             return lock, fd
         holder = os.pread(fd, 64, 0).decode().split()
         os.close(fd)
-        is_used = len(holder) == 2 and str(session.read_start_ticks(int(holder[0]))) == holder[1]
+        is_used = len(holder) == 2 and str(process.read_start_ticks(int(holder[0]))) == holder[1]
         if is_used or time.monotonic() > deadline_s:
             return None
         time.sleep(0.01)

@@ -10,14 +10,14 @@ _HELPERS = ("from multiprocessing.resource_tracker", "from multiprocessing.semap
 
 def start() -> None:
     """Record this process, or profile it, if the environment asks for it."""
-    from sonde import settings
+    from sonde import environ
     from sonde.job.recorder import recorder
 
     if _is_helper(getattr(sys, "orig_argv", [])):
         return
-    if settings.is_asked_for():
+    if environ.is_asked_for():
         recorder.start({})
-    profiled = settings.read_profiler()
+    profiled = environ.read_profiler()
     if profiled is not None:
         from sonde.job.mxnet.state import autostart
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from sonde import _core, plugins, settings
+from sonde import _core, environ, plugins
 from sonde.errors import Unavailable
 from sonde.job.source_context import Host
 
@@ -108,7 +108,7 @@ def resume() -> None:
 def list_wanted(setting: str) -> list[str]:
     """The mirrors that a value of `event.mirror` names."""
     if setting == "auto":
-        return settings.find_listeners()
+        return environ.find_listeners()
     return [name for name in setting.split(",") if name]
 
 

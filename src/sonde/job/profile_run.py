@@ -13,8 +13,7 @@ from sonde import _core
 from sonde import settings as config
 from sonde.errors import ConfigError, Error, NotProfiled, RunActive
 from sonde.job.recorder import recorder
-from sonde.session import runs
-from sonde.session.folder import Session
+from sonde.session import Session, runs
 from sonde.session.run import CANCELLED, FAILED, PREPARING, PROCESSING, RUNNING, STOPPING, Run
 from sonde.session.run_result import Result
 

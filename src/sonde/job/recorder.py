@@ -10,12 +10,13 @@ from _thread import RLock  # `threading` would be one more import in the job
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from sonde import _core, launch, plugins, settings
+from sonde import _core, environ, launch, plugins, settings
 from sonde.errors import Error, SchemaError
 from sonde.job.deferred_source import Late, is_late
 from sonde.job.source_context import Host, end_with_multiprocessing, say
-from sonde.session import folder
+from sonde.session import files
 from sonde.session.schema import Schema, make_schema
+from sonde.session.writer import SessionWriter
 from sonde.tables.recording import SourceLog
 
 TYPE_CHECKING = False
@@ -42,7 +43,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.lock = RLock()
-        self.session: folder.Writing | None = None
+        self.session: SessionWriter | None = None
         self._tables: dict[str, tuple[Schema, _core.Writer, int | None]] = {}
         self._sources: dict[str, tuple[Source, Host]] = {}
         self._watcher: _core.Watcher | None = None
@@ -52,7 +53,7 @@ class Recorder:
         self.parked = False  # recording was begun for a run, and is paused between runs
         self.lent = False  # recording was begun for a profile alone, and ends with it
         self.on_begin: Callable[[], object] | None = None  # see profiler/state.py
-        self._forked_from: folder.Writing | None = None  # a child that has not begun yet
+        self._forked_from: SessionWriter | None = None  # a child that has not begun yet
         self._busy = False
         self._wish: Callable[[], object] | None = None
         self._tell: Callable[[str], object] = say  # where a failed start is told
@@ -69,7 +70,7 @@ class Recorder:
     ) -> str | None:
         """Begin; the session's folder, or None if it could not: one line says why, on stderr or to
         `tell`. `root` is the sessions' folder, if not the one of the environment."""
-        values, complaints = settings.load(given)
+        values, complaints = environ.load_settings(given)
         self._hook()
         with self.lock:
             self.lent = False
@@ -124,9 +125,9 @@ class Recorder:
         if self.session is not None:
             return
         forked, self._forked_from = self._forked_from, None
-        root = root or (settings.find_root() if forked is None else forked.root)
+        root = root or (environ.find_root() if forked is None else forked.root)
         try:
-            self.session = writing = folder.Writing(root, values, parent)
+            self.session = writing = SessionWriter(root, values, parent)
         except Error as error:
             self._tell(f"not recording: {error}")
             self._let_go()
@@ -139,7 +140,7 @@ class Recorder:
             self._end(_core.STOPPED)
             raise
 
-    def _fill(self, writing: folder.Writing) -> None:
+    def _fill(self, writing: SessionWriter) -> None:
         for schema, writer, hint in self._tables.values():
             self._prepare(schema, writer, hint)
         self._emit_source = self.open_table(SourceLog, "sonde.source_log")
@@ -150,7 +151,7 @@ class Recorder:
                 self._start_source(name)
         self._start_watcher(writing)
         if writing.values["follow"]:
-            self._marked = settings.mark_followed(writing.root) or self._marked
+            self._marked = environ.mark_followed(writing.root) or self._marked
         _core.control_state(writing.page, _core.RUNNING)
         if self.on_begin is not None:
             Host(self, "profiler").guard(self.on_begin)()
@@ -183,7 +184,7 @@ class Recorder:
         self._let_go()
         writing.close(state)
         marked, self._marked = self._marked, []
-        settings.unmark_followed(marked)
+        environ.unmark_followed(marked)
         if state != _core.EXITED:  # else we are in it
             atexit.unregister(self._at_exit)
 
@@ -294,7 +295,7 @@ class Recorder:
 
     # ---- being steered -------------------------------------------------------------------------
 
-    def _start_watcher(self, writing: folder.Writing) -> None:
+    def _start_watcher(self, writing: SessionWriter) -> None:
         watcher = _core.Watcher(writing.page, self._on_bell)
         try:
             collector, snapshot, env = launch.make_commands(
@@ -310,7 +311,7 @@ class Recorder:
         except OSError as error:
             self.note("watcher", "unavailable", f"no live control: {error}")
 
-    def _catch_signal(self, writing: folder.Writing) -> None:
+    def _catch_signal(self, writing: SessionWriter) -> None:
         name = writing.values["snapshot.signal"]
         number = getattr(_signal, f"SIG{name}", None)
         if number is not None:
@@ -338,10 +339,10 @@ class Recorder:
                     host.guard(source.configure)()
             _core.control_obeyed(writing.page, page["asked"])
 
-    def _match_sources(self, writing: folder.Writing) -> dict[str, object]:
+    def _match_sources(self, writing: SessionWriter) -> dict[str, object]:
         """Switch sources on and off as the settings and the run under way want them."""
-        values = folder.read_checked(os.path.join(writing.folder, folder.CONFIG))
-        extra = folder.read_run_sources(writing.folder, writing.page)
+        values = files.read_checked(os.path.join(writing.folder, files.CONFIG))
+        extra = writing.read_run_sources()
         for name in plugins.list_names("job.sources"):
             wanted = bool(values.get(f"source.{name}", True)) or name in extra
             if wanted and name not in self._sources:

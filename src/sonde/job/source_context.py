@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from sonde import _core
 from sonde.errors import Unavailable
-from sonde.session.folder import Writing
+from sonde.session.writer import SessionWriter
 from sonde.tables import name_row
 
 TYPE_CHECKING = False
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     class Owner(Protocol):
         """Whoever records: the recorder."""
 
-        session: Writing | None
+        session: SessionWriter | None
 
         def open_table(self, row: type, table: str) -> _core.Writer: ...
         def note(self, source: str, state: str, detail: str | None = None) -> None: ...
@@ -37,7 +37,7 @@ class Host:
         self.detail: str | None = None  # what a user should know of a source that is on
 
     @property
-    def session(self) -> Writing:
+    def session(self) -> SessionWriter:
         """What is being written: its folder, settings, texts and control page."""
         assert self._owner.session is not None
         return self._owner.session

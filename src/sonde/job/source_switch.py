@@ -7,7 +7,7 @@ import os
 
 from sonde.job.recorder import recorder
 from sonde.job.source_context import Host
-from sonde.session.folder import CONFIG, read_checked, write_checked
+from sonde.session.files import CONFIG, read_checked, write_checked
 
 
 def enable_torch_profiling() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from sonde import settings
+from sonde import environ
 from sonde.errors import Error
 from sonde.monitor.folder import MEASURING, WAITING, Folder, open_new, read_state
 
@@ -25,7 +25,7 @@ def start(path: str, words: list[str]) -> int:
         process = subprocess.Popen(
             [sys.executable, "-c", _CODE, "monitor", *words], stdin=subprocess.DEVNULL,
             stdout=file, stderr=file, start_new_session=True,
-            env=settings.make_child_environment(SONDE="0"),
+            env=environ.make_child_environment(SONDE="0"),
         )  # fmt: skip
     deadline = time.monotonic() + READY_S
     while read_state(path) not in ((str(process.pid), WAITING), (str(process.pid), MEASURING)):

@@ -6,14 +6,14 @@ import json
 import math
 from typing import Any
 
-from sonde import settings
+from sonde import environ
 from sonde.advice import judge
 from sonde.advice.finding import name_votes
 from sonde.advice.period import ASKS, Stretch, find_job_gpus, find_warm_up
 from sonde.errors import Error
 from sonde.monitor import report_text
 from sonde.monitor.watch import Measured
-from sonde.session.folder import Session, list_sessions
+from sonde.session import Session, list_sessions
 from sonde.store.recording import Recording
 
 # The four patterns of OpenPAI's profiler, by the rule that looks for each; `compat` has it judge
@@ -90,7 +90,7 @@ def find_jobs(measured: Measured, session: Session) -> list[Session]:
     )
     return [
         one
-        for one in list_sessions(settings.find_root())
+        for one in list_sessions(environ.find_root())
         if one.is_here()
         and not _is_monitor(one)
         and (not scope.is_tree or one.pid in below)

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator
 
 from sonde.errors import Damaged
 from sonde.monitor.scope import Gpu, Look, Scope
-from sonde.session import stack_table
+from sonde.session import Session, stack_table
 from sonde.session import texts as intern
-from sonde.session.folder import Session
 from sonde.session.ring import SUFFIX, Ring
 
 Row = dict[str, float | None]

@@ -15,7 +15,7 @@ from sonde.export.formats._asset import clean
 from sonde.monitor import chart_lines, findings, page, pictures, report_text, statistics
 from sonde.monitor.folder import open_new
 from sonde.monitor.watch import Measured
-from sonde.session.folder import Session
+from sonde.session import Session
 from sonde.store.recording import Recording
 
 FORMAT = 1

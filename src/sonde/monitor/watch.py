@@ -16,7 +16,8 @@ from sonde.monitor.log import Log
 from sonde.monitor.readings import Looks
 from sonde.monitor.scope import Look, Scope
 from sonde.monitor.series import Window
-from sonde.session.folder import Session, read_start_ticks
+from sonde.session import Session
+from sonde.session.process import read_start_ticks
 
 NAP_S = 0.1
 END_S = 2.0  # for a look after the command's end

@@ -10,7 +10,7 @@ import time
 
 from sonde import _core
 from sonde.errors import Damaged
-from sonde.session import folder as session
+from sonde.session import files
 
 FOLDER, ABOUT, RAW, PACKED = "traces", ".about.json", ".json", ".json.gz"
 STOP, GO = ".stop", ".go.json"  # what the tool says later: it is enough; which step is the first
@@ -77,14 +77,14 @@ def write_asked(folder: str, trace_id: str, options: Options) -> None:
 
 def write_about(folder: str, about: dict[str, object]) -> None:
     """What became of a window so far; a reader sees the old word or the new one."""
-    session.write_checked(name_file(folder, str(about["id"]), ABOUT), about)
+    files.write_checked(name_file(folder, str(about["id"]), ABOUT), about)
 
 
 def read_about(folder: str, trace_id: str) -> dict[str, object]:
     """What became of a window; Damaged if that cannot be told."""
     path = name_file(folder, trace_id, ABOUT)
     try:
-        return session.read_checked(path)
+        return files.read_checked(path)
     except OSError as error:
         raise Damaged(f"{path}: {error.strerror}") from None
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 
 from sonde import _core
 from sonde.errors import Damaged, Error, NoSession, NotAnswering, NotProfiled
-from sonde.session import folder as session
-from sonde.session import ring, stack_table
+from sonde.session import files, process, ring, stack_table
 from sonde.session.folder import Session
 from sonde.session.run_result import Result
 
@@ -88,7 +87,7 @@ class Run:
 
     def _read_about(self) -> dict[str, object]:
         try:
-            about = session.read_checked(self.path(ABOUT))
+            about = files.read_checked(self.path(ABOUT))
         except FileNotFoundError:
             raise NoSession(f"there is no run {self.id}") from None
         except OSError as error:
@@ -162,7 +161,7 @@ class Run:
     def _has_starter(self) -> bool:
         starter = self.about["starter"]
         assert isinstance(starter, list)
-        return session.read_start_ticks(int(starter[0])) == int(starter[1])
+        return process.read_start_ticks(int(starter[0])) == int(starter[1])
 
     def list_states(self) -> list[tuple[str, int]]:
         """The states it has been in so far and since when, on the monotonic clock."""
@@ -184,7 +183,7 @@ class Run:
         """When it began and ended, on the monotonic clock; 0: not yet."""
         found = [0, 0]
         with contextlib.suppress(FileNotFoundError, Error):
-            result = session.read_checked(self.path(RESULT))
+            result = files.read_checked(self.path(RESULT))
             return int(str(result["begin_ns"])), int(str(result["end_ns"]))
         for at, name in enumerate((BEGIN, END)):
             with contextlib.suppress(FileNotFoundError, Error, _core.Damaged):
@@ -253,7 +252,7 @@ class Run:
 
     def _write_about(self, **changes: object) -> None:
         self.about = {**self._read_about(), **changes}
-        session.write_checked(self.path(ABOUT), self.about)
+        files.write_checked(self.path(ABOUT), self.about)
 
     def _finish(self, state: str, reason: str | None) -> None:
         with contextlib.suppress(OSError, Error):  # a full disk; it is what it is all the same
@@ -267,7 +266,7 @@ class Run:
         state, reason = self.find_state()
         if state != SUCCEEDED:
             raise NotProfiled(f"{self.id} has no result: {reason or state.lower()}")
-        values = session.read_checked(self.path(RESULT))
+        values = files.read_checked(self.path(RESULT))
         exports = self.about.get("exports", [])
         return Result({**values, "folder": self.path(""), "exports": exports}, self._note_export)
 
@@ -287,7 +286,7 @@ class Run:
         # Not under the lock: it may take a second, and somebody's work may wait to begin.
         try:
             values = self._work_out()
-            session.write_checked(self.path(RESULT), values)
+            files.write_checked(self.path(RESULT), values)
             final = [SUCCEEDED, values["reason"], _core.clock_ns()]
         except FileNotFoundError:
             if self.state == SUCCEEDED:

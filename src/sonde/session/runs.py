@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from sonde import _core
 from sonde.errors import Damaged, Error, NoSession, NotProfiled, RunActive
-from sonde.session import folder as session
-from sonde.session.folder import Session
+from sonde.session import files, process
+from sonde.session.folder import Session, list_sessions
 from sonde.session.run import ABOUT, FINAL, FOLDER, PROCESSING, Run, locked
 
 EVERY_S, MAX_S = 0.001, 600.0
@@ -63,10 +63,10 @@ def start(
             "name": options.name, "by": options.by, "tags": list(options.tags),
             "sources": list(options.sources), "every_ns": every_ns,
             "max_s": options.max_s, "whole": is_whole, "asked_ns": now_ns, "stop_ns": None,
-            "skipped": 0, "starter": [os.getpid(), session.read_start_ticks(os.getpid())],
+            "skipped": 0, "starter": [os.getpid(), process.read_start_ticks(os.getpid())],
             "final": None,
         }  # fmt: skip
-        session.write_checked(os.path.join(folder, run_id, ABOUT), about)
+        files.write_checked(os.path.join(folder, run_id, ABOUT), about)
         _core.run_start(page, run_id, every_ns, end_ns, bool(options.sources))
     return Run(target, run_id, about, page)
 
@@ -83,7 +83,7 @@ def start_past(target: Session, options: Options) -> Run:
             "asked_ns": _core.clock_ns(), "stop_ns": None, "skipped": 0,
             "starter": [os.getpid(), 0], "final": None,
         }  # fmt: skip
-        session.write_checked(os.path.join(folder, run_id, ABOUT), about)
+        files.write_checked(os.path.join(folder, run_id, ABOUT), about)
     return Run(target, run_id, about)
 
 
@@ -142,7 +142,7 @@ def is_id(word: str) -> bool:
 
 def find_run(run_id: str, root: str) -> Run:
     """A run by its id, in whichever session it is."""
-    for target in session.list_sessions(root):
+    for target in list_sessions(root):
         if is_id(run_id) and os.path.isdir(target.path(FOLDER, run_id)):
             return Run(target, run_id)
     raise NoSession(f"there is no run {run_id}; `sonde profile list` shows them")

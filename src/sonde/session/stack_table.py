@@ -8,7 +8,8 @@ from sonde import _core
 from sonde.errors import Damaged, Newer
 from sonde.session import ring
 from sonde.session import texts as intern
-from sonde.session.folder import LOCALS, NODES, Session, read_checked
+from sonde.session.files import LOCALS, NODES, read_checked
+from sonde.session.folder import Session
 from sonde.session.ring import Batch, Ring
 
 SAMPLES, THREADS = "python.stack_sample", "python.thread"

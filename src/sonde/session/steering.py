@@ -7,12 +7,13 @@ import os
 import time
 from collections.abc import Mapping
 
-from sonde import _core, settings
+from sonde import _core, environ, settings
 from sonde.errors import ConfigError, Error, NotAnswering
-from sonde.session import folder
+from sonde.session import files
+from sonde.session.folder import Session
 
 
-def _open_page(target: folder.Session) -> _core.Map:
+def _open_page(target: Session) -> _core.Map:
     """The control page of a recording that is running; no other can be steered."""
     if not target.is_alive():
         raise NotAnswering(f"the recording of process {target.pid} is over; it cannot be steered")
@@ -20,23 +21,23 @@ def _open_page(target: folder.Session) -> _core.Map:
     return target.map_control(writable=True)
 
 
-def select_alive(targets: list[folder.Session]) -> list[folder.Session]:
+def select_alive(targets: list[Session]) -> list[Session]:
     """Of several recordings, those that run; a single one is taken at its word."""
     alive = [target for target in targets if target.is_alive()]
     return alive or targets[:1]
 
 
-def pause(target: folder.Session) -> None:
+def pause(target: Session) -> None:
     """Record no rows until resumed; takes effect at the next row, whatever the job is doing."""
     _core.control_on(_open_page(target), False)
 
 
-def resume(target: folder.Session) -> None:
+def resume(target: Session) -> None:
     """Record rows again."""
     _core.control_on(_open_page(target), True)
 
 
-def stop(target: folder.Session, timeout_s: float) -> None:
+def stop(target: Session, timeout_s: float) -> None:
     """End the recording; the job runs on. Raises NotAnswering if it does not in time."""
     page = _open_page(target)
     _core.control_on(page, False)
@@ -45,14 +46,14 @@ def stop(target: folder.Session, timeout_s: float) -> None:
 
 
 def configure(
-    target: folder.Session, changes: Mapping[str, object], timeout_s: float
+    target: Session, changes: Mapping[str, object], timeout_s: float
 ) -> dict[str, object]:
     """Change settings of a live recording; what they are now. Bad ones change nothing."""
     values = settings.read_values(changes)
     fixed = [name for name in values if not settings.list_keys()[name].live]
     if fixed:
         raise ConfigError(
-            f"{', '.join(fixed)} can only be set at the start: {settings.variable_of(fixed[0])}=…"
+            f"{', '.join(fixed)} can only be set at the start: {environ.variable_of(fixed[0])}=…"
         )
     page = _open_page(target)
     epoch = _core.control_ask(page) if _store(target, values) else 0
@@ -65,17 +66,17 @@ def configure(
     return target.read_config()
 
 
-def look(target: folder.Session, timeout_s: float) -> bool:
+def look(target: Session, timeout_s: float) -> bool:
     """Have every thread sampled now, whatever it is doing; False if nobody answers in time."""
     return _request(target, "look", "looked", timeout_s)
 
 
-def inspect(target: folder.Session, timeout_s: float) -> bool:
+def inspect(target: Session, timeout_s: float) -> bool:
     """Have locals and tasks written down; False if the GIL is not to be had in time."""
     return _request(target, "inspect", "inspected", timeout_s)
 
 
-def _request(target: folder.Session, what: str, answer: str, timeout_s: float) -> bool:
+def _request(target: Session, what: str, answer: str, timeout_s: float) -> bool:
     page = _open_page(target)
     number = _core.control_request(page, what)
     deadline = time.monotonic() + timeout_s
@@ -86,7 +87,7 @@ def _request(target: folder.Session, what: str, answer: str, timeout_s: float) -
     return True
 
 
-def _store(target: folder.Session, values: Mapping[str, settings.Value]) -> bool:
+def _store(target: Session, values: Mapping[str, settings.Value]) -> bool:
     """Merge into config.json; two tools at once take turns. Did anything change?"""
     fd = os.open(target.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -96,9 +97,9 @@ def _store(target: folder.Session, values: Mapping[str, settings.Value]) -> bool
         if after == before:
             return False
         try:
-            folder.write_checked(target.path(folder.CONFIG), after)
+            files.write_checked(target.path(files.CONFIG), after)
         except OSError as error:
-            raise Error(f"{target.path(folder.CONFIG)}: {error.strerror}") from None
+            raise Error(f"{target.path(files.CONFIG)}: {error.strerror}") from None
         return True
     finally:
         os.close(fd)

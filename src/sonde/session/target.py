@@ -6,7 +6,9 @@ import os
 
 from sonde.errors import NoSession
 from sonde.session import runs
-from sonde.session.folder import META, Session, list_sessions, read_start_ticks
+from sonde.session.files import META
+from sonde.session.folder import Session, list_sessions
+from sonde.session.process import read_start_ticks
 
 
 def find_sessions(target: str, root: str) -> list[Session]:

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sonde import _core
-from sonde.session.folder import Session, read_checked, write_checked
+from sonde.session import Session
+from sonde.session.files import read_checked, write_checked
 
 FOLDER, EXPIRED = "archive", "expired.json"
 SMALL_ROWS = 2**18  # segments below this are merged with their neighbours

@@ -13,9 +13,9 @@ from typing import TypeVar
 import duckdb
 import pyarrow as pa
 
-from sonde import settings
+from sonde import environ
 from sonde.errors import Damaged, QueryError
-from sonde.session.folder import Session
+from sonde.session import Session
 from sonde.session.schema import Schema
 from sonde.session.target import find_sessions
 from sonde.store import catalog
@@ -35,7 +35,7 @@ _ALLOWED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 def open_recording(target: int | str | Sequence[int | str]) -> Recording:
     """The recording that a target names; see target.find_sessions."""
     words = [target] if isinstance(target, (int, str)) else list(target)
-    root = settings.find_root()
+    root = environ.find_root()
     found = [session for word in words for session in find_sessions(str(word), root)]
     return Recording(list({session.folder: session for session in found}.values()))
 

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from sonde import _core
 from sonde.errors import Damaged
+from sonde.session import Session
 from sonde.session import texts as intern
-from sonde.session.folder import Session
 from sonde.session.ring import Batch, Ring
 from sonde.session.schema import Field, Schema, load_schema
 from sonde.store import archive

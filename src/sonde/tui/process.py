@@ -9,8 +9,7 @@ from typing import Any
 
 from sonde import _core
 from sonde.errors import Error
-from sonde.session import stack_table
-from sonde.session.folder import Session
+from sonde.session import Session, stack_table
 from sonde.session.ring import SUFFIX, Ring
 from sonde.tui.samples import STEP_NS, Samples, Sums
 from sonde.tui.shares import Load, Weighed, list_loads, weigh, weigh_all

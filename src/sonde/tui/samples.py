@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sonde.session import stack_table
-from sonde.session.folder import Session
+from sonde.session import Session, stack_table
 from sonde.session.ring import SUFFIX, Ring
 
 STEP_NS = 100_000_000

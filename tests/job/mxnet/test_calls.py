@@ -500,7 +500,7 @@ def test_a_recording_that_is_somebody_elses_goes_on() -> None:
     profiler.dump()
     assert len(pick(path, "e")) == 1
     assert sonde.start() == folder
-    from sonde.session.folder import Session
+    from sonde.session import Session
 
     assert folder is not None and Session(folder).is_alive()
 

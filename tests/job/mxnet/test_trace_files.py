@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from conftest import find_processes, wait_for
-from sonde.session.folder import list_sessions
+from sonde.session import list_sessions
 
 RUN = """
 import os, sys, time

@@ -14,8 +14,7 @@ import pytest
 
 import sonde
 from conftest import wait_for
-from sonde.session import captures
-from sonde.session.folder import Session, list_sessions
+from sonde.session import Session, captures, list_sessions
 from sonde.store import kineto_file
 
 pytest.importorskip("torch")

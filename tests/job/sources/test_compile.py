@@ -9,8 +9,7 @@ import pytest
 
 import sonde
 from conftest import wait_for
-from sonde.session import runs, steering
-from sonde.session.folder import Session, list_sessions
+from sonde.session import Session, list_sessions, runs, steering
 from sonde.session.run import SUCCEEDED
 from sonde.session.run_result import merge
 

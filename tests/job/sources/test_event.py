@@ -18,7 +18,8 @@ from conftest import wait_for
 from sonde import _core
 from sonde.errors import Damaged
 from sonde.job.source_switch import _switch
-from sonde.session.folder import LIVE, list_sessions
+from sonde.session import list_sessions
+from sonde.session.files import LIVE
 
 HOSTILE = ['a "quote"', "back\\slash", "new\nline", "nul\0here", "emoji 🚀", "x" * 10_000, "", "{"]
 

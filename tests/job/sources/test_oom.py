@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import sonde
-from sonde.session.folder import list_sessions, read_checked
+from sonde.session import list_sessions
+from sonde.session.files import read_checked
 
 # The part of torch that the source knows: a queue for when CUDA begins, an observer, numbers.
 FAKE = {

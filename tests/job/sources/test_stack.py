@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import wait_for
-from sonde.session import stack_table
-from sonde.session.folder import Session
+from sonde.session import Session, stack_table
 from sonde.session.target import find_sessions
 from sonde.store.recording import Recording, open_recording
 from stress import stacks as stress

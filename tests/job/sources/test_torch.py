@@ -11,8 +11,7 @@ import sys
 import pytest
 
 from conftest import TIMEOUT_S, wait_for
-from sonde.session import steering
-from sonde.session.folder import list_sessions
+from sonde.session import list_sessions, steering
 from sonde.store.recording import Recording
 from support.places import TESTS
 

@@ -11,8 +11,7 @@ import pytest
 import sonde
 from conftest import wait_for
 from sonde import _core
-from sonde.session import steering
-from sonde.session.folder import Session, list_sessions
+from sonde.session import Session, list_sessions, steering
 
 HEAD = """
 import sys, time

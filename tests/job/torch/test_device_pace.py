@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.session.folder import list_sessions
+from sonde.session import list_sessions
 from sonde.store.recording import Recording
 from support.native_tools import make_device
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sonde.session.folder import list_sessions
+from sonde.session import list_sessions
 from sonde.store.recording import Recording
 
 torch = pytest.importorskip("torch")

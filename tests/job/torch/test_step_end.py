@@ -13,8 +13,8 @@ import pytest
 
 from sonde import _core
 from sonde.job.torch.steps import OPTIMIZER, Steps
+from sonde.session import list_sessions
 from sonde.session import texts as intern
-from sonde.session.folder import list_sessions
 from sonde.store.recording import Recording
 
 # ---- which steps ---------------------------------------------------------------------------------

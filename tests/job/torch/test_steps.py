@@ -8,7 +8,7 @@ import pytest
 
 import sonde
 from sonde.job.torch.steps import END, OPTIMIZER, ROOT, USER, Step, Steps
-from sonde.session.folder import list_sessions
+from sonde.session import list_sessions
 
 
 def make() -> tuple[Steps, list[Step]]:

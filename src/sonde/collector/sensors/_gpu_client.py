@@ -8,7 +8,7 @@ import select
 import subprocess
 import sys
 
-from sonde import plugins, settings
+from sonde import environ, plugins
 from sonde.collector.sensors._files import Look
 from sonde.errors import Unavailable
 
@@ -62,7 +62,7 @@ class Gpus:
         return answer
 
     def _start(self) -> None:
-        fake = settings.find_nvml()
+        fake = environ.find_nvml()
         if fake is None and not any(os.path.exists(path) for path in _SIGNS):
             raise Unavailable("there is no NVIDIA driver here")
         here = os.path.dirname(plugins.PACKAGE)

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sonde import _core, settings
+from sonde import _core, environ
 from sonde.errors import Damaged, Error, NoSession
 from sonde.job.mxnet.settings import NOWHERE, Settings
 from sonde.job.mxnet.state import DUMP_S, state
 from sonde.job.recorder import recorder
 from sonde.job.source_context import say
-from sonde.session import folder as session
+from sonde.session import Session, files, list_sessions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def obey(folder: str, done: int) -> int:
             except Error as error:
                 errors[str(done)] = str(error)  # it is whoever asked that must know
             path = state.last_path if state.profile is None else state.profile.path
-            session.write_checked(os.path.join(folder, ANSWER), {
+            files.write_checked(os.path.join(folder, ANSWER), {
                 "number": done, "path": None if path == NOWHERE else path, "errors": errors,
             })  # fmt: skip
     return done
@@ -66,7 +66,7 @@ def obey(folder: str, done: int) -> int:
 
 def _do(what: str, values: dict[str, object]) -> None:
     if what == "configure":
-        rank = settings.read_identity()["rank"]
+        rank = environ.read_identity()["rank"]
         state.configure(Settings(values), f"-pid_{os.getpid()}" if rank is None else f"rank{rank}_")
     elif what == "dump":
         # Not waited for: this is the main thread, and it has its own work.
@@ -75,17 +75,17 @@ def _do(what: str, values: dict[str, object]) -> None:
         {"run": state.run, "halt": state.halt, "resume": state.resume}[what]()
 
 
-def _find_others() -> list[session.Session]:
+def _find_others() -> list[Session]:
     """One session for each other rank of the job, the oldest that lives."""
-    own = settings.read_identity()
+    own = environ.read_identity()
     if own["job"] is None:
         raise Error(
             "profile_process='server' means the other ranks of the job, and this process is in "
             "none; start it with `sonde run`, torchrun or Slurm, or set SONDE_JOB"
         )
-    root = settings.find_root() if recorder.session is None else recorder.session.root
-    found: dict[object, session.Session] = {}
-    for one in session.list_sessions(root):
+    root = environ.find_root() if recorder.session is None else recorder.session.root
+    found: dict[object, Session] = {}
+    for one in list_sessions(root):
         is_other = one.pid != os.getpid() and one.meta.get("parent") is None
         if one.meta.get("job") != own["job"] or not is_other or not one.is_here():
             continue
@@ -95,12 +95,12 @@ def _find_others() -> list[session.Session]:
     return list(found.values())
 
 
-def _ask(one: session.Session, number: int, what: str, values: dict[str, object]) -> bool:
+def _ask(one: Session, number: int, what: str, values: dict[str, object]) -> bool:
     try:
         with _locked(one.folder):
             requests = _read(one.path(REQUESTS)).get("requests", [])
             requests = [*requests, {"number": number, "what": what, "values": values}][-_KEPT:]
-            session.write_checked(one.path(REQUESTS), {"requests": requests})
+            files.write_checked(one.path(REQUESTS), {"requests": requests})
         _core.control_ask(one.map_control(writable=True))
     except (OSError, NoSession):
         return False  # it has just ended
@@ -126,8 +126,8 @@ def _locked(folder: str) -> Iterator[None]:
 
 
 def _wait(
-    asked: list[session.Session], timeout_s: float, is_done: Callable[[session.Session], bool]
-) -> list[session.Session]:
+    asked: list[Session], timeout_s: float, is_done: Callable[[Session], bool]
+) -> list[Session]:
     """Those that are not done in time."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -137,13 +137,13 @@ def _wait(
         time.sleep(0.01)
 
 
-def _find_error(one: session.Session, number: int) -> str | None:
+def _find_error(one: Session, number: int) -> str | None:
     """Why it did not do it."""
     error = _read(one.path(ANSWER)).get("errors", {}).get(str(number))
     return None if error is None else str(error)
 
 
-def _is_written(one: session.Session, wall_ns: int) -> bool:
+def _is_written(one: Session, wall_ns: int) -> bool:
     path = _read(one.path(ANSWER)).get("path")
     try:
         return path is None or os.stat(path).st_mtime_ns >= wall_ns
@@ -153,6 +153,6 @@ def _is_written(one: session.Session, wall_ns: int) -> bool:
 
 def _read(path: str) -> dict[str, Any]:
     try:
-        return session.read_checked(path)
+        return files.read_checked(path)
     except (OSError, Damaged):
         return {}

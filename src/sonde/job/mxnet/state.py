@@ -11,8 +11,7 @@ import re
 from array import array
 from collections.abc import Callable, Sequence
 
-from sonde import _core
-from sonde import settings as config
+from sonde import _core, environ
 from sonde.errors import NotRun
 from sonde.job.mxnet.memory import write_memory
 from sonde.job.mxnet.settings import NOWHERE, Settings, name_file
@@ -262,7 +261,7 @@ class State:
 
     def _name_file(self) -> str:
         """Where the profile of this very process goes: no two of one job share a file."""
-        path, identity = self.settings.path, config.read_identity()
+        path, identity = self.settings.path, environ.read_identity()
         if path == NOWHERE:
             return path
         if self._mark is not None:
@@ -319,7 +318,7 @@ state = State()
 
 def autostart(given: dict[str, object]) -> None:
     """Profile this process from its first moment to its end: the environment asks for it."""
-    mark = None if config.claim_profiler() else f"-pid_{os.getpid()}"
+    mark = None if environ.claim_profiler() else f"-pid_{os.getpid()}"
     # The file is written at the end, as the original does it.
     state.configure(Settings({**given, "continuous_dump": False, "aggregate_stats": True}), mark)
     state.run()

@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 
 from sonde import _core
 from sonde.job.source_context import Host
-from sonde.session.folder import LOCALS, write_checked
+from sonde.session.files import LOCALS, write_checked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -31,7 +31,8 @@ from sonde.session.captures import (
     WAITING,
     WRITING,
 )
-from sonde.session.folder import Writing, read_checked
+from sonde.session.files import read_checked
+from sonde.session.writer import SessionWriter
 
 _PIECE = 2**20
 _TICK_S = 0.1
@@ -42,7 +43,7 @@ _HIDDEN = ".tmp"
 class Window:
     """A window under way: what was asked, and how far it is."""
 
-    def __init__(self, session: Writing, about: dict[str, object]) -> None:
+    def __init__(self, session: SessionWriter, about: dict[str, object]) -> None:
         self._session, self.about, self.pid = session, about, os.getpid()
         self.id = str(about["id"])
         self.steps = None if about["steps"] is None else int(str(about["steps"]))

@@ -8,7 +8,7 @@ from _thread import allocate_lock
 from sonde import _core
 from sonde.job.event_mirrors import Mirrors
 from sonde.job.source_context import Host
-from sonde.session.folder import LIVE
+from sonde.session.files import LIVE
 from sonde.session.ring import create_file
 from sonde.tables.event import Attribute, Counter, Marker, Span
 

@@ -13,7 +13,7 @@ from types import FrameType, TracebackType
 from sonde import _core
 from sonde.job.source_context import Host, say
 from sonde.job.torch.steps import Step, steps
-from sonde.session.folder import write_checked
+from sonde.session.files import write_checked
 from sonde.tables.torch import TorchOom
 
 TYPE_CHECKING = False

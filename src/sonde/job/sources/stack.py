@@ -8,7 +8,7 @@ from sonde import _core
 from sonde.job.source_context import Host
 from sonde.job.sources import _python_objects
 from sonde.session import ring
-from sonde.session.folder import NODES
+from sonde.session.files import NODES
 from sonde.tables.stack import Sampling, StackSample, Task, Thread
 
 _NODE_BYTES = 64

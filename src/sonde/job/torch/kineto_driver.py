@@ -10,7 +10,7 @@ import time
 from _thread import allocate_lock, get_ident
 from collections.abc import Callable
 
-from sonde import _core, settings
+from sonde import _core, environ
 from sonde.errors import Unavailable
 
 TYPE_CHECKING = False
@@ -215,4 +215,4 @@ def _make_config(stacks: bool) -> Any:
 
 def _quietly(prepare: Callable[[], object]) -> None:
     """Call it so that Kineto, which is set up at the first call, prints nothing on stderr."""
-    settings.call_with("KINETO_LOG_LEVEL", "6", prepare)
+    environ.call_with("KINETO_LOG_LEVEL", "6", prepare)

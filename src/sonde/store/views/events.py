@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from sonde import _core
 from sonde.errors import Damaged, Newer
-from sonde.session import ring
+from sonde.session import Session, ring
 from sonde.session import texts as intern
-from sonde.session.folder import LIVE, Session
+from sonde.session.files import LIVE
 from sonde.session.schema import Field, Schema
 from sonde.store import archive
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from sonde.session.folder import Session
+from sonde.session import Session
 from sonde.session.run import Run
 from sonde.session.runs import list_runs
 from sonde.session.schema import Field, Schema

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sonde.session import stack_table
-from sonde.session.folder import Session
+from sonde.session import Session, stack_table
 from sonde.session.schema import Field, Schema
 from sonde.store import archive
 from sonde.store.rows import open_tables

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sonde.errors import Damaged
-from sonde.session import captures
-from sonde.session.folder import Session
+from sonde.session import Session, captures
 from sonde.session.schema import Field, Schema
 from sonde.store.archive import read_segment
 from sonde.store.kineto_file import Span, Trace, Work, find_op, nest, read_trace

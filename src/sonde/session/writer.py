@@ -1,0 +1,145 @@
+"""Make a session folder for this process and keep it alive."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from sonde import _core, environ, settings
+from sonde.errors import Damaged, NotRecording
+from sonde.session import ring, texts
+from sonde.session.files import (
+    ALIVE,
+    CONFIG,
+    CONTROL,
+    META,
+    VERSION,
+    log,
+    read_checked,
+    write_checked,
+)
+from sonde.session.process import read_boot_id, read_start_ticks
+from sonde.session.schema import Schema
+
+
+class SessionWriter:
+    """A session that this process writes: the folder, its files and what keeps them open."""
+
+    def __init__(self, root: str, values: dict[str, settings.Value], parent: str | None) -> None:
+        self.values, self.root = values, make_root(root)
+        self.meta = describe_process(values, parent)
+        self.id, self.pid = str(self.meta["id"]), os.getpid()
+        self.folder = os.path.join(root, self.id)
+        hidden = os.path.join(root, f".{self.id}.new")
+        try:
+            os.mkdir(hidden, 0o700)
+            self._fill(hidden)
+            # All or nothing: nobody sees a session without its files.
+            os.rename(hidden, self.folder)
+        except BaseException as error:
+            import shutil  # only when something is wrong: it is slow to import
+
+            _core.alive_release()
+            shutil.rmtree(hidden, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise NotRecording(f"{root}: {error.strerror}") from None
+            raise
+
+    def _fill(self, folder: str) -> None:
+        # Held until this process ends, execs or stops: the proof that it lives. Some network file
+        # systems have no locks; then the pid has to do.
+        self.meta["locked"] = _core.alive_hold(os.fsencode(os.path.join(folder, ALIVE)))
+        write_checked(os.path.join(folder, META), self.meta)
+        write_checked(os.path.join(folder, CONFIG), dict(self.values))
+        text_bytes = self.values["text.bytes"]
+        assert isinstance(text_bytes, int)
+        self.text = texts.create_text(folder, text_bytes)
+        fd = ring.create_file(os.path.join(folder, CONTROL), _core.CONTROL_BYTES)
+        try:
+            self.page = _core.Map(fd, True)
+        finally:
+            os.close(fd)
+        _core.control_init(self.page, self.pid, int(str(self.meta["start_ticks"])))
+
+    def create_ring(self, schema: Schema, hint_bytes: int | None = None) -> _core.Map:
+        """A ring for a table in this session."""
+        size = self.values["ring.bytes"]
+        assert isinstance(size, int)
+        return ring.create_ring(self.folder, schema, min(size, hint_bytes or size))
+
+    def read_run_sources(self) -> list[str]:
+        """The sources that the run under way wants beside those that are on; see runs.py."""
+        control = _core.control_get(self.page)
+        if control["run_begun"] == control["run_ended"]:
+            return []
+        path = os.path.join(self.folder, "runs", _core.run_name(self.page), "run.json")
+        try:
+            sources = read_checked(path).get("sources")
+        except (OSError, Damaged):
+            return []
+        return sources if isinstance(sources, list) else []
+
+    def log(self, line: str) -> None:
+        """Add a line to the session's log."""
+        log(self.folder, line)
+
+    def close(self, state: int) -> None:
+        """Say how it ended and let go."""
+        _core.control_on(self.page, False)
+        _core.control_state(self.page, state)
+        _core.alive_release()
+
+
+def make_root(root: str) -> str:
+    """The root folder, made if need be, ours alone."""
+    try:
+        os.makedirs(root, mode=0o700, exist_ok=True)
+        status = os.lstat(root)
+        if status.st_uid != os.getuid():
+            raise NotRecording(
+                f"{root} belongs to another user; set SONDE_DIR to a folder of yours"
+            )
+        if status.st_mode & 0o022:
+            raise NotRecording(f"{root} can be written by other users; `chmod go-w` it")
+    except OSError as error:
+        raise NotRecording(
+            f"{root}: {error.strerror}; set SONDE_DIR to a folder that can be written"
+        ) from None
+    return root
+
+
+def describe_process(values: dict[str, settings.Value], parent: str | None) -> dict[str, object]:
+    """What meta.json says of this process."""
+    monotonic, wall = _core.clock_ns(), time.time_ns()
+    pid, host = os.getpid(), os.uname().nodename
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(wall // 10**9))
+    argv = list(getattr(sys, "orig_argv", sys.argv))
+    return {
+        "format": VERSION,
+        "id": f"{host}-{pid}-{stamp}.{wall % 10**9 // 1000:06d}",
+        "host": host,
+        "pid": pid,
+        "ppid": os.getppid(),
+        "parent": parent,
+        "uid": os.getuid(),
+        "start_ticks": read_start_ticks(pid) or 0,
+        "boot_id": read_boot_id(),
+        "argv": argv,
+        "cwd": _current_folder(),
+        "executable": sys.executable,
+        "python": sys.version.split()[0],
+        "machine": os.uname().machine,
+        "kernel": os.uname().release,
+        "clock": {"monotonic_ns": monotonic, "wall_ns": wall},
+        "locked": True,
+        "config": dict(values),
+        **environ.read_identity(),
+    }
+
+
+def _current_folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
