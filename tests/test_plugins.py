@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
-from sonde import plugins
+from sonde import plugins, settings
 from sonde.collector.sensors._files import Look
 from sonde.errors import Unavailable
 from sonde.session.schema import make_schema
@@ -44,7 +45,7 @@ def test_a_source_starts_stops_and_leaves_nothing(name: str) -> None:
     settings = {f"source.{other}": other == name for other in plugins.list_names("job.sources")}
     recorder.start({**settings, "collector": False})
     assert list(recorder._sources) == [name]
-    source, _host = recorder._sources[name]
+    source, _context = recorder._sources[name]
     source.stop()
     source.stop()
     recorder.stop()  # the inventory fixture looks at what is left
@@ -93,3 +94,51 @@ def test_help_of_every_command_works(sonde_cli) -> None:
         assert f"\n    {name} " in everything.stdout
         done = sonde_cli(name, "--help")
         assert done.returncode == 0 and "usage: sonde" in done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Callable[[str], None]:
+    """Write the one source of a package of its own: source(text)."""
+    monkeypatch.setattr(plugins, "PACKAGE", str(tmp_path))
+
+    def write(text: str) -> None:
+        (tmp_path / "sources").mkdir(exist_ok=True)
+        (tmp_path / "sources" / "one.py").write_text(text)
+        monkeypatch.setattr(plugins, "_texts", {})
+
+    return write
+
+
+@pytest.mark.parametrize("name", plugins.list_names("job.sources"))
+def test_what_a_source_declares_is_read_as_python_reads_it(name: str) -> None:
+    module = plugins.load("job.sources", name)
+    assert plugins.read_on("job.sources", name) is module.ON
+    assert plugins.read_needs("job.sources", name) == module.NEEDS
+
+
+def test_only_call_and_compile_are_off_unless_asked_for() -> None:
+    names = plugins.list_names("job.sources")
+    off = [name for name in names if not plugins.read_on("job.sources", name)]
+    assert off == ["call", "compile"]
+    assert not settings.list_keys()["source.call"].default
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    ['"""All calls."""', '"""All calls (off until asked)."""', '"""All calls\n(with torch)."""'],
+)
+def test_the_words_of_a_docstring_change_nothing(folder, docstring: str) -> None:
+    folder(f'{docstring}\n\nimport os\n\nON = False\nNEEDS = ("torch", "numpy")\n')
+    assert plugins.read_on("sources", "one") is False
+    assert plugins.read_needs("sources", "one") == ("torch", "numpy")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ON = not 1\nNEEDS = []\n", "ON = True\nON = False\nNEEDS = ()\nNEEDS = ()\n"]
+)
+def test_a_source_that_does_not_declare_on_and_needs_is_refused(folder, text: str) -> None:
+    folder(f'"""A source."""\n\n{text}')
+    with pytest.raises(ValueError, match=r"one\.py.*ON = "):
+        plugins.read_on("sources", "one")
+    with pytest.raises(ValueError, match=r"one\.py.*NEEDS = "):
+        plugins.read_needs("sources", "one")

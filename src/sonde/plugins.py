@@ -10,11 +10,11 @@ PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 # Read once: each look at a file gives the GIL away, and a busy program is slow to give it back.
 _names: dict[str, tuple[str, ...]] = {}
-_helps: dict[tuple[str, str], str] = {}
+_texts: dict[tuple[str, str], str] = {}
 
 
 def list_names(folder: str) -> tuple[str, ...]:
-    """The plugins of a folder, sorted, without importing any of them."""
+    """Return the plugins of a folder, sorted, without importing any of them."""
     if folder not in _names:
         _names[folder] = _find_names(folder)
     return _names[folder]
@@ -31,11 +31,45 @@ def load(folder: str, name: str) -> ModuleType:
 
 
 def read_help(folder: str, name: str) -> str:
-    """The first line of a plugin's docstring, read from its file without importing it."""
-    if (folder, name) not in _helps:
-        with open(os.path.join(_path(folder), name + ".py"), encoding="utf-8") as file:
-            _helps[folder, name] = file.readline().strip().strip('"')
-    return _helps[folder, name]
+    """Return the first line of a plugin's docstring without importing the plugin."""
+    return _read(folder, name).partition("\n")[0].strip().strip('"')
+
+
+def read_on(folder: str, name: str) -> bool:
+    """Return a plugin's constant `ON` without importing it: is it on unless switched off?"""
+    value = _find_constant(folder, name, "ON")
+    if value not in ("True", "False"):
+        raise ValueError(f"{folder}/{name}.py: ON = {value}; write True or False")
+    return value == "True"
+
+
+def read_needs(folder: str, name: str) -> tuple[str, ...]:
+    """Return a plugin's constant `NEEDS` without importing it: modules that it waits for."""
+    value = _find_constant(folder, name, "NEEDS")
+    if not (value.startswith("(") and value.endswith(")")):
+        raise ValueError(f'{folder}/{name}.py: NEEDS = {value}; write () or ("torch",)')
+    words = (word.strip() for word in value[1:-1].split(","))
+    return tuple(word.strip("\"'") for word in words if word)
+
+
+def _find_constant(folder: str, name: str, constant: str) -> str:
+    """Return what stands behind `constant = ` on a line of its own. `ast` takes 4 ms to import."""
+    start = f"\n{constant} = "
+    _before, found, after = _read(folder, name).partition(start)
+    if not found or start in after:
+        raise ValueError(f"{folder}/{name}.py must say `{constant} = …` on one line of its own")
+    return after.partition("\n")[0].partition("#")[0].strip()
+
+
+def _read(folder: str, name: str) -> str:
+    if (folder, name) not in _texts:
+        # Without the layers of open(): they ask the file three more questions.
+        fd = os.open(os.path.join(_path(folder), name + ".py"), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _texts[folder, name] = os.read(fd, 2**16).decode()
+        finally:
+            os.close(fd)
+    return _texts[folder, name]
 
 
 def _path(folder: str) -> str:

@@ -16,8 +16,6 @@ _SPANS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h"
 SWITCHES = {"on": True, "true": True, "yes": True, "1": True,
           "off": False, "false": False, "no": False, "0": False, "": False}  # fmt: skip
 
-# How the help of a source ends that is not on by itself.
-_OFF = "off until asked)."
 
 _SHOWN_SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 _SHOWN_SPANS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3), ("us", 1e-6))
@@ -202,7 +200,8 @@ def list_keys() -> dict[str, Key]:
     keys = {key.name: key for key in _FIXED}
     for name in plugins.list_names("job.sources"):
         doc = plugins.read_help("job.sources", name)
-        key = Key(f"source.{name}", parse_switch, not doc.endswith(_OFF), doc, live=True)
+        on = plugins.read_on("job.sources", name)
+        key = Key(f"source.{name}", parse_switch, on, doc, live=True)
         keys[key.name] = key
     return keys
 

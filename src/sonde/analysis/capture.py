@@ -9,7 +9,6 @@ from contextlib import suppress
 
 from sonde import _core
 from sonde.errors import ConfigError, Error, NotAnswering
-from sonde.job.deferred_source import WAITS
 from sonde.session import Session, captures, files
 from sonde.session.captures import (
     ASKED,
@@ -23,6 +22,7 @@ from sonde.session.captures import (
     WAITING,
 )
 from sonde.store.views.recording import read_sources
+from sonde.tables.recording import WAITS
 
 _PATIENCE_S = 10.0  # beyond what the job has: it says itself that it is late
 _AHEAD_S = 1.0  # until all ranks have heard which step is the first
@@ -109,7 +109,7 @@ def ask(targets: Sequence[Session], options: captures.Options) -> list[Asked]:
 def _lacks_torch(target: Session) -> bool:
     """Has it loaded nothing yet that could hear us?"""
     words = {row["source"]: row["detail"] for row in read_sources(target)}
-    return words.get("trace") == WAITS
+    return (words.get("capture") or "").startswith(WAITS)
 
 
 def _check(target: Session, options: captures.Options) -> None:

@@ -1,44 +1,40 @@
-"""A source that begins when torch is there: until then nothing of it is loaded or made."""
+"""A source that begins, and is loaded, when the program has imported what it NEEDS."""
 
 from __future__ import annotations
 
 import sys
 
 from sonde import plugins
-from sonde.job.import_watch import Arrival
-from sonde.job.source_context import Host
+from sonde.job.import_watch import ImportWatch
+from sonde.job.source_context import SourceContext
+from sonde.tables.recording import WAITS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# How the help of such a source ends, before it may say that it is off until asked.
-_LATE = "(with torch"
-WAITS = "waits until the program imports torch"
+# An attribute that a module has when its import is complete, where that is known to be one of the
+# last. Torch defines `compile` after it has imported nn, optim, utils.data and distributed.
+_LAST = {"torch": "compile"}
 
 
-def is_late(name: str) -> bool:
-    """Is it a source that has nothing to do without torch?"""
-    return _LATE in plugins.read_help("job.sources", name)
+class DeferredSource:
+    """Stands in for a source, and passes calls on to it once it has begun."""
 
-
-class Late:
-    """Stands for a source, and passes on what is wanted of it once that has begun."""
-
-    def __init__(self, host: Host, name: str) -> None:
-        self._host, self._name = host, name
+    def __init__(self, context: SourceContext, name: str, needs: tuple[str, ...]) -> None:
+        self._context, self._name, self._needs = context, name, needs
         self._source: Any = None
-        self._arrival = Arrival(_is_here, host.guard(self._arrive))
+        self._watch = ImportWatch(self._can_begin, context.guard(self._begin_late))
 
     def start(self) -> None:
-        if _is_here():
+        if self._can_begin():
             self._begin()
         else:
-            self._host.detail = WAITS
-            self._arrival.start()
+            self._context.detail = WAITS + ", ".join(self._needs)
+            self._watch.start()
 
     def stop(self) -> None:
-        self._arrival.stop()
+        self._watch.stop()
         if self._source is not None:
             self._source.stop()
 
@@ -50,17 +46,17 @@ class Late:
         if hasattr(self._source, "publish"):
             self._source.publish()
 
-    def _arrive(self) -> None:
-        self._host.detail = None
+    def _can_begin(self) -> bool:
+        for name in self._needs:
+            if _LAST.get(name, "__name__") not in getattr(sys.modules.get(name), "__dict__", ()):
+                return False
+        return True
+
+    def _begin_late(self) -> None:
+        self._context.detail = None
         self._begin()
-        self._host.tell(self._host.detail)
+        self._context.tell(self._context.detail)
 
     def _begin(self) -> None:
-        self._source = plugins.load("job.sources", self._name).Source(self._host)
+        self._source = plugins.load("job.sources", self._name).Source(self._context)
         self._source.start()
-
-
-def _is_here() -> bool:
-    """Is all of torch imported that a source needs?"""
-    # Torch defines `compile` after it has imported nn, optim, utils.data and distributed.
-    return "compile" in getattr(sys.modules.get("torch"), "__dict__", {})

@@ -6,7 +6,7 @@ import os
 
 from sonde import _core, environ, plugins
 from sonde.errors import Unavailable
-from sonde.job.source_context import Host
+from sonde.job.source_context import SourceContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,15 +32,15 @@ class Mirrors:
 
     told: Mirrors | None = None  # those of the recording under way, if there are any
 
-    def __init__(self, host: Host) -> None:
-        self._host, self._pid = host, os.getpid()
+    def __init__(self, context: SourceContext) -> None:
+        self._context, self._pid = context, os.getpid()
         self._wanted: list[str] = []
-        self._on: dict[str, tuple[Mirror, Host]] = {}
+        self._on: dict[str, tuple[Mirror, SourceContext]] = {}
         self._calls: list[Callable[..., object]] = []
 
     def configure(self) -> None:
         """Begin or end to tell each tool, as the setting wants it now."""
-        wanted = list_wanted(str(self._host.session.values["event.mirror"]))
+        wanted = list_wanted(str(self._context.session.values["event.mirror"]))
         if wanted != self._wanted:
             self._wanted = wanted
             self._match()
@@ -60,23 +60,23 @@ class Mirrors:
         kept = {name: one for name, one in self._on.items() if name not in gone}
         for name in self._wanted:
             if name not in kept:
-                host = self._host.make_part(f"mirror.{name}")
-                mirror = host.guard(_load)(name, host)
+                context = self._context.make_part(f"mirror.{name}")
+                mirror = context.guard(_load)(name, context)
                 if mirror is not None:
-                    kept[name] = (mirror, host)  # type: ignore[assignment]
-                    host.tell(host.detail)
+                    kept[name] = (mirror, context)  # type: ignore[assignment]
+                    context.tell(context.detail)
         # New ones are told before old ones are let go: no event falls in between.
         dropped = [self._on[name] for name in gone]
         self._on = kept
-        self._calls = [host.guard(_make_call(mirror)) for mirror, host in kept.values()]
+        self._calls = [context.guard(_make_call(mirror)) for mirror, context in kept.values()]
         # One alone is told without a way round.
         call = self._calls[0] if len(kept) == 1 else self.pass_on
         _core.events_mirror(call if kept else None)
         Mirrors.told = self if kept else None
         # A child of fork has nothing open in the tool: that is its parent's.
-        for mirror, host in dropped if os.getpid() == self._pid else ():
-            host.guard(mirror.stop)()
-            host.end()
+        for mirror, context in dropped if os.getpid() == self._pid else ():
+            context.guard(mirror.stop)()
+            context.end()
 
 
 def _make_call(mirror: Mirror) -> Callable[..., object]:
@@ -112,9 +112,9 @@ def list_wanted(setting: str) -> list[str]:
     return [name for name in setting.split(",") if name]
 
 
-def _load(name: str, host: Host) -> Mirror:
+def _load(name: str, context: SourceContext) -> Mirror:
     try:
-        mirror: Mirror = plugins.load("job.mirrors", name).Mirror(host)
+        mirror: Mirror = plugins.load("job.mirrors", name).Mirror(context)
     except ImportError as error:
         raise Unavailable(f"{error}; pip install 'sonde[{name}]'") from None
     return mirror

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 
-class Arrival:
+class ImportWatch:
     """Calls `then` once, at the first import after `is_here()` became true.
 
     It stands in sys.meta_path only to be told that something is being looked for. It finds nothing

@@ -12,8 +12,8 @@ from functools import partial
 
 from sonde import _core, environ, launch, plugins, settings
 from sonde.errors import Error, SchemaError
-from sonde.job.deferred_source import Late, is_late
-from sonde.job.source_context import Host, end_with_multiprocessing, say
+from sonde.job.deferred_source import DeferredSource
+from sonde.job.source_context import SourceContext, end_with_multiprocessing, say
 from sonde.session import files
 from sonde.session.schema import Schema, make_schema
 from sonde.session.writer import SessionWriter
@@ -45,7 +45,7 @@ class Recorder:
         self.lock = RLock()
         self.session: SessionWriter | None = None
         self._tables: dict[str, tuple[Schema, _core.Writer, int | None]] = {}
-        self._sources: dict[str, tuple[Source, Host]] = {}
+        self._sources: dict[str, tuple[Source, SourceContext]] = {}
         self._watcher: _core.Watcher | None = None
         self._emit_source: _core.Writer | None = None
         self._hooked = False
@@ -112,7 +112,7 @@ class Recorder:
             return
         self._busy = True
         try:
-            Host(self, "recorder").guard(work)()
+            SourceContext(self, "recorder").guard(work)()
         finally:
             self._busy = False
         wish, self._wish = self._wish, None
@@ -154,7 +154,7 @@ class Recorder:
             self._marked = environ.mark_followed(writing.root) or self._marked
         _core.control_state(writing.page, _core.RUNNING)
         if self.on_begin is not None:
-            Host(self, "profiler").guard(self.on_begin)()
+            SourceContext(self, "profiler").guard(self.on_begin)()
 
     def _hook(self) -> None:
         """Before anything else: a fork in another thread must find these in place."""
@@ -227,8 +227,8 @@ class Recorder:
         elif hint is not None and self.session is not None:
             self._attach(schema, writer, hint)
         else:
-            host = Host(self, schema.table)
-            open_late = host.guard(lambda: self._open_late(schema, writer, hint))
+            context = SourceContext(self, schema.table)
+            open_late = context.guard(lambda: self._open_late(schema, writer, hint))
             writer.later(lambda: _core.undisturbed(open_late))
 
     def _open_late(self, schema: Schema, writer: _core.Writer, hint: int | None) -> None:
@@ -263,24 +263,27 @@ class Recorder:
             self._tell(f"not recording: {detail}")
 
     def _start_source(self, name: str) -> None:
-        host = Host(self, name)
-        host.guard(self._make_source)(name, host)
+        context = SourceContext(self, name)
+        context.guard(self._make_source)(name, context)
         if name in self._sources:
-            self.note(name, "on", host.detail)
+            self.note(name, "on", context.detail)
 
-    def _make_source(self, name: str, host: Host) -> None:
-        late = is_late(name)
+    def _make_source(self, name: str, context: SourceContext) -> None:
+        needs = plugins.read_needs("job.sources", name)
         source: Source = (
-            Late(host, name) if late else plugins.load("job.sources", name).Source(host)
+            DeferredSource(context, name, needs)
+            if needs
+            else plugins.load("job.sources", name).Source(context)
         )
         source.start()
-        self._sources[name] = (source, host)
+        self._sources[name] = (source, context)
 
     def _stop_source(self, name: str) -> None:
-        source, host = self._sources.pop(name)
-        had_failed, host.failed = host.failed, False  # a source that failed is still taken out
-        host.guard(source.stop)()
-        if not (host.failed or had_failed):  # why it failed stays the last word
+        source, context = self._sources.pop(name)
+        # A source that failed is still taken out.
+        had_failed, context.failed = context.failed, False
+        context.guard(source.stop)()
+        if not (context.failed or had_failed):  # why it failed stays the last word
             self.note(name, "off")
 
     def has_source(self, name: str) -> bool:
@@ -289,9 +292,9 @@ class Recorder:
 
     def publish(self) -> None:
         """Have every source that keeps numbers to itself write them now; needs the GIL."""
-        for source, host in list(self._sources.values()):
+        for source, context in list(self._sources.values()):
             if hasattr(source, "publish"):
-                host.guard(source.publish)()
+                context.guard(source.publish)()
 
     # ---- being steered -------------------------------------------------------------------------
 
@@ -319,7 +322,7 @@ class Recorder:
 
     def _on_bell(self) -> None:
         # A guard of its own each time: one failure must not end all steering.
-        _core.undisturbed(Host(self, "control").guard(self._obey))
+        _core.undisturbed(SourceContext(self, "control").guard(self._obey))
 
     def _obey(self) -> None:
         """At a safe point of the main thread: do what the control page asks."""
@@ -334,9 +337,9 @@ class Recorder:
             values = self._match_sources(writing)
             known = {name: value for name, value in values.items() if name in writing.values}
             writing.values.update(known)  # type: ignore[arg-type]  # checked when they were stored
-            for source, host in self._sources.values():
+            for source, context in self._sources.values():
                 if hasattr(source, "configure"):
-                    host.guard(source.configure)()
+                    context.guard(source.configure)()
             _core.control_obeyed(writing.page, page["asked"])
 
     def _match_sources(self, writing: SessionWriter) -> dict[str, object]:
@@ -355,13 +358,13 @@ class Recorder:
         """The same at once, for a run that this very thread begins or ends."""
         with self.lock:
             if self.session is not None:
-                match = Host(self, "control").guard(self._match_sources)
+                match = SourceContext(self, "control").guard(self._match_sources)
                 _core.undisturbed(partial(match, self.session))
 
     # ---- ends ------------------------------------------------------------------------------------
 
     def _at_exit(self) -> None:
-        Host(self, "recorder").guard(lambda: self.stop(_core.EXITED))()
+        SourceContext(self, "recorder").guard(lambda: self.stop(_core.EXITED))()
 
     def _before_fork(self) -> None:
         _core.later_cancel()
@@ -370,7 +373,7 @@ class Recorder:
 
     def _go_on(self) -> None:
         if self._watcher is not None:
-            Host(self, "watcher").guard(self._watcher.wake)()
+            SourceContext(self, "watcher").guard(self._watcher.wake)()
         if self._forked_from is not None:
             _core.later(self._on_time, FORK_DELAY_NS)
 
@@ -378,7 +381,7 @@ class Recorder:
         # Another thread of the parent may have held it, and does not exist here.
         self.lock = RLock()
         self._busy, self._wish = False, None
-        _core.undisturbed(Host(self, "recorder").guard(self._leave_parent))
+        _core.undisturbed(SourceContext(self, "recorder").guard(self._leave_parent))
 
     def _leave_parent(self) -> None:
         """In a forked child: leave the parent's session alone. One of our own begins with the first
@@ -388,7 +391,7 @@ class Recorder:
             return
         sources, self._sources = self._sources, {}
         self._let_go()
-        for source, _host in sources.values():
+        for source, _context in sources.values():
             source.stop()
         if parent.values["follow"]:
             self._forked_from = parent

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         def publish(self) -> None: ...
 
 
-class Host:
+class SourceContext:
     """What a source is given: a way to write rows and to be called safely."""
 
     def __init__(self, owner: Owner, name: str) -> None:
@@ -56,9 +56,9 @@ class Host:
         if not self.failed:
             self._owner.note(self._name, "off")
 
-    def make_part(self, name: str) -> Host:
+    def make_part(self, name: str) -> SourceContext:
         """The same for a part of the source: what fails there is switched off alone."""
-        return Host(self._owner, name)
+        return SourceContext(self._owner, name)
 
     def publish(self) -> None:
         """Have every source write down what it has not yet written."""

@@ -6,7 +6,7 @@ import fcntl
 import os
 
 from sonde.job.recorder import recorder
-from sonde.job.source_context import Host
+from sonde.job.source_context import SourceContext
 from sonde.session.files import CONFIG, read_checked, write_checked
 
 
@@ -23,7 +23,7 @@ def disable_torch_profiling() -> None:
 def _switch(source: str, on: bool) -> None:
     with recorder.lock:
         if recorder.session is not None and not recorder.parked:
-            Host(recorder, "control").guard(_store)(f"source.{source}", on)
+            SourceContext(recorder, "control").guard(_store)(f"source.{source}", on)
             recorder.match_sources()
         elif on:
             recorder.start({f"source.{source}": True})

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from sonde.session.schema import column, i64, text
 
+# How the detail begins of a source that is on, and has nothing to do yet.
+WAITS = "waits until the program imports "
+
 
 class SourceLog:
     """A source was switched on or off, failed, or is not available here."""

@@ -185,7 +185,7 @@ int sonde_collective_ask(void *Py_UNUSED(none))
     int is_well = result != NULL || ask == NULL;
     Py_XDECREF(result);
     Py_XDECREF(ask);
-    return is_well ? 0 : -1; /* of a signal's handler: see Host.guard */
+    return is_well ? 0 : -1; /* of a signal's handler: see SourceContext.guard */
 }
 
 /* collective_look(address of a tensor, call that has torch do something with it) */

@@ -8,7 +8,7 @@ from sonde.errors import Unavailable
 from sonde.job.mirrors._handles import Made
 from sonde.job.mirrors._order import Nesting
 from sonde.job.mirrors._plain import to_float
-from sonde.job.source_context import Host
+from sonde.job.source_context import SourceContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Mirror:
     """Spans and tasks are ITT tasks. A frame of ITT has a domain and no name, so each name of ours
     is a domain there: `domain.name`."""
 
-    def __init__(self, _host: Host) -> None:
+    def __init__(self, _context: SourceContext) -> None:
         from pyitt import native  # the C functions: what pyitt has around them is slower than ours
 
         self._native, self._static = native, _Static(native.__file__)

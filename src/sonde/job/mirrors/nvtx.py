@@ -7,7 +7,7 @@ from functools import partial
 from sonde.job.mirrors._handles import Made
 from sonde.job.mirrors._order import Nesting
 from sonde.job.mirrors._plain import to_float
-from sonde.job.source_context import Host
+from sonde.job.source_context import SourceContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ class Mirror:
     """A kind of ours is a category there. What has no domain is in NVTX's default one, where
     PyTorch's own ranges are."""
 
-    def __init__(self, _host: Host) -> None:
+    def __init__(self, _context: SourceContext) -> None:
         import nvtx
 
         self._find_domain = nvtx.get_domain

@@ -8,7 +8,7 @@ from _weakref import ref
 
 from sonde.job.mirrors._handles import Made
 from sonde.job.mirrors._plain import clean, to_float
-from sonde.job.source_context import Host
+from sonde.job.source_context import SourceContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Mirror:
     back, a token, prints a complaint where a region ends in another place than it began. So the
     way back is kept here, and taken only where nothing else has become current."""
 
-    def __init__(self, _host: Host) -> None:
+    def __init__(self, _context: SourceContext) -> None:
         from opentelemetry import context, metrics, trace
 
         self._context, self._trace = context, trace

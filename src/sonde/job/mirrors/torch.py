@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from sonde.job.mirrors._plain import clean
-from sonde.job.source_context import Host
+from sonde.job.source_context import SourceContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ class Mirror:
 
     A record_function may end in any order and in any thread. Counters have no place there."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, context: SourceContext) -> None:
         self._make = _find_record_function()
         self._open: dict[int, Any] = {}
         if self._make is None:
-            host.detail = "waits until the program imports torch"
+            context.detail = "waits until the program imports torch"
 
     def begin(self, _domain: object, name: str, _kind: str, number: int, _value: object) -> None:
         if self._make is None:

@@ -17,7 +17,7 @@ from sonde.job.mxnet.memory import write_memory
 from sonde.job.mxnet.settings import NOWHERE, Settings, name_file
 from sonde.job.mxnet.writer_line import Scribe
 from sonde.job.recorder import recorder
-from sonde.job.source_context import Host, end_with_multiprocessing, say
+from sonde.job.source_context import SourceContext, end_with_multiprocessing, say
 from sonde.session.profiler_line import join
 
 TYPE_CHECKING = False
@@ -157,7 +157,7 @@ class State:
     def _guard(self, work: Callable[[], object]) -> None:
         """Do it, such that nothing of ours that breaks reaches the program. Not with signals held
         back: a dump takes a while, and Ctrl-C must end it."""
-        Host(recorder, "profiler").guard(work)()
+        SourceContext(recorder, "profiler").guard(work)()
 
     def _run(self) -> None:
         with self.lock:

@@ -9,7 +9,7 @@ from itertools import islice
 from types import CodeType, FrameType
 
 from sonde import _core
-from sonde.job.source_context import Host
+from sonde.job.source_context import SourceContext
 from sonde.session.files import LOCALS, write_checked
 
 TYPE_CHECKING = False
@@ -26,9 +26,9 @@ _DEEPEST = 512  # frames of a stack, as in frames.h
 class Objects:
     """Answers the sampler's questions, in its helper thread."""
 
-    def __init__(self, host: Host, emit_task: _core.Writer) -> None:
-        self._host, self._emit_task = host, emit_task
-        self._session = host.session  # the host has none any more while it stops
+    def __init__(self, context: SourceContext, emit_task: _core.Writer) -> None:
+        self._context, self._emit_task = context, emit_task
+        self._session = context.session  # gone from the context while the recording stops
 
     def tell(self, sampler: _core.Sampler, wants: int) -> None:
         """Do what is wanted: a sum of NAMES, INSPECTION and STACKS."""
@@ -43,7 +43,7 @@ class Objects:
             except OSError as error:  # a full disk must not end all that this thread does
                 self._session.log(f"locals are not written: {error}")
             _write_tasks(self._emit_task)
-            self._host.publish()
+            self._context.publish()
             sampler.inspected(number)
 
     def _write_locals(self, number: int) -> None:

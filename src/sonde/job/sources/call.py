@@ -1,4 +1,4 @@
-"""Every call of every function: exact counts and times (off until asked)."""
+"""Every call of every function: exact counts and times."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import os
 
 from sonde import _core, plugins
 from sonde.errors import Unavailable
-from sonde.job.source_context import Host
+from sonde.job.source_context import SourceContext
 from sonde.tables.call import Call, CallPublication
+
+ON = False
+NEEDS = ()
 
 EVERY_NS = 10_000_000_000
 
@@ -15,9 +18,9 @@ EVERY_NS = 10_000_000_000
 class Source:
     """Counts and times in C; rows every 10 s, when asked, and at the end."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        rows, marks = host.writer(Call), host.writer(CallPublication)
+    def __init__(self, context: SourceContext) -> None:
+        self._context = context
+        rows, marks = context.writer(Call), context.writer(CallPublication)
         package = plugins.PACKAGE
         self._tracer = _core.CallTracer(rows, marks, EVERY_NS, os.path.join(package, ""))
 
@@ -27,7 +30,7 @@ class Source:
         except RuntimeError as error:
             raise Unavailable(f"calls cannot be traced: {error}") from None
         if self._tracer.left_alone:
-            self._host.detail = (
+            self._context.detail = (
                 f"not in {self._tracer.left_alone} thread(s) with a profile function of their own"
             )
 

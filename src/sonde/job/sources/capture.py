@@ -1,4 +1,4 @@
-"""Deep windows of torch's own profiler, asked for by `sonde trace` (with torch)."""
+"""A few steps recorded with torch's own profiler, when `sonde capture` asks for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from sonde import _core
 from sonde.errors import Damaged, Unavailable
-from sonde.job.source_context import Host
+from sonde.job.source_context import SourceContext
 from sonde.job.torch.kineto_driver import (
     TROUBLE,
     Kineto,
@@ -33,6 +33,9 @@ from sonde.session.captures import (
 )
 from sonde.session.files import read_checked
 from sonde.session.writer import SessionWriter
+
+ON = True
+NEEDS = ("torch",)
 
 _PIECE = 2**20
 _TICK_S = 0.1
@@ -79,12 +82,13 @@ class Window:
 class Source:
     """Looks for windows when the tool rings; between windows nothing of it is in the program."""
 
-    def __init__(self, host: Host) -> None:
-        self._host, self._session = host, host.session  # the host has none while it stops
+    def __init__(self, context: SourceContext) -> None:
+        # Kept: the context has none while the recording stops.
+        self._context, self._session = context, context.session
         self._window: Window | None = None
         self._seen: set[str] = set()
-        self._kineto = Kineto(host.guard(self._displace))
-        self._on_step = host.guard(self._step)
+        self._kineto = Kineto(context.guard(self._displace))
+        self._on_step = context.guard(self._step)
         self._wake: LockType | None = None  # released when the timer is to end
 
     def start(self) -> None:
@@ -133,7 +137,7 @@ class Source:
         self._set_window(window)
         if window.steps is not None:
             steps.subscribe(self._on_step)
-        self._wake = _start_timer(window, self._host.guard(self._ring))
+        self._wake = _start_timer(window, self._context.guard(self._ring))
 
     def _set_window(self, window: Window | None) -> None:
         self._window = window
@@ -252,7 +256,7 @@ class Source:
             PACKING, stop_ns=stopped_ns - begin_ns, save_ns=_core.clock_ns() - stopped_ns,
             file=os.path.basename(window.path(RAW)), bytes=os.path.getsize(window.path(RAW)),
         )  # fmt: skip
-        start_new_thread(self._host.guard(_pack), (window,))
+        start_new_thread(self._context.guard(_pack), (window,))
 
     # ---- ends ------------------------------------------------------------------------------------
 

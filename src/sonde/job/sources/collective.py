@@ -1,4 +1,4 @@
-"""Collectives of torch.distributed, from c10d's own records (with torch)."""
+"""Collectives of torch.distributed, from c10d's own records."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import sys
 
 from sonde import _core
 from sonde.errors import Unavailable
-from sonde.job.source_context import Host
+from sonde.job.source_context import SourceContext
 from sonde.job.torch.seams import check_header, find_library
 from sonde.job.torch.steps import steps
 from sonde.tables.collective import Collective
+
+ON = True
+NEEDS = ("torch",)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,9 +23,9 @@ if TYPE_CHECKING:
 class Source:
     """Has c10d's works seen and its flight recorder read, in C."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._ask = host.guard(self._tell_groups)
+    def __init__(self, context: SourceContext) -> None:
+        self._context = context
+        self._ask = context.guard(self._tell_groups)
         self._observed: str | None = None  # why works are not seen; None: they are
         self._known: set[str] = set()
 
@@ -31,10 +34,10 @@ class Source:
         distributed = getattr(torch, "distributed", None)
         if distributed is None or not distributed.is_available():
             raise Unavailable("this torch was built without torch.distributed")
-        session = self._host.session
+        session = self._context.session
         self._observed = check_header(torch)
         cuda = find_library(torch, "libtorch_cuda.so")
-        emit, cpu = self._host.writer(Collective), find_library(torch, "libtorch_cpu.so")
+        emit, cpu = self._context.writer(Collective), find_library(torch, "libtorch_cpu.so")
         _core.collective_start(
             emit, session.text, session.page, cpu,
             cuda if os.path.exists(cuda) else None, self._ask, steps.number,
@@ -42,7 +45,7 @@ class Source:
         )  # fmt: skip
         if self._observed is None:
             _find_inputs(torch)
-        self._host.detail = "waits until the program has a process group"
+        self._context.detail = "waits until the program has a process group"
         steps.subscribe(_core.collective_step)
 
     def stop(self) -> None:
@@ -66,10 +69,10 @@ class Source:
             if kinds.get(group, ("",))[0] == "nccl" and self._is_timed():
                 _time_device(group)
         if fresh:
-            self._host.tell(self._describe())
+            self._context.tell(self._describe())
 
     def _is_timed(self) -> bool:
-        return bool(self._host.session.values["collective.device"])
+        return bool(self._context.session.values["collective.device"])
 
     def _describe(self) -> str:
         state = _core.collective_state()

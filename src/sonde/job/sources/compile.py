@@ -1,4 +1,4 @@
-"""Phases of torch.compile, each one profiled as a run (with torch; off until asked)."""
+"""Phases of torch.compile, each of them profiled as a run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from sonde import _core
 from sonde.errors import Unavailable
 from sonde.job.profile_run import Settings, Ticket, begin, end, wait_running
 from sonde.job.recorder import recorder
-from sonde.job.source_context import Host
+from sonde.job.source_context import SourceContext
 from sonde.session.run import CANCELLED
 from sonde.tables.torch import CompilePhase
+
+ON = False
+NEEDS = ("torch",)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,17 +50,17 @@ class _Phase:
 class Source:
     """Stands where torch has its own phase profiler; steps aside when it is switched off."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._emit = host.writer(CompilePhase)
+    def __init__(self, context: SourceContext) -> None:
+        self._context = context
+        self._emit = context.writer(CompilePhase)
         self._settings = Settings(max_duration=MAX_S, quiet=True)
         self._inside: set[int] = set()  # threads in a phase that is profiled
         self._on = False
         self._hook = self._run  # one object, so that it can be known again
         self._seam: Any = None
         self._before: tuple[object, object] = (None, None)
-        self._enter: Callable[[_Phase], object] = host.guard(self._look)
-        self._write: Callable[..., object] = host.guard(self._emit_row)
+        self._enter: Callable[[_Phase], object] = context.guard(self._look)
+        self._write: Callable[..., object] = context.guard(self._emit_row)
 
     def start(self) -> None:
         self._on = True
@@ -80,7 +83,7 @@ class Source:
 
     def configure(self) -> None:
         """Take over the frame filter."""
-        pattern = self._host.session.values["compile.frames"]
+        pattern = self._context.session.values["compile.frames"]
         self._frames = re.compile(str(pattern)) if pattern else None
 
     # ---- a phase -------------------------------------------------------------------------------

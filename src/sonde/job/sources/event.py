@@ -1,4 +1,4 @@
-"""Regions, counters and markers that the program sets itself."""
+"""Spans, counters and markers that the program sets itself."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from _thread import allocate_lock
 
 from sonde import _core
 from sonde.job.event_mirrors import Mirrors
-from sonde.job.source_context import Host
+from sonde.job.source_context import SourceContext
 from sonde.session.files import LIVE
 from sonde.session.ring import create_file
 from sonde.tables.event import Attribute, Counter, Marker, Span
+
+ON = True
+NEEDS = ()
 
 
 class Source:
     """Has `_core`'s regions, counters and markers write into this session."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
+    def __init__(self, context: SourceContext) -> None:
+        self._context = context
         self._lock, self._is_open = allocate_lock(), False
-        self._span, self._counter = host.writer(Span), host.writer(Counter)
-        self._marker, self._attribute = host.writer(Marker), host.writer(Attribute)
-        self._mirrors = Mirrors(host)
+        self._span, self._counter = context.writer(Span), context.writer(Counter)
+        self._marker, self._attribute = context.writer(Marker), context.writer(Attribute)
+        self._mirrors = Mirrors(context)
 
     def start(self) -> None:
-        session = self._host.session
-        opener = self._host.guard(self._open)
+        session = self._context.session
+        opener = self._context.guard(self._open)
         _core.events_attach(
             self._span, self._counter, self._marker, self._attribute, session.text, session.page,
             lambda: _core.undisturbed(opener),
@@ -44,7 +47,7 @@ class Source:
         with self._lock:
             if self._is_open:
                 return  # another thread had the first event
-            path = os.path.join(self._host.session.folder, LIVE)
+            path = os.path.join(self._context.session.folder, LIVE)
             if os.path.exists(path):
                 os.unlink(path)  # from before this source was switched off
             fd = create_file(path, _core.LIVE_BYTES)

@@ -1,20 +1,23 @@
-"""Python garbage collections."""
+"""Python's garbage collections."""
 
 from __future__ import annotations
 
 import gc
 
 from sonde import _core
-from sonde.job.source_context import Host
+from sonde.job.source_context import SourceContext
 from sonde.tables.gc import GcPause
+
+ON = True
+NEEDS = ()
 
 
 class Source:
     """Rows from gc.callbacks."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, context: SourceContext) -> None:
         # In C, so no guard: it cannot raise, and no signal can be lost in it.
-        self._on = _core.GcCallback(host.writer(GcPause))
+        self._on = _core.GcCallback(context.writer(GcPause))
 
     def start(self) -> None:
         gc.callbacks.append(self._on)

@@ -1,4 +1,4 @@
-"""What was going on when a device ran out of memory: kept and named in one line (with torch)."""
+"""What was going on when a device ran out of memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
 from sonde import _core
-from sonde.job.source_context import Host, say
+from sonde.job.source_context import SourceContext, say
 from sonde.job.torch.steps import Step, steps
 from sonde.session.files import write_checked
 from sonde.tables.torch import TorchOom
+
+ON = True
+NEEDS = ("torch",)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,24 +48,25 @@ _relay = _Relay()
 class Source:
     """Attached to torch's allocator as soon as the program uses CUDA; before that it is idle."""
 
-    def __init__(self, host: Host) -> None:
-        self._host, self._session = host, host.session  # the host has none while it stops
-        self._emit = host.writer(TorchOom)
+    def __init__(self, context: SourceContext) -> None:
+        # Kept: the context has none while the recording stops.
+        self._context, self._session = context, context.session
+        self._emit = context.writer(TorchOom)
         self._number = 0
         self._file: str | None = None  # of the newest
         self._contents: dict[str, object] = {}
         self._steps: deque[Step] = deque(maxlen=_LAST_STEPS)
         self._remember = self._steps.append  # one object, so that it can be known again
-        self._attach = host.guard(self._attach_now)  # one object: torch's queue holds it
+        self._attach = context.guard(self._attach_now)  # one object: torch's queue holds it
 
     def start(self) -> None:
         """Torch calls us when CUDA is there: asking for it would begin to use the device."""
         torch = sys.modules["torch"]
         call = getattr(sys.modules.get("torch.cuda"), "_lazy_call", None)
         if not hasattr(torch._C, _ATTACH) or call is None:
-            self._host.detail = "this torch has no CUDA"
+            self._context.detail = "this torch has no CUDA"
             return
-        self._host.detail = None
+        self._context.detail = None
         call(self._attach)
 
     def stop(self) -> None:
@@ -75,7 +79,7 @@ class Source:
             self._see_last()
 
     def _attach_now(self) -> None:
-        _relay.listener = self._host.guard(self._observe)
+        _relay.listener = self._context.guard(self._observe)
         steps.subscribe(self._remember)
         if not _relay.is_attached:
             _relay.is_attached = True

@@ -1,17 +1,20 @@
-"""What other ranks of the job tell this one's profiler."""
+"""What other ranks of the job tell this rank's `sonde.profiler`."""
 
 from __future__ import annotations
 
 import os
 
-from sonde.job.source_context import Host
+from sonde.job.source_context import SourceContext
+
+ON = True
+NEEDS = ()
 
 
 class Source:
     """Obeys at a safe point of the main thread; see profiler/remote.py."""
 
-    def __init__(self, host: Host) -> None:
-        self._folder = host.session.folder
+    def __init__(self, context: SourceContext) -> None:
+        self._folder = context.session.folder
         self._done = 0
 
     def start(self) -> None: ...

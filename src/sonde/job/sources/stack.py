@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 
 from sonde import _core
-from sonde.job.source_context import Host
+from sonde.job.source_context import SourceContext
 from sonde.job.sources import _python_objects
 from sonde.session import ring
 from sonde.session.files import NODES
 from sonde.tables.stack import Sampling, StackSample, Task, Thread
+
+ON = True
+NEEDS = ()
 
 _NODE_BYTES = 64
 
@@ -17,28 +20,28 @@ _NODE_BYTES = 64
 class Source:
     """The sampler in the watcher's thread, and what only Python can tell it."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._samples = host.writer(StackSample)
-        self._threads = host.writer(Thread)
-        self._sampling = host.writer(Sampling)
-        self._objects = _python_objects.Objects(host, host.writer(Task))
+    def __init__(self, context: SourceContext) -> None:
+        self._context = context
+        self._samples = context.writer(StackSample)
+        self._threads = context.writer(Thread)
+        self._sampling = context.writer(Sampling)
+        self._objects = _python_objects.Objects(context, context.writer(Task))
 
     def start(self) -> None:
-        slow = bool(self._host.session.values["stack.slow"])
+        slow = bool(self._context.session.values["stack.slow"])
         if slow:
-            self._host.detail = "slow, as asked: through the GIL"
+            self._context.detail = "slow, as asked: through the GIL"
         try:
             self._begin(slow)
         except OSError as error:
             if slow:
                 raise
             # Not this Python, or the kernel does not let a process read itself so.
-            self._host.detail = f"slow, through the GIL: {error}"
+            self._context.detail = f"slow, through the GIL: {error}"
             self._begin(True)
 
     def _begin(self, slow: bool) -> None:
-        session = self._host.session
+        session = self._context.session
         self._sampler = _core.Sampler(
             self._samples,
             self._threads,
@@ -47,7 +50,7 @@ class Source:
             _open_nodes(session.folder, session.values["stack.bytes"]),
             session.page,
             os.fsencode(session.folder),
-            self._host.guard(self._inspect),
+            self._context.guard(self._inspect),
             slow,
         )
         self._sampler.start(self._interval_ns())
@@ -59,7 +62,7 @@ class Source:
         self._sampler.pace(self._interval_ns())
 
     def _interval_ns(self) -> int:
-        return round(float(self._host.session.values["stack.every"]) * 1e9)
+        return round(float(self._context.session.values["stack.every"]) * 1e9)
 
     def _inspect(self, wants: int) -> None:
         self._objects.tell(self._sampler, wants)

@@ -1,8 +1,8 @@
-"""Modules, steps and memory of PyTorch (with torch)."""
+"""PyTorch's modules, steps and memory."""
 
 from __future__ import annotations
 
-from sonde.job.source_context import Host
+from sonde.job.source_context import SourceContext
 from sonde.job.torch.recording import Tracing
 from sonde.tables.overhead import Overhead
 from sonde.tables.torch import (
@@ -16,6 +16,9 @@ from sonde.tables.torch import (
     TorchWorker,
 )
 
+ON = True
+NEEDS = ("torch",)
+
 _ROWS = (
     TorchTrace, TorchStep, TorchModule, TorchMemory, Overhead, TorchLoader, TorchWorker,
     TorchThreads, TorchOptimizer,
@@ -25,8 +28,8 @@ _ROWS = (
 class Source:
     """What it does is in training/tracing.py."""
 
-    def __init__(self, host: Host) -> None:
-        self._tracing = Tracing(host, *(host.writer(row) for row in _ROWS))
+    def __init__(self, context: SourceContext) -> None:
+        self._tracing = Tracing(context, *(context.writer(row) for row in _ROWS))
 
     def start(self) -> None:
         self._tracing.start()

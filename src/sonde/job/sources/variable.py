@@ -1,10 +1,13 @@
-"""Variables of the training loop at every step's end: those that torch.watch names."""
+"""Variables of the training loop, at the end of each step: those that torch.watch names."""
 
 from __future__ import annotations
 
-from sonde.job.source_context import Host
+from sonde.job.source_context import SourceContext
 from sonde.job.sources._python_objects import show
 from sonde.job.torch.steps import Step, steps
+
+ON = True
+NEEDS = ()
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,15 +17,15 @@ if TYPE_CHECKING:
 class Source:
     """Does nothing until something is watched; then looks whenever a step ends."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._ended = host.guard(self._end_step)
+    def __init__(self, context: SourceContext) -> None:
+        self._context = context
+        self._ended = context.guard(self._end_step)
         self._watched = ""
         self._variables: Variables | None = None
 
     def start(self) -> None:
         self._take_over()
-        self._host.detail = self._say()
+        self._context.detail = self._say()
 
     def stop(self) -> None:
         steps.unsubscribe(self._ended)
@@ -31,11 +34,11 @@ class Source:
     def configure(self) -> None:
         """Watch what torch.watch names now."""
         if self._take_over():
-            self._host.tell(self._say())
+            self._context.tell(self._say())
 
     def _take_over(self) -> bool:
         """Has it changed?"""
-        wanted = str(self._host.session.values["torch.watch"])
+        wanted = str(self._context.session.values["torch.watch"])
         if wanted == self._watched:
             return False
         self._watched = wanted
@@ -46,7 +49,7 @@ class Source:
             from sonde.job.variables.rows import Variables
             from sonde.tables.variable import Variable
 
-            self._variables = Variables(wanted, self._host.writer(Variable), show)
+            self._variables = Variables(wanted, self._context.writer(Variable), show)
             steps.subscribe(self._ended)
         return True
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from weakref import ref
 
 from sonde import _core
-from sonde.job.source_context import Host
+from sonde.job.source_context import SourceContext
 from sonde.job.torch.steps import OPTIMIZER, Steps
 
 TYPE_CHECKING = False
@@ -22,11 +22,13 @@ class Optimizers:
     one step is one round. If it is not used any more, the next one that comes twice leads. `meet`
     is told who leads. What happens at every step is in _core/torch_loop.c."""
 
-    def __init__(self, host: Host, steps: Steps, meet: Callable[[object], object]) -> None:
+    def __init__(
+        self, context: SourceContext, steps: Steps, meet: Callable[[object], object]
+    ) -> None:
         self._steps, self._meet = steps, meet
         self._handles: list[Any] = []
         self.core = _core.TorchOptimizers(
-            host, host.session.text, steps, OPTIMIZER, host.guard(self._meet_other)
+            context, context.session.text, steps, OPTIMIZER, context.guard(self._meet_other)
         )
 
     def start(self) -> None:

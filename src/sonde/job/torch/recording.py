@@ -7,8 +7,8 @@ from _thread import get_native_id
 
 from sonde import _core
 from sonde.errors import Unavailable
-from sonde.job.import_watch import Arrival
-from sonde.job.source_context import Host
+from sonde.job.import_watch import ImportWatch
+from sonde.job.source_context import SourceContext
 from sonde.job.torch.budget import Budget
 from sonde.job.torch.gradient_marks import Marks, add_up
 from sonde.job.torch.loop_facts import LoaderFacts, OptimizerFacts, Threads
@@ -44,7 +44,7 @@ class Tracing:
 
     def __init__(
         self,
-        host: Host,
+        context: SourceContext,
         trace: _core.Writer,
         step: _core.Writer,
         module: _core.Writer,
@@ -55,27 +55,28 @@ class Tracing:
         threads: _core.Writer,
         optimizer: _core.Writer,
     ) -> None:
-        self._host = host
+        self._context = context
         self._emit, self._emit_overhead = trace, overhead
         self._torch: Any = sys.modules["torch"]
         if not hasattr(self._torch, "nn") or "torch.optim.optimizer" not in sys.modules:
             raise Unavailable("this torch has no modules, or no optimizers")
-        self._optimizers = Optimizers(host, steps, OptimizerFacts(optimizer).meet)
-        self._loaders = Loaders(host.guard(LoaderFacts(loader, worker).meet))
+        self._optimizers = Optimizers(context, steps, OptimizerFacts(optimizer).meet)
+        self._loaders = Loaders(context.guard(LoaderFacts(loader, worker).meet))
         self._naming = Naming(module)
-        self._memory = Memory(memory, self._torch, guard=host.guard)
+        self._memory = Memory(memory, self._torch, guard=context.guard)
         self._threads = Threads(threads, self._torch)
-        session = host.session
+        session = context.session
         self._tracer = self._naming.tracer = _core.TorchTracer(
-            trace, session.text, session.page, host.guard(self._naming.name),
-            host.guard(_end_by_root), self._torch.is_grad_enabled, host.guard(self._read_memory),
+            trace, session.text, session.page, context.guard(self._naming.name),
+            context.guard(_end_by_root), self._torch.is_grad_enabled,
+            context.guard(self._read_memory),
         )  # fmt: skip
         self._turn = _core.TorchTurn(
-            host, session.text, self._tracer, steps, self._optimizers.core, self._memory.core,
-            step, trace, host.guard(self._look), host.guard(self._naming.describe),
-            host.guard(self._think),
+            context, session.text, self._tracer, steps, self._optimizers.core, self._memory.core,
+            step, trace, context.guard(self._look), context.guard(self._naming.describe),
+            context.guard(self._think),
         )  # fmt: skip
-        self._compiled = Arrival(_is_compiling, host.guard(self._place_compiled))
+        self._compiled = ImportWatch(_is_compiling, context.guard(self._place_compiled))
         self._places: list[Place] = []
         self._observes = self._is_told = False
         self._marks: Marks | None = None  # where nothing exact is to be had
@@ -95,7 +96,7 @@ class Tracing:
             self._observes = self._turn.observes = True
         except Unavailable as error:
             self._marks = marks = Marks(self._torch)
-            self._turn.marks = self._host.guard(lambda *step: self._write_marks(marks, *step))
+            self._turn.marks = self._context.guard(lambda *step: self._write_marks(marks, *step))
             self._say(f"backward by marks on parameters, which is coarse: {error}")
         self.configure()
         self._tracer.start()
@@ -105,7 +106,7 @@ class Tracing:
         self._loaders.start()
         self._turn.watch(self._loaders.core)
         self._places = [Place(self._torch.nn.Module, "__call__", _core.TorchCall)]
-        self._tracer.watch(self._torch.nn.Module, self._host.guard(self._heal))
+        self._tracer.watch(self._torch.nn.Module, self._context.guard(self._heal))
         engine = find_engine()
         if engine is not None:
             self._places.append(Place(*engine, _core.TorchEngine))
@@ -130,7 +131,7 @@ class Tracing:
 
     def configure(self) -> None:
         """Take over the budget, and what is wanted of it."""
-        values = self._host.session.values
+        values = self._context.session.values
         limit, depth, every = (values[f"torch.{name}"] for name in ("budget_pct", "depth", "every"))
         self._naming.filter(str(values["torch.modules"]))
         self._budget.configure(
@@ -146,8 +147,8 @@ class Tracing:
         self._turn.device = (1 if self._budget.limit_pct else 2) if self._device else 0
 
     def _say(self, what: str) -> None:
-        said = self._host.detail
-        self._host.tell(f"{said}; {what}" if said else what)
+        said = self._context.detail
+        self._context.tell(f"{said}; {what}" if said else what)
 
     # ---- torch's places ------------------------------------------------------------------------
 

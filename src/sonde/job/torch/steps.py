@@ -12,7 +12,7 @@ END = "end"  # the recording is over
 
 # A step that has just ended, and all of them: `steps` counts the steps of this process; each
 # listener is called in the thread that ends one, right after its end, and must be quick and raise
-# nothing: wrap it in `host.guard`.
+# nothing: wrap it in `context.guard`.
 #
 # Once the user has said where a step ends, optimizers and models end none any more: two of them
 # may be in one step, or none. But whoever has said it while training may not say it while the
