@@ -109,7 +109,7 @@ def ask(targets: Sequence[Session], options: captures.Options) -> list[Asked]:
 def _lacks_torch(target: Session) -> bool:
     """Has it loaded nothing yet that could hear us?"""
     words = {row["source"]: row["detail"] for row in read_sources(target)}
-    return (words.get("capture") or "").startswith(WAITS)
+    return str(words.get("capture")).startswith(WAITS)
 
 
 def _check(target: Session, options: captures.Options) -> None:
