@@ -54,7 +54,7 @@ def mend(sonde_cli, folder: Path, name: str, suffix: str = ".json") -> tuple[Pat
     source, target = folder / f"{name}.json", folder / f"mended-{name}{suffix}"
     raw = DAMAGED[name].encode()
     source.write_bytes(gzip.compress(raw)[:-20] if name == "gzip" else raw)
-    done = sonde_cli("import", source, "-o", target)
+    done = sonde_cli("repair", source, "-o", target)
     assert done.returncode == 0, done.stderr
     return target, done.stderr
 
@@ -93,7 +93,7 @@ def test_a_cut_gzip_is_read_as_far_as_it_goes(sonde_cli, tmp_path: Path) -> None
 
 def test_several_files_become_one_and_keep_their_processes_apart(sonde_cli, tmp_path: Path) -> None:
     first, _ = mend(sonde_cli, tmp_path, "whole")
-    done = sonde_cli("import", first, first, "-o", tmp_path / "both.json.gz")
+    done = sonde_cli("repair", first, first, "-o", tmp_path / "both.json.gz")
     assert done.returncode == 0 and "nothing to repair" in done.stderr
     events = json.loads(gzip.decompress((tmp_path / "both.json.gz").read_bytes()))["traceEvents"]
     assert len({e["pid"] for e in events if e["name"] == "outer"}) == 2
@@ -112,7 +112,7 @@ def test_perfettos_format_is_chosen_by_the_suffix(sonde_cli, tmp_path: Path) -> 
 
 def test_what_is_no_trace_is_told_in_one_line(sonde_cli, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("nothing here")
-    done = sonde_cli("import", tmp_path / "x.json", "-o", tmp_path / "y.json")
+    done = sonde_cli("repair", tmp_path / "x.json", "-o", tmp_path / "y.json")
     assert done.returncode == 4 and "no trace events in it" in done.stderr
     assert not (tmp_path / "y.json").exists()
 
@@ -138,7 +138,7 @@ def test_values_that_no_viewer_takes_are_repaired(sonde_cli, tmp_path: Path) -> 
     source, target = tmp_path / "odd.json", tmp_path / "mended.json"
     source.write_text("[" + ",".join((*ODD, good)) + "]")
     for path in (target, tmp_path / "mended.pftrace"):
-        done = sonde_cli("import", source, "-o", path)
+        done = sonde_cli("repair", source, "-o", path)
         assert done.returncode == 0, done.stderr
         assert [words for words in ODD.values() if words not in done.stderr] == []
 
@@ -155,7 +155,7 @@ def test_an_end_without_a_name_ends_the_innermost(sonde_cli, tmp_path: Path) -> 
               for at, name in ((1, "outer"), (2, "inner"))]  # fmt: skip
     ends = [{"ph": "E", "pid": 1, "tid": 1, "ts": at} for at in (3, 5)]
     source.write_text(json.dumps(begins + ends))
-    assert "nothing to repair" in sonde_cli("import", source, "-o", target).stderr
+    assert "nothing to repair" in sonde_cli("repair", source, "-o", target).stderr
     events = json.loads(target.read_text())["traceEvents"]
     assert {one["name"]: (one["ph"], one["dur"]) for one in events if one["ph"] != "M"} == {
         "outer": ("X", 4), "inner": ("X", 1),

@@ -1,4 +1,4 @@
-"""The tables of deep windows, from traces whose numbers are known."""
+"""The tables of captures, from traces whose numbers are known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.trace_viewer import view
 
 @pytest.fixture
 def recorded() -> tuple[str, int]:
-    """A recording with calls of modules, and a window over two steps: its folder and begin."""
+    """A recording with calls of modules, and a capture over two steps: its folder and begin."""
     folder = sonde.start(collector=False)
     assert folder is not None
     begin_ns = _core.clock_ns()
@@ -56,7 +56,7 @@ def test_operators_have_times_modules_and_steps(recorded) -> None:
     assert at[name] == [ENGINE, 500_000, 100_000, 50_000, 0, "Net.fc", 5, 10, True]
     assert at["aten::mm"] == [ENGINE, 520_000, 50_000, 50_000, 1, "Net.fc", 5, None, False]
     assert at["cudaMemcpyAsync"][5:7] == ["Net", 6]
-    # It was open when the window ended: it lasted until then.
+    # It was open when the capture ended: it lasted until then.
     assert at["Optimizer.step#SGD.step"] == [
         MAIN, 1_900_000, 100_000, 80_000, 0, None, 6, None, False,
     ]  # fmt: skip
@@ -81,14 +81,14 @@ def test_kernels_know_who_launched_them(recorded) -> None:
     assert (
         copy[1] == "memcpy" and copy[5] == 13 and copy[7] is None and copy[14:] == (4096, "Net", 6)
     )
-    # What was launched in the window belongs to it, whenever it ran; what was not does not.
+    # What was launched in the capture belongs to it, whenever it ran; what was not does not.
     assert at["late_but_ours"][16] == 6 and "not_ours" not in at
 
 
-def test_the_window_itself(recorded) -> None:
+def test_the_capture_itself(recorded) -> None:
     folder, begin_ns = recorded
-    (row,) = sonde.open(folder).query("SELECT * FROM python.torch_window").to_pylist()
-    assert (row["trace"], row["state"], row["t_ns"]) == (ID, "done", begin_ns)
+    (row,) = sonde.open(folder).query("SELECT * FROM python.torch_capture").to_pylist()
+    assert (row["capture"], row["state"], row["t_ns"]) == (ID, "done", begin_ns)
     assert (row["first_step"], row["steps"], row["dur_ns"], row["held_ns"]) == (5, 2, 2_000_000, 6)
 
 
@@ -105,15 +105,15 @@ def test_a_wall_clock_that_is_being_set_right_is_followed(recorded) -> None:
     assert abs(rows[0][0] - begin_ns - 1_212_121) <= 1
 
 
-def test_a_damaged_trace_is_one_line_and_the_windows_say_so(recorded, sonde_cli) -> None:
+def test_a_damaged_trace_is_one_line_and_the_captures_say_so(recorded, sonde_cli) -> None:
     folder, _ = recorded
-    path = next(Path(folder, "traces").glob("*.gz"))
+    path = next(Path(folder, "captures").glob("*.gz"))
     path.write_bytes(path.read_bytes()[:-50])
     with pytest.raises(Damaged, match="cut or damaged"):
         query(folder, "SELECT * FROM python.torch_op")
     done = sonde_cli("query", folder, "SELECT * FROM python.torch_kernel")
     assert done.returncode == 4 and done.stderr.count("\n") == 1 and str(path) in done.stderr
-    ((state, why),) = query(folder, "SELECT state, why FROM python.torch_window")
+    ((state, why),) = query(folder, "SELECT state, why FROM python.torch_capture")
     assert state == "damaged" and path.name in why
     # Whoever does not ask for it is not bothered.
     assert query(folder, "SELECT COUNT(*) FROM python.torch_trace") == [(4,)]
@@ -121,20 +121,20 @@ def test_a_damaged_trace_is_one_line_and_the_windows_say_so(recorded, sonde_cli)
 
 def test_a_trace_that_somebody_removed_is_one_line(recorded) -> None:
     folder, _ = recorded
-    next(Path(folder, "traces").glob("*.gz")).unlink()
+    next(Path(folder, "captures").glob("*.gz")).unlink()
     with pytest.raises(Damaged, match="is not there any more"):
         query(folder, "SELECT * FROM python.torch_op")
 
 
-def test_what_is_known_of_a_window_may_be_damaged(recorded) -> None:
+def test_what_is_known_of_a_capture_may_be_damaged(recorded) -> None:
     folder, _ = recorded
-    path = next(Path(folder, "traces").glob("*.about.json"))
+    path = next(Path(folder, "captures").glob("*.about.json"))
     path.write_text(path.read_text().replace("done", "gone"))
-    assert query(folder, "SELECT state FROM python.torch_window") == [("damaged",)]
+    assert query(folder, "SELECT state FROM python.torch_capture") == [("damaged",)]
     assert query(folder, "SELECT COUNT(*) FROM python.torch_op") == [(0,)]
 
 
-def test_an_ended_recording_still_has_its_windows(recorded) -> None:
+def test_an_ended_recording_still_has_its_captures(recorded) -> None:
     folder, _ = recorded
     sonde.stop()
     assert query(folder, "SELECT COUNT(*) FROM python.torch_op WHERE module = 'Net.fc'") == [(5,)]

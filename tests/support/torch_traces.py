@@ -10,7 +10,7 @@ from sonde.session import captures
 
 BASE_NS = 1_790_000_000 * 10**9  # Kineto counts from a moment of its own
 MAIN, ENGINE = 100, 101  # the thread that trains, and the one that autograd uses for the device
-ID = "trace-by-hand"
+ID = "capture-by-hand"
 
 
 def host(name: str, at_us: float, dur_us: float, cat: str = "cpu_op", tid: int = MAIN, **args):

@@ -1,4 +1,4 @@
-"""Ask live jobs for deep windows, and wait for them."""
+"""Ask live jobs for captures, and wait for them."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _MOST_AHEAD = 10_000
 
 
 class Failed(Error):
-    """A window that came to nothing."""
+    """A capture that came to nothing."""
 
 
 class Asked:
-    """A window that one process was asked for."""
+    """A capture that one process was asked for."""
 
-    def __init__(self, target: Session, trace_id: str) -> None:
-        self.session, self.id = target, trace_id
+    def __init__(self, target: Session, capture_id: str) -> None:
+        self.session, self.id = target, capture_id
         self._page = target.map_control(writable=True)
-        self.about = captures.read_about(target.folder, trace_id)
+        self.about = captures.read_about(target.folder, capture_id)
 
     @property
     def state(self) -> str:
@@ -71,9 +71,9 @@ class Asked:
         """Where the trace is; Failed if there is none."""
         name, whose = self.about.get("file"), f"process {self.session.pid}"
         if self.state == FAILED:
-            raise Failed(f"no trace of {whose}: {self.about['why']}{self._hint()}")
+            raise Failed(f"no capture of {whose}: {self.about['why']}{self._hint()}")
         if not isinstance(name, str):
-            raise Failed(f"no trace of {whose}: it ended while it was {self.state}")
+            raise Failed(f"no capture of {whose}: it ended while it was {self.state}")
         return self.session.path(captures.FOLDER, name)
 
     def _hint(self) -> str:
@@ -83,22 +83,22 @@ class Asked:
 
 
 def ask(targets: Sequence[Session], options: captures.Options) -> list[Asked]:
-    """Have all of them record a window, at the same steps if they train in step.
+    """Have all of them record a capture, at the same steps if they train in step.
 
     Forked children (the workers of a loader) have no steps of their own, and are not asked."""
     ids = {target.id for target in targets}
     targets = [target for target in targets if target.meta.get("parent") not in ids]
     for target in targets:
         _check(target, options)
-    trace_id = captures.make_id()
+    capture_id = captures.make_id()
     options.ranks = len(targets)
     asked = []
     for target in targets:
         try:
-            captures.write_asked(target.folder, trace_id, options)
+            captures.write_asked(target.folder, capture_id, options)
         except OSError as error:
             raise Error(f"{target.path(captures.FOLDER)}: {error.strerror}") from None
-        asked.append(Asked(target, trace_id))
+        asked.append(Asked(target, capture_id))
         if _lacks_torch(target):
             asked[-1].fail("the program has not imported torch")
         else:
@@ -116,12 +116,12 @@ def _check(target: Session, options: captures.Options) -> None:
     if options.steps is not None and not 1 <= options.steps <= captures.MOST_STEPS:
         raise ConfigError(f"--steps {options.steps} is outside 1 … {captures.MOST_STEPS}")
     if not target.is_alive():
-        raise NotAnswering(f"the recording of process {target.pid} is over; it cannot be traced")
+        raise NotAnswering(f"the recording of process {target.pid} is over; it captures no more")
     if not target.read_control()["on"]:
         raise NotAnswering(f"process {target.pid} is paused; `sonde resume {target.pid}` first")
-    if not target.read_config().get("source.trace", False):
+    if not target.read_config().get("source.capture", False):
         raise NotAnswering(
-            f"process {target.pid} takes no traces; `sonde config {target.pid} source.trace=on`"
+            f"process {target.pid} takes no captures; `sonde config {target.pid} source.capture=on`"
         )
 
 

@@ -24,8 +24,10 @@ TABLES = (
     "system.gpu", "system.disk", "system.network", "system.process",
 )  # fmt: skip
 _TRIES = 5
-_WINDOW = next(view for view in torch_captures.VIEWS if view.schema.table == "python.torch_window")
-_DEEP = ("python.torch_op", "python.torch_kernel")
+_CAPTURE = next(
+    view for view in torch_captures.VIEWS if view.schema.table == "python.torch_capture"
+)
+_CAPTURED = ("python.torch_op", "python.torch_kernel")
 
 Marks = dict[tuple[str, str], int]  # session and table: the first ticket that was not taken
 
@@ -33,7 +35,7 @@ Marks = dict[tuple[str, str], int]  # session and table: the first ticket that w
 class Fresh(Frozen):
     """A recording that holds only what came after `marks`, and stands still.
 
-    `kept` are rows from before that are still needed, by table; `windows` are those of torch's
+    `kept` are rows from before that are still needed, by table; `captures` are those of torch's
     profiler that are wanted: reading them takes long; tables of `without` have no rows."""
 
     def __init__(
@@ -41,12 +43,12 @@ class Fresh(Frozen):
         sessions: Sequence[Session],
         marks: Mapping[tuple[str, str], int],
         kept: Mapping[str, pa.Table],
-        windows: Collection[str],
+        captures: Collection[str],
         without: Collection[str] = (),
     ) -> None:
         super().__init__(sessions, " ".join(timeline_sql.TABLES))
         self._wanted = [name for name in TABLES if name not in without]
-        self._kept, self._deep = kept, sorted(windows)
+        self._kept, self._captures = kept, sorted(captures)
         for tried in range(_TRIES):
             self.marks: Marks = dict(marks)
             self._rows: dict[str, list[pa.Table]] = {}
@@ -95,21 +97,21 @@ class Fresh(Frozen):
     def _open_view(self, view: catalog.View) -> Stream:
         if view is events.OPEN_SPAN:
             return Stream(view.schema.table, view.columns, lambda: self._unfinished)
-        if view.schema.table in _DEEP:
-            return Stream(view.schema.table, view.columns, lambda: self._read_deep(view))
+        if view.schema.table in _CAPTURED:
+            return Stream(view.schema.table, view.columns, lambda: self._read_captured(view))
         return super()._open_view(view)
 
-    def _read_deep(self, view: catalog.View) -> pa.Table:
-        if not self._deep:
+    def _read_captured(self, view: catalog.View) -> pa.Table:
+        if not self._captures:
             return view.columns.empty_table()
         rows = view.read(self.sessions)
-        return rows.filter(pc.is_in(rows["trace"], pa.array(self._deep, pa.string())))
+        return rows.filter(pc.is_in(rows["capture"], pa.array(self._captures, pa.string())))
 
 
-def list_deep(sessions: Sequence[Session]) -> set[str]:
-    """The windows of torch's profiler that are complete."""
-    rows = _WINDOW.read(sessions).select(["trace", "state"]).to_pylist()
-    return {row["trace"] for row in rows if row["state"] == "done"}
+def list_captures(sessions: Sequence[Session]) -> set[str]:
+    """Return the captures that are complete."""
+    rows = _CAPTURE.read(sessions).select(["capture", "state"]).to_pylist()
+    return {row["capture"] for row in rows if row["state"] == "done"}
 
 
 def read_since(table: SessionTable, first: int) -> tuple[pa.Table, int]:

@@ -72,7 +72,7 @@ _FIRST = """\
 {named}
 SELECT MIN(t_ns + offset_ns) AS first_ns
 FROM (SELECT host, pid, t_ns FROM python.torch_trace
-    UNION ALL SELECT host, pid, t_ns FROM python.torch_window) JOIN process USING (host, pid)
+    UNION ALL SELECT host, pid, t_ns FROM python.torch_capture) JOIN process USING (host, pid)
 WHERE t_ns + offset_ns >= first_us * 1000 AND t_ns + offset_ns < next_us::HUGEINT * 1000
     AND t_ns + offset_ns > {since_ns} AND t_ns + offset_ns <= {until_ns}
 """

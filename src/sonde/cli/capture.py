@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     targets = steering.select_alive(find_sessions(args.target, environ.find_root()))
     _check_output(args.output, len(targets))
     asked = capture.ask(targets, options)
-    with _progress.Bar("trace", None) as bar:
+    with _progress.Bar("capture", None) as bar:
         counting = capture.wait(asked, timeout_s + (duration_s or 0), bar.tell)
     return _report(counting, args.output)
 
@@ -83,11 +83,11 @@ def _read_span(text: str) -> float:
 
 
 def _check_output(output: str | None, count: int) -> None:
-    """Before a window is used up for a file that nobody gets."""
+    """Before a capture is made for a file that nobody gets."""
     if output is None:
         return
     if count > 1:
-        raise Error("-o takes one process; without it each one's trace goes into its own folder")
+        raise Error("-o takes one process; without it each one's capture goes into its own folder")
     folder = os.path.dirname(output) or "."
     if os.path.isdir(output) or not os.access(folder, os.W_OK | os.X_OK):
         raise Error(f"{output} cannot be written; name a file in a folder of yours")
@@ -106,4 +106,4 @@ def _copy(path: str, output: str) -> None:
             shutil.copyfileobj(source, file, 2**20)
         os.replace(hidden, output)
     except OSError as error:
-        raise Error(f"{output}: {error.strerror or error}; the trace is {path}") from None
+        raise Error(f"{output}: {error.strerror or error}; the capture is {path}") from None

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from sonde.analysis import timeline_sql
 from sonde.analysis.nesting import EVER_NS, Nest
-from sonde.analysis.new_rows import Fresh, Marks, list_deep
+from sonde.analysis.new_rows import Fresh, Marks, list_captures
 from sonde.analysis.profile import Profile, Selection, Thread
 from sonde.analysis.slices import Slicer
 from sonde.analysis.timeline import Lane, Timeline, feed, tabulate
@@ -103,9 +103,9 @@ class LiveTrace:
 
     def _refresh(self, windows: Sequence[Window]) -> None:
         state = self._state
-        done = set() if "python.torch_op" in self._without else list_deep(self.sessions)
-        deep = done - state.deep
-        with Fresh(self.sessions, state.marks, state.kept, deep, self._without) as fresh:
+        done = set() if "python.torch_op" in self._without else list_captures(self.sessions)
+        captures = done - state.captures
+        with Fresh(self.sessions, state.marks, state.kept, captures, self._without) as fresh:
             hull = Window(
                 min(window.since_ns for window in windows),
                 max(window.until_ns for window in windows),
@@ -115,7 +115,7 @@ class LiveTrace:
             with self._append() as file:
                 self._write_ended(timeline, file)
             state.kept = {"event.attribute": fresh.query(_KEPT)}
-            state.marks, state.deep = fresh.marks, done
+            state.marks, state.captures = fresh.marks, done
             self._show(timeline)
 
     def _write_ended(self, timeline: Timeline, file: IO[str]) -> None:
@@ -236,7 +236,7 @@ class _State:
         self.writer = Writer(io.StringIO(), start_ns)
         self.marks: Marks = {}
         self.kept: dict[str, pa.Table] = {}
-        self.deep: set[str] = set()
+        self.captures: set[str] = set()
         self.nests: dict[int, Nest] = {}
         self.slicers: dict[tuple[int, int], tuple[Lane, Slicer]] = {}
         self.misfits: pa.Table = tabulate({})[0]

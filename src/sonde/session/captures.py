@@ -1,6 +1,6 @@
-"""Deep windows: torch's own profiler for a few steps, asked for by the tool, done by the job.
+"""Captures: torch's own profiler for a few steps, asked for by the tool, done by the job.
 
-A window is a file in the session that says what was asked and what became of it, and beside it the
+A capture is a file in the session that says what was asked and what became of it, and beside it the
 trace. The tool writes it once and rings; from then on only the job writes it."""
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from sonde import _core
 from sonde.errors import Damaged
 from sonde.session import files
 
-FOLDER, ABOUT, RAW, PACKED = "traces", ".about.json", ".json", ".json.gz"
+FOLDER, ABOUT, RAW, PACKED = "captures", ".about.json", ".json", ".json.gz"
 STOP, GO = ".stop", ".go.json"  # what the tool says later: it is enough; which step is the first
 
-# What becomes of a window, in this order. PACKING: the trace is there, but not compressed yet.
+# What becomes of a capture, in this order. PACKING: the trace is there, but not compressed yet.
 ASKED, WAITING, RECORDING, WRITING, PACKING, DONE, FAILED = (
     "asked", "waiting", "recording", "writing", "packing", "done", "failed",
 )  # fmt: skip
@@ -26,7 +26,7 @@ TIMEOUT_S = 60.0
 
 
 class Options:
-    """What a window should be like."""
+    """What a capture should be like."""
 
     __slots__ = ("duration_s", "memory", "ranks", "shapes", "stacks", "steps", "timeout_s")
 
@@ -46,28 +46,28 @@ class Options:
 
 
 def make_id() -> str:
-    """A name for a window; the same one for all ranks of a job."""
+    """A name for a capture; the same one for all ranks of a job."""
     wall_ns = time.time_ns()
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(wall_ns // 10**9))
-    return f"trace-{stamp}.{wall_ns % 10**9 // 1000:06d}-{os.getpid()}"
+    return f"capture-{stamp}.{wall_ns % 10**9 // 1000:06d}-{os.getpid()}"
 
 
 def is_id(word: str) -> bool:
-    """Is this how a window is called?"""
-    return word.startswith("trace-") and os.sep not in word
+    """Is this how a capture is called?"""
+    return word.startswith("capture-") and os.sep not in word
 
 
-def name_file(folder: str, trace_id: str, suffix: str) -> str:
-    """The path of one of a window's files."""
-    return os.path.join(folder, FOLDER, trace_id + suffix)
+def name_file(folder: str, capture_id: str, suffix: str) -> str:
+    """The path of one of a capture's files."""
+    return os.path.join(folder, FOLDER, capture_id + suffix)
 
 
-def write_asked(folder: str, trace_id: str, options: Options) -> None:
+def write_asked(folder: str, capture_id: str, options: Options) -> None:
     """Write down what is wanted; the job looks when it is rung."""
     os.makedirs(os.path.join(folder, FOLDER), mode=0o700, exist_ok=True)
     now_ns = _core.clock_ns()
     about: dict[str, object] = {
-        "id": trace_id, "state": ASKED, "why": None, "asked_ns": now_ns,
+        "id": capture_id, "state": ASKED, "why": None, "asked_ns": now_ns,
         "deadline_ns": now_ns + round(options.timeout_s * 1e9), "timeout_s": options.timeout_s,
         "steps": options.steps, "duration_s": options.duration_s, "ranks": options.ranks,
         "shapes": options.shapes, "memory": options.memory, "stacks": options.stacks,
@@ -76,13 +76,13 @@ def write_asked(folder: str, trace_id: str, options: Options) -> None:
 
 
 def write_about(folder: str, about: dict[str, object]) -> None:
-    """What became of a window so far; a reader sees the old word or the new one."""
+    """What became of a capture so far; a reader sees the old word or the new one."""
     files.write_checked(name_file(folder, str(about["id"]), ABOUT), about)
 
 
-def read_about(folder: str, trace_id: str) -> dict[str, object]:
-    """What became of a window; Damaged if that cannot be told."""
-    path = name_file(folder, trace_id, ABOUT)
+def read_about(folder: str, capture_id: str) -> dict[str, object]:
+    """What became of a capture; Damaged if that cannot be told."""
+    path = name_file(folder, capture_id, ABOUT)
     try:
         return files.read_checked(path)
     except OSError as error:
@@ -90,7 +90,7 @@ def read_about(folder: str, trace_id: str) -> dict[str, object]:
 
 
 def list_ids(folder: str) -> list[str]:
-    """The windows of a session, the oldest first."""
+    """The captures of a session, the oldest first."""
     try:
         names = os.listdir(os.path.join(folder, FOLDER))
     except OSError:

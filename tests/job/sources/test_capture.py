@@ -1,4 +1,4 @@
-"""Deep windows of torch's profiler in live jobs, with torch itself."""
+"""Captures of torch's profiler in live jobs, with torch itself."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def step():
     optimizer.zero_grad()
     return loss.item()
 def find_state():
-    try: names = os.listdir(os.path.join(folder, "traces"))
+    try: names = os.listdir(os.path.join(folder, "captures"))
     except OSError: return None
     for name in names:
         if name.endswith(".about.json"):
-            with open(os.path.join(folder, "traces", name)) as file: return json.load(file)["state"]
+            with open(os.path.join(folder, "captures", name)) as file: return json.load(file)["state"]
 """
 FOREVER = """
 print("ready", flush=True)
@@ -59,16 +59,16 @@ def query(process: subprocess.Popen[str], sql: str) -> list[dict[str, object]]:
     return sonde.open(session_of(process).folder).query(sql).to_pylist()
 
 
-def test_a_window_holds_the_steps_that_were_asked_for(start, sonde_cli) -> None:
+def test_a_capture_holds_the_steps_that_were_asked_for(start, sonde_cli) -> None:
     process = start(head("torch_budget_pct=0") + FOREVER)  # the modules of every step
-    done = sonde_cli("trace", process.pid, "--steps", 3)
+    done = sonde_cli("capture", process.pid, "--steps", 3)
     assert (done.returncode, done.stderr) == (0, "")
     path = Path(done.stdout.strip())
-    assert path.parent == Path(session_of(process).folder, "traces") and path.name.endswith(".gz")
+    assert path.parent == Path(session_of(process).folder, "captures") and path.name.endswith(".gz")
     assert json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    (window,) = query(process, "SELECT * FROM python.torch_window")
-    assert (window["state"], window["steps"], window["asked_steps"]) == ("done", 3, 3)
-    assert window["file"] == str(path) and window["bytes"] == path.stat().st_size
+    (capture,) = query(process, "SELECT * FROM python.torch_capture")
+    assert (capture["state"], capture["steps"], capture["asked_steps"]) == ("done", 3, 3)
+    assert capture["file"] == str(path) and capture["bytes"] == path.stat().st_size
     rows = query(
         process,
         "SELECT step, COUNT(*) FILTER (op = 'aten::addmm') AS forward,"
@@ -76,7 +76,7 @@ def test_a_window_holds_the_steps_that_were_asked_for(start, sonde_cli) -> None:
         " SUM(self_ns) AS own, MAX(t_ns + dur_ns) - MIN(t_ns) AS whole"
         " FROM python.torch_op GROUP BY step ORDER BY step",
     )
-    first = window["first_step"]
+    first = capture["first_step"]
     assert [row["step"] for row in rows] == [first, first + 1, first + 2]
     assert {(row["forward"], row["backward"]) for row in rows} == {(2, 2)}
     assert all(0 < row["own"] <= row["whole"] for row in rows)
@@ -115,7 +115,7 @@ def test_an_operator_lies_inside_the_time_in_which_the_program_called_it(
     start, sonde_cli, tmp_path: Path
 ) -> None:
     process = start(head() + KNOWN, str(tmp_path / "known"))
-    assert sonde_cli("trace", process.pid, "--steps", 20).returncode == 0
+    assert sonde_cli("capture", process.pid, "--steps", 20).returncode == 0
     found = query(
         process,
         "SELECT t_ns, t_ns + dur_ns AS end_ns FROM python.torch_op"
@@ -148,14 +148,14 @@ print(json.dumps([before, look()[:-1] + [before[-1]], len(own.function_events)])
 
 def test_afterwards_nothing_of_it_is_in_the_program(start, sonde_cli) -> None:
     process = start(head() + REMAINS)
-    assert sonde_cli("trace", process.pid, "--steps", 2).returncode == 0
+    assert sonde_cli("capture", process.pid, "--steps", 2).returncode == 0
     out, err = process.communicate(timeout=60)
     before, after, own = json.loads(out)
     assert before == after and own > 10
     assert "profiler" not in err and process.returncode == 0
 
 
-def test_results_are_the_same_with_a_window(start, run, sonde_cli) -> None:
+def test_results_are_the_same_with_a_capture(start, run, sonde_cli) -> None:
     code = (
         "torch.manual_seed(7)\nfor p in model.parameters(): torch.nn.init.normal_(p)\n"
         "print('ready', flush=True)\n"
@@ -164,7 +164,7 @@ def test_results_are_the_same_with_a_window(start, run, sonde_cli) -> None:
     )
     bare = run(head() + code).stdout.splitlines()[1]
     process = start(head() + code, "traced")
-    done = sonde_cli("trace", process.pid, "--steps", 5)
+    done = sonde_cli("capture", process.pid, "--steps", 5)
     assert done.returncode == 0, done.stderr
     assert process.communicate(timeout=60)[0].strip() == bare
 
@@ -183,8 +183,10 @@ print(sum(event.name == "aten::addmm" for event in own.events()))
 @pytest.mark.parametrize("warmup", [0, 3])
 def test_the_programs_own_profiler_is_left_alone(start, sonde_cli, warmup: int) -> None:
     process = start(head() + OWN.format(warmup=warmup))
-    done = sonde_cli("trace", process.pid)
-    said = f"sonde: no trace of process {process.pid}: the program's own torch.profiler is active\n"
+    done = sonde_cli("capture", process.pid)
+    said = (
+        f"sonde: no capture of process {process.pid}: the program's own torch.profiler is active\n"
+    )
     assert (done.returncode, done.stderr) == (1, said)
     out, _err = process.communicate(timeout=60)
     assert int(out) >= 10 and process.returncode == 0
@@ -202,11 +204,11 @@ while True: step()
 
 def test_a_profiler_that_the_program_starts_displaces_ours(start, sonde_cli) -> None:
     process = start(head() + MEANWHILE)
-    done = sonde_cli("trace", process.pid, "--steps", 1000)
+    done = sonde_cli("capture", process.pid, "--steps", 1000)
     assert done.returncode == 1
     assert "the program started its own torch.profiler meanwhile" in done.stderr
     assert process.stdout.readline().strip() == "10"
-    assert [p.name for p in Path(session_of(process).folder, "traces").iterdir()] == [
+    assert [p.name for p in Path(session_of(process).folder, "captures").iterdir()] == [
         f"{captures.list_ids(session_of(process).folder)[0]}{captures.ABOUT}"
     ]
 
@@ -216,8 +218,8 @@ def test_without_torch_one_line_says_so(start, sonde_cli) -> None:
         "import sonde, time\nsonde.start(collector=False)\nprint('ready', flush=True)\n"
         "while True: time.sleep(0.01)"
     )
-    done = sonde_cli("trace", process.pid)
-    said = f"sonde: no trace of process {process.pid}: the program has not imported torch\n"
+    done = sonde_cli("capture", process.pid)
+    said = f"sonde: no capture of process {process.pid}: the program has not imported torch\n"
     assert (done.returncode, done.stderr) == (1, said)
 
 
@@ -229,10 +231,10 @@ while True: torch.ones(5, 6) @ torch.ones(6, 7); time.sleep(0.001)
 
 def test_where_no_step_ends_one_line_says_so(start, sonde_cli) -> None:
     process = start(head() + IDLE)
-    done = sonde_cli("trace", process.pid, "--timeout", 1)
+    done = sonde_cli("capture", process.pid, "--timeout", 1)
     assert (done.returncode, done.stderr) == (
         1,
-        f"sonde: no trace of process {process.pid}: no step ended in 1 s; "
+        f"sonde: no capture of process {process.pid}: no step ended in 1 s; "
         "`--duration 5` needs no steps\n",
     )
 
@@ -240,7 +242,7 @@ def test_where_no_step_ends_one_line_says_so(start, sonde_cli) -> None:
 def test_a_time_instead_of_steps(start, sonde_cli, tmp_path: Path) -> None:
     process = start(head() + IDLE)
     out = tmp_path / "x.json"
-    done = sonde_cli("trace", process.pid, "--duration", "0.3", "-o", out)
+    done = sonde_cli("capture", process.pid, "--duration", "0.3", "-o", out)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, str(out), "")
     assert json.loads(out.read_text())["traceEvents"]
     (row,) = query(
@@ -260,11 +262,11 @@ os._exit(0)
 
 def test_a_job_that_ends_meanwhile_is_one_line(start, sonde_cli) -> None:
     process = start(head() + DIES)
-    done = sonde_cli("trace", process.pid, "--steps", 1000)
-    said = f"sonde: no trace of process {process.pid}: it ended while it was recording\n"
+    done = sonde_cli("capture", process.pid, "--steps", 1000)
+    said = f"sonde: no capture of process {process.pid}: it ended while it was recording\n"
     assert (done.returncode, done.stderr) == (1, said)
-    (window,) = query(process, "SELECT state, why FROM python.torch_window")
-    assert window == {"state": "failed", "why": "the job ended while recording"}
+    (capture,) = query(process, "SELECT state, why FROM python.torch_capture")
+    assert capture == {"state": "failed", "why": "the job ended while recording"}
 
 
 FULL = """
@@ -278,10 +280,10 @@ while True: step()
 
 def test_a_full_disk_is_one_line_and_leaves_no_pieces(start, sonde_cli) -> None:
     process = start(head() + FULL)
-    done = sonde_cli("trace", process.pid, "--steps", 50)
+    done = sonde_cli("capture", process.pid, "--steps", 50)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert "the trace was not written: torch could not write all of it" in done.stderr
-    names = [path.name for path in Path(session_of(process).folder, "traces").iterdir()]
+    names = [path.name for path in Path(session_of(process).folder, "captures").iterdir()]
     assert len(names) == 1 and names[0].endswith(captures.ABOUT)
     assert process.poll() is None
 
@@ -296,11 +298,11 @@ while True: time.sleep(0.01)
 
 def test_steps_that_do_not_come_any_more_are_not_waited_for(start, sonde_cli) -> None:
     process = start(head() + STOPS)
-    done = sonde_cli("trace", process.pid, "--steps", 500, "--timeout", 1)
+    done = sonde_cli("capture", process.pid, "--steps", 500, "--timeout", 1)
     assert done.returncode == 0
     assert done.stderr.startswith(f"sonde: process {process.pid}: the time was up after ")
-    (window,) = query(process, "SELECT state, steps, why FROM python.torch_window")
-    assert window["state"] == "done" and window["steps"] >= 2 and "of 500 steps" in window["why"]
+    (capture,) = query(process, "SELECT state, steps, why FROM python.torch_capture")
+    assert capture["state"] == "done" and capture["steps"] >= 2 and "of 500 steps" in capture["why"]
 
 
 THREAD = """
@@ -314,10 +316,10 @@ while True: time.sleep(0.01)
 
 def test_steps_of_another_thread_than_the_main_one(start, sonde_cli) -> None:
     process = start(head() + THREAD)
-    assert sonde_cli("trace", process.pid, "--steps", 2).returncode == 0
+    assert sonde_cli("capture", process.pid, "--steps", 2).returncode == 0
     rows = query(
         process,
-        "SELECT DISTINCT thread = (SELECT thread FROM python.torch_window) AS same, pid = thread"
+        "SELECT DISTINCT thread = (SELECT thread FROM python.torch_capture) AS same, pid = thread"
         " AS main FROM python.torch_op WHERE op = 'aten::addmm'",
     )
     assert rows == [{"same": True, "main": False}]
@@ -345,13 +347,13 @@ def test_all_ranks_record_the_same_steps(start, sonde_cli, tmp_path: Path) -> No
     start(head() + "print('ready', flush=True)\nwhile True: time.sleep(0.01)", **env)
     for rank in (0, 1):
         start(head() + TOGETHER, str(tmp_path), str(rank), RANK=str(rank), **env)
-    done = sonde_cli("trace", "job7", "--steps", 2)
+    done = sonde_cli("capture", "job7", "--steps", 2)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) == 2
-    sql = "SELECT * FROM python.torch_window WHERE state = 'done'"
+    sql = "SELECT * FROM python.torch_capture WHERE state = 'done'"
     rows = sonde.open("job7").query(sql).to_pylist()
     assert {row["rank"] for row in rows} == {0, 1} and {row["steps"] for row in rows} == {2}
-    assert len({row["trace"] for row in rows}) == 1
+    assert len({row["capture"] for row in rows}) == 1
     assert len({row["first_step"] for row in rows}) == 1
 
 
@@ -370,13 +372,13 @@ print(status)
 """
 
 
-def test_a_fork_in_a_window_leaves_the_child_alone_and_the_window_whole(start, sonde_cli) -> None:
+def test_a_fork_in_a_capture_leaves_the_child_alone_and_the_capture_whole(start, sonde_cli) -> None:
     process = start(head() + FORKS)
-    done = sonde_cli("trace", process.pid, "--steps", 200)
+    done = sonde_cli("capture", process.pid, "--steps", 200)
     assert done.returncode == 0, done.stderr
     assert process.communicate(timeout=60)[0].strip() == "0"
-    (window,) = query(process, "SELECT state, steps FROM python.torch_window")
-    assert window == {"state": "done", "steps": 200}
+    (capture,) = query(process, "SELECT state, steps FROM python.torch_capture")
+    assert capture == {"state": "done", "steps": 200}
 
 
 COMPILED = """
@@ -392,7 +394,7 @@ print(before == dict(counters["stats"]), sum(counters["graph_break"].values()))
 
 def test_a_compiled_model_is_not_compiled_again(start, sonde_cli) -> None:
     process = start(head() + COMPILED)
-    assert sonde_cli("trace", process.pid, "--steps", 3).returncode == 0
+    assert sonde_cli("capture", process.pid, "--steps", 3).returncode == 0
     assert process.communicate(timeout=60)[0].split() == ["True", "0"]
 
 
@@ -403,7 +405,7 @@ def test_a_device_is_recorded_and_no_kernel_is_lost(start, sonde_cli) -> None:
         pytest.skip("needs CUDA")
     code = head().replace("torch.ones(4, 8)", "torch.ones(4, 8, device='cuda')")
     process = start(code + "model.cuda()\n" + FOREVER)
-    done = sonde_cli("trace", process.pid, "--steps", 5)
+    done = sonde_cli("capture", process.pid, "--steps", 5)
     assert done.returncode == 0, done.stderr
     found = kineto_file.read_trace(done.stdout.strip())
     about = captures.read_about(session_of(process).folder, Path(done.stdout.strip()).name[:-8])
@@ -420,10 +422,10 @@ def test_a_device_is_recorded_and_no_kernel_is_lost(start, sonde_cli) -> None:
             assert work.start_ns > work.launch.start_ns
 
 
-def test_one_window_at_a_time(start, sonde_cli, tmp_path: Path) -> None:
+def test_one_capture_at_a_time(start, sonde_cli, tmp_path: Path) -> None:
     process = start(head() + FOREVER)
     session = session_of(process)
-    first, second = "trace-a", "trace-b"
+    first, second = "capture-a", "capture-b"
     from sonde import _core
 
     page = session.map_control(writable=True)
@@ -449,7 +451,7 @@ def test_what_cannot_be_is_said_before_anything_is_asked(start, sonde_cli, words
         "import sonde, time\nsonde.start(collector=False)\nprint('ready', flush=True)\n"
         "while True: time.sleep(0.01)"
     )
-    done = sonde_cli("trace", process.pid, *words)
+    done = sonde_cli("capture", process.pid, *words)
     assert done.returncode in (1, 2) and said in done.stderr and done.stderr.count("\n") == 1
     assert captures.list_ids(session_of(process).folder) == []
 
@@ -460,10 +462,10 @@ while find_state() != "recording": step()
 """
 
 
-def test_a_program_that_ends_in_a_window_ends_as_it_would(start, sonde_cli) -> None:
+def test_a_program_that_ends_in_a_capture_ends_as_it_would(start, sonde_cli) -> None:
     process = start(head() + ENDS)
-    done = sonde_cli("trace", process.pid, "--steps", 1000)
-    said = f"sonde: no trace of process {process.pid}: the recording ended meanwhile\n"
+    done = sonde_cli("capture", process.pid, "--steps", 1000)
+    said = f"sonde: no capture of process {process.pid}: the recording ended meanwhile\n"
     assert (done.returncode, done.stderr) == (1, said)
     process.communicate(timeout=60)
     assert process.returncode == 0
@@ -472,18 +474,18 @@ def test_a_program_that_ends_in_a_window_ends_as_it_would(start, sonde_cli) -> N
 def test_memory_and_stacks_are_in_the_trace_when_asked_for(start, sonde_cli, tmp_path) -> None:
     process = start(head() + FOREVER)
     out = tmp_path / "x.json.gz"
-    done = sonde_cli("trace", process.pid, "--steps", 1, "--memory", "--stacks", "-o", out)
+    done = sonde_cli("capture", process.pid, "--steps", 1, "--memory", "--stacks", "-o", out)
     assert done.returncode == 0, done.stderr
     events = json.loads(gzip.decompress(out.read_bytes()))["traceEvents"]
     assert any(event.get("name") == "[memory]" for event in events)
     assert any(event.get("cat") == "python_function" for event in events)
 
 
-def test_a_tool_that_is_interrupted_ends_the_window(start) -> None:
+def test_a_tool_that_is_interrupted_ends_the_capture(start) -> None:
     process = start(head() + FOREVER)
     session = session_of(process)
     tool = subprocess.Popen(
-        [sys.executable, "-m", "sonde", "trace", str(process.pid), "--steps", "1000"],
+        [sys.executable, "-m", "sonde", "capture", str(process.pid), "--steps", "1000"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -497,5 +499,5 @@ def test_a_tool_that_is_interrupted_ends_the_window(start) -> None:
     tool.send_signal(signal.SIGINT)
     assert tool.communicate(timeout=60) == ("", "") and tool.returncode == 130
     wait_for(lambda: find_states() == [captures.FAILED])
-    (window,) = query(process, "SELECT why FROM python.torch_window")
-    assert window == {"why": "it was cancelled"} and process.poll() is None
+    (capture,) = query(process, "SELECT why FROM python.torch_capture")
+    assert capture == {"why": "it was cancelled"} and process.poll() is None

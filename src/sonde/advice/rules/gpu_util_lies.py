@@ -3,7 +3,7 @@
 Why it hurts: utilisation only tells that some kernel ran. Low power beside it means that most of
 the chip did nothing: small kernels, waiting inside a collective, or memory-bound work.
 
-What to do: look at the kernels with `sonde trace TARGET`: fuse small ones (torch.compile, CUDA
+What to do: look at the kernels with `sonde capture TARGET`: fuse small ones (torch.compile, CUDA
 graphs), raise the batch size, use bf16 on tensor cores; if it is a collective, find the slow rank.
 """
 

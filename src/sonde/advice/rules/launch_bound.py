@@ -4,7 +4,7 @@ Why it hurts: the model is many small operators, and the host needs longer to la
 GPU to run it. A faster GPU would not help.
 
 What to do: torch.compile (mode="reduce-overhead" uses CUDA graphs), a larger batch, fused operators
-and optimizers; `sonde trace TARGET` shows kernels beside their launches.
+and optimizers; `sonde capture TARGET` shows kernels beside their launches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LIMITS = {
         80, "of one processor that the process uses meanwhile, or would if it could have it"
     ),
 }
-# Where kernels were seen (`sonde trace`), the time they ran counts: utilisation calls a GPU busy
+# Where kernels were seen (`sonde capture`), the time they ran counts: utilisation calls a GPU busy
 # that has one small kernel at a time.
 SQL = """
 WITH job AS (

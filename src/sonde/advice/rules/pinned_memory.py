@@ -17,7 +17,7 @@ LINE = "any"
 NEEDS = ("python.torch_step.host_to_device", "python.torch_loader.pin_memory")
 LIMITS = {
     "moving_pct": Limit(5, "of a step between the arrival of a batch and the model"),
-    "seen_pct": Limit(1, "of a step, where copies from such memory were seen in a deep window"),
+    "seen_pct": Limit(1, "of a step, where copies from such memory were seen in a capture"),
 }
 SQL = """
 WITH job AS (

@@ -43,8 +43,8 @@ _NEVER_NS = 2**62
 _HIDDEN = ".tmp"
 
 
-class Window:
-    """A window under way: what was asked, and how far it is."""
+class Capture:
+    """A capture under way: what was asked, and how far it is."""
 
     def __init__(self, session: SessionWriter, about: dict[str, object]) -> None:
         self._session, self.about, self.pid = session, about, os.getpid()
@@ -80,12 +80,12 @@ class Window:
 
 
 class Source:
-    """Looks for windows when the tool rings; between windows nothing of it is in the program."""
+    """Looks for captures when the tool rings; between captures nothing of it is in the program."""
 
     def __init__(self, context: SourceContext) -> None:
         # Kept: the context has none while the recording stops.
         self._context, self._session = context, context.session
-        self._window: Window | None = None
+        self._capture: Capture | None = None
         self._seen: set[str] = set()
         self._kineto = Kineto(context.guard(self._displace))
         self._on_step = context.guard(self._step)
@@ -95,77 +95,77 @@ class Source:
         """Nothing to do until somebody asks."""
 
     def stop(self) -> None:
-        window = self._window
-        if window is None:
+        capture = self._capture
+        if capture is None:
             return
-        if window.pid != os.getpid():  # a forked child: it is the parent's
+        if capture.pid != os.getpid():  # a forked child: it is the parent's
             self._wake = None
-            self._set_window(None)
+            self._set_capture(None)
             self._kineto.forget()
             steps.unsubscribe(self._on_step)
-        elif self._is_ours() and window.end_ns <= _core.clock_ns():
-            self._finish(window)
+        elif self._is_ours() and capture.end_ns <= _core.clock_ns():
+            self._finish(capture)
         else:
             self._fail("the recording ended meanwhile")
 
     def configure(self) -> None:
         """In the main thread, when somebody rings: take up what is asked for."""
         folder = self._session.folder
-        for trace_id in captures.list_ids(folder):
-            if trace_id not in self._seen:
-                self._seen.add(trace_id)
+        for capture_id in captures.list_ids(folder):
+            if capture_id not in self._seen:
+                self._seen.add(capture_id)
                 try:
-                    about = captures.read_about(folder, trace_id)
+                    about = captures.read_about(folder, capture_id)
                 except Damaged as error:
                     self._session.log(str(error))
                     continue
                 if about["state"] == captures.ASKED:
-                    self._take(Window(self._session, about))
-        if self._window is not None:
-            self._go_on(self._window)
+                    self._take(Capture(self._session, about))
+        if self._capture is not None:
+            self._go_on(self._capture)
 
-    def _take(self, window: Window) -> None:
-        if self._window is not None:
-            window.tell(FAILED, why=f"{self._window.id} is under way in this process")
+    def _take(self, capture: Capture) -> None:
+        if self._capture is not None:
+            capture.tell(FAILED, why=f"{self._capture.id} is under way in this process")
             return
         try:
             find_profiler()
         except Unavailable as error:
-            window.tell(FAILED, why=str(error))
+            capture.tell(FAILED, why=str(error))
             return
-        window.tell(WAITING, step=steps.number)
-        self._set_window(window)
-        if window.steps is not None:
+        capture.tell(WAITING, step=steps.number)
+        self._set_capture(capture)
+        if capture.steps is not None:
             steps.subscribe(self._on_step)
-        self._wake = _start_timer(window, self._context.guard(self._ring))
+        self._wake = _start_timer(capture, self._context.guard(self._ring))
 
-    def _set_window(self, window: Window | None) -> None:
-        self._window = window
-        steps.whole = window is not None  # its operators are to find their modules
+    def _set_capture(self, capture: Capture | None) -> None:
+        self._capture = capture
+        steps.whole = capture is not None  # its operators are to find their modules
 
     def _ring(self) -> None:
         """In the timer's thread: have the main one look, at its next safe point."""
-        if self._window is not None:
+        if self._capture is not None:
             _core.control_ask(self._session.page)
 
-    def _go_on(self, window: Window) -> None:
+    def _go_on(self, capture: Capture) -> None:
         """In the main thread: do what is due, or was said by the tool."""
-        if window.first is None:
-            window.first = _read_first(window)
+        if capture.first is None:
+            capture.first = _read_first(capture)
         now_ns = _core.clock_ns()
-        is_late, is_stopped = now_ns >= window.deadline_ns, os.path.exists(window.path(STOP))
+        is_late, is_stopped = now_ns >= capture.deadline_ns, os.path.exists(capture.path(STOP))
         if is_in_backward():
             return
         if is_stopped:
             self._fail("it was cancelled")
         elif self._kineto.is_on:
-            is_over = now_ns >= window.end_ns and self._kineto.is_settled()
+            is_over = now_ns >= capture.end_ns and self._kineto.is_settled()
             if self._is_ours() and (is_over or is_late):
-                self._finish(window)
+                self._finish(capture)
         elif is_late:
-            self._fail(_say_late(window))
-        elif window.steps is None and window.first is not None:
-            self._begin(window)
+            self._fail(_say_late(capture))
+        elif capture.steps is None and capture.first is not None:
+            self._begin(capture)
 
     def _is_ours(self) -> bool:
         """Is the profiler on in this very thread?"""
@@ -174,38 +174,38 @@ class Source:
     # ---- at the end of a step, in the thread that trains -----------------------------------------
 
     def _step(self, step: Step) -> None:
-        window = self._window
-        if window is None or is_in_backward():
+        capture = self._capture
+        if capture is None or is_in_backward():
             return
         if self._is_ours():
-            self._count(window, step)
-        elif self._kineto.is_on or window.first is None or steps.number < window.first:
+            self._count(capture, step)
+        elif self._kineto.is_on or capture.first is None or steps.number < capture.first:
             return
-        elif step.end_ns >= window.deadline_ns:
-            self._fail(_say_late(window))
+        elif step.end_ns >= capture.deadline_ns:
+            self._fail(_say_late(capture))
         else:
-            self._begin(window)
+            self._begin(capture)
 
-    def _count(self, window: Window, step: Step) -> None:
-        if window.given_up is not None:
-            self._fail(window.given_up)
+    def _count(self, capture: Capture, step: Step) -> None:
+        if capture.given_up is not None:
+            self._fail(capture.given_up)
             return
-        if window.end_ns == _NEVER_NS:
-            window.bounds.append([steps.number, step.end_ns])
-            if window.steps is not None and len(window.bounds) > window.steps:
-                window.end_ns = step.end_ns
+        if capture.end_ns == _NEVER_NS:
+            capture.bounds.append([steps.number, step.end_ns])
+            if capture.steps is not None and len(capture.bounds) > capture.steps:
+                capture.end_ns = step.end_ns
                 self._kineto.mark_end()
         # A device is behind its program: kernels of the last step may not have run yet. Until they
         # have, more steps are recorded than are wanted; readers leave them out.
-        is_over = window.end_ns <= step.end_ns and self._kineto.is_settled()
-        if is_over or step.end_ns >= window.deadline_ns:
-            self._finish(window)
+        is_over = capture.end_ns <= step.end_ns and self._kineto.is_settled()
+        if is_over or step.end_ns >= capture.deadline_ns:
+            self._finish(capture)
 
-    def _begin(self, window: Window) -> None:
-        _core.undisturbed(lambda: self._start_profiler(window))
+    def _begin(self, capture: Capture) -> None:
+        _core.undisturbed(lambda: self._start_profiler(capture))
 
-    def _start_profiler(self, window: Window) -> None:
-        about, before_ns = window.about, _core.clock_ns()
+    def _start_profiler(self, capture: Capture) -> None:
+        about, before_ns = capture.about, _core.clock_ns()
         anchor = find_anchor()
         try:
             self._kineto.begin(
@@ -219,12 +219,12 @@ class Source:
             self._fail(str(error))
             return
         begin_ns = _core.clock_ns()
-        window.deadline_ns = begin_ns + window.duration_ns + window.timeout_ns
-        if window.steps is None:
-            window.end_ns = begin_ns + window.duration_ns
+        capture.deadline_ns = begin_ns + capture.duration_ns + capture.timeout_ns
+        if capture.steps is None:
+            capture.end_ns = begin_ns + capture.duration_ns
         else:
-            window.bounds.append([steps.number, begin_ns])
-        is_told = window.tell(
+            capture.bounds.append([steps.number, begin_ns])
+        is_told = capture.tell(
             RECORDING, begin_ns=begin_ns, anchors=[anchor], start_ns=begin_ns - before_ns,
             thread=get_native_id(), device=self._kineto.device,
             torch=str(getattr(sys.modules.get("torch"), "__version__", "")),
@@ -232,31 +232,31 @@ class Source:
         if not is_told:
             self._fail("its folder cannot be written to")
 
-    def _finish(self, window: Window) -> None:
-        _core.undisturbed(lambda: self._stop_profiler(window))
+    def _finish(self, capture: Capture) -> None:
+        _core.undisturbed(lambda: self._stop_profiler(capture))
 
-    def _stop_profiler(self, window: Window) -> None:
+    def _stop_profiler(self, capture: Capture) -> None:
         begin_ns, anchor = _core.clock_ns(), find_anchor()
-        window.about["anchors"] = [*_list(window.about["anchors"]), anchor]
-        if window.steps is not None and window.end_ns == _NEVER_NS:
-            came = max(0, len(window.bounds) - 1)
-            window.about["why"] = f"the time was up after {came} of {window.steps} steps"
+        capture.about["anchors"] = [*_list(capture.about["anchors"]), anchor]
+        if capture.steps is not None and capture.end_ns == _NEVER_NS:
+            came = max(0, len(capture.bounds) - 1)
+            capture.about["why"] = f"the time was up after {came} of {capture.steps} steps"
         try:
             self._kineto.end()
             stopped_ns = _core.clock_ns()
-            window.tell(WRITING, end_ns=min(window.end_ns, begin_ns), bounds=window.bounds)
+            capture.tell(WRITING, end_ns=min(capture.end_ns, begin_ns), bounds=capture.bounds)
             # Torch holds the GIL for this, whichever thread it is in: so it is done at once.
-            self._kineto.save(window.path(_HIDDEN))
-            os.rename(window.path(_HIDDEN), window.path(RAW))
+            self._kineto.save(capture.path(_HIDDEN))
+            os.rename(capture.path(_HIDDEN), capture.path(RAW))
         except TROUBLE as error:
             self._fail(f"the trace was not written: {getattr(error, 'strerror', None) or error}")
             return
         self._leave()
-        window.tell(
+        capture.tell(
             PACKING, stop_ns=stopped_ns - begin_ns, save_ns=_core.clock_ns() - stopped_ns,
-            file=os.path.basename(window.path(RAW)), bytes=os.path.getsize(window.path(RAW)),
+            file=os.path.basename(capture.path(RAW)), bytes=os.path.getsize(capture.path(RAW)),
         )  # fmt: skip
-        start_new_thread(self._context.guard(_pack), (window,))
+        start_new_thread(self._context.guard(_pack), (capture,))
 
     # ---- ends ------------------------------------------------------------------------------------
 
@@ -265,11 +265,11 @@ class Source:
         self._fail("the program started its own torch.profiler meanwhile")
 
     def _fail(self, why: str) -> None:
-        window = self._window
-        if window is None:
+        capture = self._capture
+        if capture is None:
             return
         if self._kineto.is_on and not self._is_ours():
-            window.given_up = why  # only its own thread can end it, at its next step
+            capture.given_up = why  # only its own thread can end it, at its next step
             return
         if self._kineto.is_on:
             try:
@@ -280,40 +280,40 @@ class Source:
         self._leave()
         # Before the word: on a full disk there would be no room for it.
         for suffix in (_HIDDEN, _HIDDEN * 2, RAW):  # torch, too, writes beside the place first
-            _remove(window.path(suffix))
-        window.tell(FAILED, why=why)
+            _remove(capture.path(suffix))
+        capture.tell(FAILED, why=why)
 
     def _leave(self) -> None:
         """Take out all that was put into the program."""
-        self._set_window(None)
+        self._set_capture(None)
         steps.unsubscribe(self._on_step)
         wake, self._wake = self._wake, None
         if wake is not None:
             wake.release()
 
 
-# ---- threads that live as long as a window -------------------------------------------------------
+# ---- threads that live as long as a capture ------------------------------------------------------
 
 
-def _start_timer(window: Window, ring: Callable[[], object]) -> LockType:
+def _start_timer(capture: Capture, ring: Callable[[], object]) -> LockType:
     """Have `ring` called when something is due; it ends when what is returned is released."""
     wake = allocate_lock()
     wake.acquire()
 
     def wait() -> None:
         while not wake.acquire(timeout=_TICK_S):
-            if window.is_due(_core.clock_ns()):
+            if capture.is_due(_core.clock_ns()):
                 ring()
 
     start_new_thread(wait, ())
     return wake
 
 
-def _pack(window: Window) -> None:
+def _pack(capture: Capture) -> None:
     """Compress the trace; where that cannot be, it stays as it is."""
     import zlib  # which lets others have the GIL meanwhile
 
-    raw, hidden = window.path(RAW), window.path(PACKED + _HIDDEN)
+    raw, hidden = capture.path(RAW), capture.path(PACKED + _HIDDEN)
     begin_ns, packer = _core.clock_ns(), zlib.compressobj(3, wbits=31)
     try:
         os.setpriority(os.PRIO_PROCESS, get_native_id(), 19)  # on Linux: of this thread alone
@@ -321,13 +321,13 @@ def _pack(window: Window) -> None:
             while piece := source.read(_PIECE):
                 file.write(packer.compress(piece))
             file.write(packer.flush())
-        os.rename(hidden, window.path(PACKED))
+        os.rename(hidden, capture.path(PACKED))
     except OSError as error:
         _remove(hidden)
-        window.tell(DONE, why=f"it is not compressed: {error.strerror}")
+        capture.tell(DONE, why=f"it is not compressed: {error.strerror}")
         return
-    path = window.path(PACKED)
-    window.tell(
+    path = capture.path(PACKED)
+    capture.tell(
         DONE, file=os.path.basename(path), bytes=os.path.getsize(path),
         pack_ns=_core.clock_ns() - begin_ns,
     )  # fmt: skip
@@ -345,19 +345,19 @@ def _remove(path: str) -> None:
         pass
 
 
-def _say_late(window: Window) -> str:
-    what = "there was no safe point" if window.steps is None else "no step ended"
-    return f"{what} in {window.about['timeout_s']:g} s"
+def _say_late(capture: Capture) -> str:
+    what = "there was no safe point" if capture.steps is None else "no step ended"
+    return f"{what} in {capture.about['timeout_s']:g} s"
 
 
 def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _read_first(window: Window) -> int | None:
+def _read_first(capture: Capture) -> int | None:
     """The step that all ranks begin with, once the tool has said it."""
     try:
-        first = read_checked(window.path(GO)).get("first_step")
+        first = read_checked(capture.path(GO)).get("first_step")
     except (OSError, Damaged):
         return None
     return first if isinstance(first, int) else None

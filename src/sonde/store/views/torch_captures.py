@@ -1,4 +1,4 @@
-"""The tables of deep windows: python.torch_window, python.torch_op and python.torch_kernel."""
+"""The tables of captures: python.torch_capture, python.torch_op and python.torch_kernel."""
 
 from __future__ import annotations
 
@@ -58,26 +58,30 @@ class View:
         return pa.table(columns, schema=self.columns)
 
 
-# ---- windows -------------------------------------------------------------------------------------
+# ---- captures ------------------------------------------------------------------------------------
 
 
-def _list_windows(session: Session) -> Iterator[tuple[str, About | None]]:
-    for trace_id in captures.list_ids(session.folder):
+def _list_captures(session: Session) -> Iterator[tuple[str, About | None]]:
+    for capture_id in captures.list_ids(session.folder):
         try:
-            yield trace_id, captures.read_about(session.folder, trace_id)
+            yield capture_id, captures.read_about(session.folder, capture_id)
         except Damaged:
-            yield trace_id, None
+            yield capture_id, None
 
 
-def _read_windows(session: Session) -> Iterator[Row]:
-    for trace_id, about in _list_windows(session):
+def _read_captures(session: Session) -> Iterator[Row]:
+    for capture_id, about in _list_captures(session):
         if about is None:
-            yield {"trace": trace_id, "state": "damaged", "why": "what was asked cannot be read"}
+            yield {
+                "capture": capture_id,
+                "state": "damaged",
+                "why": "the request cannot be read",
+            }
         else:
-            yield _describe_window(session, about)
+            yield _describe_capture(session, about)
 
 
-def _describe_window(session: Session, about: About) -> Row:
+def _describe_capture(session: Session, about: About) -> Row:
     state, why = about["state"], about["why"]
     path = _find_file(session, about)
     if path is not None and _measure(path) != about.get("bytes"):
@@ -90,7 +94,7 @@ def _describe_window(session: Session, about: About) -> Row:
     bounds = about.get("bounds") or []
     begin_ns, end_ns = about.get("begin_ns"), about.get("end_ns")
     return {
-        "trace": about["id"], "state": state, "why": why, "file": path,
+        "capture": about["id"], "state": state, "why": why, "file": path,
         "bytes": about.get("bytes"), "t_ns": begin_ns,
         "dur_ns": None if begin_ns is None or end_ns is None else end_ns - begin_ns,
         "asked_t_ns": about["asked_ns"], "asked_steps": about["steps"],
@@ -124,7 +128,7 @@ def _measure(path: str) -> int | None:
 # ---- what is in them -----------------------------------------------------------------------------
 
 
-class Window:
+class Capture:
     """One stored trace, on the session's clock, with steps and modules."""
 
     def __init__(self, session: Session, about: About, path: str) -> None:
@@ -148,7 +152,7 @@ class Window:
         return [nest(mine) for mine in threads.values()]
 
     def _has(self, one: Span | Work) -> bool:
-        """Is it in what was asked for? More may be recorded: see sources/trace.py."""
+        """Is it in what was asked for? More may be recorded: see job/sources/capture.py."""
         return self.begin_ns <= self.tell(one.start_ns) < self.end_ns
 
     def tell(self, wall_ns: int) -> int:
@@ -170,9 +174,9 @@ def _load(path: str, _changed_ns: int) -> Trace:
     return read_trace(path)
 
 
-def open_windows(session: Session) -> Iterator[Window]:
-    """The windows of a session that hold a trace; Damaged for one that cannot be read."""
-    for _trace_id, about in _list_windows(session):
+def open_captures(session: Session) -> Iterator[Capture]:
+    """The captures of a session that hold a trace; Damaged for one that cannot be read."""
+    for _capture_id, about in _list_captures(session):
         path = None if about is None else _find_file(session, about)
         if about is None or path is None or about["state"] == captures.FAILED:
             continue
@@ -181,19 +185,19 @@ def open_windows(session: Session) -> Iterator[Window]:
                 f"{path} is not there any more; remove {about['id']}{captures.ABOUT}, too"
             )
         try:
-            yield Window(session, about, path)
+            yield Capture(session, about, path)
         except (KeyError, TypeError, ValueError, IndexError):
             raise Damaged(f"{path} does not fit what is known of it; remove it") from None
 
 
-def _assign(window: Window, session: Session) -> None:
+def _assign(capture: Capture, session: Session) -> None:
     """Find for each span the module that was at work: nodes of backward passes by the numbers that
     autograd gave them in the forward pass, others by time and thread."""
-    modules = _read_modules(session, window)
+    modules = _read_modules(session, capture)
     owners: dict[object, str | None] = {}
     makers: dict[object, int] = {}
-    for spans in window.threads:
-        for span, module in _sweep(window, spans, modules.get(spans[0].thread, [])):
+    for spans in capture.threads:
+        for span, module in _sweep(capture, spans, modules.get(spans[0].thread, [])):
             span.module = module
             number = span.args.get("Sequence number")
             if number is None or _is_backward(span):
@@ -203,7 +207,7 @@ def _assign(window: Window, session: Session) -> None:
                 owners[number] = module
             else:
                 owners.pop(number, None)
-    for span in (span for spans in window.threads for span in spans):
+    for span in (span for spans in capture.threads for span in spans):
         _assign_backward(span, owners)
 
 
@@ -225,13 +229,13 @@ def _is_backward(span: Span) -> bool:
 
 
 def _sweep(
-    window: Window, spans: list[Span], modules: list[tuple[int, int, str]]
+    capture: Capture, spans: list[Span], modules: list[tuple[int, int, str]]
 ) -> Iterator[tuple[Span, str | None]]:
     """Each span with the innermost call of a module that was under way when it began."""
     is_open: list[tuple[int, str]] = []
     at = 0
     for span in spans:
-        t_ns = window.tell(span.start_ns)
+        t_ns = capture.tell(span.start_ns)
         while at < len(modules) and modules[at][0] <= t_ns:
             start_ns, dur_ns, name = modules[at]
             while is_open and is_open[-1][0] <= start_ns:
@@ -243,8 +247,8 @@ def _sweep(
         yield span, is_open[-1][1] if is_open else None
 
 
-def _read_modules(session: Session, window: Window) -> dict[int, list[tuple[int, int, str]]]:
-    """The calls of modules in a window, by thread, the outer ones first."""
+def _read_modules(session: Session, capture: Capture) -> dict[int, list[tuple[int, int, str]]]:
+    """The calls of modules in a capture, by thread, the outer ones first."""
     table = open_tables(session).get(_MODULES)
     if table is None:
         return {}
@@ -253,11 +257,11 @@ def _read_modules(session: Session, window: Window) -> dict[int, list[tuple[int,
     found: dict[int, list[tuple[int, int, int, str]]] = {}
     for part in parts:
         rows = part.select(names)
-        near = pc.and_(pc.less(rows["t_ns"], window.end_ns),
-                       pc.greater(rows["t_ns"], window.begin_ns - 3600 * 10**9))  # fmt: skip
+        near = pc.and_(pc.less(rows["t_ns"], capture.end_ns),
+                       pc.greater(rows["t_ns"], capture.begin_ns - 3600 * 10**9))  # fmt: skip
         for row in rows.filter(near).to_pylist():
             dur_ns = round(row["duration"] * 1e9)
-            if row["t_ns"] + dur_ns > window.begin_ns:
+            if row["t_ns"] + dur_ns > capture.begin_ns:
                 mine = found.setdefault(row["thread"], [])
                 mine.append((row["t_ns"], row["depth"], dur_ns, row["module"]))
     return {
@@ -270,39 +274,39 @@ def _read_modules(session: Session, window: Window) -> dict[int, list[tuple[int,
 
 
 def _read_ops(session: Session) -> Iterator[Row]:
-    for window in open_windows(session):
-        for span in (span for spans in window.threads for span in spans):
-            t_ns = window.tell(span.start_ns)
+    for capture in open_captures(session):
+        for span in (span for spans in capture.threads for span in spans):
+            t_ns = capture.tell(span.start_ns)
             args = span.args
             yield {
-                "trace": window.id, "t_ns": t_ns, "dur_ns": span.dur_ns, "self_ns": span.self_ns,
+                "capture": capture.id, "t_ns": t_ns, "dur_ns": span.dur_ns, "self_ns": span.self_ns,
                 "op": span.name, "kind": span.kind, "thread": span.thread, "depth": span.depth,
                 "sequence": args.get("Sequence number"), "backward": _is_backward(span),
                 "input_shapes": _dump(args.get("Input Dims")),
                 "input_types": _dump(args.get("Input type")),
                 "correlation": args.get("correlation"), "module": span.module,
-                "step": window.find_step(t_ns),
+                "step": capture.find_step(t_ns),
             }  # fmt: skip
 
 
 def _read_kernels(session: Session) -> Iterator[Row]:
-    for window in open_windows(session):
-        for work in window.works:
-            yield _describe_work(window, work)
+    for capture in open_captures(session):
+        for work in capture.works:
+            yield _describe_work(capture, work)
 
 
-def _describe_work(window: Window, work: Work) -> Row:
+def _describe_work(capture: Capture, work: Work) -> Row:
     args, launch, op = work.args, work.launch, find_op(work.launch)
-    t_ns = window.tell(work.start_ns)
-    launch_t_ns = None if launch is None else window.tell(launch.start_ns)
+    t_ns = capture.tell(work.start_ns)
+    launch_t_ns = None if launch is None else capture.tell(launch.start_ns)
     return {
-        "trace": window.id, "t_ns": t_ns, "dur_ns": work.dur_ns, "kernel": work.name,
+        "capture": capture.id, "t_ns": t_ns, "dur_ns": work.dur_ns, "kernel": work.name,
         "kind": work.kind, "device": args.get("device"), "stream": args.get("stream"),
         "correlation": args.get("correlation"), "op": None if op is None else op.name,
         "launch_t_ns": launch_t_ns, "launch_thread": None if launch is None else launch.thread,
         "grid": _dump(args.get("grid")), "block": _dump(args.get("block")),
         "registers": args.get("registers per thread"), "shared_bytes": args.get("shared memory"),
-        "bytes": args.get("bytes"), "step": window.find_step(launch_t_ns or t_ns),
+        "bytes": args.get("bytes"), "step": capture.find_step(launch_t_ns or t_ns),
         "module": None if launch is None else (op or launch).module,
     }  # fmt: skip
 
@@ -313,10 +317,10 @@ def _dump(value: object) -> str | None:
 
 VIEWS = (
     View(
-        "python.torch_window",
-        "Deep windows: `sonde trace` had torch's own profiler run for a few steps.",
-        _read_windows,
-        ("trace", "text", "", "its id; of all ranks that were asked at once the same"),
+        "python.torch_capture",
+        "Captures: `sonde capture` had torch's own profiler run for a few steps.",
+        _read_captures,
+        ("capture", "text", "", "its id; of all ranks that were asked at once the same"),
         ("state", "text", "", "asked, waiting, recording, writing, packing, done, failed, damaged"),
         ("why", "text", "", "why it failed, or is not all that was asked for"),
         ("file", "text", "", "the trace, as torch wrote it"),
@@ -334,9 +338,9 @@ VIEWS = (
     ),
     View(
         "python.torch_op",
-        "Every operator in the deep windows: what torch did on the host.",
+        "Every operator in the captures: what torch did on the host.",
         _read_ops,
-        ("trace", "text", "", "which window: see python.torch_window"),
+        ("capture", "text", "", "which capture: see python.torch_capture"),
         ("t_ns", "i64", "ns", "start"),
         ("dur_ns", "i64", "ns", "how long it took, with what it called"),
         ("self_ns", "i64", "ns", "without what it called"),
@@ -354,9 +358,9 @@ VIEWS = (
     ),
     View(
         "python.torch_kernel",
-        "Every kernel and copy in the deep windows: what ran on the devices.",
+        "Every kernel and copy in the captures: what ran on the devices.",
         _read_kernels,
-        ("trace", "text", "", "which window: see python.torch_window"),
+        ("capture", "text", "", "which capture: see python.torch_capture"),
         ("t_ns", "i64", "ns", "start, on the device"),
         ("dur_ns", "i64", "ns", "how long it ran"),
         ("kernel", "text", "", "its name"),
