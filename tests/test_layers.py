@@ -11,211 +11,151 @@ import pytest
 
 from support.places import SOURCE
 
-GROUND = {"errors", "config", "plugins"}
-SHARED = GROUND | {"_core", "record", "ring", "intern", "session"}
-JOB = SHARED | {"host", "recorder"}
-READ = SHARED | {"target", "archive", "rows", "about", "catalog", "union", "query", "stacks"}
+GROUND = {"_core", "environ", "errors", "launch", "plugins", "settings", "words"}
+READERS = {"store", "analysis", "export", "advice", "attach"}
 
-# Module (or folder) -> what it may import of ours. Imports point down only.
-ALLOWED = {
-    "errors": set(),
-    "plugins": set(),
-    "config": {"errors", "plugins"},
-    "record": {"errors"},
-    "ring": {"_core", "errors", "record"},
-    "intern": {"_core", "errors", "ring"},
-    "session": GROUND | {"_core", "intern", "record", "ring"},
-    "target": {"errors", "runs", "session"},
-    "trace": {"_core", "errors", "session"},
-    "tracing": SHARED | {"about", "late", "rows", "trace"},
-    "control": GROUND | {"_core", "session"},
-    "launch": {"config"},
-    "host": SHARED,
-    "late": {"host", "plugins", "training"},
-    "recorder": SHARED | {"host", "late", "launch"},
-    "training": SHARED | {"host"},
-    "mirrors": {"errors", "host"},
-    "mirroring": GROUND | {"_core", "host"},
-    "profiler": JOB | {"launch", "mirroring"},
-    "sources": JOB | {"bracket", "mirroring", "profiler", "run", "runs", "trace", "training"},
-    "autostart": {"config", "profiler", "recorder"},
-    "bracket": JOB | {"result", "run", "runs"},
-    "profiling": {"bracket", "errors", "run"},
-    "marking": {"_core"},
-    "switch": {"host", "recorder", "session"},
-    "integrations": {"integrations"},
-    "inside": {"plugins", "recorder"},
-    "elf": set(),
-    "process": set(),
-    "symbols": {"_core", "elf", "process"},
-    "preflight": SHARED | {"elf", "process", "symbols"},
-    "attach": SHARED | {"control", "preflight", "process", "target"},
-    "__init__": JOB
-    | {"advising", "marking", "profiler", "profiling", "query", "snapshots", "switch", "training"},
-    "archive": {"_core", "session"},
-    "union": {"archive", "errors", "rows"},
-    "rows": SHARED | {"archive"},
-    "about": SHARED | {"archive", "rows", "run", "runs"},
-    "engine": {"config", "errors"},
-    "query": READ | {"engine"},
-    "calls": {"query", "session"},
-    "stacks": SHARED,
-    "result": {"errors", "stored"},
-    "run": SHARED | {"result", "stacks"},
-    "runs": SHARED | {"run"},
-    "stored": {"errors", "output", "plugins", "result", "selection", "window"},
-    "output": {"errors", "selection"},
-    "pstat": {"errors"},
-    "snapshots": SHARED | {"pstat", "stacks"},
-    "frames": SHARED | {"archive", "rows", "stacks"},
-    "kineto": {"errors"},
-    "deep": SHARED | {"archive", "kineto", "rows", "trace"},
-    "events": SHARED | {"archive"},
-    "catalog": SHARED | {"about", "deep", "events", "frames", "recorder"},
-    "drain": SHARED | {"archive", "events", "frames", "rows", "stacks"},
-    "retain": SHARED | {"archive", "drain"},
-    "sensors": {"_core", "config", "errors", "record"},
-    "measuring": {"_core", "errors", "plugins", "recorder", "sensors"},
-    "collector": SHARED
-    | {"measuring", "recorder", "launch", "drain", "retain", "run", "runs", "snapshots", "stacks"},
-    "dumper": {"errors", "live", "nesting", "profiler", "query", "session", "window"},
-    "window": {"config", "errors", "query"},
-    "spans": {"query"},
-    "selection": {"errors", "query", "spans", "window"},
-    "nesting": set(),
-    "layers": set(),
-    "slices": {"selection"},
-    "timeline": {"_core", "layers", "nesting", "query", "selection", "slices", "spans", "window"},
-    "scanning": {"errors"},
-    "mending": {"errors", "scanning", "timeline"},
-    "fresh": READ | {"deep", "events", "layers"},
-    "live": {"errors", "exporters", "fresh", "layers", "nesting", "query", "selection", "session"}
-    | {"slices", "timeline", "window"},
-    "tree": {"selection"},
-    "exporters": {"errors", "layers", "pstat", "selection", "spans", "timeline", "tree"},
-    "verdict": set(),
-    "patterns": set(),
-    "trend": set(),
-    "advice": {"patterns", "trend", "verdict"},
-    "finding": {"verdict"},
-    "stretch": {"errors", "query", "window"},
-    "lines": {"query", "stretch"},
-    "advising": GROUND | {"finding", "lines", "query", "stretch", "target", "verdict"},
-    "measures": set(),
-    "comparing": {"advising", "errors", "finding", "measures", "query", "stretch"},
-    "outline": set(),
-    "aggregates": {"query", "window"},
-    "modules": {"errors", "outline", "query", "selection", "window"},
-    "monitor": READ
-    | {"__init__", "advising", "exporters", "finding", "monitor", "recorder", "stretch"},
-    "tui": READ | {"tui"},
-    "demo": set(),  # programs that are recorded
-    "cli": READ
-    | {
-        "__init__",
-        "advising",
-        "aggregates",
-        "attach",
-        "calls",
-        "comparing",
-        "control",
-        "demo",
-        "exporters",
-        "finding",
-        "launch",
-        "layers",
-        "live",
-        "mending",
-        "monitor",
-        "modules",
-        "nesting",
-        "outline",
-        "output",
-        "preflight",
-        "pstat",
-        "result",
-        "retain",
-        "run",
-        "runs",
-        "selection",
-        "snapshots",
-        "timeline",
-        "trace",
-        "tracing",
-        "verdict",
-        "window",
-        "cli",
-        "tui",
-    },
+# Room -> the rooms that it may import; every room may import itself. `sonde` is sonde/__init__.py:
+# the roof, whose public names are loaded when they are used.
+LAW = {
+    "ground": GROUND,
+    "session": GROUND,
+    "tables": {"session"},
+    "job": GROUND | {"session", "tables"},
+    "attach": GROUND | {"session"},
+    "store": GROUND | {"session", "tables"},
+    "collector": GROUND | {"session", "tables", "store"},
+    "analysis": GROUND | {"session", "tables", "store", "attach"},
+    "export": GROUND | {"session", "store", "analysis"},
+    "advice": GROUND | {"session", "store", "analysis"},
+    "tui": GROUND | READERS | {"session"},
+    # Measures into a session of its own: it hosts the recorder, like any program.
+    "monitor": GROUND | READERS | {"session", "job"},
+    "cli": GROUND | READERS | {"session", "tui", "monitor", "collector", "demo", "sonde"},
+    "profiler": {"job"},
+    "integrations": {"sonde"},
+    "demo": set(),
+    "sonde": {"errors", "settings", "session", "job", "profiler", "store", "export", "advice"},
     "__main__": {"cli"},
 }
+JOB_HALF = {"sonde", "session", "tables", "job", "profiler", *GROUND}
+READ_HALF = {"store", "analysis", "export", "advice", "tui", "monitor", "cli", "collector"}
 
-# What lives in the job: standard library and our core, nothing else, ever.
-IN_THE_JOB = ("__init__", "autostart", "inside", "errors", "config", "plugins", "record", "ring",
-              "intern", "session", "launch", "host", "late", "mirroring", "recorder", "sources",
-              "switch", "training", "profiler", "profiling", "marking", "bracket", "run", "runs",
-              "result", "stacks", "trace")  # fmt: skip
+STATEMENT, FOR_TYPES, PLUGIN = "statement", "for types", "plugin"
+Import = tuple[str, str, str]  # who imports, what, and which of these it is
 
 
 def list_files() -> list[Path]:
     return sorted(SOURCE.rglob("*.py"))
 
 
-def name_of(path: Path) -> str:
-    parts = path.relative_to(SOURCE).with_suffix("").parts
-    return parts[0]
+def name_module(path: Path) -> str:
+    parts = ("sonde", *path.relative_to(SOURCE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def find_imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        yield from find_imports_of(node)
+MODULES = {name_module(path) for path in list_files()} | {"sonde._core"}
+
+
+def find_room(module: str) -> str:
+    """The room of a module; what stands at the top is a room of its own, or the ground."""
+    room = module.split(".")[1] if "." in module else "sonde"
+    return "ground" if room in GROUND else room
+
+
+def find_imports(path: Path) -> Iterator[Import]:
+    """Every import of a file, lazy ones and loaded plugins included."""
+    tree = ast.parse(path.read_text())
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for part in node.body
+        for inner in ast.walk(part)
+    }
+    for node in ast.walk(tree):
+        for name in find_imports_of(node):
+            yield name_module(path), name, FOR_TYPES if id(node) in for_types else STATEMENT
+        for name in find_plugins_of(node):
+            yield name_module(path), name, PLUGIN
 
 
 def find_imports_of(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module:
-        yield node.module
-        if node.module == "sonde":
-            yield from (f"sonde.{alias.name}" for alias in node.names)
+        inner = [f"{node.module}.{alias.name}" for alias in node.names]
+        yield from (name if name in MODULES else node.module for name in inner)
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant))
 
 
-def find_ours(path: Path) -> set[str]:
-    found = set()
-    for name in find_imports(path):
-        parts = name.split(".")
-        if parts[0] == "sonde" and len(parts) > 1 and not parts[1].startswith("__version"):
-            found.add(parts[1])
-    return found
+def find_plugins_of(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "plugins.load":
+        folder = ast.literal_eval(node.args[0])  # a literal, so that this test can see it
+        yield from (name for name in MODULES if name.startswith(f"sonde.{folder}."))
 
 
-@pytest.mark.parametrize("path", list_files(), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_imports_point_down(path: Path) -> None:
-    extra = find_ours(path) - ALLOWED[name_of(path)] - {name_of(path)}
-    assert not extra, f"{path.name} may not import {extra}"
+IMPORTS = [found for path in list_files() for found in find_imports(path)]
 
 
-@pytest.mark.parametrize("name", IN_THE_JOB)
-def test_the_job_half_uses_the_standard_library_only(name: str) -> None:
-    paths = [path for path in list_files() if name_of(path) == name]
-    assert paths
-    for path in paths:
-        outside = {n.split(".")[0] for n in find_imports(path)} - {"sonde", "__future__"}
-        assert outside <= set(sys.stdlib_module_names), f"{path}: {outside}"
+def test_every_room_has_its_row() -> None:
+    assert {find_room(module) for module in MODULES} == set(LAW)
 
 
-def test_a_mirror_imports_its_tool_only_when_it_is_made() -> None:
-    for path in (SOURCE / "mirrors").glob("*.py"):
-        at_once = {
-            name.split(".")[0]
-            for node in ast.parse(path.read_text()).body
-            if isinstance(node, (ast.Import, ast.ImportFrom))
-            for name in find_imports_of(node)
-        }
-        assert at_once <= set(sys.stdlib_module_names) | {"sonde", "__future__"}, path
+@pytest.mark.parametrize("room", LAW)
+def test_imports_point_down(room: str) -> None:
+    allowed = {find_room(f"sonde.{name}") if name != "sonde" else name for name in LAW[room]}
+    ours = [found for found in IMPORTS if found[1].split(".")[0] == "sonde"]
+    wrong = [
+        f"{who} imports {what}"
+        for who, what, _how in ours
+        if find_room(who) == room and find_room(what) not in allowed | {room}
+    ]
+    assert not wrong
 
 
-def test_importing_sonde_in_a_job_loads_nothing_of_the_read_half(run) -> None:
+def test_no_module_imports_itself_in_a_circle() -> None:
+    edges: dict[str, set[str]] = {module: set() for module in MODULES}
+    for who, what, how in IMPORTS:
+        # A plugin may import whoever loads it by its name: that one is complete by then.
+        if what in MODULES and what != who and how == STATEMENT:
+            edges[who].add(what)
+    # Whatever only leads out of the circles is taken away, until nothing is left to take.
+    while True:
+        done = {who for who, whats in edges.items() if not whats}
+        if not done:
+            break
+        edges = {who: whats - done for who, whats in edges.items() if who not in done}
+    assert not edges, f"in a circle, or above one: {sorted(edges)}"
+
+
+def test_the_halves_meet_in_the_session_folder_only() -> None:
+    """Said again, of all rows at once: this is what the rows are for."""
+    for half, other in (("job", READ_HALF), *((room, {"job"}) for room in READ_HALF - {"monitor"})):
+        assert not LAW[half] & other, half
+
+
+@pytest.mark.parametrize("room", ["ground", "session", "tables", "job", "profiler", "sonde"])
+def test_nothing_below_store_imports_anything_but_the_standard_library(room: str) -> None:
+    for who, what, _how in IMPORTS:
+        # A mirror imports its tool when it is made, if there is one: see below.
+        if find_room(who) == room and not who.startswith("sonde.job.mirrors."):
+            first = what.split(".")[0]
+            assert first in {"sonde", *sys.stdlib_module_names}, f"{who} imports {what}"
+
+
+LOADED = "import sys; print(*sorted(name for name in sys.modules if name.startswith('sonde')))"
+
+
+def list_rooms(printed: str) -> set[str]:
+    return {find_room(name) for name in printed.split()}
+
+
+def test_importing_sonde_loads_nothing_else(run) -> None:
+    assert run("import sonde; " + LOADED).stdout.split() == ["sonde"]
+
+
+def test_a_recorded_job_loads_nothing_of_the_read_half(run) -> None:
     show = "import sys; print(*sorted(sys.modules))"
     bare = set(run(show).stdout.split())  # other packages have start-up hooks, too
     loaded = set(run("import sonde; sonde.start(collector='off'); " + show).stdout.split()) - bare
@@ -223,8 +163,58 @@ def test_importing_sonde_in_a_job_loads_nothing_of_the_read_half(run) -> None:
     assert not loaded & heavy
     outside = {name.split(".")[0] for name in loaded} - set(sys.stdlib_module_names)
     assert outside == {"sonde"}
-    ours = {name for name in loaded if name.startswith("sonde.")}
-    assert {name.split(".")[1] for name in ours} <= set(IN_THE_JOB) | {"_core"}
+    ours = " ".join(name for name in loaded if name.split(".")[0] == "sonde")
+    assert list_rooms(ours) <= {"sonde", "ground", "session", "tables", "job"}
+
+
+def test_a_job_that_uses_everything_of_its_half_loads_nothing_of_the_other(run) -> None:
+    done = run(
+        "import sonde\n"
+        "sonde.start(collector='off', source_call='on')\n"
+        "with sonde.span('work'), sonde.profile(): sum(range(10**6))\n"
+        "sonde.mark('here'); sonde.counter('queue', 3); sonde.step(); sonde.pause(); sonde.resume()\n"
+        "emit = sonde.table(type('Batch', (), {'__annotations__': {'loss': float}})); emit(1.0)\n"
+        "sonde.snapshot(); sonde.profiler.set_state('run'); sonde.profiler.dumps()\n"
+        "assert sonde.session().folder\n"
+        "sonde.stop()\n" + LOADED
+    )
+    assert not list_rooms(done.stdout) & READ_HALF
+
+
+def test_a_query_loads_nothing_of_the_write_half(run) -> None:
+    folder = run("import sonde; print(sonde.start(collector='off')); sonde.stop()").stdout.strip()
+    done = run(
+        f"import sonde\nrecording = sonde.open({folder!r})\n"
+        "assert recording.query('SELECT count(*) FROM sonde.source_log').to_pylist()\n"
+        "assert recording.query('SELECT count(*) FROM python.frame').to_pylist()\n" + LOADED
+    )
+    assert "job" not in list_rooms(done.stdout)
+
+
+def test_the_catalog_of_all_tables_loads_nothing_of_the_write_half(run) -> None:
+    done = run("from sonde.store.catalog import list_tables; assert list_tables()\n" + LOADED)
+    assert "job" not in list_rooms(done.stdout) and "collector" not in list_rooms(done.stdout)
+
+
+def test_every_public_name_is_listed_and_loads(run) -> None:
+    done = run(
+        "import sonde\n"
+        "assert set(sonde.__all__) <= set(dir(sonde))\n"
+        "print(*[name for name in sonde.__all__ if getattr(sonde, name) is None])\n"
+        "try: sonde.nothing\nexcept AttributeError as error: print(error)\n"
+    )
+    assert done.stdout == "\nmodule 'sonde' has no attribute 'nothing'\n"
+
+
+def test_a_mirror_imports_its_tool_only_when_it_is_made() -> None:
+    for path in (SOURCE / "job" / "mirrors").glob("*.py"):
+        at_once = {
+            name.split(".")[0]
+            for node in ast.parse(path.read_text()).body
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for name in find_imports_of(node)
+        }
+        assert at_once <= set(sys.stdlib_module_names) | {"sonde", "__future__"}, path
 
 
 def test_the_environment_is_read_in_one_place() -> None:
@@ -251,7 +241,7 @@ def test_there_are_three_broad_excepts_the_jobs_guard_the_collectors_and_the_one
                 ):
                     broad.append(f"{path.name}:{node.lineno}")
     files = sorted(entry.partition(":")[0] for entry in broad)
-    assert files == ["advising.py", "collector.py", "host.py"], broad
+    assert files == ["judge.py", "loop.py", "source_context.py"], broad
 
 
 def test_functions_fit_a_screen_and_files_a_sitting() -> None:

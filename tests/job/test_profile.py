@@ -671,9 +671,9 @@ def test_results_are_written_as_exporters_do(profiled, tmp_path) -> None:
     shown = profiled(f"""
 with sonde.profile() as run: burn(0.05)
 result = run.result()
-files = [result.flamegraph({str(tmp_path / "f.html")!r}),
-         result.export({str(tmp_path / "p.prof")!r}, "pstats"),
-         result.export({str(tmp_path / "c.txt")!r}, "collapsed", "wall")]
+files = [sonde.export_result(result, {str(tmp_path / "f.html")!r}, "flamegraph"),
+         sonde.export_result(result, {str(tmp_path / "p.prof")!r}, "pstats"),
+         sonde.export_result(result, {str(tmp_path / "c.txt")!r}, "collapsed", "wall")]
 show(files=files, text=str(result), cpu_ns=round(result.cpu_s * 1e9))
 """)
     import pstats

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from sonde import environ, plugins, settings
 from sonde.cli import _progress, _table
 from sonde.errors import ConfigError, Error, NoSession, NotProfiled
+from sonde.export.run_profile import export_result
 from sonde.session import Session, runs, steering
 from sonde.session.run import FAILED, PREPARING, RUNNING, SUCCEEDED, Run
 from sonde.session.run_result import WEIGHTS, Result, merge
@@ -348,7 +349,7 @@ def _show(result: Result, args: argparse.Namespace) -> int:
     if args.to:
         name = result.run_id.replace(os.sep, "_")  # a tag may be anything
         path = args.output or name + plugins.load("export.formats", args.to).SUFFIX
-        result.export(path, args.to, args.by)
+        export_result(result, path, args.to, args.by)
         print(path)
     elif args.format == "json":
         rows = result.table(args.by, args.limit)

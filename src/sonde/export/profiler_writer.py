@@ -20,9 +20,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from sonde.errors import Error
-from sonde.job.mxnet.settings import name_file
 from sonde.session import Session, files, process
-from sonde.session.profiler_line import join
+from sonde.session.profiler_line import join, name_file
 
 if TYPE_CHECKING:
     from sonde.analysis.window import Window

@@ -9,6 +9,7 @@ from sonde import plugins
 from sonde.analysis.profile import Frame, Place, Process, Profile, Sample, Selection, Stack, Thread
 from sonde.analysis.window import Window
 from sonde.errors import Error
+from sonde.export.files import write_file
 from sonde.session.run_result import Result
 
 
@@ -55,11 +56,13 @@ class StoredProfile(Profile):
         )
 
 
-def write(result: Result, path: str, to: str, weight: str) -> None:
-    """Write a result as an exporter does."""
+def export_result(result: Result, path: str, to: str, weight: str | None = None) -> str:
+    """Write what a run found as `sonde export` would: flamegraph, pprof, pstats, … Return `path`.
+
+    `weight` is wall, cpu or gil: the result's own choice unless given."""
     if to not in plugins.list_names("export.formats"):
         raise Error(f"{to} is no format; one of {', '.join(plugins.list_names('export.formats'))}")
     exporter = plugins.load("export.formats", to)
-    from sonde.export.files import write_file
-
-    write_file(path, exporter, StoredProfile(result, weight))
+    write_file(path, exporter, StoredProfile(result, weight or result.weight))
+    result.note_export(path)
+    return path

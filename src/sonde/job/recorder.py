@@ -15,8 +15,8 @@ from sonde.errors import Error, SchemaError
 from sonde.job.deferred_source import DeferredSource
 from sonde.job.source_context import SourceContext, end_with_multiprocessing, say
 from sonde.session import files
-from sonde.session.schema import Schema, make_schema
-from sonde.session.writer import SessionWriter
+from sonde.session.schema import Schema, make_schema, name_table
+from sonde.session.writer import SessionWriter, set_current
 from sonde.tables.recording import SourceLog
 
 TYPE_CHECKING = False
@@ -132,6 +132,7 @@ class Recorder:
             self._tell(f"not recording: {error}")
             self._let_go()
             return
+        set_current(writing)
         atexit.unregister(self._at_exit)  # a parent's
         atexit.register(self._at_exit)
         try:
@@ -190,6 +191,7 @@ class Recorder:
 
     def _let_go(self) -> None:
         """Forget the session; the writers of its tables stay and write nowhere."""
+        set_current(None)
         self.session = self._watcher = self._emit_source = None
         for _schema, writer, _hint in self._tables.values():
             writer.detach()
@@ -219,6 +221,14 @@ class Recorder:
             self._tables[table] = (schema, writer, hint)
             self._prepare(schema, writer, hint)
             return writer
+
+    def open_user_table(self, row: type, name: str | None) -> _core.Writer:
+        """Return the writer of a table of the program's own: `job.batch` of `Batch`, or `name`."""
+        name = name or name_table(row, "job")
+        schema, _dot, table = name.rpartition(".")
+        if schema in RESERVED:
+            raise SchemaError(f"{name}: that schema is taken; use job.{table}, say")
+        return self.open_table(row, name)
 
     def _prepare(self, schema: Schema, writer: _core.Writer, hint: int | None) -> None:
         """Have rows of a table written: small rings (ours) now, large ones at their first row."""

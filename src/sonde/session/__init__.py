@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from sonde.session.folder import Session, list_folders, list_sessions
@@ -17,3 +19,18 @@ if not TYPE_CHECKING:
         from sonde.session import folder
 
         return getattr(folder, name)
+
+
+class _Package(type(sys)):  # type: ignore[misc]
+    """A package that can be called: `sonde.session()`. A function of that name in `sonde` would be
+    replaced by this package when Python imports it."""
+
+    def __call__(self) -> Session | None:
+        """Return the session that this process is being recorded into; None if it is not."""
+        from sonde.session.writer import find_current
+
+        folder = find_current()
+        return None if folder is None else self.Session(folder)
+
+
+sys.modules[__name__].__class__ = _Package

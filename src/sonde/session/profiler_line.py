@@ -1,14 +1,17 @@
-"""Windows of time: begin, end, begin, …; the last one is open if they are uneven."""
+"""What a job and the process that writes its trace files agree on: file names, and which times.
+
+Times are a list: begin, end, begin, …; the last span is still open if there is no end to it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 _EVER_NS = 2**63 - 1
 
 
 def join(ends: Sequence[int], most: int) -> list[int]:
-    """The same time in at most so many windows: those with the least between them become one."""
+    """Return the same time in at most `most` spans; the closest ones are joined."""
     if len(ends) <= 2 * most:
         return list(ends)
     is_open = len(ends) % 2 == 1
@@ -20,3 +23,13 @@ def join(ends: Sequence[int], most: int) -> list[int]:
         if whole[at] - whole[at - 1] > least_ns:
             joined += whole[at - 1 : at + 1]
     return joined if is_open else [*joined, whole[-1]]
+
+
+def name_file(path: str, mark: str, *, before: bool) -> str:
+    """Return a file beside `path`: its name with `mark` in front, or before its suffixes."""
+    folder, name = os.path.split(path)
+    if before:
+        return os.path.join(folder, mark + name)
+    # `.json.gz` is one suffix: viewers go by it.
+    stem, dot, suffixes = name.partition(".") if not name.startswith(".") else (name, "", "")
+    return os.path.join(folder, f"{stem}{mark}{dot}{suffixes}")

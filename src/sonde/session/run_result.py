@@ -145,18 +145,10 @@ class Result:
         assert isinstance(ours, list)
         return float(ours[1] / 1e9)
 
-    def flamegraph(self, path: str, weight: str | None = None) -> str:
-        """Write a flame graph page; its path."""
-        return self.export(path, "flamegraph", weight)
-
-    def export(self, path: str, to: str, weight: str | None = None) -> str:
-        """Write it as `sonde export` would: collapsed, flamegraph, pprof, pstats, svg, …"""
-        from sonde.export.run_profile import write  # the reading half, only when it is asked for
-
-        write(self, path, to, self.weight if weight is None else weight)
+    def note_export(self, path: str) -> None:
+        """Remember a file that was written from this result."""
         if self._on_export is not None:
             self._on_export(os.path.abspath(path))
-        return path
 
 
 def _list_ours(result: Result) -> list[int]:

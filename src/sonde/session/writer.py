@@ -22,6 +22,21 @@ from sonde.session.files import (
 from sonde.session.process import read_boot_id, read_start_ticks
 from sonde.session.schema import Schema
 
+_current: SessionWriter | None = None
+
+
+def set_current(writer: SessionWriter | None) -> None:
+    """Say which session this process writes from now on."""
+    global _current
+    _current = writer
+
+
+def find_current() -> str | None:
+    """Return the folder of the session that this process writes; None if it writes none."""
+    # After a fork it is the parent's until the child begins one of its own.
+    is_own = _current is not None and _current.pid == os.getpid()
+    return _current.folder if is_own else None  # type: ignore[union-attr]
+
 
 class SessionWriter:
     """A session that this process writes: the folder, its files and what keeps them open."""

@@ -16,9 +16,10 @@ from sonde import _core, profiler
 from sonde.export import profiler_writer
 from sonde.job.mxnet import table
 from sonde.job.mxnet.memory import write_memory
-from sonde.job.mxnet.settings import Settings, name_file
+from sonde.job.mxnet.settings import Settings
 from sonde.job.mxnet.state import state
 from sonde.job.recorder import recorder
+from sonde.session.profiler_line import name_file
 
 HOUR_NS = 3600 * 10**9
 

@@ -147,13 +147,3 @@ def _read_mode(path: str) -> int:
         return os.stat(path).st_mode
     except OSError:
         return 0
-
-
-def name_file(path: str, mark: str, *, before: bool) -> str:
-    """A file beside `path`: its name with a mark before it, or before its suffixes."""
-    folder, name = os.path.split(path)
-    if before:
-        return os.path.join(folder, mark + name)
-    # `.json.gz` is one suffix: viewers go by it.
-    stem, dot, suffixes = name.partition(".") if not name.startswith(".") else (name, "", "")
-    return os.path.join(folder, f"{stem}{mark}{dot}{suffixes}")
