@@ -14,6 +14,7 @@ from sonde.analysis import capture
 from sonde.cli import _progress
 from sonde.errors import ConfigError, Error
 from sonde.session import captures, steering
+from sonde.session.files import Replacement
 from sonde.session.target import find_sessions
 
 
@@ -95,15 +96,14 @@ def _check_output(output: str | None, count: int) -> None:
 
 def _copy(path: str, output: str) -> None:
     """As JSON, or packed if its name says so."""
-    hidden = f"{output}.{os.getpid()}.tmp"
     pack = output.endswith(".gz") and not capture.is_packed(path)
     unpack = capture.is_packed(path) and not output.endswith(".gz")
     try:
         with (
+            Replacement(output) as hidden,
             (gzip.open if unpack else open)(path, "rb") as source,
-            (gzip.open if pack else open)(hidden, "wb") as file,
+            (gzip.open if pack else open)(hidden, "xb") as file,
         ):
             shutil.copyfileobj(source, file, 2**20)
-        os.replace(hidden, output)
     except OSError as error:
         raise Error(f"{output}: {error.strerror or error}; the capture is {path}") from None

@@ -6,6 +6,7 @@ import argparse
 
 from sonde.errors import Error
 from sonde.session import pstats_file
+from sonde.session.files import write_whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,9 +24,8 @@ def run(args: argparse.Namespace) -> int:
         "parts": [dict(part) for _path, said in abouts for part in pstats_file.list_parts(said)],
     }
     try:
-        pstats_file.write(
-            args.output, pstats_file.dump(pstats_file.add(stats for _, stats, _ in found), about)
-        )
+        whole = pstats_file.dump(pstats_file.add(stats for _, stats, _ in found), about)
+        write_whole(args.output, whole, sync=True)
     except OSError as error:
         raise Error(f"{args.output}: {error.strerror}") from None
     return 0

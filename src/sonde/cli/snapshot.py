@@ -10,6 +10,7 @@ import sys
 from sonde import environ
 from sonde.errors import Error
 from sonde.session import Session, pstats_file, snapshots
+from sonde.session.files import Replacement
 from sonde.session.target import find_sessions
 
 
@@ -82,9 +83,8 @@ def _check(output: str) -> None:
 
 
 def _copy(path: str, output: str) -> None:
-    hidden = f"{output}.{os.getpid()}.tmp"
     try:
-        shutil.copyfile(path, hidden)
-        os.replace(hidden, output)
+        with Replacement(output) as hidden:
+            shutil.copyfile(path, hidden)
     except OSError as error:
         raise Error(f"{output}: {error.strerror}; the snapshot is {path}") from None

@@ -8,7 +8,7 @@ import time
 from sonde import _core
 from sonde.errors import Damaged
 from sonde.session import Session, stack_table, texts
-from sonde.session.files import LIVE, NODES, SEALED, write_checked
+from sonde.session.files import LIVE, NODES, SEALED, remove_quietly, write_checked
 from sonde.session.ring import Ring
 from sonde.store import archive
 from sonde.store.rows import SessionTable, make_table, open_tables
@@ -99,7 +99,7 @@ def seal(session: Session) -> None:
     }
     write_checked(session.path(SEALED), said)
     for path in [*rings, *map(session.path, (NODES, LIVE, texts.NAME))]:
-        archive.remove_quietly(path)
+        remove_quietly(path)
     for name in archive.list_tables(session):
         archive.remove_leftovers(session, name)
 

@@ -6,7 +6,6 @@ a ring or in a Parquet file, so it can be killed at any time and another takes o
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import resource
@@ -23,7 +22,7 @@ from sonde.collector.retention import enforce_limits
 from sonde.collector.sensor_schedule import Sensors
 from sonde.errors import Damaged, NoSession
 from sonde.launch import collector_lock
-from sonde.session import Session, list_folders, ring, runs, snapshots, stack_table, texts
+from sonde.session import Session, files, list_folders, ring, runs, snapshots, stack_table, texts
 from sonde.session.run import FINAL, PROCESSING, Run
 from sonde.session.schema import make_schema
 from sonde.tables import name_row
@@ -254,18 +253,15 @@ def _list_leftovers(root: str) -> list[str]:
 
 def take_lock(root: str, wait_s: float = 1.0) -> int | None:
     """The host's one collector lock; None if another collector has it."""
-    fd = os.open(collector_lock(root), os.O_RDWR | os.O_CLOEXEC)
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fd = files.open_lock(collector_lock(root))
+    try:
+        # A job that only asks whether a collector is there holds the lock for an instant, too.
+        if files.take_lock(fd, wait_s):
             return fd
-        except OSError:
-            # A job that only looks whether we are there holds it for an instant, too.
-            if time.monotonic() > deadline:
-                os.close(fd)
-                return None
-            time.sleep(0.05)
+    except OSError:
+        pass  # a file system without locks: no collector is better than several
+    os.close(fd)
+    return None
 
 
 def raise_file_limit() -> None:

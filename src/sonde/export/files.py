@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import os
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import IO, Any, cast
 
 from sonde.analysis.profile import Profile
 from sonde.errors import Error
+from sonde.session.files import Replacement
 
 
 def write_file(path: str, exporter: ModuleType, profile: Profile) -> None:
@@ -29,19 +29,11 @@ def write_with(path: str, text: bool, packed: bool, write: Callable[[IO[Any]], N
         with open_file(path, text, packed) as file:
             write(file)
         return
-    folder, name = os.path.split(path)
-    hidden = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
     try:
-        # Its name can be foretold: what another user has put there is not written through.
-        with open_file(hidden, text, packed, "x") as file:
+        with Replacement(path) as hidden, open_file(hidden, text, packed, "x") as file:
             write(file)
-        os.replace(hidden, path)
     except OSError as error:
         raise Error(f"{path}: {error.strerror}") from None
-    finally:
-        # Gone already if all went well.
-        with contextlib.suppress(OSError):
-            os.unlink(hidden)
 
 
 def open_file(path: str | int, text: bool, packed: bool = False, how: str = "w") -> IO[Any]:

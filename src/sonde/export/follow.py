@@ -24,6 +24,7 @@ from sonde.analysis.window import Window
 from sonde.errors import Error
 from sonde.export.formats.chrome import END, Writer
 from sonde.session import Session
+from sonde.session.files import Replacement
 
 _SHARE = 10  # writing takes at most one part in so many of the time
 _COPY_BYTES = 2**26  # at once
@@ -50,9 +51,7 @@ class LiveTrace:
         self.path, self._threads = path, tuple(threads)
         self._without = frozenset(without)  # tables that are left out of it
         self.took_s = 0.0  # by the last refresh
-        folder, name = os.path.split(os.path.abspath(path))
-        self._hidden = os.path.join(folder, f".{name}.{os.getpid()}")
-        self._folder = folder
+        self._folder = os.path.dirname(os.path.abspath(path))
         self._body: IO[bytes] | None = None
         self._bytes = 0  # of it that count
         if start_ns is None:
@@ -193,20 +192,10 @@ class LiveTrace:
     def _show(self, timeline: Timeline) -> None:
         """Put the trace together and give it its name."""
         assert self._body is not None
-        new = self._hidden + ".new"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(new)
-        try:
-            # Nothing that somebody has put there is written through.
-            with open(new, "xb") as raw:
-                _copy(self._body.fileno(), raw, self._new_bytes)
-                with self._open_text(raw) as file:
-                    self._write_open(timeline, file)
-            os.replace(new, self.path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(new)
-            raise
+        with Replacement(self.path) as new, open(new, "xb") as raw:
+            _copy(self._body.fileno(), raw, self._new_bytes)
+            with self._open_text(raw) as file:
+                self._write_open(timeline, file)
         self._bytes = self._new_bytes
 
     @contextlib.contextmanager

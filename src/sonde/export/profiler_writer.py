@@ -6,7 +6,6 @@ child has it, too), it writes the last file and leaves. A file is whole at every
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -291,7 +290,7 @@ def claim(path: str, root: str, pid: int) -> tuple[str, int] | None:
     lock = os.path.join(root, f".trace-{name}.lock")
     deadline_s = time.monotonic() + CLAIM_S
     while True:
-        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = files.open_lock(lock)
         if _lock(fd, lock):
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{pid} {process.read_start_ticks(pid) or 0}".encode(), 0)
@@ -307,9 +306,8 @@ def claim(path: str, root: str, pid: int) -> tuple[str, int] | None:
 def _lock(fd: int, path: str) -> bool:
     """Is it ours, and still the one of that name?"""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.stat(path), os.fstat(fd))
-    except (BlockingIOError, FileNotFoundError):
+        return files.take_lock(fd) and os.path.samestat(os.stat(path), os.fstat(fd))
+    except FileNotFoundError:
         return False
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 
 from sonde.job.recorder import recorder
 from sonde.job.source_context import SourceContext
-from sonde.session.files import CONFIG, read_checked, write_checked
+from sonde.session.files import CONFIG, LOCK_S, Locked, read_checked, write_checked
 
 
 def enable_torch_profiling() -> None:
@@ -34,10 +33,6 @@ def _store(name: str, on: bool) -> None:
     writing = recorder.session
     assert writing is not None
     path = os.path.join(writing.folder, CONFIG)
-    fd = os.open(writing.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)  # as control.py does
+    with Locked(writing.folder, LOCK_S):  # as steering.py does
         write_checked(path, {**read_checked(path), name: on})
-    finally:
-        os.close(fd)
     writing.values[name] = on

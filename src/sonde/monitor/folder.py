@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from typing import IO
 
 from sonde.errors import Error
+from sonde.session.files import open_lock, take_lock
 
 FLAG, LOCK, IMAGES = "stop.flag", ".monitor.lock", "img"
 REPORTS = ("report.json", "report.md", "report.html")
@@ -33,15 +33,13 @@ class Folder:
         self.path = os.path.abspath(path)
         try:
             os.makedirs(self.path, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._fd = os.open(self.find(LOCK), flags, 0o600)
+            self._fd = open_lock(self.find(LOCK))
+            is_ours = take_lock(self._fd)
         except OSError as error:
             raise Error(f"{self.path}: {error.strerror}; --out DIR takes another folder") from None
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not is_ours:
             os.close(self._fd)
-            raise Taken(self.path, read_state(self.path)[0] or "?") from None
+            raise Taken(self.path, read_state(self.path)[0] or "?")
         self.tell(STARTING)
         # The flag that stopped the last one must not stop us, its report is not ours. Nothing else
         # goes: the folder may be one that the user keeps his own files in.

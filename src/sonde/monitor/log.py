@@ -10,6 +10,7 @@ from typing import IO
 from sonde.errors import Error
 from sonde.monitor.folder import open_new
 from sonde.monitor.scope import GIB, KIB, Look
+from sonde.session.files import Replacement
 
 NAME = "log_result.csv"
 COLUMNS = ("timestamp", "cpu_usage(%)", "mem_used(GiByte)", "mem_total(GiByte)",
@@ -29,14 +30,13 @@ class Log:
         self._file = self._open()
 
     def _open(self, old: list[list[str]] | None = None) -> IO[str]:
-        hidden = f"{self._path}.tmp"
-        file = open_new(hidden)
-        writer = csv.writer(file)
-        names = [f"{name}_{gpu}" for gpu in self.gpus for name in GPU_COLUMNS]
-        writer.writerow([*COLUMNS, *names])
-        writer.writerows(old or [])
-        file.flush()
-        os.replace(hidden, self._path)
+        with Replacement(self._path) as hidden:
+            file = open_new(hidden)
+            writer = csv.writer(file)
+            names = [f"{name}_{gpu}" for gpu in self.gpus for name in GPU_COLUMNS]
+            writer.writerow([*COLUMNS, *names])
+            writer.writerows(old or [])
+            file.flush()
         return file
 
     def write(self, look: Look, begin_ns: int) -> None:

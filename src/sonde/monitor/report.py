@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
@@ -16,6 +15,7 @@ from sonde.monitor import chart_lines, findings, page, pictures, report_text, st
 from sonde.monitor.folder import open_new
 from sonde.monitor.watch import Measured
 from sonde.session import Session
+from sonde.session.files import Replacement
 from sonde.store.recording import Recording
 
 FORMAT = 1
@@ -57,15 +57,8 @@ def _write_files(folder: str, report: Report, drawn: chart_lines.Lines) -> list[
 
 def _write(path: str, whole: str) -> None:
     """Whole or not at all; for whoever may read what the user writes."""
-    hidden = f"{path}.tmp"
-    try:
-        with open_new(hidden) as file:
-            file.write(whole)
-        os.replace(hidden, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(hidden)  # on a full disk half of a file takes room, too
-        raise
+    with Replacement(path) as hidden, open_new(hidden) as file:
+        file.write(whole)
 
 
 def _make(measured: Measured, session: Session, numbers: Report) -> Report:

@@ -1,4 +1,4 @@
-"""How files of a session are written and read: whole or not at all, checked, locked, logged."""
+"""How the files of a session are written and read: whole, checked and under a lock; and the log."""
 
 from __future__ import annotations
 
@@ -15,26 +15,129 @@ META, ALIVE, CONTROL, CONFIG, SEALED, LOG, NODES, LOCALS, LIVE = (
     "locals.json", "event.live",
 )  # fmt: skip
 VERSION = 1
+LOG_BYTES = 256 * 1024
+LOCK_S = 5.0  # the settings of a session are locked for an instant only
+
+# ---- write, then rename ---------------------------------------------------------------------
 
 
-def write_atomically(path: str, text: str) -> None:
-    """Replace a file as a whole: a reader sees the old one or the new one."""
-    hidden = f"{path}.{os.getpid()}.tmp"
-    fd = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(fd, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.rename(hidden, path)
+class Replacement:
+    """A hidden file that takes the place of `path` when the block ends, and is removed if it fails.
+
+    The block gets the hidden file's path and writes it. A reader of `path` sees the old file or
+    the new one, never a part."""
+
+    __slots__ = ("hidden", "path")
+
+    def __init__(self, path: str) -> None:
+        folder, name = os.path.split(path)
+        self.path, self.hidden = path, os.path.join(folder, f".{name}.{os.getpid()}.tmp")
+
+    def __enter__(self) -> str:
+        # A process with this pid may have died halfway. The name can be guessed, so another user
+        # may have put a link there: it must not be written through.
+        remove_quietly(self.hidden)
+        return self.hidden
+
+    def __exit__(self, kind: object, _error: object, _traceback: object) -> None:
+        try:
+            if kind is None:
+                os.replace(self.hidden, self.path)
+        finally:
+            # Gone already if all went well. On a full disk even half a file takes up room.
+            try:
+                os.unlink(self.hidden)
+            except OSError:
+                pass
+
+
+def write_whole(path: str, data: str | bytes, *, sync: bool = False) -> None:
+    """Replace a file as a whole; with `sync` its bytes are on the disk before it has its name."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with Replacement(path) as hidden, open(os.open(hidden, flags, 0o600), "wb") as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def remove_quietly(path: str) -> None:
+    """Remove a file that may be gone already."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+# ---- locks ----------------------------------------------------------------------------------
+
+
+class Locked:
+    """A file or folder that this process alone holds for the block; TimeoutError if it cannot.
+
+    The kernel lets go of it even if the process is killed. A file is created if need be."""
+
+    __slots__ = ("_fd", "path", "timeout_s")
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        self.path, self.timeout_s = path, timeout_s
+
+    def __enter__(self) -> None:
+        self._fd = open_lock(self.path)
+        try:
+            if not take_lock(self._fd, self.timeout_s):
+                from errno import ETIMEDOUT
+
+                raise TimeoutError(
+                    ETIMEDOUT, f"another process has locked it for {self.timeout_s:g} s", self.path
+                )
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        import fcntl
+
+        # Unlocked, not only closed: a child that was forked meanwhile has the file open, too.
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        os.close(self._fd)
+
+
+def open_lock(path: str) -> int:
+    """Open a file, created if need be, or a folder, to be locked."""
+    if os.path.isdir(path):
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def take_lock(fd: int, timeout_s: float = 0.0) -> bool:
+    """Lock an open file for this process alone; False if another holds it until the timeout."""
+    import fcntl  # only where something is locked: most jobs never do
+
+    deadline, nap = time.monotonic() + timeout_s, 0.0005
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+        time.sleep(nap)
+        nap = min(nap * 2, 0.02)
+
+
+# ---- checked JSON ---------------------------------------------------------------------------
 
 
 def write_checked(path: str, values: dict[str, object]) -> None:
-    """JSON with a check of its own: a bit that flips on disk must not change an answer."""
+    """Write JSON with a checksum: a bit that flips on the disk must not change an answer."""
     body = json.dumps(values, indent=1)
     check = _core.check_bytes(_canonical(values))
-    write_atomically(path, f'{body[:-2]},\n "check": {check}\n}}\n')
+    write_whole(path, f'{body[:-2]},\n "check": {check}\n}}\n')
 
 
 def read_checked(path: str) -> dict[str, object]:
-    """What write_checked wrote; Damaged if it is anything else."""
+    """Read what write_checked wrote; Damaged if the file is anything else."""
     values = read_json(path)
     if values.pop("check", None) != _core.check_bytes(_canonical(values)):
         raise Damaged(f"{path} is damaged")
@@ -46,8 +149,8 @@ def _canonical(values: dict[str, object]) -> bytes:
 
 
 def read_json(path: str) -> dict[str, object]:
-    """A JSON object from a file of a session."""
-    # Not blocking: somebody may have put a pipe there.
+    """Read a JSON object; Damaged if the file holds none."""
+    # Without blocking: somebody may have put a pipe there.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(fd, encoding="utf-8", errors="replace") as file:
         try:
@@ -55,20 +158,22 @@ def read_json(path: str) -> dict[str, object]:
                 raise ValueError
             found = json.load(file)
         except (ValueError, RecursionError):
-            raise Damaged(f"{path} is not sound JSON") from None
+            raise Damaged(f"{path} is not valid JSON") from None
     if not isinstance(found, dict):
         raise Damaged(f"{path} is not a JSON object")
     return found
 
 
+# ---- the log --------------------------------------------------------------------------------
+
+
 def log(folder: str, line: str) -> None:
-    """Add a line to a session's log, up to 256 KiB."""
+    """Add a line to a session's log, unless it holds LOG_BYTES already."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     try:
-        fd = os.open(
-            os.path.join(folder, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
-        )
+        fd = os.open(os.path.join(folder, LOG), flags, 0o600)
         try:
-            if os.fstat(fd).st_size < 256 * 1024:
+            if os.fstat(fd).st_size < LOG_BYTES:
                 stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
                 os.write(fd, f"{stamp} {line.rstrip()}\n".encode("utf-8", "backslashreplace"))
         finally:

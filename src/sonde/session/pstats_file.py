@@ -6,7 +6,6 @@ of which process the numbers are, from when to when, and whether they are a diff
 from __future__ import annotations
 
 import marshal
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
@@ -66,21 +65,6 @@ def dump(stats: Stats, about: Mapping[str, object] | None = None) -> bytes:
     """The bytes of a file; pstats refuses an empty one, so nothing is said as such."""
     whole = stats or {NOTHING: (0, 0, 0.0, 0.0, {})}
     return marshal.dumps(whole, 4) + (b"" if about is None else marshal.dumps(dict(about), 4))
-
-
-def write(path: str, data: bytes) -> None:
-    """Replace a file as a whole; once it has its name it is on the disk."""
-    hidden = f"{path}.{os.getpid()}.tmp"
-    fd = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        with open(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(hidden, path)
-    except BaseException:
-        os.unlink(hidden)
-        raise
 
 
 def load(path: str) -> tuple[Stats, dict[str, object]]:

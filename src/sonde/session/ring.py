@@ -6,6 +6,7 @@ import os
 
 from sonde import _core
 from sonde.errors import Damaged, Newer, SchemaError
+from sonde.session.files import Replacement
 from sonde.session.schema import Schema, load_schema
 
 SUFFIX = ".ring"
@@ -51,18 +52,13 @@ def create_ring(folder: str, schema: Schema, ring_bytes: int) -> _core.Map:
     while _core.ring_bytes(capacity * 2, row_bytes, len(raw)) - header <= ring_bytes:
         capacity *= 2
     path = os.path.join(folder, schema.table + SUFFIX)
-    hidden = os.path.join(folder, f".{schema.table}.{os.getpid()}")
-    fd = create_file(hidden, _core.ring_bytes(capacity, row_bytes, len(raw)))
-    try:
-        ring = _core.Map(fd, True)
+    with Replacement(path) as hidden:  # a reader finds it only when its header is complete
+        fd = create_file(hidden, _core.ring_bytes(capacity, row_bytes, len(raw)))
+        try:
+            ring = _core.Map(fd, True)
+        finally:
+            os.close(fd)
         _core.ring_init(ring, capacity, row_bytes, raw)
-        # Only now may a reader find it.
-        os.rename(hidden, path)
-    except BaseException:
-        os.unlink(hidden)
-        raise
-    finally:
-        os.close(fd)
     return ring
 
 

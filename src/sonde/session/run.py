@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -23,44 +22,20 @@ ANSWER_S, LOCK_S = 1.0, 0.25
 _LOOK_NS = 50_000_000  # between two looks whether the process still lives
 
 
-def _lock(fd: int, timeout_s: float) -> None:
-    deadline, nap = time.monotonic() + timeout_s, 0.0005
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            # Whoever has it may be stopped; the work must not wait for that.
-            if time.monotonic() > deadline:
-                raise NotProfiled(f"others are busy with the runs after {timeout_s:g} s") from None
-        time.sleep(nap)
-        nap = min(nap * 2, 0.02)
-
-
 @contextlib.contextmanager
 def locked(target: Session, timeout_s: float = LOCK_S) -> Iterator[str]:
     """Alone with the runs of a session, for a moment; free again whatever happens to us."""
     folder = target.path(FOLDER)
-    path, flags = os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     try:
-        try:
-            fd = os.open(path, flags, 0o600)
-        except FileNotFoundError:
-            # Not its parents: a session that was removed does not come back.
+        # Not its parents: a session that was removed does not come back.
+        if not os.path.isdir(folder):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, 0o700)
-            fd = os.open(path, flags, 0o600)
+        # The work waits for this: whoever holds the lock may be stopped for good.
+        with files.Locked(os.path.join(folder, "lock"), timeout_s):
+            yield folder
     except OSError as error:
         raise NotProfiled(f"{folder}: {error.strerror}") from None
-    try:
-        _lock(fd, timeout_s)
-        yield folder
-    except OSError as error:
-        raise NotProfiled(f"{folder}: {error.strerror}") from None
-    finally:
-        # Said, not only closed: a child that was forked meanwhile has the file open, too.
-        fcntl.flock(fd, fcntl.LOCK_UN)
-        os.close(fd)
 
 
 class Run:

@@ -5,7 +5,6 @@ writes two files of the same moment: what came since the last one, and all since
 
 from __future__ import annotations
 
-import fcntl
 import marshal
 import os
 import time
@@ -13,13 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sonde import _core
-from sonde.errors import Error
-from sonde.session import pstats_file, stack_table
+from sonde.errors import Error, NotAnswering
+from sonde.session import files, pstats_file, stack_table
 from sonde.session.folder import Session
 
 FOLDER = "snapshots"
 WEIGHTS = ("wall", "cpu", "gil")
 _STATE, _LOCK = "state", "lock"
+LOCK_S = 60.0  # a snapshot of a large program takes a few seconds
 
 
 def take(session: Session, *, weight: str = "wall", keep: int = 1000) -> dict[str, str]:
@@ -35,9 +35,9 @@ def take(session: Session, *, weight: str = "wall", keep: int = 1000) -> dict[st
             about = _describe(session, kind, now.number, before.end_ns, now.end_ns, weight)
             stats = pstats_file.summarise(_list_paths(nodes, before, now, weight))
             paths[kind] = name_file(session, now.number, kind)
-            pstats_file.write(paths[kind], pstats_file.dump(stats, about))
+            files.write_whole(paths[kind], pstats_file.dump(stats, about), sync=True)
         # Last: if we die before it, the next snapshot takes this one's number and covers it.
-        pstats_file.write(os.path.join(folder, _STATE), marshal.dumps(vars(now), 4))
+        files.write_whole(os.path.join(folder, _STATE), marshal.dumps(vars(now), 4), sync=True)
         _drop_old(session, now.number - keep, pstats_file.DELTA, pstats_file.TOTAL)
         return paths
 
@@ -50,7 +50,7 @@ def write_calls(session: Session, stats: pstats_file.Stats) -> str:
         number, now_ns = max(taken, default=0) + 1, _now_ns(session)
         about = _describe(session, pstats_file.TOTAL, number, 0, now_ns, "wall")
         path = name_file(session, number, "calls")
-        pstats_file.write(path, pstats_file.dump(stats, {**about, "of": "calls"}))
+        files.write_whole(path, pstats_file.dump(stats, {**about, "of": "calls"}), sync=True)
         keep = int(str(session.read_config().get("snapshot.keep", 1000)))
         _drop_old(session, number - keep, "calls")
         return path
@@ -99,15 +99,14 @@ def _read_state(folder: str) -> _State:
 
 @contextmanager
 def _locked(session: Session) -> Iterator[str]:
-    """Alone with the snapshots of a session: numbers are given out one at a time."""
+    """Hold the snapshots of a session for this process alone: each number is given out once."""
     folder = session.path(FOLDER)
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    fd = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield folder
-    finally:
-        os.close(fd)
+        with files.Locked(os.path.join(folder, _LOCK), LOCK_S):
+            yield folder
+    except TimeoutError as error:
+        raise NotAnswering(f"{folder}: {error.strerror}; try again") from None
 
 
 def _list_paths(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
 from collections.abc import Mapping
 
@@ -88,21 +86,18 @@ def _request(target: Session, what: str, answer: str, timeout_s: float) -> bool:
 
 
 def _store(target: Session, values: Mapping[str, settings.Value]) -> bool:
-    """Merge into config.json; two tools at once take turns. Did anything change?"""
-    fd = os.open(target.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Merge values into config.json, and say whether that changed anything."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        before = target.read_config()
-        after = {**before, **values}
-        if after == before:
-            return False
-        try:
+        # Two tools at once take turns, and so does the job: see source_switch.py.
+        with files.Locked(target.folder, files.LOCK_S):
+            before = target.read_config()
+            after = {**before, **values}
+            if after == before:
+                return False
             files.write_checked(target.path(files.CONFIG), after)
-        except OSError as error:
-            raise Error(f"{target.path(files.CONFIG)}: {error.strerror}") from None
-        return True
-    finally:
-        os.close(fd)
+    except OSError as error:
+        raise Error(f"{target.path(files.CONFIG)}: {error.strerror}") from None
+    return True
 
 
 def _wait(done: object, timeout_s: float, pid: int, what: str) -> None:

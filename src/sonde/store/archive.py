@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from sonde import _core
 from sonde.session import Session
-from sonde.session.files import read_checked, write_checked
+from sonde.session.files import read_checked, remove_quietly, write_checked
 
 FOLDER, EXPIRED = "archive", "expired.json"
 SMALL_ROWS = 2**18  # segments below this are merged with their neighbours
@@ -109,6 +109,7 @@ def write_segment(
 
 
 def _write(rows: pa.Table, folder: str, first: int, last: int, corrupt: int) -> str:
+    # Not files.Replacement: the name holds a checksum of the bytes, so it comes after them.
     hidden = os.path.join(folder, f".{first}-{last}.{os.getpid()}.tmp")
     try:
         # Without pyarrow's own note of the types: texts are plain texts for every reader.
@@ -123,14 +124,6 @@ def _write(rows: pa.Table, folder: str, first: int, last: int, corrupt: int) -> 
     except BaseException:
         remove_quietly(hidden)
         raise
-
-
-def remove_quietly(path: str) -> None:
-    """Remove a file that may be gone already."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
 
 
 def remove_leftovers(session: Session, table: str) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from sonde.job.source_context import say
+from sonde.session.files import Replacement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,13 +26,14 @@ def write_memory(prefix: str, parts: Sequence[str]) -> str | None:
     if "memory" not in parts or not getattr(cuda, "is_initialized", bool)():
         return None
     path = f"{prefix}-pid_{os.getpid()}.csv"
-    hidden = f"{path}.tmp"
     try:
-        with open(hidden, "w", encoding="utf-8", newline="") as file:
+        with (
+            Replacement(path) as hidden,
+            open(hidden, "x", encoding="utf-8", newline="") as file,
+        ):
             lines = csv.writer(file, quoting=csv.QUOTE_MINIMAL)
             lines.writerow(COLUMNS)
             lines.writerows(_list_blocks(cuda))
-        os.replace(hidden, path)
     except OSError as error:
         say(f"{path} is not written: {error.strerror}")
         return None

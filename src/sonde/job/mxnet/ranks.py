@@ -5,11 +5,9 @@ profiler obeys at the next safe point of its main thread, and says which file it
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from sonde import _core, environ
 from sonde.errors import Damaged, Error, NoSession
@@ -97,7 +95,7 @@ def _find_others() -> list[Session]:
 
 def _ask(one: Session, number: int, what: str, values: dict[str, object]) -> bool:
     try:
-        with _locked(one.folder):
+        with files.Locked(one.folder, OBEY_S):
             requests = _read(one.path(REQUESTS)).get("requests", [])
             requests = [*requests, {"number": number, "what": what, "values": values}][-_KEPT:]
             files.write_checked(one.path(REQUESTS), {"requests": requests})
@@ -105,24 +103,6 @@ def _ask(one: Session, number: int, what: str, values: dict[str, object]) -> boo
     except (OSError, NoSession):
         return False  # it has just ended
     return True
-
-
-@contextmanager
-def _locked(folder: str) -> Iterator[None]:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    deadline = time.monotonic() + OBEY_S
-    try:
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise  # whoever has it is stopped
-                time.sleep(0.01)
-        yield
-    finally:
-        os.close(fd)
 
 
 def _wait(

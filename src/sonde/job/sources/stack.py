@@ -8,7 +8,7 @@ from sonde import _core
 from sonde.job.source_context import SourceContext
 from sonde.job.sources import _python_objects
 from sonde.session import ring
-from sonde.session.files import NODES
+from sonde.session.files import NODES, Replacement
 from sonde.tables.stack import Sampling, StackSample, Task, Thread
 
 ON = True
@@ -74,11 +74,11 @@ def _open_nodes(folder: str, size: object) -> _core.Map:
     if os.path.exists(path):  # switched off and on again
         return ring.map_file(path, writable=True)
     entries = size // _NODE_BYTES
-    fd = ring.create_file(path + ".new", _core.nodes_bytes(entries))
-    try:
-        nodes = _core.Map(fd, True)
-    finally:
-        os.close(fd)
-    _core.nodes_init(nodes, entries)
-    os.rename(path + ".new", path)
+    with Replacement(path) as hidden:
+        fd = ring.create_file(hidden, _core.nodes_bytes(entries))
+        try:
+            nodes = _core.Map(fd, True)
+        finally:
+            os.close(fd)
+        _core.nodes_init(nodes, entries)
     return nodes
