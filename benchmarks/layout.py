@@ -33,9 +33,10 @@ def shake() -> None:
     if NAME not in os.environ:
         return
     chance = random.Random(int(os.environ[NAME].split()[0]))
-    small = [bytearray(chance.randrange(1, 512)) for _ in range(chance.randrange(20_000))]
-    large = [bytearray(chance.randrange(1, 2**18)) for _ in range(chance.randrange(64))]
-    _kept.extend(block for block in (*small, *large) if chance.random() < 0.5)
+    # Small ones are pymalloc's, larger ones the C library's, the largest are mapped one by one.
+    for most, size in ((20_000, 512), (4_000, 8_192), (64, 2**18)):
+        blocks = [bytearray(chance.randrange(1, size)) for _ in range(chance.randrange(most))]
+        _kept.extend(block for block in blocks if chance.random() < 0.5)
 
 
 # ---- what it does ------------------------------------------------------------------------------
