@@ -482,7 +482,7 @@ with sonde.span("load"):
 
 
 def test_nobody_is_told_where_nobody_listens(run) -> None:
-    code = EVERYTHING + "print(any('mirrors' in name for name in sys.modules))"
+    code = EVERYTHING + "print(any('sonde.job.mirrors' in name for name in sys.modules))"
     folder, loaded = run(code).stdout.split()
     assert loaded == "False"
     rows = recording.open_recording(folder).query(
