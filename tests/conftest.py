@@ -16,7 +16,19 @@ from pathlib import Path
 
 import pytest
 
+from support.zygote import Forked, Zygote
+
 TIMEOUT_S = 120.0  # nothing takes as long; a machine that others use may
+
+
+# Started when a test first needs them; they end with the tests.
+_ZYGOTES = {
+    # Torch imports its compiler when the first optimizer makes a step.
+    "torch": Zygote(["torch", "torch._dynamo"]),
+    "cli": Zygote(["pyarrow", "duckdb", "sonde.cli"]),
+}
+# What Python reads when it starts: a fork would not notice.
+_AT_START = ("PYTHON", "LD_", "SONDE_NVML", "LC_", "LANG")
 
 
 def wait_for(condition: Callable[[], object], timeout_s: float = TIMEOUT_S) -> object:
@@ -28,6 +40,12 @@ def wait_for(condition: Callable[[], object], timeout_s: float = TIMEOUT_S) -> o
             return answer
         assert time.monotonic() < deadline, f"waited {timeout_s} s in vain"
         time.sleep(0.02)
+
+
+def pytest_collection_finish() -> None:
+    """Nothing that was imported so far is visited again when a test ends and garbage is looked for."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -47,26 +65,26 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def _nothing_left_behind(root: Path) -> Iterator[None]:
     """No recording, thread, callback, hook or open file survives a test."""
-    before = _inventory()
+    before = _inventory(root)
     yield
     import sonde
 
     sonde.stop()
     gc.collect()
-    wait_for(lambda: _inventory() == before, 5) if _inventory() != before else None
-    assert _inventory() == before
+    deadline = time.monotonic() + TIMEOUT_S
+    while _inventory(root) != before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert _inventory(root) == before
 
 
-def _inventory() -> dict[str, object]:
+def _inventory(root: Path) -> dict[str, object]:
     return {
         "threads": sorted(t.name for t in threading.enumerate()),
         "native threads": _count_native("sonde"),
         "gc callbacks": len(gc.callbacks),
         "signal handlers": {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGUSR1)},
-        "open files": sorted(
-            target for target in _list_open_files() if "/sonde" in target and ".so" not in target
-        ),
-        "children": _list_children(),
+        "open files": sorted(file for file in _list_open_files() if file.startswith(f"{root}/")),
+        "children": sorted(set(_list_children()) - {str(one.pid) for one in _ZYGOTES.values()}),
     }
 
 
@@ -158,10 +176,71 @@ def start(root: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen
 
 
 @pytest.fixture
-def sonde_cli(root: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def run_torch(
+    root: Path, tmp_path: Path, torch_zygote: Zygote
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """As `run`, for programs that begin with `import torch`: it is there at once."""
+
+    def run(
+        code: str, *args: str, check: bool = True, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        script = tmp_path / "program.py"
+        script.write_text(code)
+        done = torch_zygote.run([str(script), *args], {**os.environ, **env}, TIMEOUT_S)
+        assert not check or done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def start_torch(
+    root: Path, tmp_path: Path, torch_zygote: Zygote
+) -> Iterator[Callable[..., Forked]]:
+    """As `start`, for programs that begin with `import torch`: it is there at once."""
+    started: list[Forked] = []
+
+    def start(code: str, *args: str, ready: bool = True, **env: str) -> Forked:
+        script = tmp_path / f"program{len(started)}.py"
+        script.write_text(code)
+        environment = {**os.environ, **env}
+        started.append(torch_zygote.start([str(script), *args], environment, str(tmp_path)))
+        if ready:
+            line = started[-1].stdout.readline()
+            assert line.strip() == "ready", started[-1].communicate()
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="session")
+def torch_zygote() -> Iterator[Zygote]:
+    """A process that has imported torch, and forks for each program."""
+    yield from _lend("torch")
+
+
+@pytest.fixture(scope="session")
+def cli_zygote() -> Iterator[Zygote]:
+    """A process that has imported what commands need, and forks for each command."""
+    yield from _lend("cli")
+
+
+def _lend(name: str) -> Iterator[Zygote]:
+    yield _ZYGOTES[name]
+    _ZYGOTES[name].stop()
+
+
+@pytest.fixture
+def sonde_cli(root: Path, cli_zygote: Zygote) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the `sonde` command as a user does."""
 
     def sonde_cli(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
+        if not any(name.startswith(_AT_START) for name in env):
+            words = ["-m", "sonde", *map(str, args)]
+            return cli_zygote.run(words, {**os.environ, **env}, TIMEOUT_S)
         return subprocess.run(
             [sys.executable, "-m", "sonde", *map(str, args)], capture_output=True, text=True,
             timeout=TIMEOUT_S, env={**os.environ, **env}, check=False,

@@ -11,9 +11,10 @@ import pytest
 
 import sonde
 from sonde import plugins
+from support.needs import need
 from support.places import TESTS
 
-pytest.importorskip("torch")
+need("torch")
 sys.path.append(str(TESTS / "scenarios"))
 from run import Scenario, end_collector, list_names
 

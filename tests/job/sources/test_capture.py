@@ -46,6 +46,16 @@ while True: step(); time.sleep(0.001)
 """
 
 
+@pytest.fixture
+def run(run_torch):
+    return run_torch
+
+
+@pytest.fixture
+def start(start_torch):
+    return start_torch
+
+
 def head(settings: str = "") -> str:
     return HEAD.replace("{settings}", settings)
 

@@ -13,9 +13,10 @@ import pytest
 from conftest import TIMEOUT_S, wait_for
 from sonde.session import list_sessions, steering
 from sonde.store.recording import Recording
+from support.needs import need
 from support.places import TESTS
 
-torch = pytest.importorskip("torch")
+need("torch")
 
 RESULTS = TESTS / "support" / "torch_results.py"
 CASES = [
@@ -41,6 +42,16 @@ class Net(nn.Module):
         self.first, self.rest = nn.Linear(8, 8), nn.Sequential(nn.ReLU(), nn.Linear(8, 1))
     def forward(self, x): return self.rest(self.first(x))
 """
+
+
+@pytest.fixture
+def run(run_torch):
+    return run_torch
+
+
+@pytest.fixture
+def start(start_torch):
+    return start_torch
 
 
 def query(sql: str) -> list[dict[str, object]]:

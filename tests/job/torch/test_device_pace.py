@@ -10,8 +10,9 @@ import pytest
 from sonde.session import list_sessions
 from sonde.store.recording import Recording
 from support.native_tools import make_device
+from support.needs import need
 
-torch = pytest.importorskip("torch")
+need("torch")
 
 HEAD = """
 import ctypes, time
@@ -19,7 +20,7 @@ import torch
 from torch import nn
 import sonde
 from sonde import _core
-from sonde.job.torch import tracing
+from sonde.job.torch import recording as tracing
 
 pretended = ctypes.CDLL(LIBRARY)
 pretended.work.argtypes = [ctypes.c_int64]
@@ -60,6 +61,11 @@ def train(steps):
 sonde.start(**{"collector": "off", "torch.budget_pct": BUDGET})
 """
 PARTS = "module IN ('Net.first', 'Net.second')"
+
+
+@pytest.fixture
+def run(run_torch):
+    return run_torch
 
 
 @pytest.fixture(scope="module")

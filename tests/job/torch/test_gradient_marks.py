@@ -16,6 +16,11 @@ from sonde import _core
 # ---- the core ------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def run(run_torch):
+    return run_torch
+
+
 def test_a_mark_notes_the_time_and_its_key() -> None:
     marks = _core.TorchMarks(10)
     first, second = marks.make(3), marks.make(2**32 - 1)

@@ -8,8 +8,9 @@ import pytest
 
 from sonde.session import list_sessions
 from sonde.store.recording import Recording
+from support.needs import need
 
-torch = pytest.importorskip("torch")
+need("torch")
 
 HEAD = """
 import gc, os, weakref
@@ -26,6 +27,11 @@ def train(loader):
     for x in loader:
         optimizer.zero_grad(); model(x).sum().backward(); optimizer.step()
 """
+
+
+@pytest.fixture
+def run(run_torch):
+    return run_torch
 
 
 def query(sql: str) -> list[dict[str, object]]:

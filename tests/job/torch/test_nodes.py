@@ -8,8 +8,9 @@ import pytest
 
 from sonde.session import list_sessions
 from sonde.store.recording import Recording
+from support.needs import need
 
-torch = pytest.importorskip("torch")
+need("torch")
 
 HEAD = """
 import threading
@@ -46,6 +47,16 @@ class Inner(torch.autograd.Function):
 """
 WAYS = ("engine", "observer")
 ALL = {"Net", "Net.first", "Net.rest", "Net.rest.1"}
+
+
+@pytest.fixture
+def run(run_torch):
+    return run_torch
+
+
+@pytest.fixture
+def start(start_torch):
+    return start_torch
 
 
 @pytest.fixture(params=WAYS)

@@ -7,8 +7,14 @@ from itertools import groupby
 import pytest
 
 from job.sources.test_torch import HEAD, list_steps, query, record
+from support.needs import need
 
-torch = pytest.importorskip("torch")
+need("torch")
+
+
+@pytest.fixture
+def run(run_torch):
+    return run_torch
 
 
 def read_states() -> list[object]:
@@ -22,7 +28,7 @@ def read_states() -> list[object]:
 
 def test_ctrl_c_in_naming_or_at_the_end_of_a_step_reaches_the_program(run) -> None:
     done = run(
-        HEAD + "import signal\nfrom sonde.job.torch import naming\n"
+        HEAD + "import signal\nfrom sonde.job.torch import module_names as naming\n"
         "from sonde.job.torch.steps import steps\n"
         "sonde.start(collector='off')\nmodel = Net()\n"
         "def interrupt(*_): signal.raise_signal(signal.SIGINT)\n"
@@ -216,7 +222,7 @@ def test_a_loss_made_anew_in_every_step_does_not_fill_the_memory(run) -> None:
 
 def test_a_start_that_fails_leaves_torch_as_it_was(run) -> None:
     done = run(
-        HEAD + "from sonde.job.torch import tracing\n"
+        HEAD + "from sonde.job.torch import recording as tracing\n"
         "find_engine = tracing.find_engine\n"
         "tracing.find_engine = lambda: 1 / 0\n"
         "before = vars(nn.Module)['__call__']\n"

@@ -1,0 +1,306 @@
+"""A process that has heavy modules imported already, and forks once for each program.
+
+Importing torch takes two seconds of a processor, DuckDB and Arrow take half a second, and hundreds of
+tests start a process that needs them. A fork of a process that has imported them, and has only one
+thread, is as good as a new one for nearly all of them. Use a real process (`run`, `start`) where a test
+is about start-up itself: the hook, the order of imports, the command line as /proc shows it.
+
+    zygote = Zygote(["torch"])
+    process = zygote.start([path, "an argument"], env, cwd)      # has the methods of Popen that tests use
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import io
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from support.places import TESTS
+
+_MOST = 1 << 20  # bytes of one request
+_STREAMS = (
+    ("stdin", "r", "strict"), ("stdout", "w", "strict"), ("stderr", "w", "backslashreplace"),
+)  # fmt: skip
+
+
+class Forked:
+    """A program in a fork of the zygote; as `subprocess.Popen` with text in pipes."""
+
+    def __init__(self, zygote: Zygote, argv: list[str], env: dict[str, str], cwd: str) -> None:
+        ends = [os.pipe(), os.pipe(), os.pipe()]
+        (theirs_in, ours_in), (ours_out, theirs_out), (ours_err, theirs_err) = ends
+        theirs = [theirs_in, theirs_out, theirs_err]
+        self.args, self.returncode = argv, None
+        self._zygote = zygote
+        try:
+            self.pid = zygote.ask({"argv": argv, "env": env, "cwd": cwd}, theirs)
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        self.stdin = os.fdopen(ours_in, "w", encoding="utf-8")
+        self.stdout = os.fdopen(ours_out, encoding="utf-8")
+        self.stderr = os.fdopen(ours_err, encoding="utf-8")
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._zygote.find_status(self.pid, 0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            self.returncode = self._zygote.find_status(self.pid, timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return self.returncode
+
+    def communicate(self, text: str | None = None, timeout: float | None = None) -> tuple[str, str]:
+        """As Popen's: what came on stdout and stderr until both were closed."""
+        try:
+            if text and not self.stdin.closed:
+                self.stdin.write(text)
+            self.stdin.close()
+        except BrokenPipeError:
+            pass
+        found = ["", ""]
+        readers = [
+            threading.Thread(target=_read, args=(file, found, at), daemon=True)
+            for at, file in enumerate((self.stdout, self.stderr))
+        ]
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            if reader.is_alive():
+                raise subprocess.TimeoutExpired(self.args, timeout or 0, *found)
+        self.wait(None if deadline is None else max(1.0, deadline - time.monotonic()))
+        return found[0], found[1]
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+
+def _read(file: io.TextIOBase, found: list[str], at: int) -> None:
+    if not file.closed:
+        found[at] = file.read()
+        file.close()
+
+
+class Zygote:
+    """The process that forks; it is started when the first program is."""
+
+    def __init__(self, modules: list[str]) -> None:
+        self._modules = modules
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+        self._heard = b""
+        self._status: dict[int, int] = {}
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the process that forks."""
+        return None if self._process is None else self._process.pid
+
+    def start(self, argv: list[str], env: dict[str, str], cwd: str | None = None) -> Forked:
+        return Forked(self, argv, env, cwd or os.getcwd())
+
+    def run(
+        self, argv: list[str], env: dict[str, str], timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program to its end."""
+        process = self.start(argv, env)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(argv, process.wait(timeout), out, err)
+
+    def ask(self, request: dict[str, object], fds: list[int]) -> int:
+        """Have it fork; the pid of the program."""
+        line = self._open()
+        body = json.dumps(request).encode()
+        assert len(body) < _MOST
+        # The length first: one message of a stream may come in pieces.
+        line.sendmsg(
+            [len(body).to_bytes(4, "little")],
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))],
+        )
+        line.sendall(body)
+        while True:
+            answer = self._hear(60.0)
+            assert answer is not None, "the zygote does not answer"
+            if "pid" in answer and "status" not in answer:
+                return int(answer["pid"])
+            self._status[answer["pid"]] = answer["status"]
+
+    def find_status(self, pid: int, timeout: float | None) -> int | None:
+        """The exit status of a program, or None if it still runs when the time is over."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while pid not in self._status:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            answer = self._hear(left)
+            if answer is None:
+                return None
+            self._status[answer["pid"]] = answer["status"]
+        return self._status[pid]
+
+    def stop(self) -> None:
+        if self._line is not None and self._process is not None:
+            self._line.close()
+            self._process.wait(30)
+            self._line = self._process = None
+
+    def _open(self) -> socket.socket:
+        if self._line is None:
+            ours, theirs = socket.socketpair()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "support.zygote", str(theirs.fileno()), *self._modules],
+                pass_fds=[theirs.fileno()], cwd=TESTS, stdin=subprocess.DEVNULL,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # numpy's: threads do not fork
+            )  # fmt: skip
+            theirs.close()
+            self._line = ours
+        return self._line
+
+    def _hear(self, timeout: float | None) -> dict[str, int] | None:
+        assert self._line is not None
+        while b"\n" not in self._heard:
+            ready, _, _ = select.select([self._line], [], [], timeout)
+            if not ready:
+                return None
+            said = self._line.recv(65536)
+            assert said, "the zygote has ended"
+            self._heard += said
+        one, _, self._heard = self._heard.partition(b"\n")
+        found: dict[str, int] = json.loads(one)
+        return found
+
+
+# ---- in the zygote -------------------------------------------------------------------------------
+
+
+def _serve(line: socket.socket) -> dict[str, object]:
+    """Fork for each request; returns the request in the child that is to do it."""
+    woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    while True:
+        ready, _, _ = select.select([line, woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            _reap(line)
+        if line in ready:
+            request, fds = _receive(line)
+            if request is None:
+                os._exit(0)
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for fd in (woken, wake):
+                    os.close(fd)
+                line.close()
+                for number, fd in enumerate(fds):
+                    os.dup2(fd, number)
+                    os.close(fd)
+                return request
+            for fd in fds:
+                os.close(fd)
+            line.sendall(json.dumps({"pid": pid}).encode() + b"\n")
+
+
+def _reap(line: socket.socket) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        said = {"pid": pid, "status": os.waitstatus_to_exitcode(status)}
+        line.sendall(json.dumps(said).encode() + b"\n")
+
+
+def _receive(line: socket.socket) -> tuple[dict[str, object] | None, list[int]]:
+    head, ancillary, _, _ = line.recvmsg(4, socket.CMSG_SPACE(3 * 4))
+    if not head:
+        return None, []
+    fds = array.array("i")
+    for _level, _kind, data in ancillary:
+        fds.frombytes(data)
+    body, length = b"", int.from_bytes(head, "little")
+    while len(body) < length:
+        body += line.recv(length - len(body))
+    return json.loads(body), list(fds)
+
+
+def _prepare(request: dict[str, object]) -> tuple[str, dict[str, object]]:
+    """Make this fork what a new process would be; the code to run, and its names."""
+    import tempfile
+
+    argv, env = request["argv"], request["env"]
+    assert isinstance(argv, list) and isinstance(env, dict)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(str(request["cwd"]))
+    tempfile.tempdir = None
+    time.tzset()
+    for number, (name, mode, errors) in enumerate(_STREAMS):
+        file = open(  # noqa: SIM115
+            number, mode, 1 if name == "stderr" else -1, "utf-8", errors, closefd=False
+        )
+        setattr(sys, name, file)
+        setattr(sys, f"__{name}__", file)
+    if argv[0] == "-m":
+        sys.argv = [argv[1], *argv[2:]]
+        sys.path[0] = str(request["cwd"])
+        code = f"import runpy; runpy.run_module({argv[1]!r}, run_name='__main__', alter_sys=True)"
+        path = "<zygote>"
+    else:
+        path = argv[0]
+        sys.argv = list(argv)
+        sys.path[0] = os.path.dirname(path)
+        with open(path, encoding="utf-8") as file:
+            code = file.read()
+    sys.orig_argv = [sys.executable, *argv]
+    return code, {"path": path}
+
+
+if __name__ == "__main__":
+    _line = socket.socket(fileno=int(sys.argv[1]))
+    _line.set_inheritable(False)
+    for _name in sys.argv[2:]:
+        __import__(_name)
+    _threads = [
+        Path(f"/proc/self/task/{t}/comm").read_text() for t in os.listdir("/proc/self/task")
+    ]
+    # The allocator's own thread is begun anew in a child.
+    assert len([name for name in _threads if "jemalloc" not in name]) == 1, _threads
+    gc.collect()
+    gc.freeze()  # a child's collections then neither visit nor copy what was imported
+    _code, _about = _prepare(_serve(_line))
+    # The program is __main__, as it would be, and nothing of ours is among its names.
+    _path = str(_about["path"])
+    _names = sys.modules["__main__"].__dict__
+    for _key in set(_names) - {"__name__", "__builtins__", "_code", "_path", "_names"}:
+        del _names[_key]
+    _names.update(__file__=_path, __doc__=None, __spec__=None, __package__=None, __loader__=None)
+    exec(compile(_names.pop("_code"), _path, "exec"), _names)
