@@ -14,9 +14,10 @@ from sonde import plugins
 from support.needs import need
 from support.places import TESTS
 
-need("torch")
 sys.path.append(str(TESTS / "scenarios"))
 from run import Scenario, end_collector, list_names
+
+need("torch")
 
 SECONDS = 6.0
 # The causes that users have most often, and a loop that has none.
