@@ -1,22 +1,30 @@
-"""Numbers and names as the live view writes them."""
+"""Numbers and names as people read them: times, sizes, percents, bars and cleaned names."""
 
 from __future__ import annotations
 
-from sonde.tui.tree import Unit
+import time
 
 MISSING = "-"
-WINDOWS = (1.0, 5.0, 15.0, 60.0, 300.0, None)  # seconds; None is since the start
+_DURATIONS = (("h", 3600e9), ("min", 60e9), ("s", 1e9), ("ms", 1e6), ("µs", 1e3))
+_COUNTS = (("G", 10**9), ("M", 10**6), ("k", 10**3))
+_EXACT = 2**53  # every whole number below it is a float
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+
+# ---- times ---------------------------------------------------------------------------------------
 
 
-def show_window(window_s: float | None) -> str:
-    """`last 5 s`, `last 5 min`, `since start`."""
-    if window_s is None:
-        return "since start"
-    return f"last {window_s:g} s" if window_s < 60 else f"last {window_s / 60:g} min"
+def show_duration(time_ns: float) -> str:
+    """Return a duration with three significant digits: `12.3 ms`, `1.50 s`, `90 ns`."""
+    for unit, size in _DURATIONS:
+        if time_ns >= 0.9995 * size:  # 999.9 µs is 1.00 ms
+            value = time_ns / size
+            return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f} {unit}"
+    return f"{time_ns:.0f} ns"
 
 
-def show_time(time_ns: float) -> str:
-    """A sum of time in at most seven signs: `431ms`, `12.3s`, `3h07m`."""
+def show_duration_short(time_ns: float) -> str:
+    """Return a duration in at most seven characters: `431ms`, `12.3s`, `3h07m`."""
     if time_ns < 1e9:
         return f"{time_ns / 1e6:.0f}ms"
     if time_ns < 100e9:
@@ -27,13 +35,28 @@ def show_time(time_ns: float) -> str:
     return f"{minutes // 60}h{minutes % 60:02d}m"
 
 
-def show_pct(part: float, whole: float) -> str:
-    """A share, to a tenth of a percent; nothing of nothing is a dash."""
-    return f"{100 * part / whole:.1f}" if whole else MISSING
+def show_moment(wall_ns: int) -> str:
+    """Return a moment, in nanoseconds since 1970, as UTC: `2030-01-31T12:00:00Z`."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall_ns // 10**9))
 
 
-def show_bytes(count: float) -> str:
-    """`45M`, `1.5G`."""
+# ---- amounts -------------------------------------------------------------------------------------
+
+
+def show_bytes(count: float | None, per: str = "") -> str:
+    """Return a size with its unit: `1.5 KiB`; `per` makes it a rate: `1.5 KiB/s`."""
+    if count is None:
+        return "unknown"
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.4g} {unit}{per}"
+
+
+def show_bytes_short(count: float) -> str:
+    """Return a size in at most five characters: `45M`, `1.5G`."""
     for unit in "KMG":
         count /= 1024
         if count < 1000 or unit == "G":
@@ -41,19 +64,64 @@ def show_bytes(count: float) -> str:
     return f"{count:.1f}{unit}" if count < 10 else f"{count:.0f}{unit}"
 
 
-def show_where(unit: Unit) -> str:
-    """Where a unit is."""
-    return f"{unit.file}:{unit.line}" if unit.file else ""
+def show_count(count: int | None) -> str:
+    """Return a large number with three significant digits: `470 k`; nothing for none."""
+    if not count:
+        return ""
+    for unit, size in _COUNTS:
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return str(count)
+
+
+def show_number(value: float) -> str:
+    """Return a whole number with all its digits, another number with six."""
+    if -_EXACT < value < _EXACT and value == int(value):
+        return f"{int(value):,}"
+    return f"{value:.6g}"
+
+
+def find_pct(part: float, whole: float) -> float:
+    """Return a part in percent of the whole; of nothing, everything is 0 %."""
+    return 100 * part / whole if whole else 0.0
+
+
+def show_pct(percent: float | None) -> str:
+    """Return `43.2 %`."""
+    return "unknown" if percent is None else f"{percent:.1f} %"
+
+
+def show_share(part: float, whole: float) -> str:
+    """Return a part in percent, without the sign: `43.2`; a share of nothing is a dash."""
+    return f"{100 * part / whole:.1f}" if whole else MISSING
+
+
+# ---- drawings ------------------------------------------------------------------------------------
 
 
 def show_bar(part: float, whole: float, width: int) -> str:
-    """A share as a bar, to an eighth of a cell."""
+    """Return a share as a bar, exact to an eighth of a character."""
     eighths = round(8 * width * part / whole) if whole else 0
-    return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")
+    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+
+
+def show_curve(values: list[float | None]) -> str:
+    """Return values over time as bars of eight heights, from the least to the greatest."""
+    known = [value for value in values if value is not None and abs(value) < float("inf")]
+    if not known:
+        return ""
+    low, size = min(known), max(known) - min(known)
+    return "".join(
+        _HEIGHTS[int(7 * (value - low) / size) if size > 0 else 0] if value in known else " "
+        for value in values
+    )
+
+
+# ---- names ---------------------------------------------------------------------------------------
 
 
 def clean(text: str) -> str:
-    """A line break or an escape sequence in a name must not draw on the terminal."""
+    """Escape what a terminal or a file of lines must not get: line breaks, escape sequences."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

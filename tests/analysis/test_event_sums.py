@@ -23,6 +23,7 @@ from sonde.cli import events
 from sonde.job.recorder import recorder
 from sonde.store.recording import open_recording
 from sonde.tables.event import Counter, Marker, Span
+from sonde.words import show_curve
 
 MS = 10**6
 HOUR = 3600 * 10**9
@@ -106,12 +107,12 @@ def test_the_course_of_a_counter_keeps_its_value_until_the_next(hand: Hand) -> N
     hand.count("up", 51, 8.0)
     [up] = hand.read(0, 100).counters
     assert up.course == [1.0] * 12 + [8.0] * 12
-    assert events.draw_course(up.course) == "▁" * 12 + "█" * 12
+    assert show_curve(up.course) == "▁" * 12 + "█" * 12
 
 
 def test_values_without_a_number_do_not_spoil_the_course() -> None:
     course = [0.0, float("nan"), 7.0, None, float("inf")]
-    assert events.draw_course(course) == "▁ █  "
+    assert show_curve(course) == "▁ █  "
 
 
 def test_markers_have_a_count_and_a_last_time(hand: Hand) -> None:

@@ -48,7 +48,7 @@ def test_where_it_is_cut_into_pieces_makes_no_difference(
 
 def test_self_time_is_what_no_inner_span_has() -> None:
     spans = [
-        kineto_file.Span(start, dur, name, "op", 1, {})
+        kineto_file.HostSpan(start, dur, name, "op", 1, {})
         for name, start, dur in (("a", 0, 100), ("b", 10, 30), ("c", 15, 10), ("d", 50, 80))
     ]
     found = {span.name: (span.self_ns, span.depth) for span in kineto_file.nest(spans)}

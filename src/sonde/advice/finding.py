@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import math
 from collections import Counter
@@ -10,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from sonde.advice.verdict import LEVELS, Evidence, Number, Verdict, summarize
+from sonde.words import show_bytes
 
 # The words and shares of OpenPAI's profiler.
 VOTES = ((0.8, "most"), (0.3, "several"), (0.0, "a little"))
@@ -89,12 +89,6 @@ def name_votes(fired: int, judged: int) -> str:
     if fired == 0:
         return "none"
     return next(word for share, word in VOTES if fired / judged >= share)
-
-
-def show_time(wall_ns: int) -> str:
-    """A moment as every `ts` is written: UTC."""
-    stamp = datetime.datetime.fromtimestamp(wall_ns // 10**9, datetime.timezone.utc)
-    return stamp.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True)
@@ -196,7 +190,7 @@ def show_evidence(name: str, value: Number | str | None) -> str:
     if isinstance(value, str) or value is None:
         return f"{said} {'unknown' if value is None else value}"
     if known and unit == "bytes":
-        return f"{said} {_show_bytes(value)}"
+        return f"{said} {show_bytes(value)}"
     return f"{said} {_show_number(value)}{_UNITS[unit] if known else ''}"
 
 
@@ -204,12 +198,3 @@ def _show_number(value: Number) -> str:
     if abs(value) >= 100 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.3g}"
-
-
-def _show_bytes(value: Number) -> str:
-    size, unit = float(value), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if abs(size) < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{_show_number(size)} {unit}"

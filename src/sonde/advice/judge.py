@@ -10,12 +10,13 @@ from typing import Any
 
 from sonde import environ, plugins, settings
 from sonde.advice.code_lines import find_lines
-from sonde.advice.finding import Advice, Finding, Outcome, Tally, show_time
+from sonde.advice.finding import Advice, Finding, Outcome, Tally
 from sonde.advice.period import ASKS, Stretch, find_stretch
 from sonde.advice.verdict import LEVELS, Limit, Limits, Verdict
 from sonde.errors import ConfigError
 from sonde.session.target import add_children
 from sonde.store.recording import Recording, open_recording
+from sonde.words import show_moment
 
 WINDOW_S = 10.0
 
@@ -120,7 +121,7 @@ def judge(recording: Recording, rules: Sequence[Rule], stretch: Stretch) -> Advi
                 for (rule, tally), line in zip(tallies, lines, strict=True)]  # fmt: skip
     findings.sort(key=lambda f: (-LEVELS.index(f.severity), -(f.lost_pct or 0), -f.confidence))
     return Advice(
-        show_time(stretch.start_ns), show_time(stretch.end_ns), stretch.window_s, stretch.count,
+        show_moment(stretch.start_ns), show_moment(stretch.end_ns), stretch.window_s, stretch.count,
         stretch.warm_up_s, [_name(session) for session in recording.sessions], findings, outcomes,
     )  # fmt: skip
 
@@ -218,7 +219,7 @@ def _make_finding(rule: Rule, tally: Tally, stretch: Stretch, line: str, host: s
         rule=rule.name, title=tally.pick("title") or rule.title, severity=tally.severity,
         votes=tally.votes, fired=len(tally.fired), judged=tally.judged,
         confidence=round(tally.confidence, 3), lost_pct=tally.lost_pct,
-        since=show_time(since_ns), until=show_time(until_ns), evidence=tally.evidence,
+        since=show_moment(since_ns), until=show_moment(until_ns), evidence=tally.evidence,
         who=[who.removesuffix(host) for who in tally.who], line=tally.pick("line") or line,
         why=rule.why, todo=tally.pick("todo") or rule.todo,
     )  # fmt: skip

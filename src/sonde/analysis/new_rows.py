@@ -11,10 +11,11 @@ import pyarrow.compute as pc
 from sonde.analysis import timeline_sql
 from sonde.errors import Damaged
 from sonde.session import Session
-from sonde.store import archive, catalog
+from sonde.store import archive
 from sonde.store.recording import Frozen
 from sonde.store.rows import SessionTable, arrow_schema, make_table, open_tables
 from sonde.store.union import Stream, combine, shape
+from sonde.store.view import View
 from sonde.store.views import events, torch_captures
 
 # The tables whose rows are taken once. The others are small, and asked as a whole.
@@ -24,9 +25,6 @@ TABLES = (
     "system.gpu", "system.disk", "system.network", "system.process",
 )  # fmt: skip
 _TRIES = 5
-_CAPTURE = next(
-    view for view in torch_captures.VIEWS if view.schema.table == "python.torch_capture"
-)
 _CAPTURED = ("python.torch_op", "python.torch_kernel")
 
 Marks = dict[tuple[str, str], int]  # session and table: the first ticket that was not taken
@@ -94,14 +92,14 @@ class Fresh(Frozen):
     def _wants(self, name: str) -> bool:
         return name in timeline_sql.TABLES
 
-    def _open_view(self, view: catalog.View) -> Stream:
+    def _open_view(self, view: View) -> Stream:
         if view is events.OPEN_SPAN:
             return Stream(view.schema.table, view.columns, lambda: self._unfinished)
         if view.schema.table in _CAPTURED:
             return Stream(view.schema.table, view.columns, lambda: self._read_captured(view))
         return super()._open_view(view)
 
-    def _read_captured(self, view: catalog.View) -> pa.Table:
+    def _read_captured(self, view: View) -> pa.Table:
         if not self._captures:
             return view.columns.empty_table()
         rows = view.read(self.sessions)
@@ -110,7 +108,7 @@ class Fresh(Frozen):
 
 def list_captures(sessions: Sequence[Session]) -> set[str]:
     """Return the captures that are complete."""
-    rows = _CAPTURE.read(sessions).select(["capture", "state"]).to_pylist()
+    rows = torch_captures.CAPTURE.read(sessions).select(["capture", "state"]).to_pylist()
     return {row["capture"] for row in rows if row["state"] == "done"}
 
 

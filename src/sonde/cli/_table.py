@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from sonde import environ
 from sonde.errors import Error
+from sonde.words import clean
 
 if TYPE_CHECKING:
     import argparse
@@ -247,20 +248,3 @@ def _show(value: object) -> str:
     if isinstance(value, datetime.datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S.%f")
     return clean(str(_plain(value)))
-
-
-def clean(text: str) -> str:
-    """A line break or an escape sequence in a name must not draw on the terminal."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
-
-
-def format_bytes(count: int) -> str:
-    """1536 is 1.5 KiB."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

@@ -16,6 +16,7 @@ from sonde.advice.verdict import LEVELS
 from sonde.cli import _table
 from sonde.cli.export import TIMES
 from sonde.errors import ConfigError
+from sonde.words import clean
 
 FOUND = 8  # the exit code of --fail-on
 _COLOURS = {"critical": "\x1b[1;31m", "warning": "\x1b[1;33m", "info": "\x1b[1;36m"}
@@ -140,7 +141,7 @@ def _count(number: int, one: str, many: str) -> str:
 def _say(finding: Finding, colour: bool) -> Iterator[str]:
     """The verdict, the evidence, the next step."""
     begin, end = (_COLOURS[finding.severity], "\x1b[0m") if colour else ("", "")
-    who = f" ({_table.clean(', '.join(finding.who))})" if finding.who else ""
+    who = f" ({clean(', '.join(finding.who))})" if finding.who else ""
     yield f"{begin}{finding.severity.upper()}{end}: {finding.title}{who}  [{finding.rule}]"
     votes = f"{_SEEN[finding.votes]} ({finding.fired} of {finding.judged})"
     seen = f"{votes}, confidence {finding.sureness}"
@@ -159,7 +160,7 @@ def _say(finding: Finding, colour: bool) -> Iterator[str]:
 def _wrap(label: str, text: str) -> list[str]:
     first = f"  {label:<9} "
     return textwrap.wrap(
-        _table.clean(text), _WIDTH, initial_indent=first, subsequent_indent=" " * len(first),
+        clean(text), _WIDTH, initial_indent=first, subsequent_indent=" " * len(first),
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
 

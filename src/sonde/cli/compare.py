@@ -18,9 +18,10 @@ from sonde.advice.compare import (
     Side,
     compare,
 )
-from sonde.advice.finding import Finding, show_time
+from sonde.advice.finding import Finding
 from sonde.cli import _table
 from sonde.cli.export import TIMES
+from sonde.words import clean, show_moment
 
 FOUND = 8  # the exit code of --fail-on
 _FAILS = (WORSE, "much-worse")
@@ -91,7 +92,7 @@ def _say(found: Comparison) -> str:
 
 def _say_side(side: Side) -> str:
     return (
-        f"{_table.clean(side.target)}  {show_time(side.start_ns)} … {show_time(side.end_ns)}, "
+        f"{clean(side.target)}  {show_moment(side.start_ns)} … {show_moment(side.end_ns)}, "
         f"{side.pieces} pieces"
     )
 
@@ -138,7 +139,7 @@ def _say_advice(found: Comparison) -> Iterator[str]:
 
 
 def _say_finding(finding: Finding) -> str:
-    at = f", at {_table.clean(finding.line)}" if finding.line else ""
+    at = f", at {clean(finding.line)}" if finding.line else ""
     return f"{finding.severity}: {finding.title} ({finding.rule}){at}"
 
 

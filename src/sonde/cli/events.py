@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
-import math
 import shutil
 from collections.abc import Callable, Sequence
 from typing import IO, Any, NamedTuple
@@ -27,12 +25,12 @@ from sonde.cli._watch import watch
 from sonde.cli.export import TIMES
 from sonde.errors import ConfigError
 from sonde.store.recording import Recording, open_recording
+from sonde.words import clean, show_bar, show_curve, show_duration, show_moment, show_number
 
 # What a line is sorted by, of a region; counters and markers have their own of it, or the name.
 _SORTS = {"total": "total_ns", "avg": "mean_ns", "min": "min_ns", "max": "max_ns",
           "count": "count", "name": "name"}  # fmt: skip
 _COUNTER_SORTS = {"avg": "mean", "min": "min", "max": "max", "count": "count"}
-_BARS = "▁▂▃▄▅▆▇█"
 _BAR = 10
 
 
@@ -251,20 +249,20 @@ def _fit(columns: list[_Column], lines: Sequence[Any], room: int) -> list[_Colum
 
 
 def _name(title: str) -> _Column:
-    return _Column(title, False, lambda line: _table.clean(line.name))
+    return _Column(title, False, lambda line: clean(line.name))
 
 
 def _whose(shown: bool) -> list[_Column]:
     return [_Column("rank", False, lambda line: _name_process(line.process))] if shown else []
 
 
-_DOMAIN = _Column("domain", False, lambda line: _table.clean(line.domain or ""))
+_DOMAIN = _Column("domain", False, lambda line: clean(line.domain or ""))
 _COUNT = _Column("count", True, lambda line: f"{line.count:,}")
 
 
 def _list_regions(regions: Sequence[Region], by_rank: bool, several: bool) -> list[_Column]:
     def part(at: int) -> Callable[[Region], str]:
-        return lambda line: "" if line.parts_ns is None else show_ns(line.parts_ns[at])
+        return lambda line: "" if line.parts_ns is None else show_duration(line.parts_ns[at])
 
     longest = max((line.share for line in regions), default=0.0)
     spread = [
@@ -274,13 +272,13 @@ def _list_regions(regions: Sequence[Region], by_rank: bool, several: bool) -> li
     return [
         _name("region"), *_whose(by_rank),
         _Column("kind", False, lambda line: line.kind), _DOMAIN, _COUNT,
-        _Column("total", True, lambda line: show_ns(line.total_ns)),
+        _Column("total", True, lambda line: show_duration(line.total_ns)),
         _Column("share", True, lambda line: f"{100 * line.share:.1f} %"),
-        _Column("", False, lambda line: _draw_bar(line.share, longest), "\x1b[36m"),
-        _Column("mean", True, lambda line: show_ns(line.mean_ns)),
-        _Column("min", True, lambda line: show_ns(line.min_ns)),
+        _Column("", False, lambda line: show_bar(line.share, longest, _BAR), "\x1b[36m"),
+        _Column("mean", True, lambda line: show_duration(line.mean_ns)),
+        _Column("min", True, lambda line: show_duration(line.min_ns)),
         _Column("p50", True, part(0)), _Column("p95", True, part(1)), _Column("p99", True, part(2)),
-        _Column("max", True, lambda line: show_ns(line.max_ns)),
+        _Column("max", True, lambda line: show_duration(line.max_ns)),
         *(spread if several and not by_rank else ()),
     ]  # fmt: skip
 
@@ -292,23 +290,23 @@ def _list_counters(by_rank: bool) -> list[_Column]:
     return [
         _name("counter"), *_whose(by_rank), _DOMAIN, _COUNT._replace(name="updates"),
         number("last"), number("min"), number("mean"), number("max"),
-        _Column("", False, lambda line: draw_course(line.course), "\x1b[36m"),
+        _Column("", False, lambda line: show_curve(line.course), "\x1b[36m"),
     ]  # fmt: skip
 
 
 def _list_markers(by_rank: bool) -> list[_Column]:
     return [
         _name("marker"), *_whose(by_rank), _DOMAIN, _COUNT,
-        _Column("last (UTC)", False, lambda line: _show_wall(line.last_ns)),
+        _Column("last", False, lambda line: _show_moment(line.last_ns)),
     ]  # fmt: skip
 
 
 def _list_open(several: bool, colour: str) -> list[_Column]:
     return [
         _name("open"),
-        _Column("for", True, lambda line: show_ns(line.open_ns), colour), *_whose(several),
+        _Column("for", True, lambda line: show_duration(line.open_ns), colour), *_whose(several),
         _Column("thread", False, _name_thread), _Column("kind", False, lambda line: line.kind),
-        _DOMAIN, _Column("since (UTC)", False, lambda line: _show_wall(line.begin_ns)),
+        _DOMAIN, _Column("since", False, lambda line: _show_moment(line.begin_ns)),
     ]  # fmt: skip
 
 
@@ -322,48 +320,12 @@ def _name_slowest(line: Region) -> str:
     if line.slowest is None:
         return ""
     word = "" if line.slowest.rank is None else "rank "
-    return f"{word}{_name_process(line.slowest)}: {show_ns(line.slowest_ns)}"
+    return f"{word}{_name_process(line.slowest)}: {show_duration(line.slowest_ns)}"
 
 
 def _name_thread(line: Open) -> str:
-    return f"{line.thread} {_table.clean(line.thread_name or '')}".strip()
+    return f"{line.thread} {clean(line.thread_name or '')}".strip()
 
 
-def _draw_bar(share: float, longest: float) -> str:
-    eighths = round(8 * _BAR * share / longest) if longest else 0
-    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
-
-
-def draw_course(course: Sequence[float | None]) -> str:
-    """Values as bars of eight heights, from the least to the greatest."""
-    known = [value for value in course if value is not None and math.isfinite(value)]
-    if not known:
-        return ""
-    low, size = min(known), max(known) - min(known)
-    return "".join(
-        _BARS[int(7 * (value - low) / size) if size > 0 else 0] if value in known else " "
-        for value in course
-    )
-
-
-def show_ns(ns: float) -> str:
-    """A time in three digits that count."""
-    for unit, size in (("h", 3600e9), ("min", 60e9), ("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if ns >= 0.9995 * size:
-            value = ns / size
-            return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f} {unit}"
-    return f"{ns:.0f} ns"
-
-
-def show_number(value: float) -> str:
-    """Whole numbers whole, others in six digits."""
-    if math.isfinite(value) and value == int(value) and abs(value) < 2**53:
-        return f"{int(value):,}"
-    return f"{value:.6g}"
-
-
-def _show_wall(wall_ns: int | None) -> str:
-    if wall_ns is None:
-        return ""
-    moment = datetime.datetime.fromtimestamp(wall_ns / 1e9, datetime.timezone.utc)
-    return moment.strftime("%Y-%m-%d %H:%M:%S")
+def _show_moment(wall_ns: int | None) -> str:
+    return "" if wall_ns is None else show_moment(wall_ns)

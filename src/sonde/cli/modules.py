@@ -28,6 +28,7 @@ from sonde.cli.export import TIMES, name_file, write_stdout
 from sonde.errors import ConfigError
 from sonde.export.files import write_file
 from sonde.store.recording import Recording, open_recording
+from sonde.words import show_bytes
 
 _SORTS: dict[str, Callable[[Node], Any]] = {
     "order": lambda node: ("step" in node.own, node.order),
@@ -314,7 +315,7 @@ def _show_s(seconds: float | None) -> str:
 
 
 def _show_mb(megabytes: float | None) -> str:
-    return "" if megabytes is None else _table.format_bytes(round(megabytes * 1e6))
+    return "" if megabytes is None else show_bytes(round(megabytes * 1e6))
 
 
 def _show_count(count: int | None) -> str:

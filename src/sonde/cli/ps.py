@@ -12,6 +12,7 @@ from sonde.cli import _table
 from sonde.collector.retention import measure_bytes
 from sonde.errors import Error
 from sonde.session import Session, list_folders
+from sonde.words import show_bytes
 
 _NAMES = ("pid", "state", "rank", "started", "lasted", "size", "command")
 
@@ -71,7 +72,7 @@ def _describe(session: Session) -> dict[str, object]:
         "rank": session.rank,
         "started": time.strftime("%m-%d %H:%M:%S", time.localtime(session.start_wall_ns / 1e9)),
         "lasted": None if lasted_s is None else _span(lasted_s),
-        "size": _table.format_bytes(measure_bytes(session.folder)),
+        "size": show_bytes(measure_bytes(session.folder)),
         "command": _shorten(argv) if isinstance(argv, list) else None,
         "session": session.id,
         "folder": session.folder,

@@ -12,8 +12,7 @@ from sonde.session.files import LIVE, NODES, SEALED, remove_quietly, write_check
 from sonde.session.ring import Ring
 from sonde.store import archive
 from sonde.store.rows import SessionTable, make_table, open_tables
-from sonde.store.views import events
-from sonde.store.views import stacks as frames
+from sonde.store.views import events, stacks
 
 
 class Drain:
@@ -106,9 +105,10 @@ def seal(session: Session) -> None:
 
 def _archive_stacks(session: Session) -> None:
     """The tree of stacks, with its texts, once for good: it cannot change any more."""
-    if stack_table.has_nodes(session) and not archive.list_segments(session, frames.STACK):
-        rows = frames.make_nodes_table(session)
-        archive.write_segment(session, frames.STACK, rows, 0, max(1, rows.num_rows), 0)
+    table = stacks.STACK.schema.table
+    if stack_table.has_nodes(session) and not archive.list_segments(session, table):
+        rows = stacks.STACK.compute_table(session)
+        archive.write_segment(session, table, rows, 0, max(1, rows.num_rows), 0)
 
 
 def _archive_events(session: Session) -> None:
@@ -117,7 +117,7 @@ def _archive_events(session: Session) -> None:
         if archive.list_segments(session, view.schema.table):
             continue
         try:
-            rows = view.make_table(session)
+            rows = view.compute_table(session)
         except Damaged:
             return  # what is damaged is lost; the rest of the session is not
         if rows.num_rows:

@@ -6,17 +6,16 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
 from typing import IO, Any
 
 from sonde.errors import Error
-from sonde.export.formats._asset import clean
 from sonde.monitor import chart_lines, findings, page, pictures, report_text, statistics
 from sonde.monitor.folder import open_new
 from sonde.monitor.watch import Measured
 from sonde.session import Session
 from sonde.session.files import Replacement
 from sonde.store.recording import Recording
+from sonde.words import clean, show_moment
 
 FORMAT = 1
 Report = dict[str, Any]
@@ -64,7 +63,7 @@ def _write(path: str, whole: str) -> None:
 def _make(measured: Measured, session: Session, numbers: Report) -> Report:
     window = measured.window
     offset_ns = session.wall_offset_ns
-    begin, end = (_show_time(t_ns + offset_ns) for t_ns in (window.begin_ns, window.end_ns))
+    begin, end = (show_moment(t_ns + offset_ns) for t_ns in (window.begin_ns, window.end_ns))
     what = clean(shlex.join(measured.command)) or window.scope.describe()
     about = [
         f"watched: {window.scope.describe()}",
@@ -91,10 +90,6 @@ def _make(measured: Measured, session: Session, numbers: Report) -> Report:
         "end_t_ns": window.end_ns,
         "statistics": numbers,
     }
-
-
-def _show_time(wall_ns: int) -> str:
-    return datetime.fromtimestamp(wall_ns / 1e9, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _list_missing(recording: Recording, measured: Measured, numbers: Report) -> Iterator[str]:

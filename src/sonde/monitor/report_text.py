@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sonde.advice.finding import show_evidence
-from sonde.export.formats._asset import clean
+from sonde.words import clean, show_bytes, show_pct
 
 Report = Mapping[str, Any]
 _RULE = "=" * 67
@@ -15,23 +15,6 @@ _SPREAD = (("max", "max"), ("min", "min"), ("mean", "average"), ("std", "standar
            ("median", "median"), ("p80", "80th percentile"))  # fmt: skip
 _VOLUMES = (("Disk read", "read_bytes"), ("Disk write", "written_bytes"),
             ("Network inbound", "received_bytes"), ("Network outbound", "sent_bytes"))  # fmt: skip
-
-
-def show_bytes(value: float | None, per: str = "") -> str:
-    """Bytes as a person says them."""
-    if value is None:
-        return "unknown"
-    size, unit = float(value), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if abs(size) < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{size:.4g} {unit}{per}"
-
-
-def show_pct(value: float | None) -> str:
-    """A share."""
-    return "unknown" if value is None else f"{value:.1f} %"
 
 
 def say_pattern(pattern: str, votes: str) -> str:

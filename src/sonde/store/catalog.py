@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sonde import plugins
 from sonde.session.schema import Schema, make_schema
+from sonde.store.view import View
 from sonde.store.views import events, recording, stacks, torch_captures
 from sonde.tables import name_row
 
@@ -18,9 +19,6 @@ def list_recorded() -> list[Schema]:
         for module in modules
         for row in module.ROWS
     ]
-
-
-View = recording.View | torch_captures.View | events.View | stacks.View
 
 
 def list_views() -> tuple[View, ...]:

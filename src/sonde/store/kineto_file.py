@@ -1,4 +1,4 @@
-"""Traces of torch's profiler as values: what ran when, on which thread or stream."""
+"""Trace files of torch's profiler (Kineto): what ran when, on which thread or stream."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import IO, Any, cast
 from sonde.errors import Damaged
 
 _PIECE = 2**20
-_MOST = 2**28  # one value larger than this is no trace
+_MOST = 2**28  # a file with a larger value is not a trace
 _BLANK = " \t\r\n"
 
-# How Kineto calls its kinds of events, and how we do.
+# Kineto's names for kinds of events, and ours.
 _HOST_KINDS = {
     "cpu_op": "op", "user_annotation": "annotation", "cuda_runtime": "runtime",
     "cuda_driver": "runtime", "python_function": "python",
 }  # fmt: skip
 _DEVICE_KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
-# What is kept of an event: the rest is most of a trace.
+# The arguments that are kept; the others are most of a trace file.
 _ARGS = (
     "Sequence number", "Fwd thread id", "Input Dims", "Input type", "External id", "correlation",
     "device", "stream", "grid", "block", "registers per thread", "shared memory", "bytes",
@@ -29,7 +29,7 @@ _ARGS = (
 
 
 @dataclass(slots=True)
-class Span:
+class HostSpan:
     """Something that ran on a thread of the host."""
 
     start_ns: int
@@ -40,12 +40,12 @@ class Span:
     args: dict[str, Any]
     self_ns: int = 0
     depth: int = 0
-    parent: Span | None = None
+    parent: HostSpan | None = None
     module: str | None = None
 
 
 @dataclass(slots=True)
-class Work:
+class DeviceSpan:
     """Something that ran on a device."""
 
     start_ns: int
@@ -53,20 +53,20 @@ class Work:
     name: str
     kind: str
     args: dict[str, Any]
-    launch: Span | None = None
+    launch: HostSpan | None = None
 
 
 @dataclass(slots=True)
-class Trace:
-    """One file of Kineto's, in nanoseconds since 1970."""
+class KinetoTrace:
+    """The contents of one trace file; times are nanoseconds since 1970."""
 
-    spans: list[Span] = field(default_factory=list)
-    works: list[Work] = field(default_factory=list)  # each with the call that launched it
+    spans: list[HostSpan] = field(default_factory=list)
+    works: list[DeviceSpan] = field(default_factory=list)  # each with the call that launched it
 
 
-def read_trace(path: str) -> Trace:
-    """What a trace holds; Damaged, with one line, if it is cut or no trace."""
-    found, base_ns = Trace(), 0
+def read_trace(path: str) -> KinetoTrace:
+    """Return the contents of a trace file; raise Damaged if it is cut off or is not a trace."""
+    found, base_ns = KinetoTrace(), 0
     try:
         with _open(path) as file:
             for key, value in _Reader(file).iter_items():
@@ -75,7 +75,7 @@ def read_trace(path: str) -> Trace:
                 elif key == "baseTimeNanoseconds":
                     base_ns = int(value)
     except FileNotFoundError:
-        raise Damaged(f"{path} is not there any more") from None
+        raise Damaged(f"{path} is missing") from None
     except (
         OSError,
         EOFError,
@@ -85,8 +85,10 @@ def read_trace(path: str) -> Trace:
         KeyError,
         RecursionError,
     ) as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise Damaged(f"{path} is cut or damaged ({said}); remove it to read the others") from None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise Damaged(
+            f"{path} is cut off or damaged ({reason}); remove it to read the others"
+        ) from None
     for span in found.spans:
         span.start_ns += base_ns
     for work in found.works:
@@ -99,8 +101,8 @@ def _open(path: str) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path, "rb") if path.endswith(".gz") else open(path, "rb"))
 
 
-def _add(found: Trace, event: dict[str, Any]) -> None:
-    """Take over an event, if it is something that ran."""
+def _add(found: KinetoTrace, event: dict[str, Any]) -> None:
+    """Add an event if it is something that ran."""
     kind = event.get("cat", "") if event.get("ph") == "X" else ""
     if kind not in _HOST_KINDS and kind not in _DEVICE_KINDS:
         return
@@ -110,15 +112,15 @@ def _add(found: Trace, event: dict[str, Any]) -> None:
     name = str(event["name"])
     if kind in _HOST_KINDS:
         thread = int(event["tid"])
-        found.spans.append(Span(start_ns, dur_ns, name, _HOST_KINDS[kind], thread, args))
+        found.spans.append(HostSpan(start_ns, dur_ns, name, _HOST_KINDS[kind], thread, args))
     else:
-        found.works.append(Work(start_ns, dur_ns, name, _DEVICE_KINDS[kind], args))
+        found.works.append(DeviceSpan(start_ns, dur_ns, name, _DEVICE_KINDS[kind], args))
 
 
-def nest(spans: list[Span]) -> list[Span]:
-    """Spans of one thread in the order of time, each with depth, parent and time of its own."""
+def nest(spans: list[HostSpan]) -> list[HostSpan]:
+    """Sort the spans of one thread by time, and set the depth, parent and self time of each."""
     spans.sort(key=lambda span: (span.start_ns, -span.dur_ns))
-    is_open: list[Span] = []
+    is_open: list[HostSpan] = []
     for span in spans:
         end_ns = span.start_ns + span.dur_ns
         while is_open and is_open[-1].start_ns + is_open[-1].dur_ns <= span.start_ns:
@@ -126,14 +128,14 @@ def nest(spans: list[Span]) -> list[Span]:
         span.self_ns, span.depth, span.parent = span.dur_ns, len(is_open), None
         if is_open:
             span.parent = above = is_open[-1]
-            # What reaches beyond is cut for the sum: the time was not the outer one's.
+            # A span that outlasts its parent takes from it only the time that they share.
             above.self_ns -= min(end_ns, above.start_ns + above.dur_ns) - span.start_ns
         is_open.append(span)
     return spans
 
 
-def _link(found: Trace) -> None:
-    """Find for each kernel the call that launched it, or the operator."""
+def _link(found: KinetoTrace) -> None:
+    """Find the call, or else the operator, that launched each kernel."""
     launches = {
         span.args["correlation"]: span for span in found.spans if "correlation" in span.args
     }
@@ -145,22 +147,22 @@ def _link(found: Trace) -> None:
     found.works.sort(key=lambda work: work.start_ns)
 
 
-def find_op(span: Span | None) -> Span | None:
-    """The innermost operator that a span is in."""
+def find_op(span: HostSpan | None) -> HostSpan | None:
+    """Return the innermost operator that contains a span."""
     while span is not None and span.kind != "op":
         span = span.parent
     return span
 
 
 class _Reader:
-    """JSON piece by piece: a trace is larger than what one wants in memory at once."""
+    """Reads JSON in pieces: a trace file may be too large to be parsed at once."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._decode = file, json.JSONDecoder().raw_decode
         self._text, self._at, self._rest = "", 0, b""
 
     def iter_items(self) -> Iterator[tuple[str, Any]]:
-        """Keys and values of the outermost object, and each event as a `traceEvents[]`."""
+        """Yield the items of the outermost object; the key of each event is `traceEvents[]`."""
         self._expect("{")
         while self._peek() != "}":
             key = self._take()
@@ -183,7 +185,7 @@ class _Reader:
         raw = self._rest + piece
         cut = len(raw)
         while piece and cut and cut > len(raw) - 4 and raw[cut - 1] >= 0x80:
-            cut -= 1  # a character may go on in the next piece
+            cut -= 1  # a character may continue in the next piece
         self._text = self._text[self._at :] + raw[:cut].decode("utf-8", "replace")
         self._at, self._rest = 0, raw[cut:]
         return bool(piece)
@@ -211,7 +213,7 @@ class _Reader:
         while True:
             try:
                 value, end = self._decode(self._text, self._at)
-                if end < len(self._text):  # else a number might go on
+                if end < len(self._text):  # otherwise a number might continue
                     self._at = end
                     return value
             except ValueError:

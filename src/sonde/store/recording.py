@@ -22,6 +22,7 @@ from sonde.store import catalog
 from sonde.store.engine import abandoned, connect, iter_pieces, run
 from sonde.store.rows import SessionTable, open_tables, widen
 from sonde.store.union import Stream, Union
+from sonde.store.view import View
 
 MEMORY = "2GiB"
 TIMEOUT_S = 300.0
@@ -168,7 +169,7 @@ class Recording:
         union = Union(tables)
         return union.open(connection, verified=verified), union.stream
 
-    def _open_view(self, view: catalog.View) -> Stream:
+    def _open_view(self, view: View) -> Stream:
         return Stream(view.schema.table, view.columns, partial(view.read, self.sessions))
 
 

@@ -15,7 +15,7 @@ from sonde.session.ring import Batch, Ring
 from sonde.session.schema import Field, Schema, load_schema
 from sonde.store import archive
 
-_TYPES = {
+ARROW_TYPES = {
     "i8": pa.int8(), "i16": pa.int16(), "i32": pa.int32(), "i64": pa.int64(), "u8": pa.uint8(),
     "u16": pa.uint16(), "u32": pa.uint32(), "u64": pa.uint64(), "f64": pa.float64(),
     "bool": pa.bool_(), "text": pa.string(),
@@ -42,7 +42,7 @@ def widen(schema: Schema) -> Schema:
 
 def arrow_schema(schema: Schema) -> pa.Schema:
     """The columns of a table as a user sees them: its own, then ts, host, pid and rank."""
-    own = [pa.field(field.name, _TYPES[field.kind]) for field in schema.fields]
+    own = [pa.field(field.name, ARROW_TYPES[field.kind]) for field in schema.fields]
     return pa.schema([*own, *_ADDED])
 
 
@@ -107,7 +107,7 @@ def make_table(session: Session, schema: Schema, batch: Batch) -> pa.Table:
             places = pa.Array.from_buffers(pa.int32(), batch.rows, buffers)
             columns.append(_make_texts(places, texts, batch.top_text))
         else:
-            columns.append(pa.Array.from_buffers(_TYPES[field.kind], batch.rows, buffers))
+            columns.append(pa.Array.from_buffers(ARROW_TYPES[field.kind], batch.rows, buffers))
     return pa.table(
         [*columns, *_make_added(session, schema, batch)], schema=_with_dictionaries(schema)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sonde.tui.process import Process
-from sonde.words import MISSING, show_bytes, show_time
+from sonde.words import MISSING, show_bytes_short, show_duration_short
 
 _ENDS = {
     "ended": "has ended", "killed": "was killed", "unknown": "is on another machine, or gone",
@@ -19,14 +19,14 @@ def describe_process(process: Process) -> tuple[str, str]:
     world = meta.get("world_size")
     rank = "" if session.rank is None else f"  rank {session.rank}" + (f"/{world}" if world else "")
     left = f"pid {session.pid}{rank}  {session.host}  Python {meta.get('python')}  "
-    return left + process.command, f"{process.state} {show_time(process.age_s * 1e9)}"
+    return left + process.command, f"{process.state} {show_duration_short(process.age_s * 1e9)}"
 
 
 def describe_use(process: Process, window_s: float | None) -> str:
     """Its CPU, memory, threads and GIL; how it is sampled, and what that costs."""
     usage, cost = process.read_usage(), process.find_cost_pct()
     cpu = MISSING if usage is None else f"{usage['user_pct'] + usage['system_pct']:.0f}%"
-    rss = MISSING if usage is None else show_bytes(usage["rss_bytes"])
+    rss = MISSING if usage is None else show_bytes_short(usage["rss_bytes"])
     threads = process.count_threads() if usage is None else usage["threads"]
     every = process.interval_s
     parts = (

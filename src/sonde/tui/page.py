@@ -10,9 +10,17 @@ from sonde.tui import shares
 from sonde.tui.process import LONGEST_S, Process
 from sonde.tui.shares import Branch, Load, Share, Weighed
 from sonde.tui.tree import Tree, Unit, Units
-from sonde.words import MISSING, show_bytes, show_pct, show_time, show_where, show_window
+from sonde.words import MISSING, show_bytes_short, show_duration_short, show_share
 
 VIEWS = ("functions", "lines", "threads", "stacks", "processes")
+WINDOWS_S = (1.0, 5.0, 15.0, 60.0, 300.0, None)  # None is since the start
+
+
+def show_window(window_s: float | None) -> str:
+    """Return `last 5 s`, `last 5 min` or `since start`."""
+    if window_s is None:
+        return "since start"
+    return f"last {window_s:g} s" if window_s < 60 else f"last {window_s / 60:g} min"
 
 
 class Column(NamedTuple):
@@ -156,7 +164,7 @@ def units_of(choice: Choice, tree: Tree) -> Units:
 def _make_shares(choice: Choice, process: Process) -> Page:
     weighed = measure(choice, process)
     rows = [
-        _make_share(share, weighed.whole, show_time(share.self_ns), share.self_ns)
+        _make_share(share, weighed.whole, show_duration_short(share.self_ns), share.self_ns)
         for share in shares.list_shares(weighed, units_of(choice, weighed.tree))
     ]
     note = "" if rows else _explain_nothing(choice, process)
@@ -166,8 +174,8 @@ def _make_shares(choice: Choice, process: Process) -> Page:
 def _make_share(share: Share, whole: int, third: str, value: object) -> Row:
     unit = share.unit
     cells = (
-        show_pct(share.self_ns, whole), show_pct(share.total_ns, whole), third, unit.func,
-        show_where(unit),
+        show_share(share.self_ns, whole), show_share(share.total_ns, whole), third, unit.func,
+        unit.where,
     )  # fmt: skip
     values = (share.self_ns, share.total_ns, value, unit.func, (unit.file, unit.line))
     return Row(unit, values, cells, share.self_ns / whole if whole else 0.0)
@@ -196,7 +204,7 @@ def _say_idle(choice: Choice, process: Process) -> str:
     sums = process.add_up(choice.window_s or LONGEST_S)
     mine = [(key[3], s[1]) for key, s in sums.items() if choice.thread in (None, key[0])]
     idle_ns, wall_ns = sum(wall for idle, wall in mine if idle), sum(wall for _, wall in mine)
-    return f"{show_pct(idle_ns, wall_ns)}% idle hidden" if idle_ns else ""
+    return f"{show_share(idle_ns, wall_ns)}% idle hidden" if idle_ns else ""
 
 
 def _explain_nothing(choice: Choice, process: Process) -> str:
@@ -253,8 +261,8 @@ def _make_threads(choice: Choice, process: Process) -> Page:
     for load in process.list_loads(window_s):
         unit = process.tree.by_line.names[process.tree.by_line.of[load.place]]
         times = (load.busy_ns, load.cpu_ns, load.gil_ns)
-        name, where = name_thread(load), show_where(unit)
-        cells = (*(show_pct(t, span) for t in times), load.now, name, unit.func, where)
+        name, where = name_thread(load), unit.where
+        cells = (*(show_share(t, span) for t in times), load.now, name, unit.func, where)
         rows.append(Row(load.thread, (*times, load.now, name, unit.func, where), cells))
     title = f"threads · share of the window · {show_window(window_s)}"
     return Page(title, _THREADS, rows, 0, "" if rows else _explain_nothing(choice, process))
@@ -275,7 +283,7 @@ def _make_stacks(choice: Choice, process: Process) -> Page:
 
 def _describe_stack(tree: Tree, load: Load) -> str:
     names = [tree.by_line.names[tree.by_line.of[place]] for place in tree.walk(load.place)]
-    words = [name_thread(load), *(f"{unit.func} {show_where(unit)}" for unit in names)]
+    words = [name_thread(load), *(f"{unit.func} {unit.where}" for unit in names)]
     return "\n".join(words).casefold()
 
 
@@ -284,7 +292,7 @@ def _list_branches(tree: Tree, branch: Branch, first: str, rest: str) -> Iterato
     while True:
         if branch.place >= 0:
             unit = tree.by_line.names[tree.by_line.of[branch.place]]
-            yield Row(branch.place, (), (first + unit.func, show_where(unit)))
+            yield Row(branch.place, (), (first + unit.func, unit.where))
             first = rest
         if branch.threads or len(branch.below) != 1:
             break
@@ -328,10 +336,10 @@ def _make_process(number: int, process: Process, choice: Choice) -> Row:
     main = next((t for t in process.list_loads(window_s) if t.thread == session.pid), None)
     of = process.tree.by_line.of[main.place] if main else 0
     unit = process.tree.by_line.names[of]
-    where = (unit.func, show_where(unit)) if main else ("", "")
+    where = (unit.func, unit.where) if main else ("", "")
     cells = [
         *("" if value is None else str(value) for value in head),
         MISSING if cpu_pct is None else f"{cpu_pct:.0f}",
-        MISSING if rss is None else show_bytes(rss), f"{gil_pct:.0f}", *where,
+        MISSING if rss is None else show_bytes_short(rss), f"{gil_pct:.0f}", *where,
     ]  # fmt: skip
     return Row(number, (*head, cpu_pct, rss, gil_pct, *where), cells)

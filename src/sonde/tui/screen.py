@@ -17,11 +17,10 @@ from textual.widgets import Input, Static
 from sonde.errors import Error
 from sonde.tui import header
 from sonde.tui.grid import BOLD, CURSOR, DIM, PLAIN, WARN, Grid, Line, Lines, cut
-from sonde.tui.page import Choice, Page, make_page
+from sonde.tui.page import WINDOWS_S, Choice, Page, make_page
 from sonde.tui.process import Process
 from sonde.tui.shares import WEIGHTS
 from sonde.tui.tree import Unit
-from sonde.words import WINDOWS
 
 REFRESH_S = 1.0
 _LOSSES_S = 30.0  # between two looks at every file of the session
@@ -262,8 +261,8 @@ class Top(App[None]):
         self.grid.move(_MOVES.get(key, page if key == "pagedown" else -page))
 
     def _widen(self, by: int) -> None:
-        at = WINDOWS.index(self.choice.window_s) if self.choice.window_s in WINDOWS else 1
-        self._choose(window_s=WINDOWS[max(0, min(at + by, len(WINDOWS) - 1))])
+        at = WINDOWS_S.index(self.choice.window_s) if self.choice.window_s in WINDOWS_S else 1
+        self._choose(window_s=WINDOWS_S[max(0, min(at + by, len(WINDOWS_S) - 1))])
 
     def _reverse(self) -> None:
         self.choice = self.choice.sort_by(None)

@@ -15,6 +15,11 @@ class Unit(NamedTuple):
     file: str
     line: int
 
+    @property
+    def where(self) -> str:
+        """The file and line, as they are shown; empty if the file is not known."""
+        return f"{self.file}:{self.line}" if self.file else ""
+
 
 class Units:
     """For every node the unit it belongs to, and whether no caller of it is of the same."""

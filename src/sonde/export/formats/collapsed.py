@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import IO
 
 from sonde.analysis.profile import Profile
-from sonde.export.formats._asset import clean
+from sonde.words import clean
 
 SUFFIX = ".collapsed.txt"
 TEXT = True

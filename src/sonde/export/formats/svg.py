@@ -7,7 +7,8 @@ from xml.sax.saxutils import escape
 
 from sonde.analysis.call_tree import Node, grow, walk
 from sonde.analysis.profile import Place, Profile, Stack
-from sonde.export.formats._asset import clean, fill, pick_hue, pick_shade, read_asset, show_ns
+from sonde.export.formats._asset import fill, pick_hue, pick_shade, read_asset
+from sonde.words import clean, show_duration
 
 SUFFIX = ".svg"
 TEXT = True
@@ -36,7 +37,7 @@ def write(profile: Profile, file: IO[str]) -> None:
     root = grow((_path(profile, stack), stack.ns) for stack in profile.weighed)
     boxes, hidden = _lay_out(root, by)
     height = _HEAD + (max(box.depth for box in boxes) + 1) * _ROW + _FOOT
-    subtitle = f"{profile.weight} time, {show_ns(root.total[by])}"
+    subtitle = f"{profile.weight} time, {show_duration(root.total[by])}"
     if hidden:
         subtitle += f"; {hidden:,} boxes are too narrow to be drawn"
     head, foot = read_asset("svg.svg").split("@BOXES@")
@@ -78,7 +79,8 @@ def _draw(box: Box, height: int, total_ns: int) -> str:
     y = height - _FOOT - (box.depth + 1) * _ROW
     name = clean(box.name.label if isinstance(box.name, Place) else str(box.name))
     share = 100 * box.total_ns / max(1, total_ns)
-    said = f"{name}\n{show_ns(box.total_ns)}, {share:.2f} %; itself {show_ns(box.own_ns)}"
+    total, own = show_duration(box.total_ns), show_duration(box.own_ns)
+    said = f"{name}\n{total}, {share:.2f} %; itself {own}"
     short = clean(box.name.func) if isinstance(box.name, Place) else name
     place = f'x="{box.x:.2f}" width="{box.width:.2f}"'
     return (

@@ -1,100 +1,56 @@
-"""The tables about events that are worked out when asked for: summary and open_span."""
+"""The views of events: event.summary and event.open_span."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import pyarrow as pa
+from collections.abc import Sequence
 
 from sonde import _core
 from sonde.errors import Damaged, Newer
 from sonde.session import Session, ring
 from sonde.session import texts as intern
 from sonde.session.files import LIVE
-from sonde.session.schema import Field, Schema
-from sonde.store import archive
+from sonde.session.schema import Schema
+from sonde.store.view import Columns, View, make_view_schema
 
-_TYPES = {"text": pa.string(), "i64": pa.int64(), "f64": pa.float64()}
-
-
-class View:
-    """A table that is worked out when it is asked for."""
-
-    def __init__(self, schema: Schema, make: Callable[[Session], list[tuple[object, ...]]]) -> None:
-        self.schema, self._make = schema, make
-        self.columns = pa.schema([pa.field(f.name, _TYPES[f.kind]) for f in schema.fields])
-
-    def read(self, sessions: Sequence[Session]) -> pa.Table:
-        """What there is of some sessions, live or ended."""
-        parts = [self._read_of(session) for session in sessions]
-        return pa.concat_tables([self.columns.empty_table(), *parts])
-
-    def _read_of(self, session: Session) -> pa.Table:
-        stored = [
-            part for part in archive.list_segments(session, self.schema.table) if part.is_sound()
-        ]
-        if session.read_sealed() is not None and stored:
-            return pa.concat_tables([archive.read_segment(part, self.columns) for part in stored])
-        return self.make_table(session)
-
-    def make_table(self, session: Session) -> pa.Table:
-        """The rows of a session that is not sealed."""
-        whose = (session.host, session.pid, session.rank)
-        rows = [(*row, *whose) for row in self._make(session)]
-        columns = list(zip(*rows, strict=True)) or [()] * len(self.columns)
-        arrays = [pa.array(one, f.type) for one, f in zip(columns, self.columns, strict=True)]
-        return pa.table(arrays, schema=self.columns)
-
-
-def _fields(*columns: tuple[str, str, str, str]) -> list[Field]:
-    return [Field(name, kind, True, doc, unit) for name, kind, unit, doc in columns]
-
-
-_WHAT = (
-    ("name", "text", "", "what the program calls it"),
+_NAME = (
+    ("name", "text", "", "the name the program gave it"),
     ("domain", "text", "", "the Domain it belongs to"),
 )
-_WHOSE = (
-    ("host", "text", "", "machine"), ("pid", "i64", "", "process"), ("rank", "i64", "", "rank"),
-)  # fmt: skip
-_SUMMARY = Schema(
+_SUMMARY = make_view_schema(
     "event.summary",
-    _fields(
+    "Totals of regions, counters and markers, by name: exact, even where rows were overwritten.",
+    (
         ("kind", "text", "", "span, task, frame, event, counter or marker"),
-        *_WHAT,
+        *_NAME,
         ("count", "i64", "", "regions ended, values set, or moments marked"),
         ("total_ns", "i64", "ns", "time in these regions, without pauses"),
-        ("min_ns", "i64", "ns", "the shortest of them"),
-        ("max_ns", "i64", "ns", "the longest of them"),
+        ("min_ns", "i64", "ns", "shortest region"),
+        ("max_ns", "i64", "ns", "longest region"),
         ("min", "f64", "", "least value of a counter"),
         ("max", "f64", "", "largest value of a counter"),
-        ("mean", "f64", "", "mean of a counter over the time it was recorded and finite"),
-        ("last", "f64", "", "value of a counter now"),
-        ("since_t_ns", "i64", "ns", "all this counts from here on: from the begin of the first "
-         "that is in it"),
-        ("last_t_ns", "i64", "ns", "when the newest of them began, was set or marked"),
-        *_WHOSE,
+        ("mean", "f64", "", "time-weighted mean of a counter's finite values"),
+        ("last", "f64", "", "newest value of a counter"),
+        ("since_t_ns", "i64", "ns", "start of the first event that is counted"),
+        ("last_t_ns", "i64", "ns", "when the newest event began, was set or was marked"),
     ),
-    "What regions, counters and markers come to, by name: exact, whatever the rings have lost.",
-)  # fmt: skip
-_OPEN = Schema(
+)
+_OPEN = make_view_schema(
     "event.open_span",
-    _fields(
+    "Regions that have begun and not ended: now, or when the recording ended.",
+    (
         ("t_ns", "i64", "ns", "start"),
-        *_WHAT,
+        *_NAME,
         ("kind", "text", "", "span, task, frame or event"),
-        ("id", "i64", "", "its number in this process"),
-        ("parent", "i64", "", "the region around it, of its thread or asyncio task"),
-        ("thread", "i64", "", "thread that began it, as the kernel counts"),
+        ("id", "i64", "", "number of the region in this process"),
+        ("parent", "i64", "", "id of the enclosing region in its thread or asyncio task"),
+        ("thread", "i64", "", "kernel thread id of the thread that began it"),
         ("number", "i64", "", "of a frame: 1, 2, … for each name"),
-        *_WHOSE,
     ),
-    "Regions that have begun and not ended: now, or when the recording did.",
 )
 
 
-class Live:
-    """What event.live says, with its texts."""
+class EventTotals:
+    """The totals and open regions in a session's event file, with their texts."""
 
     def __init__(self, session: Session) -> None:
         self.sums: list[tuple[object, ...]] = []
@@ -123,7 +79,7 @@ class Live:
 
 
 def _find_end(session: Session) -> tuple[int, int]:
-    """Up to when counters kept their values, and the pauses before that."""
+    """Return when counters stopped holding their values, and the paused time before that."""
     page = session.read_control()
     now_ns = _core.clock_ns() if session.is_alive() else page["state_t_ns"]
     paused_ns = page["paused_ns"]
@@ -132,6 +88,17 @@ def _find_end(session: Session) -> tuple[int, int]:
     return now_ns, paused_ns
 
 
-SUMMARY = View(_SUMMARY, lambda session: Live(session).sums)
-OPEN_SPAN = View(_OPEN, lambda session: Live(session).open)
+def _make_columns(schema: Schema, rows: Sequence[tuple[object, ...]]) -> Columns:
+    names = [field.name for field in schema.fields]
+    return dict(zip(names, zip(*rows, strict=True), strict=False))
+
+
+SUMMARY = View(
+    _SUMMARY,
+    lambda session: _make_columns(_SUMMARY, EventTotals(session).sums),
+    is_archived=True,
+)
+OPEN_SPAN = View(
+    _OPEN, lambda session: _make_columns(_OPEN, EventTotals(session).open), is_archived=True
+)
 VIEWS = (SUMMARY, OPEN_SPAN)

@@ -1,61 +1,29 @@
-"""The tables about the recording itself: sonde.session, sonde.source, sonde.run and sonde.loss."""
+"""The views of the recording itself: sonde.session, sonde.source, sonde.run and sonde.loss."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-
-import pyarrow as pa
+from collections.abc import Callable
 
 from sonde.session import Session
 from sonde.session.run import Run
 from sonde.session.runs import list_runs
-from sonde.session.schema import Field, Schema
 from sonde.store.archive import read_segment
 from sonde.store.rows import count_losses, open_tables
+from sonde.store.view import View, encode, view_of_rows
 
-_TYPES = {"text": pa.string(), "i64": pa.int64(), "bool": pa.bool_()}
 Row = dict[str, object]
 
 
-class View:
-    """A table that is worked out when it is asked for."""
-
-    def __init__(self, schema: Schema, rows_of: Callable[[Session], list[Row]]) -> None:
-        self.schema, self._rows_of = schema, rows_of
-        self.columns = pa.schema([pa.field(f.name, _TYPES[f.kind]) for f in schema.fields])
-
-    def read(self, sessions: Sequence[Session]) -> pa.Table:
-        """Its rows for these sessions."""
-        rows = [
-            {key: _clean(value) for key, value in (*row.items(), *_whose(session).items())}
-            for session in sessions
-            for row in self._rows_of(session)
-        ]
-        return pa.Table.from_pylist(rows, schema=self.columns)
-
-
-def _whose(session: Session) -> Row:
-    return {"host": session.host, "pid": session.pid, "rank": session.rank}
-
-
-def _clean(value: object) -> object:
-    """Text as UTF-8 can hold it: a command line may hold any bytes."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    return value
-
-
 def _view(
-    table: str, doc: str, rows_of: Callable[[Session], list[Row]], *columns: tuple[str, str, str]
+    table: str, doc: str, read_rows: Callable[[Session], list[Row]], *columns: tuple[str, str, str]
 ) -> View:
-    added = (
-        ("host", "text", "machine"),
-        ("pid", "i64", "process"),
-        ("rank", "i64", "rank, if any"),
+    def read_encoded(session: Session) -> list[Row]:
+        return [{key: encode(value) for key, value in row.items()} for row in read_rows(session)]
+
+    return view_of_rows(
+        table, doc, read_encoded, *((name, kind, "", text) for name, kind, text in columns)
     )
-    fields = [Field(name, kind, True, said, "") for name, kind, said in (*columns, *added)]
-    return View(Schema(table, fields, doc), rows_of)
 
 
 def _read_session(session: Session) -> list[Row]:
@@ -85,7 +53,7 @@ def _read_session(session: Session) -> list[Row]:
 
 
 def read_sources(session: Session) -> list[Row]:
-    """The newest word on each source."""
+    """Return the newest state of each source and sensor."""
     table = open_tables(session).get("sonde.source_log")
     if table is None:
         return []
@@ -131,63 +99,67 @@ VIEWS = (
         "One row per recorded process.",
         _read_session,
         ("session", "text", "its id: the name of its folder"),
-        ("state", "text", "running, ended, killed (no goodbye) or unknown"),
-        ("paused", "bool", "alive, but told to record nothing"),
+        ("state", "text", "running, ended, killed (it ended without saying so) or unknown"),
+        ("paused", "bool", "the process runs, but recording is paused"),
         ("start_wall_ns", "i64", "start, nanoseconds since 1970"),
         ("end_wall_ns", "i64", "end, nanoseconds since 1970; NULL while it runs"),
-        ("command", "text", "how it was started"),
+        ("command", "text", "command line"),
         ("python", "text", "version of Python"),
         ("job", "text", "job id from the launcher or scheduler"),
         ("launcher", "text", "torchrun, openmpi, mpich, slurm or kubernetes"),
         ("world_size", "i64", "number of ranks"),
         ("local_rank", "i64", "rank on its host"),
         ("parent", "text", "session it was forked from"),
-        ("folder", "text", "where it is"),
-        ("meta", "text", "meta.json as it is"),
+        ("folder", "text", "path of the session folder"),
+        ("meta", "text", "contents of meta.json"),
     ),
     _view(
         "sonde.source",
-        "What is being recorded: the newest word on each source and sensor.",
+        "What is being recorded: the newest state of each source and sensor.",
         read_sources,
-        ("source", "text", "its name"),
+        ("source", "text", "name of the source or sensor"),
         ("state", "text", "on, off, failed or unavailable"),
-        ("detail", "text", "why"),
-        ("t_ns", "i64", "since when"),
+        ("detail", "text", "why it is in this state"),
+        ("t_ns", "i64", "since when it is in this state"),
     ),
     _view(
         "sonde.run",
         "Profiling runs: `sonde.profile` and `sonde profile`.",
         _read_runs,
-        ("run", "text", "its id"),
+        ("run", "text", "id of the run"),
         (
             "state",
             "text",
             "PREPARING, RUNNING, STOPPING, PROCESSING, SUCCEEDED, FAILED or CANCELLED",
         ),
         ("reason", "text", "why it ended as it did"),
-        ("name", "text", "what was profiled, if it has a name"),
-        ("tags", "text", "its tags, with commas"),
-        ("started_by", "text", "code, or the tool"),
-        ("t_ns", "i64", "when it began; NULL: it has not"),
-        ("end_t_ns", "i64", "when it ended; NULL: it has not"),
-        ("skipped", "i64", "calls that ran unprofiled because of it"),
-        ("session", "text", "where it is recorded"),
-        ("folder", "text", "its files"),
+        ("name", "text", "what was profiled, if it was given a name"),
+        ("tags", "text", "its tags, separated by commas"),
+        ("started_by", "text", "code or tool"),
+        ("t_ns", "i64", "when it began; NULL if it has not"),
+        ("end_t_ns", "i64", "when it ended; NULL if it has not"),
+        (
+            "skipped",
+            "i64",
+            "calls that were not profiled because this run was active",
+        ),
+        ("session", "text", "id of the session it belongs to"),
+        ("folder", "text", "folder with its files"),
     ),
     _view(
         "sonde.loss",
         "What was not kept, by table: kept + dropped + unfinished + overwritten + corrupt + expired"
         " = written.",
         _read_losses,
-        ("table_name", "text", "the table"),
+        ("table_name", "text", "name of the table"),
         ("written", "i64", "rows the program asked to write"),
         ("kept", "i64", "rows that can be queried"),
-        ("dropped", "i64", "not written: another thread was still busy in the slot"),
-        ("unfinished", "i64", "being written right now, or when the process was killed"),
-        ("overwritten", "i64", "gone from the ring before they were archived"),
-        ("corrupt", "i64", "damaged on disk; left out"),
+        ("dropped", "i64", "not written because another thread was still writing to the slot"),
+        ("unfinished", "i64", "being written now, or when the process was killed"),
+        ("overwritten", "i64", "overwritten in the ring before they were archived"),
+        ("corrupt", "i64", "damaged on disk and left out"),
         ("expired", "i64", "removed by retention"),
-        ("misfit", "i64", "never written: a value did not fit its column (not part of written)"),
-        ("text_lost", "i64", "texts stored as NULL: the text table was full"),
+        ("misfit", "i64", "rejected because a value did not fit its column (not part of written)"),
+        ("text_lost", "i64", "texts stored as NULL because the text table was full"),
     ),
 )

@@ -1,61 +1,26 @@
-"""The tables of captures: python.torch_capture, python.torch_op and python.torch_kernel."""
+"""The views of captures: python.torch_capture, python.torch_op and python.torch_kernel."""
 
 from __future__ import annotations
 
 import bisect
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from sonde.errors import Damaged
 from sonde.session import Session, captures
-from sonde.session.schema import Field, Schema
 from sonde.store.archive import read_segment
-from sonde.store.kineto_file import Span, Trace, Work, find_op, nest, read_trace
+from sonde.store.kineto_file import DeviceSpan, HostSpan, KinetoTrace, find_op, nest, read_trace
 from sonde.store.rows import open_tables
+from sonde.store.view import Row, view_of_rows
 
-_TYPES = {"text": pa.string(), "i64": pa.int64(), "bool": pa.bool_()}
 _MODULES = "python.torch_trace"
-_KEPT = 2  # traces kept in memory: one query asks for the same one several times
-Row = dict[str, object]
+_KEPT = 2  # trace files kept in memory: one query reads the same file several times
 About = dict[str, Any]
-
-
-class View:
-    """A table that is worked out when it is asked for."""
-
-    def __init__(
-        self,
-        table: str,
-        doc: str,
-        rows_of: Callable[[Session], Iterator[Row]],
-        *columns: tuple[str, str, str, str],
-    ) -> None:
-        added = (("host", "text", "", "machine"), ("pid", "i64", "", "process"),
-                 ("rank", "i64", "", "rank, if any"))  # fmt: skip
-        fields = [Field(name, kind, True, said, unit) for name, kind, unit, said in
-                  (*columns, *added)]  # fmt: skip
-        self.schema, self._rows_of = Schema(table, fields, doc), rows_of
-        self.columns = pa.schema([pa.field(f.name, _TYPES[f.kind]) for f in fields])
-
-    def read(self, sessions: Sequence[Session]) -> pa.Table:
-        """Its rows for these sessions."""
-        return pa.concat_tables(
-            [self.columns.empty_table(), *(self._read_one(session) for session in sessions)]
-        )
-
-    def _read_one(self, session: Session) -> pa.Table:
-        columns: dict[str, list[object]] = {name: [] for name in self.columns.names}
-        whose = {"host": session.host, "pid": session.pid, "rank": session.rank}
-        for row in self._rows_of(session):
-            for name, values in columns.items():
-                values.append(whose[name] if name in whose else row.get(name))
-        return pa.table(columns, schema=self.columns)
 
 
 # ---- captures ------------------------------------------------------------------------------------
@@ -72,11 +37,7 @@ def _list_captures(session: Session) -> Iterator[tuple[str, About | None]]:
 def _read_captures(session: Session) -> Iterator[Row]:
     for capture_id, about in _list_captures(session):
         if about is None:
-            yield {
-                "capture": capture_id,
-                "state": "damaged",
-                "why": "the request cannot be read",
-            }
+            yield {"capture": capture_id, "state": "damaged", "why": "the request cannot be read"}
         else:
             yield _describe_capture(session, about)
 
@@ -85,9 +46,9 @@ def _describe_capture(session: Session, about: About) -> Row:
     state, why = about["state"], about["why"]
     path = _find_file(session, about)
     if path is not None and _measure(path) != about.get("bytes"):
-        state, why = "damaged", f"{os.path.basename(path)} is gone, or not as long as it was"
+        state, why = "damaged", f"{os.path.basename(path)} is missing or has another size"
     elif state not in captures.FINAL and not session.is_alive():
-        # The trace is whole before it is compressed; anything before that is lost.
+        # The trace file is complete before it is compressed; a capture that got less far is lost.
         state, why = (
             (captures.DONE, why) if path else (captures.FAILED, f"the job ended while {state}")
         )
@@ -125,11 +86,11 @@ def _measure(path: str) -> int | None:
         return None
 
 
-# ---- what is in them -----------------------------------------------------------------------------
+# ---- contents ------------------------------------------------------------------------------------
 
 
 class Capture:
-    """One stored trace, on the session's clock, with steps and modules."""
+    """The contents of one capture on the session's clock, with steps and modules."""
 
     def __init__(self, session: Session, about: About, path: str) -> None:
         self.id = str(about["id"])
@@ -143,24 +104,24 @@ class Capture:
         self.works = [work for work in found.works if self._has(work.launch or work)]
         _assign(self, session)
 
-    def _cut(self, spans: Sequence[Span]) -> list[list[Span]]:
-        """Spans by thread. What was open when recording ended has lasted until the end."""
-        threads: dict[int, list[Span]] = {}
+    def _cut(self, spans: Sequence[HostSpan]) -> list[list[HostSpan]]:
+        """Return the spans by thread; one that is still open lasts until the capture ends."""
+        threads: dict[int, list[HostSpan]] = {}
         for span in filter(self._has, spans):
-            span.dur_ns = min(span.dur_ns, self.end_ns - self.tell(span.start_ns))
+            span.dur_ns = min(span.dur_ns, self.end_ns - self.convert(span.start_ns))
             threads.setdefault(span.thread, []).append(span)
         return [nest(mine) for mine in threads.values()]
 
-    def _has(self, one: Span | Work) -> bool:
-        """Is it in what was asked for? More may be recorded: see job/sources/capture.py."""
-        return self.begin_ns <= self.tell(one.start_ns) < self.end_ns
+    def _has(self, one: HostSpan | DeviceSpan) -> bool:
+        """Tell whether this lies in the requested steps: torch may have recorded more."""
+        return self.begin_ns <= self.convert(one.start_ns) < self.end_ns
 
-    def tell(self, wall_ns: int) -> int:
-        """A moment of Kineto's on our clock."""
+    def convert(self, wall_ns: int) -> int:
+        """Return a time of Kineto's wall clock on the session's clock."""
         (wall0, mono0), (wall1, mono1) = self._anchors[0], self._anchors[-1]
         if wall1 <= wall0:
             return wall_ns - wall0 + mono0
-        # The wall clock may run a little faster or slower than ours: it is being set right.
+        # The wall clock runs a little faster or slower than ours while it is being adjusted.
         drift = (mono1 - mono0) - (wall1 - wall0)
         return wall_ns - wall0 + mono0 + drift * (wall_ns - wall0) // (wall1 - wall0)
 
@@ -170,29 +131,27 @@ class Capture:
 
 
 @lru_cache(maxsize=_KEPT)
-def _load(path: str, _changed_ns: int) -> Trace:
+def _load(path: str, _changed_ns: int) -> KinetoTrace:
     return read_trace(path)
 
 
 def open_captures(session: Session) -> Iterator[Capture]:
-    """The captures of a session that hold a trace; Damaged for one that cannot be read."""
+    """Yield the captures that have a trace file; raise Damaged if one cannot be read."""
     for _capture_id, about in _list_captures(session):
         path = None if about is None else _find_file(session, about)
         if about is None or path is None or about["state"] == captures.FAILED:
             continue
         if _measure(path) is None:
-            raise Damaged(
-                f"{path} is not there any more; remove {about['id']}{captures.ABOUT}, too"
-            )
+            raise Damaged(f"{path} is missing; remove {about['id']}{captures.ABOUT} as well")
         try:
             yield Capture(session, about, path)
         except (KeyError, TypeError, ValueError, IndexError):
-            raise Damaged(f"{path} does not fit what is known of it; remove it") from None
+            raise Damaged(f"{path} does not match its description; remove it") from None
 
 
 def _assign(capture: Capture, session: Session) -> None:
-    """Find for each span the module that was at work: nodes of backward passes by the numbers that
-    autograd gave them in the forward pass, others by time and thread."""
+    """Assign to each span the module that was running: nodes of a backward pass by the number that
+    autograd gave them in the forward pass, other spans by time and thread."""
     modules = _read_modules(session, capture)
     owners: dict[object, str | None] = {}
     makers: dict[object, int] = {}
@@ -202,7 +161,7 @@ def _assign(capture: Capture, session: Session) -> None:
             number = span.args.get("Sequence number")
             if number is None or _is_backward(span):
                 continue
-            # The last one that began with this number got it. Each thread counts for itself.
+            # The newest span with this number owns it. Each thread counts on its own.
             if makers.setdefault(number, span.thread) == span.thread:
                 owners[number] = module
             else:
@@ -211,31 +170,31 @@ def _assign(capture: Capture, session: Session) -> None:
         _assign_backward(span, owners)
 
 
-def _assign_backward(span: Span, owners: dict[object, str | None]) -> None:
+def _assign_backward(span: HostSpan, owners: dict[object, str | None]) -> None:
     number, parent = span.args.get("Sequence number"), span.parent
     if _is_backward(span) and number in owners:
         span.module = owners[number]
     elif (
         parent is not None
         and parent.module is not None
-        # What a node does is its module's, and not of one around that; it comes after its parent.
+        # A node's work belongs to its own module, not to an enclosing one. Parents come first.
         and (span.module is None or parent.module.startswith(f"{span.module}."))
     ):
         span.module = parent.module
 
 
-def _is_backward(span: Span) -> bool:
+def _is_backward(span: HostSpan) -> bool:
     return bool(span.args.get("Fwd thread id"))
 
 
 def _sweep(
-    capture: Capture, spans: list[Span], modules: list[tuple[int, int, str]]
-) -> Iterator[tuple[Span, str | None]]:
-    """Each span with the innermost call of a module that was under way when it began."""
+    capture: Capture, spans: list[HostSpan], modules: list[tuple[int, int, str]]
+) -> Iterator[tuple[HostSpan, str | None]]:
+    """Yield each span with the innermost module call that was running when the span began."""
     is_open: list[tuple[int, str]] = []
     at = 0
     for span in spans:
-        t_ns = capture.tell(span.start_ns)
+        t_ns = capture.convert(span.start_ns)
         while at < len(modules) and modules[at][0] <= t_ns:
             start_ns, dur_ns, name = modules[at]
             while is_open and is_open[-1][0] <= start_ns:
@@ -248,7 +207,7 @@ def _sweep(
 
 
 def _read_modules(session: Session, capture: Capture) -> dict[int, list[tuple[int, int, str]]]:
-    """The calls of modules in a capture, by thread, the outer ones first."""
+    """Return the module calls during a capture, by thread, outer calls first."""
     table = open_tables(session).get(_MODULES)
     if table is None:
         return {}
@@ -276,7 +235,7 @@ def _read_modules(session: Session, capture: Capture) -> dict[int, list[tuple[in
 def _read_ops(session: Session) -> Iterator[Row]:
     for capture in open_captures(session):
         for span in (span for spans in capture.threads for span in spans):
-            t_ns = capture.tell(span.start_ns)
+            t_ns = capture.convert(span.start_ns)
             args = span.args
             yield {
                 "capture": capture.id, "t_ns": t_ns, "dur_ns": span.dur_ns, "self_ns": span.self_ns,
@@ -295,10 +254,10 @@ def _read_kernels(session: Session) -> Iterator[Row]:
             yield _describe_work(capture, work)
 
 
-def _describe_work(capture: Capture, work: Work) -> Row:
+def _describe_work(capture: Capture, work: DeviceSpan) -> Row:
     args, launch, op = work.args, work.launch, find_op(work.launch)
-    t_ns = capture.tell(work.start_ns)
-    launch_t_ns = None if launch is None else capture.tell(launch.start_ns)
+    t_ns = capture.convert(work.start_ns)
+    launch_t_ns = None if launch is None else capture.convert(launch.start_ns)
     return {
         "capture": capture.id, "t_ns": t_ns, "dur_ns": work.dur_ns, "kernel": work.name,
         "kind": work.kind, "device": args.get("device"), "stream": args.get("stream"),
@@ -315,68 +274,69 @@ def _dump(value: object) -> str | None:
     return None if value is None else json.dumps(value, separators=(",", ":"))
 
 
+CAPTURE = view_of_rows(
+    "python.torch_capture",
+    "Captures: a few steps that `sonde capture` recorded with torch's own profiler.",
+    _read_captures,
+    ("capture", "text", "", "id of the capture; ranks that were asked together share it"),
+    ("state", "text", "", "asked, waiting, recording, writing, packing, done, failed, damaged"),
+    ("why", "text", "", "why it failed, or why it is not all that was asked for"),
+    ("file", "text", "", "path of the trace file that torch wrote"),
+    ("bytes", "i64", "B", "size of the trace file"),
+    ("t_ns", "i64", "ns", "when recording began"),
+    ("dur_ns", "i64", "ns", "how long it recorded"),
+    ("asked_t_ns", "i64", "ns", "when it was asked for"),
+    ("asked_steps", "i64", "", "how many steps were asked for; NULL if a duration was"),
+    ("first_step", "i64", "", "number of its first step: see python.torch_step"),
+    ("steps", "i64", "", "how many complete steps it contains"),
+    ("thread", "i64", "", "kernel thread id of the recorded thread"),
+    ("device", "text", "", "cuda if a device was recorded as well"),
+    ("torch", "text", "", "version of torch"),
+    ("held_ns", "i64", "ns", "how long starting, stopping and saving held up the program"),
+)
 VIEWS = (
-    View(
-        "python.torch_capture",
-        "Captures: `sonde capture` had torch's own profiler run for a few steps.",
-        _read_captures,
-        ("capture", "text", "", "its id; of all ranks that were asked at once the same"),
-        ("state", "text", "", "asked, waiting, recording, writing, packing, done, failed, damaged"),
-        ("why", "text", "", "why it failed, or is not all that was asked for"),
-        ("file", "text", "", "the trace, as torch wrote it"),
-        ("bytes", "i64", "B", "its size"),
-        ("t_ns", "i64", "ns", "when recording began"),
-        ("dur_ns", "i64", "ns", "how long it lasted"),
-        ("asked_t_ns", "i64", "ns", "when it was asked for"),
-        ("asked_steps", "i64", "", "how many steps were asked for; NULL: a time"),
-        ("first_step", "i64", "", "the first step in it: see python.torch_step"),
-        ("steps", "i64", "", "how many steps are whole in it"),
-        ("thread", "i64", "", "the thread that was recorded"),
-        ("device", "text", "", "cuda, if a device was recorded, too"),
-        ("torch", "text", "", "version of torch"),
-        ("held_ns", "i64", "ns", "how long the program was held by the start and the end of it"),
-    ),
-    View(
+    CAPTURE,
+    view_of_rows(
         "python.torch_op",
         "Every operator in the captures: what torch did on the host.",
         _read_ops,
-        ("capture", "text", "", "which capture: see python.torch_capture"),
+        ("capture", "text", "", "id of the capture: see python.torch_capture"),
         ("t_ns", "i64", "ns", "start"),
-        ("dur_ns", "i64", "ns", "how long it took, with what it called"),
-        ("self_ns", "i64", "ns", "without what it called"),
-        ("op", "text", "", "its name: aten::mm"),
-        ("kind", "text", "", "op, annotation, runtime (a call of CUDA) or python"),
-        ("thread", "i64", "", "thread id, as the kernel counts"),
-        ("depth", "i64", "", "0 was called by none of them"),
+        ("dur_ns", "i64", "ns", "duration, including what it called"),
+        ("self_ns", "i64", "ns", "duration without what it called"),
+        ("op", "text", "", "name of the operator: aten::mm"),
+        ("kind", "text", "", "op, annotation, runtime (a CUDA call) or python"),
+        ("thread", "i64", "", "kernel thread id"),
+        ("depth", "i64", "", "nesting depth; 0 was not called by another operator"),
         ("sequence", "i64", "", "autograd's number: the same in the forward and the backward pass"),
-        ("backward", "bool", "", "it is part of a backward pass, and sequence is what it undoes"),
+        ("backward", "bool", "", "it belongs to a backward pass"),
         ("input_shapes", "text", "", "shapes of its inputs, as JSON"),
         ("input_types", "text", "", "types of its inputs, as JSON"),
-        ("correlation", "i64", "", "of a runtime call: what it launched, in python.torch_kernel"),
-        ("module", "text", "", "the module that was at work: see python.torch_trace"),
-        ("step", "i64", "", "which step: see python.torch_step"),
+        ("correlation", "i64", "", "of a runtime call: its launches in python.torch_kernel"),
+        ("module", "text", "", "the module that was running: see python.torch_trace"),
+        ("step", "i64", "", "number of its step: see python.torch_step"),
     ),
-    View(
+    view_of_rows(
         "python.torch_kernel",
         "Every kernel and copy in the captures: what ran on the devices.",
         _read_kernels,
-        ("capture", "text", "", "which capture: see python.torch_capture"),
-        ("t_ns", "i64", "ns", "start, on the device"),
+        ("capture", "text", "", "id of the capture: see python.torch_capture"),
+        ("t_ns", "i64", "ns", "start on the device"),
         ("dur_ns", "i64", "ns", "how long it ran"),
-        ("kernel", "text", "", "its name"),
+        ("kernel", "text", "", "name of the kernel"),
         ("kind", "text", "", "kernel, memcpy or memset"),
-        ("device", "i64", "", "which device"),
-        ("stream", "i64", "", "which stream of it"),
-        ("correlation", "i64", "", "the call that launched it, in python.torch_op"),
+        ("device", "i64", "", "number of the device"),
+        ("stream", "i64", "", "number of the stream"),
+        ("correlation", "i64", "", "the call in python.torch_op that launched it"),
         ("op", "text", "", "the operator that launched it"),
-        ("launch_t_ns", "i64", "ns", "when it was launched, on the host"),
-        ("launch_thread", "i64", "", "the thread that launched it"),
-        ("grid", "text", "", "blocks, as JSON"),
-        ("block", "text", "", "threads of a block, as JSON"),
-        ("registers", "i64", "", "registers of a thread"),
-        ("shared_bytes", "i64", "B", "shared memory of a block"),
-        ("bytes", "i64", "B", "how much a copy moved"),
-        ("module", "text", "", "the module that was at work when it was launched"),
-        ("step", "i64", "", "the step in which it was launched"),
+        ("launch_t_ns", "i64", "ns", "when the host launched it"),
+        ("launch_thread", "i64", "", "kernel thread id of the thread that launched it"),
+        ("grid", "text", "", "number of blocks, as JSON"),
+        ("block", "text", "", "threads per block, as JSON"),
+        ("registers", "i64", "", "registers per thread"),
+        ("shared_bytes", "i64", "B", "shared memory per block"),
+        ("bytes", "i64", "B", "bytes moved by a copy"),
+        ("module", "text", "", "the module that was running when it was launched"),
+        ("step", "i64", "", "number of the step in which it was launched"),
     ),
 )
