@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from sonde.analysis.profile import WEIGHTS
+from sonde.session.stack_table import WEIGHTS
 
 
 class Node:

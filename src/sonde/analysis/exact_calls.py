@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sonde.session import Session
+from sonde.session.pstats_file import Function, Stats
 from sonde.store.recording import Recording
-
-Function = tuple[str, int, str]  # file, first line, name
-Numbers = tuple[int, int, float, float]
-# cProfile's own order: primitive calls first for a function, all calls first for a caller.
-Stats = dict[Function, tuple[int, int, float, float, dict[Function, Numbers]]]
 
 # Rows are cumulative and only written when they changed: the newest of each is the truth.
 _SQL = """

@@ -13,9 +13,9 @@ import pyarrow as pa
 from sonde.analysis.torch_spans import Span, find_first_ns, iter_spans
 from sonde.analysis.window import Window
 from sonde.errors import Error
+from sonde.session.stack_table import WEIGHTS
 from sonde.store.recording import Recording
 
-WEIGHTS = ("wall", "cpu", "gil")
 Amounts = tuple[int, int, int]  # in the order of WEIGHTS
 
 

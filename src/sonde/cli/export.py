@@ -11,11 +11,12 @@ from types import ModuleType
 from sonde import _core, environ, plugins, settings
 from sonde.analysis import timeline_sql
 from sonde.analysis.nesting import EVER_NS
-from sonde.analysis.profile import WEIGHTS, Profile, Selection
+from sonde.analysis.profile import Profile, Selection
 from sonde.analysis.window import LAST, Window, find_window
 from sonde.errors import Error
 from sonde.export.files import open_file, write_file
 from sonde.session import runs
+from sonde.session.stack_table import WEIGHTS
 from sonde.store.recording import Recording, open_recording
 
 TIMES = "10s or 5m before the end, +30s after the start, or an ISO time (UTC)"

@@ -16,7 +16,8 @@ from sonde.errors import ConfigError, Error, NoSession, NotProfiled
 from sonde.export.run_profile import export_result
 from sonde.session import Session, runs, steering
 from sonde.session.run import FAILED, PREPARING, RUNNING, SUCCEEDED, Run
-from sonde.session.run_result import WEIGHTS, Result, merge
+from sonde.session.run_result import Result, merge
+from sonde.session.stack_table import WEIGHTS
 from sonde.session.target import find_sessions
 
 _USAGE = """\

@@ -11,6 +11,7 @@ from sonde import environ
 from sonde.errors import Error
 from sonde.session import Session, pstats_file, snapshots
 from sonde.session.files import Replacement
+from sonde.session.stack_table import WEIGHTS
 from sonde.session.target import find_sessions
 
 
@@ -25,14 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                        help="exact calls instead of samples; needs source.call=on")  # fmt: skip
     weights = parser.add_mutually_exclusive_group()
     for weight, said in zip(
-        snapshots.WEIGHTS, ("elapsed time; the default", "CPU time", "time holding the GIL"),
+        WEIGHTS, ("elapsed time; the default", "CPU time", "time holding the GIL"),
         strict=True,
     ):  # fmt: skip
         weights.add_argument(
             f"--{weight}", dest="weight", action="store_const", const=weight, help=said
         )
     parser.add_argument("-o", "--output", metavar="FILE", help="a copy goes there")
-    parser.set_defaults(kind=pstats_file.DELTA, weight=snapshots.WEIGHTS[0])
+    parser.set_defaults(kind=pstats_file.DELTA, weight=WEIGHTS[0])
 
 
 def run(args: argparse.Namespace) -> int:

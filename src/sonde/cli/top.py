@@ -9,11 +9,11 @@ from typing import Any
 from sonde import environ, settings
 from sonde.cli import _table
 from sonde.errors import ConfigError
+from sonde.session.stack_table import WEIGHTS
 from sonde.session.target import find_sessions
-from sonde.tui.page import Choice, make_page, measure, units_of
+from sonde.tui.page import WINDOWS_S, Choice, make_page, measure, units_of
 from sonde.tui.process import Process, open_processes
-from sonde.tui.shares import WEIGHTS, list_shares
-from sonde.words import WINDOWS
+from sonde.tui.shares import list_shares
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def _read_window(text: str) -> float | None:
         span_s = settings.parse_span(text)
     except (KeyError, ValueError):
         span_s = 0.0
-    if span_s not in WINDOWS:
+    if span_s not in WINDOWS_S:
         raise ConfigError(f"--window={text} is not one of 1s, 5s, 15s, 1min, 5min and start")
     return span_s
 
@@ -102,7 +102,7 @@ def _list_units(process: Process, choice: Choice) -> list[dict[str, Any]]:
 
 
 def _list_threads(process: Process, choice: Choice) -> list[dict[str, Any]]:
-    window_s = choice.window_s or WINDOWS[-2]
+    window_s = choice.window_s or WINDOWS_S[-2]
     assert window_s is not None
     span = process.find_span(window_s)
     found = []

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sonde.errors import Error
+from sonde.session.stack_table import WEIGHTS
 
-WEIGHTS = ("wall", "cpu", "gil")
 Frame = tuple[str, str, int, int]  # function, file, its first line, the line that ran
 Sums = tuple[int, int, int, int]  # samples; wall, CPU and GIL time in ns
 # Less CPU time than this share of the elapsed time: then waiting is what there is to see.

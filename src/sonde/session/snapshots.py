@@ -17,7 +17,6 @@ from sonde.session import files, pstats_file, stack_table
 from sonde.session.folder import Session
 
 FOLDER = "snapshots"
-WEIGHTS = ("wall", "cpu", "gil")
 _STATE, _LOCK = "state", "lock"
 LOCK_S = 60.0  # a snapshot of a large program takes a few seconds
 

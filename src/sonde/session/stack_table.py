@@ -13,6 +13,7 @@ from sonde.session.folder import Session
 from sonde.session.ring import Batch, Ring
 
 SAMPLES, THREADS = "python.stack_sample", "python.thread"
+WEIGHTS = ("wall", "cpu", "gil")  # the times that every stack has
 _KINDS = "IIIIiiqQqqq"
 _AROUND = (
     "/sonde/job/profile.py",

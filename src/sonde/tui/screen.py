@@ -15,11 +15,11 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from sonde.errors import Error
+from sonde.session.stack_table import WEIGHTS
 from sonde.tui import header
 from sonde.tui.grid import BOLD, CURSOR, DIM, PLAIN, WARN, Grid, Line, Lines, cut
 from sonde.tui.page import WINDOWS_S, Choice, Page, make_page
 from sonde.tui.process import Process
-from sonde.tui.shares import WEIGHTS
 from sonde.tui.tree import Unit
 
 REFRESH_S = 1.0

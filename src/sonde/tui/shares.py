@@ -11,8 +11,6 @@ from typing import NamedTuple
 from sonde.tui.samples import Seen, Sums
 from sonde.tui.tree import Tree, Unit, Units
 
-WEIGHTS = ("wall", "cpu", "gil")
-
 
 class Share(NamedTuple):
     """Time in a unit itself, and in it and what it called."""

@@ -41,7 +41,7 @@ cpu AS (
   FROM system.process WHERE {inside} AND depth = 0 GROUP BY 1, 2, 3),
 kernel AS (
   SELECT host, pid, AVG(busy_pct) AS busy_pct, AVG(kernel_s) AS kernel_s
-  FROM (SELECT host, pid, trace, MEDIAN(dur_ns) / 1e9 AS kernel_s,
+  FROM (SELECT host, pid, capture, MEDIAN(dur_ns) / 1e9 AS kernel_s,
                100 * SUM(dur_ns) / (MAX(t_ns + dur_ns) - MIN(t_ns)) AS busy_pct
         FROM python.torch_kernel GROUP BY 1, 2, 3) GROUP BY 1, 2)
 SELECT w, rank, steps, step_s, model_pct, modules, util_pct, busy_pct, kernel_s, cpu_pct

@@ -11,8 +11,9 @@ from itertools import groupby
 from typing import IO
 
 from sonde.analysis.call_tree import grow, walk
-from sonde.analysis.profile import WEIGHTS, Place, Profile, Stack, Thread
+from sonde.analysis.profile import Place, Profile, Stack, Thread
 from sonde.export.formats._asset import fill, read_asset
+from sonde.session.stack_table import WEIGHTS
 
 SUFFIX = ".html"
 TEXT = True

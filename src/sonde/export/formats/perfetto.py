@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import struct
 from functools import lru_cache
-from math import inf
 from typing import IO, Any
 
 import pyarrow as pa
@@ -13,6 +12,14 @@ import pyarrow as pa
 from sonde.analysis import timeline_sql
 from sonde.analysis.profile import Profile
 from sonde.analysis.timeline import Lane, Row, Timeline
+from sonde.export.formats._protobuf import (
+    bytes_field,
+    double,
+    make_key,
+    number_field,
+    text_field,
+    varint,
+)
 
 SUFFIX = ".pftrace"
 TEXT = False
@@ -72,11 +79,11 @@ class Writer:
         """Write what comes before the rows."""
         # Times count from the start, on the clock that is Perfetto's default: small numbers.
         clocks = b"".join(
-            _bytes(1, _number(1, clock) + _number(2, at))
+            bytes_field(1, number_field(1, clock) + number_field(2, at))
             for clock, at in ((_BOOTTIME, 0), (_REALTIME, self._start_ns))
         )
-        self._put(_bytes(_CLOCKS, clocks + _number(2, _BOOTTIME)))
-        self._put(_number(_FLAGS, _CLEARED))
+        self._put(bytes_field(_CLOCKS, clocks + number_field(2, _BOOTTIME)))
+        self._put(number_field(_FLAGS, _CLEARED))
 
     def declare(self, lane: Lane) -> None:
         """What a process or lane is called."""
@@ -103,7 +110,7 @@ class Writer:
         if row.ph in "stf":
             # On the instant itself: it lies in the slice that it comes from or leads to.
             more += struct.pack("<Q", self._find_number("flow", row.id))
-            more = _key(48 if row.ph == "f" else 47, 1) + more
+            more = make_key(48 if row.ph == "f" else 47, 1) + more
         self._put_event(at_ns, self._head(_INSTANT, track, row.name, row.cat) + more)
         return None
 
@@ -127,8 +134,8 @@ class Writer:
         known = len(self._numbers)
         track = _TRACKS + self._find_number("track", row.id)
         if len(self._numbers) > known:
-            said = _number(1, track) + _number(5, lane) + _text(2, row.name)
-            self._put(_bytes(_TRACK, said))
+            said = number_field(1, track) + number_field(5, lane) + text_field(2, row.name)
+            self._put(bytes_field(_TRACK, said))
         return track
 
     def _declare(self, pid: int, tid: int) -> int:
@@ -139,14 +146,18 @@ class Writer:
         self._tracks.add(number)
         lane = self._lanes.get(number)
         name, order = (lane.name, lane.order) if lane else ("", 0)
-        said = _number(1, number)
+        said = number_field(1, number)
         if tid == 0:
-            said += _bytes(3, _number(1, pid) + _text(6, name)) + _number(11, _BY_RANK)
+            said += bytes_field(3, number_field(1, pid) + text_field(6, name)) + number_field(
+                11, _BY_RANK
+            )
         else:
             self._declare(pid, 0)
-            said += _number(5, _join(pid, 0)) + _number(12, order)
-            said += _bytes(4, _number(1, pid) + _number(2, tid) + _text(5, name))
-        self._put(_bytes(_TRACK, said))
+            said += number_field(5, _join(pid, 0)) + number_field(12, order)
+            said += bytes_field(
+                4, number_field(1, pid) + number_field(2, tid) + text_field(5, name)
+            )
+        self._put(bytes_field(_TRACK, said))
         return number
 
     def _find_number(self, *key: object) -> int:
@@ -162,12 +173,17 @@ class Writer:
                 name = row.name if series == "value" else f"{row.name} {series}"
                 name = name if row.id is None else f"{name}[{row.id}]"
                 process = self._declare(row.pid, 0)
-                said = _number(1, track) + _number(5, process) + _text(2, name) + _bytes(8, b"")
-                self._put(_bytes(_TRACK, said))
+                said = (
+                    number_field(1, track)
+                    + number_field(5, process)
+                    + text_field(2, name)
+                    + bytes_field(8, b"")
+                )
+                self._put(bytes_field(_TRACK, said))
             whole = isinstance(value, int) and -(2**63) <= value < 2**63
-            body = _number(30, value) if whole else _key(44, 1) + _double(value)
+            body = number_field(30, value) if whole else make_key(44, 1) + double(value)
             at_ns = row.start_ns - self._start_ns
-            self._put_event(at_ns, _number(9, _COUNTER) + _number(11, track) + body)
+            self._put_event(at_ns, number_field(9, _COUNTER) + number_field(11, track) + body)
 
     # ---- events ----------------------------------------------------------------------------------
 
@@ -177,21 +193,25 @@ class Writer:
         if found is None:
             if len(self._heads) > 2**16:
                 self._heads.clear()
-            found = _number(9, kind) + _number(11, track) + _number(10, self._intern(2, name))
+            found = (
+                number_field(9, kind)
+                + number_field(11, track)
+                + number_field(10, self._intern(2, name))
+            )
             for one in cat.split(","):
-                found += _number(3, self._intern(1, one))
+                found += number_field(3, self._intern(1, one))
             self._heads[key] = found
         return found
 
     def _annotate(self, args: str) -> bytes:
         number = args[6:-1] if args.startswith('{"id":') else ""
         if number.isdecimal():  # most regions say no more than that
-            head = _number(1, self._intern(3, "id"))
-            return _bytes(4, head + _key(4, 0) + _varint(int(number)))
+            head = number_field(1, self._intern(3, "id"))
+            return bytes_field(4, head + make_key(4, 0) + varint(int(number)))
         said = b""
         for key, value in json.loads(args).items():
-            body = _number(1, self._intern(3, key)) + _value(value)
-            said += _bytes(4, body)
+            body = number_field(1, self._intern(3, key)) + _value(value)
+            said += bytes_field(4, body)
         return said
 
     def _intern(self, field: int, text: str) -> int:
@@ -200,91 +220,46 @@ class Writer:
         number = self._names.get(key)
         if number is None:
             number = self._names[key] = len(self._names) + 1
-            entry = _bytes(field, _number(1, number) + _text(2, text))
-            self._put(_number(_FLAGS, _NEEDED) + _bytes(_INTERNED, entry))
+            entry = bytes_field(field, number_field(1, number) + text_field(2, text))
+            self._put(number_field(_FLAGS, _NEEDED) + bytes_field(_INTERNED, entry))
         return number
 
     def _put_event(self, at_ns: int, event: bytes) -> None:
-        packet = _AT + _varint(at_ns) + _NEEDS + _varint(len(event)) + event + _SAME
-        piece = _WHOLE + _varint(len(packet)) + packet
+        packet = _AT + varint(at_ns) + _NEEDS + varint(len(event)) + event + _SAME
+        piece = _WHOLE + varint(len(packet)) + packet
         self._pieces.append(piece)
         self._size += len(piece)
         if self._size > _PIECE_BYTES:
             self.end()
 
     def _put(self, packet: bytes) -> None:
-        piece = _bytes(_PACKET, packet + _SAME)
+        piece = bytes_field(_PACKET, packet + _SAME)
         self._pieces.append(piece)
         self._size += len(piece)
         if self._size > _PIECE_BYTES:
             self.end()
 
 
-# ---- protobuf ------------------------------------------------------------------------------------
-
-
-# Tables, since a million events take ten million numbers: those of one byte, and pairs of bytes
-# that go on.
-_ONE = [bytes((low,)) for low in range(0x80)]
-_GO_ON = [bytes((low & 0x7F | 0x80, low >> 7 | 0x80)) for low in range(0x4000)]
-
-
-def _varint(value: int) -> bytes:
-    if 0 <= value < 0x80:
-        return _ONE[value]
-    if value < 0:
-        value += 2**64
-    out = b""
-    while value >= 0x4000:
-        out += _GO_ON[value & 0x3FFF]
-        value >>= 14
-    return out + (_ONE[value] if value < 0x80 else bytes((value & 0x7F | 0x80, value >> 7)))
-
-
-@lru_cache(maxsize=256)
-def _key(field: int, kind: int) -> bytes:
-    return _varint(field << 3 | kind)
-
-
-def _number(field: int, value: int) -> bytes:
-    return _key(field, 0) + _varint(value)
-
-
-def _bytes(field: int, body: bytes) -> bytes:
-    return _key(field, 2) + _varint(len(body)) + body
-
-
-def _text(field: int, text: str) -> bytes:
-    return _bytes(field, text.encode("utf-8", "backslashreplace"))
-
-
-def _double(value: float) -> bytes:
-    try:
-        return struct.pack("<d", value)
-    except (OverflowError, struct.error):  # a whole number that is larger than any
-        return struct.pack("<d", inf if value > 0 else -inf)
-
-
 def _value(value: Any) -> bytes:
     """The value of an argument."""
     if isinstance(value, bool):
-        return _number(2, int(value))
+        return number_field(2, int(value))
     if isinstance(value, int) and -(2**63) <= value < 2**63:
-        return _number(4, value)
+        return number_field(4, value)
     if isinstance(value, (int, float)):
-        return _key(5, 1) + _double(value)
-    return _text(6, value if isinstance(value, str) else json.dumps(value))
+        return make_key(5, 1) + double(value)
+    return text_field(6, value if isinstance(value, str) else json.dumps(value))
 
 
 @lru_cache(maxsize=4096)
 def _end(track: int) -> bytes:
-    return _number(9, _END) + _number(11, track)
+    return number_field(9, _END) + number_field(11, track)
 
 
 def _join(pid: int, tid: int) -> int:
     return pid << 32 | tid
 
 
-_SAME = _number(_SEQUENCE, _SEQ)
-_WHOLE, _AT = _key(_PACKET, 2), _key(_TIMESTAMP, 0)
-_NEEDS = _number(_FLAGS, _NEEDED) + _key(_EVENT, 2)
+_SAME = number_field(_SEQUENCE, _SEQ)
+_WHOLE, _AT = make_key(_PACKET, 2), make_key(_TIMESTAMP, 0)
+_NEEDS = number_field(_FLAGS, _NEEDED) + make_key(_EVENT, 2)

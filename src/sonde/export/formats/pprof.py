@@ -6,7 +6,9 @@ import gzip
 from collections.abc import Iterator
 from typing import IO, TypeVar
 
-from sonde.analysis.profile import WEIGHTS, Frame, Profile, Stack
+from sonde.analysis.profile import Frame, Profile, Stack
+from sonde.export.formats._protobuf import bytes_field, number_field, number_fields, varint
+from sonde.session.stack_table import WEIGHTS
 
 SUFFIX = ".pb.gz"
 TEXT = False
@@ -53,7 +55,9 @@ def write(profile: Profile, file: IO[bytes]) -> None:
     tables = _Tables()
     message = b"".join(_encode(profile, tables))
     # The texts are all known only now; fields may come in any order.
-    message += b"".join(_field(_STRING, text.encode(errors="replace")) for text in tables.texts)
+    message += b"".join(
+        bytes_field(_STRING, text.encode(errors="replace")) for text in tables.texts
+    )
     # No time and no name in the envelope: equal profiles are equal files.
     with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
         packed.write(message)
@@ -64,27 +68,29 @@ def _encode(profile: Profile, tables: _Tables) -> Iterator[bytes]:
     start_ns, end_ns = profile.span_ns
     types = [("samples", "count"), *((weight, "nanoseconds") for weight in WEIGHTS)]
     for kind, unit in types:
-        yield _field(_SAMPLE_TYPE, _pack(text(kind), text(unit)))
+        yield bytes_field(_SAMPLE_TYPE, number_fields(text(kind), text(unit)))
     for stack in profile.stacks:
-        yield _field(_SAMPLE, _encode_stack(stack, tables))
+        yield bytes_field(_SAMPLE, _encode_stack(stack, tables))
     # One mapping that says names and lines are known, or pprof looks for a binary to ask.
     program = text(profile.label)
-    yield _field(_MAPPING, _number(1, 1) + _number(5, program) + b"".join(
-        _number(known, 1) for known in (7, 8, 9)))  # fmt: skip
+    yield bytes_field(_MAPPING, number_field(1, 1) + number_field(5, program) + b"".join(
+        number_field(known, 1) for known in (7, 8, 9)))  # fmt: skip
     for (function, line), number in tables.locations.items():
-        yield _field(_LOCATION, _pack(number, 1) + _field(4, _pack(function, line)))
+        yield bytes_field(
+            _LOCATION, number_fields(number, 1) + bytes_field(4, number_fields(function, line))
+        )
     for (func, path, first_line), number in tables.functions.items():
         # Without a system name: pprof would take it for C++ and cut what looks like a template.
-        yield _field(_FUNCTION, _pack(number, text(func), 0, text(path), first_line))
-    yield _number(_TIME, start_ns) + _number(_DURATION, end_ns - start_ns)
-    yield _field(_PERIOD_TYPE, _pack(text("wall"), text("nanoseconds")))
-    yield _number(_PERIOD, profile.period_ns) + _number(_DEFAULT, text(profile.weight))
+        yield bytes_field(_FUNCTION, number_fields(number, text(func), 0, text(path), first_line))
+    yield number_field(_TIME, start_ns) + number_field(_DURATION, end_ns - start_ns)
+    yield bytes_field(_PERIOD_TYPE, number_fields(text("wall"), text("nanoseconds")))
+    yield number_field(_PERIOD, profile.period_ns) + number_field(_DEFAULT, text(profile.weight))
 
 
 def _encode_stack(stack: Stack, tables: _Tables) -> bytes:
     # The innermost frame comes first.
-    path = b"".join(_varint(tables.locate(frame)) for frame in reversed(stack.frames))
-    values = b"".join(map(_varint, (stack.samples[0], *stack.ns)))
+    path = b"".join(varint(tables.locate(frame)) for frame in reversed(stack.frames))
+    values = b"".join(map(varint, (stack.samples[0], *stack.ns)))
     process = stack.thread.process
     labels: dict[str, str | int | None] = {
         "thread": stack.thread.name,
@@ -96,39 +102,12 @@ def _encode_stack(stack: Stack, tables: _Tables) -> bytes:
     encoded = (
         _encode_label(key, value, tables) for key, value in labels.items() if value is not None
     )
-    return _field(1, path) + _field(2, values) + b"".join(encoded)
+    return bytes_field(1, path) + bytes_field(2, values) + b"".join(encoded)
 
 
 def _encode_label(key: str, value: str | int, tables: _Tables) -> bytes:
-    name = _number(1, tables.texts.number(key))
+    name = number_field(1, tables.texts.number(key))
     if isinstance(value, str):
-        return _field(3, name + _number(2, tables.texts.number(value)))
+        return bytes_field(3, name + number_field(2, tables.texts.number(value)))
     # With a unit: pprof takes a bare 0, which a rank may be, for no label at all.
-    return _field(3, name + _number(3, value) + _number(4, tables.texts.number(key)))
-
-
-# ---- protobuf's wire format --------------------------------------------------------------------
-
-
-def _varint(number: int) -> bytes:
-    """Seven bits a byte, lowest first."""
-    number &= 2**64 - 1  # a negative number is written as its 64 bits
-    encoded = bytearray()
-    while number > 127:
-        encoded.append(number & 127 | 128)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
-
-
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
-
-
-def _field(field: int, data: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(data)) + data
-
-
-def _pack(*numbers: int) -> bytes:
-    """A message whose fields 1, 2, … are these numbers."""
-    return b"".join(_number(at, number) for at, number in enumerate(numbers, 1))
+    return bytes_field(3, name + number_field(3, value) + number_field(4, tables.texts.number(key)))
