@@ -434,8 +434,8 @@ def test_the_command_attaches_and_says_what_can_be_done_next(start, sonde_cli) -
     process = start(make_program("time.sleep(100)"))
     done = sonde_cli("attach", process.pid, "--set", "collector=off")
     assert (done.returncode, Session(done.stdout.strip()).pid) == (0, process.pid)
-    assert f"sonde detach {process.pid}" in done.stderr
-    assert sonde_cli("detach", process.pid).returncode == 0
+    assert f"sonde stop {process.pid}" in done.stderr
+    assert sonde_cli("stop", process.pid).returncode == 0
     assert not Session(done.stdout.strip()).is_alive()
 
 

@@ -67,7 +67,7 @@ def test_all_tells_what_became_of_every_rule(sonde_cli, hot: str) -> None:
 
 
 def test_json_has_the_same_findings(sonde_cli, hot: str) -> None:
-    told = json.loads(sonde_cli("advise", hot, "--json").stdout)
+    told = json.loads(sonde_cli("advise", hot, "--format", "json").stdout)
     (finding,) = told["findings"]
     assert (finding["rule"], finding["severity"]) == ("gpu_throttle", "critical")
     assert finding["evidence"]["clock_mhz"] == 900
@@ -92,21 +92,21 @@ def test_one_rule_can_be_asked_with_another_limit(sonde_cli) -> None:
     folder = record(60)
     asked = ("advise", folder, "--rule", "low_gpu", "--fail-on", "info")
     assert sonde_cli(*asked).returncode == 0
-    assert sonde_cli(*asked, "--limit", "low_gpu.moderate_pct=99").returncode == 8
+    assert sonde_cli(*asked, "--set", "low_gpu.moderate_pct=99").returncode == 8
 
 
 def test_since_and_window_choose_the_time(sonde_cli) -> None:
     folder = record(60, gpu=lambda t: HOT if t < 20 else {})
     assert "gpu_throttle" in sonde_cli("advise", folder).stdout
     assert "gpu_throttle" not in sonde_cli("advise", folder, "--since", "30s").stdout
-    told = json.loads(sonde_cli("advise", folder, "--window", "5", "--json").stdout)
+    told = json.loads(sonde_cli("advise", folder, "--piece", "5", "--format", "json").stdout)
     assert (told["window_s"], told["windows"]) == (5, 12)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(("--limit", "nonsense"), "RULE.NAME=VALUE"), (("--rule", "nonsense"), "there is no rule"),
-     (("--window", "0"), "--window"), (("--limit", "low_gpu.x=1"), "has no limit x")],
+    [(("--set", "nonsense"), "RULE.NAME=VALUE"), (("--rule", "nonsense"), "there is no rule"),
+     (("--piece", "0"), "--piece"), (("--set", "low_gpu.x=1"), "has no limit x")],
 )  # fmt: skip
 def test_wrong_words_are_one_line_and_exit_code_2(sonde_cli, words, said: str) -> None:
     done = sonde_cli("advise", record(3), *words)
@@ -138,7 +138,7 @@ def test_the_list_is_the_table_of_the_documentation(sonde_cli) -> None:
 
 
 def test_the_list_is_json_for_programs(sonde_cli) -> None:
-    rules = json.loads(sonde_cli("advise", "--list", "--json", "--rule", "swap").stdout)
+    rules = json.loads(sonde_cli("advise", "--list", "--format", "json", "--rule", "swap").stdout)
     assert [rule["rule"] for rule in rules] == ["swap"]
     assert rules[0]["limits"]["rate_bytes"]["value"] == 1e6
 
@@ -183,5 +183,5 @@ def _show(folder: str, changes: dict[str, str]) -> str:
 def test_several_recordings_are_judged_together(sonde_cli, root: Path) -> None:
     record(30)
     record(30, gpu=HOT)
-    told = json.loads(sonde_cli("advise", "all", "--json").stdout)
+    told = json.loads(sonde_cli("advise", "all", "--format", "json").stdout)
     assert len(told["processes"]) == 2

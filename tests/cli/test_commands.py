@@ -7,15 +7,19 @@ import io
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
+from types import ModuleType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import sonde
+from sonde import cli, plugins
 from sonde.cli import _table
 
 SQL = "SELECT n, real, name FROM job.cli ORDER BY n"
@@ -127,6 +131,8 @@ def test_fit_narrows_the_widest_only() -> None:
         (("query", "PID", "SELECT 1", "--format", "csv", "-o", "/nowhere/x"), 1, "No such file"),
         (("config", "PID", "nonsense"), 2, "not KEY=VALUE"),
         (("frobnicate",), 2, "invalid choice"),
+        (("stacks", "PID", "--timeout", "soon"), 2, "--timeout 'soon' is not a time"),
+        (("stacks", "PID", "--time", "1"), 2, "unrecognized arguments"),
         ((), 2, "usage: sonde"),
     ],
 )
@@ -134,6 +140,49 @@ def test_errors_are_short_and_have_their_exit_code(pid, sonde_cli, args, code, s
     done = sonde_cli(*(str(pid) if word == "PID" else word for word in args))
     assert done.returncode == code and said in done.stderr
     assert "Traceback" not in done.stderr and done.stdout == ""
+
+
+def list_commands() -> list[tuple[str, ...]]:
+    """Every command and sub-command, as the words that call it."""
+    found: list[tuple[str, ...]] = []
+    for name in plugins.list_names("cli"):
+        found.append((name,))
+        folder = Path(cli.__file__).parent / f"{name}_commands"
+        if folder.is_dir():
+            found += [(name, one) for one in plugins.list_names(f"cli.{folder.name}")]
+    return found
+
+
+def load(words: tuple[str, ...]) -> ModuleType:
+    return plugins.load("cli" if len(words) == 1 else f"cli.{words[0]}_commands", words[-1])
+
+
+@pytest.mark.parametrize("words", list_commands(), ids=" ".join)
+def test_the_examples_of_a_command_can_be_parsed(words: tuple[str, ...]) -> None:
+    module = load(words)
+    assert 2 <= len(module.EXAMPLES) <= 3
+    for line in module.EXAMPLES:
+        command = line.split("  ")[0].split("; ")[0].split(" < ")[0]
+        first, *rest = shlex.split(command)
+        assert first == "sonde" and rest[0] == words[0]
+        ours = rest[: rest.index("--")] if "--" in rest and words != ("run",) else rest
+        assert cli.make_parser(ours).parse_args(ours).run
+
+
+def test_every_command_is_in_a_group_of_the_help(sonde_cli) -> None:
+    said = sonde_cli("--help").stdout
+    for (name,) in (words for words in list_commands() if len(words) == 1):
+        assert load((name,)).GROUP in cli.GROUPS
+        assert f"\n  {name:<10} {plugins.read_help('cli', name)}\n" in said
+
+
+@pytest.mark.parametrize("words", list_commands(), ids=" ".join)
+def test_what_a_target_is_is_said_only_where_one_is_taken(words: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit), redirect_stdout(io.StringIO()) as said:
+        cli.make_parser(words).parse_args([*words, "--help"])
+    usage, _, rest = said.getvalue().partition("\n\n")
+    takes = "TARGET" in usage
+    assert ("TARGET is a pid" in rest) == takes, usage
 
 
 def test_a_reader_that_leaves_early_is_no_error(pid: int) -> None:
@@ -182,14 +231,14 @@ def test_tables_are_described(pid: int, sonde_cli) -> None:
 
 
 def test_the_demo_runs(sonde_cli) -> None:
-    done = sonde_cli("demo", "--plain", "--seconds", "1.5", SONDE_COLLECTOR="on")
+    done = sonde_cli("demo", "--plain", "--duration", "1.5", SONDE_COLLECTOR="on")
     assert done.returncode == 0, done.stderr
     assert "mean_loss" in done.stdout and "python.gc_pause" in done.stdout
 
 
 def test_the_demo_trains_a_transformer_where_torch_is(sonde_cli) -> None:
     pytest.importorskip("torch")
-    done = sonde_cli("demo", "--seconds", "3")
+    done = sonde_cli("demo", "--duration", "3")
     assert done.returncode == 0, done.stderr
     assert "loss" in done.stdout and "a step (" in done.stdout
     assert "blocks.* (4" in done.stdout and "python.torch_step" in done.stdout

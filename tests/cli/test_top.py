@@ -251,7 +251,7 @@ def test_a_pipe_gets_one_table(ended: Process, sonde_cli) -> None:
 
 
 def test_json_and_csv_hold_the_numbers_of_the_model(ended: Process, sonde_cli) -> None:
-    args = ("top", ended.session.pid, "--window", "start", "--weight", "cpu")
+    args = ("top", ended.session.pid, "--window", "start", "--by", "cpu")
     rows = json.loads(sonde_cli(*args, "--format", "json").stdout)
     weighed = ended.weigh(None, "cpu", idle=True)
     expected = {

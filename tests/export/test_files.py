@@ -151,10 +151,12 @@ def sums(pid: int) -> dict[str, int]:
 def test_what_is_exported_is_what_the_table_holds(pid, sums, tmp_path, sonde_cli) -> None:
     folded = sonde_cli("export", pid, "--to", "collapsed", "-o", "-").stdout.splitlines()
     assert sum(int(line.rpartition(" ")[2]) for line in folded) == sums["wall"]
-    document = json.loads(sonde_cli("export", pid, "--to", "speedscope", "--cpu", "-o", "-").stdout)
+    document = json.loads(
+        sonde_cli("export", pid, "--to", "speedscope", "--by", "cpu", "-o", "-").stdout
+    )
     assert sum(sum(part["weights"]) for part in document["profiles"]) == sums["cpu"]
     path = tmp_path / "out.pstats"
-    sonde_cli("export", pid, "--to", "pstats", "--gil", "-o", path)
+    sonde_cli("export", pid, "--to", "pstats", "--by", "gil", "-o", path)
     assert pstats.Stats(str(path)).total_tt == pytest.approx(sums["gil"] / 1e9)
 
 
@@ -175,8 +177,8 @@ def test_threads_time_and_lines_are_chosen_on_the_command_line(pid: int, sonde_c
 
     assert all(line.startswith("waiter (") for line in ask("--thread", "wait*"))
     assert any("wait_for_work" in line for line in ask("--thread", "waiter"))
-    functions = ask("--thread", "MainThread", "--cpu")
-    assert len(ask("--thread", "MainThread", "--cpu", "--lines")) > len(functions)
+    functions = ask("--thread", "MainThread", "--by", "cpu")
+    assert len(ask("--thread", "MainThread", "--by", "cpu", "--lines")) > len(functions)
     assert ask("--since", "+0s", "--until", "0s")
 
 

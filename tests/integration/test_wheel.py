@@ -84,5 +84,5 @@ def test_the_wheel_attaches_from_an_environment_of_its_own(
     folder = call(sonde, "attach", plain.pid, "--set", "collector=off", **outside).strip()
     read = call(venv / "bin" / "python", "-c", READ, folder, **outside).split()
     assert read[0] == str(plain.pid) and "<module>" in read[1:]
-    call(sonde, "detach", plain.pid, **outside)
+    call(sonde, "stop", plain.pid, **outside)
     assert plain.poll() is None

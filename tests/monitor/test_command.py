@@ -21,7 +21,7 @@ from sonde.monitor.folder import Folder
 from sonde.monitor.scope import Scope
 
 PYTHON = sys.executable
-MONITOR = (PYTHON, "-m", "sonde", "monitor", "--out", "out", "--period", "0.1s", "--")
+MONITOR = (PYTHON, "-m", "sonde", "monitor", "-o", "out", "--every", "0.1s", "--")
 
 
 @pytest.mark.parametrize("closed", ("", ">&-", "2>&-", ">&- 2>&-"))
@@ -119,7 +119,7 @@ def test_a_command_runs_though_it_cannot_be_measured(tmp_path: Path, lacks: str)
 
 def run_monitor(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [PYTHON, "-m", "sonde", "monitor", "--period", "0.1s", *words], cwd=folder,
+        [PYTHON, "-m", "sonde", "monitor", "--every", "0.1s", *words], cwd=folder,
         capture_output=True, text=True, timeout=TIMEOUT_S,
     )  # fmt: skip
 
@@ -136,7 +136,7 @@ def test_a_link_in_the_folder_leads_to_nothing_that_is_written(tmp_path: Path, n
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).symlink_to("../precious")
-    assert run_monitor(tmp_path, "--out", "out", "-t", "0.005").returncode == 0
+    assert run_monitor(tmp_path, "-o", "out", "--duration", "0.3").returncode == 0
     assert (tmp_path / "precious").read_text() == "mine"
     assert json.loads((tmp_path / "out" / "report.json").read_text())["format"] == 1
 
@@ -144,19 +144,21 @@ def test_a_link_in_the_folder_leads_to_nothing_that_is_written(tmp_path: Path, n
 def test_a_lock_that_is_a_link_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
     (tmp_path / ".monitor.lock").symlink_to("precious")
-    with pytest.raises(Error, match="--out DIR takes another folder"):
+    with pytest.raises(Error, match="-o DIR takes another folder"):
         Folder(str(tmp_path))
     assert (tmp_path / "precious").read_text() == "mine"
 
 
 def test_a_command_of_many_lines_is_one_line_of_the_report(tmp_path: Path) -> None:
     code = "import sys\n# not a head\x1b[31m\nsys.exit(3)"
-    done = run_monitor(tmp_path, "--out", "out", "--", PYTHON, "-c", code)
+    done = run_monitor(tmp_path, "-o", "out", "--", PYTHON, "-c", code)
     written = (tmp_path / "out" / "report.md").read_text()
     assert done.returncode == 3 and "sys.exit(3)" in written.splitlines()[0]
     assert "\x1b" not in written + done.stderr
 
 
 def test_a_time_without_end_is_not_understood(tmp_path: Path) -> None:
-    done = run_monitor(tmp_path, "-t", "inf")
-    assert done.stderr == "sonde: -t inf is not a time; give minutes, such as 0.5 or 90\n"
+    done = run_monitor(tmp_path, "--duration", "1e999")
+    assert done.stderr == (
+        "sonde: --duration '1e999' is not a time; write 30s, 5min, 100ms or plain seconds\n"
+    )

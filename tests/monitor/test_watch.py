@@ -20,7 +20,7 @@ from conftest import TIMEOUT_S, find_processes, wait_for
 from sonde.errors import Error
 from sonde.monitor.command import Job
 
-QUICK = ("--period", "0.1s", "--window", "1")
+QUICK = ("--every", "0.1s", "--piece", "1")
 PYTHON = sys.executable
 SPIN = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
 Start = Callable[..., subprocess.Popen[str]]
@@ -41,7 +41,7 @@ def monitor(work: Path) -> Iterator[Start]:
 
     def monitor(*words: object, out: str = "out", **env: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [PYTHON, "-m", "sonde", "monitor", "--out", out, *QUICK, *map(str, words)], cwd=work,
+            [PYTHON, "-m", "sonde", "monitor", "-o", out, *QUICK, *map(str, words)], cwd=work,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **env},
         )  # fmt: skip
         started.append(process)
@@ -86,7 +86,7 @@ def require_whole(work: Path) -> dict[str, object]:
 
 
 def test_it_ends_after_its_time_with_a_report(monitor: Start, work: Path) -> None:
-    code, out, err = finish(monitor("-t", "0.02"))
+    code, out, err = finish(monitor("--duration", "1.2s"))
     said = require_whole(work)
     assert (code, err) == (0, "") and "its time was over (0.02 min)" in said["reason"]
     assert 0.8 < said["seconds"] < 30 and said["statistics"]["looks"] == len(read_csv(work))
@@ -116,7 +116,7 @@ def test_the_flag_of_the_last_time_does_not_end_it(monitor: Start, work: Path) -
 
 @pytest.mark.parametrize("number", (signal.SIGTERM, signal.SIGINT))
 def test_a_signal_ends_it_with_a_report(monitor: Start, work: Path, number: int) -> None:
-    process = monitor("--window", "10")
+    process = monitor("--piece", "10")
     wait_rows(work, 1)
     process.send_signal(number)
     code, _out, err = finish(process)
@@ -218,7 +218,7 @@ time.sleep(600)
 
 def test_when_the_time_is_over_the_command_goes_on(monitor: Start, work: Path) -> None:
     code = "import os, time, sys\nwhile not os.path.exists('out/report.html'): time.sleep(0.05)\nsys.exit(5)"
-    code, _out, _err = finish(monitor("-t", "0.01", "--", PYTHON, "-c", code))
+    code, _out, _err = finish(monitor("--duration", "600ms", "--", PYTHON, "-c", code))
     assert code == 5 and "its time was over" in read_report(work)["reason"]
 
 
@@ -278,7 +278,7 @@ def test_waiting_for_a_gpu_keeps_the_start_out(monitor: Start, work: Path, fake_
 
 
 def test_a_delay_keeps_the_start_out(monitor: Start, work: Path) -> None:
-    process = monitor("--delay", "2s", "-t", "0.02", "--", "/bin/sh", "-c", "sleep 6")
+    process = monitor("--delay", "2s", "--duration", "1.2s", "--", "/bin/sh", "-c", "sleep 6")
     assert finish(process)[0] == 0
     said = read_report(work)
     session = json.loads(Path(said["session"], "meta.json").read_text())
@@ -350,16 +350,16 @@ def test_nvml_that_dies_leaves_empty_cells_and_a_word(
 
 def test_detached_it_measures_until_a_flag_comes(work: Path, sonde_cli) -> None:
     out = work / "out"
-    done = sonde_cli("monitor", "--out", out, *QUICK, "--detach")
+    done = sonde_cli("monitor", "-o", out, *QUICK, "--detach")
     assert done.returncode == 0, done.stderr
     pid = int((out / ".monitor.lock").read_text().split()[0])
     assert f"process {pid} is measuring into {out}" in done.stdout and os.path.exists(
         f"/proc/{pid}"
     )
     try:
-        again = sonde_cli("monitor", "--out", out, *QUICK)
+        again = sonde_cli("monitor", "-o", out, *QUICK)
         assert again.returncode == 1 and f"process {pid} is measuring into {out}" in again.stderr
-        twice = sonde_cli("monitor", "--out", out, *QUICK, "--detach")
+        twice = sonde_cli("monitor", "-o", out, *QUICK, "--detach")
         assert twice.returncode == 1 and f"process {pid}" in twice.stderr
         wait_rows(work)
         (out / "stop.flag").touch()
@@ -375,7 +375,7 @@ def test_detached_it_measures_until_a_flag_comes(work: Path, sonde_cli) -> None:
 def test_detached_trouble_is_told_at_once(work: Path, sonde_cli, root: Path) -> None:
     root.mkdir(mode=0o700)
     root.chmod(0o722)  # a root that others can write is refused
-    done = sonde_cli("monitor", "--out", work / "out", "--detach")
+    done = sonde_cli("monitor", "-o", work / "out", "--detach")
     assert done.returncode == 1 and "can be written by other users" in done.stderr
 
 
@@ -385,8 +385,8 @@ def test_detached_trouble_is_told_at_once(work: Path, sonde_cli, root: Path) -> 
 @pytest.mark.parametrize(
     ("words", "said"),
     (
-        (["--wait-for", "gpu"], "known: cpu"), (["--period", "1ms"], "outside 0.1"),
-        (["--gpus", "first"], "write 0,1"), (["-t", "0"], "is not a time"),
+        (["--wait-for", "gpu"], "known: cpu"), (["--every", "1ms"], "outside 0.1"),
+        (["--gpus", "first"], "write 0,1"), (["--duration", "0"], "is not a time"),
         (["--delay", "x"], "is not a time"), (["--pid", "999999999"], "there is no process"),
         (["--pid", "1", "--", "true"], "leave it out"), (["--detach", "--", "true"], "leave it out"),
     ),
@@ -394,7 +394,7 @@ def test_detached_trouble_is_told_at_once(work: Path, sonde_cli, root: Path) -> 
 def test_wrong_usage_is_one_line_and_touches_nothing(
     work: Path, sonde_cli, words: list[str], said: str
 ) -> None:
-    done = sonde_cli("monitor", "--out", work / "out", *words)
+    done = sonde_cli("monitor", "-o", work / "out", *words)
     assert done.returncode in (2, 3) and done.stdout == ""
     assert said in done.stderr and len(done.stderr.strip().splitlines()) == 1
     assert not (work / "out").exists()
@@ -403,7 +403,7 @@ def test_wrong_usage_is_one_line_and_touches_nothing(
 def test_a_terminal_sees_how_it_goes(work: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [PYTHON, "-m", "sonde", "monitor", "--out", "out", *QUICK, "-t", "1"], cwd=work,
+        [PYTHON, "-m", "sonde", "monitor", "-o", "out", *QUICK, "--duration", "1min"], cwd=work,
         stdout=subprocess.DEVNULL, stderr=theirs,
     )  # fmt: skip
     os.close(theirs)

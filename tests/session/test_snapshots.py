@@ -179,7 +179,7 @@ def test_deltas_add_up_to_the_cumulative_one_exactly(start, sonde_cli, tmp_path)
         files = snapshots.take(session)
     deltas = [snapshots.name_file(session, n, "delta") for n in range(1, 6)]
     out = tmp_path / "sum.prof"
-    done = sonde_cli("merge", *deltas, "-o", str(out))
+    done = sonde_cli("snapshot", "merge", *deltas, "-o", str(out))
     assert done.returncode == 0, done.stderr
     assert pstats_file.load(str(out))[0] == pstats_file.load(files["total"])[0]
 
@@ -199,7 +199,7 @@ def test_what_counts_the_same_time_twice_is_not_added(start, sonde_cli, tmp_path
     second = snapshots.name_file(session, 2 if kinds[0] != kinds[1] else 1, kinds[1])
     if kinds == ("delta", "delta"):
         second = first
-    done = sonde_cli("merge", first, second, "-o", str(tmp_path / "sum.prof"))
+    done = sonde_cli("snapshot", "merge", first, second, "-o", str(tmp_path / "sum.prof"))
     assert done.returncode == 1 and said in done.stderr
     assert not (tmp_path / "sum.prof").exists()
 
@@ -210,7 +210,7 @@ def test_deltas_of_two_processes_are_added(start, sonde_cli, tmp_path) -> None:
         session = session_of(serve(start))
         time.sleep(0.2)
         files.append(snapshots.take(session)["delta"])
-    done = sonde_cli("merge", *files, "-o", str(tmp_path / "sum.prof"))
+    done = sonde_cli("snapshot", "merge", *files, "-o", str(tmp_path / "sum.prof"))
     assert done.returncode == 0, done.stderr
     whole = pstats_file.load(str(tmp_path / "sum.prof"))[0]
     parts = [pstats_file.load(path)[0] for path in files]
@@ -223,7 +223,7 @@ def test_diff_shows_what_changed(tmp_path, sonde_cli) -> None:
     after = {("a.py", 1, "f"): (1, 1, 1.0, 1.0, {}), ("a.py", 9, "h"): (1, 1, 1.0, 1.0, {})}
     for name, stats in (("one", before), ("two", after)):
         (tmp_path / name).write_bytes(pstats_file.dump(stats))
-    done = sonde_cli("diff", str(tmp_path / "one"), str(tmp_path / "two"), "--format", "csv")
+    done = sonde_cli("snapshot", "diff", str(tmp_path / "one"), str(tmp_path / "two"), "--format", "csv")
     assert done.returncode == 0, done.stderr
     rows = [line.split(",")[:5] for line in done.stdout.splitlines()[1:]]
     assert sorted(rows) == [
@@ -401,8 +401,8 @@ def test_a_sum_is_not_added_to_its_parts_nor_wall_to_cpu_time(start, sonde_cli, 
     time.sleep(0.2)
     third = snapshots.take(session)["delta"]
     both = str(tmp_path / "both.prof")
-    assert sonde_cli("merge", first, third, "-o", both).returncode == 0
+    assert sonde_cli("snapshot", "merge", first, third, "-o", both).returncode == 0
     for files, said in (((both, first), "overlap"), ((both, both), "overlap"),
                         ((first, second), "cannot be added")):  # fmt: skip
-        done = sonde_cli("merge", *files, "-o", str(tmp_path / "x.prof"))
+        done = sonde_cli("snapshot", "merge", *files, "-o", str(tmp_path / "x.prof"))
         assert done.returncode == 1 and said in done.stderr, done.stderr

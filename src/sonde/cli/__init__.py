@@ -1,4 +1,9 @@
-"""The command line: one file per command in this folder."""
+"""The command line: one file per command in this folder.
+
+A command has a first docstring line (its help), GROUP, EXAMPLES, `add_arguments(parser)` and
+`run(args)`, which returns the exit code. A folder `NAME_commands` holds the sub-commands of NAME,
+made alike. Names, help and groups are read without importing; only the command that is called is
+imported."""
 
 from __future__ import annotations
 
@@ -6,16 +11,36 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from sonde import __version__, plugins
+from sonde.cli._options import Formatter, Parser, add_note
 from sonde.errors import Error
 
-_EPILOG = """\
-TARGET is a pid, a session folder or id, a run, a job (all its ranks), `all`, or several with
-commas.
-Exit codes: 0 done, 1 failed, 2 wrong usage or setting, 3 no such recording, 4 damaged or newer
-recording, 5 SQL error, 6 the process did not answer, 7 another run is under way,
-8 advice found something as bad as --fail-on, 130 interrupted.
+_HERE = os.path.dirname(os.path.abspath(__file__))
+GROUPS = {
+    "learn": "Start here",
+    "record": "Record a program",
+    "watch": "See what it does now",
+    "profile": "Profile it for a while",
+    "ask": "Ask a recording",
+    "export": "Hand on to other tools",
+}
+_EXIT_CODES = """\
+Exit codes:
+  0    done
+  1    failed
+  2    wrong usage, or a setting with an unknown name or value
+  3    no such recording or process
+  4    the recording is damaged, or written by a newer sonde
+  5    the SQL is wrong, or ran too long
+  6    the process did not answer in time
+  7    another profiling run is under way
+  8    advise or compare found something as bad as --fail-on says
+  130  interrupted
+`sonde run`, `profile -- COMMAND` and `monitor -- COMMAND` return the code of the program.
+
+`sonde COMMAND --help` describes one command, with examples.
 """
 
 
@@ -34,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_closed() -> None:
-    """Where stdout or stderr is closed, what we say goes nowhere; it is no reason to fail."""
+    """Open stdout and stderr where they are closed: that is no reason to fail."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  kept open
@@ -57,35 +82,102 @@ def _try(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    names = plugins.list_names("cli")
-    parser = argparse.ArgumentParser(
-        prog="sonde",
-        description="An always-on profiler and flight recorder for Python and AI jobs.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"sonde {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    chosen = next((word for word in arguments if not word.startswith("-")), None)
-    for name in names:
-        text = plugins.read_help("cli", name)
-        command = commands.add_parser(
-            name,
-            help=text,
-            description=text,
-            epilog=_EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        if name == chosen:  # only this one is imported
-            plugins.load("cli", name).add_arguments(command)
+    parser = make_parser(arguments)
     if not arguments:
         parser.print_help(sys.stderr)
         return 2
-    # A command of the user's own, behind --, is nothing for our parser.
-    has_command = chosen in ("profile", "monitor") and "--" in arguments
-    at = arguments.index("--") if has_command else len(arguments)
-    parsed = parser.parse_args(arguments[:at])
-    parsed.rest = arguments[at + 1 :]
-    result = plugins.load("cli", parsed.command).run(parsed)
-    assert isinstance(result, int)
-    return result
+    rest = list[str]()
+    chosen = _find_command(arguments)
+    if chosen and getattr(plugins.load("cli", chosen), "TAKES_COMMAND", False):
+        # A command of the user's own, behind --, is nothing for our parser.
+        arguments, rest = _split_command(arguments)
+    parsed = parser.parse_args(arguments)
+    parsed.rest = rest
+    code = parsed.run(parsed)
+    assert isinstance(code, int)
+    return code
+
+
+def _find_command(arguments: Sequence[str]) -> str | None:
+    """Return the command that is called, or None if there is none of that name."""
+    word = next((word for word in arguments if not word.startswith("-")), None)
+    return word if word in plugins.list_names("cli") else None
+
+
+def _split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:at], arguments[at + 1 :]
+
+
+# ---- parsers -------------------------------------------------------------------------------------
+
+
+def make_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """Return a parser that knows all commands by name, and the one that is called in full."""
+    parser = Parser(
+        prog="sonde", usage="sonde COMMAND [arguments]", allow_abbrev=False,
+        description="An always-on profiler and flight recorder for Python and AI jobs.",
+        formatter_class=Formatter,
+    )  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"sonde {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, help=argparse.SUPPRESS)
+    chosen = _find_command(arguments)
+    for name in plugins.list_names("cli"):
+        command = _add_parser(commands, f"sonde {name}", plugins.read_help("cli", name))
+        if name == chosen:
+            words = arguments[arguments.index(name) + 1 :]
+            _fill(command, name, words[0] if words else "")
+    if chosen is None:
+        add_note(parser, f"{_list_commands()}\n{_EXIT_CODES}")
+    return parser
+
+
+def _add_parser(commands: argparse._SubParsersAction[Parser], prog: str, text: str) -> Parser:
+    name = prog.rpartition(" ")[2]
+    return commands.add_parser(
+        name, prog=prog, description=text, allow_abbrev=False, formatter_class=Formatter
+    )
+
+
+def _fill(command: Parser, name: str, word: str) -> None:
+    """Add the arguments of a command, or of its sub-command if `word` names one."""
+    folder = f"{name}_commands"
+    names = plugins.list_names(f"cli.{folder}") if os.path.isdir(f"{_HERE}/{folder}") else ()
+
+    def read_help(one: str) -> str:
+        return plugins.read_help(f"cli.{folder}", one)
+
+    if word in names:
+        inner = command.add_subparsers(dest="subcommand", required=True)
+        for one in names:
+            parser = _add_parser(inner, f"sonde {name} {one}", read_help(one))
+            if one == word:
+                _add_arguments(parser, plugins.load(f"cli.{folder}", one))
+        return
+    if names:
+        lines = [f"  {one:<9} {read_help(one)}" for one in names]
+        add_note(command, f"sub-commands of sonde {name}:\n" + "\n".join(lines) + "\n")
+    _add_arguments(command, plugins.load("cli", name))
+
+
+def _add_arguments(parser: Parser, module: ModuleType) -> None:
+    module.add_arguments(parser)
+    parser.set_defaults(run=module.run)
+    add_note(parser, "examples:\n" + "".join(f"  {line}\n" for line in module.EXAMPLES))
+
+
+def _list_commands() -> str:
+    lines = []
+    for group, title in GROUPS.items():
+        lines.append(f"{title}:")
+        for name in plugins.list_names("cli"):
+            if _read_group(name) == group:
+                lines.append(f"  {name:<10} {plugins.read_help('cli', name)}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _read_group(name: str) -> str:
+    """Return a command's GROUP without importing the command."""
+    with open(f"{_HERE}/{name}.py", encoding="utf-8") as file:
+        return next(line.split('"')[1] for line in file if line.startswith("GROUP = "))

@@ -1,4 +1,4 @@
-"""Say what is wrong with a job, the evidence, and what to do."""
+"""Say what is wrong with a job, what shows it, and what to do."""
 
 from __future__ import annotations
 
@@ -13,60 +13,58 @@ from sonde import environ
 from sonde.advice.finding import Advice, Finding, show_evidence
 from sonde.advice.judge import WINDOW_S, Rule, advise, load_rules
 from sonde.advice.verdict import LEVELS
-from sonde.cli import _table
-from sonde.cli.export import TIMES
+from sonde.cli import _options, _table
 from sonde.errors import ConfigError
 from sonde.words import clean
 
+GROUP = "ask"
+EXAMPLES = (
+    "sonde advise 4242",
+    "sonde advise train-7 --since 10min --fail-on warning    for CI",
+    "sonde advise --list                                     the rules and their limits",
+)
 FOUND = 8  # the exit code of --fail-on
 _COLOURS = {"critical": "\x1b[1;31m", "warning": "\x1b[1;33m", "info": "\x1b[1;36m"}
 _SEEN = {"most": "in most of the windows", "several": "in several windows",
          "a little": "in a few windows"}  # fmt: skip
 _WIDTH = 98
 _RULES = """\
-A rule is one file of sonde/advice; docs/advice.md says how to read a finding and how to add a rule.
-Exit code 0: done, whatever was found; 8: found something as bad as --fail-on says, or worse.
+docs/advice.md says how to read a finding and how to add a rule.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", nargs="?")
-    parser.add_argument("--since", metavar="TIME", help=TIMES + "; without it, warm-up is left out")
-    parser.add_argument("--until", metavar="TIME", help="likewise")
-    parser.add_argument(
-        "--window", type=float, default=WINDOW_S, metavar="SECONDS",
-        help="each so long a piece of the time has a vote; default: %(default)g",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="for programs; as --format json")
-    parser.add_argument(
-        "--fail-on",
-        choices=LEVELS,
-        help=f"exit code {FOUND} if something so bad, or worse, is found",
-    )
-    parser.add_argument("--rule", action="append", metavar="NAME", help="only this one, or these")
-    parser.add_argument(
-        "--limit", action="append", default=[], metavar="RULE.NAME=VALUE",
-        help="another threshold; see --list",
-    )  # fmt: skip
-    parser.add_argument("--all", action="store_true", help="also what became of every rule")
-    parser.add_argument("--list", action="store_true", help="the rules, why, and their limits")
-    _table.add_output_arguments(parser, ("table", "json", "markdown"))
-    parser.epilog = f"{_RULES}\n{parser.epilog or ''}"
+    _options.add_target(parser, "the recording to judge", optional=True)
+    _options.add_window(parser, without="after warm-up")
+    _options.add_span(parser, "--piece", what="each piece of this length has a vote",
+                      default=f"{WINDOW_S:g}s")  # fmt: skip
+    parser.add_argument("--fail-on", choices=LEVELS,
+                        help=f"exit with code {FOUND} if a finding is so bad, or worse")  # fmt: skip
+    parser.add_argument("--rule", action="append", metavar="NAME",
+                        help="apply only this rule; may be repeated")  # fmt: skip
+    parser.add_argument("--set", action="append", default=[], metavar="RULE.NAME=VALUE",
+                        help="change a limit of a rule; may be repeated")  # fmt: skip
+    parser.add_argument("--all", action="store_true", help="also say what became of every rule")
+    parser.add_argument("--list", action="store_true",
+                        help="list the rules with their reasons and limits")  # fmt: skip
+    _options.add_format(parser, ("table", "json", "markdown"))
+    _options.add_output(parser)
+    _options.add_note(parser, _RULES)
 
 
 def run(args: argparse.Namespace) -> int:
-    limits = _read_limits(args.limit)
+    limits = _read_limits(args.set)
     if args.list:
         rules = load_rules(args.rule, limits)
-        form = "json" if args.json else args.format
-        lines = {"json": _list_json, "markdown": _list_markdown}.get(form, _list_rules)(rules)
+        write = {"json": _list_json, "markdown": _list_markdown}.get(args.format, _list_rules)
+        lines = write(rules)
         _table.write_text(args.output, lambda file: _write_lines(lines, file))
         return 0
     if args.target is None:
         raise ConfigError("which recording? `sonde advise TARGET`; `sonde ps` lists them")
-    advice = advise(args.target, since=args.since, until=args.until, window_s=args.window,
+    advice = advise(args.target, since=args.since, until=args.until, window_s=args.piece,
                     rules=args.rule, limits=limits)  # fmt: skip
-    if args.json or args.format == "json":
+    if args.format == "json":
         _table.write_text(args.output, lambda file: _write_lines([advice.to_json()], file))
     else:
         _table.write_text(args.output, lambda file: _draw_advice(advice, args.all, file))
@@ -83,7 +81,7 @@ def _read_limits(words: list[str]) -> Mapping[str, object]:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or "." not in name:
-            raise ConfigError(f"--limit {word} is not understood: RULE.NAME=VALUE; see --list")
+            raise ConfigError(f"--set {word} is not RULE.NAME=VALUE; see `sonde advise --list`")
         found[name.strip()] = value.strip()
     return found
 

@@ -8,32 +8,28 @@ import sys
 from sonde import environ
 from sonde import settings as config
 from sonde.attach import preflight, visit
-from sonde.errors import ConfigError, Error
+from sonde.cli import _options
+from sonde.errors import Error
+
+GROUP = "record"
+EXAMPLES = (
+    "sonde attach 4242",
+    "sonde attach 4242 --set stack.every=5ms",
+    "sonde attach --check 4242           only say whether it is possible",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pids", metavar="PID", nargs="+", type=int)
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting; see `sonde config`",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=visit.TIMEOUT_S,
-        metavar="SECONDS",
-        help="give up after this long; default: %(default)g",
-    )
+    parser.add_argument("pids", metavar="PID", nargs="+", type=int, help="a running Python process")
+    _options.add_settings(parser)
+    _options.add_timeout(parser, f"{visit.TIMEOUT_S:g}s")
     parser.add_argument(
         "--check", action="store_true", help="only say whether it is possible; touch nothing"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    settings = dict(_split(setting) for setting in args.set)
+    settings = _options.split_settings(args.set)
     config.read_values(settings)
     failures = []
     for pid in args.pids:
@@ -58,13 +54,6 @@ def _attach(pid: int, settings: dict[str, str], args: argparse.Namespace) -> Non
     print(session.folder)
     print(
         f"recording; see `sonde top {pid}`, `sonde stacks {pid}`, `sonde query {pid} SQL`; "
-        f"`sonde detach {pid}` ends it",
+        f"`sonde stop {pid}` ends it",
         file=sys.stderr,
     )
-
-
-def _split(setting: str) -> tuple[str, str]:
-    name, equals, value = setting.partition("=")
-    if not equals:
-        raise ConfigError(f"{setting} is not KEY=VALUE")
-    return name, value

@@ -1,4 +1,4 @@
-"""Record a few steps with torch's own profiler: every operator and kernel."""
+"""Record a few steps of a live PyTorch job in full: every operator and kernel."""
 
 from __future__ import annotations
 
@@ -9,32 +9,39 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from sonde import environ, settings
+from sonde import environ
 from sonde.analysis import capture
-from sonde.cli import _progress
-from sonde.errors import ConfigError, Error
+from sonde.cli import _options, _progress
+from sonde.errors import Error
 from sonde.session import captures, steering
 from sonde.session.files import Replacement
 from sonde.session.target import find_sessions
 
+GROUP = "profile"
+EXAMPLES = (
+    "sonde capture 4242 --steps 3",
+    "sonde capture train-7                      all ranks of a job, at the same steps",
+    "sonde capture 4242 --duration 5s -o ops.json.gz",
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", help="of a job: all its ranks, at once")
+    _options.add_target(parser, "the live recording; of a job all ranks are captured at once")
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--steps", type=int, metavar="N", help="how many steps; default 3")
-    how.add_argument("--duration", metavar="S", help="so long instead: for programs without steps")
-    parser.add_argument("--timeout", metavar="S", default="60",
-                        help="how long to wait for a step; default 60")  # fmt: skip
+    how.add_argument("--steps", type=int, metavar="N", help="how many steps (default: 3)")
+    _options.add_span(how, "-d", "--duration",
+                      what="a length of time instead, for programs without steps")  # fmt: skip
+    _options.add_timeout(parser, "60s", "how long to wait for a step")
     parser.add_argument("--no-shapes", dest="shapes", action="store_false",
-                        help="without the shapes of tensors: ends faster")  # fmt: skip
-    parser.add_argument("--memory", action="store_true", help="with every allocation")
-    parser.add_argument("--stacks", action="store_true", help="with Python stacks: much slower")
-    parser.add_argument("-o", "--output", metavar="FILE", help="a copy goes there; .gz packs it")
+                        help="leave out the shapes of tensors; ends faster")  # fmt: skip
+    parser.add_argument("--memory", action="store_true", help="also record every allocation")
+    parser.add_argument("--stacks", action="store_true",
+                        help="also record Python stacks; much slower")  # fmt: skip
+    _options.add_output(parser, "also copy the trace to this file; .gz compresses it")
 
 
 def run(args: argparse.Namespace) -> int:
-    timeout_s = _read_span(args.timeout)
-    duration_s = None if args.duration is None else _read_span(args.duration)
+    timeout_s, duration_s = args.timeout, args.duration
     steps = None if duration_s is not None else 3 if args.steps is None else args.steps
     options = captures.Options(
         steps=steps, duration_s=duration_s, timeout_s=timeout_s, shapes=args.shapes,
@@ -49,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _report(asked: Sequence[capture.Asked], output: str | None) -> int:
-    """Each one's file; an error if there is none at all, a line for each that failed."""
+    """Print the path of every trace and a line for every failure; raise if all have failed."""
     paths, failures = [], []
     for one in asked:
         try:
@@ -73,29 +80,19 @@ def _report(asked: Sequence[capture.Asked], output: str | None) -> int:
     return 1 if failures else 0
 
 
-def _read_span(text: str) -> float:
-    try:
-        found = settings.parse_span(text)
-    except (KeyError, ValueError):
-        found = 0.0
-    if not 0 < found < 86400:
-        raise ConfigError(f"{text!r} is not a time; write 30, 90s or 5min")
-    return found
-
-
 def _check_output(output: str | None, count: int) -> None:
-    """Before a capture is made for a file that nobody gets."""
+    """Refuse a file that cannot be written, before a capture is made for it."""
     if output is None:
         return
     if count > 1:
-        raise Error("-o takes one process; without it each one's capture goes into its own folder")
+        raise Error("-o takes one process; without it each trace goes into its session folder")
     folder = os.path.dirname(output) or "."
     if os.path.isdir(output) or not os.access(folder, os.W_OK | os.X_OK):
         raise Error(f"{output} cannot be written; name a file in a folder of yours")
 
 
 def _copy(path: str, output: str) -> None:
-    """As JSON, or packed if its name says so."""
+    """Copy a trace, as JSON or compressed, as the new name says."""
     pack = output.endswith(".gz") and not capture.is_packed(path)
     unpack = capture.is_packed(path) and not output.endswith(".gz")
     try:

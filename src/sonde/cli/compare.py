@@ -1,4 +1,4 @@
-"""Compare two recordings, or two stretches of one: what changed, and is it more than noise."""
+"""Compare two recordings, or two parts of one: what changed by more than noise."""
 
 from __future__ import annotations
 
@@ -19,30 +19,37 @@ from sonde.advice.compare import (
     compare,
 )
 from sonde.advice.finding import Finding
-from sonde.cli import _table
-from sonde.cli.export import TIMES
+from sonde.cli import _options, _table
 from sonde.words import clean, show_moment
 
+GROUP = "ask"
+EXAMPLES = (
+    "sonde compare 4242 4711",
+    "sonde compare train@..+10min train@10min..     the start of a job with its end",
+    "sonde compare monday tuesday --fail-on worse   for CI",
+)
 FOUND = 8  # the exit code of --fail-on
 _FAILS = (WORSE, "much-worse")
 _COLOURS = {WORSE: "\x1b[1;31m", BETTER: "\x1b[32m", OTHER: "\x1b[33m"}
 _MOST = 10  # functions and modules
 
-EPILOG = f"""\
-A TARGET may end in @SINCE..UNTIL, a stretch of it: train@..+10min, 4711@5m.. ({TIMES})
-The first steps, which warm up, are left out. Each side is cut into pieces; a change counts if it is
-more than the pieces differ among themselves, and large enough to matter.
+_NOTE = f"""\
+BEFORE and AFTER are each a TARGET: a pid, a session folder or its id, a run or a job. One may end
+in @SINCE..UNTIL, to take only a part of it: {_options.MOMENTS}.
+The first steps are left out as warm-up. Each side is cut into pieces; a change counts if it is
+larger than the differences between the pieces, and large enough to matter.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EPILOG
-    parser.add_argument("before", metavar="BEFORE", help="a target, as everywhere; see below")
-    parser.add_argument("after", metavar="AFTER")
-    parser.add_argument("--all", action="store_true", help="also what is the same, or unclear")
-    parser.add_argument("--fail-on", choices=_FAILS, help=f"exit code {FOUND} if something is so")
-    _table.add_output_arguments(parser, ("table", "json"))
+    _options.add_note(parser, _NOTE)
+    parser.add_argument("before", metavar="BEFORE", help="the recording to compare with")
+    parser.add_argument("after", metavar="AFTER", help="the recording to judge")
+    parser.add_argument("--all", action="store_true", help="also show what is the same, or unclear")
+    parser.add_argument("--fail-on", choices=_FAILS,
+                        help=f"exit with code {FOUND} if something became so")  # fmt: skip
+    _options.add_format(parser, ("table", "json"))
+    _options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,7 +84,7 @@ def _draw_all(found: Comparison, everything: bool, file: IO[str]) -> None:
 
 
 def _say(found: Comparison) -> str:
-    """The verdict in a sentence."""
+    """Return the verdict in a sentence."""
     step = next((row for row in found.changes if row.name == "step"), None)
     if step is not None and step.change_pct is not None:
         words = {WORSE: "slower", BETTER: "faster", UNCLEAR: "unclear: the noise is larger",
@@ -123,7 +130,7 @@ def _show(value: float) -> str:
 
 
 def _show_change(row: Change) -> str:
-    """In percent where there was something, with the interval."""
+    """Return a change with its interval; in percent unless it was zero before."""
     if row.before:
         low, high = (100 * value / abs(row.before) for value in (row.low, row.high))
         return f"{row.change_pct:+.1f} % ({low:+.1f} … {high:+.1f})"

@@ -1,4 +1,4 @@
-"""See and change the settings of a live recording."""
+"""Show and change the settings of a live recording."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ import argparse
 import sys
 
 from sonde import environ, settings
-from sonde.cli import _table
-from sonde.errors import ConfigError
+from sonde.cli import _options, _table
 from sonde.session import steering
 from sonde.session.target import find_sessions
 
+GROUP = "record"
+EXAMPLES = (
+    "sonde config                             every setting, its default and its variable",
+    "sonde config 4242                        the settings of a live recording",
+    "sonde config 4242 stack.every=5ms        change one; the program runs on",
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "target", metavar="TARGET", nargs="?", help="default: the settings and their defaults"
+    _options.add_target(
+        parser, "the live recording; without it, list all settings and defaults", optional=True
     )
-    parser.add_argument("changes", metavar="KEY=VALUE", nargs="*")
-    parser.add_argument(
-        "--timeout", type=float, default=2.0, metavar="SECONDS", help="default: %(default)g"
-    )
+    parser.add_argument("changes", metavar="KEY=VALUE", nargs="*", help="a setting to change")
+    _options.add_timeout(parser, "2s")
 
 
 def run(args: argparse.Namespace) -> int:
-    changes = dict(_split(change) for change in args.changes)
+    changes = _options.split_settings(args.changes)
     if args.target is None:
         rows = [_describe(key) for key in settings.list_keys().values()]
         _table.draw_table(
@@ -46,10 +50,3 @@ def run(args: argparse.Namespace) -> int:
 def _describe(key: settings.Key) -> tuple[str, ...]:
     when = "live" if key.live else "at start"
     return key.name, key.show(key.default), when, environ.variable_of(key.name), key.doc
-
-
-def _split(change: str) -> tuple[str, str]:
-    name, equals, value = change.partition("=")
-    if not equals:
-        raise ConfigError(f"{change} is not KEY=VALUE")
-    return name, value

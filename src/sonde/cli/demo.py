@@ -1,4 +1,4 @@
-"""Record a small job and show what can be asked of it: try me."""
+"""Record a small job and show what can be asked of it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from importlib.util import find_spec
 
 import sonde.demo
 from sonde import environ
-from sonde.cli import _table, modules
+from sonde.cli import _options, _table, modules
 from sonde.store.recording import Recording, open_recording
 
+GROUP = "learn"
+EXAMPLES = (
+    "sonde demo",
+    "sonde demo --duration 20s --plain",
+)
 _TRAIN = os.path.join(next(iter(sonde.demo.__path__)), "train.py")  # needs torch
 
 _JOB = '''
@@ -68,10 +73,9 @@ _QUERIES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=5.0, help="default: %(default)g")
-    parser.add_argument(
-        "--plain", action="store_true", help="a job without PyTorch, also where that is installed"
-    )
+    _options.add_span(parser, "-d", "--duration", what="how long the job runs", default="5s")
+    parser.add_argument("--plain", action="store_true",
+                        help="record a job without PyTorch even if that is installed")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,11 +85,11 @@ def run(args: argparse.Namespace) -> int:
         if not trains:
             path = os.path.join(folder, "train.py")
             with open(path, "w", encoding="utf-8") as file:
-                file.write(_JOB.replace("SECONDS", str(args.seconds)))
+                file.write(_JOB.replace("SECONDS", str(args.duration)))
         what = "a small transformer" if trains else "a small job"
-        print(f"$ sonde run train.py        ({what}, {args.seconds:g} s)")
+        print(f"$ sonde run train.py        ({what}, {args.duration:g} s)")
         said = os.path.join(folder, "said.txt")
-        pid = _record([path, f"--seconds={args.seconds}"], args.seconds, folder, said)
+        pid = _record([path, f"--seconds={args.duration}"], args.duration, folder, said)
         if pid is None:
             return 1
         with open(said, encoding="utf-8") as file:
@@ -102,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _record(command: list[str], seconds: float, folder: str, said: str) -> int | None:
-    """Run the job under the recorder; its pid, or None if it failed."""
+    """Run the job under the recorder and return its pid, or None if it failed."""
     with open(said, "w", encoding="utf-8") as file:
         job = subprocess.Popen(
             [sys.executable, *command],

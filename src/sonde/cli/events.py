@@ -32,6 +32,12 @@ _SORTS = {"total": "total_ns", "avg": "mean_ns", "min": "min_ns", "max": "max_ns
           "count": "count", "name": "name"}  # fmt: skip
 _COUNTER_SORTS = {"avg": "mean", "min": "min", "max": "max", "count": "count"}
 _BAR = 10
+GROUP = "ask"
+EXAMPLES = (
+    "sonde events 4242",
+    "sonde events 4242 --watch --sort max",
+    "sonde events train-7 --per-rank --name 'load.*'",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

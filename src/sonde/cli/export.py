@@ -8,52 +8,48 @@ import sys
 import time
 from types import ModuleType
 
-from sonde import _core, environ, plugins, settings
+from sonde import _core, environ, plugins
 from sonde.analysis import timeline_sql
 from sonde.analysis.nesting import EVER_NS
 from sonde.analysis.profile import Profile, Selection
 from sonde.analysis.window import LAST, Window, find_window
+from sonde.cli import _options
 from sonde.errors import Error
 from sonde.export.files import open_file, write_file
 from sonde.session import runs
-from sonde.session.stack_table import WEIGHTS
 from sonde.store.recording import Recording, open_recording
 
-TIMES = "10s or 5m before the end, +30s after the start, or an ISO time (UTC)"
+GROUP = "export"
+EXAMPLES = (
+    "sonde export 4242 --to flamegraph                  an HTML page of its own",
+    "sonde export 4242 --to chrome --since 30s -o t.json   the last 30 s on a timeline",
+    "sonde export train-7 --to pprof --by cpu --thread 'Pool*'",
+)
+TIMES = _options.MOMENTS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = plugins.list_names("export.formats")
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     helps = "\n".join(f"  {name:<12}{plugins.read_help('export.formats', name)}" for name in names)
-    parser.epilog = f"formats:\n{helps}\n\n{parser.epilog or ''}"
-    parser.add_argument("target", metavar="TARGET")
-    parser.add_argument("--to", choices=names, required=True, metavar="FORMAT", help="see below")
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="default: SESSION.SUFFIX here; - is stdout; .gz packs it",
+    _options.add_note(parser, f"formats:\n{helps}\n")
+    _options.add_target(parser, "the recording to export")
+    parser.add_argument("--to", choices=names, required=True, metavar="FORMAT",
+                        help="one of the formats below")  # fmt: skip
+    _options.add_output(
+        parser, "the file to write (default: named after the session); - is stdout, .gz compresses"
     )
-    parser.add_argument(
-        "--follow", metavar="SPAN", type=_parse_period,
-        help="keep the file current while the target runs: 2s; --to chrome",
-    )  # fmt: skip
-    parser.add_argument("--since", metavar="TIME", help=TIMES)
-    parser.add_argument("--until", metavar="TIME", help="likewise")
+    _options.add_window(parser)
+    _options.add_by(parser)
     parser.add_argument(
         "--thread", metavar="NAME|ID", action="append", default=[],
-        help="only this one; may be a pattern like 'Pool*', and given several times",
+        help="only this thread; may be a pattern like 'Pool*'; may be repeated",
     )  # fmt: skip
     parser.add_argument("--lines", action="store_true", help="tell the lines of a function apart")
-    weights = parser.add_mutually_exclusive_group()
-    for weight, said in zip(
-        WEIGHTS, ("elapsed time; the default", "CPU time", "time holding the GIL"), strict=True
-    ):
-        weights.add_argument(
-            f"--{weight}", dest="weight", action="store_const", const=weight, help=said
-        )
-    parser.set_defaults(weight=WEIGHTS[0])
+    _options.add_span(
+        parser,
+        "--follow",
+        what="write the file again, this often, while the target runs; --to chrome",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         window = _find_window(still, args, last)
         if whole and not args.until:
             window = _reach_open(still, window)
-        selection = Selection(window, tuple(args.thread), args.weight, args.lines)
+        selection = Selection(window, tuple(args.thread), args.by, args.lines)
         profile = Profile(still, selection)
         if args.output == "-":
             write_stdout(exporter, profile)
@@ -83,20 +79,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _parse_period(text: str) -> float:
-    try:
-        period_s = settings.parse_span(text)
-        if period_s > 0:
-            return period_s
-    except (KeyError, ValueError):
-        pass
-    raise argparse.ArgumentTypeError(f"{text!r} is not a time like 2s")
-
-
 def _follow(recording: Recording, path: str, args: argparse.Namespace) -> int:
-    """Keep a trace current until the target ends, or Ctrl-C."""
+    """Keep a trace current until the target ends or somebody presses Ctrl-C."""
     if args.to != "chrome" or args.output == "-" or args.until:
-        raise Error("--follow writes --to chrome into a file, without --until")
+        raise Error("--follow needs --to chrome and a file, and takes no --until")
     from sonde.export.follow import LiveTrace
 
     since_ns = find_window(recording, args.since, None, last=timeline_sql.LAST).since_ns
@@ -114,7 +100,7 @@ def _follow(recording: Recording, path: str, args: argparse.Namespace) -> int:
 
 
 def _wait(recording: Recording, wait_s: float) -> None:
-    """Wait so long, or until nothing is left to wait for."""
+    """Wait this long, or until no process is left."""
     deadline_s = time.monotonic() + wait_s
     while (left_s := deadline_s - time.monotonic()) > 0:
         if not any(session.is_alive() for session in recording.sessions):
@@ -123,7 +109,7 @@ def _wait(recording: Recording, wait_s: float) -> None:
 
 
 def _find_window(recording: Recording, args: argparse.Namespace, last: str) -> Window:
-    """What --since and --until say; without them, of a run what it covers."""
+    """Return the window that --since and --until name; of a run, what it covers."""
     if runs.is_id(args.target) and not (args.since or args.until):
         run = runs.find_run(args.target, environ.find_root())
         begin_ns, end_ns = run.read_times()
@@ -133,7 +119,7 @@ def _find_window(recording: Recording, args: argparse.Namespace, last: str) -> W
 
 
 def _reach_open(recording: Recording, window: Window) -> Window:
-    """Up to the last region that began, if nothing came behind it: where a program was killed."""
+    """Extend a window to the last region that began: nothing follows where a program was killed."""
     rows = recording.query("SELECT host, pid, MAX(t_ns) AS t_ns FROM event.open_span GROUP BY ALL")
     offsets = {(one.host, one.pid): one.wall_offset_ns for one in recording.sessions}
     begun = [row["t_ns"] + offsets[row["host"], row["pid"]] for row in rows.to_pylist()]
@@ -141,7 +127,7 @@ def _reach_open(recording: Recording, window: Window) -> Window:
 
 
 def name_file(recording: Recording, suffix: str) -> str:
-    """The session's name, or the job's if it has several; in the current folder."""
+    """Return a file name made from the session, or from the job if there are several sessions."""
     sessions = recording.sessions
     jobs = {session.meta.get("job") for session in sessions}
     if len(sessions) == 1:
@@ -154,6 +140,7 @@ def name_file(recording: Recording, suffix: str) -> str:
 
 
 def write_stdout(exporter: ModuleType, profile: Profile) -> None:
+    """Write a profile to stdout."""
     if not exporter.TEXT and sys.stdout.isatty():
         raise Error("this format is not for a terminal; give -o FILE or a pipe")
     sys.stdout.flush()

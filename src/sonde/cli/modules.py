@@ -43,6 +43,12 @@ _SORTS: dict[str, Callable[[Node], Any]] = {
     "name": lambda node: node.label,
 }
 _PARTS = ("input_wait", "host_to_device", "forward", "backward", "optimizer", "other")
+GROUP = "ask"
+EXAMPLES = (
+    "sonde modules 4242",
+    "sonde modules 4242 --flat type --sort device",
+    "sonde modules 4242 --steps 100-200 --to flamegraph",
+)
 _BAR = 12
 
 

@@ -1,15 +1,14 @@
-"""Watch CPU, memory, disk, network and GPUs under a job; then a report with advice."""
+"""Measure CPU, memory, disk, network and GPUs under a job, then report with advice."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 import time
 
 from sonde import launch, settings
-from sonde.cli import _progress
+from sonde.cli import _options, _progress
 from sonde.cli.run import find_program
 from sonde.errors import ConfigError, Error, NoSession
 from sonde.monitor import detach
@@ -20,40 +19,45 @@ from sonde.monitor.scope import Look, Scope
 from sonde.monitor.watch import ALL, MINE, Options, Progress, Watch
 from sonde.session.process import read_start_ticks
 
+GROUP = "watch"
+EXAMPLES = (
+    "sonde monitor -- python train.py                      around a job",
+    "sonde monitor --pid 4242 --duration 10min             beside a running process",
+    "sonde monitor --detach -o report; python train.py; touch stop.flag    in a script",
+)
+TAKES_COMMAND = True
 _USAGE = "sonde monitor [options] [-- COMMAND [arguments]]"
-_EXAMPLES = """\
-before a job, in its script:   sonde monitor --detach --out report; python train.py; touch stop.flag
-around a job:                  sonde monitor -- python train.py
-beside a running process:      sonde monitor --pid 4711 -t 10
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = _USAGE
-    parser.epilog = _EXAMPLES + (parser.epilog or "")
-    parser.add_argument("-t", "--minutes", type=float, metavar="MINUTES",
-                        help="how long; default 60, with a command until it ends")  # fmt: skip
-    parser.add_argument("--delay", metavar="S", default="0", help="begin to measure so much later")
+    _options.add_span(parser, "-d", "--duration",
+                      what="how long to measure (default: 1h, or until COMMAND ends)")  # fmt: skip
+    _options.add_span(parser, "--delay", what="begin to measure this much later", default="0s",
+                      or_zero=True)  # fmt: skip
     parser.add_argument("--wait-for", metavar="WHAT",
-                        help="begin when this holds: 'gpu>20', 'cpu>150 and disk<1'; known: "
-                        + ", ".join(METRICS))  # fmt: skip
-    parser.add_argument("--period", metavar="S", default="1s", help="between two looks; default 1s")
-    parser.add_argument("--window", metavar="S", default="10s", help="that has a vote; default 10s")
-    parser.add_argument("--out", metavar="DIR", help="default: sonde-monitor-DATE-TIME")
+                        help="begin to measure when this holds: 'gpu>20', 'cpu>150 and disk<1'; "
+                        "known are " + ", ".join(METRICS))  # fmt: skip
+    _options.add_span(parser, "--every", what="time between two readings", default="1s")
+    _options.add_span(parser, "--piece", what="each piece of this length has a vote in the advice",
+                      default="10s")  # fmt: skip
+    parser.add_argument("-o", "--output", metavar="DIR",
+                        help="the folder to write (default: sonde-monitor-DATE-TIME)")  # fmt: skip
     parser.add_argument(
-        "--gpus", default=ALL, help="0,1; or mine: those that the job has memory on; default all"
-    )
-    parser.add_argument("--pid", type=int, help="watch this process and all below it")
+        "--gpus", default=ALL, metavar="GPUS",
+        help="the GPUs to measure: 0,1 or all, or mine: those the job has memory on (default: all)",
+    )  # fmt: skip
+    parser.add_argument("--pid", type=int, help="measure this process and all below it")
     parser.add_argument(
         "--detach",
         action="store_true",
-        help="go to the background once it measures; `touch stop.flag` ends it",
+        help="go to the background once measuring; `touch stop.flag` ends it",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     options = _read_options(args)  # what is wrong is said before anything is touched
-    path = os.path.abspath(args.out or time.strftime("sonde-monitor-%Y%m%d-%H%M%S"))
+    path = os.path.abspath(args.output or time.strftime("sonde-monitor-%Y%m%d-%H%M%S"))
     if args.detach:
         pid = detach.start(path, _repeat(args, path))
         print(f"sonde: process {pid} is measuring into {path}; `touch stop.flag` here, or in "
@@ -75,7 +79,7 @@ def _make_job(options: Options) -> Job:
 
 
 def _run_alone(options: Options, error: Error) -> int:
-    """The command without us: a full disk of ours is no reason for it not to run."""
+    """Run the command unmeasured: that we cannot write is no reason not to run it."""
     if not options.command:
         raise error
     print(f"sonde: it runs unmeasured: {error}", file=sys.stderr)
@@ -125,29 +129,16 @@ def _read_options(args: argparse.Namespace) -> Options:
         raise ConfigError("--detach is for the line before a job; leave it out, or `-- COMMAND`")
     if args.pid is not None and read_start_ticks(args.pid) is None:
         raise NoSession(f"there is no process {args.pid}")
-    if args.minutes is not None and not 0 < args.minutes < math.inf:
-        raise ConfigError(f"-t {args.minutes:g} is not a time; give minutes, such as 0.5 or 90")
     if command:
         find_program(command[0])
     default_s = None if command else 3600.0
-    every_s = _read_span("--period", args.period)
     return Options(
-        max_s=default_s if args.minutes is None else args.minutes * 60,
-        delay_s=_read_span("--delay", args.delay), wait_for=Condition(args.wait_for),
-        every_s=float(settings.read_values({"host.every": every_s})["host.every"]),
-        window_s=max(_read_span("--window", args.window), every_s),
+        max_s=default_s if args.duration is None else args.duration,
+        delay_s=args.delay, wait_for=Condition(args.wait_for),
+        every_s=float(settings.read_values({"host.every": args.every})["host.every"]),
+        window_s=max(args.piece, args.every),
         gpus=_read_gpus(args.gpus), pid=args.pid or 0, command=command,
     )  # fmt: skip
-
-
-def _read_span(name: str, text: str) -> float:
-    try:
-        span_s = settings.parse_span(text)
-        if span_s < 0 or (span_s == 0 and name != "--delay"):
-            raise ValueError
-        return span_s
-    except (KeyError, ValueError):
-        raise ConfigError(f"{name} {text} is not a time; write 5, 0.5s, 100ms or 2min") from None
 
 
 def _read_gpus(text: str) -> str | list[int]:
@@ -160,10 +151,11 @@ def _read_gpus(text: str) -> str | list[int]:
 
 
 def _repeat(args: argparse.Namespace, path: str) -> list[str]:
-    """The same options, for the process in the background."""
-    words = ["--out", path, "--delay", args.delay, "--period", args.period,
-             "--window", args.window, "--gpus", args.gpus]  # fmt: skip
-    for name, value in (("-t", args.minutes), ("--pid", args.pid), ("--wait-for", args.wait_for)):
+    """Return the same options, for the process in the background."""
+    words = ["--output", path, "--delay", str(args.delay), "--every", str(args.every),
+             "--piece", str(args.piece), "--gpus", args.gpus]  # fmt: skip
+    for name, value in (("--duration", args.duration), ("--pid", args.pid),
+                        ("--wait-for", args.wait_for)):  # fmt: skip
         words += [] if value is None else [name, str(value)]
     return words
 

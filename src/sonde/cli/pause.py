@@ -1,16 +1,23 @@
-"""Record nothing until resumed; the job runs on."""
+"""Record nothing until `sonde resume`; the program runs on."""
 
 from __future__ import annotations
 
 import argparse
 
 from sonde import environ
+from sonde.cli import _options
 from sonde.session import steering
 from sonde.session.target import find_sessions
 
+GROUP = "record"
+EXAMPLES = (
+    "sonde pause 4242",
+    "sonde pause train-7        all ranks of a job",
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET")
+    _options.add_target(parser, "the recording to pause")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -30,6 +30,13 @@ sonde profile PID [--duration 30] [options]         attach if need be, profile, 
 
 _COMMANDS = ("start", "status", "wait", "stop", "results", "list")
 _LIST = ("run", "state", "process", "began", "lasted", "name", "tags")
+GROUP = "profile"
+EXAMPLES = (
+    "sonde profile 4242 --duration 30s",
+    "sonde profile --to flamegraph -o out.html -- python train.py",
+    "sonde profile start 4242 --tag nightly; sonde profile results --tag nightly",
+)
+TAKES_COMMAND = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

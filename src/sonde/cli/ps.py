@@ -8,19 +8,27 @@ import sys
 import time
 
 from sonde import environ
-from sonde.cli import _table
+from sonde.cli import _options, _table
 from sonde.collector.retention import measure_bytes
 from sonde.errors import Error
 from sonde.session import Session, list_folders
 from sonde.words import show_bytes
 
+GROUP = "record"
+EXAMPLES = (
+    "sonde ps",
+    "sonde ps --running --long",
+    "sonde ps --format json",
+)
 _NAMES = ("pid", "state", "rank", "started", "lasted", "size", "command")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-r", "--running", action="store_true", help="only what runs now")
-    parser.add_argument("-l", "--long", action="store_true", help="with session ids and folders")
-    _table.add_output_arguments(parser)
+    parser.add_argument("-r", "--running", action="store_true", help="only live recordings")
+    parser.add_argument("-l", "--long", action="store_true",
+                        help="also show session ids and folders")  # fmt: skip
+    _options.add_format(parser)
+    _options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _choose_names(found: list[dict[str, object]], is_long: bool) -> tuple[str, ...]:
-    """The columns to show: jobs only where one has several processes, else it says nothing new."""
+    """Return the columns to show: the job only where one has several processes."""
     jobs = [row["job"] for row in found if row["job"] is not None]
     first, last = _NAMES[:-1], _NAMES[-1:]
     job = ("job",) if len(set(jobs)) < len(jobs) else ()
@@ -84,7 +92,7 @@ def _describe(session: Session) -> dict[str, object]:
 
 
 def _shorten(argv: list[object]) -> str:
-    """The command without the folder of its interpreter, which says little and takes room."""
+    """Return the command without the folder of its interpreter, which takes room."""
     words = [str(word) for word in argv]
     return " ".join([os.path.basename(words[0]), *words[1:]]) if words else ""
 

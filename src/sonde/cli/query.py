@@ -5,29 +5,29 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sonde.cli import _table
-from sonde.store import recording as query
+from sonde.cli import _options, _table
+from sonde.store.recording import MEMORY, TIMEOUT_S, open_recording
+
+GROUP = "ask"
+EXAMPLES = (
+    "sonde query 4242 'SELECT * FROM python.gc_pause ORDER BY dur_ns DESC LIMIT 5'",
+    "sonde query train-7 'SELECT rank, COUNT(*) FROM python.torch_step GROUP BY rank'",
+    "sonde query all - --format parquet -o rows.parquet < question.sql",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET")
-    parser.add_argument("sql", metavar="SQL", help="one SELECT; - reads it from stdin")
-    _table.add_output_arguments(parser)
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=query.TIMEOUT_S,
-        metavar="SECONDS",
-        help="default: %(default)g",
-    )
-    parser.add_argument(
-        "--memory", default=query.MEMORY, metavar="SIZE", help="default: %(default)s"
-    )
+    _options.add_target(parser, "the recording to ask; `sonde tables TARGET` lists its tables")
+    parser.add_argument("sql", metavar="SQL", help="one SELECT, in DuckDB's SQL; - reads stdin")
+    _options.add_format(parser)
+    _options.add_output(parser)
+    _options.add_timeout(parser, f"{TIMEOUT_S:g}s")
+    parser.add_argument("--memory", default=MEMORY, metavar="SIZE",
+                        help="the most memory it may use (default: %(default)s)")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     sql = sys.stdin.read() if args.sql == "-" else args.sql
-    recording = query.open_recording(args.target)
-    rows = recording.query(sql, timeout_s=args.timeout, memory=args.memory)
+    rows = open_recording(args.target).query(sql, timeout_s=args.timeout, memory=args.memory)
     _table.write_rows(rows, args.format, args.output)
     return 0

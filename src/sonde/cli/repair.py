@@ -1,4 +1,4 @@
-"""Repair Chrome traces of other tools, and write them as one that viewers take."""
+"""Repair Chrome traces of other tools and write them as one trace that viewers open."""
 
 from __future__ import annotations
 
@@ -11,13 +11,20 @@ from sonde.errors import Error
 from sonde.export.files import write_with
 from sonde.export.repair import Trace, merge
 
+GROUP = "export"
+EXAMPLES = (
+    "sonde repair damaged.json -o repaired.json",
+    "sonde repair rank0.json.gz rank1.json.gz -o both.pftrace",
+)
 _MANY = 20  # kinds of repairs that are told
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a trace in JSON, packed or not")
     parser.add_argument(
-        "-o", "--output", metavar="OUT", required=True,
+        "files", metavar="FILE", nargs="+", help="a trace in JSON, compressed or not"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True,
         help="the trace to write: .json, .json.gz, or .pftrace for Perfetto",
     )  # fmt: skip
 
@@ -55,7 +62,7 @@ def _write(path: str, rows: list[Any], start_ns: int) -> None:
 
 
 def _tell(trace: Trace) -> None:
-    """What was repaired, on stderr: stdout is for what others read."""
+    """Say on stderr what was repaired."""
     for what, count in trace.repairs.most_common(_MANY):
         times = f"{count} times: " if count > 1 else ""
         print(f"{trace.path}: {times}{what}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Record a program: a script, -m MODULE, or -- COMMAND."""
+"""Record a program from its start: a script, -m MODULE, or -- COMMAND."""
 
 from __future__ import annotations
 
@@ -9,36 +9,40 @@ import subprocess
 import sys
 
 from sonde import environ, launch, settings
+from sonde.cli import _options
 from sonde.errors import ConfigError, Error
+
+GROUP = "record"
+EXAMPLES = (
+    "sonde run train.py --epochs 3",
+    "sonde run --job train-7 -- torchrun --nproc-per-node 8 train.py",
+    "sonde run --set stack.every=5ms -m mypackage.serve",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "sonde run [options] (SCRIPT.py | -m MODULE | -- COMMAND) [arguments]"
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting; see `sonde config`",
-    )
+    _options.add_settings(parser)
     parser.add_argument(
         "--job",
         metavar="NAME",
-        help="call all its processes by this name; the same on every host of a larger job",
+        help="a name for all its processes; give the same one on every host of a larger job",
     )
     parser.add_argument(
         "--no-follow-children",
         action="store_true",
-        help="record this process only, not the Python processes it starts",
+        help="record only this process, not the Python processes that it starts",
     )
-    parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER)
-    parser.add_argument("program", metavar="PROGRAM", nargs=argparse.REMAINDER)
+    parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER,
+                        help="run a module, as `python -m` does")  # fmt: skip
+    parser.add_argument("program", metavar="PROGRAM", nargs=argparse.REMAINDER,
+                        help="a script, or -- and a command, with its arguments")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     """Become the program: same pid, files, terminal, signals and exit code as without us."""
     argv = _command(args.module, args.program)
-    changes = dict(_split(setting) for setting in args.set)
+    changes = _options.split_settings(args.set)
     settings.read_values(changes)  # a wrong setting is an error here, not a complaint in the job
     env = {environ.variable_of(name): value for name, value in changes.items()}
     if args.no_follow_children:
@@ -67,7 +71,7 @@ def _command(module: list[str] | None, program: list[str]) -> list[str]:
 
 
 def find_program(name: str) -> str:
-    """Where a program is; one that cannot be recorded is said so."""
+    """Return the path of a program; warn if it cannot be recorded."""
     path = shutil.which(name)
     if path is None:
         raise Error(f"{name}: there is no such program")
@@ -75,13 +79,8 @@ def find_program(name: str) -> str:
     return path
 
 
-def _split(setting: str) -> tuple[str, str]:
-    name, _, value = setting.partition("=")
-    return name, value
-
-
 def _warn_if_deaf(path: str) -> None:
-    """Another Python than ours records nothing unless sonde is installed there, too."""
+    """Warn if the program is another Python, in which sonde is not installed."""
     name = os.path.basename(path)
     if not name.startswith("python") or os.path.dirname(path) == os.path.dirname(sys.executable):
         return
@@ -92,7 +91,7 @@ def _warn_if_deaf(path: str) -> None:
     )  # fmt: skip
     if found.returncode != 0:
         print(
-            f"sonde: {path} has no sonde, so it is not recorded; install it there: "
+            f"sonde: {path} has no sonde, so nothing is recorded; install it there: "
             f"{path} -m pip install sonde",
             file=sys.stderr,
         )

@@ -1,4 +1,4 @@
-"""Write the profile of the last interval, and since the start, now, without stopping anything."""
+"""Write the profile since the last snapshot, or since the start, at any time."""
 
 from __future__ import annotations
 
@@ -8,54 +8,54 @@ import shutil
 import sys
 
 from sonde import environ
+from sonde.cli import _options
 from sonde.errors import Error
 from sonde.session import Session, pstats_file, snapshots
 from sonde.session.files import Replacement
-from sonde.session.stack_table import WEIGHTS
 from sonde.session.target import find_sessions
+
+GROUP = "profile"
+EXAMPLES = (
+    "sonde snapshot 4242                            what came since the last snapshot",
+    "sonde snapshot 4242 --cumulative -o now.prof   everything since the start",
+    "sonde snapshot diff old.prof now.prof          which functions take more than before",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET")
+    _options.add_target(parser, "the recording to take a snapshot of")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--delta", action="store_const", dest="kind", const=pstats_file.DELTA,
-                       help="what came since the last snapshot; the default")  # fmt: skip
+                       help="what came since the last snapshot (the default)")  # fmt: skip
     kinds.add_argument("--cumulative", action="store_const", dest="kind", const=pstats_file.TOTAL,
                        help="everything since the start")  # fmt: skip
     kinds.add_argument("--calls", action="store_true",
                        help="exact calls instead of samples; needs source.call=on")  # fmt: skip
-    weights = parser.add_mutually_exclusive_group()
-    for weight, said in zip(
-        WEIGHTS, ("elapsed time; the default", "CPU time", "time holding the GIL"),
-        strict=True,
-    ):  # fmt: skip
-        weights.add_argument(
-            f"--{weight}", dest="weight", action="store_const", const=weight, help=said
-        )
-    parser.add_argument("-o", "--output", metavar="FILE", help="a copy goes there")
-    parser.set_defaults(kind=pstats_file.DELTA, weight=WEIGHTS[0])
+    _options.add_by(parser)
+    _options.add_output(parser, "also copy the snapshot to this file")
+    parser.set_defaults(kind=pstats_file.DELTA)
 
 
 def run(args: argparse.Namespace) -> int:
     sessions = find_sessions(args.target, environ.find_root())
     if args.output and len(sessions) > 1:
-        raise Error("-o takes one process; without it each one's file goes into its own folder")
+        raise Error("-o takes one process; without it each file goes into its session folder")
     if args.output:
-        _check(args.output)  # before an interval is used up for a file that nobody gets
+        _check(args.output)  # before an interval is used up for a file that cannot be written
     for session in sessions:
         path = _take_calls(session) if args.calls else _take(session, args)
         if args.output:
             _copy(path, args.output)
         print(args.output or path)
     if sys.stderr.isatty():
-        print("open it with `python -m pstats FILE` or snakeviz; `sonde diff` compares two",
-              file=sys.stderr)  # fmt: skip
+        print("open it with `python -m pstats FILE` or snakeviz; "
+              "`sonde snapshot diff` compares two", file=sys.stderr)  # fmt: skip
     return 0
 
 
 def _take(session: Session, args: argparse.Namespace) -> str:
     try:
-        return snapshots.take(session, weight=args.weight)[args.kind]
+        return snapshots.take(session, weight=args.by)[args.kind]
     except OSError as error:
         raise Error(f"{session.path(snapshots.FOLDER)}: {error.strerror}") from None
 
@@ -80,7 +80,7 @@ def _check(output: str) -> None:
     if os.path.isdir(output):
         raise Error(f"{output} is a folder; name a file in it")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise Error(f"{folder} is no folder that can be written to")
+        raise Error(f"{folder} is not a folder that can be written to")
 
 
 def _copy(path: str, output: str) -> None:

@@ -8,21 +8,27 @@ import sys
 from collections.abc import Iterator
 
 from sonde import _core, environ
+from sonde.cli import _options
 from sonde.errors import Error
 from sonde.session import Session, stack_table, steering
 from sonde.session.stack_table import Frame, ThreadStack
 from sonde.session.target import find_sessions
 
+GROUP = "watch"
+EXAMPLES = (
+    "sonde stacks 4242",
+    "sonde stacks 4242 --locals --tasks",
+    "sonde stacks train-7 --format json",
+)
 _LOOK_S = 0.5  # it takes a millisecond; on a machine that is overloaded, a few
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET")
-    parser.add_argument("--locals", action="store_true", help="with local variables")
-    parser.add_argument("--tasks", action="store_true", help="with asyncio's tasks")
-    parser.add_argument("--timeout", type=float, default=2.0, metavar="S",
-                        help="for --locals and --tasks to get the GIL; default 2")  # fmt: skip
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    _options.add_target(parser, "the processes to look at; of one that has ended, its last stacks")
+    parser.add_argument("--locals", action="store_true", help="also show local variables")
+    parser.add_argument("--tasks", action="store_true", help="also show asyncio's tasks")
+    _options.add_timeout(parser, "2s", "how long --locals and --tasks may wait for the GIL")
+    _options.add_format(parser, ("table", "json"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Shown:
-    """The stacks of one process, and what could not be had."""
+    """The stacks of one process, with notes on what is missing."""
 
     def __init__(self, session: Session, args: argparse.Namespace) -> None:
         self.session, self.notes = session, list[str]()
@@ -54,8 +60,8 @@ class _Shown:
     def _inspect(self, args: argparse.Namespace, since_ns: int) -> None:
         if not steering.inspect(self.session, args.timeout):
             self.notes.append(
-                f"no locals and tasks: the GIL was not to be had in {args.timeout:g} s; "
-                "a thread that is in a C call holds it"
+                f"no locals and tasks: the GIL was not free within {args.timeout:g} s; "
+                "a thread in a C call holds it"
             )
             return
         if args.locals:

@@ -5,18 +5,26 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sonde.cli import _table
+from sonde.cli import _options, _table
 from sonde.session.schema import Schema
 from sonde.store import catalog
 from sonde.store.recording import open_recording
 
+GROUP = "ask"
+EXAMPLES = (
+    "sonde tables                               every table that sonde knows",
+    "sonde tables 4242                          those of one recording, with its own tables",
+    "sonde tables --table gc_pause --format json",
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "target", metavar="TARGET", nargs="?", help="default: every table sonde knows"
+    _options.add_target(
+        parser, "the recording; without it, list every table that sonde knows", optional=True
     )
-    parser.add_argument("--table", metavar="NAME", help="only this one")
-    _table.add_output_arguments(parser, (*_table.FORMATS, "markdown"))
+    parser.add_argument("--table", metavar="NAME", help="describe only this table")
+    _options.add_format(parser, (*_options.FORMATS, "markdown"))
+    _options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:

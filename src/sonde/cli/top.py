@@ -1,4 +1,4 @@
-"""Watch what a process is doing, live: functions, lines, threads, stacks and the GIL."""
+"""Watch a process live: functions, lines, threads, stacks and the GIL."""
 
 from __future__ import annotations
 
@@ -7,30 +7,40 @@ import sys
 from typing import Any
 
 from sonde import environ, settings
-from sonde.cli import _table
+from sonde.cli import _options, _table
 from sonde.errors import ConfigError
-from sonde.session.stack_table import WEIGHTS
 from sonde.session.target import find_sessions
 from sonde.tui.page import WINDOWS_S, Choice, make_page, measure, units_of
 from sonde.tui.process import Process, open_processes
 from sonde.tui.shares import list_shares
 
+GROUP = "watch"
+EXAMPLES = (
+    "sonde top 4242                          a live screen; h lists its keys",
+    "sonde top 4242 --view threads --by cpu",
+    "sonde top 4242 --once --window start --format csv",
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET")
+    _options.add_target(parser, "the processes to watch")
     parser.add_argument("--view", choices=("functions", "lines", "threads"), default="functions",
-                        help="to begin with; default: %(default)s")  # fmt: skip
-    parser.add_argument("--weight", choices=WEIGHTS, default="wall", help="default: %(default)s")
-    parser.add_argument("--window", default="5s", metavar="SPAN",
-                        help="1s, 5s, 15s, 1min, 5min or start; default: %(default)s")  # fmt: skip
-    parser.add_argument("--idle", action="store_true", help="with threads that slept or waited")
+                        help="what to show first (default: %(default)s)")  # fmt: skip
+    _options.add_by(parser)
+    parser.add_argument(
+        "--window", default="5s", metavar="SPAN",
+        help="how much of the past counts: 1s, 5s, 15s, 1min, 5min or start (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--idle", action="store_true",
+                        help="also count threads that slept or waited")  # fmt: skip
     parser.add_argument("--once", action="store_true",
-                        help="print one table and end; so it does in a pipe")  # fmt: skip
-    _table.add_output_arguments(parser)
+                        help="print one table and exit, as in a pipe")  # fmt: skip
+    _options.add_format(parser)
+    _options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    choice = Choice(args.view, args.weight, _read_window(args.window), args.idle)
+    choice = Choice(args.view, args.by, _read_window(args.window), args.idle)
     processes = open_processes(find_sessions(args.target, environ.find_root()))
     plain = args.once or args.output or args.format != "table"
     if plain or not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -38,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from sonde.tui.screen import Top  # Textual takes a third of a second
 
     if len(processes) > 1:
-        choice = Choice("processes", args.weight, choice.window_s, args.idle)
+        choice = Choice("processes", args.by, choice.window_s, args.idle)
     Top(processes, choice).run()
     return 0
 

@@ -1,4 +1,4 @@
-"""What `sonde attach` and `sonde detach` run inside the process: see attach.py.
+"""What `sonde attach` and `sonde stop` run inside the process: see attach.py.
 
 Read as text and run in names of its own by a thread that the program does not know, so it imports
 nothing of ours at the top. It prints nothing, raises nothing, and leaves `sys.path` and `__main__`

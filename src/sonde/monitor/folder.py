@@ -22,7 +22,7 @@ class Taken(Error):
     def __init__(self, path: str, pid: str) -> None:
         super().__init__(
             f"process {pid} is measuring into {path}; `touch {os.path.join(path, FLAG)}` stops it, "
-            "--out DIR takes another folder"
+            "-o DIR takes another folder"
         )
 
 
@@ -36,7 +36,7 @@ class Folder:
             self._fd = open_lock(self.find(LOCK))
             is_ours = take_lock(self._fd)
         except OSError as error:
-            raise Error(f"{self.path}: {error.strerror}; --out DIR takes another folder") from None
+            raise Error(f"{self.path}: {error.strerror}; -o DIR takes another folder") from None
         if not is_ours:
             os.close(self._fd)
             raise Taken(self.path, read_state(self.path)[0] or "?")

@@ -1,4 +1,4 @@
-"""Add snapshots up: of intervals, of processes; refuses to count the same time twice."""
+"""Add snapshots up, of intervals or of processes; refuse to count the same time twice."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from sonde.errors import Error
 from sonde.session import pstats_file
 from sonde.session.files import write_whole
 
+EXAMPLES = (
+    "sonde snapshot merge delta-0001.prof delta-0002.prof -o both.prof",
+    "sonde snapshot merge rank-*.prof -o job.prof",
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE", nargs="+", help="snapshots, or cProfile's files")
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="where the sum goes")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="snapshots, or files of cProfile")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="the file to write the sum to"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,21 +1,30 @@
-"""Compare two snapshots: which functions take more or less than before."""
+"""Compare two snapshots: which functions take a larger or smaller share than before."""
 
 from __future__ import annotations
 
 import argparse
 
-from sonde.cli._table import add_output_arguments, write_rows
+from sonde.cli import _options
+from sonde.cli._table import write_rows
 from sonde.session import pstats_file
+
+EXAMPLES = (
+    "sonde snapshot diff delta-0001.prof delta-0007.prof",
+    "sonde snapshot diff before.prof after.prof --sort total --format csv",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("before", metavar="BEFORE", help="a snapshot, or a file of cProfile's")
-    parser.add_argument("after", metavar="AFTER")
+    parser.add_argument("before", metavar="BEFORE", help="a snapshot, or a file of cProfile")
+    parser.add_argument("after", metavar="AFTER", help="the one to compare with it")
     parser.add_argument(
-        "--by", choices=("own", "total"), default="own", help="default: %(default)s"
-    )
-    parser.add_argument("-n", type=int, default=30, metavar="N", help="at most so many; default 30")
-    add_output_arguments(parser)
+        "--sort", choices=("own", "total"), default="own",
+        help="the change that comes first: of a function's own time, or with all that it calls "
+        "(default: %(default)s)",
+    )  # fmt: skip
+    _options.add_limit(parser, 30, "functions")
+    _options.add_format(parser)
+    _options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,10 +32,10 @@ def run(args: argparse.Namespace) -> int:
 
     before, after = (pstats_file.load(path)[0] for path in (args.before, args.after))
     rows = compare(before, after)
-    rows.sort(key=lambda row: -abs(float(str(row[f"{args.by}_change_pct"]))))
+    rows.sort(key=lambda row: -abs(float(str(row[f"{args.sort}_change_pct"]))))
     if not rows:
         rows = [dict.fromkeys(_COLUMNS)]
-    write_rows(pa.Table.from_pylist(rows[: args.n]), args.format, args.output)
+    write_rows(pa.Table.from_pylist(rows[: args.limit]), args.format, args.output)
     return 0
 
 
@@ -45,7 +54,7 @@ _NONE: tuple[int, int, float, float, dict[pstats_file.Function, pstats_file.Numb
 
 
 def compare(before: pstats_file.Stats, after: pstats_file.Stats) -> list[dict[str, object]]:
-    """One row per function. Shares of all own time: the two may have lasted differently long."""
+    """Return one row per function, in shares of all own time: the two may not last equally long."""
     wholes = [sum(entry[2] for entry in stats.values()) or 1.0 for stats in (before, after)]
     rows: list[dict[str, object]] = []
     for file, line, func in sorted({*before, *after}):

@@ -1,0 +1,133 @@
+"""The vocabulary of the command line: options that several commands share, each written once."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from sonde import settings
+from sonde.errors import ConfigError
+from sonde.session.stack_table import WEIGHTS
+
+FORMATS = ("table", "csv", "json", "arrow", "parquet")
+MOMENTS = "10s or 5min (before the end), +30s (after the start), or an ISO time (UTC)"
+_SPANS = "30s, 5min, 100ms or plain seconds"
+_TARGET = """\
+TARGET is a pid, a session folder or its id, a run, a job (all its ranks) or `all`; several are
+separated by commas. `sonde ps` lists what can be named.
+"""
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help with room for the longest option beside its meaning."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=27)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, as all errors of the tool are."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see `{self.prog} --help`")
+
+
+def add_note(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add a paragraph below the list of options."""
+    parser.epilog = "\n".join(filter(None, (parser.epilog, text)))
+
+
+def add_target(
+    parser: argparse.ArgumentParser, what: str, *, name: str = "target", optional: bool = False
+) -> None:
+    """Add TARGET, and the paragraph that says what it may be."""
+    parser.add_argument(name, metavar="TARGET", nargs="?" if optional else None, help=what)
+    add_note(parser, _TARGET)
+
+
+def add_format(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
+    """Add --format; `table` is for people, the rest for programs."""
+    parser.add_argument(
+        "--format", choices=formats, default="table",
+        help="how to write the result: %(choices)s (default: %(default)s)", metavar="FORMAT",
+    )  # fmt: skip
+
+
+def add_output(
+    parser: argparse.ArgumentParser, what: str = "write to this file instead of stdout"
+) -> None:
+    """Add -o."""
+    parser.add_argument("-o", "--output", metavar="FILE", help=what)
+
+
+def add_window(parser: argparse.ArgumentParser, without: str = "the start") -> None:
+    """Add --since and --until."""
+    parser.add_argument("--since", metavar="TIME",
+                        help=f"only what came after: {MOMENTS} (default: {without})")  # fmt: skip
+    parser.add_argument("--until", metavar="TIME",
+                        help="only what came before, written alike (default: the end)")  # fmt: skip
+
+
+def add_span(
+    parser: argparse._ActionsContainer, *names: str, what: str, default: str | None = None,
+    or_zero: bool = False,
+) -> None:  # fmt: skip
+    """Add an option that is a length of time, in seconds once parsed."""
+    said = "" if default is None else " (default: %(default)s)"
+    parser.add_argument(*names, metavar="SPAN", default=default, help=what + said,
+                        type=_make_span(names[-1], or_zero))  # fmt: skip
+
+
+def _make_span(name: str, or_zero: bool) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            seconds = settings.parse_span(text)
+        except (KeyError, ValueError):
+            seconds = -1.0
+        if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not or_zero):
+            raise ConfigError(f"{name} {text!r} is not a time; write {_SPANS}")
+        return seconds
+
+    return read
+
+
+def add_timeout(
+    parser: argparse.ArgumentParser, default: str, what: str = "give up after this long"
+) -> None:
+    """Add --timeout."""
+    add_span(parser, "--timeout", what=what, default=default)
+
+
+def add_by(parser: argparse.ArgumentParser, default: str | None = "wall") -> None:
+    """Add --by: which time of a sampled stack counts."""
+    said = "cpu, or wall if hardly any was used" if default is None else default
+    parser.add_argument(
+        "--by", choices=WEIGHTS, default=default,
+        help="the time that counts: wall (elapsed), cpu, or gil (while holding the GIL) "
+        f"(default: {said})",
+    )  # fmt: skip
+
+
+def add_limit(parser: argparse.ArgumentParser, default: int, what: str) -> None:
+    """Add --limit: how many lines are shown."""
+    parser.add_argument("--limit", type=int, default=default, metavar="N",
+                        help=f"show at most N {what} (default: %(default)s)")  # fmt: skip
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add --set."""
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
+                        help="a setting; may be repeated; `sonde config` lists them")  # fmt: skip
+
+
+def split_settings(words: Sequence[str]) -> dict[str, str]:
+    """Return the settings that KEY=VALUE words name."""
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise ConfigError(f"{word} is not KEY=VALUE")
+        found[name.strip()] = value.strip()
+    return found
