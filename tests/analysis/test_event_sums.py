@@ -211,7 +211,7 @@ def test_ranks_are_one_line_with_their_spread_or_a_line_each(run, sonde_cli) -> 
     [step] = [row for row in merged if row["name"] == "step"]
     assert (step["count"], step["processes"], step["rank"]) == (30, 2, None)
     assert step["slowest_ns"] <= step["total_ns"] and step["slowest_rank"] in (0, 1)
-    each = json.loads(sonde_cli("events", "trained", "--by", "rank", "--format", "json").stdout)
+    each = json.loads(sonde_cli("events", "trained", "--per-rank", "--format", "json").stdout)
     counts = {row["rank"]: row["count"] for row in each if row["name"] == "step"}
     assert counts == {0: 10, 1: 20}
     table = sonde_cli("events", "trained").stdout

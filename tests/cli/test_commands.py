@@ -132,7 +132,7 @@ def test_fit_narrows_the_widest_only() -> None:
         (("config", "PID", "nonsense"), 2, "not KEY=VALUE"),
         (("frobnicate",), 2, "invalid choice"),
         (("stacks", "PID", "--timeout", "soon"), 2, "--timeout 'soon' is not a time"),
-        (("stacks", "PID", "--time", "1"), 2, "unrecognized arguments"),
+        (("stacks", "PID", "--time", "1"), 2, "unknown arguments --time 1"),
         ((), 2, "usage: sonde"),
     ],
 )

@@ -223,7 +223,9 @@ def test_diff_shows_what_changed(tmp_path, sonde_cli) -> None:
     after = {("a.py", 1, "f"): (1, 1, 1.0, 1.0, {}), ("a.py", 9, "h"): (1, 1, 1.0, 1.0, {})}
     for name, stats in (("one", before), ("two", after)):
         (tmp_path / name).write_bytes(pstats_file.dump(stats))
-    done = sonde_cli("snapshot", "diff", str(tmp_path / "one"), str(tmp_path / "two"), "--format", "csv")
+    done = sonde_cli(
+        "snapshot", "diff", str(tmp_path / "one"), str(tmp_path / "two"), "--format", "csv"
+    )
     assert done.returncode == 0, done.stderr
     rows = [line.split(",")[:5] for line in done.stdout.splitlines()[1:]]
     assert sorted(rows) == [

@@ -15,7 +15,7 @@ from types import ModuleType
 
 from sonde import __version__, plugins
 from sonde.cli._options import Formatter, Parser, add_note
-from sonde.errors import Error
+from sonde.errors import ConfigError, Error
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 GROUPS = {
@@ -91,7 +91,9 @@ def _run(arguments: list[str]) -> int:
     if chosen and getattr(plugins.load("cli", chosen), "TAKES_COMMAND", False):
         # A command of the user's own, behind --, is nothing for our parser.
         arguments, rest = _split_command(arguments)
-    parsed = parser.parse_args(arguments)
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        raise ConfigError(f"unknown arguments {' '.join(unknown)}; see `sonde {chosen} --help`")
     parsed.rest = rest
     code = parsed.run(parsed)
     assert isinstance(code, int)

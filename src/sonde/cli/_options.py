@@ -14,7 +14,7 @@ from sonde.session.stack_table import WEIGHTS
 FORMATS = ("table", "csv", "json", "arrow", "parquet")
 MOMENTS = "10s or 5min (before the end), +30s (after the start), or an ISO time (UTC)"
 _SPANS = "30s, 5min, 100ms or plain seconds"
-_TARGET = """\
+TARGET = """\
 TARGET is a pid, a session folder or its id, a run, a job (all its ranks) or `all`; several are
 separated by commas. `sonde ps` lists what can be named.
 """
@@ -44,7 +44,7 @@ def add_target(
 ) -> None:
     """Add TARGET, and the paragraph that says what it may be."""
     parser.add_argument(name, metavar="TARGET", nargs="?" if optional else None, help=what)
-    add_note(parser, _TARGET)
+    add_note(parser, TARGET)
 
 
 def add_format(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:

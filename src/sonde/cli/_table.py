@@ -16,23 +16,14 @@ from sonde.errors import Error
 from sonde.words import clean
 
 if TYPE_CHECKING:
-    import argparse
-
     import pyarrow as pa
 
-FORMATS = ("table", "csv", "json", "arrow", "parquet")
 _MOST_ROWS = 1000  # on a terminal; a pipe or a file gets them all
 _NARROWEST = 6
 
 
-def add_output_arguments(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
-    """--format and -o."""
-    parser.add_argument("--format", choices=formats, default="table", help="default: %(default)s")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead")
-
-
 def write_rows(rows: pa.Table, form: str, output: str | None) -> None:
-    """Write a result in one of FORMATS, to a file or to stdout."""
+    """Write a result in one of the formats of `--format`, to a file or to stdout."""
     if form == "table":
         write_text(output, lambda file: draw_arrow(rows, file))
     elif form == "json":

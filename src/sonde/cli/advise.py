@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_span(parser, "--piece", what="each piece of this length has a vote",
                       default=f"{WINDOW_S:g}s")  # fmt: skip
     parser.add_argument("--fail-on", choices=LEVELS,
-                        help=f"exit with code {FOUND} if a finding is so bad, or worse")  # fmt: skip
+                        help=f"exit with code {FOUND} if a finding is so bad or worse")  # fmt: skip
     parser.add_argument("--rule", action="append", metavar="NAME",
                         help="apply only this rule; may be repeated")  # fmt: skip
     parser.add_argument("--set", action="append", default=[], metavar="RULE.NAME=VALUE",

@@ -1,4 +1,4 @@
-"""Show what the program marks: its regions, counters and markers, in sums, and what is open."""
+"""Show the regions, counters and markers of a program: their sums, and what is open now."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from sonde.analysis.event_sums import (
     read_report,
 )
 from sonde.analysis.window import find_window
-from sonde.cli import _table
+from sonde.cli import _options, _table
 from sonde.cli._watch import watch
-from sonde.cli.export import TIMES
 from sonde.errors import ConfigError
 from sonde.store.recording import Recording, open_recording
 from sonde.words import clean, show_bar, show_curve, show_duration, show_moment, show_number
@@ -41,16 +40,19 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET")
-    parser.add_argument("--watch", nargs="?", const="1s", metavar="PERIOD",
-                        help="show it again and again, every 1s; Ctrl-C ends it")  # fmt: skip
-    parser.add_argument("--sort", choices=_SORTS, default="total", help="default: %(default)s")
+    _options.add_target(parser, "the recording whose events to show")
+    parser.add_argument("--watch", nargs="?", const="1s", metavar="SPAN",
+                        help="draw again, every second or this often, until Ctrl-C")  # fmt: skip
+    parser.add_argument("--sort", choices=_SORTS, default="total",
+                        help="what comes first (default: %(default)s)")  # fmt: skip
     parser.add_argument("--ascending", action="store_true", help="the smallest first")
-    parser.add_argument("--by", choices=("rank",), help="a line for each process, not for all")
-    parser.add_argument("--name", metavar="PATTERN", help="only names that match: load|step.*")
-    parser.add_argument("--since", metavar="TIME", help=TIMES)
-    parser.add_argument("--until", metavar="TIME", help="likewise")
-    _table.add_output_arguments(parser, ("table", "csv", "json"))
+    parser.add_argument("--per-rank", action="store_true",
+                        help="a line for each process instead of one for all")  # fmt: skip
+    parser.add_argument("--name", metavar="PATTERN",
+                        help="only names that match a regular expression: load|step.*")  # fmt: skip
+    _options.add_window(parser)
+    _options.add_format(parser, ("table", "csv", "json"))
+    _options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,7 +77,7 @@ def _read(recording: Recording, args: argparse.Namespace) -> Report:
     window = None
     if args.since or args.until:
         window = find_window(recording, args.since, args.until, last=LAST)
-    return _sort(read_report(recording, Choice(window, pattern, args.by == "rank")), args)
+    return _sort(read_report(recording, Choice(window, pattern, args.per_rank)), args)
 
 
 def _sort(report: Report, args: argparse.Namespace) -> Report:
@@ -188,7 +190,7 @@ class _Column(NamedTuple):
 
 def _draw_all(report: Report, args: argparse.Namespace, file: IO[str]) -> None:
     """What is open for long comes first: it is what one looks for."""
-    by_rank = args.by == "rank"
+    by_rank = args.per_rank
     several = len(report.processes) > 1
     long = [line for line in report.open if line.is_long]
     short = [line for line in report.open if not line.is_long]

@@ -25,7 +25,6 @@ EXAMPLES = (
     "sonde export 4242 --to chrome --since 30s -o t.json   the last 30 s on a timeline",
     "sonde export train-7 --to pprof --by cpu --thread 'Pool*'",
 )
-TIMES = _options.MOMENTS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,8 +23,8 @@ from sonde.analysis.modules import (
 )
 from sonde.analysis.profile import Selection
 from sonde.analysis.window import find_window
-from sonde.cli import _table
-from sonde.cli.export import TIMES, name_file, write_stdout
+from sonde.cli import _options, _table
+from sonde.cli.export import name_file, write_stdout
 from sonde.errors import ConfigError
 from sonde.export.files import write_file
 from sonde.store.recording import Recording, open_recording
@@ -53,21 +53,24 @@ _BAR = 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET")
-    parser.add_argument("--since", metavar="TIME", help=TIMES)
-    parser.add_argument("--until", metavar="TIME", help="likewise")
+    _options.add_target(parser, "the recording of a PyTorch job")
+    _options.add_window(parser)
     parser.add_argument(
         "--steps", metavar="A-B",
-        help="only these; also A, A- and -B. Without it, all but the first one, which warms up",
+        help="only these steps: A-B, A, A- or -B (default: all but the first, which warms up)",
     )  # fmt: skip
-    parser.add_argument("--depth", type=int, metavar="N", help="only so deep; 0 is the model")
-    parser.add_argument("--sort", choices=_SORTS, help="default: order; of a list, self")
-    parser.add_argument("--flat", choices=("type", "name"), help="a list instead of a tree")
+    parser.add_argument("--depth", type=int, metavar="N",
+                        help="show N levels below the model; 0 is the model alone")  # fmt: skip
+    parser.add_argument("--sort", choices=_SORTS,
+                        help="what comes first (default: order; of a list, self)")  # fmt: skip
+    parser.add_argument("--flat", choices=("type", "name"),
+                        help="a list by type or name instead of a tree")  # fmt: skip
     parser.add_argument(
         "--all", action="store_true",
         help="do not fold repeated blocks into one line (csv and json never do)",
     )  # fmt: skip
-    _table.add_output_arguments(parser, ("table", "csv", "json"))
+    _options.add_format(parser, ("table", "csv", "json"))
+    _options.add_output(parser)
     parser.add_argument(
         "--to", choices=("collapsed", "flamegraph", "svg"), metavar="FORMAT",
         help="write one mean step as collapsed, flamegraph or svg; see sonde export",

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from sonde import environ, plugins, settings
 from sonde.cli import _progress, _table
+from sonde.cli._options import TARGET, add_note
 from sonde.errors import ConfigError, Error, NoSession, NotProfiled
 from sonde.export.run_profile import export_result
 from sonde.session import Session, runs, steering
@@ -41,6 +42,7 @@ TAKES_COMMAND = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = _USAGE
+    add_note(parser, TARGET)
     _add_options(parser)
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="WHAT", help=argparse.SUPPRESS)
 
