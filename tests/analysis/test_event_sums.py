@@ -17,9 +17,9 @@ import pytest
 
 import sonde
 from conftest import TIMEOUT_S, wait_for
-from sonde.analysis.event_sums import Choice, Report, read_report
+from sonde.analysis.event_sums import EventReport, EventSelection, read_report
+from sonde.analysis.event_table import sort_report
 from sonde.analysis.window import Window
-from sonde.cli import events
 from sonde.job.recorder import recorder
 from sonde.store.recording import open_recording
 from sonde.tables.event import Counter, Marker, Span
@@ -54,11 +54,11 @@ class Hand:
     def mark(self, name, at_ms) -> None:
         self._marker(self.start_ns + at_ms * MS, name, None, "process", 1, None, 1)
 
-    def read(self, since_ms: int, until_ms: int, **choice: object) -> Report:
+    def read(self, since_ms: int, until_ms: int, **choice: object) -> EventReport:
         """Of a window, later than which it is now."""
         begin = self.start_ns + self.offset_ns
         window = Window(begin + since_ms * MS, begin + until_ms * MS)
-        return read_report(self.recording, Choice(window, **choice), begin + HOUR)
+        return read_report(self.recording, EventSelection(window, **choice), begin + HOUR)
 
 
 @pytest.fixture
@@ -102,17 +102,17 @@ def test_the_mean_of_a_counter_weighs_each_value_by_how_long_it_held(hand: Hand)
     assert (queue.count, queue.last, queue.min, queue.max) == (2, 10, 0, 100)
 
 
-def test_the_course_of_a_counter_keeps_its_value_until_the_next(hand: Hand) -> None:
+def test_the_curve_of_a_counter_keeps_its_value_until_the_next(hand: Hand) -> None:
     hand.count("up", 1, 1.0)
     hand.count("up", 51, 8.0)
     [up] = hand.read(0, 100).counters
-    assert up.course == [1.0] * 12 + [8.0] * 12
-    assert show_curve(up.course) == "▁" * 12 + "█" * 12
+    assert up.curve == [1.0] * 12 + [8.0] * 12
+    assert show_curve(up.curve) == "▁" * 12 + "█" * 12
 
 
-def test_values_without_a_number_do_not_spoil_the_course() -> None:
-    course = [0.0, float("nan"), 7.0, None, float("inf")]
-    assert show_curve(course) == "▁ █  "
+def test_values_without_a_number_do_not_spoil_the_curve() -> None:
+    curve = [0.0, float("nan"), 7.0, None, float("inf")]
+    assert show_curve(curve) == "▁ █  "
 
 
 def test_markers_have_a_count_and_a_last_time(hand: Hand) -> None:
@@ -133,9 +133,9 @@ def test_only_names_that_match_are_shown(hand: Hand) -> None:
 def test_an_hour_is_the_first_thing_that_is_seen(hand: Hand) -> None:
     stuck, brief = sonde.span("stuck"), sonde.span("brief")
     with brief, stuck:
-        report = read_report(hand.recording, Choice(), time.time_ns() + HOUR)
+        report = read_report(hand.recording, EventSelection(), time.time_ns() + HOUR)
         long = {one.name: (one.is_long, one.open_ns > HOUR) for one in report.open}
-        soon = read_report(hand.recording, Choice())
+        soon = read_report(hand.recording, EventSelection())
     assert long == {"stuck": (True, True), "brief": (True, True)}
     assert [one.is_long for one in soon.open] == [False, False]
     assert report.open[0].thread == os.getpid()
@@ -191,17 +191,13 @@ def test_lines_are_sorted_by_each_key_both_ways(hand: Hand) -> None:
     report = hand.read(0, 1000)
 
     def sort(key: str, ascending: bool) -> str:
-        return "".join(line.name for line in events._sort(report, _Args(key, ascending)).regions)
+        ordered = sort_report(report, key, ascending=ascending)
+        return "".join(line.name for line in ordered.regions)
 
     orders = {"total": "bac", "avg": "abc", "min": "abc", "max": "abc", "count": "bca"}
     assert {key: sort(key, ascending=False) for key in orders} == orders
     assert {key: sort(key, ascending=True)[::-1] for key in orders} == orders
     assert sort("name", ascending=False) == sort("name", ascending=True) == "abc"
-
-
-class _Args:
-    def __init__(self, sort: str, ascending: bool) -> None:
-        self.sort, self.ascending = sort, ascending
 
 
 def test_ranks_are_one_line_with_their_spread_or_a_line_each(run, sonde_cli) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 import sonde
 from sonde import _core
-from sonde.analysis.module_tree import Node, flatten, fold
-from sonde.analysis.modules import LAST, Choice, Report, read_report
+from sonde.analysis.module_tree import ModuleNode, flatten, fold
+from sonde.analysis.modules import LAST, ModuleReport, StepSelection, read_report
 from sonde.analysis.window import find_window
 from sonde.errors import ConfigError, Error
 from sonde.job.recorder import recorder
@@ -34,10 +34,10 @@ def job(root: Path) -> Job:
     return Job(_core.clock_ns())
 
 
-def read(first: int | None = None, last: int | None = None, target: object = None) -> Report:
+def read(first: int | None = None, last: int | None = None, target: object = None) -> ModuleReport:
     recording = open_recording(os.getpid() if target is None else target)
     window = find_window(recording, None, None, now_ns=_far(recording), last=LAST)
-    return read_report(recording, Choice(window, first, last))
+    return read_report(recording, StepSelection(window, first, last))
 
 
 def _far(recording: Recording) -> int:
@@ -45,13 +45,13 @@ def _far(recording: Recording) -> int:
     return recording.sessions[0].start_wall_ns + 3600 * SECOND
 
 
-def by_label(nodes: list[Node]) -> dict[str, Node]:
+def by_label(nodes: list[ModuleNode]) -> dict[str, ModuleNode]:
     found = {node.label: node for node in nodes}
     assert len(found) == len(nodes)
     return found
 
 
-def assert_adds_up(nodes: list[Node]) -> None:
+def assert_adds_up(nodes: list[ModuleNode]) -> None:
     assert nodes
     for node in nodes:
         inside = sum(child.total_s for child in node.children)

@@ -7,28 +7,28 @@ from collections.abc import Iterable, Iterator, Sequence
 from sonde.session.stack_table import WEIGHTS
 
 
-class Node:
+class CallNode:
     """One frame under its callers; `own` is what was seen with it innermost, by weight."""
 
     __slots__ = ("caller", "children", "own", "total")
 
     def __init__(self) -> None:
-        self.caller: Node | None = None
-        self.children: dict[object, Node] = {}
+        self.caller: CallNode | None = None
+        self.children: dict[object, CallNode] = {}
         self.own = [0] * len(WEIGHTS)
         self.total = [0] * len(WEIGHTS)
 
 
-def grow(paths: Iterable[tuple[Iterable[object], Sequence[int]]]) -> Node:
+def grow(paths: Iterable[tuple[Iterable[object], Sequence[int]]]) -> CallNode:
     """The tree of paths, root first, each with its weights."""
-    root = Node()
+    root = CallNode()
     made = [root]
     for path, weights in paths:
         node = root
         for step in path:
             child = node.children.get(step)
             if child is None:
-                child = node.children[step] = Node()
+                child = node.children[step] = CallNode()
                 made.append(child)
                 child.caller = node
             node = child
@@ -46,7 +46,7 @@ def _add(sums: list[int], weights: Sequence[int]) -> None:
         sums[at] += weight
 
 
-def walk(root: Node, by: int) -> Iterator[tuple[int, object, Node]]:
+def walk(root: CallNode, by: int) -> Iterator[tuple[int, object, CallNode]]:
     """Every node but the root with its depth and name: callers first, the heaviest sibling first.
 
     Not by recursion: a stack may be deeper than Python's own."""
@@ -57,6 +57,6 @@ def walk(root: Node, by: int) -> Iterator[tuple[int, object, Node]]:
         waiting += [(depth + 1, inner, child) for inner, child in _order(node, by)]
 
 
-def _order(node: Node, by: int) -> list[tuple[object, Node]]:
+def _order(node: CallNode, by: int) -> list[tuple[object, CallNode]]:
     """The last one first: it is a pile. Equal weights are told apart by name."""
     return sorted(node.children.items(), key=lambda item: (item[1].total[by], str(item[0])))

@@ -16,7 +16,7 @@ LAST = """
         SELECT epoch_us(ts) + dur_ns // 1000 + 1 AS us FROM event.span
         UNION ALL SELECT epoch_us(ts) FROM event.counter
         UNION ALL SELECT epoch_us(ts) FROM event.marker)"""
-BUCKETS = 24  # of a counter's course
+BUCKETS = 24  # of a counter's curve
 _SUMS = """
     SELECT kind, domain, name, host, pid, rank, count, total_ns, min_ns, max_ns, min, max, mean,
            last, since_t_ns
@@ -44,7 +44,7 @@ _VALUES = """
            COALESCE(SUM(value * lasts) FILTER (isfinite(value))
                / NULLIF(SUM(lasts) FILTER (isfinite(value)), 0), AVG(value)) AS mean
     FROM cut GROUP BY ALL HAVING COUNT(*) FILTER (t > {since}) > 0"""
-_COURSE = """
+_CURVE = """
     WITH placed AS (
         SELECT *, LEAST({buckets} - 1, ((epoch_us(ts) * 1000 - {since}) * {buckets}) // {length})
                AS bucket
@@ -76,7 +76,7 @@ Row = dict[str, Any]
 Name = tuple[str, str | None, str]  # kind, domain and name
 
 
-class Choice(NamedTuple):
+class EventSelection(NamedTuple):
     """What is asked for."""
 
     window: Window | None = None  # only what is in it, from rows; None: all, from the exact sums
@@ -84,7 +84,7 @@ class Choice(NamedTuple):
     by_process: bool = False  # a line for each process, not one for all
 
 
-class Process(NamedTuple):
+class EventProcess(NamedTuple):
     """A recorded process; times are wall clock."""
 
     host: str
@@ -97,13 +97,13 @@ class Process(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Region:
+class RegionSums:
     """All regions of a name that have ended: of one process, or of all."""
 
     kind: str
     domain: str | None
     name: str
-    process: Process | None
+    process: EventProcess | None
     count: int
     total_ns: int
     min_ns: int
@@ -112,7 +112,7 @@ class Region:
     parts_ns: Sequence[float] | None  # the 50th, 95th and 99th percentile
     share: float  # of the time of its processes
     processes: int
-    slowest: Process | None  # where the most time went, if there are several
+    slowest: EventProcess | None  # where the most time went, if there are several
     slowest_ns: int
     spread: float  # how much more than the least, as a part of the mean
 
@@ -122,40 +122,40 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Counter:
+class CounterSums:
     """A counter; of several processes, `last` and `mean` are means of theirs."""
 
     domain: str | None
     name: str
-    process: Process | None
+    process: EventProcess | None
     count: int
     last: float
     min: float
     mean: float
     max: float
-    course: list[float | None]
+    curve: list[float | None]
     processes: int
 
 
 @dataclass(frozen=True)
-class Marker:
+class MarkerSums:
     """A marker; `last_ns` is wall clock."""
 
     domain: str | None
     name: str
-    process: Process | None
+    process: EventProcess | None
     count: int
     last_ns: int | None
     processes: int
 
 
-class Open(NamedTuple):
+class OpenRegion(NamedTuple):
     """A region that has begun and not ended."""
 
     kind: str
     domain: str | None
     name: str
-    process: Process
+    process: EventProcess
     thread: int
     thread_name: str | None
     id: int
@@ -164,50 +164,52 @@ class Open(NamedTuple):
     is_long: bool  # longer than any of its name that has ended, or 10 s if none has
 
 
-class Report(NamedTuple):
+class EventReport(NamedTuple):
     """What there is to see."""
 
-    regions: list[Region]
-    counters: list[Counter]
-    markers: list[Marker]
-    open: list[Open]
-    processes: list[Process]
+    regions: list[RegionSums]
+    counters: list[CounterSums]
+    markers: list[MarkerSums]
+    open: list[OpenRegion]
+    processes: list[EventProcess]
 
 
-def read_report(recording: Recording, choice: Choice, now_ns: int | None = None) -> Report:
+def read_report(
+    recording: Recording, selection: EventSelection, now_ns: int | None = None
+) -> EventReport:
     """The sums that were asked for, and what is open now."""
     now_ns = time.time_ns() if now_ns is None else now_ns
     with recording.freeze(_ALL) as frozen:
-        return _Reader(frozen, choice, now_ns).read()
+        return _Reader(frozen, selection, now_ns).read()
 
 
 class _Reader:
     """Asks one recording; `{named}` and the like in the queries are what was chosen."""
 
-    def __init__(self, recording: Recording, choice: Choice, now_ns: int) -> None:
-        self._recording, self._choice = recording, choice
+    def __init__(self, recording: Recording, selection: EventSelection, now_ns: int) -> None:
+        self._recording, self._selection = recording, selection
         self._processes = {(one.host, one.pid): one for one in self._list_processes(now_ns)}
-        self._since, self._until = since, until = choice.window or Window(0, now_ns)
-        pattern = choice.pattern
+        self._since, self._until = since, until = selection.window or Window(0, now_ns)
+        pattern = selection.pattern
         named = "TRUE" if pattern is None else f"regexp_matches(name, {_quote(pattern)})"
         ns = "epoch_us(ts) * 1000"
         self._words = {
             "named": named, "since": since, "until": until,
-            "process": ", host, pid" if choice.by_process else "",
+            "process": ", host, pid" if selection.by_process else "",
             "during": f"{ns} > {since} AND {ns} <= {until}",
             "ended": f"{ns} + dur_ns > {since} AND {ns} + dur_ns <= {until}",
         }  # fmt: skip
-        if choice.window is None:
+        if selection.window is None:
             self._words["during"] = self._words["ended"] = "TRUE"
 
-    def read(self) -> Report:
-        sums = None if self._choice.window else self._ask(_SUMS)
+    def read(self) -> EventReport:
+        sums = None if self._selection.window else self._ask(_SUMS)
         regions = self._ask(_SPANS) if sums is None else [r for r in sums if _is_region(r)]
         values = self._ask(_VALUES) if sums is None else [r for r in sums if r["kind"] == "counter"]
         marks = self._list_marks(sums)
         elapsed = self._measure(sums)
         found = self._list_regions(regions, elapsed)
-        return Report(
+        return EventReport(
             found, self._list_counters(values), marks, self._list_open(regions),
             list(self._processes.values()),
         )  # fmt: skip
@@ -219,10 +221,10 @@ class _Reader:
     def _has(self, row: Row) -> bool:
         return (row["host"], row["pid"]) in self._processes
 
-    def _of(self, row: Row) -> Process:
+    def _of(self, row: Row) -> EventProcess:
         return self._processes[row["host"], row["pid"]]
 
-    def _list_processes(self, now_ns: int) -> Iterator[Process]:
+    def _list_processes(self, now_ns: int) -> Iterator[EventProcess]:
         offsets = {(one.host, one.pid): one.wall_offset_ns for one in self._recording.sessions}
         rows = self._recording.query(_PROCESSES).to_pylist()
         seen = {}
@@ -233,9 +235,11 @@ class _Reader:
         for row in rows:
             key, is_running = (row["host"], row["pid"]), row["state"] == "running"
             end_ns = now_ns if is_running else row["end_wall_ns"] or seen.get(key) or now_ns
-            yield Process(*key, row["rank"], is_running, row["start_wall_ns"], end_ns, offsets[key])
+            yield EventProcess(
+                *key, row["rank"], is_running, row["start_wall_ns"], end_ns, offsets[key]
+            )
 
-    def _measure(self, sums: list[Row] | None) -> dict[Process, int]:
+    def _measure(self, sums: list[Row] | None) -> dict[EventProcess, int]:
         """How long each process was looked at."""
         if sums is None:
             return {one: max(0, min(self._until, one.end_ns) - max(self._since, one.start_ns))
@@ -248,19 +252,19 @@ class _Reader:
 
     # ---- lines -----------------------------------------------------------------------------
 
-    def _group(self, rows: list[Row]) -> Iterator[tuple[Name, Process | None, list[Row]]]:
+    def _group(self, rows: list[Row]) -> Iterator[tuple[Name, EventProcess | None, list[Row]]]:
         """Rows that make one line: their name, the process if they are of one, and they."""
         groups: dict[tuple[Name, object], list[Row]] = {}
         for row in rows:
             groups.setdefault((_name(row), self._whose(row)), []).append(row)
-        alone = len(self._processes) == 1 or self._choice.by_process
+        alone = len(self._processes) == 1 or self._selection.by_process
         for (name, _whose), group in groups.items():
             yield name, self._of(group[0]) if alone else None, group
 
     def _whose(self, row: Row) -> object:
-        return (row["host"], row["pid"]) if self._choice.by_process else None
+        return (row["host"], row["pid"]) if self._selection.by_process else None
 
-    def _list_regions(self, rows: list[Row], elapsed: dict[Process, int]) -> list[Region]:
+    def _list_regions(self, rows: list[Row], elapsed: dict[EventProcess, int]) -> list[RegionSums]:
         parts = {(_name(row), self._whose(row)): (row["rows"], row["parts"])
                  for row in self._ask(_PERCENTILES)}  # fmt: skip
         found = []
@@ -269,7 +273,7 @@ class _Reader:
             slow = max(group, key=lambda row: row["total_ns"])
             whole = sum(elapsed[self._of(row)] for row in group)
             mean = sum(totals) / len(totals)
-            found.append(Region(
+            found.append(RegionSums(
                 *name, process, sum(row["count"] for row in group), sum(totals),
                 min(row["min_ns"] for row in group), max(row["max_ns"] for row in group),
                 *parts.get((name, self._whose(group[0])), (0, None)),
@@ -279,32 +283,32 @@ class _Reader:
             ))  # fmt: skip
         return found
 
-    def _list_counters(self, rows: list[Row]) -> list[Counter]:
-        courses = self._read_courses() if rows else {}
+    def _list_counters(self, rows: list[Row]) -> list[CounterSums]:
+        curves = self._read_curves() if rows else {}
         found = []
         for name, process, group in self._group(rows):
-            found.append(Counter(
+            found.append(CounterSums(
                 *name[1:], process, sum(row["count"] for row in group), _mean(group, "last"),
                 min(row["min"] for row in group), _mean(group, "mean"),
                 max(row["max"] for row in group),
-                courses.get((name, self._whose(group[0])), []), len(group),
+                curves.get((name, self._whose(group[0])), []), len(group),
             ))  # fmt: skip
         return found
 
-    def _read_courses(self) -> dict[Any, list[float | None]]:
+    def _read_curves(self) -> dict[Any, list[float | None]]:
         """How each counter went: its value at the end of each part of the time."""
-        since, until = self._choice.window or (
+        since, until = self._selection.window or (
             min(one.start_ns for one in self._processes.values()),
             max(one.end_ns for one in self._processes.values()),
         )
         length = max(1, until - since)
-        courses: dict[Any, list[float | None]] = {}
-        for row in self._ask(_COURSE, buckets=BUCKETS, since=since, length=length):
+        curves: dict[Any, list[float | None]] = {}
+        for row in self._ask(_CURVE, buckets=BUCKETS, since=since, length=length):
             key = (_name(row), self._whose(row))
-            courses.setdefault(key, [None] * BUCKETS)[max(0, row["bucket"])] = row["value"]
-        return {key: _hold(course) for key, course in courses.items()}
+            curves.setdefault(key, [None] * BUCKETS)[max(0, row["bucket"])] = row["value"]
+        return {key: _hold(curve) for key, curve in curves.items()}
 
-    def _list_marks(self, sums: list[Row] | None) -> list[Marker]:
+    def _list_marks(self, sums: list[Row] | None) -> list[MarkerSums]:
         rows = self._ask(_MARKS)
         if sums is not None:
             last = {_key(row): row["last_ns"] for row in rows}
@@ -314,10 +318,10 @@ class _Reader:
         for name, process, group in self._group(rows):
             last_ns = max((row["last_ns"] for row in group if row["last_ns"]), default=None)
             count = sum(row["count"] for row in group)
-            found.append(Marker(*name[1:], process, count, last_ns, len(group)))
+            found.append(MarkerSums(*name[1:], process, count, last_ns, len(group)))
         return found
 
-    def _list_open(self, regions: list[Row]) -> list[Open]:
+    def _list_open(self, regions: list[Row]) -> list[OpenRegion]:
         longest: dict[Name, int] = {}
         for row in regions:
             key = _name(row)
@@ -327,7 +331,7 @@ class _Reader:
             one, key = self._of(row), _name(row)
             begin_ns = row["t_ns"] + one.offset_ns
             open_ns = max(0, one.end_ns - begin_ns)
-            found.append(Open(
+            found.append(OpenRegion(
                 *key, one, row["thread"], row["thread_name"], row["id"], begin_ns, open_ns,
                 open_ns > max(longest.get(key, 10 * 10**9), 10**9),
             ))  # fmt: skip
@@ -352,12 +356,12 @@ def _mean(rows: Sequence[Row], column: str) -> float:
     return float(sum(row[column] for row in rows) / len(rows))
 
 
-def _hold(course: list[float | None]) -> list[float | None]:
+def _hold(curve: list[float | None]) -> list[float | None]:
     """Where nothing was set, it is what it was."""
-    for at in range(1, len(course)):
-        if course[at] is None:
-            course[at] = course[at - 1]
-    return course
+    for at in range(1, len(curve)):
+        if curve[at] is None:
+            curve[at] = curve[at - 1]
+    return curve
 
 
 def _quote(text: str) -> str:

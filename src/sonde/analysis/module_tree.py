@@ -11,12 +11,12 @@ Key = TypeVar("Key")
 
 
 @dataclass
-class Node:
+class ModuleNode:
     """A module where it is called from, or several alike as one; times are seconds a step."""
 
     label: str  # its name, without its caller's
     type: str
-    up: Node | None
+    up: ModuleNode | None
     modules: list[str]
     order: float = float("inf")  # of its first call
     own: dict[str, float] = field(default_factory=dict)  # by stage, without the modules inside
@@ -29,7 +29,7 @@ class Node:
     allocated: float | None = None
     max_allocated: float | None = None
     times: int = 1  # how many it stands for, wherever its caller is
-    children: list[Node] = field(default_factory=list)
+    children: list[ModuleNode] = field(default_factory=list)
 
     @property
     def own_s(self) -> float:
@@ -53,14 +53,14 @@ class Node:
         return max(self.total_of, key=lambda part: self.total_of[part])
 
 
-def grow(rows: Sequence[dict[str, Any]]) -> list[Node]:
+def grow(rows: Sequence[dict[str, Any]]) -> list[ModuleNode]:
     """The tree of rows, one for each process, place and stage; callers before what they call."""
-    nodes: dict[int, Node] = {}
+    nodes: dict[int, ModuleNode] = {}
     ups: dict[int, int | None] = {}
     for row in rows:
         ups[row["node"]] = row["up"]
         if row["node"] not in nodes:
-            nodes[row["node"]] = Node(row["module"], row["type"] or "", None, [row["module"]])
+            nodes[row["node"]] = ModuleNode(row["module"], row["type"] or "", None, [row["module"]])
     for number, node in nodes.items():
         above = ups[number]
         node.up = None if above is None else nodes.get(above)
@@ -82,7 +82,7 @@ def _shorten(name: str, above: str) -> str:
     return name[len(above) + 1 :] if name.startswith(above + ".") else name
 
 
-def _fill(node: Node, stage: str, rows: Sequence[dict[str, Any]]) -> None:
+def _fill(node: ModuleNode, stage: str, rows: Sequence[dict[str, Any]]) -> None:
     """What processes say of one stage: of several, the median."""
     node.own[stage] = median(row["own"] for row in rows)
     for row in rows:
@@ -97,12 +97,12 @@ def _fill(node: Node, stage: str, rows: Sequence[dict[str, Any]]) -> None:
         _raise(node, name, [row[name] for row in rows])
 
 
-def _raise(node: Node, name: str, values: Iterable[float | None]) -> None:
+def _raise(node: ModuleNode, name: str, values: Iterable[float | None]) -> None:
     known = [value for value in (getattr(node, name), *values) if value is not None]
     setattr(node, name, max(known, default=None))
 
 
-def _finish(nodes: list[Node]) -> list[Node]:
+def _finish(nodes: list[ModuleNode]) -> list[ModuleNode]:
     """Put callers first, and add up from the innermost ones."""
     for node in nodes:
         if node.up is not None:
@@ -119,13 +119,13 @@ def _finish(nodes: list[Node]) -> list[Node]:
     return ordered
 
 
-def _by_order(node: Node) -> tuple[bool, float, str]:
+def _by_order(node: ModuleNode) -> tuple[bool, float, str]:
     return "step" in node.own, node.order, node.label  # what optimizers do comes last
 
 
-def walk(roots: Iterable[Node], key: Callable[[Node], Any]) -> list[Node]:
+def walk(roots: Iterable[ModuleNode], key: Callable[[ModuleNode], Any]) -> list[ModuleNode]:
     """All nodes, callers first, siblings sorted. Not by recursion: a module may call itself."""
-    found: list[Node] = []
+    found: list[ModuleNode] = []
     waiting = sorted(roots, key=key, reverse=True)
     while waiting:
         node = waiting.pop()
@@ -140,18 +140,18 @@ def _add(sums: dict[Key, float], more: dict[Key, float]) -> None:
         sums[key] = sums.get(key, 0.0) + value
 
 
-def fold(nodes: Sequence[Node]) -> list[Node]:
+def fold(nodes: Sequence[ModuleNode]) -> list[ModuleNode]:
     """Repeated blocks as one node: `blocks.*`. Times are sums, and still add up."""
     patterns = _find_patterns(nodes)
-    made: dict[tuple[int, str, str], Node] = {}
-    home: dict[int, Node] = {}
+    made: dict[tuple[int, str, str], ModuleNode] = {}
+    home: dict[int, ModuleNode] = {}
     for node in nodes:
         up = None if node.up is None else home[id(node.up)]
         label = patterns.get(id(node), node.label)
         key = (id(up), label, node.type)
         one = made.get(key)
         if one is None:
-            one = made[key] = Node(label, node.type, up, [])
+            one = made[key] = ModuleNode(label, node.type, up, [])
         home[id(node)] = one
         _merge(one, node)
     for one in made.values():
@@ -159,7 +159,7 @@ def fold(nodes: Sequence[Node]) -> list[Node]:
     return _finish(list(made.values()))
 
 
-def _merge(into: Node, node: Node, inside: bool = False) -> None:
+def _merge(into: ModuleNode, node: ModuleNode, inside: bool = False) -> None:
     # What is called in two places, or is inside what is counted, learns no other numbers there.
     if node.parameters is not None and not inside and node.modules[0] not in into.modules:
         into.parameters = (into.parameters or 0) + node.parameters
@@ -174,7 +174,7 @@ def _merge(into: Node, node: Node, inside: bool = False) -> None:
         _raise(into, name, [getattr(node, name)])
 
 
-def _find_patterns(nodes: Sequence[Node]) -> dict[int, str]:
+def _find_patterns(nodes: Sequence[ModuleNode]) -> dict[int, str]:
     """The names under which siblings of one type are one, by node.
 
     Blocks are, wherever they stand. Leaves only beside each other: a Sequential of Linear, ReLU,
@@ -182,7 +182,7 @@ def _find_patterns(nodes: Sequence[Node]) -> dict[int, str]:
     found: dict[int, str] = {}
     for above in [None, *nodes]:
         siblings = above.children if above else [node for node in nodes if node.up is None]
-        groups: dict[tuple[str, str, int], list[Node]] = {}
+        groups: dict[tuple[str, str, int], list[ModuleNode]] = {}
         run, last = 0, ("", "")
         for node in siblings:
             kind = (_mask(node.label), node.type)
@@ -204,12 +204,12 @@ def _mask(label: str) -> str:
     return label
 
 
-def flatten(nodes: Sequence[Node], by: str) -> list[Node]:
+def flatten(nodes: Sequence[ModuleNode], by: str) -> list[ModuleNode]:
     """One node for each name or type. Its total counts no time twice where one is in another."""
-    made: dict[str, Node] = {}
+    made: dict[str, ModuleNode] = {}
     for node in nodes:
         key = node.modules[0] if by == "name" else node.type or node.modules[0]
-        one = made.setdefault(key, Node(key, node.type, None, []))
+        one = made.setdefault(key, ModuleNode(key, node.type, None, []))
         inside = _is_inside(node, key, by)
         _merge(one, node, inside)
         if not inside:
@@ -218,7 +218,7 @@ def flatten(nodes: Sequence[Node], by: str) -> list[Node]:
     return list(made.values())
 
 
-def _is_inside(node: Node, key: str, by: str) -> bool:
+def _is_inside(node: ModuleNode, key: str, by: str) -> bool:
     above = node.up
     while above is not None:
         if key == (above.modules[0] if by == "name" else above.type or above.modules[0]):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
+from typing import Any
 
-from sonde.analysis.module_tree import Node, grow
+import pyarrow as pa
+
+from sonde.analysis.module_tree import ModuleNode, flatten, fold, grow, walk
 from sonde.analysis.profile import Frame, Profile, Stack, Thread, list_parts
 from sonde.analysis.window import Window
 from sonde.errors import Error
 from sonde.store.recording import Recording
+from sonde.words import find_pct
 
 STAGES = ("forward", "backward", "recompute", "step")
 # The end of the last step that there is.
@@ -18,7 +23,7 @@ LAST = "SELECT (MAX(epoch_us(ts) + duration * 1e6) + 1)::BIGINT AS us FROM pytho
 
 
 @dataclass(frozen=True)
-class Choice:
+class StepSelection:
     """Which steps: those that lie in the window, with numbers from `first` to `last`."""
 
     window: Window
@@ -27,7 +32,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Steps:
+class ProcessSteps:
     """The steps of one process that were chosen: how many, and seconds of a mean one."""
 
     part: int
@@ -50,16 +55,20 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Report:
+class ModuleReport:
     """What was found: steps by process, and the modules, callers before what they call."""
 
-    steps: list[Steps]
-    nodes: list[Node]
+    steps: list[ProcessSteps]
+    nodes: list[ModuleNode]
 
     @property
     def step_s(self) -> float:
         """What shares are of: a mean step; of several processes, the median of theirs."""
         return median(one.duration for one in self.steps)
+
+    def find_slowest(self, node: ModuleNode) -> ProcessSteps:
+        """Return the process that spends the most time in a module."""
+        return next(steps for steps in self.steps if steps.part == node.slowest)
 
     @property
     def device_s(self) -> float:
@@ -67,21 +76,19 @@ class Report:
         return sum(node.device or 0.0 for node in self.nodes if node.up is None)
 
 
-def read_report(recording: Recording, choice: Choice) -> Report:
+def read_report(recording: Recording, choice: StepSelection) -> ModuleReport:
     """Where the time of the chosen steps went."""
     chosen = _choose(recording, choice)
     found = recording.query(chosen + _STEPS).to_pylist()
     if not found:
         raise Error(_explain_nothing(recording))
     rows = recording.query(chosen + _MODULES).to_pylist()
-    return Report([Steps(**row) for row in found], grow(rows))
+    return ModuleReport([ProcessSteps(**row) for row in found], grow(rows))
 
 
 def read_overhead(recording: Recording) -> tuple[float, bool] | None:
     """What recording costs, in per cent of a step, of the process that pays most; and whether it
     is only what the recorder knows of itself. None: nothing is known."""
-    if not any(schema.table == "sonde.overhead" for schema in recording.tables()):
-        return None
     rows = recording.query(_OVERHEAD).to_pylist()
     compared = [row["overhead_pct"] for row in rows if row["overhead_pct"] is not None]
     direct = [row["direct_pct"] for row in rows]
@@ -90,7 +97,7 @@ def read_overhead(recording: Recording) -> tuple[float, bool] | None:
     return (max(direct), True) if direct else None
 
 
-def read_way(recording: Recording) -> str | None:
+def read_source_detail(recording: Recording) -> str | None:
     """What the source says of itself: why backward is not known by module, if it is not."""
     said = recording.query("SELECT DISTINCT detail FROM sonde.source WHERE source = 'torch'")
     return "; ".join(sorted(filter(None, said["detail"].to_pylist()))) or None
@@ -105,8 +112,75 @@ def _explain_nothing(recording: Recording) -> str:
         return f"no step that was recorded lies there; steps here: {row['first']}-{row['last']}"
     if row["n"]:
         return f"{row['n']} steps were seen, and no module in them"
-    way = read_way(recording)
+    way = read_source_detail(recording)
     return "no step of PyTorch was recorded here" + (f": {way}" if way else "")
+
+
+# ---- lines and rows -----------------------------------------------------------------------------
+
+SORTS: dict[str, Callable[[ModuleNode], Any]] = {
+    "order": lambda node: ("step" in node.own, node.order),
+    "total": lambda node: -node.total_s,
+    "self": lambda node: -node.own_s,
+    "forward": lambda node: -node.total.get("forward", 0.0),
+    "backward": lambda node: -node.total.get("backward", 0.0),
+    "device": lambda node: -(node.device or 0.0),
+    "memory": lambda node: -(node.allocated or 0.0),
+    "calls": lambda node: -node.calls,
+    "parameters": lambda node: -(node.parameters or 0),
+    "name": lambda node: node.label,
+}
+
+
+def arrange(
+    report: ModuleReport,
+    *,
+    sort: str | None = None,
+    flat: str | None = None,
+    depth: int | None = None,
+    folds: bool = False,
+) -> list[ModuleNode]:
+    """Return the modules in the order of a key of SORTS: as a tree, callers first and at most
+    `depth` deep, or as a list by `flat` (name or type). `folds` makes repeated blocks one node."""
+    key = SORTS[sort or ("self" if flat else "order")]
+    if flat:
+        return sorted(flatten(report.nodes, flat), key=key)
+    nodes = fold(report.nodes) if folds else report.nodes
+    ordered = walk([node for node in nodes if node.up is None], key)
+    return [node for node in ordered if depth is None or node.depth <= depth]
+
+
+_COLUMNS = {
+    "module": pa.string(), "parent": pa.string(), "type": pa.string(), "depth": pa.int64(),
+    "calls": pa.float64(), "parameters": pa.int64(), "share_pct": pa.float64(),
+    "total_s": pa.float64(), "self_s": pa.float64(), "forward_s": pa.float64(),
+    "backward_s": pa.float64(), "recompute_s": pa.float64(), "step_s": pa.float64(),
+    "device_s": pa.float64(), "device_pct": pa.float64(), "allocated_mb": pa.float64(),
+    "max_allocated_mb": pa.float64(), "processes": pa.int64(), "slowest_rank": pa.int64(),
+    "slowest_pid": pa.int64(), "slowest_s": pa.float64(),
+}  # fmt: skip
+
+
+def make_table(nodes: Sequence[ModuleNode], report: ModuleReport, *, flat: bool) -> pa.Table:
+    """Return modules as rows; `flat` ones, which have no callers, without a depth."""
+    rows = [_describe(node, report, flat) for node in nodes]
+    return pa.Table.from_pylist(rows, schema=pa.schema(list(_COLUMNS.items())))
+
+
+def _describe(node: ModuleNode, report: ModuleReport, flat: bool) -> dict[str, object]:
+    slow = report.find_slowest(node)
+    return {
+        "module": node.label if flat else node.modules[0],
+        "parent": node.up.modules[0] if node.up else None,
+        "type": node.type, "depth": None if flat else node.depth, "calls": node.calls,
+        "parameters": node.parameters, "share_pct": find_pct(node.total_s, report.step_s),
+        "total_s": node.total_s, "self_s": node.own_s,
+        **{f"{stage}_s": node.total.get(stage, 0.0) for stage in STAGES}, "device_s": node.device,
+        "device_pct": None if node.device is None else find_pct(node.device, report.device_s),
+        "allocated_mb": node.allocated, "max_allocated_mb": node.max_allocated,
+        "processes": len(node.total_of), "slowest_rank": slow.rank, "slowest_pid": slow.pid,
+        "slowest_s": node.total_of[slow.part],
+    }  # fmt: skip
 
 
 # ---- the same for exporters ----------------------------------------------------------------------
@@ -123,7 +197,7 @@ class Stage(Thread):
 class ModuleProfile(Profile):
     """One mean step as stacks of modules, for exporters."""
 
-    report: Report
+    report: ModuleReport
 
     @cached_property
     def stacks(self) -> list[Stack]:
@@ -140,9 +214,9 @@ class ModuleProfile(Profile):
         return start_ns, start_ns + round(self.report.step_s * 1e9)
 
 
-def _path(node: Node) -> tuple[Frame, ...]:
+def _path(node: ModuleNode) -> tuple[Frame, ...]:
     found = []
-    above: Node | None = node
+    above: ModuleNode | None = node
     while above is not None:
         found.append(Frame(above.label, above.type, 0, 0))
         above = above.up
@@ -152,7 +226,7 @@ def _path(node: Node) -> tuple[Frame, ...]:
 # ---- SQL -----------------------------------------------------------------------------------------
 
 
-def _choose(recording: Recording, choice: Choice) -> str:
+def _choose(recording: Recording, choice: StepSelection) -> str:
     since_ns, until_ns = choice.window
     named = choice.first is not None or choice.last is not None
     return _CHOSEN.format(

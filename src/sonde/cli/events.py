@@ -10,15 +10,14 @@ from typing import IO, Any, NamedTuple
 from sonde import settings
 from sonde.analysis.event_sums import (
     LAST,
-    Choice,
-    Counter,
-    Marker,
-    Open,
-    Process,
-    Region,
-    Report,
+    EventProcess,
+    EventReport,
+    EventSelection,
+    OpenRegion,
+    RegionSums,
     read_report,
 )
+from sonde.analysis.event_table import SORTS, make_table, sort_report
 from sonde.analysis.window import find_window
 from sonde.cli import _options, _table
 from sonde.cli._watch import watch
@@ -26,10 +25,6 @@ from sonde.errors import ConfigError
 from sonde.store.recording import Recording, open_recording
 from sonde.words import clean, show_bar, show_curve, show_duration, show_moment, show_number
 
-# What a line is sorted by, of a region; counters and markers have their own of it, or the name.
-_SORTS = {"total": "total_ns", "avg": "mean_ns", "min": "min_ns", "max": "max_ns",
-          "count": "count", "name": "name"}  # fmt: skip
-_COUNTER_SORTS = {"avg": "mean", "min": "min", "max": "max", "count": "count"}
 _BAR = 10
 GROUP = "ask"
 EXAMPLES = (
@@ -43,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_target(parser, "the recording whose events to show")
     parser.add_argument("--watch", nargs="?", const="1s", metavar="SPAN",
                         help="draw again, every second or this often, until Ctrl-C")  # fmt: skip
-    parser.add_argument("--sort", choices=_SORTS, default="total",
+    parser.add_argument("--sort", choices=SORTS, default="total",
                         help="what comes first (default: %(default)s)")  # fmt: skip
     parser.add_argument("--ascending", action="store_true", help="the smallest first")
     parser.add_argument("--per-rank", action="store_true",
@@ -62,14 +57,14 @@ def run(args: argparse.Namespace) -> int:
         if args.format == "table":
             _table.write_text(args.output, lambda file: _draw_all(report, args, file))
         else:
-            _write(report, args)
+            _table.write_rows(make_table(report), args.format, args.output)
         return 0
     if args.format != "table" or args.output:
         raise ConfigError("--watch draws tables; without it there is --format and -o")
     return _watch(recording, args)
 
 
-def _read(recording: Recording, args: argparse.Namespace) -> Report:
+def _read(recording: Recording, args: argparse.Namespace) -> EventReport:
     try:
         pattern = settings.parse_pattern(args.name or "") or None
     except ValueError as error:
@@ -77,25 +72,8 @@ def _read(recording: Recording, args: argparse.Namespace) -> Report:
     window = None
     if args.since or args.until:
         window = find_window(recording, args.since, args.until, last=LAST)
-    return _sort(read_report(recording, Choice(window, pattern, args.per_rank)), args)
-
-
-def _sort(report: Report, args: argparse.Namespace) -> Report:
-    def order(lines: Sequence[Any], word: str | None) -> list[Any]:
-        named = sorted(lines, key=lambda line: (line.name, line.domain or "", _place(line.process)))
-        if word in (None, "name"):
-            return named
-        return sorted(named, key=lambda line: getattr(line, word), reverse=not args.ascending)
-
-    return report._replace(
-        regions=order(report.regions, _SORTS[args.sort]),
-        counters=order(report.counters, _COUNTER_SORTS.get(args.sort)),
-        markers=order(report.markers, "count" if args.sort == "count" else None),
-    )
-
-
-def _place(process: Process | None) -> tuple[int, str, int]:
-    return (-1, "", 0) if process is None else (process.rank or 0, process.host, process.pid)
+    report = read_report(recording, EventSelection(window, pattern, args.per_rank))
+    return sort_report(report, args.sort, ascending=args.ascending)
 
 
 def _watch(recording: Recording, args: argparse.Namespace) -> int:
@@ -114,70 +92,6 @@ def _watch(recording: Recording, args: argparse.Namespace) -> int:
     return 0
 
 
-# ---- for programs --------------------------------------------------------------------------------
-
-_COLUMNS = {
-    "kind": "string", "domain": "string", "name": "string", "host": "string", "pid": "int64",
-    "rank": "int64", "processes": "int64", "count": "int64", "rows": "int64",
-    "total_ns": "int64", "share_pct": "float64", "mean_ns": "float64", "min_ns": "int64",
-    "p50_ns": "float64", "p95_ns": "float64", "p99_ns": "float64", "max_ns": "int64",
-    "spread_pct": "float64", "slowest_rank": "int64", "slowest_pid": "int64", "slowest_ns": "int64",
-    "last": "float64", "min": "float64", "mean": "float64", "max": "float64",
-    "last_wall_ns": "int64", "open": "bool", "open_ns": "int64", "begin_wall_ns": "int64",
-    "thread": "int64", "thread_name": "string", "id": "int64",
-}  # fmt: skip
-
-
-def _write(report: Report, args: argparse.Namespace) -> None:
-    """A row for each line, and one for each region that is open."""
-    import pyarrow as pa
-
-    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in _COLUMNS.items()])
-    rows = [
-        *map(_describe_region, report.regions), *map(_describe_counter, report.counters),
-        *map(_describe_marker, report.markers), *map(_describe_open, report.open),
-    ]  # fmt: skip
-    _table.write_rows(pa.Table.from_pylist(rows, schema=schema), args.format, args.output)
-
-
-def _describe(line: Any, kind: str) -> dict[str, object]:
-    whose = {} if line.process is None else {
-        "host": line.process.host, "pid": line.process.pid, "rank": line.process.rank,
-    }  # fmt: skip
-    is_open = isinstance(line, Open)
-    sums = {} if is_open else {"count": line.count, "processes": line.processes}
-    said = {"kind": kind, "domain": line.domain, "name": line.name, "open": is_open}
-    return {**said, **whose, **sums}
-
-
-def _describe_region(line: Region) -> dict[str, object]:
-    parts = line.parts_ns or (None, None, None)
-    found = {
-        **_describe(line, line.kind), "rows": line.rows, "total_ns": line.total_ns,
-        "share_pct": 100 * line.share, "mean_ns": line.mean_ns, "min_ns": line.min_ns,
-        "max_ns": line.max_ns,
-        **dict(zip(("p50_ns", "p95_ns", "p99_ns"), parts, strict=True)),
-    }  # fmt: skip
-    if line.slowest is not None:
-        found |= {"slowest_rank": line.slowest.rank, "slowest_pid": line.slowest.pid,
-                  "slowest_ns": line.slowest_ns, "spread_pct": 100 * line.spread}  # fmt: skip
-    return found
-
-
-def _describe_counter(line: Counter) -> dict[str, object]:
-    return {**_describe(line, "counter"), "last": line.last, "min": line.min, "mean": line.mean,
-            "max": line.max}  # fmt: skip
-
-
-def _describe_marker(line: Marker) -> dict[str, object]:
-    return {**_describe(line, "marker"), "last_wall_ns": line.last_ns}
-
-
-def _describe_open(line: Open) -> dict[str, object]:
-    return {**_describe(line, line.kind), "open_ns": line.open_ns, "begin_wall_ns": line.begin_ns,
-            "thread": line.thread, "thread_name": line.thread_name, "id": line.id}  # fmt: skip
-
-
 # ---- for people ----------------------------------------------------------------------------------
 
 
@@ -188,7 +102,7 @@ class _Column(NamedTuple):
     colour: str = ""
 
 
-def _draw_all(report: Report, args: argparse.Namespace, file: IO[str]) -> None:
+def _draw_all(report: EventReport, args: argparse.Namespace, file: IO[str]) -> None:
     """What is open for long comes first: it is what one looks for."""
     by_rank = args.per_rank
     several = len(report.processes) > 1
@@ -213,7 +127,7 @@ def _draw_all(report: Report, args: argparse.Namespace, file: IO[str]) -> None:
             _tell_loss(report.regions, file)
 
 
-def _tell_loss(regions: Sequence[Region], file: IO[str]) -> None:
+def _tell_loss(regions: Sequence[RegionSums], file: IO[str]) -> None:
     count, rows = (sum(getattr(line, word) for line in regions) for word in ("count", "rows"))
     if rows < count:
         file.write(f"percentiles are of {rows:,} regions; the rows of {count - rows:,} are gone\n")
@@ -268,8 +182,8 @@ _DOMAIN = _Column("domain", False, lambda line: clean(line.domain or ""))
 _COUNT = _Column("count", True, lambda line: f"{line.count:,}")
 
 
-def _list_regions(regions: Sequence[Region], by_rank: bool, several: bool) -> list[_Column]:
-    def part(at: int) -> Callable[[Region], str]:
+def _list_regions(regions: Sequence[RegionSums], by_rank: bool, several: bool) -> list[_Column]:
+    def part(at: int) -> Callable[[RegionSums], str]:
         return lambda line: "" if line.parts_ns is None else show_duration(line.parts_ns[at])
 
     longest = max((line.share for line in regions), default=0.0)
@@ -298,7 +212,7 @@ def _list_counters(by_rank: bool) -> list[_Column]:
     return [
         _name("counter"), *_whose(by_rank), _DOMAIN, _COUNT._replace(name="updates"),
         number("last"), number("min"), number("mean"), number("max"),
-        _Column("", False, lambda line: show_curve(line.course), "\x1b[36m"),
+        _Column("", False, lambda line: show_curve(line.curve), "\x1b[36m"),
     ]  # fmt: skip
 
 
@@ -318,20 +232,20 @@ def _list_open(several: bool, colour: str) -> list[_Column]:
     ]  # fmt: skip
 
 
-def _name_process(process: Process | None) -> str:
+def _name_process(process: EventProcess | None) -> str:
     if process is None:
         return ""
     return f"pid {process.pid}" if process.rank is None else str(process.rank)
 
 
-def _name_slowest(line: Region) -> str:
+def _name_slowest(line: RegionSums) -> str:
     if line.slowest is None:
         return ""
     word = "" if line.slowest.rank is None else "rank "
     return f"{word}{_name_process(line.slowest)}: {show_duration(line.slowest_ns)}"
 
 
-def _name_thread(line: Open) -> str:
+def _name_thread(line: OpenRegion) -> str:
     return f"{line.thread} {clean(line.thread_name or '')}".strip()
 
 

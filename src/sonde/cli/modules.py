@@ -7,19 +7,22 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
-from typing import IO, Any
+from typing import IO
 
 from sonde import plugins
-from sonde.analysis.module_tree import Node, flatten, fold, walk
+from sonde.analysis.module_tree import ModuleNode
 from sonde.analysis.modules import (
     LAST,
-    Choice,
+    SORTS,
     ModuleProfile,
-    Report,
-    Steps,
+    ModuleReport,
+    ProcessSteps,
+    StepSelection,
+    arrange,
+    make_table,
     read_overhead,
     read_report,
-    read_way,
+    read_source_detail,
 )
 from sonde.analysis.profile import Selection
 from sonde.analysis.window import find_window
@@ -28,20 +31,8 @@ from sonde.cli.export import name_file, write_stdout
 from sonde.errors import ConfigError
 from sonde.export.files import write_file
 from sonde.store.recording import Recording, open_recording
-from sonde.words import show_bytes
+from sonde.words import find_pct, show_bar, show_bytes, show_count, show_duration, show_pct
 
-_SORTS: dict[str, Callable[[Node], Any]] = {
-    "order": lambda node: ("step" in node.own, node.order),
-    "total": lambda node: -node.total_s,
-    "self": lambda node: -node.own_s,
-    "forward": lambda node: -node.total.get("forward", 0.0),
-    "backward": lambda node: -node.total.get("backward", 0.0),
-    "device": lambda node: -(node.device or 0.0),
-    "memory": lambda node: -(node.allocated or 0.0),
-    "calls": lambda node: -node.calls,
-    "parameters": lambda node: -(node.parameters or 0),
-    "name": lambda node: node.label,
-}
 _PARTS = ("input_wait", "host_to_device", "forward", "backward", "optimizer", "other")
 GROUP = "ask"
 EXAMPLES = (
@@ -61,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--depth", type=int, metavar="N",
                         help="show N levels below the model; 0 is the model alone")  # fmt: skip
-    parser.add_argument("--sort", choices=_SORTS,
+    parser.add_argument("--sort", choices=SORTS,
                         help="what comes first (default: order; of a list, self)")  # fmt: skip
     parser.add_argument("--flat", choices=("type", "name"),
                         help="a list by type or name instead of a tree")  # fmt: skip
@@ -80,17 +71,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     recording = open_recording(args.target)
     window = find_window(recording, args.since, args.until, last=LAST)
-    report = read_report(recording, Choice(window, *_read_range(args.steps)))
+    report = read_report(recording, StepSelection(window, *_read_range(args.steps)))
     if args.to:
         profile = ModuleProfile(recording, Selection(window))
         profile.report = report
         return _export(recording, profile, args)
-    nodes = _arrange(report, args)
+    folds = args.format == "table" and not args.all
+    nodes = arrange(report, sort=args.sort, flat=args.flat, depth=args.depth, folds=folds)
     if args.format == "table":
         lines = list(_say(report, recording))
         _table.write_text(args.output, lambda file: _draw_all(lines, nodes, report, args, file))
     else:
-        _write(nodes, report, args)
+        rows = make_table(nodes, report, flat=bool(args.flat))
+        _table.write_rows(rows, args.format, args.output)
     return 0
 
 
@@ -106,17 +99,6 @@ def _read_range(text: str | None) -> tuple[int | None, int | None]:
     return ends[0], ends[1] if dash else ends[0]
 
 
-def _arrange(report: Report, args: argparse.Namespace) -> list[Node]:
-    """The lines that were asked for, in their order."""
-    key = _SORTS[args.sort or ("self" if args.flat else "order")]
-    if args.flat:
-        return sorted(flatten(report.nodes, args.flat), key=key)
-    folds = args.format == "table" and not args.all
-    nodes = fold(report.nodes) if folds else report.nodes
-    ordered = walk([node for node in nodes if node.up is None], key)
-    return [node for node in ordered if args.depth is None or node.depth <= args.depth]
-
-
 def _export(recording: Recording, profile: ModuleProfile, args: argparse.Namespace) -> int:
     exporter = plugins.load("export.formats", args.to)
     if args.output == "-":
@@ -129,50 +111,13 @@ def _export(recording: Recording, profile: ModuleProfile, args: argparse.Namespa
     return 0
 
 
-# ---- for programs --------------------------------------------------------------------------------
-
-_COLUMNS = {
-    "module": "string", "parent": "string", "type": "string", "depth": "int64", "calls": "float64",
-    "parameters": "int64", "share_pct": "float64", "total_s": "float64", "self_s": "float64",
-    "forward_s": "float64", "backward_s": "float64", "recompute_s": "float64", "step_s": "float64",
-    "device_s": "float64", "device_pct": "float64", "allocated_mb": "float64",
-    "max_allocated_mb": "float64",
-    "processes": "int64", "slowest_rank": "int64", "slowest_pid": "int64", "slowest_s": "float64",
-}  # fmt: skip
-
-
-def _write(nodes: Sequence[Node], report: Report, args: argparse.Namespace) -> None:
-    import pyarrow as pa
-
-    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in _COLUMNS.items()])
-    rows = [_describe(node, report, flat=bool(args.flat)) for node in nodes]
-    _table.write_rows(pa.Table.from_pylist(rows, schema=schema), args.format, args.output)
-
-
-def _describe(node: Node, report: Report, flat: bool) -> dict[str, object]:
-    slow = next(one for one in report.steps if one.part == node.slowest)
-    stages = {f"{stage}_s": node.total.get(stage, 0.0) for stage in
-              ("forward", "backward", "recompute", "step")}  # fmt: skip
-    return {
-        "module": node.label if flat else node.modules[0],
-        "parent": node.up.modules[0] if node.up else None,
-        "type": node.type, "depth": None if flat else node.depth, "calls": node.calls,
-        "parameters": node.parameters, "share_pct": _percent(node.total_s, report.step_s),
-        "total_s": node.total_s, "self_s": node.own_s, **stages, "device_s": node.device,
-        "device_pct": None if node.device is None else _percent(node.device, report.device_s),
-        "allocated_mb": node.allocated, "max_allocated_mb": node.max_allocated,
-        "processes": len(node.total_of), "slowest_rank": slow.rank, "slowest_pid": slow.pid,
-        "slowest_s": node.total_of[slow.part],
-    }  # fmt: skip
-
-
 # ---- for people ----------------------------------------------------------------------------------
 
 
-def _say(report: Report, recording: Recording) -> Iterator[str]:
+def _say(report: ModuleReport, recording: Recording) -> Iterator[str]:
     """The verdict: how long a step takes, how that splits, and how well it is known."""
     steps, whole = report.steps, report.step_s
-    shares = {part: _percent(median(getattr(one, part) for one in steps), whole) for part in _PARTS}
+    shares = {part: find_pct(median(getattr(one, part) for one in steps), whole) for part in _PARTS}
     words = [f"{part.replace('_', ' ')} {_show_pct(share)}" for part, share in shares.items()
              if share >= 0.05]  # fmt: skip
     count = sum(one.count for one in steps)
@@ -194,7 +139,7 @@ def _say(report: Report, recording: Recording) -> Iterator[str]:
         yield f"{lost} calls of modules found no room: their time is in their callers' self"
 
 
-def _qualify(report: Report, recording: Recording) -> Iterator[str]:
+def _qualify(report: ModuleReport, recording: Recording) -> Iterator[str]:
     """What the device does, what recording costs, and how backward is known."""
     if report.device_s:
         yield f"{_show_s(report.device_s)} of the device in modules"
@@ -205,15 +150,15 @@ def _qualify(report: Report, recording: Recording) -> Iterator[str]:
     owned = [one.owned for one in report.steps if one.owned is not None]
     if owned:
         yield f"{_show_pct(100 * median(owned))} of backward is known by module"
-    way = read_way(recording)
+    way = read_source_detail(recording)
     if way:
         yield way
 
 
 def _draw_all(
     lines: Sequence[str],
-    nodes: Sequence[Node],
-    report: Report,
+    nodes: Sequence[ModuleNode],
+    report: ModuleReport,
     args: argparse.Namespace,
     file: IO[str],
 ) -> None:
@@ -238,21 +183,23 @@ def _draw_all(
     _table.draw_table(names, rows, file, [right for _name, right, _show in columns], paint)
 
 
-Show = Callable[[Node], str]
+Show = Callable[[ModuleNode], str]
 Column = tuple[str, bool, Show]  # its name, is it on the right, what it shows; the bar has no name
 
 
-def _list_columns(nodes: Sequence[Node], report: Report, flat: str | None) -> list[Column]:
+def _list_columns(
+    nodes: Sequence[ModuleNode], report: ModuleReport, flat: str | None
+) -> list[Column]:
     """Only those that somebody has something in."""
 
-    def share(node: Node) -> float:
+    def share(node: ModuleNode) -> float:
         # A list has every second once only as self time.
-        return _percent(node.own_s if flat else node.total_s, report.step_s)
+        return find_pct(node.own_s if flat else node.total_s, report.step_s)
 
     found: list[Column] = [
         (flat or "module", False, (lambda node: node.label) if flat else _indent),
         ("type", False, lambda node: "" if flat == "type" else node.type),
-        ("", False, lambda node: _draw_bar(share(node))),
+        ("", False, lambda node: show_bar(min(100.0, share(node)), 100, _BAR)),
         ("share", True, lambda node: f"{share(node):.1f} %"),
         ("total", True, lambda node: _show_s(node.total_s)),
         ("forward", True, lambda node: _show_s(node.total.get("forward"))),
@@ -263,14 +210,14 @@ def _list_columns(nodes: Sequence[Node], report: Report, flat: str | None) -> li
         ("of it", True, lambda node: _show_part(node.device, report.device_s)),
         ("memory", True, lambda node: _show_mb(node.allocated)),
         ("calls", True, lambda node: f"{node.calls:.4g}" if node.calls else ""),
-        ("parameters", True, lambda node: _show_count(node.parameters)),
+        ("parameters", True, lambda node: show_count(node.parameters)),
     ]
     if len(report.steps) > 1:
         found.append(("slowest", False, lambda node: _name_slowest(node, report)))
     return [column for column in found if any(column[2](node) for node in nodes)]
 
 
-def _fit(columns: list[Column], nodes: Sequence[Node], room: int) -> list[Column]:
+def _fit(columns: list[Column], nodes: Sequence[ModuleNode], room: int) -> list[Column]:
     """Leave out what matters least until the rest has room: names are to be read whole."""
     for name in ("parameters", "calls", "type", "", "memory", "recompute"):
         widths = [max(len(show(node)) for node in nodes) for _name, _right, show in columns]
@@ -281,27 +228,18 @@ def _fit(columns: list[Column], nodes: Sequence[Node], room: int) -> list[Column
     return columns
 
 
-def _indent(node: Node) -> str:
+def _indent(node: ModuleNode) -> str:
     times = f" ({node.times}\N{MULTIPLICATION SIGN})" if node.times > 1 else ""
     return "  " * node.depth + node.label + times
 
 
-def _name_slowest(node: Node, report: Report) -> str:
-    slow = next(one for one in report.steps if one.part == node.slowest)
+def _name_slowest(node: ModuleNode, report: ModuleReport) -> str:
+    slow = report.find_slowest(node)
     return f"{_name_process(slow)}: {_show_s(node.total_of[slow.part])}"
 
 
-def _name_process(one: Steps) -> str:
+def _name_process(one: ProcessSteps) -> str:
     return f"pid {one.pid}" if one.rank is None else f"rank {one.rank}"
-
-
-def _draw_bar(percent: float) -> str:
-    eighths = round(8 * _BAR * min(1.0, percent / 100))
-    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
-
-
-def _percent(part: float, whole: float) -> float:
-    return 100 * part / whole if whole else 0.0
 
 
 def _show_pct(percent: float) -> str:
@@ -309,29 +247,12 @@ def _show_pct(percent: float) -> str:
 
 
 def _show_part(part: float | None, whole: float) -> str:
-    return "" if part is None else f"{_percent(part, whole):.1f} %"
+    return "" if part is None else show_pct(find_pct(part, whole))
 
 
 def _show_s(seconds: float | None) -> str:
-    """A time in three digits that count; nothing for none."""
-    if not seconds:
-        return ""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= 0.9995 * size or unit == "µs":  # 999.9 µs is 1.00 ms
-            break
-    value = seconds / size
-    return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f} {unit}"
+    return show_duration(seconds * 1e9) if seconds else ""
 
 
 def _show_mb(megabytes: float | None) -> str:
     return "" if megabytes is None else show_bytes(round(megabytes * 1e6))
-
-
-def _show_count(count: int | None) -> str:
-    """470000 is 470 k."""
-    if not count:
-        return ""
-    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return str(count)

@@ -5,19 +5,29 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 from sonde import environ, plugins, settings
+from sonde.analysis.profile_process import (
+    DURATION_S,
+    TIMEOUT_S,
+    ProfileOptions,
+    Watcher,
+    find_live_session,
+    merge_tagged,
+    profile_command,
+    profile_process,
+    start_run,
+)
 from sonde.cli import _progress, _table
 from sonde.cli._options import TARGET, add_note
-from sonde.errors import ConfigError, Error, NoSession, NotProfiled
+from sonde.errors import ConfigError, Error
 from sonde.export.run_profile import export_result
-from sonde.session import Session, runs, steering
-from sonde.session.run import FAILED, PREPARING, RUNNING, SUCCEEDED, Run
-from sonde.session.run_result import Result, merge
+from sonde.session import runs
+from sonde.session.run import SUCCEEDED, Run
+from sonde.session.run_result import Result
 from sonde.session.stack_table import WEIGHTS
 from sonde.session.target import find_sessions
 
@@ -109,12 +119,8 @@ def run(args: argparse.Namespace) -> int:
 # ---- run by run ----------------------------------------------------------------------------------
 
 
-def _options(args: argparse.Namespace, max_s: float | None) -> runs.Options:
-    every_s = float(settings.read_values({"stack.every": args.every})["stack.every"])
-    settings.read_values(dict.fromkeys((f"source.{name}" for name in args.source), True))
-    return runs.Options(
-        every_s=every_s, max_s=max_s, sources=args.source, tags=args.tag, name=args.name, by="tool"
-    )
+def _options(args: argparse.Namespace) -> ProfileOptions:
+    return ProfileOptions(args.every, args.source, args.tag, args.name)
 
 
 def _read_span(text: str | None, default_s: float) -> float:
@@ -124,27 +130,11 @@ def _read_span(text: str | None, default_s: float) -> float:
         raise ConfigError(f"{text!r} is not a time; write 30, 90s or 5min") from None
 
 
-def _find_session(target: str) -> Session:
-    sessions = steering.select_alive(find_sessions(target, environ.find_root()))
-    if len(sessions) > 1:
-        raise Error(f"{target} is {len(sessions)} processes; profile one of them")
-    return sessions[0]
-
-
 def _start(words: list[str], args: argparse.Namespace) -> int:
-    session = _find_session(_one(words, "a TARGET"))
-    run = runs.start(session, _options(args, _read_span(args.duration, 30.0)))
-    _wait_running(run, _read_span(args.timeout, 60.0))
-    print(run.id)
+    session = find_live_session(_one(words, "a TARGET"))
+    options = _options(args).make_run_options(_read_span(args.duration, DURATION_S))
+    print(start_run(session, options, _read_span(args.timeout, TIMEOUT_S)).id)
     return 0
-
-
-def _wait_running(run: Run, timeout_s: float) -> None:
-    try:
-        run.wait_running(timeout_s)
-    except NotProfiled as error:
-        run.cancel(str(error), FAILED)
-        raise
 
 
 def _one(words: list[str], what: str) -> str:
@@ -171,7 +161,7 @@ def _status(words: list[str], args: argparse.Namespace) -> int:
 
 def _wait(words: list[str], args: argparse.Namespace) -> int:
     run = _find_run(words)
-    return _say_state(run.wait(_read_span(args.timeout, 60.0)))
+    return _say_state(run.wait(_read_span(args.timeout, TIMEOUT_S)))
 
 
 def _say_state(state: str) -> int:
@@ -181,26 +171,14 @@ def _say_state(state: str) -> int:
 
 def _stop(words: list[str], args: argparse.Namespace) -> int:
     run = _find_run(words)
-    run.stop(_read_span(args.timeout, 60.0))
-    return _say_state(run.wait(_read_span(args.timeout, 60.0)))
+    run.stop(_read_span(args.timeout, TIMEOUT_S))
+    return _say_state(run.wait(_read_span(args.timeout, TIMEOUT_S)))
 
 
 def _results(words: list[str], args: argparse.Namespace) -> int:
     if args.tag and not words:
-        return _show(_merge_tag(args.tag), args)
-    return _show(_find_run(words).result(_read_span(args.timeout, 60.0)), args)
-
-
-def _merge_tag(tags: list[str]) -> Result:
-    found = []
-    for session in find_sessions("all", environ.find_root()):
-        for one in runs.list_runs(session):
-            one.process()
-            if set(tags) <= set(one.tags) and one.state == SUCCEEDED:
-                found.append(one.result())
-    if not found:
-        raise NoSession(f"no run with the tag {', '.join(tags)} has a result")
-    return merge(found, "+".join(tags))
+        return _show(merge_tagged(args.tag), args)
+    return _show(_find_run(words).result(_read_span(args.timeout, TIMEOUT_S)), args)
 
 
 def _list(words: list[str], args: argparse.Namespace) -> int:
@@ -244,115 +222,55 @@ def _describe_exactly(run: Run) -> dict[str, object]:
 # ---- at once -------------------------------------------------------------------------------------
 
 
+class _Watcher(Watcher):
+    """Draws how a run goes."""
+
+    def __init__(self, duration_s: float | None) -> None:
+        self._duration_s = duration_s
+        self._bar: _progress.Bar | None = None
+
+    def __enter__(self) -> _Watcher:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._bar is not None:
+            self._bar.__exit__()
+
+    def show(self, run: Run, passed_s: float) -> None:
+        if self._bar is None:
+            self._bar = _progress.Bar(f"profiling {run.session.pid}", self._duration_s)
+        self._bar.show(passed_s)
+
+    def stop_early(self, run: Run) -> None:  # noqa: ARG002
+        if self._bar is not None:
+            self._bar.say("stopping early; what was seen so far is the result")
+
+    def warn(self, problem: Error) -> None:
+        print(f"sonde: {problem}", file=sys.stderr)
+
+
 def _profile_process(target: str, args: argparse.Namespace) -> int:
-    duration_s = _read_span(args.duration, 30.0)
-    options = _options(args, duration_s)  # what is wrong is said before anything is touched
-    session, is_ours = _find_or_attach(target, args)
-    try:
-        run = runs.start(session, options)
-        _wait_running(run, _read_span(args.timeout, 60.0))
-        _watch(run, duration_s, session.is_alive)
-        result = run.result()
-    finally:
-        if is_ours:
-            _detach(session, args)
+    duration_s, timeout_s = (
+        _read_span(args.duration, DURATION_S),
+        _read_span(args.timeout, TIMEOUT_S),
+    )
+    with _Watcher(duration_s) as watcher:
+        result = profile_process(
+            target, duration_s, timeout=timeout_s, options=_options(args), watcher=watcher
+        )
     return _show(result, args)
 
 
-def _find_or_attach(target: str, args: argparse.Namespace) -> tuple[Session, bool]:
-    """The recording of a process, and whether it is one that we began."""
-    try:
-        session = _find_session(target)
-        if session.is_alive() or not target.isdecimal():
-            return session, False
-    except NoSession:
-        if not target.isdecimal():
-            raise
-    from sonde.attach.visit import attach  # only then: it brings a tracer along
-
-    return attach(int(target), {}, _read_span(args.timeout, 60.0)), True
-
-
-def _detach(session: Session, args: argparse.Namespace) -> None:
-    from sonde.attach.visit import detach
-
-    try:
-        if session.is_alive():
-            detach(session, _read_span(args.timeout, 60.0))
-    except Error as error:
-        print(f"sonde: {error}", file=sys.stderr)
-
-
 def _profile_command(command: list[str], args: argparse.Namespace) -> int:
-    """Run a command with its very first moment in the profile; its exit code."""
-    max_s = None if args.duration is None else _read_span(args.duration, 30.0)
-    options = _options(args, max_s)  # what is wrong is said before the command runs
-    env = environ.make_child_environment(
-        SONDE="1", SONDE_DIR=environ.find_root(), SONDE_STACK_EVERY=args.every
-    )
-    try:
-        process = subprocess.Popen(command, env=env)
-    except OSError as error:
-        raise Error(f"{command[0]}: {error.strerror}") from None
-    result, problem = None, None
-    try:
-        run = _start_whole(process, options)
-        _watch(run, max_s, lambda: process.poll() is None)
-        result = run.result()
-    except Error as error:
-        problem = error
-    except KeyboardInterrupt:
-        pass  # it has got the same signal
-    code = _wait_for(process)
-    if result is not None:
-        _show(result, args)
-    elif problem is not None:
-        print(f"sonde: {problem}", file=sys.stderr)
-    return code
-
-
-def _start_whole(process: subprocess.Popen[bytes], options: runs.Options) -> Run:
-    """A run from the beginning of a new process on."""
-    nap, root = 0.002, environ.find_root()
-    while True:
-        is_over, session = process.poll() is not None, None
-        try:
-            session = find_sessions(str(process.pid), root)[0]
-            run = runs.start(session, options, is_whole=True)
-            run.wait_running()
-            return run
-        except NoSession:
-            pass
-        except NotProfiled:
-            if not is_over and session is not None and session.is_alive():
-                raise
-        if is_over and session is not None:
-            return runs.start_past(session, options)  # it was quick; all of it is there
-        if is_over:
-            raise NotProfiled("no Python process was recorded: the command is not one, or has none")
-        time.sleep(nap)
-        nap = min(nap * 1.5, 0.1)
-
-
-def _wait_for(process: subprocess.Popen[bytes]) -> int:
-    while True:
-        try:
-            code = process.wait()
-            return 128 - code if code < 0 else code
-        except KeyboardInterrupt:
-            continue  # its own business; it decides when it ends
-
-
-def _watch(run: Run, duration_s: float | None, goes_on: Callable[[], bool]) -> None:
-    """Show how it goes until it has ended; Ctrl-C ends it early, with what there is."""
-    with _progress.Bar(f"profiling {run.session.pid}", duration_s) as bar:
-        try:
-            while goes_on() and run.state in (RUNNING, PREPARING):
-                bar.show()
-                run._wait(0.2, ended=True)
-        except KeyboardInterrupt:
-            bar.say("stopping early; what was seen so far is the result")
-        run.stop()
+    """Run a command with its very first moment in the profile; return its exit code."""
+    max_s = None if args.duration is None else _read_span(args.duration, DURATION_S)
+    with _Watcher(max_s) as watcher:
+        done = profile_command(command, max_s, options=_options(args), watcher=watcher)
+    if done.result is not None:
+        _show(done.result, args)
+    elif done.problem is not None:
+        print(f"sonde: {done.problem}", file=sys.stderr)
+    return done.code
 
 
 def _show(result: Result, args: argparse.Namespace) -> int:

@@ -213,6 +213,10 @@ class Run:
         self.process()
         return self.state
 
+    def wait_end(self, timeout_s: float) -> None:
+        """Wait until its end is written, for at most this long."""
+        self._wait(timeout_s, ended=True)
+
     def _wait(self, timeout_s: float, *, ended: bool) -> None:
         end_ns = _core.clock_ns() + round(timeout_s * 1e9)
         look_ns = 0

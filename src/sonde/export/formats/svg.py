@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import IO, NamedTuple
 from xml.sax.saxutils import escape
 
-from sonde.analysis.call_tree import Node, grow, walk
+from sonde.analysis.call_tree import CallNode, grow, walk
 from sonde.analysis.profile import Place, Profile, Stack
 from sonde.export.formats._asset import fill, pick_hue, pick_shade, read_asset
 from sonde.words import clean, show_duration
@@ -59,7 +59,7 @@ def _path(profile: Profile, stack: Stack) -> list[object]:
     return [thread.process.label, thread.label, *profile.path(stack.frames)]
 
 
-def _lay_out(root: Node, by: int) -> tuple[list[Box], int]:
+def _lay_out(root: CallNode, by: int) -> tuple[list[Box], int]:
     """The boxes that can be seen, and how many cannot."""
     scale = (_WIDTH - 2 * _PAD) / max(1, root.total[by])
     boxes = [Box(_PAD, _WIDTH - 2 * _PAD, 0, "all", root.own[by], root.total[by])]
