@@ -19,7 +19,7 @@ demo: $(VENV)/.installed
 # All tests, or those that TESTS names: make test TESTS=tests/job/sources/test_gc.py
 # Most tests wait for other processes: three at a time keep two processors busy.
 test: $(VENV)/.installed $(VENV)/.test
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(TESTS)
+	$(BIN)/python -m pytest $(or $(TESTS),-n 3 --dist loadfile)
 
 check: $(VENV)/.installed $(VENV)/.test $(VENV)/.check
 	$(BIN)/ruff check .
