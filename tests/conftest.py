@@ -48,6 +48,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # DuckDB complains of what is not freed in the end
+
+
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A sessions folder for this test alone; collectors started for it end with it."""

@@ -12,6 +12,7 @@ is about start-up itself: the hook, the order of imports, the command line as /p
 from __future__ import annotations
 
 import array
+import atexit
 import gc
 import io
 import json
@@ -297,6 +298,7 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()  # a child's collections then neither visit nor copy what was imported
     _code, _about = _prepare(_serve(_line))
+    atexit.register(gc.unfreeze)  # DuckDB complains of what is not freed in the end
     # The program is __main__, as it would be, and nothing of ours is among its names.
     _path = str(_about["path"])
     _names = sys.modules["__main__"].__dict__
