@@ -8,6 +8,7 @@ VERSIONS ?= 3.10 3.11 3.12 3.13
 NATIVE_SECONDS ?= 40
 STRESS_SECONDS ?= 60
 STRESS_CYCLES ?= 100
+DAMAGE_CASES ?= 1000
 CC ?= cc
 CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wundef -fsyntax-only
 
@@ -51,6 +52,7 @@ stress-one: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python tests/stress/stacks.py $(STRESS_SECONDS)
 	$(BIN)/python tests/stress/attach.py --cycles $(STRESS_CYCLES)
 	$(BIN)/python tests/stress/attach.py --cycles $(STRESS_CYCLES) --kill
+	$(BIN)/python tests/stress/damage.py $(DAMAGE_CASES)
 
 # Every supported Python that is installed; each has its own virtual environment.
 test-all:
