@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from sonde.analysis import timeline_sql
 from sonde.errors import Damaged
 from sonde.session import Session
-from sonde.store import archive
 from sonde.store.recording import Frozen
-from sonde.store.rows import SessionTable, arrow_schema, make_table, open_tables
+from sonde.store.rows import SessionTable, arrow_schema, open_tables
+from sonde.store.tail import read_since
 from sonde.store.union import Stream, combine, shape
 from sonde.store.view import View
 from sonde.store.views import events, torch_captures
@@ -110,32 +110,3 @@ def list_captures(sessions: Sequence[Session]) -> set[str]:
     """Return the captures that are complete."""
     rows = torch_captures.CAPTURE.read(sessions).select(["capture", "state"]).to_pylist()
     return {row["capture"] for row in rows if row["state"] == "done"}
-
-
-def read_since(table: SessionTable, first: int) -> tuple[pa.Table, int]:
-    """The rows of a table from a ticket on, and the first ticket that is not among them."""
-    wanted = arrow_schema(table.schema)
-    if table.ring is None:
-        end = max(first, table.archived_to)
-        return _read_archive(table, first, end, wanted), end
-    head, capacity = table.ring.head, table.ring.capacity
-    # Up to the first row that is still being written, unless it never will be.
-    end = max(table.ring.find_settled(first), head - capacity // 2)
-    batch = table.ring.read(first, end)
-    rows = shape(make_table(table.session, table.schema, batch), wanted)
-    if batch.lost:
-        # Overwritten before we came: then the collector may have archived them.
-        low = max(first, head - capacity)
-        rows = pa.concat_tables([_read_archive(table, first, low, wanted), rows])
-    return rows, end
-
-
-def _read_archive(table: SessionTable, first: int, end: int, wanted: pa.Schema) -> pa.Table:
-    parts = [wanted.empty_table()]
-    for segment in table.segments:
-        if segment.last > first and segment.first < end and segment.is_sound():
-            rows = archive.read_segment(segment, wanted)
-            # Tickets are not in the file. If some rows of it were lost, a few too many are skipped.
-            skip = max(0, first - segment.first)
-            parts.append(rows.slice(skip, max(0, min(segment.last, end) - segment.first - skip)))
-    return pa.concat_tables(parts)

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 
 from sonde.errors import Damaged
 from sonde.monitor.scope import Gpu, Look, Scope
-from sonde.session import Session, stack_table
+from sonde.session import Session
 from sonde.session import texts as intern
 from sonde.session.ring import SUFFIX, Ring
+from sonde.store.tail import RingTail
 
 Row = dict[str, float | None]
 _TABLES = ("cpu", "memory", "cgroup", "network", "gpu", "gpu_process")
@@ -22,8 +23,7 @@ class Looks:
 
     def __init__(self, session: Session, scope: Scope, every_ns: int) -> None:
         self._session, self.scope, self._half_ns = session, scope, every_ns // 2
-        self._rings: dict[str, Ring] = {}
-        self._next: dict[str, int] = {}
+        self._tails: dict[str, RingTail] = {}
         tables = (*_TABLES, "process" if scope.is_tree else "disk")
         self._waiting: dict[str, list[Row]] = {name: [] for name in tables}
         self._kinds: dict[float, bool] = {}
@@ -46,18 +46,14 @@ class Looks:
 
     def _read_new(self, name: str) -> Iterator[Row]:
         try:
-            if name not in self._rings:
-                self._rings[name] = Ring(self._session.path(f"system.{name}{SUFFIX}"))
-                self._next[name] = 0
+            if name not in self._tails:
+                ring = Ring(self._session.path(f"system.{name}{SUFFIX}"))
+                self._tails[name] = RingTail(ring)
         except FileNotFoundError:
             return  # no such row yet
-        ring, first = self._rings[name], self._next[name]
-        last = self._next[name] = ring.find_settled(first)
-        if first == last:
-            return
-        batch = ring.read(first, last)
-        names = [field.name for field in ring.schema.fields]
-        for values in zip(*stack_table.read_columns(ring, batch), strict=True):
+        tail = self._tails[name]
+        names = [field.name for field in tail.ring.schema.fields]
+        for values in zip(*tail.read_columns(), strict=True):
             # No number here can be below zero, so -1 is NULL.
             yield {key: None if one == -1 else one for key, one in zip(names, values, strict=True)}
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from sonde.session import Session, stack_table
 from sonde.session.ring import SUFFIX, Ring
+from sonde.store.tail import RingTail
 
 STEP_NS = 100_000_000
 _CHUNK = 2**14  # rows that are read at once, going back
@@ -49,6 +50,7 @@ class Samples:
 
     def __init__(self, session: Session, ask: Ask) -> None:
         self._ask = ask
+        self._tail: RingTail | None = None
         every_s = float(str(session.read_config().get("stack.every", 0)))
         self._slack_ns = max(_SLACK_NS, round(2e9 * every_s))
         try:
@@ -62,9 +64,11 @@ class Samples:
         self._steps: dict[int, Sums] = {}
         self._window: Sums | None = None
         self._window_from = 0  # the step it begins with
-        head = self._ring.head if self._ring else 0
-        # The tickets that were read are first … next-1.
-        self._first = self._next = self._ring.find_settled(max(0, head - 1)) if self._ring else 0
+        # The tickets that were read are those from `_first` up to the tail's next one.
+        self._first, self._tail = 0, None
+        if self._ring is not None:
+            self._first = self._ring.find_settled(max(0, self._ring.head - 1))
+            self._tail = RingTail(self._ring, self._first)
         self._from: int | None = None  # all rows of this step and of later ones are here
         if self._read_back():  # so that the newest sample is known
             return
@@ -84,17 +88,15 @@ class Samples:
 
     def advance(self) -> None:
         """Add what was written since."""
-        if self._ring is None:
+        if self._ring is None or self._tail is None:
             return
-        if self._ring.head - self._next > 4 * _CHUNK:
+        if self._ring.head - self._tail.next_ticket > 4 * _CHUNK:
             self._reset()  # going back from the end is quicker than catching up
             return
-        last = self._ring.find_settled(self._next)
-        batch = self._ring.read(self._next, last)
+        batch = self._tail.read()
         if batch.lost:
             self._reset()
             return
-        self._next = last
         self._take(stack_table.read_columns(self._ring, batch))
 
     def add_up(self, since_ns: int) -> Sums:
