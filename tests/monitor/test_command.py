@@ -16,7 +16,7 @@ from conftest import TIMEOUT_S, wait_for
 from sonde import _core
 from sonde.errors import Error
 from sonde.monitor import watch
-from sonde.monitor.command import Job
+from sonde.monitor.command import Command
 from sonde.monitor.folder import Folder
 from sonde.monitor.scope import Scope
 
@@ -44,7 +44,7 @@ def test_a_reader_of_stderr_that_has_left_does_not_change_the_exit_code(tmp_path
 
 
 def test_a_signal_before_the_command_starts_keeps_it_from_starting(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as left, Job(["touch", str(tmp_path / "began")], {}) as job:
+    with pytest.raises(SystemExit) as left, Command(["touch", str(tmp_path / "began")], {}) as job:
         os.kill(os.getpid(), signal.SIGTERM)
         job.start()
     assert left.value.code == 128 + signal.SIGTERM
@@ -87,9 +87,9 @@ def test_an_interrupt_of_the_terminal_comes_once_though_all_files_lead_elsewhere
 
 def test_waiting_for_what_never_comes_ends(root: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(watch, "WAIT_S", 0.3)
-    options = watch.Options(max_s=0.2, wait_for=watch.Condition("gpu>1000"))
+    options = watch.MonitorOptions(max_s=0.2, wait_for=watch.Condition("gpu>1000"))
     folder = Folder(str(tmp_path / "out"))
-    one = watch.Watch(options, folder, Job([], {}), Scope(0))
+    one = watch.Watch(options, folder, Command([], {}), Scope(0))
     try:
         one.run(lambda _progress: None)
     finally:

@@ -1,4 +1,4 @@
-"""What the monitor measures: looks as they come and in SQL, statistics, CSV, the page, pictures."""
+"""What the monitor measures: readings as they come and in SQL, statistics, CSV, the page, pictures."""
 
 from __future__ import annotations
 
@@ -21,10 +21,17 @@ from sonde.monitor import chart_lines, page, pictures, report, statistics
 from sonde.monitor.chart_lines import Line, Lines
 from sonde.monitor.condition import METRICS, Condition
 from sonde.monitor.log import COLUMNS, NAME, Log
-from sonde.monitor.readings import Looks
-from sonde.monitor.scope import Gpu, Look, Scope
-from sonde.monitor.series import GPU_LINES, LINES, Window, ask_lines, write_gpus, write_looks
-from sonde.monitor.watch import Measured
+from sonde.monitor.reading_sql import (
+    GPU_LINES,
+    LINES,
+    MeasuredTime,
+    ask_lines,
+    write_gpus,
+    write_readings,
+)
+from sonde.monitor.readings import ReadingsReader
+from sonde.monitor.scope import Gpu, Reading, Scope
+from sonde.monitor.watch import Measurement
 from sonde.session import Session
 from sonde.store.recording import Recording
 from support.browser import drive
@@ -32,7 +39,7 @@ from support.handmade_machine import OFF, Machine
 
 S = 10**9
 GIB = 2**30
-LATER = 10**18  # every look is complete by then
+LATER = 10**18  # every reading is complete by then
 WIRES = [
     {"interface": "lo", "kind": "loopback", "received_bytes": 7777, "sent_bytes": 7777},
     {"interface": "eth0", "kind": "ethernet", "received_bytes": 300, "sent_bytes": 40},
@@ -49,14 +56,16 @@ class Watched:
         assert folder is not None
         self.session, self.machine = Session(folder), Machine(every_s)
 
-    def window(self, scope: Scope = TREE) -> Window:
-        return Window(self.machine.start_ns, self.machine.now_ns, self.machine.every_ns, scope)
+    def window(self, scope: Scope = TREE) -> MeasuredTime:
+        return MeasuredTime(
+            self.machine.start_ns, self.machine.now_ns, self.machine.every_ns, scope
+        )
 
-    def read(self, scope: Scope = TREE) -> list[Look]:
-        return list(Looks(self.session, scope, self.machine.every_ns).read(LATER))
+    def read(self, scope: Scope = TREE) -> list[Reading]:
+        return list(ReadingsReader(self.session, scope, self.machine.every_ns).read(LATER))
 
     def ask(self, scope: Scope = TREE) -> list[dict[str, object]]:
-        sql = f"WITH {write_looks(self.window(scope))} SELECT * FROM look ORDER BY t_ns"
+        sql = f"WITH {write_readings(self.window(scope))} SELECT * FROM reading ORDER BY t_ns"
         return Recording([self.session]).query(sql).to_pylist()
 
     def work_out(self, scope: Scope = TREE, gpus: list[int] | None = None) -> dict[str, object]:
@@ -64,8 +73,8 @@ class Watched:
 
     def describe(
         self, folder: Path, scope: Scope = TREE, gpus: list[int] | None = None
-    ) -> Measured:
-        return Measured(str(folder), self.session.folder, self.window(scope), 10.0, gpus,
+    ) -> Measurement:
+        return Measurement(str(folder), self.session.folder, self.window(scope), 10.0, gpus,
                         "its time was over (1 min)", "", ["python", "train.py"])  # fmt: skip
 
 
@@ -74,11 +83,11 @@ def watched() -> Watched:
     return Watched()
 
 
-# ---- looks ---------------------------------------------------------------------------------------
+# ---- readings ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scope", (TREE, Scope(1, 1), Scope()), ids=("tree", "below", "all"))
-def test_looks_as_they_come_are_what_sql_says(watched: Watched, scope: Scope) -> None:
+def test_readings_as_they_come_are_what_sql_says(watched: Watched, scope: Scope) -> None:
     watched.machine.run(
         20,
         process=lambda s: [
@@ -92,15 +101,17 @@ def test_looks_as_they_come_are_what_sql_says(watched: Watched, scope: Scope) ->
     )  # fmt: skip
     live, asked = watched.read(scope), watched.ask(scope)
     assert len(live) == len(asked) == 20
-    for look, row in zip(live, asked, strict=True):
-        assert (look.t_ns, look.interval_ns) == (row["t_ns"], row["interval_ns"])
-        assert look.cpu_pct == pytest.approx(row["cpu_pct"])
-        assert (look.used_bytes, look.total_bytes) == (row["used_bytes"], row["total_bytes"])
+    for reading, row in zip(live, asked, strict=True):
+        assert (reading.t_ns, reading.interval_ns) == (row["t_ns"], row["interval_ns"])
+        assert reading.cpu_pct == pytest.approx(row["cpu_pct"])
+        assert (reading.used_bytes, reading.total_bytes) == (row["used_bytes"], row["total_bytes"])
         amounts = [
             row[name] for name in ("read_bytes", "written_bytes", "received_bytes", "sent_bytes")
         ]
         per_s = S / row["interval_ns"]
-        assert look.rates == tuple(None if a is None else pytest.approx(a * per_s) for a in amounts)
+        assert reading.rates == tuple(
+            None if a is None else pytest.approx(a * per_s) for a in amounts
+        )
 
 
 def test_time_in_the_kernel_counts_and_the_monitor_itself_does_not(watched: Watched) -> None:
@@ -120,19 +131,19 @@ def test_a_process_that_began_in_a_look_counts_with_its_time_only(watched: Watch
 def test_never_more_than_the_processors_can_do(watched: Watched) -> None:
     watched.machine.run(2, cpu={"cores": 2}, cgroup={"user_pct": 150.0, "system_pct": 50.5})
     assert [row["cpu_pct"] for row in watched.ask(Scope())] == [200.0, 200.0]
-    assert [look.cpu_pct for look in watched.read(Scope())] == [200.0, 200.0]
+    assert [reading.cpu_pct for reading in watched.read(Scope())] == [200.0, 200.0]
 
 
 def test_loopback_is_no_network(watched: Watched) -> None:
     watched.machine.run(2, network=WIRES)
     assert [row["received_bytes"] for row in watched.ask()] == [1300, 1300]
-    assert [look.sent_bytes_s for look in watched.read()] == [42, 42]
+    assert [reading.sent_bytes_s for reading in watched.read()] == [42, 42]
 
 
 def test_memory_ends_at_the_limit_of_the_container(watched: Watched) -> None:
     watched.machine.run(1, cgroup={"memory_limit_bytes": 64}, memory={"total_bytes": 256})
     watched.machine.run(1, cgroup={"memory_limit_bytes": None}, memory={"total_bytes": 256})
-    assert [look.total_bytes for look in watched.read()] == [64, 256]
+    assert [reading.total_bytes for reading in watched.read()] == [64, 256]
     assert [row["total_bytes"] for row in watched.ask()] == [64, 256]
 
 
@@ -143,28 +154,28 @@ def test_without_a_cgroup_the_machine_is_what_is_watched(watched: Watched) -> No
 
 
 def test_rows_go_to_the_look_they_were_made_with(watched: Watched) -> None:
-    """The sensors of one look come one after the other, a little later each time."""
+    """The sensors of one reading come one after the other, a little later each time."""
     for step in range(1, 6):
         late_ns = watched.machine.now_ns + S + step * 50_000_000
-        watched.machine.look(process=[{"t_ns": late_ns, "user_pct": float(step)}])
+        watched.machine.reading(process=[{"t_ns": late_ns, "user_pct": float(step)}])
     assert [row["cpu_pct"] for row in watched.ask()] == [1.0, 2.0, 3.0, 4.0, 5.0]
-    assert [look.cpu_pct for look in watched.read()] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert [reading.cpu_pct for reading in watched.read()] == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
 def test_a_look_waits_until_its_rows_are_there(watched: Watched) -> None:
     watched.machine.run(2)
-    looks = Looks(watched.session, TREE, S)
-    assert len(list(looks.read(watched.machine.now_ns))) == 1
-    assert len(list(looks.read(watched.machine.now_ns + S // 2 + 1))) == 1
-    assert list(looks.read(LATER)) == []
+    readings = ReadingsReader(watched.session, TREE, S)
+    assert len(list(readings.read(watched.machine.now_ns))) == 1
+    assert len(list(readings.read(watched.machine.now_ns + S // 2 + 1))) == 1
+    assert list(readings.read(LATER)) == []
 
 
 def test_gpus_that_the_job_has_memory_on_are_known(watched: Watched) -> None:
     owners = [{"gpu": 1, "process": 5, "memory_bytes": 9}, {"gpu": 3, "process": None}]
     watched.machine.run(1, gpu_process=owners)
-    looks = Looks(watched.session, TREE, S)
-    list(looks.read(LATER))
-    assert looks.mine == {1}
+    readings = ReadingsReader(watched.session, TREE, S)
+    list(readings.read(LATER))
+    assert readings.mine == {1}
 
 
 # ---- statistics ----------------------------------------------------------------------------------
@@ -182,28 +193,31 @@ def test_statistics_are_those_of_the_numbers(watched: Watched) -> None:
     first, second = found["gpus"]
     assert (first["gpu"], first["util_pct"]["mean"], first["util_pct"]["max"]) == (0, 50.0, 100.0)
     assert second["util_pct"]["std"] == 0.0 and second["memory_pct"]["max"] == 75.0
-    assert found["looks"] == 10 and found["measured_s"] == 10.0
+    assert found["readings"] == 10 and found["measured_s"] == 10.0
 
 
 def test_volumes_are_sums_of_what_was_moved_whatever_the_intervals(watched: Watched) -> None:
     sizes = [5 * 2**20, 0, 123, GIB]
     for at, size in enumerate(sizes):
-        watched.machine.look(
+        watched.machine.reading(
             process=[{"read_bytes": size}], cpu={"interval_ns": S * (at + 1)}, network=WIRES
         )
     found = watched.work_out()["read_bytes"]
     assert found["volume_bytes"] == sum(sizes)
     assert found["min_without_zero_bytes_s"] == 123 / 3 and found["max_bytes_s"] == 5 * GIB / 20
-    assert sum(look.read_bytes_s * look.interval_ns for look in watched.read()) == sum(sizes) * S
+    assert (
+        sum(reading.read_bytes_s * reading.interval_ns for reading in watched.read())
+        == sum(sizes) * S
+    )
 
 
 def test_only_what_lies_in_the_window_counts(watched: Watched) -> None:
     watched.machine.run(5, process=[{"user_pct": 1.0, "read_bytes": 1}])
     begin_ns = watched.machine.now_ns
     watched.machine.run(5, process=[{"user_pct": 90.0, "read_bytes": 10}])
-    window = Window(begin_ns, watched.machine.now_ns, S, TREE)
+    window = MeasuredTime(begin_ns, watched.machine.now_ns, S, TREE)
     found = statistics.work_out(Recording([watched.session]), window, None)
-    assert (found["looks"], found["cpu_pct"]["min"]) == (5, 90.0)
+    assert (found["readings"], found["cpu_pct"]["min"]) == (5, 90.0)
     assert found["read_bytes"]["volume_bytes"] == 50
 
 
@@ -223,11 +237,11 @@ def test_chosen_gpus_alone_are_in_the_statistics(watched: Watched) -> None:
 # ---- the condition -------------------------------------------------------------------------------
 
 
-def make_look(**values: object) -> Look:
+def make_reading(**values: object) -> Reading:
     plain = dict(t_ns=S, interval_ns=S, cpu_pct=150.0, used_bytes=30.0, total_bytes=100.0,
                  read_bytes_s=2.0 * 2**20, written_bytes_s=None, received_bytes_s=0.0,
                  sent_bytes_s=0.0, gpus={0: Gpu(10.0, 5.0, 20.0, 100.0), 1: Gpu(60.0, 5.0, 50.0, 100.0)})  # fmt: skip
-    return Look(**{**plain, **values})
+    return Reading(**{**plain, **values})
 
 
 @pytest.mark.parametrize(
@@ -237,11 +251,11 @@ def make_look(**values: object) -> Look:
      ("network<1 and cpu<100", False), (None, True)),
 )  # fmt: skip
 def test_a_condition_holds_or_does_not(text: str | None, holds: bool) -> None:
-    assert Condition(text).holds(make_look()) is holds
+    assert Condition(text).holds(make_reading()) is holds
 
 
 def test_what_cannot_be_measured_is_neither_above_nor_below() -> None:
-    blind = make_look(gpus={}, cpu_pct=None)
+    blind = make_reading(gpus={}, cpu_pct=None)
     assert not any(
         Condition(f"{name}{sign}5").holds(blind) for name in ("gpu", "cpu") for sign in "<>"
     )
@@ -264,7 +278,7 @@ def read_csv(folder: Path) -> list[dict[str, str]]:
 
 def test_the_csv_has_the_columns_of_the_original(tmp_path: Path) -> None:
     log = Log(str(tmp_path), None)
-    log.write(make_look(t_ns=3 * S, used_bytes=GIB, total_bytes=4 * GIB), 2 * S)
+    log.write(make_reading(t_ns=3 * S, used_bytes=GIB, total_bytes=4 * GIB), 2 * S)
     (row,) = read_csv(tmp_path)  # flushed: nobody closed it
     log.close()
     assert row == {
@@ -281,7 +295,7 @@ def test_a_gpu_that_comes_later_gets_its_columns_and_empty_cells_before(tmp_path
     log = Log(str(tmp_path), None)
     card = Gpu(33.0, 1.0, 1.0, 2.0)
     for gpus in ({}, {1: card}, {0: card, 1: card}, {}):
-        log.write(make_look(gpus=gpus), 0)
+        log.write(make_reading(gpus=gpus), 0)
     log.close()
     rows = read_csv(tmp_path)
     assert [row["gpu_usage_0"] for row in rows] == ["", "", "33", ""]
@@ -292,8 +306,8 @@ def test_a_gpu_that_comes_later_gets_its_columns_and_empty_cells_before(tmp_path
 def test_pandas_reads_the_csv_as_numbers(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     log = Log(str(tmp_path), [0, 5])
-    log.write(make_look(), 0)
-    log.write(make_look(gpus={}, cpu_pct=None), 0)
+    log.write(make_reading(), 0)
+    log.write(make_reading(gpus={}, cpu_pct=None), 0)
     log.close()
     frame = pandas.read_csv(tmp_path / NAME)
     assert all(kind == "float64" or kind == "int64" for kind in frame.dtypes.astype(str))
@@ -312,20 +326,20 @@ def make_lines(count: int, cards: int = 2, gap_at: int | None = None) -> Lines:
         mean: list[float | None] = [50 + 49 * math.sin(at / 7 + phase) for at in range(count)]
         return Line(name, unit, mean, [v and v * 0.9 for v in mean], [v and v * 1.01 for v in mean])
 
-    looks = {name: line(name, unit, at) for at, (name, unit, _) in enumerate(LINES)}
+    readings = {name: line(name, unit, at) for at, (name, unit, _) in enumerate(LINES)}
     gpus = {gpu: {name: line(name, unit, gpu + at) for at, (name, unit, _) in enumerate(GPU_LINES)}
             for gpu in range(cards)}  # fmt: skip
-    return Lines(seconds, 2.5, looks, gpus)
+    return Lines(seconds, 2.5, readings, gpus)
 
 
-def test_many_looks_become_few_steps_and_no_peak_is_lost(watched: Watched) -> None:
+def test_many_readings_become_few_steps_and_no_peak_is_lost(watched: Watched) -> None:
     watched.machine.run(500, process=lambda s: [{"user_pct": 900.0 if 199.5 < s < 200.5 else 5.0}])
     rows = Recording([watched.session]).query(ask_lines(watched.window(), 50)).to_pydict()
     assert len(rows["step"]) <= 50 and max(rows["cpu_high"]) == 900.0
     assert max(rows["cpu"]) < 200 and min(rows["cpu_low"]) == 5.0
 
 
-def test_lines_of_gpus_are_on_the_axis_of_the_looks(watched: Watched) -> None:
+def test_lines_of_gpus_are_on_the_axis_of_the_readings(watched: Watched) -> None:
     watched.machine.run(6, gpu=lambda s: None if 2.1 < s < 4.1 else [{"util_pct": s}, {}])
     drawn = chart_lines.read(Recording([watched.session]), watched.window(), None)
     assert [value is None for value in drawn.gpus[0]["util"].mean] == [
@@ -341,7 +355,7 @@ def test_lines_of_gpus_are_on_the_axis_of_the_looks(watched: Watched) -> None:
 
 def test_a_hole_in_time_is_a_hole_in_a_line() -> None:
     drawn = make_lines(10, gap_at=5)
-    broken = pictures._break(drawn, drawn.looks["cpu"].mean)
+    broken = pictures._break(drawn, drawn.readings["cpu"].mean)
     assert [math.isnan(value) for value in broken] == [False] * 5 + [True] + [False] * 5
 
 
@@ -427,7 +441,7 @@ def test_the_page_has_all_data_and_needs_nothing_from_elsewhere(
     assert len(data["patterns"]) == 4
 
 
-def test_an_hour_at_ten_looks_a_second_with_eight_gpus_stays_below_three_megabytes() -> None:
+def test_an_hour_at_ten_readings_a_second_with_eight_gpus_stays_below_three_megabytes() -> None:
     drawn = make_lines(chart_lines.MOST, 8)
     empty = {"max": 1.0, "min": 1.0, "mean": 1.0, "std": 1.0, "median": 1.0, "p80": 1.0}
     moved = dict.fromkeys(
@@ -531,7 +545,7 @@ def test_statistics_are_printed_for_every_gpu(written) -> None:
 def test_a_report_of_nothing_says_so(watched: Watched, tmp_path: Path, capsys) -> None:
     report.write(watched.describe(tmp_path), sys.stdout)
     said = json.loads((tmp_path / "report.json").read_text())
-    assert said["statistics"]["looks"] == 0 and said["statistics"]["gpus"] == []
+    assert said["statistics"]["readings"] == 0 and said["statistics"]["gpus"] == []
     assert "nothing was measured" in said["missing"][0] and said["advice"]["findings"] == []
     assert (tmp_path / "report.md").exists() and unpack((tmp_path / "report.html").read_text())[
         "charts"
@@ -540,5 +554,5 @@ def test_a_report_of_nothing_says_so(watched: Watched, tmp_path: Path, capsys) -
 
 def test_what_a_user_is_shown_can_be_had_with_one_sql_statement(watched: Watched) -> None:
     watched.machine.run(5, gpu=[{"util_pct": 11.0}])
-    sql = f"WITH {write_looks(watched.window())}, {write_gpus(watched.window(), None)} SELECT AVG(util_pct) AS mean FROM card"
+    sql = f"WITH {write_readings(watched.window())}, {write_gpus(watched.window(), None)} SELECT AVG(util_pct) AS mean FROM card"
     assert Recording([watched.session]).query(sql).to_pylist() == [{"mean": 11.0}]

@@ -18,7 +18,7 @@ import pytest
 
 from conftest import TIMEOUT_S, find_processes, wait_for
 from sonde.errors import Error
-from sonde.monitor.command import Job
+from sonde.monitor.command import Command
 
 QUICK = ("--every", "0.1s", "--piece", "1")
 PYTHON = sys.executable
@@ -89,7 +89,7 @@ def test_it_ends_after_its_time_with_a_report(monitor: Start, work: Path) -> Non
     code, out, err = finish(monitor("--duration", "1.2s"))
     said = require_whole(work)
     assert (code, err) == (0, "") and "its time was over (0.02 min)" in said["reason"]
-    assert 0.8 < said["seconds"] < 30 and said["statistics"]["looks"] == len(read_csv(work))
+    assert 0.8 < said["seconds"] < 30 and said["statistics"]["readings"] == len(read_csv(work))
     assert "80th percentile" in out and out.strip().endswith("report.html")
 
 
@@ -142,7 +142,7 @@ def test_stopped_before_anything_was_measured_there_is_a_report(monitor: Start, 
     process.send_signal(signal.SIGTERM)
     code, out, _err = finish(process)
     said = require_whole(work)
-    assert code == 0 and said["statistics"]["looks"] == 0 and read_csv(work) == []
+    assert code == 0 and said["statistics"]["readings"] == 0 and read_csv(work) == []
     assert "it ended before measuring began" in out
 
 
@@ -245,14 +245,14 @@ def test_bytes_are_counted_once_and_up_to_the_end_of_a_command(monitor: Start, w
 
 
 def test_trouble_of_ours_leaves_the_exit_code_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    with Job(["/bin/sh", "-c", "exit 9"], dict(os.environ)) as job:
+    with Command(["/bin/sh", "-c", "exit 9"], dict(os.environ)) as job:
         job.start()
         raise Error("the disk is full")
     assert job.code == 9 and capfd.readouterr().err == "sonde: the disk is full\n"
 
 
 def test_trouble_before_the_command_began_is_told(root: Path) -> None:
-    with pytest.raises(Error), Job(["/bin/true"], {}):
+    with pytest.raises(Error), Command(["/bin/true"], {}):
         raise Error("nothing has begun")
 
 
@@ -273,7 +273,7 @@ def test_waiting_for_a_gpu_keeps_the_start_out(monitor: Start, work: Path, fake_
     util = said["statistics"]["gpus"][0]["util_pct"]
     assert (util["min"], util["mean"], util["max"]) == (91, 91, 91)
     assert any("when gpu>20" in line for line in said["about"])
-    # A look that came late under load is an empty cell.
+    # A reading that came late under load is an empty cell.
     assert {row["gpu_usage_0"] for row in read_csv(work)} - {""} == {"91"}
 
 
@@ -283,7 +283,7 @@ def test_a_delay_keeps_the_start_out(monitor: Start, work: Path) -> None:
     said = read_report(work)
     session = json.loads(Path(said["session"], "meta.json").read_text())
     assert said["begin_t_ns"] - session["clock"]["monotonic_ns"] >= 2 * 10**9
-    assert said["statistics"]["looks"] == len(read_csv(work)) > 0
+    assert said["statistics"]["readings"] == len(read_csv(work)) > 0
     assert float(read_csv(work)[0]["timestamp"]) < 2
 
 

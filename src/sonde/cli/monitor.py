@@ -11,12 +11,12 @@ from sonde import launch, settings
 from sonde.cli import _options, _progress
 from sonde.cli.run import find_program
 from sonde.errors import ConfigError, Error, NoSession
-from sonde.monitor import detach
-from sonde.monitor.command import Job
+from sonde.monitor import background
+from sonde.monitor.command import Command
 from sonde.monitor.condition import METRICS, Condition
 from sonde.monitor.folder import Folder
-from sonde.monitor.scope import Look, Scope
-from sonde.monitor.watch import ALL, MINE, Options, Progress, Watch
+from sonde.monitor.scope import Reading, Scope
+from sonde.monitor.watch import ALL, MINE, MonitorOptions, Progress, Watch
 from sonde.session.process import read_start_ticks
 
 GROUP = "watch"
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     options = _read_options(args)  # what is wrong is said before anything is touched
     path = os.path.abspath(args.output or time.strftime("sonde-monitor-%Y%m%d-%H%M%S"))
     if args.detach:
-        pid = detach.start(path, _repeat(args, path))
+        pid = background.start(path, _repeat(args, path))
         print(f"sonde: process {pid} is measuring into {path}; `touch stop.flag` here, or in "
               f"{path}, stops it")  # fmt: skip
         return 0
@@ -73,12 +73,12 @@ def run(args: argparse.Namespace) -> int:
         folder.close()
 
 
-def _make_job(options: Options) -> Job:
+def _make_job(options: MonitorOptions) -> Command:
     env = launch.make_job_environment(options.command) if options.command else {}
-    return Job(options.command, env)
+    return Command(options.command, env)
 
 
-def _run_alone(options: Options, error: Error) -> int:
+def _run_alone(options: MonitorOptions, error: Error) -> int:
     """Run the command unmeasured: that we cannot write is no reason not to run it."""
     if not options.command:
         raise error
@@ -88,7 +88,7 @@ def _run_alone(options: Options, error: Error) -> int:
     return job.code
 
 
-def _monitor(options: Options, folder: Folder) -> int:
+def _monitor(options: MonitorOptions, folder: Folder) -> int:
     scope = Scope(os.getpid(), 1) if options.command else Scope(options.pid)
     with _make_job(options) as job:
         try:
@@ -110,7 +110,7 @@ def _monitor(options: Options, folder: Folder) -> int:
     return job.code
 
 
-def _report(watch: Watch, options: Options) -> None:
+def _report(watch: Watch, options: MonitorOptions) -> None:
     from sonde.monitor import report  # it brings the database along: not while the job runs
 
     # What the job prints is its own; with a command we say nothing on stdout.
@@ -121,7 +121,7 @@ def _report(watch: Watch, options: Options) -> None:
 # ---- options -------------------------------------------------------------------------------------
 
 
-def _read_options(args: argparse.Namespace) -> Options:
+def _read_options(args: argparse.Namespace) -> MonitorOptions:
     command = list(args.rest)
     if args.pid is not None and command:
         raise ConfigError("--pid is for a process that runs already; leave it out, or `-- COMMAND`")
@@ -132,7 +132,7 @@ def _read_options(args: argparse.Namespace) -> Options:
     if command:
         find_program(command[0])
     default_s = None if command else 3600.0
-    return Options(
+    return MonitorOptions(
         max_s=default_s if args.duration is None else args.duration,
         delay_s=args.delay, wait_for=Condition(args.wait_for),
         every_s=float(settings.read_values({"host.every": args.every})["host.every"]),
@@ -163,14 +163,14 @@ def _repeat(args: argparse.Namespace, path: str) -> list[str]:
 # ---- progress ------------------------------------------------------------------------------------
 
 
-def _show(bar: _progress.Bar, progress: Progress, options: Options) -> None:
+def _show(bar: _progress.Bar, progress: Progress, options: MonitorOptions) -> None:
     if options.command:
         return  # the terminal is the command's
     words = [progress.state]
     if progress.max_s is not None and progress.passed_s:
         words.append(f"{_show_span(progress.max_s - progress.passed_s)} left")
-    if progress.look is not None:
-        words += _show_look(progress.look)
+    if progress.reading is not None:
+        words += _show_reading(progress.reading)
     bar.tell("  ".join(words), progress.passed_s)
 
 
@@ -179,13 +179,15 @@ def _show_span(seconds: float) -> str:
     return f"{whole} s" if whole < 120 else f"{whole // 60} min {whole % 60} s"
 
 
-def _show_look(look: Look) -> list[str]:
+def _show_reading(reading: Reading) -> list[str]:
     words = []
-    if look.cpu_pct is not None:
-        words.append(f"cpu {look.cpu_pct:.0f} %")
-    known = [gpu.util_pct for gpu in look.gpus.values() if gpu.util_pct is not None]
+    if reading.cpu_pct is not None:
+        words.append(f"cpu {reading.cpu_pct:.0f} %")
+    known = [gpu.util_pct for gpu in reading.gpus.values() if gpu.util_pct is not None]
     if known:
         words.append(f"gpu {'/'.join(f'{util:.0f}' for util in known)} %")
-    if look.used_bytes is not None and look.total_bytes:
-        words.append(f"memory {look.used_bytes / 2**30:.1f}/{look.total_bytes / 2**30:.0f} GiB")
+    if reading.used_bytes is not None and reading.total_bytes:
+        words.append(
+            f"memory {reading.used_bytes / 2**30:.1f}/{reading.total_bytes / 2**30:.0f} GiB"
+        )
     return words

@@ -1,20 +1,20 @@
-"""The lines that are drawn, in pictures and in the page, read from SQL."""
+"""The lines of the charts, in pictures and in the page, read with SQL."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sonde.monitor.series import GPU_LINES, LINES, Window, ask_gpu_lines, ask_lines
+from sonde.monitor.reading_sql import GPU_LINES, LINES, MeasuredTime, ask_gpu_lines, ask_lines
 from sonde.store.recording import Recording
 
-MOST = 3000  # steps of time: enough to zoom in, and three hundred kilobytes for eight GPUs
+MOST = 3000  # time steps: enough to zoom in, and only 300 kB for eight GPUs
 Values = list[float | None]
 
 
 @dataclass(frozen=True)
-class Line:
-    """One thing over time: its mean in every step, and between what it moved."""
+class ChartLine:
+    """One value over time: its mean, lowest and highest in every time step."""
 
     name: str
     unit: str
@@ -24,27 +24,27 @@ class Line:
 
     @property
     def is_known(self) -> bool:
-        """Is there anything to draw?"""
+        """Whether there is anything to draw."""
         return any(value is not None for value in self.mean)
 
 
 @dataclass(frozen=True)
-class Lines:
-    """All of them on one axis of time: seconds since the begin; `gap_s` apart is a hole."""
+class ChartLines:
+    """All lines on one time axis, in seconds; steps more than `gap_s` apart leave a gap."""
 
     seconds: list[float] = field(default_factory=list)
     gap_s: float = 2.5
-    looks: dict[str, Line] = field(default_factory=dict)
-    gpus: dict[int, dict[str, Line]] = field(default_factory=dict)
+    readings: dict[str, ChartLine] = field(default_factory=dict)
+    gpus: dict[int, dict[str, ChartLine]] = field(default_factory=dict)
 
 
-def read(recording: Recording, window: Window, gpus: Sequence[int] | None) -> Lines:
-    """The lines of a window."""
+def read(recording: Recording, window: MeasuredTime, gpus: Sequence[int] | None) -> ChartLines:
+    """Return the lines of the measured time."""
     rows = recording.query(ask_lines(window, MOST)).to_pydict()
     steps = {step: at for at, step in enumerate(rows["step"])}
     seconds = [(t_ns - window.begin_ns) / 1e9 for t_ns in rows["t_ns"]]
     every_s = max(window.every_ns / 1e9, window.seconds / MOST)
-    cards: dict[int, dict[str, Line]] = {}
+    cards: dict[int, dict[str, ChartLine]] = {}
     for row in recording.query(ask_gpu_lines(window, gpus, MOST)).to_pylist():
         if row["gpu"] not in cards:
             cards[row["gpu"]] = {name: _make_empty(name, unit, len(steps))
@@ -54,10 +54,10 @@ def read(recording: Recording, window: Window, gpus: Sequence[int] | None) -> Li
             line.mean[at], line.low[at], line.high[at] = (
                 row[name], row[f"{name}_low"], row[f"{name}_high"],
             )  # fmt: skip
-    looks = {name: Line(name, unit, rows[name], rows[f"{name}_low"], rows[f"{name}_high"])
+    readings = {name: ChartLine(name, unit, rows[name], rows[f"{name}_low"], rows[f"{name}_high"])
              for name, unit, _sql in LINES}  # fmt: skip
-    return Lines(seconds, 2.5 * every_s, looks, cards)
+    return ChartLines(seconds, 2.5 * every_s, readings, cards)
 
 
-def _make_empty(name: str, unit: str, count: int) -> Line:
-    return Line(name, unit, [None] * count, [None] * count, [None] * count)
+def _make_empty(name: str, unit: str, count: int) -> ChartLine:
+    return ChartLine(name, unit, [None] * count, [None] * count, [None] * count)

@@ -1,4 +1,4 @@
-"""The command that is monitored: started, told of signals, waited for; its exit code is ours."""
+"""The monitored command: start it, pass signals on, wait for it, and exit with its code."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from types import FrameType, TracebackType
 
 from sonde.errors import Error
 
-# With a command all of these are its own business; without one only the first two are ours.
+# A command gets all of these; without a command we handle the first two ourselves.
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 _PASSED_ON = (*_STOPPING, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
-class Job:
-    """A command, or none. Whatever goes wrong with measuring, leaving this waits for the command's
-    end, and nothing but its exit code comes out."""
+class Command:
+    """A command, or none. Whatever goes wrong with measuring, leaving the `with` block waits for
+    the command to end, and only its exit code matters."""
 
     def __init__(self, command: list[str], env: Mapping[str, str]) -> None:
         self._command, self._env = command, env
         self._process: subprocess.Popen[bytes] | None = None
         self._before: dict[int, object] = {}
         self._is_starting = False
-        self._missed: list[int] = []  # signals that came while it started
+        self._missed: list[int] = []  # signals that came while the command was starting
         self.signals = 0  # how often we were asked to stop
         self.code = 0
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Command:
         for number in _PASSED_ON if self._command else _STOPPING:
             before = signal.getsignal(number)
-            # Ignored here (nohup, a shell's background job) means ignored by the command, too.
+            # What is ignored here (nohup, a shell's background job) the command ignores as well.
             if before is not signal.SIG_IGN and before is not None:
                 self._before[number] = before
                 signal.signal(number, self._on_signal)
@@ -53,19 +53,19 @@ class Job:
                 signal.signal(number, before)  # type: ignore[arg-type]
         if not had_begun or kind is None or not issubclass(kind, Exception):
             return False
-        # The command has done its work; what is wrong with us must not change its exit code.
+        # The command has done its work; a problem of ours must not change its exit code.
         try:
             if isinstance(error, Error):
                 print(f"sonde: {error}", file=sys.stderr)
             else:
                 traceback.print_exception(kind, error, trace)
         except OSError:
-            # Nobody reads stderr any more; the interpreter's own flush must not fail either.
+            # Nobody reads stderr any more; the interpreter's final flush must not fail either.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
         return True
 
     def start(self) -> None:
-        """Start it: same files, terminal, group and signals as without us."""
+        """Start the command with the files, terminal, group and signals it has without us."""
         if not self._command:
             return
         self._is_starting = True
@@ -78,11 +78,11 @@ class Job:
 
     @property
     def has_ended(self) -> bool:
-        """Was there a command, and is it over?"""
+        """Whether there was a command that has ended."""
         return self._process is not None and self._process.poll() is not None
 
     def wait(self) -> None:
-        """Until it has ended."""
+        """Wait until the command has ended."""
         if self._process is not None:
             code = self._process.wait()
             self.code = 128 - code if code < 0 else code
@@ -95,7 +95,7 @@ class Job:
         elif self._process is None and self._is_starting:
             self._missed.append(number)
         elif self._process is None and self._command:
-            raise SystemExit(128 + number)  # then there is nothing to measure: it never starts
+            raise SystemExit(128 + number)  # the command never starts: there is nothing to measure
         elif self.signals > 1:
             raise SystemExit(self.code if self._process is not None else 128 + number)
 
@@ -106,8 +106,8 @@ class Job:
 
 
 def _has_terminal() -> bool:
-    """Are we in the foreground of a terminal? Then it has sent the command the same signal."""
-    # Not asked of our own files: they may all lead elsewhere, and the terminal is still ours.
+    """Tell whether we are in the foreground of a terminal, which signals the command as well."""
+    # Our own files do not tell: all may be redirected while the terminal is still ours.
     with contextlib.suppress(OSError):
         fd = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
         try:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from sonde.errors import ConfigError
-from sonde.monitor.scope import Look
+from sonde.monitor.scope import Reading
 
 MIB = 2**20
 _TERM = re.compile(r"\s*(\w+)\s*([<>])\s*([\d.]+)\s*(?:%|MiB/s)?\s*$")
@@ -25,32 +25,33 @@ def _find_rate(*parts: float | None) -> float | None:
     return sum(known) / MIB if known else None
 
 
-METRICS: dict[str, tuple[str, Callable[[Look], float | None]]] = {
-    "cpu": ("% of one processor", lambda look: look.cpu_pct),
-    "gpu": ("% of the busiest GPU", lambda look: _find_most(
-        [gpu.util_pct for gpu in look.gpus.values()])),
-    "gpu_memory": ("% of the fullest GPU", lambda look: _find_most(
-        [_find_share(gpu.used_bytes, gpu.total_bytes) for gpu in look.gpus.values()])),
-    "memory": ("% of what there is", lambda look: _find_share(look.used_bytes, look.total_bytes)),
-    "disk": ("MiB/s, read and written", lambda look: _find_rate(
-        look.read_bytes_s, look.written_bytes_s)),
-    "network": ("MiB/s, in and out", lambda look: _find_rate(
-        look.received_bytes_s, look.sent_bytes_s)),
+METRICS: dict[str, tuple[str, Callable[[Reading], float | None]]] = {
+    "cpu": ("% of one processor", lambda reading: reading.cpu_pct),
+    "gpu": ("% of the busiest GPU", lambda reading: _find_most(
+        [gpu.util_pct for gpu in reading.gpus.values()])),
+    "gpu_memory": ("% of the fullest GPU", lambda reading: _find_most(
+        [_find_share(gpu.used_bytes, gpu.total_bytes) for gpu in reading.gpus.values()])),
+    "memory": ("% of all memory", lambda reading: _find_share(
+        reading.used_bytes, reading.total_bytes)),
+    "disk": ("MiB/s, read and written", lambda reading: _find_rate(
+        reading.read_bytes_s, reading.written_bytes_s)),
+    "network": ("MiB/s, in and out", lambda reading: _find_rate(
+        reading.received_bytes_s, reading.sent_bytes_s)),
 }  # fmt: skip
 
 
 class Condition:
-    """Terms that must all hold at one look; without any it holds at once."""
+    """Terms that must all hold in one reading; a condition without terms always holds."""
 
     def __init__(self, text: str | None) -> None:
         self.text = text
         terms = re.split(r"\s+and\s+", text.strip()) if text else []
         self._terms = [_parse(term) for term in terms]
 
-    def holds(self, look: Look) -> bool:
-        """Does it hold? A value that cannot be had is neither above nor below anything."""
+    def holds(self, reading: Reading) -> bool:
+        """Tell whether a reading meets it; a value that is not known meets no term."""
         for name, sign, limit in self._terms:
-            value = METRICS[name][1](look)
+            value = METRICS[name][1](reading)
             if value is None or not (value > limit if sign == ">" else value < limit):
                 return False
         return True

@@ -1,4 +1,4 @@
-"""What the rules of advice/ say of the time that was measured."""
+"""What the advice rules say about the measured time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from sonde.advice.finding import name_votes
 from sonde.advice.period import ASKS, Stretch, find_job_gpus, find_warm_up
 from sonde.errors import Error
 from sonde.monitor import report_text
-from sonde.monitor.watch import Measured
+from sonde.monitor.watch import Measurement
 from sonde.session import Session, list_sessions
 from sonde.store.recording import Recording
 
-# The four patterns of OpenPAI's profiler, by the rule that looks for each; `compat` has it judge
-# as the original did.
+# The four patterns of OpenPAI's profiler by rule; `compat` makes a rule judge as the original did.
 PATTERNS = {
     "gpu_memory_uneven": "There is mal-distribution of the GPU memory between the multiple GPUs.",
     "gpu_free": "Both the GPU and GPU memory have free resource.",
@@ -26,19 +25,19 @@ PATTERNS = {
 }
 
 
-def advise(measured: Measured, session: Session, looks: int) -> dict[str, Any]:
-    """The parts `advice` and `patterns` of a report."""
-    if not looks:
+def advise(measured: Measurement, session: Session, readings: int) -> dict[str, Any]:
+    """Return the parts `advice` and `patterns` of a report."""
+    if not readings:
         nothing = "nothing can be said: there was not enough time to measure"
         return {"advice": {"findings": [], "outcomes": [], "summary": nothing}, "patterns": []}
     try:
         return _judge(measured, session)
-    except Error as error:  # a recording of the job that cannot be read; the numbers are ours
+    except Error as error:  # the recording of the job cannot be read; the measured numbers can
         said = f"nothing can be said: {error}"
         return {"advice": {"findings": [], "outcomes": [], "summary": said}, "patterns": []}
 
 
-def _judge(measured: Measured, session: Session) -> dict[str, Any]:
+def _judge(measured: Measurement, session: Session) -> dict[str, Any]:
     rules = judge.load_rules()
     asked = "\n".join([ASKS, *(rule.module.SQL for rule in rules)])
     with Recording([session, *find_jobs(measured, session)]).freeze(asked) as recording:
@@ -55,7 +54,7 @@ def _judge(measured: Measured, session: Session) -> dict[str, Any]:
 
 
 def _vote(recording: Recording, stretch: Stretch) -> list[str]:
-    """The original's sentences; none of a pattern that no window could be asked for."""
+    """Return the original's sentences for the patterns that could be judged."""
     rules = judge.load_rules(list(PATTERNS), {f"{rule}.compat": 1 for rule in PATTERNS})
     return [
         report_text.say_pattern(PATTERNS[one.rule], name_votes(one.fired, one.judged))
@@ -64,7 +63,7 @@ def _vote(recording: Recording, stretch: Stretch) -> list[str]:
     ]
 
 
-def _find_stretch(measured: Measured, recording: Recording) -> Stretch:
+def _find_stretch(measured: Measurement, recording: Recording) -> Stretch:
     """The time that was measured, without the job's first steps unless its start is out of it
     already."""
     start_ns = measured.window.begin_ns + recording.sessions[0].wall_offset_ns
@@ -82,8 +81,8 @@ def _find_stretch(measured: Measured, recording: Recording) -> Stretch:
     return Stretch(start_ns + warm_up_ns, measured.window_s, count, warm_up_ns / 1e9, chosen)
 
 
-def find_jobs(measured: Measured, session: Session) -> list[Session]:
-    """The recordings of what was watched, from the same time."""
+def find_jobs(measured: Measurement, session: Session) -> list[Session]:
+    """Return the recordings of the watched processes from the same time."""
     scope, below = measured.window.scope, _find_processes(measured, session)
     begin_ns, end_ns = (
         t_ns + session.wall_offset_ns for t_ns in (measured.window.begin_ns, measured.window.end_ns)
@@ -100,21 +99,21 @@ def find_jobs(measured: Measured, session: Session) -> list[Session]:
 
 
 def _is_monitor(session: Session) -> bool:
-    """Is it a session like ours, of another monitor or of this one?"""
+    """Tell whether a session belongs to a monitor, this one or another."""
     values = session.meta.get("config")
     return isinstance(values, dict) and values.get("host.pid", -1) != -1
 
 
 def _find_end(session: Session) -> int:
-    """When it ended, wall clock; the future, if that is not known yet."""
+    """Return when a session ended, by the wall clock; far in the future if it has not."""
     try:
         end_ns = (session.read_sealed() or {}).get("end_wall_ns")
     except Error:
-        return 0  # damaged: nothing can be asked of it
+        return 0  # damaged: it cannot be queried
     return end_ns if isinstance(end_ns, int) else 2**63
 
 
-def _find_processes(measured: Measured, session: Session) -> set[int]:
+def _find_processes(measured: Measurement, session: Session) -> set[int]:
     window = measured.window
     rows = Recording([session]).query(
         "SELECT DISTINCT process FROM system.process "

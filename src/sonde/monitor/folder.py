@@ -1,4 +1,4 @@
-"""The output folder: one monitor at a time, stopped by a file `stop.flag`."""
+"""The output folder: one monitor at a time; a file `stop.flag` stops it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STARTING, WAITING, MEASURING = "starting", "waiting", "measuring"
 
 
 class Taken(Error):
-    """Another monitor writes into the folder."""
+    """Another monitor is writing into the folder."""
 
     def __init__(self, path: str, pid: str) -> None:
         super().__init__(
@@ -27,7 +27,7 @@ class Taken(Error):
 
 
 class Folder:
-    """A folder that is ours while we live."""
+    """An output folder that no other monitor can use until it is closed."""
 
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
@@ -40,44 +40,44 @@ class Folder:
         if not is_ours:
             os.close(self._fd)
             raise Taken(self.path, read_state(self.path)[0] or "?")
-        self.tell(STARTING)
-        # The flag that stopped the last one must not stop us, its report is not ours. Nothing else
-        # goes: the folder may be one that the user keeps his own files in.
+        self.set_state(STARTING)
+        # The flag that stopped the last monitor must not stop us, and its report is not ours.
+        # Nothing else is removed: users may keep files of their own here.
         pictures = (f"{IMAGES}/{name}.png" for name in PICTURES)
         for name in (FLAG, *map(self.find, (FLAG, *REPORTS, *pictures))):
             with contextlib.suppress(OSError):
                 os.unlink(name)
 
     def find(self, name: str) -> str:
-        """The path of a file in it."""
+        """Return the path of a file in the folder."""
         return os.path.join(self.path, name)
 
-    def tell(self, state: str) -> None:
-        """What we are doing, for whoever looks."""
+    def set_state(self, state: str) -> None:
+        """Write down what we are doing, for read_state."""
         os.pwrite(self._fd, f"{os.getpid()} {state}\n".encode().ljust(64), 0)
 
-    def is_told_to_stop(self) -> bool:
-        """Is there a flag, here or in the working directory?"""
+    def has_stop_flag(self) -> bool:
+        """Tell whether there is a flag, here or in the working directory."""
         return os.path.exists(self.find(FLAG)) or os.path.exists(FLAG)
 
     def close(self) -> None:
-        """Let go of it."""
-        # The file stays: one who has it open already would lock what nobody else sees.
+        """Let another monitor use the folder."""
+        # The file stays: a monitor that has it open already would lock a file nobody else sees.
         with contextlib.suppress(OSError):
             os.truncate(self._fd, 0)
         os.close(self._fd)
 
 
 def open_new(path: str) -> IO[str]:
-    """A file that was not there before. A link by that name, in a folder that others may write to,
-    would have us write into any file of the user's."""
+    """Open a new file. An existing link of that name, in a folder that others may write to, could
+    make us overwrite any file of the user's."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     return open(path, "x", encoding="utf-8", errors="backslashreplace", newline="")
 
 
 def read_state(path: str) -> tuple[str | None, str | None]:
-    """Pid and state of the monitor that has a folder; None twice if there is none."""
+    """Return pid and state of the monitor that uses a folder; None twice if none does."""
     try:
         with open(os.path.join(path, LOCK), encoding="ascii") as file:
             words = file.read().split()

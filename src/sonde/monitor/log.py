@@ -1,4 +1,4 @@
-"""log_result.csv: one row a look, whole at any moment."""
+"""log_result.csv: one line for each reading; the file is valid at every moment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import IO
 
 from sonde.errors import Error
 from sonde.monitor.folder import open_new
-from sonde.monitor.scope import GIB, KIB, Look
+from sonde.monitor.scope import GIB, KIB, Reading
 from sonde.session.files import Replacement
 
 NAME = "log_result.csv"
@@ -20,8 +20,8 @@ GPU_COLUMNS = ("gpu_usage", "gpu_mem_usage", "gpu_mem_used", "gpu_mem_total")
 
 
 class Log:
-    """Writes looks to a file, each as one whole line. A GPU that comes later gets its columns
-    then: the file is written anew, and its cells before that are empty."""
+    """Writes each reading as one complete line. When a GPU first appears, the file is rewritten
+    with columns for it, whose earlier cells are empty."""
 
     def __init__(self, folder: str, gpus: list[int] | None) -> None:
         self._path = os.path.join(folder, NAME)
@@ -39,25 +39,25 @@ class Log:
             file.flush()
         return file
 
-    def write(self, look: Look, begin_ns: int) -> None:
-        """Add a look."""
-        if not self._is_fixed and not set(look.gpus) <= set(self.gpus):
-            self._widen(set(look.gpus))
+    def write(self, reading: Reading, begin_ns: int) -> None:
+        """Write a reading."""
+        if not self._is_fixed and not set(reading.gpus) <= set(self.gpus):
+            self._widen(set(reading.gpus))
         line = io.StringIO()
-        csv.writer(line).writerow(self._make_row(look, begin_ns))
-        # One write a line: whoever reads, or kills us, finds whole lines.
+        csv.writer(line).writerow(self._make_row(reading, begin_ns))
+        # One write for each line: whoever reads the file, or kills us, finds complete lines.
         try:
             self._file.write(line.getvalue())
             self._file.flush()
         except OSError as error:
             raise Error(f"{self._path}: {error.strerror}") from None
 
-    def _make_row(self, look: Look, begin_ns: int) -> list[str]:
-        cells = [_show((look.t_ns - begin_ns) / 1e9), _show(look.cpu_pct),
-                 *(_show(value, GIB) for value in (look.used_bytes, look.total_bytes)),
-                 *(_show(rate, KIB) for rate in look.rates)]  # fmt: skip
+    def _make_row(self, reading: Reading, begin_ns: int) -> list[str]:
+        cells = [_show((reading.t_ns - begin_ns) / 1e9), _show(reading.cpu_pct),
+                 *(_show(value, GIB) for value in (reading.used_bytes, reading.total_bytes)),
+                 *(_show(rate, KIB) for rate in reading.rates)]  # fmt: skip
         for index in self.gpus:
-            gpu = look.gpus.get(index)
+            gpu = reading.gpus.get(index)
             if gpu is None:
                 cells += [""] * len(GPU_COLUMNS)
             else:
@@ -83,7 +83,7 @@ class Log:
         self._file = self._open(wide)
 
     def close(self) -> None:
-        """Done."""
+        """Close the file."""
         self._file.close()
 
 

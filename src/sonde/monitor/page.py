@@ -1,4 +1,4 @@
-"""report.html: one page with everything in it, and nothing from elsewhere."""
+"""report.html: one page that contains everything it needs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 
 from sonde.export.formats._asset import fill
 from sonde.monitor import report_text
-from sonde.monitor.chart_lines import Line, Lines
+from sonde.monitor.chart_lines import ChartLine, ChartLines
 
 Drawn = dict[str, Any]
 
-# Title, unit, the highest value of the scale if it is known, and the lines with their names.
+# Title, unit, and the lines with their labels; of GPUs the line and the top of the scale.
 _CHARTS = (
     ("CPU", "%, 100 is one processor",
      {"cpu": "watched", "machine": "whole machine", "iowait": "idle, waiting for I/O"}),
-    ("Memory", "GiB", {"memory_used": "used", "memory_total": "there is"}),
+    ("Memory", "GiB", {"memory_used": "used", "memory_total": "total"}),
     ("Disk", "MiB/s", {"read": "read", "written": "written"}),
     ("Network", "MiB/s", {"received": "received", "sent": "sent"}),
 )  # fmt: skip
@@ -33,8 +33,8 @@ _GPU_CHARTS = (
 )
 
 
-def make(report: Mapping[str, Any], lines: Lines) -> str:
-    """The page; its data is packed, so that no text in it can be anything but data."""
+def make(report: Mapping[str, Any], lines: ChartLines) -> str:
+    """Return the page; its data is compressed, so that no text in it can act as HTML or script."""
     data = {
         "about": report["about"],
         "findings": [_describe(finding) for finding in report["advice"]["findings"]],
@@ -66,21 +66,23 @@ def _describe(finding: Mapping[str, Any]) -> dict[str, Any]:
     return {**{key: finding[key] for key in keys}, "evidence": report_text.list_evidence(finding)}
 
 
-def list_charts(lines: Lines) -> list[Drawn]:
-    """What is drawn: charts with at least one line that has values."""
+def list_charts(lines: ChartLines) -> list[Drawn]:
+    """Return the charts that have at least one line with values."""
     found: list[Drawn] = []
     for title, unit, name, top in _GPU_CHARTS:
         cards = {f"GPU {gpu}": card[name] for gpu, card in lines.gpus.items()}
         found.append({"title": title, "unit": unit, "top": top, "lines": _pack(cards)})
     for title, unit, names in _CHARTS:
-        known = {label: lines.looks[name] for name, label in names.items() if name in lines.looks}
+        known = {
+            label: lines.readings[name] for name, label in names.items() if name in lines.readings
+        }
         found.append({"title": title, "unit": unit, "top": None, "lines": _pack(known)})
-    # The processor first: it is always there.
+    # The processor comes first: it is always known.
     found.sort(key=lambda chart: chart["title"] != "CPU")
     return [chart for chart in found if chart["lines"]]
 
 
-def _pack(lines: Mapping[str, Line]) -> list[Drawn]:
+def _pack(lines: Mapping[str, ChartLine]) -> list[Drawn]:
     found = []
     for name, line in lines.items():
         if not line.is_known:
@@ -94,5 +96,5 @@ def _pack(lines: Mapping[str, Line]) -> list[Drawn]:
 
 
 def _round(value: float | None, digits: int = 4) -> float | None:
-    """Nobody can see more, and it would be half of the page."""
+    """Round to what can be seen: more digits would be half of the page."""
     return None if value is None else float(f"{value:.{digits}g}")

@@ -1,4 +1,4 @@
-"""The five pictures, drawn with matplotlib where that is installed."""
+"""The five pictures of a report, drawn with matplotlib if it is installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sonde.monitor.chart_lines import Line, Lines
+from sonde.monitor.chart_lines import ChartLine, ChartLines
 from sonde.monitor.folder import IMAGES, PICTURES
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 HINT = "the pictures need matplotlib: pip install 'sonde[report]'"
 COLOURS = ("#2f6fde", "#e8710a", "#1b9e77", "#d0328c", "#7c5cd6", "#a6761d", "#0aa5c2", "#c43c3c")
 _SOFT, _LINE = "#626a76", "#e4e7ec"
-_TOGETHER = 3  # so many GPUs can be told apart on one axis; more get one each
+_TOGETHER = 3  # up to this many GPUs share one axis; more get an axis each
 
 
-def write(folder: str, lines: Lines) -> tuple[list[str], str | None]:
-    """Draw them all; their paths from the folder, and what to say where there are none."""
+def write(folder: str, lines: ChartLines) -> tuple[list[str], str | None]:
+    """Draw the pictures; return their paths within the folder, and why any are missing."""
     try:
-        import matplotlib.figure as figures  # only here: it takes a second
+        import matplotlib.figure as figures  # imported only here: it takes a second
     except ImportError:
         return [], HINT
     found: list[str] = []
@@ -41,7 +41,7 @@ def write(folder: str, lines: Lines) -> tuple[list[str], str | None]:
     return found, None
 
 
-def _make_axes(figure: Figure, title: str, label: str, lines: Lines) -> Axes:
+def _make_axes(figure: Figure, title: str, label: str, lines: ChartLines) -> Axes:
     axes = figure.add_subplot()
     axes.set_title(title, loc="left", fontsize=13, fontweight="bold", pad=12)
     _clean(axes, label)
@@ -60,8 +60,8 @@ def _clean(axes: Axes, label: str) -> None:
         spine.set_visible(False)
 
 
-def _plot(axes: Axes, lines: Lines, line: Line, label: str, colour: str) -> Any:
-    """One line; a hole in time is a hole in the line."""
+def _plot(axes: Axes, lines: ChartLines, line: ChartLine, label: str, colour: str) -> Any:
+    """Plot one line; a gap in time is a gap in the line."""
     mean, low, high = (_break(lines, values) for values in (line.mean, line.low, line.high))
     times = _break(lines, list(lines.seconds))
     if any(a != b and not math.isnan(a + b) for a, b in zip(low, high, strict=True)):
@@ -69,7 +69,7 @@ def _plot(axes: Axes, lines: Lines, line: Line, label: str, colour: str) -> Any:
     return axes.plot(times, mean, color=colour, linewidth=1.4, label=label)[0]
 
 
-def _break(lines: Lines, values: Iterable[float | None]) -> list[float]:
+def _break(lines: ChartLines, values: Iterable[float | None]) -> list[float]:
     found: list[float] = []
     before = None
     for second, value in zip(lines.seconds, values, strict=True):
@@ -81,7 +81,7 @@ def _break(lines: Lines, values: Iterable[float | None]) -> list[float]:
 
 
 def _finish(axes: Axes, handles: list[Any]) -> None:
-    """The legend under the title, where it hides nothing; or what there is to say instead."""
+    """Put the legend below the title, where it hides nothing; say so if nothing was measured."""
     if not handles:
         axes.text(0.5, 0.5, "nothing was measured", transform=axes.transAxes, ha="center",
                   color=_SOFT, fontsize=12)  # fmt: skip
@@ -91,7 +91,7 @@ def _finish(axes: Axes, handles: list[Any]) -> None:
                 borderaxespad=0.1)  # fmt: skip
 
 
-def _draw_gpus(figure: Figure, lines: Lines, name: str, title: str, label: str) -> None:
+def _draw_gpus(figure: Figure, lines: ChartLines, name: str, title: str, label: str) -> None:
     known = {gpu: card[name] for gpu, card in lines.gpus.items() if card[name].is_known}
     if len(known) > _TOGETHER:
         _draw_strips(figure, lines, known, f"{title} (%)")
@@ -105,8 +105,10 @@ def _draw_gpus(figure: Figure, lines: Lines, name: str, title: str, label: str) 
     _finish(axes, handles)
 
 
-def _draw_strips(figure: Figure, lines: Lines, known: dict[int, Line], title: str) -> None:
-    """One strip a GPU, on one axis of time, with its mean."""
+def _draw_strips(
+    figure: Figure, lines: ChartLines, known: dict[int, ChartLine], title: str
+) -> None:
+    """Draw a strip for each GPU over one time axis, with its mean."""
     figure.set_figheight(1.2 + 0.72 * len(known))
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     rows = figure.subplots(len(known), 1, sharex=True)
@@ -126,19 +128,19 @@ def _draw_strips(figure: Figure, lines: Lines, known: dict[int, Line], title: st
     rows[-1].set_xlabel("Time (s)", color=_SOFT)
 
 
-def _draw_gpu_memory(figure: Figure, lines: Lines) -> None:
+def _draw_gpu_memory(figure: Figure, lines: ChartLines) -> None:
     _draw_gpus(figure, lines, "memory", "GPU memory", "memory used (%)")
 
 
-def _draw_gpu_use(figure: Figure, lines: Lines) -> None:
+def _draw_gpu_use(figure: Figure, lines: ChartLines) -> None:
     _draw_gpus(figure, lines, "util", "GPU utilization", "utilization (%)")
 
 
-def _draw_both(figure: Figure, lines: Lines) -> None:
-    """CPU and GPUs on one axis of time, each with a scale of its own."""
+def _draw_both(figure: Figure, lines: ChartLines) -> None:
+    """Draw CPU and GPUs over one time axis, each with its own scale."""
     axes = _make_axes(figure, "CPU and GPU", "CPU (%, 100 is one processor)", lines)
     handles = []
-    cpu = lines.looks.get("cpu")
+    cpu = lines.readings.get("cpu")
     if cpu is not None and cpu.is_known:
         handles.append(_plot(axes, lines, cpu, "CPU", COLOURS[0]))
         known = [value for value in cpu.high if value is not None]
@@ -158,37 +160,37 @@ def _draw_both(figure: Figure, lines: Lines) -> None:
     _finish(axes, handles)
 
 
-def _join(cards: list[Line]) -> Line:
-    """Several as one: their mean, and between what they are."""
+def _join(cards: list[ChartLine]) -> ChartLine:
+    """Return one line for several: their mean, lowest and highest."""
     columns = zip(*(card.mean for card in cards), strict=True)
     known = [[value for value in values if value is not None] for values in columns]
-    return Line(
+    return ChartLine(
         "util", "%", [sum(values) / len(values) if values else None for values in known],
         [min(values, default=None) for values in known],
         [max(values, default=None) for values in known],
     )  # fmt: skip
 
 
-def _draw_traffic(figure: Figure, lines: Lines, title: str, wanted: dict[str, str]) -> None:
+def _draw_traffic(figure: Figure, lines: ChartLines, title: str, wanted: dict[str, str]) -> None:
     axes = _make_axes(figure, title, "MiB/s", lines)
     handles = [
-        _plot(axes, lines, lines.looks[name], label, COLOURS[at])
+        _plot(axes, lines, lines.readings[name], label, COLOURS[at])
         for at, (name, label) in enumerate(wanted.items())
-        if name in lines.looks and lines.looks[name].is_known
+        if name in lines.readings and lines.readings[name].is_known
     ]
     with contextlib.suppress(ValueError):  # nothing to draw
         axes.set_ylim(bottom=0)
     _finish(axes, handles)
 
 
-def _draw_disk(figure: Figure, lines: Lines) -> None:
+def _draw_disk(figure: Figure, lines: ChartLines) -> None:
     _draw_traffic(figure, lines, "Disk", {"read": "read", "written": "written"})
 
 
-def _draw_network(figure: Figure, lines: Lines) -> None:
+def _draw_network(figure: Figure, lines: ChartLines) -> None:
     _draw_traffic(figure, lines, "Network", {"received": "received", "sent": "sent"})
 
 
-_DRAW: Sequence[Callable[[Figure, Lines], None]] = (
+_DRAW: Sequence[Callable[[Figure, ChartLines], None]] = (
     _draw_gpu_memory, _draw_gpu_use, _draw_both, _draw_disk, _draw_network,
 )  # fmt: skip

@@ -1,14 +1,14 @@
-"""The newest looks at the machine, from the rings: what series.py asks in SQL, as it comes.
+"""The newest readings, straight from the rings: what reading_sql.py asks in SQL, as it comes.
 
-A query takes a tenth of a second of CPU time, too much for ten looks a second. A test holds the
-two against each other."""
+A query takes a tenth of a second of CPU time, too much for ten readings a second. A test checks
+that both give the same numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from sonde.errors import Damaged
-from sonde.monitor.scope import Gpu, Look, Scope
+from sonde.monitor.scope import Gpu, Reading, Scope
 from sonde.session import Session
 from sonde.session import texts as intern
 from sonde.session.ring import SUFFIX, Ring
@@ -18,7 +18,7 @@ Row = dict[str, float | None]
 _TABLES = ("cpu", "memory", "cgroup", "network", "gpu", "gpu_process")
 
 
-class Looks:
+class ReadingsReader:
     """Reads the rings of one session, each row once."""
 
     def __init__(self, session: Session, scope: Scope, every_ns: int) -> None:
@@ -27,13 +27,13 @@ class Looks:
         tables = (*_TABLES, "process" if scope.is_tree else "disk")
         self._waiting: dict[str, list[Row]] = {name: [] for name in tables}
         self._kinds: dict[float, bool] = {}
-        self.newest_ns = 0  # the last look, complete or not
-        self.mine: set[int] = set()  # GPUs on which a process that is watched has memory
+        self.newest_ns = 0  # time of the last reading, complete or not
+        self.mine: set[int] = set()  # GPUs on which a watched process has memory
 
-    def read(self, now_ns: int) -> Iterator[Look]:
-        """Looks that are complete now, oldest first.
+    def read(self, now_ns: int) -> Iterator[Reading]:
+        """Yield the readings that are complete by now, oldest first.
 
-        Rows of one look come one after the other; half a period after the first they are there."""
+        The rows of a reading are all written within half a period of its first row."""
         for name in self._waiting:
             self._waiting[name] += self._read_new(name)
         for row in self._waiting["cpu"][-1:]:
@@ -58,7 +58,7 @@ class Looks:
             yield {key: None if one == -1 else one for key, one in zip(names, values, strict=True)}
 
     def _take(self, name: str, t_ns: int) -> list[Row]:
-        """The rows of a look: those up to half a period behind it."""
+        """Take the rows of a reading: those up to half a period after it."""
         rows, limit_ns = self._waiting[name], t_ns + self._half_ns
         if name == "cpu":
             self._waiting[name] = rows[1:]
@@ -66,7 +66,7 @@ class Looks:
         self._waiting[name] = [row for row in rows if (row["t_ns"] or 0) > limit_ns]
         return [row for row in rows if (row["t_ns"] or 0) <= limit_ns]
 
-    def _make(self, t_ns: int, rows: dict[str, list[Row]]) -> Look:
+    def _make(self, t_ns: int, rows: dict[str, list[Row]]) -> Reading:
         (cpu,) = rows["cpu"]
         interval_ns = int(cpu["interval_ns"] or 1)
         if self.scope.is_tree:
@@ -80,7 +80,7 @@ class Looks:
         read, written, received, sent = (
             None if amount is None else amount * 1e9 / interval_ns for amount in amounts
         )
-        return Look(
+        return Reading(
             t_ns, interval_ns, None if found[0] is None else min(found[0], most_pct), found[1],
             _find_total(rows), read, written, received, sent,
             {int(row["gpu"] or 0): _make_gpu(row) for row in rows["gpu"]},
@@ -105,13 +105,13 @@ class Looks:
 
 
 def _sum(rows: Iterable[Row], name: str) -> float | None:
-    """As SQL adds up: NULL is left out, and nothing adds up to NULL."""
+    """Add up as SQL does: NULL is ignored, and the sum of no rows is NULL."""
     found = [value for row in rows if (value := row.get(name)) is not None]
     return sum(found) if found else None
 
 
 def _find_cpu(rows: list[Row], interval_ns: int) -> float | None:
-    """CPU time in the look, of one processor. A process that began in it has a shorter interval."""
+    """Return CPU time in percent of one processor; a new process has a shorter interval."""
     times = [
         ((row["user_pct"] or 0) + (row["system_pct"] or 0)) * (row["interval_ns"] or 0)
         for row in rows
@@ -123,7 +123,7 @@ def _find_cpu(rows: list[Row], interval_ns: int) -> float | None:
 
 
 def _sum_all(cpu: Row, rows: dict[str, list[Row]], interval_ns: int) -> tuple[float | None, ...]:
-    """The container's own numbers where it has them, else the machine's."""
+    """Return the container's own numbers where it has them, else the machine's."""
     group = rows["cgroup"]
     machine = (
         (cpu["busy_pct"] or 0) * (cpu["cores"] or 0),

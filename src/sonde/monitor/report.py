@@ -1,4 +1,4 @@
-"""The report at the end, from SQL: report.json, report.md, report.html and the pictures."""
+"""The report, made with SQL at the end: report.json, report.md, report.html and the pictures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import IO, Any
 from sonde.errors import Error
 from sonde.monitor import chart_lines, findings, page, pictures, report_text, statistics
 from sonde.monitor.folder import open_new
-from sonde.monitor.watch import Measured
+from sonde.monitor.watch import Measurement
 from sonde.session import Session
 from sonde.session.files import Replacement
 from sonde.store.recording import Recording
@@ -21,15 +21,15 @@ FORMAT = 1
 Report = dict[str, Any]
 
 
-def write(measured: Measured, file: IO[str]) -> None:
-    """Write all of it; what a person should know goes to `file`."""
+def write(measured: Measurement, file: IO[str]) -> None:
+    """Write all files of the report, and its summary for people to `file`."""
     session = Session(measured.session)
     with Recording([session]).freeze() as recording:
-        numbers = statistics.work_out(recording, measured.window, measured.gpus)
+        numbers = statistics.compute(recording, measured.window, measured.gpus)
         drawn = chart_lines.read(recording, measured.window, measured.gpus)
         missing = list(_list_missing(recording, measured, numbers))
     report = _make(measured, session, numbers)
-    report |= findings.advise(measured, session, numbers["looks"])
+    report |= findings.advise(measured, session, numbers["readings"])
     report["missing"] = missing
     report["pictures"], hint = pictures.write(measured.folder, drawn)
     report["missing"] += [hint] if hint else []
@@ -38,8 +38,8 @@ def write(measured: Measured, file: IO[str]) -> None:
         file.write(clean(line) + "\n")
 
 
-def _write_files(folder: str, report: Report, drawn: chart_lines.Lines) -> list[str]:
-    """Each by itself: a full disk may have room for the small ones."""
+def _write_files(folder: str, report: Report, drawn: chart_lines.ChartLines) -> list[str]:
+    """Write each file on its own: a full disk may still have room for the small ones."""
     makers: dict[str, Callable[[], str]] = {
         "report.json": lambda: json.dumps(report, indent=1) + "\n",
         "report.md": lambda: report_text.write_markdown(report),
@@ -55,19 +55,19 @@ def _write_files(folder: str, report: Report, drawn: chart_lines.Lines) -> list[
 
 
 def _write(path: str, whole: str) -> None:
-    """Whole or not at all; for whoever may read what the user writes."""
+    """Write a file completely or not at all, with the permissions of the user's other files."""
     with Replacement(path) as hidden, open_new(hidden) as file:
         file.write(whole)
 
 
-def _make(measured: Measured, session: Session, numbers: Report) -> Report:
+def _make(measured: Measurement, session: Session, numbers: Report) -> Report:
     window = measured.window
     offset_ns = session.wall_offset_ns
     begin, end = (show_moment(t_ns + offset_ns) for t_ns in (window.begin_ns, window.end_ns))
     what = clean(shlex.join(measured.command)) or window.scope.describe()
     about = [
         f"watched: {window.scope.describe()}",
-        f"from {begin} to {end}: {window.seconds:.1f} s, {numbers['looks']} looks, one every "
+        f"from {begin} to {end}: {window.seconds:.1f} s, {numbers['readings']} readings, one every "
         f"{window.every_ns / 1e9:g} s",
         f"it ended because {measured.reason}",
     ]
@@ -92,28 +92,28 @@ def _make(measured: Measured, session: Session, numbers: Report) -> Report:
     }
 
 
-def _list_missing(recording: Recording, measured: Measured, numbers: Report) -> Iterator[str]:
-    """What could not be measured, and where there are holes."""
-    if numbers["looks"]:
+def _list_missing(recording: Recording, measured: Measurement, numbers: Report) -> Iterator[str]:
+    """Yield what could not be measured, and where there are gaps."""
+    if numbers["readings"]:
         yield from _list_unknown(measured, numbers)
     else:
-        yield measured.began or "nothing was measured: it ended before the second look"
+        yield measured.began or "nothing was measured: the monitor ended before the second reading"
     yield from _list_troubles(recording)
 
 
-def _list_unknown(measured: Measured, numbers: Report) -> Iterator[str]:
-    looks = numbers["looks"]
+def _list_unknown(measured: Measurement, numbers: Report) -> Iterator[str]:
+    readings = numbers["readings"]
     if measured.gpus == []:
         yield "no GPU is known to have memory of what was watched; --gpus all takes all"
     elif not numbers["gpus"]:
         yield "no GPU was seen"
     spreads = {"CPU": numbers["cpu_pct"], "memory": numbers["memory_used_bytes"]}
     spreads |= {f"GPU {gpu['gpu']}": gpu["util_pct"] for gpu in numbers["gpus"]}
-    # In the look after its end there is no command any more.
+    # The reading after the command ended does not include it.
     empty = 1 if measured.command else 0
     for label, spread in spreads.items():
-        if spread["looks"] + empty < looks:
-            yield f"{label} is unknown in {looks - spread['looks']} of {looks} looks"
+        if spread["readings"] + empty < readings:
+            yield f"{label} is unknown in {readings - spread['readings']} of {readings} readings"
     for label, key in (("disk traffic", "read_bytes"), ("network traffic", "received_bytes")):
         if numbers[key]["volume_bytes"] is None:
             yield f"{label} is unknown"
@@ -138,10 +138,10 @@ def _list_troubles(recording: Recording) -> Iterator[str]:
         yield f"{row['lost']} rows of {row['table_name']} were lost"
 
 
-def _say(report: Report, measured: Measured, problems: list[str]) -> Iterator[str]:
+def _say(report: Report, measured: Measurement, problems: list[str]) -> Iterator[str]:
     yield from report["about"]
     yield ""
-    if report["statistics"]["looks"]:
+    if report["statistics"]["readings"]:
         yield from report_text.say_statistics(report["statistics"])
         yield ""
     yield from report_text.say_findings(report)

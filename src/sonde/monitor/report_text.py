@@ -1,4 +1,4 @@
-"""The report in words: the statistics as they are printed, and report.md."""
+"""The report as text: the statistics as they are printed, and report.md."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _VOLUMES = (("Disk read", "read_bytes"), ("Disk write", "written_bytes"),
 
 
 def say_pattern(pattern: str, votes: str) -> str:
-    """A vote in the words of OpenPAI's profiler."""
+    """Return a vote in the words of OpenPAI's profiler."""
     return f"There is {_WORDS[votes]} sample showing that '{pattern}'"
 
 
 def say_statistics(numbers: Report) -> Iterator[str]:
-    """As the original prints them, for every GPU."""
+    """Yield the statistics as the original prints them, for every GPU."""
     yield "CPU (100 % is one processor)"
     yield from _say_spread(numbers["cpu_pct"], show_pct)
     yield _RULE
     yield "Memory"
     yield from _say_spread(numbers["memory_used_bytes"], show_bytes)
-    yield f"  {'there is':<34}{show_bytes(numbers['memory_total_bytes'])}"
+    yield f"  {'total':<34}{show_bytes(numbers['memory_total_bytes'])}"
     yield _RULE
     for label, key in _VOLUMES:
         found = numbers[key]
@@ -46,7 +46,7 @@ def say_statistics(numbers: Report) -> Iterator[str]:
 
 
 def _show_least(found: Report) -> str:
-    """The lowest rate that is not zero; where all are zero there is none."""
+    """Show the lowest rate that is not zero; `none` if all are zero."""
     if found["min_without_zero_bytes_s"] is None and found["volume_bytes"] is not None:
         return "none"
     return show_bytes(found["min_without_zero_bytes_s"], "/s")
@@ -58,7 +58,7 @@ def _say_spread(spread: Report, show: Any, prefix: str = "") -> Iterator[str]:
 
 
 def say_findings(report: Report) -> Iterator[str]:
-    """Verdict first, evidence second, next step third."""
+    """Yield the findings: verdict first, then the evidence, then the next step."""
     findings = report["advice"]["findings"]
     if not findings:
         yield report["advice"]["summary"]
@@ -73,7 +73,7 @@ def say_findings(report: Report) -> Iterator[str]:
 
 
 def list_evidence(finding: Report) -> list[str]:
-    """The numbers of a finding, and how its windows voted."""
+    """Return the numbers of a finding, and how its pieces voted."""
     numbers = [show_evidence(name, value) for name, value in finding["evidence"].items()]
     votes = f"{finding['fired']} of {finding['judged']} windows"
     if finding["lost_pct"] is not None:
@@ -85,7 +85,7 @@ def list_evidence(finding: Report) -> list[str]:
 
 
 def write_markdown(report: Report) -> str:
-    """The whole report."""
+    """Return the whole report as Markdown."""
     lines = [
         f"# {_escape(report['title'])}",
         "",
@@ -134,7 +134,7 @@ def _list_patterns(report: Report) -> Iterator[str]:
 
 
 def list_tables(numbers: Report) -> list[tuple[str, Sequence[str], list[Sequence[str]]]]:
-    """The statistics as tables: a title, the heads, the rows."""
+    """Return the statistics as tables: title, column names and rows of each."""
     heads = [label for _key, label in _SPREAD]
     rows: list[Sequence[str]] = [
         ("CPU, 100 % is one processor", *(show_pct(numbers["cpu_pct"][key]) for key, _ in _SPREAD)),

@@ -1,4 +1,4 @@
-"""What is watched: the tree of one process, or all of the container or machine."""
+"""What is watched: a process tree, or the whole container or machine."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ GIB, KIB = 2**30, 2**10
 class Scope:
     """Whose CPU time, memory and disk traffic count.
 
-    `pid` is the top of a tree, 0 for everything that is here. With a command the top is the
-    monitor itself, which is left out: `depth` is 1 then. After the command's end, at `ended_ns`,
-    its traffic since the last look that saw it is found in that of the monitor, to which the kernel
-    has added it."""
+    `pid` is the top of a process tree; 0 means everything in this container or on this machine.
+    With a command the top is the monitor itself, which is left out: `depth` is 1 then. When the
+    command ends, at `ended_ns`, the kernel adds its traffic to the monitor's: what it did after its
+    last reading is found there."""
 
     pid: int = 0
     depth: int = 0
@@ -22,11 +22,11 @@ class Scope:
 
     @property
     def is_tree(self) -> bool:
-        """Is it a tree of processes?"""
+        """Whether it is a process tree."""
         return self.pid != 0
 
     def describe(self) -> str:
-        """In words, for the report."""
+        """Return it in words, for the report."""
         if self.depth:
             return "the command and every process below it"
         if self.pid:
@@ -36,7 +36,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU at one look."""
+    """One GPU in one reading."""
 
     util_pct: float | None
     memory_util_pct: float | None
@@ -45,8 +45,8 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Look:
-    """What one look at the machine found; rates are per second, NULL is None."""
+class Reading:
+    """One reading of the sensors; rates are per second, unknown values are None."""
 
     t_ns: int
     interval_ns: int
@@ -61,5 +61,5 @@ class Look:
 
     @property
     def rates(self) -> tuple[float | None, ...]:
-        """Disk read and written, network received and sent."""
+        """The rates of disk reads and writes, and of the network in and out."""
         return self.read_bytes_s, self.written_bytes_s, self.received_bytes_s, self.sent_bytes_s

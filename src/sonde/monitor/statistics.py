@@ -1,18 +1,18 @@
-"""The numbers of a window: highest, lowest, mean, deviation, median, 80th percentile, volumes."""
+"""The statistics of the measured time: max, min, mean, deviation, median, p80 and volumes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from sonde.monitor.series import Window, write_gpus, write_looks
+from sonde.monitor.reading_sql import MeasuredTime, write_gpus, write_readings
 from sonde.store.recording import Recording
 
 Numbers = dict[str, Any]
 
 _SPREAD = {
     "max": "MAX({0})", "min": "MIN({0})", "mean": "AVG({0})", "std": "STDDEV_POP({0})",
-    "median": "MEDIAN({0})", "p80": "QUANTILE_CONT({0}, 0.8)", "looks": "COUNT({0})",
+    "median": "MEDIAN({0})", "p80": "QUANTILE_CONT({0}, 0.8)", "readings": "COUNT({0})",
 }  # fmt: skip
 _AMOUNTS = ("read_bytes", "written_bytes", "received_bytes", "sent_bytes")
 _AMOUNT = {
@@ -24,24 +24,24 @@ _AMOUNT = {
 _GPU_SHARE = "(100.0 * memory_used_bytes / NULLIF(memory_total_bytes, 0))"
 
 
-def work_out(recording: Recording, window: Window, gpus: Sequence[int] | None) -> Numbers:
-    """All of them, as report.json has them. What could not be measured is None."""
-    looks = write_looks(window)
+def compute(recording: Recording, window: MeasuredTime, gpus: Sequence[int] | None) -> Numbers:
+    """Return the statistics as report.json has them; what could not be measured is None."""
+    readings = write_readings(window)
     parts = [_write(_SPREAD, "cpu_pct", "cpu_pct"), _write(_SPREAD, "used_bytes", "memory")]
     parts += [_write(_AMOUNT, name, name) for name in _AMOUNTS]
     (row,) = recording.query(
-        f"""WITH {looks} SELECT COUNT(*) AS looks, SUM(interval_ns) / 1e9 AS measured_s,
+        f"""WITH {readings} SELECT COUNT(*) AS readings, SUM(interval_ns) / 1e9 AS measured_s,
         MAX(interval_ns) / 1e9 AS longest_interval_s, MAX(cores) AS cores,
-        MAX(total_bytes)::DOUBLE AS memory_total_bytes, {", ".join(parts)} FROM look"""
+        MAX(total_bytes)::DOUBLE AS memory_total_bytes, {", ".join(parts)} FROM reading"""
     ).to_pylist()
-    found = {key: row[key] for key in ("looks", "measured_s", "longest_interval_s", "cores")}
+    found = {key: row[key] for key in ("readings", "measured_s", "longest_interval_s", "cores")}
     return {
         **found,
         "cpu_pct": _read(_SPREAD, row, "cpu_pct"),
         "memory_used_bytes": _read(_SPREAD, row, "memory"),
         "memory_total_bytes": row["memory_total_bytes"],
         **{name: _read(_AMOUNT, row, name) for name in _AMOUNTS},
-        "gpus": _work_out_gpus(recording, f"{looks}, {write_gpus(window, gpus)}"),
+        "gpus": _compute_gpus(recording, f"{readings}, {write_gpus(window, gpus)}"),
     }
 
 
@@ -53,9 +53,9 @@ def _read(kinds: dict[str, str], row: Numbers, prefix: str) -> Numbers:
     return {key: row[f"{prefix}_{key}"] for key in kinds}
 
 
-def _work_out_gpus(recording: Recording, looks: str) -> list[Numbers]:
+def _compute_gpus(recording: Recording, readings: str) -> list[Numbers]:
     rows = recording.query(
-        f"""WITH {looks} SELECT gpu, ANY_VALUE(name) AS name,
+        f"""WITH {readings} SELECT gpu, ANY_VALUE(name) AS name,
         {_write(_SPREAD, "util_pct", "util")}, {_write(_SPREAD, _GPU_SHARE, "memory")},
         MAX(memory_used_bytes) AS memory_peak_bytes, MAX(memory_total_bytes) AS memory_total_bytes,
         AVG(power_w) AS power_w, MAX(temperature_c) AS temperature_max_c,

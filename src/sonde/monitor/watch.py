@@ -1,4 +1,4 @@
-"""The watching itself: a session of our own that the collector measures into, until it is over."""
+"""The monitor's loop: the collector measures into a session of our own until it is over."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from dataclasses import dataclass, field, replace
 from sonde import _core, plugins
 from sonde.errors import Error
 from sonde.job.recorder import recorder
-from sonde.monitor.command import Job
+from sonde.monitor.command import Command
 from sonde.monitor.condition import Condition
 from sonde.monitor.folder import MEASURING, WAITING, Folder
 from sonde.monitor.log import Log
-from sonde.monitor.readings import Looks
-from sonde.monitor.scope import Look, Scope
-from sonde.monitor.series import Window
+from sonde.monitor.reading_sql import MeasuredTime
+from sonde.monitor.readings import ReadingsReader
+from sonde.monitor.scope import Reading, Scope
 from sonde.session import Session
 from sonde.session.process import read_start_ticks
 
 NAP_S = 0.1
-END_S = 2.0  # for a look after the command's end
-READY_S = 10.0  # for the collector to start and look twice
-WAIT_S = 3600.0  # for measuring to begin, at least; nobody may be left who could stop it
+END_S = 2.0  # to wait for a reading after the command ended
+READY_S = 10.0  # for the collector to start and take two readings
+WAIT_S = 3600.0  # to wait for the condition, at least: nobody may be left to stop us
 ALL, MINE = "all", "mine"
 
 
 @dataclass(frozen=True)
-class Options:
-    """What was asked for."""
+class MonitorOptions:
+    """What `sonde monitor` was asked for."""
 
     max_s: float | None = 3600.0
     delay_s: float = 0.0
@@ -41,57 +41,57 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What a report is about."""
+class Measurement:
+    """What was measured: what a report is made from."""
 
     folder: str
     session: str
-    window: Window
+    window: MeasuredTime
     window_s: float
     gpus: list[int] | None
     reason: str
-    began: str  # what kept the start out, if anything did
+    began: str  # what the start was waited for, if anything
     command: list[str]
 
 
 @dataclass
 class Progress:
-    """Where it is, for whoever draws it."""
+    """How far the monitor is, to be drawn."""
 
     state: str
     passed_s: float
     max_s: float | None
-    look: Look | None
+    reading: Reading | None
 
 
 class Watch:
     """One run of the monitor."""
 
-    def __init__(self, options: Options, folder: Folder, job: Job, scope: Scope) -> None:
+    def __init__(self, options: MonitorOptions, folder: Folder, job: Command, scope: Scope) -> None:
         self.options, self.folder, self.job, self.scope = options, folder, job, scope
         every_ns = round(options.every_s * 1e9)
         self.session = _begin_session(options, scope)
-        self._looks = Looks(self.session, scope, every_ns)
+        self._readings = ReadingsReader(self.session, scope, every_ns)
         fixed = options.gpus if isinstance(options.gpus, list) else None
         try:
             self._log = Log(folder.path, fixed)
         except OSError as error:
             recorder.stop()
             raise Error(f"{folder.path}: {error.strerror}") from None
-        self._begin_ns: int | None = None  # the look that measuring begins behind
-        self._last: Look | None = None
+        self._begin_ns: int | None = None  # the reading after which measuring begins
+        self._last: Reading | None = None
         self._made_s = time.monotonic()
         self._born = read_start_ticks(options.pid) if options.pid else None
         self.reason = ""
 
-    # ---- what came out -------------------------------------------------------------------------
+    # ---- the outcome -------------------------------------------------------------------------
 
-    def describe(self) -> Measured:
-        """What was measured; an empty window if it never began."""
+    def describe(self) -> Measurement:
+        """Return what was measured; an empty time if measuring never began."""
         last_ns = self._last.t_ns if self._last else _core.clock_ns()
         begin_ns = last_ns if self._begin_ns is None else self._begin_ns
-        window = Window(begin_ns, last_ns, round(self.options.every_s * 1e9), self.scope)
-        return Measured(
+        window = MeasuredTime(begin_ns, last_ns, round(self.options.every_s * 1e9), self.scope)
+        return Measurement(
             self.folder.path, self.session.folder, window, self.options.window_s, self.gpus,
             self.reason, self._explain_start(), list(self.options.command),
         )  # fmt: skip
@@ -105,21 +105,21 @@ class Watch:
 
     @property
     def gpus(self) -> list[int] | None:
-        """The GPUs that the report is about; None: all."""
+        """The GPUs that the report is about; None means all."""
         if self.options.gpus == MINE:
-            return sorted(self._looks.mine)
+            return sorted(self._readings.mine)
         return self.options.gpus if isinstance(self.options.gpus, list) else None
 
     @property
     def has_begun(self) -> bool:
-        """Did measuring begin?"""
+        """Whether measuring has begun."""
         return self._begin_ns is not None
 
     # ---- the loop ------------------------------------------------------------------------------
 
     def wait_ready(self) -> bool:
-        """Until there is a first look: a command that starts then is measured from its start. It
-        does not wait for long: False, if there is none."""
+        """Wait for the first reading, so that a command can be measured from its start; return
+        whether it came in time."""
         deadline = time.monotonic() + READY_S
         while self._last is None and time.monotonic() < deadline and not self._find_reason():
             self._advance()
@@ -127,7 +127,7 @@ class Watch:
         return self._last is not None
 
     def run(self, show: Callable[[Progress], object]) -> None:
-        """Until it is over; `reason` says why."""
+        """Watch until it is over; `reason` says why it is."""
         due_s = time.monotonic() + self.options.delay_s
         now_ns = _core.clock_ns()
         while not (reason := self._find_reason()):
@@ -139,58 +139,62 @@ class Watch:
         has_ended = self.job.has_ended
         if has_ended:
             self._wait_end(now_ns)
-            time.sleep(min(NAP_S, self.options.every_s / 2))  # for the last rows of that look
+            time.sleep(
+                min(NAP_S, self.options.every_s / 2)
+            )  # until the last rows of that reading are written
         self._advance(may_begin=time.monotonic() >= due_s, last=has_ended)
 
     def _wait_end(self, ended_ns: int) -> None:
-        """For one look at what the command has done since the last one."""
-        self.scope = self._looks.scope = replace(self.scope, ended_ns=ended_ns)
+        """Wait for a reading of what the command did since the last one."""
+        self.scope = self._readings.scope = replace(self.scope, ended_ns=ended_ns)
         deadline = time.monotonic() + min(2 * self.options.every_s, END_S)
-        while self._looks.newest_ns <= ended_ns and time.monotonic() < deadline:
+        while self._readings.newest_ns <= ended_ns and time.monotonic() < deadline:
             time.sleep(NAP_S / 10)
             self._advance()
 
     def close(self) -> None:
-        """End the session; what was measured stays."""
+        """End the session; its recording stays."""
         self._log.close()
         recorder.stop()
 
     def _advance(self, may_begin: bool = False, last: bool = False) -> None:
-        """Take in what is new; at last also a look that is fresh: nothing follows it."""
-        fresh_ns = round(self.options.every_s * 1e9) if last else 0
-        for found in self._looks.read(_core.clock_ns() + fresh_ns):
-            look = self._choose(found)
+        """Take in new readings; the last time also one that may miss rows, since none follows."""
+        ahead_ns = round(self.options.every_s * 1e9) if last else 0
+        for found in self._readings.read(_core.clock_ns() + ahead_ns):
+            reading = self._choose(found)
             if self._begin_ns is not None:
-                self._log.write(look, self._begin_ns)
-            elif may_begin and self.options.wait_for.holds(look):
-                self._begin(look.t_ns)
+                self._log.write(reading, self._begin_ns)
+            elif may_begin and self.options.wait_for.holds(reading):
+                self._begin(reading.t_ns)
             if self._last is None and self._begin_ns is None:
-                self.folder.tell(WAITING)
-            self._last = look
+                self.folder.set_state(WAITING)
+            self._last = reading
         if may_begin and self._begin_ns is None and self._last and not self.options.wait_for.text:
             self._begin(self._last.t_ns)
 
     def _begin(self, t_ns: int) -> None:
         self._begin_ns = t_ns
-        self.folder.tell(MEASURING)
+        self.folder.set_state(MEASURING)
 
-    def _choose(self, look: Look) -> Look:
-        """A look with the GPUs that were asked for."""
+    def _choose(self, reading: Reading) -> Reading:
+        """Return a reading with only the GPUs that were asked for."""
         wanted = self.gpus
         if wanted is None:
-            return look
-        return replace(look, gpus={gpu: one for gpu, one in look.gpus.items() if gpu in wanted})
+            return reading
+        return replace(
+            reading, gpus={gpu: one for gpu, one in reading.gpus.items() if gpu in wanted}
+        )
 
     def _find_reason(self) -> str:
-        """Why it is over; empty while it is not."""
+        """Return why it is over; an empty text while it is not."""
         if self.job.has_ended:
             return "the command ended"
-        # With a command they are its own business: it has got them, and decides when it ends.
+        # A command gets the signals itself and decides when it ends.
         if self.job.signals and not self.options.command:
             return "it was interrupted"
         if self._born is not None and read_start_ticks(self.options.pid) != self._born:
             return f"process {self.options.pid} ended"
-        if self.folder.is_told_to_stop():
+        if self.folder.has_stop_flag():
             return "there was a stop.flag"
         return self._find_lateness()
 
@@ -215,15 +219,15 @@ class Watch:
         return Progress(state, self._count_seconds(), self.options.max_s, self._last)
 
 
-def _begin_session(options: Options, scope: Scope) -> Session:
-    """A session like any other, without sources: the collector measures into it."""
+def _begin_session(options: MonitorOptions, scope: Scope) -> Session:
+    """Begin a session without sources, for the collector to measure into."""
     sources = {f"source.{name}": False for name in plugins.list_names("job.sources")}
     given: Mapping[str, object] = {
         **sources, "follow": False, "collector": True, "host.every": options.every_s,
         "host.pid": scope.pid,
     }  # fmt: skip
     said: list[str] = []
-    recorder.stop()  # of a session that the environment asked for
+    recorder.stop()  # a session that the environment asked for
     folder = recorder.start(given, tell=said.append)
     if folder is None:
         raise Error(said[0] if said else "the monitor's own session could not begin")

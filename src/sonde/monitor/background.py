@@ -1,4 +1,4 @@
-"""The monitor in the background: it goes on when the shell that started it is gone."""
+"""Run the monitor in the background: it goes on after the shell that started it has ended."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sonde.errors import Error
 from sonde.monitor.folder import MEASURING, WAITING, Folder, open_new, read_state
 
 LOG = "log.txt"
-# Not `-m sonde`: a file of the job's folder may have the name of a module of ours.
+# Not `-m sonde`: a file in the job's folder may be called like one of our modules.
 _CODE = "import sys; sys.path.pop(0); from sonde.cli import main; sys.exit(main())"
 READY_S = 30.0
 
 
 def start(path: str, words: list[str]) -> int:
-    """Start it, and wait until it measures (or waits for its moment); its pid."""
-    Folder(path).close()  # another one there is told now, not in a log
+    """Start a monitor, wait until it measures or waits for its condition, and return its pid."""
+    Folder(path).close()  # if another monitor uses it, say so now and not in a log
     log = os.path.join(path, LOG)
     with open_new(log) as file:
         process = subprocess.Popen(
@@ -30,9 +30,9 @@ def start(path: str, words: list[str]) -> int:
     deadline = time.monotonic() + READY_S
     while read_state(path) not in ((str(process.pid), WAITING), (str(process.pid), MEASURING)):
         if process.poll() is not None:
-            raise Error(f"it ended at once: {_read_end(log)}")
+            raise Error(f"the monitor ended at once: {_read_end(log)}")
         if time.monotonic() > deadline:
-            raise Error(f"it does not measure after {READY_S:g} s; see {log}")
+            raise Error(f"the monitor has not started to measure after {READY_S:g} s; see {log}")
         time.sleep(0.05)
     return process.pid
 
