@@ -112,14 +112,14 @@ def snapshot(*, cumulative: bool = False) -> str | None:
     """Write the profile of this process since the last snapshot (or since its start) now.
 
     Returns the file, for pstats, snakeviz and others; None if the process is not being recorded."""
-    from sonde import session
+    from sonde.session.writer import find_current
 
-    found = session()
-    if found is None:
+    folder = find_current()
+    if folder is None:
         return None
-    from sonde.session import snapshots
+    from sonde.session import Session, snapshots
 
-    return snapshots.take(found)["total" if cumulative else "delta"]
+    return snapshots.take(Session(folder))["total" if cumulative else "delta"]
 
 
 def table(row: type, name: str | None = None) -> Callable[..., None]:

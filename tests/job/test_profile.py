@@ -24,8 +24,7 @@ def burn(seconds):
         sum(range(50))
 
 def list_states():
-    import sonde.job.recorder
-    folder = sonde.job.recorder.recorder.session.folder
+    folder = sonde.session().folder
     return [run.state for run in runs.list_runs(Session(folder))]
 
 def show(**values):
@@ -70,7 +69,7 @@ def work(i):
 threads = [threading.Thread(target=lambda i=i: found.append(work(i))) for i in range(8)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-all_runs = runs.list_runs(Session(sonde.job.recorder.recorder.session.folder))
+all_runs = runs.list_runs(sonde.session())
 show(found=sorted(found, key=str), runs=len(all_runs), result=all_runs[0].result().describe())
 """)
     assert shown["found"] == [[0, 0], *([i, None] for i in range(1, 8))]
@@ -329,7 +328,7 @@ found = []
 threads = [threading.Thread(target=lambda: found.append(work())) for _ in range(4)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-all_runs = runs.list_runs(Session(sonde.job.recorder.recorder.session.folder))
+all_runs = runs.list_runs(sonde.session())
 show(found=found, states=[run.wait(5) for run in all_runs])
 """)
     assert shown["found"] == [1] * 4
@@ -340,7 +339,7 @@ show(found=found, states=[run.wait(5) for run in all_runs])
 def test_a_sampler_that_does_not_answer_does_not_stop_the_work(profiled, stop_at_error) -> None:
     shown = profiled(f"""
 sonde.start()
-sonde.job.recorder.recorder._watcher.rest()   # the native thread is gone and says nothing
+sonde.job.recorder.recorder._native_thread.rest()   # the native thread is gone and says nothing
 ran, raised = [], None
 begin = time.monotonic()
 try:
@@ -349,7 +348,7 @@ try:
 except NotProfiled as error:
     raised = str(error)
 first_s = time.monotonic() - begin
-sonde.job.recorder.recorder._watcher.wake()
+sonde.job.recorder.recorder._native_thread.wake()
 def works():
     try:
         with sonde.profile() as run: burn(0.05)
@@ -369,7 +368,7 @@ def test_marks_that_cannot_be_written_fail_the_run_and_not_the_work(profiled) ->
     shown = profiled("""
 warnings.simplefilter("ignore")
 sonde.start()
-folder = sonde.job.recorder.recorder.session.folder
+folder = sonde.session().folder
 with sonde.profile() as run:
     import shutil
     shutil.rmtree(os.path.join(folder, "runs"))   # as a full disk would
@@ -413,7 +412,7 @@ show(first=first, running=running, stopped=stopped, names=names, ordered=list(ti
 def test_waiting_to_run_ends_in_time(profiled) -> None:
     shown = profiled("""
 sonde.start()
-sonde.job.recorder.recorder._watcher.rest()
+sonde.job.recorder.recorder._native_thread.rest()
 run = sonde.profile.start()
 begin = time.monotonic()
 try: run.wait_running(timeout_s=0.3)
@@ -429,15 +428,15 @@ show(said=said, waited=waited, state=run.state)
 def test_a_process_that_is_not_recorded_is_paused_between_runs(profiled) -> None:
     shown = profiled("""
 def samples():
-    session = Session(sonde.job.recorder.recorder.session.folder)
+    session = sonde.session()
     return sum(stacks.read_nodes(session).samples), session.read_control()["on"]
 with sonde.profile(): burn(0.02)
 burn(0.05)  # a sample may have been under way
 first, on = samples(); burn(0.1); second, _on = samples()
-before = sonde.job.recorder.recorder.session.folder
+before = sonde.session().folder
 after = sonde.start(stack_every="7ms"); burn(0.1)
 show(same=first == second, on=on, other=after != before, now=samples()[1], later=samples()[0] > 0,
-     followed="SONDE" in os.environ, every=sonde.job.recorder.recorder.session.values["stack.every"])
+     followed="SONDE" in os.environ, every=sonde.session().read_config()["stack.every"])
 """)
     assert shown == {
         "same": True, "on": 0, "other": True, "now": 1, "later": True, "followed": True,
@@ -492,7 +491,7 @@ if {where!r} == "main":
     work()
 else:
     thread = threading.Thread(target=work); thread.start(); thread.join()
-stats = read_calls(Session(sonde.job.recorder.recorder.session.folder))
+stats = read_calls(sonde.session())
 show(calls=[value[1] for key, value in stats.items() if key[2] == "leaf"],
      on="call" in sonde.job.recorder.recorder._sources)
 """)
@@ -519,7 +518,7 @@ def test_a_lock_that_somebody_holds_does_not_hold_the_work(profiled) -> None:
 import fcntl
 warnings.simplefilter("ignore")
 with sonde.profile(): pass
-path = os.path.join(sonde.job.recorder.recorder.session.folder, "runs", "lock")
+path = os.path.join(sonde.session().folder, "runs", "lock")
 fd = os.open(path, os.O_RDWR)
 fcntl.flock(fd, fcntl.LOCK_EX)
 with sonde.profile() as run: value = 5
@@ -548,7 +547,7 @@ async def main():
     ticker.cancel()
     return found
 found = asyncio.run(main())
-all_runs = runs.list_runs(Session(sonde.job.recorder.recorder.session.folder))
+all_runs = runs.list_runs(sonde.session())
 show(found=found, states=[run.wait(5) for run in all_runs], turns=len(turns))
 """)
     assert shown["found"] == [0, 1, 2, 3] and shown["states"] == ["SUCCEEDED"] * 4
@@ -607,7 +606,7 @@ def inner(): pass
 with sonde.profile(max_duration=0.3) as run:
     for _ in range(5): inner()
     time.sleep(0.4)
-again = runs.find_run(run.id, sonde.job.recorder.recorder.session.root)
+again = runs.find_run(run.id, os.path.dirname(sonde.session().folder))
 show(skipped=again.result().values["skipped"])
 """)
     assert shown["skipped"] == 5
@@ -740,7 +739,7 @@ def test_a_child_forked_while_the_runs_are_locked_does_not_keep_them_locked(prof
     shown = profiled("""
 from sonde.session.run import locked
 sonde.start()
-own = Session(sonde.job.recorder.recorder.session.folder)
+own = sonde.session()
 children = []
 def fork():
     child = os.fork()

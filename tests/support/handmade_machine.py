@@ -9,8 +9,6 @@ from functools import cache
 import sonde
 from sonde import plugins
 from sonde.collector.loop import Watched
-from sonde.job.recorder import recorder
-from sonde.session import Session
 from sonde.session.schema import make_schema
 from sonde.tables import name_row
 
@@ -65,9 +63,9 @@ class Machine:
     rows, a function of the time in seconds that gives either, or None: nothing is written."""
 
     def __init__(self, every_s: float = 1.0) -> None:
-        assert recorder.session is not None
+        session = sonde.session()
+        assert session is not None
         self.every_ns = round(every_s * 1e9)
-        session = Session(recorder.session.folder)
         # Half a period off, so that no look lies on the edge of a window.
         self.start_ns = session.start_wall_ns - session.wall_offset_ns - self.every_ns // 2
         self.now_ns = self.start_ns

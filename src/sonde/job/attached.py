@@ -43,7 +43,7 @@ class Gate:
             self._lock.release()
         recorder = _find_recorder()
         if recorder is not None:
-            recorder._before_fork()  # it was called before us, and had nothing to do yet
+            recorder.rest()  # it was called before us, and had nothing to do yet
 
 
 def _find_recorder() -> Recorder | None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # without the enums of `signal`, slow to make
 import atexit
 import os
-import sys
 from _thread import RLock  # `threading` would be one more import in the job
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from sonde import _core, environ, launch, plugins, settings
-from sonde.errors import Error, SchemaError
+from sonde.errors import Error
 from sonde.job.deferred_source import DeferredSource
-from sonde.job.source_context import SourceContext, end_with_multiprocessing, say
+from sonde.job.fork import end_with_multiprocessing, watch_forks
+from sonde.job.source_context import SourceContext, say
+from sonde.job.table_writers import TableWriters, name_user_table
 from sonde.session import files
-from sonde.session.schema import Schema, make_schema, name_table
 from sonde.session.writer import SessionWriter, set_current
 from sonde.tables.recording import SourceLog
 
@@ -30,12 +30,7 @@ if TYPE_CHECKING:
         def stop(self) -> None: ...
 
 
-# Schemas that are sonde's or DuckDB's own; a user's table lives in any other.
-RESERVED = frozenset(
-    ("sonde", "python", "system", "event", "main", "temp", "memory", "information_schema",
-     "pg_catalog")
-)  # fmt: skip
-FORK_DELAY_NS = 100_000_000
+FORK_DELAY_NS = 100_000_000  # most children that fork and exec are gone by then
 
 
 class Recorder:
@@ -44,20 +39,20 @@ class Recorder:
     def __init__(self) -> None:
         self.lock = RLock()
         self.session: SessionWriter | None = None
-        self._tables: dict[str, tuple[Schema, _core.Writer, int | None]] = {}
+        self._tables = TableWriters(self._make_opener)
         self._sources: dict[str, tuple[Source, SourceContext]] = {}
-        self._watcher: _core.Watcher | None = None
+        self._native_thread: _core.Watcher | None = None
         self._emit_source: _core.Writer | None = None
-        self._hooked = False
-        self._marked: list[str] = []  # what we put into the environment
+        self._environment: list[str] = []  # variables that we have set
         self.parked = False  # recording was begun for a run, and is paused between runs
         self.lent = False  # recording was begun for a profile alone, and ends with it
-        self.on_begin: Callable[[], object] | None = None  # see profiler/state.py
-        self._forked_from: SessionWriter | None = None  # a child that has not begun yet
+        self.on_begin: Callable[[], object] | None = None  # see mxnet/state.py
+        self._watches_forks = False
+        self._forked_from: SessionWriter | None = None  # in a child that has no session yet
         self._busy = False
         self._wish: Callable[[], object] | None = None
-        self._tell: Callable[[str], object] = say  # where a failed start is told
-        self.gate: object = None  # what inside.py has at every fork
+        self._tell: Callable[[str], object] = say  # who is told why a start failed
+        self.gate: object = None  # what attached.py has at every fork
 
     # ---- start and stop --------------------------------------------------------------------
 
@@ -71,7 +66,9 @@ class Recorder:
         """Begin; the session's folder, or None if it could not: one line says why, on stderr or to
         `tell`. `root` is the sessions' folder, if not the one of the environment."""
         values, complaints = environ.load_settings(given)
-        self._hook()
+        if not self._watches_forks:
+            self._watches_forks = True  # before the rest: another thread may fork meanwhile
+            watch_forks(self)
         with self.lock:
             self.lent = False
             if self.parked:
@@ -142,34 +139,19 @@ class Recorder:
             raise
 
     def _fill(self, writing: SessionWriter) -> None:
-        for schema, writer, hint in self._tables.values():
-            self._prepare(schema, writer, hint)
+        self._tables.prepare(writing)
         self._emit_source = self.open_table(SourceLog, "sonde.source_log")
         # Rows are taken from here on, so that a source may write as it starts.
         _core.control_on(writing.page, True)
         for name in plugins.list_names("job.sources"):
             if writing.values[f"source.{name}"]:
                 self._start_source(name)
-        self._start_watcher(writing)
+        self._start_native_thread(writing)
         if writing.values["follow"]:
-            self._marked = environ.mark_followed(writing.root) or self._marked
+            self._environment = environ.mark_followed(writing.root) or self._environment
         _core.control_state(writing.page, _core.RUNNING)
         if self.on_begin is not None:
             SourceContext(self, "profiler").guard(self.on_begin)()
-
-    def _hook(self) -> None:
-        """Before anything else: a fork in another thread must find these in place."""
-        if not self._hooked:
-            self._hooked = True
-            os.register_at_fork(
-                before=self._before_fork,
-                # 3.13 counts threads, to warn of them, after this: ours comes back when fork() has
-                # returned. In C, or it would come back in the hook itself.
-                after_in_parent=partial(_core.soon, self._go_on)
-                if sys.version_info >= (3, 13)
-                else self._go_on,
-                after_in_child=self._after_fork,
-            )
 
     def _end(self, state: int) -> None:
         writing, self.session = self.session, None
@@ -180,21 +162,20 @@ class Recorder:
         for name in list(self._sources):
             self._stop_source(name)
         _core.signal_release()
-        if self._watcher is not None:
-            self._watcher.stop()
+        if self._native_thread is not None:
+            self._native_thread.stop()
         self._let_go()
         writing.close(state)
-        marked, self._marked = self._marked, []
-        environ.unmark_followed(marked)
+        environ.unmark_followed(self._environment)
+        self._environment = []
         if state != _core.EXITED:  # else we are in it
             atexit.unregister(self._at_exit)
 
     def _let_go(self) -> None:
         """Forget the session; the writers of its tables stay and write nowhere."""
         set_current(None)
-        self.session = self._watcher = self._emit_source = None
-        for _schema, writer, _hint in self._tables.values():
-            writer.detach()
+        self.session = self._native_thread = self._emit_source = None
+        self._tables.detach()
 
     def set_on(self, on: bool) -> None:
         """Pause or resume: rows are taken or not; sources stay in place."""
@@ -205,61 +186,25 @@ class Recorder:
     # ---- tables ------------------------------------------------------------------------------
 
     def open_table(self, row: type, table: str) -> _core.Writer:
-        """The writer of a table; the same one each time, across stop, start and fork."""
+        """Return the writer of a table: the same one each time, across stop, start and fork."""
         with self.lock:
-            schema = make_schema(row, table)
-            if table in self._tables:
-                known, writer, _hint = self._tables[table]
-                if known.dump() != schema.dump():
-                    raise SchemaError(f"{table} exists with other columns; give the new one a name")
-                return writer
-            hint = getattr(row, "RING_BYTES", None)
-            try:
-                writer = _core.Writer(schema.kinds, schema.optional, schema.timed)
-            except ValueError as error:
-                raise SchemaError(f"{table}: {error}") from None
-            self._tables[table] = (schema, writer, hint)
-            self._prepare(schema, writer, hint)
-            return writer
+            soon = self._forked_from is not None
+            return self._tables.open(row, table, self.session, soon=soon)
 
     def open_user_table(self, row: type, name: str | None) -> _core.Writer:
         """Return the writer of a table of the program's own: `job.batch` of `Batch`, or `name`."""
-        name = name or name_table(row, "job")
-        schema, _dot, table = name.rpartition(".")
-        if schema in RESERVED:
-            raise SchemaError(f"{name}: that schema is taken; use job.{table}, say")
-        return self.open_table(row, name)
+        return self.open_table(row, name_user_table(row, name))
 
-    def _prepare(self, schema: Schema, writer: _core.Writer, hint: int | None) -> None:
-        """Have rows of a table written: small rings (ours) now, large ones at their first row."""
-        if self.session is None and self._forked_from is None:
-            writer.detach()
-        elif hint is not None and self.session is not None:
-            self._attach(schema, writer, hint)
-        else:
-            context = SourceContext(self, schema.table)
-            open_late = context.guard(lambda: self._open_late(schema, writer, hint))
-            writer.later(lambda: _core.undisturbed(open_late))
+    def _make_opener(self, table: str) -> Callable[[], object]:
+        open_late = SourceContext(self, table).guard(lambda: self._open_late(table))
+        return lambda: _core.undisturbed(open_late)
 
-    def _open_late(self, schema: Schema, writer: _core.Writer, hint: int | None) -> None:
+    def _open_late(self, table: str) -> None:
         """At the first row of a table: make its ring, and in a fresh child the session."""
         with self.lock:
             self._begin_in_child()
-            # Another thread may have been first.
-            if self.session is not None and not writer.attached:
-                self._attach(schema, writer, hint)
-
-    def _attach(self, schema: Schema, writer: _core.Writer, hint: int | None) -> None:
-        assert self.session is not None
-        try:
-            ring = self.session.create_ring(schema, hint)
-        except (OSError, SchemaError) as error:
-            self.session.log(f"{schema.table} is not recorded: {error}")
-            writer.detach()
-            return
-        # What became of a source is written down even while no rows are taken.
-        page = None if schema.table == "sonde.source_log" else self.session.page
-        writer.attach(ring, self.session.text, page)
+            if self.session is not None:
+                self._tables.attach(table, self.session)
 
     # ---- sources -------------------------------------------------------------------------------
 
@@ -308,8 +253,8 @@ class Recorder:
 
     # ---- being steered -------------------------------------------------------------------------
 
-    def _start_watcher(self, writing: SessionWriter) -> None:
-        watcher = _core.Watcher(writing.page, self._on_bell)
+    def _start_native_thread(self, writing: SessionWriter) -> None:
+        thread = _core.Watcher(writing.page, self._on_bell)
         try:
             collector, snapshot, env = launch.make_commands(
                 writing.root, writing.folder, writing.values
@@ -317,12 +262,12 @@ class Recorder:
             if collector:
                 lock = os.fsencode(launch.collector_lock(writing.root))
                 kept = lock if writing.values["collector"] else None
-                watcher.keep(kept, collector, snapshot, env)
-            watcher.start()
-            self._watcher = watcher
+                thread.keep(kept, collector, snapshot, env)
+            thread.start()
+            self._native_thread = thread
             self._catch_signal(writing)
         except OSError as error:
-            self.note("watcher", "unavailable", f"no live control: {error}")
+            self.note("native thread", "unavailable", f"no live control: {error}")
 
     def _catch_signal(self, writing: SessionWriter) -> None:
         name = writing.values["snapshot.signal"]
@@ -376,26 +321,28 @@ class Recorder:
     def _at_exit(self) -> None:
         SourceContext(self, "recorder").guard(lambda: self.stop(_core.EXITED))()
 
-    def _before_fork(self) -> None:
+    def rest(self) -> None:
+        """Before a fork: end the native thread until `wake()`."""
         _core.later_cancel()
-        if self._watcher is not None:
-            self._watcher.rest()
+        if self._native_thread is not None:
+            self._native_thread.rest()
 
-    def _go_on(self) -> None:
-        if self._watcher is not None:
-            SourceContext(self, "watcher").guard(self._watcher.wake)()
+    def wake(self) -> None:
+        """After a fork, in the parent."""
+        if self._native_thread is not None:
+            SourceContext(self, "native thread").guard(self._native_thread.wake)()
         if self._forked_from is not None:
             _core.later(self._on_time, FORK_DELAY_NS)
 
-    def _after_fork(self) -> None:
+    def leave_parent(self) -> None:
+        """After a fork, in the child: leave the parent's session alone. One of the child's own
+        begins with its first row or in a moment: most children never need it."""
         # Another thread of the parent may have held it, and does not exist here.
         self.lock = RLock()
         self._busy, self._wish = False, None
         _core.undisturbed(SourceContext(self, "recorder").guard(self._leave_parent))
 
     def _leave_parent(self) -> None:
-        """In a forked child: leave the parent's session alone. One of our own begins with the first
-        row or in a moment: most children that fork and exec never need it."""
         parent = self.session or self._forked_from
         if parent is None:
             return
@@ -405,8 +352,7 @@ class Recorder:
             source.stop()
         if parent.values["follow"]:
             self._forked_from = parent
-            for schema, writer, hint in self._tables.values():
-                self._prepare(schema, writer, hint)
+            self._tables.prepare(None, soon=True)
             _core.later(self._on_time, FORK_DELAY_NS)
             end_with_multiprocessing(self, Recorder._at_exit)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # without the enums of `signal`, slow to make
 import os
-import sys
 from collections.abc import Callable
 
 from sonde import _core
@@ -14,9 +13,7 @@ from sonde.tables import name_row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Protocol, TypeVar
-
-    T = TypeVar("T")
+    from typing import Protocol
 
     class Owner(Protocol):
         """Whoever records: the recorder."""
@@ -107,15 +104,3 @@ def say(line: str) -> None:
         os.write(2, f"sonde: {line}\n".encode("utf-8", "backslashreplace"))
     except OSError:
         pass
-
-
-def end_with_multiprocessing(owner: T, at_exit: Callable[[T], object]) -> None:
-    """A multiprocessing child leaves by os._exit after its own finalizers: be one of them."""
-
-    def finalize(one: T) -> None:
-        sys.modules["multiprocessing.util"].Finalize(None, at_exit, (one,), exitpriority=-100)
-
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None:
-        # Finalizers registered now are cleared when the child's bootstrap begins.
-        util.register_after_fork(owner, finalize)

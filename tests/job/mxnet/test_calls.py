@@ -507,8 +507,7 @@ def test_a_recording_that_is_somebody_elses_goes_on() -> None:
 
 def test_a_recording_for_a_profile_ends_with_it() -> None:
     configure("own.json")
-    from sonde.job.recorder import recorder
 
-    assert recorder.session is not None
+    assert sonde.session() is not None
     profiler.dump()
-    assert recorder.session is None
+    assert sonde.session() is None

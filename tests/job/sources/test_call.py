@@ -13,7 +13,6 @@ import pytest
 
 import sonde
 from sonde.analysis.exact_calls import read_calls
-from sonde.job.recorder import recorder
 from sonde.session import steering
 from sonde.session.target import find_sessions
 from sonde.store.recording import Recording
@@ -374,7 +373,7 @@ def test_cprofile_can_run_at_the_same_time() -> None:
     for _ in range(5):
         leaf()
     profile.disable()
-    folder = recorder.session.folder
+    folder = sonde.session().folder
     sonde.stop()
     profile.create_stats()
     assert by_name(profile.stats, "leaf")[:2] == (5, 5)
@@ -427,7 +426,7 @@ leaf(); leaf()
 pid = os.fork()
 if pid == 0:
     end = time.monotonic() + 30
-    while recorder.session is None and time.monotonic() < end: time.sleep(0.01)
+    while sonde.session() is None and time.monotonic() < end: time.sleep(0.01)
     child()
     sonde.stop()
     os._exit(0)

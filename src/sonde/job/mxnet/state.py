@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 
 from sonde import _core, environ
 from sonde.errors import NotRun
+from sonde.job.fork import end_with_multiprocessing
 from sonde.job.mxnet.memory import write_memory
 from sonde.job.mxnet.settings import NOWHERE, Settings
 from sonde.job.mxnet.writer_line import Scribe
 from sonde.job.recorder import recorder
-from sonde.job.source_context import SourceContext, end_with_multiprocessing, say
+from sonde.job.source_context import SourceContext, say
 from sonde.session.profiler_line import join, name_file
 
 TYPE_CHECKING = False
