@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 
 from sonde import _core
+from sonde.job.decorate import can_decorate
+from sonde.job.decorate import decorate as wrap_function
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _counters: dict[str, _core.Count] = {}
 
 
 def counter(name: str, value: float | None = None) -> _core.Count:
-    """The counter of this name, set to `value` if there is one:
+    """Return the counter of this name; set it to `value` if one is given:
 
     sonde.counter("queue", len(queue))
     sonde.counter("requests").increment()
@@ -32,45 +33,72 @@ def counter(name: str, value: float | None = None) -> _core.Count:
     return found
 
 
-# What a function is, by the flags of its code: `inspect` takes 8 ms to import in the job.
-_GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200
-
-
 def decorate(region: _core.Region, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is a region each time it runs. Of a generator, each stretch between two
-    values is one: what its caller does with them is not its time."""
-    if isinstance(function, (staticmethod, classmethod)):
-        return type(function)(decorate(region, function.__func__))
-    if not callable(function):
-        raise TypeError(f"a region decorates a function, not {type(function).__name__}")
-    flags = getattr(getattr(function, "__code__", None), "co_flags", 0)
-    if flags & _ASYNC_GENERATOR:
-        return _decorate_async_generator(region, function)
-    if flags & _GENERATOR:
-        return _decorate_generator(region, function)
-    if flags & _COROUTINE:
+    """Return a function that is in the region whenever it runs; the core calls this.
 
-        @wraps(function)
-        async def work_async(*args: object, **kwargs: object) -> object:
+    Of a generator, each stretch between two values is a span: what its caller does with the values
+    is not its time."""
+    if not can_decorate(function):
+        raise TypeError(f"a region decorates a function, not {type(function).__name__}")
+    return wrap_function(function, _Wraps(region))  # type: ignore[no-any-return]
+
+
+class _Wraps:
+    """How functions are wrapped in a region."""
+
+    def __init__(self, region: _core.Region) -> None:
+        self._region = region
+
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        region = self._region
+
+        def work(*args: object, **kwargs: object) -> object:
+            with region:
+                return function(*args, **kwargs)
+
+        return work
+
+    def wrap_coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        region = self._region
+
+        async def work(*args: object, **kwargs: object) -> object:
             with region:
                 return await function(*args, **kwargs)
 
-        return work_async
+        return work
 
-    @wraps(function)
-    def work(*args: object, **kwargs: object) -> object:
-        with region:
-            return function(*args, **kwargs)
+    def wrap_generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        region = self._region
 
-    return work
+        def work(*args: object, **kwargs: object) -> Any:
+            return (yield from _Stretches(region, function(*args, **kwargs)))
 
+        return work
 
-def _decorate_generator(region: _core.Region, function: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(function)
-    def work(*args: object, **kwargs: object) -> Any:
-        return (yield from _Stretches(region, function(*args, **kwargs)))
+    def wrap_async_generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        region = self._region
 
-    return work
+        async def work(*args: object, **kwargs: object) -> Any:
+            generator = function(*args, **kwargs)
+            call, given = generator.asend, None
+            try:
+                while True:
+                    with region:
+                        try:
+                            value = await call(given)
+                        except StopAsyncIteration:
+                            return
+                    try:
+                        given = yield value
+                        call = generator.asend
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:  # the caller's, thrown in: handed on
+                        given, call = error, generator.athrow
+            finally:
+                await generator.aclose()
+
+        return work
 
 
 class _Stretches:
@@ -105,30 +133,3 @@ class _Stretches:
     def close(self) -> None:
         with self._region:
             self._generator.close()
-
-
-def _decorate_async_generator(
-    region: _core.Region, function: Callable[..., Any]
-) -> Callable[..., Any]:
-    @wraps(function)
-    async def work(*args: object, **kwargs: object) -> Any:
-        generator = function(*args, **kwargs)
-        call, given = generator.asend, None
-        try:
-            while True:
-                with region:
-                    try:
-                        value = await call(given)
-                    except StopAsyncIteration:
-                        return
-                try:
-                    given = yield value
-                    call = generator.asend
-                except GeneratorExit:
-                    raise
-                except BaseException as error:  # the caller's, thrown in: handed on
-                    given, call = error, generator.athrow
-        finally:
-            await generator.aclose()
-
-    return work

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial, update_wrapper
 from types import TracebackType
 
 from sonde.errors import ConfigError
+from sonde.job.decorate import can_decorate, decorate
 from sonde.job.profile_run import (
     Settings,
     Ticket,
     Unprofiled,
     begin,
-    begin_softly,
+    begin_async,
     end,
     release,
     wait_running,
-    wait_running_softly,
+    wait_running_async,
     who,
 )
 from sonde.session.run import Run
@@ -24,9 +24,6 @@ from sonde.session.run import Run
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-# How a function says what it is, as inspect would tell, without importing that.
-_GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80 | 0x100, 0x200
 
 
 class Profiled:
@@ -49,7 +46,7 @@ class Profiled:
         end(self._pop(), error)
 
     async def __aenter__(self) -> Run | Unprofiled:
-        return self._push(await self._begin_softly(None))
+        return self._push(await self._begin_async(None))
 
     async def __aexit__(
         self,
@@ -80,33 +77,25 @@ class Profiled:
             raise
         return ticket
 
-    async def _begin_softly(self, name: str | None) -> Ticket | Unprofiled:
-        ticket = await begin_softly(self._settings, name)
+    async def _begin_async(self, name: str | None) -> Ticket | Unprofiled:
+        ticket = await begin_async(self._settings, name)
         try:
             if isinstance(ticket, Ticket):
-                await wait_running_softly(self._settings, ticket.run)
+                await wait_running_async(self._settings, ticket.run)
         except BaseException:
             end(ticket)
             raise
         return ticket
 
     def __call__(self, function: Any) -> Any:
-        """The function, profiled whenever it is called; `function.last_run` is the last run."""
-        if isinstance(function, (staticmethod, classmethod)):
-            return type(function)(self(function.__func__))
-        if isinstance(function, type) or not callable(function):
+        """Return the function, profiled whenever it is called; its `last_run` is the last run."""
+        if isinstance(function, type) or not can_decorate(function):
             raise ConfigError(f"{function!r} is not a function; decorate the methods of a class")
-        flags = _find_flags(function)
-        for mark, wrap in (
-            (_ASYNC_GENERATOR, self._wrap_async_generator),
-            (_COROUTINE, self._wrap_coroutine),
-            (_GENERATOR, self._wrap_generator),
-        ):
-            if flags & mark:
-                return _dress(wrap(function), function)
-        return _dress(self._wrap(function), function)
+        wrapped = decorate(function, self)
+        getattr(wrapped, "__func__", wrapped).last_run = None
+        return wrapped
 
-    def _wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         name = _name(function)
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -122,11 +111,11 @@ class Profiled:
 
         return wrapper
 
-    def _wrap_coroutine(self, function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+    def wrap_coroutine(self, function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
         name = _name(function)
 
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            ticket = await self._begin_softly(name)
+            ticket = await self._begin_async(name)
             _keep(wrapper, ticket)
             try:
                 result = await function(*args, **kwargs)
@@ -138,7 +127,7 @@ class Profiled:
 
         return wrapper
 
-    def _wrap_generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
         name = _name(function)
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -154,11 +143,11 @@ class Profiled:
 
         return wrapper
 
-    def _wrap_async_generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_async_generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
         name = _name(function)
 
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            ticket = await self._begin_softly(name)
+            ticket = await self._begin_async(name)
             _keep(wrapper, ticket)
             try:
                 generator = function(*args, **kwargs)
@@ -183,17 +172,6 @@ class Profiled:
         return wrapper
 
 
-def _find_flags(function: Any) -> int:
-    """What kind of function it is, behind partials and objects that can be called."""
-    while isinstance(function, partial):
-        function = function.func
-    code = getattr(function, "__code__", None)
-    if code is None:
-        method = vars(type(function)).get("__call__")
-        code = getattr(method, "__code__", None)
-    return int(getattr(code, "co_flags", 0))
-
-
 def _keep(wrapper: Any, ticket: Ticket | Unprofiled) -> None:
     if isinstance(ticket, Ticket) or wrapper.last_run is None:
         wrapper.last_run = ticket.run
@@ -201,12 +179,6 @@ def _keep(wrapper: Any, ticket: Ticket | Unprofiled) -> None:
 
 def _name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__qualname__", None) or repr(function))
-
-
-def _dress(wrapper: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    update_wrapper(wrapper, function)
-    wrapper.last_run = None  # type: ignore[attr-defined]
-    return wrapper
 
 
 class Profile:

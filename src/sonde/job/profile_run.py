@@ -168,8 +168,8 @@ def begin(settings: Settings, name: str | None) -> Ticket | Unprofiled:
         nap = min(nap * 2, 0.05)
 
 
-async def begin_softly(settings: Settings, name: str | None) -> Ticket | Unprofiled:
-    """The same without stopping an event loop, where it is asyncio's."""
+async def begin_async(settings: Settings, name: str | None) -> Ticket | Unprofiled:
+    """Do the same without blocking the event loop, if asyncio runs it."""
     asyncio = _find_asyncio()
     if asyncio is None:
         return begin(settings, name)
@@ -305,8 +305,8 @@ def wait_running(settings: Settings, run: Run) -> None:
     _settle(settings, run)
 
 
-async def wait_running_softly(settings: Settings, run: Run) -> None:
-    """The same without stopping an event loop, where it is asyncio's."""
+async def wait_running_async(settings: Settings, run: Run) -> None:
+    """Do the same without blocking the event loop, if asyncio runs it."""
     asyncio = _find_asyncio()
     if asyncio is None:
         wait_running(settings, run)
