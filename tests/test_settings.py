@@ -122,6 +122,6 @@ KUBERNETES = {"JOB_COMPLETION_INDEX": "4", "JOB_NAME": "train-llm", "POD_NAME": 
 )
 def test_rank_and_job_come_from_the_launcher(given, launcher, rank, world, local, job) -> None:
     identity = environ.read_identity(given)
-    assert [identity[key] for key in ("launcher", "rank", "world_size", "local_rank", "job")] == [
+    assert [getattr(identity, key) for key in ("launcher", "rank", "world_size", "local_rank", "job")] == [
         launcher, rank, world, local, job,
     ]  # fmt: skip

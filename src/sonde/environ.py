@@ -171,21 +171,36 @@ _PLACES = ("SLURM_NODEID", "SLURM_STEP_ID", "SLURM_ARRAY_TASK_ID", "GROUP_RANK",
            "POD_NAMESPACE", "NODE_NAME", "KUBERNETES_SERVICE_HOST")  # fmt: skip
 
 
-def read_identity(environ: Mapping[str, str] | None = None) -> dict[str, object]:
-    """Rank, world size, local rank, job and launcher, as the environment tells them."""
+class Identity:
+    """Which part of which job a process is, as its launcher says in the environment."""
+
+    __slots__ = ("job", "job_env", "job_kind", "launcher", "local_rank", "rank", "world_size")
+
+    def __init__(self) -> None:
+        self.launcher: str | None = None
+        self.rank: int | None = None
+        self.world_size: int | None = None
+        self.local_rank: int | None = None
+        self.job: str | None = None
+        self.job_kind: str | None = None
+        self.job_env: dict[str, str] = {}
+
+
+def read_identity(environ: Mapping[str, str] | None = None) -> Identity:
+    """Return rank, world size, local rank, job and launcher of this process."""
     env = os.environ if environ is None else environ
-    identity: dict[str, object] = dict.fromkeys(("launcher", "rank", "world_size", "local_rank"))
-    for launcher, *names in _RANKS:
-        if _number(env, names[0]) is not None:
-            identity["launcher"] = launcher
-            for key, name in zip(("rank", "world_size", "local_rank"), names, strict=True):
-                identity[key] = _number(env, name)
+    found = Identity()
+    for launcher, rank, world_size, local_rank in _RANKS:
+        if _number(env, rank) is not None:
+            found.launcher, found.rank = launcher, _number(env, rank)
+            found.world_size = _number(env, world_size)
+            found.local_rank = _number(env, local_rank)
             break
     # torchrun's id is "none" unless the user names the job: not worth a name.
     jobs = [(env[name], kind) for name, kind in _JOBS if env.get(name, "none") not in ("", "none")]
-    identity["job"], identity["job_kind"] = jobs[0] if jobs else (None, None)
-    identity["job_env"] = {name: env[name] for name in _PLACES if name in env}
-    return identity
+    found.job, found.job_kind = jobs[0] if jobs else (None, None)
+    found.job_env = {name: env[name] for name in _PLACES if name in env}
+    return found
 
 
 def _number(env: Mapping[str, str], name: str) -> int | None:

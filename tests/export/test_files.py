@@ -77,7 +77,7 @@ def test_a_stack_deeper_than_pythons_own_can_be_written(name: str) -> None:
 
 def test_a_hostile_name_is_text_on_the_page_and_in_the_picture(tmp_path: Path) -> None:
     recording = FakeRecording().name(100, HOSTILE).see(f"{HOSTILE}|]]>{HOSTILE}|@DATA@ @BOXES@", 10)
-    recording.sessions[0].meta = {"argv": ["python", f"{HOSTILE} @SCRIPT@"]}
+    recording.sessions[0].meta.argv = ["python", f"{HOSTILE} @SCRIPT@"]
     for name in ("flamegraph", "svg"):
         path = write(name, recording.profile(), tmp_path)
         ready = "await until(() => document.body.dataset.ready);" if name == "flamegraph" else ""

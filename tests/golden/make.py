@@ -1,18 +1,38 @@
-"""Made the folders beside this file, once: `python make.py FOLDER`. They are never made again:
-a folder of today must be readable for ever."""
+"""Make the folders beside this file: `python tests/golden/make.py`, whenever the format changes.
+
+`ended` is a recording with every kind of file that a job and the tools write. `sealed` is one that
+the collector has archived. The values in them are known: tests/session/test_format.py reads them."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
+import sysconfig
+import tempfile
+import time
 from pathlib import Path
 
 import sonde
 from sonde import environ
 from sonde.collector import loop
-from sonde.session import Session
-from sonde.session.files import read_checked, write_checked
+from sonde.session import Session, captures, files, runs, steering
+from sonde.session.records import CaptureGo, Meta
+from sonde.session.writer import find_current
+from sonde.store import archive
+
+HERE = Path(__file__).resolve().parent
+PLACE = Path(tempfile.gettempdir(), "golden")  # stacks name the files that ran: not your folders
+
+OFF = {f"source_{name}": "off" for name in ("capture", "collective", "compile", "oom", "torch")}
+SMALL = {"ring_bytes": "4KiB", "text_bytes": "16KiB", "stack_bytes": "16KiB"}
+REQUEST = {"number": 7, "what": "halt", "values": {}}
+ANSWER = {"number": 7, "path": "/tmp/profile.json", "errors": {}}
+OOM = {
+    "number": 1, "t_ns": 5, "wall_ns": 6, "step": 3, "thread": 100, "device": "cuda:0",
+    "needed_bytes": 1024, "free_bytes": 512, "total_bytes": 2048, "stacks": [], "last_steps": [],
+}  # fmt: skip
 
 
 class Sample:
@@ -31,53 +51,119 @@ class Sample:
     k: sonde.text | None
 
 
+class Expired:
+    """Rows that retention removes."""
+
+    x: sonde.i64
+
+
 def rows() -> list[tuple[object, ...]]:
     low = (-(2**7), -(2**15), -(2**31), -(2**63), 0, 0, 0, 0, -0.5, False, "first")
     high = (
-        2**7 - 1,
-        2**15 - 1,
-        2**31 - 1,
-        2**63 - 1,
-        2**8 - 1,
-        2**16 - 1,
-        2**32 - 1,
-        2**64 - 1,
-        1e300,
-        True,
-        "é🦀",
-    )
-    return [low, high, (0,) * 8 + (None, True, None)]  # fmt: skip
+        2**7 - 1, 2**15 - 1, 2**31 - 1, 2**63 - 1, 2**8 - 1, 2**16 - 1, 2**32 - 1, 2**64 - 1,
+        1e300, True, "é🦀",
+    )  # fmt: skip
+    return [low, high, (0,) * 8 + (None, True, None)]
 
 
-def record() -> str:
-    emit = sonde.table(Sample, "job.sample")
-    folder = sonde.start(collector="off", ring_bytes="4KiB", text_bytes="4KiB")
+def start() -> Session:
+    emit, emit_expired = sonde.table(Sample, "job.sample"), sonde.table(Expired, "job.expired")
+    folder = sonde.start(collector="off", stack_every="1ms", **SMALL, **OFF)
+    assert folder
     for row in rows():
         emit(*row)
-    sonde.stop()
-    assert folder
-    return folder
+    for number in range(5):
+        emit_expired(number)
+    return Session(folder)
 
 
-def rename(folder: Path) -> None:
-    meta = read_checked(str(folder / "meta.json"))
-    meta.update(
-        id=folder.name, host="golden", argv=["python", "train.py"], cwd="/", executable="python"
-    )
-    write_checked(str(folder / "meta.json"), meta)
+def work() -> None:
+    """Be seen in stacks, and use events of every kind."""
+    golden_local = 42
+    with sonde.span("golden span"):
+        sonde.counter("golden counter", 2.5)
+        sonde.mark("golden marker")
+        until = time.monotonic() + 0.2
+        while time.monotonic() < until:
+            golden_local += 1
 
 
-def main(to: Path) -> None:
-    os.environ["SONDE_DIR"] = str(to / "work")
-    for name in ("v1-rings", "v1-sealed"):
-        folder = record()
-        if name == "v1-sealed":
-            loop.Collector(environ.find_root()).step(0.0)
-            assert Session(folder).read_sealed()
-        shutil.copytree(folder, to / name)
-        rename(to / name)
-    shutil.rmtree(to / "work")
+def write_all(session: Session) -> None:
+    """Have every file written that a job, the tools or other ranks write."""
+    work()
+    sonde.snapshot()
+    assert steering.inspect(session, 10)
+    with sonde.profile(name="golden run"):
+        work()
+    runs.process_all(session)
+    run = runs.start(session, runs.Options(name="no result yet"))
+    run.wait_running()
+    work()
+    run.stop()
+    from support import torch_traces  # beside this file in PLACE
+
+    torch_traces.store(session.folder, session.meta.monotonic_ns)
+    CaptureGo(first_step=5).write(captures.name_file(session.folder, torch_traces.ID, captures.GO))
+    stop = captures.name_file(session.folder, torch_traces.ID, captures.STOP)
+    files.write_checked(stop, {"why": "enough"})
+    files.write_checked(session.path("oom-1.json"), OOM)
+    files.write_checked(session.path("profiler.json"), {"requests": [REQUEST]})
+    files.write_checked(session.path("profiler.answer.json"), ANSWER)
+    files.log(session.folder, "golden line")
+
+
+def seal(session: Session) -> None:
+    loop.Collector(environ.find_root()).step(0.0)
+    assert session.read_sealed()
+    (segment,) = archive.list_segments(session, "job.expired")
+    archive.expire(session, "job.expired", segment)
+
+
+def keep(session: Session, name: str) -> None:
+    """Copy a session to its place, under the name of a host that does not exist."""
+    to = HERE / name
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(session.folder, to)
+    meta = Meta.read(str(to / "meta.json")).replace(
+        id=name, cwd="/", executable="python",
+        boot_id=None, job_env={},
+    )  # fmt: skip
+    meta.write(str(to / "meta.json"))
+
+
+def make() -> None:
+    """Record, in a process whose host and folders have the same names everywhere."""
+    known = os.uname()
+    renamed = os.uname_result((known.sysname, "golden", "6", "", known.machine))
+    os.uname = lambda: renamed
+    sys.orig_argv = ["python", "train.py"]
+    with tempfile.TemporaryDirectory() as root:
+        os.environ["SONDE_DIR"] = root
+        session = start()
+        write_all(session)
+        sonde.stop()
+        keep(session, "ended")
+        session = start()
+        work()
+        sonde.stop()
+        assert find_current() is None
+        seal(session)
+        keep(session, "sealed")
+
+
+def main() -> None:
+    PLACE.mkdir()
+    try:
+        package = Path(sonde.__file__).parent
+        for path in (package, HERE.parent / "support", HERE / "make.py"):
+            (PLACE / path.name).symlink_to(path)
+        (PLACE / "lib").symlink_to(sysconfig.get_path("stdlib"))
+        code = "import make; make.make()"
+        env = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{PLACE}:{PLACE}/lib"}
+        subprocess.run([sys.executable, "-c", code], env=env, cwd="/", check=True)
+    finally:
+        shutil.rmtree(PLACE)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -355,7 +355,7 @@ def test_a_killed_session_ended_when_it_was_killed(start, root: Path) -> None:
     process.wait()
     killed = time.time()
     sealed = wait_for(session.read_sealed)
-    assert abs(sealed["end_wall_ns"] / 1e9 - killed) < 2
+    assert abs(sealed.end_wall_ns / 1e9 - killed) < 2
     limits = {"retain.bytes": 2**30, "retain.age": 3600.0}
     assert retention.enforce_limits(str(root), limits) == []
 

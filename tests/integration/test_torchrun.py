@@ -103,9 +103,9 @@ def test_every_rank_has_a_session_of_one_job(root: Path, launch: Launch, runner:
     done = launch(SMALL, *RUN, runner=runner)
     assert done.returncode == 0, done.stderr
     ranks, (launcher,) = sort_out(root)
-    told = [(s.rank, s.meta["world_size"], s.meta["local_rank"], s.meta["launcher"]) for s in ranks]
+    told = [(s.rank, s.meta.world_size, s.meta.local_rank, s.meta.launcher) for s in ranks]
     assert told == [(0, 2, 0, "torchrun"), (1, 2, 1, "torchrun")]
-    (job,) = {session.meta["job"] for session in (*ranks, launcher)}
+    (job,) = {session.meta.job for session in (*ranks, launcher)}
     assert str(job).endswith(f"-{launcher.pid}")
     rows = (
         sonde.open(str(job))
@@ -118,7 +118,7 @@ def test_every_rank_has_a_session_of_one_job(root: Path, launch: Launch, runner:
 def test_a_job_can_be_given_a_name(root: Path, launch: Launch) -> None:
     assert launch("", *RUN, "--job", "nightly", runner=TORCHRUN).returncode == 0
     ranks, (launcher,) = sort_out(root)
-    assert {session.meta["job"] for session in (*ranks, launcher)} == {"nightly"}
+    assert {session.meta.job for session in (*ranks, launcher)} == {"nightly"}
 
 
 def test_a_rank_that_is_killed_is_told_and_the_exit_code_is_kept(
@@ -131,7 +131,7 @@ def test_a_rank_that_is_killed_is_told_and_the_exit_code_is_kept(
     assert {row["rank"]: row["state"] for row in listed}[1] == "killed"
     ranks, _ = sort_out(root)
     shown = sonde_cli("ps").stdout
-    assert str(ranks[0].meta["job"]) in shown and " killed " in shown
+    assert str(ranks[0].meta.job) in shown and " killed " in shown
 
 
 def test_losses_are_the_same_to_the_last_bit(root: Path, launch: Launch) -> None:

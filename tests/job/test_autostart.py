@@ -45,7 +45,7 @@ def test_the_environment_alone_starts_a_recording(program: str) -> None:
     done = launch(sys.executable, program, "0", input="", env={"SONDE": "1"})
     assert done.returncode == 0 and done.stderr == "err:"
     (session,) = sessions()
-    assert session.meta["argv"][1:] == [program, "0"]
+    assert session.meta.argv[1:] == [program, "0"]
 
 
 @pytest.mark.parametrize("value", ["", "0", "off", "false"])

@@ -188,7 +188,7 @@ with sonde.profile(max_duration=0.5) as run:
         burn(0.4)
     late()
 result = run.result()
-show(duration=result.duration_s, truncated=result.truncated, reason=result.values["reason"],
+show(duration=result.duration_s, truncated=result.truncated, reason=result.reason,
      late=[row for row in result.table() if row["func"] == "late"], state=run.state)
 """)
     assert shown["duration"] == pytest.approx(0.5, abs=0.2)
@@ -401,7 +401,7 @@ run.stop(); stopped = run.state
 result = run.result()
 names, times = zip(*run.list_states())
 show(first=first, running=running, stopped=stopped, names=names, ordered=list(times) == sorted(times),
-     tags=result.values["tags"])
+     tags=result.tags)
 """)
     assert shown["first"] in ("PREPARING", "RUNNING") and shown["running"] == "RUNNING"
     assert shown["stopped"] == "PROCESSING"
@@ -607,7 +607,7 @@ with sonde.profile(max_duration=0.3) as run:
     for _ in range(5): inner()
     time.sleep(0.4)
 again = runs.find_run(run.id, os.path.dirname(sonde.session().folder))
-show(skipped=again.result().values["skipped"])
+show(skipped=again.result().skipped)
 """)
     assert shown["skipped"] == 5
 
@@ -643,7 +643,7 @@ with sonde.profile() as run:
     process.kill()
     process.wait()
     result = run.result()
-    assert result.samples > 100 and "ended" in str(result.values["reason"])
+    assert result.samples > 100 and "ended" in str(result.reason)
     assert any(row["func"] == "burn" for row in result.table())
 
 

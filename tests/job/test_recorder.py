@@ -182,7 +182,7 @@ emit(os.getpid())
     for session in sessions:
         rows = read(session.folder, "SELECT DISTINCT x FROM job.point")
         assert rows == [{"x": session.pid}]
-    assert all(child.meta["parent"] == parent.id for child in sessions[1:])
+    assert all(child.meta.parent == parent.id for child in sessions[1:])
     assert parent.find_state() == "ended"
     assert [child.find_state() for child in sessions[1:]] == ["killed"] * 3  # os._exit: no goodbye
 

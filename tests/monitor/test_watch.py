@@ -282,7 +282,7 @@ def test_a_delay_keeps_the_start_out(monitor: Start, work: Path) -> None:
     assert finish(process)[0] == 0
     said = read_report(work)
     session = json.loads(Path(said["session"], "meta.json").read_text())
-    assert said["begin_t_ns"] - session["clock"]["monotonic_ns"] >= 2 * 10**9
+    assert said["begin_t_ns"] - session["monotonic_ns"] >= 2 * 10**9
     assert said["statistics"]["readings"] == len(read_csv(work)) > 0
     assert float(read_csv(work)[0]["timestamp"]) < 2
 

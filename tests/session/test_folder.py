@@ -85,7 +85,7 @@ def test_a_copied_folder_answers_like_the_original(run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", "{}", '{"format": 1}', '{"format": "1", "clock": 3}', "\x00" * 50],
+    ["", "{", "[]", "null", "{}", '{"format": 1}', '{"format": "1", "wall_ns": 3}', "\x00" * 50],
 )
 def test_a_folder_without_sound_meta_is_no_session(tmp_path: Path, text: str) -> None:
     (tmp_path / "meta.json").write_text(text)

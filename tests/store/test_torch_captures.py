@@ -97,9 +97,9 @@ def test_a_wall_clock_that_is_being_set_right_is_followed(recorded) -> None:
 
     folder, begin_ns = recorded
     about = captures.read_about(folder, ID)
-    wall_ns = about["anchors"][0][0]
+    wall_ns = about.anchors[0][0]
     # In its 2000 us it showed 20 us less than had passed.
-    about["anchors"] = [[wall_ns, begin_ns], [wall_ns + 1_980_000, begin_ns + 2_000_000]]
+    about.anchors = [(wall_ns, begin_ns), (wall_ns + 1_980_000, begin_ns + 2_000_000)]
     captures.write_about(folder, about)
     rows = query(folder, "SELECT t_ns FROM python.torch_op WHERE op = 'cudaMemcpyAsync'")
     assert abs(rows[0][0] - begin_ns - 1_212_121) <= 1

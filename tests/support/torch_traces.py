@@ -61,12 +61,13 @@ def store(folder: str, begin_ns: int, data: bytes | None = None) -> Path:
     Path(folder, captures.FOLDER).mkdir(exist_ok=True)
     path = Path(captures.name_file(folder, ID, captures.PACKED))
     path.write_bytes(gzip.compress(dump(EVENTS) if data is None else data))
-    about = {
-        "id": ID, "state": captures.DONE, "why": None, "asked_ns": begin_ns, "steps": 2,
-        "begin_ns": begin_ns, "end_ns": begin_ns + 2_000_000, "thread": MAIN, "device": "cuda",
-        "anchors": [[BASE_NS, begin_ns], [BASE_NS + 2_000_000, begin_ns + 2_000_000]],
-        "bounds": [[5, begin_ns], [6, begin_ns + 1_000_000], [7, begin_ns + 2_000_000]],
-        "file": path.name, "bytes": path.stat().st_size, "start_ns": 1, "stop_ns": 2, "save_ns": 3,
-    }  # fmt: skip
+    captures.write_asked(folder, ID, captures.Options(steps=2))
+    about = captures.read_about(folder, ID).replace(
+        state=captures.DONE, asked_ns=begin_ns, begin_ns=begin_ns, end_ns=begin_ns + 2_000_000,
+        anchors=[(BASE_NS, begin_ns), (BASE_NS + 2_000_000, begin_ns + 2_000_000)],
+        bounds=[(5, begin_ns), (6, begin_ns + 1_000_000), (7, begin_ns + 2_000_000)],
+        thread=MAIN, device="cuda", file=path.name, bytes=path.stat().st_size,
+        start_ns=1, stop_ns=2, save_ns=3,
+    )  # fmt: skip
     captures.write_about(folder, about)
     return path

@@ -21,6 +21,7 @@ from sonde.session.captures import (
     STOP,
     WAITING,
 )
+from sonde.session.records import CaptureGo
 from sonde.store.views.recording import read_sources
 from sonde.tables.recording import WAITS
 
@@ -44,7 +45,7 @@ class Asked:
 
     @property
     def state(self) -> str:
-        return str(self.about["state"])
+        return self.about.state
 
     def ring(self) -> None:
         """Have the job look."""
@@ -57,7 +58,7 @@ class Asked:
 
     def fail(self, why: str) -> None:
         """Write down, for a job that cannot, that nothing comes of it."""
-        self.about.update(state=FAILED, why=why)
+        self.about = self.about.replace(state=FAILED, why=why)
         captures.write_about(self.session.folder, self.about)
 
     def say(self, suffix: str, values: dict[str, object]) -> None:
@@ -69,15 +70,15 @@ class Asked:
 
     def find_file(self) -> str:
         """Where the trace is; Failed if there is none."""
-        name, whose = self.about.get("file"), f"process {self.session.pid}"
+        name, whose = self.about.file, f"process {self.session.pid}"
         if self.state == FAILED:
-            raise Failed(f"no capture of {whose}: {self.about['why']}{self._hint()}")
-        if not isinstance(name, str):
+            raise Failed(f"no capture of {whose}: {self.about.why}{self._hint()}")
+        if name is None:
             raise Failed(f"no capture of {whose}: it ended while it was {self.state}")
         return self.session.path(captures.FOLDER, name)
 
     def _hint(self) -> str:
-        if "no step ended" in str(self.about["why"]):
+        if "no step ended" in (self.about.why or ""):
             return "; `--duration 5` needs no steps"
         return ""
 
@@ -87,7 +88,7 @@ def ask(targets: Sequence[Session], options: captures.Options) -> list[Asked]:
 
     Forked children (the workers of a loader) have no steps of their own, and are not asked."""
     ids = {target.id for target in targets}
-    targets = [target for target in targets if target.meta.get("parent") not in ids]
+    targets = [target for target in targets if target.meta.parent not in ids]
     for target in targets:
         _check(target, options)
     capture_id = captures.make_id()
@@ -119,7 +120,7 @@ def _check(target: Session, options: captures.Options) -> None:
         raise NotAnswering(f"the recording of process {target.pid} is over; it captures no more")
     if not target.read_control()["on"]:
         raise NotAnswering(f"process {target.pid} is paused; `sonde resume {target.pid}` first")
-    if not target.read_config().get("source.capture", False):
+    if not target.read_config()["source.capture"]:
         raise NotAnswering(
             f"process {target.pid} takes no captures; `sonde config {target.pid} source.capture=on`"
         )
@@ -147,9 +148,9 @@ def wait(
 
 def _leave_out(asked: Sequence[Asked]) -> Sequence[Asked]:
     """Without processes that do not train, if others do: a launcher, a worker, a server."""
-    if asked[0].about["steps"] is None:
+    if asked[0].about.steps is None:
         return asked
-    training = [one for one in asked if one.about.get("step")]
+    training = [one for one in asked if one.about.step]
     for one in asked:
         if training and one not in training:
             one.say(STOP, {})
@@ -159,12 +160,12 @@ def _leave_out(asked: Sequence[Asked]) -> Sequence[Asked]:
 def _agree(asked: Sequence[Asked], waited_s: float) -> None:
     """Choose the step to begin with: one that no rank has reached when it hears of it."""
     ready = [one for one in asked if one.state == WAITING]
-    numbers = [int(str(one.about["step"])) for one in ready]
+    numbers = [one.about.step or 0 for one in ready]
     first = 0  # the next step of each, as they come
     if ready and max(numbers) > 0 and max(numbers) - min(numbers) <= _NEAR:
         first = max(numbers) + _guess_ahead(ready, waited_s)
     for one in ready:
-        one.say(GO, {"first_step": first})
+        one.say(GO, CaptureGo(first_step=first).dump())
 
 
 def _guess_ahead(ready: Sequence[Asked], waited_s: float) -> int:

@@ -324,8 +324,7 @@ def quote(text: str) -> str:
 
 def _list_processes(recording: Recording) -> list[Process]:
     return [
-        Process(s.id, s.host, s.pid, s.rank, name_command(s.meta.get("argv")))
-        for s in recording.sessions
+        Process(s.id, s.host, s.pid, s.rank, name_command(s.meta.argv)) for s in recording.sessions
     ]
 
 

@@ -68,8 +68,8 @@ def _report(asked: Sequence[capture.Asked], output: str | None) -> int:
             _copy(path, output)
         print(output or path)
     for one in asked:
-        if one.state == captures.DONE and one.about["why"]:
-            print(f"sonde: process {one.session.pid}: {one.about['why']}", file=sys.stderr)
+        if one.state == captures.DONE and one.about.why:
+            print(f"sonde: process {one.session.pid}: {one.about.why}", file=sys.stderr)
     for failure in failures[: len(failures) if paths else -1]:
         print(f"sonde: {failure}", file=sys.stderr)
     if failures and not paths:

@@ -128,7 +128,7 @@ def _reach_open(recording: Recording, window: Window) -> Window:
 def name_file(recording: Recording, suffix: str) -> str:
     """Return a file name made from the session, or from the job if there are several sessions."""
     sessions = recording.sessions
-    jobs = {session.meta.get("job") for session in sessions}
+    jobs = {session.meta.job for session in sessions}
     if len(sessions) == 1:
         name = sessions[0].id
     elif len(jobs) == 1 and None not in jobs:

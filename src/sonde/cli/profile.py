@@ -153,7 +153,7 @@ def _status(words: list[str], args: argparse.Namespace) -> int:
     state, reason = run.find_state()
     if args.format == "json":
         states = [[name, t_ns + run.session.wall_offset_ns] for name, t_ns in run.list_states()]
-        print(json.dumps({**run.about, "state": state, "reason": reason, "states": states}))
+        print(json.dumps({**run.about.dump(), "state": state, "reason": reason, "states": states}))
     else:
         print(f"{state}" + (f": {reason}" if reason else ""))
     return 0
@@ -202,7 +202,7 @@ def _describe(run: Run) -> list[object]:
         seconds = (begin_ns + run.session.wall_offset_ns) / 1e9
         began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
         lasted = f"{(end_ns - begin_ns) / 1e9:.2f} s" if end_ns else None
-    return [run.id, run.state, run.session.pid, began, lasted, run.about["name"],
+    return [run.id, run.state, run.session.pid, began, lasted, run.about.name,
             ",".join(run.tags) or None]  # fmt: skip
 
 
@@ -213,7 +213,7 @@ def _describe_exactly(run: Run) -> dict[str, object]:
     offset_ns = run.session.wall_offset_ns
     return {
         "run": run.id, "state": state, "reason": reason, "pid": run.session.pid,
-        "host": run.session.host, "session": run.session.id, "name": run.about["name"],
+        "host": run.session.host, "session": run.session.id, "name": run.about.name,
         "tags": run.tags, "begin_wall_ns": begin_ns + offset_ns if begin_ns else None,
         "end_wall_ns": end_ns + offset_ns if end_ns else None,
     }  # fmt: skip

@@ -68,12 +68,12 @@ def _choose_names(found: list[dict[str, object]], is_long: bool) -> tuple[str, .
 
 def _describe(session: Session) -> dict[str, object]:
     state = session.find_state()
-    sealed = session.read_sealed() or {}
+    sealed = session.read_sealed()
     if state == "running" and not session.read_control()["on"]:
         state = "paused"
-    end = sealed.get("end_wall_ns", time.time_ns() if state in ("running", "paused") else None)
-    lasted_s = (end - session.start_wall_ns) / 1e9 if isinstance(end, int) else None
-    argv = session.meta.get("argv")
+    end = time.time_ns() if state in ("running", "paused") else None
+    end = end if sealed is None else sealed.end_wall_ns
+    lasted_s = None if end is None else (end - session.start_wall_ns) / 1e9
     return {
         "pid": session.pid,
         "state": state,
@@ -81,17 +81,17 @@ def _describe(session: Session) -> dict[str, object]:
         "started": time.strftime("%m-%d %H:%M:%S", time.localtime(session.start_wall_ns / 1e9)),
         "lasted": None if lasted_s is None else _span(lasted_s),
         "size": show_bytes(measure_bytes(session.folder)),
-        "command": _shorten(argv) if isinstance(argv, list) else None,
+        "command": _shorten(session.meta.argv),
         "session": session.id,
         "folder": session.folder,
         "host": session.host,
-        "job": session.meta.get("job"),
+        "job": session.meta.job,
         "start_wall_ns": session.start_wall_ns,
         "lasted_s": lasted_s,
     }
 
 
-def _shorten(argv: list[object]) -> str:
+def _shorten(argv: list[str]) -> str:
     """Return the command without the folder of its interpreter, which takes room."""
     words = [str(word) for word in argv]
     return " ".join([os.path.basename(words[0]), *words[1:]]) if words else ""

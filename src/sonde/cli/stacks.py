@@ -86,8 +86,7 @@ class _Shown:
         }  # fmt: skip
 
     def as_text(self) -> Iterator[str]:
-        argv = self.session.meta.get("argv")
-        command = " ".join(map(str, argv)) if isinstance(argv, list) else ""
+        command = " ".join(self.session.meta.argv)
         state = "" if self.is_alive else "; it has ended, this is where it was"
         yield _bold(f"Process {self.session.pid}: {command}") + state
         for one in self.threads:

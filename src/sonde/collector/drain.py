@@ -8,7 +8,8 @@ import time
 from sonde import _core
 from sonde.errors import Damaged
 from sonde.session import Session, stack_table, texts
-from sonde.session.files import LIVE, NODES, SEALED, remove_quietly, write_checked
+from sonde.session.files import EVENT_TOTALS, NODES, SEALED, remove_quietly
+from sonde.session.records import Sealed, SealedTable
 from sonde.session.ring import Ring
 from sonde.store import archive
 from sonde.store.rows import SessionTable, make_table, open_tables
@@ -74,7 +75,7 @@ def seal(session: Session) -> None:
     """Write the last word on an ended session, then remove the rings and the text table: every
     row is in the archive, with its texts."""
     state = session.find_state()
-    if state == "running" or not session.read_config().get("archive", True):
+    if state == "running" or not session.read_config()["archive"]:
         return
     tables = {}
     rings = session.find_rings()
@@ -83,21 +84,23 @@ def seal(session: Session) -> None:
         table = SessionTable(session, ring.schema, ring)
         if ring.read(table.archived_to).rows:
             return  # not all archived (a full disk): the rings stay
-        tables[table.schema.table] = {
-            "schema": ring.schema.dump().decode(),
-            "unfinished": ring.read(max(0, ring.head - ring.capacity)).pending,
-            **{key: ring.count(key) for key in ("head", "dropped", "misfit", "text_lost")},
-        }
+        tables[table.schema.table] = SealedTable(
+            schema=ring.schema.dump().decode(),
+            head=ring.count("head"),
+            dropped=ring.count("dropped"),
+            misfit=ring.count("misfit"),
+            text_lost=ring.count("text_lost"),
+            unfinished=ring.read(max(0, ring.head - ring.capacity)).pending,
+        )
     _archive_stacks(session)
     _archive_events(session)
-    said = {
-        "state": state,
-        "end_wall_ns": find_end_wall_ns(session),
-        "sealed_wall_ns": time.time_ns(),
-        "tables": tables,
-    }
-    write_checked(session.path(SEALED), said)
-    for path in [*rings, *map(session.path, (NODES, LIVE, texts.NAME))]:
+    Sealed(
+        state=state,
+        end_wall_ns=find_end_wall_ns(session),
+        sealed_wall_ns=time.time_ns(),
+        tables=tables,
+    ).write(session.path(SEALED))
+    for path in [*rings, *map(session.path, (NODES, EVENT_TOTALS, texts.NAME))]:
         remove_quietly(path)
     for name in archive.list_tables(session):
         archive.remove_leftovers(session, name)

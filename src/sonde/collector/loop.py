@@ -53,12 +53,12 @@ class Watched:
         """Read the session's settings again."""
         values = self.session.read_config()
         self.archive = bool(values.get("archive", True))
-        self.archive_every_s = float(str(values.get("archive.every", 600.0)))
-        self.host_every_s = float(str(values.get("host.every", 1.0)))
-        pid = int(str(values.get("host.pid", -1)))
+        self.archive_every_s = float(values["archive.every"])
+        self.host_every_s = float(values["host.every"])
+        pid = int(values["host.pid"])
         self.host_pid = self.session.pid if pid < 0 else pid
-        self.snapshot_every_s = float(str(values.get("snapshot.every", 0.0)))
-        self.snapshot_keep = int(str(values.get("snapshot.keep", 1000)))
+        self.snapshot_every_s = float(values["snapshot.every"])
+        self.snapshot_keep = int(values["snapshot.keep"])
 
     def drain(self, now_s: float, *, ended: bool = False) -> None:
         """Archive what is due."""

@@ -56,7 +56,7 @@ def _find_end_s(session: Session) -> float | None:
     """When it ended; None if that cannot be told from here: another machine may still write it."""
     sealed = session.read_sealed()
     if sealed is not None:
-        return int(str(sealed["end_wall_ns"])) / 1e9
+        return sealed.end_wall_ns / 1e9
     return find_end_wall_ns(session) / 1e9 if session.host == os.uname().nodename else None
 
 

@@ -200,7 +200,7 @@ class Dumper:
                 self._looked_s = now_s
                 # Not the recording: that may end before the profile does.
                 start = process.read_start_ticks(self._job.session.pid)
-                self._is_over |= start != self._job.session.meta["start_ticks"]
+                self._is_over |= start != self._job.session.meta.start_ticks
         elif now_s - self._idle_s > IDLE_S:
             self._is_over = True
 

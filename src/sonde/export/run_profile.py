@@ -18,27 +18,24 @@ class StoredProfile(Profile):
 
     def __init__(self, result: Result, weight: str) -> None:
         self._result = result
-        begin_ns, end_ns, offset_ns = (
-            int(str(result.values[key])) for key in ("begin_ns", "end_ns", "wall_offset_ns")
+        found = result.found
+        self.span_ns = (
+            found.begin_ns + found.wall_offset_ns,
+            found.end_ns + found.wall_offset_ns,
         )
-        self.span_ns = begin_ns + offset_ns, end_ns + offset_ns
         self.selection = Selection(Window(*self.span_ns), (), weight)
         self._places: dict[Frame, Place] = {}
         self._paths: dict[int, tuple[tuple[Frame, ...], tuple[Place, ...]]] = {}
 
     @property
     def label(self) -> str:
-        name = self._result.values["name"]
+        name = self._result.found.name
         return f"{name}: {self._result.run_id}" if name else self._result.run_id
 
     @cached_property
     def stacks(self) -> list[Stack]:
-        values = self._result.values
-        rank = values["rank"]
-        process = Process(
-            str(values["session"]), str(values["host"]), int(str(values["pid"] or 0)),
-            rank if isinstance(rank, int) else None, self._result.run_id,
-        )  # fmt: skip
+        about = self._result.found
+        process = Process(str(about.session), str(about.host), about.pid or 0, about.rank, about.id)
         thread = Thread(process, process.pid, "all threads")
         found = []
         for path, (samples, wall, cpu, gil) in self._result.iter_stacks():

@@ -337,7 +337,7 @@ def _end_now(ticket: Ticket, quiet: bool) -> None:
     ticket.is_used = True
     try:
         ticket.run.stop(_STOP_S)
-        if ticket.run.about["sources"]:
+        if ticket.run.about.sources:
             recorder.match_sources()  # they write their last rows, before a pause
     except (Error, OSError) as error:
         _warn(f"{ticket.run.id}: {error}", quiet=quiet)

@@ -100,17 +100,16 @@ def find_jobs(measured: Measurement, session: Session) -> list[Session]:
 
 def _is_monitor(session: Session) -> bool:
     """Tell whether a session belongs to a monitor, this one or another."""
-    values = session.meta.get("config")
-    return isinstance(values, dict) and values.get("host.pid", -1) != -1
+    return session.meta.config.get("host.pid", -1) != -1
 
 
 def _find_end(session: Session) -> int:
     """Return when a session ended, by the wall clock; far in the future if it has not."""
     try:
-        end_ns = (session.read_sealed() or {}).get("end_wall_ns")
+        sealed = session.read_sealed()
     except Error:
         return 0  # damaged: it cannot be queried
-    return end_ns if isinstance(end_ns, int) else 2**63
+    return 2**63 if sealed is None else sealed.end_wall_ns
 
 
 def _find_processes(measured: Measurement, session: Session) -> set[int]:

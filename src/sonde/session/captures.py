@@ -1,7 +1,7 @@
 """Captures: torch's own profiler for a few steps, asked for by the tool, done by the job.
 
-A capture is a file in the session that says what was asked and what became of it, and beside it the
-trace. The tool writes it once and rings; from then on only the job writes it."""
+A capture is a file in the session that says what was asked and what became of it, with the trace
+beside it. The tool writes the file once and rings; from then on only the job writes it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import time
 
 from sonde import _core
 from sonde.errors import Damaged
-from sonde.session import files
+from sonde.session.records import CaptureAbout
 
 FOLDER, ABOUT, RAW, PACKED = "captures", ".about.json", ".json", ".json.gz"
-STOP, GO = ".stop", ".go.json"  # what the tool says later: it is enough; which step is the first
+STOP, GO = ".stop.json", ".go.json"  # written later by the tool: end it; the first step
 
-# What becomes of a capture, in this order. PACKING: the trace is there, but not compressed yet.
+# The states of a capture, in this order. PACKING: the trace is there, but not compressed yet.
 ASKED, WAITING, RECORDING, WRITING, PACKING, DONE, FAILED = (
     "asked", "waiting", "recording", "writing", "packing", "done", "failed",
 )  # fmt: skip
@@ -46,51 +46,51 @@ class Options:
 
 
 def make_id() -> str:
-    """A name for a capture; the same one for all ranks of a job."""
+    """Make an id for a capture; all ranks of a job get the same one."""
     wall_ns = time.time_ns()
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(wall_ns // 10**9))
     return f"capture-{stamp}.{wall_ns % 10**9 // 1000:06d}-{os.getpid()}"
 
 
 def is_id(word: str) -> bool:
-    """Is this how a capture is called?"""
+    """Tell whether a word is the id of a capture."""
     return word.startswith("capture-") and os.sep not in word
 
 
 def name_file(folder: str, capture_id: str, suffix: str) -> str:
-    """The path of one of a capture's files."""
+    """Return the path of one of a capture's files."""
     return os.path.join(folder, FOLDER, capture_id + suffix)
 
 
 def write_asked(folder: str, capture_id: str, options: Options) -> None:
-    """Write down what is wanted; the job looks when it is rung."""
+    """Write what is wanted; the job reads it when the bell of its control page rings."""
     os.makedirs(os.path.join(folder, FOLDER), mode=0o700, exist_ok=True)
     now_ns = _core.clock_ns()
-    about: dict[str, object] = {
-        "id": capture_id, "state": ASKED, "why": None, "asked_ns": now_ns,
-        "deadline_ns": now_ns + round(options.timeout_s * 1e9), "timeout_s": options.timeout_s,
-        "steps": options.steps, "duration_s": options.duration_s, "ranks": options.ranks,
-        "shapes": options.shapes, "memory": options.memory, "stacks": options.stacks,
-    }  # fmt: skip
+    about = CaptureAbout(
+        id=capture_id, state=ASKED, asked_ns=now_ns,
+        deadline_ns=now_ns + round(options.timeout_s * 1e9), timeout_s=options.timeout_s,
+        steps=options.steps, duration_s=options.duration_s, ranks=options.ranks,
+        shapes=options.shapes, memory=options.memory, stacks=options.stacks,
+    )  # fmt: skip
     write_about(folder, about)
 
 
-def write_about(folder: str, about: dict[str, object]) -> None:
-    """What became of a capture so far; a reader sees the old word or the new one."""
-    files.write_checked(name_file(folder, str(about["id"]), ABOUT), about)
+def write_about(folder: str, about: CaptureAbout) -> None:
+    """Write what became of a capture so far."""
+    about.write(name_file(folder, about.id, ABOUT))
 
 
-def read_about(folder: str, capture_id: str) -> dict[str, object]:
-    """What became of a capture; Damaged if that cannot be told."""
+def read_about(folder: str, capture_id: str) -> CaptureAbout:
+    """Read what became of a capture; Damaged if it cannot be read."""
     path = name_file(folder, capture_id, ABOUT)
     try:
-        return files.read_checked(path)
-    except OSError as error:
-        raise Damaged(f"{path}: {error.strerror}") from None
+        return CaptureAbout.read(path)
+    except FileNotFoundError:
+        raise Damaged(f"{path} is missing") from None
 
 
 def list_ids(folder: str) -> list[str]:
-    """The captures of a session, the oldest first."""
+    """Return the ids of a session's captures, the oldest first."""
     try:
         names = os.listdir(os.path.join(folder, FOLDER))
     except OSError:

@@ -10,9 +10,9 @@ import time
 from sonde import _core
 from sonde.errors import Damaged
 
-META, ALIVE, CONTROL, CONFIG, SEALED, LOG, NODES, LOCALS, LIVE = (
+META, ALIVE, CONTROL, CONFIG, SEALED, LOG, NODES, LOCALS, EVENT_TOTALS = (
     "meta.json", "alive", "control", "config.json", "sealed.json", "log", "stack.nodes",
-    "locals.json", "event.live",
+    "locals.json", "event.totals",
 )  # fmt: skip
 VERSION = 1
 LOG_BYTES = 256 * 1024

@@ -10,6 +10,8 @@ from sonde.errors import Damaged, Newer, NoSession
 from sonde.session import ring
 from sonde.session.files import ALIVE, CONFIG, CONTROL, META, SEALED, VERSION, read_checked
 from sonde.session.process import read_boot_id, read_start_ticks
+from sonde.session.records import Meta, Sealed, read_config
+from sonde.settings import Value
 
 STATES = ("running", "ended", "killed", "unknown")
 
@@ -19,60 +21,37 @@ class Session:
 
     def __init__(self, folder: str) -> None:
         self.folder = os.path.abspath(folder)
-        self.meta = self._read_meta()
-        self.id = str(self.meta["id"])
-        self.host = str(self.meta["host"])
-        self.pid = self._number("pid")
-        rank = self.meta.get("rank")
-        self.rank = rank if isinstance(rank, int) else None
-        clock = self.meta["clock"]
-        assert isinstance(clock, dict)
-        self.wall_offset_ns = int(clock["wall_ns"]) - int(clock["monotonic_ns"])
-        self.start_wall_ns = int(clock["wall_ns"])
-
-    def _number(self, key: str) -> int:
-        value = self.meta[key]
-        assert isinstance(value, int)
-        return value
+        self.meta = meta = self._read_meta()
+        self.id, self.host, self.pid, self.rank = meta.id, meta.host, meta.pid, meta.rank
+        self.start_wall_ns, self.wall_offset_ns = meta.wall_ns, meta.wall_ns - meta.monotonic_ns
 
     def path(self, *parts: str) -> str:
         """A file of this session."""
         return os.path.join(self.folder, *parts)
 
-    def _read_meta(self) -> dict[str, object]:
-        path = self.path(META)
+    def _read_meta(self) -> Meta:
         try:
-            meta = read_checked(path)
-            clock = meta["clock"]
-            whole = isinstance(clock, dict) and all(
-                isinstance(value, int)
-                for value in (meta["pid"], meta["format"], clock["wall_ns"], clock["monotonic_ns"])
-            )
-            if not whole or not isinstance(meta["id"], str) or not isinstance(meta["host"], str):
-                raise KeyError
-        except (OSError, KeyError, TypeError):
-            raise Damaged(f"{self.folder} is not a session folder: no sound {META} in it") from None
-        if meta["format"] > VERSION:  # type: ignore[operator]  # checked above
+            values = read_checked(self.path(META))
+        except OSError:
+            raise Damaged(f"{self.folder} is not a session folder: it has no {META}") from None
+        version = values.get("format")
+        if isinstance(version, int) and version > VERSION:
             raise Newer(self.folder)
-        return meta
+        return Meta.load(values, self.path(META))
 
-    def read_sealed(self) -> dict[str, object] | None:
-        """The last word on an ended session, written by the collector; None before that."""
+    def read_sealed(self) -> Sealed | None:
+        """Return what the collector wrote at the end of a session; None before that."""
         try:
-            return read_checked(self.path(SEALED))
+            return Sealed.read(self.path(SEALED))
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise Damaged(f"{self.path(SEALED)}: {error.strerror}") from None
 
-    def read_config(self) -> dict[str, object]:
-        """The settings in force."""
+    def read_config(self) -> dict[str, Value]:
+        """Return the settings in force."""
         try:
-            return read_checked(self.path(CONFIG))
+            return read_config(self.path(CONFIG))
         except FileNotFoundError:
             raise NoSession(f"{self.folder} has been removed or has lost its {CONFIG}") from None
-        except OSError as error:
-            raise Damaged(f"{self.path(CONFIG)}: {error.strerror}") from None
 
     def map_control(self, *, writable: bool = False) -> _core.Map:
         """The control page."""
@@ -99,14 +78,12 @@ class Session:
 
     def is_here(self) -> bool:
         """Was it recorded on this machine, since it last started?"""
-        return self.host == os.uname().nodename and self.meta.get("boot_id") == read_boot_id()
+        return self.host == os.uname().nodename and self.meta.boot_id == read_boot_id()
 
     def is_alive(self) -> bool:
         """Is a process still recording into this folder?"""
         try:
-            held = self.meta.get("locked") is not False and _core.alive_probe(
-                os.fsencode(self.path(ALIVE))
-            )
+            held = self.meta.locked and _core.alive_probe(os.fsencode(self.path(ALIVE)))
         except OSError:
             held = False
         # Without the lock (there are none here, or the job closed "all" its files) the process
@@ -120,7 +97,7 @@ class Session:
             return False
 
     def _is_same_process(self) -> bool:
-        return self.is_here() and read_start_ticks(self.pid) == self.meta.get("start_ticks")
+        return self.is_here() and read_start_ticks(self.pid) == self.meta.start_ticks
 
     def _is_mapped(self) -> bool:
         try:
@@ -134,7 +111,7 @@ class Session:
         """`running`, `ended`, `killed` (no goodbye: a signal, a crash, os._exit) or `unknown`."""
         sealed = self.read_sealed()
         if sealed is not None:
-            return str(sealed.get("state", "unknown"))
+            return sealed.state
         if self.host != os.uname().nodename:
             return "unknown"
         if self.is_alive():

@@ -11,6 +11,7 @@ from sonde import _core
 from sonde.errors import Damaged, Error, NoSession, NotAnswering, NotProfiled
 from sonde.session import files, process, ring, stack_table
 from sonde.session.folder import Session
+from sonde.session.records import RunAbout, RunEnd, RunResult
 from sonde.session.run_result import Result
 
 FOLDER, ABOUT, RESULT, BEGIN, END = "runs", "run.json", "result.json", "begin.nodes", "end.nodes"
@@ -19,12 +20,12 @@ STATES = PREPARING, RUNNING, STOPPING, PROCESSING, SUCCEEDED, FAILED, CANCELLED 
 )  # fmt: skip
 FINAL = (SUCCEEDED, FAILED, CANCELLED)
 ANSWER_S, LOCK_S = 1.0, 0.25
-_LOOK_NS = 50_000_000  # between two looks whether the process still lives
+_ALIVE_NS = 50_000_000  # between two checks that the process still lives
 
 
 @contextlib.contextmanager
 def locked(target: Session, timeout_s: float = LOCK_S) -> Iterator[str]:
-    """Alone with the runs of a session, for a moment; free again whatever happens to us."""
+    """Hold the runs of a session for this process alone; free again even if the process dies."""
     folder = target.path(FOLDER)
     try:
         # Not its parents: a session that was removed does not come back.
@@ -45,63 +46,55 @@ class Run:
         self,
         target: Session,
         run_id: str,
-        about: dict[str, object] | None = None,
+        about: RunAbout | None = None,
         page: _core.Map | None = None,
     ) -> None:
         self.session, self.id, self._page = target, run_id, page
         self.about = self._read_about() if about is None else about
-        self.skipped = 0  # calls that were not profiled because of this run; see bracket.py
+        self.skipped = 0  # calls that were not profiled because of this run: see profile_run.py
         self.on_end: Callable[[Run], object] | None = None
 
     def __repr__(self) -> str:
         return f"<Run {self.id} of process {self.session.pid}>"
 
     def path(self, name: str) -> str:
-        """A file of this run."""
+        """Return the path of a file of this run."""
         return self.session.path(FOLDER, self.id, name)
 
-    def _read_about(self) -> dict[str, object]:
+    def _read_about(self) -> RunAbout:
         try:
-            about = files.read_checked(self.path(ABOUT))
+            return RunAbout.read(self.path(ABOUT))
         except FileNotFoundError:
             raise NoSession(f"there is no run {self.id}") from None
-        except OSError as error:
-            raise Damaged(f"{self.path(ABOUT)}: {error.strerror}") from None
-        if not isinstance(about.get("number"), int):
-            raise Damaged(f"{self.path(ABOUT)} is damaged")
-        return about
 
     @property
     def page(self) -> _core.Map:
-        """The control page of its session."""
+        """Return the control page of its session."""
         if self._page is None:
             self._page = self.session.map_control(writable=True)
         return self._page
 
     @property
     def number(self) -> int:
-        """Which run of its process it is, as the control page counts."""
-        return int(str(self.about["number"]))
+        """Return which run of its process this is, as the control page counts."""
+        return self.about.number
 
     @property
     def tags(self) -> list[str]:
-        """What it was tagged with."""
-        tags = self.about["tags"]
-        assert isinstance(tags, list)
-        return tags
+        """Return what the run was tagged with."""
+        return self.about.tags
 
     @property
     def state(self) -> str:
-        """Where it is now."""
+        """Return the state of the run as of now."""
         return self.find_state()[0]
 
     def find_state(self) -> tuple[str, str | None]:
-        """Where it is now, and why if it did not go well."""
+        """Return the state of the run as of now, and the reason if it did not go well."""
         self.about = self._read_about()
-        final = self.about["final"]
-        if isinstance(final, list):
-            return str(final[0]), None if final[1] is None else str(final[1])
-        if self.about.get("past"):
+        if self.about.final is not None:
+            return self.about.final.state, self.about.final.reason
+        if self.about.past:
             return PROCESSING, None
         control, is_alive = self.session.read_control(), self.session.is_alive()
         if control["run_begun"] < self.number or self._is_stale(control):
@@ -113,7 +106,10 @@ class Run:
 
     def _find_last_state(self, control: dict[str, int]) -> tuple[str, str | None]:
         if control["run_asked"] == self.number and control["run_status"] < 0:
-            return FAILED, f"no mark could be written: {os.strerror(-control['run_status'])}"
+            return (
+                FAILED,
+                f"the stack sums could not be written: {os.strerror(-control['run_status'])}",
+            )
         if not os.path.exists(self.path(END)):
             return FAILED, "its end could not be written"
         return PROCESSING, None
@@ -124,7 +120,7 @@ class Run:
         return (PREPARING, None) if is_alive else (FAILED, "the process ended before it began")
 
     def _is_stale(self, control: dict[str, int]) -> bool:
-        """Was it never asked for, though somebody began to? The next one has got its number."""
+        """Tell whether its starter died before it asked for it: another run has the number then."""
         if control["run_asked"] < self.number:
             return not self._has_starter()
         return control["run_asked"] == self.number and not self._is_newest()
@@ -134,32 +130,29 @@ class Run:
         return _core.run_name(page) == self.id
 
     def _has_starter(self) -> bool:
-        starter = self.about["starter"]
-        assert isinstance(starter, list)
-        return process.read_start_ticks(int(starter[0])) == int(starter[1])
+        return process.read_start_ticks(self.about.starter_pid) == self.about.starter_ticks
 
     def list_states(self) -> list[tuple[str, int]]:
-        """The states it has been in so far and since when, on the monotonic clock."""
-        found = [(PREPARING, int(str(self.about["asked_ns"])))]
+        """Return the states so far, each with its begin on the monotonic clock."""
         begin_ns, end_ns = self.read_times()
-        stop_ns, state = self.about["stop_ns"], self.find_state()[0]
-        final = self.about["final"]
+        state, about = self.find_state()[0], self.about
+        found = [(PREPARING, about.asked_ns)]
         if begin_ns:
             found.append((RUNNING, begin_ns))
-        if isinstance(stop_ns, int):
-            found.append((STOPPING, stop_ns))
-        if end_ns and state not in (CANCELLED,):
+        if about.stop_ns is not None:
+            found.append((STOPPING, about.stop_ns))
+        if end_ns and state != CANCELLED:
             found.append((PROCESSING, end_ns))
-        if isinstance(final, list):
-            found.append((state, int(final[2])))
+        if about.final is not None:
+            found.append((state, about.final.t_ns))
         return found
 
     def read_times(self) -> tuple[int, int]:
-        """When it began and ended, on the monotonic clock; 0: not yet."""
+        """Return when the run began and ended, on the monotonic clock; 0 means not yet."""
         found = [0, 0]
         with contextlib.suppress(FileNotFoundError, Error):
-            result = files.read_checked(self.path(RESULT))
-            return int(str(result["begin_ns"])), int(str(result["end_ns"]))
+            result = RunResult.read(self.path(RESULT))
+            return result.begin_ns, result.end_ns
         for at, name in enumerate((BEGIN, END)):
             with contextlib.suppress(FileNotFoundError, Error, _core.Damaged):
                 found[at] = _core.nodes_read(ring.map_file(self.path(name)))[4]
@@ -168,7 +161,7 @@ class Run:
     # ---- steering ------------------------------------------------------------------------------
 
     def wait_running(self, timeout_s: float = ANSWER_S) -> None:
-        """Wait until it is really running; TimeoutError, or NotProfiled if it will not."""
+        """Wait until the run has begun; NotRunning if it may still, NotProfiled if it will not."""
         self._wait(timeout_s, ended=False)
         state, reason = self.find_state()
         if state in (FAILED, CANCELLED):
@@ -177,7 +170,7 @@ class Run:
             raise NotRunning(f"{self.id} is not running after {timeout_s:g} s")
 
     def stop(self, timeout_s: float = ANSWER_S) -> None:
-        """End it, and wait until its end is written; the work goes on."""
+        """End the run and wait until its end is written; the work goes on."""
         now_ns = _core.clock_ns()
         if _core.control_get(self.page)["run_ended"] >= self.number:
             if self.skipped:
@@ -188,22 +181,22 @@ class Run:
         if not self._is_newest():
             return  # it never began, and another has its number
         _core.run_stop(self.page, self.number)  # first of all: what comes now is not the work
-        if self.about["stop_ns"] is None:
+        if self.about.stop_ns is None:
             self._note(stop_ns=now_ns, skipped=self.skipped)
         self._wait(timeout_s, ended=True)
         if self.on_end is not None:
             self.on_end(self)
 
     def cancel(self, reason: str = "cancelled", state: str = CANCELLED) -> None:
-        """End it and keep nothing of it."""
+        """End the run and keep nothing of it."""
         with contextlib.suppress(Error, OSError):
             if self._is_newest():
                 _core.run_stop(self.page, self.number)
         self._finish(state, reason)
-        self._drop_marks()
+        self._drop_sums()
 
     def wait(self, timeout_s: float) -> str:
-        """Wait until it has ended and its result is there; its last state."""
+        """Wait until the run has ended and its result is there; return its last state."""
         deadline = time.monotonic() + timeout_s
         while self.state not in (PROCESSING, *FINAL):
             left_s = deadline - time.monotonic()
@@ -219,108 +212,105 @@ class Run:
 
     def _wait(self, timeout_s: float, *, ended: bool) -> None:
         end_ns = _core.clock_ns() + round(timeout_s * 1e9)
-        look_ns = 0
-        while not _core.run_wait(self.page, self.number, ended, look_ns):
+        check_ns = 0
+        while not _core.run_wait(self.page, self.number, ended, check_ns):
             if _core.clock_ns() >= end_ns or not self.session.is_alive():
                 return
-            look_ns = min(end_ns, _core.clock_ns() + _LOOK_NS)
+            check_ns = min(end_ns, _core.clock_ns() + _ALIVE_NS)
 
     def _note(self, **changes: object) -> None:
         with locked(self.session):
             self._write_about(**changes)
 
     def _write_about(self, **changes: object) -> None:
-        self.about = {**self._read_about(), **changes}
-        files.write_checked(self.path(ABOUT), self.about)
+        self.about = self._read_about().replace(**changes)
+        self.about.write(self.path(ABOUT))
 
     def _finish(self, state: str, reason: str | None) -> None:
-        with contextlib.suppress(OSError, Error):  # a full disk; it is what it is all the same
-            self._note(final=[state, reason, _core.clock_ns()], skipped=self.skipped)
+        with contextlib.suppress(OSError, Error):  # on a full disk the state is only not kept
+            self._note(final=_end(state, reason), skipped=self.skipped)
 
     # ---- the result ----------------------------------------------------------------------------
 
     def result(self, timeout_s: float = 10.0) -> Result:
-        """What it found; waits for its end. NotProfiled if it failed."""
+        """Wait for the end of the run and return what it found; NotProfiled if it failed."""
         self.wait(timeout_s)
         state, reason = self.find_state()
         if state != SUCCEEDED:
             raise NotProfiled(f"{self.id} has no result: {reason or state.lower()}")
-        values = files.read_checked(self.path(RESULT))
-        exports = self.about.get("exports", [])
-        return Result({**values, "folder": self.path(""), "exports": exports}, self._note_export)
+        found = RunResult.read(self.path(RESULT))
+        return Result(found, self.path(""), self.about.exports, self._note_export)
 
     def _note_export(self, path: str) -> None:
-        exports = self.about.get("exports", [])
-        assert isinstance(exports, list)
         with contextlib.suppress(OSError, Error):  # a full disk: the file is there all the same
-            self._note(exports=[*exports, path])
+            self._note(exports=[*self.about.exports, path])
 
     def process(self) -> None:
-        """Work out the result of a run that has ended; does nothing where it is done."""
+        """Work out the result of a run that has ended, unless that is done."""
         state, reason = self.find_state()
-        if state == FAILED and self.about["final"] is None:
+        if state == FAILED and self.about.final is None:
             self._finish(FAILED, reason)
         if state != PROCESSING:
             return
         # Not under the lock: it may take a second, and somebody's work may wait to begin.
         try:
-            values = self._work_out()
-            files.write_checked(self.path(RESULT), values)
-            final = [SUCCEEDED, values["reason"], _core.clock_ns()]
+            found = self._work_out()
+            found.write(self.path(RESULT))
+            final = _end(SUCCEEDED, found.reason)
         except FileNotFoundError:
             if self.state == SUCCEEDED:
-                return  # somebody else was faster, and the marks are gone
-            final = [FAILED, "its marks are gone", _core.clock_ns()]
+                return  # another process was faster, and has removed the stack sums
+            final = _end(FAILED, "its stack sums are gone")
         except (OSError, Error) as error:
-            said = error.strerror if isinstance(error, OSError) else str(error)
-            final = [FAILED, said, _core.clock_ns()]
+            final = _end(FAILED, error.strerror if isinstance(error, OSError) else str(error))
         with locked(self.session, ANSWER_S):
             if self.find_state()[0] == PROCESSING:
                 self._write_about(final=final)
-        self._drop_marks()
+        self._drop_sums()
 
-    def _work_out(self) -> dict[str, object]:
+    def _work_out(self) -> RunResult:
         reason = None
-        if self.about["whole"]:
-            clock = self.session.meta["clock"]
-            assert isinstance(clock, dict)
-            begin, begin_ns = stack_table.Nodes.make_empty(), int(clock["monotonic_ns"])
+        if self.about.whole:
+            begin, begin_ns = stack_table.Nodes.make_empty(), self.session.meta.monotonic_ns
         else:
-            begin = stack_table.read_mark(self.session, self.path(BEGIN))
+            begin = stack_table.read_sums(self.session, self.path(BEGIN))
             begin_ns = begin.t_ns
         try:
-            end = stack_table.read_mark(self.session, self.path(END))
+            end = stack_table.read_sums(self.session, self.path(END))
         except FileNotFoundError:
             if self.session.is_alive():
                 raise
             end = stack_table.read_nodes(self.session)  # the process ended first
             end.t_ns = stack_table.find_last_ns(self.session) or begin_ns
         if begin.damaged or end.damaged:
-            raise Damaged("its marks are damaged")
-        if self.about["stop_ns"] is None:
+            raise Damaged("its stack sums are damaged")
+        if self.about.stop_ns is None:
             reason = self._explain_end(end.t_ns)
-        keys = ("id", "session", "name", "tags", "skipped")
-        return {
-            **{key: self.about[key] for key in keys},
-            "skipped": max(self.skipped, int(str(self.about["skipped"]))),
-            "host": self.session.host, "pid": self.session.pid, "rank": self.session.rank,
-            "begin_ns": begin_ns, "end_ns": end.t_ns, "reason": reason,
-            "wall_offset_ns": self.session.wall_offset_ns,
-            **stack_table.subtract(begin, end),
-        }  # fmt: skip
+        about, session = self.about, self.session
+        frames, nodes, ours = stack_table.subtract(begin, end)
+        return RunResult(
+            id=about.id, session=about.session, name=about.name, tags=about.tags,
+            skipped=max(self.skipped, about.skipped), host=session.host, pid=session.pid,
+            rank=session.rank, begin_ns=begin_ns, end_ns=end.t_ns, reason=reason,
+            wall_offset_ns=session.wall_offset_ns, frames=frames, nodes=nodes, ours=ours,
+        )  # fmt: skip
 
     def _explain_end(self, end_ns: int) -> str:
-        """Why it ended, if nobody stopped it."""
-        asked_ns, max_s = int(str(self.about["asked_ns"])), self.about["max_s"]
-        if isinstance(max_s, (int, float)) and end_ns >= asked_ns + max_s * 1e9:
+        """Say why a run ended that nobody stopped."""
+        max_s = self.about.max_s
+        if max_s is not None and end_ns >= self.about.asked_ns + max_s * 1e9:
             return f"cut after {max_s:g} s, as asked"
         return "the process or its recording ended"
 
-    def _drop_marks(self) -> None:
+    def _drop_sums(self) -> None:
         for name in (BEGIN, END):
             with contextlib.suppress(OSError):
                 os.unlink(self.path(name))
 
 
+def _end(state: str, reason: str | None) -> RunEnd:
+    return RunEnd(state=state, reason=reason, t_ns=_core.clock_ns())
+
+
 class NotRunning(NotProfiled, TimeoutError):
-    """A run that did not begin in time; it still may."""
+    """A run that did not begin in time, and still may."""

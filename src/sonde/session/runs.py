@@ -1,7 +1,7 @@
 """Runs: bounded profiles of a process, each with an id, states and a result.
 
-A run is a folder in its session: what was asked for, and two marks of the stack table's sums, made
-by the job's native thread at its begin and its end. So it needs no thread of Python, no server and
+A run is a folder in its session: what was asked for, and the sums of the stack table as the job's
+native thread wrote them at the begin and at the end. So a run needs no Python thread, no server and
 no file that somebody must hold: any process of the same user can start one, end it and read it."""
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 from sonde import _core
 from sonde.errors import Damaged, Error, NoSession, NotProfiled, RunActive
-from sonde.session import files, process
+from sonde.session import process
 from sonde.session.folder import Session, list_sessions
+from sonde.session.records import RunAbout
 from sonde.session.run import ABOUT, FINAL, FOLDER, PROCESSING, Run, locked
 
 EVERY_S, MAX_S = 0.001, 600.0
@@ -43,10 +44,10 @@ class Options:
 def start(
     target: Session, options: Options, page: _core.Map | None = None, *, is_whole: bool = False
 ) -> Run:
-    """Have a run begin; it is PREPARING when this returns. RunActive if another one is under way.
+    """Ask for a run and return it in state PREPARING; RunActive if another one is under way.
 
-    `page`: of the control page, if it is known to be live. `is_whole`: it begins where the
-    recording did, instead of now."""
+    `page` is the control page, for a caller who knows that the process lives. With `is_whole` the
+    run begins where the recording did, not now."""
     page = _open_page(target) if page is None else page
     with locked(target) as folder:
         control = _core.control_get(page)
@@ -58,32 +59,30 @@ def start(
         run_id = _make_id(target.pid)
         os.mkdir(os.path.join(folder, run_id), 0o700)
         every_ns = round(options.every_s * 1e9)
-        about: dict[str, object] = {
-            "id": run_id, "session": target.id, "number": control["run_asked"] + 1,
-            "name": options.name, "by": options.by, "tags": list(options.tags),
-            "sources": list(options.sources), "every_ns": every_ns,
-            "max_s": options.max_s, "whole": is_whole, "asked_ns": now_ns, "stop_ns": None,
-            "skipped": 0, "starter": [os.getpid(), process.read_start_ticks(os.getpid())],
-            "final": None,
-        }  # fmt: skip
-        files.write_checked(os.path.join(folder, run_id, ABOUT), about)
+        about = RunAbout(
+            id=run_id, session=target.id, number=control["run_asked"] + 1,
+            name=options.name, by=options.by, tags=list(options.tags),
+            sources=list(options.sources), every_ns=every_ns, max_s=options.max_s,
+            whole=is_whole, past=False, asked_ns=now_ns, starter_pid=os.getpid(),
+            starter_ticks=process.read_start_ticks(os.getpid()), exports=[],
+        )  # fmt: skip
+        about.write(os.path.join(folder, run_id, ABOUT))
         _core.run_start(page, run_id, every_ns, end_ns, bool(options.sources))
     return Run(target, run_id, about, page)
 
 
 def start_past(target: Session, options: Options) -> Run:
-    """The whole of a recording that has ended, as a run."""
+    """Return the whole of a recording that has ended as a run."""
     with locked(target) as folder:
         run_id = _make_id(target.pid)
         os.mkdir(os.path.join(folder, run_id), 0o700)
-        about: dict[str, object] = {
-            "id": run_id, "session": target.id, "number": target.read_control()["run_asked"] + 1,
-            "name": options.name, "by": options.by, "tags": list(options.tags), "sources": [],
-            "every_ns": 0, "max_s": None, "whole": True, "past": True,
-            "asked_ns": _core.clock_ns(), "stop_ns": None, "skipped": 0,
-            "starter": [os.getpid(), 0], "final": None,
-        }  # fmt: skip
-        files.write_checked(os.path.join(folder, run_id, ABOUT), about)
+        about = RunAbout(
+            id=run_id, session=target.id, number=target.read_control()["run_asked"] + 1,
+            name=options.name, by=options.by, tags=list(options.tags), sources=[],
+            every_ns=0, max_s=None, whole=True, past=True, asked_ns=_core.clock_ns(),
+            starter_pid=os.getpid(), starter_ticks=None, exports=[],
+        )  # fmt: skip
+        about.write(os.path.join(folder, run_id, ABOUT))
     return Run(target, run_id, about)
 
 
@@ -99,7 +98,7 @@ def _open_page(target: Session) -> _core.Map:
     control = target.read_control()
     if not control["on"]:
         raise NotProfiled(f"process {target.pid} is paused; `sonde resume {target.pid}` first")
-    if not target.read_config().get("source.stack", True):
+    if not target.read_config()["source.stack"]:
         raise NotProfiled(
             f"process {target.pid} samples no stacks; `sonde config {target.pid} source.stack=on`"
         )
@@ -107,7 +106,7 @@ def _open_page(target: Session) -> _core.Map:
 
 
 def find_active(target: Session) -> Run | None:
-    """The run that is under way in a process, if any."""
+    """Return the run that is under way in a process, if any."""
     control = target.read_control()
     if control["run_asked"] == control["run_ended"]:
         return None
@@ -119,7 +118,7 @@ def find_active(target: Session) -> Run | None:
 
 
 def list_runs(target: Session) -> list[Run]:
-    """The runs of a session, the oldest first; damaged ones are passed over."""
+    """Return the runs of a session, the oldest first, without damaged ones."""
     found = []
     for name in list_names(target):
         with contextlib.suppress(Damaged, NoSession):
@@ -128,7 +127,7 @@ def list_runs(target: Session) -> list[Run]:
 
 
 def list_names(target: Session) -> list[str]:
-    """The ids of a session's runs, the oldest first, without opening any."""
+    """Return the ids of a session's runs, the oldest first, without opening any."""
     try:
         return sorted(filter(is_id, os.listdir(target.path(FOLDER))))
     except FileNotFoundError:
@@ -136,12 +135,12 @@ def list_names(target: Session) -> list[str]:
 
 
 def is_id(word: str) -> bool:
-    """Is this how a run is called?"""
+    """Tell whether a word is the id of a run."""
     return word.startswith("run-") and os.sep not in word
 
 
 def find_run(run_id: str, root: str) -> Run:
-    """A run by its id, in whichever session it is."""
+    """Find a run by its id in any session."""
     for target in list_sessions(root):
         if is_id(run_id) and os.path.isdir(target.path(FOLDER, run_id)):
             return Run(target, run_id)
@@ -149,6 +148,6 @@ def find_run(run_id: str, root: str) -> Run:
 
 
 def process_all(target: Session) -> None:
-    """Work out every run of a session that has ended: before its texts go, say."""
+    """Work out the result of every run that has ended; the collector does it before texts go."""
     for run in list_runs(target):
         run.process()

@@ -50,7 +50,7 @@ def write_calls(session: Session, stats: pstats_file.Stats) -> str:
         about = _describe(session, pstats_file.TOTAL, number, 0, now_ns, "wall")
         path = name_file(session, number, "calls")
         files.write_whole(path, pstats_file.dump(stats, {**about, "of": "calls"}), sync=True)
-        keep = int(str(session.read_config().get("snapshot.keep", 1000)))
+        keep = int(session.read_config()["snapshot.keep"])
         _drop_old(session, number - keep, "calls")
         return path
 
@@ -142,14 +142,12 @@ def _describe(
     session: Session, kind: str, number: int, start_ns: int, end_ns: int, weight: str
 ) -> dict[str, object]:
     """What a file says of itself; times on the monotonic clock and on the wall."""
-    clock, argv = session.meta["clock"], session.meta.get("argv")
-    assert isinstance(clock, dict)
-    start_ns = start_ns or int(clock["monotonic_ns"])
+    start_ns = start_ns or session.meta.monotonic_ns
     return {
         "sonde": 1, "kind": kind, "of": "samples", "weight": weight, "number": number,
         "session": session.id, "host": session.host, "pid": session.pid, "rank": session.rank,
-        "command": " ".join(map(str, argv)) if isinstance(argv, list) else "", "unit": "s",
-        "python": str(session.meta.get("python")), "start_ns": start_ns, "end_ns": end_ns,
+        "command": " ".join(session.meta.argv), "unit": "s",
+        "python": session.meta.python, "start_ns": start_ns, "end_ns": end_ns,
         "start_wall": _wall(session, start_ns), "end_wall": _wall(session, end_ns),
     }  # fmt: skip
 

@@ -8,12 +8,14 @@ from sonde import _core
 from sonde.errors import Damaged, Newer
 from sonde.session import ring
 from sonde.session import texts as intern
-from sonde.session.files import LOCALS, NODES, read_checked
+from sonde.session.files import LOCALS, NODES
 from sonde.session.folder import Session
+from sonde.session.records import Locals
 from sonde.session.ring import Batch, Ring
 
 SAMPLES, THREADS = "python.stack_sample", "python.thread"
 WEIGHTS = ("wall", "cpu", "gil")  # the times that every stack has
+Node = tuple[int, int, int, int, int, int]  # parent, frame, samples; wall, CPU and GIL time
 _KINDS = "IIIIiiqQqqq"
 _AROUND = (
     "/sonde/job/profile.py",
@@ -37,7 +39,7 @@ class Nodes:
         (self.ids, self.parents, self.funcs, self.files, self.lines, self.first_lines,
          self.hashes, self.samples, self.wall_ns, self.cpu_ns, self.gil_ns) = columns  # fmt: skip
         self.texts, self.damaged = texts, damaged
-        self.t_ns = 0  # of a mark: when it was made
+        self.t_ns = 0  # when the sums were written, if a run had them written
         sound = not self.ids or self.ids[-1] == len(self.ids)
         self._places = None if sound else {number: at for at, number in enumerate(self.ids)}
 
@@ -86,11 +88,11 @@ def has_nodes(session: Session) -> bool:
 
 def read_nodes(session: Session) -> Nodes:
     """All nodes as of now. FileNotFoundError if no stack was ever sampled, or all is archived."""
-    return read_mark(session, session.path(NODES))
+    return read_sums(session, session.path(NODES))
 
 
-def read_mark(session: Session, path: str) -> Nodes:
-    """The nodes in a file that is laid out as the stack table."""
+def read_sums(session: Session, path: str) -> Nodes:
+    """Read the nodes of a file that is laid out like the stack table."""
     try:
         count, buffers, damaged, _lost, t_ns = _core.nodes_read(ring.map_file(path))
     except _core.Damaged:
@@ -105,6 +107,11 @@ def read_mark(session: Session, path: str) -> Nodes:
     return nodes
 
 
+def _freeze(node: list[int]) -> Node:
+    parent, frame, samples, wall_ns, cpu_ns, gil_ns = node
+    return parent, frame, samples, wall_ns, cpu_ns, gil_ns
+
+
 def _is_ours(nodes: Nodes, place: int) -> bool:
     """Is it our own begin and end around the work, and not the work?"""
     for at in nodes.walk(place):
@@ -113,15 +120,18 @@ def _is_ours(nodes: Nodes, place: int) -> bool:
     return False
 
 
-def subtract(begin: Nodes, end: Nodes) -> dict[str, object]:
-    """What was added between two marks: frames, and the tree of stacks with their sums."""
+def subtract(
+    begin: Nodes, end: Nodes
+) -> tuple[list[tuple[str, str, int, int]], list[Node], tuple[int, int, int, int]]:
+    """Return what was added between two moments: frames, the tree of stacks with their sums, and
+    the sums of our own begin and end."""
     before = {
         number: (begin.samples[at], begin.wall_ns[at], begin.cpu_ns[at], begin.gil_ns[at])
         for at, number in enumerate(begin.ids)
     }
     frames: dict[tuple[str, str, int, int], int] = {}
     nodes: list[list[int]] = []
-    ours = [0, 0, 0, 0]  # what our own begin and end took
+    ours = [0, 0, 0, 0]
     places: dict[int, int] = {}
 
     def put(place: int) -> int:
@@ -139,12 +149,12 @@ def subtract(begin: Nodes, end: Nodes) -> dict[str, object]:
         new = end.samples[at], end.wall_ns[at], end.cpu_ns[at], end.gil_ns[at]
         grown = [b - a for a, b in zip(old, new, strict=True)]
         if min(grown) < 0:
-            raise Damaged("a sum that only grows has shrunk: a mark is damaged")
+            raise Damaged("a stack sum that only grows has shrunk: one of the files is damaged")
         if any(grown) and _is_ours(end, at):
             ours = [a + b for a, b in zip(ours, grown, strict=True)]
         elif any(grown):
             nodes[put(at)][2:] = grown
-    return {"frames": [list(frame) for frame in frames], "nodes": nodes, "ours": ours}
+    return list(frames), [_freeze(node) for node in nodes], (ours[0], ours[1], ours[2], ours[3])
 
 
 def find_last_ns(session: Session) -> int | None:
@@ -250,14 +260,13 @@ def read_rows(session: Session, table: str) -> Iterator[dict[str, object]]:
 
 
 def read_locals(session: Session) -> dict[tuple[object, ...], dict[str, str]]:
-    """Local variables by thread, depth, function and line, from the last inspection."""
+    """Return local variables by thread, depth, function and line, from the last inspection."""
     try:
-        threads = read_checked(session.path(LOCALS))["threads"]
+        found = Locals.read(session.path(LOCALS))
     except FileNotFoundError:
         return {}
-    assert isinstance(threads, dict)
     return {
-        (int(thread), depth, frame["func"], frame["line"]): frame["locals"]
-        for thread, frames in threads.items()
+        (int(thread), depth, frame.func, frame.line): frame.locals
+        for thread, frames in found.threads.items()
         for depth, frame in enumerate(frames)
     }

@@ -45,7 +45,7 @@ def stop(target: Session, timeout_s: float) -> None:
 
 def configure(
     target: Session, changes: Mapping[str, object], timeout_s: float
-) -> dict[str, object]:
+) -> dict[str, settings.Value]:
     """Change settings of a live recording; what they are now. Bad ones change nothing."""
     values = settings.read_values(changes)
     fixed = [name for name in values if not settings.list_keys()[name].live]
@@ -94,7 +94,7 @@ def _store(target: Session, values: Mapping[str, settings.Value]) -> bool:
             after = {**before, **values}
             if after == before:
                 return False
-            files.write_checked(target.path(files.CONFIG), after)
+            files.write_checked(target.path(files.CONFIG), dict(after))
     except OSError as error:
         raise Error(f"{target.path(files.CONFIG)}: {error.strerror}") from None
     return True

@@ -34,7 +34,7 @@ def add_children(sessions: list[Session]) -> list[Session]:
     roots = {os.path.dirname(session.folder) for session in sessions}
     known = [one for root in roots for one in list_sessions(root)]
     for one in sorted(known, key=lambda session: session.start_wall_ns):  # parents come first
-        if one.meta.get("parent") in ids:
+        if one.meta.parent in ids:
             ids.add(one.id)
             found.setdefault(one.folder, one)
     return list(found.values())
@@ -54,7 +54,7 @@ def _find_part(part: str, root: str) -> list[Session]:
             return sessions
         raise NoSession(f"nothing has been recorded in {root}")
     named = [session for session in sessions if session.id == part]
-    jobs = [session for session in sessions if session.meta.get("job") == job]
+    jobs = [session for session in sessions if session.meta.job == job]
     if named or jobs:
         return named or jobs
     folder = os.path.join(root, part)
@@ -78,7 +78,7 @@ def _find_pid(pid: int, root: str) -> list[Session]:
     mine = [s for s in list_sessions(root) if s.pid == pid and s.host == host]
     if mine:
         return mine[-1:]
-    jobs = [s for s in list_sessions(root) if s.meta.get("job") == str(pid)]
+    jobs = [s for s in list_sessions(root) if s.meta.job == str(pid)]
     if jobs:
         return jobs
     if read_start_ticks(pid) is None:

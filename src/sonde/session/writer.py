@@ -16,10 +16,10 @@ from sonde.session.files import (
     META,
     VERSION,
     log,
-    read_checked,
     write_checked,
 )
 from sonde.session.process import read_boot_id, read_start_ticks
+from sonde.session.records import Meta, RunAbout
 from sonde.session.schema import Schema
 
 _current: SessionWriter | None = None
@@ -44,7 +44,7 @@ class SessionWriter:
     def __init__(self, root: str, values: dict[str, settings.Value], parent: str | None) -> None:
         self.values, self.root = values, make_root(root)
         self.meta = describe_process(values, parent)
-        self.id, self.pid = str(self.meta["id"]), os.getpid()
+        self.id, self.pid = self.meta.id, self.meta.pid
         self.folder = os.path.join(root, self.id)
         hidden = os.path.join(root, f".{self.id}.new")
         try:
@@ -64,23 +64,20 @@ class SessionWriter:
     def _fill(self, folder: str) -> None:
         # Held until this process ends, execs or stops: the proof that it lives. Some network file
         # systems have no locks; then the pid has to do.
-        self.meta["locked"] = _core.alive_hold(os.fsencode(os.path.join(folder, ALIVE)))
-        write_checked(os.path.join(folder, META), self.meta)
+        self.meta.locked = _core.alive_hold(os.fsencode(os.path.join(folder, ALIVE)))
+        self.meta.write(os.path.join(folder, META))
         write_checked(os.path.join(folder, CONFIG), dict(self.values))
-        text_bytes = self.values["text.bytes"]
-        assert isinstance(text_bytes, int)
-        self.text = texts.create_text(folder, text_bytes)
+        self.text = texts.create_text(folder, int(self.values["text.bytes"]))
         fd = ring.create_file(os.path.join(folder, CONTROL), _core.CONTROL_BYTES)
         try:
             self.page = _core.Map(fd, True)
         finally:
             os.close(fd)
-        _core.control_init(self.page, self.pid, int(str(self.meta["start_ticks"])))
+        _core.control_init(self.page, self.pid, self.meta.start_ticks)
 
     def create_ring(self, schema: Schema, hint_bytes: int | None = None) -> _core.Map:
         """A ring for a table in this session."""
-        size = self.values["ring.bytes"]
-        assert isinstance(size, int)
+        size = int(self.values["ring.bytes"])
         return ring.create_ring(self.folder, schema, min(size, hint_bytes or size))
 
     def read_run_sources(self) -> list[str]:
@@ -90,10 +87,9 @@ class SessionWriter:
             return []
         path = os.path.join(self.folder, "runs", _core.run_name(self.page), "run.json")
         try:
-            sources = read_checked(path).get("sources")
-        except (OSError, Damaged):
+            return RunAbout.read(path).sources
+        except (FileNotFoundError, Damaged):
             return []
-        return sources if isinstance(sources, list) else []
 
     def log(self, line: str) -> None:
         """Add a line to the session's log."""
@@ -124,33 +120,40 @@ def make_root(root: str) -> str:
     return root
 
 
-def describe_process(values: dict[str, settings.Value], parent: str | None) -> dict[str, object]:
+def describe_process(values: dict[str, settings.Value], parent: str | None) -> Meta:
     """What meta.json says of this process."""
     monotonic, wall = _core.clock_ns(), time.time_ns()
     pid, host = os.getpid(), os.uname().nodename
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(wall // 10**9))
-    argv = list(getattr(sys, "orig_argv", sys.argv))
-    return {
-        "format": VERSION,
-        "id": f"{host}-{pid}-{stamp}.{wall % 10**9 // 1000:06d}",
-        "host": host,
-        "pid": pid,
-        "ppid": os.getppid(),
-        "parent": parent,
-        "uid": os.getuid(),
-        "start_ticks": read_start_ticks(pid) or 0,
-        "boot_id": read_boot_id(),
-        "argv": argv,
-        "cwd": _current_folder(),
-        "executable": sys.executable,
-        "python": sys.version.split()[0],
-        "machine": os.uname().machine,
-        "kernel": os.uname().release,
-        "clock": {"monotonic_ns": monotonic, "wall_ns": wall},
-        "locked": True,
-        "config": dict(values),
-        **environ.read_identity(),
-    }
+    whose = environ.read_identity()
+    return Meta(
+        format=VERSION,
+        id=f"{host}-{pid}-{stamp}.{wall % 10**9 // 1000:06d}",
+        host=host,
+        pid=pid,
+        ppid=os.getppid(),
+        parent=parent,
+        uid=os.getuid(),
+        start_ticks=read_start_ticks(pid) or 0,
+        boot_id=read_boot_id(),
+        argv=list(getattr(sys, "orig_argv", sys.argv)),
+        cwd=_current_folder(),
+        executable=sys.executable,
+        python=sys.version.split()[0],
+        machine=os.uname().machine,
+        kernel=os.uname().release,
+        monotonic_ns=monotonic,
+        wall_ns=wall,
+        locked=True,
+        config=dict(values),
+        launcher=whose.launcher,
+        rank=whose.rank,
+        world_size=whose.world_size,
+        local_rank=whose.local_rank,
+        job=whose.job,
+        job_kind=whose.job_kind,
+        job_env=whose.job_env,
+    )
 
 
 def _current_folder() -> str | None:

@@ -50,7 +50,7 @@ class Recording:
     @property
     def meta(self) -> dict[str, object]:
         """Who and where: meta.json of the (first) session."""
-        return self.sessions[0].meta
+        return self.sessions[0].meta.dump()
 
     def tables(self) -> list[Schema]:
         """Every table that can be asked, with its columns as a query sees them."""

@@ -11,6 +11,7 @@ from sonde import _core
 from sonde.errors import Damaged
 from sonde.session import Session
 from sonde.session import texts as intern
+from sonde.session.records import Sealed
 from sonde.session.ring import Batch, Ring
 from sonde.session.schema import Field, Schema, load_schema
 from sonde.store import archive
@@ -185,14 +186,11 @@ def _open_tables(session: Session) -> dict[str, SessionTable]:
     return dict(sorted(found.items()))
 
 
-def read_sealed_schemas(session: Session, sealed: dict[str, object]) -> list[Schema]:
+def read_sealed_schemas(session: Session, sealed: Sealed) -> list[Schema]:
     """The schemas of a sealed session's tables."""
-    tables = sealed.get("tables")
-    if not isinstance(tables, dict):
-        raise Damaged(f"{session.path('sealed.json')} lists no tables")
     try:
-        return [load_schema(str(table["schema"]).encode()) for table in tables.values()]
-    except (KeyError, TypeError, ValueError):
+        return [load_schema(table.schema.encode()) for table in sealed.tables.values()]
+    except ValueError:
         raise Damaged(f"{session.path('sealed.json')} is damaged") from None
 
 
@@ -230,7 +228,8 @@ def count_losses(table: SessionTable) -> dict[str, int]:
 
 
 def _read_sealed_counters(table: SessionTable) -> tuple[dict[str, int], int, int, int]:
-    sealed = (table.session.read_sealed() or {}).get("tables")
-    entry = sealed.get(table.schema.table, {}) if isinstance(sealed, dict) else {}
-    ring = {key: int(entry.get(key, 0)) for key in _COUNTERS}
-    return ring, 0, 0, int(entry.get("unfinished", 0))
+    sealed = table.session.read_sealed()
+    entry = None if sealed is None else sealed.tables.get(table.schema.table)
+    if entry is None:
+        return dict.fromkeys(_COUNTERS, 0), 0, 0, 0
+    return {key: getattr(entry, key) for key in _COUNTERS}, 0, 0, entry.unfinished

@@ -16,9 +16,9 @@ def describe_process(process: Process) -> tuple[str, str]:
     """Who it is, and for how long it has run."""
     session = process.session
     meta = session.meta
-    world = meta.get("world_size")
+    world = meta.world_size
     rank = "" if session.rank is None else f"  rank {session.rank}" + (f"/{world}" if world else "")
-    left = f"pid {session.pid}{rank}  {session.host}  Python {meta.get('python')}  "
+    left = f"pid {session.pid}{rank}  {session.host}  Python {meta.python}  "
     return left + process.command, f"{process.state} {show_duration_short(process.age_s * 1e9)}"
 
 

@@ -160,8 +160,7 @@ class Process:
     @property
     def command(self) -> str:
         """How it was started, without the folder of its interpreter."""
-        argv = self.session.meta.get("argv")
-        words = [str(word) for word in argv] if isinstance(argv, list) else []
+        words = self.session.meta.argv
         return " ".join([os.path.basename(words[0]), *words[1:]]) if words else "?"
 
     @property
@@ -173,8 +172,7 @@ class Process:
     @property
     def interval_s(self) -> float | None:
         """Time between two samples, as it is set now."""
-        value = self.session.read_config().get("stack.every")
-        return float(value) if isinstance(value, (int, float)) else None
+        return float(self.session.read_config()["stack.every"])
 
     def read_usage(self) -> dict[str, float] | None:
         """The newest row of system.process about itself; None if the collector has not looked

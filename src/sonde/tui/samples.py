@@ -51,7 +51,7 @@ class Samples:
     def __init__(self, session: Session, ask: Ask) -> None:
         self._ask = ask
         self._tail: RingTail | None = None
-        every_s = float(str(session.read_config().get("stack.every", 0)))
+        every_s = float(session.read_config()["stack.every"])
         self._slack_ns = max(_SLACK_NS, round(2e9 * every_s))
         try:
             self._ring: Ring | None = Ring(session.path(stack_table.SAMPLES + SUFFIX))

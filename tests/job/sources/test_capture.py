@@ -419,12 +419,12 @@ def test_a_device_is_recorded_and_no_kernel_is_lost(start, sonde_cli) -> None:
     assert done.returncode == 0, done.stderr
     found = kineto_file.read_trace(done.stdout.strip())
     about = captures.read_about(session_of(process).folder, Path(done.stdout.strip()).name[:-8])
-    assert about["device"] == "cuda" and len(about["bounds"]) == 6
-    offset_ns = about["anchors"][0][0] - about["anchors"][0][1]
+    assert about.device == "cuda" and len(about.bounds) == 6
+    offset_ns = about.anchors[0][0] - about.anchors[0][1]
     ran = {work.args["correlation"] for work in found.works}
     launched = [
         span for span in found.spans
-        if span.name == "cudaLaunchKernel" and span.start_ns - offset_ns < about["end_ns"]
+        if span.name == "cudaLaunchKernel" and span.start_ns - offset_ns < about.end_ns
     ]  # fmt: skip
     assert len(launched) > 50 and {span.args["correlation"] for span in launched} <= ran
     for work in found.works:
@@ -441,13 +441,12 @@ def test_one_capture_at_a_time(start, sonde_cli, tmp_path: Path) -> None:
     page = session.map_control(writable=True)
     captures.write_asked(session.folder, first, captures.Options(steps=1000))
     _core.control_ask(page)
-    wait_for(lambda: captures.read_about(session.folder, first)["state"] == captures.RECORDING)
+    wait_for(lambda: captures.read_about(session.folder, first).state == captures.RECORDING)
     captures.write_asked(session.folder, second, captures.Options(steps=1))
     _core.control_ask(page)
-    wait_for(lambda: captures.read_about(session.folder, second)["state"] == captures.FAILED)
+    wait_for(lambda: captures.read_about(session.folder, second).state == captures.FAILED)
     assert (
-        captures.read_about(session.folder, second)["why"]
-        == f"{first} is under way in this process"
+        captures.read_about(session.folder, second).why == f"{first} is under way in this process"
     )
 
 
@@ -501,7 +500,7 @@ def test_a_tool_that_is_interrupted_ends_the_capture(start) -> None:
 
     def find_states() -> list[object]:
         return [
-            captures.read_about(session.folder, one)["state"]
+            captures.read_about(session.folder, one).state
             for one in captures.list_ids(session.folder)
         ]
 

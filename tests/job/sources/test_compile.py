@@ -137,7 +137,7 @@ def test_a_phase_is_a_run_whenever_torch_is_imported(run, fake, root, order: str
     assert done.stdout == "3\n" and done.stderr == ""
     session = only_session(root)
     (found,) = list_results(session)
-    assert found.about["name"] == "compile_inner"
+    assert found.about.name == "compile_inner"
     assert found.tags == [
         "torch.compile",
         "phase:compile_inner",
@@ -312,7 +312,7 @@ def test_a_phase_in_a_phase_runs_is_counted_and_not_profiled(run, fake, root) ->
         ("backward", "recursive"),
         ("backward", "profiled"),
     ]
-    assert [one.about["name"] for one in list_results(session)] == ["compile_inner", "backward"]
+    assert [one.about.name for one in list_results(session)] == ["compile_inner", "backward"]
 
 
 RAISES = """
@@ -405,7 +405,7 @@ def test_phases_of_several_threads_all_run_and_one_is_profiled(run, fake, root) 
     states = [phase["state"] for phase in read_phases(session)]
     assert states == ["profiled", *["conflict"] * 7, "profiled"]
     first, last = list_results(session)
-    assert (first.about["skipped"], last.about["skipped"]) == (7, 0)
+    assert (first.about.skipped, last.about.skipped) == (7, 0)
 
 
 PAUSED = """
@@ -573,7 +573,7 @@ def test_with_torch_itself_phases_are_runs_and_nothing_else_changes(run, root, s
     assert [phase["compile_id"] for phase in phases][:2] == ["0/0", "1/0"]
     assert [phase["error"] for phase in phases][-1] == "Unsupported"
     for one, phase in zip(found, phases, strict=True):
-        assert one.state == SUCCEEDED and one.about["name"] == "compile_inner"
+        assert one.state == SUCCEEDED and one.about.name == "compile_inner"
         assert one.tags[:2] == ["torch.compile", "phase:compile_inner"]
         assert one.tags[2:] == [f"compile:{session.id}", f"frame:{phase['compile_id']}"]
     assert any(

@@ -19,7 +19,7 @@ from sonde import _core
 from sonde.errors import Damaged
 from sonde.job.source_switch import _switch
 from sonde.session import list_sessions
-from sonde.session.files import LIVE
+from sonde.session.files import EVENT_TOTALS
 
 HOSTILE = ['a "quote"', "back\\slash", "new\nline", "nul\0here", "emoji 🚀", "x" * 10_000, "", "{"]
 
@@ -782,7 +782,7 @@ def test_a_damaged_file_is_told(record: Callable[..., str]) -> None:
     with sonde.span("a"):
         pass
     sonde.stop()
-    path = Path(folder, LIVE)
+    path = Path(folder, EVENT_TOTALS)
     raw = bytearray(path.read_bytes())
     raw[20] ^= 1
     path.write_bytes(raw)
@@ -973,7 +973,7 @@ def test_sums_and_open_regions_are_kept_when_the_session_is_sealed(
         with sonde.span("done"): sonde.counter("n", 5)
         """)
     [session] = list_sessions(str(root))
-    wait_for(lambda: session.read_sealed() and not os.path.exists(session.path(LIVE)))
+    wait_for(lambda: session.read_sealed() and not os.path.exists(session.path(EVENT_TOTALS)))
     assert {row["name"] for row in read(session.folder, "summary", "name")} == {"done", "n"}
     assert [row["name"] for row in read(session.folder, "open_span")] == ["open"]
 

@@ -64,7 +64,7 @@ def obey(folder: str, done: int) -> int:
 
 def _do(what: str, values: dict[str, object]) -> None:
     if what == "configure":
-        rank = environ.read_identity()["rank"]
+        rank = environ.read_identity().rank
         state.configure(Settings(values), f"-pid_{os.getpid()}" if rank is None else f"rank{rank}_")
     elif what == "dump":
         # Not waited for: this is the main thread, and it has its own work.
@@ -76,7 +76,7 @@ def _do(what: str, values: dict[str, object]) -> None:
 def _find_others() -> list[Session]:
     """One session for each other rank of the job, the oldest that lives."""
     own = environ.read_identity()
-    if own["job"] is None:
+    if own.job is None:
         raise Error(
             "profile_process='server' means the other ranks of the job, and this process is in "
             "none; start it with `sonde run`, torchrun or Slurm, or set SONDE_JOB"
@@ -84,11 +84,11 @@ def _find_others() -> list[Session]:
     root = environ.find_root() if recorder.session is None else recorder.session.root
     found: dict[object, Session] = {}
     for one in list_sessions(root):
-        is_other = one.pid != os.getpid() and one.meta.get("parent") is None
-        if one.meta.get("job") != own["job"] or not is_other or not one.is_here():
+        is_other = one.pid != os.getpid() and one.meta.parent is None
+        if one.meta.job != own.job or not is_other or not one.is_here():
             continue
         key = one.pid if one.rank is None else ("rank", one.rank)
-        if (one.rank is None or one.rank != own["rank"]) and key not in found and one.is_alive():
+        if (one.rank is None or one.rank != own.rank) and key not in found and one.is_alive():
             found[key] = one
     return list(found.values())
 

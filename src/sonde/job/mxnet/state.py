@@ -267,7 +267,7 @@ class State:
             return path
         if self._mark is not None:
             return name_file(path, self._mark, before=not self._mark.startswith("-"))
-        rank = identity["rank"]
+        rank = identity.rank
         # Rank 0 keeps the name; so does a file that is named after its rank.
         if rank and not re.search(rf"(?<!\d){rank}(?!\d)", os.path.basename(path)):
             return name_file(path, f"rank{rank}_", before=True)

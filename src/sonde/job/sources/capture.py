@@ -31,7 +31,7 @@ from sonde.session.captures import (
     WAITING,
     WRITING,
 )
-from sonde.session.files import read_checked
+from sonde.session.records import CaptureAbout, CaptureGo
 from sonde.session.writer import SessionWriter
 
 ON = True
@@ -46,16 +46,14 @@ _HIDDEN = ".tmp"
 class Capture:
     """A capture under way: what was asked, and how far it is."""
 
-    def __init__(self, session: SessionWriter, about: dict[str, object]) -> None:
+    def __init__(self, session: SessionWriter, about: CaptureAbout) -> None:
         self._session, self.about, self.pid = session, about, os.getpid()
-        self.id = str(about["id"])
-        self.steps = None if about["steps"] is None else int(str(about["steps"]))
-        self.timeout_ns = round(float(str(about["timeout_s"])) * 1e9)
-        self.duration_ns = round(float(str(about["duration_s"] or 0)) * 1e9)
-        self.deadline_ns = int(str(about["deadline_ns"]))
+        self.id, self.steps, self.deadline_ns = about.id, about.steps, about.deadline_ns
+        self.timeout_ns = round(about.timeout_s * 1e9)
+        self.duration_ns = round((about.duration_s or 0.0) * 1e9)
         # The step to begin with. With several ranks the tool says which, when it has heard of all.
-        self.first: int | None = 0 if about["ranks"] == 1 else None
-        self.bounds: list[list[int]] = []  # number and beginning of each step
+        self.first: int | None = 0 if about.ranks == 1 else None
+        self.bounds: list[tuple[int, int]] = []  # number and beginning of each step
         self.end_ns = _NEVER_NS  # when what is wanted was over
         self.given_up: str | None = None  # why its thread is to end it
 
@@ -64,7 +62,7 @@ class Capture:
 
     def tell(self, state: str, **more: object) -> bool:
         """Write down what became of it; False if that cannot be."""
-        self.about.update(state=state, **more)
+        self.about = self.about.replace(state=state, **more)
         try:
             captures.write_about(self._session.folder, self.about)
         except OSError as error:
@@ -75,7 +73,7 @@ class Capture:
     def is_due(self, now_ns: int) -> bool:
         """Is there something to do that does not wait for a step?"""
         is_timed = self.steps is None and self.first is not None
-        has_begun = "begin_ns" in self.about
+        has_begun = self.about.begin_ns is not None
         return (is_timed and not has_begun) or now_ns >= min(self.end_ns, self.deadline_ns)
 
 
@@ -119,7 +117,7 @@ class Source:
                 except Damaged as error:
                     self._session.log(str(error))
                     continue
-                if about["state"] == captures.ASKED:
+                if about.state == captures.ASKED:
                     self._take(Capture(self._session, about))
         if self._capture is not None:
             self._go_on(self._capture)
@@ -191,7 +189,7 @@ class Source:
             self._fail(capture.given_up)
             return
         if capture.end_ns == _NEVER_NS:
-            capture.bounds.append([steps.number, step.end_ns])
+            capture.bounds.append((steps.number, step.end_ns))
             if capture.steps is not None and len(capture.bounds) > capture.steps:
                 capture.end_ns = step.end_ns
                 self._kineto.mark_end()
@@ -208,10 +206,7 @@ class Source:
         about, before_ns = capture.about, _core.clock_ns()
         anchor = find_anchor()
         try:
-            self._kineto.begin(
-                shapes=bool(about["shapes"]), memory=bool(about["memory"]),
-                stacks=bool(about["stacks"]),
-            )  # fmt: skip
+            self._kineto.begin(shapes=about.shapes, memory=about.memory, stacks=about.stacks)
         except TROUBLE as error:
             self._fail(f"torch's profiler did not start: {error}")
             return
@@ -223,7 +218,7 @@ class Source:
         if capture.steps is None:
             capture.end_ns = begin_ns + capture.duration_ns
         else:
-            capture.bounds.append([steps.number, begin_ns])
+            capture.bounds.append((steps.number, begin_ns))
         is_told = capture.tell(
             RECORDING, begin_ns=begin_ns, anchors=[anchor], start_ns=begin_ns - before_ns,
             thread=get_native_id(), device=self._kineto.device,
@@ -237,10 +232,10 @@ class Source:
 
     def _stop_profiler(self, capture: Capture) -> None:
         begin_ns, anchor = _core.clock_ns(), find_anchor()
-        capture.about["anchors"] = [*_list(capture.about["anchors"]), anchor]
+        capture.about.anchors = [*(capture.about.anchors or []), anchor]
         if capture.steps is not None and capture.end_ns == _NEVER_NS:
             came = max(0, len(capture.bounds) - 1)
-            capture.about["why"] = f"the time was up after {came} of {capture.steps} steps"
+            capture.about.why = f"the time was up after {came} of {capture.steps} steps"
         try:
             self._kineto.end()
             stopped_ns = _core.clock_ns()
@@ -347,17 +342,12 @@ def _remove(path: str) -> None:
 
 def _say_late(capture: Capture) -> str:
     what = "there was no safe point" if capture.steps is None else "no step ended"
-    return f"{what} in {capture.about['timeout_s']:g} s"
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
+    return f"{what} in {capture.about.timeout_s:g} s"
 
 
 def _read_first(capture: Capture) -> int | None:
     """The step that all ranks begin with, once the tool has said it."""
     try:
-        first = read_checked(capture.path(GO)).get("first_step")
-    except (OSError, Damaged):
+        return CaptureGo.read(capture.path(GO)).first_step
+    except (FileNotFoundError, Damaged):
         return None
-    return first if isinstance(first, int) else None

@@ -150,7 +150,7 @@ class Source:
 
     def _emit_row(self, phase: _Phase, now_ns: int, error: BaseException | None) -> None:
         run = None if phase.ticket is None else phase.ticket.run
-        if run is not None and run.about["final"] is not None:
+        if run is not None and run.about.final is not None:
             phase.state = FAILED  # it was given up before it ran
         begin_ns = phase.t_ns or now_ns  # 0: interrupted before it began
         self._emit(

@@ -8,7 +8,7 @@ from _thread import allocate_lock
 from sonde import _core
 from sonde.job.event_mirrors import Mirrors
 from sonde.job.source_context import SourceContext
-from sonde.session.files import LIVE
+from sonde.session.files import EVENT_TOTALS
 from sonde.session.ring import create_file
 from sonde.tables.event import Attribute, Counter, Marker, Span
 
@@ -47,7 +47,7 @@ class Source:
         with self._lock:
             if self._is_open:
                 return  # another thread had the first event
-            path = os.path.join(self._context.session.folder, LIVE)
+            path = os.path.join(self._context.session.folder, EVENT_TOTALS)
             if os.path.exists(path):
                 os.unlink(path)  # from before this source was switched off
             fd = create_file(path, _core.LIVE_BYTES)

@@ -190,7 +190,7 @@ def _is_whole(path: str) -> bool:
         return False
 
 
-def find_anchor() -> list[int]:
+def find_anchor() -> tuple[int, int]:
     """One moment on both clocks: wall and monotonic; Kineto tells wall clock time."""
     best = (2**62, 0, 0)
     for _ in range(5):
@@ -198,7 +198,7 @@ def find_anchor() -> list[int]:
         wall_ns = time.time_ns()
         took_ns = _core.clock_ns() - before_ns
         best = min(best, (took_ns, wall_ns, before_ns + took_ns // 2))
-    return [best[1], best[2]]
+    return best[1], best[2]
 
 
 def _make_config(stacks: bool) -> Any:

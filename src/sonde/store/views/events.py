@@ -8,7 +8,7 @@ from sonde import _core
 from sonde.errors import Damaged, Newer
 from sonde.session import Session, ring
 from sonde.session import texts as intern
-from sonde.session.files import LIVE
+from sonde.session.files import EVENT_TOTALS
 from sonde.session.schema import Schema
 from sonde.store.view import Columns, View, make_view_schema
 
@@ -57,15 +57,15 @@ class EventTotals:
         self.open: list[tuple[object, ...]] = []
         self.damaged = 0
         try:
-            mapped = ring.map_file(session.path(LIVE))
+            mapped = ring.map_file(session.path(EVENT_TOTALS))
         except FileNotFoundError:
             return  # no event so far
         try:
             sums, regions, self.damaged = _core.live_read(mapped, *_find_end(session))
         except _core.Damaged:
-            raise Damaged(f"{session.path(LIVE)} is cut or damaged") from None
+            raise Damaged(f"{session.path(EVENT_TOTALS)} is cut or damaged") from None
         except _core.Newer:
-            raise Newer(session.path(LIVE)) from None
+            raise Newer(session.path(EVENT_TOTALS)) from None
         texts = intern.read_texts(session.folder)
 
         def name(number: int) -> str | None:

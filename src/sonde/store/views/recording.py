@@ -30,8 +30,6 @@ def _read_session(session: Session) -> list[Row]:
     meta = session.meta
     sealed = session.read_sealed()
     state = session.find_state()
-    argv = meta.get("argv")
-    text = {key: None if meta.get(key) is None else str(meta[key]) for key in ("job", "launcher")}
     paused = state == "running" and not session.read_control()["on"]
     return [
         {
@@ -39,15 +37,16 @@ def _read_session(session: Session) -> list[Row]:
             "state": state,
             "paused": paused,
             "start_wall_ns": session.start_wall_ns,
-            "end_wall_ns": (sealed or {}).get("end_wall_ns"),
-            "command": " ".join(map(str, argv)) if isinstance(argv, list) else None,
-            "python": str(meta.get("python")),
-            "parent": meta.get("parent"),
-            "world_size": meta.get("world_size"),
-            "local_rank": meta.get("local_rank"),
+            "end_wall_ns": None if sealed is None else sealed.end_wall_ns,
+            "command": " ".join(meta.argv),
+            "python": meta.python,
+            "parent": meta.parent,
+            "world_size": meta.world_size,
+            "local_rank": meta.local_rank,
             "folder": session.folder,
-            "meta": json.dumps(meta),
-            **text,
+            "meta": json.dumps(meta.dump()),
+            "job": meta.job,
+            "launcher": meta.launcher,
         }
     ]
 
@@ -77,17 +76,16 @@ def _read_runs(session: Session) -> list[Row]:
 def _describe_run(run: Run) -> Row:
     state, reason = run.find_state()
     begin_ns, end_ns = run.read_times()
-    name, by = run.about["name"], run.about["by"]
     return {
         "run": run.id,
         "state": state,
         "reason": reason,
-        "name": name,
+        "name": run.about.name,
         "tags": ",".join(run.tags),
-        "started_by": by,
+        "started_by": run.about.by,
         "t_ns": begin_ns or None,
         "end_t_ns": end_ns or None,
-        "skipped": run.about["skipped"],
+        "skipped": run.about.skipped,
         "session": run.session.id,
         "folder": run.path(""),
     }

@@ -7,12 +7,12 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
 
 import pyarrow.compute as pc
 
 from sonde.errors import Damaged
 from sonde.session import Session, captures
+from sonde.session.records import CaptureAbout
 from sonde.store.archive import read_segment
 from sonde.store.kineto_file import DeviceSpan, HostSpan, KinetoTrace, find_op, nest, read_trace
 from sonde.store.rows import open_tables
@@ -20,13 +20,12 @@ from sonde.store.view import Row, view_of_rows
 
 _MODULES = "python.torch_trace"
 _KEPT = 2  # trace files kept in memory: one query reads the same file several times
-About = dict[str, Any]
 
 
 # ---- captures ------------------------------------------------------------------------------------
 
 
-def _list_captures(session: Session) -> Iterator[tuple[str, About | None]]:
+def _list_captures(session: Session) -> Iterator[tuple[str, CaptureAbout | None]]:
     for capture_id in captures.list_ids(session.folder):
         try:
             yield capture_id, captures.read_about(session.folder, capture_id)
@@ -42,39 +41,39 @@ def _read_captures(session: Session) -> Iterator[Row]:
             yield _describe_capture(session, about)
 
 
-def _describe_capture(session: Session, about: About) -> Row:
-    state, why = about["state"], about["why"]
+def _describe_capture(session: Session, about: CaptureAbout) -> Row:
+    state, why = about.state, about.why
     path = _find_file(session, about)
-    if path is not None and _measure(path) != about.get("bytes"):
+    if path is not None and _measure(path) != about.bytes:
         state, why = "damaged", f"{os.path.basename(path)} is missing or has another size"
     elif state not in captures.FINAL and not session.is_alive():
         # The trace file is complete before it is compressed; a capture that got less far is lost.
         state, why = (
             (captures.DONE, why) if path else (captures.FAILED, f"the job ended while {state}")
         )
-    bounds = about.get("bounds") or []
-    begin_ns, end_ns = about.get("begin_ns"), about.get("end_ns")
+    bounds = about.bounds or []
+    begin_ns, end_ns = about.begin_ns, about.end_ns
     return {
-        "capture": about["id"], "state": state, "why": why, "file": path,
-        "bytes": about.get("bytes"), "t_ns": begin_ns,
+        "capture": about.id, "state": state, "why": why, "file": path,
+        "bytes": about.bytes, "t_ns": begin_ns,
         "dur_ns": None if begin_ns is None or end_ns is None else end_ns - begin_ns,
-        "asked_t_ns": about["asked_ns"], "asked_steps": about["steps"],
+        "asked_t_ns": about.asked_ns, "asked_steps": about.steps,
         "first_step": bounds[0][0] if bounds else None,
         "steps": max(0, len(bounds) - 1) if bounds else None,
-        "thread": about.get("thread"), "device": about.get("device"), "torch": about.get("torch"),
+        "thread": about.thread, "device": about.device, "torch": about.torch,
         "held_ns": _sum_held(about),
     }  # fmt: skip
 
 
-def _sum_held(about: About) -> int | None:
-    if "start_ns" not in about:
+def _sum_held(about: CaptureAbout) -> int | None:
+    if about.start_ns is None:
         return None
-    return sum(int(about.get(key, 0)) for key in ("start_ns", "stop_ns", "save_ns"))
+    return about.start_ns + (about.stop_ns or 0) + (about.save_ns or 0)
 
 
-def _find_file(session: Session, about: About) -> str | None:
-    name = about.get("file")
-    if not isinstance(name, str) or os.sep in name:
+def _find_file(session: Session, about: CaptureAbout) -> str | None:
+    name = about.file
+    if name is None or os.sep in name:
         return None
     return session.path(captures.FOLDER, name)
 
@@ -92,13 +91,14 @@ def _measure(path: str) -> int | None:
 class Capture:
     """The contents of one capture on the session's clock, with steps and modules."""
 
-    def __init__(self, session: Session, about: About, path: str) -> None:
-        self.id = str(about["id"])
-        self._anchors = sorted((int(wall), int(mono)) for wall, mono in about["anchors"])
-        self.begin_ns, self.end_ns = int(about["begin_ns"]), int(about["end_ns"])
-        bounds = about.get("bounds") or []
-        self._steps = [int(number) for number, _ in bounds]
-        self._starts = [int(start) for _, start in bounds]
+    def __init__(self, session: Session, about: CaptureAbout, path: str) -> None:
+        if about.anchors is None or about.begin_ns is None or about.end_ns is None:
+            raise ValueError("it has no times")
+        self.id, self._anchors = about.id, sorted(about.anchors)
+        self.begin_ns, self.end_ns = about.begin_ns, about.end_ns
+        bounds = about.bounds or []
+        self._steps = [number for number, _ in bounds]
+        self._starts = [start for _, start in bounds]
         found = _load(path, os.stat(path).st_mtime_ns)
         self.threads = self._cut(found.spans)
         self.works = [work for work in found.works if self._has(work.launch or work)]
@@ -139,10 +139,10 @@ def open_captures(session: Session) -> Iterator[Capture]:
     """Yield the captures that have a trace file; raise Damaged if one cannot be read."""
     for _capture_id, about in _list_captures(session):
         path = None if about is None else _find_file(session, about)
-        if about is None or path is None or about["state"] == captures.FAILED:
+        if about is None or path is None or about.state == captures.FAILED:
             continue
         if _measure(path) is None:
-            raise Damaged(f"{path} is missing; remove {about['id']}{captures.ABOUT} as well")
+            raise Damaged(f"{path} is missing; remove {about.id}{captures.ABOUT} as well")
         try:
             yield Capture(session, about, path)
         except (KeyError, TypeError, ValueError, IndexError):

@@ -1,0 +1,327 @@
+"""What each JSON file of a session holds; types are checked once, when a file is read.
+
+A record is a class whose annotations are the keys of the file. A key with a default may be missing
+in the file; a key that the class does not know is left out."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from sonde import settings
+from sonde.errors import Damaged
+from sonde.session import files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing_extensions import Self, dataclass_transform
+else:
+
+    def dataclass_transform(**_options: object) -> object:
+        """Have the type checker know the arguments of each record; nothing at run time."""
+        return lambda kind: kind
+
+
+@dataclass_transform(kw_only_default=True)
+class Record:
+    """The contents of one JSON file, or of one object in it."""
+
+    def __init__(self, **values: object) -> None:
+        vars(self).update(values)
+
+    @classmethod
+    def read(cls, path: str) -> Self:
+        """Read a file; FileNotFoundError if there is none, Damaged if anything in it is wrong."""
+        try:
+            return cls.load(files.read_checked(path), path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise Damaged(f"{path}: {error.strerror}") from None
+
+    @classmethod
+    def load(cls, values: dict[str, object], path: str) -> Self:
+        """Check what was read; Damaged, with the name of the file, if anything is wrong."""
+        try:
+            return cls._make(values)
+        except ValueError as error:
+            raise Damaged(f"{path} is damaged: {error}") from None
+
+    @classmethod
+    def _make(cls, values: dict[str, object]) -> Self:
+        found = {}
+        for name, kind in cls.__annotations__.items():
+            if name in values:
+                try:
+                    found[name] = _convert(values[name], kind)
+                except (ValueError, OverflowError) as error:
+                    raise ValueError(f"{name}: {error}") from None
+            elif not hasattr(cls, name):
+                raise ValueError(f"{name} is missing")
+        return cls(**found)
+
+    def dump(self) -> dict[str, object]:
+        """Return the keys and values, as they stand in the file."""
+        return {name: _dump(getattr(self, name)) for name in type(self).__annotations__}
+
+    def write(self, path: str) -> None:
+        """Replace the file as a whole."""
+        files.write_checked(path, self.dump())
+
+    def replace(self, **changes: object) -> Self:
+        """Return a copy with some values changed."""
+        return type(self)(**{**vars(self), **changes})
+
+
+def _dump(value: object) -> object:
+    if isinstance(value, Record):
+        return value.dump()
+    if isinstance(value, dict):
+        return {key: _dump(one) for key, one in value.items()}
+    return value
+
+
+def _convert(value: object, kind: str) -> object:
+    """Check a value of a file against an annotation; ValueError says what it should be."""
+    if kind == "object":
+        return value
+    if kind.endswith(" | None"):
+        return None if value is None else _convert(value, kind.removesuffix(" | None"))
+    if isinstance(value, list):
+        return _convert_list(value, kind)
+    if isinstance(value, dict):
+        return _convert_dict(value, kind)
+    if kind == "float" and isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = float(value)
+        sound = isfinite(value)
+    else:
+        sound = type(value).__name__ == kind and (type(value) is not int or _fits(value, value))
+    if not sound:
+        raise ValueError(f"not a value of type {kind}")
+    return value
+
+
+def _convert_dict(values: dict[str, object], kind: str) -> object:
+    if kind.startswith("dict[str, "):
+        inner = kind[len("dict[str, ") : -1]
+        return {key: _convert(one, inner) for key, one in values.items()}
+    nested = globals().get(kind)
+    if isinstance(nested, type) and issubclass(nested, Record):
+        return nested._make(values)
+    raise ValueError(f"not a value of type {kind}")
+
+
+def _convert_list(values: list[object], kind: str) -> object:
+    if kind.startswith("tuple["):
+        return _convert_tuple(values, kind[len("tuple[") : -1].split(", "))
+    if kind == "list[int]":
+        _check_integers(values)
+        return values
+    if kind.startswith("list["):
+        return [_convert(one, kind[len("list[") : -1]) for one in values]
+    raise ValueError(f"not a value of type {kind}")
+
+
+def _convert_tuple(values: list[object], kinds: list[str]) -> tuple[object, ...]:
+    if len(values) != len(kinds):
+        raise ValueError(f"not {len(kinds)} values")
+    if set(kinds) == {"int"}:
+        _check_integers(values)
+        return tuple(values)
+    return tuple(_convert(one, kind) for one, kind in zip(values, kinds, strict=True))
+
+
+def _check_integers(values: list[object]) -> None:
+    """Check them all at once: the result of a run may have a million."""
+    numbers = [one for one in values if type(one) is int]
+    if len(numbers) < len(values) or (numbers and not _fits(min(numbers), max(numbers))):
+        raise ValueError("not all are integers")
+
+
+def _fits(low: int, high: int) -> bool:
+    return low >= -(2**63) and high < 2**64
+
+
+# ---- the session ----------------------------------------------------------------------------
+
+
+class Meta(Record):
+    """meta.json: which process was recorded, where, and when it began."""
+
+    format: int
+    id: str
+    host: str
+    pid: int
+    ppid: int
+    parent: str | None  # the session of the process that forked this one
+    uid: int
+    start_ticks: int  # when the process started, as the kernel counts; 0 if unknown
+    boot_id: str | None
+    argv: list[str]
+    cwd: str | None
+    executable: str | None
+    python: str
+    machine: str
+    kernel: str
+    monotonic_ns: int  # the begin of the recording on the monotonic clock
+    wall_ns: int  # and on the wall clock
+    locked: bool  # false where the file system has no locks
+    config: dict[str, object]  # the settings it began with
+    launcher: str | None
+    rank: int | None
+    world_size: int | None
+    local_rank: int | None
+    job: str | None
+    job_kind: str | None
+    job_env: dict[str, str]
+
+
+class SealedTable(Record):
+    """What was known of a table when its ring was removed."""
+
+    schema: str
+    head: int
+    dropped: int
+    misfit: int
+    text_lost: int
+    unfinished: int
+
+
+class Sealed(Record):
+    """sealed.json: how an ended session ended, and what its rings counted."""
+
+    state: str
+    end_wall_ns: int
+    sealed_wall_ns: int
+    tables: dict[str, SealedTable]
+
+
+class LocalsFrame(Record):
+    """One frame of a stack with its local variables, as text."""
+
+    func: str
+    file: str
+    line: int
+    locals: dict[str, str]
+
+
+class Locals(Record):
+    """locals.json: what `sonde stacks --locals` asked for last."""
+
+    number: int
+    t_ns: int
+    threads: dict[str, list[LocalsFrame]]  # by thread id; the innermost frame first
+
+
+def read_config(path: str) -> dict[str, settings.Value]:
+    """Read config.json: every setting, with the default of one that the file does not have."""
+    try:
+        values = files.read_checked(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Damaged(f"{path}: {error.strerror}") from None
+    found: dict[str, settings.Value] = {}
+    for name, key in settings.list_keys().items():
+        value, kind = values.get(name, key.default), type(key.default).__name__
+        try:
+            number = _convert(value, "float" if kind == "int" else kind)
+        except (ValueError, OverflowError) as error:
+            raise Damaged(f"{path} is damaged: {name}: {error}") from None
+        assert isinstance(number, (bool, int, float, str))
+        found[name] = int(number) if kind == "int" else number
+    return found
+
+
+# ---- runs -----------------------------------------------------------------------------------
+
+
+class RunEnd(Record):
+    """The last state of a run, why, and since when."""
+
+    state: str
+    reason: str | None
+    t_ns: int
+
+
+class RunAbout(Record):
+    """run.json: what a run was asked to be, and what became of it."""
+
+    id: str
+    session: str
+    number: int  # which run of its process, as the control page counts
+    name: str | None
+    by: str
+    tags: list[str]
+    sources: list[str]
+    every_ns: int
+    max_s: float | None
+    whole: bool  # it begins where the recording did
+    past: bool  # of a recording that had ended
+    asked_ns: int
+    stop_ns: int | None = None
+    skipped: int = 0
+    starter_pid: int
+    starter_ticks: int | None
+    final: RunEnd | None = None
+    exports: list[str]
+
+
+class RunResult(Record):
+    """result.json: the stacks that a run found, with their sums."""
+
+    id: str
+    session: str | None
+    name: str | None
+    tags: list[str]
+    skipped: int
+    host: str | None
+    pid: int | None
+    rank: int | None
+    begin_ns: int
+    end_ns: int
+    wall_offset_ns: int
+    reason: str | None
+    frames: list[tuple[str, str, int, int]]  # function, file, its first line, the line that ran
+    nodes: list[tuple[int, int, int, int, int, int]]  # parent, frame, then as `ours`
+    ours: tuple[int, int, int, int]  # samples; wall, CPU and GIL time of our own begin and end
+
+
+# ---- captures -------------------------------------------------------------------------------
+
+
+class CaptureAbout(Record):
+    """What a capture was asked to be, and what became of it."""
+
+    id: str
+    state: str
+    why: str | None = None
+    asked_ns: int
+    deadline_ns: int
+    timeout_s: float
+    steps: int | None
+    duration_s: float | None
+    ranks: int
+    shapes: bool
+    memory: bool
+    stacks: bool
+    # What the job adds.
+    step: int | None = None
+    begin_ns: int | None = None
+    end_ns: int | None = None
+    start_ns: int | None = None
+    stop_ns: int | None = None
+    save_ns: int | None = None
+    pack_ns: int | None = None
+    thread: int | None = None
+    device: str | None = None
+    torch: str | None = None
+    anchors: list[tuple[int, int]] | None = None  # moments on the wall and the monotonic clock
+    bounds: list[tuple[int, int]] | None = None  # number and begin of each step
+    file: str | None = None
+    bytes: int | None = None
+
+
+class CaptureGo(Record):
+    """The step that all ranks begin a capture with."""
+
+    first_step: int
