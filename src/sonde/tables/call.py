@@ -6,33 +6,37 @@ from sonde.session.schema import column, i64, text, u32
 
 
 class Call:
-    """A function, or who called it how often, since the source was switched on; newest row counts.
+    """Exact counts of a function, or of one of its callers, so far; the newest row counts.
 
-    A row without caller columns is all of a function; one with them is its part of it."""
+    Rows without a caller are sums over all callers. Counts start when the source is switched on."""
 
     RING_BYTES = 16 * 2**20
-    t_ns: i64 = column("when it was published", "ns")
-    publication: u32 = column("which publication; see call_publication")
-    func: text = column("name; of a builtin as cProfile spells it")
+    t_ns: i64 = column("when the row was written", "ns")
+    publication: u32 = column("number of the publication: see python.call_publication")
+    func: text = column("name of the function; a builtin is spelled as in cProfile")
     file: text = column("source file; ~ for a builtin")
-    lineno: u32 = column("its first line; 0 for a builtin")
-    caller: text | None = column("who called it; NULL: the sum over all callers")
-    caller_file: text | None = column("the caller's file")
-    caller_lineno: u32 | None = column("the caller's first line")
-    calls: i64 = column("calls, with those still under way; a coroutine's is one")
-    primitive_calls: i64 = column("calls that were not inside another call of the same")
-    own_ns: i64 = column("time in it, without what it called", "ns")
-    total_ns: i64 = column("time in it and what it called; a coroutine's with awaiting", "ns")
+    lineno: u32 = column("first line of the function; 0 for a builtin")
+    caller: text | None = column("function that called it; NULL: the sum over all callers")
+    caller_file: text | None = column("source file of the caller")
+    caller_lineno: u32 | None = column("first line of the caller")
+    calls: i64 = column("calls, including those still under way; a coroutine counts once")
+    primitive_calls: i64 = column("calls that were not nested in another call of the same function")
+    own_ns: i64 = column("time in the function itself, without what it called", "ns")
+    total_ns: i64 = column(
+        "time in the function and what it called; for a coroutine, awaiting included", "ns"
+    )
 
 
 class CallPublication:
-    """A publication of python.call that is complete."""
+    """A complete publication of python.call."""
 
     RING_BYTES = 256 * 1024
     t_ns: i64 = column("when", "ns")
-    publication: u32 = column("its number in this process")
-    first: u32 = column("the first since the source was switched on; older rows are of another run")
-    rows: i64 = column("rows that changed since the one before")
+    publication: u32 = column("number of the publication in this process")
+    first: u32 = column(
+        "first publication since the source was switched on; rows of older ones do not count"
+    )
+    rows: i64 = column("rows of python.call that changed since the previous publication")
 
 
 ROWS = (Call, CallPublication)

@@ -9,28 +9,28 @@ class Collective:
     """One collective, send or receive of this process."""
 
     RING_BYTES = 4 * 2**20
-    t_ns: i64 = column("when it was asked for", "ns")
+    t_ns: i64 = column("when it was requested", "ns")
     duration: f64 | None = column(
-        "time of the host: until it was complete, waiting for the other ranks included; where a "
-        "device does the work (NCCL), until it was handed over", "s",
+        "host time until it was complete, waiting for other ranks included; where a device does "
+        "the work (NCCL), host time until it was handed to the device", "s",
     )  # fmt: skip
-    device_duration: f64 | None = column("time of the device, where it does the work", "s")
-    op: text = column("all_reduce, all_gather, … as the backend calls it")
-    backend: text = column("gloo, nccl, …")
-    group_name: text | None = column("process group")
-    group_desc: text | None = column("what the group is for, as the program says")
-    group_ranks: text | None = column("the ranks in it, with commas")
-    group_size: u32 | None = column("how many ranks are in it")
-    seq: u64 | None = column("which of its group's, from 1: the same on every rank of the group")
-    bytes: u64 | None = column("what this rank gave", "B")
-    output_bytes: u64 | None = column("what this rank got", "B")
-    dtype: text | None = column("type of the numbers")
+    device_duration: f64 | None = column("device time, where a device does the work", "s")
+    op: text = column("name of the operation as the backend spells it: all_reduce, all_gather, …")
+    backend: text = column("backend: gloo, nccl, …")
+    group_name: text | None = column("name of the process group")
+    group_desc: text | None = column("description of the group, as the program gave it")
+    group_ranks: text | None = column("ranks in the group, separated by commas")
+    group_size: u32 | None = column("number of ranks in the group")
+    seq: u64 | None = column("number within its group, from 1; equal on every rank of the group")
+    bytes: u64 | None = column("data that this rank sent in", "bytes")
+    output_bytes: u64 | None = column("data that this rank received", "bytes")
+    dtype: text | None = column("type of the elements")
     state: text = column(
-        "ended; running: took 5 s or the recording ended, another row follows if it ends; "
-        "timeout: given up"
+        "ended; running: still under way after 5 s, or when the recording ended (another row "
+        "follows if it ends); timeout: given up"
     )
-    thread: i64 | None = column("thread that asked for it, as the kernel counts")
-    step: i64 = column("which step: see python.torch_step")
+    thread: i64 | None = column("kernel id of the thread that requested it")
+    step: i64 = column("number of the step: see python.torch_step")
 
 
 ROWS = (Collective,)

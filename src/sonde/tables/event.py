@@ -1,4 +1,4 @@
-"""What the program marks itself: regions, counters and moments."""
+"""Spans, counters and markers that the program sets itself."""
 
 from __future__ import annotations
 
@@ -6,35 +6,39 @@ from sonde.session.schema import column, f64, i32, i64, text
 
 
 class Span:
-    """A region of the program that has ended: sonde.span, or a Task, Frame or Event."""
+    """A span that has ended: a sonde.span, or a Task, Frame or Event of sonde.profiler."""
 
     SCHEMA = "event"
-    t_ns: i64 = column("start; the end of the pause if it began while nothing was recorded", "ns")
-    dur_ns: i64 = column("from there to its end, or to the pause in which it ended", "ns")
-    name: text = column("what the program calls it")
-    domain: text | None = column("the Domain it belongs to")
+    t_ns: i64 = column(
+        "start, or the end of a pause if the span began while recording was paused", "ns"
+    )
+    dur_ns: i64 = column(
+        "duration from t_ns to the end, or to the start of the pause in which it ended", "ns"
+    )
+    name: text = column("name that the program gave it")
+    domain: text | None = column("sonde.profiler Domain that it belongs to")
     kind: text = column("span, task, frame or event")
-    id: i64 = column("its number in this process; markers are counted with them")
-    parent: i64 | None = column("the region around it, of its thread or asyncio task")
-    thread: i32 = column("thread that began it, as the kernel counts")
-    end_thread: i32 = column("thread that ended it")
-    paused_ns: i64 = column("part of dur_ns in which nothing was recorded", "ns")
-    cut: text | None = column("begin, end or both: not seen, it lies in a pause; lost: its object "
-                              "was deleted before it ended")  # fmt: skip
-    number: i64 | None = column("of a frame: 1, 2, … for each name")
-    error: text | None = column("the exception that ended it")
+    id: i64 = column("number within this process; spans and markers share one sequence")
+    parent: i64 | None = column("id of the enclosing span in the same thread or asyncio task")
+    thread: i32 = column("kernel id of the thread that began it")
+    end_thread: i32 = column("kernel id of the thread that ended it")
+    paused_ns: i64 = column("part of dur_ns during which recording was paused", "ns")
+    cut: text | None = column("begin, end or both: this part lies in a pause and was not seen; "
+                              "lost: the object was deleted before the span ended")  # fmt: skip
+    number: i64 | None = column("for a Frame: 1, 2, …, counted for each name")
+    error: text | None = column("type of the exception that ended it")
 
 
 class Counter:
-    """A value that the program counts, each time it is set."""
+    """A counter of the program, each time that it is set."""
 
     SCHEMA = "event"
     t_ns: i64 = column("when", "ns")
-    name: text = column("what the program calls it")
-    domain: text | None = column("the Domain it belongs to")
-    value: f64 = column("the value from now on")
-    whole: i64 | None = column("the same to the last digit, if it is a whole number of 64 bits")
-    thread: i32 = column("thread that set it")
+    name: text = column("name that the program gave it")
+    domain: text | None = column("sonde.profiler Domain that it belongs to")
+    value: f64 = column("value from this moment on")
+    whole: i64 | None = column("exact value, if it is a whole number that fits 64 bits")
+    thread: i32 = column("kernel id of the thread that set it")
 
 
 class Marker:
@@ -42,24 +46,24 @@ class Marker:
 
     SCHEMA = "event"
     t_ns: i64 = column("when", "ns")
-    name: text = column("what the program calls it")
-    domain: text | None = column("the Domain it belongs to")
-    scope: text = column("what it is about: global, process, thread, task or marker")
-    id: i64 = column("its number in this process; regions are counted with them")
-    parent: i64 | None = column("the region in which it lies, of its thread or asyncio task")
-    thread: i32 = column("thread that marked it")
+    name: text = column("name that the program gave it")
+    domain: text | None = column("sonde.profiler Domain that it belongs to")
+    scope: text = column("what the marker concerns: global, process, thread, task or marker")
+    id: i64 = column("number within this process; spans and markers share one sequence")
+    parent: i64 | None = column("id of the span around it in the same thread or asyncio task")
+    thread: i32 = column("kernel id of the thread that set it")
 
 
 class Attribute:
-    """What else the program says about a region or marker: `sonde.span("load", shard=3)`."""
+    """An attribute that the program gave a span or marker: `sonde.span("load", shard=3)`."""
 
     SCHEMA = "event"
-    t_ns: i64 = column("when it was said", "ns")
-    id: i64 = column("of the region or marker")
+    t_ns: i64 = column("when it was given", "ns")
+    id: i64 = column("id of the span or marker")
     key: text = column("name of the attribute")
-    number: f64 | None = column("its value, if it is a number or truth value")
-    whole: i64 | None = column("the same to the last digit, if it is a whole number of 64 bits")
-    text: text | None = column("its value, if it is anything else")
+    number: f64 | None = column("value, if it is a number or a boolean")
+    whole: i64 | None = column("exact value, if it is a whole number that fits 64 bits")
+    text: text | None = column("value, if it is anything else")
 
 
 ROWS = (Span, Counter, Marker, Attribute)

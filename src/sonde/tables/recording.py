@@ -1,4 +1,4 @@
-"""What became of the parts of a recording."""
+"""The state of the sources and sensors of a recording."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class SourceLog:
     SCHEMA = "sonde"
     RING_BYTES = 64 * 1024
     t_ns: i64 = column("when", "ns")
-    source: text = column("which source or sensor")
+    source: text = column("name of the source or sensor")
     state: text = column("on, off, failed or unavailable")
-    detail: text | None = column("why")
+    detail: text | None = column("why, or what a user should know of a source that is on")
 
 
 ROWS = (SourceLog,)

@@ -6,58 +6,66 @@ from sonde.session.schema import column, i64, text, u32, u64
 
 
 class StackSample:
-    """What a thread was doing: one sample, or several that say the same of an idle thread."""
+    """What a thread was doing: one sample, or several equal ones of an idle thread."""
 
     RING_BYTES = 8 * 2**20
     t_ns: i64 = column("when the (last) sample was taken", "ns")
-    thread: i64 = column("thread id, as the kernel counts")
-    stack: i64 = column("which stack: see python.frame; the same number in every process")
-    samples: u32 = column("how many samples it stands for")
-    wall_ns: i64 = column("time it stands for: since the thread's last sample", "ns")
-    cpu_ns: i64 = column("CPU time since it was last sampled at work; 0 if it is idle", "ns")
+    thread: i64 = column("kernel thread id")
+    stack: i64 = column(
+        "id of the stack, see python.frame; equal stacks have the same id in every process"
+    )
+    samples: u32 = column("how many samples this row stands for")
+    wall_ns: i64 = column(
+        "elapsed time this row stands for: since the thread's previous sample", "ns"
+    )
+    cpu_ns: i64 = column(
+        "CPU time since the thread was last sampled while working; 0 if it is idle", "ns"
+    )
     gil: bool = column("the thread held the GIL")
-    idle: bool = column("the thread slept or waited, for anything but a CPU")
+    idle: bool = column("the thread slept or waited for something other than a CPU")
 
 
 class Thread:
-    """A thread was first seen, got a name, or ended; told again every five minutes."""
+    """A thread was first seen, got a name, or ended; repeated every five minutes."""
 
     RING_BYTES = 2**21
     t_ns: i64 = column("when", "ns")
-    thread: i64 = column("thread id, as the kernel counts")
-    name: text | None = column("what Python calls it")
+    thread: i64 = column("kernel thread id")
+    name: text | None = column("its name in Python")
     state: text = column("started, named or ended")
 
 
 class Sampling:
-    """How the sampling itself went, in sums since its start; a row every 10 s."""
+    """How sampling itself went: totals since its start, every 10 s."""
 
     RING_BYTES = 2**16
     t_ns: i64 = column("when", "ns")
-    due: u64 = column("times that a sample of all threads was due")
-    taken: u64 = column("times that one was taken")
-    samples: u64 = column("stacks of single threads")
-    torn: u64 = column("stacks given up: they changed while they were read")
-    skipped_interpreters: u64 = column("times that there were subinterpreters, which are left out")
-    cut: u64 = column("stacks deeper than 512 frames; the outermost are left out")
-    cpu_ns: i64 = column("CPU time of sonde's thread", "ns")
-    threads: u32 = column("threads there were")
-    stacks: u32 = column("distinct stacks and parts of them")
-    stacks_lost: u64 = column("samples whose stack found no room: see stack.bytes")
+    due: u64 = column("samples of all threads that were due")
+    taken: u64 = column("samples of all threads that were taken")
+    samples: u64 = column("stacks of single threads that were recorded")
+    torn: u64 = column("stacks that were given up because they changed while being read")
+    skipped_interpreters: u64 = column(
+        "samples during which there were subinterpreters, which are left out"
+    )
+    cut: u64 = column("stacks deeper than 512 frames, whose outermost frames are left out")
+    cpu_ns: i64 = column("CPU time of sonde's own thread", "ns")
+    threads: u32 = column("number of threads")
+    stacks: u32 = column("distinct stacks, including the parts they share")
+    stacks_lost: u64 = column("samples whose stack found no room: raise stack.bytes")
 
 
 class Task:
-    """A frame of an asyncio task, written when asked for: `sonde stacks --tasks`."""
+    """A frame of an asyncio task, written when `sonde stacks --tasks` asks for it."""
 
     RING_BYTES = 2**18
     t_ns: i64 = column("when", "ns")
-    task: u64 = column("which task")
-    name: text = column("its name")
+    task: u64 = column("id of the task")
+    name: text = column("name of the task")
     state: text = column("running or waiting")
-    waits_for: text | None = column("what it awaits, if that is no coroutine")
-    depth: u32 = column("0 is the frame that awaits, or runs")
+    waits_for: text | None = column("what the task awaits, if that is not a coroutine")
+    depth: u32 = column("0 is the innermost frame: the one that awaits or runs")
     func: text | None = column("function")
-    file: text | None = column("its file")
+    file: text | None = column("source file")
     lineno: i64 = column("line")
 
 

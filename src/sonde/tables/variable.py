@@ -10,21 +10,25 @@ class Variable:
 
     RING_BYTES = 4 * 2**20
     t_ns: i64 = column("when", "ns")
-    step: i64 = column("which step")
-    func: text = column("the function it is looked for in")
-    name: text = column("what is watched")
-    value: text | None = column("what it is, if that is no number: cut; or why it is missing")
-    number: f64 | None = column("what it is: a number, or an array that holds one")
-    kind: text = column("its type; missing: it is not there, told once")
-    shape: text | None = column("of an array: 8x128")
-    dtype: text | None = column("of an array")
-    device: text | None = column("where an array is")
-    elements: u64 | None = column("numbers in an array")
-    seen: u64 | None = column("how many were looked at, spread over all; 0: none could be")
-    least: f64 | None = column("the least of those, NaN left out")
-    largest: f64 | None = column("the largest of those")
-    mean: f64 | None = column("the mean of those")
-    nans: u64 | None = column("how many of those are NaN")
+    step: i64 = column("number of the step")
+    func: text = column("function in which the variable is looked up")
+    name: text = column("expression that is watched")
+    value: text | None = column(
+        "value as (shortened) text, if it is not a number; or why it is missing"
+    )
+    number: f64 | None = column("value, if it is a number or an array with one element")
+    kind: text = column("type of the value; missing: the variable is not there (reported once)")
+    shape: text | None = column("shape of an array: 8x128")
+    dtype: text | None = column("element type of an array")
+    device: text | None = column("device that an array is on")
+    elements: u64 | None = column("elements of an array")
+    seen: u64 | None = column(
+        "elements that were examined, spread over the whole array; 0: none could be"
+    )
+    least: f64 | None = column("smallest of the examined elements, NaN left out")
+    largest: f64 | None = column("largest of the examined elements")
+    mean: f64 | None = column("mean of the examined elements")
+    nans: u64 | None = column("how many of the examined elements are NaN")
 
 
 ROWS = (Variable,)
