@@ -1,4 +1,4 @@
-"""Fresh Python processes to measure in, and a session folder that is gone afterwards.
+"""NewRows Python processes to measure in, and a session folder that is gone afterwards.
 
 Every process has a memory layout of its own: see layout.py."""
 

@@ -520,7 +520,7 @@ def test_formats_hold_what_is_odd(run, root: Path, sonde_cli) -> None:
     plan = sonde_cli("query", session.folder, "EXPLAIN SELECT 1")
     assert "\\u" not in plan.stdout and len(plan.stdout.splitlines()) > 2
     pivot = sonde_cli("query", session.folder, "PIVOT job.row ON name USING sum(x)")
-    assert pivot.returncode == 5 and "PIVOT needs its values named" in pivot.stderr
+    assert pivot.returncode == 5 and "name the values of PIVOT" in pivot.stderr
     money = sonde_cli(
         "query",
         session.folder,

@@ -18,7 +18,7 @@ import pytest
 import sonde
 from sonde.errors import ConfigError
 from sonde.monitor import chart_lines, page, pictures, report, statistics
-from sonde.monitor.chart_lines import Line, Lines
+from sonde.monitor.chart_lines import ChartLine, ChartLines
 from sonde.monitor.condition import METRICS, Condition
 from sonde.monitor.log import COLUMNS, NAME, Log
 from sonde.monitor.reading_sql import (
@@ -317,19 +317,21 @@ def test_pandas_reads_the_csv_as_numbers(tmp_path: Path) -> None:
 # ---- lines, pictures, page -----------------------------------------------------------------------
 
 
-def make_lines(count: int, cards: int = 2, gap_at: int | None = None) -> Lines:
+def make_lines(count: int, cards: int = 2, gap_at: int | None = None) -> ChartLines:
     seconds = [
         float(at + (100 if gap_at is not None and at >= gap_at else 0)) for at in range(count)
     ]
 
-    def line(name: str, unit: str, phase: float) -> Line:
+    def line(name: str, unit: str, phase: float) -> ChartLine:
         mean: list[float | None] = [50 + 49 * math.sin(at / 7 + phase) for at in range(count)]
-        return Line(name, unit, mean, [v and v * 0.9 for v in mean], [v and v * 1.01 for v in mean])
+        return ChartLine(
+            name, unit, mean, [v and v * 0.9 for v in mean], [v and v * 1.01 for v in mean]
+        )
 
     readings = {name: line(name, unit, at) for at, (name, unit, _) in enumerate(LINES)}
     gpus = {gpu: {name: line(name, unit, gpu + at) for at, (name, unit, _) in enumerate(GPU_LINES)}
             for gpu in range(cards)}  # fmt: skip
-    return Lines(seconds, 2.5, readings, gpus)
+    return ChartLines(seconds, 2.5, readings, gpus)
 
 
 def test_many_readings_become_few_steps_and_no_peak_is_lost(watched: Watched) -> None:
@@ -375,7 +377,7 @@ def test_there_are_five_pictures(tmp_path: Path, cards: int) -> None:
 
 def test_nothing_measured_is_drawn_all_the_same(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    found, hint = pictures.write(str(tmp_path), Lines())
+    found, hint = pictures.write(str(tmp_path), ChartLines())
     assert len(found) == 5 and hint is None
 
 

@@ -14,6 +14,7 @@ import sonde
 from conftest import wait_for
 from sonde.session import Session
 from sonde.session.ring import Ring
+from sonde.session.stack_table import WEIGHTS
 from sonde.tui import shares
 from sonde.tui.process import Process, describe_misses
 from sonde.tui.samples import Samples
@@ -69,7 +70,7 @@ def ended(run) -> Process:
     return Process(Session(run(SHARES, "off", "1.5").stdout.strip()))
 
 
-@pytest.mark.parametrize("weight", shares.WEIGHTS)
+@pytest.mark.parametrize("weight", WEIGHTS)
 def test_windows_are_what_sql_says(ended: Process, weight: str) -> None:
     for window_s, idle in ((1.0, False), (5.0, True), (300.0, False)):
         assert check_against_sql(ended, window_s, weight, idle) > 10
@@ -78,7 +79,7 @@ def test_windows_are_what_sql_says(ended: Process, weight: str) -> None:
 def test_since_start_is_the_sum_of_python_stack(ended: Process) -> None:
     sums = "SELECT SUM(wall_ns)::BIGINT AS wall, SUM(cpu_ns)::BIGINT AS cpu, SUM(gil_ns)::BIGINT AS gil"
     (row,) = ask(ended, f"{sums} FROM python.stack")
-    for weight in shares.WEIGHTS:
+    for weight in WEIGHTS:
         assert ended.weigh(None, weight, idle=True).whole == row[weight] > 0
     by_func = "SELECT func, SUM(cpu_ns)::BIGINT AS n FROM python.stack GROUP BY func"
     expected = {row["func"]: row["n"] for row in ask(ended, by_func)}

@@ -15,7 +15,7 @@ from sonde.advice.finding import Finding
 from sonde.advice.judge import judge, load_rules
 from sonde.advice.period import ASKS, Stretch, find_stretch
 from sonde.errors import Error
-from sonde.store.recording import Frozen, open_recording
+from sonde.store.recording import FrozenRecording, open_recording
 
 PIECES = 20  # of each stretch: their spread is the noise
 FEWEST = 5  # of them with a number, or nothing can be said
@@ -130,7 +130,7 @@ def split_target(words: str) -> tuple[str, str | None, str | None]:
     return target, since or None, until or None
 
 
-def _cut(name: str, recording: Frozen, since: str | None, until: str | None) -> Stretch:
+def _cut(name: str, recording: FrozenRecording, since: str | None, until: str | None) -> Stretch:
     """A recording in so many pieces."""
     whole = find_stretch(recording, since, until, SHORTEST_S)
     if whole.count < FEWEST:
@@ -154,7 +154,7 @@ Pieces = dict[str, list[float]]  # by key
 
 
 def read_changes(
-    sides: Sequence[tuple[Frozen, Stretch]],
+    sides: Sequence[tuple[FrozenRecording, Stretch]],
 ) -> tuple[list[tuple[Change, Measure]], list[str]]:
     """Every measure that both have, and what is missing."""
     found, missing = [], []
@@ -181,7 +181,7 @@ def read_changes(
     return found, missing
 
 
-def _read(recording: Frozen, cut: Stretch, measure: Measure) -> Pieces:
+def _read(recording: FrozenRecording, cut: Stretch, measure: Measure) -> Pieces:
     found: Pieces = {}
     for row in recording.query(measure.sql.format(**cut.words)).to_pylist():
         if row["value"] is not None and 0 <= row["w"] < cut.count:

@@ -1,4 +1,4 @@
-"""What is new in a recording since it was last looked at: each row once."""
+"""The rows that a recording has gained since the last time: each of them once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pyarrow.compute as pc
 from sonde.analysis import timeline_sql
 from sonde.errors import Damaged
 from sonde.session import Session
-from sonde.store.recording import Frozen
+from sonde.store.combined import LazyTable, combine_schemas, fit_columns
+from sonde.store.recording import FrozenRecording
 from sonde.store.rows import SessionTable, arrow_schema, open_tables
 from sonde.store.tail import read_since
-from sonde.store.union import Stream, combine, shape
 from sonde.store.view import View
 from sonde.store.views import events, torch_captures
 
-# The tables whose rows are taken once. The others are small, and asked as a whole.
+# The tables whose rows are taken once. The others are small and read completely every time.
 TABLES = (
     "event.span", "event.counter", "event.marker", "event.attribute", "python.stack_sample",
     "python.gc_pause", "python.collective", "python.torch_trace", "system.cpu", "system.memory",
@@ -27,11 +27,11 @@ TABLES = (
 _TRIES = 5
 _CAPTURED = ("python.torch_op", "python.torch_kernel")
 
-Marks = dict[tuple[str, str], int]  # session and table: the first ticket that was not taken
+Tickets = dict[tuple[str, str], int]  # by session and table: the first ticket not yet taken
 
 
-class Fresh(Frozen):
-    """A recording that holds only what came after `marks`, and stands still.
+class NewRows(FrozenRecording):
+    """A frozen recording that contains only the rows from `tickets` on.
 
     `kept` are rows from before that are still needed, by table; `captures` are those of torch's
     profiler that are wanted: reading them takes long; tables of `without` have no rows."""
@@ -39,7 +39,7 @@ class Fresh(Frozen):
     def __init__(
         self,
         sessions: Sequence[Session],
-        marks: Mapping[tuple[str, str], int],
+        tickets: Mapping[tuple[str, str], int],
         kept: Mapping[str, pa.Table],
         captures: Collection[str],
         without: Collection[str] = (),
@@ -48,55 +48,57 @@ class Fresh(Frozen):
         self._wanted = [name for name in TABLES if name not in without]
         self._kept, self._captures = kept, sorted(captures)
         for tried in range(_TRIES):
-            self.marks: Marks = dict(marks)
+            self.tickets: Tickets = dict(tickets)
             self._rows: dict[str, list[pa.Table]] = {}
             try:
                 self._unfinished = self._take_all()
                 break
             except FileNotFoundError as error:
-                # The collector is sealing an ended session: the archive has it all in a moment.
+                # The collector is sealing an ended session: in a moment the archive has everything.
                 if tried == _TRIES - 1:
                     raise Damaged(f"{error.filename} is gone; try again") from None
 
     def _take_all(self) -> pa.Table:
-        """Take the rows; returns the regions that have not ended."""
+        """Take the new rows; return the regions that have not ended."""
         for session in self.sessions:
             for name, table in open_tables(session).items():
                 if name in self._wanted:
                     self._take(session, name, table)
-        # Behind the rows: one that ended meanwhile must not look as if it went on.
+        # After the rows: a region that ended meanwhile must not seem to go on.
         return events.OPEN_SPAN.read(self.sessions)
 
     def _take(self, session: Session, name: str, table: SessionTable) -> None:
         key = session.id, name
-        first = self.marks.get(key, 0)
-        rows, self.marks[key] = read_since(table, first)
+        first = self.tickets.get(key, 0)
+        rows, self.tickets[key] = read_since(table, first)
         self._rows.setdefault(name, []).append(rows)
 
     def find_empty(self) -> set[str]:
-        """The tables that have nothing new."""
+        """Return the tables that have no new rows."""
         return {name for name in TABLES if not any(p.num_rows for p in self._rows.get(name, []))}
 
     def _open_table(
         self, connection: duckdb.DuckDBPyConnection, tables: list[SessionTable], verified: bool
-    ) -> tuple[duckdb.DuckDBPyRelation, Stream]:
+    ) -> tuple[duckdb.DuckDBPyRelation, LazyTable]:
         name = tables[0].schema.table
         if name not in TABLES:
             return super()._open_table(connection, tables, verified)
-        wanted = combine([arrow_schema(table.schema) for table in tables])
+        wanted = combine_schemas([arrow_schema(table.schema) for table in tables])
         parts = [*self._rows.get(name, []), *([self._kept[name]] if name in self._kept else [])]
-        whole = pa.concat_tables([wanted.empty_table(), *(shape(part, wanted) for part in parts)])
-        stream = Stream(name, wanted, lambda: whole)
+        whole = pa.concat_tables(
+            [wanted.empty_table(), *(fit_columns(part, wanted) for part in parts)]
+        )
+        stream = LazyTable(name, wanted, lambda: whole)
         return connection.from_arrow(stream), stream
 
     def _wants(self, name: str) -> bool:
         return name in timeline_sql.TABLES
 
-    def _open_view(self, view: View) -> Stream:
+    def _open_view(self, view: View) -> LazyTable:
         if view is events.OPEN_SPAN:
-            return Stream(view.schema.table, view.columns, lambda: self._unfinished)
+            return LazyTable(view.schema.table, view.columns, lambda: self._unfinished)
         if view.schema.table in _CAPTURED:
-            return Stream(view.schema.table, view.columns, lambda: self._read_captured(view))
+            return LazyTable(view.schema.table, view.columns, lambda: self._read_captured(view))
         return super()._open_view(view)
 
     def _read_captured(self, view: View) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Everything of a recording on one timeline, as rows that every format of traces takes."""
+"""A whole recording on one timeline, as rows that every trace format can write."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from sonde import _core
 from sonde.analysis import timeline_sql
-from sonde.analysis.nesting import EVER_NS, Misfit, Nest, Stray
 from sonde.analysis.profile import Place, Process, Profile, Sample, Thread
-from sonde.analysis.slices import Slice, find_slices
+from sonde.analysis.region_layout import FOREVER_NS, MisfitRegion, RegionLayout, StrayRegion
+from sonde.analysis.sample_slices import Slice, iter_slices
 from sonde.analysis.torch_spans import BACKWARD, MODULES, OPERATORS, STREAM, Span
 from sonde.analysis.window import Window
 from sonde.store.recording import Recording
@@ -24,14 +24,14 @@ from sonde.store.recording import Recording
 REGIONS, SAMPLES, COLLECTIVES, GC = "regions", "samples", "collectives", "garbage collector"
 # The lanes of a thread, from the top.
 _ORDER = (REGIONS, SAMPLES, MODULES, BACKWARD, OPERATORS, COLLECTIVES)
-_SIDES = 16  # lanes side by side, where collectives overlap
-# Where the numbers of a lane begin, in multiples of _TIDS. Samples have the thread's own number;
-# streams come last, since devices may be many.
+_SIDES = 16  # lanes side by side for collectives that overlap
+# Where the numbers of a kind of lane begin, in multiples of _TIDS. Samples have the thread's own
+# number; streams come last, because there may be many devices.
 _PLACES = {SAMPLES: 0, REGIONS: 1, MODULES: 2, BACKWARD: 3, OPERATORS: 4, GC: 5, COLLECTIVES: 6,
            STREAM: 6 + _SIDES}  # fmt: skip
-_TIDS = 2**22  # thread ids are smaller: Linux gives out no more
-_PIECE_ROWS = 1_200_000  # rows that are sorted at once
-_NARROW_ROWS = 4_000_000  # the same, of a few numbers only
+_TIDS = 2**22  # thread ids are smaller than this on Linux
+_PIECE_ROWS = 1_200_000  # rows that are sorted in one piece
+_NARROW_ROWS = 4_000_000  # the same for rows of a few numbers
 
 MISFIT = pa.schema([("part", pa.int64()), ("id", pa.int64()), ("family", pa.int64()),
                     ("track", pa.int64())])  # fmt: skip
@@ -39,7 +39,7 @@ STRAY = pa.schema([("part", pa.int64()), ("id", pa.int64()), ("parent", pa.int64
 
 
 class Row(NamedTuple):
-    """One thing on the timeline, as layers.py has them."""
+    """One thing on the timeline; see timeline_sql.COLUMNS."""
 
     ph: str
     pid: int
@@ -54,7 +54,7 @@ class Row(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """A process of the trace (tid 0) or one of its lanes: its name, and where it is sorted."""
+    """A process of the trace (tid 0) or one of its lanes, with its name and sort order."""
 
     pid: int
     tid: int
@@ -63,12 +63,12 @@ class Lane(NamedTuple):
 
 
 class Timeline:
-    """What is selected, as lanes, rows, and batches of rows that SQL has made."""
+    """What is selected, as lanes, rows, and batches of rows made by SQL."""
 
     def __init__(
         self, profile: Profile, windows: Sequence[Window] = (), empty: Collection[str] = ()
     ) -> None:
-        self._empty = empty  # tables that are known to have nothing
+        self._empty = empty  # tables that are known to be empty
         self.windows = tuple(windows) or (profile.selection.window,)
         self.profile, self.recording = profile, profile.recording
         self.numbers = _number(profile.processes)
@@ -82,36 +82,37 @@ class Timeline:
         self,
         sql: str,
         low_ns: int = 0,
-        high_ns: int = EVER_NS,
+        high_ns: int = FOREVER_NS,
         lane: str = REGIONS,
         which: str = "true",
     ) -> str:
-        """A text of layers.py for what is selected, begun after `low_ns` and until `high_ns`.
-        `which` are the regions: `unfinished`, say."""
+        """Fill in a query of timeline_sql for what is selected and began after `low_ns` and until
+        `high_ns`. `which` selects regions: `unfinished`, for example."""
         inside = [f"start_ns > {since} AND start_ns <= {until}" for since, until in self.windows]
         touches = [
             f"start_ns + dur_ns > {since} AND start_ns <= {until}" for since, until in self.windows
         ]
         return sql.format(
             named=self._named, low_ns=low_ns, high_ns=high_ns, until_ns=self.until_ns,
-            low_us=max(low_ns, 0) // 1000 - 1, high_us=min(high_ns, EVER_NS // 2) // 1000 + 1,
+            low_us=max(low_ns, 0) // 1000 - 1, high_us=min(high_ns, FOREVER_NS // 2) // 1000 + 1,
             in_window=" OR ".join(inside), touches=" OR ".join(touches), which=which,
-            threads=self.profile.match_threads("thread"), lane=find_tid(lane, 0), ever_ns=EVER_NS,
+            threads=self.profile.match_threads("thread"), lane=find_tid(lane, 0),
+            ever_ns=FOREVER_NS,
         )  # fmt: skip
 
     @cached_property
     def until_ns(self) -> int:
-        """The end of it all, and of what has not ended."""
+        """The end of the timeline, and of regions that have not ended."""
         return min(time.time_ns(), max(window.until_ns for window in self.windows))
 
     @cached_property
     def first_ns(self) -> int | None:
-        """When the first of it began, since 1970; None if there is nothing."""
+        """When the first row begins, since 1970; None if there are no rows."""
         known = [*(first for _, _, first in self._seconds[:1]), self.profile.find_first_ns()]
         return min((ns for ns in known if ns is not None), default=None)
 
     def iter_lanes(self) -> Iterator[Lane]:
-        """The processes, the machines, and the lanes of what SQL makes."""
+        """Yield the processes, the machines, and the lanes of the rows that SQL makes."""
         for part, process in enumerate(self.profile.processes):
             order = part if process.rank is None else process.rank
             yield Lane(self.numbers[part], 0, process.label, order)
@@ -129,14 +130,14 @@ class Timeline:
             order, said = len(_ORDER) * _TIDS + side, f"GPU {side} stream {thread}"
         else:
             order = len(_ORDER) * (thread % _TIDS) + _ORDER.index(lane)
-            who = f"thread {thread}" if name == "thread" else name  # it has no name
+            who = f"thread {thread}" if name == "thread" else name  # the thread has no name
             said = who if lane == SAMPLES else f"{who}: {lane}"
         return Lane(self.numbers[part], tid, said, order)
 
-    # ---- what SQL makes --------------------------------------------------------------------------
+    # ---- rows made by SQL ------------------------------------------------------------------------
 
     def iter_batches(self, wrap: str) -> Iterator[pa.RecordBatch]:
-        """Regions, markers, counters, collections of garbage and measures of machines, in pieces of
+        """Yield regions, markers, counters, garbage collections and machine measures in pieces of
         time. `wrap` is a SELECT from the rows of `layer`."""
         misfits, strays = self.find_misfits()
         for low_ns, high_ns in self.cut_time():
@@ -150,20 +151,20 @@ class Timeline:
         yield from self.iter_measures(wrap)
 
     def iter_points(self, wrap: str, low_ns: int, high_ns: int) -> Iterator[pa.RecordBatch]:
-        """What has no parts: markers, counters and collections of garbage, each in order."""
+        """Yield markers, counters and garbage collections, each kind in the order of time."""
         for table, sql in timeline_sql.POINTS.items():
             lane = GC if table == "python.gc_pause" else REGIONS
             if table not in self._empty:
                 yield from self.stream(wrap, self.fill(sql, low_ns, high_ns, lane=lane))
 
     def iter_measures(self, wrap: str) -> Iterator[pa.RecordBatch]:
-        """What was measured of machines and processes: a few rows a second."""
+        """Yield the measures of machines and processes: a few rows a second."""
         for table, sql in timeline_sql.MEASURES.items():
             if table not in self._empty:
                 yield from self.stream(wrap, self.fill(sql))
 
     def stream(self, wrap: str, sql: str, **given: pa.Table) -> Iterator[pa.RecordBatch]:
-        """What `wrap` makes of a filled-in layer."""
+        """Yield the rows of a filled-in query, as `wrap` selects them."""
         for batch in self.recording.stream(wrap.replace("layer", f"({sql})"), given=given):
             if batch.num_rows:
                 yield batch
@@ -174,65 +175,65 @@ class Timeline:
         return list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
 
     def cut_time(self, most: int = _PIECE_ROWS) -> Iterator[tuple[int, int]]:
-        """Stretches of time that have few enough rows to be sorted in memory."""
+        """Yield stretches of time with few enough rows to be sorted in memory."""
         low_ns, rows = 0, 0
         for second, count, _ in self._seconds:
             if rows and rows + count > most:
                 yield low_ns, second * 10**9
                 low_ns, rows = second * 10**9, 0
             rows += count
-        yield low_ns, EVER_NS
+        yield low_ns, FOREVER_NS
 
     def find_misfits(self) -> tuple[pa.Table, pa.Table]:
-        """The regions that do not nest on their thread, and those whose parent is elsewhere."""
+        """Return the regions that do not nest on their thread, and those whose parent is not."""
         if self._is_plain():
             return tabulate({})
-        nests = self._feed({})
-        apart = {part: nest.apart for part, nest in nests.items() if nest.apart}
+        layouts = self._feed({})
+        apart = {part: layout.apart for part, layout in layouts.items() if layout.apart}
         if apart:
-            # What was placed before its family was found not to nest is placed anew.
-            nests = self._feed(apart)
-        return tabulate({part: nest.take() for part, nest in nests.items()})
+            # Regions that were placed before their family was found not to nest are placed again.
+            layouts = self._feed(apart)
+        return tabulate({part: layout.take() for part, layout in layouts.items()})
 
     def _is_plain(self) -> bool:
-        """Do all regions lie in their parents? Quick to tell, and nearly always so."""
-        nests: dict[int, _core.Nest] = {}
+        """Tell whether all regions lie in their parents: a quick check, and nearly always true."""
+        layouts: dict[int, _core.Nest] = {}
         for low_ns, high_ns in self.cut_time(_NARROW_ROWS):
             for batch in self.recording.stream(self.fill(timeline_sql.NARROW, low_ns, high_ns)):
-                numbers = [_look(column) for column in batch.columns]
+                numbers = [_view_numbers(column) for column in batch.columns]
                 for part, at, end in _find_runs(numbers[0].tolist()):
-                    nest = nests.setdefault(part, _core.Nest())
-                    if not nest.feed(*(column[at:end] for column in numbers[1:])):
+                    layout = layouts.setdefault(part, _core.Nest())
+                    if not layout.feed(*(column[at:end] for column in numbers[1:])):
                         return False
         return True
 
-    def _feed(self, apart: Mapping[int, set[int]]) -> dict[int, Nest]:
-        nests: dict[int, Nest] = {}
+    def _feed(self, apart: Mapping[int, set[int]]) -> dict[int, RegionLayout]:
+        layouts: dict[int, RegionLayout] = {}
         for low_ns, high_ns in self.cut_time(_NARROW_ROWS):
-            feed(nests, self.recording, self.fill(timeline_sql.NARROW, low_ns, high_ns), apart)
-        return nests
+            feed(layouts, self.recording, self.fill(timeline_sql.NARROW, low_ns, high_ns), apart)
+        return layouts
 
-    # ---- what Python makes -----------------------------------------------------------------------
+    # ---- rows made by Python ---------------------------------------------------------------------
 
     def iter_rows(self) -> Iterator[Row | Lane]:
-        """Samples as slices; modules, operators, kernels and collectives; each lane before its
-        rows."""
+        """Yield samples as slices, modules, operators, kernels and collectives; each lane comes
+        before its rows."""
         samples = self.iter_samples()
         for thread, group in groupby(samples, key=lambda sample: sample.thread):
             lane = self.find_lane(thread)
             yield lane
             # A viewer wants the outer slice before the inner ones that begin with it.
-            yield from self.make_slices(lane, sorted(find_slices(self.profile, group)))
+            yield from self.make_slices(lane, sorted(iter_slices(self.profile, group)))
         yield from self.iter_calls()
 
     def iter_samples(self) -> Iterator[Sample]:
-        """Those in the windows, by thread and then by time."""
+        """Yield the samples in the windows, by thread and then by time."""
         for sample in self.profile.iter_samples(needed=False):
             if self._holds(sample.start_ns + sample.ns[0]):
                 yield sample
 
     def iter_calls(self) -> Iterator[Row | Lane]:
-        """Modules, operators, kernels and collectives."""
+        """Yield modules, operators, kernels and collectives."""
         yield from self._iter_spans()
         if "python.collective" not in self._empty:
             yield from self._iter_collectives()
@@ -241,12 +242,12 @@ class Timeline:
         return any(since_ns < ns <= until_ns for since_ns, until_ns in self.windows)
 
     def find_lane(self, thread: Thread) -> Lane:
-        """Where the samples of a thread are."""
+        """Return the lane of a thread's samples."""
         part = self.profile.processes.index(thread.process)
         return self._make_lane(part, SAMPLES, thread.id, thread.name)
 
     def make_slices(self, lane: Lane, slices: Iterable[Slice]) -> Iterator[Row]:
-        """Slices of samples as rows."""
+        """Yield slices of samples as rows."""
         for start_ns, _, end_ns, place in slices:
             about = self._places.get(place)
             if about is None:
@@ -278,8 +279,8 @@ class Timeline:
                     yield _flow("f", lane.pid, lane.tid, span.start_ns, "ac2g", f"k{flow}")
 
     def _iter_collectives(self) -> Iterator[Row | Lane]:
-        """Those of one thread that overlap lie side by side; those of one group and number are
-        joined, from the rank that came first to the one that came last."""
+        """Yield collectives: those of one thread that overlap side by side; those of one group and
+        number linked, from the rank that came first to the one that came last."""
         rows = self.recording.query(self.fill(timeline_sql.COLLECTIVES)).to_pylist()
         for (part, thread), group in groupby(rows, key=lambda row: (row["part"], row["thread"])):
             sides: list[int] = []
@@ -303,20 +304,22 @@ class Timeline:
 
 
 def feed(
-    nests: dict[int, Nest], recording: Recording, sql: str, apart: Mapping[int, set[int]]
+    layouts: dict[int, RegionLayout], recording: Recording, sql: str, apart: Mapping[int, set[int]]
 ) -> None:
-    """Have the regions that a query finds nest, each process for itself."""
+    """Feed the regions that a query finds to the layout of their process."""
     for batch in recording.stream(sql):
-        parts, *columns = (_look(column).tolist() for column in batch.columns)
+        parts, *columns = (_view_numbers(column).tolist() for column in batch.columns)
         for part, at, end in _find_runs(parts):
-            nest = nests.get(part)
-            if nest is None:
-                nest = nests[part] = Nest(set(apart.get(part, ())))
-            nest.feed(*(column[at:end] for column in columns))
+            layout = layouts.get(part)
+            if layout is None:
+                layout = layouts[part] = RegionLayout(set(apart.get(part, ())))
+            layout.feed(*(column[at:end] for column in columns))
 
 
-def tabulate(found: Mapping[int, tuple[list[Misfit], list[Stray]]]) -> tuple[pa.Table, pa.Table]:
-    """Misfits and strays of each process as tables."""
+def tabulate(
+    found: Mapping[int, tuple[list[MisfitRegion], list[StrayRegion]]],
+) -> tuple[pa.Table, pa.Table]:
+    """Return the misfits and strays of each process as tables."""
     misfits = [(part, *misfit) for part, (some, _) in found.items() for misfit in some]
     strays = [(part, *stray) for part, (_, some) in found.items() for stray in some]
     return _make_table(misfits, MISFIT), _make_table(strays, STRAY)
@@ -328,22 +331,22 @@ def _make_table(rows: Sequence[tuple[int, ...]], schema: pa.Schema) -> pa.Table:
 
 
 def _find_runs(parts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Equal numbers that follow each other: which, from where, to where."""
+    """Yield runs of equal numbers: the number, its first place and the place after its last."""
     at = 0
     while at < len(parts):
-        end = bisect_right(parts, parts[at], at)  # they are sorted
+        end = bisect_right(parts, parts[at], at)  # the numbers are sorted
         yield parts[at], at, end
         at = end
 
 
-def _look(column: pa.Array) -> memoryview:
-    """Whole numbers without NULL, as they lie in memory."""
+def _view_numbers(column: pa.Array) -> memoryview:
+    """Return a column of integers without NULL as it lies in memory."""
     numbers = memoryview(column.buffers()[1]).cast("q")
     return numbers[column.offset : column.offset + len(column)]
 
 
 def _number(processes: list[Process]) -> list[int]:
-    """A number for each: its pid, or a free one, since processes of two machines may share it."""
+    """Return a number for each process: its pid, or a free one if another machine has that pid."""
     taken: list[int] = []
     for process in processes:
         number = process.pid
@@ -365,8 +368,8 @@ def _number_sql(numbers: list[int], machines: Mapping[str, int]) -> str:
 
 
 def find_tid(lane: str, thread: int, side: int = 0) -> int:
-    """A number that no thread has: Linux gives out smaller ones. `side` tells devices apart, and
-    what overlaps."""
+    """Return the number of a lane, which no real thread has. `side` tells devices and overlapping
+    collectives apart."""
     return _TIDS * (_PLACES[lane] + side) + thread % _TIDS
 
 
@@ -379,8 +382,8 @@ def _dump(about: Mapping[str, object]) -> str:
 
 
 def _cut(spans: list[Span]) -> Iterator[tuple[Span, int]]:
-    """Each span with an end such that they nest, or on a stream follow each other: clocks and
-    roundings may have them overlap a little, and a viewer would drop them."""
+    """Yield each span with an end that makes them nest or, on a stream, follow each other: clocks
+    and rounding may make them overlap a little, and a viewer would drop them."""
     is_open: list[int] = []
     for span, after in zip(spans, [*spans[1:], None], strict=True):
         end_ns = span.end_ns

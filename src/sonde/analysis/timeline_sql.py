@@ -20,7 +20,7 @@ _PART = """
 _TIME = """
     AND start_ns > {low_ns} AND start_ns <= {high_ns}"""
 _IN = "({in_window})"
-# Beside the exact bounds: it is what spares reading all of a long archive.
+# AsideRegion the exact bounds: it is what spares reading all of a long archive.
 _NEAR = """
     AND ts >= make_timestamptz({low_us}) AND ts <= make_timestamptz({high_us})"""
 

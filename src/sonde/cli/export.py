@@ -10,8 +10,8 @@ from types import ModuleType
 
 from sonde import _core, environ, plugins
 from sonde.analysis import timeline_sql
-from sonde.analysis.nesting import EVER_NS
 from sonde.analysis.profile import Profile, Selection
+from sonde.analysis.region_layout import FOREVER_NS
 from sonde.analysis.window import LAST, Window, find_window
 from sonde.cli import _options
 from sonde.errors import Error
@@ -82,10 +82,10 @@ def _follow(recording: Recording, path: str, args: argparse.Namespace) -> int:
     """Keep a trace current until the target ends or somebody presses Ctrl-C."""
     if args.to != "chrome" or args.output == "-" or args.until:
         raise Error("--follow needs --to chrome and a file, and takes no --until")
-    from sonde.export.follow import LiveTrace
+    from sonde.export.live_trace import LiveTrace
 
     since_ns = find_window(recording, args.since, None, last=timeline_sql.LAST).since_ns
-    windows = [Window(since_ns, EVER_NS)]
+    windows = [Window(since_ns, FOREVER_NS)]
     trace = LiveTrace(recording.sessions, path, threads=args.thread)
     try:
         while any(session.find_state() == "running" for session in recording.sessions):

@@ -102,7 +102,7 @@ class Job:
         if self.wish is None or not self.windows:
             return
         # What reads and writes is not loaded before it is needed.
-        from sonde.export.follow import LiveTrace
+        from sonde.export.live_trace import LiveTrace
 
         if self._trace is None:
             start_ns = self._wall(self.windows[0])
@@ -121,12 +121,12 @@ class Job:
     def _list_windows(self) -> list[Window]:
         """Its times on the wall clock. Of very many, the nearest become one: queries name
         them all, and events, which know of every pause by themselves, are not affected."""
-        from sonde.analysis.nesting import EVER_NS
+        from sonde.analysis.region_layout import FOREVER_NS
         from sonde.analysis.window import Window
 
         ends = join(self.windows, _MOST_ASKED)
         # Not now: a row is looked at once, and some will come between now and that look.
-        walls = [*(self._wall(t_ns) for t_ns in ends), *([EVER_NS] if self.is_open else [])]
+        walls = [*(self._wall(t_ns) for t_ns in ends), *([FOREVER_NS] if self.is_open else [])]
         # What happened at `since_ns` belongs to the window before.
         return [Window(walls[at] - 1, walls[at + 1]) for at in range(0, len(walls), 2)]
 
@@ -174,7 +174,7 @@ class Dumper:
                 self._read()
             elif self._job is not None and not self._job.is_child and not self._is_warm:
                 # Load it now, before somebody waits for it.
-                self._is_warm = bool(import_module("sonde.export.follow"))
+                self._is_warm = bool(import_module("sonde.export.live_trace"))
             job = self._job
             if job is not None and job.is_due():
                 self._write(job, finished=False)

@@ -1,8 +1,8 @@
 """The archive: rows in Parquet files that any engine reads.
 
 A file `archive/<schema.table>/<date>/<first>-<last>-<corrupt>-<check>.parquet` of a session holds
-the rows with tickets first … last-1. The names are the index: what is archived, from where on the
-ring is read, how many damaged rows were left out, and whether the file is what was written."""
+the rows with tickets first … last-1. The names are the index: they tell what is archived, where
+reading the ring begins, how many damaged rows were left out, and whether a file is intact."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL_ROWS = 2**18  # segments below this are merged with their neighbours
 MERGE_AT = 8  # this many neighbours at once
 _NAME = re.compile(r"(\d{20})-(\d{20})-(\d+)-([0-9a-f]{8})\.parquet")
 
-# Held while files are merged or removed: the two must not take each other's.
+# Held while files are merged or removed: one must not take away the files of the other.
 changing = threading.Lock()
 
 
@@ -40,14 +40,14 @@ class Segment:
         self.corrupt, self.check = corrupt, check
 
     def is_sound(self) -> bool:
-        """Is the file, byte by byte, what was written?"""
+        """Tell whether the file is, byte for byte, what was written."""
         status = os.stat(self.path)
         key = (self.path, status.st_ino, status.st_size, status.st_mtime_ns)
         return _bind(_check_file(*key), self.first, self.last, self.corrupt) == self.check
 
 
 def _bind(check: int, first: int, last: int, corrupt: int) -> int:
-    """The check in a file's name: of its bytes and of the rest of the name."""
+    """Return the checksum in a file's name: of its bytes and of the rest of the name."""
     return _core.check_bytes(f"{first} {last} {corrupt} {check}".encode())
 
 
@@ -60,14 +60,14 @@ def _check_file(path: str, _inode: int, size: int, _mtime_ns: int) -> int:
         with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as memory, memoryview(memory) as view:
             return _core.check_bytes(view)
     except ValueError:
-        return 0  # a pipe, say: nothing we wrote
+        return 0  # a pipe, for example: nothing we wrote
     finally:
         os.close(fd)
 
 
 def find_segments(session: Session, table: str) -> tuple[list[Segment], list[Segment]]:
-    """The segments of a table in order, each row in exactly one of them; and those that a larger
-    one covers: a merge leaves its parts beside the merged file for a moment."""
+    """Return the segments of a table in order, each row in exactly one of them; and the segments
+    that a larger one covers, which a merge leaves beside its file for a moment."""
     found = []
     for folder, _folders, names in os.walk(session.path(FOLDER, table)):
         for name in names:
@@ -86,12 +86,12 @@ def find_segments(session: Session, table: str) -> tuple[list[Segment], list[Seg
 
 
 def list_segments(session: Session, table: str) -> list[Segment]:
-    """The segments of a table in order, each row in exactly one of them."""
+    """Return the segments of a table in order, each row in exactly one of them."""
     return find_segments(session, table)[0]
 
 
 def list_tables(session: Session) -> list[str]:
-    """The tables that have an archive."""
+    """Return the names of the tables that have an archive."""
     try:
         return sorted(name for name in os.listdir(session.path(FOLDER)) if "." in name)
     except (FileNotFoundError, NotADirectoryError):
@@ -101,7 +101,7 @@ def list_tables(session: Session) -> list[str]:
 def write_segment(
     session: Session, table: str, rows: pa.Table, first: int, last: int, corrupt: int
 ) -> str:
-    """Store rows for good; the file appears whole or not at all."""
+    """Archive rows; the file appears completely or not at all."""
     day = time.strftime("%Y-%m-%d", time.gmtime())
     folder = session.path(FOLDER, table, day)
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -112,7 +112,7 @@ def _write(rows: pa.Table, folder: str, first: int, last: int, corrupt: int) -> 
     # Not files.Replacement: the name holds a checksum of the bytes, so it comes after them.
     hidden = os.path.join(folder, f".{first}-{last}.{os.getpid()}.tmp")
     try:
-        # Without pyarrow's own note of the types: texts are plain texts for every reader.
+        # Without pyarrow's own schema: text is plain text for every reader.
         pq.write_table(rows, hidden, compression="zstd", compression_level=1, store_schema=False)
         os.chmod(hidden, 0o600)
         status = os.stat(hidden)
@@ -127,7 +127,7 @@ def _write(rows: pa.Table, folder: str, first: int, last: int, corrupt: int) -> 
 
 
 def remove_leftovers(session: Session, table: str) -> None:
-    """What a merge that was cut off left behind."""
+    """Remove what an interrupted merge left behind."""
     for segment in find_segments(session, table)[1]:
         remove_quietly(segment.path)
     for folder, _folders, names in os.walk(session.path(FOLDER, table)):
@@ -137,7 +137,7 @@ def remove_leftovers(session: Session, table: str) -> None:
 
 
 def find_merge(segments: Sequence[Segment]) -> list[Segment]:
-    """Neighbours worth one file: MERGE_AT small ones in a row, of one day."""
+    """Return segments to merge: MERGE_AT small neighbours of one day, if there are any."""
     run: list[Segment] = []
     for segment in segments:
         apart = run and (
@@ -154,9 +154,9 @@ def find_merge(segments: Sequence[Segment]) -> list[Segment]:
 
 
 def merge(parts: Sequence[Segment]) -> None:
-    """One file for several; at every instant a reader finds each row exactly once.
+    """Merge segments into one; at every moment a reader finds each row exactly once.
 
-    A part that is damaged stops the merge: it must not be given a sound check."""
+    A damaged part prevents the merge: it must not get a valid checksum."""
     if not all(part.is_sound() for part in parts):
         return
     whole = pa.concat_tables([read_segment(part) for part in parts], promote_options="default")
@@ -168,8 +168,8 @@ def merge(parts: Sequence[Segment]) -> None:
 
 
 def read_segment(segment: Segment, schema: pa.Schema | None = None) -> pa.Table:
-    """The rows of a segment; in the given shape, with NULL for what it does not have."""
-    # Not by path: pyarrow would take folders named key=value for columns.
+    """Return the rows of a segment; with a schema, in its columns, and NULL where it has none."""
+    # Not by path: pyarrow would take folders called key=value for columns.
     with open(segment.path, "rb") as file:
         rows = pq.read_table(file)
     if schema is None:
@@ -179,15 +179,15 @@ def read_segment(segment: Segment, schema: pa.Schema | None = None) -> pa.Table:
 
 
 def count_rows(segments: Iterable[Segment]) -> int:
-    """The rows in these segments, from their footers."""
+    """Count the rows in these segments, from their footers."""
     return sum(pq.read_metadata(segment.path).num_rows for segment in segments)
 
 
-# ---- what was let go ----------------------------------------------------------------------------
+# ---- what expired -------------------------------------------------------------------------------
 
 
 def read_expired(session: Session) -> dict[str, int]:
-    """Rows by table that retention has removed."""
+    """Return how many rows of each table retention has removed."""
     try:
         found = read_checked(session.path(FOLDER, EXPIRED))
     except (FileNotFoundError, NotADirectoryError):
@@ -196,10 +196,10 @@ def read_expired(session: Session) -> dict[str, int]:
 
 
 def expire(session: Session, table: str, segment: Segment) -> None:
-    """Remove a segment and write down how many rows went with it."""
+    """Remove a segment and record how many rows it had."""
     expired = read_expired(session)
     rows = count_rows([segment]) if segment.is_sound() else segment.last - segment.first
     expired[table] = expired.get(table, 0) + rows
-    # Removed first: on a full disk there is no room to count before there is room again.
+    # Removed first: on a full disk nothing can be recorded before there is room again.
     os.unlink(segment.path)
     write_checked(session.path(FOLDER, EXPIRED), dict(expired))

@@ -14,13 +14,13 @@ import pyarrow as pa
 from sonde import settings
 from sonde.errors import QueryError
 
-PIECE_ROWS = 100_000  # of an answer that comes piece by piece
-_PATIENCE_S = 2.0  # for the engine to notice that it was interrupted
+PIECE_ROWS = 100_000  # of a result that comes in pieces
+_INTERRUPT_S = 2.0  # for the engine to notice that it was interrupted
 
 
 def connect(memory: str) -> duckdb.DuckDBPyConnection:
-    """A database of its own in memory, that reaches no file and no network."""
-    # Without a temp folder a query that needs too much memory ends with a clear error.
+    """Open a database in memory that can reach no file and no network."""
+    # Without a folder to spill to, a query that needs too much memory ends with a clear error.
     connection = duckdb.connect(
         ":memory:",
         config={
@@ -32,21 +32,21 @@ def connect(memory: str) -> duckdb.DuckDBPyConnection:
             "temp_directory": "",
         },
     )
-    # A time means the same wherever it is read.
+    # A time reads the same everywhere.
     connection.execute("SET TimeZone = 'UTC'")
     return connection
 
 
-# Queries that would not stop: their connections cannot be closed, and the program that leaves them
-# behind must end without waiting for them.
+# Connections of queries that did not stop: they cannot be closed, and the program must end without
+# waiting for them.
 abandoned: list[duckdb.DuckDBPyConnection] = []
 
 
 def run(connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, memory: str) -> pa.Table:
-    """Run in a thread of its own, so that Ctrl-C and the time limit reach the engine."""
+    """Run a query in its own thread, so that Ctrl-C and the time limit reach the engine."""
     answer: list[pa.Table] = []
     failure: list[BaseException] = []
-    # An event, not join(): a join that Ctrl-C interrupts takes the thread for ended (CPython 3.11).
+    # An event, not join(): a join that Ctrl-C interrupts takes the thread for dead (CPython 3.11).
     done = threading.Event()
 
     def work() -> None:
@@ -63,7 +63,7 @@ def run(connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, memor
     finally:
         if not done.is_set():
             connection.interrupt()
-            if not done.wait(_PATIENCE_S):
+            if not done.wait(_INTERRUPT_S):
                 abandoned.append(connection)
     if not in_time:
         raise QueryError(f"stopped after {timeout_s:g} s; narrow the query or raise --timeout")
@@ -73,7 +73,7 @@ def run(connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, memor
 
 
 def _fetch(connection: duckdb.DuckDBPyConnection, sql: str, limit_bytes: int) -> pa.Table:
-    """The answer, piece by piece: the memory limit is for it, too."""
+    """Return the result, fetched in pieces so that the memory limit applies to it as well."""
     reader = connection.sql(sql).to_arrow_reader(PIECE_ROWS)
     pieces, size = [], 0
     for piece in reader:
@@ -81,7 +81,7 @@ def _fetch(connection: duckdb.DuckDBPyConnection, sql: str, limit_bytes: int) ->
         size += piece.nbytes
         if size > limit_bytes:
             raise QueryError(
-                f"the answer is larger than {limit_bytes} bytes; add LIMIT or --memory"
+                f"the result is larger than {limit_bytes} bytes; add LIMIT or --memory"
             )
     return pa.Table.from_batches(pieces, reader.schema)
 
@@ -89,7 +89,7 @@ def _fetch(connection: duckdb.DuckDBPyConnection, sql: str, limit_bytes: int) ->
 def iter_pieces(
     connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float
 ) -> Iterator[pa.RecordBatch]:
-    """Like run, but what comes is handed on at once: two pieces at most are waiting."""
+    """Run a query and yield its rows as they come; at most two pieces wait."""
     pieces: queue.Queue[pa.RecordBatch | None] = queue.Queue(maxsize=2)
     failure: list[BaseException] = []
     enough, done = threading.Event(), threading.Event()
@@ -111,7 +111,7 @@ def iter_pieces(
         while (piece := pieces.get(timeout=timeout_s)) is not None:
             yield piece
     except queue.Empty:
-        raise QueryError(f"stopped after {timeout_s:g} s without a row; narrow it") from None
+        raise QueryError(f"stopped after {timeout_s:g} s without a row; narrow the query") from None
     finally:
         enough.set()
         _end_pieces(connection, pieces, done)
@@ -122,13 +122,13 @@ def iter_pieces(
 def _end_pieces(
     connection: duckdb.DuckDBPyConnection, pieces: queue.Queue[Any], done: threading.Event
 ) -> None:
-    """Have the thread of a stream end, whether its caller wants more or not."""
+    """Make the thread of a stream end, even if its caller wants no more."""
     if not done.is_set():
         connection.interrupt()
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _INTERRUPT_S
         while not done.is_set() and time.monotonic() < deadline:
             try:
-                pieces.get(timeout=0.05)  # makes room: it may be waiting for that
+                pieces.get(timeout=0.05)  # makes room, which the thread may be waiting for
             except queue.Empty:
                 continue
         if not done.is_set():

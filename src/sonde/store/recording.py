@@ -1,4 +1,4 @@
-"""SQL over recordings: DuckDB on Arrow, locked down, loading only the tables a query names."""
+"""Recordings, and SQL over them: DuckDB on Arrow, locked down, reading only the named tables."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from sonde.session import Session
 from sonde.session.schema import Schema
 from sonde.session.target import find_sessions
 from sonde.store import catalog
+from sonde.store.combined import CombinedTable, LazyTable
 from sonde.store.engine import abandoned, connect, iter_pieces, run
 from sonde.store.rows import SessionTable, open_tables, widen
-from sonde.store.union import Stream, Union
 from sonde.store.view import View
 
 MEMORY = "2GiB"
 TIMEOUT_S = 300.0
-_CATALOG = "memory"  # what DuckDB calls the database in memory
+_CATALOG = "memory"  # DuckDB's name for the database in memory
 _SYSTEM = re.compile(r'(?:system|"system")\s*\.\s*"?(\w+)', re.IGNORECASE)
-_TRIES = 3  # the archive may be compacted under a query; then its files have new names
-F = TypeVar("F", bound="Frozen")
+_TRIES = 3  # the archive may be merged during a query, and then its files have new names
+F = TypeVar("F", bound="FrozenRecording")
 _ALLOWED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
 
 def open_recording(target: int | str | Sequence[int | str]) -> Recording:
-    """The recording that a target names; see target.find_sessions."""
+    """Return the recording that a target names; see target.find_sessions."""
     words = [target] if isinstance(target, (int, str)) else list(target)
     root = environ.find_root()
     found = [session for word in words for session in find_sessions(str(word), root)]
@@ -42,18 +42,18 @@ def open_recording(target: int | str | Sequence[int | str]) -> Recording:
 
 
 class Recording:
-    """What was recorded, of one process or of many, live or ended."""
+    """What one process or many left behind, live or ended."""
 
     def __init__(self, sessions: Sequence[Session]) -> None:
         self.sessions = list(sessions)
 
     @property
     def meta(self) -> dict[str, object]:
-        """Who and where: meta.json of the (first) session."""
+        """The contents of meta.json of the first session: who and where."""
         return self.sessions[0].meta.dump()
 
     def tables(self) -> list[Schema]:
-        """Every table that can be asked, with its columns as a query sees them."""
+        """Return every table that can be queried, with its columns as a query sees them."""
         parts = [open_tables(session) for session in self.sessions]
         found = {schema.table: schema for schema in catalog.list_recorded()}
         found |= {name: table.schema for part in parts for name, table in part.items()}
@@ -63,7 +63,7 @@ class Recording:
         )
 
     def query(self, sql: str, *, timeout_s: float = TIMEOUT_S, memory: str = MEMORY) -> pa.Table:
-        """Run one SELECT and return its rows. Reads only: no file, no network, no settings."""
+        """Run one SELECT and return its rows. It can read the recording and nothing else."""
         for _ in range(_TRIES - 1):
             try:
                 return self._query_once(sql, timeout_s, memory)
@@ -83,13 +83,13 @@ class Recording:
         timeout_s: float = TIMEOUT_S,
         memory: str = MEMORY,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of one SELECT piece by piece, for answers larger than memory. `given` are
-        tables that the query may name beside the recorded ones. `timeout_s` is for each piece."""
+        """Yield the rows of one SELECT in pieces, for results larger than memory. `given` are more
+        tables that the query may name. `timeout_s` applies to each piece."""
         for tried in range(_TRIES):
             begun = False
             try:
                 for piece in self._stream_once(sql, given or {}, timeout_s, memory):
-                    begun = True  # what was handed out cannot be taken back
+                    begun = True  # rows that were yielded cannot be taken back
                     yield piece
                 return
             except (OSError, pa.ArrowException, duckdb.Error) as error:
@@ -106,16 +106,16 @@ class Recording:
             for name, rows in given.items():
                 connection.register(name, rows)
             connection.execute("SET lock_configuration = true")
-            with _blame(streams):
+            with _raise_own_error(streams):
                 yield from iter_pieces(connection, self._qualify(sql), timeout_s)
         finally:
             if connection not in abandoned:
                 connection.close()
 
-    def freeze(self, text: str = "") -> Frozen:
-        """The recording as it is now, for many queries: its tables are opened once. `text` names
-        those that will be asked."""
-        return Frozen(self.sessions, text)
+    def freeze(self, text: str = "") -> FrozenRecording:
+        """Return the recording as it is now, for many queries: its tables are opened once. `text`
+        contains the names of those that will be queried."""
+        return FrozenRecording(self.sessions, text)
 
     def _query_once(self, sql: str, timeout_s: float, memory: str) -> pa.Table:
         connection = connect(memory)
@@ -123,7 +123,7 @@ class Recording:
             _require_select(connection, sql)
             streams = self._register(connection, sql.lower())
             connection.execute("SET lock_configuration = true")
-            return _ask(connection, streams, self._qualify(sql), timeout_s, memory)
+            return _run(connection, streams, self._qualify(sql), timeout_s, memory)
         finally:
             if connection not in abandoned:
                 connection.close()
@@ -135,20 +135,20 @@ class Recording:
         found = (table.table.split(".") for table in self.tables())
         return {name for first, name in found if first == schema}
 
-    def _register(self, connection: duckdb.DuckDBPyConnection, text: str) -> list[Stream]:
+    def _register(self, connection: duckdb.DuckDBPyConnection, text: str) -> list[LazyTable]:
         parts: dict[str, list[SessionTable]] = {}
         for session in self.sessions:
             for name, table in open_tables(session).items():
                 parts.setdefault(name, []).append(table)
         for schema in catalog.list_recorded():
-            # Nothing recorded is an empty table: a query need not know what is on.
+            # A table without rows is empty, not missing: a query need not know what was on.
             empty = SessionTable(self.sessions[0], schema, None)
             parts.setdefault(schema.table, [empty])
         streams = []
         for name, tables in parts.items():
             if not self._wants(name):
                 continue
-            named = name.partition(".")[2] in text  # may be too many, and costs only time
+            named = name.partition(".")[2] in text  # this may match too many, which only costs time
             relation, stream = self._open_table(connection, tables, named)
             _create_view(connection, name, relation)
             streams.append(stream)
@@ -160,26 +160,26 @@ class Recording:
         return streams
 
     def _wants(self, _name: str) -> bool:
-        """Is it one of the tables that can be asked?"""
+        """Tell whether a table can be queried."""
         return True
 
     def _open_table(
         self, connection: duckdb.DuckDBPyConnection, tables: list[SessionTable], verified: bool
-    ) -> tuple[duckdb.DuckDBPyRelation, Stream]:
-        union = Union(tables)
-        return union.open(connection, verified=verified), union.stream
+    ) -> tuple[duckdb.DuckDBPyRelation, LazyTable]:
+        table = CombinedTable(tables)
+        return table.open(connection, verified=verified), table.stream
 
-    def _open_view(self, view: View) -> Stream:
-        return Stream(view.schema.table, view.columns, partial(view.read, self.sessions))
+    def _open_view(self, view: View) -> LazyTable:
+        return LazyTable(view.schema.table, view.columns, partial(view.read, self.sessions))
 
 
-class Frozen(Recording):
-    """A recording that stands still. Close it, or use it in a `with`."""
+class FrozenRecording(Recording):
+    """A recording as it was when it was first queried. Close it, or use it in a `with`."""
 
     def __init__(self, sessions: Sequence[Session], text: str) -> None:
         super().__init__(sessions)
         self._text = text.lower()
-        self._opened: tuple[duckdb.DuckDBPyConnection, list[Stream]] | None = None
+        self._opened: tuple[duckdb.DuckDBPyConnection, list[LazyTable]] | None = None
         self._schemas: list[Schema] | None = None
 
     def __enter__(self: F) -> F:
@@ -189,7 +189,7 @@ class Frozen(Recording):
         self.close()
 
     def close(self) -> None:
-        """Let go of the tables; another query opens them again."""
+        """Close the tables; another query opens them again."""
         opened, self._opened = self._opened, None
         if opened is not None and opened[0] not in abandoned:
             opened[0].close()
@@ -203,14 +203,14 @@ class Frozen(Recording):
         opened = self._open(sql, memory)
         try:
             _require_select(opened[0], sql)
-            return _ask(*opened, self._qualify(sql), timeout_s, memory)
+            return _run(*opened, self._qualify(sql), timeout_s, memory)
         except BaseException:
-            self.close()  # the files may have other names by now, or the engine may be at work yet
+            self.close()  # the files may have new names by now, or the engine may still be busy
             raise
 
-    def _open(self, sql: str, memory: str) -> tuple[duckdb.DuckDBPyConnection, list[Stream]]:
-        if any(name in sql.lower() and name not in self._text for name in self._list_bare()):
-            # Of a table that is asked for, damaged segments are left out when it is opened.
+    def _open(self, sql: str, memory: str) -> tuple[duckdb.DuckDBPyConnection, list[LazyTable]]:
+        if any(name in sql.lower() and name not in self._text for name in self._list_short_names()):
+            # Damaged segments of a named table are left out when it is opened: open it again.
             self._text += "\n" + sql.lower()
             self.close()
         if self._opened is None:
@@ -227,33 +227,33 @@ class Frozen(Recording):
             _require_select(connection, sql)
             for name, rows in given.items():
                 connection.register(name, rows)
-            with _blame(streams):
+            with _raise_own_error(streams):
                 yield from iter_pieces(connection, self._qualify(sql), timeout_s)
         except BaseException:
             self.close()  # as above
             raise
 
-    def _list_bare(self) -> list[str]:
+    def _list_short_names(self) -> list[str]:
         return [schema.table.partition(".")[2] for schema in self.tables()]
 
 
-def _ask(
+def _run(
     connection: duckdb.DuckDBPyConnection,
-    streams: Sequence[Stream],
+    streams: Sequence[LazyTable],
     sql: str,
     timeout_s: float,
     memory: str,
 ) -> pa.Table:
-    with _blame(streams):
+    with _raise_own_error(streams):
         return run(connection, sql, timeout_s, memory)
 
 
 @contextmanager
-def _blame(streams: Sequence[Stream]) -> Iterator[None]:
+def _raise_own_error(streams: Sequence[LazyTable]) -> Iterator[None]:
     try:
         yield
     except duckdb.Error:
-        # What went wrong while a table was being read is ours to explain.
+        # An error of ours while a table was read explains more than DuckDB's.
         for stream in streams:
             if stream.error is not None:
                 raise stream.error from None
@@ -270,9 +270,9 @@ def _create_view(
 
 
 def qualify(sql: str, names: Collection[str]) -> str:
-    """`system.cpu` as `memory.system.cpu`: DuckDB has a catalog `system` of its own, and finds the
-    short form of our tables ambiguous. Strings, comments and all else are left alone."""
-    raw = sql.encode()  # the tokens' places are counted in bytes
+    """Write `system.cpu` as `memory.system.cpu`: DuckDB has its own catalog `system` and finds the
+    short form ambiguous. Strings, comments and everything else stay as they are."""
+    raw = sql.encode()  # the tokenizer counts in bytes
     starts = [start for start, _kind in duckdb.tokenize(sql)] + [len(raw)]
     tokens = [raw[start:end].decode() for start, end in pairwise(starts)]
     done = [raw[: starts[0]].decode()]
@@ -290,12 +290,12 @@ def _require_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     if len(statements) == 1 and statements[0].type in _ALLOWED:
         return
     if re.match(r"\s*(pivot|unpivot)\b", sql, re.IGNORECASE):
-        # It becomes several statements, of which one makes a type.
-        raise QueryError("PIVOT needs its values named here: PIVOT … ON column IN (value, …)")
+        # DuckDB turns it into several statements, one of which creates a type.
+        raise QueryError("name the values of PIVOT: PIVOT … ON column IN (value, …)")
     if len(statements) != 1:
-        raise QueryError(f"one SELECT at a time, please; this is {len(statements)} statements")
+        raise QueryError(f"give one SELECT at a time; these are {len(statements)} statements")
     kind = statements[0].type.name
-    raise QueryError(f"only SELECT can be asked of a recording, not {kind}; nothing is changed")
+    raise QueryError(f"a recording can only be read: use SELECT, not {kind}")
 
 
 # ---- errors a person can act on ------------------------------------------------------------------
@@ -307,8 +307,8 @@ def _is_vanished(error: Exception) -> bool:
 
 def _explain(error: Exception, recording: Recording) -> Exception:
     if not isinstance(error, duckdb.Error):
-        said = " ".join(str(error).split())
-        return Damaged(f"{recording.sessions[0].folder} cannot be read: {said}")
+        reason = " ".join(str(error).split())
+        return Damaged(f"{recording.sessions[0].folder} cannot be read: {reason}")
     message = str(error).strip()
     hint = _hint(message, recording)
     return QueryError(message + (f"\n{hint}" if hint else ""))

@@ -1,4 +1,4 @@
-"""Rows as a query sees them: live ones from the ring and archived ones from Parquet, as one."""
+"""The rows of one table of one session: live ones from the ring, archived ones from Parquet."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _ADDED_FIELDS = (
 
 
 def widen(schema: Schema) -> Schema:
-    """A recorded table as a query sees it: with ts, host, pid and rank."""
+    """Return the schema of a recorded table as a query sees it: with ts, host, pid and rank."""
     fields = [*schema.fields, *_ADDED_FIELDS]
     return Schema(schema.table, fields, schema.doc, scope=schema.scope)
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """The columns of a table as a user sees them: its own, then ts, host, pid and rank."""
+    """Return the columns of a table as a query sees them: its own, then ts, host, pid and rank."""
     own = [pa.field(field.name, ARROW_TYPES[field.kind]) for field in schema.fields]
     return pa.schema([*own, *_ADDED])
 
@@ -60,17 +60,17 @@ class SessionTable:
         return self.segments[-1].last if self.segments else 0
 
     def list_sound(self) -> list[archive.Segment]:
-        """The segments that are what was written; the rows of the others count as corrupt."""
+        """Return the intact segments; the rows of the others count as corrupt."""
         return [segment for segment in self.segments if segment.is_sound()]
 
     def read_live(self) -> pa.Table:
-        """Every row from `archived_to` on, as of now."""
+        """Return every row from `archived_to` on, as of now."""
         if self.ring is None:
             return arrow_schema(self.schema).empty_table()
         batch = self.ring.read(self.archived_to)
         rows = make_table(self.session, self.schema, batch)
         if batch.lost:
-            # Overwritten since we looked: then the collector may have archived them since.
+            # Overwritten since the segments were listed: the collector may have archived them.
             late = archive.list_segments(self.session, self.schema.table)
             missed = [part for part in late if part.first >= self.archived_to]
             if missed:
@@ -85,7 +85,7 @@ class SessionTable:
         return pa.concat_tables([*parts, rest.cast(wanted)])
 
     def find_newest_ns(self) -> int | None:
-        """The time of the newest row that is still in the ring."""
+        """Return the time of the newest row that is still in the ring, or None."""
         if self.ring is None:
             return None
         head = self.ring.head
@@ -94,7 +94,7 @@ class SessionTable:
 
 
 def make_table(session: Session, schema: Schema, batch: Batch) -> pa.Table:
-    """Rows from a ring as Arrow: buffers as they are, texts as a dictionary."""
+    """Return rows of a ring as Arrow: buffers as they are, texts as a dictionary."""
     columns = []
     texts: list[str | None] | None = None
     for index, field in enumerate(schema.fields):
@@ -103,7 +103,7 @@ def make_table(session: Session, schema: Schema, batch: Batch) -> pa.Table:
         buffers = [None if valid is None else pa.py_buffer(valid), pa.py_buffer(data)]
         if field.kind == "text":
             if texts is None:
-                # Read after the rows: every text that a complete row names was there before it.
+                # Read after the rows: a text is written before any row that names it.
                 texts = intern.read_texts(session.folder)
             places = pa.Array.from_buffers(pa.int32(), batch.rows, buffers)
             columns.append(_make_texts(places, texts, batch.top_text))
@@ -122,7 +122,7 @@ def _with_dictionaries(schema: Schema) -> pa.Schema:
 
 
 def _make_texts(places: pa.Array, texts: list[str | None], top_text: int) -> pa.Array:
-    """Places to a dictionary column; NULL for a place past the end, or a text that is damaged."""
+    """Return a dictionary column; NULL where a place is past the end or its text is damaged."""
     if top_text > len(texts) or None in texts:
         inside = pc.and_(pc.greater_equal(places, 0), pc.less(places, len(texts)))
         sound = pc.if_else(inside, places, None)
@@ -133,7 +133,7 @@ def _make_texts(places: pa.Array, texts: list[str | None], top_text: int) -> pa.
 
 
 def _make_added(session: Session, schema: Schema, batch: Batch) -> list[pa.Array]:
-    """ts, host, pid and rank."""
+    """Return the columns ts, host, pid and rank."""
     at = [field.name for field in schema.fields].index("t_ns")
     times = batch.buffers[2 * at]
     assert times is not None
@@ -154,12 +154,12 @@ def _repeat(number: int | None, rows: int) -> pa.Array:
 
 
 def open_tables(session: Session) -> dict[str, SessionTable]:
-    """Every table of a session by name, from its rings, or from its seal once they are gone."""
+    """Return every table of a session by name, from its rings or, once they are gone, its seal."""
     return _retry(lambda: _open_tables(session))
 
 
 def _retry(open_all: Callable[[], dict[str, SessionTable]]) -> dict[str, SessionTable]:
-    # The collector removes the rings of an ended session once all is in the archive.
+    # The collector removes the rings of an ended session once all rows are archived.
     for _ in range(3):
         try:
             return open_all()
@@ -187,7 +187,7 @@ def _open_tables(session: Session) -> dict[str, SessionTable]:
 
 
 def read_sealed_schemas(session: Session, sealed: Sealed) -> list[Schema]:
-    """The schemas of a sealed session's tables."""
+    """Return the schemas of a sealed session's tables."""
     try:
         return [load_schema(table.schema.encode()) for table in sealed.tables.values()]
     except ValueError:
@@ -198,7 +198,7 @@ _COUNTERS = ("head", "dropped", "misfit", "text_lost")
 
 
 def count_losses(table: SessionTable) -> dict[str, int]:
-    """What was asked for, what is kept, and where the rest went; the parts add up to `written`."""
+    """Return how many rows were written, are kept, and were lost how; the parts add up."""
     if table.ring is None:
         ring, live, corrupt, pending = _read_sealed_counters(table)
     else:

@@ -46,8 +46,8 @@ def read_since(table: SessionTable, first: int) -> tuple[pa.Table, int]:
     Rows that the ring has lost meanwhile are read from the archive."""
     import pyarrow as pa
 
+    from sonde.store.combined import fit_columns
     from sonde.store.rows import arrow_schema, make_table
-    from sonde.store.union import shape
 
     wanted = arrow_schema(table.schema)
     if table.ring is None:
@@ -56,7 +56,7 @@ def read_since(table: SessionTable, first: int) -> tuple[pa.Table, int]:
     oldest = max(first, table.ring.head - table.ring.capacity)
     tail = RingTail(table.ring, first)
     batch = tail.read()
-    rows = shape(make_table(table.session, table.schema, batch), wanted)
+    rows = fit_columns(make_table(table.session, table.schema, batch), wanted)
     if batch.lost:
         rows = pa.concat_tables([_read_archive(table, first, oldest, wanted), rows])
     return rows, tail.next_ticket

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from sonde.analysis.profile import Profile
-from sonde.analysis.slices import find_slices
+from sonde.analysis.sample_slices import iter_slices
 from support.handmade_stacks import (
     HOSTILE,
     MS,
@@ -76,7 +76,7 @@ def test_processes_and_threads_have_their_names() -> None:
 
 def test_overlapping_samples_do_not_make_overlapping_slices() -> None:
     recording = FakeRecording().see("a", 10).see("b", 15).see("b", 25)
-    slices = list(find_slices(recording.profile(), recording.profile().iter_samples()))
+    slices = list(iter_slices(recording.profile(), recording.profile().iter_samples()))
     assert [(s.start_ns - START_NS, s.end_ns - START_NS) for s in slices] == [
         (0, 10 * MS), (10 * MS, 25 * MS),
     ]  # fmt: skip

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from conftest import wait_for
-from sonde.analysis.nesting import EVER_NS
+from sonde.analysis.region_layout import FOREVER_NS
 from sonde.analysis.window import Window
 from sonde.errors import Error
-from sonde.export.follow import LiveTrace
+from sonde.export.live_trace import LiveTrace
 from sonde.session import Session, list_sessions
 from sonde.store.recording import Recording
 
@@ -118,7 +118,7 @@ def test_only_what_lies_in_the_windows_is_in_it(program, tmp_path: Path) -> None
     (marker,) = _query(program.session, "SELECT epoch_us(ts) AS us FROM event.marker")
     program.work(7)
     trace = LiveTrace(program.session, str(path))
-    trace.refresh([Window((marker["us"] + 1) * 1000, EVER_NS)])
+    trace.refresh([Window((marker["us"] + 1) * 1000, FOREVER_NS)])
     assert count(path)["n"] == 7
     trace.close()
 

@@ -1,4 +1,4 @@
-"""Tables of one name from many sessions as one relation: live rows and archived rows."""
+"""One table of many sessions as one relation: live rows and archived rows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sonde.store.archive import Segment
 from sonde.store.rows import SessionTable, arrow_schema
 
 
-class Stream:
-    """A table that is read when a query scans it, once, and never before."""
+class LazyTable:
+    """A table that is read once, when a query first scans it."""
 
     def __init__(self, name: str, schema: pa.Schema, read: Callable[[], pa.Table]) -> None:
         self.name, self.schema, self._read = name, schema, read
@@ -29,34 +29,36 @@ class Stream:
             try:
                 self._rows = self._read().cast(self.schema)
             except (Error, FileNotFoundError) as error:
-                self.error = error  # DuckDB passes on its text only
+                self.error = error  # DuckDB passes on only its text
                 raise
             except (OSError, ValueError, TypeError, ArithmeticError) as error:
-                said = " ".join(str(error).split())
-                self.error = Damaged(f"{self.name} cannot be read: {type(error).__name__}: {said}")
+                reason = " ".join(str(error).split())
+                self.error = Damaged(
+                    f"{self.name} cannot be read: {type(error).__name__}: {reason}"
+                )
                 raise
         return self._rows.__arrow_c_stream__(requested_schema)
 
 
-class Union:
+class CombinedTable:
     """One table of many sessions."""
 
     def __init__(self, tables: Sequence[SessionTable]) -> None:
         self.tables = tables
         self.name = tables[0].schema.table
-        columns = combine([arrow_schema(table.schema) for table in tables])
-        self.stream = Stream(self.name, columns, self._read_live)
+        columns = combine_schemas([arrow_schema(table.schema) for table in tables])
+        self.stream = LazyTable(self.name, columns, self._read_live)
 
     def _read_live(self) -> pa.Table:
         wanted = self.stream.schema
-        parts = [shape(table.read_live(), wanted) for table in self.tables]
+        parts = [fit_columns(table.read_live(), wanted) for table in self.tables]
         return pa.concat_tables(parts)
 
     def open(
         self, connection: duckdb.DuckDBPyConnection, *, verified: bool
     ) -> duckdb.DuckDBPyRelation:
-        """The relation. Its rows are read when it is scanned; `verified` leaves out segments that
-        are not what was written, which takes a look at every byte of them."""
+        """Return the relation; its rows are read when it is scanned. `verified` leaves out damaged
+        segments, which means reading every byte of them."""
         relation = connection.from_arrow(self.stream)
         for schema, segments in self._group(verified):
             paths = [segment.path for segment in segments]
@@ -68,7 +70,7 @@ class Union:
         return _once_per_host(relation, self.tables[0]) if several else relation
 
     def _group(self, verified: bool) -> list[tuple[pa.Schema, list[Segment]]]:
-        """Archived segments by the columns they have: a few groups, however many sessions."""
+        """Group archived segments by their columns: a few groups, however many sessions."""
         groups: list[tuple[pa.Schema, list[Segment]]] = []
         for table in self.tables:
             schema = arrow_schema(table.schema)
@@ -80,8 +82,8 @@ class Union:
         return [(schema, segments) for schema, segments in groups if segments]
 
 
-def combine(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """All columns of all of them, by name; where kinds differ, one that holds both."""
+def combine_schemas(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Return all columns of all schemas; where types differ, one that can hold both."""
     found: dict[str, pa.DataType] = {}
     for schema in schemas:
         for field in schema:
@@ -98,12 +100,12 @@ def _widen(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     if types.is_unsigned_integer(one) and types.is_unsigned_integer(other):
         return pa.uint64()
     numbers = all(types.is_floating(kind) or types.is_integer(kind) for kind in (one, other))
-    # Whole numbers of both signs have no common kind but text: a double would round them.
+    # Signed and unsigned 64-bit integers only fit into text: a double would round them.
     return pa.float64() if numbers and pa.float64() in (one, other) else pa.string()
 
 
-def shape(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """Rows with the columns that are wanted; NULL for those that they do not have."""
+def fit_columns(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """Return rows with the wanted columns, and NULL in those that they do not have."""
     columns = [
         rows[field.name].cast(field.type, safe=False)
         if field.name in rows.column_names
@@ -125,8 +127,8 @@ def _align(relation: duckdb.DuckDBPyRelation, wanted: pa.Schema) -> duckdb.DuckD
 def _once_per_host(
     relation: duckdb.DuckDBPyRelation, table: SessionTable
 ) -> duckdb.DuckDBPyRelation:
-    """Each session of a host holds the same rows about the machine; only their `ts` may differ,
-    by the microsecond between the sessions' clock anchors."""
+    """Keep one copy of the rows about a machine, which every session of its host has. Only `ts` may
+    differ, by the microsecond between the sessions' clock anchors."""
     if table.schema.scope != "host":
         return relation
     own = ", ".join(f'"{field.name}"' for field in table.schema.fields)

@@ -1,4 +1,4 @@
-"""Samples of a thread as slices: how long one place stayed at one depth of its stack."""
+"""Samples as slices: how long a function stayed at one depth of a thread's stack."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from sonde.analysis.profile import Place, Profile, Sample
 
-_GAP = 2  # this many periods without a sample, and the thread may have been anywhere
+_GAP = 2  # after this many periods without a sample, the thread may have been anywhere
 
 
 class Slice(NamedTuple):
-    """A stretch of time in which one place stayed at one depth of a thread's stack."""
+    """The time for which one place stayed at one depth of a thread's stack."""
 
     start_ns: int
     depth: int
@@ -20,7 +20,7 @@ class Slice(NamedTuple):
 
 
 class Slicer:
-    """Samples of one thread as slices. A pause between samples ends them all."""
+    """Makes slices of the samples of one thread. A pause between samples ends all slices."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -28,24 +28,24 @@ class Slicer:
         self._end_ns = 0
 
     def copy(self) -> Slicer:
-        """One that can go on while this one stays."""
+        """Return a copy that can go on while this one stays as it is."""
         new = Slicer(self.profile)
         new._open, new._end_ns = list(self._open), self._end_ns
         return new
 
     def feed(self, sample: Sample) -> Iterator[Slice]:
-        """The slices that this sample ends."""
+        """Add a sample; yield the slices that it ends."""
         path = self.profile.path(sample.frames)
         follows = sample.start_ns - self._end_ns <= _GAP * self.profile.period_ns
         kept = self._count_same(path) if follows else 0
         yield from self._close(kept)
-        # A sample must not reach back into the one before.
+        # A sample must not overlap the one before.
         start_ns = max(sample.start_ns, self._end_ns)
         self._open += [(start_ns, place) for place in path[kept:]]
         self._end_ns = max(self._end_ns, sample.start_ns + sample.ns[0])
 
     def finish(self) -> Iterator[Slice]:
-        """The slices that are still open, as if they ended now."""
+        """Yield the slices that are still open, as if they ended now."""
         for depth, (start_ns, place) in enumerate(self._open):
             if self._end_ns > start_ns:
                 yield Slice(start_ns, depth, self._end_ns, place)
@@ -65,8 +65,8 @@ class Slicer:
                 yield Slice(start_ns, len(self._open), self._end_ns, place)
 
 
-def find_slices(profile: Profile, samples: Iterable[Sample]) -> Iterator[Slice]:
-    """Slices of one thread's samples."""
+def iter_slices(profile: Profile, samples: Iterable[Sample]) -> Iterator[Slice]:
+    """Yield the slices of one thread's samples."""
     slicer = Slicer(profile)
     for sample in samples:
         yield from slicer.feed(sample)

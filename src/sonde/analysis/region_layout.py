@@ -1,4 +1,4 @@
-"""Where regions go on a timeline: on their thread where they nest, else side by side."""
+"""Where regions are drawn on a timeline: on their thread if they nest, else beside it."""
 
 from __future__ import annotations
 
@@ -6,53 +6,53 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-EVER_NS = 2**62  # the end of what has none
-NONE = -1  # for a region without a parent
-_MANY = 10_000  # ended regions that are kept before they are cleared away
+FOREVER_NS = 2**62  # the end of a region that has not ended
+NONE = -1  # the parent of a region without one
+_MANY = 10_000  # ended regions that are kept before they are forgotten
 
 
 Open = tuple[int, int, int]  # of a region on its thread: its end, its id, its family
 
 
-class Beside(NamedTuple):
-    """A region that does not lie on its thread."""
+class _AsideRegion(NamedTuple):
+    """A region that is not drawn on its thread."""
 
     end_ns: int
     family: int  # its outermost ancestor of the same thread
     thread: int
 
 
-class Misfit(NamedTuple):
-    """A region that does not nest on its thread: it gets a track beside it."""
+class MisfitRegion(NamedTuple):
+    """A region that does not nest on its thread and gets a track beside it."""
 
     id: int
     family: int
-    track: int  # regions of one track of one family nest
+    track: int  # regions on one track of a family nest
 
 
-class Stray(NamedTuple):
-    """A region whose parent is not the one around it: it was begun for it elsewhere."""
+class StrayRegion(NamedTuple):
+    """A region whose parent is not the enclosing one: it was begun for a parent elsewhere."""
 
     id: int
     parent: int
 
 
-class Nest:
-    """The regions of one process. Feed it in the order of start, the longer and older ones first.
+class RegionLayout:
+    """The regions of one process. Feed them in the order of their start, longer ones first.
 
-    A family that does not nest, ends in another thread, or lies in another family without being its
-    child (tasks that take turns) is set apart as a whole. That is known only when the last of it
-    was seen, so a second nest that is given `apart` has the whole truth."""
+    A family (a region and all below it) that does not nest, ends in another thread, or lies in
+    another family without being its child, as alternating tasks do, is set apart as a whole. That
+    is known only after its last region, so a second pass is given `apart` of the first."""
 
     def __init__(self, apart: set[int] | None = None) -> None:
         self.apart: set[int] = set() if apart is None else apart
-        self.misfits: list[Misfit] = []
-        self.strays: list[Stray] = []
+        self.misfits: list[MisfitRegion] = []
+        self.strays: list[StrayRegion] = []
         self._stacks: dict[int, list[Open]] = {}
         self._tracks: dict[int, _Tracks] = {}
-        # Of the regions that are beside, what was said of them and what they are; until they end.
-        self._aside: dict[int, Misfit] = {}
-        self._beside: dict[int, Beside] = {}
+        # The regions that were put aside, until they end.
+        self._aside: dict[int, MisfitRegion] = {}
+        self._beside: dict[int, _AsideRegion] = {}
         self._most = _MANY
 
     def feed(
@@ -64,7 +64,7 @@ class Nest:
         starts: Sequence[int],
         ends: Sequence[int],
     ) -> None:
-        """Place the next regions."""
+        """Place more regions."""
         apart, aside, stacks = self.apart, self._aside, self._stacks
         stack: list[Open] = []
         last = None
@@ -75,7 +75,7 @@ class Nest:
                 stack, last = stacks.setdefault(thread, []), thread
             while stack and stack[-1][0] <= start:
                 stack.pop()
-            # Nearly all regions lie in their parent, or in none: a million take half a second.
+            # The fast path for nearly all regions: a million take half a second.
             if thread == end_thread and id_ not in aside:
                 if not stack:
                     if parent == NONE and id_ not in apart:
@@ -98,17 +98,17 @@ class Nest:
         start: int,
         end: int,
     ) -> None:
-        """Place a region that is not simply inside its parent."""
+        """Place a region that does not simply lie inside its parent."""
         if id_ in self._aside:
             self._repeat(id_, end)
             return
         family = self._find_family(stack, parent, thread, start)
         near = family is not None
         if parent != NONE and not near:
-            self.strays.append(Stray(id_, parent))
+            self.strays.append(StrayRegion(id_, parent))
         if family is None:
             family = id_
-        # What was begun for a parent elsewhere still ran inside of what was open here.
+        # A region begun for a parent elsewhere still ran inside what was open here.
         inside = bool(stack) and end <= stack[-1][0]
         fits = not stack or (inside and (stack[-1][1] == parent or (parent != NONE and not near)))
         if fits and thread == end_thread and family not in self.apart:
@@ -120,7 +120,7 @@ class Nest:
         self._put_aside(id_, parent, family, thread, start, end)
 
     def _find_family(self, stack: list[Open], parent: int, thread: int, start: int) -> int | None:
-        """The family of a parent that is open on the same thread; None if there is none."""
+        """Return the family of a parent that is open on the same thread, or None."""
         for _, id_, family in stack:
             if id_ == parent:
                 return family
@@ -130,19 +130,19 @@ class Nest:
         return None
 
     def settle(self) -> None:
-        """Make ready for rows that are fed later and may have begun earlier: what is unfinished on
-        a thread is fed again, and what has ended was written behind all that it holds."""
+        """Prepare for later rows, which may have begun earlier: unfinished regions are fed again,
+        and an ended region is written after all regions inside it."""
         for stack in self._stacks.values():
             stack.clear()
 
-    def take(self) -> tuple[list[Misfit], list[Stray]]:
-        """What was found since the last time."""
+    def take(self) -> tuple[list[MisfitRegion], list[StrayRegion]]:
+        """Return the misfits and strays found since the last call."""
         found = self.misfits, self.strays
         self.misfits, self.strays = [], []
         return found
 
     def _repeat(self, id_: int, end: int) -> None:
-        """What was put aside while it was unfinished stays there, and may have an end now."""
+        """Keep a region that was put aside unfinished where it is; it may have ended by now."""
         misfit = self._aside[id_]
         self.misfits.append(misfit)
         if id_ in self._beside:
@@ -156,9 +156,9 @@ class Nest:
         tracks = self._tracks.get(family)
         if tracks is None:
             tracks = self._tracks[family] = _Tracks()
-        misfit = Misfit(id_, family, tracks.place(id_, parent, start, end))
+        misfit = MisfitRegion(id_, family, tracks.place(id_, parent, start, end))
         self._aside[id_] = misfit
-        self._beside[id_] = Beside(end, family, thread)
+        self._beside[id_] = _AsideRegion(end, family, thread)
         self.misfits.append(misfit)
         if len(self._beside) > self._most:
             for old in [key for key, one in self._beside.items() if one.end_ns <= start]:
@@ -169,17 +169,17 @@ class Nest:
 
 
 class _Tracks:
-    """The tracks of one family: on each a region is child of the one around it."""
+    """The tracks of one family: on each, a region is a child of the enclosing one."""
 
     def __init__(self) -> None:
         self.end_ns = 0
-        self._stacks: list[list[tuple[int, int]]] = []  # of each track: ends and ids
+        self._stacks: list[list[tuple[int, int]]] = []  # for each track: ends and ids
         self._at: dict[int, int] = {}  # the track of each open region
-        self._busy: list[tuple[int, int]] = []  # a heap: until when, which track
+        self._busy: list[tuple[int, int]] = []  # a heap of (busy until, track)
         self._free: list[int] = []
 
     def place(self, id_: int, parent: int, start: int, end: int) -> int:
-        """The track for a region: its parent's, if it fits there, or one that is free."""
+        """Return the track for a region: its parent's if it fits there, else a free one."""
         self.end_ns = max(self.end_ns, end)
         while self._busy and self._busy[0][0] <= start:
             heappush(self._free, heappop(self._busy)[1])
@@ -198,7 +198,7 @@ class _Tracks:
         return track
 
     def end(self, id_: int, end: int) -> None:
-        """A region that was here as unfinished has an end now."""
+        """Set the end of a region that was placed unfinished."""
         track = self._at.get(id_)
         if track is None:
             return

@@ -1,4 +1,4 @@
-"""Trace files that follow a running process: valid at every instant, and cheap to keep current."""
+"""Trace files of a running process: valid at every moment, and cheap to keep up to date."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import IO, Any
 import pyarrow as pa
 
 from sonde.analysis import timeline_sql
-from sonde.analysis.nesting import EVER_NS, Nest
-from sonde.analysis.new_rows import Fresh, Marks, list_captures
+from sonde.analysis.new_rows import NewRows, Tickets, list_captures
 from sonde.analysis.profile import Profile, Selection, Thread
-from sonde.analysis.slices import Slicer
+from sonde.analysis.region_layout import FOREVER_NS, RegionLayout
+from sonde.analysis.sample_slices import Slicer
 from sonde.analysis.timeline import Lane, Timeline, feed, tabulate
 from sonde.analysis.window import Window
 from sonde.errors import Error
@@ -26,17 +26,17 @@ from sonde.export.formats.chrome import END, Writer
 from sonde.session import Session
 from sonde.session.files import Replacement
 
-_SHARE = 10  # writing takes at most one part in so many of the time
+_SHARE = 10  # writing takes at most this fraction of the time: one tenth
 _COPY_BYTES = 2**26  # at once
 _KEPT = "SELECT * FROM event.attribute WHERE id IN (SELECT id FROM event.open_span)"
 
 
 class LiveTrace:
-    """A Chrome trace of sessions, kept current by `refresh`, gzipped if its name ends with .gz.
+    """A Chrome trace of sessions that `refresh` keeps up to date; gzipped if its name ends in .gz.
 
-    What has ended is kept in a file without a name beside it and never written again. The trace is
-    that, what has not ended yet, and the end of the JSON, put together under another name and
-    renamed: at every instant, and after any death, the file is whole."""
+    What has ended is appended to an unnamed file in the same folder and never written again. The
+    trace is that, what has not ended yet, and the end of the JSON, written under another name and
+    renamed: the file is complete at every moment, however we end."""
 
     def __init__(
         self,
@@ -49,53 +49,51 @@ class LiveTrace:
     ) -> None:
         self.sessions = [sessions] if isinstance(sessions, Session) else list(sessions)
         self.path, self._threads = path, tuple(threads)
-        self._without = frozenset(without)  # tables that are left out of it
-        self.took_s = 0.0  # by the last refresh
+        self._without = frozenset(without)  # tables that are left out
+        self.took_s = 0.0  # time of the last refresh
         self._folder = os.path.dirname(os.path.abspath(path))
         self._body: IO[bytes] | None = None
-        self._bytes = 0  # of it that count
+        self._bytes = 0  # how much of it is valid
         if start_ns is None:
             start_ns = min(session.start_wall_ns for session in self.sessions)
         self._state = _State(start_ns)
 
     @property
     def least_wait_s(self) -> float:
-        """How long to wait at least before the next refresh: a long trace takes long to write."""
+        """The least time to wait before the next refresh: a long trace takes long to write."""
         return self.took_s * (_SHARE - 1)
 
     @property
     def rows(self) -> int:
-        """What has ended and is in the file."""
+        """The number of ended things in the file."""
         return self._state.writer.rows
 
     def refresh(self, windows: Sequence[Window] = ()) -> None:
-        """Bring the file up to now. `windows` are the times that belong into it, on the wall clock;
-        without any, all of the recording. One that is open ends at EVER_NS: each row is looked at
-        once. An Error leaves the file as it was."""
+        """Bring the file up to date. `windows` are the times that belong in it, by the wall clock;
+        without any, it is the whole recording. A window that is open ends at FOREVER_NS, because
+        each row is read only once. An Error leaves the file as it was."""
         begun_s = time.monotonic()
         before = copy.copy(self._state)
         self._state = self._state.copy()
         try:
-            self._refresh(windows or [Window(0, EVER_NS)])
+            self._refresh(windows or [Window(0, FOREVER_NS)])
         except BaseException as error:
             self._state = before
             if isinstance(error, OSError):
-                raise Error(
-                    f"{self.path}: {error.strerror}; the trace stays as it last was"
-                ) from None
+                raise Error(f"{self.path}: {error.strerror}; the trace stays as it was") from None
             raise
         finally:
             self.took_s = time.monotonic() - begun_s
 
     def finish(self, windows: Sequence[Window] = ()) -> None:
-        """The last refresh; nothing is left but the trace."""
+        """Refresh for the last time; only the trace is left."""
         try:
             self.refresh(windows)
         finally:
             self.close()
 
     def close(self) -> None:
-        """Let go of the file without a name; the trace stays as it last was."""
+        """Close the unnamed file; the trace stays as it is."""
         if self._body is not None:
             self._body.close()
             self._body = None
@@ -104,7 +102,7 @@ class LiveTrace:
         state = self._state
         done = set() if "python.torch_op" in self._without else list_captures(self.sessions)
         captures = done - state.captures
-        with Fresh(self.sessions, state.marks, state.kept, captures, self._without) as fresh:
+        with NewRows(self.sessions, state.tickets, state.kept, captures, self._without) as fresh:
             hull = Window(
                 min(window.since_ns for window in windows),
                 max(window.until_ns for window in windows),
@@ -114,7 +112,7 @@ class LiveTrace:
             with self._append() as file:
                 self._write_ended(timeline, file)
             state.kept = {"event.attribute": fresh.query(_KEPT)}
-            state.marks, state.captures = fresh.marks, done
+            state.tickets, state.captures = fresh.tickets, done
             self._show(timeline)
 
     def _write_ended(self, timeline: Timeline, file: IO[str]) -> None:
@@ -138,31 +136,31 @@ class LiveTrace:
 
     def _iter_batches(self, timeline: Timeline, wrap: str) -> Iterator[pa.RecordBatch]:
         state = self._state
-        for nest in state.nests.values():
-            nest.settle()
+        for layout in state.layouts.values():
+            layout.settle()
         narrow = timeline.fill(timeline_sql.NARROW)
-        trial = copy.deepcopy(state.nests)
+        trial = copy.deepcopy(state.layouts)
         feed(trial, timeline.recording, narrow, {})
-        apart = {part: nest.apart for part, nest in trial.items()}
-        if apart != {part: nest.apart for part, nest in state.nests.items()}:
-            # What was placed before its family was found not to nest is placed anew.
-            for part, nest in state.nests.items():
-                nest.apart = set(apart[part])
-            feed(state.nests, timeline.recording, narrow, apart)
+        apart = {part: layout.apart for part, layout in trial.items()}
+        if apart != {part: layout.apart for part, layout in state.layouts.items()}:
+            # Regions that were placed before their family was found not to nest are placed again.
+            for part, layout in state.layouts.items():
+                layout.apart = set(apart[part])
+            feed(state.layouts, timeline.recording, narrow, apart)
         else:
-            state.nests = trial
-        found = {part: nest.take() for part, nest in state.nests.items()}
+            state.layouts = trial
+        found = {part: layout.take() for part, layout in state.layouts.items()}
         state.misfits, strays = tabulate(found)
         spans = timeline.fill(timeline_sql.SPANS, which="NOT unfinished")
         yield from timeline.stream(wrap, spans, misfit=state.misfits)
-        yield from timeline.iter_points(wrap, 0, EVER_NS)
+        yield from timeline.iter_points(wrap, 0, FOREVER_NS)
         if strays.num_rows:
             flows = timeline.fill(timeline_sql.FLOWS)
             yield from timeline.stream(wrap, flows, misfit=state.misfits, stray=strays)
         yield from timeline.iter_measures(wrap)
 
     def _write_open(self, timeline: Timeline, file: IO[str]) -> None:
-        """What has not ended, as if it ended now; and the end of the trace."""
+        """Write what has not ended as if it ended now, and the end of the trace."""
         writer = self._state.writer.copy(file)
         for lane, slicer in self._state.slicers.values():
             for row in timeline.make_slices(lane, slicer.finish()):
@@ -176,13 +174,13 @@ class LiveTrace:
 
     @contextlib.contextmanager
     def _append(self) -> Iterator[IO[str]]:
-        """The file without a name, to be written on; as it was if that goes wrong."""
+        """Open the unnamed file for appending; it counts only if all goes well."""
         if self._body is None:
-            # Without a name it goes with us, even if we are killed.
+            # An unnamed file disappears with us, even if we are killed.
             self._body = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
-        # Opened anew: what could not be written does not stay in a buffer.
+        # Opened again each time: what could not be written does not stay in a buffer.
         with open(self._body.fileno(), "r+b", closefd=False) as raw:
-            # A failed refresh may have left something.
+            # A failed refresh may have left something behind.
             raw.truncate(self._bytes)
             raw.seek(self._bytes)
             with self._open_text(raw) as file:
@@ -190,7 +188,7 @@ class LiveTrace:
             self._new_bytes = raw.seek(0, os.SEEK_END)
 
     def _show(self, timeline: Timeline) -> None:
-        """Put the trace together and give it its name."""
+        """Put the trace together and rename it into place."""
         assert self._body is not None
         with Replacement(self.path) as new, open(new, "xb") as raw:
             _copy(self._body.fileno(), raw, self._new_bytes)
@@ -200,7 +198,7 @@ class LiveTrace:
 
     @contextlib.contextmanager
     def _open_text(self, raw: IO[bytes]) -> Iterator[IO[str]]:
-        """Text on an open file. Gzip allows many pieces, one behind the other."""
+        """Open text on an open file. A gzip file may consist of many members."""
         packed: Any = raw
         if self.path.endswith(".gz"):
             packed = gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1, mtime=0, filename="")
@@ -215,31 +213,31 @@ class LiveTrace:
             raw.flush()
         finally:
             with contextlib.suppress(ValueError, OSError):
-                text.detach()  # else it would close the file
+                text.detach()  # otherwise it would close the file
 
 
 class _State:
-    """What has to be known from one refresh to the next; taken back if one fails."""
+    """What one refresh leaves for the next; undone if a refresh fails."""
 
     def __init__(self, start_ns: int) -> None:
         self.writer = Writer(io.StringIO(), start_ns)
-        self.marks: Marks = {}
+        self.tickets: Tickets = {}
         self.kept: dict[str, pa.Table] = {}
         self.captures: set[str] = set()
-        self.nests: dict[int, Nest] = {}
+        self.layouts: dict[int, RegionLayout] = {}
         self.slicers: dict[tuple[int, int], tuple[Lane, Slicer]] = {}
         self.misfits: pa.Table = tabulate({})[0]
 
     def copy(self) -> _State:
-        """One that can be changed while this one stays."""
+        """Return a copy that can be changed while this one stays as it is."""
         new = copy.copy(self)
         new.writer = self.writer.copy(self.writer.file)
-        new.nests = copy.deepcopy(self.nests)
+        new.layouts = copy.deepcopy(self.layouts)
         new.slicers = {key: (lane, slicer.copy()) for key, (lane, slicer) in self.slicers.items()}
         return new
 
     def find_slicer(self, timeline: Timeline, thread: Thread) -> tuple[Lane, Slicer]:
-        """What makes slices of the samples of a thread."""
+        """Return the lane and the slicer of a thread."""
         lane = timeline.find_lane(thread)
         key = lane.pid, lane.tid
         if key not in self.slicers:
@@ -250,7 +248,7 @@ class _State:
 
 
 def _copy(source: int, raw: IO[bytes], size: int) -> None:
-    """The first bytes of a file. The kernel copies them, or shares them where it can."""
+    """Copy the first bytes of a file; the kernel does it, or shares them where it can."""
     done = 0
     while done < size:
         most = min(size - done, _COPY_BYTES)
@@ -260,6 +258,6 @@ def _copy(source: int, raw: IO[bytes], size: int) -> None:
             raw.seek(done)
             count = raw.write(os.pread(source, most, done))
         if count == 0:
-            raise OSError(0, "it is shorter than it was")
+            raise OSError(0, "the file is shorter than it was")
         done += count
     raw.seek(done)
