@@ -1,4 +1,4 @@
-"""The environment: the one place that reads or changes os.environ."""
+"""The environment variables that sonde reads and sets: nothing else touches os.environ."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Mapping
 from sonde.errors import ConfigError
 from sonde.settings import SWITCHES, Key, Value, list_keys, read_values
 
-# One word for the program whose compile times, or modules, are wanted; see is_asked_for().
+# Short names for what people ask for most: a program's compile times, and its modules.
 _ALIASES = {"source.compile": "SONDE_TORCH_COMPILE", "source.torch": "SONDE_TORCH_PROFILING"}
 
 
 def load_settings(given: Mapping[str, object]) -> tuple[dict[str, Value], list[str]]:
-    """All settings: defaults, then the environment, then what the caller gave.
+    """Return all settings: defaults, then the environment, then what the caller gave.
 
-    A bad value in the environment must not stop the program that carries it:
-    it is left out and comes back as a complaint. A bad `given` raises."""
+    A bad value in the environment must not stop the program that runs in it, so it is left out
+    and returned as a complaint. A bad value in `given` raises ConfigError."""
     keys = list_keys()
     values = {name: key.default for name, key in keys.items()}
     complaints = []
@@ -34,21 +34,21 @@ def load_settings(given: Mapping[str, object]) -> tuple[dict[str, Value], list[s
 
 
 def read_tool_setting(key: Key, given: object = None) -> Value:
-    """A setting of the tool's own: what was given, else the environment's, else the default."""
+    """Return a setting of the tool: as given, else from the environment, else the default."""
     raw = os.environ.get(variable_of(key.name)) if given is None else given
     return key.default if raw is None else key.read(raw)
 
 
 def variable_of(name: str) -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return "SONDE_" + name.upper().replace(".", "_")
 
 
 def is_asked_for() -> bool:
-    """Does the environment ask this very process to be recorded?
+    """Tell whether the environment asks for a recording of this very process.
 
-    SONDE does; where it is not set, so do SONDE_TORCH_COMPILE and SONDE_TORCH_PROFILING: there is
-    nothing to see of a compilation, or of modules, without a recording."""
+    SONDE decides. Where it is not set, SONDE_TORCH_COMPILE and SONDE_TORCH_PROFILING do: without a
+    recording nothing can be seen of a compilation or of modules."""
     only = os.environ.get("SONDE_ONLY")
     words = [os.environ.get("SONDE")]
     if words[0] is None:
@@ -58,10 +58,10 @@ def is_asked_for() -> bool:
 
 
 def read_profiler() -> dict[str, object] | None:
-    """What the environment asks of the profiler, as set_config takes it; None: nothing.
+    """Return what the environment asks of the profiler, as set_config takes it; None if nothing.
 
-    SONDE_PROFILER_AUTOSTART, or the variables of the original, whose mode is a sum of 1 symbolic,
-    2 imperative, 4 API and 8 memory."""
+    It asks with SONDE_PROFILER_AUTOSTART, or with MXNet's own variables, whose mode is a sum of
+    1 symbolic, 2 imperative, 4 API and 8 memory."""
     words = (os.environ.get(f"{name}_PROFILER_AUTOSTART", "") for name in ("SONDE", "MXNET"))
     if not any(SWITCHES.get(word.lower(), True) for word in words):
         return None
@@ -71,16 +71,17 @@ def read_profiler() -> dict[str, object] | None:
 
 
 def claim_profiler() -> bool:
-    """Is this the first process that profiles itself because of the environment? Those that it
-    starts are not: its file is its own."""
+    """Tell whether this is the first process that profiles itself because of the environment.
+
+    The processes that it starts are not, so that they do not write its file."""
     return os.environ.setdefault("SONDE_PROFILER_OWNER", str(os.getpid())) == str(os.getpid())
 
 
-def mark_followed(root: str) -> list[str]:
-    """Have the Python processes that this one starts record themselves, under the same root; the
-    variables that were set for that.
+def follow_children(root: str) -> list[str]:
+    """Have the Python processes that this one starts record themselves under the same root.
 
-    Not needed where the environment asked for us: it is inherited as it is."""
+    Returns the variables that were set: none where the environment asked for this recording, since
+    children inherit that."""
     if "SONDE" in os.environ:
         return []
     wanted = {"SONDE": "1"}
@@ -90,14 +91,14 @@ def mark_followed(root: str) -> list[str]:
     return list(wanted)
 
 
-def unmark_followed(names: Iterable[str]) -> None:
-    """Undo mark_followed()."""
+def unfollow_children(names: Iterable[str]) -> None:
+    """Undo follow_children()."""
     for name in names:
         os.environ.pop(name, None)
 
 
 def find_root() -> str:
-    """The folder of all sessions: $SONDE_DIR, else one of the user's own in the temp folder."""
+    """Return the folder of all sessions: $SONDE_DIR, else the user's own in the temp folder."""
     given = os.environ.get("SONDE_DIR")
     if given:
         return os.path.abspath(os.path.expanduser(given))
@@ -108,16 +109,16 @@ def find_root() -> str:
 
 
 def make_child_environment(**changes: str) -> dict[str, str]:
-    """This process's environment with changes, for a process we start."""
+    """Return this process's environment with changes, for a process that we start."""
     return {**os.environ, **changes}
 
 
 def call_with(name: str, value: str, call: Callable[[], object]) -> None:
-    """Call it with a variable set that only C code sees, unless the program has its own word."""
+    """Call a function with a variable set that only C code sees, unless the program has set it."""
     if name in os.environ:
         call()
         return
-    os.putenv(name, value)  # not os.environ: children would have it, too
+    os.putenv(name, value)  # not os.environ: children would inherit it
     try:
         call()
     finally:
@@ -125,35 +126,35 @@ def call_with(name: str, value: str, call: Callable[[], object]) -> None:
 
 
 def name_command(argv: list[str], job: str | None) -> dict[str, str]:
-    """What tells all processes of one `sonde run` that they belong together."""
+    """Return the variable that tells all processes of one `sonde run` that they belong together."""
     if job is not None:
         return {"SONDE_JOB": job}
     name = os.path.splitext(os.path.basename(argv[0]))[0]
     return {"SONDE_COMMAND": f"{name}-{os.getpid()}"}
 
 
-# How VTune and Nsight Systems say to a program that they listen: the library to load.
+# With these VTune and Nsight Systems tell a program which library to load to reach them.
 _LISTENERS = {"itt": "INTEL_LIBITTNOTIFY{bits}", "nvtx": "NVTX_INJECTION{bits}_PATH"}
 
 
 def find_listeners() -> list[str]:
-    """The mirrors whose tool has said in the environment that it listens."""
+    """Return the mirrors whose tool has set its variable."""
     bits = sys.maxsize.bit_length() + 1
     return [name for name, variable in _LISTENERS.items()
             if os.environ.get(variable.format(bits=bits))]  # fmt: skip
 
 
 def find_nvml() -> str | None:
-    """A folder with a `pynvml` to use instead of the installed one, for tests: $SONDE_NVML."""
+    """Return the folder of a `pynvml` that tests use instead of the installed one: $SONDE_NVML."""
     return os.environ.get("SONDE_NVML") or None
 
 
 def uses_colour() -> bool:
-    """Colours unless the user or the terminal says no (NO_COLOR, TERM=dumb)."""
+    """Tell whether colours are welcome: neither NO_COLOR nor TERM=dumb is set."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-# First match wins: torchrun sets its own on top of SLURM's, and so does MPI under SLURM.
+# The first match wins: torchrun and MPI set their variables on top of SLURM's.
 _RANKS: tuple[tuple[str, str, str, str], ...] = (
     ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
     ("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
@@ -161,7 +162,7 @@ _RANKS: tuple[tuple[str, str, str, str], ...] = (
     ("slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     ("kubernetes", "JOB_COMPLETION_INDEX", "JOB_PARALLELISM", ""),
 )
-# The first is the user's word, the last is made up by `sonde run`.
+# The first is set by the user, the last by `sonde run`.
 _JOBS = (
     ("SONDE_JOB", "sonde"), ("SLURM_JOB_ID", "slurm"), ("TORCHELASTIC_RUN_ID", "torchrun"),
     ("PBS_JOBID", "pbs"), ("LSB_JOBID", "lsf"), ("JOB_NAME", "kubernetes"), ("RAY_JOB_ID", "ray"),
@@ -172,7 +173,7 @@ _PLACES = ("SLURM_NODEID", "SLURM_STEP_ID", "SLURM_ARRAY_TASK_ID", "GROUP_RANK",
 
 
 class Identity:
-    """Which part of which job a process is, as its launcher says in the environment."""
+    """The place of a process in its job, as its launcher put it into the environment."""
 
     __slots__ = ("job", "job_env", "job_kind", "launcher", "local_rank", "rank", "world_size")
 
@@ -196,7 +197,7 @@ def read_identity(environ: Mapping[str, str] | None = None) -> Identity:
             found.world_size = _number(env, world_size)
             found.local_rank = _number(env, local_rank)
             break
-    # torchrun's id is "none" unless the user names the job: not worth a name.
+    # torchrun's id is "none" unless the user names the job.
     jobs = [(env[name], kind) for name, kind in _JOBS if env.get(name, "none") not in ("", "none")]
     found.job, found.job_kind = jobs[0] if jobs else (None, None)
     found.job_env = {name: env[name] for name in _PLACES if name in env}
@@ -209,5 +210,5 @@ def _number(env: Mapping[str, str], name: str) -> int | None:
 
 
 def name_settings(values: Mapping[str, Value], names: Iterable[str]) -> dict[str, str]:
-    """Settings as environment variables, for a process that should have the same."""
+    """Return settings as environment variables, for a process that is to have the same."""
     return {variable_of(name): str(values[name]) for name in names}

@@ -1,4 +1,4 @@
-"""How processes of a recording are started: the job, and the collector as seen from the job."""
+"""How sonde starts processes: the recorded program, the collector and other helpers."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from collections.abc import Mapping
 
 from sonde import environ
 from sonde import settings as config
+from sonde.errors import Error
 
 
 def collector_lock(root: str) -> str:
-    """The file that the host's one collector holds locked; made if need be."""
+    """Return the file that the host's one collector keeps locked; create it if need be."""
     path = os.path.join(root, f".collector-{os.uname().nodename}.lock")
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     return path
 
 
 def make_job_environment(argv: list[str], job: str | None = None, **more: str) -> dict[str, str]:
-    """The environment of a program that is to record itself, and all that it starts."""
+    """Return the environment of a program that is to record itself and all that it starts."""
     return environ.make_child_environment(
         SONDE="1",
-        SONDE_DIR=environ.find_root(),  # the same one wherever the program goes from here
+        SONDE_DIR=environ.find_root(),  # absolute: the program may change its folder
         **environ.name_command(argv, job),
         **more,
     )
@@ -30,8 +31,8 @@ def make_job_environment(argv: list[str], job: str | None = None, **more: str) -
 def make_commands(
     root: str, folder: str, values: Mapping[str, config.Value]
 ) -> tuple[list[bytes], list[bytes], list[bytes]]:
-    """How to start the collector, how to write a snapshot, and the environment of both; nothing if
-    this Python's executable is unknown."""
+    """Return the commands that start the collector and write a snapshot, and the environment of
+    both; empty if this Python's executable is unknown."""
     settings = environ.name_settings(values, ("retain.bytes", "retain.age"))
     return (
         make_command("collector.loop", root),
@@ -41,26 +42,58 @@ def make_commands(
 
 
 def make_command(module: str, *words: str) -> list[bytes]:
-    """How to start `main()` of a module of ours; nothing if this Python's executable is unknown."""
+    """Return the command that runs `main()` of one of our modules; empty if the executable of this
+    Python is unknown."""
     python = _find_python()
     if python is None:
         return []
-    # From the folder we were imported from: the job's sys.path is not theirs.
+    # From the folder that sonde was imported from: the helper does not have the job's sys.path.
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     code = f"import sys; sys.path[0] = sys.argv.pop(1); from sonde.{module} import main; main()"
     return [os.fsencode(word) for word in (python, "-c", code, here, *words)]
 
 
 def make_environment(**changes: str) -> list[bytes]:
-    """The environment of such a process."""
+    """Return the environment of such a process."""
     env = environ.make_child_environment(**changes)
     return [os.fsencode(f"{name}={value}") for name, value in env.items()]
 
 
 def _find_python() -> str | None:
-    # An embedding program (a web server, say) names itself here: never start that.
+    # A program that embeds Python (a web server, say) names itself here: never start that.
     named = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     for path in (sys.executable, os.path.join(sys.exec_prefix, "bin", named)):
         if path and os.path.basename(path).startswith("python") and os.access(path, os.X_OK):
             return path
     return None
+
+
+def find_program(name: str) -> str:
+    """Return the path of a program; warn on stderr if it is a Python that cannot be recorded."""
+    from shutil import which  # only in the tool
+
+    path = which(name)
+    if path is None:
+        raise Error(f"{name}: there is no such program")
+    if _lacks_sonde(path):
+        print(
+            f"sonde: {path} has no sonde, so nothing is recorded; install it there: "
+            f"{path} -m pip install sonde",
+            file=sys.stderr,
+        )
+    return path
+
+
+def _lacks_sonde(path: str) -> bool:
+    """Tell whether a program is another Python, in which sonde is not installed."""
+    name = os.path.basename(path)
+    if not name.startswith("python") or os.path.dirname(path) == os.path.dirname(sys.executable):
+        return False
+    import subprocess  # only in the tool
+
+    found = subprocess.run(
+        [path, "-c", "import sonde.job.autostart"],
+        stdin=subprocess.DEVNULL, capture_output=True, check=False,
+        env=environ.make_child_environment(SONDE="0"),
+    )  # fmt: skip
+    return found.returncode != 0

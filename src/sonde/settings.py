@@ -11,14 +11,12 @@ Value = bool | int | float | str
 
 _SIZES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6,
           "gb": 10**9, "k": 2**10, "m": 2**20, "g": 2**30}  # fmt: skip
-_SPANS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0,
+_TIMES = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0,
           "d": 86400.0}  # fmt: skip
 SWITCHES = {"on": True, "true": True, "yes": True, "1": True,
           "off": False, "false": False, "no": False, "0": False, "": False}  # fmt: skip
-
-
 _SHOWN_SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
-_SHOWN_SPANS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3), ("us", 1e-6))
+_SHOWN_TIMES = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3), ("us", 1e-6))
 
 
 def _split_unit(text: str) -> tuple[float, str]:
@@ -37,11 +35,11 @@ def parse_size(text: str) -> int:
     return int(number * _SIZES[unit])
 
 
-def parse_span(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds: `0.5`, `100ms`, `10min`, `7d`."""
     number, unit = _split_unit(text)
-    # To the nanosecond: 50 times 1e-6 is a little less than the 50e-6 that is allowed.
-    return round(number * _SPANS[unit], 9)
+    # Rounded to the nanosecond: 50 * 1e-6 is a little less than 50e-6, the lowest value allowed.
+    return round(number * _TIMES[unit], 9)
 
 
 def parse_signal(text: str) -> str:
@@ -49,13 +47,13 @@ def parse_signal(text: str) -> str:
     name = text.strip().upper().removeprefix("SIG")
     if name in ("OFF", "NO", "0", ""):
         return ""
-    # Those that a program may well use for such a thing; never one that ends it on purpose.
+    # Signals that programs use for such requests; never one that is meant to end a program.
     return {"USR1": "USR1", "USR2": "USR2", "HUP": "HUP"}[name]
 
 
 def parse_pattern(text: str) -> str:
     """A regular expression: `1/.*`, or `off`."""
-    import re  # only when there is one
+    import re  # slow to import, and most programs have no pattern
 
     if text.strip().lower() in ("off", ""):
         return ""
@@ -75,13 +73,13 @@ def parse_number(text: str) -> float:
     return float(text)
 
 
-# A name, attributes and constant places of it, and the function that it is looked for in.
+# A name with attributes and constant indices, and the function in which it is looked up.
 WATCH = r"""([A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[(?:-?\d+|'[^'"]*'|"[^'"]*")\])*)@([\w.<>]+)"""
 
 
 def parse_watch(text: str) -> str:
     """Variables and their functions: `loss@step; opt.param_groups[0]['lr']@train`, or `off`."""
-    import re  # only when there is one
+    import re  # slow to import, and most programs have no pattern
 
     if text.strip().lower() in ("off", ""):
         return ""
@@ -101,7 +99,7 @@ def parse_mirrors(text: str) -> str:
 class Key:
     """One setting."""
 
-    __slots__ = ("default", "doc", "high", "live", "low", "name", "parse")
+    __slots__ = ("changeable", "default", "doc", "high", "low", "name", "parse")
 
     def __init__(
         self,
@@ -110,15 +108,15 @@ class Key:
         default: Value,
         doc: str,
         *,
-        live: bool = False,
+        changeable: bool = False,
         low: float = 0,
         high: float = float("inf"),
     ) -> None:
         self.name, self.parse, self.default, self.doc = name, parse, default, doc
-        self.live, self.low, self.high = live, low, high
+        self.changeable, self.low, self.high = changeable, low, high
 
     def read(self, raw: object) -> Value:
-        """The value of this setting, from text or from a value of its own type."""
+        """Return a value of this setting, from text or from a value of its type."""
         kind = (self.parse.__doc__ or "").strip(".")
         try:
             value = raw if self._is_mine(raw) else self.parse(str(raw))
@@ -132,14 +130,14 @@ class Key:
         return value
 
     def show(self, value: object) -> str:
-        """A value as a person would write it."""
+        """Return a value as a person would write it."""
         if isinstance(value, bool):
             return "on" if value else "off"
         if not isinstance(value, (int, float)) or self.parse is parse_count:
             return str(value) or "off"
         if self.parse is parse_number:
             return f"{value:g}"
-        for unit, size in _SHOWN_SIZES if self.parse is parse_size else _SHOWN_SPANS:
+        for unit, size in _SHOWN_SIZES if self.parse is parse_size else _SHOWN_TIMES:
             if value >= size and round(value / size, 6) % 1 == 0:
                 return f"{value / size:g}{unit}"
         return f"{value:g}"
@@ -153,61 +151,61 @@ class Key:
 
 
 _FIXED = (
-    Key("follow", parse_switch, True, "record Python processes that the program starts"),
+    Key("follow", parse_switch, True, "record the Python processes that the program starts"),
     Key("collector", parse_switch, True, "start the collector: it archives, and watches the host"),
     Key("ring.bytes", parse_size, 16 * 2**20, "memory of one table's ring", low=2**12, high=2**36),
     Key("text.bytes", parse_size, 4 * 2**20, "memory for distinct texts", low=2**12, high=2**32),
-    Key("stack.every", parse_span, 0.01, "time between two samples of all stacks", live=True,
-        low=50e-6, high=3600),
+    Key("stack.every", parse_duration, 0.01, "time between two samples of all stacks",
+        changeable=True, low=50e-6, high=3600),
     Key("stack.bytes", parse_size, 8 * 2**20, "memory for distinct stacks", low=2**14, high=2**34),
-    Key("stack.slow", parse_switch, False, "read stacks through the GIL, as on an unknown Python"),
-    Key("snapshot.every", parse_span, 0.0, "time between two snapshots; 0: only when asked",
-        live=True, low=0, high=30 * 86400),
-    Key("snapshot.keep", parse_count, 1000, "keep at most so many snapshots", live=True, low=1,
+    Key("stack.slow", parse_switch, False, "hold the GIL to read stacks, as on an unknown Python"),
+    Key("snapshot.every", parse_duration, 0.0, "time between two snapshots; 0: only on request",
+        changeable=True, low=0, high=30 * 86400),
+    Key("snapshot.keep", parse_count, 1000, "number of snapshots to keep", changeable=True, low=1,
         high=2**31),
-    Key("snapshot.signal", parse_signal, "", "a signal that asks for a snapshot: USR1"),
-    Key("compile.frames", parse_pattern, "", "profile compilations whose id begins like this: 1/.*",
-        live=True),
-    Key("torch.budget_pct", parse_number, 1.0, "how much longer steps may take because they are "
-        "recorded, in percent; 0: no limit", live=True, high=100),
+    Key("snapshot.signal", parse_signal, "", "signal that asks for a snapshot: USR1"),
+    Key("compile.frames", parse_pattern, "", "profile compilations whose id starts with a match of "
+        "this: 1/.*", changeable=True),
+    Key("torch.budget_pct", parse_number, 1.0, "how much longer recording may make a step, in "
+        "percent; 0: no limit", changeable=True, high=100),
     Key("torch.depth", parse_count, 1000, "record modules down to this depth; 0: the model alone",
-        live=True, high=1000),
-    Key("torch.every", parse_count, 1, "record the modules of one step in so many", live=True,
+        changeable=True, high=1000),
+    Key("torch.every", parse_count, 1, "record the modules of every n-th step", changeable=True,
         low=1, high=2**31),
-    Key("torch.modules", parse_pattern, "", "record modules whose name matches this: .*attn",
-        live=True),
-    Key("torch.watch", parse_watch, "", "variables to write down at every step's end: "
-        "loss@train_step", live=True),
-    Key("event.mirror", parse_mirrors, "auto", "tools that are told of regions, counters and "
-        "markers: itt, nvtx, torch, otel; auto: VTune or Nsight, when they started the program",
-        live=True),
-    Key("collective.device", parse_switch, True, "have NCCL time its kernels: an event each"),
+    Key("torch.modules", parse_pattern, "", "record the modules whose name matches this: .*attn",
+        changeable=True),
+    Key("torch.watch", parse_watch, "", "variables to record at the end of every step: "
+        "loss@train_step", changeable=True),
+    Key("event.mirror", parse_mirrors, "auto", "tools that get the program's regions, counters and "
+        "markers: itt, nvtx, torch, otel; auto: VTune or Nsight if it started the program",
+        changeable=True),
+    Key("collective.device", parse_switch, True, "have NCCL time its kernels, with an event each"),
     Key("archive", parse_switch, True, "keep rows in Parquet before the ring overwrites them",
-        live=True),
-    Key("archive.every", parse_span, 600.0, "longest time a row stays in the ring alone", live=True,
-        low=0.1),
-    Key("host.every", parse_span, 1.0, "time between two looks at the machine", live=True,
-        low=0.1, high=3600),
-    Key("host.pid", parse_count, -1, "the process to watch, with all that it starts; -1: the "
-        "recorded one, 0: the whole container or machine", live=True, low=-1, high=2**31),
+        changeable=True),
+    Key("archive.every", parse_duration, 600.0, "longest time that a row is in the ring alone",
+        changeable=True, low=0.1),
+    Key("host.every", parse_duration, 1.0, "time between two readings of the machine's sensors",
+        changeable=True, low=0.1, high=3600),
+    Key("host.pid", parse_count, -1, "process to watch, with all that it starts; -1: the recorded "
+        "one, 0: the whole container or machine", changeable=True, low=-1, high=2**31),
     Key("retain.bytes", parse_size, 2**30, "keep at most this much on disk"),
-    Key("retain.age", parse_span, 7 * 86400.0, "keep a recording this long after its end"),
+    Key("retain.age", parse_duration, 7 * 86400.0, "keep a recording this long after its end"),
 )  # fmt: skip
 
 
 def list_keys() -> dict[str, Key]:
-    """Every setting by name; each source adds its switch `source.NAME`."""
+    """Return every setting by name; each source adds its switch `source.NAME`."""
     keys = {key.name: key for key in _FIXED}
     for name in plugins.list_names("job.sources"):
         doc = plugins.read_help("job.sources", name)
         on = plugins.read_on("job.sources", name)
-        key = Key(f"source.{name}", parse_switch, on, doc, live=True)
+        key = Key(f"source.{name}", parse_switch, on, doc, changeable=True)
         keys[key.name] = key
     return keys
 
 
 def read_values(given: Mapping[str, object]) -> dict[str, Value]:
-    """Validated settings; an unknown name is refused with the nearest known one."""
+    """Return checked values; the error for an unknown name suggests a known one."""
     keys = list_keys()
     return {name: _find(keys, name).read(raw) for name, raw in given.items()}
 

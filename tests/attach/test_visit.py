@@ -65,7 +65,7 @@ def load(tmp_path: Path):
 
 
 def find_main(recording: Session) -> stack_table.ThreadStack | None:
-    steering.look(recording, 1)
+    steering.sample_now(recording, 1)
     threads = {one.thread: one for one in stack_table.read_newest(recording)}
     return threads.get(recording.pid)
 

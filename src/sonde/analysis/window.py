@@ -60,7 +60,7 @@ def parse_moment(text: str, start_ns: int, end_ns: int) -> int:
 
 
 def _parse_ns(text: str) -> int:
-    seconds = settings.parse_span(text)
+    seconds = settings.parse_duration(text)
     if not seconds >= 0:
         raise ValueError
     return round(seconds * 1e9)

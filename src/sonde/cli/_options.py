@@ -83,7 +83,7 @@ def add_span(
 def _make_span(name: str, or_zero: bool) -> Callable[[str], float]:
     def read(text: str) -> float:
         try:
-            seconds = settings.parse_span(text)
+            seconds = settings.parse_duration(text)
         except (KeyError, ValueError):
             seconds = -1.0
         if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not or_zero):

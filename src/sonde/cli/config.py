@@ -48,5 +48,5 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _describe(key: settings.Key) -> tuple[str, ...]:
-    when = "live" if key.live else "at start"
+    when = "any time" if key.changeable else "at start"
     return key.name, key.show(key.default), when, environ.variable_of(key.name), key.doc

@@ -85,7 +85,7 @@ def _watch(recording: Recording, args: argparse.Namespace) -> int:
         return any(one.is_running for one in report.processes)
 
     try:
-        period_s = settings.parse_span(args.watch)
+        period_s = settings.parse_duration(args.watch)
     except (KeyError, ValueError):
         raise ConfigError(f"--watch {args.watch} is not a time; write 1s or 500ms") from None
     watch(draw, period_s)

@@ -9,7 +9,6 @@ import time
 
 from sonde import launch, settings
 from sonde.cli import _options, _progress
-from sonde.cli.run import find_program
 from sonde.errors import ConfigError, Error, NoSession
 from sonde.monitor import background
 from sonde.monitor.command import Command
@@ -130,7 +129,7 @@ def _read_options(args: argparse.Namespace) -> MonitorOptions:
     if args.pid is not None and read_start_ticks(args.pid) is None:
         raise NoSession(f"there is no process {args.pid}")
     if command:
-        find_program(command[0])
+        launch.find_program(command[0])
     default_s = None if command else 3600.0
     return MonitorOptions(
         max_s=default_s if args.duration is None else args.duration,

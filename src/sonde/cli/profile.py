@@ -125,7 +125,7 @@ def _options(args: argparse.Namespace) -> ProfileOptions:
 
 def _read_span(text: str | None, default_s: float) -> float:
     try:
-        return default_s if text is None else settings.parse_span(text)
+        return default_s if text is None else settings.parse_duration(text)
     except (KeyError, ValueError):
         raise ConfigError(f"{text!r} is not a time; write 30, 90s or 5min") from None
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import subprocess
 import sys
 
 from sonde import environ, launch, settings
@@ -48,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if args.no_follow_children:
         env["SONDE_FOLLOW"] = "off"
         env["SONDE_ONLY"] = str(os.getpid())
-    path = find_program(argv[0])
+    path = launch.find_program(argv[0])
     sys.stdout.flush()
     try:
         os.execve(path, argv, launch.make_job_environment(argv, args.job, **env))
@@ -68,30 +66,3 @@ def _command(module: list[str] | None, program: list[str]) -> list[str]:
     if os.path.isfile(program[0]) and not os.access(program[0], os.X_OK):
         return [sys.executable, *program]
     return program
-
-
-def find_program(name: str) -> str:
-    """Return the path of a program; warn if it cannot be recorded."""
-    path = shutil.which(name)
-    if path is None:
-        raise Error(f"{name}: there is no such program")
-    _warn_if_deaf(path)
-    return path
-
-
-def _warn_if_deaf(path: str) -> None:
-    """Warn if the program is another Python, in which sonde is not installed."""
-    name = os.path.basename(path)
-    if not name.startswith("python") or os.path.dirname(path) == os.path.dirname(sys.executable):
-        return
-    found = subprocess.run(
-        [path, "-c", "import sonde.job.autostart"],
-        stdin=subprocess.DEVNULL, capture_output=True, check=False,
-        env=environ.make_child_environment(SONDE="0"),
-    )  # fmt: skip
-    if found.returncode != 0:
-        print(
-            f"sonde: {path} has no sonde, so nothing is recorded; install it there: "
-            f"{path} -m pip install sonde",
-            file=sys.stderr,
-        )

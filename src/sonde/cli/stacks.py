@@ -51,7 +51,7 @@ class _Shown:
         self.locals: dict[tuple[object, ...], dict[str, str]] = {}
         self.tasks: list[list[dict[str, object]]] = []
         since_ns = _core.clock_ns()
-        if self.is_alive and not steering.look(session, _LOOK_S):
+        if self.is_alive and not steering.sample_now(session, _LOOK_S):
             self.notes.append("the sampler did not answer: these are the last stacks it saw")
         self.threads = _read(session)
         if (args.locals or args.tasks) and self.is_alive:

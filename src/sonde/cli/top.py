@@ -57,7 +57,7 @@ def _read_window(text: str) -> float | None:
     if text == "start":
         return None
     try:
-        span_s = settings.parse_span(text)
+        span_s = settings.parse_duration(text)
     except (KeyError, ValueError):
         span_s = 0.0
     if span_s not in WINDOWS_S:

@@ -108,7 +108,7 @@ class Settings:
 
 def _read_span(span: float | str) -> float:
     try:
-        seconds = config.parse_span(str(span))
+        seconds = config.parse_duration(str(span))
     except (KeyError, ValueError):
         seconds = -1.0
     if not 0 <= seconds <= _MOST_S:

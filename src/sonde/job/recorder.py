@@ -148,7 +148,7 @@ class Recorder:
                 self._start_source(name)
         self._start_native_thread(writing)
         if writing.values["follow"]:
-            self._environment = environ.mark_followed(writing.root) or self._environment
+            self._environment = environ.follow_children(writing.root) or self._environment
         _core.control_state(writing.page, _core.RUNNING)
         if self.on_begin is not None:
             SourceContext(self, "profiler").guard(self.on_begin)()
@@ -166,7 +166,7 @@ class Recorder:
             self._native_thread.stop()
         self._let_go()
         writing.close(state)
-        environ.unmark_followed(self._environment)
+        environ.unfollow_children(self._environment)
         self._environment = []
         if state != _core.EXITED:  # else we are in it
             atexit.unregister(self._at_exit)

@@ -1,9 +1,9 @@
-"""Steer a live recording from another process, through its control page."""
+"""Change a live recording from outside, through its control page."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from sonde import _core, environ, settings
 from sonde.errors import ConfigError, Error, NotAnswering
@@ -12,21 +12,21 @@ from sonde.session.folder import Session
 
 
 def _open_page(target: Session) -> _core.Map:
-    """The control page of a recording that is running; no other can be steered."""
+    """Return the control page of a live recording; NotAnswering if it is over."""
     if not target.is_alive():
-        raise NotAnswering(f"the recording of process {target.pid} is over; it cannot be steered")
+        raise NotAnswering(f"the recording of process {target.pid} is over; it cannot be changed")
     target.read_control()  # a damaged page is refused before anything is written to it
     return target.map_control(writable=True)
 
 
 def select_alive(targets: list[Session]) -> list[Session]:
-    """Of several recordings, those that run; a single one is taken at its word."""
+    """Return the live ones of several recordings; the first if none is, for the error it raises."""
     alive = [target for target in targets if target.is_alive()]
     return alive or targets[:1]
 
 
 def pause(target: Session) -> None:
-    """Record no rows until resumed; takes effect at the next row, whatever the job is doing."""
+    """Record no rows until resume(); from the next row on, whatever the job is doing."""
     _core.control_on(_open_page(target), False)
 
 
@@ -36,7 +36,7 @@ def resume(target: Session) -> None:
 
 
 def stop(target: Session, timeout_s: float) -> None:
-    """End the recording; the job runs on. Raises NotAnswering if it does not in time."""
+    """End the recording; the job runs on. NotAnswering if the recording does not end in time."""
     page = _open_page(target)
     _core.control_on(page, False)
     _core.control_ask(page, True)
@@ -46,9 +46,9 @@ def stop(target: Session, timeout_s: float) -> None:
 def configure(
     target: Session, changes: Mapping[str, object], timeout_s: float
 ) -> dict[str, settings.Value]:
-    """Change settings of a live recording; what they are now. Bad ones change nothing."""
+    """Change settings of a live recording and return all of them; a bad one changes nothing."""
     values = settings.read_values(changes)
-    fixed = [name for name in values if not settings.list_keys()[name].live]
+    fixed = [name for name in values if not settings.list_keys()[name].changeable]
     if fixed:
         raise ConfigError(
             f"{', '.join(fixed)} can only be set at the start: {environ.variable_of(fixed[0])}=…"
@@ -64,13 +64,13 @@ def configure(
     return target.read_config()
 
 
-def look(target: Session, timeout_s: float) -> bool:
-    """Have every thread sampled now, whatever it is doing; False if nobody answers in time."""
+def sample_now(target: Session, timeout_s: float) -> bool:
+    """Have every thread sampled now, whatever it is doing; False if that takes too long."""
     return _request(target, "look", "looked", timeout_s)
 
 
 def inspect(target: Session, timeout_s: float) -> bool:
-    """Have locals and tasks written down; False if the GIL is not to be had in time."""
+    """Have locals and tasks written; False if the job does not get the GIL in time."""
     return _request(target, "inspect", "inspected", timeout_s)
 
 
@@ -100,8 +100,7 @@ def _store(target: Session, values: Mapping[str, settings.Value]) -> bool:
     return True
 
 
-def _wait(done: object, timeout_s: float, pid: int, what: str) -> None:
-    assert callable(done)
+def _wait(done: Callable[[], bool], timeout_s: float, pid: int, what: str) -> None:
     deadline, nap = time.monotonic() + timeout_s, 0.001
     while not done():
         if time.monotonic() > deadline:
