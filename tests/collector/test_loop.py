@@ -179,7 +179,7 @@ time.sleep(1.5)
         "SELECT SUM((user_pct + system_pct) / 100 * interval_ns) / 1e9 AS cpu_s, "
         "MIN(rss_bytes) AS rss, MAX(user_pct + system_pct) AS top FROM system.process WHERE depth = 0",
     )
-    # The first look comes when the collector is up; what it saw cannot exceed what was used.
+    # The first reading comes when the collector is up; what it saw cannot exceed what was used.
     assert 0.3 * float(out) < row["cpu_s"] <= float(out) * 1.02 + 0.1
     assert row["top"] < 115 and row["rss"] > 5 * 2**20
     (cpu,) = query(session, "SELECT MIN(cores) AS cores, MAX(busy_pct) AS busy FROM system.cpu")

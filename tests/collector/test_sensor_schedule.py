@@ -13,7 +13,7 @@ import sonde
 from conftest import wait_for
 from sonde.collector import sensor_schedule
 from sonde.collector.sensor_schedule import Guarded, Sensors
-from sonde.collector.sensors._files import Look
+from sonde.collector.sensors._files import Reader
 from sonde.collector.sensors.memory import Memory
 from sonde.collector.sensors.pressure import Pressure
 from sonde.tables.recording import SourceLog
@@ -55,7 +55,7 @@ def test_each_session_has_rows_at_its_own_period(sensors: Sensors) -> None:
         sensors.measure(targets, now_s, no_trouble)
         now_s = sensors.find_due(targets)
     assert len(fast.list(Memory)) == 31 and len(slow.list(Memory)) == 4
-    # Where both are due they are served by the same look.
+    # Where both are due they are served by the same reading.
     times = [{values[0] for values in target.list(Memory)} for target in targets]
     assert times[1] <= times[0]
 
@@ -86,8 +86,8 @@ def test_nobody_is_nothing_to_wait_for(sensors: Sensors) -> None:
 def test_a_sensor_that_fails_is_reported_once_and_comes_back(tmp_path: Path) -> None:
     proc = tmp_path / "proc"
     proc.mkdir()
-    look = Look(str(proc))
-    sensors = Sensors(look)
+    reader = Reader(str(proc))
+    sensors = Sensors(reader)
     target = Target("a", 1.0, os.getpid())
     for now_s in range(100, 110):
         sensors.measure([target], float(now_s), no_trouble)
@@ -106,17 +106,17 @@ def test_a_sensor_that_fails_is_reported_once_and_comes_back(tmp_path: Path) -> 
 
 
 def test_a_sensor_that_fails_is_tried_ever_less(tmp_path: Path) -> None:
-    look = Look(str(tmp_path))
-    guarded = Guarded("memory", look)
+    reader = Reader(str(tmp_path))
+    guarded = Guarded("memory", reader)
     tried = []
     for now_s in range(200):
         before = guarded._again_s
-        look.begin()
+        reader.begin()
         guarded.read([os.getpid()], float(now_s))
         if guarded._again_s != before:
             tried.append(now_s)
     assert tried[:5] == [0, 1, 3, 7, 15] and tried[-1] - tried[-2] == sensor_schedule.RETRY_S[1]
-    look.close()
+    reader.close()
 
 
 def test_a_session_in_trouble_does_not_cost_the_others_their_rows(sensors: Sensors) -> None:

@@ -72,7 +72,7 @@ class Machine:
         self._watched = Watched(session)
 
     def run(self, seconds: float, **changes: Change) -> None:
-        """Look so long, at every period, with these changes."""
+        """Reader so long, at every period, with these changes."""
         for count in range(round(seconds * 1e9) // self.every_ns):
             self.look(**changes)
             if count % 100 == 0:
@@ -83,7 +83,7 @@ class Machine:
         self._watched.drain(0.0, ended=True)
 
     def look(self, **changes: Change) -> None:
-        """Look once, a period after the look before."""
+        """Reader once, a period after the look before."""
         self.now_ns += self.every_ns
         passed_s = (self.now_ns - self.start_ns) / 1e9
         for table in {**HEALTHY, **changes}:

@@ -1,4 +1,4 @@
-"""From ring to archive: drain what is due, merge small files, seal what has ended."""
+"""From rings to the archive: drain rows that are due, merge small files, seal ended sessions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sonde.store.views import events, stacks
 
 
 class Drain:
-    """One ring on its way into the archive."""
+    """One ring whose rows go into the archive."""
 
     def __init__(self, session: Session, path: str) -> None:
         self.session = session
@@ -30,7 +30,7 @@ class Drain:
         self._since_s: float | None = None  # when a row was first seen waiting
 
     def run(self, now_s: float, every_s: float, ended: bool) -> None:
-        """Archive if a quarter of the ring waits, or a row waits too long, or this is the end."""
+        """Archive if a quarter of the ring waits, if a row has waited too long, or at the end."""
         head = self.ring.head
         waiting = head - self.next
         if waiting <= 0:
@@ -43,7 +43,7 @@ class Drain:
             self._since_s = None
 
     def _find_end(self, head: int) -> int:
-        """Up to the first row that is still being written, unless it falls too far behind."""
+        """Return the first row that is still being written, unless it is too far behind."""
         settled = self.ring.find_settled(self.next)
         return max(settled, head - self.capacity // 2)
 
@@ -72,8 +72,9 @@ def _merge(parts: list[archive.Segment]) -> None:
 
 
 def seal(session: Session) -> None:
-    """Write the last word on an ended session, then remove the rings and the text table: every
-    row is in the archive, with its texts."""
+    """Write how a session ended, then remove its rings and its text table.
+
+    Every row is in the archive by then, with its texts."""
     state = session.find_state()
     if state == "running" or not session.read_config()["archive"]:
         return
@@ -107,7 +108,7 @@ def seal(session: Session) -> None:
 
 
 def _archive_stacks(session: Session) -> None:
-    """The tree of stacks, with its texts, once for good: it cannot change any more."""
+    """Archive the tree of stacks with its texts, once: it cannot change any more."""
     table = stacks.STACK.schema.table
     if stack_table.has_nodes(session) and not archive.list_segments(session, table):
         rows = stacks.STACK.compute_table(session)
@@ -115,7 +116,7 @@ def _archive_stacks(session: Session) -> None:
 
 
 def _archive_events(session: Session) -> None:
-    """Sums of events and what was open at the end, with their texts."""
+    """Archive the sums of events and the regions open at the end, with their texts."""
     for view in events.VIEWS:
         if archive.list_segments(session, view.schema.table):
             continue
@@ -128,8 +129,9 @@ def _archive_events(session: Session) -> None:
 
 
 def find_end_wall_ns(session: Session) -> int:
-    """When an ended session ended: its own word, or its newest row. Stores to mapped memory leave
-    no time on a file."""
+    """Return when a session ended: as its control page says, or when its newest row was written.
+
+    The times of the files do not tell: stores to mapped memory leave them alone."""
     control = session.read_control()
     if control["state"] in (_core.STOPPED, _core.EXITED):
         return control["state_t_ns"] + session.wall_offset_ns

@@ -36,7 +36,7 @@ STALE_S = 60.0  # a folder that never became a session is removed after this
 
 
 class Watched:
-    """One live session: its rings being drained, and rings of our own in it for the sensors."""
+    """A live session: it drains the job's rings, and writes sensor rows into rings of its own."""
 
     def __init__(self, session: Session) -> None:
         self.session, self.folder = session, session.folder
@@ -44,7 +44,7 @@ class Watched:
         self._writers: dict[type, _core.Writer | None] = {}
         self._text: _core.Text | None = None
         self._snapshot_s = time.monotonic()
-        self._listed_ns = 0  # when the folder had changed last, as of its last listing
+        self._listed_ns = 0  # when the folder had last changed, at its last listing
         self._ended: set[str] = set()  # runs that have ended, as the last scan saw them
         self._worked_out: set[str] = set()
         self.refresh()
@@ -52,7 +52,7 @@ class Watched:
     def refresh(self) -> None:
         """Read the session's settings again."""
         values = self.session.read_config()
-        self.archive = bool(values.get("archive", True))
+        self.archive = bool(values["archive"])
         self.archive_every_s = float(values["archive.every"])
         self.host_every_s = float(values["host.every"])
         pid = int(values["host.pid"])
@@ -61,7 +61,7 @@ class Watched:
         self.snapshot_keep = int(values["snapshot.keep"])
 
     def drain(self, now_s: float, *, ended: bool = False) -> None:
-        """Archive what is due."""
+        """Archive the rows that are due."""
         if not self.archive:
             return
         # Listing the folder at every tick would take as long as all the rest.
@@ -76,7 +76,7 @@ class Watched:
             drain.run(now_s, self.archive_every_s, ended)
 
     def snapshot(self, now_s: float, *, ended: bool = False) -> None:
-        """Write a snapshot if it is due; and the last one, if there are any."""
+        """Write a snapshot if one is due; at the end, a last one if there were any."""
         if ended:
             wanted = self.snapshot_every_s > 0 or os.path.isdir(self.session.path(snapshots.FOLDER))
         else:
@@ -86,8 +86,9 @@ class Watched:
             snapshots.take(self.session, keep=self.snapshot_keep)
 
     def process_runs(self, end_s: float) -> None:
-        """Work out runs that have ended, until `end_s`: a job may make many of them, and the marks
-        of one take as much room as all its stacks."""
+        """Work out runs that have ended, until `end_s`.
+
+        A job may make many of them, and the stack sums of one take as much room as all stacks."""
         for name in runs.list_names(self.session):
             if name in self._worked_out or time.monotonic() > end_s:
                 continue
@@ -99,7 +100,7 @@ class Watched:
             if state == PROCESSING and name in self._ended:
                 run.process()
             if state == PROCESSING:
-                self._ended.add(name)  # whoever stopped it may still be writing that down
+                self._ended.add(name)  # next time: its state may still be being written
             elif state in FINAL:
                 self._worked_out.add(name)
 
@@ -122,31 +123,31 @@ class Watched:
                 return None  # sonde was updated while the job ran: other columns, so no more rows
             memory = ring.map_file(path, writable=True)
             if row is not SourceLog:
-                _core.ring_heal(memory)  # ours alone: a collector before us may have died writing
+                _core.ring_heal(memory)  # a collector before this one may have died while it wrote
         else:
             memory = ring.create_ring(self.session.folder, table, getattr(row, "RING_BYTES", 2**20))
-        # Strict: a row of ours that does not fit is a bug of ours.
+        # Strict: a sensor row that does not fit is a bug.
         writer = _core.Writer(table.kinds, table.optional, table.timed, True)
-        # What became of a sensor is written down even while no rows are taken.
+        # The state of a sensor is recorded even while the recording is paused.
         page = None if row is SourceLog else self.session.map_control()
         writer.attach(memory, self._text, page)
         return writer
 
 
 class Collector:
-    """The loop."""
+    """The loop over all sessions of a root."""
 
     def __init__(self, root: str) -> None:
         self.root = root
         self.watched: dict[str, Watched] = {}
         self._sensors = Sensors()
-        self._done: set[str] = set()  # sealed, not ours, or not to be read
+        self._done: set[str] = set()  # sealed, of another machine, or unreadable
         self._drained_s = self._scanned_s = self._retained_s = float("-inf")
         self._busy_s = time.monotonic()
         self.leaving = False
 
     def run(self) -> None:
-        """Until there has been nothing to watch for a while."""
+        """Run until there has been nothing to watch for LINGER_S."""
         try:
             self._loop()
         finally:
@@ -164,8 +165,8 @@ class Collector:
             time.sleep(max(0.001, due_s - time.monotonic()))
 
     def step(self, now_s: float) -> None:
-        """One round: measure, find sessions, drain, seal, retain, each when it is due."""
-        # First: what is below may take its time, and a look has the time that it has.
+        """Do one round: read sensors, find sessions, drain, seal, retain, each when it is due."""
+        # First: the rest may take long, and a reading should be taken when it is due.
         self._sensors.measure(list(self.watched.values()), now_s, self._attempt)
         if now_s - self._drained_s < TICK_S - 0.01:
             return
@@ -198,7 +199,7 @@ class Collector:
             with self._attempt(folder):
                 one.refresh()
                 one.process_runs(begin_s + SEAL_S)
-                # The living must not wait for many that have ended: the rest at the next scan.
+                # Live sessions must not wait for many ended ones: the next scan seals the rest.
                 if not one.session.is_alive() and time.monotonic() - begin_s < SEAL_S:
                     one.drain(time.monotonic(), ended=True)
                     one.snapshot(time.monotonic(), ended=True)
@@ -211,14 +212,14 @@ class Collector:
 
     @contextmanager
     def _attempt(self, folder: str) -> Iterator[None]:
-        """One session's trouble, whatever it is, must not stop the others' work."""
+        """Keep a failure of one session from stopping the work for the others."""
         try:
             yield
         except OSError:
-            # A full disk: tried again at the next round. A folder that vanished: forgotten.
+            # A full disk: try again in the next round. A folder that is gone: forget it.
             if not os.path.isdir(folder):
                 self.watched.pop(folder, None)
-        except Exception as error:  # it cannot be read; its owner sees why when asking for it
+        except Exception as error:  # it cannot be read; whoever opens it sees why
             self.watched.pop(folder, None)
             self._done.add(folder)
             self._log(f"{folder}: {type(error).__name__}: {error}")
@@ -231,14 +232,16 @@ class Collector:
 
 
 def _is_mine(session: Session) -> bool:
-    """Recorded on this machine and not finished with. On a shared file system another machine may
-    have our name: its live sessions have another boot id, and a collector of their own."""
+    """Tell whether a session was recorded on this machine and is not sealed yet.
+
+    On a shared file system another machine may have the same name: its live sessions have another
+    boot id and a collector of their own."""
     here = session.host == os.uname().nodename
     return here and session.read_sealed() is None and (session.is_here() or not session.is_alive())
 
 
 def _list_leftovers(root: str) -> list[str]:
-    """Folders whose making or removal was cut off."""
+    """Return folders whose creation or removal was interrupted."""
     found = []
     for name in os.listdir(root):
         if name.startswith(".") and name.endswith((".new", ".gone")):
@@ -247,12 +250,12 @@ def _list_leftovers(root: str) -> list[str]:
                 if time.time() - os.lstat(path).st_mtime > STALE_S:
                     found.append(path)
             except FileNotFoundError:
-                continue  # it has got its name meanwhile
+                continue  # it has just been renamed
     return found
 
 
 def take_lock(root: str, wait_s: float = 1.0) -> int | None:
-    """The host's one collector lock; None if another collector has it."""
+    """Take the host's one collector lock; None if another collector holds it."""
     fd = files.open_lock(collector_lock(root))
     try:
         # A job that only asks whether a collector is there holds the lock for an instant, too.
@@ -265,7 +268,7 @@ def take_lock(root: str, wait_s: float = 1.0) -> int | None:
 
 
 def raise_file_limit() -> None:
-    """Files of /proc stay open between two looks: as many as we may."""
+    """Allow as many open files as possible: files of /proc stay open between two readings."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -276,7 +279,8 @@ def main() -> None:
     lock = take_lock(root)
     if lock is None:
         return
-    # Full while we run, empty when we leave in peace: see is_wanted() in watcher.c.
+    # It holds the pid while we run, and nothing after an orderly end: the job's native thread
+    # starts a new collector only after a crash.
     os.truncate(lock, 0)
     os.write(lock, f"{os.getpid()}\n".encode())
     raise_file_limit()
@@ -285,7 +289,7 @@ def main() -> None:
     def leave(_signal: int, _frame: object) -> None:
         collector.leaving = True
 
-    gc.freeze()  # what was imported stays; looking through it at every collection takes its time
+    gc.freeze()  # imported modules stay: collections need not go through them
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
     collector.run()

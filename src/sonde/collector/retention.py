@@ -1,4 +1,4 @@
-"""Retention: how long and how much is kept. What goes first is what ended first."""
+"""Retention: how long and how much is kept. What ended first is removed first."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Mapping
 from sonde.collector.drain import find_end_wall_ns
 from sonde.errors import Error
 from sonde.session import Session, list_folders
+from sonde.settings import Value
 from sonde.store import archive
 
-Limits = Mapping[str, object]
+Limits = Mapping[str, Value]
 
 
 def enforce_limits(root: str, limits: Limits, now_s: float | None = None) -> list[str]:
-    """Remove ended sessions past their age, then, oldest first, until the rest fits; the ids gone.
+    """Remove ended sessions past their age, then the oldest until the rest fits; return their ids.
 
-    A running session is never removed; if it alone is too large, its oldest segments go. The rings
-    of a running session are its working memory and do not count."""
+    A live session is never removed; if it alone is too large, its oldest segments are. The rings
+    of a live session are its working memory and do not count."""
     now_s = time.time() if now_s is None else now_s
-    age, room = limits["retain.age"], limits["retain.bytes"]
-    assert isinstance(age, (int, float)) and isinstance(room, int)
+    age, room = float(limits["retain.age"]), int(limits["retain.bytes"])
     running, ended = _list_all(root)
     gone = [session for session, end in ended if now_s - end > age]
     left = [session for session, end in ended if now_s - end <= age]
@@ -38,7 +38,7 @@ def enforce_limits(root: str, limits: Limits, now_s: float | None = None) -> lis
 
 
 def _list_all(root: str) -> tuple[list[Session], list[tuple[Session, float]]]:
-    """The running sessions, and the ended ones by their end; what cannot be read is left alone."""
+    """Return live sessions, and ended ones by their end; unreadable ones are left alone."""
     running, ended = [], []
     for folder in list_folders(root):
         try:
@@ -53,7 +53,7 @@ def _list_all(root: str) -> tuple[list[Session], list[tuple[Session, float]]]:
 
 
 def _find_end_s(session: Session) -> float | None:
-    """When it ended; None if that cannot be told from here: another machine may still write it."""
+    """Return when a session ended; None if another machine may still be writing it."""
     sealed = session.read_sealed()
     if sealed is not None:
         return sealed.end_wall_ns / 1e9
@@ -61,12 +61,12 @@ def _find_end_s(session: Session) -> float | None:
 
 
 def measure_kept(session: Session) -> int:
-    """What of a session counts: all of it once it has ended, its archive while it runs."""
+    """Return the bytes that count: all of an ended session, the archive of a live one."""
     return measure_bytes(session.path(archive.FOLDER) if session.is_alive() else session.folder)
 
 
 def measure_bytes(folder: str) -> int:
-    """What a folder really takes on disk."""
+    """Return how much room a folder takes on disk."""
     total = 0
     for path, _folders, names in os.walk(folder):
         for name in names:
@@ -78,14 +78,14 @@ def measure_bytes(folder: str) -> int:
 
 
 def _remove(root: str, session: Session) -> None:
-    # Renamed first: a session is there as a whole or not at all.
+    # Renamed first: nobody is to see half of a session.
     gone = os.path.join(root, f".{session.id}.{time.time_ns()}.gone")
     os.rename(session.folder, gone)
     shutil.rmtree(gone, ignore_errors=True)
 
 
 def _trim(sessions: list[Session], over: int) -> None:
-    """Remove the oldest archived segments of running sessions until `over` bytes are free."""
+    """Remove the oldest archived segments of live sessions until `over` bytes are free."""
     with archive.changing:
         found = [
             (os.stat(segment.path), session, table, segment)

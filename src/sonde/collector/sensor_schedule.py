@@ -1,4 +1,4 @@
-"""Measuring: when the sensors look, and which sessions get what they see."""
+"""When the sensors are read, and which sessions get the rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from types import ModuleType
 
 from sonde import _core, plugins
-from sonde.collector.sensors._files import Look, Row
+from sonde.collector.sensors._files import Reader, Row
 from sonde.errors import Unavailable
 from sonde.tables.recording import SourceLog
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Target(Protocol):
-        """A session that wants rows."""
+        """A session that gets rows."""
 
         host_every_s: float
         host_pid: int
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 Trouble = Callable[[str], AbstractContextManager[None]]
 Said = tuple[str, str | None]
 
-RETRY_S = (1.0, 30.0)  # a sensor that fails is tried again after the first, then ever later
-# Whatever a file of a kernel that nobody has seen yet may lead to.
+RETRY_S = (1.0, 30.0)  # pause after a failure of a sensor: the first, and the longest
+# What the files of a kernel that we have never seen may lead to.
 _FAILURES = (OSError, ValueError, LookupError, ArithmeticError, TypeError, AttributeError,
              AssertionError)  # fmt: skip
 
 
 class Guarded:
-    """A sensor that may fail: then it is left alone for a while."""
+    """A sensor that may fail, and is left alone for a while after it did."""
 
-    def __init__(self, name: str, look: Look) -> None:
+    def __init__(self, name: str, reader: Reader) -> None:
         module: ModuleType = plugins.load("collector.sensors", name)
-        self.name, self._sensor = name, module.Sensor(look)
+        self.name, self._sensor = name, module.Sensor(reader)
         self._rest_s = 0.0
         self._again_s = float("-inf")
         self.said: Said = ("on", None)
 
     def read(self, pids: Iterable[int], now_s: float) -> tuple[list[Row], dict[int, list[Row]]]:
-        """Rows about the machine, and about each of these processes."""
+        """Return rows about the machine, and about each of these processes."""
         if now_s < self._again_s:
             return [], {}
         try:
@@ -69,22 +69,22 @@ class Guarded:
 
 
 class Cadence:
-    """The sensors as all sessions of one period see them: amounts are of that period.
+    """The sensors, read once a period for all sessions that asked for that period.
 
-    Looks fall on whole multiples of the period, so that they do not drift, that two periods have
-    looks in common, and that sessions of one period have the same rows about the machine."""
+    Readings fall on whole multiples of the period. So they do not drift, two periods have readings
+    in common, and sessions of one period have the same rows about the machine."""
 
-    def __init__(self, period_s: float, look: Look) -> None:
+    def __init__(self, period_s: float, reader: Reader) -> None:
         self.period_s, self.due_s = period_s, float("-inf")
-        self._sensors = [Guarded(name, look) for name in plugins.list_names("collector.sensors")]
+        self._sensors = [Guarded(name, reader) for name in plugins.list_names("collector.sensors")]
         self._told: dict[tuple[str, str], Said] = {}
 
     def advance(self, now_s: float) -> None:
-        """Set the next look; those that were missed are not made up for."""
+        """Set the time of the next reading; missed ones are not made up for."""
         self.due_s = (math.floor(now_s / self.period_s + 1e-6) + 1) * self.period_s
 
     def measure(self, targets: list[Target], now_s: float, trouble: Trouble) -> None:
-        """One look at everything, written into these sessions."""
+        """Read every sensor once and write the rows into these sessions."""
         pids = sorted({target.host_pid for target in targets})
         for sensor in self._sensors:
             machine, own = sensor.read(pids, now_s)
@@ -101,31 +101,31 @@ class Cadence:
             target.write(SourceLog, (_core.clock_ns(), sensor.name, *sensor.said))
 
     def forget(self, folders: set[str]) -> None:
-        """Only these sessions are left."""
+        """Forget all sessions but these."""
         self._told = {key: said for key, said in self._told.items() if key[0] in folders}
 
 
 class Sensors:
-    """All sensors, for sessions of all periods."""
+    """All sensors, for sessions of every period."""
 
-    def __init__(self, look: Look | None = None) -> None:
-        self._look = look or Look()
+    def __init__(self, reader: Reader | None = None) -> None:
+        self._reader = reader or Reader()
         self._cadences: dict[float, Cadence] = {}
 
     def find_due(self, targets: Iterable[Target]) -> float:
-        """When the next look is due; never, if nobody wants one."""
+        """Return when the next reading is due; infinity if no session wants one."""
         periods = {target.host_every_s for target in targets}
         return min((self._find(period_s).due_s for period_s in periods), default=float("inf"))
 
     def measure(self, targets: list[Target], now_s: float, trouble: Trouble) -> None:
-        """One look, for all sessions whose time has come."""
+        """Read the sensors for all sessions that are due."""
         periods = {target.host_every_s for target in targets}
         for unused in self._cadences.keys() - periods:
             del self._cadences[unused]
         due = [one for one in map(self._find, sorted(periods)) if one.due_s <= now_s]
         if not due:
             return
-        self._look.begin()
+        self._reader.begin()
         for cadence in due:
             cadence.advance(now_s)
             mine = [target for target in targets if target.host_every_s == cadence.period_s]
@@ -133,10 +133,10 @@ class Sensors:
             cadence.measure(mine, now_s, trouble)
 
     def close(self) -> None:
-        """Let go of files and processes."""
-        self._look.close()
+        """Close files and helper processes."""
+        self._reader.close()
 
     def _find(self, period_s: float) -> Cadence:
         if period_s not in self._cadences:
-            self._cadences[period_s] = Cadence(period_s, self._look)
+            self._cadences[period_s] = Cadence(period_s, self._reader)
         return self._cadences[period_s]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sonde.collector.sensors import cgroup, pressure
-from sonde.collector.sensors._files import Look
+from sonde.collector.sensors._files import Reader
 
 Row = dict[str, object]
 PID = os.getpid()  # for its affinity, which is the kernel's word and no file
@@ -21,8 +21,8 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.folder, self.now_ns = folder, 10**9
         self.write("proc/loadavg", "0 0 0 1/1 1")
-        self.look = Look(str(folder / "proc"), str(folder / "sys"), clock=lambda: self.now_ns)
-        self._cgroup, self._pressure = cgroup.Sensor(self.look), pressure.Sensor(self.look)
+        self.reader = Reader(str(folder / "proc"), str(folder / "sys"), clock=lambda: self.now_ns)
+        self._cgroup, self._pressure = cgroup.Sensor(self.reader), pressure.Sensor(self.reader)
 
     def write(self, path: str, text: str) -> None:
         target = self.folder / path
@@ -39,13 +39,13 @@ class Machine:
         self.write(f"proc/{PID}/cgroup", is_in)
 
     def see(self, passed_s: float = 1.0, pid: int = PID) -> Row:
-        self.look.begin()
+        self.reader.begin()
         self.now_ns += int(passed_s * 1e9)
         ((_, values),) = self._cgroup.read_process(pid)
         return dict(zip(cgroup.Cgroup.__annotations__, values, strict=True))
 
     def see_pressure(self) -> dict[tuple[object, object], Row]:
-        self.look.begin()
+        self.reader.begin()
         self.now_ns += 10**9
         names = pressure.Pressure.__annotations__
         rows = [dict(zip(names, v, strict=True)) for _, v in self._pressure.read_process(PID)]
@@ -56,7 +56,7 @@ class Machine:
 def machine(tmp_path: Path) -> Iterator[Machine]:
     machine = Machine(tmp_path)
     yield machine
-    machine.look.close()
+    machine.reader.close()
 
 
 def write_unified(machine: Machine, folder: str, n: int = 0) -> None:
@@ -250,12 +250,12 @@ def test_pressure_is_the_share_of_the_interval(machine: Machine) -> None:
 
 
 def test_the_cgroup_of_this_very_process_can_be_read() -> None:
-    look = Look()
-    sensor = cgroup.Sensor(look)
+    reader = Reader()
+    sensor = cgroup.Sensor(reader)
     for _ in range(2):
-        look.begin()
+        reader.begin()
         rows = list(sensor.read_process(os.getpid()))
-    look.close()
+    reader.close()
     ((_, values),) = rows
     row = dict(zip(cgroup.Cgroup.__annotations__, values, strict=True))
     said = Path("/proc/self/cgroup").read_text()

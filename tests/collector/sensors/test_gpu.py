@@ -16,7 +16,7 @@ import sonde
 from conftest import find_processes, wait_for
 from sonde.collector.sensor_schedule import Guarded
 from sonde.collector.sensors import _gpu_client, gpu
-from sonde.collector.sensors._files import Look
+from sonde.collector.sensors._files import Reader
 from sonde.errors import Unavailable
 
 IDLE = "import sonde, time; sonde.start(); print('ready', flush=True); time.sleep(600)"
@@ -24,22 +24,22 @@ Rows = list[dict[str, object]]
 
 
 @pytest.fixture
-def look() -> Iterator[Look]:
-    look = Look()
-    yield look
-    look.close()
+def reader() -> Iterator[Reader]:
+    reader = Reader()
+    yield reader
+    reader.close()
 
 
 @pytest.fixture
-def sensor(fake_nvml, look: Look) -> gpu.Sensor:
-    return gpu.Sensor(look)
+def sensor(fake_nvml, reader: Reader) -> gpu.Sensor:
+    return gpu.Sensor(reader)
 
 
-def see(look: Look, sensor: gpu.Sensor, pid: int = 0, table: type = gpu.Gpu) -> Rows:
-    """The rows of one look; waits for NVML's process to come up."""
+def see(reader: Reader, sensor: gpu.Sensor, pid: int = 0, table: type = gpu.Gpu) -> Rows:
+    """The rows of one reading; waits for NVML's process to come up."""
 
     def rows() -> Rows:
-        look.begin()
+        reader.begin()
         found = [*sensor.read_machine(), *sensor.read_process(pid)]
         return [
             dict(zip(row.__annotations__, values, strict=True))
@@ -50,7 +50,7 @@ def see(look: Look, sensor: gpu.Sensor, pid: int = 0, table: type = gpu.Gpu) -> 
     return wait_for(rows)
 
 
-def test_a_row_says_what_nvml_says(fake_nvml, look: Look, sensor: gpu.Sensor) -> None:
+def test_a_row_says_what_nvml_says(fake_nvml, reader: Reader, sensor: gpu.Sensor) -> None:
     fake_nvml({"gpus": [{
         "name": "H200", "uuid": "GPU-7", "util_pct": 97, "memory_util_pct": 61, "power_w": 650.5,
         "memory_used_bytes": 7 * 2**30, "memory_total_bytes": 141 * 2**30, "power_limit_w": 700,
@@ -58,7 +58,7 @@ def test_a_row_says_what_nvml_says(fake_nvml, look: Look, sensor: gpu.Sensor) ->
         "temperature_c": 66, "throttle": 0x4 | 0x40 | 0x1, "pcie_gen": 4, "pcie_gen_max": 5,
         "pcie_width": 8, "pcie_width_max": 16,
     }]})  # fmt: skip
-    (row,) = see(look, sensor)
+    (row,) = see(reader, sensor)
     assert row.pop("t_ns") > 0
     assert row == {
         "interval_ns": None, "gpu": 0, "name": "H200", "uuid": "GPU-7", "util_pct": 97,
@@ -71,65 +71,71 @@ def test_a_row_says_what_nvml_says(fake_nvml, look: Look, sensor: gpu.Sensor) ->
     }  # fmt: skip
 
 
-def test_amounts_are_those_of_the_interval(fake_nvml, look: Look, sensor: gpu.Sensor) -> None:
+def test_amounts_are_those_of_the_interval(fake_nvml, reader: Reader, sensor: gpu.Sensor) -> None:
     fake_nvml({"gpus": [{"received_per_s": 1e9, "sent_per_s": 2e9}]})
-    see(look, sensor)
-    (row,) = see(look, sensor)
+    see(reader, sensor)
+    (row,) = see(reader, sensor)
     assert row["pcie_received_bytes"] == pytest.approx(row["interval_ns"], rel=0.2, abs=2e6)
     assert row["pcie_sent_bytes"] == pytest.approx(2 * row["interval_ns"], rel=0.2, abs=4e6)
     assert row["ecc_corrected"] == 0
 
 
-def test_a_counter_that_begins_anew_gives_no_amount(fake_nvml, look: Look, sensor) -> None:
+def test_a_counter_that_begins_anew_gives_no_amount(fake_nvml, reader: Reader, sensor) -> None:
     fake_nvml({"gpus": [{"received_per_s": 1e9, "sent_per_s": 1e9}]})
-    see(look, sensor)
+    see(reader, sensor)
     fake_nvml({"gpus": [{"received_per_s": 1, "sent_per_s": 1}]})
-    (row,) = see(look, sensor)
+    (row,) = see(reader, sensor)
     assert row["pcie_received_bytes"] is None and row["pcie_sent_bytes"] is None
 
 
-def test_one_value_that_fails_is_null_and_the_others_stay(fake_nvml, look: Look, sensor) -> None:
+def test_one_value_that_fails_is_null_and_the_others_stay(
+    fake_nvml, reader: Reader, sensor
+) -> None:
     fake_nvml({"gpus": [{"util_pct": 5, "errors": ["nvmlDeviceGetPowerUsage"]}, {"power_w": 300}]})
-    first, second = see(look, sensor)
+    first, second = see(reader, sensor)
     assert first["power_w"] is None and first["util_pct"] == 5
     assert second["power_w"] == 300
 
 
-def test_a_gpu_that_answers_nothing_has_a_row_of_nulls(fake_nvml, look: Look, sensor) -> None:
+def test_a_gpu_that_answers_nothing_has_a_row_of_nulls(fake_nvml, reader: Reader, sensor) -> None:
     fake_nvml({"gpus": [{"errors": ["all"]}]})
-    (row,) = see(look, sensor)
+    (row,) = see(reader, sensor)
     assert set(row.values()) - {row["t_ns"], 0} == {None}
 
 
-def test_a_lost_gpu_is_named_and_the_others_go_on(fake_nvml, look: Look, sensor) -> None:
+def test_a_lost_gpu_is_named_and_the_others_go_on(fake_nvml, reader: Reader, sensor) -> None:
     fake_nvml({"gpus": [{}, {"lost": True}, {}]})
-    assert [row["gpu"] for row in see(look, sensor)] == [0, 2]
+    assert [row["gpu"] for row in see(reader, sensor)] == [0, 2]
     assert sensor.detail == "GPU 1: GPU is lost"
     fake_nvml({"gpus": [{}, {}, {}]})
-    assert [row["gpu"] for row in see(look, sensor)] == [0, 1, 2]
+    assert [row["gpu"] for row in see(reader, sensor)] == [0, 1, 2]
     assert sensor.detail is None
 
 
-def test_a_gpu_that_is_added_begins_with_a_row_of_its_own(fake_nvml, look: Look, sensor) -> None:
+def test_a_gpu_that_is_added_begins_with_a_row_of_its_own(
+    fake_nvml, reader: Reader, sensor
+) -> None:
     fake_nvml({"gpus": [{}]})
-    see(look, sensor)
+    see(reader, sensor)
     fake_nvml({"gpus": [{}, {}]})
-    old, new = see(look, sensor)
+    old, new = see(reader, sensor)
     assert old["interval_ns"] > 0 and new["interval_ns"] is None
 
 
-def test_what_the_library_prints_is_not_taken_for_an_answer(fake_nvml, look: Look, sensor) -> None:
+def test_what_the_library_prints_is_not_taken_for_an_answer(
+    fake_nvml, reader: Reader, sensor
+) -> None:
     fake_nvml({"do": "print", "gpus": [{"util_pct": 33}]})
-    assert [row["util_pct"] for row in see(look, sensor)] == [33]
+    assert [row["util_pct"] for row in see(reader, sensor)] == [33]
 
 
-def test_memory_is_told_apart_by_process(fake_nvml, look: Look, sensor, start) -> None:
+def test_memory_is_told_apart_by_process(fake_nvml, reader: Reader, sensor, start) -> None:
     child = start("import time; print('ready', flush=True); time.sleep(600)")
     fake_nvml({"gpus": [
         {"processes": [[os.getpid(), 100], [child.pid, 20], [2**22 - 1, 3], [2**22 - 2, 4]]},
         {"processes": [[child.pid, None]]}, {},
     ]})  # fmt: skip
-    rows = see(look, sensor, os.getpid(), gpu.GpuProcess)
+    rows = see(reader, sensor, os.getpid(), gpu.GpuProcess)
     assert [(row["gpu"], row["process"], row["memory_bytes"]) for row in rows] == [
         (0, os.getpid(), 100), (0, child.pid, 20), (0, None, 7), (1, child.pid, None),
     ]  # fmt: skip
@@ -138,12 +144,12 @@ def test_memory_is_told_apart_by_process(fake_nvml, look: Look, sensor, start) -
 # ---- what goes wrong --------------------------------------------------------------------------
 
 
-def until(guarded: Guarded, look: Look, is_so: Callable[[Rows], object]) -> object:
-    """Look, with the clock of the guard going fast, until it is so."""
+def until(guarded: Guarded, reader: Reader, is_so: Callable[[Rows], object]) -> object:
+    """Reader, with the clock of the guard going fast, until it is so."""
     fast_s = iter(range(0, 10**9, 60))
 
     def attempt() -> object:
-        look.begin()
+        reader.begin()
         machine, _own = guarded.read([0], next(fast_s))
         return is_so([dict(zip(gpu.Gpu.__annotations__, v, strict=True)) for _, v in machine])
 
@@ -159,31 +165,31 @@ def until(guarded: Guarded, look: Look, is_so: Callable[[Rows], object]) -> obje
     ],
 )
 def test_a_library_that_is_ill_is_reported_and_comes_back(
-    fake_nvml, look: Look, monkeypatch, what: str, state: str, said: str
+    fake_nvml, reader: Reader, monkeypatch, what: str, state: str, said: str
 ) -> None:
     monkeypatch.setattr(_gpu_client, "_LATE_S", 0.2)
-    guarded = Guarded("gpu", look)
-    until(guarded, look, lambda rows: rows)
+    guarded = Guarded("gpu", reader)
+    until(guarded, reader, lambda rows: rows)
     fake_nvml({"do": what, "gpus": [{}]})
-    until(guarded, look, lambda _rows: guarded.said[0] == state)
+    until(guarded, reader, lambda _rows: guarded.said[0] == state)
     assert said in str(guarded.said[1])
     fake_nvml({"gpus": [{"util_pct": 77}]})
-    assert until(guarded, look, lambda rows: rows and rows[0]["util_pct"] == 77)
+    assert until(guarded, reader, lambda rows: rows and rows[0]["util_pct"] == 77)
     assert guarded.said == ("on", None)
 
 
-def test_without_pynvml_it_says_how_to_get_it(look: Look, tmp_path: Path, monkeypatch) -> None:
+def test_without_pynvml_it_says_how_to_get_it(reader: Reader, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "pynvml.py").write_text("raise ImportError")
     monkeypatch.setenv("SONDE_NVML", str(tmp_path))
-    sensor = gpu.Sensor(look)
+    sensor = gpu.Sensor(reader)
     with pytest.raises(Unavailable, match="pip install nvidia-ml-py"):
-        see(look, sensor)
+        see(reader, sensor)
 
 
-def test_without_a_driver_no_process_is_started(look: Look, monkeypatch) -> None:
+def test_without_a_driver_no_process_is_started(reader: Reader, monkeypatch) -> None:
     monkeypatch.setattr(_gpu_client, "_SIGNS", ())
-    sensor = gpu.Sensor(look)
-    look.begin()
+    sensor = gpu.Sensor(reader)
+    reader.begin()
     with pytest.raises(Unavailable, match="no NVIDIA driver"):
         list(sensor.read_machine())
 
@@ -229,24 +235,24 @@ def find_children(pid: int) -> list[int]:
         return []
 
 
-def test_eight_gpus_are_eight_rows(fake_nvml, look: Look, sensor) -> None:
+def test_eight_gpus_are_eight_rows(fake_nvml, reader: Reader, sensor) -> None:
     fake_nvml({"gpus": [{"util_pct": 10 * index} for index in range(8)]})
-    rows = see(look, sensor)
+    rows = see(reader, sensor)
     assert [(row["gpu"], row["util_pct"]) for row in rows] == [(n, 10 * n) for n in range(8)]
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="no NVIDIA GPU here")
-def test_values_agree_with_nvidia_smi(look: Look) -> None:
+def test_values_agree_with_nvidia_smi(reader: Reader) -> None:
     pytest.importorskip("pynvml")
-    sensor = gpu.Sensor(look)
-    see(look, sensor)
+    sensor = gpu.Sensor(reader)
+    see(reader, sensor)
     asked = "index,uuid,memory.total,clocks.max.sm,pcie.link.gen.max,enforced.power.limit"
     shown = subprocess.run(
         ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader,nounits"],
         capture_output=True, text=True, check=True, timeout=60,
     ).stdout.splitlines()  # fmt: skip
     begin = time.monotonic()
-    rows = see(look, sensor)
+    rows = see(reader, sensor)
     assert time.monotonic() - begin < 60 and len(rows) == len(shown)
     for row, line in zip(rows, shown, strict=True):
         index, uuid, total_mib, clock, gen, watts = (word.strip() for word in line.split(","))

@@ -15,42 +15,42 @@ from conftest import wait_for
 from sonde import _core
 from sonde.collector.sensors import _slow_reads, process
 from sonde.collector.sensors._descendants import Tree, _is_between
-from sonde.collector.sensors._files import Look
+from sonde.collector.sensors._files import Reader
 
 Rows = list[dict[str, object]]
 MIB = 2**20
 
 
 @pytest.fixture
-def look() -> Iterator[Look]:
-    look = Look()
-    yield look
-    look.close()
+def reader() -> Iterator[Reader]:
+    reader = Reader()
+    yield reader
+    reader.close()
 
 
-def see(look: Look, sensor: process.Sensor, pid: int) -> Rows:
-    look.begin()
+def see(reader: Reader, sensor: process.Sensor, pid: int) -> Rows:
+    reader.begin()
     names = process.Process.__annotations__
     return [dict(zip(names, values, strict=True)) for _, values in sensor.read_process(pid)]
 
 
 class Watch:
-    """Looks at a process again and again, as the collector does."""
+    """Reads a process again and again, as the collector does."""
 
-    def __init__(self, look: Look, pid: int) -> None:
-        self.look, self.pid, self.sensor = look, pid, process.Sensor(look)
+    def __init__(self, reader: Reader, pid: int) -> None:
+        self.reader, self.pid, self.sensor = reader, pid, process.Sensor(reader)
         self.rows: Rows = []
-        see(look, self.sensor, pid)
+        see(reader, self.sensor, pid)
 
     def until(self, is_so: Callable[[], object]) -> None:
-        def look() -> object:
-            self.rows += see(self.look, self.sensor, self.pid)
+        def read_again() -> object:
+            self.rows += see(self.reader, self.sensor, self.pid)
             return is_so()
 
-        wait_for(look)
+        wait_for(read_again)
 
     def once(self) -> Rows:
-        found = see(self.look, self.sensor, self.pid)
+        found = see(self.reader, self.sensor, self.pid)
         self.rows += found
         return found
 
@@ -121,9 +121,9 @@ def step(child: subprocess.Popen[str], watch: Watch) -> tuple[float, float]:
 BURN = "end = time.monotonic() + 2.0\n    while time.monotonic() < end: pass"
 
 
-def test_a_busy_thread_shows_what_the_kernel_charged_it(look: Look, stepping) -> None:
+def test_a_busy_thread_shows_what_the_kernel_charged_it(reader: Reader, stepping) -> None:
     child = stepping(BURN)
-    watch = Watch(look, child.pid)
+    watch = Watch(reader, child.pid)
     before = sum(step(child, watch))
     watch.rows.clear()
     after = sum(step(child, watch))
@@ -134,10 +134,10 @@ def test_a_busy_thread_shows_what_the_kernel_charged_it(look: Look, stepping) ->
         assert row["user_pct"] + row["system_pct"] <= 100 + tick_pct
 
 
-def test_time_in_the_kernel_is_counted(look: Look, stepping) -> None:
+def test_time_in_the_kernel_is_counted(reader: Reader, stepping) -> None:
     read = "end = time.monotonic() + 2.0\n    while time.monotonic() < end: os.read(zero, 2**20)"
     child = stepping(read, "zero = os.open('/dev/zero', os.O_RDONLY)")
-    watch = Watch(look, child.pid)
+    watch = Watch(reader, child.pid)
     user_before, before = step(child, watch)
     watch.rows.clear()
     user_after, after = step(child, watch)
@@ -166,9 +166,9 @@ READ = """with open({path!r}, "rb", buffering=0) as file:
         while file.read(2**20): pass"""
 
 
-def test_what_is_read_from_disk_adds_up(look: Look, stepping, on_disk: Path) -> None:
+def test_what_is_read_from_disk_adds_up(reader: Reader, stepping, on_disk: Path) -> None:
     child = stepping(READ.format(path=str(on_disk)))
-    watch = Watch(look, child.pid)
+    watch = Watch(reader, child.pid)
     step(child, watch)
     if watch.add("read_bytes") == 0:
         pytest.skip("this file system is not on a disk that the kernel counts")
@@ -198,7 +198,7 @@ def tell(child: subprocess.Popen[str], line: str) -> str:
 
 
 def test_the_io_of_an_ended_child_is_not_counted_again_in_its_parent(
-    look: Look, start, tmp_path: Path
+    reader: Reader, start, tmp_path: Path
 ) -> None:
     code = tmp_path / "parent.py"
     code.write_text(PARENT)
@@ -206,7 +206,7 @@ def test_the_io_of_an_ended_child_is_not_counted_again_in_its_parent(
         [sys.executable, "-u", str(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None and parent.stdout.readline() == "ready\n"
-        watch = Watch(look, parent.pid)
+        watch = Watch(reader, parent.pid)
         for _ in range(3):
             child = int(tell(parent, "64"))
             watch.once()
@@ -234,13 +234,15 @@ sys.stdin.readline()
 """
 
 
-def test_the_io_of_a_child_and_of_its_child_that_end_together_is_counted_once(look: Look) -> None:
+def test_the_io_of_a_child_and_of_its_child_that_end_together_is_counted_once(
+    reader: Reader,
+) -> None:
     with subprocess.Popen(
         [sys.executable, "-u", "-c", GRANDCHILD],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as parent:  # fmt: skip
         assert parent.stdout is not None and parent.stdout.readline() == "ready\n"
-        watch = Watch(look, parent.pid)
+        watch = Watch(reader, parent.pid)
         watch.once()
         before = watch.add("asked_read_bytes")  # what nobody had seen yet
         assert tell(parent, "") == "gone"
@@ -250,14 +252,14 @@ def test_the_io_of_a_child_and_of_its_child_that_end_together_is_counted_once(lo
         parent.communicate("\n")
 
 
-def test_the_io_of_a_child_that_nobody_saw_is_its_parents(look: Look, tmp_path: Path) -> None:
+def test_the_io_of_a_child_that_nobody_saw_is_its_parents(reader: Reader, tmp_path: Path) -> None:
     code = tmp_path / "parent.py"
     code.write_text(PARENT)
     with subprocess.Popen(
         [sys.executable, "-u", str(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None and parent.stdout.readline() == "ready\n"
-        watch = Watch(look, parent.pid)
+        watch = Watch(reader, parent.pid)
         tell(parent, "64")
         tell(parent, "")
         watch.once()
@@ -268,7 +270,7 @@ def test_the_io_of_a_child_that_nobody_saw_is_its_parents(look: Look, tmp_path: 
 SLEEP = "import time; print('ready', flush=True); time.sleep(600)"
 
 
-def test_all_descendants_are_there_with_their_depth(look: Look, start) -> None:
+def test_all_descendants_are_there_with_their_depth(reader: Reader, start) -> None:
     nested = (
         "import subprocess, sys, time\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
@@ -280,7 +282,7 @@ def test_all_descendants_are_there_with_their_depth(look: Look, start) -> None:
         "child.stdout.readline()\nprint('ready', flush=True)\n"
         "try: time.sleep(600)\nfinally: child.kill()"
     )
-    watch = Watch(look, outer.pid)
+    watch = Watch(reader, outer.pid)
     rows = watch.once()
     assert [row["depth"] for row in rows] == [0, 1, 2]
     assert rows[0]["process"] == outer.pid
@@ -295,8 +297,10 @@ def test_all_descendants_are_there_with_their_depth(look: Look, start) -> None:
     watch.until(lambda: not [r for r in watch.once() if r["process"] == orphan])
 
 
-def test_a_process_that_was_started_meanwhile_counts_from_its_start(look: Look, stepping) -> None:
-    watch = Watch(look, os.getpid())
+def test_a_process_that_was_started_meanwhile_counts_from_its_start(
+    reader: Reader, stepping
+) -> None:
+    watch = Watch(reader, os.getpid())
     child = stepping("pass", "sum(range(10**6))")
     (row,) = [row for row in watch.once() if row["process"] == child.pid]
     age_s = row["interval_ns"] / 1e9
@@ -306,30 +310,30 @@ def test_a_process_that_was_started_meanwhile_counts_from_its_start(look: Look, 
 
 def test_a_pid_that_is_used_again_is_a_new_process(tmp_path: Path) -> None:
     fake, clock = make_proc(tmp_path), iter(range(10**9, 10**12, 10**8))
-    look = Look(str(fake), clock=lambda: next(clock))
-    sensor = process.Sensor(look)
+    reader = Reader(str(fake), clock=lambda: next(clock))
+    sensor = process.Sensor(reader)
     write_process(fake, 50, start=7, utime=1000, io=10**9, newest=60)
-    see(look, sensor, 50)
+    see(reader, sensor, 50)
     write_process(fake, 50, start=7, utime=1010, io=10**9 + 5, newest=60)
-    (row,) = see(look, sensor, 50)
+    (row,) = see(reader, sensor, 50)
     assert row["asked_read_bytes"] == 5
     write_process(fake, 50, start=9, utime=2, io=3, newest=55)  # pids have gone round
-    assert see(look, sensor, 50) == []  # another one: what it did before is not known
+    assert see(reader, sensor, 50) == []  # another one: what it did before is not known
     write_process(fake, 50, start=9, utime=3, io=4, newest=55)
-    (row,) = see(look, sensor, 50)
+    (row,) = see(reader, sensor, 50)
     assert row["asked_read_bytes"] == 1 and row["user_pct"] >= 0
-    look.close()
+    reader.close()
 
 
 def test_another_users_process_has_nulls_for_what_may_not_be_read(tmp_path: Path) -> None:
     fake, clock = make_proc(tmp_path), iter(range(10**9, 10**12, 10**8))
-    look = Look(str(fake), clock=lambda: next(clock))
-    sensor = process.Sensor(look)
+    reader = Reader(str(fake), clock=lambda: next(clock))
+    sensor = process.Sensor(reader)
     write_process(fake, 50, start=7, utime=1000, io=None)
-    see(look, sensor, 50)
-    (row,) = see(look, sensor, 50)
+    see(reader, sensor, 50)
+    (row,) = see(reader, sensor, 50)
     assert row["read_bytes"] is None and row["fds"] is None and row["rss_bytes"] > 0
-    look.close()
+    reader.close()
 
 
 def make_proc(tmp_path: Path) -> Path:
@@ -359,7 +363,7 @@ def test_pids_go_round() -> None:
     assert not _is_between(500, 32000, 300)
 
 
-def test_of_many_processes_details_come_in_turn(look: Look, start, monkeypatch) -> None:
+def test_of_many_processes_details_come_in_turn(reader: Reader, start, monkeypatch) -> None:
     monkeypatch.setattr(_slow_reads, "_RATE", 6.0)
     monkeypatch.setattr(_slow_reads, "_LEAST", 6.0)
     crowd = start(
@@ -369,7 +373,7 @@ def test_of_many_processes_details_come_in_turn(look: Look, start, monkeypatch) 
         "print('ready', flush=True)\n"
         "try: time.sleep(600)\nfinally: os.killpg(0, 9)"
     )
-    watch = Watch(look, crowd.pid)
+    watch = Watch(reader, crowd.pid)
     some = [row for row in watch.once() if row["fds"] is not None]
     assert 0 < len(some) < 21
     seen = set()
@@ -384,7 +388,7 @@ def test_of_many_processes_details_come_in_turn(look: Look, start, monkeypatch) 
         os.kill(int(str(pid)), 9)
 
 
-def test_waiting_for_a_processor_is_seen(look: Look, stepping) -> None:
+def test_waiting_for_a_processor_is_seen(reader: Reader, stepping) -> None:
     crowd = 2 * len(os.sched_getaffinity(0))
     spin = f"""import threading
     pids = []
@@ -397,14 +401,14 @@ def test_waiting_for_a_processor_is_seen(look: Look, stepping) -> None:
         pids.append(pid)
     for pid in pids: os.waitpid(pid, 0)"""
     child = stepping(spin)
-    watch = Watch(look, child.pid)
+    watch = Watch(reader, child.pid)
     step(child, watch)
     assert max(row["run_wait_pct"] or 0 for row in watch.rows) > 10
     assert watch.add("forced_switches") > 0
 
 
-def test_everything_of_the_machine_is_listed_for_pid_zero(look: Look) -> None:
-    watch = Watch(look, 0)
+def test_everything_of_the_machine_is_listed_for_pid_zero(reader: Reader) -> None:
+    watch = Watch(reader, 0)
     found = {row["process"]: row for row in watch.once()}
     assert {os.getppid(), 1} <= found.keys()
     assert Path("/proc/2/comm").read_text() != "kthreadd\n" or 2 not in found
@@ -412,34 +416,34 @@ def test_everything_of_the_machine_is_listed_for_pid_zero(look: Look) -> None:
 
 def test_a_tree_is_not_read_again_while_nothing_was_started(tmp_path: Path) -> None:
     fake = make_proc(tmp_path)
-    look = Look(str(fake))
-    tree = look.share(Tree)
+    reader = Reader(str(fake))
+    tree = reader.share(Tree)
     write_process(fake, 50, start=7, utime=1, io=0)
-    look.begin()
+    reader.begin()
     assert [node.pid for node, _ in tree.list_below(50)] == [50]
     (fake / "51").mkdir()  # not by the kernel: the newest pid is still 50
-    look.begin()
+    reader.begin()
     tree.list_below(50)
     assert 51 not in tree._known
     write_process(fake, 51, start=8, utime=1, io=0, newest=51)
-    look.begin()
+    reader.begin()
     tree.list_below(50)
     assert 51 in tree._known
-    look.close()
+    reader.close()
 
 
 def test_no_share_exceeds_all_processors_and_nothing_is_lost(tmp_path: Path) -> None:
     fake, clock = make_proc(tmp_path), iter(range(10**9, 10**12, 10**7))
-    look = Look(str(fake), clock=lambda: next(clock))
+    reader = Reader(str(fake), clock=lambda: next(clock))
     write_process(fake, 50, start=7, utime=1000, io=0)
-    watch = Watch(look, 50)
+    watch = Watch(reader, 50)
     write_process(fake, 50, start=7, utime=2000, io=0)  # ten seconds at once
     for _ in range(400):
         watch.once()
     limit = 100 * (os.cpu_count() or 1)
     assert max(row["user_pct"] + row["system_pct"] for row in watch.rows) <= limit + 1e-6
     assert watch.add_cpu_s("user_pct", "system_pct") == pytest.approx(10.0)
-    look.close()
+    reader.close()
 
 
 @pytest.mark.parametrize(

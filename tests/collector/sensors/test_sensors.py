@@ -12,7 +12,7 @@ import pytest
 
 from sonde import plugins
 from sonde.collector.sensors import cpu, disk, memory, network
-from sonde.collector.sensors._files import Look, Past
+from sonde.collector.sensors._files import Past, Reader
 
 Rows = list[dict[str, object]]
 
@@ -22,8 +22,8 @@ class Machine:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.now_ns = folder, 10**9
-        self.look = Look(str(folder / "proc"), str(folder / "sys"), clock=lambda: self.now_ns)
-        self.sensor = plugins.load("collector.sensors", name).Sensor(self.look)
+        self.reader = Reader(str(folder / "proc"), str(folder / "sys"), clock=lambda: self.now_ns)
+        self.sensor = plugins.load("collector.sensors", name).Sensor(self.reader)
 
     def write(self, path: str, text: str) -> None:
         target = self.folder / path
@@ -31,8 +31,8 @@ class Machine:
         target.write_text(text)
 
     def see(self, table: type, pid: int = 0) -> Rows:
-        """The rows of a look one second later."""
-        self.look.begin()
+        """The rows of a reading one second later."""
+        self.reader.begin()
         self.now_ns += 10**9
         found = [*self.sensor.read_machine(), *self.sensor.read_process(pid)]
         return [
@@ -52,7 +52,7 @@ def make_machine(tmp_path: Path):
 
     yield make
     for machine in made:
-        machine.look.close()
+        machine.reader.close()
 
 
 # ---- processors -------------------------------------------------------------------------------
@@ -237,9 +237,9 @@ def test_interfaces_and_rdma_ports(make_machine) -> None:
 
 
 def test_what_goes_through_loopback_is_there() -> None:
-    look = Look()
-    sensor = network.Sensor(look)
-    look.begin()
+    reader = Reader()
+    sensor = network.Sensor(reader)
+    reader.begin()
     list(sensor.read_process(os.getpid()))
     size = 2 * 2**20
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -255,10 +255,10 @@ def test_what_goes_through_loopback_is_there() -> None:
         with socket.create_connection(server.getsockname()) as client:
             client.sendall(bytes(size))
         thread.join()
-    look.begin()
+    reader.begin()
     rows = [dict(zip(network.Network.__annotations__, values, strict=True))
             for _, values in sensor.read_process(os.getpid())]  # fmt: skip
-    look.close()
+    reader.close()
     (row,) = [row for row in rows if row["kind"] == "loopback"]
     assert row["interface"] == "lo"
     # Others may use it, too; what we sent is there, with its headers.
@@ -269,26 +269,26 @@ def test_what_goes_through_loopback_is_there() -> None:
 
 
 def test_a_file_is_read_once_a_look_and_anew_in_the_next(tmp_path: Path) -> None:
-    look = Look(clock=iter(range(100)).__next__)
+    reader = Reader(clock=iter(range(100)).__next__)
     path = tmp_path / "file"
     path.write_text("one")
-    look.begin()
-    assert look.read(str(path)) == look.read(str(path)) == (0, b"one")
+    reader.begin()
+    assert reader.read(str(path)) == reader.read(str(path)) == (0, b"one")
     path.write_text("two")
-    assert look.read(str(path)) == (0, b"one")
-    look.begin()
-    assert look.read(str(path)) == (1, b"two")
-    look.close()
+    assert reader.read(str(path)) == (0, b"one")
+    reader.begin()
+    assert reader.read(str(path)) == (1, b"two")
+    reader.close()
 
 
 def test_a_long_file_is_read_whole(tmp_path: Path) -> None:
-    look = Look()
+    reader = Reader()
     path = tmp_path / "long"
     path.write_bytes(os.urandom(300_000))
-    look.begin()
-    assert look.read(str(path))[1] == path.read_bytes()
-    look.close()
-    whole = Look()
+    reader.begin()
+    assert reader.read(str(path))[1] == path.read_bytes()
+    reader.close()
+    whole = Reader()
     whole.begin()
     said = whole.read("/proc/vmstat")[1]  # comes in pieces
     assert [line.split()[0] for line in said.splitlines()] == [
@@ -298,24 +298,24 @@ def test_a_long_file_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_more_files_than_may_be_open_are_read_all_the_same(tmp_path: Path) -> None:
-    look = Look(files=3)
+    reader = Reader(files=3)
     for n in range(10):
         (tmp_path / str(n)).write_text(str(n))
     for _ in range(2):
-        look.begin()
+        reader.begin()
         for n in range(10):
-            assert look.read(str(tmp_path / str(n)))[1] == str(n).encode()
-    assert len(look._open) == 3
-    look.close()
-    assert not look._open
+            assert reader.read(str(tmp_path / str(n)))[1] == str(n).encode()
+    assert len(reader._open) == 3
+    reader.close()
+    assert not reader._open
 
 
 def test_files_that_nobody_reads_any_more_are_closed(tmp_path: Path) -> None:
-    look = Look()
+    reader = Reader()
     (tmp_path / "x").write_text("x")
-    look.begin()
-    look.read(str(tmp_path / "x"))
+    reader.begin()
+    reader.read(str(tmp_path / "x"))
     for _ in range(40):
-        look.begin()
-    assert not look._open
-    look.close()
+        reader.begin()
+    assert not reader._open
+    reader.close()

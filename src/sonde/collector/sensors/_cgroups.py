@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from sonde.collector.sensors._files import Look
+from sonde.collector.sensors._files import Reader
 
 _CONTROLLERS = ("cpu", "cpuacct", "memory", "blkio", "cpuset")
 _INIT = "/init.scope"  # where systemd keeps process 1, beside all others
@@ -76,8 +76,8 @@ class Group:
 class Groups:
     """Finds the cgroup of a process."""
 
-    def __init__(self, look: Look) -> None:
-        self._look = look
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
         self._mounts: tuple[int, list[Mount]] = (-1, [])
         self._found: dict[tuple[bytes, int], tuple[Group, str | None]] = {}
 
@@ -93,9 +93,10 @@ class Groups:
             return None
 
     def _find(self, pid: int) -> tuple[Group, str | None]:
-        said = self._look.read(f"{self._look.proc}/{pid}/cgroup")[1] if pid else self._read_top()
-        # Trees are mounted when a machine or a container starts: looking now and then will do.
-        age = self._look.number // 64
+        path = f"{self._reader.proc}/{pid}/cgroup"
+        said = self._reader.read(path)[1] if pid else self._read_top()
+        # Trees are mounted when a machine or container starts: checking now and then is enough.
+        age = self._reader.number // 64
         if self._mounts[0] != age:
             self._mounts = (age, self._read_mounts())
             self._found.clear()
@@ -107,14 +108,14 @@ class Groups:
         """Where process 1 is: in the topmost cgroup that is ours to see. We ourselves may be
         anywhere: in that of the login, or of the job, that happened to start us."""
         try:
-            said = self._look.read(f"{self._look.proc}/1/cgroup")[1]
+            said = self._reader.read(f"{self._reader.proc}/1/cgroup")[1]
         except OSError:  # a /proc that hides what is not ours
-            return self._look.read(f"{self._look.proc}/self/cgroup")[1]
+            return self._reader.read(f"{self._reader.proc}/self/cgroup")[1]
         return said.replace(f"{_INIT}\n".encode(), b"/\n").replace(b"//\n", b"/\n")
 
     def _read_mounts(self) -> list[Mount]:
         found = []
-        data = self._look.read(f"{self._look.proc}/self/mountinfo", keep=False)[1]
+        data = self._reader.read(f"{self._reader.proc}/self/mountinfo", keep=False)[1]
         for line in os.fsdecode(data).splitlines():
             front, _, back = line.partition(" - ")
             words, kind = front.split(), back.split()

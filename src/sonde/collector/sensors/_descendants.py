@@ -1,11 +1,11 @@
-"""Which process was started by which, without reading all of /proc at every look."""
+"""Which process was started by which, without reading all of /proc every time."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 
-from sonde.collector.sensors._files import Look
+from sonde.collector.sensors._files import Reader
 
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD
 
@@ -26,18 +26,18 @@ class Node:
 class Tree:
     """All processes that can be seen here, each below the one that it was first seen below."""
 
-    def __init__(self, look: Look) -> None:
-        self._look = look
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
         self._known: dict[int, Node] = {}
-        self._newest: int | None = None  # the pid given last, as of our last look
-        self._scanned = -1  # the look in which we looked
+        self._newest: int | None = None  # the pid given out last, as of our last scan
+        self._scanned = -1  # the reading in which we last scanned
         self._lists: dict[int, list[tuple[Node, int]]] = {}  # while nobody comes or goes
 
     def list_below(self, pid: int) -> list[tuple[Node, int]]:
         """A process and its descendants with their depth, parents first; 0: all but the kernel's
         threads. We ourselves are left out: a job that is process 1 gets us for a child."""
-        if self._scanned != self._look.number:
-            self._scanned = self._look.number
+        if self._scanned != self._reader.number:
+            self._scanned = self._reader.number
             self._scan()
         if pid not in self._lists:
             self._lists[pid] = self._list(pid)
@@ -73,7 +73,7 @@ class Tree:
         before, self._newest = self._newest, newest
         if newest is not None and newest == before:
             return  # nothing was started since
-        pids = {int(name) for name in os.listdir(self._look.proc) if name.isdecimal()}
+        pids = {int(name) for name in os.listdir(self._reader.proc) if name.isdecimal()}
         for gone in self._known.keys() - pids:
             self.drop(self._known[gone])
         # A known pid that was given since is another process now.
@@ -93,7 +93,7 @@ class Tree:
 
     def _see(self, pid: int) -> Iterator[tuple[Node, int]]:
         try:
-            data = self._look.read(f"{self._look.proc}/{pid}/stat", keep=False)[1]
+            data = self._reader.read(f"{self._reader.proc}/{pid}/stat", keep=False)[1]
             fields = data[data.rindex(b")") + 2 :].split()
             start, parent, flags = int(fields[19]), int(fields[1]), int(fields[6])
         except (OSError, ValueError, IndexError):
@@ -109,7 +109,7 @@ class Tree:
 
     def _read_newest(self) -> int | None:
         try:
-            return int(self._look.read(f"{self._look.proc}/loadavg")[1].split()[-1])
+            return int(self._reader.read(f"{self._reader.proc}/loadavg")[1].split()[-1])
         except (OSError, ValueError, IndexError):
             return None
 

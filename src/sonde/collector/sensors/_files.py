@@ -1,4 +1,4 @@
-"""What the sensors read: each file once a look, whoever asks for it, and its counters' past."""
+"""The files that sensors read, each once per reading, and the last values of counters."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Row = tuple[type, tuple[object, ...]]
 T = TypeVar("T")
 
 _CHUNK = 65536
-# A file of /proc comes in pieces of a page or so; one much shorter than that is its last.
+# A file of /proc comes in pieces of about a page; a much shorter piece is the last.
 _LAST = 1024
-_MOST = 2**16  # things whose past is known; long-gone processes and devices are forgotten
+_MOST = 2**16  # counters whose last values are kept; the longest unread are forgotten
 _FILES = 4096
-_UNUSED_LOOKS = 16  # a file that nobody has read for so long is closed
+_UNUSED_READINGS = 16  # a file that nobody has read for so long is closed
 
 
 class Held:
-    """Files that stay open, and the look that used them last."""
+    """Files that stay open, and the reading that used them last."""
 
     __slots__ = ("files", "number")
 
@@ -29,11 +29,11 @@ class Held:
         self.files, self.number = files, number
 
 
-class Look:
-    """One look at the machine after the other.
+class Reader:
+    """Reads files of the machine, one reading after the other.
 
-    Files stay open: to read a process's `stat` again takes 2.5 µs, to open it 15; and a file that
-    is open never becomes another process's."""
+    Files stay open: reading a process's `stat` again takes 2.5 µs, opening it 15; and an open file
+    never becomes that of another process."""
 
     def __init__(
         self,
@@ -44,33 +44,30 @@ class Look:
         files: int | None = None,
     ) -> None:
         self.proc, self.sys, self.clock = proc, sys, clock
-        self.number = 0  # of this look
-        self.is_real = proc == "/proc"  # and not what a test made up
-        # Keep at most so many open: half of what we may have.
+        self.number = 0  # of this reading
+        self.is_real = proc == "/proc"  # not a folder of a test
+        # Keep at most half of the files open that the process may have.
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._files = min(limit // 2, _FILES) if files is None else files
-        self._open: dict[str, list[int]] = {}  # path -> file, number of the look that read it last
+        self._open: dict[str, list[int]] = {}  # path -> file, and the reading that used it last
         self._held: dict[Hashable, Held] = {}
         self._borrowed: list[int] = []
         self._read: dict[str, tuple[int, bytes]] = {}
         self._shared: dict[type, object] = {}
 
     def begin(self) -> None:
-        """The next look: all is to be read anew."""
+        """Begin the next reading: everything is read anew."""
         self.number += 1
         self._read.clear()
-        if self.number % _UNUSED_LOOKS == 0:
-            old = [p for p, (_, last) in self._open.items() if self.number - last > _UNUSED_LOOKS]
-            for path in old:
+        if self.number % _UNUSED_READINGS == 0:
+            oldest = self.number - _UNUSED_READINGS
+            for path in [path for path, (_, last) in self._open.items() if last < oldest]:
                 self._close(path)
-            unused = [
-                k for k, one in self._held.items() if self.number - one.number > _UNUSED_LOOKS
-            ]
-            for key in unused:
+            for key in [key for key, one in self._held.items() if one.number < oldest]:
                 self.forget(key)
 
     def close(self) -> None:
-        """Let go of all files, and of what the sensors share."""
+        """Close all files and all that the sensors share."""
         for path in list(self._open):
             self._close(path)
         for key in list(self._held):
@@ -79,17 +76,17 @@ class Look:
             getattr(shared, "close", lambda: None)()
         self._shared.clear()
 
-    def share(self, make: Callable[[Look], T]) -> T:
-        """The one object of this class that all sensors use."""
+    def share(self, make: Callable[[Reader], T]) -> T:
+        """Return the one object of a class that all sensors share."""
         assert isinstance(make, type)
         if make not in self._shared:
             self._shared[make] = make(self)
         return self._shared[make]  # type: ignore[return-value]
 
     def read(self, path: str, *, keep: bool = True) -> tuple[int, bytes]:
-        """When it was read in this look, and what it holds; OSError as it comes.
+        """Return when a file was read in this reading, and its contents; OSError if that fails.
 
-        `keep` it open, unless an open file would hold on to something of the job's."""
+        `keep` leaves it open; not for a file that would keep something of the job alive."""
         found = self._read.get(path)
         if found is None:
             data = self._read_kept(path) if keep else self._read_once(path)
@@ -97,8 +94,9 @@ class Look:
         return found
 
     def open(self, key: Hashable, path: str, *more: str) -> list[int]:
-        """Files for reading, until the call of shut(), known by the key from then on: the first is
-        there or it is OSError, the others are -1 if they may not be read."""
+        """Open files for reading until shut(); by `key` they are found again in the next reading.
+
+        OSError if the first cannot be opened; any other is -1 if it cannot."""
         held = self._held.get(key)
         if held is not None:
             held.number = self.number
@@ -116,13 +114,13 @@ class Look:
         return found
 
     def shut(self) -> None:
-        """Done with what open() gave."""
+        """Close what open() returned, unless it is kept."""
         if self._borrowed:
             _close_all(self._borrowed)
             self._borrowed.clear()
 
     def forget(self, key: Hashable) -> None:
-        """What is known by this key is gone."""
+        """Close the files known by this key: what they belong to is gone."""
         if key in self._held:
             _close_all(self._held.pop(key).files)
 
@@ -136,7 +134,7 @@ class Look:
         try:
             return _read_all(entry[0])
         except OSError:
-            self._close(path)  # the process or device is gone; another may come by that name
+            self._close(path)  # the process or device is gone; another may get its name
             raise
 
     def _read_once(self, path: str) -> bytes:
@@ -166,7 +164,7 @@ def _read_all(fd: int) -> bytes:
 
 
 class Past:
-    """The counters of each thing as they were at the look before."""
+    """The values of counters at the reading before."""
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, tuple[int, Sequence[int]]] = {}
@@ -174,27 +172,27 @@ class Past:
     def move(
         self, key: Hashable, now_ns: int, counts: Sequence[int]
     ) -> tuple[int, list[int]] | None:
-        """How long ago the look before was, and by how much each has grown since.
+        """Return how long ago the reading before was, and how much each counter has grown since.
 
-        None at the first look, where nothing is counted, and where one has shrunk: it wrapped or
-        began anew, and how much was counted meanwhile is not known."""
+        None at the first reading, where there are no counters, and where one has shrunk: it wrapped
+        or began anew, so nobody knows how much it counted."""
         before = self._seen.pop(key, None)
         self._seen[key] = (now_ns, counts)
         if len(self._seen) > _MOST:
-            del self._seen[next(iter(self._seen))]  # the one that was moved longest ago
+            del self._seen[next(iter(self._seen))]  # the longest unread
         if before is None or now_ns <= before[0] or len(counts) != len(before[1]) or not counts:
             return None
         grown = [new - old for new, old in zip(counts, before[1], strict=True)]
         return None if min(grown) < 0 else (now_ns - before[0], grown)
 
     def forget(self, keys: Iterable[Hashable]) -> None:
-        """These are gone: what comes back by such a name begins anew."""
+        """Forget these counters: whatever gets their names later begins anew."""
         for key in keys:
             self._seen.pop(key, None)
 
 
 def read_numbers(data: bytes) -> dict[bytes, int]:
-    """Lines such as `name 12` or `name: 12 kB`; others are passed over."""
+    """Return the numbers of lines such as `name 12` or `name: 12 kB`; skip other lines."""
     found = {}
     for line in data.splitlines():
         words = line.split()

@@ -1,4 +1,4 @@
-"""The collector's end of the process that asks NVIDIA's library."""
+"""The collector's side of the process that asks NVIDIA's library."""
 
 from __future__ import annotations
 
@@ -7,42 +7,58 @@ import os
 import select
 import subprocess
 import sys
+from typing import Any
 
 from sonde import environ, plugins
-from sonde.collector.sensors._files import Look
+from sonde.collector.sensors._files import Reader
 from sonde.errors import Unavailable
 
 _CODE = (
     "import sys; sys.path[0] = sys.argv.pop(1); "
     "from sonde.collector.sensors._gpu_process import main; main()"
 )
-_WAIT_S = 0.05  # in a look; what takes longer comes with the next
+_WAIT_S = 0.05  # in one reading; what takes longer comes with the next
 _FIRST_S = 60.0  # the library wakes all GPUs when it starts
 _LATE_S = 5.0
-# One of these is there if a driver is; /dev/dxg is how Windows lends a GPU to Linux.
+# One of these exists if there is a driver; /dev/dxg is Windows lending a GPU to Linux.
 _SIGNS = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
 
 
-class Gpus:
-    """Starts it when it is first asked, and ends it when it does not answer."""
+class Answer:
+    """What NVIDIA's library said of all GPUs at one moment; ValueError if it is no answer."""
 
-    def __init__(self, look: Look) -> None:
-        self._look = look
+    __slots__ = ("error", "gpus", "lost")
+
+    def __init__(self, found: object) -> None:
+        if not isinstance(found, dict):
+            raise ValueError("NVML's process did not write an answer")
+        error = found.get("error")
+        self.error = None if error is None else str(error)
+        self.gpus: list[dict[str, Any]] = list(found.get("gpus", []))
+        self.lost = [str(line) for line in found.get("lost", [])]
+
+
+class Gpus:
+    """Starts that process at the first question, and ends it when it does not answer."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
         self._child: subprocess.Popen[bytes] | None = None
         self._dying: list[subprocess.Popen[bytes]] = []
         self._text = b""
         self._asked_ns: int | None = None  # a question is under way
         self._answers = 0
-        self._last: tuple[int, dict[str, object] | None] = (-1, None)
+        self._last: tuple[int, Answer | None] = (-1, None)
 
-    def ask(self) -> dict[str, object] | None:
-        """What it says in this look; None if it is still at it. Unavailable or OSError if it can
-        not be had; asking again later begins anew."""
-        if self._last[0] != self._look.number:
-            self._last = (self._look.number, self._ask())
+    def ask(self) -> Answer | None:
+        """Return its answer for this reading; None if there is none yet.
+
+        Unavailable or OSError if there cannot be one; a later question starts the process anew."""
+        if self._last[0] != self._reader.number:
+            self._last = (self._reader.number, self._ask())
         return self._last[1]
 
-    def _ask(self) -> dict[str, object] | None:
+    def _ask(self) -> Answer | None:
         self._dying = [child for child in self._dying if child.poll() is None]
         if self._child is None:
             self._start()
@@ -53,12 +69,12 @@ class Gpus:
         answer = self._receive(wait_s)
         if answer is None and self._asked_ns is not None:
             late_s = _LATE_S if self._answers else _FIRST_S
-            if self._look.clock() - self._asked_ns > late_s * 1e9:
+            if self._reader.clock() - self._asked_ns > late_s * 1e9:
                 self.end()
                 raise TimeoutError(f"NVML has not answered for {late_s:g} s; tried again later")
-        if answer is not None and "error" in answer:
+        if answer is not None and answer.error is not None:
             self.end()
-            raise Unavailable(str(answer["error"]))
+            raise Unavailable(answer.error)
         return answer
 
     def _start(self) -> None:
@@ -75,18 +91,18 @@ class Gpus:
 
     def _send(self) -> None:
         assert self._child is not None and self._child.stdin is not None
-        self._asked_ns = self._look.clock()
+        self._asked_ns = self._reader.clock()
         try:
             self._child.stdin.write(b"\n")
         except OSError:
             self._fail()
 
-    def _receive(self, wait_s: float) -> dict[str, object] | None:
-        """The answer, if it comes in time."""
+    def _receive(self, wait_s: float) -> Answer | None:
+        """Return the answer if it comes in time."""
         assert self._child is not None and self._child.stdout is not None
-        end_ns = self._look.clock() + int(wait_s * 1e9)
+        end_ns = self._reader.clock() + int(wait_s * 1e9)
         while b"\n" not in self._text:
-            left_s = max(0.0, (end_ns - self._look.clock()) / 1e9)
+            left_s = max(0.0, (end_ns - self._reader.clock()) / 1e9)
             if not select.select([self._child.stdout], [], [], left_s)[0]:
                 return None
             piece = os.read(self._child.stdout.fileno(), 65536)
@@ -96,10 +112,7 @@ class Gpus:
         line, _, self._text = self._text.partition(b"\n")
         self._asked_ns = None
         self._answers += 1
-        found = json.loads(line)
-        if not isinstance(found, dict):
-            raise ValueError("NVML's process said something else than an answer")
-        return found
+        return Answer(json.loads(line))
 
     def _fail(self) -> None:
         child = self._child
@@ -113,7 +126,7 @@ class Gpus:
         raise ChildProcessError(f"the process that asks NVML has died ({died}); tried again later")
 
     def end(self) -> None:
-        """Kill it. One that hangs in the driver cannot be waited for: it is looked at later."""
+        """Kill the process. One that hangs in the driver cannot be waited for now."""
         if self._child is not None:
             self._child.kill()
             for pipe in (self._child.stdin, self._child.stdout):
@@ -123,10 +136,10 @@ class Gpus:
             self._child = None
 
     def close(self) -> None:
-        """End it for good."""
+        """End all such processes."""
         self.end()
         for child in self._dying:
             try:
                 child.wait(1.0)
             except subprocess.TimeoutExpired:
-                continue  # it ends when the driver lets go of it
+                continue  # it ends when its call to the driver does

@@ -1,4 +1,4 @@
-"""What takes long to read of a process: each in turn, such that all of it stays cheap."""
+"""What takes long to read of a process: a few processes in turn, so that it stays cheap."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 
 from sonde.collector.sensors._descendants import Node
-from sonde.collector.sensors._files import Look
+from sonde.collector.sensors._files import Reader
 
-# Threads and processes read in a second, each of which takes 30 µs; fewer where the processes
-# themselves take the time.
+# Threads and processes read in a second, at 30 µs each; fewer where there are many processes,
+# which take time themselves.
 _RATE, _LEAST = 120.0, 15.0
 _PSS_NS = 30 * 10**9
 _PSS_SHARE = 500  # reading it holds up the process's own memory calls: 0.2 % of the time at most
@@ -19,7 +19,7 @@ NOTHING: Values = (None,) * 6
 
 
 class Turn:
-    """A process when it was last its turn."""
+    """What was read when it was last the turn of a process."""
 
     __slots__ = ("counts", "pss_due_ns", "start", "t_ns")
 
@@ -32,23 +32,23 @@ class Turn:
 class Details:
     """Waiting for processors, switches, swap, open files and PSS of many processes."""
 
-    def __init__(self, look: Look) -> None:
-        self._look = look
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
         self._turns: dict[int, Turn] = {}
-        self._read: dict[int, Values] = {}  # in this look
+        self._read: dict[int, Values] = {}  # in this reading
         self._tokens = self._rate = _RATE
-        self._began_ns = look.clock()
+        self._began_ns = reader.clock()
         self._pss_done = False
 
     def begin(self) -> None:
-        """The next look: what passed since the last allows for so much reading."""
-        now = self._look.clock()
+        """Begin the next reading: the time since the last one allows for so much work."""
+        now = self._reader.clock()
         self._tokens = min(_RATE, self._tokens + self._rate * (now - self._began_ns) / 1e9)
         self._began_ns, self._pss_done = now, False
         self._read.clear()
 
     def read(self, nodes: Sequence[Node]) -> None:
-        """As many of them as there is time for, whoever waited longest first."""
+        """Read as many processes as there is time for, those that waited longest first."""
         self._rate = max(_LEAST, _RATE - len(nodes))
         if len(self._turns) > 4 * len(nodes) + 1024:
             self._turns.clear()
@@ -60,16 +60,16 @@ class Details:
             if self._tokens <= 0:
                 return
             if node.pid not in self._read:
-                self._read[node.pid] = self._look_at(node, self._turns[node.pid])
+                self._read[node.pid] = self._read_node(node, self._turns[node.pid])
 
     def take(self, pid: int) -> Values:
-        """run_wait_pct, pss_bytes, swap_bytes, fds, switches, forced_switches; NULL if it was not
-        its turn."""
+        """Return wait share, PSS, swap, open files and switches of both kinds; each None if it
+        was not the turn of this process."""
         return self._read.get(pid, NOTHING)
 
-    def _look_at(self, node: Node, turn: Turn) -> Values:
-        folder = f"{self._look.proc}/{node.pid}"
-        now, before = self._look.clock(), turn.t_ns
+    def _read_node(self, node: Node, turn: Turn) -> Values:
+        folder = f"{self._reader.proc}/{node.pid}"
+        now, before = self._reader.clock(), turn.t_ns
         counts, swap = self._read_threads(folder, node)
         self._tokens -= 1 + len(counts or ())
         known, turn.counts, turn.t_ns = turn.counts, counts, now
@@ -77,8 +77,7 @@ class Details:
         fds = _count_files(folder)
         if counts is None or known is None or now <= before:
             return None, pss, swap, fds, None, None
-        # A thread that was not there before has waited and switched since; one that ended has
-        # taken the rest with it.
+        # All counts of a new thread are new; what a thread counted last before it ended is lost.
         new = [tuple(map(_grow, counts[tid], known.get(tid, (0, 0, 0)))) for tid in counts]
         waited, own, forced = (sum(column) for column in zip(*new, strict=True))
         return 100 * waited / (now - before), pss, swap, fds, own, forced
@@ -86,7 +85,7 @@ class Details:
     def _read_threads(
         self, folder: str, node: Node
     ) -> tuple[dict[str, tuple[int, int, int]] | None, int | None]:
-        """Of each thread what is counted; and how much of the process is swapped out."""
+        """Return the counters of each thread, and how much of the process is swapped out."""
         counts, swap = {}, None
         try:
             threads = [str(node.pid)] if node.threads == 1 else os.listdir(f"{folder}/task")
@@ -94,8 +93,8 @@ class Details:
             return None, None
         for tid in threads:
             try:
-                waited = self._look.read(f"{folder}/task/{tid}/schedstat", keep=False)[1].split()
-                status = self._look.read(f"{folder}/task/{tid}/status", keep=False)[1]
+                waited = self._reader.read(f"{folder}/task/{tid}/schedstat", keep=False)[1].split()
+                status = self._reader.read(f"{folder}/task/{tid}/status", keep=False)[1]
                 switches = (_find(status, name) for name in (b"\nvoluntary", b"\nnonvoluntary"))
                 own, forced = (number or 0 for number in switches)
                 counts[tid] = (int(waited[1]), own, forced)
@@ -109,11 +108,11 @@ class Details:
             return None
         self._pss_done = True
         try:
-            data = self._look.read(f"{folder}/smaps_rollup", keep=False)[1]
+            data = self._reader.read(f"{folder}/smaps_rollup", keep=False)[1]
         except OSError:  # another user's process, or an old kernel
             turn.pss_due_ns = now + _PSS_NS
             return None
-        took = self._look.clock() - now
+        took = self._reader.clock() - now
         turn.pss_due_ns = now + max(_PSS_NS, _PSS_SHARE * took)
         found = _find(data, b"\nPss")
         return None if found is None else found * 1024
@@ -124,7 +123,7 @@ def _grow(new: int, old: int) -> int:
 
 
 def _find(data: bytes, name: bytes) -> int | None:
-    """The number in the line that begins so."""
+    """Return the number in the line that begins with `name`."""
     at = data.find(name)
     if at < 0:
         return None

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from sonde.collector.sensors._cgroups import Group, Groups
-from sonde.collector.sensors._files import Look, Past, Row, read_numbers
+from sonde.collector.sensors._files import Past, Reader, Row, read_numbers
 from sonde.tables.system import Cgroup
 
 _LIMITS_LOOKS = 10  # limits are read so often
@@ -16,9 +16,9 @@ _ENDLESS = 2**60  # version 1 says a huge number where there is no limit
 class Sensor:
     """Reads /proc/PID/cgroup and what it names under /sys/fs/cgroup."""
 
-    def __init__(self, look: Look) -> None:
-        self._look, self._past = look, Past()
-        self._groups = look.share(Groups)
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self._past = reader, Past()
+        self._groups = reader.share(Groups)
         self._limits: dict[str, tuple[int, tuple[float | None, int | None]]] = {}
 
     def read_machine(self) -> Iterator[Row]:
@@ -32,11 +32,11 @@ class Sensor:
             cores: int | None = len(os.sched_getaffinity(pid or 1))
         except OSError:
             return
-        now = self._look.clock()
+        now = self._reader.clock()
         who = (pid, group.path)
         # Each counter has a past of its own: a file that is missing costs one value only.
         passed = self._past.move((who, "time"), now, [0])
-        cpu = self._past.move((who, "cpu"), self._look.clock(), self._read_cpu(group))
+        cpu = self._past.move((who, "cpu"), self._reader.clock(), self._read_cpu(group))
         periods = self._past.move((who, "periods"), now, self._read_periods(group))
         kills = self._past.move((who, "kills"), now, self._read_kills(group))
         traffic = self._past.move((who, "io"), now, self._read_traffic(group))
@@ -55,7 +55,7 @@ class Sensor:
     def _read(self, group: Group, controller: str, file: str) -> bytes | None:
         path = group.name(controller, file)
         try:
-            return None if path is None else self._look.read(path)[1]
+            return None if path is None else self._reader.read(path)[1]
         except OSError:
             return None
 
@@ -104,9 +104,9 @@ class Sensor:
     def _find_limits(self, group: Group) -> tuple[float | None, int | None]:
         """Processors and memory. They stand in every cgroup above, too, and seldom change."""
         number, limits = self._limits.get(group.path, (-_LIMITS_LOOKS, (None, None)))
-        if self._look.number - number >= _LIMITS_LOOKS:
+        if self._reader.number - number >= _LIMITS_LOOKS:
             limits = (self._read_cpu_limit(group), self._read_memory_limit(group))
-            self._limits[group.path] = (self._look.number, limits)
+            self._limits[group.path] = (self._reader.number, limits)
         return limits
 
     def _read_memory_limit(self, group: Group) -> int | None:
@@ -147,12 +147,12 @@ class Sensor:
     def _is_stacked(self, device: bytes) -> bool:
         """Does it lie on other devices, which count the same bytes again?"""
         try:
-            return bool(os.listdir(f"{self._look.sys}/dev/block/{os.fsdecode(device)}/slaves"))
+            return bool(os.listdir(f"{self._reader.sys}/dev/block/{os.fsdecode(device)}/slaves"))
         except OSError:
             return False
 
     def _read_words(self, path: str) -> list[bytes]:
         try:
-            return self._look.read(path)[1].split()
+            return self._reader.read(path)[1].split()
         except OSError:
             return []

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sonde.collector.sensors._files import Look, Row
+from sonde.collector.sensors._files import Reader, Row
 from sonde.tables.system import Core, Cpu
 
 
 class Sensor:
-    """Reads /proc/stat; shares need two looks, so the first one yields none."""
+    """Reads /proc/stat; shares need two readings, so the first one yields none."""
 
-    def __init__(self, look: Look) -> None:
-        self._look = look
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
         self._seen: dict[bytes, tuple[int, list[int]]] = {}
 
     def read_machine(self) -> Iterator[Row]:
         """Rows about the machine."""
-        now, data = self._look.read(f"{self._look.proc}/stat")
+        now, data = self._reader.read(f"{self._reader.proc}/stat")
         lines = [line.split() for line in data.splitlines()]
         names = [words[0] for words in lines if words and words[0].startswith(b"cpu")]
         counts = {words[0]: int(words[1]) for words in lines if len(words) > 1}
@@ -33,7 +33,8 @@ class Sensor:
         if b"cpu" in used:
             passed, shares = used[b"cpu"]
             top = max((shares[0] for _, shares in cores.values()), default=None)
-            load = [float(w) for w in self._look.read(f"{self._look.proc}/loadavg")[1].split()[:3]]
+            words = self._reader.read(f"{self._reader.proc}/loadavg")[1].split()
+            load = [float(word) for word in words[:3]]
             yield Cpu, (now, passed, len(names) - 1, *shares, *load, top,
                         counts.get(b"procs_running"), counts.get(b"procs_blocked"),
                         switches)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from sonde.collector.sensors._files import Look, Past, Row
+from sonde.collector.sensors._files import Past, Reader, Row
 from sonde.tables.system import Disk
 
 _SECTOR = 512  # of /proc/diskstats, whatever the device's own are
@@ -14,13 +14,13 @@ _SECTOR = 512  # of /proc/diskstats, whatever the device's own are
 class Sensor:
     """Reads /proc/diskstats."""
 
-    def __init__(self, look: Look) -> None:
-        self._look, self._past = look, Past()
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self._past = reader, Past()
         self._proper: dict[bytes, bool] = {}
 
     def read_machine(self) -> Iterator[Row]:
         """Rows about the machine."""
-        now, data = self._look.read(f"{self._look.proc}/diskstats")
+        now, data = self._reader.read(f"{self._reader.proc}/diskstats")
         lines = [words for words in (line.split() for line in data.splitlines()) if len(words) > 12]
         names = {words[2] for words in lines}
         for gone in self._proper.keys() - names:
@@ -49,7 +49,7 @@ class Sensor:
         # Memory that looks like a disk is none, and a loop's file is on a disk of its own.
         if name.startswith(("loop", "ram", "zram")):
             return False
-        folder = f"{self._look.sys}/block/{name.replace('/', '!')}"
+        folder = f"{self._reader.sys}/block/{name.replace('/', '!')}"
         try:
             if os.listdir(f"{folder}/slaves"):
                 return False

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from sonde.collector.sensors._descendants import Tree
-from sonde.collector.sensors._files import Look, Past, Row
+from sonde.collector.sensors._files import Past, Reader, Row
 from sonde.collector.sensors._gpu_client import Gpus
 from sonde.tables.system import Gpu, GpuProcess
 
@@ -14,34 +15,31 @@ _PLAIN = tuple(name for name in Gpu.__annotations__ if name not in ("t_ns", "int
 
 
 class Sensor:
-    """Asks a process of its own, see _nvml.py."""
+    """Asks NVIDIA's library through a process of its own: see _gpu_process.py."""
 
-    def __init__(self, look: Look) -> None:
-        self._look, self._past = look, Past()
-        self._gpus, self._tree = look.share(Gpus), look.share(Tree)
-        self._answer: tuple[int, list[dict[str, object]]] = (-1, [])
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self._past = reader, Past()
+        self._gpus, self._tree = reader.share(Gpus), reader.share(Tree)
+        self._answer: tuple[int, list[dict[str, Any]]] = (-1, [])
         self._asked: set[object] = set()
         self.detail: str | None = None
 
     def read_machine(self) -> Iterator[Row]:
-        """Rows about all GPUs; none while NVML is at it."""
+        """Yield rows about all GPUs; none until NVML answers."""
         answer = self._gpus.ask()
         if answer is None:
             return
-        gpus, lost = answer["gpus"], answer["lost"]
-        assert isinstance(gpus, list) and isinstance(lost, list)
-        self.detail = "; ".join(lost) or None
-        self._answer = (self._look.number, gpus)
-        names = {gpu["uuid"] or gpu["gpu"] for gpu in gpus}
+        self.detail = "; ".join(answer.lost) or None
+        self._answer = (self._reader.number, answer.gpus)
+        names = {gpu["uuid"] or gpu["gpu"] for gpu in answer.gpus}
         for gone in self._asked - names:
             self._past.forget([(gone, what) for what in ("time", "pcie", "ecc")])
         self._asked = names
-        for gpu in gpus:
+        for gpu in answer.gpus:
             yield self._make_row(gpu)
 
-    def _make_row(self, gpu: dict[str, object]) -> Row:
-        now, who = gpu["t_ns"], gpu["uuid"] or gpu["gpu"]
-        assert isinstance(now, int)
+    def _make_row(self, gpu: dict[str, Any]) -> Row:
+        now, who = int(gpu["t_ns"]), gpu["uuid"] or gpu["gpu"]
 
         def grow(what: str, *counts: object) -> list[int | None]:
             numbers = [count for count in counts if isinstance(count, int)]
@@ -58,15 +56,13 @@ class Sensor:
         )  # fmt: skip
 
     def read_process(self, pid: int) -> Iterator[Row]:
-        """The memory of a process and its descendants on each GPU; 0: of all."""
-        if self._answer[0] != self._look.number:
+        """Yield the memory of a process and its descendants on each GPU (0: of all processes)."""
+        if self._answer[0] != self._reader.number:
             return
         mine = {node.pid for node, _depth in self._tree.list_below(pid)}
         for gpu in self._answer[1]:
             others: int | None = None
-            processes = gpu["processes"] or []
-            assert isinstance(processes, list)
-            for process, used in processes:
+            for process, used in gpu["processes"] or []:
                 if process in mine or pid == 0:
                     yield GpuProcess, (gpu["t_ns"], gpu["gpu"], process, used)
                 elif used is not None:

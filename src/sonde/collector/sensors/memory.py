@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from sonde.collector.sensors._files import Look, Past, Row, read_numbers
+from sonde.collector.sensors._files import Past, Reader, Row, read_numbers
 from sonde.tables.system import Memory
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -16,12 +16,12 @@ _TRAFFIC = re.compile(rb"^(pswpin|pswpout|pgmajfault) (\d+)$", re.MULTILINE)
 class Sensor:
     """Reads /proc/meminfo and /proc/vmstat."""
 
-    def __init__(self, look: Look) -> None:
-        self._look, self._past = look, Past()
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self._past = reader, Past()
 
     def read_machine(self) -> Iterator[Row]:
         """Rows about the machine."""
-        now, data = self._look.read(f"{self._look.proc}/meminfo")
+        now, data = self._reader.read(f"{self._reader.proc}/meminfo")
         found = {name: 1024 * number for name, number in read_numbers(data).items()}
         total, available = found[b"MemTotal"], found[b"MemAvailable"]
         swap = found.get(b"SwapTotal", 0), found.get(b"SwapTotal", 0) - found.get(b"SwapFree", 0)
@@ -33,7 +33,7 @@ class Sensor:
     def _read_traffic(self, cached: int | None, dirty: int | None) -> tuple[int | None, ...]:
         """From interval_ns on."""
         try:
-            now, data = self._look.read(f"{self._look.proc}/vmstat")
+            now, data = self._reader.read(f"{self._reader.proc}/vmstat")
             counts = {name: int(number) for name, number in _TRAFFIC.findall(data)}
             swapped = [counts.get(b"pswpin", 0) * _PAGE, counts.get(b"pswpout", 0) * _PAGE]
             grown = self._past.move(0, now, [*swapped, counts[b"pgmajfault"]])

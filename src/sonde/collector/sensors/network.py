@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from sonde.collector.sensors._files import Look, Past, Row
+from sonde.collector.sensors._files import Past, Reader, Row
 from sonde.tables.system import Network
 
 _LOOPBACK = b"772"  # ARPHRD_LOOPBACK
@@ -16,14 +16,14 @@ _LANES = 4  # RDMA ports count words of four bytes
 class Sensor:
     """Reads /proc/PID/net/dev and /sys/class/infiniband."""
 
-    def __init__(self, look: Look) -> None:
-        self._look, self._past = look, Past()
-        self._rows: tuple[int, dict[int, list[Row]]] = (-1, {})  # of a look, by namespace
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self._past = reader, Past()
+        self._rows: tuple[int, dict[int, list[Row]]] = (-1, {})  # of a reading, by namespace
         self._kinds: dict[int, dict[bytes, str]] = {}
 
     def read_machine(self) -> Iterator[Row]:
         """The RDMA ports."""
-        base = f"{self._look.sys}/class/infiniband"
+        base = f"{self._reader.sys}/class/infiniband"
         try:
             devices = sorted(os.listdir(base))
         except OSError:
@@ -38,22 +38,22 @@ class Sensor:
 
     def read_process(self, pid: int) -> Iterator[Row]:
         """The interfaces that a process sees, 0 being ourselves; none once it is gone."""
-        folder = f"{self._look.proc}/{pid or 'self'}"
+        folder = f"{self._reader.proc}/{pid or 'self'}"
         try:
             namespace = os.stat(f"{folder}/ns/net").st_ino
         except PermissionError:
             namespace = -pid  # another user's: it may share one with others, but who can tell
         except OSError:
             return
-        if self._rows[0] != self._look.number:
-            self._rows = (self._look.number, {})
+        if self._rows[0] != self._reader.number:
+            self._rows = (self._reader.number, {})
         if namespace not in self._rows[1]:
             self._rows[1][namespace] = list(self._read_interfaces(namespace, folder))
         yield from self._rows[1][namespace]
 
     def _read_interfaces(self, namespace: int, folder: str) -> Iterator[Row]:
         # Not kept open: that would keep a container's network alive after its end.
-        now, data = self._look.read(f"{folder}/net/dev", keep=False)
+        now, data = self._reader.read(f"{folder}/net/dev", keep=False)
         lines = dict(line.strip().partition(b":")[::2] for line in data.splitlines()[2:])
         kinds = self._kinds.setdefault(namespace, {})
         for gone in kinds.keys() - lines.keys():
@@ -70,7 +70,7 @@ class Sensor:
 
     def _find_kind(self, folder: str, name: str) -> str:
         # A sysfs shows the interfaces of the namespace that it was mounted in.
-        for base in (os.path.join(folder, "root", "sys"), self._look.sys):
+        for base in (os.path.join(folder, "root", "sys"), self._reader.sys):
             kind = _read_kind(f"{base}/class/net/{name}")
             if kind is not None:
                 return kind
@@ -81,7 +81,7 @@ class Sensor:
             found = 0
             for file in files:
                 try:
-                    found += int(self._look.read(f"{folder}/counters/{file}")[1])
+                    found += int(self._reader.read(f"{folder}/counters/{file}")[1])
                 except (OSError, ValueError):  # a device may not have all of them
                     continue
             return found
@@ -92,7 +92,7 @@ class Sensor:
             count("port_rcv_errors", "symbol_error", "local_link_integrity_errors"),
             count("port_xmit_discards"),
         ]  # fmt: skip
-        now = self._look.clock()
+        now = self._reader.clock()
         grown = self._past.move(name, now, counts)
         if grown is not None:
             yield Network, (now, grown[0], name, "rdma", *grown[1], None)

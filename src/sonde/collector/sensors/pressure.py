@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from sonde.collector.sensors._cgroups import Groups
-from sonde.collector.sensors._files import Look, Past, Row
+from sonde.collector.sensors._files import Past, Reader, Row
 from sonde.errors import Unavailable
 from sonde.tables.system import Pressure
 
@@ -16,21 +16,21 @@ _RESOURCES = ("cpu", "memory", "io")
 class Sensor:
     """Reads /proc/pressure, and the same of the process's cgroup (version 2)."""
 
-    def __init__(self, look: Look) -> None:
-        self._look, self._past = look, Past()
-        self._groups = look.share(Groups)
-        self._machine: tuple[int, list[Row]] = (-1, [])  # of which look
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self._past = reader, Past()
+        self._groups = reader.share(Groups)
+        self._machine: tuple[int, list[Row]] = (-1, [])  # of which reading
 
     def read_machine(self) -> Iterator[Row]:
         """Nothing: rows belong to a session, since each may be in another cgroup."""
-        if not os.path.isdir(f"{self._look.proc}/pressure"):
+        if not os.path.isdir(f"{self._reader.proc}/pressure"):
             raise Unavailable("this kernel does not measure pressure (CONFIG_PSI, psi=1)")
         return iter(())
 
     def read_process(self, pid: int) -> Iterator[Row]:
         """The machine's pressure and that of the process's cgroup."""
-        if self._machine[0] != self._look.number:
-            self._machine = (self._look.number, list(self._read("machine", self._find_machine())))
+        if self._machine[0] != self._reader.number:
+            self._machine = (self._reader.number, list(self._read("machine", self._find_machine())))
         yield from self._machine[1]
         group = self._groups.find_unified(pid)
         if group is not None:
@@ -38,12 +38,12 @@ class Sensor:
             yield from self._read("cgroup", paths, pid)
 
     def _find_machine(self) -> dict[str, str]:
-        return {name: f"{self._look.proc}/pressure/{name}" for name in _RESOURCES}
+        return {name: f"{self._reader.proc}/pressure/{name}" for name in _RESOURCES}
 
     def _read(self, scope: str, paths: dict[str, str], pid: int = 0) -> Iterator[Row]:
         for resource, path in paths.items():
             try:
-                now, data = self._look.read(path)
+                now, data = self._reader.read(path)
             except OSError:
                 continue  # the kernel has it for some resources only
             lines = dict(line.partition(b" ")[::2] for line in data.splitlines())

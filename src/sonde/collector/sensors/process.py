@@ -9,18 +9,18 @@ from typing import NamedTuple
 
 from sonde import _core
 from sonde.collector.sensors._descendants import Node, Tree
-from sonde.collector.sensors._files import Look, Row
+from sonde.collector.sensors._files import Reader, Row
 from sonde.collector.sensors._slow_reads import Details
 from sonde.tables.system import Process
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_SKIP = 5  # looks until one that sleeps is read again
+_SKIP = 5  # readings until a sleeping process is read again
 _CORES = os.cpu_count() or 1
 _TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 class Raw(NamedTuple):
-    """What was read of a process in this look; see process.c."""
+    """What was read of a process in this reading; see process.c."""
 
     t_ns: int
     cpu_ns: int
@@ -29,7 +29,7 @@ class Raw(NamedTuple):
     parent: int
     start: int
     small_faults: int
-    reaped: int  # small faults of its children that have ended and were waited for
+    reaped: int  # minor faults of its children that have ended and were waited for
     faults: int
     user_ticks: int
     system_ticks: int
@@ -40,7 +40,7 @@ class Raw(NamedTuple):
 
 
 class Seen:
-    """A process at the look before."""
+    """A process at the reading before."""
 
     __slots__ = ("cpu_ns", "debts", "node", "raw", "skipped", "system_ns", "t_ns")
 
@@ -48,20 +48,20 @@ class Seen:
         self.node, self.raw, self.t_ns = node, raw, t_ns
         self.cpu_ns, self.system_ns = cpu_ns, system_ns  # given out so far: see _split()
         self.skipped = 0
-        # Of children that are gone: in which look, their small faults, their I/O.
+        # Of children that are gone: in which reading, their minor faults, their I/O.
         self.debts: list[tuple[int, int, tuple[int, ...]]] = []
 
 
 class Sensor:
     """Reads /proc/PID/stat and io, and the process's own CPU clock."""
 
-    def __init__(self, look: Look) -> None:
-        self._look, self._tree, self._details = look, look.share(Tree), Details(look)
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self._tree, self._details = reader, reader.share(Tree), Details(reader)
         self._seen: dict[int, Seen] = {}
-        self._raw: dict[int, Raw | None] = {}  # of this look, as all that follows
+        self._raw: dict[int, Raw | None] = {}  # of this reading, like all that follows
         self._rows: dict[int, tuple[tuple[object, ...], tuple[object, ...]] | None] = {}
         self._number = -1
-        self._looked_ns = 0  # when the look before began
+        self._last_ns = 0  # when the reading before began
         self._began_ns = 0
 
     def read_machine(self) -> Iterator[Row]:
@@ -69,12 +69,12 @@ class Sensor:
         return iter(())
 
     def read_process(self, pid: int) -> Iterator[Row]:
-        """Rows about a process and its descendants, 0 for all; none once it is gone."""
-        if self._number != self._look.number:
+        """Yield rows about a process and its descendants (0: about all); none once it is gone."""
+        if self._number != self._reader.number:
             self._begin()
         below = self._tree.list_below(pid)
-        # Parents first, then what they mean: a child that is gone is known before its parent's
-        # I/O is looked at, and one that is still there was not in it when that was read.
+        # All are read, parents first, before any is measured: a child that is gone is then known
+        # before its parent's I/O is counted, and one that is still there was not part of it.
         for node, _depth in below:
             if node.pid not in self._raw:
                 self._raw[node.pid] = self._read(node)
@@ -95,56 +95,59 @@ class Sensor:
         if self._number >= 0:
             for pid in self._seen.keys() - self._raw.keys():
                 del self._seen[pid]  # no session wants it any more
-        self._number = self._look.number
+        self._number = self._reader.number
         self._raw.clear()
         self._rows.clear()
-        self._looked_ns, self._began_ns = self._began_ns, self._look.clock()
+        self._last_ns, self._began_ns = self._began_ns, self._reader.clock()
         self._details.begin()
 
     def _read(self, node: Node) -> Raw | None:
-        look, seen = self._look, self._seen.get(node.pid)
+        reader, seen = self._reader, self._seen.get(node.pid)
         if seen is not None and seen.node is not node:
             seen = None
         try:
-            stat, io = look.open(node, f"{look.proc}/{node.pid}/stat", f"{look.proc}/{node.pid}/io")
+            folder = f"{reader.proc}/{node.pid}"
+            stat, io = reader.open(node, f"{folder}/stat", f"{folder}/io")
             found = _core.process_look(node.pid, stat, io, _find_known(seen))
             if isinstance(found, int):
                 assert seen is not None
                 return seen.raw._replace(t_ns=found)
             raw = Raw._make(found)
             if raw.start == node.start:
-                return raw if look.is_real else raw._replace(t_ns=look.clock(), cpu_ns=-1)
+                return raw if reader.is_real else raw._replace(t_ns=reader.clock(), cpu_ns=-1)
         except OSError:
             pass
         finally:
-            look.shut()
-        look.forget(node)
+            reader.shut()
+        reader.forget(node)
         self._tree.drop(node)
         return None
 
     def _bury(self, seen: Seen) -> None:
-        """It is gone. Its I/O, counted here, is now part of that of the process that waited; and so
-        is that of its own children, which were buried before it."""
+        """Forget a process that is gone.
+
+        Its I/O, already counted, is now also part of the process that waited for it; and so is that
+        of its own children, which were buried before it."""
         raw = seen.raw
         del self._seen[seen.node.pid]
         parent = self._seen.get(raw.parent)
         if parent is not None and raw.io is not None:
-            parent.debts.append((self._look.number, raw.small_faults + raw.reaped, raw.io))
+            parent.debts.append((self._reader.number, raw.small_faults + raw.reaped, raw.io))
             parent.debts += seen.debts
 
     def _measure(
         self, node: Node, raw: Raw
     ) -> tuple[tuple[object, ...], tuple[object, ...]] | None:
-        """The values of its row before and after `depth`; None at the first look."""
+        """Return the values of its row before and after `depth`; None at the first reading."""
         cpu_ns = raw.cpu_ns
         if cpu_ns < 0:
             cpu_ns = (raw.user_ticks + raw.system_ticks) * _TICK_NS
         seen = self._seen.get(node.pid)
         if seen is None or seen.node is not node:
             born_ns = self._find_birth(raw)
-            since_ns = self._looked_ns - _TICK_NS
+            since_ns = self._last_ns - _TICK_NS
             if since_ns < 0 or not since_ns <= born_ns < raw.t_ns:
-                # It had a life before we looked.
+                # It ran before the reading before, and nobody read it then.
                 system_ns = raw.system_ticks * _TICK_NS
                 self._seen[node.pid] = Seen(node, raw, raw.t_ns, cpu_ns, system_ns)
                 return None
@@ -163,12 +166,12 @@ class Sensor:
         )  # fmt: skip
 
     def _find_birth(self, raw: Raw) -> int:
-        """When it started, by our clock; at most a tick too early."""
-        asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - self._look.clock()
+        """Return when a process started, by our clock; at most a tick too early."""
+        asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - self._reader.clock()
         return raw.start * _TICK_NS - asleep_ns
 
     def _count_io(self, seen: Seen, raw: Raw) -> tuple[int | None, ...]:
-        """Bytes since the look before, less what was counted for children that have ended."""
+        """Return bytes since the reading before, less what was counted for children that ended."""
         before = seen.raw.io
         if raw.io is None or before is None:
             return None, None, None, None
@@ -181,14 +184,14 @@ class Sensor:
                 if reaped >= faults > 0:
                     reaped -= faults
                     grown = [mine - its for mine, its in zip(grown, io, strict=True)]
-                elif number == self._look.number:
-                    left.append((number, faults, io))  # it may have gone after we read its parent
+                elif number == self._reader.number:
+                    left.append((number, faults, io))  # it may have ended after its parent was read
             seen.debts = left
         return tuple([max(0, amount) for amount in grown])
 
 
 def _count_above(seen: Seen, gone: dict[int, Seen]) -> int:
-    """How many of those that are gone stand above it."""
+    """Return how many of its ancestors are gone."""
     above = 0
     while above < len(gone) and seen.raw.parent in gone:
         seen, above = gone[seen.raw.parent], above + 1
@@ -196,8 +199,10 @@ def _count_above(seen: Seen, gone: dict[int, Seen]) -> int:
 
 
 def _find_known(seen: Seen | None) -> int:
-    """The CPU time at which a process need not be read again: whoever did not run did nothing. Only
-    others can change its memory, so that is looked at now and then."""
+    """Return the CPU time at which a process need not be read again; -1 if it must be.
+
+    A process that did not run did nothing. Others can change its memory, though, so it is read now
+    and then."""
     if seen is None or seen.raw.state == "R":
         return -1
     seen.skipped = (seen.skipped + 1) % _SKIP
@@ -205,11 +210,11 @@ def _find_known(seen: Seen | None) -> int:
 
 
 def _split(seen: Seen, cpu_ns: int, system_ns: int, passed: int) -> tuple[int, int]:
-    """CPU time in the program and in the kernel since the look before.
+    """Return CPU time in the program and in the kernel since the reading before.
 
-    What the clock says is shared out such that the kernel's part is never more than a tick behind.
-    The clock lags while a thread runs, and so may seem to jump by more than all processors can do:
-    the rest is the next look's."""
+    The time of the CPU clock is split so that the kernel's part is never more than a tick behind.
+    The clock lags while a thread runs, so it may jump by more than all processors can do: the rest
+    is left for the next reading."""
     used = min(passed * _CORES, max(0, cpu_ns - seen.cpu_ns))
     seen.cpu_ns += used
     system = min(used, max(0, system_ns - seen.system_ns))
