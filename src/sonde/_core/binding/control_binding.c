@@ -99,7 +99,7 @@ static PyObject *control_ask(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     if (stop)
         sonde_store_release(&page->stop, 1);
-    uint64_t epoch = __atomic_add_fetch(&page->asked, 1, __ATOMIC_ACQ_REL);
+    uint64_t epoch = sonde_increment_ordered(&page->asked);
     sonde_control_ring(page);
     return PyLong_FromUnsignedLongLong(epoch);
 }
@@ -115,7 +115,7 @@ static PyObject *control_request(PyObject *Py_UNUSED(module), PyObject *args)
     if (page == NULL)
         return NULL;
     uint64_t *asked = strcmp(what, "look") == 0 ? &page->look_asked : &page->inspect_asked;
-    uint64_t number = __atomic_add_fetch(asked, 1, __ATOMIC_ACQ_REL);
+    uint64_t number = sonde_increment_ordered(asked);
     sonde_control_ring(page);
     return PyLong_FromUnsignedLongLong(number);
 }
@@ -139,7 +139,7 @@ static PyObject *run_start(PyObject *Py_UNUSED(module), PyObject *args)
     sonde_store_relaxed(&page->run_end_ns, (int64_t)end_ns);
     sonde_store_relaxed(&page->run_sources, (uint32_t)sources);
     /* All of it before the word that asks for it. */
-    uint64_t number = __atomic_add_fetch(&page->run_asked, 1, __ATOMIC_ACQ_REL);
+    uint64_t number = sonde_increment_ordered(&page->run_asked);
     sonde_control_ring(page);
     return PyLong_FromUnsignedLongLong(number);
 }

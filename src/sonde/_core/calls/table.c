@@ -256,7 +256,7 @@ void sonde_calls_fold(sonde_calls *calls)
 void sonde_calls_release(sonde_calls *calls)
 {
     /* Acquire and release: whoever frees it comes after all that the other did with it. */
-    if (__atomic_sub_fetch(&calls->owners, 1, __ATOMIC_ACQ_REL) == 0)
+    if (sonde_decrement_ordered(&calls->owners) == 0)
         free(calls);
 }
 

@@ -43,7 +43,7 @@ sonde_calls *sonde_join(void)
     if (before != NULL)
         sonde_calls_release(before);
     calls->claimed = 1;
-    __atomic_add_fetch(&calls->owners, 1, __ATOMIC_RELAXED);
+    sonde_add_relaxed(&calls->owners, 1);
     sonde_here = (sonde_here_t){sonde_trace.epoch, calls};
     return calls;
 }

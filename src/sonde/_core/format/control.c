@@ -84,6 +84,6 @@ void sonde_wait_until(uint32_t *word, uint32_t seen, int64_t end_ns)
 void sonde_control_ring(sonde_control *page)
 {
     /* What was asked before the bell that announces it. */
-    __atomic_fetch_add(&page->bell, 1, __ATOMIC_RELEASE);
+    sonde_add_release(&page->bell, 1);
     sonde_wake(&page->bell);
 }

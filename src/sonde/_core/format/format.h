@@ -11,28 +11,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "format/ordering.h"
+
 #define SONDE_FORMAT_VERSION 1u
 #define SONDE_PAGE 4096u
 #define SONDE_MAX_COLUMNS 64u
 #define SONDE_MAX_OPTIONAL 32u
 #define SONDE_MAX_ROW_BYTES (SONDE_MAX_COLUMNS * 8u)
-
-/* ---- ordering: the only place where memory order is spelled out --------- */
-
-#define sonde_load_relaxed(p) __atomic_load_n((p), __ATOMIC_RELAXED)
-#define sonde_load_acquire(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
-#define sonde_store_relaxed(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
-#define sonde_store_release(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
-#define sonde_add_relaxed(p, v) __atomic_fetch_add((p), (v), __ATOMIC_RELAXED)
-#define sonde_fence_acquire() __atomic_thread_fence(__ATOMIC_ACQUIRE)
-#define sonde_fence_release() __atomic_thread_fence(__ATOMIC_RELEASE)
-/* Strong: a false failure would be counted as a lost row. */
-#define sonde_cas_relaxed(p, expected, v) \
-    __atomic_compare_exchange_n((p), (expected), (v), 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)
-#define sonde_cas_acquire(p, expected, v) \
-    __atomic_compare_exchange_n((p), (expected), (v), 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)
-#define sonde_cas_release(p, expected, v) \
-    __atomic_compare_exchange_n((p), (expected), (v), 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)
 
 /* ---- clock ---------------------------------------------------------------- */
 

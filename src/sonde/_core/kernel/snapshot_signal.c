@@ -19,7 +19,7 @@ static void on_signal(int number, siginfo_t *info, void *context)
     int kept = errno;
     sonde_control *page = sonde_load_acquire(&asked);
     if (page != NULL) {
-        __atomic_add_fetch(&page->snapshot_asked, 1, __ATOMIC_ACQ_REL);
+        sonde_increment_ordered(&page->snapshot_asked);
         sonde_control_ring(page);
     }
     if (before.sa_flags & SA_SIGINFO)

@@ -56,8 +56,8 @@ static void on_death(uintptr_t address)
 {
     /* Counted before the lookup: an entry that is stored after it is not
      * believed, see sonde_codes_get(). */
-    __atomic_fetch_add(&deaths, 1, __ATOMIC_SEQ_CST);
-    sonde_codes *table = __atomic_load_n(&codes, __ATOMIC_SEQ_CST);
+    sonde_add_total(&deaths, 1);
+    sonde_codes *table = sonde_load_total(&codes);
     if (table == NULL)
         return;
     sonde_code *code = sonde_load_acquire(find_slot(table, address));
@@ -280,7 +280,7 @@ static void renew(void)
     if (fresh == NULL)
         return;
     sonde_codes *old = codes;
-    __atomic_store_n(&codes, fresh, __ATOMIC_SEQ_CST);
+    sonde_store_total(&codes, fresh);
     free_table(retired);
     retired = old;
 }
@@ -306,7 +306,7 @@ sonde_code *sonde_codes_get(uintptr_t address, sonde_intern *text, int *fresh)
         return old;
     if (text == NULL)
         return NULL;
-    uint64_t before = __atomic_load_n(&deaths, __ATOMIC_SEQ_CST);
+    uint64_t before = sonde_load_total(&deaths);
     sonde_code *code = read_code(address, text);
     if (code == NULL)
         return NULL;
@@ -319,8 +319,8 @@ sonde_code *sonde_codes_get(uintptr_t address, sonde_intern *text, int *fresh)
     }
     /* The entry before the look at the count: a death is either counted by now,
      * or its handler finds the entry. */
-    __atomic_store_n(slot, code, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&deaths, __ATOMIC_SEQ_CST) != before)
+    sonde_store_total(slot, code);
+    if (sonde_load_total(&deaths) != before)
         sonde_store_relaxed(&code->alive, 0);
     return code;
 }

@@ -80,13 +80,13 @@ static void ask_python(sonde_control *page)
 {
     if (!sonde_load_acquire(&page->run_sources))
         return;
-    __atomic_add_fetch(&page->asked, 1, __ATOMIC_ACQ_REL);
+    sonde_increment_ordered(&page->asked);
     sonde_control_ring(page);
 }
 
 static void wake(sonde_control *page)
 {
-    __atomic_fetch_add(&page->run_bell, 1, __ATOMIC_RELEASE);
+    sonde_add_release(&page->run_bell, 1);
     sonde_wake(&page->run_bell);
 }
 

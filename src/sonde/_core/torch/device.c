@@ -128,7 +128,7 @@ int8_t sonde_torch_device_now(void)
 
 int8_t sonde_torch_event_device(int32_t event) { return (int8_t)(event < 0 ? -1 : cuda.devices[event]); }
 
-uint32_t sonde_torch_events(void) { return __atomic_exchange_n(&cuda.recorded, 0, __ATOMIC_RELAXED); }
+uint32_t sonde_torch_events(void) { return sonde_swap_relaxed(&cuda.recorded, 0); }
 
 void sonde_torch_device_enter(void)
 {

@@ -66,7 +66,7 @@ static int is_same_whole(double device_s, int64_t host_ns) { return is_within(de
 
 static void lose(int way, int64_t step)
 {
-    uint32_t kept = __atomic_fetch_and(&pace.keeps, ~(uint32_t)way, __ATOMIC_RELAXED);
+    uint32_t kept = sonde_and_relaxed(&pace.keeps, ~(uint32_t)way);
     pace.ways[way].row = pace.ways[way].strikes = 0;
     pace.ways[way].lost = step;
     /* What is lost again and again is to be won less easily: or just the slow steps had no times. */
@@ -83,7 +83,7 @@ static void win(int way, int64_t step)
         return;
     if (pace.keeps & (uint32_t)way && pace.ways[way].need > 1)
         pace.ways[way].need /= 2;
-    (void)__atomic_fetch_or(&pace.keeps, (uint32_t)way, __ATOMIC_RELAXED);
+    (void)sonde_or_relaxed(&pace.keeps, (uint32_t)way);
 }
 
 void sonde_torch_compare(int way, int64_t step, int8_t device, double device_s, int64_t host_ns)

@@ -105,7 +105,7 @@ void sonde_torch_begin(sonde_TorchTracer *self, int64_t step, const sonde_torch_
     *ended = (sonde_torch_sums){
         s->first_ns, s->forward_ns, s->backward_ns, sonde_load_relaxed(&s->owned_ns),
         sonde_load_relaxed(&s->unowned_ns), sonde_load_relaxed(&s->direct_ns), s->calls, s->lost,
-        sonde_torch_events(), __atomic_exchange_n(&s->nodes, 0, __ATOMIC_RELAXED)};
+        sonde_torch_events(), sonde_swap_relaxed(&s->nodes, 0)};
     if (sonde_tracer != self)
         return; /* another thread ended a step while this one was stopped */
     s->first = NULL;
