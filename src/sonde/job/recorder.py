@@ -41,7 +41,7 @@ class Recorder:
         self.session: SessionWriter | None = None
         self._tables = TableWriters(self._make_opener)
         self._sources: dict[str, tuple[Source, SourceContext]] = {}
-        self._native_thread: _core.Watcher | None = None
+        self._native_thread: _core.NativeThread | None = None
         self._emit_source: _core.Writer | None = None
         self._environment: list[str] = []  # variables that we have set
         self.parked = False  # recording was begun for a run, and is paused between runs
@@ -254,7 +254,7 @@ class Recorder:
     # ---- being steered -------------------------------------------------------------------------
 
     def _start_native_thread(self, writing: SessionWriter) -> None:
-        thread = _core.Watcher(writing.page, self._on_bell)
+        thread = _core.NativeThread(writing.page, self._on_bell)
         try:
             collector, snapshot, env = launch.make_commands(
                 writing.root, writing.folder, writing.values

@@ -453,7 +453,7 @@ def test_a_stat_that_makes_no_sense_is_an_error_and_no_number(tmp_path: Path, sa
     path = tmp_path / "stat"
     path.write_bytes(said)
     with path.open("rb") as file, pytest.raises(OSError, match="Invalid argument"):
-        _core.process_look(os.getpid(), file.fileno(), -1, -1)
+        _core.process_read(os.getpid(), file.fileno(), -1, -1)
 
 
 def test_a_process_that_has_not_run_is_not_read_again(tmp_path: Path, start) -> None:
@@ -461,8 +461,8 @@ def test_a_process_that_has_not_run_is_not_read_again(tmp_path: Path, start) -> 
     with Path(f"/proc/{child.pid}/stat").open("rb") as file:
 
         def is_asleep() -> object:
-            first = _core.process_look(child.pid, file.fileno(), -1, -1)
+            first = _core.process_read(child.pid, file.fileno(), -1, -1)
             assert isinstance(first, tuple) and first[1] > 0
-            return isinstance(_core.process_look(child.pid, file.fileno(), -1, first[1]), int)
+            return isinstance(_core.process_read(child.pid, file.fileno(), -1, first[1]), int)
 
         wait_for(is_asleep)

@@ -11,8 +11,7 @@
  * program's is written to.
  */
 #define _GNU_SOURCE
-#include "binding/binding.h"
-#include "format/format.h"
+#include "attach/attach.h"
 #include "attach/ptrace.h"
 
 #include <dirent.h>
@@ -282,7 +281,7 @@ static int run_hold(crowd *self, int64_t until_ns)
     return status;
 }
 
-PyObject *sonde_hold(PyObject *Py_UNUSED(module), PyObject *args)
+static PyObject *hold(PyObject *Py_UNUSED(module), PyObject *args)
 {
     crowd self = {0};
     long long until_ns;
@@ -298,3 +297,10 @@ PyObject *sonde_hold(PyObject *Py_UNUSED(module), PyObject *args)
     }
     Py_RETURN_NONE;
 }
+
+PyMethodDef sonde_hold_threads_methods[] = {
+    {"hold", hold, METH_VARARGS,
+     "hold(pid, visitor, until_ns): have the busy threads of a process wait at their system calls, a\n"
+     "moment each, until the visitor is done."},
+    {NULL, NULL, 0, NULL},
+};

@@ -42,7 +42,7 @@ typedef struct {
 typedef struct {
     int64_t number; /* of the system call; -1: in none, -2: it is running */
     uint64_t args[6], sp, pc;
-} sonde_place;
+} sonde_waiting_place;
 
 /* What a stopped thread's registers say. */
 typedef struct {
@@ -58,7 +58,7 @@ typedef struct {
     pid_t pid, tid;
     int64_t deadline_ns;
     uint64_t restorer;   /* where rt_sigreturn is called in the target */
-    sonde_place place;   /* before it was stopped */
+    sonde_waiting_place place;   /* before it was stopped */
     sonde_registers was; /* when it was stopped */
     uint64_t mask;       /* its blocked signals */
     int held[SONDE_MAX_HELD]; /* signals that came meanwhile: sent again at the end */
@@ -94,13 +94,13 @@ int sonde_registers_restore(pid_t tid, const sonde_registers *registers);
 int sonde_registers_where(pid_t tid, sonde_where *where);
 
 /* Have the interrupted system call go on as if nothing had been. */
-void sonde_registers_mend(sonde_registers *registers, const sonde_place *place);
+void sonde_registers_mend(sonde_registers *registers, const sonde_waiting_place *place);
 
 /* Does the kernel remember what is left of it, and in no register? */
-int sonde_registers_rest(const sonde_registers *registers, const sonde_place *place);
+int sonde_registers_rest(const sonde_registers *registers, const sonde_waiting_place *place);
 
 /* Where the place's thread would be after this stop: in that system call, or just out of it. */
-int sonde_registers_fit(const sonde_registers *registers, const sonde_place *place);
+int sonde_registers_fit(const sonde_registers *registers, const sonde_waiting_place *place);
 
 /* A signal frame below `sp` that brings `registers` back; in `frame`, which is to
  * be copied to `*at` in the target. Returns its bytes, a multiple of 8; 0: it does not fit. */

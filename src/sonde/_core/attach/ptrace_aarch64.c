@@ -89,12 +89,12 @@ int sonde_registers_where(pid_t tid, sonde_where *where)
     return 0;
 }
 
-static int is_endless(const sonde_place *place)
+static int is_endless(const sonde_waiting_place *place)
 {
     return place->number == SYS_epoll_pwait && (int32_t)place->args[3] == -1;
 }
 
-int sonde_registers_rest(const sonde_registers *registers, const sonde_place *place)
+int sonde_registers_rest(const sonde_registers *registers, const sonde_waiting_place *place)
 {
     int is_relative =
         place->number == SYS_nanosleep ||
@@ -104,7 +104,7 @@ int sonde_registers_rest(const sonde_registers *registers, const sonde_place *pl
 
 /* The kernel has moved pc back to the `svc` where the call is made again. It will
  * not know any more that a sleep was under way: only restart_syscall does. */
-void sonde_registers_mend(sonde_registers *registers, const sonde_place *place)
+void sonde_registers_mend(sonde_registers *registers, const sonde_waiting_place *place)
 {
     sonde_general *now = &registers->general;
     if (sonde_registers_rest(registers, place))
@@ -116,7 +116,7 @@ void sonde_registers_mend(sonde_registers *registers, const sonde_place *place)
     }
 }
 
-int sonde_registers_fit(const sonde_registers *registers, const sonde_place *place)
+int sonde_registers_fit(const sonde_registers *registers, const sonde_waiting_place *place)
 {
     const sonde_general *now = &registers->general;
     return now->sp == place->sp && (int64_t)now->regs[8] == place->number &&

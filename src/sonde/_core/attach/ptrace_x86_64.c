@@ -108,7 +108,7 @@ int sonde_registers_where(pid_t tid, sonde_where *where)
     return 0;
 }
 
-static int is_endless(const sonde_place *place)
+static int is_endless(const sonde_waiting_place *place)
 {
     return (place->number == SYS_epoll_wait || place->number == SYS_epoll_pwait) &&
            (int32_t)place->args[3] == -1;
@@ -122,7 +122,7 @@ static int is_at_rest(const sonde_general *now)
 
 /* Calls that it makes again, the kernel makes again when it sees the registers that
  * it left. epoll is not one of them; to wait for ever can be begun anew. */
-void sonde_registers_mend(sonde_registers *registers, const sonde_place *place)
+void sonde_registers_mend(sonde_registers *registers, const sonde_waiting_place *place)
 {
     sonde_general *now = &registers->general;
     if (now->rip == place->pc && (int64_t)now->rax == -EINTR && is_endless(place))
@@ -132,13 +132,13 @@ void sonde_registers_mend(sonde_registers *registers, const sonde_place *place)
         now->rax = (uint64_t)-RESTARTNOHAND;
 }
 
-int sonde_registers_rest(const sonde_registers *registers, const sonde_place *place)
+int sonde_registers_rest(const sonde_registers *registers, const sonde_waiting_place *place)
 {
     (void)place;
     return is_at_rest(&registers->general) && registers->general.orig_rax != SYS_futex;
 }
 
-int sonde_registers_fit(const sonde_registers *registers, const sonde_place *place)
+int sonde_registers_fit(const sonde_registers *registers, const sonde_waiting_place *place)
 {
     const sonde_general *now = &registers->general;
     return now->rsp == place->sp && now->rip == place->pc &&

@@ -6,7 +6,7 @@
  * with a lock held, and while it runs code of a library that is none of them.
  */
 #define _GNU_SOURCE
-#include "binding/binding.h"
+#include "attach/attach.h"
 #include "attach/ptrace.h"
 
 #include <errno.h>
@@ -59,7 +59,7 @@ typedef struct {
 
 /* ---- safe places ------------------------------------------------------------- */
 
-static int read_place(const sonde_traced *traced, sonde_place *place)
+static int read_place(const sonde_traced *traced, sonde_waiting_place *place)
 {
     char path[64], line[256];
     snprintf(path, sizeof path, "/proc/%d/task/%d/syscall", traced->pid, traced->tid);
@@ -88,7 +88,7 @@ static int read_place(const sonde_traced *traced, sonde_place *place)
 /* System calls that malloc, the loader and the thread library never make with a
  * lock held. Their locks wait with FUTEX_WAIT; condition variables, semaphores
  * and joins, which hold none, with FUTEX_WAIT_BITSET. */
-static int is_patient(const sonde_place *place)
+static int is_patient(const sonde_waiting_place *place)
 {
     switch (place->number) {
     case SYS_futex:
@@ -314,7 +314,7 @@ static int take_calls(visit *self, PyObject *list)
     return 0;
 }
 
-PyObject *sonde_visit(PyObject *Py_UNUSED(module), PyObject *args)
+static PyObject *core_visit(PyObject *Py_UNUSED(module), PyObject *args)
 {
     static visit self; /* large; one visit at a time: the GIL is held */
     PyObject *ranges, *calls;
@@ -355,3 +355,10 @@ PyObject *sonde_visit_calls(void)
     }
     return tuple;
 }
+
+PyMethodDef sonde_visit_methods[] = {
+    {"visit", core_visit, METH_VARARGS,
+     "visit(pid, tid, ranges, caught, restorer, calls, source, deadline_ns): have a thread of another\n"
+     "process make one that runs this Python text; its id, or 0 if it is at no safe place now."},
+    {NULL, NULL, 0, NULL},
+};

@@ -94,7 +94,7 @@ static int read_shape(numbers *all, PyObject *shape, PyObject *strides)
     return 0;
 }
 
-PyObject *sonde_summarize(PyObject *Py_UNUSED(module), PyObject *args)
+static PyObject *summarize(PyObject *Py_UNUSED(module), PyObject *args)
 {
     unsigned long long address;
     int kind;
@@ -129,3 +129,10 @@ PyObject *sonde_summarize(PyObject *Py_UNUSED(module), PyObject *args)
     return Py_BuildValue("LLddd", (long long)seen, (long long)nans, low, high,
                          sum / (double)(seen - nans));
 }
+
+PyMethodDef sonde_array_summary_methods[] = {
+    {"summarize", summarize, METH_VARARGS,
+     "summarize(address, kind, shape, strides, most): (seen, nans, least, largest, mean) of at most\n"
+     "`most` numbers, evenly spread, in memory that must belong to the caller; strides in bytes."},
+    {NULL, NULL, 0, NULL},
+};

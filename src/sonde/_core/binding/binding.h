@@ -1,14 +1,23 @@
-/* What the Python binding's files share. Everything here needs the GIL. */
+/* What the files that talk to Python share. Everything here needs the GIL. */
 #ifndef SONDE_BINDING_H
 #define SONDE_BINDING_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <pthread.h>
 
 #include "format/format.h"
 
-/* A file mapped into this process. */
+/* ---- errors (errors.c) ------------------------------------------------------- */
+
+/* Raise `_core.Damaged` or `_core.Newer` (or OSError) for a -errno. Returns NULL. */
+PyObject *sonde_raise(int status, const char *what);
+extern PyObject *sonde_Damaged, *sonde_Newer;
+
+/* Make these two exceptions. 0, or -1 with an exception. */
+int sonde_errors_make(void);
+
+/* ---- mapped files (map.c) ------------------------------------------------------ */
+
 typedef struct {
     PyObject_HEAD
     void *mem; /* NULL once closed */
@@ -16,15 +25,14 @@ typedef struct {
     int writable;
 } MapObject;
 
-extern PyTypeObject sonde_MapType, sonde_TextType, sonde_WriterType, sonde_WatcherType,
-    sonde_GcType, sonde_NestType, sonde_SamplerType, sonde_CallType, sonde_TorchMarkType, sonde_TorchMarksType;
+extern PyTypeObject sonde_MapType;
 
 /* The memory of a map, or NULL with an exception set. */
 void *sonde_map_memory(PyObject *map, int writable);
 
-/* Raise `_core.Damaged` or `_core.Newer` (or OSError) for a -errno. Returns NULL. */
-PyObject *sonde_raise(int status, const char *what);
-extern PyObject *sonde_Damaged, *sonde_Newer;
+/* ---- text (text.c) ------------------------------------------------------------- */
+
+extern PyTypeObject sonde_TextType;
 
 /* The id of a str in an intern table, through the cache of its `Text` object.
  * 0 if the table is full (counted there). -1 with an exception if not a str. */
@@ -32,6 +40,27 @@ int64_t sonde_text_id(PyObject *text, PyObject *str);
 
 /* The table behind a Text. */
 sonde_intern *sonde_text_table(PyObject *text);
+
+/* ---- rows (row_layout.c, writer.c, reader.c, tables.c) --------------------------- */
+
+/* Where each column of a row lies. */
+typedef struct {
+    int columns;
+    int optionals;
+    uint32_t row_bytes;
+    char kind[SONDE_MAX_COLUMNS];
+    int8_t null_bit[SONDE_MAX_COLUMNS]; /* -1: never NULL */
+    uint16_t offset[SONDE_MAX_COLUMNS];
+} sonde_row_layout;
+
+/* From one letter a column (docs/format.md) and one '0'/'1' a column.
+ * Returns 0, or -1 with ValueError set. */
+int sonde_row_layout_make(sonde_row_layout *layout, const char *kinds, const char *optional);
+
+/* Bytes that a value of this kind takes in a row; 0: no such kind. */
+uint32_t sonde_kind_bytes(char kind);
+
+extern PyTypeObject sonde_WriterType;
 
 /* The ring that a Writer writes to now, and the map that keeps it; NULL with an
  * exception if it has none, or if its rows are of other kinds. */
@@ -43,72 +72,44 @@ int sonde_writer_is(PyObject *writer, const char *kinds);
 /* Have its ring made if that waits for the first row. 0, or -1 with an exception. */
 int sonde_writer_open(PyObject *writer);
 
-/* Append a row that is laid out already, whatever the page says. 0, or -1 with an
- * exception of the one who makes the ring. A row that has no ring is nobody's. */
+/* Append a row that is laid out already, even while recording is paused. 0, or -1 with an
+ * exception raised while the ring was made. Without a ring the row is dropped. */
 int sonde_writer_put(PyObject *writer, const void *row, uint32_t nulls);
 
-/* A text of a row for its table found no room: count it. */
-void sonde_writer_lose_text(PyObject *writer);
-
-/* Append it as a call of the writer would: not while the page says off. */
+/* Append a row as a call of the writer would: not while recording is paused. */
 int sonde_writer_append(PyObject *writer, const void *row, uint32_t nulls);
 
-/* Where each column of a row lies. */
-typedef struct {
-    int columns;
-    int optionals;
-    uint32_t row_bytes;
-    char kind[SONDE_MAX_COLUMNS];
-    int8_t null_bit[SONDE_MAX_COLUMNS]; /* -1: never NULL */
-    uint16_t offset[SONDE_MAX_COLUMNS];
-} sonde_layout;
-
-/* From one letter a column (docs/format.md) and one '0'/'1' a column.
- * Returns 0, or -1 with ValueError set. */
-int sonde_layout_make(sonde_layout *layout, const char *kinds, const char *optional);
-
-/* Bytes a value of this kind takes in a row; 0: no such kind. */
-uint32_t sonde_kind_bytes(char kind);
+/* Count a text of one of its rows that found no room in the text table. */
+void sonde_writer_lose_text(PyObject *writer);
 
 /* Rows in a writer's ring so far, and how many it holds at once. -1 while it takes none. */
 int sonde_writer_count(PyObject *writer, uint64_t *rows, uint64_t *capacity);
 
-/* Called in a forked child, before anything else runs there. */
-void sonde_writers_off(void);
-void sonde_events_off(void);
-void sonde_watchers_off(void);
-void sonde_later_off(void);
-void sonde_alive_off(void);
-void sonde_sampling_off(void);
-void sonde_signal_off(void);
+/* Append a new bytearray to a list and return its memory; NULL with an exception. Bits need
+ * zeroed memory; data does not, as its rows are all written. */
+char *sonde_append_buffer(PyObject *list, uint64_t bytes, int zeroed);
 
-/* A native thread of ours: small stack, no signals. 0 or -errno. */
-int sonde_thread_start(void *(*body)(void *), void *arg, pthread_t *thread);
+extern PyMethodDef sonde_reader_methods[], sonde_tables_methods[], sonde_control_methods[];
 
-/* Make every watcher look at its page now. */
-void sonde_watchers_ring(void);
+/* ---- the native thread (native_thread.c) ------------------------------------------ */
 
-/* The sampler's turn, in the watcher's thread; when it wants the next one. */
-int64_t sonde_sampling_turn(sonde_control *page);
-void sonde_sampling_rest(void); /* its last one, before that thread ends */
+extern PyTypeObject sonde_NativeThreadType;
 
-PyObject *sonde_later(PyObject *module, PyObject *args);
-PyObject *sonde_later_cancel(PyObject *module, PyObject *none);
-PyObject *sonde_alive_hold(PyObject *module, PyObject *args);
-PyObject *sonde_alive_release(PyObject *module, PyObject *none);
-PyObject *sonde_alive_probe(PyObject *module, PyObject *args);
+/* What the native thread does when it is due, without the GIL. */
+typedef struct {
+    int64_t (*take_turn)(sonde_control *page); /* returns when the next one is due */
+    void (*rest)(void);                        /* the thread is about to end */
+} sonde_native_work;
 
-PyObject *sonde_process_look(PyObject *module, PyObject *args);
-PyObject *sonde_frame_locals(PyObject *module, PyObject *frame);
-PyObject *sonde_summarize(PyObject *module, PyObject *args);
-PyObject *sonde_soon(PyObject *module, PyObject *call);
-PyObject *sonde_visit(PyObject *module, PyObject *args);
-PyObject *sonde_hold(PyObject *module, PyObject *args);
-PyObject *sonde_visit_calls(void); /* the names of what a visitor calls, in order */
-PyObject *sonde_signal_catch(PyObject *module, PyObject *args);
-PyObject *sonde_signal_release(PyObject *module, PyObject *none);
+/* Have it do this from its next turn on; `work` stays valid for good. */
+void sonde_native_thread_serve(const sonde_native_work *work);
 
-extern PyMethodDef sonde_read_methods[];
-extern PyMethodDef sonde_steer_methods[];
+/* Make every native thread look at its control page now. */
+void sonde_native_threads_ring(void);
+
+/* ---- the rest ----------------------------------------------------------------------- */
+
+extern PyTypeObject sonde_GcCallbackType;
+extern PyMethodDef sonde_kernel_methods[], sonde_delayed_call_methods[], sonde_array_summary_methods[];
 
 #endif

@@ -220,7 +220,7 @@ static PyObject *control_obeyed(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-PyMethodDef sonde_steer_methods[] = {
+PyMethodDef sonde_control_methods[] = {
     {"control_init", control_init, METH_VARARGS, "control_init(map, pid, start_ticks)."},
     {"control_get", control_get, METH_O, "control_get(map): what the page says."},
     {"control_state", control_state, METH_VARARGS, "control_state(map, state): for the job."},

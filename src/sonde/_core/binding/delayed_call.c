@@ -1,7 +1,8 @@
 /* A call that the main thread makes in a moment: what a forked child begins with. */
 #include "binding/binding.h"
+#include "kernel/fork.h"
+#include "kernel/thread.h"
 
-#include <sys/syscall.h>
 #include <unistd.h>
 
 /* One call at a time: what a forked child will do in a moment. */
@@ -13,11 +14,13 @@ static struct {
     PyObject *call; /* NULL once it was made or given up */
 } late;
 
-void sonde_later_off(void)
+static void forget_in_child(void)
 {
     /* In a forked child the thread does not exist; there is nothing to join. */
     late.running = 0;
 }
+
+SONDE_IN_CHILD(forget_in_child)
 
 static int run_late(void *Py_UNUSED(arg))
 {
@@ -46,7 +49,7 @@ static void *wait_and_queue(void *Py_UNUSED(arg))
 }
 
 /* Before the interpreter ends: the thread must not touch it afterwards. */
-PyObject *sonde_later_cancel(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+static PyObject *later_cancel(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     if (late.running) {
         late.running = 0;
@@ -61,13 +64,13 @@ PyObject *sonde_later_cancel(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(no
     Py_RETURN_NONE;
 }
 
-PyObject *sonde_later(PyObject *module, PyObject *args)
+static PyObject *later(PyObject *module, PyObject *args)
 {
     PyObject *call;
     long long delay_ns;
     if (!PyArg_ParseTuple(args, "OL", &call, &delay_ns))
         return NULL;
-    Py_XDECREF(sonde_later_cancel(module, NULL));
+    Py_XDECREF(later_cancel(module, NULL));
     late.call = Py_NewRef(call);
     late.delay_ns = delay_ns;
     late.leave = 0;
@@ -88,10 +91,10 @@ static int run_soon(void *call)
     return result == NULL ? -1 : 0;
 }
 
-PyObject *sonde_soon(PyObject *Py_UNUSED(module), PyObject *call)
+static PyObject *soon(PyObject *Py_UNUSED(module), PyObject *call)
 {
     /* From another thread it is now: the main one may be in C code for long. */
-    if (syscall(SYS_gettid) != getpid())
+    if (sonde_find_tid() != getpid())
         return PyObject_CallNoArgs(call);
     Py_INCREF(call);
     if (Py_AddPendingCall(run_soon, call) < 0) {
@@ -100,3 +103,11 @@ PyObject *sonde_soon(PyObject *Py_UNUSED(module), PyObject *call)
     }
     Py_RETURN_NONE;
 }
+
+PyMethodDef sonde_delayed_call_methods[] = {
+    {"later", later, METH_VARARGS,
+     "later(call, delay_ns): call it in the main thread after this time; one call at a time."},
+    {"later_cancel", later_cancel, METH_NOARGS, "Give up the call that later() was given."},
+    {"soon", soon, METH_O, "soon(call): call it in the main thread, at its next safe point."},
+    {NULL, NULL, 0, NULL},
+};

@@ -65,7 +65,7 @@ static void gc_dealloc(GcObject *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-PyTypeObject sonde_GcType = {
+PyTypeObject sonde_GcCallbackType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "sonde._core.GcCallback",
     .tp_basicsize = sizeof(GcObject),

@@ -1,14 +1,15 @@
-/* Watcher: the one native thread in the job.
+/* NativeThread: the one native thread in the job.
  *
  * It never takes the GIL, so it works while a C call holds it and while the
  * program hangs. What needs Python is handed to the main thread's next safe
  * point (Py_AddPendingCall).
  */
 #include "binding/binding.h"
+#include "kernel/fork.h"
+#include "kernel/spawn.h"
+#include "kernel/thread.h"
 
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -19,7 +20,6 @@
 
 /* A ring that got lost (its sender died between asking and waking) costs this. */
 #define LOOK_NS 1000000000
-#define STACK_BYTES (256 * 1024)
 /* How often to see whether the collector is there, and to start one at most. */
 #define NUDGE_NS 20000000
 /* Writing a snapshot takes a tenth of a second. */
@@ -63,7 +63,7 @@ static void nudge_begin(sonde_nudge *self)
         self->running = 0;
 }
 
-typedef struct WatcherObject {
+typedef struct NativeThreadObject {
     PyObject_HEAD
     PyObject *page_map;
     PyObject *obey; /* called in the main thread when something was asked */
@@ -73,7 +73,7 @@ typedef struct WatcherObject {
     uint32_t leave;    /* atomics from here on */
     uint32_t pending;  /* obey is queued, or being called */
     int is_obeying;    /* the GIL's: it is being called */
-    struct WatcherObject *next;
+    struct NativeThreadObject *next;
     /* The collector to keep alive; copies of our own. NULL: none. */
     char *lock, **argv, **envp;
     int64_t looked_ns, spawned_ns;
@@ -81,31 +81,54 @@ typedef struct WatcherObject {
     int64_t snapshot_ns; /* when the last one was started */
     int64_t queued_ns; /* when obey was queued; 0: it was nudged since */
     sonde_nudge nudge;
-} WatcherObject;
+} NativeThreadObject;
 
-static WatcherObject *watchers; /* those with a thread */
+static NativeThreadObject *threads; /* those with a thread */
 
-void sonde_watchers_off(void)
+static void forget_in_child(void)
 {
     /* In a forked child the threads do not exist; there is nothing to join. */
-    for (WatcherObject *watcher = watchers; watcher != NULL; watcher = watcher->next) {
-        watcher->running = 0;
-        watcher->nudge = (sonde_nudge){0};
+    for (NativeThreadObject *thread = threads; thread != NULL; thread = thread->next) {
+        thread->running = 0;
+        thread->nudge = (sonde_nudge){0};
     }
-    watchers = NULL;
+    threads = NULL;
 }
 
-void sonde_watchers_ring(void)
+SONDE_IN_CHILD(forget_in_child)
+
+void sonde_native_threads_ring(void)
 {
-    for (WatcherObject *watcher = watchers; watcher != NULL; watcher = watcher->next)
-        sonde_control_ring(watcher->page);
+    for (NativeThreadObject *thread = threads; thread != NULL; thread = thread->next)
+        sonde_control_ring(thread->page);
+}
+
+static const sonde_native_work *work;
+
+void sonde_native_thread_serve(const sonde_native_work *given)
+{
+    /* What it points to is constant; nothing else is ordered. */
+    sonde_store_relaxed(&work, given);
+}
+
+static int64_t take_turn(sonde_control *page)
+{
+    const sonde_native_work *now = sonde_load_relaxed(&work);
+    return now == NULL ? INT64_MAX : now->take_turn(page);
+}
+
+static void rest(void)
+{
+    const sonde_native_work *now = sonde_load_relaxed(&work);
+    if (now != NULL)
+        now->rest();
 }
 
 static int run_obey(void *arg)
 {
-    WatcherObject *self = arg;
+    NativeThreadObject *self = arg;
     int status = 0;
-    Py_INCREF(self); /* obey may stop and drop this watcher */
+    Py_INCREF(self); /* obey may stop and drop this thread */
     if (!sonde_load_acquire(&self->leave)) {
         self->is_obeying = 1;
         PyObject *result = PyObject_CallNoArgs(self->obey);
@@ -150,7 +173,7 @@ static int is_wanted(const char *lock)
     return wanted;
 }
 
-static void keep_collector(WatcherObject *self)
+static void keep_collector(NativeThreadObject *self)
 {
     int64_t now = sonde_clock_ns();
     if (self->lock == NULL || (self->looked_ns && now - self->looked_ns < KEEP_NS))
@@ -164,7 +187,7 @@ static void keep_collector(WatcherObject *self)
 }
 
 /* Several signals at once are one snapshot; a storm of them is a few a second. */
-static void take_snapshot(WatcherObject *self)
+static void take_snapshot(NativeThreadObject *self)
 {
     uint64_t asked = sonde_load_acquire(&self->page->snapshot_asked);
     int64_t now_ns = sonde_clock_ns();
@@ -178,7 +201,7 @@ static void take_snapshot(WatcherObject *self)
 }
 
 /* Have a call that waits too long seen; how long to sleep at most. */
-static int64_t push_obey(WatcherObject *self)
+static int64_t push_obey(NativeThreadObject *self)
 {
     if (!sonde_load_acquire(&self->pending) || self->queued_ns == 0)
         return LOOK_NS;
@@ -191,7 +214,7 @@ static int64_t push_obey(WatcherObject *self)
 
 static void *watch(void *arg)
 {
-    WatcherObject *self = arg;
+    NativeThreadObject *self = arg;
     prctl(PR_SET_NAME, "sonde", 0, 0, 0);
     /* Samples are due to the microsecond; the default is to wake up to 50 late. */
     prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
@@ -208,15 +231,15 @@ static void *watch(void *arg)
         int64_t nudge_ns = push_obey(self);
         keep_collector(self);
         take_snapshot(self);
-        int64_t due_ns = sonde_sampling_turn(self->page), look_ns = sonde_clock_ns() + nudge_ns;
+        int64_t due_ns = take_turn(self->page), look_ns = sonde_clock_ns() + nudge_ns;
         if (!sonde_load_acquire(&self->leave))
             sonde_wait_until(&self->page->bell, bell, due_ns < look_ns ? due_ns : look_ns);
     }
-    sonde_sampling_rest();
+    rest();
     return NULL;
 }
 
-static PyObject *watcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *thread_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *map, *obey;
     static char *names[] = {"page", "obey", NULL};
@@ -228,7 +251,7 @@ static PyObject *watcher_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     int status = sonde_control_verify(page, ((MapObject *)map)->bytes);
     if (status < 0)
         return sonde_raise(status, "control page");
-    WatcherObject *self = (WatcherObject *)type->tp_alloc(type, 0);
+    NativeThreadObject *self = (NativeThreadObject *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
     self->page_map = Py_NewRef(map);
@@ -264,7 +287,7 @@ static void free_strings(char **strings)
     free(strings);
 }
 
-static PyObject *watcher_keep(WatcherObject *self, PyObject *args)
+static PyObject *thread_keep(NativeThreadObject *self, PyObject *args)
 {
     PyObject *lock, *argv, *snapshot, *envp;
     if (!PyArg_ParseTuple(args, "OO!O!O!", &lock, &PyList_Type, &argv, &PyList_Type, &snapshot,
@@ -283,23 +306,8 @@ static PyObject *watcher_keep(WatcherObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-int sonde_thread_start(void *(*body)(void *), void *arg, pthread_t *thread)
-{
-    pthread_attr_t attr;
-    sigset_t all, before;
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
-    /* Signals belong to the job's own threads. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failure = pthread_create(thread, &attr, body, arg);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    return -failure;
-}
-
 /* 0 if there is one now, or none is wanted any more; else -errno. */
-static int begin_thread(WatcherObject *self)
+static int begin_thread(NativeThreadObject *self)
 {
     if (self->running || sonde_load_acquire(&self->leave))
         return 0;
@@ -308,7 +316,7 @@ static int begin_thread(WatcherObject *self)
     return status;
 }
 
-static PyObject *watcher_wake(WatcherObject *self, PyObject *Py_UNUSED(none))
+static PyObject *thread_wake(NativeThreadObject *self, PyObject *Py_UNUSED(none))
 {
     int status = begin_thread(self);
     if (status < 0)
@@ -316,7 +324,7 @@ static PyObject *watcher_wake(WatcherObject *self, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-static PyObject *watcher_start(WatcherObject *self, PyObject *Py_UNUSED(none))
+static PyObject *thread_start(NativeThreadObject *self, PyObject *Py_UNUSED(none))
 {
     if (self->running || sonde_load_acquire(&self->leave))
         Py_RETURN_NONE;
@@ -324,27 +332,27 @@ static PyObject *watcher_start(WatcherObject *self, PyObject *Py_UNUSED(none))
     if (status < 0)
         return sonde_raise(status, "thread");
     Py_INCREF(self); /* the thread's own; given back by stop() */
-    self->next = watchers;
-    watchers = self;
+    self->next = threads;
+    threads = self;
     Py_RETURN_NONE;
 }
 
-static void unlink_watcher(WatcherObject *self)
+static void unlink_thread(NativeThreadObject *self)
 {
-    for (WatcherObject **at = &watchers; *at != NULL; at = &(*at)->next)
+    for (NativeThreadObject **at = &threads; *at != NULL; at = &(*at)->next)
         if (*at == self) {
             *at = self->next;
             return;
         }
 }
 
-static PyObject *watcher_stop(WatcherObject *self, PyObject *Py_UNUSED(none))
+static PyObject *thread_stop(NativeThreadObject *self, PyObject *Py_UNUSED(none))
 {
     sonde_store_release(&self->leave, 1);
     if (!self->running)
         Py_RETURN_NONE;
     self->running = 0;
-    unlink_watcher(self);
+    unlink_thread(self);
     sonde_control_ring(self->page);
     pthread_t thread = self->thread;
     Py_BEGIN_ALLOW_THREADS
@@ -360,7 +368,7 @@ static PyObject *watcher_stop(WatcherObject *self, PyObject *Py_UNUSED(none))
 
 /* No thread while the program forks: Python 3.12 warns of a fork with threads,
  * and the child would have whatever ours was in the middle of. */
-static PyObject *watcher_rest(WatcherObject *self, PyObject *Py_UNUSED(none))
+static PyObject *thread_rest(NativeThreadObject *self, PyObject *Py_UNUSED(none))
 {
     if (!self->running)
         Py_RETURN_NONE;
@@ -373,7 +381,7 @@ static PyObject *watcher_rest(WatcherObject *self, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-static void watcher_dealloc(WatcherObject *self)
+static void thread_dealloc(NativeThreadObject *self)
 {
     Py_CLEAR(self->page_map);
     Py_CLEAR(self->obey);
@@ -384,24 +392,24 @@ static void watcher_dealloc(WatcherObject *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMethodDef watcher_methods[] = {
-    {"keep", (PyCFunction)watcher_keep, METH_VARARGS,
+static PyMethodDef thread_methods[] = {
+    {"keep", (PyCFunction)thread_keep, METH_VARARGS,
      "keep(lock, argv, snapshot, env): start this collector whenever nobody holds its lock (None:\n"
      "never), and this snapshot whenever a signal asks for one."},
-    {"start", (PyCFunction)watcher_start, METH_NOARGS, "Start the thread."},
-    {"rest", (PyCFunction)watcher_rest, METH_NOARGS, "End the thread for a moment."},
-    {"wake", (PyCFunction)watcher_wake, METH_NOARGS, "Start it again."},
-    {"stop", (PyCFunction)watcher_stop, METH_NOARGS, "End the thread and wait for it."},
+    {"start", (PyCFunction)thread_start, METH_NOARGS, "Start the thread."},
+    {"rest", (PyCFunction)thread_rest, METH_NOARGS, "End the thread for a moment."},
+    {"wake", (PyCFunction)thread_wake, METH_NOARGS, "Start it again."},
+    {"stop", (PyCFunction)thread_stop, METH_NOARGS, "End the thread and wait for it."},
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject sonde_WatcherType = {
+PyTypeObject sonde_NativeThreadType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "sonde._core.Watcher",
-    .tp_basicsize = sizeof(WatcherObject),
+    .tp_name = "sonde._core.NativeThread",
+    .tp_basicsize = sizeof(NativeThreadObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "Watcher(page, obey): a thread that calls obey in the main thread when asked to.",
-    .tp_new = watcher_new,
-    .tp_dealloc = (destructor)watcher_dealloc,
-    .tp_methods = watcher_methods,
+    .tp_doc = "NativeThread(page, obey): a thread that calls obey in the main thread when asked to.",
+    .tp_new = thread_new,
+    .tp_dealloc = (destructor)thread_dealloc,
+    .tp_methods = thread_methods,
 };

@@ -1,4 +1,4 @@
-/* From a mapped ring or intern table to buffers that Arrow takes as they are. */
+/* From a mapped ring to buffers that Arrow takes as they are. */
 #include "binding/binding.h"
 
 #include <string.h>
@@ -42,7 +42,7 @@ static void take_texts(const char *from, uint32_t stride, uint32_t rows, int col
     }
 }
 
-static void take_column(const sonde_layout *layout, const sonde_block *block, int column,
+static void take_column(const sonde_row_layout *layout, const sonde_block *block, int column,
                         sonde_batch *to)
 {
     const char *from = (const char *)block->words + layout->offset[column];
@@ -73,7 +73,7 @@ static void take_column(const sonde_layout *layout, const sonde_block *block, in
     }
 }
 
-static void take_block(const sonde_layout *layout, sonde_block *block, sonde_batch *to)
+static void take_block(const sonde_row_layout *layout, sonde_block *block, sonde_batch *to)
 {
     for (int i = 0; i < layout->columns; i++) {
         take_column(layout, block, i, to);
@@ -88,7 +88,7 @@ static void take_block(const sonde_layout *layout, sonde_block *block, sonde_bat
     block->rows = 0;
 }
 
-static void read_rows(const sonde_ring *ring, const sonde_layout *layout, uint64_t first,
+static void read_rows(const sonde_ring *ring, const sonde_row_layout *layout, uint64_t first,
                       uint64_t last, sonde_batch *to)
 {
     sonde_block block;
@@ -122,35 +122,20 @@ static const sonde_ring *ring_of(PyObject *map)
     return ring;
 }
 
-/* Append a buffer to a list; bits start as zeros, data is written in full up to
- * the rows found. NULL with an exception. */
-static char *append_buffer(PyObject *list, uint64_t bytes, int zeroed)
-{
-    PyObject *buffer = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)bytes);
-    if (buffer == NULL)
-        return NULL;
-    char *data = PyByteArray_AS_STRING(buffer);
-    if (zeroed)
-        memset(data, 0, bytes);
-    int status = PyList_Append(list, buffer);
-    Py_DECREF(buffer);
-    return status < 0 ? NULL : data;
-}
-
-static int make_buffers(const sonde_layout *layout, uint64_t rows, PyObject *columns,
+static int make_buffers(const sonde_row_layout *layout, uint64_t rows, PyObject *columns,
                         sonde_batch *batch)
 {
     uint64_t bits = (rows + 7) / 8;
     for (int i = 0; i < layout->columns; i++) {
         int is_bits = layout->kind[i] == '?';
         uint64_t bytes = is_bits ? bits : rows * sonde_kind_bytes(layout->kind[i]);
-        batch->data[i] = append_buffer(columns, bytes, is_bits);
+        batch->data[i] = sonde_append_buffer(columns, bytes, is_bits);
         if (batch->data[i] == NULL)
             return -1;
         if (layout->null_bit[i] < 0 && !(layout->kind[i] == 't' && batch->places)) {
             if (PyList_Append(columns, Py_None) < 0)
                 return -1;
-        } else if ((batch->valid[i] = append_buffer(columns, bits, 1)) == NULL) {
+        } else if ((batch->valid[i] = sonde_append_buffer(columns, bits, 1)) == NULL) {
             return -1;
         }
     }
@@ -167,8 +152,8 @@ static PyObject *ring_read(PyObject *Py_UNUSED(module), PyObject *args)
                           &tickets, &places))
         return NULL;
     const sonde_ring *ring = ring_of(map);
-    sonde_layout layout;
-    if (ring == NULL || sonde_layout_make(&layout, kinds, optional) < 0)
+    sonde_row_layout layout;
+    if (ring == NULL || sonde_row_layout_make(&layout, kinds, optional) < 0)
         return NULL;
     if (layout.row_bytes != ring->row_bytes)
         return sonde_raise(-EBADMSG, "ring");
@@ -187,7 +172,7 @@ static PyObject *ring_read(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     if (make_buffers(&layout, last - first, columns, &batch) < 0 ||
         (tickets &&
-         (batch.tickets = (uint64_t *)append_buffer(columns, (last - first) * 8, 0)) == NULL)) {
+         (batch.tickets = (uint64_t *)sonde_append_buffer(columns, (last - first) * 8, 0)) == NULL)) {
         Py_DECREF(columns);
         return NULL;
     }
@@ -296,140 +281,17 @@ static PyObject *ring_heal(PyObject *Py_UNUSED(module), PyObject *map)
     Py_RETURN_NONE;
 }
 
-static PyObject *intern_bytes(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    unsigned int entries;
-    unsigned long long data_bytes;
-    if (!PyArg_ParseTuple(args, "IK", &entries, &data_bytes))
-        return NULL;
-    return PyLong_FromUnsignedLongLong(sonde_intern_bytes(entries, data_bytes));
-}
-
-static PyObject *intern_init(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *map;
-    unsigned int entries;
-    unsigned long long data_bytes;
-    if (!PyArg_ParseTuple(args, "O!IK", &sonde_MapType, &map, &entries, &data_bytes))
-        return NULL;
-    void *mem = sonde_map_memory(map, 1);
-    if (mem == NULL)
-        return NULL;
-    int status = sonde_intern_init(mem, ((MapObject *)map)->bytes, entries, data_bytes);
-    if (status < 0)
-        return sonde_raise(status, "intern table");
-    Py_RETURN_NONE;
-}
-
-static PyObject *intern_read(PyObject *Py_UNUSED(module), PyObject *map)
-{
-    const sonde_intern *table = sonde_map_memory(map, 0);
-    if (table == NULL)
-        return NULL;
-    int status = sonde_intern_verify(table, ((MapObject *)map)->bytes);
-    if (status < 0)
-        return sonde_raise(status, "intern table");
-    uint32_t count = sonde_load_acquire(&table->count);
-    if (count > table->entries)
-        count = table->entries;
-    PyObject *texts = PyList_New(count);
-    if (texts == NULL)
-        return NULL;
-    for (uint32_t id = 1; id <= count; id++) {
-        uint32_t bytes_n = 0;
-        const void *bytes = sonde_intern_get(table, id, &bytes_n);
-        PyObject *text = bytes == NULL ? Py_NewRef(Py_None)
-                                       : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)bytes_n);
-        if (text == NULL) {
-            Py_DECREF(texts);
-            return NULL;
-        }
-        PyList_SET_ITEM(texts, id - 1, text);
-    }
-    return Py_BuildValue("NK", texts, (unsigned long long)sonde_load_relaxed(&table->lost));
-}
-
-static PyObject *nodes_bytes(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    unsigned int entries;
-    if (!PyArg_ParseTuple(args, "I", &entries))
-        return NULL;
-    return PyLong_FromUnsignedLongLong(sonde_nodes_bytes(entries));
-}
-
-static PyObject *nodes_init(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *map;
-    unsigned int entries;
-    if (!PyArg_ParseTuple(args, "O!I", &sonde_MapType, &map, &entries))
-        return NULL;
-    void *mem = sonde_map_memory(map, 1);
-    if (mem == NULL)
-        return NULL;
-    int status = sonde_nodes_init(mem, ((MapObject *)map)->bytes, entries);
-    if (status < 0)
-        return sonde_raise(status, "stack table");
-    Py_RETURN_NONE;
-}
-
-/* Columns of the nodes: u32 id, parent, func, file; i32 line, first line; u64 hash,
- * samples; i64 wall, cpu, gil. */
-enum { NODE_COLUMNS = 11 };
-static const uint8_t node_bytes[NODE_COLUMNS] = {4, 4, 4, 4, 4, 4, 8, 8, 8, 8, 8};
-
-static void take_node(char *const *columns, uint32_t at, uint32_t id, const sonde_node *node)
-{
-    const uint32_t small[6] = {id, node->parent, node->func, node->file, (uint32_t)node->line,
-                               (uint32_t)node->first_line};
-    const uint64_t large[5] = {node->hash, sonde_load_relaxed(&node->samples),
-                               (uint64_t)sonde_load_relaxed(&node->wall_ns),
-                               (uint64_t)sonde_load_relaxed(&node->cpu_ns),
-                               (uint64_t)sonde_load_relaxed(&node->gil_ns)};
-    for (int i = 0; i < 6; i++)
-        memcpy(columns[i] + (size_t)at * 4, &small[i], 4);
-    for (int i = 0; i < 5; i++)
-        memcpy(columns[6 + i] + (size_t)at * 8, &large[i], 8);
-}
-
-static PyObject *nodes_read(PyObject *Py_UNUSED(module), PyObject *map)
-{
-    const sonde_nodes *table = sonde_map_memory(map, 0);
-    if (table == NULL)
-        return NULL;
-    int status = sonde_nodes_verify(table, ((MapObject *)map)->bytes);
-    if (status < 0)
-        return sonde_raise(status, "stack table");
-    uint32_t count = sonde_load_acquire(&table->count), sound = 0;
-    if (count > table->entries)
-        count = table->entries;
-    PyObject *list = PyList_New(0);
-    char *columns[NODE_COLUMNS];
-    for (int i = 0; list != NULL && i < NODE_COLUMNS; i++)
-        if ((columns[i] = append_buffer(list, (uint64_t)count * node_bytes[i], 0)) == NULL)
-            Py_CLEAR(list);
-    if (list == NULL)
-        return NULL;
-    for (uint32_t id = 1; id <= count; id++) {
-        const sonde_node *node = sonde_nodes_get(table, id);
-        if (node != NULL)
-            take_node(columns, sound++, id, node);
-    }
-    return Py_BuildValue("INIKL", sound, list, count - sound,
-                         (unsigned long long)sonde_load_relaxed(&table->lost),
-                         (long long)table->t_ns);
-}
-
 static PyObject *layout_bytes(PyObject *Py_UNUSED(module), PyObject *args)
 {
     const char *kinds, *optional;
-    sonde_layout layout;
+    sonde_row_layout layout;
     if (!PyArg_ParseTuple(args, "ss", &kinds, &optional) ||
-        sonde_layout_make(&layout, kinds, optional) < 0)
+        sonde_row_layout_make(&layout, kinds, optional) < 0)
         return NULL;
     return PyLong_FromUnsignedLong(layout.row_bytes);
 }
 
-PyMethodDef sonde_read_methods[] = {
+PyMethodDef sonde_reader_methods[] = {
     {"layout_bytes", layout_bytes, METH_VARARGS, "layout_bytes(kinds, optional): bytes of a row."},
     {"ring_bytes", ring_bytes, METH_VARARGS,
      "ring_bytes(capacity, row_bytes, schema_bytes): size of the file; 0 if it cannot be."},
@@ -444,14 +306,5 @@ PyMethodDef sonde_read_methods[] = {
     {"ring_settled", ring_settled, METH_VARARGS,
      "ring_settled(map, first): the first ticket that is not complete yet."},
     {"ring_heal", ring_heal, METH_O, "ring_heal(map): free slots that dead writers left busy."},
-    {"intern_bytes", intern_bytes, METH_VARARGS, "intern_bytes(entries, data_bytes)."},
-    {"intern_init", intern_init, METH_VARARGS, "intern_init(map, entries, data_bytes)."},
-    {"intern_read", intern_read, METH_O,
-     "intern_read(map): ([bytes or None of id 1, 2, …], lost)."},
-    {"nodes_bytes", nodes_bytes, METH_VARARGS, "nodes_bytes(entries)."},
-    {"nodes_init", nodes_init, METH_VARARGS, "nodes_init(map, entries)."},
-    {"nodes_read", nodes_read, METH_O,
-     "nodes_read(map): (sound nodes, [id, parent, func, file, line, first line, hash, samples,\n"
-     "wall, cpu, gil] as buffers, damaged, lost, when it was marked)."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,52 +1,8 @@
 /* Writer: from Python arguments to a row in one C call. */
 #include "binding/binding.h"
+#include "kernel/fork.h"
 
 #include <string.h>
-
-/* ---- layout ----------------------------------------------------------------- */
-
-uint32_t sonde_kind_bytes(char kind)
-{
-    switch (kind) {
-    case '?': case 'b': case 'B': return 1;
-    case 'h': case 'H': return 2;
-    case 'i': case 'I': case 't': return 4;
-    case 'q': case 'Q': case 'd': return 8;
-    default: return 0;
-    }
-}
-
-int sonde_layout_make(sonde_layout *layout, const char *kinds, const char *optional)
-{
-    size_t columns = strlen(kinds);
-    uint32_t at = 0;
-    memset(layout, 0, sizeof *layout);
-    if (columns == 0 || columns > SONDE_MAX_COLUMNS || strlen(optional) != columns) {
-        PyErr_Format(PyExc_ValueError, "a row has 1 to %u columns", SONDE_MAX_COLUMNS);
-        return -1;
-    }
-    for (size_t i = 0; i < columns; i++) {
-        uint32_t bytes = sonde_kind_bytes(kinds[i]);
-        if (bytes == 0) {
-            PyErr_Format(PyExc_ValueError, "no column kind '%c'", kinds[i]);
-            return -1;
-        }
-        at = (at + bytes - 1) / bytes * bytes;
-        layout->kind[i] = kinds[i];
-        layout->offset[i] = (uint16_t)at;
-        layout->null_bit[i] = optional[i] == '1' ? (int8_t)layout->optionals++ : -1;
-        at += bytes;
-    }
-    if (layout->optionals > (int)SONDE_MAX_OPTIONAL) {
-        PyErr_Format(PyExc_ValueError, "a row has at most %u optional columns", SONDE_MAX_OPTIONAL);
-        return -1;
-    }
-    layout->columns = (int)columns;
-    layout->row_bytes = (at + 7) / 8 * 8;
-    return 0;
-}
-
-/* ---- Writer --------------------------------------------------------------------- */
 
 static const uint32_t always_off = 0;
 static const uint32_t always_on = 1;
@@ -61,17 +17,19 @@ typedef struct WriterObject {
     PyObject *opener;              /* called at the first row to attach us; or NULL */
     int timed;                     /* the first column is filled in from the clock */
     int strict;                    /* raise instead of counting */
-    sonde_layout layout;
-    struct WriterObject *next, *prev; /* all writers, for sonde_writers_off */
+    sonde_row_layout layout;
+    struct WriterObject *next, *prev; /* all writers, for a forked child */
 } WriterObject;
 
 static WriterObject *writers;
 
-void sonde_writers_off(void)
+static void switch_off_in_child(void)
 {
     for (WriterObject *writer = writers; writer != NULL; writer = writer->next)
         writer->on = &always_off;
 }
+
+SONDE_IN_CHILD(switch_off_in_child)
 
 int sonde_writer_count(PyObject *writer, uint64_t *rows, uint64_t *capacity)
 {
@@ -150,7 +108,7 @@ typedef struct {
     uint64_t words[SONDE_MAX_ROW_BYTES / 8];
 } sonde_row;
 
-static int put_text(const sonde_layout *layout, sonde_row *row, int column, PyObject *value,
+static int put_text(const sonde_row_layout *layout, sonde_row *row, int column, PyObject *value,
                     void *to)
 {
     int64_t id = sonde_text_id(row->text, value);
@@ -167,7 +125,7 @@ static int put_text(const sonde_layout *layout, sonde_row *row, int column, PyOb
     return 0;
 }
 
-static int put_value(const sonde_layout *layout, sonde_row *row, int column, PyObject *value)
+static int put_value(const sonde_row_layout *layout, sonde_row *row, int column, PyObject *value)
 {
     char *to = (char *)row->words + layout->offset[column];
     if (value == Py_None && layout->null_bit[column] >= 0) {
@@ -307,8 +265,8 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ss|pp", names, &kinds, &optional, &timed,
                                      &strict))
         return NULL;
-    sonde_layout layout;
-    if (sonde_layout_make(&layout, kinds, optional) < 0)
+    sonde_row_layout layout;
+    if (sonde_row_layout_make(&layout, kinds, optional) < 0)
         return NULL;
     if (timed && kinds[0] != 'q') {
         PyErr_SetString(PyExc_ValueError, "a timed row starts with an i64 column");

@@ -13,6 +13,45 @@
 
 #include "binding/binding.h"
 
+/* ---- clock (counter.c) --------------------------------------------------------- */
+
+extern int sonde_has_counter;
+
+/* The processor's counter where it is sound: a quarter of the cost of the clock. */
+static inline int64_t sonde_ticks(void)
+{
+#if defined(__aarch64__)
+    int64_t ticks;
+    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks));
+    return ticks;
+#else
+    if (sonde_has_counter)
+        return (int64_t)__builtin_ia32_rdtsc();
+    return sonde_clock_ns();
+#endif
+}
+
+/* Before the first sonde_ticks(). */
+void sonde_ticks_init(void);
+
+/* One moment on both clocks. */
+typedef struct {
+    int64_t ticks, ns;
+} sonde_moment;
+
+static inline sonde_moment sonde_read_moment(void)
+{
+    int64_t ticks = sonde_ticks();
+    return (sonde_moment){ticks, sonde_clock_ns()};
+}
+
+/* Ticks per nanosecond as a fraction, measured between two moments. */
+typedef struct {
+    uint64_t ns, ticks;
+} sonde_rate;
+sonde_rate sonde_ticks_rate(const sonde_moment *begin, const sonde_moment *now);
+int64_t sonde_ticks_to_ns(sonde_rate rate, int64_t ticks);
+
 typedef struct {
     int64_t calls, recursive, own, total; /* recursive: calls inside one of the same */
 } sonde_numbers;
@@ -21,7 +60,7 @@ typedef struct {
 typedef struct {
     sonde_numbers numbers;
     int64_t own_ns, total_ns;
-} sonde_told;
+} sonde_published;
 
 /* A code object or a builtin, whichever thread calls it. */
 typedef struct sonde_function {
@@ -32,14 +71,14 @@ typedef struct sonde_function {
     uint32_t copies;      /* functions with this very label, counted in the first of them */
     int is_coroutine;
     sonde_numbers past, sum; /* of threads and coroutines that ended; of all, now */
-    sonde_told told;
+    sonde_published told;
 } sonde_function;
 
 /* Who called whom, whichever thread; caller NULL: nobody, as far as we saw. */
 typedef struct {
     sonde_function *caller, *callee;
     sonde_numbers past, sum;
-    sonde_told told;
+    sonde_published told;
 } sonde_link;
 
 typedef struct sonde_edge sonde_edge;
@@ -72,8 +111,8 @@ typedef struct {
     size_t size, used; /* size: a power of two, or 0 */
 } sonde_set;
 
-typedef struct sonde_calls {
-    struct sonde_calls *next;
+typedef struct sonde_call_thread {
+    struct sonde_call_thread *next;
     uint32_t owners; /* atomic: the tracer, and the thread itself until it ends */
     uint32_t ended;  /* atomic */
     unsigned long ident; /* pthread_self */
@@ -84,7 +123,7 @@ typedef struct sonde_calls {
     sonde_set nodes, edges;
     sonde_called bottom;
     sonde_edge below;
-} sonde_calls;
+} sonde_call_thread;
 
 /* A coroutine that began and has not ended; its call is one, however often it is resumed. */
 typedef struct {
@@ -97,47 +136,23 @@ typedef struct {
 /* The one tracer of this process. */
 typedef struct {
     uint64_t epoch; /* changes at every start and stop: what threads remember is void */
-    int64_t begin, begin_ns; /* one moment on both clocks */
-    int64_t publish_at;
+    sonde_moment begin;
+    int64_t publish_at;         /* in ticks */
+    void (*publish_due)(void);  /* to be called when that has passed */
     uint32_t first; /* the first publication of this run; 0: none yet */
     uint64_t rows_since_full; /* rows written since all were */
     int is_unsure; /* the last one may have lost rows */
-    sonde_calls *threads;
+    sonde_call_thread *threads;
     sonde_set functions, labels, links, awaited;
     PyObject *muted; /* until this code returns, its thread is not traced; or NULL */
     sonde_function *crowd; /* stands for all functions beyond SONDE_MAX_FUNCTIONS */
-} sonde_tracer;
+} sonde_call_state;
 
-extern sonde_tracer sonde_trace;
+extern sonde_call_state sonde_calls;
+extern PyTypeObject sonde_CallTracerType;
 
 #define SONDE_MAX_FUNCTIONS (1u << 18)
-#define SONDE_MAX_DEPTH (1 << 20)
-
-/* ---- clock ------------------------------------------------------------------- */
-
-extern int sonde_has_counter;
-
-/* The processor's counter where it is sound: a quarter of the cost of the clock. */
-static inline int64_t sonde_ticks(void)
-{
-#if defined(__aarch64__)
-    int64_t ticks;
-    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks));
-    return ticks;
-#else
-    if (sonde_has_counter)
-        return (int64_t)__builtin_ia32_rdtsc();
-    return sonde_clock_ns();
-#endif
-}
-
-/* Before the first sonde_ticks(). */
-void sonde_ticks_init(void);
-
-/* Ticks per nanosecond as a fraction; takes what was measured since `begin`. */
-typedef struct { uint64_t ns, ticks; } sonde_rate;
-sonde_rate sonde_ticks_rate(int64_t ticks, int64_t now_ns);
-int64_t sonde_ticks_to_ns(sonde_rate rate, int64_t ticks);
+#define SONDE_MAX_CALLS (1 << 20)
 
 /* ---- tables (call_table.c) ------------------------------------------------------ */
 
@@ -167,26 +182,26 @@ sonde_function *sonde_function_find(const sonde_callee *callee);
 /* The same, if it is known. */
 sonde_function *sonde_function_get(const void *key);
 void sonde_function_free(void *function);
-sonde_called *sonde_called_find(sonde_calls *calls, sonde_function *function);
-sonde_edge *sonde_edge_find(sonde_calls *calls, sonde_called *caller, const sonde_callee *callee);
+sonde_called *sonde_called_find(sonde_call_thread *calls, sonde_function *function);
+sonde_edge *sonde_edge_find(sonde_call_thread *calls, sonde_called *caller, const sonde_callee *callee);
 sonde_link *sonde_link_find(sonde_function *caller, sonde_function *callee);
 
-sonde_calls *sonde_calls_make(unsigned long ident, uint64_t state_id);
-int sonde_calls_grow(sonde_calls *calls);
+sonde_call_thread *sonde_call_thread_make(unsigned long ident, uint64_t state_id);
+int sonde_call_thread_grow(sonde_call_thread *calls);
 /* Add a thread's numbers to functions and links, and drop its tables. */
-void sonde_calls_fold(sonde_calls *calls);
-void sonde_calls_release(sonde_calls *calls);
-void sonde_trace_clear(void);
+void sonde_call_thread_fold(sonde_call_thread *calls);
+void sonde_call_thread_release(sonde_call_thread *calls);
+void sonde_calls_clear(void);
 
 /* ---- events ------------------------------------------------------------------------ */
 
 /* A return that is not the top's: a stack switch, or an event that we never got. */
-void sonde_leave_other(sonde_calls *calls, const void *key, const void *frame, int ended);
+void sonde_leave_other(sonde_call_thread *calls, const void *key, const void *frame, int ended);
 /* The top is a coroutine: it begins (or was begun before us) or goes on; it stops or ends. */
-void sonde_await_begin(sonde_calls *calls, const void *frame, int is_new);
-void sonde_await_leave(sonde_calls *calls, const void *frame, int ended);
+void sonde_await_begin(sonde_call_thread *calls, const void *frame, int is_new);
+void sonde_await_leave(sonde_call_thread *calls, const void *frame, int ended);
 
-static inline void sonde_tick(sonde_calls *calls)
+static inline void sonde_tick(sonde_call_thread *calls)
 {
     int64_t now = sonde_ticks();
     if (now > calls->last)
@@ -194,7 +209,7 @@ static inline void sonde_tick(sonde_calls *calls)
 }
 
 /* The call that begins now, or NULL if it is not counted. */
-static inline sonde_call *sonde_enter(sonde_calls *calls, const sonde_callee *callee)
+static inline sonde_call *sonde_enter(sonde_call_thread *calls, const sonde_callee *callee)
 {
     sonde_call *top = calls->top;
     sonde_called *caller = top->edge->callee;
@@ -206,7 +221,7 @@ static inline sonde_call *sonde_enter(sonde_calls *calls, const sonde_callee *ca
         caller->recent = edge;
     }
     if (top + 1 == calls->limit) {
-        if (sonde_calls_grow(calls) < 0)
+        if (sonde_call_thread_grow(calls) < 0)
             return NULL;
         top = calls->top;
     }
@@ -221,7 +236,7 @@ static inline sonde_call *sonde_enter(sonde_calls *calls, const sonde_callee *ca
 }
 
 /* The top ends now. */
-static inline void sonde_leave(sonde_calls *calls)
+static inline void sonde_leave(sonde_call_thread *calls)
 {
     sonde_call *top = calls->top;
     sonde_edge *edge = top->edge;

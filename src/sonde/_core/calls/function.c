@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+sonde_call_state sonde_calls = {.publish_at = INT64_MAX};
+
 static size_t hash_function(const void *item)
 {
     return sonde_hash(((const sonde_function *)item)->key, NULL);
@@ -18,7 +20,7 @@ static size_t hash_label(const void *item)
 
 sonde_function *sonde_function_get(const void *key)
 {
-    const sonde_set *set = &sonde_trace.functions;
+    const sonde_set *set = &sonde_calls.functions;
     for (size_t at = sonde_hash(key, NULL); set->size != 0; at++) {
         sonde_function *function = set->slots[at & (set->size - 1)];
         if (function == NULL || function->key == key)
@@ -83,7 +85,7 @@ static PyObject *name_builtin(PyObject *builtin)
 /* Of several functions with one label the second is `name #2`: no number goes under. */
 static int set_apart(sonde_function *function)
 {
-    const sonde_set *set = &sonde_trace.labels;
+    const sonde_set *set = &sonde_calls.labels;
     for (size_t at = hash_label(function); set->size != 0; at++) {
         sonde_function *first = set->slots[at & (set->size - 1)];
         if (first == NULL)
@@ -98,7 +100,7 @@ static int set_apart(sonde_function *function)
         }
     }
     function->copies = 1;
-    return sonde_set_add(&sonde_trace.labels, hash_label, function);
+    return sonde_set_add(&sonde_calls.labels, hash_label, function);
 }
 
 static int set_label(sonde_function *function, const sonde_callee *callee)
@@ -139,9 +141,9 @@ static sonde_function *make_function(const sonde_callee *callee)
 static sonde_function *find_crowd(void)
 {
     static const sonde_callee crowd = {.key = &crowd};
-    if (sonde_trace.crowd == NULL)
-        sonde_trace.crowd = make_function(&crowd);
-    return sonde_trace.crowd;
+    if (sonde_calls.crowd == NULL)
+        sonde_calls.crowd = make_function(&crowd);
+    return sonde_calls.crowd;
 }
 
 sonde_function *sonde_function_find(const sonde_callee *callee)
@@ -149,12 +151,12 @@ sonde_function *sonde_function_find(const sonde_callee *callee)
     sonde_function *function = sonde_function_get(callee->key);
     if (function != NULL)
         return function;
-    if (sonde_trace.functions.used >= SONDE_MAX_FUNCTIONS)
+    if (sonde_calls.functions.used >= SONDE_MAX_FUNCTIONS)
         return find_crowd();
-    if (sonde_set_reserve(&sonde_trace.functions, hash_function) < 0)
+    if (sonde_set_reserve(&sonde_calls.functions, hash_function) < 0)
         return NULL;
     function = make_function(callee);
     if (function != NULL)
-        (void)sonde_set_add(&sonde_trace.functions, hash_function, function);
+        (void)sonde_set_add(&sonde_calls.functions, hash_function, function);
     return function;
 }

@@ -32,7 +32,7 @@ static PyObject *missing; /* sys.monitoring.MISSING: called without arguments; b
 static PyObject *on_enter(PyObject *Py_UNUSED(hook), PyObject *const *args, size_t Py_UNUSED(n),
                           PyObject *Py_UNUSED(names))
 {
-    sonde_calls *calls = sonde_calls_here();
+    sonde_call_thread *calls = sonde_call_thread_here();
     if (calls == NULL)
         Py_RETURN_NONE;
     sonde_callee callee = {args[0], args[0], NULL};
@@ -49,7 +49,7 @@ static PyObject *on_enter(PyObject *Py_UNUSED(hook), PyObject *const *args, size
 
 static inline PyObject *leave(PyObject *code, int ended)
 {
-    sonde_calls *calls = sonde_calls_here();
+    sonde_call_thread *calls = sonde_call_thread_here();
     if (calls == NULL) {
         sonde_unmute(code);
         Py_RETURN_NONE;
@@ -93,7 +93,7 @@ static PyObject *on_call(PyObject *Py_UNUSED(hook), PyObject *const *args, size_
                          PyObject *Py_UNUSED(names))
 {
     const void *key = find_builtin(args);
-    sonde_calls *calls = key == NULL ? NULL : sonde_calls_here();
+    sonde_call_thread *calls = key == NULL ? NULL : sonde_call_thread_here();
     if (calls != NULL)
         sonde_enter_builtin(calls, args[2], key);
     Py_RETURN_NONE;
@@ -103,7 +103,7 @@ static PyObject *on_builtin_end(PyObject *Py_UNUSED(hook), PyObject *const *args
                                 size_t Py_UNUSED(n), PyObject *Py_UNUSED(names))
 {
     const void *key = find_builtin(args);
-    sonde_calls *calls = key == NULL ? NULL : sonde_calls_here();
+    sonde_call_thread *calls = key == NULL ? NULL : sonde_call_thread_here();
     if (calls != NULL) {
         sonde_leave_builtin(calls, key);
         sonde_look_at_clock(calls);
@@ -177,7 +177,7 @@ static void give_back(PyObject *monitoring, int tool)
     PyErr_Clear();
 }
 
-int sonde_hook(sonde_TracerObject *self)
+int sonde_hook(sonde_CallTracer *self)
 {
 #ifdef Py_GIL_DISABLED
     PyErr_SetString(PyExc_RuntimeError, "this Python has no GIL, which keeps the numbers sound");
@@ -204,7 +204,7 @@ int sonde_hook(sonde_TracerObject *self)
     return -1;
 }
 
-void sonde_unhook(sonde_TracerObject *self)
+void sonde_unhook(sonde_CallTracer *self)
 {
     PyObject *monitoring = PySys_GetObject("monitoring");
     if (monitoring == NULL)
@@ -223,7 +223,7 @@ int sonde_is_hooked(unsigned long Py_UNUSED(ident)) { return 1; }
 #include <opcode.h>
 
 static int64_t newest_thread; /* the id of the newest thread state that we have seen */
-static void hook_new_threads(sonde_TracerObject *self);
+static void hook_new_threads(sonde_CallTracer *self);
 
 #if PY_VERSION_HEX >= 0x030B0000
 #define USE_TRACING 255
@@ -250,7 +250,7 @@ static int has_ended(PyFrameObject *frame, PyCodeObject *code, PyObject *result)
 #endif
 }
 
-static void leave(sonde_calls *calls, PyFrameObject *frame, PyCodeObject *code, PyObject *result)
+static void leave(sonde_call_thread *calls, PyFrameObject *frame, PyCodeObject *code, PyObject *result)
 {
     const sonde_edge *edge = calls->top->edge;
     if (edge->key == code && !edge->is_coroutine)
@@ -261,7 +261,7 @@ static void leave(sonde_calls *calls, PyFrameObject *frame, PyCodeObject *code, 
         sonde_leave_other(calls, code, NULL, 1);
 }
 
-static void on_python(sonde_calls *calls, PyFrameObject *frame, int what, PyObject *result)
+static void on_python(sonde_call_thread *calls, PyFrameObject *frame, int what, PyObject *result)
 {
     sonde_tick(calls);
     PyCodeObject *code = PyFrame_GetCode(frame);
@@ -285,7 +285,7 @@ static void on_untraced_return(PyFrameObject *frame)
 
 static int on_profile(PyObject *Py_UNUSED(self), PyFrameObject *frame, int what, PyObject *arg)
 {
-    sonde_calls *calls = sonde_calls_here();
+    sonde_call_thread *calls = sonde_call_thread_here();
     if (calls == NULL) {
         if (what == PyTrace_RETURN)
             on_untraced_return(frame);
@@ -304,7 +304,7 @@ static int on_profile(PyObject *Py_UNUSED(self), PyFrameObject *frame, int what,
         sonde_leave_builtin(calls, key);
         /* A thread that was started has not run yet: its starter still has the GIL. */
         if ((int64_t)first_thread()->id > newest_thread)
-            hook_new_threads(sonde_active);
+            hook_new_threads(sonde_call_tracer);
     }
     sonde_look_at_clock(calls);
     return 0;
@@ -334,7 +334,7 @@ static int is_made(PyThreadState *state)
 
 /* A thread that we have seen before and that has no hook now has lost it to the program: what
  * happened meanwhile is not known, so it is left alone. */
-static void hook_new_threads(sonde_TracerObject *self)
+static void hook_new_threads(sonde_CallTracer *self)
 {
     int64_t newest = newest_thread, unmade = INT64_MAX;
     for (PyThreadState *state = first_thread(); state != NULL; state = PyThreadState_Next(state)) {
@@ -352,7 +352,7 @@ static void hook_new_threads(sonde_TracerObject *self)
     newest_thread = newest < unmade ? newest : unmade - 1; /* it is looked at again */
 }
 
-int sonde_hook(sonde_TracerObject *self)
+int sonde_hook(sonde_CallTracer *self)
 {
     if (PySys_Audit("sys.setprofile", NULL) < 0) {
         PyErr_SetString(PyExc_RuntimeError, "an audit hook of the program forbids sys.setprofile");
@@ -364,7 +364,7 @@ int sonde_hook(sonde_TracerObject *self)
     return 0;
 }
 
-void sonde_unhook(sonde_TracerObject *Py_UNUSED(self))
+void sonde_unhook(sonde_CallTracer *Py_UNUSED(self))
 {
     for (PyThreadState *state = first_thread(); state != NULL; state = PyThreadState_Next(state))
         if (state->c_profilefunc == on_profile)

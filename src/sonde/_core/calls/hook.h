@@ -15,40 +15,41 @@ typedef struct {
     int64_t every_ns, due_ns;
     int tool;        /* of sys.monitoring */
     long left_alone; /* threads that had a profile function at the start */
-} sonde_TracerObject;
+} sonde_CallTracer;
 
-extern sonde_TracerObject *sonde_active; /* or NULL */
+extern sonde_CallTracer *sonde_call_tracer; /* or NULL */
 
 typedef struct {
     uint64_t epoch;
-    sonde_calls *calls;
-} sonde_here_t;
+    sonde_call_thread *calls;
+} sonde_call_current;
 
-extern __thread sonde_here_t sonde_here;
+extern __thread sonde_call_current sonde_call_here;
 
 /* The calls of this thread, found or made; NULL if nothing is traced. */
-sonde_calls *sonde_join(void);
+sonde_call_thread *sonde_call_join(void);
+
+/* Have the ends of threads noticed. 0, or -1 if no thread-specific key is left. */
+int sonde_calls_watch_threads(void);
 
 /* This code returns in a thread that is not traced (yet). */
 void sonde_unmute(const void *code);
 
-static inline sonde_calls *sonde_calls_here(void)
+static inline sonde_call_thread *sonde_call_thread_here(void)
 {
-    return sonde_here.epoch == sonde_trace.epoch ? sonde_here.calls : sonde_join();
+    return sonde_call_here.epoch == sonde_calls.epoch ? sonde_call_here.calls : sonde_call_join();
 }
 
-void sonde_publish_due(void);
-
 /* Last in every handler. */
-static inline void sonde_look_at_clock(const sonde_calls *calls)
+static inline void sonde_look_at_clock(const sonde_call_thread *calls)
 {
-    if (calls->last >= sonde_trace.publish_at)
-        sonde_publish_due();
+    if (calls->last >= sonde_calls.publish_at)
+        sonde_calls.publish_due();
 }
 
 /* Be called from now on; -1 with RuntimeError where that is not possible. */
-int sonde_hook(sonde_TracerObject *self);
-void sonde_unhook(sonde_TracerObject *self);
+int sonde_hook(sonde_CallTracer *self);
+void sonde_unhook(sonde_CallTracer *self);
 /* ---- events, as both kinds of hook have them ------------------------------------------ */
 
 /* Has this frame not run before? */
@@ -63,14 +64,14 @@ static inline int sonde_is_fresh(PyFrameObject *frame, PyObject *code)
 #endif
 }
 
-static inline void sonde_enter_builtin(sonde_calls *calls, PyObject *builtin, const void *key)
+static inline void sonde_enter_builtin(sonde_call_thread *calls, PyObject *builtin, const void *key)
 {
     sonde_callee callee = {key, NULL, builtin};
     sonde_tick(calls);
     (void)sonde_enter(calls, &callee);
 }
 
-static inline void sonde_leave_builtin(sonde_calls *calls, const void *key)
+static inline void sonde_leave_builtin(sonde_call_thread *calls, const void *key)
 {
     sonde_tick(calls);
     if (calls->top->edge->key == key)

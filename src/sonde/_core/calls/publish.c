@@ -1,47 +1,6 @@
 /* Publication: the calls so far, as rows. */
 #include "calls/calls.h"
 
-#ifdef __x86_64__
-#include <cpuid.h>
-#endif
-
-/* ---- clock -------------------------------------------------------------------------- */
-
-int sonde_has_counter;
-
-void sonde_ticks_init(void)
-{
-#ifdef __x86_64__
-    /* Invariant: one speed, whatever the processor does to save power. */
-    unsigned int a, b, c, d = 0;
-    sonde_has_counter = __get_cpuid(0x80000007, &a, &b, &c, &d) && (d & 1u << 8);
-#else
-    sonde_has_counter = 1;
-#endif
-}
-
-sonde_rate sonde_ticks_rate(int64_t ticks, int64_t now_ns)
-{
-#ifdef __aarch64__
-    (void)ticks;
-    (void)now_ns;
-    uint64_t per_second;
-    __asm__ volatile("mrs %0, cntfrq_el0" : "=r"(per_second));
-    return (sonde_rate){1000000000, per_second};
-#else
-    /* Nobody tells how fast it runs; the time since the start does. */
-    if (!sonde_has_counter || ticks <= sonde_trace.begin)
-        return (sonde_rate){1, 1};
-    return (sonde_rate){(uint64_t)(now_ns - sonde_trace.begin_ns),
-                        (uint64_t)(ticks - sonde_trace.begin)};
-#endif
-}
-
-int64_t sonde_ticks_to_ns(sonde_rate rate, int64_t ticks)
-{
-    return (int64_t)((unsigned __int128)ticks * rate.ns / rate.ticks);
-}
-
 /* ---- sums ----------------------------------------------------------------------------- */
 
 static void add(sonde_numbers *sum, const sonde_numbers *more)
@@ -71,7 +30,7 @@ static void add_call(const sonde_call *call, int64_t inner, int64_t now)
         edge->callee->function->sum.recursive++;
 }
 
-static void add_thread(const sonde_calls *calls, int64_t now)
+static void add_thread(const sonde_call_thread *calls, int64_t now)
 {
     for (size_t i = 0; i < calls->nodes.size; i++) {
         sonde_called *node = calls->nodes.slots[i];
@@ -118,13 +77,13 @@ static void add_awaited(const sonde_awaited *awaited, int64_t now)
 
 static void fold_ended(void)
 {
-    for (sonde_calls **at = &sonde_trace.threads; *at != NULL;) {
-        sonde_calls *calls = *at;
+    for (sonde_call_thread **at = &sonde_calls.threads; *at != NULL;) {
+        sonde_call_thread *calls = *at;
         /* Acquire: all that the thread did is done. */
         if (sonde_load_acquire(&calls->ended)) {
             *at = calls->next;
-            sonde_calls_fold(calls);
-            sonde_calls_release(calls);
+            sonde_call_thread_fold(calls);
+            sonde_call_thread_release(calls);
         } else {
             at = &calls->next;
         }
@@ -134,17 +93,17 @@ static void fold_ended(void)
 static void add_all(int64_t now)
 {
     fold_ended();
-    FOR_EACH(sonde_function, function, sonde_trace.functions)
+    FOR_EACH(sonde_function, function, sonde_calls.functions)
         function->sum = function->past;
-    if (sonde_trace.crowd != NULL)
-        sonde_trace.crowd->sum = sonde_trace.crowd->past;
-    FOR_EACH(sonde_link, link, sonde_trace.links)
+    if (sonde_calls.crowd != NULL)
+        sonde_calls.crowd->sum = sonde_calls.crowd->past;
+    FOR_EACH(sonde_link, link, sonde_calls.links)
         link->sum = link->past;
-    for (const sonde_calls *calls = sonde_trace.threads; calls != NULL; calls = calls->next)
+    for (const sonde_call_thread *calls = sonde_calls.threads; calls != NULL; calls = calls->next)
         add_thread(calls, now);
-    FOR_EACH(sonde_awaited, awaited, sonde_trace.awaited)
+    FOR_EACH(sonde_awaited, awaited, sonde_calls.awaited)
         add_awaited(awaited, now);
-    FOR_EACH(sonde_link, link, sonde_trace.links) {
+    FOR_EACH(sonde_link, link, sonde_calls.links) {
         link->callee->sum.calls += link->sum.calls;
         link->callee->sum.own += link->sum.own;
     }
@@ -164,7 +123,7 @@ enum { COLUMNS = 12 };
 
 /* Append one row; -1 if there is no memory. Runs no code of anybody's. */
 static int write_row(publication *to, const sonde_function *function, const sonde_function *caller,
-                     const sonde_told *told)
+                     const sonde_published *told)
 {
     const sonde_numbers *numbers = &told->numbers;
     PyObject *made[] = {
@@ -194,7 +153,7 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* The row of a function or a link, if it is due. */
 static int write_due(publication *to, const sonde_function *function, const sonde_function *caller,
-                     const sonde_numbers *now, sonde_told *told)
+                     const sonde_numbers *now, sonde_published *told)
 {
     const sonde_numbers *before = &told->numbers;
     int changed = now->calls != before->calls || now->recursive != before->recursive ||
@@ -210,13 +169,13 @@ static int write_due(publication *to, const sonde_function *function, const sond
 
 static int write_rows(publication *to)
 {
-    if (sonde_trace.crowd != NULL && write_due(to, sonde_trace.crowd, NULL, &sonde_trace.crowd->sum,
-                                               &sonde_trace.crowd->told) < 0)
+    if (sonde_calls.crowd != NULL && write_due(to, sonde_calls.crowd, NULL, &sonde_calls.crowd->sum,
+                                               &sonde_calls.crowd->told) < 0)
         return -1;
-    FOR_EACH(sonde_function, function, sonde_trace.functions)
+    FOR_EACH(sonde_function, function, sonde_calls.functions)
         if (write_due(to, function, NULL, &function->sum, &function->told) < 0)
             return -1;
-    FOR_EACH(sonde_link, link, sonde_trace.links)
+    FOR_EACH(sonde_link, link, sonde_calls.links)
         if (link->caller != NULL &&
             write_due(to, link->callee, link->caller, &link->sum, &link->told) < 0)
             return -1;
@@ -226,7 +185,7 @@ static int write_rows(publication *to)
 /* The row that makes a publication count; only if all its rows are in the ring. */
 static int write_mark(const publication *from, PyObject *marks)
 {
-    PyObject *first = PyLong_FromUnsignedLong(sonde_trace.first);
+    PyObject *first = PyLong_FromUnsignedLong(sonde_calls.first);
     PyObject *rows = PyLong_FromUnsignedLongLong(from->written);
     PyObject *result = NULL;
     if (first != NULL && rows != NULL) {
@@ -246,25 +205,25 @@ static int publish_to(publication *to, PyObject *marks)
     uint64_t room, before, after;
     if (sonde_writer_count(to->writer, &before, &room) < 0)
         return 0; /* paused, or there is no recording: what changed stays due */
-    uint64_t most = sonde_trace.functions.used + sonde_trace.links.used + 1;
+    uint64_t most = sonde_calls.functions.used + sonde_calls.links.used + 1;
     /* Rows that did not change must not be lost to the ring's going round. */
-    to->is_full = sonde_trace.is_unsure || sonde_trace.rows_since_full + 2 * most > room;
-    if (sonde_trace.first == 0)
-        sonde_trace.first = numbers;
+    to->is_full = sonde_calls.is_unsure || sonde_calls.rows_since_full + 2 * most > room;
+    if (sonde_calls.first == 0)
+        sonde_calls.first = numbers;
     int status = write_rows(to);
-    sonde_trace.rows_since_full = (to->is_full ? 0 : sonde_trace.rows_since_full) + to->written;
+    sonde_calls.rows_since_full = (to->is_full ? 0 : sonde_calls.rows_since_full) + to->written;
     int all = status == 0 && sonde_writer_count(to->writer, &after, &room) == 0 &&
               after - before == to->written;
-    sonde_trace.is_unsure = !all;
+    sonde_calls.is_unsure = !all;
     return all ? write_mark(to, marks) : status;
 }
 
 int sonde_publish(PyObject *rows, PyObject *marks)
 {
-    int64_t now = sonde_ticks(), now_ns = sonde_clock_ns();
-    publication to = {.writer = rows, .rate = sonde_ticks_rate(now, now_ns)};
-    add_all(now);
-    to.t_ns = PyLong_FromLongLong(now_ns);
+    sonde_moment now = sonde_read_moment();
+    publication to = {.writer = rows, .rate = sonde_ticks_rate(&sonde_calls.begin, &now)};
+    add_all(now.ticks);
+    to.t_ns = PyLong_FromLongLong(now.ns);
     to.number = PyLong_FromUnsignedLong(++numbers);
     int status = to.t_ns == NULL || to.number == NULL ? -1 : publish_to(&to, marks);
     Py_XDECREF(to.t_ns);

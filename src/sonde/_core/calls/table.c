@@ -1,67 +1,7 @@
-/* The tables of the call tracer: sets, and what each thread keeps. */
+/* The tables of the call tracer: what each thread keeps. */
 #include "calls/calls.h"
 
 #include <stdlib.h>
-
-sonde_tracer sonde_trace = {.publish_at = INT64_MAX};
-
-/* ---- sets ---------------------------------------------------------------------- */
-
-static void put(sonde_set *set, size_t hash, void *item)
-{
-    size_t at = hash & (set->size - 1);
-    while (set->slots[at] != NULL)
-        at = (at + 1) & (set->size - 1);
-    set->slots[at] = item;
-}
-
-int sonde_set_reserve(sonde_set *set, size_t (*hash_of)(const void *item))
-{
-    if (2 * (set->used + 1) <= set->size)
-        return 0;
-    sonde_set larger = {.size = set->size ? 2 * set->size : 64, .used = set->used};
-    larger.slots = calloc(larger.size, sizeof *larger.slots);
-    if (larger.slots == NULL)
-        return -1;
-    for (size_t i = 0; i < set->size; i++)
-        if (set->slots[i] != NULL)
-            put(&larger, hash_of(set->slots[i]), set->slots[i]);
-    free(set->slots);
-    *set = larger;
-    return 0;
-}
-
-int sonde_set_add(sonde_set *set, size_t (*hash_of)(const void *item), void *item)
-{
-    if (sonde_set_reserve(set, hash_of) < 0)
-        return -1;
-    put(set, hash_of(item), item);
-    set->used++;
-    return 0;
-}
-
-void sonde_set_remove(sonde_set *set, size_t (*hash_of)(const void *item), size_t at)
-{
-    size_t mask = set->size - 1;
-    set->slots[at] = NULL;
-    set->used--;
-    /* Those behind it may have come here only because it was in their way. */
-    for (size_t next = (at + 1) & mask; set->slots[next] != NULL; next = (next + 1) & mask) {
-        void *item = set->slots[next];
-        set->slots[next] = NULL;
-        put(set, hash_of(item), item);
-    }
-}
-
-void sonde_set_clear(sonde_set *set, void (*release)(void *item))
-{
-    sonde_set gone = *set;
-    *set = (sonde_set){0};
-    for (size_t i = 0; release != NULL && i < gone.size; i++)
-        if (gone.slots[i] != NULL)
-            release(gone.slots[i]);
-    free(gone.slots);
-}
 
 /* ---- nodes, edges and links ------------------------------------------------------ */
 
@@ -82,7 +22,7 @@ static size_t hash_link(const void *item)
     return sonde_hash(link->caller, link->callee);
 }
 
-static sonde_called *node_get(const sonde_calls *calls, const sonde_function *function)
+static sonde_called *node_get(const sonde_call_thread *calls, const sonde_function *function)
 {
     const sonde_set *set = &calls->nodes;
     if (set->size == 0)
@@ -96,7 +36,7 @@ static sonde_called *node_get(const sonde_calls *calls, const sonde_function *fu
     return NULL;
 }
 
-sonde_called *sonde_called_find(sonde_calls *calls, sonde_function *function)
+sonde_called *sonde_called_find(sonde_call_thread *calls, sonde_function *function)
 {
     sonde_called *node = node_get(calls, function);
     if (node != NULL)
@@ -114,7 +54,7 @@ sonde_called *sonde_called_find(sonde_calls *calls, sonde_function *function)
 
 sonde_link *sonde_link_find(sonde_function *caller, sonde_function *callee)
 {
-    sonde_set *set = &sonde_trace.links;
+    sonde_set *set = &sonde_calls.links;
     for (size_t at = sonde_hash(caller, callee); set->size != 0; at++) {
         sonde_link *link = set->slots[at & (set->size - 1)];
         if (link == NULL)
@@ -133,7 +73,7 @@ sonde_link *sonde_link_find(sonde_function *caller, sonde_function *callee)
     return NULL;
 }
 
-static sonde_edge *edge_get(const sonde_calls *calls, const sonde_called *caller, const void *key)
+static sonde_edge *edge_get(const sonde_call_thread *calls, const sonde_called *caller, const void *key)
 {
     const sonde_set *set = &calls->edges;
     for (size_t at = sonde_hash(caller, key); set->size != 0; at++) {
@@ -144,7 +84,7 @@ static sonde_edge *edge_get(const sonde_calls *calls, const sonde_called *caller
     return NULL;
 }
 
-static sonde_edge *edge_between(sonde_calls *calls, sonde_called *caller, sonde_function *callee)
+static sonde_edge *edge_between(sonde_call_thread *calls, sonde_called *caller, sonde_function *callee)
 {
     sonde_edge *edge = edge_get(calls, caller, callee->key);
     if (edge != NULL)
@@ -164,7 +104,7 @@ static sonde_edge *edge_between(sonde_calls *calls, sonde_called *caller, sonde_
     return NULL;
 }
 
-sonde_edge *sonde_edge_find(sonde_calls *calls, sonde_called *caller, const sonde_callee *callee)
+sonde_edge *sonde_edge_find(sonde_call_thread *calls, sonde_called *caller, const sonde_callee *callee)
 {
     sonde_edge *edge = edge_get(calls, caller, callee->key);
     if (edge != NULL)
@@ -175,10 +115,10 @@ sonde_edge *sonde_edge_find(sonde_calls *calls, sonde_called *caller, const sond
 
 /* ---- threads ------------------------------------------------------------------------- */
 
-sonde_calls *sonde_calls_make(unsigned long ident, uint64_t state_id)
+sonde_call_thread *sonde_call_thread_make(unsigned long ident, uint64_t state_id)
 {
     enum { FIRST_DEPTH = 64 };
-    sonde_calls *calls = calloc(1, sizeof *calls);
+    sonde_call_thread *calls = calloc(1, sizeof *calls);
     if (calls == NULL)
         return NULL;
     calls->stack = malloc(FIRST_DEPTH * sizeof *calls->stack);
@@ -191,16 +131,16 @@ sonde_calls *sonde_calls_make(unsigned long ident, uint64_t state_id)
     calls->state_id = state_id;
     calls->top = calls->stack;
     calls->limit = calls->stack + FIRST_DEPTH;
-    calls->last = sonde_trace.begin;
+    calls->last = sonde_calls.begin.ticks;
     calls->below.callee = &calls->bottom;
     calls->bottom.recent = &calls->below;
     *calls->top = (sonde_call){.edge = &calls->below};
-    calls->next = sonde_trace.threads;
-    sonde_trace.threads = calls;
+    calls->next = sonde_calls.threads;
+    sonde_calls.threads = calls;
     return calls;
 }
 
-static void leave_top(sonde_calls *calls)
+static void leave_top(sonde_call_thread *calls)
 {
     if (calls->top->edge->is_coroutine)
         sonde_await_leave(calls, NULL, 0);
@@ -208,10 +148,10 @@ static void leave_top(sonde_calls *calls)
         sonde_leave(calls);
 }
 
-int sonde_calls_grow(sonde_calls *calls)
+int sonde_call_thread_grow(sonde_call_thread *calls)
 {
     ptrdiff_t depth = calls->top - calls->stack;
-    if (depth >= SONDE_MAX_DEPTH) {
+    if (depth >= SONDE_MAX_CALLS) {
         /* Deeper than Python goes: what is down there has been left without our knowing. */
         while (calls->top > calls->stack)
             leave_top(calls);
@@ -227,7 +167,7 @@ int sonde_calls_grow(sonde_calls *calls)
     return 0;
 }
 
-void sonde_calls_fold(sonde_calls *calls)
+void sonde_call_thread_fold(sonde_call_thread *calls)
 {
     while (calls->stack != NULL && calls->top > calls->stack)
         leave_top(calls);
@@ -253,24 +193,24 @@ void sonde_calls_fold(sonde_calls *calls)
     calls->stack = NULL;
 }
 
-void sonde_calls_release(sonde_calls *calls)
+void sonde_call_thread_release(sonde_call_thread *calls)
 {
     /* Acquire and release: whoever frees it comes after all that the other did with it. */
     if (sonde_decrement_ordered(&calls->owners) == 0)
         free(calls);
 }
 
-void sonde_trace_clear(void)
+void sonde_calls_clear(void)
 {
-    sonde_tracer gone = sonde_trace;
-    sonde_trace = (sonde_tracer){.epoch = gone.epoch + 1, .publish_at = INT64_MAX};
-    for (sonde_calls *calls = gone.threads, *next; calls != NULL; calls = next) {
+    sonde_call_state gone = sonde_calls;
+    sonde_calls = (sonde_call_state){.epoch = gone.epoch + 1, .publish_at = INT64_MAX};
+    for (sonde_call_thread *calls = gone.threads, *next; calls != NULL; calls = next) {
         next = calls->next;
         sonde_set_clear(&calls->nodes, free);
         sonde_set_clear(&calls->edges, free);
         free(calls->stack);
         calls->stack = NULL;
-        sonde_calls_release(calls);
+        sonde_call_thread_release(calls);
     }
     sonde_set_clear(&gone.links, free);
     sonde_set_clear(&gone.awaited, free);
@@ -283,11 +223,11 @@ void sonde_trace_clear(void)
 
 /* ---- events that are not the plain case ----------------------------------------------- */
 
-void sonde_leave_other(sonde_calls *calls, const void *key, const void *frame, int ended)
+void sonde_leave_other(sonde_call_thread *calls, const void *key, const void *frame, int ended)
 {
     const sonde_function *function = sonde_function_get(key);
     if (function == NULL) {
-        if (sonde_trace.crowd != NULL && calls->top->edge->key == sonde_trace.crowd->key)
+        if (sonde_calls.crowd != NULL && calls->top->edge->key == sonde_calls.crowd->key)
             sonde_leave(calls);
         return;
     }
@@ -310,7 +250,7 @@ static size_t hash_awaited(const void *item)
 /* The place of a frame's record, or -1. */
 static ptrdiff_t find_awaited(const void *frame)
 {
-    const sonde_set *set = &sonde_trace.awaited;
+    const sonde_set *set = &sonde_calls.awaited;
     for (size_t at = sonde_hash(frame, NULL); set->size != 0; at++) {
         const sonde_awaited *awaited = set->slots[at & (set->size - 1)];
         if (awaited == NULL)
@@ -324,7 +264,7 @@ static ptrdiff_t find_awaited(const void *frame)
 /* Its call ends; in all threads' numbers at once, as it may have begun in another one. */
 static void await_end(ptrdiff_t at, int64_t now)
 {
-    sonde_awaited *awaited = sonde_trace.awaited.slots[at];
+    sonde_awaited *awaited = sonde_calls.awaited.slots[at];
     sonde_link *link = sonde_link_find(awaited->caller, awaited->callee);
     int64_t total = now > awaited->start ? now - awaited->start : 0;
     if (link != NULL) {
@@ -334,11 +274,11 @@ static void await_end(ptrdiff_t at, int64_t now)
         link->callee->past.recursive += !awaited->is_outer_call;
         link->callee->past.total += awaited->is_outer_call ? total : 0;
     }
-    sonde_set_remove(&sonde_trace.awaited, hash_awaited, (size_t)at);
+    sonde_set_remove(&sonde_calls.awaited, hash_awaited, (size_t)at);
     free(awaited);
 }
 
-void sonde_await_begin(sonde_calls *calls, const void *frame, int is_new)
+void sonde_await_begin(sonde_call_thread *calls, const void *frame, int is_new)
 {
     const sonde_edge *edge = calls->top->edge;
     ptrdiff_t at = find_awaited(frame);
@@ -351,17 +291,17 @@ void sonde_await_begin(sonde_calls *calls, const void *frame, int is_new)
         return;
     *awaited = (sonde_awaited){
         .frame = frame,
-        .start = is_new ? calls->last : sonde_trace.begin,
+        .start = is_new ? calls->last : sonde_calls.begin.ticks,
         .caller = edge->link->caller,
         .callee = edge->link->callee,
         .is_outer_call = edge->callee->level == 1,
         .is_outer_edge = edge->level == 1,
     };
-    if (sonde_set_add(&sonde_trace.awaited, hash_awaited, awaited) < 0)
+    if (sonde_set_add(&sonde_calls.awaited, hash_awaited, awaited) < 0)
         free(awaited);
 }
 
-void sonde_await_leave(sonde_calls *calls, const void *frame, int ended)
+void sonde_await_leave(sonde_call_thread *calls, const void *frame, int ended)
 {
     sonde_call *top = calls->top;
     sonde_edge *edge = top->edge;

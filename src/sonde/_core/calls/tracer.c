@@ -5,72 +5,23 @@
  */
 #include "calls/hook.h"
 
-#include <pthread.h>
 #include <stdlib.h>
-
-sonde_TracerObject *sonde_active;
-
-/* ---- which thread is this? --------------------------------------------------------- */
-
-__thread sonde_here_t sonde_here;
-static pthread_key_t end_key;
-
-static void on_thread_end(void *arg)
-{
-    /* Without the GIL: only say so; the next publication folds its numbers in. */
-    sonde_calls *calls = arg;
-    sonde_here.epoch = 0;
-    /* Release: all that this thread wrote comes before. */
-    sonde_store_release(&calls->ended, 1);
-    sonde_calls_release(calls);
-}
-
-sonde_calls *sonde_join(void)
-{
-    if (sonde_active == NULL)
-        return NULL;
-    unsigned long ident = PyThread_get_thread_ident();
-    sonde_calls *calls = sonde_trace.threads;
-    while (calls != NULL && (calls->claimed || calls->ident != ident))
-        calls = calls->next;
-    if (calls == NULL)
-        calls = sonde_calls_make(ident, PyThreadState_GetID(PyThreadState_Get()));
-    if (calls == NULL)
-        return NULL;
-    sonde_calls *before = pthread_getspecific(end_key);
-    if (pthread_setspecific(end_key, calls) != 0)
-        return NULL;
-    if (before != NULL)
-        sonde_calls_release(before);
-    calls->claimed = 1;
-    sonde_add_relaxed(&calls->owners, 1);
-    sonde_here = (sonde_here_t){sonde_trace.epoch, calls};
-    return calls;
-}
-
-void sonde_unmute(const void *code)
-{
-    if (sonde_here.epoch != sonde_trace.epoch || sonde_trace.muted != code)
-        return;
-    sonde_here.epoch = 0; /* its next event finds the calls that are under way */
-    Py_CLEAR(sonde_trace.muted);
-}
 
 /* ---- publication on time -------------------------------------------------------------- */
 
 static void set_alarm(int64_t wait_ns)
 {
-    int64_t now = sonde_ticks();
-    sonde_rate rate = sonde_ticks_rate(now, sonde_clock_ns());
+    sonde_moment now = sonde_read_moment();
+    sonde_rate rate = sonde_ticks_rate(&sonde_calls.begin, &now);
     /* On x86 the rate is not known in the first moment: 1 GHz is less than any, so this is early,
      * and the next alarm is right. */
     sonde_rate reverse = rate.ns < 1000 ? (sonde_rate){1, 1} : (sonde_rate){rate.ticks, rate.ns};
-    sonde_trace.publish_at = now + sonde_ticks_to_ns(reverse, wait_ns);
+    sonde_calls.publish_at = now.ticks + sonde_ticks_to_ns(reverse, wait_ns);
 }
 
-void sonde_publish_due(void)
+static void publish_due(void)
 {
-    sonde_TracerObject *self = sonde_active;
+    sonde_CallTracer *self = sonde_call_tracer;
     int64_t wait_ns = self->due_ns - sonde_clock_ns();
     if (wait_ns <= 0) {
         self->due_ns = sonde_clock_ns() + self->every_ns;
@@ -105,7 +56,7 @@ static PyFrameObject **list_frames(PyFrameObject *innermost, Py_ssize_t *depth)
     return frames;
 }
 
-static int is_ours(const sonde_TracerObject *self, PyCodeObject *code)
+static int is_ours(const sonde_CallTracer *self, PyCodeObject *code)
 {
     /* What profiling.py wraps around the program's functions is called so. */
     return PyUnicode_Tailmatch(code->co_filename, self->own_folder, 0, PY_SSIZE_T_MAX, -1) == 1 &&
@@ -114,7 +65,7 @@ static int is_ours(const sonde_TracerObject *self, PyCodeObject *code)
 
 /* The frames of the recorder that switches us on are no calls of the program: leave them out,
  * and all that they still do. Returns how many they are. */
-static Py_ssize_t mute_own(const sonde_TracerObject *self, PyFrameObject **frames, Py_ssize_t depth)
+static Py_ssize_t mute_own(const sonde_CallTracer *self, PyFrameObject **frames, Py_ssize_t depth)
 {
     Py_ssize_t own = 0;
     for (; own < depth; own++) {
@@ -123,15 +74,15 @@ static Py_ssize_t mute_own(const sonde_TracerObject *self, PyFrameObject **frame
             Py_DECREF(code);
             break;
         }
-        Py_XSETREF(sonde_trace.muted, (PyObject *)code);
+        Py_XSETREF(sonde_calls.muted, (PyObject *)code);
     }
     if (own > 0)
-        sonde_here = (sonde_here_t){sonde_trace.epoch, NULL};
+        sonde_call_here = (sonde_call_current){sonde_calls.epoch, NULL};
     return own;
 }
 
 /* The calls that are under way in a thread: they began when we did. */
-static void push_frames(const sonde_TracerObject *self, sonde_calls *calls,
+static void push_frames(const sonde_CallTracer *self, sonde_call_thread *calls,
                         PyFrameObject *innermost)
 {
     Py_ssize_t depth;
@@ -150,7 +101,7 @@ static void push_frames(const sonde_TracerObject *self, sonde_calls *calls,
     free(frames);
 }
 
-static void push_threads(const sonde_TracerObject *self, PyObject *frames)
+static void push_threads(const sonde_CallTracer *self, PyObject *frames)
 {
     PyObject *ident, *frame;
     Py_ssize_t at = 0;
@@ -158,58 +109,57 @@ static void push_threads(const sonde_TracerObject *self, PyObject *frames)
         unsigned long number = PyLong_AsUnsignedLong(ident);
         if (!PyFrame_Check(frame) || !sonde_is_hooked(number))
             continue;
-        sonde_calls *calls = sonde_calls_make(number, 0);
+        sonde_call_thread *calls = sonde_call_thread_make(number, 0);
         if (calls != NULL)
             push_frames(self, calls, (PyFrameObject *)frame);
     }
     PyErr_Clear();
 }
 
-static PyObject *tracer_start(sonde_TracerObject *self, PyObject *Py_UNUSED(none))
+static PyObject *tracer_start(sonde_CallTracer *self, PyObject *Py_UNUSED(none))
 {
-    static int has_key;
-    if (sonde_active != NULL)
+    if (sonde_call_tracer != NULL)
         return PyErr_Format(PyExc_RuntimeError, "another CallTracer is on");
-    if (!has_key && pthread_key_create(&end_key, on_thread_end) != 0)
+    if (sonde_calls_watch_threads() < 0)
         return PyErr_Format(PyExc_RuntimeError, "no thread-specific key is left");
-    has_key = 1;
     PyObject *list = PySys_GetObject("_current_frames");
     PyObject *frames = list == NULL ? NULL : PyObject_CallNoArgs(list);
     if (frames == NULL)
         return NULL;
-    sonde_trace_clear();
+    sonde_calls_clear();
     sonde_ticks_init();
     if (sonde_hook(self) < 0) {
         Py_DECREF(frames);
         return NULL;
     }
-    sonde_active = (sonde_TracerObject *)Py_NewRef(self);
-    sonde_trace.begin_ns = sonde_clock_ns();
-    sonde_trace.begin = sonde_ticks();
-    self->due_ns = sonde_trace.begin_ns + self->every_ns;
+    sonde_call_tracer = (sonde_CallTracer *)Py_NewRef(self);
+    sonde_calls.publish_due = publish_due;
+    sonde_calls.begin.ns = sonde_clock_ns();
+    sonde_calls.begin.ticks = sonde_ticks();
+    self->due_ns = sonde_calls.begin.ns + self->every_ns;
     push_threads(self, frames);
     Py_DECREF(frames);
     set_alarm(self->every_ns);
     Py_RETURN_NONE;
 }
 
-static PyObject *tracer_stop(sonde_TracerObject *self, PyObject *Py_UNUSED(none))
+static PyObject *tracer_stop(sonde_CallTracer *self, PyObject *Py_UNUSED(none))
 {
-    if (sonde_active != self)
+    if (sonde_call_tracer != self)
         Py_RETURN_NONE;
     int status = sonde_publish(self->rows, self->marks);
     sonde_unhook(self);
-    sonde_active = NULL;
-    sonde_trace_clear();
+    sonde_call_tracer = NULL;
+    sonde_calls_clear();
     Py_DECREF(self);
     if (status < 0)
         return NULL;
     Py_RETURN_NONE;
 }
 
-static PyObject *tracer_publish(sonde_TracerObject *self, PyObject *Py_UNUSED(none))
+static PyObject *tracer_publish(sonde_CallTracer *self, PyObject *Py_UNUSED(none))
 {
-    if (sonde_active == self && sonde_publish(self->rows, self->marks) < 0)
+    if (sonde_call_tracer == self && sonde_publish(self->rows, self->marks) < 0)
         return NULL;
     Py_RETURN_NONE;
 }
@@ -226,7 +176,7 @@ static PyObject *tracer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         return NULL;
     if (every_ns <= 0)
         return PyErr_Format(PyExc_ValueError, "every_ns is a time");
-    sonde_TracerObject *self = (sonde_TracerObject *)type->tp_alloc(type, 0);
+    sonde_CallTracer *self = (sonde_CallTracer *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
     self->rows = Py_NewRef(rows);
@@ -236,7 +186,7 @@ static PyObject *tracer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return (PyObject *)self;
 }
 
-static void tracer_dealloc(sonde_TracerObject *self)
+static void tracer_dealloc(sonde_CallTracer *self)
 {
     Py_CLEAR(self->rows);
     Py_CLEAR(self->marks);
@@ -244,7 +194,7 @@ static void tracer_dealloc(sonde_TracerObject *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyObject *tracer_left_alone(sonde_TracerObject *self, void *Py_UNUSED(closure))
+static PyObject *tracer_left_alone(sonde_CallTracer *self, void *Py_UNUSED(closure))
 {
     return PyLong_FromLong(self->left_alone);
 }
@@ -263,10 +213,10 @@ static PyGetSetDef tracer_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-PyTypeObject sonde_CallType = {
+PyTypeObject sonde_CallTracerType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "sonde._core.CallTracer",
-    .tp_basicsize = sizeof(sonde_TracerObject),
+    .tp_basicsize = sizeof(sonde_CallTracer),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_doc = "CallTracer(rows, marks, every_ns, own_folder): counts and times every call in all "
               "threads, but for code of `own_folder` that switches it on.",

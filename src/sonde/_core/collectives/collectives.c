@@ -1,19 +1,17 @@
 /* Collectives: the thread that writes their rows, and what the program tells it. */
 #include "collectives/collectives.h"
+#include "kernel/fork.h"
+#include "kernel/thread.h"
 #include "torch/step_end.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #define TURN_NS 500000000       /* between two looks, while works wait for their rows */
 #define IDLE_NS 3600000000000
 enum { RELAXED = 2 };
-
-sonde_collectives sonde_all = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void *work(void *Py_UNUSED(arg))
 {
@@ -59,7 +57,7 @@ static void learn_thread(void)
         sonde_all.threads_n++;
     if (at < SONDE_THREADS) {
         sonde_all.threads[at].thread = self;
-        sonde_all.threads[at].tid = syscall(SYS_gettid);
+        sonde_all.threads[at].tid = sonde_find_tid();
     }
 }
 
@@ -166,27 +164,17 @@ static PyObject *collective_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSE
     Py_RETURN_NONE;
 }
 
-void sonde_collective_off(void)
+static void forget_in_child(void)
 {
     /* The thread is the parent's, and so are the mapped files. */
     pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
     sonde_all.lock = fresh;
     sonde_all.is_open = sonde_all.is_running = 0;
-    sonde_seen_off();
 }
+
+SONDE_IN_CHILD(forget_in_child)
 
 /* ---- what the program tells ------------------------------------------------------------------------------------- */
-
-int sonde_collective_ask(void *Py_UNUSED(none))
-{
-    PyObject *ask = Py_XNewRef(sonde_all.ask);
-    sonde_store_release(&sonde_all.is_asked, 0);
-    PyObject *result = ask == NULL ? NULL : PyObject_CallNoArgs(ask);
-    int is_well = result != NULL || ask == NULL;
-    Py_XDECREF(result);
-    Py_XDECREF(ask);
-    return is_well ? 0 : -1; /* of a signal's handler: see SourceContext.guard */
-}
 
 /* collective_look(address of a tensor, call that has torch do something with it) */
 static PyObject *collective_look(PyObject *Py_UNUSED(module), PyObject *args)
@@ -249,7 +237,7 @@ static PyObject *collective_state(PyObject *Py_UNUSED(module), PyObject *Py_UNUS
                          (long long)sonde_all.cost_ns);
 }
 
-PyMethodDef sonde_collective_methods[] = {
+PyMethodDef sonde_collectives_methods[] = {
     {"collective_start", collective_start, METH_VARARGS,
      "collective_start(writer, text, page, libtorch_cpu, libtorch_cuda, ask, step, observe): have\n"
      "works of c10d written; `ask` is called to have groups told."},

@@ -11,6 +11,8 @@
 
 #include "binding/binding.h"
 
+#include <pthread.h>
+
 #define SONDE_SEEN_MAX 4096u /* works that have no row yet */
 #define SONDE_TOLD_MAX 4096u /* the same of the flight recorder's */
 #define SONDE_TITLE 56
@@ -42,7 +44,6 @@ typedef struct {
  * `first` is called, by any thread, for a work that comes while none is waiting. */
 int sonde_seen_start(void *library, const uint32_t *on, void (*first)(void));
 void sonde_seen_stop(void);
-void sonde_seen_off(void); /* in a forked child */
 
 /* Where a range keeps the values it was given is found by looking: between these two, this
  * thread has torch do one operation on this tensor. */
@@ -126,7 +127,7 @@ typedef struct {
     uint32_t ended, running, timeout; /* text ids */
 } sonde_collectives;
 
-extern sonde_collectives sonde_all; /* one for the process: collective.c */
+extern sonde_collectives sonde_all; /* one for the process: rows.c */
 
 #define SONDE_COLLECTIVE_KINDS "qddtttttIQQQttqq" /* of a row: collective_rows.c */
 
@@ -134,10 +135,6 @@ extern sonde_collectives sonde_all; /* one for the process: collective.c */
  * The thread's alone, without the GIL. */
 int sonde_collective_turn(int is_last);
 
-/* What the program told is under its lock; these take it themselves. */
-int sonde_collective_ask(void *none); /* a pending call: have Python tell the groups */
-void sonde_collective_off(void);      /* in a forked child */
-
-extern PyMethodDef sonde_collective_methods[];
+extern PyMethodDef sonde_collectives_methods[];
 
 #endif

@@ -7,13 +7,14 @@
  * training/seams.py having compared the installed one.
  */
 #include "collectives/collectives.h"
+#include "kernel/fork.h"
+#include "kernel/read_memory.h"
+#include "kernel/thread.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 enum { SCOPE_FUNCTION = 0, SCOPE_USER = 7, SCOPES = 10 };
 enum { LOOK_BYTES = 512, LOOK_VALUES = 8, TRIES = 64 };
@@ -66,9 +67,9 @@ static void look(const char *function)
         uint64_t view[2];
         ivalue value;
         /* Any word may be taken for an address here, so it is read through the kernel. */
-        if (sonde_peek(view, (uintptr_t)function + at, sizeof view) < 0)
+        if (sonde_read_memory(view, (uintptr_t)function + at, sizeof view) < 0)
             return;
-        if (view[1] >= 1 && view[1] <= LOOK_VALUES && sonde_peek(&value, view[0], sizeof value) == 0 &&
+        if (view[1] >= 1 && view[1] <= LOOK_VALUES && sonde_read_memory(&value, view[0], sizeof value) == 0 &&
             value.payload == seen.wanted) {
             seen.tag = value.tag;
             seen.inputs_at = at;
@@ -138,7 +139,7 @@ void sonde_seen_begins(const void *function)
         return;
     }
     sonde_seen work = {.function = function, .begin_ns = sonde_clock_ns(), .dtype = -1,
-                       .tid = syscall(SYS_gettid)};
+                       .tid = sonde_find_tid()};
     strncpy(work.title, title, sizeof work.title - 1);
     if (seen.inputs_at != 0)
         measure(&work, function);
@@ -316,10 +317,12 @@ void sonde_seen_stop(void)
     }
 }
 
-void sonde_seen_off(void)
+static void forget_in_child(void)
 {
     /* Torch goes on calling us; we do not listen until we are started again. */
     pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
     seen.lock = fresh;
     seen.is_on = 0;
 }
+
+SONDE_IN_CHILD(forget_in_child)

@@ -22,6 +22,8 @@ typedef struct {
 
 _Static_assert(sizeof(row) == 96, "as SONDE_COLLECTIVE_KINDS says");
 
+sonde_collectives sonde_all = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
 /* Bits of the columns that may be missing, in their order. */
 enum {
     NO_DURATION = 1, NO_DEVICE = 2, NO_GROUP = 4, NO_DESC = 8, NO_RANKS = 16, NO_SIZE = 32,
@@ -285,12 +287,23 @@ static int knows_group(uint32_t name)
     return found;
 }
 
+static int ask_groups(void *Py_UNUSED(none))
+{
+    PyObject *ask = Py_XNewRef(sonde_all.ask);
+    sonde_store_release(&sonde_all.is_asked, 0);
+    PyObject *result = ask == NULL ? NULL : PyObject_CallNoArgs(ask);
+    int is_well = result != NULL || ask == NULL;
+    Py_XDECREF(result);
+    Py_XDECREF(ask);
+    return is_well ? 0 : -1; /* of a signal's handler: see SourceContext.guard */
+}
+
 /* Have Python tell the groups, at the main thread's next safe point. */
 static void ask_python(void)
 {
     if (!sonde_load_acquire(&sonde_all.is_asked)) {
         sonde_store_release(&sonde_all.is_asked, 1);
-        if (Py_AddPendingCall(sonde_collective_ask, NULL) < 0)
+        if (Py_AddPendingCall(ask_groups, NULL) < 0)
             sonde_store_release(&sonde_all.is_asked, 0); /* the queue is full: next time */
     }
 }

@@ -6,8 +6,9 @@
 #include "format/event_totals.h"
 #include "events/place.h"
 
-extern PyTypeObject sonde_NamedType, sonde_RegionType, sonde_SpanType, sonde_CountType, sonde_MarkType;
-extern PyMethodDef sonde_event_methods[];
+extern PyTypeObject sonde_NamedType, sonde_RegionType, sonde_SpanType, sonde_CountType, sonde_MarkType,
+    sonde_NestType;
+extern PyMethodDef sonde_events_methods[];
 
 /* Add Region and Span to the module. */
 int sonde_region_ready(PyObject *core);
@@ -121,6 +122,15 @@ static inline int sonde_events_ready(void)
     return sonde_events.tables[TO_SPAN] != NULL && sonde_events_wake();
 }
 
+/* Write nowhere; also in a forked child. */
+void sonde_events_forget(void);
+
+/* Begin the sums anew. */
+void sonde_events_begin_sums(void);
+
+/* All pauses of the control page up to now. */
+int64_t sonde_events_page_paused_ns(int64_t now);
+
 /* All time up to now in which nothing was recorded though there is a recording. */
 int64_t sonde_events_paused_ns(int64_t now);
 
@@ -153,12 +163,12 @@ void sonde_slot_begin(uint32_t slot, const void *context);
 int64_t sonde_region_resolve(int64_t id);
 
 /* The innermost region here, as it was last set; 0: none. */
-int64_t sonde_region_current(const sonde_place *here);
-void sonde_region_set_current(const sonde_place *here, int64_t id);
+int64_t sonde_region_current(const sonde_event_place *here);
+void sonde_region_set_current(const sonde_event_place *here, int64_t id);
 
 /* The parent of what begins where `outer` is the innermost region; 0: none. A task may
  * begin after the region has ended in which it was made: that is its parent, still. */
-int64_t sonde_region_around(const sonde_place *here, int64_t outer);
+int64_t sonde_region_around(const sonde_event_place *here, int64_t outer);
 int64_t sonde_region_here(void);
 
 /* Write down attributes: `keys` is a tuple of names, with a value each. */
@@ -176,6 +186,11 @@ int sonde_number(PyObject *value, double *number, int64_t *whole, int *is_whole)
  * or -1 with an exception of the program's. */
 int sonde_events_mirror(const char *what, PyObject *domain, PyObject *name, uint32_t kind,
                         int64_t id, PyObject *value);
+
+/* What Python calls, in read.c and marker.c. */
+PyObject *sonde_events_summary(PyObject *module, PyObject *none);
+PyObject *sonde_live_read(PyObject *module, PyObject *args);
+PyObject *sonde_mark_now(PyObject *module, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
 
 extern const char *const sonde_kind_names[SONDE_EVENT_KINDS];
 

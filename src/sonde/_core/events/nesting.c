@@ -2,7 +2,7 @@
  *
  * Nearly all do, and then a timeline has nothing to think about: nesting.py does the
  * same, and what to do about those that do not, at fifty times the price. */
-#include "binding/binding.h"
+#include "events/events.h"
 
 typedef struct {
     int64_t end_ns, id;

@@ -69,7 +69,7 @@ int64_t sonde_region_resolve(int64_t id)
 
 static __thread int64_t innermost;
 
-int64_t sonde_region_current(const sonde_place *here)
+int64_t sonde_region_current(const sonde_event_place *here)
 {
     if (!here->in_context)
         return innermost;
@@ -84,7 +84,7 @@ int64_t sonde_region_current(const sonde_place *here)
     return id < 0 ? innermost : id;
 }
 
-void sonde_region_set_current(const sonde_place *here, int64_t id)
+void sonde_region_set_current(const sonde_event_place *here, int64_t id)
 {
     if (!here->in_context) {
         innermost = id;
@@ -107,7 +107,7 @@ void sonde_region_set_current(const sonde_place *here, int64_t id)
         PyErr_Clear();
 }
 
-int64_t sonde_region_around(const sonde_place *here, int64_t outer)
+int64_t sonde_region_around(const sonde_event_place *here, int64_t outer)
 {
     if (!here->in_context)
         return sonde_region_resolve(outer);
@@ -125,6 +125,6 @@ int64_t sonde_region_around(const sonde_place *here, int64_t outer)
 
 int64_t sonde_region_here(void)
 {
-    sonde_place here = sonde_find_place();
+    sonde_event_place here = sonde_here();
     return sonde_region_around(&here, sonde_region_current(&here));
 }

@@ -33,7 +33,7 @@ static inline activation *make(RegionObject *self, enum state state)
         return NULL;
     new->epoch = sonde_events.epoch;
     new->unseen = self->unseen;
-    new->place = sonde_find_place();
+    new->place = sonde_here();
     new->state = state;
     return new;
 }
@@ -58,7 +58,7 @@ static inline void drop(RegionObject *self, activation *old)
     PyMem_Free(old);
 }
 
-static int is_same(const sonde_place *one, const sonde_place *other)
+static int is_same(const sonde_event_place *one, const sonde_event_place *other)
 {
     return one->tid == other->tid && one->context == other->context;
 }
@@ -66,7 +66,7 @@ static int is_same(const sonde_place *one, const sonde_place *other)
 /* The newest of this task, else of this thread, else of all. */
 activation *sonde_region_choose(const RegionObject *self)
 {
-    sonde_place here = sonde_find_place();
+    sonde_event_place here = sonde_here();
     activation *found = NULL;
     for (activation *at = self->top; at != NULL; at = at->below) {
         if (at->place.tid != here.tid)
@@ -190,7 +190,7 @@ int sonde_region_begin(RegionObject *self)
  * another thread or task) it may still be taken for that somewhere. */
 static int leave(const activation *old)
 {
-    sonde_place here = sonde_find_place();
+    sonde_event_place here = sonde_here();
     if (sonde_region_current(&here) != old->id)
         return 0;
     /* What was around it may have ended before it. */
@@ -334,7 +334,7 @@ static int ends_unseen(const RegionObject *self, const activation *old)
 {
     if (old == NULL || self->unseen > old->unseen)
         return 1;
-    sonde_place here = sonde_find_place();
+    sonde_event_place here = sonde_here();
     return !is_same(&old->place, &here);
 }
 

@@ -8,7 +8,7 @@ enum state { FREE, WAITING, LIVE };
 
 typedef struct activation {
     struct activation *below;
-    sonde_place place; /* where it was begun */
+    sonde_event_place place; /* where it was begun */
     int64_t id, parent;
     int64_t outer; /* what was the innermost one before; 0: none */
     int64_t start_ns, paused_ns;

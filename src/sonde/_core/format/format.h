@@ -260,26 +260,6 @@ void sonde_lines_310(int32_t *lines, uint32_t units, const uint8_t *table, uint3
 void sonde_lines_311(int32_t *lines, uint32_t units, const uint8_t *table, uint32_t bytes,
                      int32_t first_line);
 
-/* ---- peek: read this process's own memory without ever faulting ------------------ */
-
-/* Copy `bytes` from an address that may not be mapped (any more). 0 or -EFAULT,
- * -EPERM, -ENOSYS. Any thread; no lock, no signal. */
-int sonde_peek(void *to, uintptr_t from, size_t bytes);
-
-typedef struct {
-    void *to;
-    uintptr_t from;
-    size_t bytes;
-} sonde_piece;
-
-/* Several at once, copied in this order; 0 only if all of them were. At most
- * SONDE_MAX_PIECES. */
-#define SONDE_MAX_PIECES 512
-int sonde_peek_all(const sonde_piece *pieces, int pieces_n);
-
-/* In a forked child: it must not read its parent. */
-void sonde_peek_off(void);
-
 /* ---- control page: how another process steers a job ------------------------- */
 
 enum sonde_state {
@@ -360,14 +340,5 @@ void sonde_control_ring(sonde_control *page);
 void sonde_wait(uint32_t *word, uint32_t seen, int64_t timeout_ns);
 void sonde_wait_until(uint32_t *word, uint32_t seen, int64_t end_ns);
 void sonde_wake(uint32_t *word);
-
-/* ---- spawn ------------------------------------------------------------------ */
-
-/* Start `argv[0]` in a session of its own, as nobody's child: the caller gets
- * no SIGCHLD and nothing to wait for, and the new process has none of its open
- * files, its signal mask or its ignored signals. `line` becomes its standard
- * input and output, and stays the caller's; -1: it has none. Returns 0 or -errno
- * of the step that failed. Any thread. */
-int sonde_spawn(char *const argv[], char *const envp[], int line);
 
 #endif

@@ -8,7 +8,8 @@
  * have been given to a file of the job.
  */
 #define _GNU_SOURCE
-#include "binding/binding.h"
+#include "kernel/alive_lock.h"
+#include "kernel/fork.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +35,9 @@ static int close_held(void)
     return 1;
 }
 
-void sonde_alive_off(void) { close_held(); }
+static void close_in_child(void) { close_held(); }
+
+SONDE_IN_CHILD(close_in_child)
 
 static int lock_whole(int fd, int command, short type)
 {
@@ -56,42 +59,32 @@ static int open_alive(const char *path, int flags)
     return high;
 }
 
-PyObject *sonde_alive_hold(PyObject *Py_UNUSED(module), PyObject *args)
+int sonde_alive_hold(const char *path)
 {
-    const char *path;
     struct stat status;
-    if (!PyArg_ParseTuple(args, "y", &path))
-        return NULL;
     close_held();
     int fd = open_alive(path, O_CREAT);
     if (fd < 0)
-        return sonde_raise(fd, "alive");
+        return fd;
     if (fstat(fd, &status) < 0) {
         int failure = -errno;
         close(fd);
-        return sonde_raise(failure, "alive");
+        return failure;
     }
     held.fd = fd;
     held.dev = status.st_dev;
     held.ino = status.st_ino;
-    /* Some network file systems have no locks; the caller then says so. */
-    return PyBool_FromLong(lock_whole(fd, F_OFD_SETLK, F_WRLCK) > 0);
+    return lock_whole(fd, F_OFD_SETLK, F_WRLCK) > 0;
 }
 
-PyObject *sonde_alive_release(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
-{
-    return PyBool_FromLong(close_held());
-}
+int sonde_alive_release(void) { return close_held(); }
 
-PyObject *sonde_alive_probe(PyObject *Py_UNUSED(module), PyObject *args)
+int sonde_alive_probe(const char *path)
 {
-    const char *path;
-    if (!PyArg_ParseTuple(args, "y", &path))
-        return NULL;
     int fd = open_alive(path, 0);
     if (fd < 0)
-        return sonde_raise(fd, "alive");
+        return fd;
     int status = lock_whole(fd, F_OFD_GETLK, F_WRLCK);
     close(fd);
-    return PyBool_FromLong(status > 0);
+    return status > 0;
 }

@@ -2,7 +2,8 @@
  *
  * A job may have hundreds of processes, and all are looked at every second; taking
  * the files apart in Python takes five times as long. */
-#include "binding/binding.h"
+#include "kernel/process_stat.h"
+#include "format/format.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -10,12 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { FIELDS = 22, IO_LINES = 6, STAT_BYTES = 1024, IO_BYTES = 512, TRIES = 3 };
-enum { TOGETHER_NS = 50000 };
-
-/* Where `stat` has what after the name; see proc(5), whose count begins at 3 here. */
-enum { STATE = 0, PARENT = 1, SMALL_FAULTS = 7, REAPED = 8, FAULTS = 9, USER = 11, SYSTEM = 12,
-       THREADS = 17, START = 19, VMS = 20, RSS = 21 };
+enum { IO_BYTES = 512, TRIES = 3, TOGETHER_NS = 50000 };
 
 /* The whole of a small file, as a string: how long, or -errno. */
 static ssize_t read_file(int fd, char *to, size_t room)
@@ -66,66 +62,43 @@ static void read_clocks(int pid, long long *now, long long *used)
     }
 }
 
-/* (read_bytes, write_bytes, rchar, wchar), or None where they may not be read. */
-static PyObject *read_io(int fd)
+static int read_io(int fd, long long *numbers)
 {
     char text[IO_BYTES];
     const char *at = text;
-    long long numbers[IO_LINES]; /* as Py_BuildValue wants them */
     if (fd < 0 || read_file(fd, text, sizeof text) <= 0)
-        Py_RETURN_NONE;
-    for (int i = 0; i < IO_LINES; i++)
+        return 0;
+    for (int i = 0; i < SONDE_IO_LINES; i++)
         if ((numbers[i] = next_number(&at)) < 0)
-            Py_RETURN_NONE;
-    return Py_BuildValue("(LLLL)", numbers[4], numbers[5], numbers[0], numbers[1]);
+            return 0;
+    return 1;
 }
 
-/* The fields of `stat` after the name, and the name's ends; 0 or -EINVAL. */
-static int parse_stat(const char *text, const char **name, const char **end, long long *fields)
+/* The name and the fields after it. 0 or -EINVAL. */
+static int parse_stat(sonde_process_stat *to)
 {
-    *name = strchr(text, '(');
-    *end = strrchr(text, ')'); /* the name may hold brackets, too */
-    if (*name == NULL || *end == NULL || *end < *name || (*end)[1] != ' ' || (*end)[2] == '\0')
+    const char *name = strchr(to->text, '(');
+    const char *end = strrchr(to->text, ')'); /* the name may contain brackets, too */
+    if (name == NULL || end == NULL || end < name || end[1] != ' ' || end[2] == '\0')
         return -EINVAL;
-    fields[STATE] = (unsigned char)(*end)[2];
-    (*name)++;
-    const char *at = *end + 3;
-    for (int i = STATE + 1; i < FIELDS; i++)
-        if ((fields[i] = next_number(&at)) < 0)
+    to->name = name + 1;
+    to->name_bytes = (size_t)(end - to->name);
+    to->field[SONDE_STAT_STATE] = (unsigned char)end[2];
+    const char *at = end + 3;
+    for (int i = SONDE_STAT_STATE + 1; i < SONDE_STAT_FIELDS; i++)
+        if ((to->field[i] = next_number(&at)) < 0)
             return -EINVAL;
     return 0;
 }
 
-/* process_look(pid, stat, io, known): see _core.pyi. The order counts: `stat` last
- * proves that all was of one process; and what it says of ended children is never
- * behind what their I/O is part of. */
-PyObject *sonde_process_look(PyObject *Py_UNUSED(module), PyObject *args)
+int sonde_process_read(int pid, int stat_fd, int io_fd, long long known_ns, sonde_process_stat *to)
 {
-    int pid, stat_fd, io_fd;
-    char text[STAT_BYTES];
-    const char *name, *end;
-    long long known, now, used, f[FIELDS];
-    if (!PyArg_ParseTuple(args, "iiiL", &pid, &stat_fd, &io_fd, &known))
-        return NULL;
-    read_clocks(pid, &now, &used);
-    if (used >= 0 && used == known)
-        return PyLong_FromLongLong(now);
-    PyObject *io = read_io(io_fd);
-    if (io == NULL)
-        return NULL;
-    ssize_t got = read_file(stat_fd, text, sizeof text);
-    int status = got < 0 ? (int)got : parse_stat(text, &name, &end, f);
-    if (status < 0) {
-        Py_DECREF(io);
-        errno = -status;
-        return PyErr_SetFromErrno(PyExc_OSError);
-    }
-    PyObject *shown = PyUnicode_DecodeUTF8(name, end - name, "replace");
-    if (shown == NULL) {
-        Py_DECREF(io);
-        return NULL;
-    }
-    return Py_BuildValue("(LLNCLLLLLLLLLLN)", now, used, shown, (int)f[STATE], f[PARENT],
-                         f[START], f[SMALL_FAULTS], f[REAPED], f[FAULTS], f[USER], f[SYSTEM],
-                         f[THREADS], f[VMS], f[RSS], io);
+    /* The order counts. `stat` comes last: it proves that everything was read from one process,
+     * and what it says of ended children is never behind the I/O that includes theirs. */
+    read_clocks(pid, &to->now_ns, &to->cpu_ns);
+    if (to->cpu_ns >= 0 && to->cpu_ns == known_ns)
+        return 1;
+    to->has_io = read_io(io_fd, to->io);
+    ssize_t got = read_file(stat_fd, to->text, sizeof to->text);
+    return got < 0 ? (int)got : parse_stat(to);
 }

@@ -3,7 +3,8 @@
  * ours to have: faulthandler, torch and others install theirs.
  */
 #define _GNU_SOURCE
-#include "format/format.h"
+#include "kernel/read_memory.h"
+#include "kernel/fork.h"
 
 #include <errno.h>
 #include <sys/uio.h>
@@ -12,23 +13,35 @@
 /* User space ends below this on both machines; also keeps sums from wrapping. */
 #define TOP ((uintptr_t)1 << 48)
 
-/* Getting it is a system call of its own. 0: not asked yet, or a new process. */
-static pid_t self;
+enum { FIRST_PAGE = 4096 };
 
-void sonde_peek_off(void) { self = 0; }
+/* Asking for it is a system call of its own. */
+static struct {
+    uint32_t forks; /* sonde_forks when it was asked for */
+    pid_t pid;
+} self = {.forks = UINT32_MAX};
+
+static pid_t find_pid(void)
+{
+    if (self.forks != sonde_forks) {
+        self.pid = getpid();
+        self.forks = sonde_forks;
+    }
+    return self.pid;
+}
 
 static int may_be(uintptr_t from, size_t bytes)
 {
-    return from >= SONDE_PAGE && from < TOP && bytes < TOP - from;
+    return from >= FIRST_PAGE && from < TOP && bytes < TOP - from;
 }
 
-int sonde_peek(void *to, uintptr_t from, size_t bytes)
+int sonde_read_memory(void *to, uintptr_t from, size_t bytes)
 {
     sonde_piece piece = {to, from, bytes};
-    return sonde_peek_all(&piece, 1);
+    return sonde_read_pieces(&piece, 1);
 }
 
-int sonde_peek_all(const sonde_piece *pieces, int pieces_n)
+int sonde_read_pieces(const sonde_piece *pieces, int pieces_n)
 {
     struct iovec to[SONDE_MAX_PIECES], from[SONDE_MAX_PIECES];
     size_t bytes = 0;
@@ -41,9 +54,7 @@ int sonde_peek_all(const sonde_piece *pieces, int pieces_n)
         from[i] = (struct iovec){(void *)pieces[i].from, pieces[i].bytes};
         bytes += pieces[i].bytes;
     }
-    if (self == 0)
-        self = getpid();
-    ssize_t done = process_vm_readv(self, to, (unsigned long)pieces_n, from,
+    ssize_t done = process_vm_readv(find_pid(), to, (unsigned long)pieces_n, from,
                                     (unsigned long)pieces_n, 0);
     if (done < 0)
         return -errno;

@@ -4,13 +4,13 @@
  * minutes later. This one is C: it raises a number in the control page, rings,
  * and hands the signal on to whoever had it before.
  */
-#include "binding/binding.h"
+#include "kernel/snapshot_signal.h"
+#include "kernel/fork.h"
 
 #include <errno.h>
 #include <signal.h>
 
 static sonde_control *asked; /* atomic; NULL: nobody records */
-static PyObject *asked_map;  /* keeps it mapped */
 static struct sigaction before;
 static int caught; /* the signal's number; 0: none */
 
@@ -39,46 +39,32 @@ static void give_back(void)
     caught = 0;
 }
 
-void sonde_signal_off(void)
+void sonde_signal_release(void)
 {
-    /* In a forked child: the page is the parent's, and the signal is the program's. */
     sonde_store_release(&asked, NULL);
     give_back();
 }
 
-PyObject *sonde_signal_catch(PyObject *Py_UNUSED(module), PyObject *args)
+/* The page is the parent's, and the signal is the program's. */
+SONDE_IN_CHILD(sonde_signal_release)
+
+int sonde_signal_catch(int number, sonde_control *page)
 {
-    int number;
-    PyObject *map;
-    if (!PyArg_ParseTuple(args, "iO!", &number, &sonde_MapType, &map))
-        return NULL;
-    sonde_control *page = sonde_map_memory(map, 1);
-    if (page == NULL)
-        return NULL;
     struct sigaction now, ours = {.sa_sigaction = on_signal};
     if (sigaction(number, NULL, &now) < 0)
-        return PyErr_SetFromErrno(PyExc_OSError);
+        return -errno;
     /* After a fork it is ours already, and must not be handed on to itself. */
     if (!(now.sa_flags & SA_SIGINFO) || now.sa_sigaction != on_signal) {
         int is_handled = (now.sa_flags & SA_SIGINFO) ||
                          (now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN);
         before = now;
         ours.sa_mask = now.sa_mask;
-        /* A handler of the program's that wants system calls to end early still does. */
+        /* A handler of the program that wants system calls to end early still gets that. */
         ours.sa_flags = SA_SIGINFO | SA_ONSTACK | (is_handled ? now.sa_flags & SA_RESTART : SA_RESTART);
         if (sigaction(number, &ours, NULL) < 0)
-            return PyErr_SetFromErrno(PyExc_OSError);
+            return -errno;
     }
     caught = number;
-    Py_XSETREF(asked_map, Py_NewRef(map));
     sonde_store_release(&asked, page);
-    Py_RETURN_NONE;
-}
-
-PyObject *sonde_signal_release(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
-{
-    sonde_store_release(&asked, NULL);
-    give_back();
-    /* The map stays: another thread may be in the handler. */
-    Py_RETURN_NONE;
+    return 0;
 }

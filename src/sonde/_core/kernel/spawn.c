@@ -7,7 +7,7 @@
  * and ends; only a wait that asks for clones can see it, and we do that wait.
  */
 #define _GNU_SOURCE
-#include "format/format.h"
+#include "kernel/spawn.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE
 #include "stacks/frames.h"
+#include "kernel/read_memory.h"
 
 #if SONDE_HAS_FRAMES
 
@@ -144,7 +145,7 @@ static int take_str(uintptr_t address, sonde_intern *text, uint32_t *id, uint64_
 {
     static char raw[MOST_CHARS * 4];
     PyASCIIObject head;
-    if (sonde_peek(&head, address, sizeof head) < 0 || head.ob_base.ob_type != &PyUnicode_Type ||
+    if (sonde_read_memory(&head, address, sizeof head) < 0 || head.ob_base.ob_type != &PyUnicode_Type ||
         !head.state.compact || head.length < 0)
         return -1;
     size_t kind = (size_t)head.state.kind;
@@ -152,7 +153,7 @@ static int take_str(uintptr_t address, sonde_intern *text, uint32_t *id, uint64_
         return -1;
     size_t chars = head.length > MOST_CHARS ? MOST_CHARS : (size_t)head.length;
     size_t offset = head.state.ascii ? sizeof(PyASCIIObject) : sizeof(PyCompactUnicodeObject);
-    if (chars && sonde_peek(raw, address + offset, chars * kind) < 0)
+    if (chars && sonde_read_memory(raw, address + offset, chars * kind) < 0)
         return -1;
     size_t used = 0;
     for (size_t i = 0; i < chars; i++) {
@@ -174,14 +175,14 @@ static int take_lines(sonde_code *code, uintptr_t table, int32_t first_line)
 {
     static uint8_t small[4096];
     PyVarObject head;
-    if (sonde_peek(&head, table, sizeof head) < 0 || head.ob_base.ob_type != &PyBytes_Type ||
+    if (sonde_read_memory(&head, table, sizeof head) < 0 || head.ob_base.ob_type != &PyBytes_Type ||
         head.ob_size < 0 || head.ob_size > (Py_ssize_t)MOST_UNITS * 16)
         return -1;
     size_t bytes = (size_t)head.ob_size;
     uint8_t *copy = bytes <= sizeof small ? small : malloc(bytes);
     int status = copy == NULL ? -1 : 0;
     if (status == 0 && bytes)
-        status = sonde_peek(copy, table + offsetof(PyBytesObject, ob_sval), bytes);
+        status = sonde_read_memory(copy, table + offsetof(PyBytesObject, ob_sval), bytes);
     if (status == 0) {
 #if PY_VERSION_HEX >= 0x030b0000
         sonde_lines_311(code->lines, code->units, copy, (uint32_t)bytes, first_line);
@@ -204,7 +205,7 @@ static int count_units(const PyCodeObject *copy, uint32_t *units)
     Py_ssize_t found = ((const PyVarObject *)copy)->ob_size;
 #else
     PyVarObject head;
-    if (sonde_peek(&head, (uintptr_t)copy->co_code, sizeof head) < 0)
+    if (sonde_read_memory(&head, (uintptr_t)copy->co_code, sizeof head) < 0)
         return -1;
     Py_ssize_t found = head.ob_size / 2;
 #endif
@@ -240,7 +241,7 @@ static sonde_code *read_code(uintptr_t address, sonde_intern *text)
 {
     PyCodeObject copy;
     uint32_t units;
-    if (sonde_peek(&copy, address, sizeof copy) < 0 ||
+    if (sonde_read_memory(&copy, address, sizeof copy) < 0 ||
         ((PyObject *)&copy)->ob_type != &PyCode_Type || count_units(&copy, &units) < 0)
         return NULL;
     sonde_code *code = calloc(1, sizeof *code + units * sizeof(int32_t));

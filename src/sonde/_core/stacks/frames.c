@@ -1,14 +1,14 @@
 /* The stack of another thread, read while it runs: see copies.c. */
 #define _GNU_SOURCE
 #include "stacks/stack_copy.h"
+#include "kernel/read_memory.h"
+#include "kernel/thread.h"
 
 #if SONDE_HAS_FRAMES
 
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #define TRIES 6
 
@@ -91,9 +91,9 @@ static int find_tid_offset(void)
 {
     enum { MOST = 2048 };
     static char head[MOST];
-    uint32_t tid = (uint32_t)syscall(SYS_gettid);
+    uint32_t tid = (uint32_t)sonde_find_tid();
     for (size_t bytes = MOST; bytes >= 256; bytes /= 2) {
-        if (sonde_peek(head, (uintptr_t)pthread_self(), bytes) < 0)
+        if (sonde_read_memory(head, (uintptr_t)pthread_self(), bytes) < 0)
             continue;
         for (size_t at = 0; at + 4 <= bytes; at += 4)
             if (memcmp(head + at, &tid, 4) == 0) {
@@ -107,7 +107,7 @@ static int find_tid_offset(void)
 static uint32_t tid_of(const PyThreadState *state)
 {
     uint32_t tid = 0;
-    return sonde_peek(&tid, state->thread_id + tid_offset, 4) < 0 ? 0 : tid;
+    return sonde_read_memory(&tid, state->thread_id + tid_offset, 4) < 0 ? 0 : tid;
 }
 
 #else
@@ -186,7 +186,7 @@ int sonde_frames_has_others(void)
 int sonde_frames_entry(uintptr_t address, sonde_thread_entry *entry)
 {
     static PyThreadState state;
-    int status = sonde_peek(&state, address, sizeof state);
+    int status = sonde_read_memory(&state, address, sizeof state);
     if (status < 0)
         return status;
     if (state.interp != PyInterpreterState_Main())
@@ -198,7 +198,7 @@ int sonde_frames_entry(uintptr_t address, sonde_thread_entry *entry)
 int sonde_frames_prepare(void)
 {
     char byte;
-    int status = sonde_peek(&byte, (uintptr_t)&status, 1);
+    int status = sonde_read_memory(&byte, (uintptr_t)&status, 1);
     if (status < 0)
         return status; /* the kernel, or a sandbox, does not let us */
     if (find_tid_offset() < 0)

@@ -1,5 +1,6 @@
 /* The local variables of a frame, without making the frame keep them. */
 #include "stacks/frame_layout.h"
+#include "stacks/sampler.h"
 
 #if SONDE_HAS_FRAMES && PY_VERSION_HEX < 0x030d0000
 
@@ -42,7 +43,7 @@ static int append_all(PyObject *list, PyFrameObject *frame, PyCodeObject *code)
 
 #endif
 
-PyObject *sonde_frame_locals(PyObject *Py_UNUSED(module), PyObject *frame)
+static PyObject *frame_locals(PyObject *Py_UNUSED(module), PyObject *frame)
 {
     if (!PyFrame_Check(frame)) {
         PyErr_SetString(PyExc_TypeError, "a frame expected");
@@ -63,7 +64,7 @@ PyObject *sonde_frame_locals(PyObject *Py_UNUSED(module), PyObject *frame)
 #else
 
 /* From 3.13 on f_locals is a view of the frame. */
-PyObject *sonde_frame_locals(PyObject *Py_UNUSED(module), PyObject *frame)
+static PyObject *frame_locals(PyObject *Py_UNUSED(module), PyObject *frame)
 {
     PyObject *view = PyObject_GetAttrString(frame, "f_locals");
     PyObject *items = view == NULL ? NULL : PyMapping_Items(view);
@@ -72,3 +73,8 @@ PyObject *sonde_frame_locals(PyObject *Py_UNUSED(module), PyObject *frame)
 }
 
 #endif
+
+PyMethodDef sonde_locals_methods[] = {
+    {"frame_locals", frame_locals, METH_O, "frame_locals(frame): [(name, value), …] as they are now."},
+    {NULL, NULL, 0, NULL},
+};

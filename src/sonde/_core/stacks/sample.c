@@ -1,13 +1,10 @@
 /* What a sample says: its row, its stack, its part of the sums. */
 #define _GNU_SOURCE
 #include "stacks/sampler.h"
+#include "kernel/thread.h"
 
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #define RETELL_NS 300000000000
@@ -15,7 +12,7 @@
 
 /* ---- rows ----------------------------------------------------------------------- */
 
-static void write_sample(sonde_sampler *s, const sonde_thread *thread, int64_t t_ns,
+static void write_sample(sonde_sampler *s, const sonde_sampled_thread *thread, int64_t t_ns,
                          uint32_t samples, int64_t wall_ns, int64_t cpu_ns, int is_idle)
 {
     sonde_sample_row row = {
@@ -33,7 +30,7 @@ static void write_sample(sonde_sampler *s, const sonde_thread *thread, int64_t t
     (void)sonde_ring_append(s->samples, words, 0); /* a drop is counted there */
 }
 
-void sonde_tally_release(sonde_sampler *s, sonde_thread *thread)
+void sonde_tally_release(sonde_sampler *s, sonde_sampled_thread *thread)
 {
     if (thread->held)
         write_sample(s, thread, thread->held_ns, thread->held, thread->held_wall_ns, 0, 1);
@@ -41,7 +38,7 @@ void sonde_tally_release(sonde_sampler *s, sonde_thread *thread)
     thread->held_wall_ns = 0;
 }
 
-void sonde_tally_settle(sonde_sampler *s, sonde_thread *thread)
+void sonde_tally_settle(sonde_sampler *s, sonde_sampled_thread *thread)
 {
     sonde_tally_release(s, thread);
     if (thread->owed_ns == 0 || thread->node == 0)
@@ -52,7 +49,7 @@ void sonde_tally_settle(sonde_sampler *s, sonde_thread *thread)
     thread->owed_ns = 0;
 }
 
-void sonde_tally_thread(sonde_sampler *s, sonde_thread *thread, uint32_t state)
+void sonde_tally_thread(sonde_sampler *s, sonde_sampled_thread *thread, uint32_t state)
 {
     thread->told_ns = sonde_clock_ns();
     sonde_thread_row row = {thread->told_ns, thread->tid, thread->name, state};
@@ -60,17 +57,6 @@ void sonde_tally_thread(sonde_sampler *s, sonde_thread *thread, uint32_t state)
     memcpy(words, &row, sizeof row);
     (void)sonde_ring_append(s->thread_rows, words, thread->name == 0);
 }
-
-static int64_t read_clock(clockid_t clock)
-{
-    struct timespec now;
-    /* The system call itself: the library's refuses clocks it did not make. */
-    if (syscall(SYS_clock_gettime, clock, &now) != 0)
-        return -1;
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-int64_t sonde_thread_cpu(uint32_t tid) { return read_clock((clockid_t)(~tid << 3 | 6)); }
 
 void sonde_tally_sums(sonde_sampler *s, int64_t now_ns)
 {
@@ -93,7 +79,7 @@ uint32_t sonde_tally_lose(sonde_sampler *s)
     return s->lost_node;
 }
 
-static int make_room(sonde_thread *thread, int steps)
+static int make_room(sonde_sampled_thread *thread, int steps)
 {
     if (steps <= thread->path_room)
         return 0;
@@ -126,7 +112,7 @@ static int is_doubtful(sonde_sampler *s, uint32_t parent, const sonde_code *code
 
 /* The node of a stack; 0 if it is doubtful. What it shares with the thread's
  * last one, from the root on, is not looked up again. */
-uint32_t sonde_tally_stack(sonde_sampler *s, sonde_thread *thread, const sonde_stack *stack,
+uint32_t sonde_tally_stack(sonde_sampler *s, sonde_sampled_thread *thread, const sonde_stack *stack,
                            int is_strict)
 {
     int is_sure = 0; /* of all calls from here on */
@@ -166,24 +152,7 @@ uint32_t sonde_tally_stack(sonde_sampler *s, sonde_thread *thread, const sonde_s
 
 /* ---- one thread --------------------------------------------------------------------- */
 
-int sonde_thread_is_runnable(uint32_t tid)
-{
-    char path[64], text[256];
-    snprintf(path, sizeof path, "/proc/self/task/%u/stat", tid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 1;
-    /* Not read(): should the program close all its files just now, nothing of another
-     * file that gets this number is taken away. */
-    ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
-    close(fd);
-    text[bytes < 0 ? 0 : bytes] = 0;
-    /* The name before it may hold anything, brackets too. */
-    const char *name_end = strrchr(text, ')');
-    return name_end == NULL || name_end[1] == 0 || name_end[2] == 'R';
-}
-
-static void tell_thread(sonde_sampler *s, sonde_thread *thread)
+static void tell_thread(sonde_sampler *s, sonde_sampled_thread *thread)
 {
     thread->is_told = 1;
     if (thread->tid == (uint32_t)getpid())
@@ -194,7 +163,7 @@ static void tell_thread(sonde_sampler *s, sonde_thread *thread)
 }
 
 /* Count a sample of this thread at its node. */
-void sonde_tally_count(sonde_sampler *s, sonde_thread *thread, const sonde_sight *sight)
+void sonde_tally_count(sonde_sampler *s, sonde_sampled_thread *thread, const sonde_sight *sight)
 {
     int64_t now_ns = sight->now_ns;
     int64_t since = thread->seen_ns ? thread->seen_ns : s->last_ns ? s->last_ns : now_ns;

@@ -7,11 +7,11 @@
  */
 #define _GNU_SOURCE
 #include "stacks/sampler.h"
+#include "kernel/thread.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define SCAN_NS 5000000000   /* every thread is looked for this often */
@@ -25,7 +25,7 @@
 
 static void end_thread(sonde_sampler *s, uint32_t at)
 {
-    sonde_thread *thread = s->threads.list[at];
+    sonde_sampled_thread *thread = s->threads.list[at];
     sonde_tally_settle(s, thread);
     if (thread->is_told)
         sonde_tally_thread(s, thread, s->ended_text);
@@ -42,7 +42,7 @@ static int64_t count_first(const sonde_sampler *s, int64_t now_ns, int64_t cpu_n
 }
 
 /* A sample of one thread; 0 if it has ended. */
-static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
+static int look_at(sonde_sampler *s, sonde_sampled_thread *thread, int everyone)
 {
     static sonde_stack stack; /* one thread samples; too large for its stack */
     int64_t now_ns = sonde_clock_ns(), cpu_ns = sonde_thread_cpu(thread->tid);
@@ -98,7 +98,7 @@ static int look_at(sonde_sampler *s, sonde_thread *thread, int everyone)
     return 1;
 }
 
-static void end_known(sonde_sampler *s, const sonde_thread *thread)
+static void end_known(sonde_sampler *s, const sonde_sampled_thread *thread)
 {
     for (uint32_t at = 0; at < s->threads.count; at++)
         if (s->threads.list[at] == thread) {
@@ -121,7 +121,7 @@ static void scan(sonde_sampler *s, int64_t now_ns)
     }
     uintptr_t at = sonde_frames_head();
     for (int i = 0; at != 0 && i < MOST_THREADS; i++) {
-        sonde_thread *thread = sonde_threads_find(&s->threads, at);
+        sonde_sampled_thread *thread = sonde_threads_find(&s->threads, at);
         sonde_thread_entry entry;
         if (sonde_frames_entry(at, &entry) < 0) {
             s->must_scan = 1;
@@ -255,7 +255,7 @@ static int64_t take_turn(sonde_sampler *s, int64_t now_ns, int everyone)
 {
     int is_off = !sonde_load_acquire(&s->page->on);
     if (s->own_tid == 0)
-        s->own_tid = (uint32_t)syscall(SYS_gettid); /* a new thread: see sonde_sampler_rest() */
+        s->own_tid = (uint32_t)sonde_find_tid(); /* a new thread: see sonde_sampler_rest() */
     if (is_off && !s->was_off)
         for (uint32_t i = 0; i < s->threads.count; i++)
             sonde_tally_release(s, s->threads.list[i]);
@@ -302,7 +302,7 @@ void sonde_sampler_rest(sonde_sampler *s)
 
 /* ---- the rest ----------------------------------------------------------------------------- */
 
-void sonde_sampler_name(sonde_sampler *s, sonde_thread *thread, uint32_t name)
+void sonde_sampler_name(sonde_sampler *s, sonde_sampled_thread *thread, uint32_t name)
 {
     if (thread->name == name)
         return;
@@ -315,7 +315,7 @@ void sonde_sampler_take(sonde_sampler *s, uint32_t tid, const sonde_frame_key *k
                         int gil)
 {
     /* Without the addresses of thread states the thread id stands for them. */
-    sonde_thread *thread = sonde_threads_find(&s->threads, tid);
+    sonde_sampled_thread *thread = sonde_threads_find(&s->threads, tid);
     if (thread == NULL && (thread = sonde_threads_add(&s->threads, tid)) == NULL)
         return;
     thread->tid = tid;

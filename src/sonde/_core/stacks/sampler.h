@@ -70,14 +70,8 @@ typedef struct {
 
 /* ---- tally: what a sample says ------------------------------------------------ */
 
-/* The CPU time of a thread of this process; -1 if there is none. */
-int64_t sonde_thread_cpu(uint32_t tid);
-
-/* Does it run, or wait for nothing but a CPU? Some microseconds. */
-int sonde_thread_is_runnable(uint32_t tid);
-
 /* The node of a stack; 0 if it is doubtful. */
-uint32_t sonde_tally_stack(sonde_sampler *s, sonde_thread *thread, const sonde_stack *stack,
+uint32_t sonde_tally_stack(sonde_sampler *s, sonde_sampled_thread *thread, const sonde_stack *stack,
                            int is_strict);
 
 /* A sample without room for its stack: counted, and where its time goes. */
@@ -93,15 +87,15 @@ typedef struct {
 } sonde_sight;
 
 /* Count a sample of this thread at its node. */
-void sonde_tally_count(sonde_sampler *s, sonde_thread *thread, const sonde_sight *sight);
+void sonde_tally_count(sonde_sampler *s, sonde_sampled_thread *thread, const sonde_sight *sight);
 
 /* Write the samples that are held back. */
-void sonde_tally_release(sonde_sampler *s, sonde_thread *thread);
+void sonde_tally_release(sonde_sampler *s, sonde_sampled_thread *thread);
 
 /* The same, and CPU time that no sample has got: a thread ends. */
-void sonde_tally_settle(sonde_sampler *s, sonde_thread *thread);
+void sonde_tally_settle(sonde_sampler *s, sonde_sampled_thread *thread);
 
-void sonde_tally_thread(sonde_sampler *s, sonde_thread *thread, uint32_t state);
+void sonde_tally_thread(sonde_sampler *s, sonde_sampled_thread *thread, uint32_t state);
 void sonde_tally_sums(sonde_sampler *s, int64_t now_ns);
 
 /* ---- sampler -------------------------------------------------------------------- */
@@ -120,7 +114,7 @@ void sonde_sampler_rest(sonde_sampler *sampler);
 void sonde_sampler_pace(sonde_sampler *sampler, int64_t interval_ns);
 
 /* Give a thread (of sampler->threads) its name. The caller keeps turn() out. */
-void sonde_sampler_name(sonde_sampler *sampler, sonde_thread *thread, uint32_t name);
+void sonde_sampler_name(sonde_sampler *sampler, sonde_sampled_thread *thread, uint32_t name);
 
 /* A stack that somebody else has read, outermost frame first; and the end of a
  * round of them: threads that were not in it have ended. */
@@ -131,7 +125,10 @@ void sonde_sampler_taken(sonde_sampler *sampler, int64_t begin_ns);
 /* Write what is held back, and the sums. */
 void sonde_sampler_close(sonde_sampler *sampler);
 
-/* ---- runs (mark.c): begun and ended by the native thread ---------------------------- */
+extern PyTypeObject sonde_SamplerType;
+extern PyMethodDef sonde_locals_methods[];
+
+/* ---- runs (stack_sums.c): begun and ended by the native thread ---------------------------- */
 
 /* Is one asked for? Then a sample of every thread comes first, and sonde_run_begin(). */
 int sonde_run_begins(const sonde_sampler *sampler);

@@ -7,12 +7,13 @@
  */
 #define _GNU_SOURCE
 #include "stacks/sampler.h"
+#include "kernel/fork.h"
+#include "kernel/thread.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 /* New threads wait this long for a name, and names are asked for this often. */
@@ -44,7 +45,7 @@ static struct {
     SamplerObject *sampler;
 } helper;
 
-void sonde_sampling_off(void)
+static void abandon_in_child(void)
 {
     /* The thread that may have been in the middle of things does not exist here,
      * so nothing it touched can be used, not even freed. */
@@ -59,10 +60,12 @@ void sonde_sampling_off(void)
 #endif
 }
 
+SONDE_IN_CHILD(abandon_in_child)
+
 static void *help(void *Py_UNUSED(arg))
 {
     prctl(PR_SET_NAME, "sonde-help", 0, 0, 0);
-    sonde_store_relaxed(&helper.sampler->sampler.helper_tid, (uint32_t)syscall(SYS_gettid));
+    sonde_store_relaxed(&helper.sampler->sampler.helper_tid, (uint32_t)sonde_find_tid());
     PyGILState_STATE gil = PyGILState_Ensure();
     PyObject *result = PyObject_CallFunction(helper.sampler->inspect, "i", helper.wants);
     Py_XDECREF(result);
@@ -102,7 +105,7 @@ static int find_wants(SamplerObject *self, int64_t now_ns, int is_inspection)
     return wants;
 }
 
-int64_t sonde_sampling_turn(sonde_control *page)
+static int64_t take_turn(sonde_control *page)
 {
     int64_t due_ns = INT64_MAX;
     pthread_mutex_lock(&lock);
@@ -130,13 +133,15 @@ int64_t sonde_sampling_turn(sonde_control *page)
     return due_ns;
 }
 
-void sonde_sampling_rest(void)
+static void rest(void)
 {
     pthread_mutex_lock(&lock);
     if (active != NULL)
         sonde_sampler_rest(&active->sampler);
     pthread_mutex_unlock(&lock);
 }
+
+static const sonde_native_work work = {take_turn, rest};
 
 /* ---- the type ---------------------------------------------------------------------- */
 
@@ -229,7 +234,8 @@ static PyObject *sampler_start(SamplerObject *self, PyObject *args)
     pthread_mutex_lock(&lock);
     active = self;
     pthread_mutex_unlock(&lock);
-    sonde_watchers_ring();
+    sonde_native_thread_serve(&work);
+    sonde_native_threads_ring();
     Py_RETURN_NONE;
 }
 
@@ -282,7 +288,7 @@ static PyObject *sampler_pace(SamplerObject *self, PyObject *args)
     if (active == self && interval_ns >= 1000)
         sonde_sampler_pace(&self->sampler, interval_ns);
     pthread_mutex_unlock(&lock);
-    sonde_watchers_ring();
+    sonde_native_threads_ring();
     Py_RETURN_NONE;
 }
 

@@ -10,6 +10,7 @@
  * given up and counted.
  */
 #include "stacks/stack_copy.h"
+#include "kernel/read_memory.h"
 
 #if SONDE_HAS_FRAMES
 
@@ -34,20 +35,20 @@
 
 sonde_copies sonde_now;
 static int64_t usual_ns = 800; /* that the read of a top takes here */
-static char first_bytes[WINDOW_BELOW + WINDOW_ABOVE + FRAME_BYTES];
-static char window_bytes[sizeof first_bytes];
-static char lower_bytes[LOWER_BYTES];
-static char again[SONDE_MAX_DEPTH + 1][FRAME_BYTES];
+static _Alignas(8) char first_bytes[WINDOW_BELOW + WINDOW_ABOVE + FRAME_BYTES];
+static _Alignas(8) char window_bytes[sizeof first_bytes];
+static _Alignas(8) char lower_bytes[LOWER_BYTES];
+static raw_frame again[SONDE_MAX_DEPTH + 1]; /* FRAME_BYTES of each */
 
 /* The first pieces, then the others. On aarch64 stores become visible in any order,
  * but soon: the half microsecond between two system calls is enough. (membarrier()
  * would be the sure way; its 3 us are time to leave frames and come back to them.) */
-static int peek_in_order(const sonde_piece *pieces, int first_n, int pieces_n)
+static int read_in_order(const sonde_piece *pieces, int first_n, int pieces_n)
 {
     if (!sonde_now.is_strict)
-        return sonde_peek_all(pieces, pieces_n);
-    int status = sonde_peek_all(pieces, first_n);
-    return status < 0 ? status : sonde_peek_all(pieces + first_n, pieces_n - first_n);
+        return sonde_read_pieces(pieces, pieces_n);
+    int status = sonde_read_pieces(pieces, first_n);
+    return status < 0 ? status : sonde_read_pieces(pieces + first_n, pieces_n - first_n);
 }
 
 static int is_inside(const sonde_region *region, uintptr_t address)
@@ -67,18 +68,18 @@ static raw_frame *read_outside(uintptr_t address, int level)
                 return NULL; /* a stack has no circles */
             sonde_now.next_outside = at + 1;
             sonde_now.level[at] = level;
-            return (raw_frame *)sonde_now.outside_copy[at];
+            return &sonde_now.outside_copy[at];
         }
     }
     if (sonde_now.outside_n == MOST_OUTSIDE)
         return NULL;
     int at = sonde_now.outside_n;
-    if (sonde_peek(sonde_now.outside_copy[at], address, FRAME_BYTES) < 0)
+    if (sonde_read_memory(&sonde_now.outside_copy[at], address, FRAME_BYTES) < 0)
         return NULL;
     sonde_now.outside[at] = address;
     sonde_now.level[at] = level;
     sonde_now.outside_n = at + 1;
-    return (raw_frame *)sonde_now.outside_copy[at];
+    return &sonde_now.outside_copy[at];
 }
 
 raw_frame *sonde_copies_find(uintptr_t address, int level)
@@ -126,7 +127,7 @@ static int expect_outside(const sonde_view *view, sonde_piece *pieces)
     for (int i = 0; i < n; i++) {
         sonde_now.outside[i] = view->outside[i];
         sonde_now.level[i] = -1;
-        pieces[i] = (sonde_piece){sonde_now.outside_copy[i], view->outside[i], FRAME_BYTES};
+        pieces[i] = (sonde_piece){&sonde_now.outside_copy[i], view->outside[i], FRAME_BYTES};
     }
     return n;
 }
@@ -166,11 +167,11 @@ static int read_top(sonde_view *view)
                                   sizeof sonde_now.current};
         pieces[3] = (sonde_piece){window_bytes, view->window, bytes};
     }
-    int status = is_known ? peek_in_order(pieces, 3, 4) : sonde_peek_all(pieces, 1);
+    int status = is_known ? read_in_order(pieces, 3, 4) : sonde_read_pieces(pieces, 1);
     if (status < 0 && is_known) {
         /* Start over from the state alone. */
         view->cframe = view->window = 0;
-        status = sonde_peek(&sonde_now.state, view->state, sizeof sonde_now.state);
+        status = sonde_read_memory(&sonde_now.state, view->state, sizeof sonde_now.state);
         return status < 0 ? -EFAULT : -EAGAIN;
     }
     if (status < 0)
@@ -181,7 +182,7 @@ static int read_top(sonde_view *view)
         sonde_now.current = 0;
         if (view->cframe == 0)
             return 0; /* it runs no Python yet */
-        status = sonde_peek(&sonde_now.current, find_current_word(view), sizeof sonde_now.current);
+        status = sonde_read_memory(&sonde_now.current, find_current_word(view), sizeof sonde_now.current);
         move_window(view);
         return status < 0 || sonde_now.current ? -EAGAIN : 0;
     }
@@ -270,12 +271,12 @@ static int find_lower(void)
         used += (high - chunk + 15) & ~(size_t)15;
         /* The head of a chunk says where the one before it is, and that how full it is. */
         _PyStackChunk head;
-        if (sonde_peek(&head, chunk, offsetof(_PyStackChunk, data)) < 0)
+        if (sonde_read_memory(&head, chunk, offsetof(_PyStackChunk, data)) < 0)
             return -EFAULT;
         chunk = (uintptr_t)head.previous;
         if (chunk == 0)
             return 0;
-        if (!may_be_frame(chunk) || sonde_peek(&head, chunk, offsetof(_PyStackChunk, data)) < 0)
+        if (!may_be_frame(chunk) || sonde_read_memory(&head, chunk, offsetof(_PyStackChunk, data)) < 0)
             return -EFAULT;
         if (head.top > LOWER_BYTES / sizeof(PyObject *))
             return 0;
@@ -311,7 +312,7 @@ static int find_junction(void)
 static int read_lower(const sonde_view *view)
 {
     sonde_piece pieces[MOST_CHUNKS + 2];
-    char junction[FRAME_BYTES];
+    raw_frame junction; /* FRAME_BYTES of it */
     uintptr_t current = 0;
     int64_t most_ns = 3 * limit_ns() / 2 + (sonde_now.lower_n - 1) * SLOW_CHUNK_NS +
                       sonde_now.outside_n * (int64_t)SLOW_PIECE_NS;
@@ -326,8 +327,8 @@ static int read_lower(const sonde_view *view)
     pieces[n++] = (sonde_piece){&current, find_current_word(view), sizeof current};
     int first_n = n;
     if (sonde_now.junction)
-        pieces[n++] = (sonde_piece){junction, sonde_now.junction, FRAME_BYTES};
-    if (peek_in_order(pieces, first_n, n) < 0)
+        pieces[n++] = (sonde_piece){&junction, sonde_now.junction, FRAME_BYTES};
+    if (read_in_order(pieces, first_n, n) < 0)
         return -EFAULT;
     /* Time enough to leave all these frames and come back by another way. */
     sonde_now.most_ns = most_ns;
@@ -339,7 +340,7 @@ static int read_lower(const sonde_view *view)
                       current < (uintptr_t)sonde_now.state.datastack_limit;
     if (is_on_stack ? current < sonde_now.junction : current != sonde_now.current)
         return -EAGAIN;
-    return same_frame(&sonde_now.junction_copy, (const raw_frame *)junction,
+    return same_frame(&sonde_now.junction_copy, &junction,
                       sonde_now.junction == sonde_now.current)
                ? 0
                : -EAGAIN;
@@ -361,7 +362,7 @@ static void prefetch_outside(const sonde_view *view)
     static sonde_piece pieces[SONDE_MAX_PIECES];
     sonde_now.outside_n = sonde_now.next_outside = 0;
     int n = view->outside_n >= 2 ? expect_outside(view, pieces) : 0;
-    if (n && sonde_peek_all(pieces, n) == 0)
+    if (n && sonde_read_pieces(pieces, n) == 0)
         sonde_now.outside_n = n;
 }
 
@@ -392,11 +393,11 @@ int sonde_copies_top(sonde_view *view)
     sonde_now.outside_n = sonde_now.next_outside = 0;
     pieces[0] = (sonde_piece){&sonde_now.state, view->state, sizeof sonde_now.state};
     int n = expect_outside(view, pieces + 1);
-    int status = sonde_peek_all(pieces, n + 1);
+    int status = sonde_read_pieces(pieces, n + 1);
     if (status == 0)
         sonde_now.outside_n = n;
     else
-        status = sonde_peek(&sonde_now.state, view->state, sizeof sonde_now.state);
+        status = sonde_read_memory(&sonde_now.state, view->state, sizeof sonde_now.state);
     sonde_now.current = status < 0 ? 0 : (uintptr_t)sonde_now.state.frame;
     return status;
 }
@@ -417,16 +418,16 @@ int sonde_copies_hold(const sonde_view *view, int must_be_quick)
     /* Where the thread is comes first: see read_lower(). */
     pieces[0] = (sonde_piece){&current, find_current_word(view), sizeof current};
     for (int i = 0; i < n; i++)
-        pieces[i + 1] = (sonde_piece){again[i], sonde_now.outside[place[i]], FRAME_BYTES};
+        pieces[i + 1] = (sonde_piece){&again[i], sonde_now.outside[place[i]], FRAME_BYTES};
     if (n == 0)
         return 1;
-    if (peek_in_order(pieces, 1, n + 1) < 0 || (is_outside && current != sonde_now.current))
+    if (read_in_order(pieces, 1, n + 1) < 0 || (is_outside && current != sonde_now.current))
         return 0;
     if (must_be_quick && !is_in_time(n))
         return 0;
     for (int i = 0; i < n; i++)
-        if (!same_frame((const raw_frame *)sonde_now.outside_copy[place[i]],
-                        (const raw_frame *)again[i], sonde_now.level[place[i]] <= 2))
+        if (!same_frame(&sonde_now.outside_copy[place[i]], &again[i],
+                        sonde_now.level[place[i]] <= 2))
             return 0;
     return 1;
 }

@@ -28,7 +28,7 @@ typedef struct {
     int next_outside; /* where the next one is expected */
     uintptr_t outside[MOST_OUTSIDE];
     int level[MOST_OUTSIDE]; /* how far from the innermost; -1: not on the stack */
-    char outside_copy[MOST_OUTSIDE][FRAME_BYTES];
+    raw_frame outside_copy[MOST_OUTSIDE]; /* FRAME_BYTES of each */
 } sonde_copies;
 
 

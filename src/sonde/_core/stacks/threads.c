@@ -8,7 +8,7 @@ static uint32_t place_of(uintptr_t state, uint32_t slots)
     return (uint32_t)(((uint64_t)(state >> 4) * 0x9e3779b97f4a7c15u) >> 40) & (slots - 1);
 }
 
-static void put_index(sonde_threads *threads, sonde_thread *thread)
+static void put_index(sonde_threads *threads, sonde_sampled_thread *thread)
 {
     uint32_t at = place_of(thread->view.state, threads->slots);
     while (threads->index[at] != NULL)
@@ -16,12 +16,12 @@ static void put_index(sonde_threads *threads, sonde_thread *thread)
     threads->index[at] = thread;
 }
 
-sonde_thread *sonde_threads_find(const sonde_threads *threads, uintptr_t state)
+sonde_sampled_thread *sonde_threads_find(const sonde_threads *threads, uintptr_t state)
 {
     if (threads->slots == 0)
         return NULL;
     uint32_t at = place_of(state, threads->slots);
-    for (sonde_thread *thread; (thread = threads->index[at]) != NULL;
+    for (sonde_sampled_thread *thread; (thread = threads->index[at]) != NULL;
          at = (at + 1) & (threads->slots - 1))
         if (thread->view.state == state)
             return thread;
@@ -32,11 +32,11 @@ sonde_thread *sonde_threads_find(const sonde_threads *threads, uintptr_t state)
 static int grow(sonde_threads *threads)
 {
     uint32_t room = threads->room ? threads->room * 2 : 32;
-    sonde_thread **list = realloc(threads->list, room * sizeof *list);
+    sonde_sampled_thread **list = realloc(threads->list, room * sizeof *list);
     if (list == NULL)
         return -1;
     threads->list = list;
-    sonde_thread **index = calloc(room * 2, sizeof *index);
+    sonde_sampled_thread **index = calloc(room * 2, sizeof *index);
     if (index == NULL)
         return -1;
     free(threads->index);
@@ -48,11 +48,11 @@ static int grow(sonde_threads *threads)
     return 0;
 }
 
-sonde_thread *sonde_threads_add(sonde_threads *threads, uintptr_t state)
+sonde_sampled_thread *sonde_threads_add(sonde_threads *threads, uintptr_t state)
 {
     if (threads->count == threads->room && grow(threads) < 0)
         return NULL;
-    sonde_thread *thread = calloc(1, sizeof *thread);
+    sonde_sampled_thread *thread = calloc(1, sizeof *thread);
     if (thread == NULL)
         return NULL;
     thread->view.state = state;
@@ -62,7 +62,7 @@ sonde_thread *sonde_threads_add(sonde_threads *threads, uintptr_t state)
     return thread;
 }
 
-static void drop_index(sonde_threads *threads, const sonde_thread *thread)
+static void drop_index(sonde_threads *threads, const sonde_sampled_thread *thread)
 {
     uint32_t mask = threads->slots - 1, at = place_of(thread->view.state, threads->slots);
     while (threads->index[at] != thread)
@@ -70,13 +70,13 @@ static void drop_index(sonde_threads *threads, const sonde_thread *thread)
     threads->index[at] = NULL;
     /* Those behind it may have been pushed on by it: put them again. */
     for (at = (at + 1) & mask; threads->index[at] != NULL; at = (at + 1) & mask) {
-        sonde_thread *moved = threads->index[at];
+        sonde_sampled_thread *moved = threads->index[at];
         threads->index[at] = NULL;
         put_index(threads, moved);
     }
 }
 
-static void free_thread(sonde_thread *thread)
+static void free_thread(sonde_sampled_thread *thread)
 {
     free(thread->view.outside);
     free(thread->path);
@@ -85,7 +85,7 @@ static void free_thread(sonde_thread *thread)
 
 void sonde_threads_remove(sonde_threads *threads, uint32_t at)
 {
-    sonde_thread *thread = threads->list[at];
+    sonde_sampled_thread *thread = threads->list[at];
     drop_index(threads, thread);
     threads->list[at] = threads->list[--threads->count];
     free_thread(thread);

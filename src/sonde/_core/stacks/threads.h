@@ -28,19 +28,19 @@ typedef struct {
     /* Samples that say the same as the last row: no CPU, same stack. */
     uint32_t held;
     int64_t held_wall_ns, held_since_ns, held_ns;
-} sonde_thread;
+} sonde_sampled_thread;
 
 typedef struct {
-    sonde_thread **list;
+    sonde_sampled_thread **list;
     uint32_t count, room;
-    sonde_thread **index; /* open addressing; a power of two */
+    sonde_sampled_thread **index; /* open addressing; a power of two */
     uint32_t slots;
 } sonde_threads;
 
-sonde_thread *sonde_threads_find(const sonde_threads *threads, uintptr_t state);
+sonde_sampled_thread *sonde_threads_find(const sonde_threads *threads, uintptr_t state);
 
 /* A new one, zeroed; NULL if there is no memory. */
-sonde_thread *sonde_threads_add(sonde_threads *threads, uintptr_t state);
+sonde_sampled_thread *sonde_threads_add(sonde_threads *threads, uintptr_t state);
 
 /* Take list[at] out and free it; the last one moves into its place. */
 void sonde_threads_remove(sonde_threads *threads, uint32_t at);

@@ -1,5 +1,6 @@
 /* Events of a CUDA device: recorded on the stream in use, read later, never waited for. */
 #include "torch/torch.h"
+#include "kernel/fork.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -145,11 +146,13 @@ void sonde_torch_device_enter(void)
 }
 
 /* A thread of the parent's may have held the lock; and CUDA does not work in a child. */
-void sonde_torch_device_off(void)
+static void forget_in_child(void)
 {
     pthread_mutex_init(&cuda.lock, NULL);
     cuda.ready = 0;
 }
+
+SONDE_IN_CHILD(forget_in_child)
 
 static int find_all(void *runtime, void *c10)
 {
@@ -182,7 +185,7 @@ static int find_all(void *runtime, void *c10)
 
 /* torch_device(path of libcudart, path of libc10_cuda, device, stream): the stream that torch says it
  * uses on that device, to see that we find the same one. */
-PyObject *sonde_torch_device(PyObject *Py_UNUSED(module), PyObject *args)
+static PyObject *torch_device(PyObject *Py_UNUSED(module), PyObject *args)
 {
     const char *runtime_path, *c10_path;
     int device;
@@ -201,3 +204,9 @@ PyObject *sonde_torch_device(PyObject *Py_UNUSED(module), PyObject *args)
     cuda.ready = 1;
     Py_RETURN_NONE;
 }
+
+PyMethodDef sonde_device_methods[] = {
+    {"torch_device", torch_device, METH_VARARGS,
+     "torch_device(cudart, c10_cuda, device, stream): find the functions that record events of CUDA."},
+    {NULL, NULL, 0, NULL},
+};

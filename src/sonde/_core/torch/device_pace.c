@@ -131,7 +131,7 @@ int64_t sonde_torch_witness_begin(int64_t begin_ns)
         !sonde_load_relaxed(sonde_torch.allowed) || waiting >= WITNESSES)
         return -1;
     if (waiting == WITNESSES / 2)
-        sonde_torch_rows_hurry();
+        sonde_torch_hurry();
     pace.witnesses[head % WITNESSES] =
         (witness){.step = sonde_torch.step, .begin_ns = begin_ns, .events = {sonde_torch_event(), -1}};
     /* Release: one that is there has its fields. */

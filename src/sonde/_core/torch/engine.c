@@ -16,7 +16,7 @@ typedef struct {
 static PyObject *run_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     PyObject *original = ((RunObject *)callable)->original;
-    sonde_torch_lane *lane = sonde_tracer == NULL ? NULL : sonde_torch_here();
+    sonde_torch_lane *lane = sonde_torch_tracer == NULL ? NULL : sonde_torch_here();
     if (lane == NULL || sonde_torch_in_backward(lane))
         return PyObject_Vectorcall(original, args, nargsf, kwnames);
     sonde_torch.had_backward = 1;

@@ -4,7 +4,7 @@
  * it is called once a parameter and step, in the thread that runs backward:
  * an empty function of Python takes five times as long. All under the GIL,
  * which torch takes to call it, so there is nothing to lock. */
-#include "binding/binding.h"
+#include "torch/torch.h"
 
 #include <string.h>
 

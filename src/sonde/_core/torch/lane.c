@@ -1,12 +1,14 @@
 /* Lanes: what each thread knows of the modules that it calls. */
 #include "torch/module_call.h"
+#include "kernel/fork.h"
+#include "kernel/thread.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 sonde_torch_state sonde_torch;
+sonde_TorchTracer *sonde_torch_tracer;
 
 static __thread sonde_torch_lane *mine;
 static pthread_key_t end_key;
@@ -83,7 +85,7 @@ static sonde_torch_lane *join(void)
     sonde_torch_lane *lane = find_free();
     if (lane != NULL && pthread_setspecific(end_key, lane) == 0) {
         reset(lane);
-        lane->tid = syscall(SYS_gettid);
+        lane->tid = sonde_find_tid();
         lane->torch_tid = sonde_torch.thread_id == NULL ? 0 : sonde_torch.thread_id();
         sonde_store_release(&lane->ended, 0);
         mine = lane;
@@ -104,16 +106,17 @@ sonde_torch_lane *sonde_torch_here(void)
     return lane;
 }
 
-void sonde_torch_off(void)
+void sonde_torch_hurry(void) { sonde_wake(&sonde_torch.leave); }
+
+static void forget_in_child(void)
 {
-    sonde_tracer = NULL;
+    sonde_torch_tracer = NULL;
     sonde_torch.epoch = 0;
     sonde_torch.on = sonde_torch.device = 0;
-    sonde_torch_rows_off();
-    sonde_torch_nodes_off();
-    sonde_torch_device_off();
     pthread_mutex_init(&lanes_lock, NULL);
     for (sonde_torch_lane *lane = sonde_torch.lanes; lane != NULL; lane = lane->next)
         if (lane != mine)
             lane->ended = 1; /* its thread is the parent's */
 }
+
+SONDE_IN_CHILD(forget_in_child)

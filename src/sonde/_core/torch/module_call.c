@@ -45,7 +45,7 @@ static sonde_torch_module *name_module(sonde_TorchTracer *self, PyObject *module
     Py_XDECREF(number);
     Py_XDECREF(result);
     sonde_torch_module *found = NULL;
-    if (result != NULL && sonde_tracer == self)
+    if (result != NULL && sonde_torch_tracer == self)
         found = find_module(&self->modules, module);
     Py_DECREF(self);
     return found;
@@ -104,7 +104,7 @@ static void time_device(sonde_torch_lane *lane, sonde_torch_call *call)
 static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_torch_lane *lane,
                  entry *to)
 {
-    sonde_TorchTracer *self = sonde_tracer;
+    sonde_TorchTracer *self = sonde_torch_tracer;
     uint16_t depth = 0;
     if (lane->open != SONDE_TORCH_NONE)
         depth = (uint16_t)(sonde_torch_at(lane, lane->open)->depth + 1);
@@ -141,7 +141,7 @@ static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_
     };
     if (self->describe != NULL) {
         call->shapes = describe_inputs(self, args, nargsf, kwnames);
-        if (sonde_tracer != self || sonde_torch_at(lane, lane->head) != call)
+        if (sonde_torch_tracer != self || sonde_torch_at(lane, lane->head) != call)
             return 0; /* its Python code stopped us, or called modules */
     }
     time_device(lane, call);
@@ -153,7 +153,7 @@ static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_
     /* Release: a call that is there has its fields. */
     sonde_store_release(&lane->head, lane->head + 1);
     if (lane->head % (SONDE_TORCH_CALLS / 4) == 0)
-        sonde_torch_rows_hurry(); /* a fast program fills its room in less than a nap */
+        sonde_torch_hurry(); /* a fast program fills its room in less than a nap */
     if (to->measured)
         sonde_add_relaxed(&sonde_torch.direct_ns, (call->enter_ns - begin_ns + UNSEEN_NS) * MEASURE_EVERY);
     return 1;
@@ -200,8 +200,8 @@ static int leave(const entry *from, int raised)
     /* An exception that is on its way must not meet other Python code. A tracer that is being
      * stopped writes its last rows while other threads are in their modules. */
     int status = 0;
-    if (!raised && call->depth < sonde_torch.memory_depth && sonde_tracer != NULL)
-        status = look_at_memory(sonde_tracer, call);
+    if (!raised && call->depth < sonde_torch.memory_depth && sonde_torch_tracer != NULL)
+        status = look_at_memory(sonde_torch_tracer, call);
     /* Release: a call that has ended has its fields. */
     sonde_store_release(&call->exit_ns, now_ns);
     sonde_torch.calls++;
@@ -233,7 +233,7 @@ static int may_end(const PyObject *module, const sonde_torch_lane *lane)
         return 1;
     if (sonde_torch.had_backward)
         return 0;
-    PyObject *grad = PyObject_CallNoArgs(sonde_tracer->is_grad);
+    PyObject *grad = PyObject_CallNoArgs(sonde_torch_tracer->is_grad);
     int is_training = grad != Py_False;
     Py_XDECREF(grad);
     PyErr_Clear();
@@ -244,8 +244,8 @@ static int may_end(const PyObject *module, const sonde_torch_lane *lane)
  * 0, or -1: an exception of the program's. */
 static int begin_root(PyObject *module, sonde_torch_lane *lane)
 {
-    if (may_end(module, lane) && sonde_tracer != NULL) {
-        PyObject *end = Py_NewRef(sonde_tracer->end), *result = PyObject_CallNoArgs(end);
+    if (may_end(module, lane) && sonde_torch_tracer != NULL) {
+        PyObject *end = Py_NewRef(sonde_torch_tracer->end), *result = PyObject_CallNoArgs(end);
         Py_DECREF(end);
         Py_XDECREF(result);
         if (result == NULL)
@@ -265,7 +265,7 @@ static PyObject *call_root(PyObject *original, PyObject *const *args, size_t nar
 {
     if (begin_root(args[0], lane) < 0)
         return NULL;
-    if (sonde_tracer == NULL)
+    if (sonde_torch_tracer == NULL)
         return PyObject_Vectorcall(original, args, nargsf, kwnames);
     /* Greenlets leave calls in another order than they entered them. */
     lane->open = SONDE_TORCH_NONE;
@@ -293,7 +293,7 @@ static PyObject *call_module(PyObject *callable, PyObject *const *args, size_t n
 {
     PyObject *original = ((sonde_TorchCall *)callable)->original;
     sonde_torch_lane *lane;
-    if (sonde_tracer == NULL || PyVectorcall_NARGS(nargsf) < 1 || (lane = sonde_torch_here()) == NULL)
+    if (sonde_torch_tracer == NULL || PyVectorcall_NARGS(nargsf) < 1 || (lane = sonde_torch_here()) == NULL)
         return PyObject_Vectorcall(original, args, nargsf, kwnames);
     if (lane->passing == 0 && !sonde_torch_in_backward(lane))
         return call_root(original, args, nargsf, kwnames, lane);

@@ -45,7 +45,7 @@ typedef struct {
     int is_fresh;          /* modules were named that nobody has described yet */
 } sonde_TorchTracer;
 
-extern sonde_TorchTracer *sonde_tracer; /* the one that runs, or NULL; borrowed */
+extern sonde_TorchTracer *sonde_torch_tracer; /* the one that runs, or NULL; borrowed */
 
 /* What to record of a step. */
 typedef struct {

@@ -11,6 +11,7 @@
 #include "torch/module_call.h"
 #include "torch/nodes.h"
 #include "torch/linkage_slot.h"
+#include "kernel/fork.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -277,7 +278,7 @@ static void begin_to_look(void *library, int has_engine)
 
 /* observe(path of libtorch_cpu, current_node or None, engine): None: only find the functions; engine: its
  * nodes are laid out as we think. */
-PyObject *sonde_torch_observe(PyObject *Py_UNUSED(module), PyObject *args)
+static PyObject *torch_observe(PyObject *Py_UNUSED(module), PyObject *args)
 {
     const char *path;
     PyObject *current;
@@ -323,7 +324,7 @@ static void add_observer(int on)
 void sonde_torch_see_nodes(int on, int events)
 {
     /* A step that ends while another thread stops the tracer must not begin it again. */
-    on = on && nodes.add != NULL && sonde_tracer != NULL;
+    on = on && nodes.add != NULL && sonde_torch_tracer != NULL;
     int is_known = (int)sonde_load_acquire(&nodes.is_known); /* then no_engine does not change any more */
     int has_seam = on && !nodes.no_engine && sonde_seam_take(&nodes.seam, (void *)evaluate) == 0;
     sonde_store_relaxed(&nodes.by_engine, (uint32_t)(is_known && has_seam));
@@ -332,7 +333,7 @@ void sonde_torch_see_nodes(int on, int events)
     add_observer(on && (!nodes.by_engine || events));
 }
 
-PyObject *sonde_torch_ignore(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+static PyObject *torch_ignore(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     sonde_torch_see_nodes(0, 0);
     sonde_seam_give_back(&nodes.seam, (void *)evaluate);
@@ -340,10 +341,12 @@ PyObject *sonde_torch_ignore(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(no
 }
 
 /* A thread of the parent's may have held it. */
-void sonde_torch_nodes_off(void) { pthread_mutex_init(&nodes.lock, NULL); }
+static void unlock_in_child(void) { pthread_mutex_init(&nodes.lock, NULL); }
+
+SONDE_IN_CHILD(unlock_in_child)
 
 /* observed() -> how: "engine", "observer", "looking" or "failed". */
-PyObject *sonde_torch_observed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+static PyObject *torch_observed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     const char *said = nodes.failed                             ? "failed"
                        : !sonde_load_acquire(&nodes.is_known)   ? "looking"
@@ -351,3 +354,13 @@ PyObject *sonde_torch_observed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(
                                                                 : "engine";
     return PyUnicode_FromString(said);
 }
+
+PyMethodDef sonde_observer_methods[] = {
+    {"torch_observe", torch_observe, METH_VARARGS,
+     "torch_observe(library, current_node, engine): have autograd's nodes seen; with None only the\n"
+     "functions of torch are found."},
+    {"torch_ignore", torch_ignore, METH_NOARGS, "Have autograd's nodes seen no more."},
+    {"torch_observed", torch_observed, METH_NOARGS,
+     "How autograd's nodes are seen: looking, engine, observer or failed."},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,6 +1,8 @@
 /* Calls become rows, in a thread of their own: names are known, events of the device are
  * over, and what backward spent for each call is added up. Never takes the GIL. */
 #include "torch/torch.h"
+#include "kernel/fork.h"
+#include "kernel/thread.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +23,6 @@ static struct {
     sonde_torch_texts texts;
     pthread_t thread;
     int running;
-    uint32_t leave; /* atomic, and what the thread sleeps on */
     int64_t seq_step; /* rows of this step so far */
     uint32_t seq;
     uint32_t *counts; /* by module: calls in the step */
@@ -357,8 +358,8 @@ static void pass(int is_last)
 
 static void *run(void *Py_UNUSED(arg))
 {
-    while (!sonde_load_acquire(&rows.leave)) {
-        sonde_wait(&rows.leave, 0, NAP_NS);
+    while (!sonde_load_acquire(&sonde_torch.leave)) {
+        sonde_wait(&sonde_torch.leave, 0, NAP_NS);
         pass(0);
         sonde_torch_watch();
     }
@@ -370,7 +371,7 @@ static void *run(void *Py_UNUSED(arg))
 int sonde_torch_rows_start(const sonde_torch_texts *texts)
 {
     rows.texts = *texts;
-    rows.leave = 0;
+    sonde_torch.leave = 0;
     rows.seq_step = -1;
     rows.counts_n = 0;
     sonde_torch_pace_start();
@@ -384,15 +385,15 @@ void sonde_torch_rows_stop(void)
     if (!rows.running)
         return;
     rows.running = 0;
-    sonde_store_release(&rows.leave, 1);
-    sonde_wake(&rows.leave);
+    sonde_store_release(&sonde_torch.leave, 1);
+    sonde_wake(&sonde_torch.leave);
     pthread_join(rows.thread, NULL);
     pass(0);
     pass(1);
     sonde_torch_pace_stop();
 }
 
-void sonde_torch_rows_hurry(void) { sonde_wake(&rows.leave); }
-
 /* The thread, and the ring that it writes to, are the parent's. */
-void sonde_torch_rows_off(void) { rows.running = 0; }
+static void forget_in_child(void) { rows.running = 0; }
+
+SONDE_IN_CHILD(forget_in_child)

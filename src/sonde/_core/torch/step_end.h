@@ -87,7 +87,6 @@ typedef struct {
 } sonde_torch_rung;
 
 int sonde_torch_choose(int64_t step, const sonde_torch_rung *rung);
-PyObject *sonde_torch_plan(PyObject *module, PyObject *args);
 
 /* ---- the turn: torch_turn.c, and its rows: torch_turn_rows.c ---------------------------------- */
 

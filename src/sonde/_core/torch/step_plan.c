@@ -45,7 +45,7 @@ int sonde_torch_choose(int64_t number, const sonde_torch_rung *rung)
 }
 
 /* torch_plan(step, shadow, every, steps, detail) -> which of ladder.py's plans. */
-PyObject *sonde_torch_plan(PyObject *Py_UNUSED(module), PyObject *args)
+static PyObject *torch_plan(PyObject *Py_UNUSED(module), PyObject *args)
 {
     long long step;
     sonde_torch_rung rung;
@@ -53,3 +53,9 @@ PyObject *sonde_torch_plan(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     return PyLong_FromLong(sonde_torch_choose(step, &rung));
 }
+
+PyMethodDef sonde_step_plan_methods[] = {
+    {"torch_plan", torch_plan, METH_VARARGS,
+     "torch_plan(step, shadow, every, steps, detail): which of the plans of budget_levels.py a step has."},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,9 +1,8 @@
 /* The rows that every step has: the step itself, and what optimizers did in it. */
 #include "torch/step_end.h"
+#include "kernel/thread.h"
 
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 typedef struct {
     int64_t step, t_ns;
@@ -77,7 +76,7 @@ int64_t sonde_turn_write_step(sonde_TorchTurn *self, const sonde_Step *step,
 static int64_t find_thread(void)
 {
     const sonde_torch_lane *lane = sonde_torch.epoch == 0 ? NULL : sonde_torch_here();
-    return lane != NULL ? lane->tid : (int64_t)syscall(SYS_gettid);
+    return lane != NULL ? lane->tid : (int64_t)sonde_find_tid();
 }
 
 int sonde_turn_write_optimizers(sonde_TorchTurn *self, long long step, int on, uint32_t seq)

@@ -9,6 +9,8 @@
 
 #include "binding/binding.h"
 
+#include <pthread.h>
+
 #define SONDE_TORCH_CALLS (1u << 15) /* of a lane that have no rows yet; a power of two */
 #define SONDE_TORCH_SPANS (1u << 14) /* of a lane: changes of owner in backward on a device */
 #define SONDE_TORCH_DEEP 64          /* nodes inside nodes */
@@ -125,6 +127,8 @@ typedef struct {
     uint64_t (*sequence)(void);
     int (*graph_task)(void);
     uint64_t (*thread_id)(void);
+
+    uint32_t leave; /* atomic, and what the writer's thread sleeps on */
 } sonde_torch_state;
 
 extern sonde_torch_state sonde_torch;
@@ -132,6 +136,7 @@ extern sonde_torch_state sonde_torch;
 /* The lane of this thread; NULL if there is no room. Any thread, with or without the GIL. */
 sonde_torch_lane *sonde_torch_here(void);
 int sonde_torch_need_calls(sonde_torch_lane *lane); /* its memory for calls: 0 or -errno */
+void sonde_torch_hurry(void); /* have rows made now; any thread */
 
 static inline sonde_torch_call *sonde_torch_at(const sonde_torch_lane *lane, uint64_t call)
 {
@@ -145,16 +150,11 @@ static inline int sonde_torch_in_backward(const sonde_torch_lane *lane)
 
 /* ---- autograd's nodes: torch_observer.c, torch_nodes.c ------------------------------ */
 
-PyObject *sonde_torch_observe(PyObject *module, PyObject *args);
-PyObject *sonde_torch_ignore(PyObject *module, PyObject *none);
-PyObject *sonde_torch_observed(PyObject *module, PyObject *none);
 void sonde_torch_see_nodes(int on, int events); /* in this step, or not; with events of the device */
 void sonde_torch_close_spans(sonde_torch_lane *own); /* a backward pass of this lane's thread is over */
-void sonde_torch_nodes_off(void);   /* in a forked child */
 
 /* ---- events of a device: torch_device.c -------------------------------------------- */
 
-PyObject *sonde_torch_device(PyObject *module, PyObject *args);
 int32_t sonde_torch_event(void);                        /* record one now; -1: none */
 int32_t sonde_torch_event_near(sonde_torch_lane *lane); /* the same, or the one a moment ago */
 void sonde_torch_event_free(int32_t event);
@@ -164,7 +164,6 @@ int8_t sonde_torch_event_device(int32_t event);
 int8_t sonde_torch_device_now(void); /* the one in use; -1: none */
 uint32_t sonde_torch_events(void); /* how many were recorded since it was last asked */
 void sonde_torch_device_enter(void); /* in the writer's thread, before it looks at events */
-void sonde_torch_device_off(void);   /* in a forked child */
 
 /* ---- does the device keep up with the host? torch_pace.c ------------------------------ */
 
@@ -232,14 +231,12 @@ typedef struct {
 
 int sonde_torch_rows_start(const sonde_torch_texts *texts);
 void sonde_torch_rows_stop(void); /* writes what is left; without the GIL */
-void sonde_torch_rows_hurry(void); /* have rows made now; any thread */
-void sonde_torch_rows_off(void); /* in a forked child */
 
 /* Has somebody changed a class that we stand in? Then its keeper is called, soon. */
 void sonde_torch_watch(void);
 
-void sonde_torch_off(void); /* in a forked child */
-
+extern PyMethodDef sonde_observer_methods[], sonde_step_plan_methods[], sonde_device_methods[];
+extern PyTypeObject sonde_TorchMarkType, sonde_TorchMarksType;
 extern PyTypeObject sonde_TorchTracerType, sonde_TorchCallType, sonde_TorchEngineType;
 
 #endif

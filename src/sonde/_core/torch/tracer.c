@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-sonde_TorchTracer *sonde_tracer;
-
 static const char gone; /* the address of a module that was forgotten */
 static uint32_t epochs;
 
@@ -68,7 +66,7 @@ static PyObject *tracer_forget(sonde_TorchTracer *self, PyObject *address)
     const void *wanted = PyLong_AsVoidPtr(address);
     if (wanted == NULL)
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    if (sonde_tracer == self && sonde_torch.first == wanted)
+    if (sonde_torch_tracer == self && sonde_torch.first == wanted)
         sonde_torch.first = &sonde_torch;
     if (self->modules.room > 0) {
         sonde_torch_module *one = find_place(&self->modules, wanted);
@@ -106,7 +104,7 @@ void sonde_torch_begin(sonde_TorchTracer *self, int64_t step, const sonde_torch_
         s->first_ns, s->forward_ns, s->backward_ns, sonde_load_relaxed(&s->owned_ns),
         sonde_load_relaxed(&s->unowned_ns), sonde_load_relaxed(&s->direct_ns), s->calls, s->lost,
         sonde_torch_events(), sonde_swap_relaxed(&s->nodes, 0)};
-    if (sonde_tracer != self)
+    if (sonde_torch_tracer != self)
         return; /* another thread ended a step while this one was stopped */
     s->first = NULL;
     s->lead = NULL;
@@ -129,32 +127,6 @@ void sonde_torch_begin(sonde_TorchTracer *self, int64_t step, const sonde_torch_
 
 /* ---- others who change what we changed ---------------------------------------------------------- */
 
-static int heal(void *Py_UNUSED(arg))
-{
-    sonde_TorchTracer *self = sonde_tracer;
-    if (self == NULL || self->heal == NULL)
-        return 0;
-    Py_INCREF(self);
-    PyObject *result = PyObject_CallNoArgs(self->heal);
-    Py_XDECREF(result);
-    self->version = self->watched->tp_version_tag;
-    sonde_store_release(&self->is_asked, 0);
-    Py_DECREF(self);
-    return result == NULL ? -1 : 0; /* a signal handler of the program's raised it */
-}
-
-void sonde_torch_watch(void)
-{
-    /* Without the GIL: the tracer stays while this thread runs, and it is one number. */
-    sonde_TorchTracer *self = sonde_tracer;
-    if (self == NULL || self->watched == NULL || sonde_load_acquire(&self->is_asked) ||
-        sonde_load_relaxed(&self->watched->tp_version_tag) == self->version)
-        return;
-    sonde_store_release(&self->is_asked, 1);
-    if (Py_AddPendingCall(heal, NULL) < 0)
-        sonde_store_release(&self->is_asked, 0);
-}
-
 static PyObject *tracer_watch(sonde_TorchTracer *self, PyObject *args)
 {
     PyTypeObject *type;
@@ -173,7 +145,7 @@ static PyObject *tracer_watch(sonde_TorchTracer *self, PyObject *args)
 
 static PyObject *tracer_start(sonde_TorchTracer *self, PyObject *Py_UNUSED(none))
 {
-    if (sonde_tracer != NULL)
+    if (sonde_torch_tracer != NULL)
         return PyErr_Format(PyExc_RuntimeError, "torch is traced already");
     uint32_t epoch = ++epochs;
     sonde_torch.epoch = epoch == 0 ? epochs = 1 : epoch;
@@ -186,14 +158,14 @@ static PyObject *tracer_start(sonde_TorchTracer *self, PyObject *Py_UNUSED(none)
     sonde_torch.back_since_ns = 0;
     sonde_torch.runs = 0;
     sonde_torch.allowed = &self->page->on;
-    sonde_tracer = self;
+    sonde_torch_tracer = self;
     Py_RETURN_NONE;
 }
 
 static PyObject *tracer_stop(sonde_TorchTracer *self, PyObject *Py_UNUSED(none))
 {
-    if (sonde_tracer == self) {
-        sonde_tracer = NULL;
+    if (sonde_torch_tracer == self) {
+        sonde_torch_tracer = NULL;
         sonde_torch.on = sonde_torch.device = 0;
         Py_BEGIN_ALLOW_THREADS
         sonde_torch_rows_stop();
@@ -262,7 +234,7 @@ static int tracer_traverse(sonde_TorchTracer *self, visitproc visit, void *arg)
 
 static int tracer_clear(sonde_TorchTracer *self)
 {
-    if (sonde_tracer != self) { /* what runs is needed */
+    if (sonde_torch_tracer != self) { /* what runs is needed */
         Py_CLEAR(self->name);
         Py_CLEAR(self->end);
         Py_CLEAR(self->is_grad);

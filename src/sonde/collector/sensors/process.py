@@ -108,7 +108,7 @@ class Sensor:
         try:
             folder = f"{reader.proc}/{node.pid}"
             stat, io = reader.open(node, f"{folder}/stat", f"{folder}/io")
-            found = _core.process_look(node.pid, stat, io, _find_known(seen))
+            found = _core.process_read(node.pid, stat, io, _find_known(seen))
             if isinstance(found, int):
                 assert seen is not None
                 return seen.raw._replace(t_ns=found)

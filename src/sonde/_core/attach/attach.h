@@ -1,0 +1,12 @@
+/* What Python calls to reach into another process. Everything here needs the GIL. */
+#ifndef SONDE_ATTACH_H
+#define SONDE_ATTACH_H
+
+#include "binding/binding.h"
+
+extern PyMethodDef sonde_visit_methods[], sonde_hold_threads_methods[];
+
+/* The names of the functions that a visitor calls, in order: a new tuple; NULL with an exception. */
+PyObject *sonde_visit_calls(void);
+
+#endif

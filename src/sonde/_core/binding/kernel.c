@@ -1,0 +1,174 @@
+/* What kernel/ does, for Python: the clock, processes, the alive lock and signals. */
+#include "binding/binding.h"
+#include "kernel/alive_lock.h"
+#include "kernel/process_stat.h"
+#include "kernel/snapshot_signal.h"
+#include "kernel/spawn.h"
+
+#include <signal.h>
+
+/* In C, because between any two lines of Python a handler may run and raise,
+ * and then the signals of the program would stay held back for ever. */
+static PyObject *undisturbed(PyObject *Py_UNUSED(module), PyObject *call)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    PyObject *result = PyObject_CallNoArgs(call);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return result;
+}
+
+static PyObject *clock_ns(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return PyLong_FromLongLong(sonde_clock_ns());
+}
+
+/* ---- processes ------------------------------------------------------------------- */
+
+/* A NULL-terminated array of the bytes objects in a list; they keep the memory. */
+static char **strings_of(PyObject *list)
+{
+    Py_ssize_t count = PyList_GET_SIZE(list);
+    char **strings = PyMem_Calloc((size_t)count + 1, sizeof *strings);
+    if (strings == NULL)
+        return (char **)PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < count; i++) {
+        strings[i] = PyBytes_AsString(PyList_GET_ITEM(list, i));
+        if (strings[i] == NULL) {
+            PyMem_Free(strings);
+            return NULL;
+        }
+    }
+    return strings;
+}
+
+static PyObject *spawn(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *argv, *envp;
+    int line = -1;
+    if (!PyArg_ParseTuple(args, "O!O!|i", &PyList_Type, &argv, &PyList_Type, &envp, &line))
+        return NULL;
+    char **arguments = strings_of(argv);
+    char **environment = arguments == NULL ? NULL : strings_of(envp);
+    if (environment == NULL) {
+        PyMem_Free(arguments);
+        return NULL;
+    }
+    int status = sonde_spawn(arguments, environment, line);
+    PyMem_Free(arguments);
+    PyMem_Free(environment);
+    if (status < 0)
+        return sonde_raise(status, "spawn");
+    Py_RETURN_NONE;
+}
+
+/* (read_bytes, write_bytes, rchar, wchar), or None where they may not be read. */
+static PyObject *make_io(const sonde_process_stat *stat)
+{
+    if (!stat->has_io)
+        Py_RETURN_NONE;
+    return Py_BuildValue("(LLLL)", stat->io[SONDE_IO_READ_BYTES], stat->io[SONDE_IO_WRITE_BYTES],
+                         stat->io[SONDE_IO_RCHAR], stat->io[SONDE_IO_WCHAR]);
+}
+
+static PyObject *process_read(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int pid, stat_fd, io_fd;
+    long long known_ns;
+    sonde_process_stat stat;
+    if (!PyArg_ParseTuple(args, "iiiL", &pid, &stat_fd, &io_fd, &known_ns))
+        return NULL;
+    int status = sonde_process_read(pid, stat_fd, io_fd, known_ns, &stat);
+    if (status > 0)
+        return PyLong_FromLongLong(stat.now_ns);
+    if (status < 0) {
+        errno = -status;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    PyObject *name = PyUnicode_DecodeUTF8(stat.name, (Py_ssize_t)stat.name_bytes, "replace");
+    PyObject *io = name == NULL ? NULL : make_io(&stat);
+    if (io == NULL) {
+        Py_XDECREF(name);
+        return NULL;
+    }
+    const long long *f = stat.field;
+    return Py_BuildValue("(LLNCLLLLLLLLLLN)", stat.now_ns, stat.cpu_ns, name, (int)f[SONDE_STAT_STATE],
+                         f[SONDE_STAT_PARENT], f[SONDE_STAT_START], f[SONDE_STAT_SMALL_FAULTS],
+                         f[SONDE_STAT_REAPED_FAULTS], f[SONDE_STAT_FAULTS], f[SONDE_STAT_USER],
+                         f[SONDE_STAT_SYSTEM], f[SONDE_STAT_THREADS], f[SONDE_STAT_VMS],
+                         f[SONDE_STAT_RSS], io);
+}
+
+/* ---- the alive lock ---------------------------------------------------------------- */
+
+static PyObject *alive_hold(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *path;
+    if (!PyArg_ParseTuple(args, "y", &path))
+        return NULL;
+    int status = sonde_alive_hold(path);
+    return status < 0 ? sonde_raise(status, "alive") : PyBool_FromLong(status);
+}
+
+static PyObject *alive_release(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return PyBool_FromLong(sonde_alive_release());
+}
+
+static PyObject *alive_probe(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *path;
+    if (!PyArg_ParseTuple(args, "y", &path))
+        return NULL;
+    int status = sonde_alive_probe(path);
+    return status < 0 ? sonde_raise(status, "alive") : PyBool_FromLong(status);
+}
+
+/* ---- the signal that asks for a snapshot -------------------------------------------- */
+
+static PyObject *signal_catch(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    static PyObject *kept; /* also after signal_release(): another thread may be in the handler */
+    int number;
+    PyObject *map;
+    if (!PyArg_ParseTuple(args, "iO!", &number, &sonde_MapType, &map))
+        return NULL;
+    sonde_control *page = sonde_map_memory(map, 1);
+    if (page == NULL)
+        return NULL;
+    int status = sonde_signal_catch(number, page);
+    if (status < 0) {
+        errno = -status;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_XSETREF(kept, Py_NewRef(map));
+    Py_RETURN_NONE;
+}
+
+static PyObject *signal_release(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    sonde_signal_release();
+    Py_RETURN_NONE;
+}
+
+PyMethodDef sonde_kernel_methods[] = {
+    {"clock_ns", clock_ns, METH_NOARGS, "Return CLOCK_MONOTONIC in nanoseconds."},
+    {"undisturbed", undisturbed, METH_O,
+     "undisturbed(call): call it while signals to this thread wait."},
+    {"spawn", spawn, METH_VARARGS,
+     "spawn(argv, env, line=-1): start a process that is nobody's child; `line` becomes its standard\n"
+     "input and output."},
+    {"process_read", process_read, METH_VARARGS,
+     "process_read(pid, stat, io, known_ns): what these open files of /proc say about a process, and\n"
+     "its CPU time; only the time of reading if the CPU time is still `known_ns`."},
+    {"alive_hold", alive_hold, METH_VARARGS,
+     "alive_hold(path): lock this process's alive file; False if its file system has no locks."},
+    {"alive_release", alive_release, METH_NOARGS, "Let go of the alive file."},
+    {"alive_probe", alive_probe, METH_VARARGS, "alive_probe(path): does any process hold it?"},
+    {"signal_catch", signal_catch, METH_VARARGS,
+     "signal_catch(number, map): from now on this signal asks for a snapshot; what it did before, it\n"
+     "still does."},
+    {"signal_release", signal_release, METH_NOARGS, "Make the signal what it was."},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,121 @@
+/* Python switches the recording of events on and off, and asks for what they add up to. */
+#include "events/events.h"
+
+static PyObject *events_detach(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    sonde_events_forget();
+    Py_CLEAR(sonde_events.opener);
+    Py_CLEAR(sonde_events.text);
+    Py_CLEAR(sonde_events.live_map);
+    Py_CLEAR(sonde_events.page_map);
+    Py_RETURN_NONE;
+}
+
+static PyObject *events_attach(PyObject *module, PyObject *args)
+{
+    static uint32_t epochs;
+    static const char *const kinds[EVENT_TABLES] = {SONDE_SPAN_KINDS, SONDE_COUNTER_KINDS,
+                                                    SONDE_MARKER_KINDS, SONDE_ATTRIBUTE_KINDS};
+    PyObject *tables[EVENT_TABLES], *text, *page_map, *opener;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!O", &sonde_WriterType, &tables[0], &sonde_WriterType,
+                          &tables[1], &sonde_WriterType, &tables[2], &sonde_WriterType, &tables[3],
+                          &sonde_TextType, &text, &sonde_MapType, &page_map, &opener))
+        return NULL;
+    sonde_control *page = sonde_map_memory(page_map, 0);
+    if (page == NULL)
+        return NULL;
+    for (int i = 0; i < EVENT_TABLES; i++)
+        if (sonde_writer_is(tables[i], kinds[i]) < 0)
+            return NULL;
+    if (sonde_events.current == NULL &&
+        (sonde_events.current = PyContextVar_New("sonde_region", NULL)) == NULL)
+        return NULL;
+    Py_DECREF(events_detach(module, NULL));
+    for (int i = 0; i < EVENT_TABLES; i++)
+        Py_XSETREF(sonde_events.tables[i], Py_NewRef(tables[i]));
+    sonde_events.text = Py_NewRef(text);
+    sonde_events.page_map = Py_NewRef(page_map);
+    sonde_events.opener = Py_NewRef(opener);
+    sonde_events.page = page;
+    sonde_events.on = &page->on;
+    sonde_events.epoch = ++epochs;
+    sonde_events.gate_page_ns = sonde_events_page_paused_ns(sonde_clock_ns());
+    Py_RETURN_NONE;
+}
+
+/* Readers of the file count pauses, too. */
+static void tell_gate(void)
+{
+    sonde_live *live = sonde_events.live;
+    int is_open = sonde_events.is_open != 0;
+    if (live == NULL)
+        return;
+    sonde_store_relaxed(&live->paused_ns,
+                        sonde_events.gate_paused_ns + (is_open ? 0 : sonde_events.gate_page_ns));
+    sonde_store_release(&live->closed_ns, is_open ? 0 : sonde_events.gate_closed_ns);
+}
+
+static PyObject *events_live(PyObject *Py_UNUSED(module), PyObject *map)
+{
+    void *mem = sonde_map_memory(map, 1);
+    if (mem == NULL)
+        return NULL;
+    int status = sonde_live_init(mem, ((MapObject *)map)->bytes);
+    if (status < 0)
+        return sonde_raise(status, "event.live");
+    Py_XSETREF(sonde_events.live_map, Py_NewRef(map));
+    sonde_events.live = mem;
+    tell_gate();
+    sonde_events_begin_sums();
+    sonde_slots_reset();
+    Py_RETURN_NONE;
+}
+
+static PyObject *events_gate(PyObject *Py_UNUSED(module), PyObject *open)
+{
+    int is_open = PyObject_IsTrue(open);
+    if (is_open < 0)
+        return NULL;
+    int64_t now = sonde_clock_ns();
+    if (is_open && !sonde_events.is_open) {
+        sonde_events.gate_paused_ns = sonde_events_paused_ns(now) - sonde_events_page_paused_ns(now);
+        sonde_events.gate_open_ns = now;
+    } else if (!is_open && sonde_events.is_open) {
+        sonde_events.gate_closed_ns = now;
+        sonde_events.gate_page_ns = sonde_events_page_paused_ns(now);
+    }
+    sonde_events.is_open = (uint32_t)is_open;
+    tell_gate();
+    Py_RETURN_NONE;
+}
+
+static PyObject *events_reset(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    sonde_events_begin_sums();
+    Py_RETURN_NONE;
+}
+
+static PyObject *set_mirror(PyObject *Py_UNUSED(module), PyObject *call)
+{
+    Py_XSETREF(sonde_events.mirror, call == Py_None ? NULL : Py_NewRef(call));
+    Py_RETURN_NONE;
+}
+
+PyMethodDef sonde_events_methods[] = {
+    {"events_attach", events_attach, METH_VARARGS,
+     "events_attach(span, counter, marker, attribute, text, page, opener): record events there; the\n"
+     "opener calls events_live() at the first one."},
+    {"events_live", events_live, METH_O, "events_live(map): keep sums and open regions in this."},
+    {"events_detach", events_detach, METH_NOARGS, "Record no events."},
+    {"events_gate", events_gate, METH_O, "events_gate(open): record the program's events, or not."},
+    {"events_reset", events_reset, METH_NOARGS, "Begin the sums anew."},
+    {"events_mirror", set_mirror, METH_O,
+     "events_mirror(call): have it called at each event with what, domain, name, kind, id, value."},
+    {"events_summary", sonde_events_summary, METH_NOARGS,
+     "The sums: (kind, domain, name, count, total_ns, min_ns, max_ns, min, max, mean, last, since)."},
+    {"live_read", sonde_live_read, METH_VARARGS,
+     "live_read(map, until_ns, paused_ns): (sums, open regions, damaged) of event.live, texts as ids."},
+    {"mark", (PyCFunction)(void (*)(void))sonde_mark_now, METH_FASTCALL | METH_KEYWORDS,
+     "mark(name, /, **attributes): mark this moment."},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,36 @@
+/* The one list of what happens in a forked child. */
+#include "kernel/fork.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+enum { MOST = 32 };
+
+uint32_t sonde_forks;
+
+static void (*functions[MOST])(void);
+static int functions_n, is_full, is_watched;
+
+void sonde_fork_add(void (*in_child)(void))
+{
+    if (functions_n < MOST)
+        functions[functions_n++] = in_child;
+    else
+        is_full = 1;
+}
+
+static void run_all(void)
+{
+    sonde_forks++;
+    for (int i = 0; i < functions_n; i++)
+        functions[i]();
+}
+
+int sonde_fork_watch(void)
+{
+    if (is_full)
+        return -ENOSPC;
+    int failure = is_watched ? 0 : pthread_atfork(NULL, NULL, run_all);
+    is_watched = failure == 0;
+    return -failure;
+}

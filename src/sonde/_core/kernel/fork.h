@@ -1,0 +1,27 @@
+/* What happens in a forked child before any other code of the child runs.
+ *
+ * The mapped files, the threads and the locks of this process belong to the parent. A file that
+ * keeps any of them has one line, SONDE_IN_CHILD(function), and its function lets go of them.
+ * Such a function touches only what its own file owns, so their order does not matter. */
+#ifndef SONDE_FORK_H
+#define SONDE_FORK_H
+
+#include <stdint.h>
+
+/* The forks between this process and the one that loaded the core: what was remembered under
+ * another number (a process id, a thread id) is void. */
+extern uint32_t sonde_forks;
+
+/* Add to the list; at the time when the core is loaded. */
+void sonde_fork_add(void (*in_child)(void));
+
+#define SONDE_IN_CHILD(function)                                               \
+    __attribute__((constructor)) static void add_##function(void)              \
+    {                                                                          \
+        sonde_fork_add(function);                                              \
+    }
+
+/* Have the list called in every child from now on. Returns 0 or -errno. */
+int sonde_fork_watch(void);
+
+#endif
