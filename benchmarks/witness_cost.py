@@ -183,7 +183,7 @@ class Hooks:
             optimizer._global_optimizer_post_hooks,
         )
         self._kept = [dict(place) for place in self._places]
-        (self._turn,) = (one for one in steps._listeners if isinstance(one, _core.TorchTurn))
+        (self._turn,) = (one for one in steps._listeners if isinstance(one, _core.TorchStepEnd))
         self._are_in = True
 
     def take_out(self) -> None:

@@ -20,19 +20,19 @@ static PyTypeObject *const types[] = {
     &sonde_GcCallbackType,
     &sonde_SamplerType,
     &sonde_CallTracerType,
-    &sonde_NestType,
+    &sonde_NestingCheckType,
     &sonde_CountType,
     &sonde_MarkType,
     &sonde_TorchTracerType,
     &sonde_TorchCallType,
     &sonde_TorchEngineType,
-    &sonde_TorchMarksType,
+    &sonde_TorchGradientTimesType,
     &sonde_StepType,
     &sonde_StepsType,
     &sonde_TorchOptimizersType,
     &sonde_TorchNextType,
     &sonde_TorchMemoryType,
-    &sonde_TorchTurnType,
+    &sonde_TorchStepEndType,
 };
 
 static PyMethodDef *const functions[] = {
@@ -69,7 +69,7 @@ static int add_types(PyObject *core)
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(core, types[i]) < 0)
             return -1;
-    return sonde_region_ready(core) < 0 || PyType_Ready(&sonde_TorchMarkType) < 0 ? -1 : 0;
+    return sonde_region_ready(core) < 0 || PyType_Ready(&sonde_TorchGradientTimeType) < 0 ? -1 : 0;
 }
 
 static int add_functions(PyObject *core)
@@ -88,7 +88,7 @@ static int add_constants(PyObject *core)
     PyObject *calls = sonde_visit_calls();
     int status = calls == NULL ? -1 : PyModule_AddObjectRef(core, "VISIT_CALLS", calls);
     Py_XDECREF(calls);
-    return status < 0 ? -1 : PyModule_AddIntConstant(core, "LIVE_BYTES", (long)sonde_live_bytes());
+    return status < 0 ? -1 : PyModule_AddIntConstant(core, "TOTALS_BYTES", (long)sonde_totals_bytes());
 }
 
 static int add_errors(PyObject *core)

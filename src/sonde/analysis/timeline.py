@@ -197,12 +197,12 @@ class Timeline:
 
     def _is_plain(self) -> bool:
         """Tell whether all regions lie in their parents: a quick check, and nearly always true."""
-        layouts: dict[int, _core.Nest] = {}
+        layouts: dict[int, _core.NestingCheck] = {}
         for low_ns, high_ns in self.cut_time(_NARROW_ROWS):
             for batch in self.recording.stream(self.fill(timeline_sql.NARROW, low_ns, high_ns)):
                 numbers = [_view_numbers(column) for column in batch.columns]
                 for part, at, end in _find_runs(numbers[0].tolist()):
-                    layout = layouts.setdefault(part, _core.Nest())
+                    layout = layouts.setdefault(part, _core.NestingCheck())
                     if not layout.feed(*(column[at:end] for column in numbers[1:])):
                         return False
         return True

@@ -22,7 +22,7 @@ def run(run_torch):
 
 
 def test_a_mark_notes_the_time_and_its_key() -> None:
-    marks = _core.TorchMarks(10)
+    marks = _core.TorchGradientTimes(10)
     first, second = marks.make(3), marks.make(2**32 - 1)
     before = _core.clock_ns()
     assert first(None) is None and second(1, 2, x=3) is None and first() is None
@@ -34,7 +34,7 @@ def test_a_mark_notes_the_time_and_its_key() -> None:
 
 
 def test_marks_without_room_are_counted() -> None:
-    marks = _core.TorchMarks(2)
+    marks = _core.TorchGradientTimes(2)
     mark = marks.make(1)
     for _ in range(5):
         mark()
@@ -44,7 +44,7 @@ def test_marks_without_room_are_counted() -> None:
 
 
 def test_marks_of_several_threads_are_all_there() -> None:
-    marks = _core.TorchMarks(10_000)
+    marks = _core.TorchGradientTimes(10_000)
     made = [marks.make(key) for key in range(4)]
     threads = [
         threading.Thread(target=lambda mark=mark: [mark() for _ in range(2000)]) for mark in made
@@ -58,7 +58,7 @@ def test_marks_of_several_threads_are_all_there() -> None:
 
 
 def test_a_mark_outlives_whoever_made_it_and_keeps_it() -> None:
-    marks = _core.TorchMarks(1)
+    marks = _core.TorchGradientTimes(1)
     before = sys.getrefcount(marks)
     mark = marks.make(1)
     assert sys.getrefcount(marks) == before + 1
@@ -70,17 +70,17 @@ def test_a_mark_outlives_whoever_made_it_and_keeps_it() -> None:
 @pytest.mark.parametrize("room", [0, -1, 2**25])
 def test_room_that_cannot_be_is_refused(room: int) -> None:
     with pytest.raises(ValueError):
-        _core.TorchMarks(room)
+        _core.TorchGradientTimes(room)
 
 
 @pytest.mark.parametrize("key", [-1, 2**32, "1"])
 def test_a_key_that_does_not_fit_is_refused(key: object) -> None:
     with pytest.raises((OverflowError, TypeError)):
-        _core.TorchMarks(1).make(key)
+        _core.TorchGradientTimes(1).make(key)
 
 
 def test_what_a_compiler_sees_of_a_mark_does_not_change_what_it_does() -> None:
-    marks = _core.TorchMarks(4)
+    marks = _core.TorchGradientTimes(4)
     mark = marks.make(7)
 
     def shown(*_: object) -> None:

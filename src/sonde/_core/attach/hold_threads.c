@@ -3,12 +3,12 @@
  * A thread that gives the GIL away for microseconds, again and again, takes it
  * back before those that wait for it have woken up. Here it is stopped where it
  * is about to make a system call: if it gave the GIL away for that, the GIL is
- * free now. All that are busy have to be stopped at the same time, or the next
+ * free now. All busy threads have to be stopped at the same time, or the next
  * of them takes it.
  *
  * A thread is never traced inside a system call that may wait: it is let go from
- * where the call begins, so we never have to interrupt one. Nothing of the
- * program's is written to.
+ * where the call begins, so we never have to interrupt one. Nothing that belongs to
+ * the program is written to.
  */
 #define _GNU_SOURCE
 #include "attach/attach.h"
@@ -70,7 +70,7 @@ static char read_state(pid_t pid, pid_t tid)
     if (bytes <= 0)
         return 0;
     line[bytes] = 0;
-    /* Its name, in brackets, may be anything. */
+    /* The name, in brackets, may contain anything. */
     const char *end = strrchr(line, ')');
     return end != NULL && end[1] == ' ' ? end[2] : 0;
 }
@@ -83,7 +83,7 @@ static int is_known(const crowd *self, pid_t tid)
     return 0;
 }
 
-/* One that waits is left alone: only what runs can take the GIL. */
+/* A thread that waits is left alone: only one that runs can take the GIL. */
 static void catch_one(crowd *self, pid_t tid)
 {
     if (tid == self->visitor || is_known(self, tid) || read_state(self->pid, tid) != 'R')
@@ -91,7 +91,7 @@ static void catch_one(crowd *self, pid_t tid)
     /* Somebody else may trace it, or it has just ended. */
     if (ptrace(PTRACE_SEIZE, tid, NULL, (void *)PTRACE_O_TRACESYSGOOD) < 0)
         return;
-    /* It has to stop once before it can be told to stop at a system call. */
+    /* It has to stop once before we can ask it to stop at a system call. */
     ptrace(PTRACE_INTERRUPT, tid, NULL, NULL);
     self->threads[self->n++] = (one){.tid = tid};
 }
@@ -113,8 +113,8 @@ static int catch_busy(crowd *self)
 
 /* ---- a thread that has stopped ---------------------------------------------------- */
 
-/* For a lock or a condition, as all who want the GIL do. Interrupted, the kernel begins
- * it anew by itself, so here a thread may be traced. */
+/* Does it wait for a lock or a condition, as everyone does who wants the GIL? If that is interrupted,
+ * the kernel restarts it by itself, so here a thread may be traced. */
 static int is_waiting(const sonde_where *where)
 {
     int operation = (int)where->second & FUTEX_CMD_MASK;
@@ -124,7 +124,7 @@ static int is_waiting(const sonde_where *where)
 }
 
 /* Calls that never wait and are made with the GIL, or with the lock that guards it:
- * to stop there helps nobody. */
+ * stopping there helps nobody. */
 static int is_passing(const sonde_where *where)
 {
     switch (where->number) {
@@ -145,7 +145,7 @@ static int is_passing(const sonde_where *where)
     }
 }
 
-/* Does it go on untraced? If not it has been killed, which is yet to be seen. */
+/* Does it go on untraced? If not, it has been killed, and we will hear of that. */
 static int let_go(one *thread)
 {
     thread->state = RUNS;
@@ -175,18 +175,18 @@ static int stand(one *thread)
     return 0;
 }
 
-/* `status` is what waitid() says of a stop. 1: the thread is not ours any more. */
+/* `status` is what waitid() says about a stop. 1: the thread is not ours any more. */
 static int handle_stop(one *thread, int status)
 {
     int signal = status & 0x7f;
     if (status >> 8 == PTRACE_EVENT_STOP) {
-        /* By our request; or because the whole process was stopped: it stays so. */
+        /* Either we asked for it, or the whole process was stopped: then it stays stopped. */
         return signal == SIGTRAP ? send_on(thread, 0) : let_go(thread);
     }
     return status == (SIGTRAP | 0x80) ? stand(thread) : send_on(thread, signal);
 }
 
-/* What the kernel has to say of a thread; 1: it is not ours any more. */
+/* Handle what the kernel reports about a thread; 1: it is not ours any more. */
 static int look(crowd *self, one *thread)
 {
     siginfo_t info = {0};
@@ -214,8 +214,8 @@ static void look_at_all(crowd *self)
 
 static void nap(void) { nanosleep(&(struct timespec){0, NAP_NS}, NULL); }
 
-/* Those that were held for long enough; all, if it was in vain: then one of them has
- * the GIL, and is to go on to where it gives it away. */
+/* Release those that were held for long enough; or all, if holding them was in vain: then one of
+ * them has the GIL, and has to go on to where it gives it away. */
 static void let_some_go(crowd *self, int64_t now_ns, int is_in_vain)
 {
     for (int i = self->n - 1; i >= 0; i--) {
@@ -251,14 +251,14 @@ static void hold_all(crowd *self, int64_t until_ns)
     }
 }
 
-/* In a process of its own, which alone traces. To a parent that traces, every wait for
- * its child tells of stops, too: another thread of the tool would take one away, and
- * what stopped would stand for ever. When this process ends, however it does, the
- * kernel lets all of them go on. */
+/* This runs in a process of its own, the only one that traces. In a process that traces, every
+ * wait for a child reports stops, too: another thread of the tool could take one away, and the
+ * stopped thread would stand for ever. When this process ends, in whatever way, the kernel
+ * lets all of them go on. */
 static void hold_and_end(crowd *self, int64_t until_ns, pid_t tool)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() == tool) /* it lived when we asked to die with it */
+    if (getppid() == tool) /* the tool was still alive when we asked to die with it */
         hold_all(self, until_ns);
     _exit(0);
 }

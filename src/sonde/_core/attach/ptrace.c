@@ -1,4 +1,4 @@
-/* ptrace: stop a thread, have it make a call, put it back. See trace.h.
+/* ptrace: stop a thread, have it make a call, put it back. See ptrace.h.
  *
  * One thread is stopped, the others run on, so that locks which they hold are
  * released. Every wait has a deadline. A signal that comes meanwhile is kept
@@ -31,8 +31,8 @@ enum { SPIN_NS = 300000, NAP_NS = 50000, PAGE = 4096, ROOM_PAGES = 8 };
 
 enum { CLONE3 = 435 }; /* everywhere; older headers do not know it */
 
-/* A thread that cannot be stopped is one that the kernel does not let be; a moment
- * more than the deadline is better than to leave it half traced. */
+/* A thread that cannot be stopped is stuck in the kernel; waiting a moment longer than the
+ * deadline is better than leaving it half traced. */
 static const int64_t PATIENCE_NS = 2000000000;
 
 /* A stop is microseconds away as a rule. 0 with `*status`, -ETIMEDOUT or -ESRCH. */
@@ -59,13 +59,13 @@ static int is_event_stop(int status) { return status >> 16 == PTRACE_EVENT_STOP;
 
 static int is_syscall_stop(int status) { return WSTOPSIG(status) == (SIGTRAP | 0x80); }
 
-static int resume(const sonde_traced *self, int how, int signal)
+static int resume(const sonde_ptraced *self, int how, int signal)
 {
     return ptrace(how, self->tid, NULL, (void *)(intptr_t)signal) < 0 ? -errno : 0;
 }
 
-/* Was it our call that crashed, and not somebody who sent the signal? */
-static int is_crash(const sonde_traced *self, int signal)
+/* Did our call crash, or did somebody send the signal? */
+static int is_crash(const sonde_ptraced *self, int signal)
 {
     siginfo_t info;
     if (signal != SIGSEGV && signal != SIGBUS && signal != SIGILL && signal != SIGFPE &&
@@ -74,15 +74,15 @@ static int is_crash(const sonde_traced *self, int signal)
     return ptrace(PTRACE_GETSIGINFO, self->tid, NULL, &info) == 0 && info.si_code > 0;
 }
 
-static void hold(sonde_traced *self, int signal)
+static void hold(sonde_ptraced *self, int signal)
 {
     if (self->held_n < SONDE_MAX_HELD)
         self->held[self->held_n++] = signal;
 }
 
-static int detach(sonde_traced *self)
+static int detach(sonde_ptraced *self)
 {
-    /* They wait for it: it is still stopped. */
+    /* The signals wait for the thread, which is still stopped. */
     for (int i = 0; i < self->held_n; i++)
         syscall(SYS_tgkill, self->pid, self->tid, self->held[i]);
     self->held_n = 0;
@@ -94,7 +94,7 @@ enum { PASS_ON, HOLD };
 
 /* Have the thread stop because we asked it to, and not elsewhere. Signals that come
  * first are passed on, or held until it is back where they should find it. */
-static int halt(sonde_traced *self, int state, int signals, int64_t deadline_ns)
+static int halt(sonde_ptraced *self, int state, int signals, int64_t deadline_ns)
 {
     int status, signal = 0;
     for (;;) {
@@ -115,7 +115,7 @@ static int halt(sonde_traced *self, int state, int signals, int64_t deadline_ns)
     }
 }
 
-int sonde_trace_stop(sonde_traced *self)
+int sonde_ptrace_stop(sonde_ptraced *self)
 {
     self->held_n = 0;
     self->made = 0;
@@ -134,7 +134,7 @@ int sonde_trace_stop(sonde_traced *self)
     return status;
 }
 
-int sonde_trace_release(sonde_traced *self)
+int sonde_ptrace_release(sonde_ptraced *self)
 {
     sonde_registers_mend(&self->was, &self->place);
     int status = sonde_registers_restore(self->tid, &self->was);
@@ -142,7 +142,7 @@ int sonde_trace_release(sonde_traced *self)
     return status < 0 ? status : left;
 }
 
-int sonde_trace_write(const sonde_traced *self, uint64_t to, const void *from, size_t bytes)
+int sonde_ptrace_write(const sonde_ptraced *self, uint64_t to, const void *from, size_t bytes)
 {
     /* Word by word, but it also writes where the program itself must not. */
     for (size_t done = 0; done < bytes; done += 8) {
@@ -154,7 +154,7 @@ int sonde_trace_write(const sonde_traced *self, uint64_t to, const void *from, s
     return 0;
 }
 
-int sonde_trace_read(const sonde_traced *self, void *to, uint64_t from, size_t bytes)
+int sonde_ptrace_read(const sonde_ptraced *self, void *to, uint64_t from, size_t bytes)
 {
     struct iovec here = {to, bytes}, there = {(void *)from, bytes};
     ssize_t done = process_vm_readv(self->pid, &here, 1, &there, 1, 0);
@@ -163,12 +163,12 @@ int sonde_trace_read(const sonde_traced *self, void *to, uint64_t from, size_t b
     return (size_t)done == bytes ? 0 : -EFAULT;
 }
 
-/* Is there stack below for a call? The main thread's grows as it is used. */
-static int has_room(const sonde_traced *self, uint64_t at)
+/* Is there room on the stack for a call? The main thread's stack grows as it is used. */
+static int has_room(const sonde_ptraced *self, uint64_t at)
 {
     uint64_t word;
     for (uint64_t page = 1; page <= ROOM_PAGES && self->tid != self->pid; page++)
-        if (sonde_trace_read(self, &word, at - page * PAGE, sizeof word) < 0)
+        if (sonde_ptrace_read(self, &word, at - page * PAGE, sizeof word) < 0)
             return 0;
     return 1;
 }
@@ -176,11 +176,11 @@ static int has_room(const sonde_traced *self, uint64_t at)
 static int is_birth(int64_t number) { return number == SYS_clone || number == CLONE3; }
 
 /* One stop of the thread in our call: 1 when it is about to return, 0 to go on. */
-static int handle_stop(sonde_traced *self, int status, uint64_t at, int *is_inside)
+static int handle_stop(sonde_ptraced *self, int status, uint64_t at, int *is_inside)
 {
     sonde_where where;
     if (is_event_stop(status))
-        return 0; /* the whole process was stopped; it is again when we let go */
+        return 0; /* the whole process was stopped, and is stopped again when we let go */
     if (!is_syscall_stop(status)) {
         if (is_crash(self, WSTOPSIG(status)))
             return -EFAULT;
@@ -201,8 +201,8 @@ static int handle_stop(sonde_traced *self, int status, uint64_t at, int *is_insi
 }
 
 /* The deadline has passed inside the call. What it waits for will come; then it
- * returns, through the frame on its stack, and nobody has to be there. */
-static int leave(sonde_traced *self)
+ * returns through the frame on its stack, and nobody has to be there. */
+static int leave(sonde_ptraced *self)
 {
     int status = halt(self, RUNS, PASS_ON, sonde_clock_ns() + PATIENCE_NS);
     if (status == 0)
@@ -212,7 +212,7 @@ static int leave(sonde_traced *self)
 
 /* The thread is about to call rt_sigreturn, and is to stop where the kernel takes
  * new registers for those of an interrupted system call. */
-static int come_back(sonde_traced *self)
+static int come_back(sonde_ptraced *self)
 {
     int failure = 0;
     /* rt_sigreturn forgets what is left of a sleep. Without it the thread would be
@@ -224,7 +224,7 @@ static int come_back(sonde_traced *self)
     return failure == -ETIMEDOUT ? -EBUSY : failure;
 }
 
-static int run_call(sonde_traced *self, uint64_t at)
+static int run_call(sonde_ptraced *self, uint64_t at)
 {
     int status, is_inside = 0, verdict = resume(self, PTRACE_SYSCALL, 0);
     while (verdict == 0) {
@@ -239,14 +239,14 @@ static int run_call(sonde_traced *self, uint64_t at)
     return verdict < 0 ? verdict : come_back(self);
 }
 
-int sonde_trace_call(sonde_traced *self, uint64_t function, const uint64_t args[6])
+int sonde_ptrace_call(sonde_ptraced *self, uint64_t function, const uint64_t args[6])
 {
     static uint8_t frame[SONDE_FRAME_BYTES] __attribute__((aligned(64)));
     uint64_t at = 0;
     size_t bytes = sonde_frame_make(self, frame, &at);
     if (bytes == 0 || !has_room(self, at))
         return -ENOBUFS;
-    int status = sonde_trace_write(self, at, frame, bytes);
+    int status = sonde_ptrace_write(self, at, frame, bytes);
     if (status < 0)
         return -ENOBUFS; /* a stack that has not grown so far */
     status = sonde_call_begin(self, at, function, args);

@@ -6,11 +6,11 @@
  * A thread is made to call a function as if that were a signal handler: a
  * signal frame lies on its stack, and the function returns into the kernel's
  * own way back, rt_sigreturn. We catch it there and put the registers back by
- * ptrace, which leaves no trace at all. Should the tool die at any moment, the
- * kernel goes that way alone: the thread is back where it was.
+ * ptrace, so that nothing is left behind. Should the tool die at any moment, the
+ * kernel goes that way by itself: the thread is back where it was.
  */
-#ifndef SONDE_TRACE_H
-#define SONDE_TRACE_H
+#ifndef SONDE_PTRACE_H
+#define SONDE_PTRACE_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -40,7 +40,7 @@ typedef struct {
 
 /* Where /proc says that a thread waits. */
 typedef struct {
-    int64_t number; /* of the system call; -1: in none, -2: it is running */
+    int64_t number; /* of the system call; -1: in none; -2: the thread is running */
     uint64_t args[6], sp, pc;
 } sonde_waiting_place;
 
@@ -66,37 +66,37 @@ typedef struct {
     int64_t result; /* of a call's last system call */
     int64_t answer; /* the second word that a call returned; on the way back the first is lost */
     pid_t made; /* the thread that a call has made, or 0 */
-} sonde_traced;
+} sonde_ptraced;
 
-/* ---- trace.c ------------------------------------------------------------- */
+/* ---- ptrace.c ------------------------------------------------------------ */
 
 /* Stop a thread, and remember where. 0; -ESRCH: gone; -EPERM; -EBUSY: it did not
  * stop in time, and is let go when this process ends. */
-int sonde_trace_stop(sonde_traced *self);
+int sonde_ptrace_stop(sonde_ptraced *self);
 
 /* Have the stopped thread call a function of up to six arguments and stop again;
  * see `result` and `answer`. -ETIMEDOUT: it was not back at the deadline; it is not
  * traced any more and finds its way alone. -EFAULT: the function crashed; the thread
  * is stopped again. -ENOBUFS: no room on its stack. -EBUSY, -ESRCH: as above. */
-int sonde_trace_call(sonde_traced *self, uint64_t function, const uint64_t args[6]);
+int sonde_ptrace_call(sonde_ptraced *self, uint64_t function, const uint64_t args[6]);
 
 /* Put everything back and let the thread go on. */
-int sonde_trace_release(sonde_traced *self);
+int sonde_ptrace_release(sonde_ptraced *self);
 
 /* Memory of the stopped thread's process; `bytes` a multiple of 8. */
-int sonde_trace_write(const sonde_traced *self, uint64_t to, const void *from, size_t bytes);
-int sonde_trace_read(const sonde_traced *self, void *to, uint64_t from, size_t bytes);
+int sonde_ptrace_write(const sonde_ptraced *self, uint64_t to, const void *from, size_t bytes);
+int sonde_ptrace_read(const sonde_ptraced *self, void *to, uint64_t from, size_t bytes);
 
-/* ---- trace_x86_64.c, trace_aarch64.c --------------------------------------- */
+/* ---- ptrace_x86_64.c, ptrace_aarch64.c ------------------------------------ */
 
 int sonde_registers_save(pid_t tid, sonde_registers *registers);
 int sonde_registers_restore(pid_t tid, const sonde_registers *registers);
 int sonde_registers_where(pid_t tid, sonde_where *where);
 
-/* Have the interrupted system call go on as if nothing had been. */
+/* Have the interrupted system call go on as if nothing had happened. */
 void sonde_registers_mend(sonde_registers *registers, const sonde_waiting_place *place);
 
-/* Does the kernel remember what is left of it, and in no register? */
+/* Does only the kernel remember what is left of it, and no register? */
 int sonde_registers_rest(const sonde_registers *registers, const sonde_waiting_place *place);
 
 /* Where the place's thread would be after this stop: in that system call, or just out of it. */
@@ -104,10 +104,10 @@ int sonde_registers_fit(const sonde_registers *registers, const sonde_waiting_pl
 
 /* A signal frame below `sp` that brings `registers` back; in `frame`, which is to
  * be copied to `*at` in the target. Returns its bytes, a multiple of 8; 0: it does not fit. */
-size_t sonde_frame_make(const sonde_traced *self, uint8_t *frame, uint64_t *at);
+size_t sonde_frame_make(const sonde_ptraced *self, uint8_t *frame, uint64_t *at);
 
 /* Registers for a call that returns into that frame. */
-int sonde_call_begin(const sonde_traced *self, uint64_t at, uint64_t function,
+int sonde_call_begin(const sonde_ptraced *self, uint64_t at, uint64_t function,
                      const uint64_t args[6]);
 int sonde_call_is_over(uint64_t at, const sonde_where *where);
 int sonde_call_skip(pid_t tid); /* the system call that it is about to make */
@@ -135,8 +135,8 @@ enum {
     SONDE_CALLS
 };
 
-/* What the visitor is told; lies beside its code. There are two: one for the thread
- * that was stopped, one for the new thread, which gives its own memory back while
+/* What the visitor needs to know; it lies beside the visitor's code. There are two: one for the
+ * thread that was stopped, one for the new thread, which gives its own memory back while
  * the other may still be in its code. */
 typedef struct {
     uint64_t page, bytes; /* its own memory, and how to give it back: see visitor.c */

@@ -1,4 +1,4 @@
-/* aarch64: registers, the signal frame, and calls. See trace.h. */
+/* aarch64: registers, the signal frame, and calls. See ptrace.h. */
 #if defined(__aarch64__)
 #define _GNU_SOURCE
 #include "attach/ptrace.h"
@@ -109,7 +109,7 @@ void sonde_registers_mend(sonde_registers *registers, const sonde_waiting_place 
     sonde_general *now = &registers->general;
     if (sonde_registers_rest(registers, place))
         now->regs[8] = SYS_restart_syscall;
-    /* epoll is not made again by the kernel; to wait for ever can be begun anew. */
+    /* The kernel does not restart epoll; a wait without a timeout can simply be restarted. */
     if (now->pc == place->pc && (int64_t)now->regs[0] == -EINTR && is_endless(place)) {
         now->regs[0] = place->args[0];
         now->pc -= SONDE_SYSCALL_BYTES;
@@ -140,7 +140,7 @@ static int add_vectors(kernel_frame *frame, pid_t tid)
     return 0;
 }
 
-size_t sonde_frame_make(const sonde_traced *self, uint8_t *memory, uint64_t *at)
+size_t sonde_frame_make(const sonde_ptraced *self, uint8_t *memory, uint64_t *at)
 {
     const sonde_general *was = &self->was.general;
     kernel_frame *frame = (kernel_frame *)memory;
@@ -151,7 +151,7 @@ size_t sonde_frame_make(const sonde_traced *self, uint8_t *memory, uint64_t *at)
     frame->sp = was->sp;
     frame->pc = was->pc;
     frame->pstate = was->pstate;
-    /* That way, a sleep is begun anew: sigreturn forgets what is left of it. */
+    /* That way a sleep starts from its beginning: sigreturn forgets what is left of it. */
     if (was->pc == self->place.pc - SONDE_SYSCALL_BYTES && self->place.number >= 0)
         frame->regs[8] = (uint64_t)self->place.number;
     if (add_vectors(frame, self->tid) < 0)
@@ -160,7 +160,7 @@ size_t sonde_frame_make(const sonde_traced *self, uint8_t *memory, uint64_t *at)
     return sizeof *frame;
 }
 
-int sonde_call_begin(const sonde_traced *self, uint64_t at, uint64_t function,
+int sonde_call_begin(const sonde_ptraced *self, uint64_t at, uint64_t function,
                      const uint64_t args[6])
 {
     sonde_general general = self->was.general;

@@ -1,4 +1,4 @@
-/* x86_64: registers, the signal frame, and calls. See trace.h. */
+/* x86_64: registers, the signal frame, and calls. See ptrace.h. */
 #if defined(__x86_64__)
 #define _GNU_SOURCE
 #include "attach/ptrace.h"
@@ -15,7 +15,7 @@
 #define NT_X86_XSTATE 0x202
 #endif
 
-/* What the kernel puts into rax of a call that it makes again. */
+/* What the kernel puts into rax of a call that it will restart. */
 enum { RESTARTSYS = 512, RESTARTNOINTR = 513, RESTARTNOHAND = 514, RESTARTBLOCK = 516 };
 
 enum {
@@ -114,20 +114,20 @@ static int is_endless(const sonde_waiting_place *place)
            (int32_t)place->args[3] == -1;
 }
 
-/* Is it in a call of which the kernel remembers how to go on? */
+/* Is it in a call that the kernel knows how to continue? */
 static int is_at_rest(const sonde_general *now)
 {
     return (int64_t)now->orig_rax >= 0 && (int64_t)now->rax == -RESTARTBLOCK;
 }
 
-/* Calls that it makes again, the kernel makes again when it sees the registers that
- * it left. epoll is not one of them; to wait for ever can be begun anew. */
+/* The kernel restarts the calls that it can restart when it sees the registers that it left.
+ * epoll is not one of them; a wait without a timeout can simply be restarted. */
 void sonde_registers_mend(sonde_registers *registers, const sonde_waiting_place *place)
 {
     sonde_general *now = &registers->general;
     if (now->rip == place->pc && (int64_t)now->rax == -EINTR && is_endless(place))
         now->rax = (uint64_t)-RESTARTNOHAND;
-    /* A futex waits until a point in time: begun anew, it is the same. */
+    /* A futex waits until a point in time: restarting it changes nothing. */
     if (is_at_rest(now) && now->orig_rax == SYS_futex)
         now->rax = (uint64_t)-RESTARTNOHAND;
 }
@@ -202,7 +202,7 @@ static void copy_general(kernel_frame *frame, const sonde_general *was)
     }
 }
 
-size_t sonde_frame_make(const sonde_traced *self, uint8_t *memory, uint64_t *at)
+size_t sonde_frame_make(const sonde_ptraced *self, uint8_t *memory, uint64_t *at)
 {
     static uint8_t vectors[SONDE_VECTOR_BYTES + 64];
     kernel_frame *frame = (kernel_frame *)memory;
@@ -222,7 +222,7 @@ size_t sonde_frame_make(const sonde_traced *self, uint8_t *memory, uint64_t *at)
     return (vectors_at - *at + bytes + 7) & ~(size_t)7;
 }
 
-int sonde_call_begin(const sonde_traced *self, uint64_t at, uint64_t function,
+int sonde_call_begin(const sonde_ptraced *self, uint64_t at, uint64_t function,
                      const uint64_t args[6])
 {
     sonde_general general = self->was.general;

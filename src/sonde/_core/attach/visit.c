@@ -1,9 +1,9 @@
-/* visit(): bring a Python text into another process, through one of its threads.
+/* visit(): run a Python text in another process, through one of its threads.
  *
  * The thread must be at a safe place: one where it holds no lock of the C
  * library's (malloc, thread stacks, the loader), since it is about to make a
- * thread. That is so while it waits in a system call that none of them makes
- * with a lock held, and while it runs code of a library that is none of them.
+ * thread. That is so while it waits in a system call that none of these makes
+ * with a lock held, and while it runs code of any other library.
  */
 #define _GNU_SOURCE
 #include "attach/attach.h"
@@ -47,7 +47,7 @@ typedef struct {
 
 /* One visit: what the tool found out before it touches anything. */
 typedef struct {
-    sonde_traced traced;
+    sonde_ptraced traced;
     range ranges[MAX_RANGES]; /* text in which a running thread may be stopped */
     int ranges_n;
     uint64_t caught; /* signals that the program handles */
@@ -59,7 +59,7 @@ typedef struct {
 
 /* ---- safe places ------------------------------------------------------------- */
 
-static int read_place(const sonde_traced *traced, sonde_waiting_place *place)
+static int read_place(const sonde_ptraced *traced, sonde_waiting_place *place)
 {
     char path[64], line[256];
     snprintf(path, sizeof path, "/proc/%d/task/%d/syscall", traced->pid, traced->tid);
@@ -75,7 +75,7 @@ static int read_place(const sonde_traced *traced, sonde_waiting_place *place)
     memset(place, 0, sizeof *place);
     int got = sscanf(line, "%lld %llx %llx %llx %llx %llx %llx %llx %llx", &number, &v[0], &v[1],
                      &v[2], &v[3], &v[4], &v[5], &v[6], &v[7]);
-    /* One that has to wait for a processor, and is not in a system call, has -1 for a number. */
+    /* A thread that waits for a processor, and is in no system call, has the number -1. */
     int runs = strncmp(line, "running", 7) == 0 || (got == 3 && number == -1);
     place->number = got == 9 ? number : runs ? RUNNING : NOWHERE;
     for (int i = 0; i < 6 && got == 9; i++)
@@ -122,7 +122,7 @@ static int is_patient(const sonde_waiting_place *place)
 /* After the stop: is it where it waited, or in text that is known to be safe? */
 static int is_safe(const visit *self)
 {
-    const sonde_traced *traced = &self->traced;
+    const sonde_ptraced *traced = &self->traced;
     sonde_where where;
     if (traced->place.number >= 0)
         return sonde_registers_fit(&traced->was, &traced->place);
@@ -142,7 +142,7 @@ static int is_same_program(const visit *self)
 {
     uint8_t found[PROOF_BYTES];
     for (int i = 0; i < SONDE_CALLS; i++)
-        if (sonde_trace_read(&self->traced, found, self->calls[i], PROOF_BYTES) < 0 ||
+        if (sonde_ptrace_read(&self->traced, found, self->calls[i], PROOF_BYTES) < 0 ||
             memcmp(found, self->proofs[i], PROOF_BYTES) != 0)
             return 0;
     return 1;
@@ -200,7 +200,7 @@ static int write_visitor(const visit *self, const layout *to, uint64_t page, uin
     memcpy(copy + to->errand_at, &errand, sizeof errand);
     memcpy(copy + to->text_at, self->source, self->source_bytes);
     size_t used = (to->text_at + self->source_bytes + 7) & ~(size_t)7;
-    int status = sonde_trace_write(&self->traced, page, copy, used);
+    int status = sonde_ptrace_write(&self->traced, page, copy, used);
     free(copy);
     return status;
 }
@@ -210,7 +210,7 @@ static int make_room(visit *self, size_t bytes, uint64_t *page)
     /* Read and run: we write it by ptrace, so it need not be writable there. */
     const uint64_t args[6] = {0, bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS,
                               (uint64_t)-1, 0};
-    int status = sonde_trace_call(&self->traced, self->calls[SONDE_CALL_MMAP], args);
+    int status = sonde_ptrace_call(&self->traced, self->calls[SONDE_CALL_MMAP], args);
     int64_t result = self->traced.result;
     if (status < 0)
         return status;
@@ -223,7 +223,7 @@ static int make_room(visit *self, size_t bytes, uint64_t *page)
 static int give_back(visit *self, uint64_t page, size_t bytes)
 {
     const uint64_t args[6] = {page, bytes};
-    return sonde_trace_call(&self->traced, self->calls[SONDE_CALL_MUNMAP], args);
+    return sonde_ptrace_call(&self->traced, self->calls[SONDE_CALL_MUNMAP], args);
 }
 
 /* In the stopped thread: put two visitors there and have the first make the thread
@@ -241,7 +241,7 @@ static int pay_visit(visit *self)
     if (status == 0) {
         const uint64_t args[6] = {page + to.errand_at};
         uint64_t entry = page + to.code_at + offset_of(sonde_visitor_visit);
-        status = sonde_trace_call(&self->traced, entry, args);
+        status = sonde_ptrace_call(&self->traced, entry, args);
         if (status == 0)
             status = -(int)self->traced.answer;
     }
@@ -255,14 +255,14 @@ static int pay_visit(visit *self)
 /* The new thread; 0: this one was not at a safe place; else -errno. */
 static int try_visit(visit *self)
 {
-    sonde_traced *traced = &self->traced;
+    sonde_ptraced *traced = &self->traced;
     int status = read_place(traced, &traced->place);
     if (status < 0)
         return status;
-    /* What cannot be at a safe place is not even stopped. */
+    /* A thread that cannot be at a safe place is not even stopped. */
     if (traced->place.number == RUNNING ? self->ranges_n == 0 : !is_patient(&traced->place))
         return 0;
-    status = sonde_trace_stop(traced);
+    status = sonde_ptrace_stop(traced);
     if (status < 0)
         return status;
     int is_done = 0;
@@ -274,7 +274,7 @@ static int try_visit(visit *self)
     }
     if (is_gone(status))
         return status;
-    int left = sonde_trace_release(traced);
+    int left = sonde_ptrace_release(traced);
     return status < 0 ? status : left < 0 && !is_done ? left : is_done ? traced->made : 0;
 }
 
@@ -332,7 +332,7 @@ static PyObject *core_visit(PyObject *Py_UNUSED(module), PyObject *args)
     self.traced.deadline_ns = deadline_ns;
     sigset_t all, before;
     sigfillset(&all);
-    /* Whatever ends the tool, but SIGKILL, waits until the thread is back. */
+    /* Whatever would end the tool, except SIGKILL, waits until the thread is back. */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int status = try_visit(&self);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

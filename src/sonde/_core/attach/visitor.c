@@ -1,7 +1,7 @@
 /* The code that is copied into another process.
  *
  * It stands alone: it refers to nothing outside its section, no function, no
- * data, no stack protector; what it calls it finds in its errand. `visit` runs
+ * data, no stack protector; it finds the functions that it calls in its errand. `visit` runs
  * in the thread that was stopped and makes a thread; that one waits for the
  * GIL, runs a Python text, and takes its own memory away.
  */
@@ -49,7 +49,7 @@ VISITOR void sonde_visitor_work(const sonde_errand *errand)
     int gil = CALL(errand, SONDE_CALL_ENSURE, int (*)(void))();
     CALL(errand, SONDE_CALL_CLOCK, int (*)(int, void *))(CLOCK_MONOTONIC, &now);
     if (now.tv_sec * INT64_C(1000000000) + now.tv_nsec < errand->deadline_ns) {
-        /* Names of its own: nothing of the program's is touched. */
+        /* The text has a namespace of its own: the program's names are not touched. */
         void *names = CALL(errand, SONDE_CALL_DICT, void *(*)(void))(), *result = NULL;
         if (names != NULL)
             result = CALL(errand, SONDE_CALL_RUN, void *(*)(uint64_t, int, void *, void *, void *))(

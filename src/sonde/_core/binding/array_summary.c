@@ -1,4 +1,4 @@
-/* The smallest, largest and mean of numbers in memory, and how many are none.
+/* The smallest, the largest and the mean of numbers in memory, and how many are NaN.
  *
  * In C and straight from memory, because an operation of the framework would
  * be seen by whatever watches its operations: modes, profilers, tracers. */
@@ -109,7 +109,7 @@ static PyObject *summarize(PyObject *Py_UNUSED(module), PyObject *args)
     if (kind > 127 || !strchr("fdqihbQIHB?eE", kind) || address == 0 || most < 1)
         return PyErr_Format(PyExc_ValueError, "numbers of kind '%c' cannot be read", kind);
     int64_t step = (all.elements + most - 1) / most;
-    /* Odd, or it would walk down one column of a matrix whose rows it divides. */
+    /* The step is odd: otherwise it could stay in one column of a matrix. */
     if (step > 1)
         step |= 1;
     int64_t seen = 0, nans = 0;

@@ -1,17 +1,17 @@
-/* A call that the main thread makes in a moment: what a forked child begins with. */
+/* Calls that the main thread makes later or soon: a forked child begins its recording with one. */
 #include "binding/binding.h"
 #include "kernel/fork.h"
 #include "kernel/thread.h"
 
 #include <unistd.h>
 
-/* One call at a time: what a forked child will do in a moment. */
+/* One call at a time. */
 static struct {
     pthread_t thread;
-    int running;    /* the GIL's side of it: a thread was made and not joined */
+    int running;    /* under the GIL: a thread was made and not joined */
     uint32_t leave; /* atomic, and what the thread sleeps on */
     int64_t delay_ns;
-    PyObject *call; /* NULL once it was made or given up */
+    PyObject *call; /* NULL once the call was made or given up */
 } late;
 
 static void forget_in_child(void)
@@ -39,10 +39,10 @@ static void *wait_and_queue(void *Py_UNUSED(arg))
     int64_t end_ns = sonde_clock_ns() + late.delay_ns, left_ns;
     while (!sonde_load_acquire(&late.leave) && (left_ns = end_ns - sonde_clock_ns()) > 0)
         sonde_wait(&late.leave, 0, left_ns);
-    /* A full queue: the call is not made, and nothing is lost but a session
+    /* If the queue is full the call is not made; all that is lost is a session
      * that no row has asked for yet. */
     if (!sonde_load_acquire(&late.leave) && Py_AddPendingCall(run_late, NULL) == 0) {
-        PyGILState_STATE gil = PyGILState_Ensure(); /* see nudge() in watcher.c */
+        PyGILState_STATE gil = PyGILState_Ensure(); /* see nudge() in native_thread.c */
         PyGILState_Release(gil);
     }
     return NULL;
@@ -93,13 +93,13 @@ static int run_soon(void *call)
 
 static PyObject *soon(PyObject *Py_UNUSED(module), PyObject *call)
 {
-    /* From another thread it is now: the main one may be in C code for long. */
+    /* Another thread makes the call now: the main one may stay in C code for long. */
     if (sonde_find_tid() != getpid())
         return PyObject_CallNoArgs(call);
     Py_INCREF(call);
     if (Py_AddPendingCall(run_soon, call) < 0) {
         Py_DECREF(call);
-        return PyObject_CallNoArgs(call); /* the queue is full: now, then */
+        return PyObject_CallNoArgs(call); /* the queue is full */
     }
     Py_RETURN_NONE;
 }

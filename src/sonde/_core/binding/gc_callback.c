@@ -9,7 +9,7 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
     PyObject *writer;
-    int64_t start_ns; /* 0: no collection is under way */
+    int64_t start_ns; /* 0: no collection is running */
 } GcObject;
 
 static PyObject *number_in(PyObject *info, const char *name)

@@ -7,8 +7,8 @@
 
 #include <signal.h>
 
-/* In C, because between any two lines of Python a handler may run and raise,
- * and then the signals of the program would stay held back for ever. */
+/* In C, because between any two lines of Python a signal handler may run and raise,
+ * and the program's signals would then stay blocked for ever. */
 static PyObject *undisturbed(PyObject *Py_UNUSED(module), PyObject *call)
 {
     sigset_t all, before;
@@ -26,7 +26,7 @@ static PyObject *clock_ns(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)
 
 /* ---- processes ------------------------------------------------------------------- */
 
-/* A NULL-terminated array of the bytes objects in a list; they keep the memory. */
+/* A NULL-terminated array of the bytes objects in a list, which own the memory. */
 static char **strings_of(PyObject *list)
 {
     Py_ssize_t count = PyList_GET_SIZE(list);

@@ -18,12 +18,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A ring that got lost (its sender died between asking and waking) costs this. */
+/* How late a request is seen whose sender died between asking and waking us. */
 #define LOOK_NS 1000000000
-/* How often to see whether the collector is there, and to start one at most. */
+/* How long a queued call may wait before a thread makes Python see it. */
 #define NUDGE_NS 20000000
-/* Writing a snapshot takes a tenth of a second. */
+/* At most one snapshot in this time: writing one takes a tenth of a second. */
 #define SNAPSHOT_NS 300000000
+/* How often to check whether there is a collector, and how often to start one at most. */
 #define KEEP_NS 2000000000
 #define SPAWN_NS 10000000000
 #define RETRY_S 10
@@ -69,21 +70,21 @@ typedef struct NativeThreadObject {
     PyObject *obey; /* called in the main thread when something was asked */
     sonde_control *page;
     pthread_t thread;
-    int running;       /* the GIL's side of it: a thread was made and not joined */
-    uint32_t leave;    /* atomics from here on */
+    int running;       /* under the GIL: a thread was made and not joined */
+    uint32_t leave;    /* atomic, as is `pending` */
     uint32_t pending;  /* obey is queued, or being called */
-    int is_obeying;    /* the GIL's: it is being called */
+    int is_obeying;    /* under the GIL: it is being called */
     struct NativeThreadObject *next;
-    /* The collector to keep alive; copies of our own. NULL: none. */
+    /* The collector to keep alive, as copies of our own; NULL: none. */
     char *lock, **argv, **envp;
     int64_t looked_ns, spawned_ns;
-    char **snapshot; /* the command that writes one; with the same environment */
-    int64_t snapshot_ns; /* when the last one was started */
-    int64_t queued_ns; /* when obey was queued; 0: it was nudged since */
+    char **snapshot; /* the command that writes a snapshot, in the same environment */
+    int64_t snapshot_ns; /* when the last snapshot was started */
+    int64_t queued_ns; /* when obey was queued; 0: Python was nudged since */
     sonde_nudge nudge;
 } NativeThreadObject;
 
-static NativeThreadObject *threads; /* those with a thread */
+static NativeThreadObject *threads; /* those that run */
 
 static void forget_in_child(void)
 {
@@ -128,19 +129,19 @@ static int run_obey(void *arg)
 {
     NativeThreadObject *self = arg;
     int status = 0;
-    Py_INCREF(self); /* obey may stop and drop this thread */
+    Py_INCREF(self); /* obey may stop and drop this object */
     if (!sonde_load_acquire(&self->leave)) {
         self->is_obeying = 1;
         PyObject *result = PyObject_CallNoArgs(self->obey);
         self->is_obeying = 0;
-        /* obey catches its own; what still comes out is the program's, such as
+        /* obey catches its own exceptions; one that still comes out is the program's, such as
          * a Ctrl-C that arrived meanwhile. */
         status = result == NULL ? -1 : 0;
         Py_XDECREF(result);
     }
     /* Lowered only now: 3.11 never gets out of a pending call that switches a
      * profile function on while another one waits. What was asked meanwhile is
-     * seen when the bell rings. */
+     * seen when the page rings again. */
     sonde_store_release(&self->pending, 0);
     if (!sonde_load_acquire(&self->leave))
         sonde_control_ring(self->page);
@@ -155,9 +156,9 @@ static int wants_python(const sonde_control *page)
 }
 
 /* A collector holds its lock file for as long as it lives; it writes into it
- * when it begins and empties it when it leaves in peace. One that died young
- * left it full and fresh: then wait, or all the jobs of a host would start
- * collectors that die as fast as they come. */
+ * when it begins and empties it when it ends in an orderly way. A collector that
+ * died young left it full and fresh: then wait, or all the jobs of a host would
+ * start collectors that die as fast as they come. */
 static int is_wanted(const char *lock)
 {
     int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
@@ -166,7 +167,7 @@ static int is_wanted(const char *lock)
     struct stat status;
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    /* Shared: two jobs that look at once do not take each other for it. */
+    /* Shared, so that two jobs that check at once do not take each other for the collector. */
     int wanted = flock(fd, LOCK_SH | LOCK_NB) == 0 && fstat(fd, &status) == 0 &&
                  (status.st_size == 0 || llabs((long long)now.tv_sec - status.st_mtim.tv_sec) > RETRY_S);
     close(fd);
@@ -182,11 +183,11 @@ static void keep_collector(NativeThreadObject *self)
     if ((self->spawned_ns && now - self->spawned_ns < SPAWN_NS) || !is_wanted(self->lock))
         return;
     self->spawned_ns = now;
-    /* A failure is tried again; the recording goes on without it. */
+    /* A failure is tried again later; the recording goes on without a collector. */
     (void)sonde_spawn(self->argv, self->envp, -1);
 }
 
-/* Several signals at once are one snapshot; a storm of them is a few a second. */
+/* Several signals at once make one snapshot; a storm of them makes a few a second. */
 static void take_snapshot(NativeThreadObject *self)
 {
     uint64_t asked = sonde_load_acquire(&self->page->snapshot_asked);
@@ -200,7 +201,7 @@ static void take_snapshot(NativeThreadObject *self)
         (void)sonde_spawn(self->snapshot, self->envp, -1);
 }
 
-/* Have a call that waits too long seen; how long to sleep at most. */
+/* Make Python see a call that waits too long. Returns how long to sleep at most. */
 static int64_t push_obey(NativeThreadObject *self)
 {
     if (!sonde_load_acquire(&self->pending) || self->queued_ns == 0)
@@ -216,14 +217,14 @@ static void *watch(void *arg)
 {
     NativeThreadObject *self = arg;
     prctl(PR_SET_NAME, "sonde", 0, 0, 0);
-    /* Samples are due to the microsecond; the default is to wake up to 50 late. */
+    /* Samples are due to the microsecond; by default the kernel wakes us up to 50 us late. */
     prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
     while (!sonde_load_acquire(&self->leave)) {
-        /* The bell before what it announces: a ring after this look wakes us. */
+        /* The bell is read before what it announces: a ring after this wakes us. */
         uint32_t bell = sonde_load_acquire(&self->page->bell);
         if (wants_python(self->page) && !sonde_load_acquire(&self->pending)) {
             sonde_store_release(&self->pending, 1);
-            /* A full queue is tried again at the next look. */
+            /* If the queue is full, try again next time. */
             if (Py_AddPendingCall(run_obey, self) < 0)
                 sonde_store_release(&self->pending, 0);
             self->queued_ns = sonde_clock_ns();
@@ -331,7 +332,7 @@ static PyObject *thread_start(NativeThreadObject *self, PyObject *Py_UNUSED(none
     int status = begin_thread(self);
     if (status < 0)
         return sonde_raise(status, "thread");
-    Py_INCREF(self); /* the thread's own; given back by stop() */
+    Py_INCREF(self); /* the thread's reference; stop() gives it back */
     self->next = threads;
     threads = self;
     Py_RETURN_NONE;
@@ -374,7 +375,7 @@ static PyObject *thread_rest(NativeThreadObject *self, PyObject *Py_UNUSED(none)
         Py_RETURN_NONE;
     sonde_store_release(&self->leave, 1);
     sonde_control_ring(self->page);
-    /* It needs no GIL, and a turn of it takes less than a millisecond. */
+    /* The thread needs no GIL, and ends within a millisecond. */
     pthread_join(self->thread, NULL);
     sonde_store_release(&self->leave, 0);
     self->running = 0;
@@ -398,7 +399,7 @@ static PyMethodDef thread_methods[] = {
      "never), and this snapshot whenever a signal asks for one."},
     {"start", (PyCFunction)thread_start, METH_NOARGS, "Start the thread."},
     {"rest", (PyCFunction)thread_rest, METH_NOARGS, "End the thread for a moment."},
-    {"wake", (PyCFunction)thread_wake, METH_NOARGS, "Start it again."},
+    {"wake", (PyCFunction)thread_wake, METH_NOARGS, "Start the thread again."},
     {"stop", (PyCFunction)thread_stop, METH_NOARGS, "End the thread and wait for it."},
     {NULL, NULL, 0, NULL},
 };
@@ -408,7 +409,8 @@ PyTypeObject sonde_NativeThreadType = {
     .tp_name = "sonde._core.NativeThread",
     .tp_basicsize = sizeof(NativeThreadObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "NativeThread(page, obey): a thread that calls obey in the main thread when asked to.",
+    .tp_doc = "NativeThread(page, obey): a thread that has the main thread call `obey` when the control page\n"
+              "asks for something.",
     .tp_new = thread_new,
     .tp_dealloc = (destructor)thread_dealloc,
     .tp_methods = thread_methods,

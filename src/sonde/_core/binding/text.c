@@ -48,7 +48,7 @@ static int64_t put_str(sonde_intern *table, PyObject *str)
     const char *bytes = PyUnicode_AsUTF8AndSize(str, &bytes_n);
     if (bytes != NULL)
         return bytes_n > UINT32_MAX ? 0 : sonde_intern_put(table, bytes, (uint32_t)bytes_n);
-    /* Lone surrogates have no UTF-8; they are spelled out, so nothing is lost. */
+    /* Lone surrogates have no UTF-8 form; they are written as escapes, so nothing is lost. */
     PyErr_Clear();
     PyObject *spelled = PyUnicode_AsEncodedString(str, "utf-8", "backslashreplace");
     if (spelled == NULL)

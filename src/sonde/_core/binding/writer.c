@@ -50,7 +50,7 @@ static int put_signed(PyObject *value, void *to, int64_t low, int64_t high, uint
         PyErr_SetString(PyExc_OverflowError, "the number does not fit");
         return -1;
     }
-    /* Little endian, which setup.py demands: the low bytes come first. */
+    /* Little endian, which module.c demands: the low bytes come first. */
     memcpy(to, &number, bytes);
     return 0;
 }
@@ -88,7 +88,7 @@ static int put_float(PyObject *value, void *to)
 
 static int put_bool(PyObject *value, char *to)
 {
-    /* Only what is a truth value: "no" is true in Python, and None is a missing value. */
+    /* Truth values only: "no" is true in Python, and None is a missing value. */
     const char *type = Py_TYPE(value)->tp_name;
     if (!PyBool_Check(value) && strcmp(type, "numpy.bool_") && strcmp(type, "numpy.bool")) {
         PyErr_Format(PyExc_TypeError, "bool expected, not %.100s", type);
@@ -99,8 +99,8 @@ static int put_bool(PyObject *value, char *to)
     return truth < 0 ? -1 : 0;
 }
 
-/* The row under way. It holds what it needs: a value's own __index__ or
- * __float__ may run any code, also code that stops the recording. */
+/* The row being written. It holds references to what it needs: a value's own __index__ or
+ * __float__ may run any code, even code that stops the recording. */
 typedef struct {
     sonde_ring *ring;
     PyObject *ring_map, *text;
@@ -164,8 +164,8 @@ static int put_values(WriterObject *self, sonde_row *row, PyObject *const *args,
     return 0;
 }
 
-/* What went wrong is counted in the job and raised in the tool; but what is not
- * ours to catch, such as a Ctrl-C inside a value's __float__, always goes on. */
+/* A value that does not fit is counted in the job and raised in the tool; but an exception that
+ * is not ours to catch, such as a Ctrl-C inside a value's __float__, is always raised. */
 static int is_misfit(const WriterObject *self, sonde_ring *ring)
 {
     if (self->strict || !PyErr_ExceptionMatches(PyExc_Exception))
@@ -175,8 +175,8 @@ static int is_misfit(const WriterObject *self, sonde_ring *ring)
     return 1;
 }
 
-/* The first row of a table: have its ring made. 0, or -1 with an exception.
- * Threads that come meanwhile call it, too, and wait there for the first. */
+/* At the first row of a table: have its ring made. 0, or -1 with an exception.
+ * Other threads that come meanwhile call the opener too, and wait in it for the first. */
 static int open_ring(WriterObject *self)
 {
     PyObject *opener = Py_XNewRef(self->opener);
@@ -382,7 +382,7 @@ sonde_ring *sonde_writer_ring(PyObject *object, const char *kinds, PyObject **ma
     if (sonde_writer_is(object, kinds) < 0)
         return NULL;
     if (self->ring == NULL) {
-        PyErr_SetString(PyExc_OSError, "there is no room for its rows");
+        PyErr_SetString(PyExc_OSError, "there is no room for the rows of this table");
         return NULL;
     }
     *map = Py_NewRef(self->ring_map);
@@ -401,10 +401,10 @@ static PyObject *writer_attached(WriterObject *self, void *Py_UNUSED(closure))
 
 static PyMethodDef writer_methods[] = {
     {"attach", (PyCFunction)writer_attach, METH_VARARGS,
-     "attach(ring, text, page=None): write there; rows pass while the page says on."},
+     "attach(ring, text, page=None): write rows there while the control page says so."},
     {"later", (PyCFunction)writer_later, METH_O,
-     "later(opener): call this at the first row; it attaches or detaches."},
-    {"detach", (PyCFunction)writer_detach, METH_NOARGS, "Write nowhere: calls do nothing."},
+     "later(opener): call `opener` at the first row; it attaches or detaches this writer."},
+    {"detach", (PyCFunction)writer_detach, METH_NOARGS, "Write nowhere: calls then do nothing."},
     {"repeat", (PyCFunction)writer_repeat, METH_VARARGS,
      "repeat(n): append n rows of zeros with the time in front, from C."},
     {NULL, NULL, 0, NULL},

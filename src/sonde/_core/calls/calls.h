@@ -8,8 +8,8 @@
  *
  * Times are ticks of the processor's counter until they are published.
  */
-#ifndef SONDE_CALL_H
-#define SONDE_CALL_H
+#ifndef SONDE_CALLS_H
+#define SONDE_CALLS_H
 
 #include "binding/binding.h"
 
@@ -71,14 +71,14 @@ typedef struct sonde_function {
     uint32_t copies;      /* functions with this very label, counted in the first of them */
     int is_coroutine;
     sonde_numbers past, sum; /* of threads and coroutines that ended; of all, now */
-    sonde_published told;
+    sonde_published published;
 } sonde_function;
 
 /* Who called whom, whichever thread; caller NULL: nobody, as far as we saw. */
 typedef struct {
     sonde_function *caller, *callee;
     sonde_numbers past, sum;
-    sonde_published told;
+    sonde_published published;
 } sonde_link;
 
 typedef struct sonde_edge sonde_edge;
@@ -262,6 +262,6 @@ int sonde_is_hooked(unsigned long ident);
 /* ---- publication (call_publish.c) --------------------------------------------------- */
 
 /* Write what changed since the last one; -1 with an exception if there is no memory. */
-int sonde_publish(PyObject *rows, PyObject *marks);
+int sonde_publish(PyObject *rows, PyObject *publications);
 
 #endif

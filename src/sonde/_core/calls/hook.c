@@ -43,7 +43,7 @@ static PyObject *on_enter(PyObject *Py_UNUSED(hook), PyObject *const *args, size
         if (frame != NULL)
             sonde_await_begin(calls, frame, sonde_is_fresh(frame, args[0]));
     }
-    sonde_look_at_clock(calls);
+    sonde_publish_if_due(calls);
     Py_RETURN_NONE;
 }
 
@@ -62,7 +62,7 @@ static inline PyObject *leave(PyObject *code, int ended)
         int is_coroutine = ((PyCodeObject *)code)->co_flags & CO_COROUTINE;
         sonde_leave_other(calls, code, is_coroutine ? PyEval_GetFrame() : NULL, ended);
     }
-    sonde_look_at_clock(calls);
+    sonde_publish_if_due(calls);
     Py_RETURN_NONE;
 }
 
@@ -106,7 +106,7 @@ static PyObject *on_builtin_end(PyObject *Py_UNUSED(hook), PyObject *const *args
     sonde_call_thread *calls = key == NULL ? NULL : sonde_call_thread_here();
     if (calls != NULL) {
         sonde_leave_builtin(calls, key);
-        sonde_look_at_clock(calls);
+        sonde_publish_if_due(calls);
     }
     Py_RETURN_NONE;
 }
@@ -306,7 +306,7 @@ static int on_profile(PyObject *Py_UNUSED(self), PyFrameObject *frame, int what,
         if ((int64_t)first_thread()->id > newest_thread)
             hook_new_threads(sonde_call_tracer);
     }
-    sonde_look_at_clock(calls);
+    sonde_publish_if_due(calls);
     return 0;
 }
 

@@ -1,6 +1,6 @@
 /* How the interpreter tells the call tracer of calls. Everything here needs the GIL. */
-#ifndef SONDE_CALL_HOOK_H
-#define SONDE_CALL_HOOK_H
+#ifndef SONDE_HOOK_H
+#define SONDE_HOOK_H
 
 #include "calls/calls.h"
 
@@ -10,7 +10,7 @@
 
 typedef struct {
     PyObject_HEAD
-    PyObject *rows, *marks; /* writers */
+    PyObject *rows, *publications; /* writers */
     PyObject *own_folder;   /* str: code there that starts us is not the program's */
     int64_t every_ns, due_ns;
     int tool;        /* of sys.monitoring */
@@ -41,7 +41,7 @@ static inline sonde_call_thread *sonde_call_thread_here(void)
 }
 
 /* Last in every handler. */
-static inline void sonde_look_at_clock(const sonde_call_thread *calls)
+static inline void sonde_publish_if_due(const sonde_call_thread *calls)
 {
     if (calls->last >= sonde_calls.publish_at)
         sonde_calls.publish_due();

@@ -123,16 +123,16 @@ enum { COLUMNS = 12 };
 
 /* Append one row; -1 if there is no memory. Runs no code of anybody's. */
 static int write_row(publication *to, const sonde_function *function, const sonde_function *caller,
-                     const sonde_published *told)
+                     const sonde_published *published)
 {
-    const sonde_numbers *numbers = &told->numbers;
+    const sonde_numbers *numbers = &published->numbers;
     PyObject *made[] = {
         PyLong_FromLong(function->lineno),
         PyLong_FromLong(caller == NULL ? 0 : caller->lineno),
         PyLong_FromLongLong(numbers->calls),
         PyLong_FromLongLong(numbers->calls - numbers->recursive),
-        PyLong_FromLongLong(told->own_ns),
-        PyLong_FromLongLong(told->total_ns),
+        PyLong_FromLongLong(published->own_ns),
+        PyLong_FromLongLong(published->total_ns),
     };
     PyObject *values[COLUMNS] = {
         to->t_ns, to->number, function->name, function->file, made[0],
@@ -153,44 +153,44 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* The row of a function or a link, if it is due. */
 static int write_due(publication *to, const sonde_function *function, const sonde_function *caller,
-                     const sonde_numbers *now, sonde_published *told)
+                     const sonde_numbers *now, sonde_published *published)
 {
-    const sonde_numbers *before = &told->numbers;
+    const sonde_numbers *before = &published->numbers;
     int changed = now->calls != before->calls || now->recursive != before->recursive ||
                   now->own != before->own || now->total != before->total;
     if (!changed && !(to->is_full && now->calls > 0))
         return 0;
-    told->numbers = *now;
+    published->numbers = *now;
     /* The rate may be measured anew each time; a time that was told never goes back. */
-    told->own_ns = larger(sonde_ticks_to_ns(to->rate, now->own), told->own_ns);
-    told->total_ns = larger(sonde_ticks_to_ns(to->rate, now->total), told->total_ns);
-    return write_row(to, function, caller, told);
+    published->own_ns = larger(sonde_ticks_to_ns(to->rate, now->own), published->own_ns);
+    published->total_ns = larger(sonde_ticks_to_ns(to->rate, now->total), published->total_ns);
+    return write_row(to, function, caller, published);
 }
 
 static int write_rows(publication *to)
 {
     if (sonde_calls.crowd != NULL && write_due(to, sonde_calls.crowd, NULL, &sonde_calls.crowd->sum,
-                                               &sonde_calls.crowd->told) < 0)
+                                               &sonde_calls.crowd->published) < 0)
         return -1;
     FOR_EACH(sonde_function, function, sonde_calls.functions)
-        if (write_due(to, function, NULL, &function->sum, &function->told) < 0)
+        if (write_due(to, function, NULL, &function->sum, &function->published) < 0)
             return -1;
     FOR_EACH(sonde_link, link, sonde_calls.links)
         if (link->caller != NULL &&
-            write_due(to, link->callee, link->caller, &link->sum, &link->told) < 0)
+            write_due(to, link->callee, link->caller, &link->sum, &link->published) < 0)
             return -1;
     return 0;
 }
 
 /* The row that makes a publication count; only if all its rows are in the ring. */
-static int write_mark(const publication *from, PyObject *marks)
+static int write_publication(const publication *from, PyObject *publications)
 {
     PyObject *first = PyLong_FromUnsignedLong(sonde_calls.first);
     PyObject *rows = PyLong_FromUnsignedLongLong(from->written);
     PyObject *result = NULL;
     if (first != NULL && rows != NULL) {
         PyObject *values[] = {from->t_ns, from->number, first, rows};
-        result = PyObject_Vectorcall(marks, values, 4, NULL);
+        result = PyObject_Vectorcall(publications, values, 4, NULL);
     }
     Py_XDECREF(first);
     Py_XDECREF(rows);
@@ -200,7 +200,7 @@ static int write_mark(const publication *from, PyObject *marks)
 
 static uint32_t numbers; /* publications of this process, over all its runs */
 
-static int publish_to(publication *to, PyObject *marks)
+static int publish_to(publication *to, PyObject *publications)
 {
     uint64_t room, before, after;
     if (sonde_writer_count(to->writer, &before, &room) < 0)
@@ -215,17 +215,17 @@ static int publish_to(publication *to, PyObject *marks)
     int all = status == 0 && sonde_writer_count(to->writer, &after, &room) == 0 &&
               after - before == to->written;
     sonde_calls.is_unsure = !all;
-    return all ? write_mark(to, marks) : status;
+    return all ? write_publication(to, publications) : status;
 }
 
-int sonde_publish(PyObject *rows, PyObject *marks)
+int sonde_publish(PyObject *rows, PyObject *publications)
 {
     sonde_moment now = sonde_read_moment();
     publication to = {.writer = rows, .rate = sonde_ticks_rate(&sonde_calls.begin, &now)};
     add_all(now.ticks);
     to.t_ns = PyLong_FromLongLong(now.ns);
     to.number = PyLong_FromUnsignedLong(++numbers);
-    int status = to.t_ns == NULL || to.number == NULL ? -1 : publish_to(&to, marks);
+    int status = to.t_ns == NULL || to.number == NULL ? -1 : publish_to(&to, publications);
     Py_XDECREF(to.t_ns);
     Py_XDECREF(to.number);
     return status;

@@ -26,7 +26,7 @@ static void publish_due(void)
     if (wait_ns <= 0) {
         self->due_ns = sonde_clock_ns() + self->every_ns;
         wait_ns = self->every_ns;
-        if (sonde_publish(self->rows, self->marks) < 0)
+        if (sonde_publish(self->rows, self->publications) < 0)
             PyErr_Clear();
     }
     set_alarm(wait_ns);
@@ -147,7 +147,7 @@ static PyObject *tracer_stop(sonde_CallTracer *self, PyObject *Py_UNUSED(none))
 {
     if (sonde_call_tracer != self)
         Py_RETURN_NONE;
-    int status = sonde_publish(self->rows, self->marks);
+    int status = sonde_publish(self->rows, self->publications);
     sonde_unhook(self);
     sonde_call_tracer = NULL;
     sonde_calls_clear();
@@ -159,7 +159,7 @@ static PyObject *tracer_stop(sonde_CallTracer *self, PyObject *Py_UNUSED(none))
 
 static PyObject *tracer_publish(sonde_CallTracer *self, PyObject *Py_UNUSED(none))
 {
-    if (sonde_call_tracer == self && sonde_publish(self->rows, self->marks) < 0)
+    if (sonde_call_tracer == self && sonde_publish(self->rows, self->publications) < 0)
         return NULL;
     Py_RETURN_NONE;
 }
@@ -168,11 +168,11 @@ static PyObject *tracer_publish(sonde_CallTracer *self, PyObject *Py_UNUSED(none
 
 static PyObject *tracer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *rows, *marks, *own_folder;
+    PyObject *rows, *publications, *own_folder;
     long long every_ns;
-    static char *names[] = {"rows", "marks", "every_ns", "own_folder", NULL};
+    static char *names[] = {"rows", "publications", "every_ns", "own_folder", NULL};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!LU", names, &sonde_WriterType, &rows,
-                                     &sonde_WriterType, &marks, &every_ns, &own_folder))
+                                     &sonde_WriterType, &publications, &every_ns, &own_folder))
         return NULL;
     if (every_ns <= 0)
         return PyErr_Format(PyExc_ValueError, "every_ns is a time");
@@ -180,7 +180,7 @@ static PyObject *tracer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     if (self == NULL)
         return NULL;
     self->rows = Py_NewRef(rows);
-    self->marks = Py_NewRef(marks);
+    self->publications = Py_NewRef(publications);
     self->own_folder = Py_NewRef(own_folder);
     self->every_ns = every_ns;
     return (PyObject *)self;
@@ -189,7 +189,7 @@ static PyObject *tracer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 static void tracer_dealloc(sonde_CallTracer *self)
 {
     Py_CLEAR(self->rows);
-    Py_CLEAR(self->marks);
+    Py_CLEAR(self->publications);
     Py_CLEAR(self->own_folder);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -218,7 +218,7 @@ PyTypeObject sonde_CallTracerType = {
     .tp_name = "sonde._core.CallTracer",
     .tp_basicsize = sizeof(sonde_CallTracer),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "CallTracer(rows, marks, every_ns, own_folder): counts and times every call in all "
+    .tp_doc = "CallTracer(rows, publications, every_ns, own_folder): counts and times every call in all "
               "threads, but for code of `own_folder` that switches it on.",
     .tp_new = tracer_new,
     .tp_dealloc = (destructor)tracer_dealloc,

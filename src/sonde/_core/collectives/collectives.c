@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TURN_NS 500000000       /* between two looks, while works wait for their rows */
+#define WRITE_NS 500000000       /* between two looks, while works wait for their rows */
 #define IDLE_NS 3600000000000
 enum { RELAXED = 2 };
 
@@ -18,18 +18,18 @@ static void *work(void *Py_UNUSED(arg))
     int mode = RELAXED;
     /* While the program records a CUDA graph, a question about an event, asked by a thread
      * that has not said this, would spoil it. */
-    if (sonde_all.set_mode != NULL)
-        (void)sonde_all.set_mode(&mode);
+    if (sonde_collectives.set_mode != NULL)
+        (void)sonde_collectives.set_mode(&mode);
     int is_waiting = 0;
-    while (!sonde_load_acquire(&sonde_all.leave)) {
-        uint32_t bell = sonde_load_acquire(&sonde_all.bell);
+    while (!sonde_load_acquire(&sonde_collectives.leave)) {
+        uint32_t bell = sonde_load_acquire(&sonde_collectives.bell);
         /* Whatever comes from here on rings. */
-        is_waiting = sonde_collective_turn(0);
+        is_waiting = sonde_collectives_write(0);
         /* Where works are not seen nobody rings. */
-        is_waiting |= !sonde_all.is_observed;
-        sonde_wait(&sonde_all.bell, bell, is_waiting ? TURN_NS : IDLE_NS);
+        is_waiting |= !sonde_collectives.is_observed;
+        sonde_wait(&sonde_collectives.bell, bell, is_waiting ? WRITE_NS : IDLE_NS);
     }
-    (void)sonde_collective_turn(1);
+    (void)sonde_collectives_write(1);
     return NULL;
 }
 
@@ -37,12 +37,12 @@ static void *work(void *Py_UNUSED(arg))
  * program without collectives has none; whoever forks would be warned of it. */
 static void ring(void)
 {
-    pthread_mutex_lock(&sonde_all.lock);
-    if (!sonde_all.is_running && !sonde_load_acquire(&sonde_all.leave))
-        sonde_all.is_running = sonde_thread_start(work, NULL, &sonde_all.thread) == 0;
-    pthread_mutex_unlock(&sonde_all.lock);
-    sonde_add_relaxed(&sonde_all.bell, 1);
-    sonde_wake(&sonde_all.bell);
+    pthread_mutex_lock(&sonde_collectives.lock);
+    if (!sonde_collectives.is_running && !sonde_load_acquire(&sonde_collectives.leave))
+        sonde_collectives.is_running = sonde_thread_start(work, NULL, &sonde_collectives.thread) == 0;
+    pthread_mutex_unlock(&sonde_collectives.lock);
+    sonde_add_relaxed(&sonde_collectives.bell, 1);
+    sonde_wake(&sonde_collectives.bell);
 }
 
 /* ---- on and off --------------------------------------------------------------------------------------------- */
@@ -51,57 +51,57 @@ static void learn_thread(void)
 {
     uint64_t self = (uint64_t)pthread_self();
     uint32_t at = 0;
-    while (at < sonde_all.threads_n && sonde_all.threads[at].thread != self)
+    while (at < sonde_collectives.threads_n && sonde_collectives.threads[at].thread != self)
         at++;
-    if (at == sonde_all.threads_n && at < SONDE_THREADS)
-        sonde_all.threads_n++;
+    if (at == sonde_collectives.threads_n && at < SONDE_THREADS)
+        sonde_collectives.threads_n++;
     if (at < SONDE_THREADS) {
-        sonde_all.threads[at].thread = self;
-        sonde_all.threads[at].tid = sonde_find_tid();
+        sonde_collectives.threads[at].thread = self;
+        sonde_collectives.threads[at].tid = sonde_find_tid();
     }
 }
 
 static int make_room(void)
 {
-    if (sonde_all.seen == NULL)
-        sonde_all.seen = calloc(SONDE_SEEN_MAX, sizeof *sonde_all.seen);
-    if (sonde_all.told == NULL)
-        sonde_all.told = calloc(SONDE_TOLD_MAX, sizeof *sonde_all.told);
-    return sonde_all.seen == NULL || sonde_all.told == NULL ? -ENOMEM : 0;
+    if (sonde_collectives.works == NULL)
+        sonde_collectives.works = calloc(SONDE_OBSERVED_MAX, sizeof *sonde_collectives.works);
+    if (sonde_collectives.entries == NULL)
+        sonde_collectives.entries = calloc(SONDE_ENTRIES_MAX, sizeof *sonde_collectives.entries);
+    return sonde_collectives.works == NULL || sonde_collectives.entries == NULL ? -ENOMEM : 0;
 }
 
 static void reset(int64_t step)
 {
-    sonde_all.steps_n = sonde_all.threads_n = sonde_all.groups_n = sonde_all.told_n = sonde_all.workers_n = sonde_all.seen_n = 0;
-    sonde_all.first_step = step;
-    sonde_all.started_ns = sonde_clock_ns();
-    sonde_all.asked_ns = sonde_all.cost_ns = sonde_all.asking_ns = 0;
-    sonde_all.asked_serial = 0;
-    sonde_all.is_deaf = 0;
-    sonde_all.leave = sonde_all.is_asked = 0;
-    memset(sonde_all.next_id, 0, sizeof sonde_all.next_id);
-    sonde_all.ended = sonde_intern_put(sonde_all.texts, "ended", 5);
-    sonde_all.running = sonde_intern_put(sonde_all.texts, "running", 7);
-    sonde_all.timeout = sonde_intern_put(sonde_all.texts, "timeout", 7);
+    sonde_collectives.steps_n = sonde_collectives.threads_n = sonde_collectives.groups_n = sonde_collectives.entries_n = sonde_collectives.workers_n = sonde_collectives.works_n = 0;
+    sonde_collectives.first_step = step;
+    sonde_collectives.started_ns = sonde_clock_ns();
+    sonde_collectives.asked_ns = sonde_collectives.cost_ns = sonde_collectives.asking_ns = 0;
+    sonde_collectives.asked_serial = 0;
+    sonde_collectives.is_unreadable = 0;
+    sonde_collectives.leave = sonde_collectives.is_asked = 0;
+    memset(sonde_collectives.next_id, 0, sizeof sonde_collectives.next_id);
+    sonde_collectives.ended = sonde_intern_put(sonde_collectives.texts, "ended", 5);
+    sonde_collectives.running = sonde_intern_put(sonde_collectives.texts, "running", 7);
+    sonde_collectives.timeout = sonde_intern_put(sonde_collectives.texts, "timeout", 7);
     learn_thread();
 }
 
 static void release(void)
 {
-    Py_CLEAR(sonde_all.ring_map);
-    Py_CLEAR(sonde_all.text);
-    Py_CLEAR(sonde_all.page_map);
-    Py_CLEAR(sonde_all.ask);
-    sonde_all.ring = NULL;
+    Py_CLEAR(sonde_collectives.ring_map);
+    Py_CLEAR(sonde_collectives.text);
+    Py_CLEAR(sonde_collectives.page_map);
+    Py_CLEAR(sonde_collectives.ask);
+    sonde_collectives.ring = NULL;
 }
 
 static void open_recorders(void *cpu, const char *cuda_path)
 {
     void *cuda = cuda_path == NULL ? NULL : dlopen(cuda_path, RTLD_NOW | RTLD_NOLOAD);
-    sonde_all.set_mode = cuda == NULL ? NULL
+    sonde_collectives.set_mode = cuda == NULL ? NULL
                                 : (int (*)(int *))dlsym(cuda, "cudaThreadExchangeStreamCaptureMode");
-    (void)sonde_told_open(SONDE_TOLD_CPU, cpu);
-    (void)sonde_told_open(SONDE_TOLD_NCCL, sonde_all.set_mode == NULL ? NULL : cuda);
+    (void)sonde_flight_recorder_open(SONDE_RECORDER_CPU, cpu);
+    (void)sonde_flight_recorder_open(SONDE_RECORDER_NCCL, sonde_collectives.set_mode == NULL ? NULL : cuda);
 }
 
 /* collective_start(writer, text, page, libtorch_cpu, libtorch_cuda or None, ask, step, observe) */
@@ -114,52 +114,52 @@ static PyObject *collective_start(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "O!O!O!szOLp", &sonde_WriterType, &writer, &sonde_TextType, &text,
                           &sonde_MapType, &page, &cpu_path, &cuda_path, &ask, &step, &observe))
         return NULL;
-    if (sonde_all.is_open)
+    if (sonde_collectives.is_open)
         return PyErr_Format(PyExc_RuntimeError, "collectives are watched already");
     sonde_control *control = sonde_map_memory(page, 0);
     void *cpu = control == NULL ? NULL : dlopen(cpu_path, RTLD_NOW | RTLD_NOLOAD);
     if (control != NULL && cpu == NULL)
         return PyErr_Format(PyExc_OSError, "%s is not loaded", cpu_path);
-    sonde_all.ring = cpu == NULL ? NULL : sonde_writer_ring(writer, SONDE_COLLECTIVE_KINDS, &sonde_all.ring_map);
-    if (sonde_all.ring == NULL)
+    sonde_collectives.ring = cpu == NULL ? NULL : sonde_writer_ring(writer, SONDE_COLLECTIVE_KINDS, &sonde_collectives.ring_map);
+    if (sonde_collectives.ring == NULL)
         return NULL;
-    sonde_all.text = Py_NewRef(text);
-    sonde_all.page_map = Py_NewRef(page);
-    sonde_all.ask = Py_NewRef(ask);
-    sonde_all.texts = sonde_text_table(text);
-    sonde_all.on = &control->on;
+    sonde_collectives.text = Py_NewRef(text);
+    sonde_collectives.page_map = Py_NewRef(page);
+    sonde_collectives.ask = Py_NewRef(ask);
+    sonde_collectives.texts = sonde_text_table(text);
+    sonde_collectives.on = &control->on;
     reset(step);
     open_recorders(cpu, cuda_path);
-    sonde_all.is_observed = observe;
-    sonde_all.is_open = 1;
+    sonde_collectives.is_observed = observe;
+    sonde_collectives.is_open = 1;
     int status = make_room();
     if (status == 0 && observe)
-        status = sonde_seen_start(cpu, sonde_all.on, ring);
+        status = sonde_observed_start(cpu, sonde_collectives.on, ring);
     else if (status == 0)
         ring();
     if (status == 0)
         Py_RETURN_NONE;
-    sonde_all.is_open = 0;
+    sonde_collectives.is_open = 0;
     release();
     return PyErr_Format(PyExc_OSError, "torch's observers are not where they should be");
 }
 
 static PyObject *collective_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    sonde_seen_stop();
-    pthread_mutex_lock(&sonde_all.lock);
-    sonde_store_release(&sonde_all.leave, 1);
-    int was_running = sonde_all.is_running;
-    sonde_all.is_running = 0;
-    pthread_mutex_unlock(&sonde_all.lock);
+    sonde_observed_stop();
+    pthread_mutex_lock(&sonde_collectives.lock);
+    sonde_store_release(&sonde_collectives.leave, 1);
+    int was_running = sonde_collectives.is_running;
+    sonde_collectives.is_running = 0;
+    pthread_mutex_unlock(&sonde_collectives.lock);
     if (was_running) {
-        sonde_add_relaxed(&sonde_all.bell, 1);
-        sonde_wake(&sonde_all.bell);
+        sonde_add_relaxed(&sonde_collectives.bell, 1);
+        sonde_wake(&sonde_collectives.bell);
         Py_BEGIN_ALLOW_THREADS
-        pthread_join(sonde_all.thread, NULL);
+        pthread_join(sonde_collectives.thread, NULL);
         Py_END_ALLOW_THREADS
     }
-    sonde_all.is_open = 0;
+    sonde_collectives.is_open = 0;
     release();
     Py_RETURN_NONE;
 }
@@ -168,8 +168,8 @@ static void forget_in_child(void)
 {
     /* The thread is the parent's, and so are the mapped files. */
     pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-    sonde_all.lock = fresh;
-    sonde_all.is_open = sonde_all.is_running = 0;
+    sonde_collectives.lock = fresh;
+    sonde_collectives.is_open = sonde_collectives.is_running = 0;
 }
 
 SONDE_IN_CHILD(forget_in_child)
@@ -183,9 +183,9 @@ static PyObject *collective_look(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *call;
     if (!PyArg_ParseTuple(args, "KO", &tensor, &call))
         return NULL;
-    sonde_seen_look((uintptr_t)tensor);
+    sonde_observed_look((uintptr_t)tensor);
     PyObject *result = PyObject_CallNoArgs(call);
-    sonde_seen_looked();
+    sonde_observed_looked();
     return result;
 }
 
@@ -194,11 +194,11 @@ static PyObject *collective_step(PyObject *Py_UNUSED(module), PyObject *object)
     if (!Py_IS_TYPE(object, &sonde_StepType))
         return PyErr_Format(PyExc_TypeError, "a Step expected");
     const sonde_Step *step = (sonde_Step *)object;
-    pthread_mutex_lock(&sonde_all.lock);
-    sonde_all.steps[sonde_all.steps_n % SONDE_STEPS].number = step->number;
-    sonde_all.steps[sonde_all.steps_n++ % SONDE_STEPS].end_ns = step->end_ns;
+    pthread_mutex_lock(&sonde_collectives.lock);
+    sonde_collectives.steps[sonde_collectives.steps_n % SONDE_STEPS].number = step->number;
+    sonde_collectives.steps[sonde_collectives.steps_n++ % SONDE_STEPS].end_ns = step->end_ns;
     learn_thread();
-    pthread_mutex_unlock(&sonde_all.lock);
+    pthread_mutex_unlock(&sonde_collectives.lock);
     Py_RETURN_NONE;
 }
 
@@ -208,33 +208,33 @@ static PyObject *collective_group(PyObject *Py_UNUSED(module), PyObject *args)
     unsigned int size;
     if (!PyArg_ParseTuple(args, "UIU", &name, &size, &ranks))
         return NULL;
-    if (sonde_all.text == NULL)
+    if (sonde_collectives.text == NULL)
         Py_RETURN_NONE;
-    int64_t name_id = sonde_text_id(sonde_all.text, name), ranks_id = sonde_text_id(sonde_all.text, ranks);
+    int64_t name_id = sonde_text_id(sonde_collectives.text, name), ranks_id = sonde_text_id(sonde_collectives.text, ranks);
     if (name_id < 0 || ranks_id < 0)
         return NULL;
-    pthread_mutex_lock(&sonde_all.lock);
+    pthread_mutex_lock(&sonde_collectives.lock);
     uint32_t at = 0;
-    while (at < sonde_all.groups_n && sonde_all.groups[at].name != (uint32_t)name_id)
+    while (at < sonde_collectives.groups_n && sonde_collectives.groups[at].name != (uint32_t)name_id)
         at++;
-    if (at == sonde_all.groups_n && at < SONDE_GROUPS)
-        sonde_all.groups_n++;
+    if (at == sonde_collectives.groups_n && at < SONDE_GROUPS)
+        sonde_collectives.groups_n++;
     if (at < SONDE_GROUPS) {
-        sonde_all.groups[at].name = (uint32_t)name_id;
-        sonde_all.groups[at].size = size;
-        sonde_all.groups[at].ranks = (uint32_t)ranks_id;
+        sonde_collectives.groups[at].name = (uint32_t)name_id;
+        sonde_collectives.groups[at].size = size;
+        sonde_collectives.groups[at].ranks = (uint32_t)ranks_id;
     }
-    pthread_mutex_unlock(&sonde_all.lock);
+    pthread_mutex_unlock(&sonde_collectives.lock);
     Py_RETURN_NONE;
 }
 
 static PyObject *collective_state(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    int is_recorded = sonde_told_has(SONDE_TOLD_CPU) || sonde_told_has(SONDE_TOLD_NCCL);
-    return Py_BuildValue("{s:O,s:O,s:K,s:L}", "sized", sonde_seen_is_sized() ? Py_True : Py_False,
-                         "recorded", is_recorded && !sonde_load_relaxed(&sonde_all.is_deaf) ? Py_True : Py_False,
-                         "lost", (unsigned long long)sonde_seen_lost(), "cost_ns",
-                         (long long)sonde_all.cost_ns);
+    int is_recorded = sonde_flight_recorder_has(SONDE_RECORDER_CPU) || sonde_flight_recorder_has(SONDE_RECORDER_NCCL);
+    return Py_BuildValue("{s:O,s:O,s:K,s:L}", "sized", sonde_observed_is_sized() ? Py_True : Py_False,
+                         "recorded", is_recorded && !sonde_load_relaxed(&sonde_collectives.is_unreadable) ? Py_True : Py_False,
+                         "lost", (unsigned long long)sonde_observed_lost(), "cost_ns",
+                         (long long)sonde_collectives.cost_ns);
 }
 
 PyMethodDef sonde_collectives_methods[] = {

@@ -6,15 +6,15 @@
  * two together and writes the rows (collective.c); it never holds the GIL, and what
  * issues or does a collective never waits for it.
  */
-#ifndef SONDE_COLLECTIVE_H
-#define SONDE_COLLECTIVE_H
+#ifndef SONDE_COLLECTIVES_H
+#define SONDE_COLLECTIVES_H
 
 #include "binding/binding.h"
 
 #include <pthread.h>
 
-#define SONDE_SEEN_MAX 4096u /* works that have no row yet */
-#define SONDE_TOLD_MAX 4096u /* the same of the flight recorder's */
+#define SONDE_OBSERVED_MAX 4096u /* works that have no row yet */
+#define SONDE_ENTRIES_MAX 4096u /* the same of the flight recorder's */
 #define SONDE_TITLE 56
 
 /* ---- types of numbers: one place for their names and sizes ------------------------- */
@@ -38,27 +38,27 @@ typedef struct {
     uint8_t was_running;   /* it has a row that says so */
     uint8_t is_taken;      /* an entry of the flight recorder's is about it */
     char title[SONDE_TITLE]; /* gloo:all_reduce */
-} sonde_seen;
+} sonde_observed_work;
 
 /* Have works seen. `library` is libtorch_cpu. 0, or -ENOENT if it lacks something.
  * `first` is called, by any thread, for a work that comes while none is waiting. */
-int sonde_seen_start(void *library, const uint32_t *on, void (*first)(void));
-void sonde_seen_stop(void);
+int sonde_observed_start(void *library, const uint32_t *on, void (*first)(void));
+void sonde_observed_stop(void);
 
 /* Where a range keeps the values it was given is found by looking: between these two, this
  * thread has torch do one operation on this tensor. */
-void sonde_seen_look(uintptr_t tensor);
-void sonde_seen_looked(void);
-int sonde_seen_is_sized(void); /* was it found? */
+void sonde_observed_look(uintptr_t tensor);
+void sonde_observed_looked(void);
+int sonde_observed_is_sized(void); /* was it found? */
 
-/* Copy what has no row yet, by serial; how many. `to` holds SONDE_SEEN_MAX. */
-uint32_t sonde_seen_copy(sonde_seen *to);
-void sonde_seen_mark(const sonde_seen *work, int is_done); /* keep its marks, or forget it */
-uint64_t sonde_seen_lost(void); /* works that found no room, so far */
+/* Copy what has no row yet, by serial; how many. `to` holds SONDE_OBSERVED_MAX. */
+uint32_t sonde_observed_copy(sonde_observed_work *to);
+void sonde_observed_update(const sonde_observed_work *work, int is_done); /* keep its marks, or forget it */
+uint64_t sonde_observed_lost(void); /* works that found no room, so far */
 
 /* ---- what the flight recorder tells ---------------------------------------------------- */
 
-enum { SONDE_TOLD_CPU, SONDE_TOLD_NCCL, SONDE_TOLD_RECORDERS };
+enum { SONDE_RECORDER_CPU, SONDE_RECORDER_NCCL, SONDE_RECORDERS };
 
 typedef struct {
     uint64_t id; /* of the recorder's own */
@@ -75,15 +75,15 @@ typedef struct {
     uint8_t was_running;
     uint64_t serial; /* of the work seen; 0: none */
     char title[SONDE_TITLE];
-} sonde_told;
+} sonde_recorder_entry;
 
 /* Find a recorder in `library`; 0 or -ENOENT. */
-int sonde_told_open(int recorder, void *library);
-int sonde_told_has(int recorder);
+int sonde_flight_recorder_open(int recorder, void *library);
+int sonde_flight_recorder_has(int recorder);
 
 /* Ask a recorder, and call `each` for every entry; 0, or -errno if it could not be read. The texts go to
  * `texts`. Needs no GIL; takes some 10 us an entry. */
-int sonde_told_ask(int recorder, sonde_intern *texts, void (*each)(const sonde_told *));
+int sonde_flight_recorder_ask(int recorder, sonde_intern *texts, void (*each)(const sonde_recorder_entry *));
 
 /* ---- what both are put together with ------------------------------------------------- */
 
@@ -116,24 +116,24 @@ typedef struct {
     int64_t asked_ns, cost_ns;   /* the recorders: when last, and how long it took */
     int64_t asking_ns;
     uint64_t asked_serial;
-    int is_deaf;                 /* the answer was not understood */
-    uint64_t next_id[SONDE_TOLD_RECORDERS], top_id[SONDE_TOLD_RECORDERS];
-    sonde_seen *seen;
-    uint32_t seen_n;
-    sonde_told *told;
-    uint32_t told_n;
+    int is_unreadable;                 /* the answer was not understood */
+    uint64_t next_id[SONDE_RECORDERS], top_id[SONDE_RECORDERS];
+    sonde_observed_work *works;
+    uint32_t works_n;
+    sonde_recorder_entry *entries;
+    uint32_t entries_n;
     struct { int64_t tid; uint32_t group; } workers[SONDE_WORKERS];
     uint32_t workers_n;
     uint32_t ended, running, timeout; /* text ids */
-} sonde_collectives;
+} sonde_collectives_state;
 
-extern sonde_collectives sonde_all; /* one for the process: rows.c */
+extern sonde_collectives_state sonde_collectives; /* one for the process: rows.c */
 
 #define SONDE_COLLECTIVE_KINDS "qddtttttIQQQttqq" /* of a row: collective_rows.c */
 
 /* Write the rows that are due; all of them if it is the last time. 1: something still waits.
  * The thread's alone, without the GIL. */
-int sonde_collective_turn(int is_last);
+int sonde_collectives_write(int is_last);
 
 extern PyMethodDef sonde_collectives_methods[];
 

@@ -24,7 +24,7 @@ typedef struct {
 static struct {
     string (*dump)(bool collectives, bool stacks, bool active);
     void (*free)(void *); /* operator delete */
-} recorders[SONDE_TOLD_RECORDERS];
+} recorders[SONDE_RECORDERS];
 
 /* ---- types of numbers ------------------------------------------------------------------------ */
 
@@ -77,8 +77,8 @@ typedef struct {
     uint32_t memo_n, memo_room;
     int is_bad;
     sonde_intern *texts;
-    sonde_told told; /* the entry under way */
-    void (*each)(const sonde_told *);
+    sonde_recorder_entry entry; /* the entry under way */
+    void (*each)(const sonde_recorder_entry *);
 } pickle;
 
 enum kind { NOTHING, NUMBER, REAL, TEXT, TRUTH, LIST, DICT, STOP };
@@ -277,67 +277,67 @@ static uint32_t put_text(pickle *from, value read)
     return sonde_intern_put(from->texts, read.text.at, read.text.bytes);
 }
 
-static void take_thread(sonde_told *told, value read)
+static void take_thread(sonde_recorder_entry *entry, value read)
 {
     char digits[24];
     if (read.kind != TEXT || read.text.at == NULL || read.text.bytes >= sizeof digits)
         return;
     memcpy(digits, read.text.at, read.text.bytes);
     digits[read.text.bytes] = 0;
-    told->thread = strtoull(digits, NULL, 10);
+    entry->thread = strtoull(digits, NULL, 10);
 }
 
 static void take_group(pickle *from, value name)
 {
-    from->told.group = put_text(from, name);
-    from->told.group_desc = put_text(from, take_value(from));
+    from->entry.group = put_text(from, name);
+    from->entry.group_desc = put_text(from, take_value(from));
     if (take(from, 1) != 0x86) /* a pair */
         from->is_bad = 1;
     remember(from, (piece){NULL, 0});
 }
 
-static void take_title(sonde_told *told, value read)
+static void take_title(sonde_recorder_entry *entry, value read)
 {
     if (read.kind != TEXT || read.text.at == NULL)
         return;
     size_t bytes = read.text.bytes < SONDE_TITLE ? read.text.bytes : SONDE_TITLE - 1;
-    memcpy(told->title, read.text.at, bytes);
+    memcpy(entry->title, read.text.at, bytes);
 }
 
 static void take_field(pickle *from, value key, value read, sizes *in, sizes *out, int64_t seqs[2])
 {
-    sonde_told *told = &from->told;
+    sonde_recorder_entry *entry = &from->entry;
     int16_t out_dtype = -1;
     if (is_text(key, "record_id"))
-        told->id = (uint64_t)read.number;
+        entry->id = (uint64_t)read.number;
     else if (is_text(key, "process_group"))
         take_group(from, read);
     else if (is_text(key, "thread_id"))
-        take_thread(told, read);
+        take_thread(entry, read);
     else if (is_text(key, "collective_seq_id"))
-        told->seq = (uint64_t)(seqs[0] = read.number);
+        entry->seq = (uint64_t)(seqs[0] = read.number);
     else if (is_text(key, "p2p_seq_id"))
         seqs[1] = read.number;
     else if (is_text(key, "is_p2p"))
-        told->seq = (uint64_t)seqs[read.number != 0];
+        entry->seq = (uint64_t)seqs[read.number != 0];
     else if (is_text(key, "profiling_name"))
-        take_title(told, read);
+        take_title(entry, read);
     else if (is_text(key, "time_created_ns"))
-        told->created_wall_ns = read.number;
+        entry->created_wall_ns = read.number;
     else if (is_text(key, "input_sizes"))
         take_sizes(from, read, in);
     else if (is_text(key, "output_sizes"))
         take_sizes(from, read, out);
     else if (is_text(key, "input_dtypes"))
-        told->given_bytes = take_bytes(from, read, in, &told->dtype);
+        entry->given_bytes = take_bytes(from, read, in, &entry->dtype);
     else if (is_text(key, "output_dtypes"))
-        told->got_bytes = take_bytes(from, read, out, told->dtype < 0 ? &told->dtype : &out_dtype);
+        entry->got_bytes = take_bytes(from, read, out, entry->dtype < 0 ? &entry->dtype : &out_dtype);
     else if (is_text(key, "duration_ms"))
-        told->device_s = read.kind == REAL ? read.real / 1e3 : -1;
+        entry->device_s = read.kind == REAL ? read.real / 1e3 : -1;
     else if (is_text(key, "state"))
-        told->is_completed = (uint8_t)is_text(read, "completed");
+        entry->is_completed = (uint8_t)is_text(read, "completed");
     else if (is_text(key, "retired"))
-        told->is_over = (uint8_t)read.number;
+        entry->is_over = (uint8_t)read.number;
     else
         skip(from, read, 0);
 }
@@ -346,7 +346,7 @@ static void take_entry(pickle *from)
 {
     sizes in = {.count = 0}, out = {.count = 0};
     int64_t seqs[2] = {0, 0};
-    from->told = (sonde_told){.dtype = -1, .device_s = -1};
+    from->entry = (sonde_recorder_entry){.dtype = -1, .device_s = -1};
     if (take_value(from).kind != DICT)
         from->is_bad = 1;
     while (!is_closed(from, 'u')) {
@@ -354,10 +354,10 @@ static void take_entry(pickle *from)
         take_field(from, key, take_value(from), &in, &out, seqs);
     }
     for (uint32_t i = 0; i < in.count; i++)
-        from->told.given_numel += in.numel[i];
-    from->told.is_over |= from->told.is_completed;
+        from->entry.given_numel += in.numel[i];
+    from->entry.is_over |= from->entry.is_completed;
     if (!from->is_bad)
-        from->each(&from->told);
+        from->each(&from->entry);
 }
 
 static void take_all(pickle *from)
@@ -379,7 +379,7 @@ static void take_all(pickle *from)
 
 /* ---- asking --------------------------------------------------------------------------------------------- */
 
-int sonde_told_open(int recorder, void *library)
+int sonde_flight_recorder_open(int recorder, void *library)
 {
     static const char *const names[] = {"_ZN4c10d13dump_fr_traceB5cxx11Ebbb",
                                         "_ZN4c10d15dump_nccl_traceB5cxx11Ebbb"};
@@ -391,9 +391,9 @@ int sonde_told_open(int recorder, void *library)
     return recorders[recorder].dump == NULL ? -ENOENT : 0;
 }
 
-int sonde_told_has(int recorder) { return recorders[recorder].dump != NULL; }
+int sonde_flight_recorder_has(int recorder) { return recorders[recorder].dump != NULL; }
 
-int sonde_told_ask(int recorder, sonde_intern *texts, void (*each)(const sonde_told *))
+int sonde_flight_recorder_ask(int recorder, sonde_intern *texts, void (*each)(const sonde_recorder_entry *))
 {
     string answer = recorders[recorder].dump(true, false, false);
     pickle from = {.at = (const uint8_t *)answer.at, .texts = texts, .each = each};

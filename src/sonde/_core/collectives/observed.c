@@ -49,8 +49,8 @@ static struct {
     uint64_t head;        /* works so far */
     uint32_t waiting;     /* slots that are not free */
     uint64_t lost;
-    uint8_t state[SONDE_SEEN_MAX];
-    sonde_seen *slots;
+    uint8_t state[SONDE_OBSERVED_MAX];
+    sonde_observed_work *slots;
     /* Where a range keeps its values; 0: not known. Written before it is on. */
     uintptr_t wanted;
     uint32_t inputs_at, tag;
@@ -58,7 +58,7 @@ static struct {
 
 /* ---- what a work was given ----------------------------------------------------------------- */
 
-int sonde_seen_is_sized(void) { return seen.inputs_at != 0; }
+int sonde_observed_is_sized(void) { return seen.inputs_at != 0; }
 
 /* In the range of an operation on that tensor: a view of few values, the first is the tensor. */
 static void look(const char *function)
@@ -78,7 +78,7 @@ static void look(const char *function)
     }
 }
 
-static void measure(sonde_seen *work, const char *function)
+static void measure(sonde_observed_work *work, const char *function)
 {
     struct {
         ivalue *values;
@@ -104,7 +104,7 @@ static void measure(sonde_seen *work, const char *function)
 
 /* ---- what torch calls ------------------------------------------------------------------------ */
 
-__attribute__((visibility("hidden"))) void sonde_seen_begins(const void *function);
+__attribute__((visibility("hidden"))) void sonde_observed_begins(const void *function);
 
 static int is_work(const char *title)
 {
@@ -116,10 +116,10 @@ static int is_work(const char *title)
 }
 
 /* A slot for the next work, or NULL. A work that never ends must not stop the others. */
-static sonde_seen *find_slot(void)
+static sonde_observed_work *find_slot(void)
 {
     for (int i = 0; i < TRIES; i++, seen.head++) {
-        uint32_t at = seen.head % SONDE_SEEN_MAX;
+        uint32_t at = seen.head % SONDE_OBSERVED_MAX;
         if (seen.state[at] == FREE) {
             seen.state[at] = OPEN;
             return &seen.slots[at];
@@ -128,7 +128,7 @@ static sonde_seen *find_slot(void)
     return NULL;
 }
 
-void sonde_seen_begins(const void *function)
+void sonde_observed_begins(const void *function)
 {
     if (!sonde_load_acquire(&seen.is_on))
         return;
@@ -138,7 +138,7 @@ void sonde_seen_begins(const void *function)
             look(function);
         return;
     }
-    sonde_seen work = {.function = function, .begin_ns = sonde_clock_ns(), .dtype = -1,
+    sonde_observed_work work = {.function = function, .begin_ns = sonde_clock_ns(), .dtype = -1,
                        .tid = sonde_find_tid()};
     strncpy(work.title, title, sizeof work.title - 1);
     if (seen.inputs_at != 0)
@@ -146,7 +146,7 @@ void sonde_seen_begins(const void *function)
     pthread_mutex_lock(&seen.lock);
     /* Again, because whoever switches it off takes the page away afterwards. */
     int is_wanted = sonde_load_relaxed(&seen.is_on) && sonde_load_relaxed(seen.on);
-    sonde_seen *slot = is_wanted ? find_slot() : NULL;
+    sonde_observed_work *slot = is_wanted ? find_slot() : NULL;
     int is_first = 0;
     if (slot != NULL) {
         work.serial = ++seen.head;
@@ -168,8 +168,8 @@ static void end_work(const void *function, void *Py_UNUSED(context))
         return;
     pthread_mutex_lock(&seen.lock);
     /* Backwards: most works end soon. */
-    for (uint32_t i = 1; seen.waiting != 0 && i <= SONDE_SEEN_MAX; i++) {
-        uint32_t at = (uint32_t)(seen.head - i) % SONDE_SEEN_MAX;
+    for (uint32_t i = 1; seen.waiting != 0 && i <= SONDE_OBSERVED_MAX; i++) {
+        uint32_t at = (uint32_t)(seen.head - i) % SONDE_OBSERVED_MAX;
         if (seen.state[at] == OPEN && seen.slots[at].function == function) {
             seen.slots[at].end_ns = now_ns;
             seen.state[at] = ENDED;
@@ -185,39 +185,39 @@ static void end_work(const void *function, void *Py_UNUSED(context))
 static void *begin_work(void **result, const void *function)
 {
     *result = NULL;
-    sonde_seen_begins(function);
+    sonde_observed_begins(function);
     return result;
 }
 #define BEGIN_WORK ((void *)begin_work)
 #elif defined(__aarch64__)
 /* x8 holds the place. */
-__attribute__((visibility("hidden"))) extern char sonde_seen_begin_work[];
+__attribute__((visibility("hidden"))) extern char sonde_observed_begin_work[];
 __asm__(".pushsection .text\n"
-        ".hidden sonde_seen_begin_work\n"
-        ".globl sonde_seen_begin_work\n"
-        ".type sonde_seen_begin_work,@function\n"
+        ".hidden sonde_observed_begin_work\n"
+        ".globl sonde_observed_begin_work\n"
+        ".type sonde_observed_begin_work,@function\n"
         ".balign 4\n"
-        "sonde_seen_begin_work:\n"
+        "sonde_observed_begin_work:\n"
         "    hint #34\n"
         "    str xzr, [x8]\n"
-        "    b sonde_seen_begins\n"
+        "    b sonde_observed_begins\n"
         ".popsection\n");
-#define BEGIN_WORK ((void *)sonde_seen_begin_work)
+#define BEGIN_WORK ((void *)sonde_observed_begin_work)
 #endif
 
 /* ---- for the thread that writes rows ------------------------------------------------------------ */
 
 static int by_serial(const void *one, const void *other)
 {
-    uint64_t a = ((const sonde_seen *)one)->serial, b = ((const sonde_seen *)other)->serial;
+    uint64_t a = ((const sonde_observed_work *)one)->serial, b = ((const sonde_observed_work *)other)->serial;
     return a < b ? -1 : a > b;
 }
 
-uint32_t sonde_seen_copy(sonde_seen *to)
+uint32_t sonde_observed_copy(sonde_observed_work *to)
 {
     uint32_t count = 0;
     pthread_mutex_lock(&seen.lock);
-    for (uint32_t i = 0; count < seen.waiting && i < SONDE_SEEN_MAX; i++)
+    for (uint32_t i = 0; count < seen.waiting && i < SONDE_OBSERVED_MAX; i++)
         if (seen.state[i] != FREE)
             to[count++] = seen.slots[i];
     pthread_mutex_unlock(&seen.lock);
@@ -225,9 +225,9 @@ uint32_t sonde_seen_copy(sonde_seen *to)
     return count;
 }
 
-void sonde_seen_mark(const sonde_seen *work, int is_done)
+void sonde_observed_update(const sonde_observed_work *work, int is_done)
 {
-    uint32_t at = (uint32_t)(work->serial - 1) % SONDE_SEEN_MAX;
+    uint32_t at = (uint32_t)(work->serial - 1) % SONDE_OBSERVED_MAX;
     pthread_mutex_lock(&seen.lock);
     if (seen.state[at] != FREE && seen.slots[at].serial == work->serial) {
         seen.slots[at].was_running = work->was_running;
@@ -240,7 +240,7 @@ void sonde_seen_mark(const sonde_seen *work, int is_done)
     pthread_mutex_unlock(&seen.lock);
 }
 
-uint64_t sonde_seen_lost(void)
+uint64_t sonde_observed_lost(void)
 {
     pthread_mutex_lock(&seen.lock);
     uint64_t lost = seen.lost;
@@ -258,7 +258,7 @@ static observer make_observer(int scope)
     return ours;
 }
 
-void sonde_seen_look(uintptr_t tensor)
+void sonde_observed_look(uintptr_t tensor)
 {
     if (seen.add_here == NULL || seen.numel == NULL || seen.dtype == NULL || seen.inputs_at != 0)
         return;
@@ -266,17 +266,17 @@ void sonde_seen_look(uintptr_t tensor)
     seen.handle_here = seen.add_here(make_observer(SCOPE_FUNCTION));
 }
 
-void sonde_seen_looked(void)
+void sonde_observed_looked(void)
 {
     if (seen.wanted != 0)
         seen.remove(seen.handle_here);
     seen.wanted = 0;
 }
 
-int sonde_seen_start(void *library, const uint32_t *on, void (*first)(void))
+int sonde_observed_start(void *library, const uint32_t *on, void (*first)(void))
 {
     if (seen.slots == NULL)
-        seen.slots = calloc(SONDE_SEEN_MAX, sizeof *seen.slots);
+        seen.slots = calloc(SONDE_OBSERVED_MAX, sizeof *seen.slots);
     if (seen.slots == NULL)
         return -ENOMEM;
     seen.add = (uint64_t(*)(observer))dlsym(
@@ -304,7 +304,7 @@ int sonde_seen_start(void *library, const uint32_t *on, void (*first)(void))
     return 0;
 }
 
-void sonde_seen_stop(void)
+void sonde_observed_stop(void)
 {
     pthread_mutex_lock(&seen.lock);
     int was_on = seen.is_on;

@@ -22,7 +22,7 @@ typedef struct {
 
 _Static_assert(sizeof(row) == 96, "as SONDE_COLLECTIVE_KINDS says");
 
-sonde_collectives sonde_all = {.lock = PTHREAD_MUTEX_INITIALIZER};
+sonde_collectives_state sonde_collectives = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Bits of the columns that may be missing, in their order. */
 enum {
@@ -37,7 +37,7 @@ static int64_t wall_ahead_ns(void)
     return (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - sonde_clock_ns();
 }
 
-static int64_t created_ns(const sonde_told *told) { return told->created_wall_ns - sonde_all.wall_ns; }
+static int64_t created_ns(const sonde_recorder_entry *entry) { return entry->created_wall_ns - sonde_collectives.wall_ns; }
 
 /* Does the host do the work itself? Then its end is the work's, not only of handing it on. */
 static int is_of_host(const char *title)
@@ -55,70 +55,70 @@ static int is_begun_at_once(const char *title)
 
 static uint32_t find_group_of(int64_t tid)
 {
-    for (uint32_t i = 0; i < sonde_all.workers_n; i++)
-        if (sonde_all.workers[i].tid == tid)
-            return sonde_all.workers[i].group;
+    for (uint32_t i = 0; i < sonde_collectives.workers_n; i++)
+        if (sonde_collectives.workers[i].tid == tid)
+            return sonde_collectives.workers[i].group;
     return 0;
 }
 
-static int fits(const sonde_told *told, const sonde_seen *work)
+static int fits(const sonde_recorder_entry *entry, const sonde_observed_work *work)
 {
-    int64_t since_ns = work->begin_ns - created_ns(told);
-    if (work->is_taken || strcmp(told->title, work->title) != 0 || since_ns < -NEAR_NS)
+    int64_t since_ns = work->begin_ns - created_ns(entry);
+    if (work->is_taken || strcmp(entry->title, work->title) != 0 || since_ns < -NEAR_NS)
         return 0;
-    if (work->is_sized && told->given_numel != work->numel)
+    if (work->is_sized && entry->given_numel != work->numel)
         return 0;
     if (is_of_host(work->title)) {
         /* A thread of gloo's works for one group all its life. */
         uint32_t group = find_group_of(work->tid);
-        return group == 0 || group == told->group;
+        return group == 0 || group == entry->group;
     }
     return since_ns < NEAR_NS; /* it is entered in the call that makes it */
 }
 
 /* Might the work be another group's? Then nothing is learned from it. */
-static int is_sure(const sonde_told *told, const sonde_seen *work)
+static int is_sure(const sonde_recorder_entry *entry, const sonde_observed_work *work)
 {
-    for (uint32_t i = 0; i < sonde_all.told_n; i++)
-        if (sonde_all.told[i].group != told->group && sonde_all.told[i].serial == 0 && fits(&sonde_all.told[i], work))
+    for (uint32_t i = 0; i < sonde_collectives.entries_n; i++)
+        if (sonde_collectives.entries[i].group != entry->group && sonde_collectives.entries[i].serial == 0 && fits(&sonde_collectives.entries[i], work))
             return 0;
     return 1;
 }
 
-static void match(sonde_told *told)
+static void match(sonde_recorder_entry *entry)
 {
-    for (uint32_t i = 0; i < sonde_all.seen_n; i++) {
-        sonde_seen *work = &sonde_all.seen[i];
-        if (!fits(told, work))
+    for (uint32_t i = 0; i < sonde_collectives.works_n; i++) {
+        sonde_observed_work *work = &sonde_collectives.works[i];
+        if (!fits(entry, work))
             continue;
-        if (is_of_host(work->title) && sonde_all.workers_n < SONDE_WORKERS &&
-            find_group_of(work->tid) == 0 && is_sure(told, work)) {
-            sonde_all.workers[sonde_all.workers_n].tid = work->tid;
-            sonde_all.workers[sonde_all.workers_n++].group = told->group;
+        if (is_of_host(work->title) && sonde_collectives.workers_n < SONDE_WORKERS &&
+            find_group_of(work->tid) == 0 && is_sure(entry, work)) {
+            sonde_collectives.workers[sonde_collectives.workers_n].tid = work->tid;
+            sonde_collectives.workers[sonde_collectives.workers_n++].group = entry->group;
         }
-        told->serial = work->serial;
+        entry->serial = work->serial;
         work->is_taken = 1;
-        sonde_seen_mark(work, 0);
+        sonde_observed_update(work, 0);
         return;
     }
 }
 
 /* ---- the recorder's entries ------------------------------------------------------------------------ */
 
-static void take(const sonde_told *entry)
+static void take(const sonde_recorder_entry *entry)
 {
     int recorder = entry->recorder;
-    if (entry->id >= sonde_all.top_id[recorder])
-        sonde_all.top_id[recorder] = entry->id + 1;
-    if (entry->id >= sonde_all.next_id[recorder]) {
-        /* What was asked for before us, or while we were told to rest, is nobody's business. */
-        if (created_ns(entry) >= sonde_all.started_ns && sonde_load_relaxed(sonde_all.on) &&
-            sonde_all.told_n < SONDE_TOLD_MAX)
-            sonde_all.told[sonde_all.told_n++] = *entry;
+    if (entry->id >= sonde_collectives.top_id[recorder])
+        sonde_collectives.top_id[recorder] = entry->id + 1;
+    if (entry->id >= sonde_collectives.next_id[recorder]) {
+        /* What was asked for before us, or while we were entry to rest, is nobody's business. */
+        if (created_ns(entry) >= sonde_collectives.started_ns && sonde_load_relaxed(sonde_collectives.on) &&
+            sonde_collectives.entries_n < SONDE_ENTRIES_MAX)
+            sonde_collectives.entries[sonde_collectives.entries_n++] = *entry;
         return;
     }
-    for (uint32_t i = 0; i < sonde_all.told_n; i++) {
-        sonde_told *known = &sonde_all.told[i];
+    for (uint32_t i = 0; i < sonde_collectives.entries_n; i++) {
+        sonde_recorder_entry *known = &sonde_collectives.entries[i];
         if (known->recorder == recorder && known->id == entry->id) {
             known->is_over = entry->is_over;
             known->is_completed = entry->is_completed;
@@ -128,150 +128,150 @@ static void take(const sonde_told *entry)
     }
 }
 
-static void take_cpu(const sonde_told *entry)
+static void take_cpu(const sonde_recorder_entry *entry)
 {
-    sonde_told ours = *entry;
-    ours.recorder = SONDE_TOLD_CPU;
+    sonde_recorder_entry ours = *entry;
+    ours.recorder = SONDE_RECORDER_CPU;
     take(&ours);
 }
 
-static void take_nccl(const sonde_told *entry)
+static void take_nccl(const sonde_recorder_entry *entry)
 {
-    sonde_told ours = *entry;
-    ours.recorder = SONDE_TOLD_NCCL;
+    sonde_recorder_entry ours = *entry;
+    ours.recorder = SONDE_RECORDER_NCCL;
     take(&ours);
 }
 
-static void ask_one(int recorder, void (*each)(const sonde_told *))
+static void ask_one(int recorder, void (*each)(const sonde_recorder_entry *))
 {
-    if (!sonde_told_has(recorder))
+    if (!sonde_flight_recorder_has(recorder))
         return;
-    sonde_all.top_id[recorder] = 0;
-    if (sonde_told_ask(recorder, sonde_all.texts, each) < 0)
-        sonde_store_relaxed(&sonde_all.is_deaf, 1);
-    sonde_all.next_id[recorder] = sonde_all.top_id[recorder]; /* smaller than before: it was emptied */
+    sonde_collectives.top_id[recorder] = 0;
+    if (sonde_flight_recorder_ask(recorder, sonde_collectives.texts, each) < 0)
+        sonde_store_relaxed(&sonde_collectives.is_unreadable, 1);
+    sonde_collectives.next_id[recorder] = sonde_collectives.top_id[recorder]; /* smaller than before: it was emptied */
 }
 
 static int is_due(int64_t now_ns)
 {
-    uint64_t newest = sonde_all.seen_n == 0 ? 0 : sonde_all.seen[sonde_all.seen_n - 1].serial;
-    if (sonde_load_acquire(&sonde_all.leave))
+    uint64_t newest = sonde_collectives.works_n == 0 ? 0 : sonde_collectives.works[sonde_collectives.works_n - 1].serial;
+    if (sonde_load_acquire(&sonde_collectives.leave))
         return 1;
-    int share = newest - sonde_all.asked_serial >= NEED ? SHARE_IN_NEED : SHARE;
-    return now_ns - sonde_all.asked_ns >= sonde_all.cost_ns * share;
+    int share = newest - sonde_collectives.asked_serial >= NEED ? SHARE_IN_NEED : SHARE;
+    return now_ns - sonde_collectives.asked_ns >= sonde_collectives.cost_ns * share;
 }
 
 static void ask_recorders(int64_t now_ns)
 {
-    sonde_all.wall_ns = wall_ahead_ns();
-    sonde_all.asking_ns = now_ns;
-    sonde_all.asked_serial = sonde_all.seen_n == 0 ? sonde_all.asked_serial : sonde_all.seen[sonde_all.seen_n - 1].serial;
-    ask_one(SONDE_TOLD_CPU, take_cpu);
-    ask_one(SONDE_TOLD_NCCL, take_nccl);
-    sonde_all.asked_ns = sonde_clock_ns();
-    sonde_all.cost_ns = sonde_all.asked_ns - now_ns;
-    for (uint32_t i = 0; i < sonde_all.told_n; i++)
-        if (sonde_all.told[i].serial == 0)
-            match(&sonde_all.told[i]);
+    sonde_collectives.wall_ns = wall_ahead_ns();
+    sonde_collectives.asking_ns = now_ns;
+    sonde_collectives.asked_serial = sonde_collectives.works_n == 0 ? sonde_collectives.asked_serial : sonde_collectives.works[sonde_collectives.works_n - 1].serial;
+    ask_one(SONDE_RECORDER_CPU, take_cpu);
+    ask_one(SONDE_RECORDER_NCCL, take_nccl);
+    sonde_collectives.asked_ns = sonde_clock_ns();
+    sonde_collectives.cost_ns = sonde_collectives.asked_ns - now_ns;
+    for (uint32_t i = 0; i < sonde_collectives.entries_n; i++)
+        if (sonde_collectives.entries[i].serial == 0)
+            match(&sonde_collectives.entries[i]);
 }
 
 /* ---- rows ----------------------------------------------------------------------------------------------- */
 
 static uint32_t put_text(const char *text, size_t bytes)
 {
-    return bytes == 0 ? 0 : sonde_intern_put(sonde_all.texts, text, (uint32_t)bytes);
+    return bytes == 0 ? 0 : sonde_intern_put(sonde_collectives.texts, text, (uint32_t)bytes);
 }
 
 static int64_t find_step(int64_t t_ns)
 {
-    uint64_t last = sonde_all.steps_n;
+    uint64_t last = sonde_collectives.steps_n;
     uint64_t oldest = last > SONDE_STEPS ? last - SONDE_STEPS : 0;
-    while (last > oldest && sonde_all.steps[(last - 1) % SONDE_STEPS].end_ns > t_ns)
+    while (last > oldest && sonde_collectives.steps[(last - 1) % SONDE_STEPS].end_ns > t_ns)
         last--;
-    return last > oldest ? sonde_all.steps[(last - 1) % SONDE_STEPS].number + 1 : sonde_all.first_step;
+    return last > oldest ? sonde_collectives.steps[(last - 1) % SONDE_STEPS].number + 1 : sonde_collectives.first_step;
 }
 
-static void fill_place(row *to, uint32_t *nulls, const sonde_told *told, const sonde_seen *work)
+static void fill_place(row *to, uint32_t *nulls, const sonde_recorder_entry *entry, const sonde_observed_work *work)
 {
-    pthread_mutex_lock(&sonde_all.lock);
+    pthread_mutex_lock(&sonde_collectives.lock);
     to->step = find_step(to->t_ns);
-    for (uint32_t i = 0; told != NULL && i < sonde_all.threads_n; i++)
-        if (sonde_all.threads[i].thread == told->thread) {
-            to->thread = sonde_all.threads[i].tid;
+    for (uint32_t i = 0; entry != NULL && i < sonde_collectives.threads_n; i++)
+        if (sonde_collectives.threads[i].thread == entry->thread) {
+            to->thread = sonde_collectives.threads[i].tid;
             *nulls &= ~(uint32_t)NO_THREAD;
         }
-    for (uint32_t i = 0; told != NULL && i < sonde_all.groups_n; i++)
-        if (sonde_all.groups[i].name == told->group) {
-            to->group_size = sonde_all.groups[i].size;
-            to->group_ranks = sonde_all.groups[i].ranks;
+    for (uint32_t i = 0; entry != NULL && i < sonde_collectives.groups_n; i++)
+        if (sonde_collectives.groups[i].name == entry->group) {
+            to->group_size = sonde_collectives.groups[i].size;
+            to->group_ranks = sonde_collectives.groups[i].ranks;
             *nulls &= ~(uint32_t)(NO_SIZE | NO_RANKS);
         }
-    pthread_mutex_unlock(&sonde_all.lock);
+    pthread_mutex_unlock(&sonde_collectives.lock);
     if ((*nulls & NO_THREAD) && work != NULL && is_begun_at_once(work->title)) {
         to->thread = work->tid;
         *nulls &= ~(uint32_t)NO_THREAD;
     }
 }
 
-static void fill_told(row *to, uint32_t *nulls, const sonde_told *told)
+static void fill_entry(row *to, uint32_t *nulls, const sonde_recorder_entry *entry)
 {
-    to->group = told->group;
-    to->group_desc = told->group_desc;
-    to->seq = told->seq;
-    to->bytes = told->given_bytes;
-    to->output_bytes = told->got_bytes;
+    to->group = entry->group;
+    to->group_desc = entry->group_desc;
+    to->seq = entry->seq;
+    to->bytes = entry->given_bytes;
+    to->output_bytes = entry->got_bytes;
     *nulls &= ~(uint32_t)(NO_SEQ | NO_BYTES | NO_OUTPUT);
-    *nulls &= ~(uint32_t)((told->group ? NO_GROUP : 0) | (told->group_desc ? NO_DESC : 0));
-    if (told->device_s >= 0) {
-        to->device_duration = told->device_s;
+    *nulls &= ~(uint32_t)((entry->group ? NO_GROUP : 0) | (entry->group_desc ? NO_DESC : 0));
+    if (entry->device_s >= 0) {
+        to->device_duration = entry->device_s;
         *nulls &= ~(uint32_t)NO_DEVICE;
     }
 }
 
-static void fill_seen(row *to, uint32_t *nulls, const sonde_seen *work, int is_told)
+static void fill_work(row *to, uint32_t *nulls, const sonde_observed_work *work, int has_entry)
 {
     if (work->end_ns != 0) {
         to->duration = (double)(work->end_ns - to->t_ns) / 1e9;
         *nulls &= ~(uint32_t)NO_DURATION;
     }
-    if (!is_told && work->is_sized) {
+    if (!has_entry && work->is_sized) {
         to->bytes = work->bytes;
         *nulls &= ~(uint32_t)NO_BYTES;
     }
 }
 
 /* One row; either of the two may be missing. */
-static void write_row(const sonde_told *told, const sonde_seen *work, uint32_t state)
+static void write_row(const sonde_recorder_entry *entry, const sonde_observed_work *work, uint32_t state)
 {
     row to = {.state = state};
     uint32_t nulls = 2 * NO_THREAD - 1;
-    const char *title = told != NULL ? told->title : work->title;
+    const char *title = entry != NULL ? entry->title : work->title;
     const char *colon = strchr(title, ':');
-    int dtype = told != NULL ? told->dtype : work->dtype;
+    int dtype = entry != NULL ? entry->dtype : work->dtype;
     const char *name = sonde_dtype_name(dtype);
     to.op = put_text(colon == NULL ? title : colon + 1, strlen(colon == NULL ? title : colon + 1));
     to.backend = put_text(title, colon == NULL ? 0 : (size_t)(colon - title));
-    to.t_ns = work == NULL || (told != NULL && created_ns(told) < work->begin_ns)
-                  ? created_ns(told) : work->begin_ns;
+    to.t_ns = work == NULL || (entry != NULL && created_ns(entry) < work->begin_ns)
+                  ? created_ns(entry) : work->begin_ns;
     if (name != NULL) {
         to.dtype = put_text(name, strlen(name));
         nulls &= ~(uint32_t)NO_DTYPE;
     }
-    if (told != NULL)
-        fill_told(&to, &nulls, told);
+    if (entry != NULL)
+        fill_entry(&to, &nulls, entry);
     if (work != NULL)
-        fill_seen(&to, &nulls, work, told != NULL);
-    fill_place(&to, &nulls, told, work);
+        fill_work(&to, &nulls, work, entry != NULL);
+    fill_place(&to, &nulls, entry, work);
     uint64_t words[sizeof to / 8];
     memcpy(words, &to, sizeof to);
-    (void)sonde_ring_append(sonde_all.ring, words, nulls); /* a drop is counted there */
+    (void)sonde_ring_append(sonde_collectives.ring, words, nulls); /* a drop is counted there */
 }
 
-static sonde_seen *find_seen(uint64_t serial)
+static sonde_observed_work *find_work(uint64_t serial)
 {
-    for (uint32_t i = 0; serial != 0 && i < sonde_all.seen_n; i++)
-        if (sonde_all.seen[i].serial == serial)
-            return &sonde_all.seen[i];
+    for (uint32_t i = 0; serial != 0 && i < sonde_collectives.works_n; i++)
+        if (sonde_collectives.works[i].serial == serial)
+            return &sonde_collectives.works[i];
     return NULL;
 }
 
@@ -280,17 +280,17 @@ static sonde_seen *find_seen(uint64_t serial)
 static int knows_group(uint32_t name)
 {
     int found = name == 0;
-    pthread_mutex_lock(&sonde_all.lock);
-    for (uint32_t i = 0; !found && i < sonde_all.groups_n; i++)
-        found = sonde_all.groups[i].name == name;
-    pthread_mutex_unlock(&sonde_all.lock);
+    pthread_mutex_lock(&sonde_collectives.lock);
+    for (uint32_t i = 0; !found && i < sonde_collectives.groups_n; i++)
+        found = sonde_collectives.groups[i].name == name;
+    pthread_mutex_unlock(&sonde_collectives.lock);
     return found;
 }
 
 static int ask_groups(void *Py_UNUSED(none))
 {
-    PyObject *ask = Py_XNewRef(sonde_all.ask);
-    sonde_store_release(&sonde_all.is_asked, 0);
+    PyObject *ask = Py_XNewRef(sonde_collectives.ask);
+    sonde_store_release(&sonde_collectives.is_asked, 0);
     PyObject *result = ask == NULL ? NULL : PyObject_CallNoArgs(ask);
     int is_well = result != NULL || ask == NULL;
     Py_XDECREF(result);
@@ -301,83 +301,83 @@ static int ask_groups(void *Py_UNUSED(none))
 /* Have Python tell the groups, at the main thread's next safe point. */
 static void ask_python(void)
 {
-    if (!sonde_load_acquire(&sonde_all.is_asked)) {
-        sonde_store_release(&sonde_all.is_asked, 1);
+    if (!sonde_load_acquire(&sonde_collectives.is_asked)) {
+        sonde_store_release(&sonde_collectives.is_asked, 1);
         if (Py_AddPendingCall(ask_groups, NULL) < 0)
-            sonde_store_release(&sonde_all.is_asked, 0); /* the queue is full: next time */
+            sonde_store_release(&sonde_collectives.is_asked, 0); /* the queue is full: next time */
     }
 }
 
 /* Is there all that there will be? */
-static int is_done(const sonde_told *told, const sonde_seen *work)
+static int is_done(const sonde_recorder_entry *entry, const sonde_observed_work *work)
 {
     if (work != NULL && is_of_host(work->title))
         return work->end_ns != 0;
-    return told->is_over && (work == NULL || work->end_ns != 0);
+    return entry->is_over && (work == NULL || work->end_ns != 0);
 }
 
 /* Is it about something that is no work of its own (one of several that NCCL does together), or
- * that nobody wanted to see (we were told to rest)? */
-static int is_nothing(const sonde_told *told, const sonde_seen *work)
+ * that nobody wanted to see (we were entry to rest)? */
+static int is_nothing(const sonde_recorder_entry *entry, const sonde_observed_work *work)
 {
-    return sonde_all.is_observed && work == NULL && (told->is_over || !is_of_host(told->title));
+    return sonde_collectives.is_observed && work == NULL && (entry->is_over || !is_of_host(entry->title));
 }
 
 /* 1: nothing more is to be written of it. */
-static int settle_told(sonde_told *told, int64_t now_ns, int is_last)
+static int settle_entry(sonde_recorder_entry *entry, int64_t now_ns, int is_last)
 {
-    sonde_seen *work = find_seen(told->serial);
-    int64_t age_ns = now_ns - created_ns(told);
-    if (is_nothing(told, work))
+    sonde_observed_work *work = find_work(entry->serial);
+    int64_t age_ns = now_ns - created_ns(entry);
+    if (is_nothing(entry, work))
         return 1;
-    if (!is_last && age_ns < GROUP_NS && !knows_group(told->group)) {
+    if (!is_last && age_ns < GROUP_NS && !knows_group(entry->group)) {
         ask_python();
         return 0;
     }
-    if (is_done(told, work)) {
-        int was_given_up = !is_of_host(told->title) && !told->is_completed;
-        write_row(told, work, was_given_up ? sonde_all.timeout : sonde_all.ended);
+    if (is_done(entry, work)) {
+        int was_given_up = !is_of_host(entry->title) && !entry->is_completed;
+        write_row(entry, work, was_given_up ? sonde_collectives.timeout : sonde_collectives.ended);
         if (work != NULL)
-            sonde_seen_mark(work, 1);
+            sonde_observed_update(work, 1);
         return 1;
     }
-    if ((age_ns >= RUNNING_NS || is_last) && !told->was_running) {
-        write_row(told, work, sonde_all.running);
-        told->was_running = 1;
+    if ((age_ns >= RUNNING_NS || is_last) && !entry->was_running) {
+        write_row(entry, work, sonde_collectives.running);
+        entry->was_running = 1;
     }
     return 0;
 }
 
 /* A work that no entry is about: the recorder keeps none of these, or forgot it. */
-static void settle_seen(sonde_seen *work, int64_t now_ns, int is_last)
+static void settle_work(sonde_observed_work *work, int64_t now_ns, int is_last)
 {
-    int will_be_told = (sonde_told_has(SONDE_TOLD_CPU) || sonde_told_has(SONDE_TOLD_NCCL)) &&
-                       !sonde_all.is_deaf && sonde_all.asking_ns < work->begin_ns + 10 * NEAR_NS;
-    if (work->is_taken || (will_be_told && !is_last))
+    int will_have_entry = (sonde_flight_recorder_has(SONDE_RECORDER_CPU) || sonde_flight_recorder_has(SONDE_RECORDER_NCCL)) &&
+                       !sonde_collectives.is_unreadable && sonde_collectives.asking_ns < work->begin_ns + 10 * NEAR_NS;
+    if (work->is_taken || (will_have_entry && !is_last))
         return;
     if (work->end_ns != 0) {
-        write_row(NULL, work, sonde_all.ended);
-        sonde_seen_mark(work, 1);
+        write_row(NULL, work, sonde_collectives.ended);
+        sonde_observed_update(work, 1);
     } else if ((now_ns - work->begin_ns >= RUNNING_NS || is_last) && !work->was_running) {
-        write_row(NULL, work, sonde_all.running);
+        write_row(NULL, work, sonde_collectives.running);
         work->was_running = 1;
-        sonde_seen_mark(work, 0);
+        sonde_observed_update(work, 0);
     }
 }
 
 /* 1: something still waits for its row. */
-int sonde_collective_turn(int is_last)
+int sonde_collectives_write(int is_last)
 {
     int64_t now_ns = sonde_clock_ns();
-    sonde_all.seen_n = sonde_seen_copy(sonde_all.seen);
+    sonde_collectives.works_n = sonde_observed_copy(sonde_collectives.works);
     if (is_due(now_ns))
         ask_recorders(now_ns);
     uint32_t kept = 0;
-    for (uint32_t i = 0; i < sonde_all.told_n; i++)
-        if (!settle_told(&sonde_all.told[i], now_ns, is_last))
-            sonde_all.told[kept++] = sonde_all.told[i];
-    sonde_all.told_n = kept;
-    for (uint32_t i = 0; i < sonde_all.seen_n; i++)
-        settle_seen(&sonde_all.seen[i], now_ns, is_last);
-    return sonde_all.seen_n != 0 || sonde_all.told_n != 0;
+    for (uint32_t i = 0; i < sonde_collectives.entries_n; i++)
+        if (!settle_entry(&sonde_collectives.entries[i], now_ns, is_last))
+            sonde_collectives.entries[kept++] = sonde_collectives.entries[i];
+    sonde_collectives.entries_n = kept;
+    for (uint32_t i = 0; i < sonde_collectives.works_n; i++)
+        settle_work(&sonde_collectives.works[i], now_ns, is_last);
+    return sonde_collectives.works_n != 0 || sonde_collectives.entries_n != 0;
 }

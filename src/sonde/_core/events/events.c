@@ -13,23 +13,23 @@ const char *const sonde_kind_names[SONDE_EVENT_KINDS] = {"span",  "task",    "fr
 
 /* ---- sums, and where to find them ------------------------------------------------ */
 
-enum { INDEX = 2 * SONDE_LIVE_SUMS };
+enum { INDEX = 2 * SONDE_TOTALS_SUMS };
 static uint16_t sum_index[INDEX]; /* place of a sum + 1; 0: free */
 static uint64_t sums_used;
 
 sonde_sum *sonde_events_sum(uint32_t kind, uint32_t domain, uint32_t name)
 {
-    sonde_live *live = sonde_events.live;
+    sonde_totals *totals = sonde_events.totals;
     uint64_t hash = ((uint64_t)name << 32 | (domain << 3 | kind)) * 0x9e3779b97f4a7c15u;
     /* Never more than half full. */
     for (uint32_t at = (uint32_t)(hash >> 40) % INDEX;; at = (at + 1) % INDEX) {
         if (sum_index[at] == 0) {
-            if (sums_used >= SONDE_LIVE_SUMS) {
-                live->sums_lost++;
+            if (sums_used >= SONDE_TOTALS_SUMS) {
+                totals->sums_lost++;
                 return NULL;
             }
             sum_index[at] = (uint16_t)++sums_used;
-            sonde_sum *sum = sonde_live_sum(live, sums_used - 1);
+            sonde_sum *sum = sonde_totals_sum(totals, sums_used - 1);
             sonde_sum_begin(sum);
             /* It may have been another one's, before the sums began anew. */
             memset((char *)sum + sizeof sum->seq, 0, sizeof *sum - sizeof sum->seq);
@@ -39,10 +39,10 @@ sonde_sum *sonde_events_sum(uint32_t kind, uint32_t domain, uint32_t name)
             sum->since_ns = sonde_clock_ns();
             sonde_sum_end(sum);
             /* The entry before the number that says it is there. */
-            sonde_store_release(&live->used, sums_used);
+            sonde_store_release(&totals->used, sums_used);
             return sum;
         }
-        sonde_sum *sum = sonde_live_sum(live, sum_index[at] - 1u);
+        sonde_sum *sum = sonde_totals_sum(totals, sum_index[at] - 1u);
         if (sum->name == name && sum->domain == domain && sum->kind == kind)
             return sum;
     }
@@ -52,7 +52,7 @@ sonde_sum *sonde_events_sum(uint32_t kind, uint32_t domain, uint32_t name)
 
 void sonde_events_forget(void)
 {
-    sonde_events.live = NULL;
+    sonde_events.totals = NULL;
     sonde_events.on = &never;
     sonde_events.page = NULL;
     sonde_events.epoch = 0;
@@ -64,8 +64,8 @@ void sonde_events_begin_sums(void)
 {
     memset(sum_index, 0, sizeof sum_index);
     sums_used = 0;
-    if (sonde_events.live != NULL)
-        sonde_store_release(&sonde_events.live->used, 0);
+    if (sonde_events.totals != NULL)
+        sonde_store_release(&sonde_events.totals->used, 0);
 }
 
 int sonde_events_wake(void)
@@ -81,14 +81,14 @@ int sonde_events_wake(void)
     }
     if (!sonde_load_relaxed(sonde_events.on))
         return 0;
-    if (sonde_events.live == NULL && sonde_events.opener != NULL) {
+    if (sonde_events.totals == NULL && sonde_events.opener != NULL) {
         PyObject *opener = Py_NewRef(sonde_events.opener);
         PyObject *result = PyObject_CallNoArgs(opener);
         Py_DECREF(opener);
         if (result == NULL)
             PyErr_Clear();
         Py_XDECREF(result);
-        if (sonde_events.live == NULL)
+        if (sonde_events.totals == NULL)
             sonde_events.on = &never; /* there is no room: not again and again */
     }
     return sonde_events_on();

@@ -1,13 +1,13 @@
 /* Regions, counters and markers of a program: what their files share. Needs the GIL. */
-#ifndef SONDE_EVENT_H
-#define SONDE_EVENT_H
+#ifndef SONDE_EVENTS_H
+#define SONDE_EVENTS_H
 
 #include "binding/binding.h"
 #include "format/event_totals.h"
 #include "events/place.h"
 
 extern PyTypeObject sonde_NamedType, sonde_RegionType, sonde_SpanType, sonde_CountType, sonde_MarkType,
-    sonde_NestType;
+    sonde_NestingCheckType;
 extern PyMethodDef sonde_events_methods[];
 
 /* Add Region and Span to the module. */
@@ -82,17 +82,17 @@ enum { TO_SPAN, TO_COUNTER, TO_MARKER, TO_ATTRIBUTE, EVENT_TABLES };
 
 /* The low bits of a region's number are its slot among the open ones; 0: it has none. */
 #define SONDE_SLOT_BITS 13
-_Static_assert(1u << SONDE_SLOT_BITS == SONDE_LIVE_OPEN, "a slot in a number");
+_Static_assert(1u << SONDE_SLOT_BITS == SONDE_TOTALS_OPEN, "a slot in a number");
 
 /* One recording at a time, as there is one process. */
 typedef struct {
-    sonde_live *live;   /* NULL: not recording, or no event so far */
+    sonde_totals *totals;   /* NULL: not recording, or no event so far */
     const uint32_t *on; /* in the control page; never NULL */
     uint32_t is_open;   /* the gate: does the program want its events recorded? */
     uint32_t epoch;     /* of the recording; 0: none. Never the same again */
     sonde_control *page;
-    PyObject *text, *live_map, *page_map;
-    PyObject *opener;               /* makes `live` at the first event */
+    PyObject *text, *totals_map, *page_map;
+    PyObject *opener;               /* makes `totals` at the first event */
     PyObject *tables[EVENT_TABLES]; /* writers; kept, for a child's first event */
     PyObject *mirror;
     PyObject *current; /* context variable: the number of the innermost region; 0: none */
@@ -108,7 +108,7 @@ extern sonde_events_t sonde_events;
 
 static inline int sonde_events_on(void)
 {
-    return sonde_events.live != NULL && sonde_load_relaxed(sonde_events.on) && sonde_events.is_open;
+    return sonde_events.totals != NULL && sonde_load_relaxed(sonde_events.on) && sonde_events.is_open;
 }
 
 /* If all that is missing is a first event, make room for it. Are events recorded now? */
@@ -117,7 +117,7 @@ int sonde_events_wake(void);
 /* The same, where that is never so while nothing is recorded. */
 static inline int sonde_events_ready(void)
 {
-    if (sonde_events.live != NULL)
+    if (sonde_events.totals != NULL)
         return sonde_load_relaxed(sonde_events.on) && sonde_events.is_open;
     return sonde_events.tables[TO_SPAN] != NULL && sonde_events_wake();
 }
@@ -189,7 +189,7 @@ int sonde_events_mirror(const char *what, PyObject *domain, PyObject *name, uint
 
 /* What Python calls, in read.c and marker.c. */
 PyObject *sonde_events_summary(PyObject *module, PyObject *none);
-PyObject *sonde_live_read(PyObject *module, PyObject *args);
+PyObject *sonde_totals_read(PyObject *module, PyObject *args);
 PyObject *sonde_mark_now(PyObject *module, PyObject *const *args, Py_ssize_t given, PyObject *kwnames);
 
 extern const char *const sonde_kind_names[SONDE_EVENT_KINDS];

@@ -6,7 +6,7 @@ static PyObject *events_detach(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(
     sonde_events_forget();
     Py_CLEAR(sonde_events.opener);
     Py_CLEAR(sonde_events.text);
-    Py_CLEAR(sonde_events.live_map);
+    Py_CLEAR(sonde_events.totals_map);
     Py_CLEAR(sonde_events.page_map);
     Py_RETURN_NONE;
 }
@@ -46,25 +46,25 @@ static PyObject *events_attach(PyObject *module, PyObject *args)
 /* Readers of the file count pauses, too. */
 static void tell_gate(void)
 {
-    sonde_live *live = sonde_events.live;
+    sonde_totals *totals = sonde_events.totals;
     int is_open = sonde_events.is_open != 0;
-    if (live == NULL)
+    if (totals == NULL)
         return;
-    sonde_store_relaxed(&live->paused_ns,
+    sonde_store_relaxed(&totals->paused_ns,
                         sonde_events.gate_paused_ns + (is_open ? 0 : sonde_events.gate_page_ns));
-    sonde_store_release(&live->closed_ns, is_open ? 0 : sonde_events.gate_closed_ns);
+    sonde_store_release(&totals->closed_ns, is_open ? 0 : sonde_events.gate_closed_ns);
 }
 
-static PyObject *events_live(PyObject *Py_UNUSED(module), PyObject *map)
+static PyObject *events_totals(PyObject *Py_UNUSED(module), PyObject *map)
 {
     void *mem = sonde_map_memory(map, 1);
     if (mem == NULL)
         return NULL;
-    int status = sonde_live_init(mem, ((MapObject *)map)->bytes);
+    int status = sonde_totals_init(mem, ((MapObject *)map)->bytes);
     if (status < 0)
-        return sonde_raise(status, "event.live");
-    Py_XSETREF(sonde_events.live_map, Py_NewRef(map));
-    sonde_events.live = mem;
+        return sonde_raise(status, "event.totals");
+    Py_XSETREF(sonde_events.totals_map, Py_NewRef(map));
+    sonde_events.totals = mem;
     tell_gate();
     sonde_events_begin_sums();
     sonde_slots_reset();
@@ -104,8 +104,8 @@ static PyObject *set_mirror(PyObject *Py_UNUSED(module), PyObject *call)
 PyMethodDef sonde_events_methods[] = {
     {"events_attach", events_attach, METH_VARARGS,
      "events_attach(span, counter, marker, attribute, text, page, opener): record events there; the\n"
-     "opener calls events_live() at the first one."},
-    {"events_live", events_live, METH_O, "events_live(map): keep sums and open regions in this."},
+     "opener calls events_totals() at the first one."},
+    {"events_totals", events_totals, METH_O, "events_totals(map): keep sums and open regions in this."},
     {"events_detach", events_detach, METH_NOARGS, "Record no events."},
     {"events_gate", events_gate, METH_O, "events_gate(open): record the program's events, or not."},
     {"events_reset", events_reset, METH_NOARGS, "Begin the sums anew."},
@@ -113,8 +113,8 @@ PyMethodDef sonde_events_methods[] = {
      "events_mirror(call): have it called at each event with what, domain, name, kind, id, value."},
     {"events_summary", sonde_events_summary, METH_NOARGS,
      "The sums: (kind, domain, name, count, total_ns, min_ns, max_ns, min, max, mean, last, since)."},
-    {"live_read", sonde_live_read, METH_VARARGS,
-     "live_read(map, until_ns, paused_ns): (sums, open regions, damaged) of event.live, texts as ids."},
+    {"totals_read", sonde_totals_read, METH_VARARGS,
+     "totals_read(map, until_ns, paused_ns): (sums, open regions, damaged) of event.totals, texts as ids."},
     {"mark", (PyCFunction)(void (*)(void))sonde_mark_now, METH_FASTCALL | METH_KEYWORDS,
      "mark(name, /, **attributes): mark this moment."},
     {NULL, NULL, 0, NULL},

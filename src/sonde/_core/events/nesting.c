@@ -1,4 +1,4 @@
-/* Nest: do the regions of a process simply lie inside each other on their threads?
+/* NestingCheck: do the regions of a process simply lie inside each other on their threads?
  *
  * Nearly all do, and then a timeline has nothing to think about: nesting.py does the
  * same, and what to do about those that do not, at fifty times the price. */
@@ -18,11 +18,11 @@ typedef struct {
     PyObject_HEAD
     thread_stack *stacks;
     size_t stacks_n;
-} NestObject;
+} NestingCheckObject;
 
 enum { COLUMNS = 6, ID = 0, PARENT, THREAD, END_THREAD, START, END };
 
-static thread_stack *find_stack(NestObject *self, int64_t thread)
+static thread_stack *find_stack(NestingCheckObject *self, int64_t thread)
 {
     for (size_t i = 0; i < self->stacks_n; i++)
         if (self->stacks[i].thread == thread)
@@ -50,7 +50,7 @@ static int push(thread_stack *stack, int64_t id, int64_t end_ns)
 }
 
 /* 1: all of them do; 0: one does not; -1: no memory. A parent of -1 is none. */
-static int feed(NestObject *self, int64_t *const *column, size_t rows)
+static int feed(NestingCheckObject *self, int64_t *const *column, size_t rows)
 {
     thread_stack *stack = NULL;
     for (size_t i = 0; i < rows; i++) {
@@ -73,7 +73,7 @@ static int feed(NestObject *self, int64_t *const *column, size_t rows)
     return 1;
 }
 
-static PyObject *nest_feed(PyObject *object, PyObject *const *args, Py_ssize_t given)
+static PyObject *check_feed(PyObject *object, PyObject *const *args, Py_ssize_t given)
 {
     Py_buffer views[COLUMNS];
     int64_t *column[COLUMNS];
@@ -93,7 +93,7 @@ static PyObject *nest_feed(PyObject *object, PyObject *const *args, Py_ssize_t g
                 answer = -1;
         if (answer < 0)
             PyErr_SetString(PyExc_ValueError, "columns of one length expected");
-        else if ((answer = feed((NestObject *)object, column, (size_t)views[0].len / 8)) < 0)
+        else if ((answer = feed((NestingCheckObject *)object, column, (size_t)views[0].len / 8)) < 0)
             PyErr_NoMemory();
     }
     while (taken > 0)
@@ -101,29 +101,29 @@ static PyObject *nest_feed(PyObject *object, PyObject *const *args, Py_ssize_t g
     return answer < 0 ? NULL : PyBool_FromLong(answer);
 }
 
-static void nest_dealloc(PyObject *object)
+static void check_dealloc(PyObject *object)
 {
-    NestObject *self = (NestObject *)object;
+    NestingCheckObject *self = (NestingCheckObject *)object;
     for (size_t i = 0; i < self->stacks_n; i++)
         PyMem_Free(self->stacks[i].open);
     PyMem_Free(self->stacks);
     Py_TYPE(object)->tp_free(object);
 }
 
-static PyMethodDef nest_methods[] = {
-    {"feed", (PyCFunction)(void (*)(void))nest_feed, METH_FASTCALL,
+static PyMethodDef check_methods[] = {
+    {"feed", (PyCFunction)(void (*)(void))check_feed, METH_FASTCALL,
      "feed(ids, parents, threads, end_threads, starts, ends): do these, which come after those\n"
      "before, lie in their parents or in none? Buffers of 64-bit numbers."},
     {NULL, NULL, 0, NULL},
 };
 
-PyTypeObject sonde_NestType = {
+PyTypeObject sonde_NestingCheckType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "sonde._core.Nest",
-    .tp_basicsize = sizeof(NestObject),
+    .tp_name = "sonde._core.NestingCheck",
+    .tp_basicsize = sizeof(NestingCheckObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "Nest(): the regions of one process, in the order of their start.",
+    .tp_doc = "NestingCheck(): the regions of one process, in the order of their start.",
     .tp_new = PyType_GenericNew,
-    .tp_dealloc = nest_dealloc,
-    .tp_methods = nest_methods,
+    .tp_dealloc = check_dealloc,
+    .tp_methods = check_methods,
 };

@@ -5,18 +5,18 @@
  * innermost one somewhere (it ended out of order, or in another thread): that one
  * waits until so many others have come after it, and tells its parent until then. */
 enum { LATE = 1024 };
-static uint16_t free_slots[SONDE_LIVE_OPEN];
+static uint16_t free_slots[SONDE_TOTALS_OPEN];
 static uint32_t free_n;
 static uint16_t late_slots[LATE];
 static uint32_t late_n, late_at;
-static const void *begun_in[SONDE_LIVE_OPEN]; /* the context of the one that has the slot */
+static const void *begun_in[SONDE_TOTALS_OPEN]; /* the context of the one that has the slot */
 static int64_t serials_before;                /* numbers up to this are of another recording */
 
 void sonde_slots_reset(void)
 {
     serials_before = sonde_events.last_serial;
     free_n = late_n = late_at = 0;
-    for (uint32_t slot = SONDE_LIVE_OPEN - 1; slot > 0; slot--)
+    for (uint32_t slot = SONDE_TOTALS_OPEN - 1; slot > 0; slot--)
         free_slots[free_n++] = (uint16_t)slot;
 }
 
@@ -29,7 +29,7 @@ uint32_t sonde_slot_take(void)
         late_n--;
         return slot;
     }
-    sonde_events.live->open_lost++;
+    sonde_events.totals->open_lost++;
     return 0;
 }
 
@@ -54,10 +54,10 @@ void sonde_slot_begin(uint32_t slot, const void *context) { begun_in[slot] = con
 int64_t sonde_region_resolve(int64_t id)
 {
     for (int i = 0; i < 64 && id > 0; i++) {
-        uint32_t slot = (uint32_t)id & (SONDE_LIVE_OPEN - 1);
+        uint32_t slot = (uint32_t)id & (SONDE_TOTALS_OPEN - 1);
         if (slot == 0)
             return id; /* it found no slot: nothing better is known */
-        const sonde_open *open = sonde_live_open(sonde_events.live, slot);
+        const sonde_open *open = sonde_totals_open(sonde_events.totals, slot);
         if (open->id != id)
             return 0; /* long ended, or of another recording */
         if (open->is_open)
@@ -112,8 +112,8 @@ int64_t sonde_region_around(const sonde_event_place *here, int64_t outer)
     if (!here->in_context)
         return sonde_region_resolve(outer);
     for (int i = 0; i < 64 && outer >> SONDE_SLOT_BITS > serials_before; i++) {
-        uint32_t slot = (uint32_t)outer & (SONDE_LIVE_OPEN - 1);
-        const sonde_open *open = sonde_live_open(sonde_events.live, slot);
+        uint32_t slot = (uint32_t)outer & (SONDE_TOTALS_OPEN - 1);
+        const sonde_open *open = sonde_totals_open(sonde_events.totals, slot);
         /* Begun in this very task, and ended in another: it is around nothing any more. */
         int is_over = slot != 0 && open->id == outer && !open->is_open && begun_in[slot] == here->context;
         if (!is_over)

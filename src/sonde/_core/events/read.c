@@ -49,13 +49,13 @@ static PyObject *describe_sum(const sonde_sum *sum, int64_t until_ns, int64_t pa
     return whole;
 }
 
-static int list_sums(const sonde_live *live, int64_t until_ns, int64_t paused_ns, PyObject *found,
+static int list_sums(const sonde_totals *totals, int64_t until_ns, int64_t paused_ns, PyObject *found,
                      unsigned long *damaged)
 {
-    uint64_t used = sonde_load_acquire(&live->used);
-    for (uint64_t at = 0; at < used && at < SONDE_LIVE_SUMS; at++) {
+    uint64_t used = sonde_load_acquire(&totals->used);
+    for (uint64_t at = 0; at < used && at < SONDE_TOTALS_SUMS; at++) {
         sonde_sum sum;
-        int status = sonde_sum_read(sonde_live_sum(live, at), &sum);
+        int status = sonde_sum_read(sonde_totals_sum(totals, at), &sum);
         if (status < 0)
             ++*damaged;
         else if (sum.count > 0 && append(found, describe_sum(&sum, until_ns, paused_ns)) < 0)
@@ -64,13 +64,13 @@ static int list_sums(const sonde_live *live, int64_t until_ns, int64_t paused_ns
     return 0;
 }
 
-static int list_open(const sonde_live *live, PyObject *found, unsigned long *damaged)
+static int list_open(const sonde_totals *totals, PyObject *found, unsigned long *damaged)
 {
-    for (uint32_t slot = 1; slot < SONDE_LIVE_OPEN; slot++) {
+    for (uint32_t slot = 1; slot < SONDE_TOTALS_OPEN; slot++) {
         sonde_open open;
-        if (sonde_load_relaxed(&sonde_live_open(live, slot)->seq) == 0)
+        if (sonde_load_relaxed(&sonde_totals_open(totals, slot)->seq) == 0)
             continue;
-        if (sonde_open_read(sonde_live_open(live, slot), &open) < 0) {
+        if (sonde_open_read(sonde_totals_open(totals, slot), &open) < 0) {
             ++*damaged;
             continue;
         }
@@ -84,27 +84,27 @@ static int list_open(const sonde_live *live, PyObject *found, unsigned long *dam
     return 0;
 }
 
-PyObject *sonde_live_read(PyObject *Py_UNUSED(module), PyObject *args)
+PyObject *sonde_totals_read(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *map;
     long long until_ns, paused_ns;
     if (!PyArg_ParseTuple(args, "O!LL", &sonde_MapType, &map, &until_ns, &paused_ns))
         return NULL;
-    const sonde_live *live = sonde_map_memory(map, 0);
-    if (live == NULL)
+    const sonde_totals *totals = sonde_map_memory(map, 0);
+    if (totals == NULL)
         return NULL;
-    int status = sonde_live_verify(live, ((MapObject *)map)->bytes);
+    int status = sonde_totals_verify(totals, ((MapObject *)map)->bytes);
     if (status < 0)
-        return sonde_raise(status, "event.live");
-    int64_t closed_ns = sonde_load_acquire(&live->closed_ns);
+        return sonde_raise(status, "event.totals");
+    int64_t closed_ns = sonde_load_acquire(&totals->closed_ns);
     if (closed_ns != 0 && until_ns > closed_ns)
         paused_ns = until_ns - closed_ns; /* pauses of the page since then lie in this */
-    paused_ns += sonde_load_relaxed(&live->paused_ns);
+    paused_ns += sonde_load_relaxed(&totals->paused_ns);
     unsigned long damaged = 0;
     PyObject *sums = PyList_New(0), *open = PyList_New(0), *result = NULL;
     if (sums != NULL && open != NULL &&
-        list_sums(live, until_ns, paused_ns, sums, &damaged) == 0 &&
-        list_open(live, open, &damaged) == 0)
+        list_sums(totals, until_ns, paused_ns, sums, &damaged) == 0 &&
+        list_open(totals, open, &damaged) == 0)
         result = Py_BuildValue("OOk", sums, open, damaged);
     Py_XDECREF(sums);
     Py_XDECREF(open);
@@ -123,12 +123,12 @@ static PyObject *text_of(uint32_t id)
 PyObject *sonde_events_summary(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     PyObject *found = PyList_New(0);
-    const sonde_live *live = sonde_events.live;
-    if (found == NULL || live == NULL)
+    const sonde_totals *totals = sonde_events.totals;
+    if (found == NULL || totals == NULL)
         return found;
     int64_t now = sonde_clock_ns(), paused_ns = sonde_events_paused_ns(now);
     unsigned long damaged = 0;
-    if (list_sums(live, now, paused_ns, found, &damaged) < 0) {
+    if (list_sums(totals, now, paused_ns, found, &damaged) < 0) {
         Py_DECREF(found);
         return NULL;
     }

@@ -85,7 +85,7 @@ static void fill_slot(const RegionObject *self, activation *new)
 {
     if (new->slot == 0)
         return;
-    sonde_open *open = sonde_live_open(sonde_events.live, new->slot);
+    sonde_open *open = sonde_totals_open(sonde_events.totals, new->slot);
     sonde_slot_begin(new->slot, new->place.context);
     sonde_open_begin(open);
     open->id = new->id;
@@ -140,12 +140,12 @@ static int tell_begin(const RegionObject *self, int64_t id)
     return status;
 }
 
-static int begin_live(RegionObject *self)
+static int begin_open(RegionObject *self)
 {
-    activation *new = make(self, LIVE);
+    activation *new = make(self, OPEN);
     if (new == NULL) {
         self->unseen++;
-        sonde_events.live->open_lost++;
+        sonde_events.totals->open_lost++;
         return 0;
     }
     new->slot = sonde_slot_take();
@@ -173,7 +173,7 @@ static int64_t find_pause(void)
 int sonde_region_begin(RegionObject *self)
 {
     if (sonde_events_ready())
-        return begin_live(self);
+        return begin_open(self);
     activation *new = sonde_events.epoch == 0 ? NULL : make(self, WAITING);
     if (new == NULL) {
         self->unseen++;
@@ -202,7 +202,7 @@ static void close_slot(const activation *old, int is_late)
 {
     if (old->slot == 0)
         return;
-    sonde_open *open = sonde_live_open(sonde_events.live, old->slot);
+    sonde_open *open = sonde_totals_open(sonde_events.totals, old->slot);
     sonde_open_begin(open);
     open->is_open = 0;
     sonde_open_end(open);
@@ -307,11 +307,11 @@ static int end_seen(RegionObject *self, activation *ended, const char *cut, PyOb
     activation old = *ended;
     drop(self, ended);
     int64_t now = sonde_clock_ns();
-    int status = 0, is_late = 0, is_told = old.state == LIVE;
+    int status = 0, is_late = 0, is_told = old.state == OPEN;
     if (is_told)
         is_late = !leave(&old);
     /* A pause may be all that was: then there is nowhere to write yet. */
-    if (sonde_events.live != NULL || sonde_events_wake())
+    if (sonde_events.totals != NULL || sonde_events_wake())
         status = write_row(self, &old, now, cut, error);
     /* Python may have ended the recording. */
     if (is_told && old.epoch == sonde_events.epoch)

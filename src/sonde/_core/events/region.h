@@ -4,7 +4,7 @@
 
 #include "events/events.h"
 
-enum state { FREE, WAITING, LIVE };
+enum state { FREE, WAITING, OPEN };
 
 typedef struct activation {
     struct activation *below;
@@ -48,7 +48,7 @@ static inline activation *sonde_region_find(const RegionObject *self)
 /* Has it a number in this recording? */
 static inline int sonde_region_is_seen(const activation *one)
 {
-    return one != NULL && one->state == LIVE && one->epoch == sonde_events.epoch;
+    return one != NULL && one->state == OPEN && one->epoch == sonde_events.epoch;
 }
 
 /* End them all: the object is being deleted. Keeps the exception that is set. */

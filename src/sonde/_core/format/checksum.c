@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Odd, so that multiplying loses nothing: two different states stay different. */
+/* Odd, so that multiplication loses nothing: two different states stay different. */
 #define SONDE_MIX 0x9E3779B97F4A7C15u
 
 static uint64_t mix(uint64_t state, uint64_t word)

@@ -1,4 +1,4 @@
-/* The page through which another process of the same user steers a job. */
+/* The page through which another process of the same user controls a job. */
 #define _GNU_SOURCE
 #include "format/format.h"
 
@@ -49,13 +49,13 @@ void sonde_control_on(sonde_control *page, uint32_t on)
     int64_t now = sonde_clock_ns();
     if (on && !was) {
         int64_t paused = sonde_load_relaxed(&page->paused_t_ns);
-        if (paused != 0) /* 0: rows are taken for the first time */
+        if (paused != 0) /* 0: rows are recorded for the first time */
             sonde_add_relaxed(&page->paused_ns, now - paused);
         sonde_store_relaxed(&page->resumed_t_ns, now);
     } else if (!on && was) {
         sonde_store_relaxed(&page->paused_t_ns, now);
     }
-    /* The times before what they are about. */
+    /* The times before the switch that they are about. */
     sonde_store_release(&page->on, on);
 }
 
@@ -83,7 +83,7 @@ void sonde_wait_until(uint32_t *word, uint32_t seen, int64_t end_ns)
 
 void sonde_control_ring(sonde_control *page)
 {
-    /* What was asked before the bell that announces it. */
+    /* What was asked for before the bell that announces it. */
     sonde_add_release(&page->bell, 1);
     sonde_wake(&page->bell);
 }

@@ -1,66 +1,66 @@
-/* The file of sums and open regions: see live.h. */
+/* The file of sums and open regions: see event_totals.h. */
 #include "format/event_totals.h"
 
 #include <errno.h>
 #include <string.h>
 
-static const char live_magic[8] = {'S', 'O', 'N', 'D', 'E', 'E', 'V', 'T'};
+static const char totals_magic[8] = {'S', 'O', 'N', 'D', 'E', 'E', 'V', 'T'};
 
 enum { TRIES = 1000 };
 
-uint64_t sonde_live_bytes(void)
+uint64_t sonde_totals_bytes(void)
 {
-    return SONDE_PAGE + (uint64_t)SONDE_LIVE_SUMS * sizeof(sonde_sum) +
-           (uint64_t)SONDE_LIVE_OPEN * sizeof(sonde_open);
+    return SONDE_PAGE + (uint64_t)SONDE_TOTALS_SUMS * sizeof(sonde_sum) +
+           (uint64_t)SONDE_TOTALS_OPEN * sizeof(sonde_open);
 }
 
-static uint32_t header_check(const sonde_live *live)
+static uint32_t header_check(const sonde_totals *totals)
 {
-    sonde_live copy;
-    memcpy(&copy, live, offsetof(sonde_live, pad0));
+    sonde_totals copy;
+    memcpy(&copy, totals, offsetof(sonde_totals, pad0));
     copy.check = 0;
-    return sonde_check_bytes(&copy, offsetof(sonde_live, pad0));
+    return sonde_check_bytes(&copy, offsetof(sonde_totals, pad0));
 }
 
-int sonde_live_init(void *mem, uint64_t mem_bytes)
+int sonde_totals_init(void *mem, uint64_t mem_bytes)
 {
-    if (mem_bytes < sonde_live_bytes())
+    if (mem_bytes < sonde_totals_bytes())
         return -EINVAL;
-    sonde_live *live = mem;
-    memcpy(live->magic, live_magic, sizeof live_magic);
-    live->version = SONDE_FORMAT_VERSION;
-    live->header_bytes = SONDE_PAGE;
-    live->sums = SONDE_LIVE_SUMS;
-    live->open = SONDE_LIVE_OPEN;
-    live->sum_bytes = sizeof(sonde_sum);
-    live->open_bytes = sizeof(sonde_open);
-    live->check = header_check(live);
+    sonde_totals *totals = mem;
+    memcpy(totals->magic, totals_magic, sizeof totals_magic);
+    totals->version = SONDE_FORMAT_VERSION;
+    totals->header_bytes = SONDE_PAGE;
+    totals->sums = SONDE_TOTALS_SUMS;
+    totals->open = SONDE_TOTALS_OPEN;
+    totals->sum_bytes = sizeof(sonde_sum);
+    totals->open_bytes = sizeof(sonde_open);
+    totals->check = header_check(totals);
     return 0;
 }
 
-int sonde_live_verify(const void *mem, uint64_t mem_bytes)
+int sonde_totals_verify(const void *mem, uint64_t mem_bytes)
 {
-    const sonde_live *live = mem;
-    if (mem_bytes < sizeof *live || memcmp(live->magic, live_magic, sizeof live_magic))
+    const sonde_totals *totals = mem;
+    if (mem_bytes < sizeof *totals || memcmp(totals->magic, totals_magic, sizeof totals_magic))
         return -EBADMSG;
-    if (live->version > SONDE_FORMAT_VERSION)
+    if (totals->version > SONDE_FORMAT_VERSION)
         return -EPROTO;
-    if (live->check != header_check(live) || mem_bytes < sonde_live_bytes() ||
-        live->header_bytes != SONDE_PAGE || live->sums != SONDE_LIVE_SUMS ||
-        live->open != SONDE_LIVE_OPEN || live->sum_bytes != sizeof(sonde_sum) ||
-        live->open_bytes != sizeof(sonde_open))
+    if (totals->check != header_check(totals) || mem_bytes < sonde_totals_bytes() ||
+        totals->header_bytes != SONDE_PAGE || totals->sums != SONDE_TOTALS_SUMS ||
+        totals->open != SONDE_TOTALS_OPEN || totals->sum_bytes != sizeof(sonde_sum) ||
+        totals->open_bytes != sizeof(sonde_open))
         return -EBADMSG;
     return 0;
 }
 
-sonde_sum *sonde_live_sum(const sonde_live *live, uint64_t at)
+sonde_sum *sonde_totals_sum(const sonde_totals *totals, uint64_t at)
 {
-    return (sonde_sum *)((char *)live + SONDE_PAGE) + at;
+    return (sonde_sum *)((char *)totals + SONDE_PAGE) + at;
 }
 
-sonde_open *sonde_live_open(const sonde_live *live, uint32_t slot)
+sonde_open *sonde_totals_open(const sonde_totals *totals, uint32_t slot)
 {
-    return (sonde_open *)sonde_live_sum(live, SONDE_LIVE_SUMS) + slot;
+    return (sonde_open *)sonde_totals_sum(totals, SONDE_TOTALS_SUMS) + slot;
 }
 
 /* ---- one entry ------------------------------------------------------------------ */
@@ -87,13 +87,13 @@ static uint32_t check_open(const sonde_open *open)
 static void begin(uint64_t *seq)
 {
     sonde_store_relaxed(seq, sonde_load_relaxed(seq) | 1);
-    /* The busy mark before any byte of the change. */
+    /* The busy number before any byte of the change. */
     sonde_fence_release();
 }
 
 static void end(uint64_t *seq)
 {
-    /* Every byte of the change before the mark that it is complete. */
+    /* Every byte of the change before the number that says it is complete. */
     sonde_store_release(seq, sonde_load_relaxed(seq) + 1);
 }
 
@@ -112,14 +112,14 @@ void sonde_open_end(sonde_open *open)
     end(&open->seq);
 }
 
-/* `bytes` from one to the other, all of one state. */
+/* Copy `bytes` that belong to one state. */
 static int copy(const uint64_t *seq, const void *from, void *to, size_t bytes)
 {
     for (int i = 0; i < TRIES; i++) {
-        /* The complete mark before the bytes it vouches for. */
+        /* The number that says "complete" before the bytes it vouches for. */
         uint64_t before = sonde_load_acquire(seq);
         memcpy(to, from, bytes);
-        /* The bytes before the second look: the pair of the writer's fence. */
+        /* The bytes before the number is read again; pairs with the writer's fence. */
         sonde_fence_acquire();
         if (!(before & 1) && sonde_load_relaxed(seq) == before)
             return 0;

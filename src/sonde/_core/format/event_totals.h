@@ -1,11 +1,11 @@
-/* What the events of a process come to: sums by name, and the regions that are open.
+/* What the events of a process add up to: sums by name, and the regions that are open.
  *
- * One file of a session, `event.live`. Written by the job alone, by one thread at a
- * time (it holds the GIL); read by any process without a lock. Nothing here knows
+ * They are one file of a session, `event.totals`. Only the job writes it, one thread at a
+ * time (it holds the GIL); any process reads it without a lock. Nothing here knows
  * Python.
  */
-#ifndef SONDE_LIVE_H
-#define SONDE_LIVE_H
+#ifndef SONDE_EVENT_TOTALS_H
+#define SONDE_EVENT_TOTALS_H
 
 #include "format/format.h"
 
@@ -19,14 +19,14 @@ enum sonde_event_kind {
     SONDE_EVENT_KINDS = 6,
 };
 
-#define SONDE_LIVE_SUMS 8192u
-#define SONDE_LIVE_OPEN 8192u /* slot 0 is nobody's; a power of two: see sonde_region ids */
+#define SONDE_TOTALS_SUMS 8192u
+#define SONDE_TOTALS_OPEN 8192u /* slot 0 is never used; a power of two: see the ids of regions */
 
 typedef struct {
     char magic[8]; /* "SONDEEVT" */
     uint32_t version;
     uint32_t header_bytes; /* offset of sum 0; SONDE_PAGE */
-    uint32_t sums;         /* room for so many; the open regions follow them */
+    uint32_t sums;         /* how many there is room for; the open regions follow them */
     uint32_t open;
     uint32_t sum_bytes;
     uint32_t open_bytes;
@@ -34,11 +34,11 @@ typedef struct {
     uint8_t pad0[92];
     uint64_t used;      /* sums 0 … used-1 are in use */
     uint64_t sums_lost; /* events whose name found no room among the sums */
-    uint64_t open_lost; /* regions that found no slot: seen when they have ended */
-    int64_t closed_ns;  /* when the program closed the gate; 0: it is open */
-    int64_t paused_ns;  /* while it is closed: all pauses before that; else: those of the gate alone */
+    uint64_t open_lost; /* regions that found no slot: they are seen only when they have ended */
+    int64_t closed_ns;  /* when the program stopped the recording of its events; 0: it goes on */
+    int64_t paused_ns;  /* while it is stopped: all pauses before that; else only those that the program made */
     uint8_t pad1[88];
-} sonde_live;
+} sonde_totals;
 
 /* All events of one kind, domain and name. */
 typedef struct {
@@ -70,9 +70,9 @@ typedef struct {
     uint64_t pad;
 } sonde_open;
 
-_Static_assert(sizeof(sonde_live) == 256, "live layout");
-_Static_assert(offsetof(sonde_live, check) == 32, "live layout");
-_Static_assert(offsetof(sonde_live, used) == 128, "live layout");
+_Static_assert(sizeof(sonde_totals) == 256, "totals layout");
+_Static_assert(offsetof(sonde_totals, check) == 32, "totals layout");
+_Static_assert(offsetof(sonde_totals, used) == 128, "totals layout");
 _Static_assert(sizeof(sonde_sum) == 128, "sum layout");
 _Static_assert(offsetof(sonde_sum, count) == 24, "sum layout");
 _Static_assert(offsetof(sonde_sum, low) == 56, "sum layout");
@@ -81,24 +81,24 @@ _Static_assert(sizeof(sonde_open) == 72, "open layout");
 _Static_assert(offsetof(sonde_open, id) == 16, "open layout");
 _Static_assert(offsetof(sonde_open, number) == 56, "open layout");
 
-uint64_t sonde_live_bytes(void);
+uint64_t sonde_totals_bytes(void);
 
-/* Lay out an empty one in zeroed memory. 0, or -EINVAL if there is too little. */
-int sonde_live_init(void *mem, uint64_t mem_bytes);
+/* Lay out an empty file in zeroed memory. 0, or -EINVAL if there is too little. */
+int sonde_totals_init(void *mem, uint64_t mem_bytes);
 
-/* Can it be read and written without leaving it? 0, -EBADMSG or -EPROTO. */
-int sonde_live_verify(const void *mem, uint64_t mem_bytes);
+/* Can this memory be read and written as such a file without leaving it? 0, -EBADMSG or -EPROTO. */
+int sonde_totals_verify(const void *mem, uint64_t mem_bytes);
 
-sonde_sum *sonde_live_sum(const sonde_live *live, uint64_t at);
-sonde_open *sonde_live_open(const sonde_live *live, uint32_t slot);
+sonde_sum *sonde_totals_sum(const sonde_totals *totals, uint64_t at);
+sonde_open *sonde_totals_open(const sonde_totals *totals, uint32_t slot);
 
-/* Around a change of one: readers see the state before or after it. */
+/* Call these around a change: readers then see the state before it or after it. */
 void sonde_sum_begin(sonde_sum *sum);
 void sonde_sum_end(sonde_sum *sum);
 void sonde_open_begin(sonde_open *open);
 void sonde_open_end(sonde_open *open);
 
-/* Copy one out. 0, -EAGAIN if it is being changed all the time (or its writer died
+/* Copy an entry. 0, -EAGAIN if it is being changed all the time (or its writer died
  * in the middle), -EBADMSG if it is damaged. */
 int sonde_sum_read(const sonde_sum *from, sonde_sum *to);
 int sonde_open_read(const sonde_open *from, sonde_open *to);

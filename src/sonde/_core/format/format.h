@@ -1,12 +1,12 @@
-/* sonde's core: the bytes that a job writes and any other process reads.
+/* The bytes that a job writes and any other process reads.
  *
  * Every structure below lives in a file that is mapped by several processes
  * at once; docs/format.md describes each byte and why it is there. Nothing in
  * this header knows Python. Functions return 0 or -errno, take memory from
  * the caller and never print, abort or wait.
  */
-#ifndef SONDE_CORE_H
-#define SONDE_CORE_H
+#ifndef SONDE_FORMAT_H
+#define SONDE_FORMAT_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -46,10 +46,10 @@ static inline uint32_t sonde_check_end(uint64_t state)
     return check ? check : 1;
 }
 
-/* All of it in one call; at most SONDE_MAX_COLUMNS words. */
+/* The check of words in one call; at most SONDE_MAX_COLUMNS of them. */
 uint32_t sonde_check(uint64_t seed, const uint64_t *words, size_t words_n);
 
-/* The same for bytes of any length; never 0 (0 means "not there yet"). */
+/* The check of bytes of any length; never 0 (0 means "not there yet"). */
 uint32_t sonde_check_bytes(const void *bytes, size_t bytes_n);
 
 /* ---- ring: one table of one process --------------------------------------- */
@@ -65,7 +65,7 @@ typedef struct {
     uint32_t schema_bytes; /* JSON right after this struct */
     uint32_t check;        /* sonde_check_bytes of this part with check = 0, then the schema */
     uint8_t pad0[88];
-    /* Changes all the time; each group on cache lines of its own. */
+    /* These change all the time; each group has cache lines of its own. */
     uint64_t head; /* tickets handed out = rows ever asked for */
     uint8_t pad1[56];
     uint64_t dropped;   /* rows not written: the slot's last writer was still busy */
@@ -95,11 +95,11 @@ _Static_assert(offsetof(sonde_slot, check) == 8, "slot layout");
 _Static_assert(offsetof(sonde_slot, nulls) == 12, "slot layout");
 _Static_assert(offsetof(sonde_slot, row) == 16, "slot layout");
 
-/* Bytes of a ring file, or 0 if the numbers cannot be. */
+/* Bytes of a ring file, or 0 if the numbers are impossible. */
 uint64_t sonde_ring_bytes(uint64_t capacity, uint32_t row_bytes, uint32_t schema_bytes);
 
 /* Lay out an empty ring in zeroed memory of sonde_ring_bytes() bytes.
- * Returns -EINVAL if the numbers cannot be. One thread, before anyone reads. */
+ * Returns -EINVAL if the numbers are impossible. One thread, before anyone reads. */
 int sonde_ring_init(void *mem, uint64_t mem_bytes, uint64_t capacity, uint32_t row_bytes,
                     const void *schema, uint32_t schema_bytes);
 
@@ -183,7 +183,7 @@ typedef struct {
     uint32_t count; /* ids handed out */
     uint32_t pad1;
     uint64_t lost; /* stacks that found no room; their time is node 1's */
-    int64_t t_ns;  /* of a mark: when it was made; 0 in the table itself */
+    int64_t t_ns;  /* of a copy of the sums: when it was made; 0 in the table itself */
     uint8_t pad2[104];
 } sonde_nodes;
 
@@ -196,7 +196,7 @@ typedef struct {
     int32_t first_line; /* of the function */
     uint32_t check;     /* of id and the words around it; 0: not complete. Written last */
     uint64_t hash;      /* of the whole path's text and lines: the same in every process */
-    /* Sums over the samples whose innermost frame this is. Only ever grow. */
+    /* Sums over the samples whose innermost frame this is. They only ever grow. */
     uint64_t samples;
     int64_t wall_ns;
     int64_t cpu_ns;
@@ -219,7 +219,7 @@ typedef struct {
     uint64_t text_hash; /* of the texts of func and file */
 } sonde_frame_key;
 
-/* A text's part of text_hash: func's, then file's. */
+/* Add a text to text_hash: first that of func, then that of file. */
 #define SONDE_HASH_SEED 0xcbf29ce484222325u
 uint64_t sonde_hash_bytes(uint64_t hash, const void *bytes, size_t bytes_n);
 
@@ -241,14 +241,14 @@ void sonde_nodes_index(sonde_nodes *table, uint32_t *index);
 uint32_t sonde_nodes_put(sonde_nodes *table, uint32_t *index, uint32_t parent,
                          const sonde_frame_key *key);
 
-/* The same without adding it: 0 if it is not there. */
+/* Find it without adding it; 0 if it is not there. */
 uint32_t sonde_nodes_find(sonde_nodes *table, uint32_t *index, uint32_t parent,
                           const sonde_frame_key *key);
 
 /* A node that is complete and sound, or NULL. */
 const sonde_node *sonde_nodes_get(const sonde_nodes *table, uint32_t id);
 
-/* The same to write sums to; `id` must have come from sonde_nodes_put(). */
+/* A node to add to its sums; `id` must come from sonde_nodes_put(). */
 sonde_node *sonde_nodes_at(sonde_nodes *table, uint32_t id);
 
 /* ---- lines: where in its file each instruction stands --------------------------- */
@@ -260,7 +260,7 @@ void sonde_lines_310(int32_t *lines, uint32_t units, const uint8_t *table, uint3
 void sonde_lines_311(int32_t *lines, uint32_t units, const uint8_t *table, uint32_t bytes,
                      int32_t first_line);
 
-/* ---- control page: how another process steers a job ------------------------- */
+/* ---- control page: how another process controls a job ----------------------- */
 
 enum sonde_state {
     SONDE_STARTING = 0,
@@ -280,19 +280,19 @@ typedef struct {
     uint8_t pad0[36];
     uint32_t state;     /* enum sonde_state; the job writes */
     uint32_t on;        /* 1: rows are recorded; 0: paused. Either side writes */
-    uint32_t bell;      /* futex: changed and woken when the job should look here */
+    uint32_t bell;      /* futex: changed and woken when the job should read this page */
     uint32_t stop;      /* 1: please stop recording; the tool writes */
     uint64_t asked;     /* epoch of config.json; the tool writes, then rings */
     uint64_t obeyed;    /* the last epoch the job has applied */
     int64_t state_t_ns; /* when `state` last changed */
-    /* Asked for by raising the first of a pair; the job then sets the second to it. */
+    /* To ask for something, raise the first number of a pair; the job then sets the second one to it. */
     uint64_t look_asked;    /* sample every thread now, idle or not */
     uint64_t looked;
     uint64_t inspect_asked; /* write locals and tasks down: needs the GIL */
     uint64_t inspected;
     uint64_t snapshot_asked; /* by a signal; the native thread starts whoever writes it */
     uint64_t snapshots;
-    /* A run, one at a time: see mark.c. Whoever starts one fills in the first five, then
+    /* A run, one at a time: see stack_sums.c. Whoever starts one fills in the first five fields, then
      * raises run_asked; the native thread sets run_begun to it, and run_ended at the end. */
     char run_name[SONDE_RUN_NAME]; /* its folder in runs/; ends with NUL */
     int64_t run_every_ns;          /* sample at least so often meanwhile; 0: as configured */
@@ -305,7 +305,7 @@ typedef struct {
     int64_t run_begin_t_ns; /* when it did */
     int64_t run_end_t_ns;
     int64_t run_status; /* 0, or -errno of what could not be written */
-    /* Pauses: whoever changes `on` keeps them; see sonde_control_on(). */
+    /* Pauses: whoever changes `on` updates them; see sonde_control_on(). */
     int64_t resumed_t_ns; /* when `on` last became 1 */
     int64_t paused_t_ns;  /* when it last became 0 */
     int64_t paused_ns;    /* the length of all pauses that have ended */
@@ -329,10 +329,10 @@ _Static_assert(offsetof(sonde_control, paused_ns) == 288, "control layout");
 int sonde_control_init(void *mem, uint64_t mem_bytes, uint32_t pid, uint64_t start_ticks);
 int sonde_control_verify(const void *mem, uint64_t mem_bytes);
 
-/* Have rows taken, or not. Any process. */
+/* Have rows recorded, or pause. Any process. */
 void sonde_control_on(sonde_control *page, uint32_t on);
 
-/* Make the job's thread look at the page now. Any process. */
+/* Make the job's native thread read the page now. Any process. */
 void sonde_control_ring(sonde_control *page);
 
 /* Sleep until someone wakes this word, unless it is no longer `seen`, or until

@@ -1,4 +1,4 @@
-/* Line tables: from the place of an instruction to its line. */
+/* Line tables: from the position of an instruction to its line. */
 #include "format/format.h"
 
 /* 3.10: pairs of (bytes of code, signed lines to add); -128 means no line. */

@@ -97,8 +97,8 @@ int sonde_ring_append(sonde_ring *ring, const uint64_t *row, uint32_t nulls)
         sonde_add_relaxed(&ring->dropped, 1);
         return -EAGAIN;
     }
-    /* The busy mark before any byte of the row: a reader that sees a new byte
-     * and then reads seq again sees the mark. */
+    /* The busy number before any byte of the row: a reader that sees a new byte
+     * and then reads seq again sees that number. */
     sonde_fence_release();
     uint64_t check = sonde_check_begin(seed_of(ticket, nulls));
     for (uint32_t i = 0; i < words; i++) {
@@ -107,7 +107,7 @@ int sonde_ring_append(sonde_ring *ring, const uint64_t *row, uint32_t nulls)
     }
     sonde_store_relaxed(&slot->nulls, nulls);
     sonde_store_relaxed(&slot->check, sonde_check_end(check));
-    /* Every byte of the row before the mark that it is complete. */
+    /* Every byte of the row before the number that says it is complete. */
     sonde_store_release(&slot->seq, done);
     return 0;
 }
@@ -118,7 +118,7 @@ enum sonde_slot_state sonde_ring_get(const sonde_ring *ring, uint64_t ticket, ui
     uint64_t done = 2 * (ticket + 1);
     uint32_t words = ring->row_bytes / 8;
     const sonde_slot *slot = slot_of(ring, ticket);
-    /* The complete mark before the bytes it vouches for. */
+    /* The number that says "complete" before the bytes it vouches for. */
     uint64_t seen = sonde_load_acquire(&slot->seq);
     if (seen != done)
         return seen > done ? SONDE_ROW_LOST : SONDE_ROW_PENDING;
@@ -128,18 +128,18 @@ enum sonde_slot_state sonde_ring_get(const sonde_ring *ring, uint64_t ticket, ui
         row[i] = sonde_load_relaxed(&slot->row[i]);
         check = sonde_check_word(check, i, row[i]);
     }
-    uint32_t told = sonde_load_relaxed(&slot->check);
-    /* The bytes before the second look: the pair of the writer's fence. */
+    uint32_t stored = sonde_load_relaxed(&slot->check);
+    /* The bytes before seq is read again; pairs with the writer's fence. */
     sonde_fence_acquire();
     if (sonde_load_relaxed(&slot->seq) != done)
         return SONDE_ROW_LOST;
-    return told == sonde_check_end(check) ? SONDE_ROW_OK : SONDE_ROW_CORRUPT;
+    return stored == sonde_check_end(check) ? SONDE_ROW_OK : SONDE_ROW_CORRUPT;
 }
 
 uint64_t sonde_ring_settled(const sonde_ring *ring, uint64_t first, uint64_t last)
 {
     for (uint64_t ticket = first; ticket < last; ticket++) {
-        /* Only the mark is looked at; whoever reads the row looks again. */
+        /* Only seq is read; whoever reads the row reads it again. */
         if (sonde_load_relaxed(&slot_of(ring, ticket)->seq) < 2 * (ticket + 1))
             return ticket;
     }

@@ -1,11 +1,11 @@
-/* The lock that proves that a job lives.
+/* The lock that proves that a job is alive.
  *
  * An open-file-description lock: unlike a record lock, it is not lost when some
  * code of the job opens and closes the same file (copies the folder, say). It is
  * shared with forked children, so they close their copy before anything else.
- * The descriptor stands high, out of the way of programs that close "all" low
- * ones, and is closed only while it still is what we opened: the number may
- * have been given to a file of the job.
+ * The descriptor has a high number, out of the way of programs that close "all" low
+ * ones, and is closed only if it still is the file that we opened: the number may
+ * belong to a file of the job by now.
  */
 #define _GNU_SOURCE
 #include "kernel/alive_lock.h"

@@ -1,7 +1,7 @@
-/* One look at a process, as /proc has it: two files and a clock in one call.
+/* A process as /proc describes it: two files and a clock, read in one call.
  *
- * A job may have hundreds of processes, and all are looked at every second; taking
- * the files apart in Python takes five times as long. */
+ * A job may have hundreds of processes, and all of them are read every second; parsing
+ * the files in Python takes five times as long. */
 #include "kernel/process_stat.h"
 #include "format/format.h"
 
@@ -13,7 +13,7 @@
 
 enum { IO_BYTES = 512, TRIES = 3, TOGETHER_NS = 50000 };
 
-/* The whole of a small file, as a string: how long, or -errno. */
+/* Read a small file as a string. Returns its length, or -errno. */
 static ssize_t read_file(int fd, char *to, size_t room)
 {
     ssize_t got = pread(fd, to, room - 1, 0);
@@ -23,8 +23,8 @@ static ssize_t read_file(int fd, char *to, size_t room)
     return got;
 }
 
-/* The next number in a text, or -1 if there is none; `text` moves past it. A minus
- * sign is passed over: what may be negative in `stat` (tty, priority) is not used. */
+/* The next number in a text, or -1 if there is none; `text` moves past it. Minus signs are
+ * skipped: the fields of `stat` that may be negative (tty, priority) are not used. */
 static long long next_number(const char **text)
 {
     const char *at = *text;
@@ -42,8 +42,8 @@ static long long next_number(const char **text)
     return number;
 }
 
-/* When, and the CPU time of a process up to then, ended threads included; -1 if the
- * kernel does not say. Whoever is interrupted between two clocks has them disagree. */
+/* The time, and the CPU time of a process up to then, ended threads included; -1 if the
+ * kernel does not say. Both are read again if we were interrupted between the two clocks. */
 static void read_clocks(int pid, long long *now, long long *used)
 {
     struct timespec time;
@@ -51,7 +51,7 @@ static void read_clocks(int pid, long long *now, long long *used)
     *now = sonde_clock_ns();
     *used = -1;
     for (int i = 0; i < TRIES; i++) {
-        /* As clock_getcpuclockid(3) makes it, which first asks whether there is one. */
+        /* The id that clock_getcpuclockid(3) makes; that function first asks whether the process exists. */
         if (clock_gettime((clockid_t)((~(unsigned)pid << 3) | 2), &time) < 0)
             return;
         *used = (long long)time.tv_sec * 1000000000 + time.tv_nsec;

@@ -1,6 +1,6 @@
-/* Reading our own memory through the kernel: what is not there (any more) is
- * an error code, not a fault. A SIGSEGV handler would be faster, and is not
- * ours to have: faulthandler, torch and others install theirs.
+/* Reading our own memory through the kernel: an address that is not mapped (any more) is
+ * an error code, not a fault. A SIGSEGV handler would be faster, but that signal is
+ * not ours to take: faulthandler, torch and others install their own handlers.
  */
 #define _GNU_SOURCE
 #include "kernel/read_memory.h"
@@ -10,7 +10,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* User space ends below this on both machines; also keeps sums from wrapping. */
+/* User space ends below this on both machines; this also keeps sums from wrapping. */
 #define TOP ((uintptr_t)1 << 48)
 
 enum { FIRST_PAGE = 4096 };

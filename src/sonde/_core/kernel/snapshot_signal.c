@@ -1,8 +1,8 @@
 /* A signal that asks for a snapshot.
  *
  * Python runs its handlers when the main thread is back in Python, which may be
- * minutes later. This one is C: it raises a number in the control page, rings,
- * and hands the signal on to whoever had it before.
+ * minutes later. This handler is in C: it raises a number in the control page, rings,
+ * and passes the signal on to the handler that was there before.
  */
 #include "kernel/snapshot_signal.h"
 #include "kernel/fork.h"
@@ -29,7 +29,7 @@ static void on_signal(int number, siginfo_t *info, void *context)
     errno = kept;
 }
 
-/* Somebody who came after us keeps it, and may hand it on to us. */
+/* A handler that was installed after ours stays, and may pass the signal on to us. */
 static void give_back(void)
 {
     struct sigaction now;
@@ -53,7 +53,7 @@ int sonde_signal_catch(int number, sonde_control *page)
     struct sigaction now, ours = {.sa_sigaction = on_signal};
     if (sigaction(number, NULL, &now) < 0)
         return -errno;
-    /* After a fork it is ours already, and must not be handed on to itself. */
+    /* After a fork our handler is there already, and must not pass the signal on to itself. */
     if (!(now.sa_flags & SA_SIGINFO) || now.sa_sigaction != on_signal) {
         int is_handled = (now.sa_flags & SA_SIGINFO) ||
                          (now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN);

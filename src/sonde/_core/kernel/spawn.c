@@ -25,7 +25,7 @@ enum { STACK_BYTES = 64 * 1024 };
 typedef struct {
     char *const *argv;
     char *const *envp;
-    int line;             /* what becomes its standard input and output; -1: nothing */
+    int line;             /* becomes its standard input and output; -1: /dev/null does */
     char *stack;          /* for the second clone */
     volatile int failure; /* shared memory: set by either clone */
 } spawn_job;
@@ -46,7 +46,7 @@ static void close_from(int first)
 static int run(void *arg)
 {
     spawn_job *job = arg;
-    /* Out of the way first: a program may have closed its own 0, 1 or 2. */
+    /* First move it out of the way: the program may have closed its own 0, 1 or 2. */
     int line = job->line < 0 ? -1 : fcntl(job->line, F_DUPFD, 3);
     int null = open("/dev/null", O_RDWR);
     if ((job->line >= 0 && line < 0) || null < 0 || dup2(line < 0 ? null : line, 0) < 0 ||
@@ -56,7 +56,7 @@ static int run(void *arg)
     }
     close_from(3);
     if (chdir("/") < 0) {
-        /* Staying in the job's folder only keeps that folder busy. */
+        /* Then it stays in the job's folder, which only keeps that folder busy. */
     }
     execve(job->argv[0], job->argv, job->envp);
     job->failure = errno;

@@ -1,4 +1,4 @@
-/* What a code object is called and where its lines are, read once.
+/* The name and the lines of each code object, read once.
  *
  * The table is keyed by address, and an address is used again once its code
  * object is gone. So destruction is watched (by CPython's own watchers from
@@ -19,12 +19,12 @@
 #define MOST (SLOTS / 2)
 #define MOST_BYTES (8u << 20) /* then they are forgotten; there are two such tables at most */
 #define MOST_UNITS (1u << 22)
-/* Longer names are cut, with a mark. */
+/* Longer names are cut, and end with an ellipsis. */
 #define MOST_CHARS 2000
 
 typedef struct {
     sonde_code *slot[SLOTS];
-    sonde_code *replaced; /* by others at the same address; still in somebody's hands, maybe */
+    sonde_code *replaced; /* by others at the same address; somebody may still hold them */
     uint32_t used;
     uint64_t bytes;
 } sonde_codes;
@@ -95,7 +95,7 @@ static void dealloc(PyObject *code)
 
 static int watch(void)
 {
-    /* Stays for good: whoever came after us calls us. */
+    /* This stays for good: whoever replaced it after us calls ours. */
     dealloc_before = PyCode_Type.tp_dealloc;
     PyCode_Type.tp_dealloc = dealloc;
     return 0;
@@ -192,7 +192,7 @@ static int take_lines(sonde_code *code, uintptr_t table, int32_t first_line)
     }
     if (copy != small)
         free(copy);
-    /* What the compiler added has no line of its own: it goes to the one before. */
+    /* Instructions that the compiler added have no line of their own: they get the one before. */
     for (uint32_t i = 0; status == 0 && i < code->units; i++)
         if (code->lines[i] < 0)
             code->lines[i] = i ? code->lines[i - 1] : first_line;
@@ -288,7 +288,7 @@ static void renew(void)
 
 void sonde_codes_clear(void)
 {
-    /* Under the GIL, which on_death() has, too: nobody is in it. */
+    /* Under the GIL, which on_death() holds, too: nobody is inside it. */
     free_table(retired);
     free_table(codes);
     retired = codes = NULL;
@@ -318,7 +318,7 @@ sonde_code *sonde_codes_get(uintptr_t address, sonde_intern *text, int *fresh)
         old->next = codes->replaced;
         codes->replaced = old;
     }
-    /* The entry before the look at the count: a death is either counted by now,
+    /* The entry before the count is read: a death is either counted by now,
      * or its handler finds the entry. */
     sonde_store_total(slot, code);
     if (sonde_load_total(&deaths) != before)

@@ -1,6 +1,6 @@
 /* Frames as each version of CPython lays them out. */
-#ifndef SONDE_LAYOUT_H
-#define SONDE_LAYOUT_H
+#ifndef SONDE_FRAME_LAYOUT_H
+#define SONDE_FRAME_LAYOUT_H
 
 #include "stacks/frames.h"
 
@@ -35,7 +35,7 @@ static inline uintptr_t code_of(const raw_frame *frame)
 #endif
 }
 
-/* Where it is, in a form that can be compared. */
+/* The instruction it is at, in a form that can be compared. */
 static inline uintptr_t place_of(const raw_frame *frame)
 {
 #if PY_VERSION_HEX >= 0x030d0000
@@ -63,7 +63,7 @@ static inline int is_shim(const raw_frame *frame)
 #endif
 }
 
-/* Can it be the outermost one of a stack: called from C? */
+/* Can it be the outermost frame of a stack, one that was called from C? */
 static inline int may_be_first(const raw_frame *frame)
 {
 #if PY_VERSION_HEX >= 0x030c0000
@@ -111,9 +111,9 @@ static inline int is_generator_frame(const raw_frame *frame, const sonde_code *c
 
 #endif
 
-/* Frames that are not on the data stack, from this level on, must be the same
- * when they are looked at again. On 3.10, where all are, that takes so long that
- * short calls would hardly ever be seen. */
+/* From this level on, frames outside the data stack must be unchanged when they are read
+ * again. On 3.10, where all frames are outside, that takes so long that short calls would
+ * hardly ever be seen. */
 #if PY_VERSION_HEX >= 0x030b0000
 #define SURE_LEVEL 0
 #else
@@ -131,7 +131,7 @@ static inline int same_frame(const raw_frame *one, const raw_frame *other, int i
            (is_innermost || place_of(one) == place_of(other));
 }
 
-/* Where the address of the innermost frame stands. */
+/* Where the address of the innermost frame is stored. */
 static inline uintptr_t find_current_word(const sonde_view *view)
 {
 #if HAS_CFRAME

@@ -1,4 +1,4 @@
-/* The stack of another thread, read while it runs: see copies.c. */
+/* The stack of another thread, read while it runs: see stack_copy.c. */
 #define _GNU_SOURCE
 #include "stacks/stack_copy.h"
 #include "kernel/read_memory.h"
@@ -17,17 +17,17 @@ static int walk(sonde_stack *stack, sonde_intern *text, int *fresh)
 {
     int is_first = 0, steps = 0;
     stack->depth = stack->is_cut = 0;
-    for (uintptr_t at = sonde_now.current; at; steps++) {
+    for (uintptr_t at = sonde_copy.current; at; steps++) {
         if (stack->depth == SONDE_MAX_DEPTH) {
             stack->is_cut = 1;
             return 0;
         }
-        const raw_frame *frame = steps < MOST_STEPS ? sonde_copies_find(at, steps) : NULL;
+        const raw_frame *frame = steps < MOST_STEPS ? sonde_stack_copy_find(at, steps) : NULL;
         if (frame == NULL || !is_sane(frame))
             return -1;
         uintptr_t previous = previous_of(frame);
         /* The data stack grows upwards. */
-        if (previous >= at && sonde_copies_shows(at) && sonde_copies_shows(previous))
+        if (previous >= at && sonde_stack_copy_shows(at) && sonde_stack_copy_shows(previous))
             return -1;
         at = previous;
         is_first = may_be_first(frame);
@@ -55,10 +55,10 @@ static int holds_gil(const sonde_view *view)
 {
 #if PY_VERSION_HEX >= 0x030d0000
     (void)view;
-    return sonde_now.state._status.holds_gil;
+    return sonde_copy.state._status.holds_gil;
 #elif PY_VERSION_HEX >= 0x030c0000
     (void)view;
-    return sonde_now.state._status.active;
+    return sonde_copy.state._status.active;
 #else
     return (uintptr_t)_PyThreadState_UncheckedGet() == view->state;
 #endif
@@ -66,14 +66,14 @@ static int holds_gil(const sonde_view *view)
 
 static int is_same_thread(const sonde_view *view)
 {
-    return sonde_now.state.interp == PyInterpreterState_Main() && sonde_now.state.id == view->id;
+    return sonde_copy.state.interp == PyInterpreterState_Main() && sonde_copy.state.id == view->id;
 }
 
 static int is_top_unchanged(sonde_view *view, const sonde_stack *stack)
 {
     static sonde_stack second;
     int fresh = 0;
-    if (sonde_copies_top(view) != 0 || !is_same_thread(view) ||
+    if (sonde_stack_copy_top(view) != 0 || !is_same_thread(view) ||
         walk(&second, NULL, &fresh) < 0 || fresh || second.depth != stack->depth)
         return 0;
     for (int i = 0; i < second.depth; i++)
@@ -130,42 +130,42 @@ static int is_root_known(sonde_view *view, const sonde_stack *stack)
     return is_known;
 }
 
-/* One try: SONDE_LOOK_TORN asks for another. */
-static enum sonde_look look_once(sonde_view *view, sonde_stack *stack, sonde_intern *text)
+/* Try once; SONDE_FRAMES_TORN asks for another try. */
+static enum sonde_frames_result read_once(sonde_view *view, sonde_stack *stack, sonde_intern *text)
 {
-    int status = sonde_copies_top(view), fresh = 0;
+    int status = sonde_stack_copy_top(view), fresh = 0;
     if (status == -EFAULT || (status == 0 && !is_same_thread(view)))
-        return SONDE_LOOK_GONE;
+        return SONDE_FRAMES_GONE;
     if (status < 0)
-        return SONDE_LOOK_TORN;
+        return SONDE_FRAMES_TORN;
     stack->holds_gil = holds_gil(view);
-    stack->tid = tid_of(&sonde_now.state);
-    if (sonde_now.current == 0)
-        return SONDE_LOOK_EMPTY;
-    if (sonde_copies_rest(view) < 0)
-        return SONDE_LOOK_TORN;
+    stack->tid = tid_of(&sonde_copy.state);
+    if (sonde_copy.current == 0)
+        return SONDE_FRAMES_EMPTY;
+    if (sonde_stack_copy_rest(view) < 0)
+        return SONDE_FRAMES_TORN;
     int walked = walk(stack, text, &fresh);
-    int is_sound = walked == 0 && sonde_copies_hold(view, !fresh) &&
+    int is_sound = walked == 0 && sonde_stack_copy_hold(view, !fresh) &&
                    (!fresh || is_top_unchanged(view, stack));
     if (fresh && !is_sound)
         for (int i = 0; i < stack->depth; i++)
             sonde_store_relaxed(&stack->frame[i].code->alive, 0);
-    /* Reading code takes long: with what is known now the next try will do. */
+    /* Reading code takes long; with what is known now the next try will succeed. */
     if (fresh || !is_sound)
-        return SONDE_LOOK_TORN;
+        return SONDE_FRAMES_TORN;
     if (stack->depth && !is_root_known(view, stack))
-        return SONDE_LOOK_TORN;
-    sonde_copies_keep(view);
-    return stack->depth ? SONDE_LOOK_OK : SONDE_LOOK_EMPTY;
+        return SONDE_FRAMES_TORN;
+    sonde_stack_copy_keep(view);
+    return stack->depth ? SONDE_FRAMES_OK : SONDE_FRAMES_EMPTY;
 }
 
-enum sonde_look sonde_frames_look(sonde_view *view, sonde_stack *stack, sonde_intern *text,
+enum sonde_frames_result sonde_frames_read(sonde_view *view, sonde_stack *stack, sonde_intern *text,
                                   int is_strict)
 {
-    sonde_now.is_strict = is_strict;
-    enum sonde_look found = SONDE_LOOK_TORN;
-    for (int i = 0; i < TRIES && found == SONDE_LOOK_TORN; i++)
-        found = look_once(view, stack, text);
+    sonde_copy.is_strict = is_strict;
+    enum sonde_frames_result found = SONDE_FRAMES_TORN;
+    for (int i = 0; i < TRIES && found == SONDE_FRAMES_TORN; i++)
+        found = read_once(view, stack, text);
     return found;
 }
 
@@ -179,7 +179,7 @@ uintptr_t sonde_frames_head(void)
 
 int sonde_frames_has_others(void)
 {
-    /* New ones are put in front of it. */
+    /* New interpreters are put in front of the main one. */
     return PyInterpreterState_Head() != PyInterpreterState_Main();
 }
 

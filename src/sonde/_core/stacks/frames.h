@@ -28,20 +28,19 @@ typedef struct sonde_code {
     int32_t lines[];
 } sonde_code;
 
-/* The code object at this address, as it was read now or before. NULL if what
- * is there is none. `*fresh` is raised if it was read now: then nobody vouches
- * for it yet, and the caller drops it (alive = 0) unless it finds the frame
- * still in place. Without `text` only what is known already is found.
- * Sampler's thread only. */
+/* The code object at this address, as it was read now or before. NULL if there is no code
+ * object there. `*fresh` is set to 1 if it was read now: then nothing vouches for it yet,
+ * and the caller drops it (alive = 0) unless it finds the frame still in place.
+ * Without `text` only code that is known already is found. Native thread only. */
 sonde_code *sonde_codes_get(uintptr_t address, sonde_intern *text, int *fresh);
 
-/* Hear of every code object that is destroyed, from now on. GIL. */
+/* Notice every code object that is destroyed from now on. Needs the GIL. */
 int sonde_codes_watch(void);
 
-/* Forget all; texts are another table's now. No sampler runs. */
+/* Forget all of them: their texts belong to a table that is gone. No sampler runs. */
 void sonde_codes_clear(void);
 
-/* The same in a forked child, where nothing of it may be touched. */
+/* The same in a forked child, where not even their memory may be touched. */
 void sonde_codes_forget(void);
 
 /* ---- frames ------------------------------------------------------------------- */
@@ -56,11 +55,11 @@ typedef struct {
     int depth;
     int is_cut; /* there were more */
     int holds_gil;
-    uint32_t tid; /* the thread's, as it says now */
+    uint32_t tid; /* of the thread, as its state says now */
     sonde_frame frame[SONDE_MAX_DEPTH];
 } sonde_stack;
 
-/* What is remembered of a thread from one look to the next: where to look. */
+/* What is remembered of a thread from one sample to the next: where to read. */
 typedef struct {
     uintptr_t state; /* its PyThreadState */
     uint64_t id;     /* PyThreadState.id */
@@ -72,16 +71,16 @@ typedef struct {
     int outside_n, outside_room;
 } sonde_view;
 
-enum sonde_look {
-    SONDE_LOOK_OK = 0,
-    SONDE_LOOK_EMPTY = 1, /* no Python frame */
-    SONDE_LOOK_TORN = 2,  /* changed while we looked, each time we tried */
-    SONDE_LOOK_GONE = 3,  /* the thread has ended */
+enum sonde_frames_result {
+    SONDE_FRAMES_OK = 0,
+    SONDE_FRAMES_EMPTY = 1, /* no Python frame */
+    SONDE_FRAMES_TORN = 2,  /* changed while we read it, each time we tried */
+    SONDE_FRAMES_GONE = 3,  /* the thread has ended */
 };
 
-/* A strict look is slower and fails more often; what it sees is true, whatever the order in
- * which stores become visible. */
-enum sonde_look sonde_frames_look(sonde_view *view, sonde_stack *stack, sonde_intern *text,
+/* Read the stack of a thread. A strict reading is slower and fails more often; what it returns is
+ * true in whatever order stores become visible. */
+enum sonde_frames_result sonde_frames_read(sonde_view *view, sonde_stack *stack, sonde_intern *text,
                                   int is_strict);
 
 /* One thread of the main interpreter's list. */
@@ -97,7 +96,7 @@ int sonde_frames_entry(uintptr_t state, sonde_thread_entry *entry); /* 0 or -err
 /* Are there interpreters besides the main one? */
 int sonde_frames_has_others(void);
 
-/* 0, or why the fast way does not work here. GIL; before the first look. */
+/* Get ready. 0, or -errno if stacks cannot be read this way here. Needs the GIL. */
 int sonde_frames_prepare(void);
 
 #endif

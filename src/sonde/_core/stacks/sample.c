@@ -1,4 +1,4 @@
-/* What a sample says: its row, its stack, its part of the sums. */
+/* One sample: its row, its stack, and its part of the sums. */
 #define _GNU_SOURCE
 #include "stacks/sampler.h"
 #include "kernel/thread.h"
@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RETELL_NS 300000000000
-#define HOLD_NS 1000000000 /* longest time that samples of an idle thread are added up */
+#define REPEAT_NS 300000000000
+#define HOLD_NS 1000000000 /* the longest time for which samples of an idle thread are added up */
 
 /* ---- rows ----------------------------------------------------------------------- */
 
@@ -30,7 +30,7 @@ static void write_sample(sonde_sampler *s, const sonde_sampled_thread *thread, i
     (void)sonde_ring_append(s->samples, words, 0); /* a drop is counted there */
 }
 
-void sonde_tally_release(sonde_sampler *s, sonde_sampled_thread *thread)
+void sonde_sample_release(sonde_sampler *s, sonde_sampled_thread *thread)
 {
     if (thread->held)
         write_sample(s, thread, thread->held_ns, thread->held, thread->held_wall_ns, 0, 1);
@@ -38,9 +38,9 @@ void sonde_tally_release(sonde_sampler *s, sonde_sampled_thread *thread)
     thread->held_wall_ns = 0;
 }
 
-void sonde_tally_settle(sonde_sampler *s, sonde_sampled_thread *thread)
+void sonde_sample_settle(sonde_sampler *s, sonde_sampled_thread *thread)
 {
-    sonde_tally_release(s, thread);
+    sonde_sample_release(s, thread);
     if (thread->owed_ns == 0 || thread->node == 0)
         return;
     sonde_node *node = sonde_nodes_at(s->nodes, thread->node);
@@ -49,19 +49,19 @@ void sonde_tally_settle(sonde_sampler *s, sonde_sampled_thread *thread)
     thread->owed_ns = 0;
 }
 
-void sonde_tally_thread(sonde_sampler *s, sonde_sampled_thread *thread, uint32_t state)
+void sonde_sample_thread(sonde_sampler *s, sonde_sampled_thread *thread, uint32_t state)
 {
-    thread->told_ns = sonde_clock_ns();
-    sonde_thread_row row = {thread->told_ns, thread->tid, thread->name, state};
+    thread->row_ns = sonde_clock_ns();
+    sonde_thread_row row = {thread->row_ns, thread->tid, thread->name, state};
     uint64_t words[sizeof row / 8];
     memcpy(words, &row, sizeof row);
     (void)sonde_ring_append(s->thread_rows, words, thread->name == 0);
 }
 
-void sonde_tally_sums(sonde_sampler *s, int64_t now_ns)
+void sonde_sample_sums(sonde_sampler *s, int64_t now_ns)
 {
     uint64_t words[sizeof s->sums / 8];
-    s->told_ns = now_ns;
+    s->sums_ns = now_ns;
     s->sums.t_ns = now_ns;
     s->sums.cpu_ns = s->own_cpu_ns + (s->own_tid ? sonde_thread_cpu(s->own_tid) : 0);
     s->sums.threads = s->threads.count;
@@ -73,7 +73,7 @@ void sonde_tally_sums(sonde_sampler *s, int64_t now_ns)
 
 /* ---- stacks to nodes -------------------------------------------------------------- */
 
-uint32_t sonde_tally_lose(sonde_sampler *s)
+uint32_t sonde_sample_lose(sonde_sampler *s)
 {
     sonde_add_relaxed(&s->nodes->lost, 1);
     return s->lost_node;
@@ -98,8 +98,8 @@ static uint32_t put_cut(sonde_sampler *s)
     return sonde_nodes_put(s->nodes, s->index, 0, &cut);
 }
 
-/* A call that was never seen is believed when a strict look sees it again, if only
- * a moment later: what a torn read makes up is not. */
+/* A call that was never seen before is believed when a strict reading sees it again, even a
+ * moment later: what a torn reading makes up is not seen twice. */
 static int is_doubtful(sonde_sampler *s, uint32_t parent, const sonde_code *code, int is_strict)
 {
     uint64_t call = (uint64_t)parent << 32 | code->id;
@@ -112,7 +112,7 @@ static int is_doubtful(sonde_sampler *s, uint32_t parent, const sonde_code *code
 
 /* The node of a stack; 0 if it is doubtful. What it shares with the thread's
  * last one, from the root on, is not looked up again. */
-uint32_t sonde_tally_stack(sonde_sampler *s, sonde_sampled_thread *thread, const sonde_stack *stack,
+uint32_t sonde_sample_stack(sonde_sampler *s, sonde_sampled_thread *thread, const sonde_stack *stack,
                            int is_strict)
 {
     int is_sure = 0; /* of all calls from here on */
@@ -120,7 +120,7 @@ uint32_t sonde_tally_stack(sonde_sampler *s, sonde_sampled_thread *thread, const
     uint32_t node = stack->is_cut ? put_cut(s) : 0;
     int was_cut = thread->path_n == SONDE_MAX_DEPTH;
     if (make_room(thread, depth) < 0 || (stack->is_cut && node == 0))
-        return sonde_tally_lose(s);
+        return sonde_sample_lose(s);
     while (!stack->is_cut && !was_cut && same < depth && same < thread->path_n) {
         const sonde_frame *frame = &stack->frame[depth - 1 - same];
         const sonde_step *step = &thread->path[same];
@@ -142,7 +142,7 @@ uint32_t sonde_tally_stack(sonde_sampler *s, sonde_sampled_thread *thread, const
         node = sonde_nodes_put(s->nodes, s->index, node, &key);
         if (node == 0) {
             thread->path_n = i;
-            return sonde_tally_lose(s);
+            return sonde_sample_lose(s);
         }
         thread->path[i] = (sonde_step){frame->code->id, frame->line, node};
     }
@@ -152,33 +152,33 @@ uint32_t sonde_tally_stack(sonde_sampler *s, sonde_sampled_thread *thread, const
 
 /* ---- one thread --------------------------------------------------------------------- */
 
-static void tell_thread(sonde_sampler *s, sonde_sampled_thread *thread)
+static void write_first_row(sonde_sampler *s, sonde_sampled_thread *thread)
 {
-    thread->is_told = 1;
+    thread->has_row = 1;
     if (thread->tid == (uint32_t)getpid())
         thread->name = s->main_text;
     else
         s->unnamed++;
-    sonde_tally_thread(s, thread, s->started_text);
+    sonde_sample_thread(s, thread, s->started_text);
 }
 
 /* Count a sample of this thread at its node. */
-void sonde_tally_count(sonde_sampler *s, sonde_sampled_thread *thread, const sonde_sight *sight)
+void sonde_sample_count(sonde_sampler *s, sonde_sampled_thread *thread, const sonde_sample_facts *facts)
 {
-    int64_t now_ns = sight->now_ns;
+    int64_t now_ns = facts->now_ns;
     int64_t since = thread->seen_ns ? thread->seen_ns : s->last_ns ? s->last_ns : now_ns;
     int64_t wall_ns = now_ns > since ? now_ns - since : 0;
-    int is_idle = thread->seen_ns != 0 && sight->is_off;
-    /* What a thread that sleeps now has used before, it used elsewhere: it goes to
-     * the next sample that finds it on a CPU. */
-    int64_t cpu_ns = sight->is_off ? 0 : thread->owed_ns + sight->cpu_ns;
-    thread->owed_ns = sight->is_off ? thread->owed_ns + sight->cpu_ns : 0;
+    int is_idle = thread->seen_ns != 0 && facts->is_off;
+    /* A thread that sleeps now used its CPU time elsewhere: that time goes to the next
+     * sample that finds it on a CPU. */
+    int64_t cpu_ns = facts->is_off ? 0 : thread->owed_ns + facts->cpu_ns;
+    thread->owed_ns = facts->is_off ? thread->owed_ns + facts->cpu_ns : 0;
     sonde_node *node = sonde_nodes_at(s->nodes, thread->node);
     thread->seen_ns = now_ns;
-    if (!thread->is_told)
-        tell_thread(s, thread);
-    else if (thread->name && now_ns - thread->told_ns > RETELL_NS)
-        sonde_tally_thread(s, thread, s->named_text); /* others may have filled the ring since */
+    if (!thread->has_row)
+        write_first_row(s, thread);
+    else if (thread->name && now_ns - thread->row_ns > REPEAT_NS)
+        sonde_sample_thread(s, thread, s->named_text); /* the rows of others may have filled the ring since */
     /* Nobody else writes these; a reader must not see half a number. */
     sonde_store_relaxed(&node->samples, node->samples + 1);
     sonde_store_relaxed(&node->wall_ns, node->wall_ns + wall_ns);
@@ -186,14 +186,14 @@ void sonde_tally_count(sonde_sampler *s, sonde_sampled_thread *thread, const son
     if (thread->holds_gil)
         sonde_store_relaxed(&node->gil_ns, node->gil_ns + wall_ns);
     s->sums.samples++;
-    if (sight->is_same && sight->cpu_ns == 0 && is_idle) {
+    if (facts->is_same && facts->cpu_ns == 0 && is_idle) {
         if (thread->held == 0)
             thread->held_since_ns = since;
         thread->held++;
         thread->held_wall_ns += wall_ns;
         thread->held_ns = now_ns;
-        if (sight->everyone || now_ns - thread->held_since_ns >= HOLD_NS)
-            sonde_tally_release(s, thread);
+        if (facts->everyone || now_ns - thread->held_since_ns >= HOLD_NS)
+            sonde_sample_release(s, thread);
     } else {
         write_sample(s, thread, now_ns, 1, wall_ns, cpu_ns, is_idle);
     }

@@ -1,8 +1,8 @@
-/* Sampling: which threads, and when. What a sample says is in tally.c.
+/* Sampling: which threads, and when. What a sample holds is in sample.c.
  *
  * A sample stands for the time since the thread's last one, so times add up to
- * what really passed, however late or seldom samples are. A thread whose CPU
- * clock has not moved has not moved either: its stack is the one of last time.
+ * the time that really passed, however late or rare samples are. A thread whose CPU
+ * clock has not advanced has not moved either: its stack is the same as last time.
  * Such samples are added up and written once a second.
  */
 #define _GNU_SOURCE
@@ -14,28 +14,28 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SCAN_NS 5000000000   /* every thread is looked for this often */
-#define TELL_NS 10000000000  /* a row about the sampling itself */
-#define MOST_NS 200000       /* for one sample of all threads; then the rest waits */
+#define SCAN_NS 5000000000   /* the whole list of threads is searched this often */
+#define SUMS_NS 10000000000  /* a row about the sampling itself */
+#define MOST_NS 200000       /* for one sample of all threads; those that are left wait for the next */
 #define AGAIN_NS 50000       /* for each thread, between two full searches */
 #define LEAST_NS 50000       /* between two samples */
 #define DOUBT_US 30
-#define DOUBT_TRIES 4        /* looks at a thread, until a new call is sure */
+#define DOUBT_TRIES 4        /* readings of a thread, until a new call is certain */
 #define MOST_THREADS 100000
 
 static void end_thread(sonde_sampler *s, uint32_t at)
 {
     sonde_sampled_thread *thread = s->threads.list[at];
-    sonde_tally_settle(s, thread);
-    if (thread->is_told)
-        sonde_tally_thread(s, thread, s->ended_text);
+    sonde_sample_settle(s, thread);
+    if (thread->has_row)
+        sonde_sample_thread(s, thread, s->ended_text);
     sonde_threads_remove(&s->threads, at);
 }
 
 #if SONDE_HAS_FRAMES
 
-/* What a thread that is seen for the first time has used since the last sample:
- * all that it ever has, if it is so young. */
+/* The CPU time that a thread which is seen for the first time has used since the last sample:
+ * all that it ever used, if it is younger than that. */
 static int64_t count_first(const sonde_sampler *s, int64_t now_ns, int64_t cpu_ns)
 {
     return s->last_ns && cpu_ns < now_ns - s->last_ns ? cpu_ns : 0;
@@ -51,24 +51,24 @@ static int look_at(sonde_sampler *s, sonde_sampled_thread *thread, int everyone)
     if (thread->node && cpu_ns == thread->cpu_ns) {
         if (!thread->is_off)
             thread->is_off = !sonde_thread_is_runnable(thread->tid);
-        sonde_sight sight = {now_ns, 0, thread->is_off, 1, everyone};
-        sonde_tally_count(s, thread, &sight);
+        sonde_sample_facts facts = {now_ns, 0, thread->is_off, 1, everyone};
+        sonde_sample_count(s, thread, &facts);
         return 1;
     }
-    enum sonde_look look = SONDE_LOOK_TORN;
+    enum sonde_frames_result look = SONDE_FRAMES_TORN;
     uint32_t node = 0;
     for (int tries = 0; tries < DOUBT_TRIES && node == 0; tries++) {
-        look = sonde_frames_look(&thread->view, &stack, s->text, tries > 0);
-        if (look == SONDE_LOOK_GONE)
+        look = sonde_frames_read(&thread->view, &stack, s->text, tries > 0);
+        if (look == SONDE_FRAMES_GONE)
             return 0;
-        if (look == SONDE_LOOK_EMPTY)
+        if (look == SONDE_FRAMES_EMPTY)
             break;
-        if (look == SONDE_LOOK_OK)
-            node = sonde_tally_stack(s, thread, &stack, tries > 0);
-        if (look == SONDE_LOOK_OK && node == 0)
-            usleep(DOUBT_US); /* whatever made it up may last for microseconds */
+        if (look == SONDE_FRAMES_OK)
+            node = sonde_sample_stack(s, thread, &stack, tries > 0);
+        if (look == SONDE_FRAMES_OK && node == 0)
+            usleep(DOUBT_US); /* whatever caused a false reading may last for microseconds */
     }
-    if (look != SONDE_LOOK_EMPTY && node == 0) {
+    if (look != SONDE_FRAMES_EMPTY && node == 0) {
         s->sums.torn++;
         return 1;
     }
@@ -81,19 +81,19 @@ static int look_at(sonde_sampler *s, sonde_sampled_thread *thread, int everyone)
     int64_t used_ns = thread->cpu_ns < 0 ? count_first(s, now_ns, cpu_ns) : cpu_ns - thread->cpu_ns;
     int is_same = node == thread->node && stack.holds_gil == thread->holds_gil;
     if (!is_same || used_ns)
-        sonde_tally_release(s, thread);
+        sonde_sample_release(s, thread);
     thread->node = node;
     thread->holds_gil = stack.holds_gil;
     thread->cpu_ns = cpu_ns;
     s->sums.cut += node != 0 && stack.is_cut;
     if (node) {
-        /* On a machine that is busy it may be us who have its CPU just now. */
+        /* On a busy machine we may be the ones who have its CPU just now. */
         thread->is_off = sonde_thread_cpu(thread->tid) == cpu_ns &&
                          !sonde_thread_is_runnable(thread->tid);
-        sonde_sight sight = {now_ns, used_ns, thread->is_off, is_same, everyone};
-        sonde_tally_count(s, thread, &sight);
+        sonde_sample_facts facts = {now_ns, used_ns, thread->is_off, is_same, everyone};
+        sonde_sample_count(s, thread, &facts);
     } else {
-        thread->seen_ns = 0; /* C code that Python only visits: no time of ours */
+        thread->seen_ns = 0; /* C code that only calls into Python: its time is not counted */
     }
     return 1;
 }
@@ -111,7 +111,7 @@ static void end_known(sonde_sampler *s, const sonde_sampled_thread *thread)
  * known one ends the search, unless the list changed under it last time. */
 static void scan(sonde_sampler *s, int64_t now_ns)
 {
-    /* Again and again only if that is cheap: there may be ten thousand threads. */
+    /* Search all of it again only if that is cheap: there may be ten thousand threads. */
     int64_t since_ns = now_ns - s->scanned_ns;
     int is_full = since_ns > SCAN_NS ||
                   (s->must_scan && since_ns > s->threads.count * (int64_t)AGAIN_NS);
@@ -128,13 +128,13 @@ static void scan(sonde_sampler *s, int64_t now_ns)
             return;
         }
         if (thread != NULL && thread->view.id != entry.id) {
-            end_known(s, thread); /* another has got its place in memory */
+            end_known(s, thread); /* another thread has its place in memory now */
             thread = NULL;
         }
         if (thread != NULL && !is_full)
             return;
         if (entry.tid != 0 && entry.tid == sonde_load_relaxed(&s->helper_tid)) {
-            s->must_scan = 1; /* it stays in front of those that are new */
+            s->must_scan = 1; /* it hides new threads behind it */
         } else if (thread == NULL && entry.tid != 0) {
             thread = sonde_threads_add(&s->threads, at);
             if (thread == NULL)
@@ -199,8 +199,8 @@ static uint64_t draw(sonde_sampler *s)
     return s->seed ^= s->seed << 17;
 }
 
-/* One sample in every period, anywhere in it: a program that does something
- * every 10 ms would otherwise always be seen at the same point of it. */
+/* One sample in every period, at a random point of it: a program that does something
+ * every 10 ms would otherwise always be seen at the same point. */
 static void plan(sonde_sampler *s, int64_t now_ns)
 {
     uint64_t current = (uint64_t)((now_ns - s->base_ns) / s->interval_ns);
@@ -219,7 +219,7 @@ static int64_t find_interval(const sonde_sampler *s)
     return is_run && run_ns < s->every_ns ? run_ns : s->every_ns;
 }
 
-void sonde_sampler_pace(sonde_sampler *s, int64_t every_ns)
+void sonde_sampler_set_interval(sonde_sampler *s, int64_t every_ns)
 {
     s->every_ns = every_ns;
     s->interval_ns = find_interval(s);
@@ -228,7 +228,7 @@ void sonde_sampler_pace(sonde_sampler *s, int64_t every_ns)
     s->due_ns = s->base_ns;
 }
 
-/* After a pause: the time that passed is nobody's. */
+/* After a pause: the time that passed is not counted. */
 static void forget_times(sonde_sampler *s)
 {
     for (uint32_t i = 0; i < s->threads.count; i++) {
@@ -236,11 +236,11 @@ static void forget_times(sonde_sampler *s)
         s->threads.list[i]->cpu_ns = -1;
     }
     s->last_ns = 0;
-    sonde_sampler_pace(s, s->every_ns);
+    sonde_sampler_set_interval(s, s->every_ns);
 }
 
 /* Begin and end the run; what every thread did up to then has been counted. */
-static void mark_run(sonde_sampler *s, int64_t now_ns)
+static void begin_or_end_run(sonde_sampler *s, int64_t now_ns)
 {
     if (sonde_run_begins(s))
         sonde_run_begin(s);
@@ -248,7 +248,7 @@ static void mark_run(sonde_sampler *s, int64_t now_ns)
         sonde_run_end(s);
     else
         return;
-    sonde_sampler_pace(s, s->every_ns);
+    sonde_sampler_set_interval(s, s->every_ns);
 }
 
 static int64_t take_turn(sonde_sampler *s, int64_t now_ns, int everyone)
@@ -258,12 +258,12 @@ static int64_t take_turn(sonde_sampler *s, int64_t now_ns, int everyone)
         s->own_tid = (uint32_t)sonde_find_tid(); /* a new thread: see sonde_sampler_rest() */
     if (is_off && !s->was_off)
         for (uint32_t i = 0; i < s->threads.count; i++)
-            sonde_tally_release(s, s->threads.list[i]);
+            sonde_sample_release(s, s->threads.list[i]);
     if (!is_off && s->was_off)
         forget_times(s);
     s->was_off = is_off;
     if (everyone && is_off)
-        forget_times(s); /* what is shown on demand in a pause has no time */
+        forget_times(s); /* a sample on demand during a pause counts no time */
     if (everyone)
         sample(s, now_ns, 1);
     if (is_off) {
@@ -274,8 +274,8 @@ static int64_t take_turn(sonde_sampler *s, int64_t now_ns, int everyone)
     if (now_ns >= s->due_ns) {
         sample(s, now_ns, 0);
         plan(s, sonde_clock_ns());
-        if (now_ns - s->told_ns >= TELL_NS)
-            sonde_tally_sums(s, now_ns);
+        if (now_ns - s->sums_ns >= SUMS_NS)
+            sonde_sample_sums(s, now_ns);
     }
     return s->due_ns;
 }
@@ -283,10 +283,10 @@ static int64_t take_turn(sonde_sampler *s, int64_t now_ns, int everyone)
 int64_t sonde_sampler_turn(sonde_sampler *s, int everyone)
 {
     int64_t now_ns = sonde_clock_ns();
-    int is_mark = sonde_run_begins(s) || now_ns >= sonde_run_ends(s);
-    int64_t due_ns = take_turn(s, now_ns, everyone || is_mark);
-    if (is_mark) {
-        mark_run(s, now_ns);
+    int is_run_due = sonde_run_begins(s) || now_ns >= sonde_run_ends(s);
+    int64_t due_ns = take_turn(s, now_ns, everyone || is_run_due);
+    if (is_run_due) {
+        begin_or_end_run(s, now_ns);
         due_ns = s->was_off ? INT64_MAX : s->due_ns;
     }
     int64_t end_ns = sonde_run_ends(s);
@@ -307,8 +307,8 @@ void sonde_sampler_name(sonde_sampler *s, sonde_sampled_thread *thread, uint32_t
     if (thread->name == name)
         return;
     thread->name = name;
-    if (thread->is_told)
-        sonde_tally_thread(s, thread, s->named_text);
+    if (thread->has_row)
+        sonde_sample_thread(s, thread, s->named_text);
 }
 
 void sonde_sampler_take(sonde_sampler *s, uint32_t tid, const sonde_frame_key *keys, int n,
@@ -325,7 +325,7 @@ void sonde_sampler_take(sonde_sampler *s, uint32_t tid, const sonde_frame_key *k
     for (int i = 0; i < n; i++) {
         node = sonde_nodes_put(s->nodes, s->index, node, &keys[i]);
         if (node == 0) {
-            node = sonde_tally_lose(s);
+            node = sonde_sample_lose(s);
             break;
         }
     }
@@ -333,12 +333,12 @@ void sonde_sampler_take(sonde_sampler *s, uint32_t tid, const sonde_frame_key *k
         return;
     int is_same = node == thread->node && gil == thread->holds_gil;
     if (!is_same || used_ns)
-        sonde_tally_release(s, thread);
+        sonde_sample_release(s, thread);
     thread->node = node;
     thread->holds_gil = gil;
     thread->cpu_ns = cpu_ns;
-    sonde_sight sight = {now_ns, used_ns, used_ns == 0, is_same, 0};
-    sonde_tally_count(s, thread, &sight);
+    sonde_sample_facts facts = {now_ns, used_ns, used_ns == 0, is_same, 0};
+    sonde_sample_count(s, thread, &facts);
 }
 
 void sonde_sampler_taken(sonde_sampler *s, int64_t begin_ns)
@@ -368,19 +368,19 @@ int sonde_sampler_open(sonde_sampler *s)
     sonde_frame_key lost = {.func = put_text(s, "<no room>"), .file = s->empty_text, .text_hash = 2};
     s->lost_node = sonde_nodes_put(s->nodes, s->index, 0, &lost);
     s->seed = (uint64_t)sonde_clock_ns() | 1;
-    s->was_off = 1; /* the first turn begins */
-    s->told_ns = sonde_clock_ns();
+    s->was_off = 1; /* so that the first turn starts the clocks */
+    s->sums_ns = sonde_clock_ns();
     return 0;
 }
 
 void sonde_sampler_close(sonde_sampler *s)
 {
     for (uint32_t i = 0; i < s->threads.count; i++)
-        sonde_tally_settle(s, s->threads.list[i]);
+        sonde_sample_settle(s, s->threads.list[i]);
     if (s->index != NULL)
         sonde_run_end(s); /* nobody else would */
     if (s->index != NULL)
-        sonde_tally_sums(s, sonde_clock_ns());
+        sonde_sample_sums(s, sonde_clock_ns());
     sonde_threads_clear(&s->threads);
     free(s->index);
     s->index = NULL;

@@ -4,7 +4,7 @@
 
 #include "stacks/threads.h"
 
-/* Rows as their tables lay them out; sources/stack.py names the columns. */
+/* Rows as their tables lay them out; tables/stack.py names the columns. */
 typedef struct {
     int64_t t_ns, thread;
     uint64_t stack; /* a hash; a signed number in the table, which every engine knows */
@@ -44,7 +44,7 @@ typedef struct {
     uint32_t *index; /* of the nodes; private */
     sonde_control *page;
     char *folder;        /* of the session */
-    int64_t interval_ns; /* in force: `every_ns`, or what the run wants if that is less */
+    int64_t interval_ns; /* in force: `every_ns`, or the interval of the run if that is shorter */
     int64_t every_ns;
     int is_slow; /* stacks come through sonde_sampler_take() */
 
@@ -53,29 +53,29 @@ typedef struct {
     uint64_t seed;
     sonde_threads threads;
     uint32_t cursor; /* where the budget ran out last time */
-    int64_t scanned_ns, told_ns;
+    int64_t scanned_ns, sums_ns;
     int must_scan;
     uint32_t lost_node; /* where the time of stacks without room goes */
-    uint64_t doubts[SONDE_DOUBTS]; /* calls that were seen once */
+    uint64_t doubts[SONDE_DOUBTS]; /* calls that were seen only once */
     uint32_t doubts_n;
     uint32_t cut_text, empty_text, started_text, named_text, ended_text, main_text;
-    uint32_t unnamed; /* threads whose name Python has to tell */
+    uint32_t unnamed; /* threads whose names only Python knows */
     int was_off;
     int wants_stacks; /* slow: a sample is due */
-    uint32_t own_tid;   /* of the thread that takes turns */
-    int64_t own_cpu_ns; /* of those before it */
-    uint32_t helper_tid; /* atomic: a thread of ours that runs Python; it is left out */
+    uint32_t own_tid;   /* of the native thread */
+    int64_t own_cpu_ns; /* of the native threads before it */
+    uint32_t helper_tid; /* atomic: a thread of ours that runs Python; it is not sampled */
     sonde_sampling_row sums;
 } sonde_sampler;
 
-/* ---- tally: what a sample says ------------------------------------------------ */
+/* ---- one sample (sample.c) ---------------------------------------------------- */
 
 /* The node of a stack; 0 if it is doubtful. */
-uint32_t sonde_tally_stack(sonde_sampler *s, sonde_sampled_thread *thread, const sonde_stack *stack,
+uint32_t sonde_sample_stack(sonde_sampler *s, sonde_sampled_thread *thread, const sonde_stack *stack,
                            int is_strict);
 
-/* A sample without room for its stack: counted, and where its time goes. */
-uint32_t sonde_tally_lose(sonde_sampler *s);
+/* Count a sample whose stack found no room. Returns the node that gets its time. */
+uint32_t sonde_sample_lose(sonde_sampler *s);
 
 /* What was seen of a thread, apart from its stack. */
 typedef struct {
@@ -84,19 +84,19 @@ typedef struct {
     int is_off;     /* it slept or waited: neither on a CPU nor for one */
     int is_same;    /* its stack and GIL are as in its last sample */
     int everyone;   /* nothing may be held back */
-} sonde_sight;
+} sonde_sample_facts;
 
 /* Count a sample of this thread at its node. */
-void sonde_tally_count(sonde_sampler *s, sonde_sampled_thread *thread, const sonde_sight *sight);
+void sonde_sample_count(sonde_sampler *s, sonde_sampled_thread *thread, const sonde_sample_facts *facts);
 
 /* Write the samples that are held back. */
-void sonde_tally_release(sonde_sampler *s, sonde_sampled_thread *thread);
+void sonde_sample_release(sonde_sampler *s, sonde_sampled_thread *thread);
 
-/* The same, and CPU time that no sample has got: a thread ends. */
-void sonde_tally_settle(sonde_sampler *s, sonde_sampled_thread *thread);
+/* A thread ends: write these, and the CPU time that no sample has got. */
+void sonde_sample_settle(sonde_sampler *s, sonde_sampled_thread *thread);
 
-void sonde_tally_thread(sonde_sampler *s, sonde_sampled_thread *thread, uint32_t state);
-void sonde_tally_sums(sonde_sampler *s, int64_t now_ns);
+void sonde_sample_thread(sonde_sampler *s, sonde_sampled_thread *thread, uint32_t state);
+void sonde_sample_sums(sonde_sampler *s, int64_t now_ns);
 
 /* ---- sampler -------------------------------------------------------------------- */
 
@@ -107,17 +107,17 @@ int sonde_sampler_open(sonde_sampler *sampler);
  * next one is due. The native thread, without the GIL. */
 int64_t sonde_sampler_turn(sonde_sampler *sampler, int everyone);
 
-/* The thread that takes turns is about to end; another may go on. */
+/* The native thread is about to end; another one may go on. */
 void sonde_sampler_rest(sonde_sampler *sampler);
 
 /* Change the interval. The caller keeps turn() out. */
-void sonde_sampler_pace(sonde_sampler *sampler, int64_t interval_ns);
+void sonde_sampler_set_interval(sonde_sampler *sampler, int64_t interval_ns);
 
 /* Give a thread (of sampler->threads) its name. The caller keeps turn() out. */
 void sonde_sampler_name(sonde_sampler *sampler, sonde_sampled_thread *thread, uint32_t name);
 
-/* A stack that somebody else has read, outermost frame first; and the end of a
- * round of them: threads that were not in it have ended. */
+/* Take a stack that somebody else has read, outermost frame first; and at the end of a round
+ * of them: threads that were not in it have ended. */
 void sonde_sampler_take(sonde_sampler *sampler, uint32_t tid, const sonde_frame_key *keys, int n,
                         int holds_gil);
 void sonde_sampler_taken(sonde_sampler *sampler, int64_t begin_ns);
@@ -128,13 +128,13 @@ void sonde_sampler_close(sonde_sampler *sampler);
 extern PyTypeObject sonde_SamplerType;
 extern PyMethodDef sonde_locals_methods[];
 
-/* ---- runs (stack_sums.c): begun and ended by the native thread ---------------------------- */
+/* ---- runs (stack_sums.c), which the native thread begins and ends ---------------------------- */
 
-/* Is one asked for? Then a sample of every thread comes first, and sonde_run_begin(). */
+/* Was a run asked for? Then first sample every thread, and then call sonde_run_begin(). */
 int sonde_run_begins(const sonde_sampler *sampler);
 void sonde_run_begin(sonde_sampler *sampler);
 
-/* When the one under way ends; INT64_MAX if there is none. */
+/* When the current run ends; INT64_MAX if there is none. */
 int64_t sonde_run_ends(const sonde_sampler *sampler);
 void sonde_run_end(sonde_sampler *sampler);
 

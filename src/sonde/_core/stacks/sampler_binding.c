@@ -1,9 +1,9 @@
-/* Sampler: the Python face of the sampler, and the help it needs from Python.
+/* Sampler: the sampler for Python, and the help that it needs from Python.
  *
  * Thread names, locals and asyncio's tasks are Python objects. They are read by
  * a short-lived native thread that takes the GIL like any other thread, so the
- * sampler itself never waits for it, and a main thread that is stuck in C code
- * (without the GIL) does not keep anyone from looking.
+ * sampler itself never waits for the GIL, and a main thread that is stuck in C code
+ * (without the GIL) stops nobody.
  */
 #define _GNU_SOURCE
 #include "stacks/sampler.h"
@@ -34,7 +34,7 @@ typedef struct {
     int64_t named_ns, unnamed_ns;
 } SamplerObject;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of `active` and its sampler */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `active` and its sampler */
 static SamplerObject *active;
 
 static struct {
@@ -69,7 +69,7 @@ static void *help(void *Py_UNUSED(arg))
     PyGILState_STATE gil = PyGILState_Ensure();
     PyObject *result = PyObject_CallFunction(helper.sampler->inspect, "i", helper.wants);
     Py_XDECREF(result);
-    PyErr_Clear(); /* it catches its own; a MemoryError, say, is nobody's */
+    PyErr_Clear(); /* inspect() catches its own exceptions; nobody can handle a MemoryError, say */
     PyGILState_Release(gil);
     sonde_store_release(&helper.running, 0);
     return NULL;
@@ -114,7 +114,7 @@ static int64_t take_turn(sonde_control *page)
         uint64_t look = sonde_load_acquire(&page->look_asked);
         int everyone = look != sonde_load_acquire(&page->looked);
         due_ns = sonde_sampler_turn(&self->sampler, everyone);
-        /* The rows before the word that they are there. */
+        /* The rows before the number that says they are there. */
         if (everyone && !self->sampler.is_slow)
             sonde_store_release(&page->looked, look);
         int is_inspection = sonde_load_acquire(&page->inspect_asked) !=
@@ -228,7 +228,7 @@ static PyObject *sampler_start(SamplerObject *self, PyObject *args)
         status = sonde_sampler_open(&self->sampler);
     if (status < 0)
         return sonde_raise(status, "sampler");
-    sonde_sampler_pace(&self->sampler, interval_ns);
+    sonde_sampler_set_interval(&self->sampler, interval_ns);
     self->is_open = 1;
     Py_INCREF(self); /* the native thread's; given back by stop() */
     pthread_mutex_lock(&lock);
@@ -257,7 +257,7 @@ static void leave(SamplerObject *self)
     if (left_ms > 0)
         pthread_join(thread, NULL);
     else
-        pthread_detach(thread); /* the program must not wait for whatever it is stuck in */
+        pthread_detach(thread); /* the program must not wait for what it is stuck in */
     Py_END_ALLOW_THREADS
     if (left_ms <= 0)
         Py_INCREF(self); /* it may still use this object */
@@ -279,14 +279,14 @@ static PyObject *sampler_stop(SamplerObject *self, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-static PyObject *sampler_pace(SamplerObject *self, PyObject *args)
+static PyObject *sampler_set_interval(SamplerObject *self, PyObject *args)
 {
     long long interval_ns;
     if (!PyArg_ParseTuple(args, "L", &interval_ns))
         return NULL;
     pthread_mutex_lock(&lock);
     if (active == self && interval_ns >= 1000)
-        sonde_sampler_pace(&self->sampler, interval_ns);
+        sonde_sampler_set_interval(&self->sampler, interval_ns);
     pthread_mutex_unlock(&lock);
     sonde_native_threads_ring();
     Py_RETURN_NONE;
@@ -414,16 +414,16 @@ static void sampler_dealloc(SamplerObject *self)
 
 static PyMethodDef sampler_methods[] = {
     {"start", (PyCFunction)sampler_start, METH_VARARGS,
-     "start(interval_ns): from now on the watcher's thread samples."},
-    {"stop", (PyCFunction)sampler_stop, METH_NOARGS, "No more samples; the last ones are written."},
-    {"pace", (PyCFunction)sampler_pace, METH_VARARGS, "pace(interval_ns): another interval."},
-    {"name", (PyCFunction)sampler_name, METH_VARARGS, "name({tid: name}): what threads are called."},
+     "start(interval_ns): from now on the native thread takes samples."},
+    {"stop", (PyCFunction)sampler_stop, METH_NOARGS, "Take no more samples, and write the last ones."},
+    {"set_interval", (PyCFunction)sampler_set_interval, METH_VARARGS, "set_interval(interval_ns): sample this often from now on."},
+    {"name", (PyCFunction)sampler_name, METH_VARARGS, "name({tid: name}): set the names of threads."},
     {"take", (PyCFunction)sampler_take, METH_VARARGS,
      "take([(tid, gil, [(func, file, line, first line), …]), …], look): stacks, root first, of all\n"
-     "threads, that somebody else has read; `look` is the request they answer."},
-    {"asked", (PyCFunction)sampler_asked, METH_NOARGS, "The newest look and inspection asked for."},
+     "threads, read by somebody else; `look` is the number of the request that they answer."},
+    {"asked", (PyCFunction)sampler_asked, METH_NOARGS, "Return the numbers of the newest look and inspection that were asked for."},
     {"inspected", (PyCFunction)sampler_inspected, METH_VARARGS,
-     "inspected(number): that inspection is written."},
+     "inspected(number): say that this inspection is written."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -433,7 +433,7 @@ PyTypeObject sonde_SamplerType = {
     .tp_basicsize = sizeof(SamplerObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_doc = "Sampler(samples, threads, sampling, text, nodes, page, folder, inspect, slow=False):\n"
-              "stacks of all threads, read by the watcher's thread; `inspect(wants)` is called\n"
+              "stacks of all threads, read by the native thread; `inspect(wants)` is called\n"
               "with the GIL for what only Python can tell.",
     .tp_new = sampler_new,
     .tp_dealloc = (destructor)sampler_dealloc,

@@ -1,12 +1,12 @@
 /* Copies of a stack that its thread goes on using.
  *
  * From 3.11 on a thread's frames lie one after the other on its data stack. The
- * top of it, where things change, is copied twice in one short read, with a look
- * in between at where the thread is; what lies below cannot change while the
+ * top of it, where things change, is copied twice in one short read, and between the
+ * copies the read asks where the thread is; what lies below cannot change while the
  * lowest frame of that copy is alive, so it is copied afterwards and that frame
- * is looked at once more. Frames elsewhere (those of generators; all of them on
- * 3.10) are read one by one and looked at again. A read that took too long, or
- * anything that does not fit, is a torn stack: tried again a few times, then
+ * is read once more. Frames elsewhere (those of generators; all of them on
+ * 3.10) are read one by one and then read again. A read that took too long, or
+ * anything that does not fit, is a torn stack: it is tried again a few times, then
  * given up and counted.
  */
 #include "stacks/stack_copy.h"
@@ -33,8 +33,8 @@
 #define WINDOW_ABOVE 256
 #define LOWER_BYTES (96 * 1024)
 
-sonde_copies sonde_now;
-static int64_t usual_ns = 800; /* that the read of a top takes here */
+sonde_stack_copy sonde_copy;
+static int64_t usual_ns = 800; /* how long reading the top usually takes here */
 static _Alignas(8) char first_bytes[WINDOW_BELOW + WINDOW_ABOVE + FRAME_BYTES];
 static _Alignas(8) char window_bytes[sizeof first_bytes];
 static _Alignas(8) char lower_bytes[LOWER_BYTES];
@@ -45,76 +45,76 @@ static raw_frame again[SONDE_MAX_DEPTH + 1]; /* FRAME_BYTES of each */
  * would be the sure way; its 3 us are time to leave frames and come back to them.) */
 static int read_in_order(const sonde_piece *pieces, int first_n, int pieces_n)
 {
-    if (!sonde_now.is_strict)
+    if (!sonde_copy.is_strict)
         return sonde_read_pieces(pieces, pieces_n);
     int status = sonde_read_pieces(pieces, first_n);
     return status < 0 ? status : sonde_read_pieces(pieces + first_n, pieces_n - first_n);
 }
 
-static int is_inside(const sonde_region *region, uintptr_t address)
+static int is_inside(const sonde_copied_range *region, uintptr_t address)
 {
     return address >= region->low && address < region->high &&
            region->high - address >= FRAME_BYTES;
 }
 
-int sonde_copies_shows(uintptr_t address) { return is_inside(&sonde_now.window, address); }
+int sonde_stack_copy_shows(uintptr_t address) { return is_inside(&sonde_copy.window, address); }
 
 static raw_frame *read_outside(uintptr_t address, int level)
 {
-    for (int i = 0; i < sonde_now.outside_n; i++) {
-        int at = (sonde_now.next_outside + i) % sonde_now.outside_n;
-        if (sonde_now.outside[at] == address) {
-            if (sonde_now.level[at] >= 0 && sonde_now.level[at] != level)
+    for (int i = 0; i < sonde_copy.outside_n; i++) {
+        int at = (sonde_copy.next_outside + i) % sonde_copy.outside_n;
+        if (sonde_copy.outside[at] == address) {
+            if (sonde_copy.level[at] >= 0 && sonde_copy.level[at] != level)
                 return NULL; /* a stack has no circles */
-            sonde_now.next_outside = at + 1;
-            sonde_now.level[at] = level;
-            return &sonde_now.outside_copy[at];
+            sonde_copy.next_outside = at + 1;
+            sonde_copy.level[at] = level;
+            return &sonde_copy.outside_copy[at];
         }
     }
-    if (sonde_now.outside_n == MOST_OUTSIDE)
+    if (sonde_copy.outside_n == MOST_OUTSIDE)
         return NULL;
-    int at = sonde_now.outside_n;
-    if (sonde_read_memory(&sonde_now.outside_copy[at], address, FRAME_BYTES) < 0)
+    int at = sonde_copy.outside_n;
+    if (sonde_read_memory(&sonde_copy.outside_copy[at], address, FRAME_BYTES) < 0)
         return NULL;
-    sonde_now.outside[at] = address;
-    sonde_now.level[at] = level;
-    sonde_now.outside_n = at + 1;
-    return &sonde_now.outside_copy[at];
+    sonde_copy.outside[at] = address;
+    sonde_copy.level[at] = level;
+    sonde_copy.outside_n = at + 1;
+    return &sonde_copy.outside_copy[at];
 }
 
-raw_frame *sonde_copies_find(uintptr_t address, int level)
+raw_frame *sonde_stack_copy_find(uintptr_t address, int level)
 {
     if (!may_be_frame(address))
         return NULL;
-    if (is_inside(&sonde_now.window, address)) {
-        raw_frame *frame = (raw_frame *)(sonde_now.window.bytes + (address - sonde_now.window.low));
-        sonde_now.junction = address;
-        memcpy(&sonde_now.junction_copy, frame, FRAME_BYTES);
+    if (is_inside(&sonde_copy.window, address)) {
+        raw_frame *frame = (raw_frame *)(sonde_copy.window.bytes + (address - sonde_copy.window.low));
+        sonde_copy.junction = address;
+        memcpy(&sonde_copy.junction_copy, frame, FRAME_BYTES);
         return frame;
     }
-    for (int i = 0; i < sonde_now.lower_n; i++)
-        if (is_inside(&sonde_now.lower[i], address))
-            return (raw_frame *)(sonde_now.lower[i].bytes + (address - sonde_now.lower[i].low));
+    for (int i = 0; i < sonde_copy.lower_n; i++)
+        if (is_inside(&sonde_copy.lower[i], address))
+            return (raw_frame *)(sonde_copy.lower[i].bytes + (address - sonde_copy.lower[i].low));
     return read_outside(address, level);
 }
 
-/* The longest that the read of a top may take: three times the median. A strict look
- * is no slower than most. */
+/* How long reading the top may take: three times the median; in strict mode hardly longer
+ * than usual. */
 static int64_t limit_ns(void)
 {
-    if (sonde_now.is_strict)
+    if (sonde_copy.is_strict)
         return usual_ns * 9 / 8 + SPLIT_NS;
     int64_t most_ns = 3 * usual_ns;
     return most_ns < SLOW_NS ? SLOW_NS : most_ns > SLOWEST_NS ? SLOWEST_NS : most_ns;
 }
 
-/* Too long since the look began, for what has been read since? Then there was
+/* Is it short enough since the reading began, for what has been read since? If not, there was
  * time to leave these frames and come back to them by another way. */
 static int is_in_time(int pieces)
 {
 #if PY_VERSION_HEX >= 0x030b0000
-    int64_t most_ns = sonde_now.most_ns + limit_ns() / 2 + pieces * (int64_t)SLOW_PIECE_NS;
-    return sonde_clock_ns() - sonde_now.begin_ns < most_ns;
+    int64_t most_ns = sonde_copy.most_ns + limit_ns() / 2 + pieces * (int64_t)SLOW_PIECE_NS;
+    return sonde_clock_ns() - sonde_copy.begin_ns < most_ns;
 #else
     return pieces >= 0;
 #endif
@@ -125,9 +125,9 @@ static int expect_outside(const sonde_view *view, sonde_piece *pieces)
 {
     int n = view->outside_n < SONDE_MAX_PIECES ? view->outside_n : SONDE_MAX_PIECES - 1;
     for (int i = 0; i < n; i++) {
-        sonde_now.outside[i] = view->outside[i];
-        sonde_now.level[i] = -1;
-        pieces[i] = (sonde_piece){&sonde_now.outside_copy[i], view->outside[i], FRAME_BYTES};
+        sonde_copy.outside[i] = view->outside[i];
+        sonde_copy.level[i] = -1;
+        pieces[i] = (sonde_piece){&sonde_copy.outside_copy[i], view->outside[i], FRAME_BYTES};
     }
     return n;
 }
@@ -139,11 +139,11 @@ static int expect_outside(const sonde_view *view, sonde_piece *pieces)
 /* Where the window should lie, as the state says now. 0: where it was. */
 static int move_window(sonde_view *view)
 {
-    uintptr_t chunk = (uintptr_t)sonde_now.state.datastack_chunk;
-    uintptr_t limit = (uintptr_t)sonde_now.state.datastack_limit;
-    uintptr_t anchor = (uintptr_t)sonde_now.state.datastack_top;
-    if (sonde_now.current >= chunk && sonde_now.current < limit)
-        anchor = sonde_now.current;
+    uintptr_t chunk = (uintptr_t)sonde_copy.state.datastack_chunk;
+    uintptr_t limit = (uintptr_t)sonde_copy.state.datastack_limit;
+    uintptr_t anchor = (uintptr_t)sonde_copy.state.datastack_top;
+    if (sonde_copy.current >= chunk && sonde_copy.current < limit)
+        anchor = sonde_copy.current;
     if (chunk == 0 || !may_be_frame(chunk) || anchor < chunk || anchor > limit)
         return view->window = 0;
     uintptr_t low = (anchor - chunk > WINDOW_BELOW ? anchor - WINDOW_BELOW : chunk) & ~(uintptr_t)7;
@@ -158,39 +158,39 @@ static int move_window(sonde_view *view)
  * 0 or -errno; -EAGAIN if a guess was wrong and has been put right. */
 static int read_top(sonde_view *view)
 {
-    sonde_piece pieces[4] = {{&sonde_now.state, view->state, sizeof sonde_now.state}};
+    sonde_piece pieces[4] = {{&sonde_copy.state, view->state, sizeof sonde_copy.state}};
     size_t bytes = view->window_end - view->window;
     int is_known = view->window && (view->cframe || !HAS_CFRAME);
     if (is_known) {
         pieces[1] = (sonde_piece){first_bytes, view->window, bytes};
-        pieces[2] = (sonde_piece){&sonde_now.current, find_current_word(view),
-                                  sizeof sonde_now.current};
+        pieces[2] = (sonde_piece){&sonde_copy.current, find_current_word(view),
+                                  sizeof sonde_copy.current};
         pieces[3] = (sonde_piece){window_bytes, view->window, bytes};
     }
     int status = is_known ? read_in_order(pieces, 3, 4) : sonde_read_pieces(pieces, 1);
     if (status < 0 && is_known) {
         /* Start over from the state alone. */
         view->cframe = view->window = 0;
-        status = sonde_read_memory(&sonde_now.state, view->state, sizeof sonde_now.state);
+        status = sonde_read_memory(&sonde_copy.state, view->state, sizeof sonde_copy.state);
         return status < 0 ? -EFAULT : -EAGAIN;
     }
     if (status < 0)
         return status;
 #if HAS_CFRAME
-    if ((uintptr_t)sonde_now.state.cframe != view->cframe || !is_known) {
-        view->cframe = (uintptr_t)sonde_now.state.cframe;
-        sonde_now.current = 0;
+    if ((uintptr_t)sonde_copy.state.cframe != view->cframe || !is_known) {
+        view->cframe = (uintptr_t)sonde_copy.state.cframe;
+        sonde_copy.current = 0;
         if (view->cframe == 0)
             return 0; /* it runs no Python yet */
-        status = sonde_read_memory(&sonde_now.current, find_current_word(view), sizeof sonde_now.current);
+        status = sonde_read_memory(&sonde_copy.current, find_current_word(view), sizeof sonde_copy.current);
         move_window(view);
-        return status < 0 || sonde_now.current ? -EAGAIN : 0;
+        return status < 0 || sonde_copy.current ? -EAGAIN : 0;
     }
 #else
     if (!is_known) {
-        sonde_now.current = (uintptr_t)sonde_now.state.current_frame;
+        sonde_copy.current = (uintptr_t)sonde_copy.state.current_frame;
         move_window(view);
-        return sonde_now.current ? -EAGAIN : 0;
+        return sonde_copy.current ? -EAGAIN : 0;
     }
 #endif
     return 0;
@@ -202,13 +202,13 @@ static int read_top(sonde_view *view)
  * line meanwhile; that does not change who called whom. */
 static int is_window_sound(void)
 {
-    uintptr_t at = sonde_now.current;
+    uintptr_t at = sonde_copy.current;
     for (int level = 0; at && level < MOST_STEPS; level++) {
-        if (!is_inside(&sonde_now.window, at))
-            return 1; /* further down: see find_junction() and sonde_copies_hold() */
-        const raw_frame *second = (const raw_frame *)(window_bytes + (at - sonde_now.window.low));
-        const raw_frame *first = (const raw_frame *)(first_bytes + (at - sonde_now.window.low));
-        if ((level > 0 || sonde_now.is_strict) && !same_frame(first, second, level <= 2))
+        if (!is_inside(&sonde_copy.window, at))
+            return 1; /* for what lies below see find_junction() and sonde_stack_copy_hold() */
+        const raw_frame *second = (const raw_frame *)(window_bytes + (at - sonde_copy.window.low));
+        const raw_frame *first = (const raw_frame *)(first_bytes + (at - sonde_copy.window.low));
+        if ((level > 0 || sonde_copy.is_strict) && !same_frame(first, second, level <= 2))
             return 0;
         at = previous_of(second);
         if (at & 7)
@@ -219,8 +219,8 @@ static int is_window_sound(void)
 
 static int is_slow(void)
 {
-    int64_t took_ns = sonde_clock_ns() - sonde_now.begin_ns;
-    if (!sonde_now.is_strict) {
+    int64_t took_ns = sonde_clock_ns() - sonde_copy.begin_ns;
+    if (!sonde_copy.is_strict) {
         static int looks; /* at first in large steps */
         int64_t step_ns = looks < FIRST_LOOKS ? usual_ns / 16 : 8;
         looks += looks < FIRST_LOOKS;
@@ -229,22 +229,22 @@ static int is_slow(void)
     return took_ns > limit_ns();
 }
 
-int sonde_copies_top(sonde_view *view)
+int sonde_stack_copy_top(sonde_view *view)
 {
     /* Guesses are put right by what was read: at most the cframe, then the window. */
     for (int i = 0; i < 4; i++) {
-        sonde_now.begin_ns = sonde_clock_ns();
+        sonde_copy.begin_ns = sonde_clock_ns();
         int status = read_top(view);
         if (status == -EAGAIN)
             continue;
-        if (status < 0 || sonde_now.current == 0)
+        if (status < 0 || sonde_copy.current == 0)
             return status;
-        uintptr_t chunk = (uintptr_t)sonde_now.state.datastack_chunk;
-        uintptr_t limit = (uintptr_t)sonde_now.state.datastack_limit;
-        int is_on_stack = sonde_now.current >= chunk && sonde_now.current < limit;
-        sonde_now.window = (sonde_region){view->window, view->window_end, window_bytes};
-        if (sonde_now.window.low < chunk || sonde_now.window.high > limit ||
-            (is_on_stack && !is_inside(&sonde_now.window, sonde_now.current))) {
+        uintptr_t chunk = (uintptr_t)sonde_copy.state.datastack_chunk;
+        uintptr_t limit = (uintptr_t)sonde_copy.state.datastack_limit;
+        int is_on_stack = sonde_copy.current >= chunk && sonde_copy.current < limit;
+        sonde_copy.window = (sonde_copied_range){view->window, view->window_end, window_bytes};
+        if (sonde_copy.window.low < chunk || sonde_copy.window.high > limit ||
+            (is_on_stack && !is_inside(&sonde_copy.window, sonde_copy.current))) {
             if (move_window(view))
                 continue;
             return -EINTR;
@@ -258,16 +258,16 @@ int sonde_copies_top(sonde_view *view)
  * nearest first. 0 or -errno. */
 static int find_lower(void)
 {
-    uintptr_t chunk = (uintptr_t)sonde_now.state.datastack_chunk;
-    int has_window = sonde_now.window.high > sonde_now.window.low;
-    uintptr_t high = has_window ? sonde_now.window.low + FRAME_BYTES
-                                : (uintptr_t)sonde_now.state.datastack_top;
+    uintptr_t chunk = (uintptr_t)sonde_copy.state.datastack_chunk;
+    int has_window = sonde_copy.window.high > sonde_copy.window.low;
+    uintptr_t high = has_window ? sonde_copy.window.low + FRAME_BYTES
+                                : (uintptr_t)sonde_copy.state.datastack_top;
     size_t used = 0;
-    sonde_now.lower_n = 0;
-    while (chunk && sonde_now.lower_n < MOST_CHUNKS) {
+    sonde_copy.lower_n = 0;
+    while (chunk && sonde_copy.lower_n < MOST_CHUNKS) {
         if (!may_be_frame(chunk) || high < chunk || high - chunk > LOWER_BYTES - used)
             return 0; /* beyond what is shown of a stack, or found one by one */
-        sonde_now.lower[sonde_now.lower_n++] = (sonde_region){chunk, high, lower_bytes + used};
+        sonde_copy.lower[sonde_copy.lower_n++] = (sonde_copied_range){chunk, high, lower_bytes + used};
         used += (high - chunk + 15) & ~(size_t)15;
         /* The head of a chunk says where the one before it is, and that how full it is. */
         _PyStackChunk head;
@@ -287,8 +287,8 @@ static int find_lower(void)
 
 static int is_lower(uintptr_t address)
 {
-    for (int i = 0; i < sonde_now.lower_n; i++)
-        if (is_inside(&sonde_now.lower[i], address))
+    for (int i = 0; i < sonde_copy.lower_n; i++)
+        if (is_inside(&sonde_copy.lower[i], address))
             return 1;
     return 0;
 }
@@ -296,9 +296,9 @@ static int is_lower(uintptr_t address)
 /* The lowest frame of the window that is on the stack. 0 or -1. */
 static int find_junction(void)
 {
-    uintptr_t at = sonde_now.current;
+    uintptr_t at = sonde_copy.current;
     for (int steps = 0; at && !is_lower(at); steps++) {
-        const raw_frame *frame = steps < MOST_STEPS ? sonde_copies_find(at, steps) : NULL;
+        const raw_frame *frame = steps < MOST_STEPS ? sonde_stack_copy_find(at, steps) : NULL;
         if (frame == NULL || !is_sane(frame))
             return -1;
         at = previous_of(frame);
@@ -314,43 +314,43 @@ static int read_lower(const sonde_view *view)
     sonde_piece pieces[MOST_CHUNKS + 2];
     raw_frame junction; /* FRAME_BYTES of it */
     uintptr_t current = 0;
-    int64_t most_ns = 3 * limit_ns() / 2 + (sonde_now.lower_n - 1) * SLOW_CHUNK_NS +
-                      sonde_now.outside_n * (int64_t)SLOW_PIECE_NS;
+    int64_t most_ns = 3 * limit_ns() / 2 + (sonde_copy.lower_n - 1) * SLOW_CHUNK_NS +
+                      sonde_copy.outside_n * (int64_t)SLOW_PIECE_NS;
     int n = 0;
-    for (; n < sonde_now.lower_n; n++) {
-        size_t bytes = sonde_now.lower[n].high - sonde_now.lower[n].low;
-        pieces[n] = (sonde_piece){sonde_now.lower[n].bytes, sonde_now.lower[n].low, bytes};
+    for (; n < sonde_copy.lower_n; n++) {
+        size_t bytes = sonde_copy.lower[n].high - sonde_copy.lower[n].low;
+        pieces[n] = (sonde_piece){sonde_copy.lower[n].bytes, sonde_copy.lower[n].low, bytes};
         most_ns += (int64_t)(bytes / SLOW_BYTES_PER_NS);
     }
     /* In this order: if the stack reached so far up, the frame there was alive, and
      * is either still what it was or has been written over. */
     pieces[n++] = (sonde_piece){&current, find_current_word(view), sizeof current};
     int first_n = n;
-    if (sonde_now.junction)
-        pieces[n++] = (sonde_piece){&junction, sonde_now.junction, FRAME_BYTES};
+    if (sonde_copy.junction)
+        pieces[n++] = (sonde_piece){&junction, sonde_copy.junction, FRAME_BYTES};
     if (read_in_order(pieces, first_n, n) < 0)
         return -EFAULT;
-    /* Time enough to leave all these frames and come back by another way. */
-    sonde_now.most_ns = most_ns;
-    if (sonde_clock_ns() - sonde_now.begin_ns > most_ns)
+    /* That would be enough time to leave all these frames and come back by another way. */
+    sonde_copy.most_ns = most_ns;
+    if (sonde_clock_ns() - sonde_copy.begin_ns > most_ns)
         return -EINTR;
-    if (sonde_now.junction == 0)
-        return current == sonde_now.current ? 0 : -EAGAIN;
-    int is_on_stack = current >= sonde_now.window.low &&
-                      current < (uintptr_t)sonde_now.state.datastack_limit;
-    if (is_on_stack ? current < sonde_now.junction : current != sonde_now.current)
+    if (sonde_copy.junction == 0)
+        return current == sonde_copy.current ? 0 : -EAGAIN;
+    int is_on_stack = current >= sonde_copy.window.low &&
+                      current < (uintptr_t)sonde_copy.state.datastack_limit;
+    if (is_on_stack ? current < sonde_copy.junction : current != sonde_copy.current)
         return -EAGAIN;
-    return same_frame(&sonde_now.junction_copy, &junction,
-                      sonde_now.junction == sonde_now.current)
+    return same_frame(&sonde_copy.junction_copy, &junction,
+                      sonde_copy.junction == sonde_copy.current)
                ? 0
                : -EAGAIN;
 }
 
 static int needs_lower(void)
 {
-    if (sonde_now.window.high == sonde_now.window.low)
-        return sonde_now.state.datastack_chunk != NULL;
-    if (sonde_now.window.low > (uintptr_t)sonde_now.state.datastack_chunk)
+    if (sonde_copy.window.high == sonde_copy.window.low)
+        return sonde_copy.state.datastack_chunk != NULL;
+    if (sonde_copy.window.low > (uintptr_t)sonde_copy.state.datastack_chunk)
         return 1;
     /* The window begins with the head of the chunk. */
     return ((const _PyStackChunk *)window_bytes)->previous != NULL;
@@ -360,91 +360,91 @@ static int needs_lower(void)
 static void prefetch_outside(const sonde_view *view)
 {
     static sonde_piece pieces[SONDE_MAX_PIECES];
-    sonde_now.outside_n = sonde_now.next_outside = 0;
+    sonde_copy.outside_n = sonde_copy.next_outside = 0;
     int n = view->outside_n >= 2 ? expect_outside(view, pieces) : 0;
     if (n && sonde_read_pieces(pieces, n) == 0)
-        sonde_now.outside_n = n;
+        sonde_copy.outside_n = n;
 }
 
-int sonde_copies_rest(sonde_view *view)
+int sonde_stack_copy_rest(sonde_view *view)
 {
-    sonde_now.junction = 0;
-    sonde_now.lower_n = 0;
-    sonde_now.most_ns = 3 * limit_ns() / 2;
+    sonde_copy.junction = 0;
+    sonde_copy.lower_n = 0;
+    sonde_copy.most_ns = 3 * limit_ns() / 2;
     prefetch_outside(view);
     if (!needs_lower() || (find_lower() == 0 && find_junction() == 0 && read_lower(view) == 0))
         return 0;
-    sonde_copies_keep(view); /* the next try reads them in one go */
+    sonde_stack_copy_keep(view); /* the next try reads them in one go */
     return -EINTR;
 }
 
 #else /* 3.10 */
 
-int sonde_copies_rest(sonde_view *view)
+int sonde_stack_copy_rest(sonde_view *view)
 {
     (void)view;
     return 0; /* frames are found one by one */
 }
 
-int sonde_copies_top(sonde_view *view)
+int sonde_stack_copy_top(sonde_view *view)
 {
     /* The state, then the frames it had last time, the innermost first. */
     static sonde_piece pieces[SONDE_MAX_PIECES];
-    sonde_now.outside_n = sonde_now.next_outside = 0;
-    pieces[0] = (sonde_piece){&sonde_now.state, view->state, sizeof sonde_now.state};
+    sonde_copy.outside_n = sonde_copy.next_outside = 0;
+    pieces[0] = (sonde_piece){&sonde_copy.state, view->state, sizeof sonde_copy.state};
     int n = expect_outside(view, pieces + 1);
     int status = sonde_read_pieces(pieces, n + 1);
     if (status == 0)
-        sonde_now.outside_n = n;
+        sonde_copy.outside_n = n;
     else
-        status = sonde_read_memory(&sonde_now.state, view->state, sizeof sonde_now.state);
-    sonde_now.current = status < 0 ? 0 : (uintptr_t)sonde_now.state.frame;
+        status = sonde_read_memory(&sonde_copy.state, view->state, sizeof sonde_copy.state);
+    sonde_copy.current = status < 0 ? 0 : (uintptr_t)sonde_copy.state.frame;
     return status;
 }
 
 #endif
 
-int sonde_copies_hold(const sonde_view *view, int must_be_quick)
+int sonde_stack_copy_hold(const sonde_view *view, int must_be_quick)
 {
     static sonde_piece pieces[SONDE_MAX_PIECES];
     static int place[SONDE_MAX_DEPTH];
-    uintptr_t current = sonde_now.current;
+    uintptr_t current = sonde_copy.current;
     int n = 0, is_outside = 0;
-    for (int i = 0; i < sonde_now.outside_n && n < SONDE_MAX_PIECES - 1; i++)
-        if (sonde_now.level[i] >= SURE_LEVEL) {
-            is_outside |= sonde_now.level[i] == 0;
+    for (int i = 0; i < sonde_copy.outside_n && n < SONDE_MAX_PIECES - 1; i++)
+        if (sonde_copy.level[i] >= SURE_LEVEL) {
+            is_outside |= sonde_copy.level[i] == 0;
             place[n++] = i;
         }
     /* Where the thread is comes first: see read_lower(). */
     pieces[0] = (sonde_piece){&current, find_current_word(view), sizeof current};
     for (int i = 0; i < n; i++)
-        pieces[i + 1] = (sonde_piece){&again[i], sonde_now.outside[place[i]], FRAME_BYTES};
+        pieces[i + 1] = (sonde_piece){&again[i], sonde_copy.outside[place[i]], FRAME_BYTES};
     if (n == 0)
         return 1;
-    if (read_in_order(pieces, 1, n + 1) < 0 || (is_outside && current != sonde_now.current))
+    if (read_in_order(pieces, 1, n + 1) < 0 || (is_outside && current != sonde_copy.current))
         return 0;
     if (must_be_quick && !is_in_time(n))
         return 0;
     for (int i = 0; i < n; i++)
-        if (!same_frame(&sonde_now.outside_copy[place[i]], &again[i],
-                        sonde_now.level[place[i]] <= 2))
+        if (!same_frame(&sonde_copy.outside_copy[place[i]], &again[i],
+                        sonde_copy.level[place[i]] <= 2))
             return 0;
     return 1;
 }
 
-void sonde_copies_keep(sonde_view *view)
+void sonde_stack_copy_keep(sonde_view *view)
 {
     view->outside_n = 0;
-    if (sonde_now.outside_n > view->outside_room) {
-        uintptr_t *room = realloc(view->outside, (size_t)sonde_now.outside_n * sizeof *room);
+    if (sonde_copy.outside_n > view->outside_room) {
+        uintptr_t *room = realloc(view->outside, (size_t)sonde_copy.outside_n * sizeof *room);
         if (room == NULL)
             return;
         view->outside = room;
-        view->outside_room = sonde_now.outside_n;
+        view->outside_room = sonde_copy.outside_n;
     }
-    for (int i = 0; i < sonde_now.outside_n; i++)
-        if (sonde_now.level[i] >= 0)
-            view->outside[view->outside_n++] = sonde_now.outside[i];
+    for (int i = 0; i < sonde_copy.outside_n; i++)
+        if (sonde_copy.level[i] >= 0)
+            view->outside[view->outside_n++] = sonde_copy.outside[i];
 }
 
 #endif

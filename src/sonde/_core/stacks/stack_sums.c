@@ -1,6 +1,6 @@
-/* Marks: the sums of the stack table at one moment, as a file of their own.
+/* The sums of the stack table at one moment, as a file of their own.
  *
- * A run is what lies between two marks. The native thread makes both, between
+ * A run is the difference of two such files. The native thread writes both, between
  * two samples, so a run begins and ends on time whatever the program is doing.
  */
 #define _GNU_SOURCE
@@ -12,9 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MARK_PATH 4096
+#define SUMS_PATH 4096
 
-/* A run's folder, not a way out of ours. */
+/* Is it the plain name of a folder, and not a path that leads out of ours? */
 static int is_name(const char *name)
 {
     size_t length = strnlen(name, SONDE_RUN_NAME);
@@ -40,10 +40,10 @@ static int write_all(int fd, const void *bytes, size_t left)
     return 0;
 }
 
-static int write_mark(const sonde_nodes *nodes, int fd, int64_t t_ns)
+static int write_sums(const sonde_nodes *nodes, int fd, int64_t t_ns)
 {
-    static char page[SONDE_PAGE]; /* one thread makes marks */
-    /* A table without nodes cannot be; the first one of a mark may be empty. */
+    static char page[SONDE_PAGE]; /* only the native thread writes sums */
+    /* A table has at least one node; in a copy the first one may be empty. */
     uint32_t count = nodes->count ? nodes->count : 1;
     memset(page, 0, sizeof page);
     sonde_nodes_head((sonde_nodes *)page, count);
@@ -55,18 +55,18 @@ static int write_mark(const sonde_nodes *nodes, int fd, int64_t t_ns)
                       : write_all(fd, (const char *)nodes + SONDE_PAGE, count * sizeof(sonde_node));
 }
 
-static int make_mark(const sonde_sampler *s, const char *run, const char *which, int64_t t_ns)
+static int make_sums(const sonde_sampler *s, const char *run, const char *which, int64_t t_ns)
 {
-    char path[MARK_PATH], hidden[MARK_PATH + 8];
+    char path[SUMS_PATH], hidden[SUMS_PATH + 8];
     if (!is_name(run))
         return -EINVAL;
-    if (snprintf(path, sizeof path, "%s/runs/%s/%s.nodes", s->folder, run, which) >= MARK_PATH)
+    if (snprintf(path, sizeof path, "%s/runs/%s/%s.nodes", s->folder, run, which) >= SUMS_PATH)
         return -ENAMETOOLONG;
     snprintf(hidden, sizeof hidden, "%s.tmp", path);
     int fd = open(hidden, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return -errno;
-    int status = write_mark(s->nodes, fd, t_ns);
+    int status = write_sums(s->nodes, fd, t_ns);
     close(fd);
     if (status == 0 && rename(hidden, path) < 0)
         status = -errno;
@@ -75,7 +75,7 @@ static int make_mark(const sonde_sampler *s, const char *run, const char *which,
     return status;
 }
 
-/* What the run switched on is Python's to switch on and off. */
+/* Python switches the sources of a run on and off. */
 static void ask_python(sonde_control *page)
 {
     if (!sonde_load_acquire(&page->run_sources))
@@ -112,10 +112,10 @@ void sonde_run_begin(sonde_sampler *s)
     sonde_control *page = s->page;
     uint64_t asked = sonde_load_acquire(&page->run_asked);
     int64_t now_ns = sonde_clock_ns();
-    int status = make_mark(s, page->run_name, "begin", now_ns);
+    int status = make_sums(s, page->run_name, "begin", now_ns);
     sonde_store_relaxed(&page->run_begin_t_ns, now_ns);
     sonde_store_relaxed(&page->run_status, status);
-    /* All of it before the word that it is so. */
+    /* All of it before the number that says so. */
     if (status < 0)
         sonde_store_release(&page->run_ended, asked);
     sonde_store_release(&page->run_begun, asked);
@@ -130,10 +130,10 @@ void sonde_run_end(sonde_sampler *s)
     if (!is_running(page))
         return;
     int64_t now_ns = sonde_clock_ns();
-    int status = make_mark(s, page->run_name, "end", now_ns);
+    int status = make_sums(s, page->run_name, "end", now_ns);
     sonde_store_relaxed(&page->run_end_t_ns, now_ns);
     sonde_store_relaxed(&page->run_status, status);
-    /* All of it before the word that it is so. */
+    /* All of it before the number that says so. */
     sonde_store_release(&page->run_ended, sonde_load_acquire(&page->run_asked));
     wake(page);
     ask_python(page);

@@ -68,7 +68,7 @@ static void drop_index(sonde_threads *threads, const sonde_sampled_thread *threa
     while (threads->index[at] != thread)
         at = (at + 1) & mask;
     threads->index[at] = NULL;
-    /* Those behind it may have been pushed on by it: put them again. */
+    /* Those behind it may be there only because it was in their way: put them in again. */
     for (at = (at + 1) & mask; threads->index[at] != NULL; at = (at + 1) & mask) {
         sonde_sampled_thread *moved = threads->index[at];
         threads->index[at] = NULL;

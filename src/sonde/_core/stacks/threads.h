@@ -15,17 +15,17 @@ typedef struct {
     sonde_view view;
     uint32_t tid;
     uint32_t name; /* text id; 0: not known */
-    int is_told;   /* its row in python.thread is written */
-    int64_t told_ns;
-    int64_t cpu_ns;  /* its CPU clock at the last look; -1: none yet */
+    int has_row;   /* it has a row in python.thread */
+    int64_t row_ns; /* when its newest row was written */
+    int64_t cpu_ns;  /* its CPU clock at the last sample; -1: none yet */
     int64_t seen_ns; /* when it was last sampled; 0: never */
     int64_t owed_ns; /* CPU time that belongs to a later sample */
     uint32_t node;   /* its stack then; 0: none */
     int holds_gil;
-    int is_off; /* it slept or waited then, for anything but a CPU */
+    int is_off; /* it slept then, or waited for anything but a CPU */
     sonde_step *path; /* root first */
     int path_n, path_room;
-    /* Samples that say the same as the last row: no CPU, same stack. */
+    /* Samples that are not written yet because they equal the last row: no CPU, same stack. */
     uint32_t held;
     int64_t held_wall_ns, held_since_ns, held_ns;
 } sonde_sampled_thread;

@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { WITNESSES = 256, VERDICTS = 1024 };
+enum { PASSES = 256, VERDICTS = 1024 };
 enum { ENOUGH = 20, MOST_NEED = 64, STRIKES = 2 };
 
 typedef struct {
@@ -19,25 +19,25 @@ typedef struct {
     uint32_t compared, apart;
     int is_refused;
     int8_t device;
-} tally;
+} comparison;
 
 /* A backward pass, from outside. */
 typedef struct {
     int64_t step, begin_ns;
     int64_t end_ns; /* atomic; 0: it is under way */
     int32_t events[2];
-} witness;
+} backward_pass;
 
 static struct {
     uint32_t keeps; /* atomic: directions */
     struct {
-        tally now;
+        comparison now;
         int64_t lost;       /* the step in which the pace was lost last */
         uint32_t row, need; /* steps that agreed in a row, and that must */
         uint32_t strikes;   /* parts that did not agree, since all did */
     } ways[3];
-    witness witnesses[WITNESSES];
-    uint32_t head, heard; /* atomic */
+    backward_pass passes[PASSES];
+    uint32_t head, checked; /* atomic */
     struct {
         int64_t step;
         int8_t device; /* -1: it did not keep up */
@@ -88,7 +88,7 @@ static void win(int way, int64_t step)
 
 void sonde_torch_compare(int way, int64_t step, int8_t device, double device_s, int64_t host_ns)
 {
-    tally *its = &pace.ways[way].now;
+    comparison *its = &pace.ways[way].now;
     if (device_s < 0)
         return;
     if (its->step != step)
@@ -103,10 +103,10 @@ void sonde_torch_compare(int way, int64_t step, int8_t device, double device_s, 
 
 void sonde_torch_conclude(int way, int64_t step)
 {
-    tally its = pace.ways[way].now;
+    comparison its = pace.ways[way].now;
     if (its.compared == 0 || its.step > step)
         return;
-    pace.ways[way].now = (tally){0};
+    pace.ways[way].now = (comparison){0};
     if (!its.is_refused && its.apart * ENOUGH <= its.compared)
         win(way, its.step);
     else
@@ -124,26 +124,26 @@ int sonde_torch_check(int way, int64_t step, int is_whole, double device_s, int6
 
 /* ---- what stands for the whole of a backward pass --------------------------------------------- */
 
-int64_t sonde_torch_witness_begin(int64_t begin_ns)
+int64_t sonde_torch_pass_begin(int64_t begin_ns)
 {
-    uint32_t head = pace.head, waiting = head - sonde_load_acquire(&pace.heard);
+    uint32_t head = pace.head, waiting = head - sonde_load_acquire(&pace.checked);
     if (!SONDE_DEVICE_IS_BY_HOST(sonde_torch.device, SONDE_DEVICE_BACKWARD) || !sonde_torch.on ||
-        !sonde_load_relaxed(sonde_torch.allowed) || waiting >= WITNESSES)
+        !sonde_load_relaxed(sonde_torch.allowed) || waiting >= PASSES)
         return -1;
-    if (waiting == WITNESSES / 2)
+    if (waiting == PASSES / 2)
         sonde_torch_hurry();
-    pace.witnesses[head % WITNESSES] =
-        (witness){.step = sonde_torch.step, .begin_ns = begin_ns, .events = {sonde_torch_event(), -1}};
+    pace.passes[head % PASSES] =
+        (backward_pass){.step = sonde_torch.step, .begin_ns = begin_ns, .events = {sonde_torch_event(), -1}};
     /* Release: one that is there has its fields. */
     sonde_store_release(&pace.head, head + 1);
     return head;
 }
 
-void sonde_torch_witness_end(int64_t number)
+void sonde_torch_pass_end(int64_t number)
 {
     if (number < 0)
         return;
-    witness *one = &pace.witnesses[number % WITNESSES];
+    backward_pass *one = &pace.passes[number % PASSES];
     one->events[1] = one->events[0] < 0 ? -1 : sonde_torch_event();
     sonde_store_release(&one->end_ns, sonde_clock_ns());
 }
@@ -158,36 +158,36 @@ static void decide(int64_t step, int8_t device)
 
 void sonde_torch_refuse(int64_t step) { decide(step, -1); }
 
-static void hear(const witness *one)
+static void check_pass(const backward_pass *one)
 {
     double device_s = sonde_torch_event_span(one->events[0], one->events[1]);
     int agrees = sonde_torch_check(SONDE_DEVICE_BACKWARD, one->step, 1, device_s, one->end_ns - one->begin_ns);
     decide(one->step, (int8_t)(agrees ? sonde_torch_event_device(one->events[0]) : -1));
 }
 
-void sonde_torch_hear_witnesses(void)
+void sonde_torch_check_passes(void)
 {
-    uint32_t at = pace.heard, head = sonde_load_acquire(&pace.head);
+    uint32_t at = pace.checked, head = sonde_load_acquire(&pace.head);
     for (; at != head; at++) {
-        const witness *one = &pace.witnesses[at % WITNESSES];
+        const backward_pass *one = &pace.passes[at % PASSES];
         if (sonde_load_acquire(&one->end_ns) == 0 ||
             (one->events[1] >= 0 && sonde_torch_event_done(one->events[1]) == 0))
             break;
-        hear(one);
+        check_pass(one);
         sonde_torch_event_free(one->events[0]);
         sonde_torch_event_free(one->events[1]);
         /* Release: its place is read, and may be written again. */
-        sonde_store_release(&pace.heard, at + 1);
+        sonde_store_release(&pace.checked, at + 1);
     }
 }
 
-int sonde_torch_awaits_witness(int64_t step)
+int sonde_torch_awaits_pass(int64_t step)
 {
-    uint32_t heard = pace.heard;
-    return heard != sonde_load_acquire(&pace.head) && pace.witnesses[heard % WITNESSES].step <= step;
+    uint32_t checked = pace.checked;
+    return checked != sonde_load_acquire(&pace.head) && pace.passes[checked % PASSES].step <= step;
 }
 
-int8_t sonde_torch_heard(int64_t step)
+int8_t sonde_torch_kept_up_in(int64_t step)
 {
     size_t at = (size_t)step % VERDICTS;
     return (int8_t)(pace.verdicts[at].step == step ? pace.verdicts[at].device : -1);
@@ -207,11 +207,11 @@ void sonde_torch_pace_start(void)
     }
 }
 
-/* Of what nobody will hear any more, the events can be used again. */
+/* Of what nobody will check_pass any more, the events can be used again. */
 void sonde_torch_pace_stop(void)
 {
-    for (; pace.heard != pace.head; pace.heard++) {
-        sonde_torch_event_free(pace.witnesses[pace.heard % WITNESSES].events[0]);
-        sonde_torch_event_free(pace.witnesses[pace.heard % WITNESSES].events[1]);
+    for (; pace.checked != pace.head; pace.checked++) {
+        sonde_torch_event_free(pace.passes[pace.checked % PASSES].events[0]);
+        sonde_torch_event_free(pace.passes[pace.checked % PASSES].events[1]);
     }
 }

@@ -29,12 +29,12 @@ static PyObject *run_call(PyObject *callable, PyObject *const *args, size_t narg
         sonde_torch.back_since_ns = begin_ns;
     if (sonde_torch.begins_n < SONDE_TORCH_BEGINS)
         sonde_torch.begins[sonde_torch.begins_n++] = begin_ns;
-    int64_t witness = sonde_torch_witness_begin(begin_ns);
+    int64_t backward_pass = sonde_torch_pass_begin(begin_ns);
     lane->running++;
     sonde_torch.runs++;
     PyObject *result = PyObject_Vectorcall(original, args, nargsf, kwnames);
     if (sonde_torch.epoch == epoch) {
-        sonde_torch_witness_end(witness);
+        sonde_torch_pass_end(backward_pass);
         lane->running--;
         sonde_torch.runs--;
         int64_t now_ns = sonde_clock_ns();

@@ -78,11 +78,11 @@ static int is_of_library(const struct link_map *map, const void *target)
     return dladdr(target, &about) != 0 && about.dli_fname != NULL && strcmp(about.dli_fname, map->l_name) == 0;
 }
 
-void sonde_seam_find(sonde_seam *seam, void *library, const char *symbol)
+void sonde_linkage_slot_find(sonde_linkage_slot *slot, void *library, const char *symbol)
 {
     struct link_map *map;
-    *seam = (sonde_seam){.original = dlsym(library, symbol)};
-    if (seam->original == NULL || dlinfo(library, RTLD_DI_LINKMAP, &map) != 0)
+    *slot = (sonde_linkage_slot){.original = dlsym(library, symbol)};
+    if (slot->original == NULL || dlinfo(library, RTLD_DI_LINKMAP, &map) != 0)
         return;
     linkage its = read_linkage(map);
     for (size_t i = 0; i < its.bytes / sizeof *its.slots; i++) {
@@ -93,28 +93,28 @@ void sonde_seam_find(sonde_seam *seam, void *library, const char *symbol)
         void **at = (void **)(map->l_addr + one->r_offset);
         question asked = {.at = (uintptr_t)at};
         (void)dl_iterate_phdr(ask_object, &asked);
-        if (asked.is_writable && is_of_library(map, *at) && is_of_library(map, seam->original))
-            seam->first = *(seam->at = at);
+        if (asked.is_writable && is_of_library(map, *at) && is_of_library(map, slot->original))
+            slot->first = *(slot->at = at);
         return;
     }
 }
 
 /* A first call that is on its way in another thread writes the function there, over ours: then we take it
  * again the next time. */
-int sonde_seam_take(sonde_seam *seam, void *ours)
+int sonde_linkage_slot_take(sonde_linkage_slot *slot, void *ours)
 {
-    if (seam->at == NULL)
+    if (slot->at == NULL)
         return -1;
-    void *found = sonde_load_relaxed(seam->at);
+    void *found = sonde_load_relaxed(slot->at);
     if (found == ours)
         return 0;
-    return (found == seam->original || found == seam->first) && sonde_cas_relaxed(seam->at, &found, ours) ? 0 : -1;
+    return (found == slot->original || found == slot->first) && sonde_cas_relaxed(slot->at, &found, ours) ? 0 : -1;
 }
 
-void sonde_seam_give_back(sonde_seam *seam, void *ours)
+void sonde_linkage_slot_give_back(sonde_linkage_slot *slot, void *ours)
 {
     void *expected = ours;
     /* Whoever came after us keeps what we are to them; we only pass calls on then. */
-    if (seam->at != NULL)
-        (void)sonde_cas_relaxed(seam->at, &expected, seam->original);
+    if (slot->at != NULL)
+        (void)sonde_cas_relaxed(slot->at, &expected, slot->original);
 }

@@ -2,19 +2,19 @@
  *
  * Such a call goes through a pointer in the library's data, so that whoever is loaded
  * before may stand in for the function. We put ours there, and take it out again. */
-#ifndef SONDE_TORCH_SEAM_H
-#define SONDE_TORCH_SEAM_H
+#ifndef SONDE_LINKAGE_SLOT_H
+#define SONDE_LINKAGE_SLOT_H
 
 typedef struct {
     void **at;      /* NULL: there is none */
     void *original; /* the function itself */
     void *first;    /* what it held: that, or what looks it up at the first call */
-} sonde_seam;
+} sonde_linkage_slot;
 
 /* The slot of `symbol` in a library of dlopen's. `at` stays NULL if there is none, it cannot be
  * written to, or somebody else stands in it. */
-void sonde_seam_find(sonde_seam *seam, void *library, const char *symbol);
-int sonde_seam_take(sonde_seam *seam, void *ours); /* 0, or -1: it is no longer free */
-void sonde_seam_give_back(sonde_seam *seam, void *ours);
+void sonde_linkage_slot_find(sonde_linkage_slot *slot, void *library, const char *symbol);
+int sonde_linkage_slot_take(sonde_linkage_slot *slot, void *ours); /* 0, or -1: it is no longer free */
+void sonde_linkage_slot_give_back(sonde_linkage_slot *slot, void *ours);
 
 #endif

@@ -110,7 +110,7 @@ static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_
         depth = (uint16_t)(sonde_torch_at(lane, lane->open)->depth + 1);
     if (depth >= sonde_torch.depth || sonde_torch_need_calls(lane) < 0)
         return 0;
-    to->measured = lane->turn++ % MEASURE_EVERY == 0;
+    to->measured = lane->measured_n++ % MEASURE_EVERY == 0;
     int64_t begin_ns = to->measured ? sonde_clock_ns() : 0;
     sonde_torch_module *module = find_module(&self->modules, args[0]);
     if (module == NULL) {

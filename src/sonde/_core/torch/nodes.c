@@ -104,7 +104,7 @@ void sonde_torch_node_end(sonde_torch_lane *here, int by_engine)
     sonde_add_relaxed(&call->back_ns, own_ns);
     int64_t none = 0;
     (void)sonde_cas_relaxed(&call->back_begin_ns, &none, node->begin_ns);
-    if (here->turn++ % MEASURE_EVERY == 0)
+    if (here->measured_n++ % MEASURE_EVERY == 0)
         sonde_add_relaxed(&sonde_torch.direct_ns, ((sonde_clock_ns() - now_ns) * 2 + UNSEEN_NS) * MEASURE_EVERY);
 }
 

@@ -50,7 +50,7 @@ static struct {
     uint32_t is_on;  /* atomic: nodes are seen, … */
     int is_observed; /* … by an observer, … */
     uint32_t by_engine; /* atomic: … and in the slot */
-    sonde_seam seam;
+    sonde_linkage_slot slot;
     int looked, failed, no_engine;
     uint32_t is_known; /* atomic: the places are */
     pthread_mutex_t lock;
@@ -250,7 +250,7 @@ static void evaluate(void *engine, void *task, const void *node, void *inputs, v
         if (must_mark(device, 1))
             sonde_torch_node_mark(one.lane, device);
     }
-    ((void (*)(void *, void *, const void *, void *, void *))nodes.seam.original)(engine, task, node, inputs,
+    ((void (*)(void *, void *, const void *, void *, void *))nodes.slot.original)(engine, task, node, inputs,
                                                                                  queue);
 }
 
@@ -271,9 +271,9 @@ static void begin_to_look(void *library, int has_engine)
     nodes.function = (place){FUNCTION_WORDS, UINT64_MAX, 0};
     nodes.node = (place){NODE_WORDS, UINT64_MAX, 0};
     nodes.looked = nodes.failed = 0;
-    if (has_engine && nodes.seam.at == NULL)
-        sonde_seam_find(&nodes.seam, library, EVALUATE);
-    nodes.no_engine = nodes.seam.at == NULL;
+    if (has_engine && nodes.slot.at == NULL)
+        sonde_linkage_slot_find(&nodes.slot, library, EVALUATE);
+    nodes.no_engine = nodes.slot.at == NULL;
 }
 
 /* observe(path of libtorch_cpu, current_node or None, engine): None: only find the functions; engine: its
@@ -326,8 +326,8 @@ void sonde_torch_see_nodes(int on, int events)
     /* A step that ends while another thread stops the tracer must not begin it again. */
     on = on && nodes.add != NULL && sonde_torch_tracer != NULL;
     int is_known = (int)sonde_load_acquire(&nodes.is_known); /* then no_engine does not change any more */
-    int has_seam = on && !nodes.no_engine && sonde_seam_take(&nodes.seam, (void *)evaluate) == 0;
-    sonde_store_relaxed(&nodes.by_engine, (uint32_t)(is_known && has_seam));
+    int has_slot = on && !nodes.no_engine && sonde_linkage_slot_take(&nodes.slot, (void *)evaluate) == 0;
+    sonde_store_relaxed(&nodes.by_engine, (uint32_t)(is_known && has_slot));
     sonde_store_relaxed(&nodes.is_on, (uint32_t)on);
     sonde_torch.has_nodes = on;
     add_observer(on && (!nodes.by_engine || events));
@@ -336,7 +336,7 @@ void sonde_torch_see_nodes(int on, int events)
 static PyObject *torch_ignore(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     sonde_torch_see_nodes(0, 0);
-    sonde_seam_give_back(&nodes.seam, (void *)evaluate);
+    sonde_linkage_slot_give_back(&nodes.slot, (void *)evaluate);
     Py_RETURN_NONE;
 }
 

@@ -136,7 +136,7 @@ static void write_backward(const sonde_torch_lane *lane, const back *one)
     row.shapes = 0;
     int by_host = one->device <= BY_HOST;
     int8_t device = (int8_t)(by_host ? BY_HOST - one->device : one->device);
-    double device_s = by_host && sonde_torch_heard(call->step) != device ? -1 : one->device_s;
+    double device_s = by_host && sonde_torch_kept_up_in(call->step) != device ? -1 : one->device_s;
     row.device = name_device((int8_t)(device_s < 0 ? -1 : device));
     row.timed = device_s >= 0 && !by_host;
     if (device_s < 0)
@@ -323,7 +323,7 @@ static size_t find_ready(const sonde_torch_lane *lane, uint64_t first, int64_t s
     if (its >= step || (is_open && !is_last))
         return 0;
     if (!is_last && sonde_clock_ns() - last_ns < LATE_NS) {
-        if (has_spans_before(its) || sonde_torch_awaits_witness(its))
+        if (has_spans_before(its) || sonde_torch_awaits_pass(its))
             return 0;
         for (uint64_t one = at; one-- > first;)
             if (!is_device_done(sonde_torch_at(lane, one)))
@@ -335,7 +335,7 @@ static size_t find_ready(const sonde_torch_lane *lane, uint64_t first, int64_t s
 static void pass(int is_last)
 {
     sonde_torch_device_enter();
-    sonde_torch_hear_witnesses();
+    sonde_torch_check_passes();
     int64_t step = is_last ? INT64_MAX : sonde_load_acquire(&sonde_torch.step);
     sonde_torch_lane *lane = sonde_load_acquire(&sonde_torch.lanes);
     for (sonde_torch_lane *one = lane; one != NULL; one = one->next)

@@ -1,9 +1,9 @@
-/* TorchTurn: from one step to the next.
+/* TorchStepEnd: from one step to the next.
  *
  * It listens to the ends of steps, writes what there was of the step, and says what is
  * recorded of the next one. After a step nothing of ours is in any cache, and a line of
  * Python then takes a microsecond: so all that every step needs is done here, and Python
- * is called for what is rare, and to think about several steps at once.
+ * is called for what is rare, and to judge about several steps at once.
  */
 #include "torch/step_end.h"
 
@@ -18,19 +18,19 @@ enum { MEMORY_EVERY = 16, MEMORY_DEPTH = 2 }; /* steps in which modules' memory 
 enum { FORWARD = SONDE_DEVICE_FORWARD, BACKWARD = SONDE_DEVICE_BACKWARD };
 enum { WATCH_EVERY = 64 };                    /* steps in which a device that keeps up gets all its events */
 enum { ALTERNATELY = 1 };                     /* one of them at a time; else both */
-#define MOST_NS INT64_C(1000000000) /* of steps are thought about at once, or a batch of them */
+#define MOST_NS INT64_C(1000000000) /* of steps are judged about at once, or a batch of them */
 
 /* ---- what is recorded of the next step ------------------------------------------------------ */
 
 /* Within a budget events are in one direction at a time: each makes a busy device wait. */
-static int choose_device(sonde_TorchTurn *self)
+static int choose_device(sonde_TorchStepEnd *self)
 {
     int keeps = sonde_torch_keeps_pace(), device = 0;
     for (int way = FORWARD; way <= BACKWARD; way *= 2) {
-        int is_its_turn = self->device != ALTERNATELY || self->side == way;
-        if (keeps & way && (++self->unwatched[way] < WATCH_EVERY || !is_its_turn)) {
+        int is_timed = self->device != ALTERNATELY || self->side == way;
+        if (keeps & way && (++self->unwatched[way] < WATCH_EVERY || !is_timed)) {
             device |= way | way * SONDE_DEVICE_BY_HOST;
-        } else if (is_its_turn) {
+        } else if (is_timed) {
             device |= way;
             self->unwatched[way] = 0;
         }
@@ -39,10 +39,10 @@ static int choose_device(sonde_TorchTurn *self)
     return device;
 }
 
-static void begin_step(sonde_TorchTurn *self, sonde_torch_sums *ended)
+static void begin_step(sonde_TorchStepEnd *self, sonde_torch_sums *ended)
 {
     const sonde_Steps *steps = self->steps;
-    self->plan = steps->whole ? SONDE_PLAN_WHOLE : sonde_torch_choose(steps->number, &self->rung);
+    self->plan = steps->whole ? SONDE_PLAN_WHOLE : sonde_torch_choose(steps->number, &self->level);
     int detail = self->details[self->plan];
     sonde_torch_wish wish = self->wishes[self->plan];
     if (detail && self->device)
@@ -55,12 +55,12 @@ static void begin_step(sonde_TorchTurn *self, sonde_torch_sums *ended)
     sonde_torch_begin(self->tracer, steps->number, &wish, ended);
 }
 
-/* ---- what is thought about it ------------------------------------------------------------------------ */
+/* ---- what is judged about it ------------------------------------------------------------------------ */
 
-static PyObject *take_noted(sonde_TorchTurn *self)
+static PyObject *take_noted(sonde_TorchStepEnd *self)
 {
     /* Making objects may run a garbage collection, and that any code: so they are ours first. */
-    sonde_turn_noted taken[SONDE_TURN_BATCH];
+    sonde_step_end_noted taken[SONDE_STEP_END_BATCH];
     unsigned n = self->noted_n;
     memcpy(taken, self->noted, n * sizeof *taken);
     self->noted_n = 0;
@@ -79,32 +79,32 @@ static PyObject *take_noted(sonde_TorchTurn *self)
     return list;
 }
 
-static int think(sonde_TorchTurn *self, int64_t end_ns)
+static int judge(sonde_TorchStepEnd *self, int64_t end_ns)
 {
     int64_t begin_ns = sonde_clock_ns();
     unsigned n = self->noted_n;
     PyObject *list = take_noted(self);
     PyObject *end = list == NULL ? NULL : PyLong_FromLongLong(end_ns);
     PyObject *args[] = {list, end};
-    PyObject *result = end == NULL ? NULL : PyObject_Vectorcall(self->think, args, 2, NULL);
+    PyObject *result = end == NULL ? NULL : PyObject_Vectorcall(self->judge, args, 2, NULL);
     Py_XDECREF(end);
     Py_XDECREF(list);
     Py_XDECREF(result);
-    /* While each step is thought about, what that takes says nothing of later ones. */
+    /* While each step is judged about, what that takes says nothing of later ones. */
     self->share_ns = n < 2 ? 0 : (sonde_clock_ns() - begin_ns) / n;
     return result == NULL ? -1 : 0;
 }
 
-static int note(sonde_TorchTurn *self, const sonde_Step *step, int64_t begin_ns, int plan, int64_t spent_ns)
+static int note(sonde_TorchStepEnd *self, const sonde_Step *step, int64_t begin_ns, int plan, int64_t spent_ns)
 {
     int64_t duration_ns = step->end_ns - begin_ns;
     if (duration_ns <= 0)
         return 0;
     self->noted[self->noted_n++] =
-        (sonde_turn_noted){step->number, duration_ns, spent_ns + self->share_ns, Py_NewRef(self->plans[plan])};
+        (sonde_step_end_noted){step->number, duration_ns, spent_ns + self->share_ns, Py_NewRef(self->plans[plan])};
     self->noted_ns += duration_ns;
-    int is_due = self->noted_n >= self->batch || self->noted_n == SONDE_TURN_BATCH || self->noted_ns >= MOST_NS;
-    return is_due ? think(self, step->end_ns) : 0;
+    int is_due = self->noted_n >= self->batch || self->noted_n == SONDE_STEP_END_BATCH || self->noted_ns >= MOST_NS;
+    return is_due ? judge(self, step->end_ns) : 0;
 }
 
 /* ---- the end of a step ----------------------------------------------------------------------------------- */
@@ -116,29 +116,29 @@ static int call_none(PyObject *call)
     return result == NULL ? -1 : 0;
 }
 
-static int call_marks(sonde_TorchTurn *self, long long step, PyObject *begins)
+static int call_gradient_times(sonde_TorchStepEnd *self, long long step, PyObject *begins)
 {
-    PyObject *result = PyObject_CallFunction(self->marks, "LO", step, begins);
+    PyObject *result = PyObject_CallFunction(self->gradient_times, "LO", step, begins);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
 }
 
 /* 0, or -1: an exception of the program's, for what may fail here of ours is guarded. */
-static int end_step(sonde_TorchTurn *self, const sonde_Step *step)
+static int end_step(sonde_TorchStepEnd *self, const sonde_Step *step)
 {
     int64_t begin_ns = sonde_clock_ns(), begun_ns;
     int status = step->number % LOOK_EVERY == 0 ? call_none(self->look) : 0;
-    PyObject *begins = self->marks == Py_None ? NULL : sonde_torch_begins();
-    if (status < 0 || (self->marks != Py_None && begins == NULL))
+    PyObject *begins = self->gradient_times == Py_None ? NULL : sonde_torch_begins();
+    if (status < 0 || (self->gradient_times != Py_None && begins == NULL))
         return -1;
     int plan = self->plan, on = self->wishes[plan].on;
     sonde_torch_sums sums;
     begin_step(self, &sums);
-    begun_ns = sonde_turn_write_step(self, step, &sums, on);
-    if (begun_ns < 0 || sonde_turn_write_optimizers(self, step->number, on, 2 * sums.calls) < 0)
+    begun_ns = sonde_step_end_write_step(self, step, &sums, on);
+    if (begun_ns < 0 || sonde_step_end_write_optimizers(self, step->number, on, 2 * sums.calls) < 0)
         status = -1;
     if (status == 0 && begins != NULL)
-        status = call_marks(self, step->number, begins);
+        status = call_gradient_times(self, step->number, begins);
     Py_XDECREF(begins);
     if (status == 0 && self->tracer->is_fresh) {
         self->tracer->is_fresh = 0;
@@ -157,9 +157,9 @@ static int end_step(sonde_TorchTurn *self, const sonde_Step *step)
     return note(self, step, begun_ns, plan, spent_ns);
 }
 
-static PyObject *turn_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *Py_UNUSED(names))
+static PyObject *end_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *Py_UNUSED(names))
 {
-    sonde_TorchTurn *self = (sonde_TorchTurn *)callable;
+    sonde_TorchStepEnd *self = (sonde_TorchStepEnd *)callable;
     if (PyVectorcall_NARGS(nargsf) != 1 || !Py_IS_TYPE(args[0], &sonde_StepType))
         return PyErr_Format(PyExc_TypeError, "a Step expected");
     int failed = sonde_host_failed(self->host);
@@ -170,7 +170,7 @@ static PyObject *turn_call(PyObject *callable, PyObject *const *args, size_t nar
 
 /* ---- the type ------------------------------------------------------------------------------------------------ */
 
-static int read_plan(sonde_TorchTurn *self, int at, PyObject *plan)
+static int read_plan(sonde_TorchStepEnd *self, int at, PyObject *plan)
 {
     static const char *names[] = {"on", "depth", "detail"};
     long values[3];
@@ -188,30 +188,30 @@ static int read_plan(sonde_TorchTurn *self, int at, PyObject *plan)
     return 0;
 }
 
-static PyObject *turn_steer(sonde_TorchTurn *self, PyObject *args)
+static PyObject *end_set_plans(sonde_TorchStepEnd *self, PyObject *args)
 {
     PyObject *plans;
-    sonde_torch_rung rung;
-    if (!PyArg_ParseTuple(args, "O!pIII", &PyTuple_Type, &plans, &rung.shadow, &rung.every, &rung.steps,
-                          &rung.detail))
+    sonde_torch_level level;
+    if (!PyArg_ParseTuple(args, "O!pIII", &PyTuple_Type, &plans, &level.shadow, &level.every, &level.steps,
+                          &level.detail))
         return NULL;
     if (PyTuple_GET_SIZE(plans) != SONDE_PLANS)
         return PyErr_Format(PyExc_ValueError, "%d plans expected", SONDE_PLANS);
     for (int i = 0; i < SONDE_PLANS; i++)
         if (read_plan(self, i, PyTuple_GET_ITEM(plans, i)) < 0)
             return NULL;
-    self->rung = rung;
+    self->level = level;
     Py_RETURN_NONE;
 }
 
-static PyObject *turn_begin(sonde_TorchTurn *self, PyObject *Py_UNUSED(none))
+static PyObject *end_begin(sonde_TorchStepEnd *self, PyObject *Py_UNUSED(none))
 {
     sonde_torch_sums before;
     begin_step(self, &before);
     Py_RETURN_NONE;
 }
 
-static PyObject *turn_finish(sonde_TorchTurn *self, PyObject *kind)
+static PyObject *end_finish(sonde_TorchStepEnd *self, PyObject *kind)
 {
     sonde_torch_sums sums;
     sonde_torch_wish nothing = {.depth = 1};
@@ -219,21 +219,21 @@ static PyObject *turn_finish(sonde_TorchTurn *self, PyObject *kind)
     sonde_torch_begin(self->tracer, self->steps->number, &nothing, &sums);
     sonde_Step last = {.number = self->steps->number, .begin_ns = self->steps->begin_ns,
                        .end_ns = sonde_clock_ns(), .kind = kind};
-    if (sums.first_ns != 0 && sonde_turn_write_step(self, &last, &sums, on) < 0)
+    if (sums.first_ns != 0 && sonde_step_end_write_step(self, &last, &sums, on) < 0)
         return NULL;
     return take_noted(self);
 }
 
-static PyObject *turn_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *end_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *host, *text, *tracer, *steps, *optimizers, *memory, *step, *trace, *look, *describe, *thought;
+    PyObject *host, *text, *tracer, *steps, *optimizers, *memory, *step, *trace, *look, *describe, *judged;
     static char *names[] = {"host", "text", "tracer", "steps", "optimizers", "memory", "step", "trace",
-                            "look", "describe", "think", NULL};
+                            "look", "describe", "judge", NULL};
     if (!PyArg_ParseTupleAndKeywords(
             args, kwargs, "OO!O!O!O!O!O!O!OOO", names, &host, &sonde_TextType, &text,
             &sonde_TorchTracerType, &tracer, &sonde_StepsType, &steps, &sonde_TorchOptimizersType,
             &optimizers, &sonde_TorchMemoryType, &memory, &sonde_WriterType, &step, &sonde_WriterType,
-            &trace, &look, &describe, &thought))
+            &trace, &look, &describe, &judged))
         return NULL;
     PyObject *word = PyUnicode_FromString("step");
     int64_t stage = word == NULL ? -1 : sonde_text_id(text, word);
@@ -241,10 +241,10 @@ static PyObject *turn_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (stage < 0 || sonde_writer_is(step, SONDE_TORCH_STEP) < 0 ||
         sonde_writer_is(trace, SONDE_TORCH_TRACE) < 0)
         return NULL;
-    sonde_TorchTurn *self = (sonde_TorchTurn *)type->tp_alloc(type, 0);
+    sonde_TorchStepEnd *self = (sonde_TorchStepEnd *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
-    self->call = turn_call;
+    self->call = end_call;
     self->host = Py_NewRef(host);
     self->text = Py_NewRef(text);
     self->tracer = (sonde_TorchTracer *)Py_NewRef(tracer);
@@ -255,8 +255,8 @@ static PyObject *turn_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->emit_trace = Py_NewRef(trace);
     self->look = Py_NewRef(look);
     self->describe = Py_NewRef(describe);
-    self->think = Py_NewRef(thought);
-    self->marks = Py_NewRef(Py_None);
+    self->judge = Py_NewRef(judged);
+    self->gradient_times = Py_NewRef(Py_None);
     self->loaders = Py_NewRef(Py_None);
     self->stage = (uint32_t)stage;
     self->side = FORWARD;
@@ -264,7 +264,7 @@ static PyObject *turn_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static int turn_traverse(sonde_TorchTurn *self, visitproc visit, void *arg)
+static int end_traverse(sonde_TorchStepEnd *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->host);
     Py_VISIT(self->tracer);
@@ -273,17 +273,17 @@ static int turn_traverse(sonde_TorchTurn *self, visitproc visit, void *arg)
     Py_VISIT(self->memory);
     Py_VISIT(self->look);
     Py_VISIT(self->describe);
-    Py_VISIT(self->think);
-    Py_VISIT(self->marks);
+    Py_VISIT(self->judge);
+    Py_VISIT(self->gradient_times);
     Py_VISIT(self->loaders);
     return 0;
 }
 
-static void turn_dealloc(sonde_TorchTurn *self)
+static void end_dealloc(sonde_TorchStepEnd *self)
 {
     PyObject_GC_UnTrack(self);
     PyObject **held[] = {&self->host, &self->text, &self->memory, &self->emit_step, &self->emit_trace,
-                         &self->look, &self->describe, &self->think, &self->marks, &self->loaders};
+                         &self->look, &self->describe, &self->judge, &self->gradient_times, &self->loaders};
     for (size_t i = 0; i < sizeof held / sizeof *held; i++)
         Py_CLEAR(*held[i]);
     Py_CLEAR(self->tracer);
@@ -296,7 +296,7 @@ static void turn_dealloc(sonde_TorchTurn *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyObject *turn_watch(sonde_TorchTurn *self, PyObject *loaders)
+static PyObject *end_watch(sonde_TorchStepEnd *self, PyObject *loaders)
 {
     if (loaders != Py_None && !Py_IS_TYPE(loaders, &sonde_TorchNextType))
         return PyErr_Format(PyExc_TypeError, "a TorchNext or None expected");
@@ -304,36 +304,36 @@ static PyObject *turn_watch(sonde_TorchTurn *self, PyObject *loaders)
     Py_RETURN_NONE;
 }
 
-static PyMethodDef turn_methods[] = {
-    {"steer", (PyCFunction)turn_steer, METH_VARARGS,
-     "steer(plans, shadow, every, steps, detail): what is recorded of the steps to come, and of which."},
-    {"watch", (PyCFunction)turn_watch, METH_O, "watch(next): where batches are waited for; or None."},
-    {"begin", (PyCFunction)turn_begin, METH_NOARGS, "Record the step that is under way, from here on."},
-    {"finish", (PyCFunction)turn_finish, METH_O,
-     "finish(kind): what there is of the last step is a step, too; what was not thought about yet."},
+static PyMethodDef end_methods[] = {
+    {"set_plans", (PyCFunction)end_set_plans, METH_VARARGS,
+     "set_plans(plans, shadow, every, steps, detail): what is recorded of the steps to come, and of which."},
+    {"watch", (PyCFunction)end_watch, METH_O, "watch(next): where batches are waited for; or None."},
+    {"begin", (PyCFunction)end_begin, METH_NOARGS, "Record the step that is under way, from here on."},
+    {"finish", (PyCFunction)end_finish, METH_O,
+     "finish(kind): what there is of the last step is a step, too; what was not judged about yet."},
     {NULL, NULL, 0, NULL},
 };
 
-static PyMemberDef turn_members[] = {
-    {"observes", T_INT, offsetof(sonde_TorchTurn, observes), 0, "Nodes of autograd are seen."},
-    {"device", T_INT, offsetof(sonde_TorchTurn, device), 0,
+static PyMemberDef end_members[] = {
+    {"observes", T_INT, offsetof(sonde_TorchStepEnd, observes), 0, "Nodes of autograd are seen."},
+    {"device", T_INT, offsetof(sonde_TorchStepEnd, device), 0,
      "0: no device is timed; 1: one direction in each step; 2: both."},
-    {"batch", T_UINT, offsetof(sonde_TorchTurn, batch), 0, "Steps that are thought about at once; at most 32."},
-    {"marks", T_OBJECT_EX, offsetof(sonde_TorchTurn, marks), 0, "marks(step, begins), or None."},
+    {"batch", T_UINT, offsetof(sonde_TorchStepEnd, batch), 0, "Steps that are judged about at once; at most 32."},
+    {"gradient_times", T_OBJECT_EX, offsetof(sonde_TorchStepEnd, gradient_times), 0, "gradient_times(step, begins), or None."},
     {NULL, 0, 0, 0, NULL},
 };
 
-PyTypeObject sonde_TorchTurnType = {
+PyTypeObject sonde_TorchStepEndType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "sonde._core.TorchTurn",
-    .tp_basicsize = sizeof(sonde_TorchTurn),
+    .tp_name = "sonde._core.TorchStepEnd",
+    .tp_basicsize = sizeof(sonde_TorchStepEnd),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_doc = "TorchTurn(…): call it with a step that has ended.",
-    .tp_new = turn_new,
-    .tp_dealloc = (destructor)turn_dealloc,
-    .tp_traverse = (traverseproc)turn_traverse,
-    .tp_vectorcall_offset = offsetof(sonde_TorchTurn, call),
+    .tp_doc = "TorchStepEnd(…): call it with a step that has ended.",
+    .tp_new = end_new,
+    .tp_dealloc = (destructor)end_dealloc,
+    .tp_traverse = (traverseproc)end_traverse,
+    .tp_vectorcall_offset = offsetof(sonde_TorchStepEnd, call),
     .tp_call = PyVectorcall_Call,
-    .tp_methods = turn_methods,
-    .tp_members = turn_members,
+    .tp_methods = end_methods,
+    .tp_members = end_members,
 };

@@ -1,7 +1,7 @@
 /* From one step to the next: what the files share that run at the end of every step.
  * Everything here needs the GIL. */
-#ifndef SONDE_TORCH_TURN_H
-#define SONDE_TORCH_TURN_H
+#ifndef SONDE_TORCH_STEP_END_H
+#define SONDE_TORCH_STEP_END_H
 
 #include "torch/module_call.h"
 
@@ -74,7 +74,7 @@ int sonde_host_failed(PyObject *host);
 int64_t sonde_torch_memory_at(PyObject *memory, long long step);
 
 extern PyTypeObject sonde_StepType, sonde_StepsType, sonde_TorchOptimizersType, sonde_TorchNextType,
-    sonde_TorchMemoryType, sonde_TorchTurnType;
+    sonde_TorchMemoryType, sonde_TorchStepEndType;
 
 /* ---- which steps are recorded: torch_plan.c -------------------------------------------------- */
 
@@ -84,20 +84,20 @@ enum { SONDE_PLAN_SHADOW, SONDE_PLAN_OFF, SONDE_PLAN_BARE, SONDE_PLAN_FULL, SOND
 typedef struct {
     int shadow; /* are some left out, to be compared with? */
     uint32_t every, steps, detail;
-} sonde_torch_rung;
+} sonde_torch_level;
 
-int sonde_torch_choose(int64_t step, const sonde_torch_rung *rung);
+int sonde_torch_choose(int64_t step, const sonde_torch_level *level);
 
 /* ---- the turn: torch_turn.c, and its rows: torch_turn_rows.c ---------------------------------- */
 
-#define SONDE_TURN_BATCH 32 /* the most steps that are thought about at once */
+#define SONDE_STEP_END_BATCH 32 /* the most steps that are judged about at once */
 #define SONDE_TORCH_STEP "qqdddddddt?IId" /* a row of python.torch_step */
 
 typedef struct {
     long long step;
     int64_t duration_ns, spent_ns;
     PyObject *plan;
-} sonde_turn_noted;
+} sonde_step_end_noted;
 
 typedef struct {
     PyObject_HEAD
@@ -110,10 +110,10 @@ typedef struct {
     PyObject *emit_step, *emit_trace; /* writers */
     PyObject *look;                  /* look(): now and then, before a step begins */
     PyObject *describe;              /* describe(): modules are new */
-    PyObject *think;                 /* think(noted, end_ns): these steps are over */
-    PyObject *marks;                 /* marks(step, begins): backward is found by them; or None */
+    PyObject *judge;                 /* judge(noted, end_ns): these steps are over */
+    PyObject *gradient_times;                 /* gradient_times(step, begins): backward is found by them; or None */
     uint32_t stage;                  /* text id of "step" */
-    sonde_torch_rung rung;
+    sonde_torch_level level;
     PyObject *plans[SONDE_PLANS];
     sonde_torch_wish wishes[SONDE_PLANS];
     uint8_t details[SONDE_PLANS];
@@ -122,19 +122,19 @@ typedef struct {
     int device;   /* 0: none is timed; else ALTERNATELY, or both directions at once */
     int side;     /* the next one to be timed */
     unsigned unwatched[3]; /* by direction: steps since it had all its events */
-    unsigned batch;   /* steps that are thought about at once */
-    int64_t share_ns; /* of the last thought, for each of the steps until the next */
+    unsigned batch;   /* steps that are judged about at once */
+    int64_t share_ns; /* of the last judged, for each of the steps until the next */
     int64_t noted_ns;
     unsigned noted_n;
-    sonde_turn_noted noted[SONDE_TURN_BATCH];
-} sonde_TorchTurn;
+    sonde_step_end_noted noted[SONDE_STEP_END_BATCH];
+} sonde_TorchStepEnd;
 
 /* Write the row of a step; when it began, or -1 with an exception. */
-int64_t sonde_turn_write_step(sonde_TorchTurn *turn, const sonde_Step *step,
+int64_t sonde_step_end_write_step(sonde_TorchStepEnd *turn, const sonde_Step *step,
                               const sonde_torch_sums *sums, int on);
 
 /* What optimizers did, after the modules' rows, of which there are fewer than `seq`. 0, or -1 with
  * an exception. */
-int sonde_turn_write_optimizers(sonde_TorchTurn *turn, long long step, int on, uint32_t seq);
+int sonde_step_end_write_optimizers(sonde_TorchStepEnd *turn, long long step, int on, uint32_t seq);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * By number alone, so that the ranks of a job choose the same ones without a word between
  * them; and without a rhythm, or a program with one (a log line every 20 steps) would
- * always be seen at the same beat. What a lower rung records is part of what a higher one
+ * always be seen at the same beat. What a lower level records is part of what a higher one
  * does, and shadow steps are the same on all of them: ranks on different rungs differ in
  * how much they record, no more. Each then measures what its own recording adds.
  */
@@ -28,30 +28,30 @@ static int is_chosen(uint64_t step, uint32_t first, uint32_t last)
     return 1;
 }
 
-int sonde_torch_choose(int64_t number, const sonde_torch_rung *rung)
+int sonde_torch_choose(int64_t number, const sonde_torch_level *level)
 {
     uint64_t step = (uint64_t)number;
-    if (rung->shadow && step >= WARM && step % SHADOWS == mix(step / SHADOWS) % SHADOWS)
+    if (level->shadow && step >= WARM && step % SHADOWS == mix(step / SHADOWS) % SHADOWS)
         return SONDE_PLAN_SHADOW;
-    if (rung->every > 1) {
-        uint64_t rest = step % rung->every;
-        step /= rung->every;
-        if (rest != mix(step) % rung->every)
+    if (level->every > 1) {
+        uint64_t rest = step % level->every;
+        step /= level->every;
+        if (rest != mix(step) % level->every)
             return SONDE_PLAN_OFF;
     }
-    if (!is_chosen(step, 0, rung->steps))
+    if (!is_chosen(step, 0, level->steps))
         return SONDE_PLAN_OFF;
-    return is_chosen(step, rung->steps, rung->steps + rung->detail) ? SONDE_PLAN_FULL : SONDE_PLAN_BARE;
+    return is_chosen(step, level->steps, level->steps + level->detail) ? SONDE_PLAN_FULL : SONDE_PLAN_BARE;
 }
 
 /* torch_plan(step, shadow, every, steps, detail) -> which of ladder.py's plans. */
 static PyObject *torch_plan(PyObject *Py_UNUSED(module), PyObject *args)
 {
     long long step;
-    sonde_torch_rung rung;
-    if (!PyArg_ParseTuple(args, "LpIII", &step, &rung.shadow, &rung.every, &rung.steps, &rung.detail))
+    sonde_torch_level level;
+    if (!PyArg_ParseTuple(args, "LpIII", &step, &level.shadow, &level.every, &level.steps, &level.detail))
         return NULL;
-    return PyLong_FromLong(sonde_torch_choose(step, &rung));
+    return PyLong_FromLong(sonde_torch_choose(step, &level));
 }
 
 PyMethodDef sonde_step_plan_methods[] = {

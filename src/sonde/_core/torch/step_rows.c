@@ -29,7 +29,7 @@ static int64_t take(int64_t *value)
     return taken;
 }
 
-int64_t sonde_turn_write_step(sonde_TorchTurn *self, const sonde_Step *step,
+int64_t sonde_step_end_write_step(sonde_TorchStepEnd *self, const sonde_Step *step,
                               const sonde_torch_sums *sums, int on)
 {
     int64_t input_ns = 0, batch_ns = 0, begin_ns = sums->first_ns;
@@ -79,7 +79,7 @@ static int64_t find_thread(void)
     return lane != NULL ? lane->tid : (int64_t)sonde_find_tid();
 }
 
-int sonde_turn_write_optimizers(sonde_TorchTurn *self, long long step, int on, uint32_t seq)
+int sonde_step_end_write_optimizers(sonde_TorchStepEnd *self, long long step, int on, uint32_t seq)
 {
     uint32_t done_n = on ? self->optimizers->done_n : 0;
     self->optimizers->done_n = 0;

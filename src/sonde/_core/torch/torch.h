@@ -88,7 +88,7 @@ typedef struct sonde_torch_lane {
     sonde_torch_span *spans;
     uint64_t spans_head;   /* atomic */
     uint64_t spans_settled; /* atomic */
-    uint32_t turn;         /* every so manieth call is measured */
+    uint32_t measured_n;   /* counts calls and nodes: one in MEASURE_EVERY is measured */
     int32_t event;         /* the last one recorded by a call, … */
     int64_t event_ns;      /* … and when; 0: none */
 } sonde_torch_lane;
@@ -177,8 +177,8 @@ static inline int sonde_torch_is_checked(uint64_t number)
 }
 
 /* A backward pass begins, and ends; with the GIL. Its number, or -1. */
-int64_t sonde_torch_witness_begin(int64_t begin_ns);
-void sonde_torch_witness_end(int64_t number);
+int64_t sonde_torch_pass_begin(int64_t begin_ns);
+void sonde_torch_pass_end(int64_t number);
 
 /* The writer's. A module's times in a step with all events, and: those were all, up to this step. */
 void sonde_torch_compare(int way, int64_t step, int8_t device, double device_s, int64_t host_ns);
@@ -186,9 +186,9 @@ void sonde_torch_conclude(int way, int64_t step);
 /* Both times of a part, or of a whole, in a step without: are they the same? Else the pace is lost,
  * of a part the second time. */
 int sonde_torch_check(int way, int64_t step, int is_whole, double device_s, int64_t host_ns);
-void sonde_torch_hear_witnesses(void);
-int sonde_torch_awaits_witness(int64_t step); /* of this step, or one before */
-int8_t sonde_torch_heard(int64_t step);       /* the device that kept up in it; -1: none */
+void sonde_torch_check_passes(void);
+int sonde_torch_awaits_pass(int64_t step); /* of this step, or one before */
+int8_t sonde_torch_kept_up_in(int64_t step);       /* the device that kept up in it; -1: none */
 void sonde_torch_refuse(int64_t step);        /* none did */
 void sonde_torch_pace_start(void);
 void sonde_torch_pace_stop(void);
@@ -236,7 +236,7 @@ void sonde_torch_rows_stop(void); /* writes what is left; without the GIL */
 void sonde_torch_watch(void);
 
 extern PyMethodDef sonde_observer_methods[], sonde_step_plan_methods[], sonde_device_methods[];
-extern PyTypeObject sonde_TorchMarkType, sonde_TorchMarksType;
+extern PyTypeObject sonde_TorchGradientTimeType, sonde_TorchGradientTimesType;
 extern PyTypeObject sonde_TorchTracerType, sonde_TorchCallType, sonde_TorchEngineType;
 
 #endif

@@ -265,7 +265,7 @@ static PyObject *tracer_describe(sonde_TorchTracer *self, PyObject *describe)
 }
 
 static PyMethodDef tracer_methods[] = {
-    {"start", (PyCFunction)tracer_start, METH_NOARGS, "Record from now on, as a TorchTurn says."},
+    {"start", (PyCFunction)tracer_start, METH_NOARGS, "Record from now on, as a TorchStepEnd says."},
     {"stop", (PyCFunction)tracer_stop, METH_NOARGS, "Write what is left, and record no more."},
     {"add_module", (PyCFunction)tracer_add_module, METH_VARARGS,
      "add_module(module, name, key, ignored): what a module is called from now on."},

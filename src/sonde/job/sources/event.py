@@ -50,10 +50,10 @@ class Source:
             path = os.path.join(self._context.session.folder, EVENT_TOTALS)
             if os.path.exists(path):
                 os.unlink(path)  # from before this source was switched off
-            fd = create_file(path, _core.LIVE_BYTES)
+            fd = create_file(path, _core.TOTALS_BYTES)
             try:
-                live = _core.Map(fd, True)
+                totals = _core.Map(fd, True)
             finally:
                 os.close(fd)
-            _core.events_live(live)
+            _core.events_totals(totals)
             self._is_open = True

@@ -59,7 +59,7 @@ class Source:
         self._sampler.stop()
 
     def configure(self) -> None:
-        self._sampler.pace(self._interval_ns())
+        self._sampler.set_interval(self._interval_ns())
 
     def _interval_ns(self) -> int:
         return round(float(self._context.session.values["stack.every"]) * 1e9)

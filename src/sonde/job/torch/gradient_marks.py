@@ -28,7 +28,7 @@ class Marks:
 
     def __init__(self, torch: Any, room: int = _ROOM) -> None:
         self._torch = torch
-        self._marks = _core.TorchMarks(room)
+        self._marks = _core.TorchGradientTimes(room)
         self._marks.show(_do_nothing)
         self._names: list[str] = []  # by key
         self._keys: dict[str, int] = {}

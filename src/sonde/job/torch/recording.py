@@ -71,7 +71,7 @@ class Tracing:
             context.guard(_end_by_root), self._torch.is_grad_enabled,
             context.guard(self._read_memory),
         )  # fmt: skip
-        self._turn = _core.TorchTurn(
+        self._step_end = _core.TorchStepEnd(
             context, session.text, self._tracer, steps, self._optimizers.core, self._memory.core,
             step, trace, context.guard(self._look), context.guard(self._naming.describe),
             context.guard(self._think),
@@ -93,18 +93,20 @@ class Tracing:
     def _start(self) -> None:
         try:
             observe_nodes()
-            self._observes = self._turn.observes = True
+            self._observes = self._step_end.observes = True
         except Unavailable as error:
             self._marks = marks = Marks(self._torch)
-            self._turn.marks = self._context.guard(lambda *step: self._write_marks(marks, *step))
+            self._step_end.gradient_times = self._context.guard(
+                lambda *step: self._write_marks(marks, *step)
+            )
             self._say(f"backward by marks on parameters, which is coarse: {error}")
         self.configure()
         self._tracer.start()
-        self._turn.begin()
-        steps.subscribe(self._turn)
+        self._step_end.begin()
+        steps.subscribe(self._step_end)
         self._optimizers.start()
         self._loaders.start()
-        self._turn.watch(self._loaders.core)
+        self._step_end.watch(self._loaders.core)
         self._places = [Place(self._torch.nn.Module, "__call__", _core.TorchCall)]
         self._tracer.watch(self._torch.nn.Module, self._context.guard(self._heal))
         engine = find_engine()
@@ -117,7 +119,7 @@ class Tracing:
 
     def stop(self) -> None:
         self._compiled.stop()
-        steps.unsubscribe(self._turn)
+        steps.unsubscribe(self._step_end)
         self._optimizers.stop()
         self._loaders.stop()
         for place in self._places:
@@ -141,10 +143,10 @@ class Tracing:
 
     def _steer(self) -> None:
         """Say what is recorded from the next step on."""
-        self._turn.steer(*self._budget.steer())
-        self._turn.batch = self._budget.batch
+        self._step_end.set_plans(*self._budget.steer())
+        self._step_end.batch = self._budget.batch
         # Each event makes a busy device wait: within a budget one direction is timed at a time.
-        self._turn.device = (1 if self._budget.limit_pct else 2) if self._device else 0
+        self._step_end.device = (1 if self._budget.limit_pct else 2) if self._device else 0
 
     def _say(self, what: str) -> None:
         said = self._context.detail
@@ -177,7 +179,7 @@ class Tracing:
     def _read_memory(self) -> tuple[float, float, float] | None:
         return self._memory.read(self._torch._C._cuda_getDevice() if self._device else None)
 
-    # ---- a step: what is rare in it; the rest is in _core/torch_turn.c ---------------------------
+    # ---- a step: what is rare in it; the rest is in _core/torch/step_end.c -----------------------
 
     def _look(self) -> None:
         """Now and then, and at the first step."""
@@ -193,7 +195,7 @@ class Tracing:
         budget, level = self._budget, self._budget.level
         if budget.note_all(noted):
             self._emit_overhead(*budget.describe(end_ns))
-        if budget.level != level or budget.batch != self._turn.batch:
+        if budget.level != level or budget.batch != self._step_end.batch:
             self._steer()
 
     def _write_marks(self, marks: Marks, step: int, begins: tuple[int, ...]) -> None:
@@ -209,7 +211,7 @@ class Tracing:
 
     def _finish(self) -> None:
         """What there is of the last step is a step, too."""
-        noted = self._turn.finish(END)
+        noted = self._step_end.finish(END)
         self._tracer.stop()
         self._naming.describe()
         self._budget.note_all(noted)

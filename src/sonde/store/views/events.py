@@ -61,7 +61,7 @@ class EventTotals:
         except FileNotFoundError:
             return  # no event so far
         try:
-            sums, regions, self.damaged = _core.live_read(mapped, *_find_end(session))
+            sums, regions, self.damaged = _core.totals_read(mapped, *_find_end(session))
         except _core.Damaged:
             raise Damaged(f"{session.path(EVENT_TOTALS)} is cut or damaged") from None
         except _core.Newer:

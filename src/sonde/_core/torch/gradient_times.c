@@ -1,4 +1,4 @@
-/* TorchMarks: when the gradient of each parameter was ready.
+/* TorchGradientTimes: when the gradient of each parameter was ready.
  *
  * A mark is what torch calls after it has accumulated a gradient. In C because
  * it is called once a parameter and step, in the thread that runs backward:
@@ -18,57 +18,57 @@ typedef struct {
     entry *entries;
     Py_ssize_t count, capacity;
     unsigned long long lost; /* since the beginning */
-} MarksObject;
+} TimesObject;
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
-    MarksObject *marks;
+    TimesObject *times;
     uint32_t key;
-} MarkObject;
+} TimeObject;
 
 /* ---- Mark ----------------------------------------------------------------------- */
 
-static PyObject *mark_call(PyObject *callable, PyObject *const *Py_UNUSED(args),
+static PyObject *time_call(PyObject *callable, PyObject *const *Py_UNUSED(args),
                            size_t Py_UNUSED(nargsf), PyObject *Py_UNUSED(kwnames))
 {
-    MarkObject *self = (MarkObject *)callable;
-    MarksObject *marks = self->marks;
-    if (marks->count < marks->capacity)
-        marks->entries[marks->count++] = (entry){sonde_clock_ns(), self->key};
+    TimeObject *self = (TimeObject *)callable;
+    TimesObject *times = self->times;
+    if (times->count < times->capacity)
+        times->entries[times->count++] = (entry){sonde_clock_ns(), self->key};
     else
-        marks->lost++;
+        times->lost++;
     Py_RETURN_NONE;
 }
 
-static void mark_dealloc(MarkObject *self)
+static void time_dealloc(TimeObject *self)
 {
-    Py_CLEAR(self->marks);
+    Py_CLEAR(self->times);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-PyTypeObject sonde_TorchMarkType = {
+PyTypeObject sonde_TorchGradientTimeType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "sonde._core.TorchMark",
-    .tp_basicsize = sizeof(MarkObject),
+    .tp_name = "sonde._core.TorchGradientTime",
+    .tp_basicsize = sizeof(TimeObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_doc = "Made by TorchMarks.make(): call it with anything, and it notes the time.",
-    .tp_dealloc = (destructor)mark_dealloc,
-    .tp_vectorcall_offset = offsetof(MarkObject, call),
+    .tp_doc = "Made by TorchGradientTimes.make(): call it with anything, and it notes the time.",
+    .tp_dealloc = (destructor)time_dealloc,
+    .tp_vectorcall_offset = offsetof(TimeObject, call),
     .tp_call = PyVectorcall_Call,
 };
 
-/* ---- TorchMarks ----------------------------------------------------------------- */
+/* ---- TorchGradientTimes ----------------------------------------------------------------- */
 
-static PyObject *marks_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *times_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     Py_ssize_t capacity;
     static char *names[] = {"capacity", NULL};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "n", names, &capacity))
         return NULL;
     if (capacity < 1 || capacity > 1 << 24)
-        return PyErr_Format(PyExc_ValueError, "room for 1 to %d marks", 1 << 24);
-    MarksObject *self = (MarksObject *)type->tp_alloc(type, 0);
+        return PyErr_Format(PyExc_ValueError, "room for 1 to %d times", 1 << 24);
+    TimesObject *self = (TimesObject *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
     self->entries = PyMem_Calloc((size_t)capacity, sizeof *self->entries);
@@ -80,13 +80,13 @@ static PyObject *marks_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-static void marks_dealloc(MarksObject *self)
+static void times_dealloc(TimesObject *self)
 {
     PyMem_Free(self->entries);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyObject *marks_make(MarksObject *self, PyObject *number)
+static PyObject *times_make(TimesObject *self, PyObject *number)
 {
     unsigned long key = PyLong_AsUnsignedLong(number);
     if (key == (unsigned long)-1 && PyErr_Occurred())
@@ -95,16 +95,16 @@ static PyObject *marks_make(MarksObject *self, PyObject *number)
         PyErr_SetString(PyExc_OverflowError, "a key has 32 bits");
         return NULL;
     }
-    MarkObject *mark = PyObject_New(MarkObject, &sonde_TorchMarkType);
-    if (mark == NULL)
+    TimeObject *noter = PyObject_New(TimeObject, &sonde_TorchGradientTimeType);
+    if (noter == NULL)
         return NULL;
-    mark->call = mark_call;
-    mark->marks = (MarksObject *)Py_NewRef(self);
-    mark->key = (uint32_t)key;
-    return (PyObject *)mark;
+    noter->call = time_call;
+    noter->times = (TimesObject *)Py_NewRef(self);
+    noter->key = (uint32_t)key;
+    return (PyObject *)noter;
 }
 
-static PyObject *marks_take(MarksObject *self, PyObject *Py_UNUSED(none))
+static PyObject *times_take(TimesObject *self, PyObject *Py_UNUSED(none))
 {
     /* Making objects may run a garbage collection, and that any code: also a
      * backward pass that marks. So the entries are ours before the first. */
@@ -126,42 +126,42 @@ static PyObject *marks_take(MarksObject *self, PyObject *Py_UNUSED(none))
     return list;
 }
 
-static PyObject *marks_lost(MarksObject *self, void *Py_UNUSED(closure))
+static PyObject *times_lost(TimesObject *self, void *Py_UNUSED(closure))
 {
     return PyLong_FromUnsignedLongLong(self->lost);
 }
 
 /* The slot of the type stays ours; only who looks for `__call__` by its name,
  * as a compiler does that traces hooks, finds this function instead. */
-static PyObject *marks_show(PyObject *Py_UNUSED(type), PyObject *function)
+static PyObject *times_show(PyObject *Py_UNUSED(type), PyObject *function)
 {
-    if (PyDict_SetItemString(sonde_TorchMarkType.tp_dict, "__call__", function) < 0)
+    if (PyDict_SetItemString(sonde_TorchGradientTimeType.tp_dict, "__call__", function) < 0)
         return NULL;
-    PyType_Modified(&sonde_TorchMarkType);
+    PyType_Modified(&sonde_TorchGradientTimeType);
     Py_RETURN_NONE;
 }
 
-static PyMethodDef marks_methods[] = {
-    {"show", (PyCFunction)marks_show, METH_O | METH_STATIC,
+static PyMethodDef times_methods[] = {
+    {"show", (PyCFunction)times_show, METH_O | METH_STATIC,
      "show(function): what those see who look a mark's `__call__` up; calls are not affected."},
-    {"make", (PyCFunction)marks_make, METH_O, "make(key): a callable that notes the time."},
-    {"take", (PyCFunction)marks_take, METH_NOARGS, "[(t_ns, key), …] since the last time."},
+    {"make", (PyCFunction)times_make, METH_O, "make(key): a callable that notes the time."},
+    {"take", (PyCFunction)times_take, METH_NOARGS, "[(t_ns, key), …] since the last time."},
     {NULL, NULL, 0, NULL},
 };
 
-static PyGetSetDef marks_getset[] = {
-    {"lost", (getter)marks_lost, NULL, "Marks that found no room.", NULL},
+static PyGetSetDef times_getset[] = {
+    {"lost", (getter)times_lost, NULL, "Marks that found no room.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-PyTypeObject sonde_TorchMarksType = {
+PyTypeObject sonde_TorchGradientTimesType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "sonde._core.TorchMarks",
-    .tp_basicsize = sizeof(MarksObject),
+    .tp_name = "sonde._core.TorchGradientTimes",
+    .tp_basicsize = sizeof(TimesObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "TorchMarks(capacity): room for so many marks between two takes.",
-    .tp_new = marks_new,
-    .tp_dealloc = (destructor)marks_dealloc,
-    .tp_methods = marks_methods,
-    .tp_getset = marks_getset,
+    .tp_doc = "TorchGradientTimes(capacity): room for so many marks between two takes.",
+    .tp_new = times_new,
+    .tp_dealloc = (destructor)times_dealloc,
+    .tp_methods = times_methods,
+    .tp_getset = times_getset,
 };
