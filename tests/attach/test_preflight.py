@@ -90,7 +90,7 @@ def test_another_user_is_named(fake: Path, root: Path) -> None:
 
 def test_another_container_is_told_from_ours(fake: Path, root: Path) -> None:
     replace_link(fake, "ns/pid", "pid:[1]")
-    with pytest.raises(preflight.OtherWorld, match="docker exec"):
+    with pytest.raises(preflight.OtherContainer, match="docker exec"):
         check(fake, root)
 
 
@@ -98,7 +98,7 @@ def test_other_files_are_noticed(fake: Path, root: Path, tmp_path: Path) -> None
     replace_link(fake, "ns/mnt", "mnt:[1]")
     check(fake, root)  # the same package is seen there
     replace_link(fake, "root", str(tmp_path))
-    with pytest.raises(preflight.OtherWorld, match="does not see"):
+    with pytest.raises(preflight.OtherContainer, match="does not see"):
         check(fake, root)
 
 

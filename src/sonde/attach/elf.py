@@ -1,4 +1,4 @@
-"""Programs and libraries as files: their machine, segments and symbols."""
+"""ELF files: their machine, segments and symbols."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64", 21: "ppc64"}
 _LOAD, _DYNSYM, _VERSYM, _FUNCTION, _OBJECT = 1, 11, 0x6FFFFFFF, 2, 1
-_HIDDEN = 0x8000  # a version that is there for old programs only
+_HIDDEN = 0x8000  # a version of a symbol for old programs only
 _EXECUTABLE = 1
 
 
 class NotElf(ValueError):
-    """No ELF file of 64 bits, or a damaged one."""
+    """The file is not an ELF file, or a damaged one."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of the file that is mapped when it runs."""
+    """A part of the file that is mapped when it is run."""
 
     flags: int
     offset: int
@@ -33,14 +33,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class Symbol:
-    """Something that the file offers to others."""
+    """A function or variable that the file exports."""
 
     address: int
-    is_plain: bool  # a function or data, not chosen when it is first called
+    is_plain: bool  # not an indirect function, which is resolved at its first call
 
 
 class Elf:
-    """An ELF file, mapped; anything that cannot be is NotElf."""
+    """An ELF file, mapped; NotElf if the file is none."""
 
     def __init__(self, path: str) -> None:
         with open(path, "rb") as file:
@@ -76,7 +76,7 @@ class Elf:
             self._sections.append(struct.unpack_from("<IIQQQQIIQQ", data, at))
 
     def find_symbols(self, names: Iterable[str]) -> dict[str, Symbol]:
-        """Those of the names that this file defines; the newest version of each."""
+        """Return those of the names that this file defines, each in its newest version."""
         found: dict[str, Symbol] = {}
         try:
             for name, symbol, is_hidden in self._iter_symbols(set(names)):
@@ -106,7 +106,7 @@ class Elf:
             table.release()
 
     def _find_texts(self, names: set[str], start: int, size: int) -> dict[int, str]:
-        """Where in the table of texts each name may begin; ends are shared among them."""
+        """Return where each name may begin in the string table; names may share their ends."""
         wanted = {}
         for name in names:
             at, text = start, name.encode() + b"\0"
@@ -116,7 +116,7 @@ class Elf:
         return wanted
 
     def read(self, address: int, size: int) -> bytes:
-        """What the file has at an address of the program."""
+        """Return bytes of the file by their address in the program; empty if it has none there."""
         for segment in self.segments:
             at = address - segment.address
             if 0 <= at <= segment.bytes - size:
@@ -124,7 +124,7 @@ class Elf:
         return b""
 
     def find_code(self, code: bytes) -> int | None:
-        """The first address where these instructions stand."""
+        """Return the first address of these instructions."""
         for segment in self.segments:
             if segment.is_executable:
                 at = self._data.find(code, segment.offset, segment.offset + segment.bytes)
@@ -133,7 +133,7 @@ class Elf:
         return None
 
     def find_bias(self, offset: int, start: int) -> int | None:
-        """How far the program lies from the file's addresses, given one mapping of it."""
+        """Return how far the program lies from the file's addresses, given one of its mappings."""
         for segment in self.segments:
             page = segment.offset & ~0xFFF
             if page <= offset < segment.offset + segment.bytes:

@@ -1,4 +1,4 @@
-"""What must be so before a process can be attached to; each lack is an error of its own."""
+"""The checks before a process is attached to; each has an error of its own."""
 
 from __future__ import annotations
 
@@ -32,41 +32,41 @@ class CannotAttach(Error):
 
 
 class NoSuchProcess(CannotAttach):
-    """There is none with that number."""
+    """There is no process with that pid."""
 
     exit_code = 3
 
 
 class OtherUser(CannotAttach):
-    """It belongs to somebody else."""
+    """The process belongs to another user."""
 
 
 class NotRunning(CannotAttach):
-    """It has ended, or is stopped."""
+    """The process has ended, or is stopped."""
 
 
 class AlreadyTraced(CannotAttach):
-    """A debugger has it."""
+    """A debugger is attached to the process."""
 
 
 class Forbidden(CannotAttach):
-    """The kernel does not let us."""
+    """The kernel does not allow it."""
 
 
-class OtherWorld(CannotAttach):
-    """It lives in another container: other pids, or other files."""
+class OtherContainer(CannotAttach):
+    """The process is in another container, with other pids or other files."""
 
 
 class OtherMachine(CannotAttach):
-    """Not 64 bits, or another processor."""
+    """The process is not 64-bit, or is for another kind of processor."""
 
 
 class NotPython(CannotAttach):
-    """No Python interpreter in it."""
+    """There is no Python interpreter in the process."""
 
 
 class NoSymbols(CannotAttach):
-    """The interpreter does not offer what is needed."""
+    """The interpreter does not export what is needed."""
 
 
 class OtherVersion(CannotAttach):
@@ -74,12 +74,12 @@ class OtherVersion(CannotAttach):
 
 
 class AlreadyRecorded(CannotAttach):
-    """There is a recording of it already."""
+    """The process is being recorded already."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is needed to visit a process."""
+    """What is needed to start a visitor in a process."""
 
     process: Process
     calls: list[tuple[int, bytes]]
@@ -87,17 +87,17 @@ class Plan:
     python: str  # the file that the interpreter is in
     text: list[tuple[int, int]]  # its code, where a running thread may be stopped
     version: tuple[int, int]
-    fits: bool  # our own package can be loaded there
+    fits: bool  # this package can be loaded there
 
 
 def check(pid: int, root: str, proc: str = "/proc") -> Plan:
-    """Look at everything, touch nothing; raises what is in the way, the first thing first."""
+    """Check everything and touch nothing; raise the first obstacle, else return the plan."""
     process = Process(pid, proc)
     try:
         status = process.read_status()
         _check_state(process, status)
         _check_user(process, status)
-        _check_world(process)
+        _check_container(process)
         _check_recorded(pid, root)
         _check_rights(process, proc)
         _check_machine(process, status)
@@ -106,7 +106,7 @@ def check(pid: int, root: str, proc: str = "/proc") -> Plan:
         raise NoSuchProcess(f"there is no process {pid}, or it has just ended") from None
     except PermissionError as error:
         raise Forbidden(
-            f"process {pid} may not be looked into ({error.filename}): {explain_refusal(proc)}"
+            f"process {pid} may not be inspected ({error.filename}): {explain_refusal(proc)}"
         ) from None
 
 
@@ -124,9 +124,9 @@ def _check_state(process: Process, status: dict[str, str]) -> None:
         name = _name_process(tracer)
         raise AlreadyTraced(f"process {pid} is being traced by {name}; end that first")
     if state in ("Z", "X"):
-        raise NotRunning(f"process {pid} has ended; its parent has not taken note yet")
+        raise NotRunning(f"process {pid} has ended; its parent has not waited for it yet")
     if state in ("T", "t"):
-        raise NotRunning(f"process {pid} is stopped; `kill -CONT {pid}` lets it go on")
+        raise NotRunning(f"process {pid} is stopped; `kill -CONT {pid}` resumes it")
 
 
 def _name_process(pid: int) -> str:
@@ -150,15 +150,15 @@ def _check_user(process: Process, status: dict[str, str]) -> None:
         )
 
 
-def _check_world(process: Process) -> None:
-    """Pids and paths must mean the same there: the recording is found by both."""
+def _check_container(process: Process) -> None:
+    """Check that pids and paths mean the same there: the recording is found by both."""
     inside = "run `sonde attach` in its container (docker exec, kubectl exec)"
     if process.read_link("ns/pid") != os.readlink("/proc/self/ns/pid"):
-        raise OtherWorld(f"process {process.pid} lives in another container; {inside}")
+        raise OtherContainer(f"process {process.pid} is in another container; {inside}")
     if process.read_link("ns/mnt") != os.readlink("/proc/self/ns/mnt") and not _sees(
         process, PACKAGE
     ):
-        raise OtherWorld(f"process {process.pid} does not see {PACKAGE}; {inside}")
+        raise OtherContainer(f"process {process.pid} does not see {PACKAGE}; {inside}")
 
 
 def _sees(process: Process, path: str) -> bool:
@@ -179,7 +179,7 @@ def _check_recorded(pid: int, root: str) -> None:
 
 
 def _check_rights(process: Process, proc: str) -> None:
-    """Opening its memory needs the same rights as tracing it, and changes nothing."""
+    """Open the memory of the process: it takes the same rights as tracing and changes nothing."""
     try:
         with open(f"{process.folder}/mem", "rb"):
             return
@@ -190,14 +190,14 @@ def _check_rights(process: Process, proc: str) -> None:
 
 
 def explain_refusal(proc: str = "/proc") -> str:
-    """Why the kernel does not let us trace a process of our own user, and what helps."""
+    """Say why the kernel does not let us trace a process of the same user, and what helps."""
     try:
         with open(f"{proc}/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:
             scope = int(file.read())
     except (OSError, ValueError):
         scope = 0
     if scope == 3:
-        return "kernel.yama.ptrace_scope is 3: nobody may, until the machine is started again"
+        return "kernel.yama.ptrace_scope is 3: nobody may until the machine is restarted"
     if scope:
         return (
             f"kernel.yama.ptrace_scope is {scope}; use sudo, or allow it: "
@@ -217,9 +217,11 @@ def _check_machine(process: Process, status: dict[str, str]) -> None:
     try:
         elf = Elf(f"{process.folder}/exe")
     except NotElf:
-        raise NotPython(f"process {pid} runs no program that we can read") from None
+        raise NotPython(f"process {pid} does not run a program that we can read") from None
     if elf.bits != 64 or elf.machine != ours:
-        raise OtherMachine(f"process {pid} is {elf.bits}-bit {elf.machine}; we are 64-bit {ours}")
+        raise OtherMachine(
+            f"process {pid} is {elf.bits}-bit {elf.machine}; this sonde is 64-bit {ours}"
+        )
     if "shstk" in status.get("x86_Thread_features", ""):
         raise Forbidden(f"process {pid} has a shadow stack, which forbids calls from outside")
     if status.get("Seccomp") == "1":
@@ -230,12 +232,12 @@ def _check_machine(process: Process, status: dict[str, str]) -> None:
 
 
 def plan(process: Process) -> Plan:
-    """Where everything is in a process that was checked before."""
+    """Find everything that is needed in a process that has been checked."""
     libraries, pid = Libraries(process), process.pid
     try:
         python = find_python(process, libraries)
         if python is None:
-            raise NotPython(f"process {pid} is no Python: {process.read_link('exe')}")
+            raise NotPython(f"process {pid} does not run Python: {process.read_link('exe')}")
         libc = list(libraries.find("libc.", "libc-", "libpthread", "ld-musl"))
         calls, missing = find_calls(python, libc)
     except Replaced as error:
@@ -244,24 +246,24 @@ def plan(process: Process) -> Plan:
         ) from None
     restorer = find_restorer(process, libraries, libc)
     if missing or restorer is None:
-        lack = ", ".join(missing) or "a way back"
+        lack = ", ".join(missing) or "a signal return"
         raise NoSymbols(
-            f"the Python of process {pid} ({python.path}) does not offer {lack}: it is static or "
+            f"the Python of process {pid} ({python.path}) does not export {lack}: it is static or "
             "stripped; start the program with `sonde run`"
         )
     version, fits = _check_version(process, python)
-    # Not if an allocator is linked into it.
+    # None if an allocator is linked into it: a thread may be stopped while it holds a lock.
     text = [] if python.elf.find_symbols(["malloc"]) else python.text
     return Plan(process, calls, restorer, python.path, text, version, fits)
 
 
 def list_text(plan: Plan) -> list[tuple[int, int]]:
-    """All code in which a running thread may be stopped, of the libraries that it has by now."""
+    """Return all code in which a running thread may be stopped, of all libraries loaded so far."""
     return plan.text + Libraries(plan.process).list_other_text(plan.python)
 
 
 def read_version(python: Library) -> tuple[int, int]:
-    """Which Python it is."""
+    """Return the version of the Python."""
     symbol = python.elf.find_symbols(["Py_Version", "PyIter_Send"])
     if "Py_Version" in symbol:  # since 3.11
         data = python.elf.read(symbol["Py_Version"].address, 4)
@@ -283,19 +285,19 @@ def _check_version(process: Process, python: Library) -> tuple[tuple[int, int], 
         return version, True
     if not has_own(process):
         raise OtherVersion(
-            f"process {process.pid} is Python {version[0]}.{version[1]} and has no sonde, and ours "
-            f"is for {ours[0]}.{ours[1]}: install sonde there, or use one of its version"
+            f"process {process.pid} is Python {version[0]}.{version[1]} without sonde, and this "
+            f"sonde is for {ours[0]}.{ours[1]}: install sonde there, or use one of that version"
         )
     return version, False
 
 
 def has_own(process: Process) -> bool:
-    """Has its environment a sonde? Asked of its interpreter, in a process of its own."""
+    """Tell whether sonde is installed for the interpreter of a process, by running it once."""
     environ = dict(word.partition("=")[::2] for word in process.read_words("environ") if word)
     command = process.read_words("cmdline")
     try:
         done = subprocess.run(
-            # By its own first word: that is how Python finds the virtual environment.
+            # With its own argv[0]: that is how Python finds its virtual environment.
             [command[0] or "python", "-c", "import sonde.job.recorder, sonde._core"],
             executable=process.read_link("exe"), cwd=process.read_link("cwd"),
             env={**environ, "SONDE": "0"}, stdin=subprocess.DEVNULL, capture_output=True,

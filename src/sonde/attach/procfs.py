@@ -1,4 +1,4 @@
-"""A running process, as /proc shows it: what it is, who traces it, what it has mapped."""
+"""A running process as /proc shows it: what it is, who traces it, what it has mapped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mapping:
-    """A range of memory."""
+    """A range of mapped memory."""
 
     start: int
     end: int
@@ -20,40 +20,40 @@ class Mapping:
 
 
 class Process:
-    """What /proc says of a pid now; a missing file is FileNotFoundError, as it comes."""
+    """What /proc says of a pid now; FileNotFoundError if the process is gone."""
 
     def __init__(self, pid: int, proc: str = "/proc") -> None:
         self.pid, self.folder = pid, f"{proc}/{pid}"
 
     def read(self, name: str) -> bytes:
-        """A file of it."""
+        """Read a file of the process."""
         with open(f"{self.folder}/{name}", "rb") as file:
             return file.read()
 
     def read_status(self) -> dict[str, str]:
-        """The lines of `status`."""
+        """Return the lines of `status` by name."""
         lines = self.read("status").decode(errors="replace").splitlines()
         return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
     def read_link(self, name: str) -> str:
-        """Where a link of it points."""
+        """Return where a link of the process points."""
         return os.readlink(f"{self.folder}/{name}")
 
     def read_words(self, name: str) -> list[str]:
-        """`cmdline` or `environ`."""
+        """Return the words of `cmdline` or `environ`."""
         return os.fsdecode(self.read(name)).rstrip("\0").split("\0")
 
     def list_threads(self) -> list[int]:
-        """Its threads, the main one last."""
+        """Return the thread ids, the main thread last."""
         threads = [int(name) for name in os.listdir(f"{self.folder}/task")]
         return sorted(threads, key=lambda tid: (tid == self.pid, tid))
 
     def find_processor(self, tid: int) -> int:
-        """Where one of its threads ran last."""
+        """Return the processor on which a thread last ran."""
         return int(self.read(f"task/{tid}/stat").rpartition(b")")[2].split()[36])
 
     def list_mappings(self) -> list[Mapping]:
-        """Its memory; anonymous parts have no path."""
+        """Return the mapped memory; anonymous parts have no path."""
         found = []
         for line in self.read("maps").decode(errors="surrogateescape").splitlines():
             span, rights, offset, device, inode, *path = line.split(None, 5)
@@ -66,5 +66,5 @@ class Process:
         return found
 
     def find_file(self, path: str) -> str:
-        """The path by which we see a file of its own world."""
+        """Return the path by which we see a file of the process's own file system."""
         return f"{self.folder}/root{path}"

@@ -1,4 +1,4 @@
-"""Where a running process has the functions that a visitor calls."""
+"""Where the functions are in a running process that a visitor calls."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from sonde import _core
 from sonde.attach.elf import Elf, NotElf
 from sonde.attach.procfs import Mapping, Process
 
-# rt_sigreturn: what a signal handler returns to.
+# The code of rt_sigreturn, which a signal handler returns to.
 RESTORERS = {
     "x86_64": bytes.fromhex("48c7c00f000000 0f05"),
     "aarch64": bytes.fromhex("681180d2 010000d4"),
 }
 _PROOF_BYTES = 16
-# The C library in its parts: locks are held while these run.
+# Libraries that hold locks of the C library while their code runs.
 _LOCKING = ("ld-", "ld64", "libc.", "libc-", "libpthread", "libdl", "librt", "libgcc_s",
             "libunwind", "libjemalloc", "libtcmalloc", "libmimalloc", "libasan", "libtsan",
             "libmemray")  # fmt: skip
@@ -24,7 +24,7 @@ _LOCKING = ("ld-", "ld64", "libc.", "libc-", "libpthread", "libdl", "librt", "li
 
 @dataclass
 class Library:
-    """A file that the process has mapped."""
+    """A library or program that the process has mapped."""
 
     path: str
     elf: Elf
@@ -33,11 +33,11 @@ class Library:
 
 
 class Replaced(Exception):
-    """The file is not the one that the process runs any more."""
+    """The file was replaced since the process mapped it."""
 
 
 class Libraries:
-    """The files whose code a process runs, opened when they are needed."""
+    """The files whose code a process runs, opened on demand."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -51,11 +51,11 @@ class Libraries:
         self._open: dict[str, Library | None] = {}
 
     def list_code(self) -> list[str]:
-        """The files that code is run from."""
+        """Return the files with executable mappings."""
         return [path for path, some in self._mappings.items() if any(m.is_executable for m in some)]
 
     def find(self, *starts: str) -> Iterator[Library]:
-        """Libraries whose file name begins so."""
+        """Yield the libraries whose file name begins with one of `starts`."""
         for path in self.list_code():
             if os.path.basename(path).startswith(starts):
                 library = self.open(path)
@@ -63,7 +63,7 @@ class Libraries:
                     yield library
 
     def open(self, path: str) -> Library | None:
-        """One of them; None if it is no ELF file. Replaced: it is another file by now."""
+        """Open one of them; None if it is not an ELF file, Replaced if it is another by now."""
         if path not in self._open:
             self._open[path] = self._load(path)
         return self._open[path]
@@ -72,7 +72,7 @@ class Libraries:
         some = self._mappings[path]
         seen = self._process.find_file(path)
         if path == self._process.read_link("exe"):
-            seen = f"{self._process.folder}/exe"  # there even when its file is gone
+            seen = f"{self._process.folder}/exe"  # readable even when the file is deleted
         try:
             if os.stat(seen).st_ino != some[0].inode:
                 raise Replaced(path)
@@ -88,8 +88,9 @@ class Libraries:
         return Library(path, elf, bias, [(m.start, m.end) for m in some if m.is_executable])
 
     def list_other_text(self, python: str) -> list[tuple[int, int]]:
-        """Code of libraries, but for Python's own and those that hold the C library's locks: as
-        long as their own code runs, no other does."""
+        """Return the code of libraries, except Python and those that hold locks of the C library.
+
+        While a thread runs that code, it holds none of those locks."""
         found: list[tuple[int, int]] = []
         for path in self.list_code():
             if path != python and not os.path.basename(path).startswith(_LOCKING):
@@ -107,7 +108,7 @@ class Libraries:
 
 
 def find_python(process: Process, libraries: Libraries) -> Library | None:
-    """The file that has the interpreter in it: the program itself, or libpython."""
+    """Return the file with the interpreter: the program itself, or libpython."""
     exe = process.read_link("exe")
     names = [path for path in libraries.list_code() if "libpython" in os.path.basename(path)]
     for path in (*names, exe):
@@ -118,7 +119,7 @@ def find_python(process: Process, libraries: Libraries) -> Library | None:
 
 
 def find_calls(python: Library, libc: list[Library]) -> tuple[list[tuple[int, bytes]], list[str]]:
-    """An address and its first bytes for each of VISIT_CALLS; and the names that are missing."""
+    """Return address and first bytes of each of VISIT_CALLS, and the names that are missing."""
     found: dict[str, tuple[int, bytes]] = {}
     for library in (python, *libc):
         for name, symbol in library.elf.find_symbols(_core.VISIT_CALLS).items():
@@ -131,7 +132,7 @@ def find_calls(python: Library, libc: list[Library]) -> tuple[list[tuple[int, by
 
 
 def find_restorer(process: Process, libraries: Libraries, libc: list[Library]) -> int | None:
-    """Where the process calls rt_sigreturn: in the C library, or in the kernel's page."""
+    """Return where the process has rt_sigreturn: in the C library, or in the kernel's page."""
     code = RESTORERS[os.uname().machine]
     for library in libc:
         at = library.elf.find_code(code)

@@ -286,6 +286,17 @@ class RunResult(Record):
     ours: tuple[int, int, int, int]  # samples; wall, CPU and GIL time of our own begin and end
 
 
+# ---- attach ---------------------------------------------------------------------------------
+
+
+class AttachAnswer(Record):
+    """answer.json: what the visitor of `sonde attach` answers; see job/attached.py."""
+
+    session: str | None = None
+    is_new: bool = False
+    error: str | None = None
+
+
 # ---- captures -------------------------------------------------------------------------------
 
 
