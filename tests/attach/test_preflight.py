@@ -190,7 +190,9 @@ def test_the_version_of_a_running_python_is_found_and_judged(root: Path, version
             if number == sys.version_info[:2]:
                 assert preflight.check(process.pid, str(root)).version == number
             else:
-                words = "older than 3.10" if number < (3, 10) else f"is Python {version} and has no"
+                words = (
+                    "older than 3.10" if number < (3, 10) else f"is Python {version} without sonde"
+                )
                 with pytest.raises(preflight.OtherVersion, match=words):
                     preflight.check(process.pid, str(root))
         finally:

@@ -74,7 +74,7 @@ def test_the_document_names_every_key_of_every_record() -> None:
     text = (DOCS / "format.md").read_text()
     kinds = [
         records.Meta, records.Sealed, records.SealedTable, records.Locals, records.LocalsFrame,
-        records.RunAbout, records.RunEnd, records.CaptureAbout, records.CaptureGo,
+        records.RunAbout, records.RunEnd, records.SnapshotAbout, records.CaptureAbout, records.CaptureGo,
     ]  # fmt: skip
     missing = {key for kind in kinds for key in kind.__annotations__ if f"`{key}`" not in text}
     assert not missing
@@ -187,8 +187,8 @@ def test_a_snapshot_is_read_by_pstats_and_by_us() -> None:
 
     for kind in ("delta", "total"):
         path = str(Path(ENDED, "snapshots", f"000001-{kind}.prof"))
-        stats, about = pstats_file.load(path)
-        assert (about["kind"], about["number"], about["host"]) == (kind, 1, "golden")
+        stats, (about,) = pstats_file.load(path)
+        assert (about.kind, about.number, about.host) == (kind, 1, "golden")
         (work,) = (value for (_file, _line, name), value in stats.items() if name == "work")
         assert 0.1 < work[3] < 1
         assert pstats.Stats(path).total_tt > 0.1
@@ -200,9 +200,9 @@ def test_the_next_snapshot_goes_on_from_the_state(tmp_path: Path) -> None:
     shutil.copytree(ENDED, tmp_path / "copy")
     session = Session(str(tmp_path / "copy"))
     assert snapshots.count(session) == 1
-    _stats, about = pstats_file.load(snapshots.take(session)["delta"])
-    first = pstats_file.load(snapshots.name_file(session, 1, "delta"))[1]
-    assert (about["number"], about["start_ns"]) == (2, first["end_ns"])
+    _stats, (about,) = pstats_file.load(snapshots.take(session)["delta"])
+    _stats, (first,) = pstats_file.load(snapshots.name_file(session, 1, "delta"))
+    assert (about.number, about.start_ns) == (2, first.end_ns)
 
 
 def test_runs_are_read_with_and_without_a_result(tmp_path: Path) -> None:

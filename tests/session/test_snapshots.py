@@ -59,8 +59,8 @@ def check_growth(paths: list[str]) -> None:
     """Counts grow in every snapshot; roots are there with their true time; threads have their own."""
     counts = []
     for path in paths:
-        stats, about = pstats_file.load(path)
-        elapsed = (about["end_ns"] - about["start_ns"]) / 1e9
+        stats, (about,) = pstats_file.load(path)
+        elapsed = (about.end_ns - about.start_ns) / 1e9
         counts.append(get(stats, "leaf")[1])
         root = get(stats, "serve_forever")
         # From the program's first line on; starting up took a moment before it.
@@ -146,9 +146,9 @@ def test_periodically_from_an_asyncio_program_whose_loop_is_blocked(start) -> No
     wait_for(lambda: snapshots.count(session) >= 4, 30)
     counts, times = [], []
     for number in range(1, 5):
-        stats, about = pstats_file.load(snapshots.name_file(session, number, "total"))
+        stats, (about,) = pstats_file.load(snapshots.name_file(session, number, "total"))
         counts.append(get(stats, "work")[1])
-        times.append((get(stats, "main")[3], (about["end_ns"] - about["start_ns"]) / 1e9))
+        times.append((get(stats, "main")[3], (about.end_ns - about.start_ns) / 1e9))
     assert counts == sorted(set(counts))
     assert all(elapsed * 0.95 - 0.5 < main <= elapsed * 1.05 for main, elapsed in times)
 
@@ -301,9 +301,9 @@ def test_terminated_it_leaves_a_last_snapshot_and_its_own_exit_status(start) -> 
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == -signal.SIGTERM
     wait_for(lambda: snapshots.count(session) == 1, 30)
-    stats, about = pstats_file.load(snapshots.name_file(session, 1, "delta"))
+    stats, (about,) = pstats_file.load(snapshots.name_file(session, 1, "delta"))
     assert get(stats, "serve_forever")[3] > 0.3
-    assert about["pid"] == process.pid and about["kind"] == "delta" and about["number"] == 1
+    assert about.pid == process.pid and about.kind == "delta" and about.number == 1
 
 
 def test_killed_it_still_has_what_was_sampled(start) -> None:

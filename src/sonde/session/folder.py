@@ -1,4 +1,4 @@
-"""Session folders: who was recorded, where, and whether it still runs."""
+"""Session folders as every reader sees them: whose they are, and whether they are live."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Session:
         self.start_wall_ns, self.wall_offset_ns = meta.wall_ns, meta.wall_ns - meta.monotonic_ns
 
     def path(self, *parts: str) -> str:
-        """A file of this session."""
+        """Return the path of a file of this session."""
         return os.path.join(self.folder, *parts)
 
     def _read_meta(self) -> Meta:
@@ -54,22 +54,22 @@ class Session:
             raise NoSession(f"{self.folder} has been removed or has lost its {CONFIG}") from None
 
     def map_control(self, *, writable: bool = False) -> _core.Map:
-        """The control page."""
+        """Map the control page."""
         return ring.map_file(self.path(CONTROL), writable=writable)
 
     def read_control(self) -> dict[str, int]:
-        """What the control page says."""
+        """Return the fields of the control page."""
         try:
             return _core.control_get(self.map_control())
         except _core.Damaged:
-            raise Damaged(f"{self.path(CONTROL)} is cut or damaged") from None
+            raise Damaged(f"{self.path(CONTROL)} is cut off or damaged") from None
         except _core.Newer:
             raise Newer(self.path(CONTROL)) from None
         except OSError as error:
             raise Damaged(f"{self.path(CONTROL)}: {error.strerror}") from None
 
     def find_rings(self) -> list[str]:
-        """The paths of the rings that are here."""
+        """Return the paths of the session's rings."""
         try:
             names = sorted(os.listdir(self.folder))
         except OSError:
@@ -77,17 +77,17 @@ class Session:
         return [self.path(name) for name in names if name.endswith(ring.SUFFIX)]
 
     def is_here(self) -> bool:
-        """Was it recorded on this machine, since it last started?"""
+        """Tell whether the session was recorded on this machine since it last started."""
         return self.host == os.uname().nodename and self.meta.boot_id == read_boot_id()
 
     def is_alive(self) -> bool:
-        """Is a process still recording into this folder?"""
+        """Tell whether a process is still recording into this folder."""
         try:
             held = self.meta.locked and _core.alive_probe(os.fsencode(self.path(ALIVE)))
         except OSError:
             held = False
-        # Without the lock (there are none here, or the job closed "all" its files) the process
-        # itself tells: it has the page mapped, until it ends or becomes another program.
+        # Without the lock (the file system has none, or the job closed "all" its files) the
+        # mapped page is the proof: the process has it until it ends or becomes another program.
         return held or (self._is_same_process() and self._is_running() and self._is_mapped())
 
     def _is_running(self) -> bool:
@@ -108,7 +108,7 @@ class Session:
             return False
 
     def find_state(self) -> str:
-        """`running`, `ended`, `killed` (no goodbye: a signal, a crash, os._exit) or `unknown`."""
+        """Return `running`, `ended`, `killed` (by a signal, a crash or os._exit) or `unknown`."""
         sealed = self.read_sealed()
         if sealed is not None:
             return sealed.state
@@ -122,12 +122,12 @@ class Session:
             return "unknown"
         if state in (_core.STOPPED, _core.EXITED):
             return "ended"
-        # The lock is free though the process lives: it became another program (exec).
+        # The lock is free though the process lives: it has become another program (exec).
         return "ended" if self._is_same_process() else "killed"
 
 
 def list_sessions(root: str) -> Iterator[Session]:
-    """Every readable session under a root, oldest first; damaged folders are passed over."""
+    """Yield every readable session under a root, oldest first; skip damaged folders."""
     found = []
     for folder in list_folders(root):
         try:
@@ -138,7 +138,7 @@ def list_sessions(root: str) -> Iterator[Session]:
 
 
 def list_folders(root: str) -> list[str]:
-    """The session folders under a root, sound or not."""
+    """Return the session folders under a root, damaged ones too."""
     try:
         with os.scandir(root) as entries:
             return sorted(

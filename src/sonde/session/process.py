@@ -1,10 +1,10 @@
-"""Which process it is: pids are used again, within one start of the machine and across two."""
+"""What tells processes apart: pids are reused, and mean nothing after a restart of the machine."""
 
 from __future__ import annotations
 
 
 def read_start_ticks(pid: int, proc: str = "/proc") -> int | None:
-    """When the kernel says a process started; None if it is gone or a zombie."""
+    """Return when a process started, in ticks of the kernel; None if it is gone or a zombie."""
     try:
         with open(f"{proc}/{pid}/stat", "rb") as file:
             # The name may hold spaces and brackets; the fields follow its last bracket.
@@ -15,7 +15,7 @@ def read_start_ticks(pid: int, proc: str = "/proc") -> int | None:
 
 
 def read_boot_id() -> str | None:
-    """Which start of the machine this is: pids mean nothing across two of them."""
+    """Return the id of this start of the machine; None if the kernel does not tell."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

@@ -1,15 +1,16 @@
 """Python's own statistics files: what pstats, snakeviz, gprof2dot and flameprof read.
 
-A file is one marshalled dict. Ours has a second one behind it, which those readers never look at:
-of which process the numbers are, from when to when, and whether they are a difference."""
+A file is one marshalled dict. Ours has a second one behind it, which those readers ignore. It lists
+the parts that the numbers are the sum of: which process, from when to when, and which kind."""
 
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from sonde.errors import Error
+from sonde.session.records import SnapshotAbout
 
 Function = tuple[str, int, str]  # file, first line, name
 Numbers = tuple[int, int, float, float]
@@ -21,7 +22,7 @@ NOTHING: Function = ("~", 0, "<nothing sampled>")
 
 
 class _Tally:
-    """How much was seen of a function, or of a function under one caller."""
+    """Samples and times of a function, or of a function under one caller."""
 
     __slots__ = ("own_ns", "samples", "total_ns")
 
@@ -34,15 +35,15 @@ class _Tally:
         self.total_ns += total_ns
 
     def show(self) -> Numbers:
-        """Both counts are the samples."""
+        """Return both counts, which are the samples, and the times in seconds."""
         return self.samples, self.samples, self.own_ns / 1e9, self.total_ns / 1e9
 
 
 def summarise(stacks: Iterable[tuple[Sequence[Function], int, int]]) -> Stats:
-    """Stacks (functions from the root on, samples, nanoseconds) as statistics.
+    """Return stacks (functions from the root on, samples, nanoseconds) as statistics.
 
-    Counts are the samples in which a function is on the stack, once however often it recurs; the
-    total is the time in which it is, the own time that in which it is the innermost."""
+    A count is the number of samples with the function on the stack, however often it recurs there.
+    The total is the time of those samples, the own time that of samples where it is innermost."""
     functions: dict[Function, _Tally] = {}
     edges: dict[tuple[Function, Function], _Tally] = {}
     for path, samples, ns in stacks:
@@ -61,14 +62,15 @@ def summarise(stacks: Iterable[tuple[Sequence[Function], int, int]]) -> Stats:
 # ---- files ---------------------------------------------------------------------------------------
 
 
-def dump(stats: Stats, about: Mapping[str, object] | None = None) -> bytes:
-    """The bytes of a file; pstats refuses an empty one, so nothing is said as such."""
+def dump(stats: Stats, parts: Sequence[SnapshotAbout] = ()) -> bytes:
+    """Return the bytes of a file; pstats refuses an empty one, so NOTHING stands for no samples."""
     whole = stats or {NOTHING: (0, 0, 0.0, 0.0, {})}
-    return marshal.dumps(whole, 4) + (b"" if about is None else marshal.dumps(dict(about), 4))
+    about = {"parts": [part.dump() for part in parts]}
+    return marshal.dumps(whole, 4) + (marshal.dumps(about, 4) if parts else b"")
 
 
-def load(path: str) -> tuple[Stats, dict[str, object]]:
-    """The statistics in a file, and what it says about itself (nothing if it is not ours)."""
+def load(path: str) -> tuple[Stats, list[SnapshotAbout]]:
+    """Return the statistics of a file and the parts it is the sum of; none if it is not ours."""
     try:
         with open(path, "rb") as file:
             stats = marshal.load(file)
@@ -77,11 +79,12 @@ def load(path: str) -> tuple[Stats, dict[str, object]]:
             except EOFError:
                 about = {}
     except (OSError, EOFError, ValueError, TypeError) as error:
-        raise Error(f"{path} is not a statistics file of Python's: {error}") from None
-    if not isinstance(about, dict) or not _is_stats(stats):
-        raise Error(f"{path} is not a statistics file of Python's")
+        raise Error(f"{path} is not a statistics file of Python: {error}") from None
+    parts = about.get("parts", []) if isinstance(about, dict) else None
+    if not isinstance(parts, list) or not _is_stats(stats):
+        raise Error(f"{path} is not a statistics file of Python")
     stats.pop(NOTHING, None)
-    return stats, about
+    return stats, [SnapshotAbout.load(part, path) for part in parts]
 
 
 def _is_stats(stats: object) -> bool:
@@ -99,7 +102,7 @@ def _is_stats(stats: object) -> bool:
 
 
 def add(parts: Iterable[Stats]) -> Stats:
-    """The sum, exact to the nanosecond: seconds as floats are not added up as such."""
+    """Return the sum, exact to the nanosecond: the seconds are not added as floats."""
     found: dict[Function, list[int]] = {}
     callers: dict[Function, dict[Function, list[int]]] = {}
     for stats in parts:
@@ -126,39 +129,28 @@ def _show(sums: Sequence[int]) -> Numbers:
     return sums[0], sums[1], sums[2] / 1e9, sums[3] / 1e9
 
 
-def refuse_overlap(abouts: Sequence[tuple[str, Mapping[str, object]]]) -> None:
-    """Refuse to add what counts the same time twice; says which files, and why."""
-    seen: dict[tuple[object, object], list[tuple[str, Mapping[str, object]]]] = {}
-    parts = [(path, part) for path, about in abouts for part in list_parts(about)]
-    weights = {str(about.get("weight")) for _path, about in parts}
+def refuse_overlap(files: Sequence[tuple[str, Sequence[SnapshotAbout]]]) -> None:
+    """Raise an Error, with files and reason, if a sum would count the same time twice."""
+    seen: dict[tuple[str, str], list[tuple[str, SnapshotAbout]]] = {}
+    parts = [(path, part) for path, parts in files for part in parts]
+    weights = {part.weight for _path, part in parts}
     if len(weights) > 1:
         raise Error(f"{' and '.join(sorted(weights))} time cannot be added")
-    for path, about in parts:
-        mine = seen.setdefault((about["session"], about.get("of")), [])
-        for other, known in mine:
-            if _overlap(about, known):
-                raise Error(_explain(path, about, other, known))
-        mine.append((path, about))
+    for path, part in parts:
+        same = seen.setdefault((part.session, part.of), [])
+        for other, known in same:
+            if _overlap(part, known):
+                raise Error(_explain(path, part, other, known))
+        same.append((path, part))
 
 
-def list_parts(about: Mapping[str, object]) -> list[Mapping[str, object]]:
-    """What a file is the sum of. Of cProfile's own nobody can tell: whole runs, one hopes."""
-    parts = about.get("parts")
-    if isinstance(parts, list):
-        return parts
-    return [] if about.get("session") is None else [about]
+def _overlap(one: SnapshotAbout, other: SnapshotAbout) -> bool:
+    overlap = max(one.start_ns, other.start_ns) < min(one.end_ns, other.end_ns)
+    return overlap or one.number == other.number
 
 
-def _overlap(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
-    starts = [int(str(about["start_ns"])) for about in (one, other)]
-    ends = [int(str(about["end_ns"])) for about in (one, other)]
-    return max(starts) < min(ends) or one["number"] == other["number"]
-
-
-def _explain(
-    path: str, about: Mapping[str, object], other: str, known: Mapping[str, object]
-) -> str:
-    both = {about["kind"], known["kind"]}
+def _explain(path: str, part: SnapshotAbout, other: str, known: SnapshotAbout) -> str:
+    both = {part.kind, known.kind}
     if both == {TOTAL}:
         why = "both count from its start on, so their sum would count the earlier one twice"
     elif both == {DELTA}:

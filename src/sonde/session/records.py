@@ -39,9 +39,11 @@ class Record:
             raise Damaged(f"{path}: {error.strerror}") from None
 
     @classmethod
-    def load(cls, values: dict[str, object], path: str) -> Self:
+    def load(cls, values: object, path: str) -> Self:
         """Check what was read; Damaged, with the name of the file, if anything is wrong."""
         try:
+            if not isinstance(values, dict):
+                raise ValueError(f"not a value of type {cls.__name__}")
             return cls._make(values)
         except ValueError as error:
             raise Damaged(f"{path} is damaged: {error}") from None
@@ -230,6 +232,28 @@ def read_config(path: str) -> dict[str, settings.Value]:
         assert isinstance(number, (bool, int, float, str))
         found[name] = int(number) if kind == "int" else number
     return found
+
+
+# ---- snapshots ------------------------------------------------------------------------------
+
+
+class SnapshotAbout(Record):
+    """What the numbers of a snapshot are of; behind the statistics in its file."""
+
+    kind: str  # delta or total
+    of: str  # samples or calls
+    weight: str
+    number: int
+    session: str
+    host: str
+    pid: int
+    rank: int | None
+    command: str
+    python: str
+    start_ns: int
+    end_ns: int
+    start_wall: str
+    end_wall: str
 
 
 # ---- runs -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Rings: the files that rows are written to, one per table and session."""
+"""Rings: the files that rows are written to, one for each table of a session."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SUFFIX = ".ring"
 
 
 def create_file(path: str, size: int) -> int:
-    """A new file of `size` zero bytes that are really there, open for writing.
+    """Create a file of `size` zero bytes and return it open for writing.
 
-    Room is taken now: writing to a mapped page that the disk has no room for
-    would end the job with SIGBUS."""
+    Its room on the disk is taken now: a store to a mapped page that the disk has no room for would
+    end the job with SIGBUS."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(path, flags, 0o600)
     try:
@@ -29,24 +29,24 @@ def create_file(path: str, size: int) -> int:
 
 
 def map_file(path: str, *, writable: bool = False) -> _core.Map:
-    """A file of a session, mapped whole."""
+    """Map a file of a session as a whole."""
     flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     fd = os.open(path, flags)
     try:
         return _core.Map(fd, writable)
     except _core.Damaged:
-        raise Damaged(f"{path} is cut short or not a file of sonde's") from None
+        raise Damaged(f"{path} is cut off or not a file of sonde") from None
     finally:
         os.close(fd)
 
 
 def create_ring(folder: str, schema: Schema, ring_bytes: int) -> _core.Map:
-    """A new, empty ring for a table, as large as fits `ring_bytes`."""
+    """Create an empty ring for a table, as large as fits into `ring_bytes`."""
     row_bytes = _core.layout_bytes(schema.kinds, schema.optional)
     raw = schema.dump()
     smallest = _core.ring_bytes(2, row_bytes, len(raw))
     if smallest == 0:
-        raise SchemaError(f"{schema.table} has too many words about its columns: {len(raw)} bytes")
+        raise SchemaError(f"{schema.table} says too much about its columns: {len(raw)} bytes")
     header = smallest - 2 * (row_bytes + 16)
     capacity = 2
     while _core.ring_bytes(capacity * 2, row_bytes, len(raw)) - header <= ring_bytes:
@@ -73,12 +73,10 @@ class Ring:
 
     @property
     def schema(self) -> Schema:
-        """What the columns are; read once."""
+        """Return the schema of the rows; it is read once."""
         if self._columns is None:
-            raw = self.info()["schema"]
-            assert isinstance(raw, bytes)
             try:
-                self._columns = load_schema(raw)
+                self._columns = load_schema(bytes(self.info()["schema"]))
                 if (
                     _core.layout_bytes(self._columns.kinds, self._columns.optional)
                     != self.row_bytes
@@ -89,52 +87,51 @@ class Ring:
         return self._columns
 
     def info(self) -> dict[str, int | bytes]:
-        """Capacity, head and counters now."""
+        """Return capacity, head, counters and schema as of now."""
         try:
             return _core.ring_info(self.map)
         except _core.Damaged:
-            raise Damaged(f"{self.path} is cut or damaged") from None
+            raise Damaged(f"{self.path} is cut off or damaged") from None
         except _core.Newer:
             raise Newer(self.path) from None
 
     def count(self, name: str) -> int:
-        """One number of info()."""
-        value = self.info()[name]
-        assert isinstance(value, int)
-        if value >= 2**62:  # not in a thousand years: a flipped bit
+        """Return one number of info()."""
+        value = int(self.info()[name])
+        if value >= 2**62:  # no counter gets there in a thousand years
             raise Damaged(f"{self.path} is damaged: {name} is {value}")
         return value
 
     @property
     def head(self) -> int:
-        """Rows ever asked for."""
+        """Return how many rows were ever written or dropped."""
         return self.count("head")
 
     @property
     def capacity(self) -> int:
-        """Rows that fit."""
+        """Return how many rows fit."""
         return self.count("capacity")
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
+        """Return the bytes of a row."""
         return self.count("row_bytes")
 
     def read(self, first: int = 0, last: int = 2**63) -> Batch:
-        """The complete rows with tickets first … last-1 that are still there."""
+        """Return the complete rows with tickets first … last-1 that are still there."""
         schema = self.schema
-        # A damaged file name may say any number; the core takes 64 bits and would wrap it round.
+        # The name of a damaged file may hold any number; the core takes 64 bits and would wrap it.
         first = min(first, last)
         found = _core.ring_read(self.map, schema.kinds, schema.optional, first, last, False, True)
         return Batch(*found)
 
     def find_settled(self, first: int) -> int:
-        """The first ticket from `first` on that is not complete."""
+        """Return the first ticket from `first` on that is not complete."""
         return _core.ring_settled(self.map, first)
 
 
 class Batch:
-    """Rows copied out of a ring, column by column, and what was not to be had."""
+    """Rows copied out of a ring, column by column, and counts of those that could not be."""
 
     def __init__(
         self,

@@ -120,7 +120,7 @@ class Run:
         return (PREPARING, None) if is_alive else (FAILED, "the process ended before it began")
 
     def _is_stale(self, control: dict[str, int]) -> bool:
-        """Tell whether its starter died before it asked for it: another run has the number then."""
+        """Tell whether whoever started it died before asking for it; then another has its number."""
         if control["run_asked"] < self.number:
             return not self._has_starter()
         return control["run_asked"] == self.number and not self._is_newest()

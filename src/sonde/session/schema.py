@@ -1,4 +1,4 @@
-"""Rows as schemas: what a table's columns are called, hold and mean."""
+"""Schemas: what the columns of a table are called, hold and mean."""
 
 from __future__ import annotations
 
@@ -99,16 +99,16 @@ class Schema:
 
     @property
     def kinds(self) -> str:
-        """One letter a column, as the core wants it."""
+        """Return one letter for each column, as the core takes them."""
         return "".join(field.letter for field in self.fields)
 
     @property
     def optional(self) -> str:
-        """`1` for each column that may be NULL."""
+        """Return `1` for each column that may be NULL, `0` for the others."""
         return "".join("01"[field.optional] for field in self.fields)
 
     def dump(self) -> bytes:
-        """The schema as it stands in a ring's header."""
+        """Return the schema as it stands in a ring's header."""
         columns = [
             {"name": f.name, "kind": f.kind, "optional": f.optional, "unit": f.unit, "doc": f.doc}
             for f in self.fields
@@ -118,7 +118,7 @@ class Schema:
 
 
 def load_schema(raw: bytes) -> Schema:
-    """The schema in a ring's header; ValueError if it is none."""
+    """Read the schema in a ring's header; ValueError if it is none."""
     whole = json.loads(raw)
     try:
         fields = [
@@ -133,9 +133,9 @@ def load_schema(raw: bytes) -> Schema:
 
 
 def make_schema(row: type, table: str, scope: str = "process") -> Schema:
-    """The schema of a row class: any class with annotated columns, dataclass or plain.
+    """Return the schema of a row class: any class with annotated columns, dataclass or plain.
 
-    A table without a `t_ns` column gets one in front, filled in at each call."""
+    A table without a `t_ns` column gets one in front, which is filled in at each call."""
     fields = [_make_field(row, name, kind) for name, kind in _annotations(row).items()]
     if not fields:
         raise SchemaError(f"{row.__name__} has no columns; write `name: i64` lines in it")
@@ -185,5 +185,5 @@ def _first_line(row: type) -> str:
 
 
 def name_table(row: type, schema: str) -> str:
-    """`GcPause` in schema `python` is `python.gc_pause`."""
+    """Return the table of a row class: `GcPause` in schema `python` is `python.gc_pause`."""
     return f"{schema}.{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', row.__name__).lower()}"

@@ -1,7 +1,7 @@
 """Snapshots: the profile of a program that does not end, as numbered files, without stopping it.
 
-The sums in the stack table only ever grow and outlive the process. A snapshot reads them and
-writes two files of the same moment: what came since the last one, and all since the start."""
+The sums in the stack table only ever grow, and outlive the process. A snapshot reads them and
+writes two files of the same moment: what came since the last snapshot, and all since the start."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sonde import _core
 from sonde.errors import Error, NotAnswering
 from sonde.session import files, pstats_file, stack_table
 from sonde.session.folder import Session
+from sonde.session.records import SnapshotAbout
 
 FOLDER = "snapshots"
 _STATE, _LOCK = "state", "lock"
@@ -22,7 +23,7 @@ LOCK_S = 60.0  # a snapshot of a large program takes a few seconds
 
 
 def take(session: Session, *, weight: str = "wall", keep: int = 1000) -> dict[str, str]:
-    """Write the next snapshot; the paths of both files, by kind."""
+    """Write the next snapshot; return the paths of both files by kind."""
     if not stack_table.has_nodes(session):
         raise Error(_explain(session))
     with _locked(session) as folder:
@@ -34,39 +35,39 @@ def take(session: Session, *, weight: str = "wall", keep: int = 1000) -> dict[st
             about = _describe(session, kind, now.number, before.end_ns, now.end_ns, weight)
             stats = pstats_file.summarise(_list_paths(nodes, before, now, weight))
             paths[kind] = name_file(session, now.number, kind)
-            files.write_whole(paths[kind], pstats_file.dump(stats, about), sync=True)
-        # Last: if we die before it, the next snapshot takes this one's number and covers it.
+            files.write_whole(paths[kind], pstats_file.dump(stats, [about]), sync=True)
+        # Last: if we die before, the next snapshot takes this number and covers this time.
         files.write_whole(os.path.join(folder, _STATE), marshal.dumps(vars(now), 4), sync=True)
         _drop_old(session, now.number - keep, pstats_file.DELTA, pstats_file.TOTAL)
         return paths
 
 
 def write_calls(session: Session, stats: pstats_file.Stats) -> str:
-    """Write exact calls, as numbered as the samples are; always since the tracing began."""
+    """Write exact calls, numbered like the samples; always since the counting began."""
     with _locked(session) as folder:
         names = (name.partition("-") for name in os.listdir(folder))
         taken = [int(number) for number, _, rest in names if rest == "calls.prof"]
         number, now_ns = max(taken, default=0) + 1, _now_ns(session)
         about = _describe(session, pstats_file.TOTAL, number, 0, now_ns, "wall")
         path = name_file(session, number, "calls")
-        files.write_whole(path, pstats_file.dump(stats, {**about, "of": "calls"}), sync=True)
+        files.write_whole(path, pstats_file.dump(stats, [about.replace(of="calls")]), sync=True)
         keep = int(session.read_config()["snapshot.keep"])
         _drop_old(session, number - keep, "calls")
         return path
 
 
 def name_file(session: Session, number: int, kind: str) -> str:
-    """Where a snapshot is."""
+    """Return the path of a snapshot."""
     return session.path(FOLDER, f"{number:06d}-{kind}.prof")
 
 
 def count(session: Session) -> int:
-    """The number of the newest snapshot; 0 if there is none."""
+    """Return the number of the newest snapshot; 0 if there is none."""
     return _read_state(session.path(FOLDER)).number
 
 
 class _State:
-    """What the sums were when the last snapshot was taken, by node."""
+    """The stack sums at the last snapshot, by node."""
 
     def __init__(self, number: int, end_ns: int, nodes: stack_table.Nodes | None = None) -> None:
         self.number, self.end_ns = number, end_ns
@@ -77,7 +78,7 @@ class _State:
         self.gil = [] if nodes is None else nodes.gil_ns
 
     def weigh(self, weight: str) -> dict[int, tuple[int, int]]:
-        """Samples and nanoseconds of each node."""
+        """Return samples and nanoseconds of each node."""
         return dict(
             zip(self.ids, zip(self.samples, getattr(self, weight), strict=True), strict=True)
         )
@@ -111,7 +112,7 @@ def _locked(session: Session) -> Iterator[str]:
 def _list_paths(
     nodes: stack_table.Nodes, before: _State, now: _State, weight: str
 ) -> Iterator[tuple[list[pstats_file.Function], int, int]]:
-    """Stacks that have grown since, with how much."""
+    """Yield the stacks whose sums have grown, and by how much."""
     old, new = before.weigh(weight), now.weigh(weight)
     names: dict[int, pstats_file.Function] = {}
     for place, number in enumerate(nodes.ids):
@@ -130,7 +131,7 @@ def _name(
 
 
 def _now_ns(session: Session) -> int:
-    """Now, or when the process ended."""
+    """Return the time now, or when the process ended."""
     if session.is_alive():
         return _core.clock_ns()
     control = session.read_control()
@@ -140,16 +141,15 @@ def _now_ns(session: Session) -> int:
 
 def _describe(
     session: Session, kind: str, number: int, start_ns: int, end_ns: int, weight: str
-) -> dict[str, object]:
-    """What a file says of itself; times on the monotonic clock and on the wall."""
+) -> SnapshotAbout:
+    """Describe a snapshot, with times on the monotonic clock and on the wall clock."""
     start_ns = start_ns or session.meta.monotonic_ns
-    return {
-        "sonde": 1, "kind": kind, "of": "samples", "weight": weight, "number": number,
-        "session": session.id, "host": session.host, "pid": session.pid, "rank": session.rank,
-        "command": " ".join(session.meta.argv), "unit": "s",
-        "python": session.meta.python, "start_ns": start_ns, "end_ns": end_ns,
-        "start_wall": _wall(session, start_ns), "end_wall": _wall(session, end_ns),
-    }  # fmt: skip
+    return SnapshotAbout(
+        kind=kind, of="samples", weight=weight, number=number, session=session.id,
+        host=session.host, pid=session.pid, rank=session.rank,
+        command=" ".join(session.meta.argv), python=session.meta.python, start_ns=start_ns,
+        end_ns=end_ns, start_wall=_wall(session, start_ns), end_wall=_wall(session, end_ns),
+    )  # fmt: skip
 
 
 def _wall(session: Session, t_ns: int) -> str:
@@ -158,13 +158,13 @@ def _wall(session: Session, t_ns: int) -> str:
 
 
 def _drop_old(session: Session, up_to: int, *kinds: str) -> None:
-    """Deltas add up to the cumulative one: the oldest can go."""
+    """Remove the oldest: deltas add up to the cumulative one, which has everything."""
     for kind in kinds:
         for number in range(up_to, 0, -1):
             try:
                 os.unlink(name_file(session, number, kind))
             except FileNotFoundError:
-                break  # those before it have gone already
+                break  # older ones are gone already
 
 
 def _explain(session: Session) -> str:
@@ -180,7 +180,7 @@ def _explain(session: Session) -> str:
 
 
 def main() -> None:
-    """Run as `snapshots FOLDER`: what the job's native thread starts when a signal asks for it."""
+    """Run as `snapshots FOLDER`: the job's native thread starts this when a signal asks for one."""
     import sys
 
     take(Session(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""Stacks without Arrow: the tree of all that were seen, and the newest of each thread."""
+"""The stack table, read without Arrow: the tree of all stacks, and the newest of each thread."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _KINDS = "IIIIiiqQqqq"
 _AROUND = (
     "/sonde/job/profile.py",
     "/sonde/job/profile_run.py",
-)  # the code around the work of a run
+)  # our code around the work of a run
 
 
 class Frame:
-    """A line of a function, in a stack."""
+    """A function and its line in a stack."""
 
     __slots__ = ("file", "first_line", "func", "line")
 
@@ -33,7 +33,7 @@ class Frame:
 
 
 class Nodes:
-    """Every stack that was seen, as a tree: a node is a frame under its caller."""
+    """Every sampled stack, as a tree: a node is a frame under its caller."""
 
     def __init__(self, columns: list[list[int]], texts: list[str | None], damaged: int) -> None:
         (self.ids, self.parents, self.funcs, self.files, self.lines, self.first_lines,
@@ -45,19 +45,19 @@ class Nodes:
 
     @classmethod
     def make_empty(cls) -> Nodes:
-        """As the table is before the first sample."""
+        """Return the table as it is before the first sample."""
         return cls([[] for _ in _KINDS], [], 0)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def find_parent(self, place: int) -> int:
-        """The place of the caller; -1 at the root, or where it is damaged."""
+        """Return the place of the caller; -1 at the root, or if the caller is damaged."""
         number = self.parents[place]
         return number - 1 if self._places is None else self._places.get(number, -1)
 
     def frame(self, place: int) -> Frame:
-        """The frame of a node."""
+        """Return the frame of a node."""
         return Frame(
             self.text(self.funcs[place]),
             self.text(self.files[place]),
@@ -66,19 +66,19 @@ class Nodes:
         )
 
     def text(self, number: int) -> str:
-        """A text by its number; what was lost or damaged is a question mark."""
+        """Return a text by its number; a question mark if it was lost or is damaged."""
         found = self.texts[number - 1] if 0 < number <= len(self.texts) else None
         return "?" if found is None else found
 
     def walk(self, place: int) -> Iterator[int]:
-        """The places of a stack, the innermost first."""
+        """Yield the places of a stack, the innermost first."""
         while place >= 0:
             yield place
             place = self.find_parent(place)
 
 
 def has_nodes(session: Session) -> bool:
-    """Has it a table of stacks that is not in the archive yet?"""
+    """Tell whether the session has a stack table that is not in the archive yet."""
     try:
         ring.map_file(session.path(NODES))
     except FileNotFoundError:
@@ -87,7 +87,7 @@ def has_nodes(session: Session) -> bool:
 
 
 def read_nodes(session: Session) -> Nodes:
-    """All nodes as of now. FileNotFoundError if no stack was ever sampled, or all is archived."""
+    """Return all nodes as of now; FileNotFoundError if there are none, or they are archived."""
     return read_sums(session, session.path(NODES))
 
 
@@ -96,7 +96,7 @@ def read_sums(session: Session, path: str) -> Nodes:
     try:
         count, buffers, damaged, _lost, t_ns = _core.nodes_read(ring.map_file(path))
     except _core.Damaged:
-        raise Damaged(f"{path} is cut or damaged") from None
+        raise Damaged(f"{path} is cut off or damaged") from None
     except _core.Newer:
         raise Newer(path) from None
     pairs = zip(buffers, _KINDS, strict=True)
@@ -113,7 +113,7 @@ def _freeze(node: list[int]) -> Node:
 
 
 def _is_ours(nodes: Nodes, place: int) -> bool:
-    """Is it our own begin and end around the work, and not the work?"""
+    """Tell whether a node is our own begin or end around the work, and not the work."""
     for at in nodes.walk(place):
         if nodes.text(nodes.files[at]).endswith(_AROUND):
             return at == place or not nodes.text(nodes.funcs[at]).endswith("wrapper")
@@ -158,7 +158,7 @@ def subtract(
 
 
 def find_last_ns(session: Session) -> int | None:
-    """When the last sample was taken, if its ring is still there."""
+    """Return when the last sample was taken; None if its ring is gone."""
     try:
         return max(_read_columns(session, SAMPLES)[0], default=None)
     except FileNotFoundError:
@@ -170,7 +170,7 @@ def _cast(buffer: bytearray, kind: str) -> list[int]:
 
 
 class ThreadStack:
-    """What a thread was last seen doing."""
+    """The newest stack of a thread."""
 
     __slots__ = ("cpu_ns", "frames", "gil", "idle", "name", "t_ns", "thread")
 
@@ -182,7 +182,7 @@ class ThreadStack:
 
 
 def read_newest(session: Session, since_ns: int = 0) -> list[ThreadStack]:
-    """The newest stack of every thread that has not ended, seen at `since_ns` or later."""
+    """Return the newest stack, from `since_ns` on, of every thread that has not ended."""
     times, threads, hashes, _samples, _wall, cpu, gil, idle = _read_columns(session, SAMPLES)
     newest: dict[int, int] = {}
     for at, thread in enumerate(threads):
@@ -203,7 +203,7 @@ def read_newest(session: Session, since_ns: int = 0) -> list[ThreadStack]:
 
 
 def read_threads(session: Session) -> tuple[dict[int, str], dict[int, int]]:
-    """The newest name of each thread, and when those that ended did."""
+    """Return the newest name of each thread, and when ended threads ended."""
     times, threads, names, states = _read_columns(session, THREADS)
     texts = intern.read_texts(session.folder)
     named: dict[int, str] = {}
@@ -221,13 +221,13 @@ def read_threads(session: Session) -> tuple[dict[int, str], dict[int, int]]:
 
 
 def _read_columns(session: Session, table: str) -> list[list[int]]:
-    """The columns of all rows in a ring."""
+    """Return the columns of all rows in a ring."""
     source = Ring(session.path(table + ring.SUFFIX))
     return read_columns(source, source.read())
 
 
 def read_columns(source: Ring, batch: Batch) -> list[list[int]]:
-    """Rows of a ring as columns of numbers; texts as their places, NULL as -1."""
+    """Return rows of a ring as columns of numbers; texts as indices, NULL as -1."""
     columns = []
     for index, field in enumerate(source.schema.fields):
         data, valid = batch.buffers[2 * index], batch.buffers[2 * index + 1]
@@ -246,7 +246,7 @@ def read_columns(source: Ring, batch: Batch) -> list[list[int]]:
 
 
 def read_rows(session: Session, table: str) -> Iterator[dict[str, object]]:
-    """The rows of a small ring, with their texts."""
+    """Yield the rows of a small ring, with their texts."""
     fields = Ring(session.path(table + ring.SUFFIX)).schema.fields
     columns = _read_columns(session, table)
     texts = intern.read_texts(session.folder)

@@ -1,4 +1,4 @@
-"""Targets: what a user calls a recording by."""
+"""Targets: how users name recordings."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sonde.session.process import read_start_ticks
 
 
 def find_sessions(target: str, root: str) -> list[Session]:
-    """The sessions a TARGET names: a pid, a folder, a session id, a run, a job, or `all`.
+    """Return the sessions that a TARGET names: a pid, folder, session id, run, job, or `all`.
 
-    Several targets are separated by commas. A pid names the newest session of it; a job whose id
-    is a number that is also a pid is `job:NUMBER`."""
+    Several targets are separated by commas. A pid names its newest session; a job whose id is also
+    a pid is `job:NUMBER`."""
     found: dict[str, Session] = {}
     if os.path.isdir(target) and os.sep in target:
-        return _find_folder(target)  # whose name may hold a comma
+        return _find_folder(target)  # its name may hold a comma
     for part in filter(None, (word.strip() for word in target.split(","))):
         for session in _find_part(part, root):
             found[session.folder] = session
@@ -28,7 +28,7 @@ def find_sessions(target: str, root: str) -> list[Session]:
 
 
 def add_children(sessions: list[Session]) -> list[Session]:
-    """With the sessions of processes below them: the workers of a loader are part of a job."""
+    """Return sessions with those of their forked children: a loader's workers belong to its job."""
     found = {session.folder: session for session in sessions}
     ids = {session.id for session in sessions}
     roots = {os.path.dirname(session.folder) for session in sessions}
@@ -84,5 +84,5 @@ def _find_pid(pid: int, root: str) -> list[Session]:
     if read_start_ticks(pid) is None:
         raise NoSession(f"there is no process {pid} and no recording of one; `sonde ps` lists them")
     raise NoSession(
-        f"process {pid} is not being recorded; `sonde attach {pid}` starts that without a restart"
+        f"process {pid} is not being recorded; `sonde attach {pid}` records it without a restart"
     )

@@ -1,4 +1,4 @@
-"""Intern tables: each distinct text once, rows hold its number."""
+"""The text table: it has each distinct text once, and rows hold its number."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sonde.errors import Damaged, Newer
 from sonde.session.ring import create_file, map_file
 
 NAME = "text.intern"
-_BYTES_PER_TEXT = 48  # a guess at the mean; what runs out first is counted either way
+_BYTES_PER_TEXT = 48  # a guess at the mean; if entries or bytes run out, texts lost are counted
 
 
 def create_text(folder: str, data_bytes: int) -> _core.Text:
-    """A new text table with room for `data_bytes` of distinct text."""
+    """Create a text table with room for `data_bytes` of distinct text."""
     entries = max(64, data_bytes // _BYTES_PER_TEXT)
     fd = create_file(os.path.join(folder, NAME), _core.intern_bytes(entries, data_bytes))
     try:
@@ -25,21 +25,21 @@ def create_text(folder: str, data_bytes: int) -> _core.Text:
 
 
 def open_text(folder: str) -> _core.Text:
-    """The text table of a session, to write to from another process."""
+    """Open the text table of a session to write to it from another process."""
     path = os.path.join(folder, NAME)
     try:
         return _core.Text(map_file(path, writable=True))
     except _core.Damaged:
-        raise Damaged(f"{path} is cut or damaged") from None
+        raise Damaged(f"{path} is cut off or damaged") from None
 
 
 def read_texts(folder: str) -> list[str | None]:
-    """Every text by number, from 1; None where it is damaged."""
+    """Return every text in the order of its number, which begins at 1; None where it is damaged."""
     path = os.path.join(folder, NAME)
     try:
         texts, _lost = _core.intern_read(map_file(path))
     except _core.Damaged:
-        raise Damaged(f"{path} is cut or damaged") from None
+        raise Damaged(f"{path} is cut off or damaged") from None
     except _core.Newer:
         raise Newer(path) from None
     return [None if text is None else text.decode("utf-8", "backslashreplace") for text in texts]

@@ -1,4 +1,4 @@
-"""Make a session folder for this process and keep it alive."""
+"""Make a session folder for this process, and keep it live."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SessionWriter:
         try:
             os.mkdir(hidden, 0o700)
             self._fill(hidden)
-            # All or nothing: nobody sees a session without its files.
+            # Nobody is to see a session without its files.
             os.rename(hidden, self.folder)
         except BaseException as error:
             import shutil  # only when something is wrong: it is slow to import
@@ -62,8 +62,8 @@ class SessionWriter:
             raise
 
     def _fill(self, folder: str) -> None:
-        # Held until this process ends, execs or stops: the proof that it lives. Some network file
-        # systems have no locks; then the pid has to do.
+        # The lock is held until this process ends, execs or stops, and proves that it lives. Some
+        # network file systems have no locks; then the mapped control page is the proof.
         self.meta.locked = _core.alive_hold(os.fsencode(os.path.join(folder, ALIVE)))
         self.meta.write(os.path.join(folder, META))
         write_checked(os.path.join(folder, CONFIG), dict(self.values))
@@ -76,12 +76,12 @@ class SessionWriter:
         _core.control_init(self.page, self.pid, self.meta.start_ticks)
 
     def create_ring(self, schema: Schema, hint_bytes: int | None = None) -> _core.Map:
-        """A ring for a table in this session."""
+        """Create the ring of a table in this session."""
         size = int(self.values["ring.bytes"])
         return ring.create_ring(self.folder, schema, min(size, hint_bytes or size))
 
     def read_run_sources(self) -> list[str]:
-        """The sources that the run under way wants beside those that are on; see runs.py."""
+        """Return the sources that the run under way wants besides those that are on."""
         control = _core.control_get(self.page)
         if control["run_begun"] == control["run_ended"]:
             return []
@@ -96,14 +96,14 @@ class SessionWriter:
         log(self.folder, line)
 
     def close(self, state: int) -> None:
-        """Say how it ended and let go."""
+        """Write how the recording ended, and release the lock."""
         _core.control_on(self.page, False)
         _core.control_state(self.page, state)
         _core.alive_release()
 
 
 def make_root(root: str) -> str:
-    """The root folder, made if need be, ours alone."""
+    """Create the root folder if need be; NotRecording if others can write to it."""
     try:
         os.makedirs(root, mode=0o700, exist_ok=True)
         status = os.lstat(root)
@@ -112,16 +112,16 @@ def make_root(root: str) -> str:
                 f"{root} belongs to another user; set SONDE_DIR to a folder of yours"
             )
         if status.st_mode & 0o022:
-            raise NotRecording(f"{root} can be written by other users; `chmod go-w` it")
+            raise NotRecording(f"{root} can be written to by other users; `chmod go-w` it")
     except OSError as error:
         raise NotRecording(
-            f"{root}: {error.strerror}; set SONDE_DIR to a folder that can be written"
+            f"{root}: {error.strerror}; set SONDE_DIR to a folder that you can write to"
         ) from None
     return root
 
 
 def describe_process(values: dict[str, settings.Value], parent: str | None) -> Meta:
-    """What meta.json says of this process."""
+    """Return what meta.json says of this process."""
     monotonic, wall = _core.clock_ns(), time.time_ns()
     pid, host = os.getpid(), os.uname().nodename
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(wall // 10**9))

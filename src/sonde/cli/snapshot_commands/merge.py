@@ -23,15 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     found = [(path, *pstats_file.load(path)) for path in args.files]
-    abouts = [(path, about) for path, _stats, about in found]
-    pstats_file.refuse_overlap(abouts)
-    about = {
-        "sonde": 1,
-        "kind": "merged",
-        "parts": [dict(part) for _path, said in abouts for part in pstats_file.list_parts(said)],
-    }
+    pstats_file.refuse_overlap([(path, parts) for path, _stats, parts in found])
+    merged = [part for _path, _stats, parts in found for part in parts]
     try:
-        whole = pstats_file.dump(pstats_file.add(stats for _, stats, _ in found), about)
+        whole = pstats_file.dump(pstats_file.add(stats for _, stats, _ in found), merged)
         write_whole(args.output, whole, sync=True)
     except OSError as error:
         raise Error(f"{args.output}: {error.strerror}") from None
