@@ -120,7 +120,7 @@ class Run:
         return (PREPARING, None) if is_alive else (FAILED, "the process ended before it began")
 
     def _is_stale(self, control: dict[str, int]) -> bool:
-        """Tell whether whoever started it died before asking for it; then another has its number."""
+        """Tell whether its starter died before asking for it; then another run has its number."""
         if control["run_asked"] < self.number:
             return not self._has_starter()
         return control["run_asked"] == self.number and not self._is_newest()
