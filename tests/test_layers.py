@@ -91,8 +91,10 @@ def find_imports_of(node: ast.AST) -> Iterator[str]:
 
 def find_plugins_of(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "plugins.load":
-        folder = ast.literal_eval(node.args[0])  # a literal, so that this test can see it
-        yield from (name for name in MODULES if name.startswith(f"sonde.{folder}."))
+        folder = node.args[0]  # it is, or begins with, a literal, so that this test can see it
+        begin = folder.values[0] if isinstance(folder, ast.JoinedStr) else folder
+        prefix = f"sonde.{ast.literal_eval(begin)}".rstrip(".")
+        yield from (name for name in MODULES if name.startswith(f"{prefix}."))
 
 
 IMPORTS = [found for path in list_files() for found in find_imports(path)]
