@@ -27,15 +27,15 @@ from sonde.session import Session
 from sonde.tui import shares
 from sonde.tui.grid import cut
 from sonde.tui.page import Choice, make_page
-from sonde.tui.process import Process, open_processes
+from sonde.tui.process import TopProcess, open_processes
 from sonde.tui.screen import Top
 from support.watched_process import BUSY, SHARES
 
 
 @pytest.fixture
-def ended(run) -> Process:
+def ended(run) -> TopProcess:
     """A process that ran for a second and has ended; its rows are in the rings."""
-    return Process(Session(run(SHARES, "off", "1.5").stdout.strip()))
+    return TopProcess(Session(run(SHARES, "off", "1.5").stdout.strip()))
 
 
 # ---- the screen ---------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def read_screen(app: Top) -> list[str]:
 
 
 def drive(
-    processes: list[Process],
+    processes: list[TopProcess],
     size: tuple[int, int],
     steps: Callable[[Top, Callable[..., Awaitable[str]]], Awaitable[None]],
     choice: Choice | None = None,
@@ -80,7 +80,7 @@ def drive(
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)])
-def test_the_views_show_what_the_model_says(ended: Process, size) -> None:
+def test_the_views_show_what_the_model_says(ended: TopProcess, size) -> None:
     async def steps(app: Top, see) -> None:
         seen = await see(until="half")
         assert max(map(len, seen.splitlines())) <= size[0] and len(seen.splitlines()) <= size[1]
@@ -105,7 +105,7 @@ def test_the_views_show_what_the_model_says(ended: Process, size) -> None:
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)])
 def test_the_stacks_of_all_threads_are_a_tree(start, size) -> None:
     child = start(BUSY, "off", "8MiB")
-    process = Process(sonde.open(child.pid).sessions[0])
+    process = TopProcess(sonde.open(child.pid).sessions[0])
 
     async def steps(app: Top, see) -> None:
         seen = await see("s", until=r"stacks of 5 threads, now(?s:.*)● MainThread")
@@ -118,7 +118,7 @@ def test_the_stacks_of_all_threads_are_a_tree(start, size) -> None:
     drive([process], size, steps, Choice())
 
 
-def test_keys_sort_weigh_widen_and_filter(ended: Process) -> None:
+def test_keys_sort_weigh_widen_and_filter(ended: TopProcess) -> None:
     def first(seen: str) -> str:
         head = next(at for at, line in enumerate(seen.splitlines()) if "total%" in line)
         return seen.splitlines()[head + 1]
@@ -150,7 +150,7 @@ def test_keys_sort_weigh_widen_and_filter(ended: Process) -> None:
 
 def test_a_stopped_screen_stands_still_and_goes_on(start) -> None:
     child = start(BUSY, "off", "8MiB")
-    process = Process(sonde.open(child.pid).sessions[0])
+    process = TopProcess(sonde.open(child.pid).sessions[0])
 
     async def steps(app: Top, see) -> None:
         await see(until="spin")
@@ -170,7 +170,7 @@ def test_a_stopped_screen_stands_still_and_goes_on(start) -> None:
 
 def test_a_process_that_ends_leaves_its_last_picture(start) -> None:
     child = start(BUSY, "off", "8MiB")
-    process = Process(sonde.open(child.pid).sessions[0])
+    process = TopProcess(sonde.open(child.pid).sessions[0])
 
     async def steps(app: Top, see) -> None:
         await see(until="spin")
@@ -187,7 +187,7 @@ def test_a_process_that_ends_leaves_its_last_picture(start) -> None:
 
 def test_the_help_is_shown_over_a_living_screen(start) -> None:
     child = start(BUSY, "off", "8MiB")
-    process = Process(sonde.open(child.pid).sessions[0])
+    process = TopProcess(sonde.open(child.pid).sessions[0])
 
     async def steps(app: Top, see) -> None:
         await see(until="spin")
@@ -234,7 +234,7 @@ def test_what_is_cut_says_so_and_wide_signs_count_twice() -> None:
 # ---- the command --------------------------------------------------------------------------------
 
 
-def test_a_pipe_gets_one_table(ended: Process, sonde_cli) -> None:
+def test_a_pipe_gets_one_table(ended: TopProcess, sonde_cli) -> None:
     done = sonde_cli("top", ended.session.pid)
     assert done.returncode == 0 and "\x1b" not in done.stdout and done.stderr == ""
     lines = done.stdout.splitlines()
@@ -250,7 +250,7 @@ def test_a_pipe_gets_one_table(ended: Process, sonde_cli) -> None:
     assert lines[1].split()[4] == "spin" and any("half" in line for line in lines)
 
 
-def test_json_and_csv_hold_the_numbers_of_the_model(ended: Process, sonde_cli) -> None:
+def test_json_and_csv_hold_the_numbers_of_the_model(ended: TopProcess, sonde_cli) -> None:
     args = ("top", ended.session.pid, "--window", "start", "--by", "cpu")
     rows = json.loads(sonde_cli(*args, "--format", "json").stdout)
     weighed = ended.weigh(None, "cpu", idle=True)
@@ -265,7 +265,7 @@ def test_json_and_csv_hold_the_numbers_of_the_model(ended: Process, sonde_cli) -
     assert [row["name"] for row in json.loads(threads.stdout)] == ["MainThread"]
 
 
-def test_a_window_that_is_not_offered_is_refused(ended: Process, sonde_cli) -> None:
+def test_a_window_that_is_not_offered_is_refused(ended: TopProcess, sonde_cli) -> None:
     done = sonde_cli("top", ended.session.pid, "--window", "7s")
     assert done.returncode == 2 and "5min" in done.stderr and "Traceback" not in done.stderr
 
@@ -277,7 +277,7 @@ def test_a_recording_without_samples_says_so(run, sonde_cli) -> None:
     assert done.returncode == 0 and "no stack has been sampled" in done.stderr
 
 
-def test_textual_is_loaded_by_the_screen_alone(ended: Process, run) -> None:
+def test_textual_is_loaded_by_the_screen_alone(ended: TopProcess, run) -> None:
     code = f"""
 import sys
 from sonde.cli import main
@@ -319,17 +319,17 @@ def find_colours(drawn: str) -> set[str]:
     return codes & {str(code) for code in colours}
 
 
-def test_a_real_terminal_gets_the_screen_and_has_it_back(ended: Process) -> None:
+def test_a_real_terminal_gets_the_screen_and_has_it_back(ended: TopProcess) -> None:
     drawn = watch_terminal(ended.session.pid)
     assert "spin" in drawn and "\x1b[?1049h" in drawn and "\x1b[?1049l" in drawn
     assert find_colours(drawn), "colours, unless they are not wanted"
 
 
-def test_no_color_means_none(ended: Process) -> None:
+def test_no_color_means_none(ended: TopProcess) -> None:
     drawn = watch_terminal(ended.session.pid, NO_COLOR="1")
     assert "spin" in drawn and not find_colours(drawn)
 
 
-def test_once_on_a_terminal_prints_one_table(ended: Process) -> None:
+def test_once_on_a_terminal_prints_one_table(ended: TopProcess) -> None:
     drawn = watch_terminal(ended.session.pid, "--once", keys=b"")
     assert "self_pct" in drawn and "spin" in drawn and "\x1b[?1049h" not in drawn

@@ -16,7 +16,7 @@ from sonde.session import Session
 from sonde.session.ring import Ring
 from sonde.session.stack_table import WEIGHTS
 from sonde.tui import shares
-from sonde.tui.process import Process, describe_misses
+from sonde.tui.process import TopProcess, describe_misses
 from sonde.tui.samples import Samples
 from sonde.tui.tree import Unit, make_tree
 from support.watched_process import BUSY, SHARES
@@ -39,11 +39,11 @@ FROM total LEFT JOIN self USING (func, file, line) WHERE total > 0
 """
 
 
-def ask(process: Process, sql: str) -> list[dict[str, object]]:
+def ask(process: TopProcess, sql: str) -> list[dict[str, object]]:
     return sonde.open(process.session.folder).query(sql).to_pylist()
 
 
-def check_against_sql(process: Process, window_s: float, weight: str, idle: bool) -> int:
+def check_against_sql(process: TopProcess, window_s: float, weight: str, idle: bool) -> int:
     """The model's functions and lines of a window are those of SQL; how many there are."""
     process.add_up(window_s)
     since = process.find_since(window_s)
@@ -65,18 +65,18 @@ def check_against_sql(process: Process, window_s: float, weight: str, idle: bool
 
 
 @pytest.fixture
-def ended(run) -> Process:
+def ended(run) -> TopProcess:
     """A process that ran for a second and has ended; its rows are in the rings."""
-    return Process(Session(run(SHARES, "off", "1.5").stdout.strip()))
+    return TopProcess(Session(run(SHARES, "off", "1.5").stdout.strip()))
 
 
 @pytest.mark.parametrize("weight", WEIGHTS)
-def test_windows_are_what_sql_says(ended: Process, weight: str) -> None:
+def test_windows_are_what_sql_says(ended: TopProcess, weight: str) -> None:
     for window_s, idle in ((1.0, False), (5.0, True), (300.0, False)):
         assert check_against_sql(ended, window_s, weight, idle) > 10
 
 
-def test_since_start_is_the_sum_of_python_stack(ended: Process) -> None:
+def test_since_start_is_the_sum_of_python_stack(ended: TopProcess) -> None:
     sums = "SELECT SUM(wall_ns)::BIGINT AS wall, SUM(cpu_ns)::BIGINT AS cpu, SUM(gil_ns)::BIGINT AS gil"
     (row,) = ask(ended, f"{sums} FROM python.stack")
     for weight in WEIGHTS:
@@ -89,7 +89,7 @@ def test_since_start_is_the_sum_of_python_stack(ended: Process) -> None:
 
 
 def test_known_shares_are_found(run) -> None:
-    process = Process(Session(run(SHARES, "off", "3").stdout.strip()))
+    process = TopProcess(Session(run(SHARES, "off", "3").stdout.strip()))
     for window_s in (60.0, None):
         weighed = process.weigh(window_s, "cpu", idle=False)
         found = shares.list_shares(weighed, weighed.tree.functions)
@@ -100,7 +100,7 @@ def test_known_shares_are_found(run) -> None:
         assert pct["work"] > 95 and pct["<module>"] > 95
 
 
-def test_callers_and_callees_add_up(ended: Process) -> None:
+def test_callers_and_callees_add_up(ended: TopProcess) -> None:
     weighed = ended.weigh(300.0, "cpu", idle=True)
     units = weighed.tree.functions
     names = {unit.func: unit for unit in units.names}
@@ -118,7 +118,7 @@ def test_callers_and_callees_add_up(ended: Process) -> None:
 def test_a_sealed_session_gives_the_same_numbers(run) -> None:
     session = Session(run(SHARES, "on", "1.5").stdout.strip())
     wait_for(lambda: session.read_sealed() is not None and not session.find_rings())
-    process = Process(session)
+    process = TopProcess(session)
     assert check_against_sql(process, 300.0, "wall", True) > 10
     weighed = process.weigh(None, "cpu", idle=True)
     found = {s.unit.func: s.total_ns for s in shares.list_shares(weighed, weighed.tree.functions)}
@@ -126,9 +126,9 @@ def test_a_sealed_session_gives_the_same_numbers(run) -> None:
     assert process.read_usage() is None or process.read_usage()["rss_bytes"] > 0
 
 
-def freeze(process: subprocess.Popen[str]) -> Process:
+def freeze(process: subprocess.Popen[str]) -> TopProcess:
     """The process stopped in its tracks, so that SQL and model see the same rows."""
-    found = Process(sonde.open(process.pid).sessions[0])
+    found = TopProcess(sonde.open(process.pid).sessions[0])
     os.kill(process.pid, signal.SIGSTOP)
     status = Path(f"/proc/{process.pid}/stat")
     wait_for(lambda: status.read_text().rpartition(")")[2].split()[0] == "T")
@@ -137,7 +137,7 @@ def freeze(process: subprocess.Popen[str]) -> Process:
 
 def test_a_window_that_moves_on_is_what_sql_says(start) -> None:
     child = start(BUSY, "off", "8MiB")
-    process = Process(sonde.open(child.pid).sessions[0])
+    process = TopProcess(sonde.open(child.pid).sessions[0])
     begin = time.monotonic()
 
     def watch() -> bool:
@@ -178,7 +178,7 @@ def test_threads_are_what_sql_says(start) -> None:
     session = sonde.open(child.pid).sessions[0]
 
     def is_asleep() -> bool:
-        loads = Process(session).list_loads(5.0)
+        loads = TopProcess(session).list_loads(5.0)
         return ("sleeper", "idle") in {(load.name, load.now) for load in loads}
 
     wait_for(is_asleep)
@@ -206,7 +206,7 @@ def test_threads_are_what_sql_says(start) -> None:
     assert next(load for load in loads.values() if load.name == "sleeper").now == "idle"
 
 
-def test_the_gil_and_the_costs_are_what_sql_says(ended: Process) -> None:
+def test_the_gil_and_the_costs_are_what_sql_says(ended: TopProcess) -> None:
     since, span = ended.find_since(300.0), ended.find_span(300.0)
     sql = f"SELECT SUM(wall_ns) FILTER (gil)::BIGINT AS gil FROM python.stack_sample WHERE t_ns >= {since}"
     (row,) = ask(ended, sql)
@@ -248,7 +248,7 @@ def test_losses_are_said_in_words() -> None:
 
 def test_samples_that_were_overwritten_unread_are_read_anew(start) -> None:
     child = start(BUSY, "off", "64KiB")
-    process = Process(sonde.open(child.pid).sessions[0])
+    process = TopProcess(sonde.open(child.pid).sessions[0])
     process.add_up(1.0)
     head = process.samples._ring.head
     wait_for(lambda: process.samples._ring.head > head + 3 * process.samples._ring.capacity)
@@ -258,7 +258,7 @@ def test_samples_that_were_overwritten_unread_are_read_anew(start) -> None:
     assert process.add_up(1.0), "it goes on with what there is"
 
 
-def test_reading_needs_no_database_while_the_ring_holds_the_window(ended: Process) -> None:
+def test_reading_needs_no_database_while_the_ring_holds_the_window(ended: TopProcess) -> None:
     def refuse(sql: str) -> list[dict[str, object]]:
         raise AssertionError(sql)
 

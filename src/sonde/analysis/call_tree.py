@@ -1,4 +1,4 @@
-"""Trees of stacks: frames that share their callers are one node."""
+"""Call trees: frames with the same callers are one node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sonde.session.stack_table import WEIGHTS
 
 
 class CallNode:
-    """One frame under its callers; `own` is what was seen with it innermost, by weight."""
+    """One frame under its callers; `own` is the time, by weight, in which it was innermost."""
 
     __slots__ = ("caller", "children", "own", "total")
 
@@ -20,7 +20,7 @@ class CallNode:
 
 
 def grow(paths: Iterable[tuple[Iterable[object], Sequence[int]]]) -> CallNode:
-    """The tree of paths, root first, each with its weights."""
+    """Return the tree of paths, which begin at the root, each with its weights."""
     root = CallNode()
     made = [root]
     for path, weights in paths:
@@ -33,7 +33,7 @@ def grow(paths: Iterable[tuple[Iterable[object], Sequence[int]]]) -> CallNode:
                 child.caller = node
             node = child
         _add(node.own, weights)
-    # A node was made after its caller: backwards, each is complete before it is passed on.
+    # A node is made after its caller: going backwards, each total is complete when it is added.
     for node in reversed(made):
         _add(node.total, node.own)
         if node.caller is not None:
@@ -47,9 +47,9 @@ def _add(sums: list[int], weights: Sequence[int]) -> None:
 
 
 def walk(root: CallNode, by: int) -> Iterator[tuple[int, object, CallNode]]:
-    """Every node but the root with its depth and name: callers first, the heaviest sibling first.
+    """Yield every node but the root with its depth and name: callers first, the heaviest first.
 
-    Not by recursion: a stack may be deeper than Python's own."""
+    Without recursion: a stack may be deeper than Python allows ours to be."""
     waiting = [(0, name, node) for name, node in _order(root, by)]
     while waiting:
         depth, name, node = waiting.pop()
@@ -58,5 +58,5 @@ def walk(root: CallNode, by: int) -> Iterator[tuple[int, object, CallNode]]:
 
 
 def _order(node: CallNode, by: int) -> list[tuple[object, CallNode]]:
-    """The last one first: it is a pile. Equal weights are told apart by name."""
+    """Return children in ascending order, because they are popped from the end."""
     return sorted(node.children.items(), key=lambda item: (item[1].total[by], str(item[0])))

@@ -25,18 +25,18 @@ from sonde.session.records import CaptureGo
 from sonde.store.views.recording import read_sources
 from sonde.tables.recording import WAITS
 
-_PATIENCE_S = 10.0  # beyond what the job has: it says itself that it is late
-_AHEAD_S = 1.0  # until all ranks have heard which step is the first
-_NEAR = 100  # ranks whose steps are this far apart do not count the same steps
+_EXTRA_S = 10.0  # beyond the job's own limits: it reports itself that it is late
+_AHEAD_S = 1.0  # until all ranks know which step is the first
+_NEAR = 100  # ranks that are further apart do not count the same steps
 _MOST_AHEAD = 10_000
 
 
-class Failed(Error):
-    """A capture that came to nothing."""
+class CaptureFailed(Error):
+    """A capture that failed."""
 
 
-class Asked:
-    """A capture that one process was asked for."""
+class CaptureRequest:
+    """A request to one process for a capture."""
 
     def __init__(self, target: Session, capture_id: str) -> None:
         self.session, self.id = target, capture_id
@@ -47,34 +47,34 @@ class Asked:
     def state(self) -> str:
         return self.about.state
 
-    def ring(self) -> None:
-        """Have the job look."""
+    def notify(self) -> None:
+        """Make the job check for requests."""
         _core.control_ask(self._page)
 
-    def look(self) -> str:
-        """Read what became of it so far."""
+    def refresh(self) -> str:
+        """Read what has become of the request; return its state."""
         self.about = captures.read_about(self.session.folder, self.id)
         return self.state
 
     def fail(self, why: str) -> None:
-        """Write down, for a job that cannot, that nothing comes of it."""
+        """Record a failure on behalf of a job that cannot do so itself."""
         self.about = self.about.replace(state=FAILED, why=why)
         captures.write_about(self.session.folder, self.about)
 
-    def say(self, suffix: str, values: dict[str, object]) -> None:
-        """Tell the job more about it."""
+    def tell_job(self, suffix: str, values: dict[str, object]) -> None:
+        """Write the job a file about this request."""
         path = captures.name_file(self.session.folder, self.id, suffix)
         with suppress(OSError):  # a full disk: the job has a deadline of its own
             files.write_checked(path, values)
-        self.ring()
+        self.notify()
 
     def find_file(self) -> str:
-        """Where the trace is; Failed if there is none."""
+        """Return the path of the trace file; raise CaptureFailed if there is none."""
         name, whose = self.about.file, f"process {self.session.pid}"
         if self.state == FAILED:
-            raise Failed(f"no capture of {whose}: {self.about.why}{self._hint()}")
+            raise CaptureFailed(f"no capture of {whose}: {self.about.why}{self._hint()}")
         if name is None:
-            raise Failed(f"no capture of {whose}: it ended while it was {self.state}")
+            raise CaptureFailed(f"no capture of {whose}: it ended while it was {self.state}")
         return self.session.path(captures.FOLDER, name)
 
     def _hint(self) -> str:
@@ -83,10 +83,10 @@ class Asked:
         return ""
 
 
-def ask(targets: Sequence[Session], options: captures.Options) -> list[Asked]:
-    """Have all of them record a capture, at the same steps if they train in step.
+def request_captures(targets: Sequence[Session], options: captures.Options) -> list[CaptureRequest]:
+    """Ask all targets for a capture, of the same steps if they train together.
 
-    Forked children (the workers of a loader) have no steps of their own, and are not asked."""
+    Forked children, like the workers of a loader, have no steps of their own and are not asked."""
     ids = {target.id for target in targets}
     targets = [target for target in targets if target.meta.parent not in ids]
     for target in targets:
@@ -99,16 +99,16 @@ def ask(targets: Sequence[Session], options: captures.Options) -> list[Asked]:
             captures.write_asked(target.folder, capture_id, options)
         except OSError as error:
             raise Error(f"{target.path(captures.FOLDER)}: {error.strerror}") from None
-        asked.append(Asked(target, capture_id))
+        asked.append(CaptureRequest(target, capture_id))
         if _lacks_torch(target):
             asked[-1].fail("the program has not imported torch")
         else:
-            asked[-1].ring()
+            asked[-1].notify()
     return asked
 
 
 def _lacks_torch(target: Session) -> bool:
-    """Has it loaded nothing yet that could hear us?"""
+    """Tell whether a program has not imported torch and so cannot answer."""
     words = {row["source"]: row["detail"] for row in read_sources(target)}
     return str(words.get("capture")).startswith(WAITS)
 
@@ -126,50 +126,50 @@ def _check(target: Session, options: captures.Options) -> None:
         )
 
 
-def wait(
-    asked: Sequence[Asked], timeout_s: float, show: Callable[[str], object]
-) -> Sequence[Asked]:
-    """Until all of them have ended, one way or the other; those that count. `show` is told how far
-    they are."""
+def wait_for_captures(
+    asked: Sequence[CaptureRequest], timeout_s: float, show: Callable[[str], object]
+) -> Sequence[CaptureRequest]:
+    """Wait until all requests have ended; return those that count. `show` is called with the
+    progress as text."""
     try:
         begin_s = time.monotonic()
         _wait(asked, lambda one: one.state != ASKED, timeout_s, show)
         if len(asked) > 1:
-            asked = _leave_out(asked)
-            _agree(asked, time.monotonic() - begin_s)
-        # Waiting, recording and writing: each has a bound of its own in the job.
-        _wait(asked, _is_over, 3 * timeout_s + _PATIENCE_S, show)
-    except BaseException:  # nobody waits for it any more: the job need not go on
+            asked = _select_training(asked)
+            _choose_first_step(asked, time.monotonic() - begin_s)
+        # Waiting, recording and writing each have their own time limit in the job.
+        _wait(asked, _is_over, 3 * timeout_s + _EXTRA_S, show)
+    except BaseException:  # nobody waits any more: the jobs need not go on
         for one in asked:
-            one.say(STOP, {})
+            one.tell_job(STOP, {})
         raise
     return asked
 
 
-def _leave_out(asked: Sequence[Asked]) -> Sequence[Asked]:
-    """Without processes that do not train, if others do: a launcher, a worker, a server."""
+def _select_training(asked: Sequence[CaptureRequest]) -> Sequence[CaptureRequest]:
+    """Leave out processes that do not train (a launcher, a worker, a server) if others do."""
     if asked[0].about.steps is None:
         return asked
     training = [one for one in asked if one.about.step]
     for one in asked:
         if training and one not in training:
-            one.say(STOP, {})
+            one.tell_job(STOP, {})
     return training or asked
 
 
-def _agree(asked: Sequence[Asked], waited_s: float) -> None:
-    """Choose the step to begin with: one that no rank has reached when it hears of it."""
+def _choose_first_step(asked: Sequence[CaptureRequest], waited_s: float) -> None:
+    """Choose the first step: one that no rank has reached when it is told."""
     ready = [one for one in asked if one.state == WAITING]
     numbers = [one.about.step or 0 for one in ready]
-    first = 0  # the next step of each, as they come
+    first = 0  # the next step of each rank
     if ready and max(numbers) > 0 and max(numbers) - min(numbers) <= _NEAR:
         first = max(numbers) + _guess_ahead(ready, waited_s)
     for one in ready:
-        one.say(GO, CaptureGo(first_step=first).dump())
+        one.tell_job(GO, CaptureGo(first_step=first).dump())
 
 
-def _guess_ahead(ready: Sequence[Asked], waited_s: float) -> int:
-    """How many steps the fastest rank makes until all have heard."""
+def _guess_ahead(ready: Sequence[CaptureRequest], waited_s: float) -> int:
+    """Estimate how many steps the fastest rank makes until all ranks are told."""
     paces = [_read_pace(one.session) for one in ready]
     known = [pace for pace in paces if pace]
     if not known:
@@ -178,7 +178,7 @@ def _guess_ahead(ready: Sequence[Asked], waited_s: float) -> int:
 
 
 def _read_pace(target: Session) -> float | None:
-    """Seconds between two steps, as they were of late."""
+    """Return the median duration of the newest steps, in seconds."""
     from sonde.store.rows import open_tables
 
     table = open_tables(target).get("python.torch_step")
@@ -188,23 +188,23 @@ def _read_pace(target: Session) -> float | None:
     return sorted(last)[len(last) // 2] if last else None
 
 
-def _is_over(one: Asked) -> bool:
+def _is_over(one: CaptureRequest) -> bool:
     return one.state in captures.FINAL
 
 
 def _wait(
-    asked: Sequence[Asked],
-    is_over: Callable[[Asked], bool],
+    asked: Sequence[CaptureRequest],
+    is_over: Callable[[CaptureRequest], bool],
     timeout_s: float,
     show: Callable[[str], object],
 ) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
-        waiting = [one for one in asked if one.look() is not None and not is_over(one)]
+        waiting = [one for one in asked if one.refresh() is not None and not is_over(one)]
         alive = [one for one in waiting if one.session.is_alive()]
         if not alive:
             for one in waiting:
-                one.look()  # its last word may have come after we looked
+                one.refresh()  # its last state may have been written after we read it
             return
         show(_describe(asked))
         if time.monotonic() > deadline:
@@ -212,7 +212,7 @@ def _wait(
         time.sleep(0.05)
 
 
-def _explain(one: Asked) -> str:
+def _explain(one: CaptureRequest) -> str:
     where = {
         ASKED: "its main thread has not reached a safe point (it may sit in one long C call)",
         RECORDING: "no step has ended since it began to record",
@@ -221,7 +221,7 @@ def _explain(one: Asked) -> str:
     return f"process {one.session.pid} did not answer in time: {said}"
 
 
-def _describe(asked: Sequence[Asked]) -> str:
+def _describe(asked: Sequence[CaptureRequest]) -> str:
     said = {
         ASKED: "asked", WAITING: "waiting for a step", PACKING: "compressing", DONE: "done",
     }  # fmt: skip
@@ -235,5 +235,5 @@ def _describe(asked: Sequence[Asked]) -> str:
 
 
 def is_packed(path: str) -> bool:
-    """Is it compressed?"""
+    """Tell whether a trace file is compressed."""
     return os.path.basename(path).endswith(PACKED)

@@ -1,4 +1,4 @@
-"""Sums of what a program marked: its regions, counters and markers, by name."""
+"""Sums of a program's regions, counters and markers, by name."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from sonde.analysis.window import Window
 from sonde.store.recording import Recording
 
-# When what is asked for ended, where no process runs any more; see window.find_window.
+# The time of the newest event, for recordings that have ended; see window.find_window.
 LAST = """
     SELECT MAX(us) AS us FROM (
         SELECT epoch_us(ts) + dur_ns // 1000 + 1 AS us FROM event.span
         UNION ALL SELECT epoch_us(ts) FROM event.counter
         UNION ALL SELECT epoch_us(ts) FROM event.marker)"""
-BUCKETS = 24  # of a counter's curve
+BUCKETS = 24  # points of a counter's curve
 _SUMS = """
     SELECT kind, domain, name, host, pid, rank, count, total_ns, min_ns, max_ns, min, max, mean,
            last, since_t_ns
@@ -30,7 +30,7 @@ _PERCENTILES = """
     SELECT kind, domain, name{process}, COUNT(*) AS rows,
            QUANTILE_CONT(dur_ns - paused_ns, [0.5, 0.95, 0.99]) AS parts
     FROM event.span WHERE {named} AND {ended} GROUP BY ALL"""
-# A value holds until the next one, or to the end of what is asked for.
+# A value holds until the next one, or to the end of the window.
 _VALUES = """
     WITH held AS (
         SELECT *, epoch_us(ts) * 1000 AS t, LEAD(epoch_us(ts) * 1000, 1, {until}) OVER
@@ -77,15 +77,15 @@ Name = tuple[str, str | None, str]  # kind, domain and name
 
 
 class EventSelection(NamedTuple):
-    """What is asked for."""
+    """Which events to sum up, and how."""
 
-    window: Window | None = None  # only what is in it, from rows; None: all, from the exact sums
+    window: Window | None = None  # only events in it, from rows; None: all events, from exact sums
     pattern: str | None = None  # a regular expression that names match
-    by_process: bool = False  # a line for each process, not one for all
+    by_process: bool = False  # one line for each process instead of one for all
 
 
 class EventProcess(NamedTuple):
-    """A recorded process; times are wall clock."""
+    """A recorded process; its times are wall clock."""
 
     host: str
     pid: int
@@ -93,12 +93,12 @@ class EventProcess(NamedTuple):
     is_running: bool
     start_ns: int
     end_ns: int  # now, while it runs
-    offset_ns: int  # from its monotonic clock to the wall's
+    offset_ns: int  # from its monotonic clock to the wall clock
 
 
 @dataclass(frozen=True)
 class RegionSums:
-    """All regions of a name that have ended: of one process, or of all."""
+    """All ended regions of one name, of one process or of all."""
 
     kind: str
     domain: str | None
@@ -108,13 +108,13 @@ class RegionSums:
     total_ns: int
     min_ns: int
     max_ns: int
-    rows: int  # of them that are there: percentiles are of these
+    rows: int  # regions whose rows are still there: percentiles are of these
     parts_ns: Sequence[float] | None  # the 50th, 95th and 99th percentile
     share: float  # of the time of its processes
     processes: int
-    slowest: EventProcess | None  # where the most time went, if there are several
+    slowest: EventProcess | None  # the process with the most time, if there are several
     slowest_ns: int
-    spread: float  # how much more than the least, as a part of the mean
+    spread: float  # difference between the most and the least, relative to the mean
 
     @property
     def mean_ns(self) -> float:
@@ -123,7 +123,7 @@ class RegionSums:
 
 @dataclass(frozen=True)
 class CounterSums:
-    """A counter; of several processes, `last` and `mean` are means of theirs."""
+    """A counter; of several processes, `last` and `mean` are the means of theirs."""
 
     domain: str | None
     name: str
@@ -161,11 +161,11 @@ class OpenRegion(NamedTuple):
     id: int
     begin_ns: int
     open_ns: int
-    is_long: bool  # longer than any of its name that has ended, or 10 s if none has
+    is_long: bool  # longer than any ended region of its name, or 10 s if none has ended
 
 
 class EventReport(NamedTuple):
-    """What there is to see."""
+    """The sums of all events, and the regions that are open."""
 
     regions: list[RegionSums]
     counters: list[CounterSums]
@@ -177,14 +177,14 @@ class EventReport(NamedTuple):
 def read_report(
     recording: Recording, selection: EventSelection, now_ns: int | None = None
 ) -> EventReport:
-    """The sums that were asked for, and what is open now."""
+    """Return the sums of the selected events, and the regions that are open now."""
     now_ns = time.time_ns() if now_ns is None else now_ns
     with recording.freeze(_ALL) as frozen:
         return _Reader(frozen, selection, now_ns).read()
 
 
 class _Reader:
-    """Asks one recording; `{named}` and the like in the queries are what was chosen."""
+    """Queries one recording; `{named}` and the like in the SQL are the selection."""
 
     def __init__(self, recording: Recording, selection: EventSelection, now_ns: int) -> None:
         self._recording, self._selection = recording, selection
@@ -229,7 +229,7 @@ class _Reader:
         rows = self._recording.query(_PROCESSES).to_pylist()
         seen = {}
         if any(row["state"] != "running" and row["end_wall_ns"] is None for row in rows):
-            # Killed: it was there when it last wrote something.
+            # Killed: it was alive when it last wrote something.
             last = self._recording.query(_LAST_SEEN).to_pylist()
             seen = {(row["host"], row["pid"]): row["last_ns"] for row in last}
         for row in rows:
@@ -240,7 +240,7 @@ class _Reader:
             )
 
     def _measure(self, sums: list[Row] | None) -> dict[EventProcess, int]:
-        """How long each process was looked at."""
+        """Return for how long each process was observed."""
         if sums is None:
             return {one: max(0, min(self._until, one.end_ns) - max(self._since, one.start_ns))
                     for one in self._processes.values()}  # fmt: skip
@@ -253,7 +253,7 @@ class _Reader:
     # ---- lines -----------------------------------------------------------------------------
 
     def _group(self, rows: list[Row]) -> Iterator[tuple[Name, EventProcess | None, list[Row]]]:
-        """Rows that make one line: their name, the process if they are of one, and they."""
+        """Yield the rows of each line, with their name, and their process if it is one."""
         groups: dict[tuple[Name, object], list[Row]] = {}
         for row in rows:
             groups.setdefault((_name(row), self._whose(row)), []).append(row)
@@ -296,7 +296,7 @@ class _Reader:
         return found
 
     def _read_curves(self) -> dict[Any, list[float | None]]:
-        """How each counter went: its value at the end of each part of the time."""
+        """Return the curve of each counter: its value at the end of each bucket of time."""
         since, until = self._selection.window or (
             min(one.start_ns for one in self._processes.values()),
             max(one.end_ns for one in self._processes.values()),
@@ -357,7 +357,7 @@ def _mean(rows: Sequence[Row], column: str) -> float:
 
 
 def _hold(curve: list[float | None]) -> list[float | None]:
-    """Where nothing was set, it is what it was."""
+    """Fill each gap with the value before it."""
     for at in range(1, len(curve)):
         if curve[at] is None:
             curve[at] = curve[at - 1]

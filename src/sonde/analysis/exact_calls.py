@@ -1,4 +1,4 @@
-"""Exact calls as pstats has them, from the newest complete publication of python.call."""
+"""Exact calls in the form of pstats, from the newest complete publication of python.call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sonde.session import Session
 from sonde.session.pstats_file import Function, Stats
 from sonde.store.recording import Recording
 
-# Rows are cumulative and only written when they changed: the newest of each is the truth.
+# Rows are cumulative and written only when they change: the newest row of each call counts.
 _SQL = """
 WITH newest AS (
     SELECT host, pid, MAX(publication) AS last, ARG_MAX(first, publication) AS first
@@ -31,9 +31,9 @@ FROM final WHERE func IS NOT NULL GROUP BY ALL
 
 
 def read_calls(source: Recording | Session) -> Stats:
-    """{(file, line, name): (primitive calls, calls, own s, total s, {caller: (calls, primitive
-    calls, own s, total s)})}: what pstats reads. Of several processes, their sum; empty if the
-    `call` source was never on."""
+    """Return {(file, line, name): (primitive calls, calls, own s, total s, {caller: (calls,
+    primitive calls, own s, total s)})}, as pstats reads it; the sum of several processes. Empty if
+    the `call` source was never on."""
     recording = Recording([source]) if isinstance(source, Session) else source
     rows = list(_read_rows(recording))
     stats: Stats = {

@@ -1,4 +1,4 @@
-"""Outlines: modules as a tree of who calls whom, with repeated blocks folded, or as a list."""
+"""Modules as a call tree, with repeated blocks folded, or as a list."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Key = TypeVar("Key")
 
 @dataclass
 class ModuleNode:
-    """A module where it is called from, or several alike as one; times are seconds a step."""
+    """A module under its caller, or several similar ones as one; times are seconds per step."""
 
-    label: str  # its name, without its caller's
+    label: str  # its name, without its caller's name
     type: str
     up: ModuleNode | None
     modules: list[str]
-    order: float = float("inf")  # of its first call
+    order: float = float("inf")  # position of its first call
     own: dict[str, float] = field(default_factory=dict)  # by stage, without the modules inside
     own_of: dict[int, float] = field(default_factory=dict)  # by process, all stages
     total: dict[str, float] = field(default_factory=dict)  # with the modules inside
@@ -28,7 +28,7 @@ class ModuleNode:
     device: float | None = None
     allocated: float | None = None
     max_allocated: float | None = None
-    times: int = 1  # how many it stands for, wherever its caller is
+    times: int = 1  # how many modules it stands for under one caller
     children: list[ModuleNode] = field(default_factory=list)
 
     @property
@@ -49,12 +49,12 @@ class ModuleNode:
 
     @property
     def slowest(self) -> int:
-        """The process that spends most time here."""
+        """The process that spends the most time here."""
         return max(self.total_of, key=lambda part: self.total_of[part])
 
 
 def grow(rows: Sequence[dict[str, Any]]) -> list[ModuleNode]:
-    """The tree of rows, one for each process, place and stage; callers before what they call."""
+    """Return the tree of rows (one for each process, place and stage), callers first."""
     nodes: dict[int, ModuleNode] = {}
     ups: dict[int, int | None] = {}
     for row in rows:
@@ -75,15 +75,15 @@ def grow(rows: Sequence[dict[str, Any]]) -> list[ModuleNode]:
 
 
 def _shorten(name: str, above: str) -> str:
-    """A module's name below its caller's.
+    """Return a module's name relative to its caller's.
 
-    It is never taken apart: a part may hold a dot itself, and a list that nobody calls (`blocks`)
-    is a part of its members' names alone."""
+    The name is not split at dots: a part may contain a dot, and a list that nobody calls (`blocks`)
+    appears only in its members' names."""
     return name[len(above) + 1 :] if name.startswith(above + ".") else name
 
 
 def _fill(node: ModuleNode, stage: str, rows: Sequence[dict[str, Any]]) -> None:
-    """What processes say of one stage: of several, the median."""
+    """Set the numbers of one stage: of several processes, the median."""
     node.own[stage] = median(row["own"] for row in rows)
     for row in rows:
         node.own_of[row["part"]] = node.own_of.get(row["part"], 0.0) + row["own"]
@@ -103,14 +103,15 @@ def _raise(node: ModuleNode, name: str, values: Iterable[float | None]) -> None:
 
 
 def _finish(nodes: list[ModuleNode]) -> list[ModuleNode]:
-    """Put callers first, and add up from the innermost ones."""
+    """Order nodes with callers first, and compute totals from the innermost nodes."""
     for node in nodes:
         if node.up is not None:
             node.up.children.append(node)
     ordered = walk([node for node in nodes if node.up is None], _by_order)
     for node in reversed(ordered):
-        # From own times: so children and self are the parent also where a child ran in a stage
-        # that its parent did not. A checkpointed block is recomputed, its model is not.
+        # Totals come from own times, so that children and self add up to the parent even where a
+        # child ran in a stage that its parent did not: a checkpointed block is recomputed, its
+        # model is not.
         _add(node.total, node.own)
         _add(node.total_of, node.own_of)
         if node.up is not None:
@@ -120,11 +121,11 @@ def _finish(nodes: list[ModuleNode]) -> list[ModuleNode]:
 
 
 def _by_order(node: ModuleNode) -> tuple[bool, float, str]:
-    return "step" in node.own, node.order, node.label  # what optimizers do comes last
+    return "step" in node.own, node.order, node.label  # optimizers come last
 
 
 def walk(roots: Iterable[ModuleNode], key: Callable[[ModuleNode], Any]) -> list[ModuleNode]:
-    """All nodes, callers first, siblings sorted. Not by recursion: a module may call itself."""
+    """Return all nodes, callers first, siblings sorted. Without recursion: trees may be deep."""
     found: list[ModuleNode] = []
     waiting = sorted(roots, key=key, reverse=True)
     while waiting:
@@ -141,7 +142,7 @@ def _add(sums: dict[Key, float], more: dict[Key, float]) -> None:
 
 
 def fold(nodes: Sequence[ModuleNode]) -> list[ModuleNode]:
-    """Repeated blocks as one node: `blocks.*`. Times are sums, and still add up."""
+    """Return the tree with repeated blocks as one node: `blocks.*`. Times are sums."""
     patterns = _find_patterns(nodes)
     made: dict[tuple[int, str, str], ModuleNode] = {}
     home: dict[int, ModuleNode] = {}
@@ -160,7 +161,7 @@ def fold(nodes: Sequence[ModuleNode]) -> list[ModuleNode]:
 
 
 def _merge(into: ModuleNode, node: ModuleNode, inside: bool = False) -> None:
-    # What is called in two places, or is inside what is counted, learns no other numbers there.
+    # A module that is called in two places, or lies inside a counted one, has its parameters once.
     if node.parameters is not None and not inside and node.modules[0] not in into.modules:
         into.parameters = (into.parameters or 0) + node.parameters
     into.modules += node.modules
@@ -175,10 +176,10 @@ def _merge(into: ModuleNode, node: ModuleNode, inside: bool = False) -> None:
 
 
 def _find_patterns(nodes: Sequence[ModuleNode]) -> dict[int, str]:
-    """The names under which siblings of one type are one, by node.
+    """Return, by node, the common names of siblings of one type that are folded.
 
-    Blocks are, wherever they stand. Leaves only beside each other: a Sequential of Linear, ReLU,
-    Linear is better seen as it is."""
+    Blocks are folded wherever they stand, leaves only if they are neighbours: a Sequential of
+    Linear, ReLU, Linear is better shown as it is."""
     found: dict[int, str] = {}
     for above in [None, *nodes]:
         siblings = above.children if above else [node for node in nodes if node.up is None]
@@ -196,7 +197,7 @@ def _find_patterns(nodes: Sequence[ModuleNode]) -> dict[int, str]:
 
 
 def _mask(label: str) -> str:
-    """`blocks.*` of `blocks.3`: the last part that is a number; a label without one as it is."""
+    """Return `blocks.*` for `blocks.3`: the last number becomes a star."""
     parts = label.split(".")
     for at in range(len(parts) - 1, -1, -1):
         if parts[at].isdecimal():
@@ -205,7 +206,7 @@ def _mask(label: str) -> str:
 
 
 def flatten(nodes: Sequence[ModuleNode], by: str) -> list[ModuleNode]:
-    """One node for each name or type. Its total counts no time twice where one is in another."""
+    """Return one node for each name or type; nested ones do not count time twice."""
     made: dict[str, ModuleNode] = {}
     for node in nodes:
         key = node.modules[0] if by == "name" else node.type or node.modules[0]

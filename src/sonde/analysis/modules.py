@@ -1,4 +1,4 @@
-"""Modules of PyTorch: where the time of a step goes, as a tree; every number is of a mean step."""
+"""Where the time of a step goes, by PyTorch module; every number is of a mean step."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sonde.store.recording import Recording
 from sonde.words import find_pct
 
 STAGES = ("forward", "backward", "recompute", "step")
-# The end of the last step that there is.
+# The end of the last recorded step.
 LAST = "SELECT (MAX(epoch_us(ts) + duration * 1e6) + 1)::BIGINT AS us FROM python.torch_step"
 
 
 @dataclass(frozen=True)
 class StepSelection:
-    """Which steps: those that lie in the window, with numbers from `first` to `last`."""
+    """Which steps: those in the window, with numbers from `first` to `last`."""
 
     window: Window
     first: int | None = None
@@ -33,7 +33,7 @@ class StepSelection:
 
 @dataclass(frozen=True)
 class ProcessSteps:
-    """The steps of one process that were chosen: how many, and seconds of a mean one."""
+    """The selected steps of one process: how many, and the seconds of a mean step."""
 
     part: int
     rank: int | None
@@ -49,21 +49,21 @@ class ProcessSteps:
     backward: float
     optimizer: float
     other: float
-    owned: float | None  # the share of backward that belongs to modules; None: not known
+    owned: float | None  # the share of backward that belongs to modules; None if not known
     lost: int
-    shallow: int  # steps that were left out: others go deeper
+    shallow: int  # steps that were left out because others are more detailed
 
 
 @dataclass(frozen=True)
 class ModuleReport:
-    """What was found: steps by process, and the modules, callers before what they call."""
+    """Steps by process, and the modules, callers before what they call."""
 
     steps: list[ProcessSteps]
     nodes: list[ModuleNode]
 
     @property
     def step_s(self) -> float:
-        """What shares are of: a mean step; of several processes, the median of theirs."""
+        """The duration of a mean step, of several processes the median: what shares refer to."""
         return median(one.duration for one in self.steps)
 
     def find_slowest(self, node: ModuleNode) -> ProcessSteps:
@@ -72,12 +72,12 @@ class ModuleReport:
 
     @property
     def device_s(self) -> float:
-        """The device's time in the models that the program calls."""
+        """The time of the device in the models that the program calls."""
         return sum(node.device or 0.0 for node in self.nodes if node.up is None)
 
 
 def read_report(recording: Recording, choice: StepSelection) -> ModuleReport:
-    """Where the time of the chosen steps went."""
+    """Return where the time of the selected steps went."""
     chosen = _choose(recording, choice)
     found = recording.query(chosen + _STEPS).to_pylist()
     if not found:
@@ -87,8 +87,8 @@ def read_report(recording: Recording, choice: StepSelection) -> ModuleReport:
 
 
 def read_overhead(recording: Recording) -> tuple[float, bool] | None:
-    """What recording costs, in per cent of a step, of the process that pays most; and whether it
-    is only what the recorder knows of itself. None: nothing is known."""
+    """Return what recording costs in percent of a step, in the process that pays most, and whether
+    that is only what the recorder measured itself; None if nothing is known."""
     rows = recording.query(_OVERHEAD).to_pylist()
     compared = [row["overhead_pct"] for row in rows if row["overhead_pct"] is not None]
     direct = [row["direct_pct"] for row in rows]
@@ -98,7 +98,7 @@ def read_overhead(recording: Recording) -> tuple[float, bool] | None:
 
 
 def read_source_detail(recording: Recording) -> str | None:
-    """What the source says of itself: why backward is not known by module, if it is not."""
+    """Return the detail of the torch source: why backward is not known by module, if so."""
     said = recording.query("SELECT DISTINCT detail FROM sonde.source WHERE source = 'torch'")
     return "; ".join(sorted(filter(None, said["detail"].to_pylist()))) or None
 
@@ -109,11 +109,11 @@ def _explain_nothing(recording: Recording) -> str:
         sql.format("MIN(step) AS first, MAX(step) AS last", "python.torch_step")
     ).to_pylist()[0]
     if row["m"]:
-        return f"no step that was recorded lies there; steps here: {row['first']}-{row['last']}"
+        return f"no recorded step is in that range; steps here: {row['first']}-{row['last']}"
     if row["n"]:
-        return f"{row['n']} steps were seen, and no module in them"
+        return f"{row['n']} steps were recorded, but no module in them"
     way = read_source_detail(recording)
-    return "no step of PyTorch was recorded here" + (f": {way}" if way else "")
+    return "no PyTorch step was recorded here" + (f": {way}" if way else "")
 
 
 # ---- lines and rows -----------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def _describe(node: ModuleNode, report: ModuleReport, flat: bool) -> dict[str, o
 
 
 class Stage(Thread):
-    """A stage, where others have a thread."""
+    """A stage of a step, in place of a thread."""
 
     @property
     def label(self) -> str:
@@ -231,22 +231,22 @@ def _choose(recording: Recording, choice: StepSelection) -> str:
     named = choice.first is not None or choice.last is not None
     return _CHOSEN.format(
         processes=", ".join(list_parts(recording)),
-        # On `ts` beside the exact bounds: it is what spares reading all of a long archive.
+        # On `ts` as well as the exact bounds: it saves reading all of a long archive.
         since_us=since_ns // 1000 - 1,
         until_us=until_ns // 1000 + 1,
         since_ns=since_ns,
         until_ns=until_ns,
         first=0 if choice.first is None else choice.first,
         last=2**62 if choice.last is None else choice.last,
-        # Nobody wants the first step in a mean: kernels are chosen, memory is fetched.
+        # The first step does not belong in a mean: kernels are chosen, memory is allocated.
         warm="true" if named else "step > first_step",
     )
 
 
-# `part` is the recorded process. Left out, with their time, are steps whose first rows are gone
-# from the ring, and those that were recorded in less detail than others of the same models, less
-# deep or without backward: in a mean with them, modules would lose to their callers, or their
-# backward. Shares are of the steps whose modules are there.
+# `part` is the recorded process. Some steps are left out, with their time: those whose first rows
+# are gone from the ring, and those recorded in less detail than others of the same models (less deep,
+# or without backward). In a mean with them, modules would lose time to their callers. Shares refer
+# to the steps whose modules are complete.
 _CHOSEN = """\
 WITH RECURSIVE process(part, host, pid, first_us, next_us, offset_ns) AS (VALUES {processes}),
 trace AS MATERIALIZED (
@@ -285,12 +285,12 @@ SELECT part, any_value(rank) AS rank, any_value(pid) AS pid, COUNT(*) AS count,
 FROM chosen JOIN shallow USING (part) GROUP BY part ORDER BY rank NULLS LAST, part
 """
 
-# The place of a forward call is the way to it from outside: the call before it in its thread, one
-# level up, in whose time it began; `seq` counts in each thread. To find it, every call stands among
-# those of its level, which it may be around, and among those one level up, which may be around it.
-# What backward passes do belongs where the forward call was; if that is not there, where the module
-# mostly is. The device is timed in some steps, forward in some of them and backward in others: its
-# means are of those.
+# The place of a forward call is the path to it from the outermost call. Its caller is the last call
+# before it in its thread, one level up, in whose time it began; `seq` counts in each thread. For
+# a window function to find the caller, every call is listed twice: as a possible caller on its own
+# level, and as a callee one level up. Backward time belongs to the place of the forward call or, if
+# that is missing, where the module mostly is. The device is timed only in some steps, forward in
+# some of them and backward in others: its means are of those steps.
 _MODULES = """\
 call AS MATERIALIZED (SELECT trace.* FROM trace JOIN chosen USING (part, step)),
 edge AS (

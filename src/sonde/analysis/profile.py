@@ -1,4 +1,4 @@
-"""Profiles: the sampled stacks of a recording, summed up or in the order of time, as values."""
+"""Profiles: the sampled stacks of a recording, summed up or in the order of time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from sonde.analysis.torch_spans import Span, find_first_ns, iter_spans
+from sonde.analysis.torch_spans import TorchSpan, find_first_ns, iter_spans
 from sonde.analysis.window import Window
 from sonde.errors import Error
 from sonde.session.stack_table import WEIGHTS
@@ -20,7 +20,7 @@ Amounts = tuple[int, int, int]  # in the order of WEIGHTS
 
 
 class Frame(NamedTuple):
-    """One function on a stack, and where it stood."""
+    """One function on a stack, with the line that it was at."""
 
     func: str
     file: str
@@ -29,7 +29,7 @@ class Frame(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What frames are told apart by: a function, or one line of it."""
+    """What frames count as: a function, or one line of it."""
 
     func: str
     file: str
@@ -37,11 +37,11 @@ class Place(NamedTuple):
 
     @property
     def label(self) -> str:
-        """`func (file:line)`; always with brackets, so that no reader takes a name for a number."""
+        """`func (file:line)`; always with brackets, so that no viewer takes a name for a number."""
         return f"{self.func} ({self.file}:{self.line})" if self.file else f"{self.func} ()"
 
 
-class Process(NamedTuple):
+class RecordedProcess(NamedTuple):
     """One recorded process."""
 
     session: str
@@ -60,7 +60,7 @@ class Process(NamedTuple):
 class Thread(NamedTuple):
     """One thread of a process."""
 
-    process: Process
+    process: RecordedProcess
     id: int
     name: str
 
@@ -71,28 +71,27 @@ class Thread(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """One stack of one thread, root first, and how much was seen of it, by weight."""
+    """One stack of one thread, root first, and its samples and times by weight."""
 
     thread: Thread
     frames: tuple[Frame, ...]
-    samples: Amounts  # all of them; those that used CPU; those that held the GIL
+    samples: Amounts  # all samples; those that used CPU; those that held the GIL
     ns: Amounts
 
 
 class Sample(NamedTuple):
-    """A stretch of time in which one thread was seen at one stack."""
+    """A time for which one thread was seen at one stack."""
 
     thread: Thread
     frames: tuple[Frame, ...]
     start_ns: int  # wall clock, since 1970
-    ns: Amounts  # the first is how long it lasted
+    ns: Amounts  # the first is its duration
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which samples: when, of which threads (names, patterns like `Pool*`, or ids), weighed how.
-
-    A row of several samples counts whole if the last of them was taken in the window."""
+    """Which samples: from when, of which threads (names, patterns like `Pool*`, or ids), and how
+    they are weighed. A row of several samples counts if the last was taken in the window."""
 
     window: Window
     threads: tuple[str, ...] = ()
@@ -101,7 +100,7 @@ class Selection:
 
 
 class Profile:
-    """What exporters write: read from a recording when it is asked for, and only once."""
+    """What exporters write; it is read from a recording once, when it is needed."""
 
     def __init__(self, recording: Recording, selection: Selection) -> None:
         self.selection, self.recording = selection, recording
@@ -114,12 +113,12 @@ class Profile:
 
     @property
     def weight(self) -> str:
-        """The weight for formats that have room for one."""
+        """The weight for formats that have only one."""
         return self.selection.weight
 
     @property
     def by(self) -> int:
-        """The place of that weight in `ns` and `samples`."""
+        """The index of that weight in `ns` and `samples`."""
         return WEIGHTS.index(self.selection.weight)
 
     @property
@@ -139,41 +138,41 @@ class Profile:
 
     @property
     def weighed(self) -> list[Stack]:
-        """The stacks that were seen with the chosen weight; never empty, never all without any."""
+        """The stacks with samples of the chosen weight; an error if there is no such time."""
         seen = [stack for stack in self.stacks if stack.samples[self.by]]
         if not any(stack.ns[self.by] for stack in seen):
-            raise self.lack()
+            raise self.explain_no_weight()
         return seen
 
-    def lack(self) -> Error:
-        """What to say if nothing has the chosen weight."""
-        return Error(f"no {self.weight} time was seen in what is selected; try another weight")
+    def explain_no_weight(self) -> Error:
+        """Return the error for a selection without any time of the chosen weight."""
+        return Error(f"no {self.weight} time was sampled in this selection; try another weight")
 
     def iter_samples(self, *, needed: bool = True) -> Iterator[Sample]:
-        """Every sample, by thread and then by time; never none, if they are needed."""
+        """Yield every sample by thread and then by time; if `needed`, none is an error."""
         rows = self.recording.query(_SAMPLES.format(selected=self._selected))
         if rows.num_rows == 0 and not needed:
             return
         for thread, frames, end, wall, cpu, gil in self._resolve(rows):
             yield Sample(thread, frames, end - wall, (wall, cpu, gil))
 
-    def iter_spans(self) -> Iterator[Span]:
-        """Calls of modules, operators and kernels; see spans.py. There may be none."""
+    def iter_spans(self) -> Iterator[TorchSpan]:
+        """Return calls of modules, operators and kernels, if there are any; see torch_spans.py."""
         threads = self.match_threads("thread_id")
         return iter_spans(self.recording, self.named_sql, self.selection.window, threads)
 
     def match_threads(self, column: str) -> str:
-        """SQL that is true for the threads that are selected; their names are `name`."""
+        """Return SQL that is true for the selected threads; their names are in `name`."""
         return _match_threads(self.selection, column)
 
     def find_first_ns(self) -> int | None:
-        """When the first sample or span began that is selected, since 1970; None: there is none."""
+        """Return when the first selected sample or span began, since 1970, or None."""
         first_ns = find_first_ns(self.recording, self.named_sql, self.selection.window)
         known = (first_ns, self.span_ns[0])
         return min((ns for ns in known if ns is not None), default=None)
 
     def explain_nothing(self) -> Error:
-        """What to say if nothing is selected."""
+        """Return the error for a selection without samples."""
         return Error(_explain_nothing(self.recording, self.selection))
 
     @cached_property
@@ -189,24 +188,24 @@ class Profile:
         return round(sum(stack.ns[0] for stack in self.stacks) / seen) if seen else 0
 
     def place(self, frame: Frame) -> Place:
-        """What this frame counts as."""
-        found = self._places.get(frame)  # frames are few and asked for by the million
+        """Return the place that a frame counts as."""
+        found = self._places.get(frame)  # there are few frames, and millions of calls
         if found is None:
             line = frame.lineno if self.selection.lines else frame.first_line
             found = self._places[frame] = Place(frame.func, frame.file, line)
         return found
 
     def path(self, frames: tuple[Frame, ...]) -> tuple[Place, ...]:
-        """What the frames of a stack count as."""
-        # By identity: a million samples share a few stacks, and hashing those is what costs. The
-        # frames are kept beside the answer, so that their id stays theirs.
+        """Return the places that the frames of a stack count as."""
+        # By identity: a million samples share a few stacks, and hashing those is expensive. The
+        # frames are kept beside the answer, so that their id stays valid.
         known = self._paths.get(id(frames))
         if known is None:
             known = self._paths[id(frames)] = frames, tuple(map(self.place, frames))
         return known[1]
 
     def _resolve(self, rows: pa.Table) -> Iterator[tuple[Any, ...]]:
-        """Rows with threads and frames in the place of numbers; an error if there are none."""
+        """Yield rows with threads and frames in place of numbers; no rows are an error."""
         if rows.num_rows == 0:
             raise self.explain_nothing()
         frames = self._read_frames()
@@ -217,11 +216,11 @@ class Profile:
                 key = at, thread
                 if key not in threads:
                     threads[key] = Thread(self.processes[at], thread, name)
-                # Its frames were not kept; its time was, and must not vanish.
+                # The frames of a stack may be lost; its time is known and must not vanish.
                 yield threads[key], frames.get(stack, _LOST), *numbers
 
     def _read_frames(self) -> dict[int, tuple[Frame, ...]]:
-        """The frames of every stack that is selected, root first."""
+        """Return the frames of every selected stack, root first."""
         rows = self.recording.query(_FRAMES.format(selected=self._selected))
         known: dict[Frame, Frame] = {}
         found: dict[int, list[Frame]] = {}
@@ -274,7 +273,7 @@ FROM selected ORDER BY part, thread, end_ns, stack
 
 _SPAN = "{selected} SELECT MIN(end_ns - wall_ns) AS start_ns, MAX(end_ns) AS end_ns FROM selected"
 
-# Equal stacks have equal numbers in every process: each of them tells the same frames.
+# Equal stacks have equal numbers in every process, and so the same frames.
 _FRAMES = """\
 {selected}
 SELECT DISTINCT stack, depth, COALESCE(func, '?'), COALESCE(file, '?'), COALESCE(lineno, 0),
@@ -287,7 +286,7 @@ def _select_sql(named: str, selection: Selection) -> str:
     since_ns, until_ns = selection.window
     return _SELECT.format(
         named=named,
-        # On `ts` beside the exact bounds: it is what spares reading all of a long archive.
+        # On `ts` as well as the exact bounds: it saves reading all of a long archive.
         since_us=since_ns // 1000 - 1,
         until_us=until_ns // 1000 + 1,
         since_ns=since_ns,
@@ -302,7 +301,7 @@ def _match_threads(selection: Selection, column: str) -> str:
 
 
 def list_parts(recording: Recording) -> Iterator[str]:
-    """Each session as a row of SQL: where its rows begin, and where those of the next one do."""
+    """Yield each session as a row of SQL: where its rows begin, and where the next session's do."""
     starts: dict[tuple[str, int], list[int]] = {}
     for session in recording.sessions:
         starts.setdefault((session.host, session.pid), []).append(session.start_wall_ns // 1000)
@@ -318,18 +317,19 @@ def _match_thread(word: str, column: str) -> str:
 
 
 def quote(text: str) -> str:
-    """A text as SQL writes it."""
+    """Return a text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
-def _list_processes(recording: Recording) -> list[Process]:
+def _list_processes(recording: Recording) -> list[RecordedProcess]:
     return [
-        Process(s.id, s.host, s.pid, s.rank, name_command(s.meta.argv)) for s in recording.sessions
+        RecordedProcess(s.id, s.host, s.pid, s.rank, name_command(s.meta.argv))
+        for s in recording.sessions
     ]
 
 
 def name_command(argv: object) -> str:
-    """What a person calls a program: the script or module, without folders and interpreter."""
+    """Return what people call a program: the script or module, without folder and interpreter."""
     words = [str(word) for word in argv] if isinstance(argv, list) else []
     rest = iter(words[1:])
     for word in rest:
@@ -345,7 +345,7 @@ def name_command(argv: object) -> str:
 def _explain_nothing(recording: Recording, selection: Selection) -> str:
     names = "SELECT DISTINCT name FROM python.thread WHERE name IS NOT NULL ORDER BY name LIMIT 20"
     if not recording.query("SELECT 1 FROM python.stack_sample LIMIT 1").num_rows:
-        return "no stack was sampled here; `sonde config TARGET source.stack=on` starts it"
+        return "no stack was sampled here; `sonde config TARGET source.stack=on` turns sampling on"
     if not selection.threads:
         return "no stack was sampled in that time; widen --since and --until"
     known = ", ".join(recording.query(names)["name"].to_pylist())

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from sonde import _core
 from sonde.analysis import timeline_sql
-from sonde.analysis.profile import Place, Process, Profile, Sample, Thread
+from sonde.analysis.profile import Place, Profile, RecordedProcess, Sample, Thread
 from sonde.analysis.region_layout import FOREVER_NS, MisfitRegion, RegionLayout, StrayRegion
 from sonde.analysis.sample_slices import Slice, iter_slices
-from sonde.analysis.torch_spans import BACKWARD, MODULES, OPERATORS, STREAM, Span
+from sonde.analysis.torch_spans import BACKWARD, MODULES, OPERATORS, STREAM, TorchSpan
 from sonde.analysis.window import Window
 from sonde.store.recording import Recording
 
@@ -345,7 +345,7 @@ def _view_numbers(column: pa.Array) -> memoryview:
     return numbers[column.offset : column.offset + len(column)]
 
 
-def _number(processes: list[Process]) -> list[int]:
+def _number(processes: list[RecordedProcess]) -> list[int]:
     """Return a number for each process: its pid, or a free one if another machine has that pid."""
     taken: list[int] = []
     for process in processes:
@@ -381,7 +381,7 @@ def _dump(about: Mapping[str, object]) -> str:
     return json.dumps(about, separators=(",", ":"))
 
 
-def _cut(spans: list[Span]) -> Iterator[tuple[Span, int]]:
+def _cut(spans: list[TorchSpan]) -> Iterator[tuple[TorchSpan, int]]:
     """Yield each span with an end that makes them nest or, on a stream, follow each other: clocks
     and rounding may make them overlap a little, and a viewer would drop them."""
     is_open: list[int] = []

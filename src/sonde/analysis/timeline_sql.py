@@ -1,13 +1,13 @@
-"""What a timeline is made of, as SQL: regions, markers, counters, collections and machines."""
+"""The SQL of timelines: regions, markers, counters, garbage collections and machines."""
 
 from __future__ import annotations
 
-# The columns of every layer. `ph` is what Chrome calls the kind: X a slice of a lane, b a slice of
-# a track of its own (its `id`), i an instant of a `scope`, C a counter, s t f a flow (its `id`).
+# The columns of every query. `ph` is Chrome's letter for the kind: X a slice on a lane, b a slice
+# on a track of its own (its `id`), i an instant of a `scope`, C a counter, s t f a flow (its `id`).
 COLUMNS = "ph, pid, tid, start_ns, dur_ns, name, cat, args, id, scope"
 
-# `process` and `named` are selection's; `numbered` and `machine` are timeline's: the numbers that
-# processes and machines have as processes of the trace.
+# `process` and `named` are defined in profile.py; `numbered` and `machine` in timeline.py: they
+# give the numbers that processes and machines have in the trace.
 TABLES = (
     "event.span", "event.open_span", "event.attribute", "event.marker", "event.counter",
     "python.gc_pause", "python.collective", "python.thread", "python.stack_sample", "python.frame",
@@ -24,7 +24,7 @@ _IN = "({in_window})"
 _NEAR = """
     AND ts >= make_timestamptz({low_us}) AND ts <= make_timestamptz({high_us})"""
 
-# Regions that ended, and those that did not. What touches the window belongs to it.
+# Regions, ended or not. A region that touches the window belongs to it.
 REGIONS = f"""
 regions AS (
     SELECT part, t_ns + offset_ns AS start_ns, dur_ns, event.span.name AS label, domain, kind, id,
@@ -46,19 +46,19 @@ chosen AS (
     FROM regions JOIN numbered USING (part) LEFT JOIN named USING (part, thread)
     WHERE ({{threads}}) AND ({{which}}))"""
 
-# What nesting needs, in the order in which it needs it.
+# What region_layout needs, in the order in which it needs it.
 NARROW = f"""{{named}},{REGIONS}
 SELECT part::BIGINT AS part, id, COALESCE(parent, -1) AS parent, thread::BIGINT AS thread,
     end_thread::BIGINT AS end_thread, start_ns,
     CASE WHEN unfinished THEN {{ever_ns}} ELSE start_ns + dur_ns END AS end_ns
 FROM chosen ORDER BY part, start_ns, dur_ns DESC, id"""
 
-# What the program may say of a region under the same names is told apart.
+# Attributes that the program gave a region under these names are renamed.
 _OWN_KEYS = "('id','kind','domain','number','error','cut','paused_ns','end_thread','unfinished')"
 
 
-def _say(key: str = "key") -> str:
-    """The attributes of what is chosen, as the inside of an object; `key` is their names."""
+def _attributes(key: str = "key") -> str:
+    """Return SQL for the attributes of what is chosen, as the inside of a JSON object."""
     return f"""
 said AS (
     SELECT part, id, string_agg(to_json({key}) || ':' || value, ',' ORDER BY key) AS attributes
@@ -74,7 +74,7 @@ said AS (
 
 # A `misfit` is told by nesting: its family and its track.
 _KEY = f"CASE WHEN key IN {_OWN_KEYS} THEN key || ' (attribute)' ELSE key END"
-SPANS = f"""{{named}},{REGIONS},{_say(_KEY)}
+SPANS = f"""{{named}},{REGIONS},{_attributes(_KEY)}
 SELECT CASE WHEN track IS NULL THEN 'X' ELSE 'b' END AS ph, number AS pid,
     {{lane}} + thread AS tid, start_ns, dur_ns,
     COALESCE(label, '?') AS name,
@@ -127,14 +127,14 @@ chosen AS (
     FROM event.marker AS m JOIN process USING (host, pid) JOIN numbered USING (part)
         LEFT JOIN named USING (part, thread)
     WHERE true{_PART}{_NEAR}{_TIME} AND {_IN}
-        AND ({{threads}})),{_say()}
+        AND ({{threads}})),{_attributes()}
 SELECT 'i' AS ph, number AS pid, {{lane}} + thread AS tid, start_ns, 0 AS dur_ns,
     COALESCE(label, '?') AS name, concat_ws(',', domain, 'marker') AS cat,
     '{{{{' || attributes || '}}}}' AS args, NULL AS id,
     CASE said WHEN 'global' THEN 'g' WHEN 'process' THEN 'p' ELSE 't' END AS scope
 FROM chosen LEFT JOIN said USING (part, id) ORDER BY start_ns, chosen.id"""
 
-# JSON has no NaN, and no infinity but what is larger than the largest number.
+# JSON has neither NaN nor infinity; the largest number stands for infinity.
 _COUNTERS = f"""{{named}}
 SELECT 'C' AS ph, number AS pid, 0 AS tid, t_ns + offset_ns AS start_ns, 0 AS dur_ns,
     COALESCE(c.name, '?') AS name, COALESCE(domain, 'counter') AS cat,
@@ -155,14 +155,14 @@ FROM python.gc_pause JOIN process USING (host, pid) JOIN numbered USING (part)
 WHERE true{_PART}{_NEAR}{_TIME} AND {_IN}
 ORDER BY start_ns"""
 
-# What has no parts, by table.
+# The queries of instants, counters and pauses, by table.
 POINTS = {"event.marker": _MARKERS, "event.counter": _COUNTERS, "python.gc_pause": _GC}
 
 
 def _measure(
     table: str, name: str, series: dict[str, str], where: str = "true", by: str = ""
 ) -> str:
-    """One counter track of a machine."""
+    """Return the SQL of one counter track of a machine."""
     parts = [f"'\"{key}\":' || round({value}, 3)" for key, value in series.items()]
     grouped = f"GROUP BY number, t_ns, start_ns, interval_ns{by}"
     body = ", ".join(parts)
@@ -176,7 +176,7 @@ WHERE {where}{_NEAR}{_TIME} AND {_IN} {grouped}"""
 
 _MB_S = "SUM({}) * 1000.0 / interval_ns"  # bytes and nanoseconds to MB and seconds
 
-# The process itself, as the kernel sees it.
+# The process itself, as the kernel reports it.
 _OWN = f"""{{named}}
 SELECT 'C' AS ph, number AS pid, 0 AS tid, t_ns + offset_ns AS start_ns, 0 AS dur_ns,
     unnest(['process CPU (%)', 'process memory (GB)']) AS name, 'process' AS cat,
@@ -217,7 +217,7 @@ _MACHINE = {
         "interval_ns > 0 AND kind <> 'loopback'",
     ),
 }  # fmt: skip
-# By table: of machines, and of the recorded processes.
+# The measures of machines and of the recorded processes, by table.
 MEASURES = {table: f"{{named}}{sql} ORDER BY start_ns" for table, sql in _MACHINE.items()}
 MEASURES["system.process"] = _OWN
 
@@ -228,7 +228,7 @@ _STARTS = "".join(
         WHERE {_IN}{_PART}{_NEAR}"""
     for table in _POINTS
 )
-# When the first began in each second, and how many did: for pieces that fit in memory.
+# The first start and the number of rows in each second, for pieces that fit in memory.
 SECONDS = f"""{{named}}
 SELECT start_ns // 1000000000 AS second, COUNT(*) AS rows, MIN(start_ns) AS first_ns FROM (
     SELECT t_ns + offset_ns AS start_ns FROM event.span JOIN process USING (host, pid)
@@ -263,7 +263,7 @@ SELECT *, row_number() OVER same AS place, COUNT(*) OVER (PARTITION BY group_nam
 FROM chosen WINDOW same AS (PARTITION BY group_name, seq, op ORDER BY start_ns)
 ORDER BY part, thread, start_ns, dur_ns DESC"""
 
-# When the last of it ended: what a window without an end goes up to.
+# When the last row ended: the end of a window without --until.
 _LASTS = " UNION ALL ".join(
     f"SELECT epoch_us(MAX(ts)) AS us FROM {table}" for table in (*_POINTS, "python.stack_sample")
 )

@@ -1,4 +1,4 @@
-"""Calls of modules, operators and kernels as stretches of time, for timelines."""
+"""Calls of modules, operators and kernels as spans of time, for timelines."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any, NamedTuple
 
 from sonde.store.recording import Recording
 
-# Where spans of one kind lie side by side; within a lane of one thread they nest.
+# The kinds of lanes; on one lane of one thread, spans nest.
 MODULES, BACKWARD, OPERATORS, STREAM = "modules", "backward", "operators", "stream"
 
 
-class Span(NamedTuple):
-    """Something that took a while."""
+class TorchSpan(NamedTuple):
+    """A call of a module or operator, or a kernel on a device."""
 
-    part: int  # which of the recorded processes
+    part: int  # number of the recorded process
     lane: str
-    thread: int  # thread id, or the number of the stream
+    thread: int  # thread id, or number of the stream
     thread_name: str
     device: int
     start_ns: int  # wall clock, since 1970
     end_ns: int
     label: str
     step: int | None
-    about: Any  # what else is known of it, by name
-    launch_ns: int | None  # of a kernel: when its launch began
+    about: Any  # more about it, by name
+    launch_ns: int | None  # of a kernel: the start of its launch
     launch_thread: int | None
 
 
-# `named` and `process` are selection's: see there.
+# `named` and `process` are of profile.py: see there.
 _ALL = """\
 {named},
 modules AS (
@@ -67,7 +67,7 @@ SELECT part, lane, thread, name, device, start_ns, start_ns + dur_ns AS end_ns, 
 FROM (SELECT *, owner AS thread_id FROM spans) WHERE {threads}
 ORDER BY part, lane, device, thread, start_ns, dur_ns DESC, depth
 """
-# Nothing of a window is older than it; its operators need not be read for that.
+# Nothing in a capture is older than the capture; its operators need not be read for this.
 _FIRST = """\
 {named}
 SELECT MIN(t_ns + offset_ns) AS first_ns
@@ -80,22 +80,22 @@ WHERE t_ns + offset_ns >= first_us * 1000 AND t_ns + offset_ns < next_us::HUGEIN
 
 def iter_spans(
     recording: Recording, named: str, window: tuple[int, int], threads: str
-) -> Iterator[Span]:
-    """All of them: by process, lane and thread, then by time, the outer ones first."""
+) -> Iterator[TorchSpan]:
+    """Yield all spans by process, lane and thread, then by time, outer spans first."""
     since_ns, until_ns = window
     every = _ALL.format(named=named, since_ns=since_ns, until_ns=until_ns)
     rows = recording.query(_ROWS.format(all=every, threads=threads))
     for batch in rows.to_batches(max_chunksize=50_000):
         columns = [column.to_pylist() for column in batch.columns]
         for values in zip(*columns, strict=True):
-            span = Span(*values)
-            said = json.loads(span.about)
-            known = {key: value for key, value in said.items() if value is not None}
+            span = TorchSpan(*values)
+            about = json.loads(span.about)
+            known = {key: value for key, value in about.items() if value is not None}
             yield span._replace(about=known)
 
 
 def find_first_ns(recording: Recording, named: str, window: tuple[int, int]) -> int | None:
-    """When the first of them began, or may have begun, since 1970; None if there are none."""
+    """Return a time since 1970 before which no span begins; None if there are no spans."""
     since_ns, until_ns = window
     sql = _FIRST.format(named=named, since_ns=since_ns, until_ns=until_ns)
     first_ns = recording.query(sql)["first_ns"][0].as_py()

@@ -17,7 +17,7 @@ LAST = "SELECT epoch_us(MAX(ts)) AS us FROM python.stack_sample"
 class Window(NamedTuple):
     """A stretch of wall clock time in nanoseconds since 1970: after `since_ns`, up to `until_ns`.
 
-    What happened at `since_ns` belongs to the window before: windows that touch share nothing."""
+    What happened at `since_ns` belongs to the window before: adjacent windows share nothing."""
 
     since_ns: int
     until_ns: int
@@ -30,8 +30,8 @@ def find_window(
     now_ns: int | None = None,
     last: str = LAST,
 ) -> Window:
-    """The window that a user's words name; without words, all of the recording. `last` is the SQL
-    that tells when what is asked for ended."""
+    """Return the window that --since and --until name; without them, the whole recording. `last` is
+    SQL for the time of the newest relevant row."""
     start = min(session.start_wall_ns for session in recording.sessions)
     end = _find_end(recording, time.time_ns() if now_ns is None else now_ns, last)
     window = Window(
@@ -46,7 +46,7 @@ def find_window(
 
 
 def parse_moment(text: str, start_ns: int, end_ns: int) -> int:
-    """A moment in a user's words: before the end, after the start, or a date."""
+    """Return the moment that a text names: before the end, after the start, or a date."""
     word = text.strip()
     try:
         if word.startswith("+"):
@@ -67,16 +67,16 @@ def _parse_ns(text: str) -> int:
 
 
 def _parse_date(text: str) -> int:
-    # Python 3.10 does not know the Z that everyone writes.
+    # Python 3.10 does not understand the Z that everyone writes.
     stamp = datetime.datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
     if stamp.tzinfo is None:
-        stamp = stamp.replace(tzinfo=datetime.timezone.utc)  # as every `ts` is shown
+        stamp = stamp.replace(tzinfo=datetime.timezone.utc)  # UTC, as every `ts` is shown
     since = stamp - datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
     return (since.days * 86400 + since.seconds) * 10**9 + since.microseconds * 1000
 
 
 def _find_end(recording: Recording, now_ns: int, last: str) -> int:
-    """Now while a process runs; else the last row: an end without rows says nothing."""
+    """Return now while a process runs, else the time of the last row."""
     if any(session.find_state() == "running" for session in recording.sessions):
         return now_ns
     last_us = recording.query(last)["us"][0].as_py()

@@ -49,19 +49,19 @@ def run(args: argparse.Namespace) -> int:
     )  # fmt: skip
     targets = steering.select_alive(find_sessions(args.target, environ.find_root()))
     _check_output(args.output, len(targets))
-    asked = capture.ask(targets, options)
+    asked = capture.request_captures(targets, options)
     with _progress.Bar("capture", None) as bar:
-        counting = capture.wait(asked, timeout_s + (duration_s or 0), bar.tell)
+        counting = capture.wait_for_captures(asked, timeout_s + (duration_s or 0), bar.tell)
     return _report(counting, args.output)
 
 
-def _report(asked: Sequence[capture.Asked], output: str | None) -> int:
+def _report(asked: Sequence[capture.CaptureRequest], output: str | None) -> int:
     """Print the path of every trace and a line for every failure; raise if all have failed."""
     paths, failures = [], []
     for one in asked:
         try:
             paths.append(one.find_file())
-        except capture.Failed as error:
+        except capture.CaptureFailed as error:
             failures.append(error)
     for path in paths:
         if output is not None:

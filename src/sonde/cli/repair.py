@@ -9,7 +9,7 @@ from typing import IO, Any
 from sonde.analysis.timeline import Lane
 from sonde.errors import Error
 from sonde.export.files import write_with
-from sonde.export.repair import Trace, merge
+from sonde.export.repair import RepairedTrace, merge
 
 GROUP = "export"
 EXAMPLES = (
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    traces = [Trace(path) for path in args.files]
+    traces = [RepairedTrace(path) for path in args.files]
     rows = list(merge(traces))
     times = [row.start_ns for row in rows if not isinstance(row, Lane)]
     if not times:
@@ -61,7 +61,7 @@ def _write(path: str, rows: list[Any], start_ns: int) -> None:
     write_with(path, exporter.TEXT, path.endswith(".gz"), write)
 
 
-def _tell(trace: Trace) -> None:
+def _tell(trace: RepairedTrace) -> None:
     """Say on stderr what was repaired."""
     for what, count in trace.repairs.most_common(_MANY):
         times = f"{count} times: " if count > 1 else ""

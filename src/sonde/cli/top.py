@@ -11,7 +11,7 @@ from sonde.cli import _options, _table
 from sonde.errors import ConfigError
 from sonde.session.target import find_sessions
 from sonde.tui.page import WINDOWS_S, Choice, make_page, measure, units_of
-from sonde.tui.process import Process, open_processes
+from sonde.tui.process import TopProcess, open_processes
 from sonde.tui.shares import list_shares
 
 GROUP = "watch"
@@ -65,7 +65,7 @@ def _read_window(text: str) -> float | None:
     return span_s
 
 
-def _print_once(processes: list[Process], choice: Choice, args: argparse.Namespace) -> int:
+def _print_once(processes: list[TopProcess], choice: Choice, args: argparse.Namespace) -> int:
     import pyarrow as pa
 
     rows = [row for process in processes for row in _list_rows(process, choice)]
@@ -90,7 +90,7 @@ _THREADS = {
 }  # fmt: skip
 
 
-def _list_rows(process: Process, choice: Choice) -> list[dict[str, Any]]:
+def _list_rows(process: TopProcess, choice: Choice) -> list[dict[str, Any]]:
     whose = {"rank": process.session.rank, "pid": process.session.pid}
     rows = (
         _list_threads(process, choice) if choice.view == "threads" else _list_units(process, choice)
@@ -98,7 +98,7 @@ def _list_rows(process: Process, choice: Choice) -> list[dict[str, Any]]:
     return [{**whose, **row} for row in rows]
 
 
-def _list_units(process: Process, choice: Choice) -> list[dict[str, Any]]:
+def _list_units(process: TopProcess, choice: Choice) -> list[dict[str, Any]]:
     weighed = measure(choice, process)
     found = list_shares(weighed, units_of(choice, weighed.tree))
     return [
@@ -111,7 +111,7 @@ def _list_units(process: Process, choice: Choice) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _list_threads(process: Process, choice: Choice) -> list[dict[str, Any]]:
+def _list_threads(process: TopProcess, choice: Choice) -> list[dict[str, Any]]:
     window_s = choice.window_s or WINDOWS_S[-2]
     assert window_s is not None
     span = process.find_span(window_s)

@@ -1,4 +1,4 @@
-"""Files that an exporter writes: whole or not at all."""
+"""Files that exporters write: completely or not at all."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sonde.session.files import Replacement
 
 
 def write_file(path: str, exporter: ModuleType, profile: Profile) -> None:
-    """Write what an exporter makes of a profile; see write_with."""
-    # Some formats are packed by themselves.
+    """Write a profile in the format of an exporter; see write_with."""
+    # Some formats are compressed by themselves.
     packed = path.endswith(".gz") and not exporter.SUFFIX.endswith(".gz")
     write_with(path, exporter.TEXT, packed, lambda file: exporter.write(profile, file))
 

@@ -1,8 +1,8 @@
 """The process that writes the trace files of a job's profiler.
 
-The job tells it on a line what and when, one JSON object each; see profiler/scribe.py. It reads the
-session folder, like anybody. When the line breaks, or the job is gone though the line is not (a
-child has it, too), it writes the last file and leaves. A file is whole at every instant."""
+The job sends requests over a line, one JSON object each; see job/mxnet/writer_line.py. The writer
+reads the session folder like any reader. When the line breaks, or the job has ended while a child
+keeps the line open, it writes the last file and exits. A file is complete at every moment."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from sonde.session.profiler_line import join, name_file
 if TYPE_CHECKING:
     from sonde.analysis.window import Window
 
-LOOK_S = 1.0  # between two looks whether the job lives
-CLAIM_S = 5.0  # for the last file of a job that is gone
-IDLE_S = 60.0  # without a profile; it takes memory
+CHECK_S = 1.0  # between two checks whether the job is alive
+CLAIM_S = 5.0  # to wait for the last file of a job that has ended
+IDLE_S = 60.0  # exit after this long without a profile: the writer takes memory
 _MOST_KEPT, _MOST_ASKED = 1000, 100  # windows
-_REST = 3  # after a refresh: so many times its own time without one
+_REST = 3  # after a refresh, wait this many times as long as it took
 
-# The tables that are left out of a trace unless the settings of the profile ask for their part.
+# The tables that are left out of a trace unless the profile's settings ask for their part.
 _PARTS = {
     "stacks": ("python.stack_sample",),
     "torch": ("python.torch_trace", "python.torch_op", "python.torch_kernel", "python.collective"),
@@ -39,7 +39,7 @@ _PARTS = {
     "system": ("system.cpu", "system.gpu", "system.disk", "system.network", "python.gc_pause"),
 }
 
-# The names of devices are the original's.
+# Devices have the names of the original profiler.
 _MEMORY = """\
 SELECT t_ns, 'cpu/0' AS device, rss_bytes / 1000 AS kilobytes
 FROM system.process WHERE process = {pid}
@@ -49,12 +49,12 @@ FROM python.torch_memory WHERE device LIKE 'cuda:%'
 """
 
 
-class Job:
-    """One profile, as it is told and as it is written."""
+class ProfileFile:
+    """One profile of a job, and the trace file that it is written to."""
 
     def __init__(self, request: dict[str, Any], root: str) -> None:
         self.session = Session(request["session"])
-        self.wish: str | None = request["path"]  # None: no file is wanted
+        self.wish: str | None = request["path"]  # None if no file is wanted
         self.path = self.wish or ""
         self._claim = claim(self.path, root, self.session.pid) if self.wish else None
         if self.wish and self._claim is None:
@@ -66,16 +66,16 @@ class Job:
         self.configure(request)
         self.windows: list[int] = request["windows"]  # begin, end, begin, …
         self.due_s = time.monotonic() + (self.period_s or 0)
-        self.is_stale = True  # something has happened that no file has
+        self.is_stale = True  # something has happened that is not in the file
         self._trace: Any = None
 
     def configure(self, request: dict[str, Any]) -> None:
-        """What may change while it is under way."""
-        # A child's file is written when it ends: there may be very many of them.
+        """Take over the settings that may change during a profile."""
+        # A child's file is written when the child ends: there may be very many children.
         self.period_s: float | None = None if self.is_child else request["period_s"]
 
     def close(self) -> None:
-        """Nothing more will be written."""
+        """Close the file for good."""
         if self._trace is not None:
             self._trace.close()
         if self._claim:
@@ -83,7 +83,7 @@ class Job:
             os.close(self._claim[1])
 
     def turn(self, t_ns: int) -> None:
-        """A window opens or closes."""
+        """Open or close a window."""
         self.windows.append(t_ns)
         if len(self.windows) > 2 * _MOST_KEPT:
             self.windows = join(self.windows, _MOST_KEPT // 2)
@@ -94,14 +94,14 @@ class Job:
         return len(self.windows) % 2 == 1
 
     def is_due(self) -> bool:
-        """Is its file to be refreshed?"""
+        """Tell whether the file should be refreshed now."""
         return self.period_s is not None and self.is_stale and time.monotonic() >= self.due_s
 
     def write(self, *, finished: bool) -> None:
-        """Bring the file up to now."""
+        """Bring the file up to date."""
         if self.wish is None or not self.windows:
             return
-        # What reads and writes is not loaded before it is needed.
+        # The readers are not loaded before they are needed.
         from sonde.export.live_trace import LiveTrace
 
         if self._trace is None:
@@ -115,26 +115,26 @@ class Job:
             self._trace.finish(windows)
         else:
             self._trace.refresh(windows)
-        # A large trace and a short period must not take a processor.
+        # A large trace with a short period must not keep a processor busy.
         self.due_s = time.monotonic() + max(self.period_s or 0, self._trace.took_s * _REST)
 
     def _list_windows(self) -> list[Window]:
-        """Its times on the wall clock. Of very many, the nearest become one: queries name
-        them all, and events, which know of every pause by themselves, are not affected."""
+        """Return the windows on the wall clock. If there are very many, the nearest are joined:
+        queries name them all, and events are not affected, because they know every pause."""
         from sonde.analysis.region_layout import FOREVER_NS
         from sonde.analysis.window import Window
 
         ends = join(self.windows, _MOST_ASKED)
-        # Not now: a row is looked at once, and some will come between now and that look.
+        # Not now: each row is read once, and some will be written before it is.
         walls = [*(self._wall(t_ns) for t_ns in ends), *([FOREVER_NS] if self.is_open else [])]
-        # What happened at `since_ns` belongs to the window before.
+        # What happened at `since_ns` belongs to the window before it.
         return [Window(walls[at] - 1, walls[at + 1]) for at in range(0, len(walls), 2)]
 
     def _wall(self, t_ns: int) -> int:
         return t_ns + self.session.wall_offset_ns
 
     def read_memory(self, since_ns: int) -> dict[str, dict[str, float]]:
-        """By device: how often its memory was looked at in the windows, and what it was, in kB."""
+        """Return, by device, how often its memory was read in the windows, and its size in kB."""
         from sonde.store.recording import Recording
 
         rows = Recording([self.session]).query(_MEMORY.format(pid=self.session.pid)).to_pylist()
@@ -154,21 +154,21 @@ class Job:
         }
 
 
-class Dumper:
-    """The loop."""
+class ProfilerWriter:
+    """Serves the requests of one job."""
 
     def __init__(self, line: int, root: str) -> None:
         self._line, self._root = line, root
         self._is_warm = False
         self._unread = b""
-        self._job: Job | None = None
-        self._failure = "it is not known here"  # why there is none
+        self._job: ProfileFile | None = None
+        self._failure = "no profile was begun"  # why there is no profile
         self._idle_s = time.monotonic()
-        self._looked_s = time.monotonic()
+        self._checked_s = time.monotonic()
         self._is_over = False
 
     def run(self) -> None:
-        """Until the line breaks, or the job."""
+        """Serve until the line breaks or the job ends."""
         while not self._is_over:
             if select.select([self._line], [], [], self._find_wait())[0]:
                 self._read()
@@ -178,7 +178,7 @@ class Dumper:
             job = self._job
             if job is not None and job.is_due():
                 self._write(job, finished=False)
-            self._look()
+            self._check_job()
         if self._job is not None:
             self._write(self._job, finished=True)
             self._job.close()
@@ -188,17 +188,17 @@ class Dumper:
         if job is not None and not (self._is_warm or job.is_child):
             return 0.0
         if job is None or job.period_s is None or not job.is_stale:
-            return LOOK_S
-        return min(LOOK_S, max(0.0, job.due_s - time.monotonic()))
+            return CHECK_S
+        return min(CHECK_S, max(0.0, job.due_s - time.monotonic()))
 
-    def _look(self) -> None:
-        """Is there still something to do?"""
+    def _check_job(self) -> None:
+        """End when the job has ended, or after a while without a profile."""
         now_s = time.monotonic()
         if self._job is not None:
             self._idle_s = now_s
-            if now_s - self._looked_s >= LOOK_S:
-                self._looked_s = now_s
-                # Not the recording: that may end before the profile does.
+            if now_s - self._checked_s >= CHECK_S:
+                self._checked_s = now_s
+                # The process, not its recording, which may end before the profile does.
                 start = process.read_start_ticks(self._job.session.pid)
                 self._is_over |= start != self._job.session.meta.start_ticks
         elif now_s - self._idle_s > IDLE_S:
@@ -226,7 +226,7 @@ class Dumper:
         elif job is not None and what == "dump":
             answer = self._write(job, finished=request["finished"])
             if request["finished"]:
-                if "since_ns" in request:  # after it nobody can ask
+                if "since_ns" in request:  # nobody can ask after this
                     answer |= self._read_memory(job, request)
                 job.close()
                 self._job = None
@@ -241,19 +241,21 @@ class Dumper:
             job.configure(request)
             return
         try:
-            self._job = Job(request, self._root)
+            self._job = ProfileFile(request, self._root)
         except (Error, OSError) as error:
             self._failure = str(error)
             self._log(request["session"], f"{request['path']} is not written: {error}")
 
-    def _write(self, job: Job, *, finished: bool) -> dict[str, object]:
+    def _write(self, job: ProfileFile, *, finished: bool) -> dict[str, object]:
         return self._try(job, lambda: job.write(finished=finished))
 
-    def _read_memory(self, job: Job, request: dict[str, Any]) -> dict[str, object]:
+    def _read_memory(self, job: ProfileFile, request: dict[str, Any]) -> dict[str, object]:
         return self._try(job, lambda: {"memory": job.read_memory(request["since_ns"])})
 
-    def _try(self, job: Job, work: Callable[[], dict[str, object] | None]) -> dict[str, object]:
-        """Its answer, or what went wrong: the file is then as it was."""
+    def _try(
+        self, job: ProfileFile, work: Callable[[], dict[str, object] | None]
+    ) -> dict[str, object]:
+        """Return the answer, or what went wrong; then the file is as it was."""
         try:
             return work() or {}
         except (Error, OSError) as error:
@@ -265,7 +267,7 @@ class Dumper:
         try:
             os.write(self._line, json.dumps(answer).encode() + b"\n")
         except OSError:
-            self._is_over = True  # nobody is there to read it
+            self._is_over = True  # nobody is left to read it
 
     def _log(self, folder: str, line: str) -> None:
         files.log(folder, line)
@@ -273,7 +275,7 @@ class Dumper:
     def explain(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        """A bug of ours: nobody sees this process's stderr, but the recording has a log."""
+        """Log a bug of ours: nobody sees this process's stderr, but the recording has a log."""
         import traceback
 
         if self._job is not None:
@@ -283,9 +285,10 @@ class Dumper:
 
 
 def claim(path: str, root: str, pid: int) -> tuple[str, int] | None:
-    """The right to write a file for a job while we live; None: another job has it. Ranks and
-    workers may all have been given the same name. One that was killed has its last file written at
-    this moment: whoever comes after it waits for that."""
+    """Claim a path for a job while this process runs; return None if another job has it.
+
+    Ranks and workers may all have been given the same path. The last file of a job that was killed
+    may be being written right now: wait a moment for that."""
     name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]
     lock = os.path.join(root, f".trace-{name}.lock")
     deadline_s = time.monotonic() + CLAIM_S
@@ -304,7 +307,7 @@ def claim(path: str, root: str, pid: int) -> tuple[str, int] | None:
 
 
 def _lock(fd: int, path: str) -> bool:
-    """Is it ours, and still the one of that name?"""
+    """Lock a file; tell whether that worked and the path still leads to this file."""
     try:
         return files.take_lock(fd) and os.path.samestat(os.stat(path), os.fstat(fd))
     except FileNotFoundError:
@@ -316,8 +319,8 @@ def main() -> None:
     line = os.dup(0)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
-        os.dup2(null, fd)  # a stray print must not end up on the line
+        os.dup2(null, fd)  # a stray print must not get onto the line
     os.set_blocking(line, True)
-    dumper = Dumper(line, sys.argv[1])
-    sys.excepthook = dumper.explain
-    dumper.run()
+    writer = ProfilerWriter(line, sys.argv[1])
+    sys.excepthook = writer.explain
+    writer.run()

@@ -1,4 +1,4 @@
-"""Chrome traces of other tools, damaged or not, as rows that every viewer takes."""
+"""Chrome traces of other tools, damaged or not, as rows that every viewer accepts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sonde.analysis.timeline import Lane, Row
 from sonde.errors import Damaged
 from sonde.export.repair_scan import Found, find_about, iter_events, read_text
 
-_SAFE = 2**31  # larger numbers of processes and threads are not kept by every viewer
+_SAFE = 2**31  # not every viewer keeps larger process and thread ids
 _LARGEST = float_info.max
 _EVER_US = 2**52  # a hundred years
 _NAMELESS = "?"
@@ -22,15 +22,15 @@ _SCOPES = {"g": "g", "global": "g", "p": "p", "process": "p"}
 
 
 class Piece(NamedTuple):
-    """A beginning and its end."""
+    """A beginning event and its end."""
 
     start_ns: int
     end_ns: int
     event: dict[str, Any]
 
 
-class Trace:
-    """The rows of one file, in the order of time, and what was repaired."""
+class RepairedTrace:
+    """The rows of one file in the order of time, and what was repaired."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -49,14 +49,14 @@ class Trace:
             raise Damaged(f"{path}: {error}") from None
         except (TypeError, ValueError):
             raise Damaged(f"{path}: its start is not a number") from None
-        # Stable: of equal times the order of the file counts.
+        # A stable sort: events of equal times stay in the order of the file.
         events.sort(key=lambda event: event["ts"])
         self._last_ns = max((self._end(event) for event in events), default=0)
         self._place(events)
         self.rows.sort(key=lambda row: (row.start_ns, -row.dur_ns))
 
     def _check(self, events: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Events with times, processes and threads that can be counted on."""
+        """Yield events whose times, processes and threads are valid."""
         for event in events:
             ph = event.get("ph")
             event["pid"] = self._number("process", event.get("pid", 0))
@@ -77,10 +77,10 @@ class Trace:
             yield event
 
     def _number(self, what: str, value: object) -> int:
-        """A number that viewers keep: a double loses digits beyond 2^53."""
+        """Return a number that viewers keep exactly: a double loses digits beyond 2^53."""
         if isinstance(value, int) and 0 <= value < _SAFE:
             return value
-        key = (what, json.dumps(value))  # it may be anything
+        key = (what, json.dumps(value))  # the value may be anything
         known = self._numbers.get(key)
         if known is None:
             self.repairs[f"the number of a {what} that viewers would round"] += 1
@@ -166,7 +166,7 @@ class Trace:
             self.repairs[f"left out: an event of kind {ph!r}, which no timeline has"] += 1
 
     def _add_slices(self, pieces: list[Piece]) -> None:
-        """Slices of a thread where they nest; the others beside it."""
+        """Add slices to their thread where they nest, and the others beside it."""
         stacks: dict[tuple[int, int], list[int]] = defaultdict(list)
         for piece in sorted(pieces, key=lambda one: (one.start_ns, -one.end_ns)):
             stack = stacks[piece.event["pid"], piece.event["tid"]]
@@ -180,7 +180,7 @@ class Trace:
                 self._add("X", piece.event, piece.end_ns - piece.start_ns)
 
     def _add_tracks(self, pieces: list[Piece]) -> None:
-        """Those of one id are one track where they nest; the others get one of their own."""
+        """Add regions of one id to one track where they nest; the others get their own tracks."""
         stacks: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for piece in sorted(pieces, key=lambda one: (one.start_ns, -one.end_ns)):
             key = _key(piece.event)
@@ -223,7 +223,7 @@ class Trace:
 
 
 def _key(event: dict[str, Any]) -> tuple[object, ...]:
-    """What a beginning and its end have in common, beside the name."""
+    """Return what a beginning and its end have in common besides the name."""
     ph = event["ph"]
     if ph in ("b", "e"):
         return "b", event["cat"], json.dumps(event.get("id", event.get("id2")))
@@ -231,7 +231,7 @@ def _key(event: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _find_begun(waiting: list[dict[str, Any]], name: str) -> int | None:
-    """Which one an end ends: the newest of its name. An end need not have one."""
+    """Return which beginning an end belongs to: the newest of its name, if it has a name."""
     for at in reversed(range(len(waiting))):
         if _NAMELESS in (name, waiting[at]["name"]) or waiting[at]["name"] == name:
             return at
@@ -249,12 +249,12 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _is_time(value: object) -> TypeGuard[float]:
-    """Can it be written as nanoseconds of 64 bits?"""
+    """Tell whether a time can be written as nanoseconds in 64 bits."""
     return _is_number(value) and abs(value) < _EVER_US
 
 
 def _spell(value: Any) -> Any:
-    """The same, with what JSON has no number for as text."""
+    """Return the same value, with text in place of numbers that JSON does not have."""
     if isinstance(value, dict):
         return {key: _spell(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -262,8 +262,8 @@ def _spell(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
-def merge(traces: Sequence[Trace]) -> Iterator[Row | Lane]:
-    """The lanes and rows of all files; processes of two files never share a number."""
+def merge(traces: Sequence[RepairedTrace]) -> Iterator[Row | Lane]:
+    """Yield the lanes and rows of all files; processes of two files never share a number."""
     taken: set[int] = set()
     for at, trace in enumerate(traces):
         numbers: dict[int, int] = {}
@@ -274,7 +274,7 @@ def merge(traces: Sequence[Trace]) -> Iterator[Row | Lane]:
             numbers[pid] = number
             taken.add(number)
         for row in trace.rows:
-            # What has no name gets one: viewers sort and fold by it.
+            # A lane without a name gets one: viewers sort and fold by names.
             for tid in (0, row.tid):
                 trace.names.setdefault((row.pid, tid), {})
         for (pid, tid), said in trace.names.items():

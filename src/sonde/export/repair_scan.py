@@ -1,4 +1,4 @@
-"""Events out of the text of a trace, however damaged: what is whole is kept, and told."""
+"""Reads the events of a trace file, however damaged: keeps what is intact, counts the rest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LENIENT = json.JSONDecoder(strict=False)
 
 
 def read_text(path: str, found: Found) -> str:
-    """The text of a trace, unpacked as far as it goes."""
+    """Return the text of a trace, uncompressed as far as possible."""
     try:
         with open(path, "rb") as file:
             raw = file.read()
@@ -57,7 +57,7 @@ def _unpack(raw: bytes, found: Found) -> bytes:
 
 
 def find_about(text: str) -> dict[str, Any]:
-    """What else a sound trace says beside its events; nothing of a damaged one."""
+    """Return what a trace says besides its events; nothing if that part is damaged."""
     start = _START.search(text)
     head = text[: start.start()].rstrip().rstrip(",") + "}" if start else "{}"
     try:
@@ -68,11 +68,11 @@ def find_about(text: str) -> dict[str, Any]:
 
 
 def iter_events(text: str, found: Found) -> Iterator[dict[str, Any]]:
-    """Every event that can be read, in the order of the file."""
+    """Yield every event that can be read, in the order of the file."""
     at, first = _find_start(text), True
     while True:
         gap = _SPACE.match(text, at)
-        assert gap is not None  # it matches nothing, too
+        assert gap is not None  # the pattern also matches an empty text
         if gap[0].count(",") != (0 if first else 1) and text[gap.end() : gap.end() + 1] == "{":
             found["commas too many or too few"] += 1
         at, first = gap.end(), False
@@ -117,13 +117,13 @@ def _read_event(text: str, at: int, found: Found) -> tuple[dict[str, Any] | None
         return event
     except (ValueError, RecursionError):
         found["left out: an event that is cut or damaged"] += 1
-    # The next event, if there is one.
+    # Go on with the next event, if there is one.
     after = re.compile(r'\{\s*"(?:name|cat|ph|ts|pid)"').search(text, at + 1)
     return None, after.start() if after else len(text)
 
 
 class _Loose:
-    """JSON whose texts may hold quotes: it is guessed where they end."""
+    """Reads JSON whose texts may contain quotes: guesses where they end."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -163,7 +163,7 @@ class _Loose:
         try:
             return str(json.loads(f'"{raw}"', strict=False)), match.end()
         except ValueError:
-            return raw, match.end()  # it was not escaped at all
+            return raw, match.end()  # the text was not escaped at all
 
     def _skip(self, at: int) -> int:
         while at < len(self._text) and self._text[at].isspace():

@@ -1,4 +1,4 @@
-"""Results of runs as profiles that every exporter writes."""
+"""Results of runs as profiles, for every exporter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from sonde import plugins
-from sonde.analysis.profile import Frame, Place, Process, Profile, Sample, Selection, Stack, Thread
+from sonde.analysis.profile import (
+    Frame,
+    Place,
+    Profile,
+    RecordedProcess,
+    Sample,
+    Selection,
+    Stack,
+    Thread,
+)
 from sonde.analysis.window import Window
 from sonde.errors import Error
 from sonde.export.files import write_file
@@ -14,7 +23,7 @@ from sonde.session.run_result import Result
 
 
 class StoredProfile(Profile):
-    """The stacks of a result. Its sums are not kept by thread: all are one."""
+    """The stacks of a result. A result does not tell threads apart: all are one."""
 
     def __init__(self, result: Result, weight: str) -> None:
         self._result = result
@@ -35,7 +44,9 @@ class StoredProfile(Profile):
     @cached_property
     def stacks(self) -> list[Stack]:
         about = self._result.found
-        process = Process(str(about.session), str(about.host), about.pid or 0, about.rank, about.id)
+        process = RecordedProcess(
+            str(about.session), str(about.host), about.pid or 0, about.rank, about.id
+        )
         thread = Thread(process, process.pid, "all threads")
         found = []
         for path, (samples, wall, cpu, gil) in self._result.iter_stacks():
@@ -48,7 +59,7 @@ class StoredProfile(Profile):
 
     def iter_samples(self, *, needed: bool = True) -> Iterator[Sample]:  # noqa: ARG002
         raise Error(
-            "the result of a run has no order of time; "
+            "the result of a run has no timeline; "
             f"`sonde export {self._result.run_id}` reads it from the recording"
         )
 

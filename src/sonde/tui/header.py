@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sonde.tui.process import Process
+from sonde.tui.process import TopProcess
 from sonde.words import MISSING, show_bytes_short, show_duration_short
 
 _ENDS = {
@@ -12,7 +12,7 @@ _ENDS = {
 }  # fmt: skip
 
 
-def describe_process(process: Process) -> tuple[str, str]:
+def describe_process(process: TopProcess) -> tuple[str, str]:
     """Who it is, and for how long it has run."""
     session = process.session
     meta = session.meta
@@ -22,7 +22,7 @@ def describe_process(process: Process) -> tuple[str, str]:
     return left + process.command, f"{process.state} {show_duration_short(process.age_s * 1e9)}"
 
 
-def describe_use(process: Process, window_s: float | None) -> str:
+def describe_use(process: TopProcess, window_s: float | None) -> str:
     """Its CPU, memory, threads and GIL; how it is sampled, and what that costs."""
     usage, cost = process.read_usage(), process.find_cost_pct()
     cpu = MISSING if usage is None else f"{usage['user_pct'] + usage['system_pct']:.0f}%"
@@ -44,7 +44,7 @@ def _show_interval(every_s: float) -> str:
     return f"{every_s * 1e3:g} ms" if every_s < 1 else f"{every_s:g} s"
 
 
-def describe_end(process: Process) -> str:
+def describe_end(process: TopProcess) -> str:
     """What to say of a process that runs no more; nothing of one that does."""
     if process.is_live:
         return ""
@@ -52,7 +52,7 @@ def describe_end(process: Process) -> str:
     return f"process {process.session.pid} {how}; this is the last picture"
 
 
-def describe_reach(process: Process, window_s: float | None) -> str:
+def describe_reach(process: TopProcess, window_s: float | None) -> str:
     """What to say where the samples do not reach back as far as the window."""
     oldest = process.samples.oldest_ns
     if window_s is None or oldest is None or oldest - process.find_since(window_s) < 2e9:
@@ -61,7 +61,7 @@ def describe_reach(process: Process, window_s: float | None) -> str:
     return f"the oldest sample kept is {age_s:.0f} s old"
 
 
-def describe_tabs(processes: Sequence[Process], current: int, width: int) -> list[str]:
+def describe_tabs(processes: Sequence[TopProcess], current: int, width: int) -> list[str]:
     """One word per process; of more than fit, those around the current one."""
     words = [_name_tab(process) for process in processes]
     first, last = current, current + 1
@@ -78,7 +78,7 @@ def describe_tabs(processes: Sequence[Process], current: int, width: int) -> lis
     return [*(["… "] if first else []), *shown[first:last], *([" …"] if last < len(words) else [])]
 
 
-def _name_tab(process: Process) -> str:
+def _name_tab(process: TopProcess) -> str:
     session = process.session
     name = f"pid {session.pid}" if session.rank is None else f"rank {session.rank}"
     return name if process.is_live else f"{name} {process.state}"

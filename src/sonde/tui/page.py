@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from sonde.tui import shares
-from sonde.tui.process import LONGEST_S, Process
+from sonde.tui.process import LONGEST_S, TopProcess
 from sonde.tui.shares import Branch, Load, Share, Weighed
 from sonde.tui.tree import Tree, Unit, Units
 from sonde.words import MISSING, show_bytes_short, show_duration_short, show_share
@@ -104,7 +104,7 @@ _PROCESSES = (
 )  # fmt: skip
 
 
-def make_page(choice: Choice, process: Process, processes: Sequence[Process]) -> Page:
+def make_page(choice: Choice, process: TopProcess, processes: Sequence[TopProcess]) -> Page:
     """The table that a choice shows."""
     if choice.view == "processes":
         page = _make_processes(choice, processes)
@@ -149,7 +149,7 @@ def _by(at: int) -> Callable[[Row], Any]:
 # ---- functions and lines --------------------------------------------------------------------
 
 
-def measure(choice: Choice, process: Process) -> Weighed:
+def measure(choice: Choice, process: TopProcess) -> Weighed:
     """The weight that a choice asks for, on the process's tree."""
     thread = choice.thread
     window_s = LONGEST_S if thread is not None and choice.window_s is None else choice.window_s
@@ -161,7 +161,7 @@ def units_of(choice: Choice, tree: Tree) -> Units:
     return tree.by_line if choice.view == "lines" else tree.functions
 
 
-def _make_shares(choice: Choice, process: Process) -> Page:
+def _make_shares(choice: Choice, process: TopProcess) -> Page:
     weighed = measure(choice, process)
     rows = [
         _make_share(share, weighed.whole, show_duration_short(share.self_ns), share.self_ns)
@@ -181,7 +181,7 @@ def _make_share(share: Share, whole: int, third: str, value: object) -> Row:
     return Row(unit, values, cells, share.self_ns / whole if whole else 0.0)
 
 
-def _make_title(choice: Choice, process: Process) -> str:
+def _make_title(choice: Choice, process: TopProcess) -> str:
     parts = [choice.view, _WEIGHT_WORDS[choice.weight]]
     window_s = choice.window_s
     if choice.weight == "wall":
@@ -196,7 +196,7 @@ def _make_title(choice: Choice, process: Process) -> str:
 _WEIGHT_WORDS = {"wall": "wall time", "cpu": "CPU time", "gil": "GIL held"}
 
 
-def _say_idle(choice: Choice, process: Process) -> str:
+def _say_idle(choice: Choice, process: TopProcess) -> str:
     if choice.window_s is None and choice.thread is None:
         return "" if choice.idle else "with idle"  # python.stack does not tell it apart
     if choice.idle:
@@ -207,7 +207,7 @@ def _say_idle(choice: Choice, process: Process) -> str:
     return f"{show_share(idle_ns, wall_ns)}% idle hidden" if idle_ns else ""
 
 
-def _explain_nothing(choice: Choice, process: Process) -> str:
+def _explain_nothing(choice: Choice, process: TopProcess) -> str:
     """Why there is nothing to see, and what to do."""
     if process.state == "paused":
         return f"recording is paused: `sonde resume {process.session.pid}` goes on"
@@ -224,7 +224,7 @@ def _explain_nothing(choice: Choice, process: Process) -> str:
     return f"no sample in this window{seldom}: + widens it"
 
 
-def _make_calls(choice: Choice, process: Process) -> Page:
+def _make_calls(choice: Choice, process: TopProcess) -> Page:
     assert choice.unit is not None
     weighed = measure(choice, process)
     units = units_of(choice, weighed.tree)
@@ -254,7 +254,7 @@ def name_thread(load: Load) -> str:
     return load.name or f"thread {load.thread}"
 
 
-def _make_threads(choice: Choice, process: Process) -> Page:
+def _make_threads(choice: Choice, process: TopProcess) -> Page:
     window_s = choice.window_s or LONGEST_S  # python.stack does not tell threads apart
     span = process.find_span(window_s)
     rows = []
@@ -268,7 +268,7 @@ def _make_threads(choice: Choice, process: Process) -> Page:
     return Page(title, _THREADS, rows, 0, "" if rows else _explain_nothing(choice, process))
 
 
-def _make_stacks(choice: Choice, process: Process) -> Page:
+def _make_stacks(choice: Choice, process: TopProcess) -> Page:
     loads = process.list_loads(choice.window_s or LONGEST_S)
     wanted = choice.filter.casefold()
     if wanted:
@@ -316,14 +316,14 @@ def _list_branches(tree: Tree, branch: Branch, first: str, rest: str) -> Iterato
 # ---- processes --------------------------------------------------------------------------------
 
 
-def _make_processes(choice: Choice, processes: Sequence[Process]) -> Page:
+def _make_processes(choice: Choice, processes: Sequence[TopProcess]) -> Page:
     """One row each; what its main thread does now shows the one that is different."""
     rows = [_make_process(number, process, choice) for number, process in enumerate(processes)]
     title = f"processes · {show_window(choice.window_s or LONGEST_S)}"
     return Page(title, _PROCESSES, rows, 0)
 
 
-def _make_process(number: int, process: Process, choice: Choice) -> Row:
+def _make_process(number: int, process: TopProcess, choice: Choice) -> Row:
     session = process.session
     head = [session.rank, session.pid, process.state]
     if not process.is_live:  # its rows are in the archive: too slow for all of them

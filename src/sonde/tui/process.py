@@ -23,7 +23,7 @@ _THREADS_SQL = "SELECT thread, name, state, t_ns FROM python.thread ORDER BY t_n
 _WEIGHTS = {"wall": "wall_ns", "cpu": "cpu_ns", "gil": "gil_ns"}
 
 
-class Process:
+class TopProcess:
     """One session, live or ended. Reading never waits for the process."""
 
     def __init__(self, session: Session) -> None:
@@ -267,12 +267,12 @@ def _describe_nodes(nodes: stack_table.Nodes) -> list[dict[str, Any]]:
     return found
 
 
-def open_processes(sessions: Sequence[Session]) -> list[Process]:
+def open_processes(sessions: Sequence[Session]) -> list[TopProcess]:
     """Those that run first, then by rank, then as they started."""
     found = []
     for session in sessions:
         try:
-            found.append(Process(session))
+            found.append(TopProcess(session))
         except (Error, OSError):
             if len(sessions) == 1:
                 raise

@@ -19,7 +19,7 @@ from sonde.session.stack_table import WEIGHTS
 from sonde.tui import header
 from sonde.tui.grid import BOLD, CURSOR, DIM, PLAIN, WARN, Grid, Line, Lines, cut
 from sonde.tui.page import WINDOWS_S, Choice, Page, make_page
-from sonde.tui.process import Process
+from sonde.tui.process import TopProcess
 from sonde.tui.tree import Unit
 
 REFRESH_S = 1.0
@@ -92,7 +92,7 @@ class Top(App[None]):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS = [Binding("ctrl+c", "quit", show=False, priority=True)]  # noqa: RUF012
 
-    def __init__(self, processes: Sequence[Process], choice: Choice) -> None:
+    def __init__(self, processes: Sequence[TopProcess], choice: Choice) -> None:
         # The terminal's own colours: right on dark and light ones, and over any ssh.
         super().__init__(ansi_color=True)
         self.processes, self.choice = processes, choice
@@ -107,7 +107,7 @@ class Top(App[None]):
         self.box = Input(placeholder="rows with this text")
 
     @property
-    def process(self) -> Process:
+    def process(self) -> TopProcess:
         """The one that is looked at."""
         return self.processes[self.at]
 

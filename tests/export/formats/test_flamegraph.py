@@ -6,7 +6,7 @@ import random
 import re
 from pathlib import Path
 
-from sonde.analysis.profile import Frame, Process, Stack, Thread
+from sonde.analysis.profile import Frame, RecordedProcess, Stack, Thread
 from support.browser import drive
 from support.handmade_stacks import (
     FakeRecording,
@@ -114,7 +114,7 @@ def make_stacks(count: int) -> list[Stack]:
     """Distinct stacks as a large program has them: a few dozen deep, most of them much alike."""
     chance = random.Random(1)
     frames = [Frame(f"function_{at}", f"/lib/module_{at // 20}.py", at, at) for at in range(2000)]
-    thread = Thread(Process("s", "alpha", 1, None, "train.py"), 1, "MainThread")
+    thread = Thread(RecordedProcess("s", "alpha", 1, None, "train.py"), 1, "MainThread")
     found: dict[tuple[Frame, ...], Stack] = {}
     path = frames[:20]
     while len(found) < count:

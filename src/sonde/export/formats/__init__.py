@@ -1,3 +1,4 @@
-"""Exporters: what other viewers open. One file each.
+"""The formats that other programs open, one file each.
 
-An exporter has SUFFIX, TEXT (or bytes), OPEN (how to look at the file) and write(profile, file)."""
+A format has SUFFIX, TEXT (False: bytes), IN_ORDER (it needs the order of time), OPEN (what opens
+the file) and write(profile, file)."""

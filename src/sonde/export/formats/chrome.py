@@ -15,14 +15,14 @@ from sonde.analysis.timeline import Lane, Row, Timeline
 
 SUFFIX = ".trace.json"
 TEXT = True
-IN_ORDER = True  # does it need the order of time?
-TIMELINE = True  # is it more than samples?
+IN_ORDER = True  # whether it needs the order of time
+TIMELINE = True  # whether it shows more than samples
 OPEN = "drop it on https://ui.perfetto.dev, or load it in chrome://tracing"
 END = "\n]}\n"
 
 
 def write(profile: Profile, file: IO[str]) -> None:
-    """Slices, instants, counters and flows of everything that was recorded; see timeline.py."""
+    """Write slices, instants, counters and flows of the whole timeline; see timeline.py."""
     timeline = Timeline(profile)
     if timeline.first_ns is None:
         raise profile.explain_nothing()
@@ -35,7 +35,7 @@ def write(profile: Profile, file: IO[str]) -> None:
 
 
 def fill(writer: Writer, timeline: Timeline) -> None:
-    """Write all of a timeline."""
+    """Write a whole timeline."""
     for lane in timeline.iter_lanes():
         writer.declare(lane)
     for row in timeline.iter_rows():
@@ -48,7 +48,7 @@ def fill(writer: Writer, timeline: Timeline) -> None:
 
 
 class Writer:
-    """Writes rows as lines of JSON; names a process and a lane when something is on it."""
+    """Writes rows as lines of JSON; a process or lane is named before its first row."""
 
     def __init__(self, file: IO[str], start_ns: int) -> None:
         self.file, self._start_ns = file, start_ns
@@ -59,11 +59,11 @@ class Writer:
 
     @property
     def wrap(self) -> str:
-        """SQL that makes lines of the rows of `layer`."""
+        """SQL that turns the rows of `layer` into lines."""
         return _WRAP.replace("{start_ns}", str(self._start_ns))
 
     def copy(self, file: IO[str]) -> Writer:
-        """One that goes on where this one is, and leaves it as it is."""
+        """Return a copy that goes on from here while this one stays as it is."""
         new = copy(self)
         new.file, new._named, new._lanes = file, set(self._named), dict(self._lanes)
         return new
@@ -76,11 +76,11 @@ class Writer:
         self.file.write(json.dumps(head, separators=(",", ":"))[:-1] + ',"traceEvents":[')
 
     def end(self) -> None:
-        """Write what comes behind the rows."""
+        """Write what comes after the rows."""
         self.file.write(END)
 
     def declare(self, lane: Lane) -> None:
-        """What a process or lane is called."""
+        """Remember the name of a process or lane."""
         self._lanes[_join(lane.pid, lane.tid)] = lane
 
     def add(self, row: Row) -> None:
@@ -90,7 +90,7 @@ class Writer:
         self.rows += 1
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Write what SQL made with `wrap`."""
+        """Write rows that SQL made with `wrap`."""
         for lane in pc.unique(batch["lane"]).to_pylist():
             self._name(lane)
         self._write(_join_texts(batch["text"]))
@@ -111,13 +111,13 @@ class Writer:
                 self._write(",\n" + json.dumps(about, separators=(",", ":")))
 
     def _write(self, text: str) -> None:
-        # Every line brings the comma before it; the first of all has none.
+        # Every line begins with a comma; the very first must not.
         self.file.write(text if self._begun else text[1:])
         self._begun = True
 
 
 _TID_BITS = 32
-# Microseconds to the last nanosecond.
+# Microseconds, exact to the nanosecond.
 _MICROS = "{0} // 1000, '.', lpad(({0} % 1000)::VARCHAR, 3, '0')"
 _WRAP = f"""\
 SELECT pid << {_TID_BITS} | tid AS lane, concat(
@@ -138,7 +138,7 @@ def _join(pid: int, tid: int) -> int:
 
 
 def _join_texts(column: pa.Array) -> str:
-    """The texts of a column, one behind the other, as they lie in memory."""
+    """Return the texts of a column joined, as they lie in memory."""
     wide = pa.types.is_large_string(column.type)
     offsets = memoryview(column.buffers()[1]).cast("q" if wide else "i")
     first, last = offsets[column.offset], offsets[column.offset + len(column)]
@@ -146,7 +146,7 @@ def _join_texts(column: pa.Array) -> str:
 
 
 def _format(row: Row, start_ns: int) -> str:
-    """The line of one row; the same that SQL makes."""
+    """Return the line of one row, the same as SQL makes it."""
     times = f'"ts":{_micros(row.start_ns - start_ns)}'
     if row.ph == "X":
         times += f',"dur":{_micros(row.dur_ns)}'

@@ -9,12 +9,12 @@ from sonde.words import clean
 
 SUFFIX = ".collapsed.txt"
 TEXT = True
-IN_ORDER = False  # does it need the order of time?
+IN_ORDER = False  # whether it needs the order of time
 OPEN = "flamegraph.pl {file} > graph.svg, or drop it on https://www.speedscope.app"
 
 
 def write(profile: Profile, file: IO[str]) -> None:
-    """`process;thread;func (file:line);… nanoseconds`; the process only if there are several."""
+    """Write `process;thread;func (file:line);… ns`; the process only if there are several."""
     several = len({stack.thread.process for stack in profile.weighed}) > 1
     lines: dict[str, int] = {}
     for stack in profile.weighed:
@@ -28,5 +28,5 @@ def write(profile: Profile, file: IO[str]) -> None:
 
 
 def _clean(text: str) -> str:
-    """A frame without what separates frames and lines."""
+    """Replace what separates frames and lines."""
     return clean(text.replace(";", ":"))

@@ -17,12 +17,12 @@ from sonde.session.stack_table import WEIGHTS
 
 SUFFIX = ".html"
 TEXT = True
-IN_ORDER = False  # does it need the order of time?
+IN_ORDER = False  # whether it needs the order of time
 OPEN = "any browser"
 
 
 def write(profile: Profile, file: IO[str]) -> None:
-    """Everything is in the page; packed, so that no name in it can be anything but data."""
+    """Write one page with compressed data, so that no name can act as HTML or script."""
     places: dict[Place, int] = {}
     groups = groupby(profile.stacks, key=lambda stack: stack.thread)
     threads = [_describe(profile, thread, list(stacks), places) for thread, stacks in groups]
@@ -54,9 +54,8 @@ def _sum(profile: Profile, at: int) -> int:
 def _describe(
     profile: Profile, thread: Thread, stacks: list[Stack], places: dict[Place, int]
 ) -> dict[str, object]:
-    """A thread and its tree as columns: a node follows its caller, `up` levels above the last one.
-
-    Nanoseconds would be half of the page and nobody could see them: times are microseconds."""
+    """Return a thread and its tree as columns: a node follows its caller, `up` levels above the
+    node before it. Times are microseconds: more digits would be half of the page."""
     root = grow((profile.path(stack.frames), stack.ns) for stack in stacks)
     ups, numbers = [], []
     own: tuple[list[int], ...] = tuple([] for _ in WEIGHTS)
@@ -78,7 +77,7 @@ def _describe(
 
 
 def _split(places: dict[Place, int]) -> dict[str, list[object]]:
-    """Places as columns; files are named once."""
+    """Return places as columns; each file is named once."""
     files: dict[str, int] = {}
     return {
         "func": [place.func for place in places],

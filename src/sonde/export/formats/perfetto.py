@@ -1,4 +1,4 @@
-"""Perfetto's protobuf: the same timeline as chrome, smaller, for large recordings."""
+"""Perfetto's protobuf: the same timeline as chrome in smaller files, for large recordings."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ IN_ORDER = True
 TIMELINE = True
 OPEN = "drop it on https://ui.perfetto.dev"
 
-# Numbers of fields and values, from Perfetto's trace_packet.proto and those beside it.
+# Numbers of fields and values, from Perfetto's trace_packet.proto and the files it imports.
 _PACKET = 1  # of Trace
 _TIMESTAMP, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _TRACK, _CLOCKS = 8, 10, 11, 12, 13, 60, 6
-_CLEARED, _NEEDED = 1, 2  # flags: names begin anew, and are needed
+_CLEARED, _NEEDED = 1, 2  # flags: interned names start over; interned names are needed
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4  # types of events
 _REALTIME, _BOOTTIME = 1, 6  # clocks
-_BY_RANK = 3  # how the tracks of a process are sorted
-_SEQ = 1  # all packets are of one writer
+_BY_RANK = 3  # sort the tracks of a process by rank
+_SEQ = 1  # all packets come from one writer
 _WRAP = f"SELECT {timeline_sql.COLUMNS} FROM layer"
-_TRACKS, _COUNTS = 2**62, 2**61  # where their numbers begin
+_TRACKS, _COUNTS = 2**62, 2**61  # where the numbers of tracks and counters begin
 _PIECE_BYTES = 2**20
 
 
 def write(profile: Profile, file: IO[bytes]) -> None:
-    """Everything that was recorded; see timeline.py."""
+    """Write the whole timeline; see timeline.py."""
     timeline = Timeline(profile)
     if timeline.first_ns is None:
         raise profile.explain_nothing()
@@ -62,7 +62,7 @@ def write(profile: Profile, file: IO[bytes]) -> None:
 
 
 class Writer:
-    """Writes rows as packets; names of events, categories and arguments are sent once."""
+    """Writes rows as packets; names of events, categories and arguments are written once."""
 
     def __init__(self, file: IO[bytes], start_ns: int) -> None:
         self._file, self._start_ns = file, start_ns
@@ -71,13 +71,13 @@ class Writer:
         self._size = 0
         self._lanes: dict[int, Lane] = {}
         self._tracks: set[int] = set()
-        self._numbers: dict[tuple[object, ...], int] = {}  # of tracks that have no lane, and flows
+        self._numbers: dict[tuple[object, ...], int] = {}  # of tracks without a lane, and of flows
         self._names: dict[tuple[int, str], int] = {}
         self._heads: dict[tuple[int, int, str, str], bytes] = {}
 
     def begin(self) -> None:
         """Write what comes before the rows."""
-        # Times count from the start, on the clock that is Perfetto's default: small numbers.
+        # Times count from the start, on Perfetto's default clock: the numbers are small.
         clocks = b"".join(
             bytes_field(1, number_field(1, clock) + number_field(2, at))
             for clock, at in ((_BOOTTIME, 0), (_REALTIME, self._start_ns))
@@ -86,11 +86,11 @@ class Writer:
         self._put(number_field(_FLAGS, _CLEARED))
 
     def declare(self, lane: Lane) -> None:
-        """What a process or lane is called."""
+        """Remember the name of a process or lane."""
         self._lanes[_join(lane.pid, lane.tid)] = lane
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Write the rows of a layer."""
+        """Write the rows of a batch."""
         columns = (column.to_pylist() for column in batch.columns)
         for row in map(Row._make, zip(*columns, strict=True)):
             self.add(row)
@@ -108,7 +108,7 @@ class Writer:
             self._put_event(at_ns + row.dur_ns, _end(track))
             return None
         if row.ph in "stf":
-            # On the instant itself: it lies in the slice that it comes from or leads to.
+            # On the instant itself, which lies in the slice that the flow comes from or leads to.
             more += struct.pack("<Q", self._find_number("flow", row.id))
             more = make_key(48 if row.ph == "f" else 47, 1) + more
         self._put_event(at_ns, self._head(_INSTANT, track, row.name, row.cat) + more)
@@ -139,7 +139,7 @@ class Writer:
         return track
 
     def _declare(self, pid: int, tid: int) -> int:
-        """The track of a process (tid 0) or lane, described before it is first used."""
+        """Return the track of a process (tid 0) or lane; describe it before its first use."""
         number = _join(pid, tid)
         if number in self._tracks:
             return number
@@ -164,7 +164,7 @@ class Writer:
         return self._numbers.setdefault(key, len(self._numbers) + 1)
 
     def _count(self, row: Row) -> None:
-        """Each series is a track of its own."""
+        """Write a counter; each of its series is a track."""
         for series, value in json.loads(row.args or "{}").items():
             key = ("counter", row.pid, row.name, row.id, series)
             known = len(self._numbers)
@@ -205,7 +205,7 @@ class Writer:
 
     def _annotate(self, args: str) -> bytes:
         number = args[6:-1] if args.startswith('{"id":') else ""
-        if number.isdecimal():  # most regions say no more than that
+        if number.isdecimal():  # most regions have no other argument
             head = number_field(1, self._intern(3, "id"))
             return bytes_field(4, head + make_key(4, 0) + varint(int(number)))
         said = b""
@@ -215,7 +215,7 @@ class Writer:
         return said
 
     def _intern(self, field: int, text: str) -> int:
-        """The number of a text; it is sent before it is first used."""
+        """Return the number of a text, which is written before its first use."""
         key = (field, text)
         number = self._names.get(key)
         if number is None:
@@ -241,7 +241,7 @@ class Writer:
 
 
 def _value(value: Any) -> bytes:
-    """The value of an argument."""
+    """Return the value of an argument."""
     if isinstance(value, bool):
         return number_field(2, int(value))
     if isinstance(value, int) and -(2**63) <= value < 2**63:

@@ -12,7 +12,7 @@ from sonde.session.stack_table import WEIGHTS
 
 SUFFIX = ".pb.gz"
 TEXT = False
-IN_ORDER = False  # does it need the order of time?
+IN_ORDER = False  # whether it needs the order of time
 OPEN = "go tool pprof -http=: {file}, or drop it on https://www.speedscope.app"
 
 # Numbers of the fields in pprof's profile.proto.
@@ -24,19 +24,19 @@ _Thing = TypeVar("_Thing")
 
 
 class _Table(dict[_Thing, int]):
-    """Things by the number they first came with, counted from `first`."""
+    """Numbers for things, given in the order in which they first come, from `first` on."""
 
     def __init__(self, first: int) -> None:
         super().__init__()
         self._first = first
 
     def number(self, thing: _Thing) -> int:
-        """Its number; a new one if it is new."""
+        """Return the number of a thing; a new one if the thing is new."""
         return self.setdefault(thing, len(self) + self._first)
 
 
 class _Tables:
-    """What samples refer to: the empty text is always text 0, and 0 is no function."""
+    """What samples refer to. Text 0 is always empty, and no function has the number 0."""
 
     def __init__(self) -> None:
         self.texts: _Table[str] = _Table(0)
@@ -45,20 +45,20 @@ class _Tables:
         self.texts.number("")
 
     def locate(self, frame: Frame) -> int:
-        """The number of a line of a function."""
+        """Return the number of a line of a function."""
         function = self.functions.number((frame.func, frame.file, frame.first_line))
         return self.locations.number((function, frame.lineno))
 
 
 def write(profile: Profile, file: IO[bytes]) -> None:
-    """All weights are in it; the chosen one is what pprof shows first."""
+    """Write all weights; pprof shows the chosen one first."""
     tables = _Tables()
     message = b"".join(_encode(profile, tables))
-    # The texts are all known only now; fields may come in any order.
+    # All texts are known only now; fields may come in any order.
     message += b"".join(
         bytes_field(_STRING, text.encode(errors="replace")) for text in tables.texts
     )
-    # No time and no name in the envelope: equal profiles are equal files.
+    # Without time and name in the gzip header: equal profiles give equal files.
     with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
         packed.write(message)
 
@@ -71,7 +71,7 @@ def _encode(profile: Profile, tables: _Tables) -> Iterator[bytes]:
         yield bytes_field(_SAMPLE_TYPE, number_fields(text(kind), text(unit)))
     for stack in profile.stacks:
         yield bytes_field(_SAMPLE, _encode_stack(stack, tables))
-    # One mapping that says names and lines are known, or pprof looks for a binary to ask.
+    # The one mapping says that names and lines are known; otherwise pprof looks for a binary.
     program = text(profile.label)
     yield bytes_field(_MAPPING, number_field(1, 1) + number_field(5, program) + b"".join(
         number_field(known, 1) for known in (7, 8, 9)))  # fmt: skip
@@ -80,7 +80,7 @@ def _encode(profile: Profile, tables: _Tables) -> Iterator[bytes]:
             _LOCATION, number_fields(number, 1) + bytes_field(4, number_fields(function, line))
         )
     for (func, path, first_line), number in tables.functions.items():
-        # Without a system name: pprof would take it for C++ and cut what looks like a template.
+        # Without a system name: pprof would take it for C++ and cut off what looks like a template.
         yield bytes_field(_FUNCTION, number_fields(number, text(func), 0, text(path), first_line))
     yield number_field(_TIME, start_ns) + number_field(_DURATION, end_ns - start_ns)
     yield bytes_field(_PERIOD_TYPE, number_fields(text("wall"), text("nanoseconds")))
@@ -109,5 +109,5 @@ def _encode_label(key: str, value: str | int, tables: _Tables) -> bytes:
     name = number_field(1, tables.texts.number(key))
     if isinstance(value, str):
         return bytes_field(3, name + number_field(2, tables.texts.number(value)))
-    # With a unit: pprof takes a bare 0, which a rank may be, for no label at all.
+    # With a unit: pprof takes a bare 0, which may be a rank, for no label.
     return bytes_field(3, name + number_field(3, value) + number_field(4, tables.texts.number(key)))

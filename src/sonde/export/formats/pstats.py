@@ -9,12 +9,12 @@ from sonde.session import pstats_file
 
 SUFFIX = ".pstats"
 TEXT = False
-IN_ORDER = False  # does it need the order of time?
+IN_ORDER = False  # whether it needs the order of time
 OPEN = "python -m pstats {file}, or snakeviz {file}"
 
 
 def write(profile: Profile, file: IO[bytes]) -> None:
-    """Counts are the samples in which a function is on the stack, once however often it recurs."""
+    """Write statistics; counts are the samples that have a function on their stack."""
     stats = pstats_file.summarise(
         (
             [_name(place) for place in profile.path(stack.frames)],

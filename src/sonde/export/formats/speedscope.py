@@ -11,20 +11,20 @@ from sonde.analysis.profile import Frame, Place, Profile, Sample, Thread
 
 SUFFIX = ".speedscope.json"
 TEXT = True
-IN_ORDER = True  # does it need the order of time?
+IN_ORDER = True  # whether it needs the order of time
 OPEN = "drop it on https://www.speedscope.app"
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
 def write(profile: Profile, file: IO[str]) -> None:
-    """One sampled profile per thread; weights are nanoseconds, and times since the first sample."""
+    """Write one sampled profile per thread; weights are ns, times count from the first sample."""
     frames = _Frames(profile)
     groups = groupby(profile.iter_samples(), key=lambda sample: sample.thread)
     threads = [_Track(profile, thread, samples, frames) for thread, samples in groups]
     threads = [track for track in threads if track.weights]
     if not threads:
-        raise profile.lack()
+        raise profile.explain_no_weight()
     several = len({track.thread.process for track in threads}) > 1
     document = {
         "$schema": _SCHEMA,
@@ -34,12 +34,12 @@ def write(profile: Profile, file: IO[str]) -> None:
         "shared": {"frames": [_describe(place) for place in frames.places]},
         "profiles": [track.describe(several) for track in threads],
     }
-    # Not json.dump: it writes number by number, three times slower.
+    # Not json.dump, which writes number by number and is three times slower.
     file.write(json.dumps(document, separators=(",", ":")) + "\n")
 
 
 class _Frames:
-    """Places by number, and stacks as lists of such numbers."""
+    """Gives places numbers, and stacks as lists of such numbers."""
 
     def __init__(self, profile: Profile) -> None:
         self.places: dict[Place, int] = {}
@@ -47,15 +47,15 @@ class _Frames:
         self._known: dict[int, list[int]] = {}
 
     def number(self, frames: tuple[Frame, ...]) -> list[int]:
-        """The numbers of a stack; its samples share one list."""
-        path = self._profile.path(frames)  # kept by the profile, so its id stays its own
+        """Return the numbers of a stack; its samples share one list."""
+        path = self._profile.path(frames)  # the profile keeps it, so its id stays valid
         if id(path) not in self._known:
             self._known[id(path)] = [self.places.setdefault(p, len(self.places)) for p in path]
         return self._known[id(path)]
 
 
 class _Track:
-    """The samples of one thread; equal ones in a row are one."""
+    """The samples of one thread; equal samples in a row become one."""
 
     def __init__(
         self, profile: Profile, thread: Thread, samples: Iterable[Sample], frames: _Frames
@@ -79,7 +79,7 @@ class _Track:
             self.weights.append(ns)
 
     def describe(self, several: bool) -> dict[str, object]:
-        """The profile of this thread as speedscope reads it."""
+        """Return the profile of this thread as speedscope reads it."""
         start = self.start_ns or 0
         process = f"{self.thread.process.label}: " if several else ""
         return {

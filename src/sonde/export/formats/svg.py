@@ -12,12 +12,12 @@ from sonde.words import clean, show_duration
 
 SUFFIX = ".svg"
 TEXT = True
-IN_ORDER = False  # does it need the order of time?
+IN_ORDER = False  # whether it needs the order of time
 OPEN = "any browser"
 
 _WIDTH, _ROW, _PAD, _HEAD, _FOOT = 1200, 16, 10, 44, 28
-_CHAR = 6.65  # width of a letter; svg.js has the same
-_NARROWEST = 0.1  # boxes below this cannot be seen, and are most of a large graph
+_CHAR = 6.65  # width of a letter, the same as in svg.js
+_NARROWEST = 0.1  # narrower boxes cannot be seen, and are most of a large graph
 
 
 class Box(NamedTuple):
@@ -32,14 +32,14 @@ class Box(NamedTuple):
 
 
 def write(profile: Profile, file: IO[str]) -> None:
-    """Wide is much, up is deep; boxes too narrow to be seen are left out, and counted."""
+    """Draw time as width and depth as height; boxes too narrow to be seen are only counted."""
     by = profile.by
     root = grow((_path(profile, stack), stack.ns) for stack in profile.weighed)
     boxes, hidden = _lay_out(root, by)
     height = _HEAD + (max(box.depth for box in boxes) + 1) * _ROW + _FOOT
     subtitle = f"{profile.weight} time, {show_duration(root.total[by])}"
     if hidden:
-        subtitle += f"; {hidden:,} boxes are too narrow to be drawn"
+        subtitle += f"; {hidden:,} boxes are too narrow to draw"
     head, foot = read_asset("svg.svg").split("@BOXES@")
     head = fill(
         head,
@@ -60,7 +60,7 @@ def _path(profile: Profile, stack: Stack) -> list[object]:
 
 
 def _lay_out(root: CallNode, by: int) -> tuple[list[Box], int]:
-    """The boxes that can be seen, and how many cannot."""
+    """Return the boxes that can be seen, and how many cannot."""
     scale = (_WIDTH - 2 * _PAD) / max(1, root.total[by])
     boxes = [Box(_PAD, _WIDTH - 2 * _PAD, 0, "all", root.own[by], root.total[by])]
     ends = [float(_PAD)]  # by depth: where the next box begins
