@@ -369,7 +369,7 @@ def test_what_is_not_there_is_said(folder: str, run, sonde_cli) -> None:
     assert sonde_cli("modules", folder, "--steps", "9-3").returncode == ConfigError.exit_code
     bare = run("import sonde; print(sonde.start(collector='off'))").stdout.strip()
     done = sonde_cli("modules", bare)
-    assert done.returncode == Error.exit_code and "no step of PyTorch was recorded" in done.stderr
+    assert done.returncode == Error.exit_code and "no PyTorch step was recorded" in done.stderr
 
 
 def test_since_counts_from_the_end_of_the_last_step(folder: str, sonde_cli) -> None:

@@ -174,7 +174,7 @@ def test_nothing_sampled_says_why() -> None:
         _ = recording.profile(threads=["nobody"]).stacks
     with pytest.raises(Error, match="widen --since"):
         _ = recording.profile(since="+1s", until="+2s").stacks
-    with pytest.raises(Error, match="no cpu time was seen"):
+    with pytest.raises(Error, match="no cpu time was sampled"):
         _ = FakeRecording().see("a", 10, cpu=0).profile(weight="cpu").weighed
 
 

@@ -177,7 +177,7 @@ def test_a_process_that_ends_leaves_its_last_picture(start) -> None:
         child.kill()
         child.wait()
         seen = await see(until=f"process {child.pid} was killed")
-        assert "spin" in seen and "last picture" in seen
+        assert "spin" in seen and "last state" in seen
         assert "worker-1" in await see("t", until="threads · ")
         await see("q")
         assert app.return_code == 0

@@ -178,7 +178,7 @@ def test_a_disk_without_room_leaves_the_old_file_and_nothing_is_lost_later(
     try:
         # No file may grow beyond what this one has: to the writer it is like a full disk.
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 100, hard))
-        with pytest.raises(Error, match="the trace stays as it last was"):
+        with pytest.raises(Error, match="the trace stays as it was"):
             trace.refresh()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -244,9 +244,9 @@ def _choose(recording: Recording, choice: StepSelection) -> str:
 
 
 # `part` is the recorded process. Some steps are left out, with their time: those whose first rows
-# are gone from the ring, and those recorded in less detail than others of the same models (less deep,
-# or without backward). In a mean with them, modules would lose time to their callers. Shares refer
-# to the steps whose modules are complete.
+# are gone from the ring, and those recorded in less detail than others of the same models (less
+# deep, or without backward). In a mean with them, modules would lose time to their callers.
+# Shares refer to the steps whose modules are complete.
 _CHOSEN = """\
 WITH RECURSIVE process(part, host, pid, first_us, next_us, offset_ns) AS (VALUES {processes}),
 trace AS MATERIALIZED (

@@ -1,4 +1,4 @@
-"""Two widgets that draw lines: plain ones, and a table that fits the terminal."""
+"""Two widgets: a few lines of text, and a table that fits the terminal."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sonde.words import clean, show_bar
 PLAIN, BOLD, DIM = Style(), Style(bold=True), Style(dim=True)
 HEAD, CURSOR = Style(bold=True, underline=True), Style(reverse=True)
 WARN, BAR = Style(bold=True, color="yellow"), Style(color="green")
-_BAR_AT, _BAR = 100, 10  # a bar where the terminal is this wide; its width
+_BAR_AT, _BAR = 100, 10  # the least terminal width with a bar; the width of the bar
 
 Line = Sequence[tuple[str, Style]]
 
 
 def cut(text: str, width: int, *, left: bool = False, right: bool = False) -> str:
-    """A text in exactly `width` cells; what is cut off leaves `…`."""
+    """Return a text in exactly `width` cells; `…` stands for what is cut off."""
     text = clean(text)
     missing = width - cell_len(text)
     if missing >= 0:
@@ -35,7 +35,7 @@ def cut(text: str, width: int, *, left: bool = False, right: bool = False) -> st
 
 
 class Lines(Widget):
-    """A few lines of styled text; as high as they are many."""
+    """A few lines of styled text."""
 
     DEFAULT_CSS = "Lines { height: auto; }"
 
@@ -44,16 +44,16 @@ class Lines(Widget):
         self.lines: Sequence[Line] = ()
 
     def show(self, lines: Sequence[Line]) -> None:
-        """Replace them."""
+        """Show other lines."""
         self.refresh(layout=len(lines) != len(self.lines))
         self.lines = lines
 
     def get_content_height(self, *_sizes: object) -> int:
-        """One row each."""
+        """Return one row for each line."""
         return len(self.lines)
 
     def render_line(self, y: int) -> Strip:
-        """One line; what is cut off leaves `…`."""
+        """Draw one line; `…` stands for what is cut off."""
         if y >= len(self.lines):
             return Strip.blank(self.size.width)
         strip = Strip([Segment(clean(text), style) for text, style in self.lines[y]])
@@ -64,7 +64,7 @@ class Lines(Widget):
 
 
 class Grid(Widget, can_focus=True):
-    """A table with a cursor. It stays on its row while rows come, go and change places."""
+    """A table with a cursor, which stays on its row while rows come, go and move."""
 
     DEFAULT_CSS = "Grid { height: 1fr; }"
 
@@ -80,18 +80,18 @@ class Grid(Widget, can_focus=True):
         return self.page.rows[self.cursor] if self.cursor < len(self.page.rows) else None
 
     def show(self, page: Page, sort: tuple[int, bool] | None, *, follow: bool) -> None:
-        """Replace the table; the cursor follows its row, or goes to the top."""
+        """Show another table; the cursor follows its row, or goes to the top."""
         before = self.selected
         self.page, self._sort = page, sort
         if not follow:
             self.cursor = self.top = 0
-        elif before is not None and self.cursor > 0:  # at the top it stays there: the largest
+        elif before is not None and self.cursor > 0:  # at the top it stays there
             keys = [row.key for row in page.rows]
             self.cursor = keys.index(before.key) if before.key in keys else self.cursor
         self.move(0)
 
     def move(self, by: int) -> None:
-        """Move the cursor, and scroll so that it is seen."""
+        """Move the cursor, and scroll to keep it visible."""
         room = max(1, self.size.height - 1)
         self.cursor = max(0, min(self.cursor + by, len(self.page.rows) - 1))
         self.top = max(0, min(self.top, self.cursor, len(self.page.rows) - room))
@@ -102,7 +102,7 @@ class Grid(Widget, can_focus=True):
         self.move(0)
 
     def _find_widths(self) -> list[int]:
-        """Columns with a width have it; the others share what is left, the first a bit less."""
+        """Return the widths: fixed ones as they are; the other columns share the rest."""
         columns = self.page.columns
         fixed = sum(column.width for column in columns) + 2 * (len(columns) - 1) + self._bar_room
         left = max(0, self.size.width - fixed)
@@ -116,7 +116,7 @@ class Grid(Widget, can_focus=True):
 
     def _find_longest(self, at: int) -> int:
         cells = (cell_len(row.cells[at]) for row in self.page.rows)
-        return max([len(self.page.columns[at].title) + 1, *cells])  # with the arrow
+        return max([len(self.page.columns[at].title) + 1, *cells])  # with room for the arrow
 
     @property
     def _bar_room(self) -> int:
@@ -124,7 +124,7 @@ class Grid(Widget, can_focus=True):
         return _BAR + 2 if has_shares and self.size.width >= _BAR_AT else 0
 
     def render_line(self, y: int) -> Strip:
-        """The names of the columns, then the rows from `top` on."""
+        """Draw the column names, then the rows from `top` on."""
         width, widths = self.size.width, self._find_widths()
         if y == 0:
             return Strip([Segment(self._draw_head(widths), HEAD)]).adjust_cell_length(width, HEAD)

@@ -1,4 +1,4 @@
-"""The lines above the table: which process, how it does, what it costs and what was lost."""
+"""The lines above the table: the process, its use of the machine, and what sampling costs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ENDS = {
 
 
 def describe_process(process: TopProcess) -> tuple[str, str]:
-    """Who it is, and for how long it has run."""
+    """Return which process it is, and for how long it has run."""
     session = process.session
     meta = session.meta
     world = meta.world_size
@@ -23,7 +23,7 @@ def describe_process(process: TopProcess) -> tuple[str, str]:
 
 
 def describe_use(process: TopProcess, window_s: float | None) -> str:
-    """Its CPU, memory, threads and GIL; how it is sampled, and what that costs."""
+    """Return its CPU, memory, threads and GIL use; how it is sampled, and what that costs."""
     usage, cost = process.read_usage(), process.find_cost_pct()
     cpu = MISSING if usage is None else f"{usage['user_pct'] + usage['system_pct']:.0f}%"
     rss = MISSING if usage is None else show_bytes_short(usage["rss_bytes"])
@@ -45,15 +45,15 @@ def _show_interval(every_s: float) -> str:
 
 
 def describe_end(process: TopProcess) -> str:
-    """What to say of a process that runs no more; nothing of one that does."""
+    """Return a note about a process that has ended; an empty text for one that runs."""
     if process.is_live:
         return ""
     how = _ENDS.get(process.state, process.state)
-    return f"process {process.session.pid} {how}; this is the last picture"
+    return f"process {process.session.pid} {how}; this is its last state"
 
 
 def describe_reach(process: TopProcess, window_s: float | None) -> str:
-    """What to say where the samples do not reach back as far as the window."""
+    """Return a note if the samples do not reach back as far as the window."""
     oldest = process.samples.oldest_ns
     if window_s is None or oldest is None or oldest - process.find_since(window_s) < 2e9:
         return ""
@@ -62,7 +62,7 @@ def describe_reach(process: TopProcess, window_s: float | None) -> str:
 
 
 def describe_tabs(processes: Sequence[TopProcess], current: int, width: int) -> list[str]:
-    """One word per process; of more than fit, those around the current one."""
+    """Return one label per process; if not all fit, those around the current one."""
     words = [_name_tab(process) for process in processes]
     first, last = current, current + 1
     room = width - len(words[current]) - 8

@@ -1,4 +1,4 @@
-"""What is on the screen, before it is drawn: columns and rows of each view."""
+"""The contents of the screen before it is drawn: columns and rows of each view."""
 
 from __future__ import annotations
 
@@ -24,64 +24,64 @@ def show_window(window_s: float | None) -> str:
 
 
 class Column(NamedTuple):
-    """A column: `width` cells, or a part of what is left if that is 0."""
+    """A column: `width` cells wide, or with a share of the rest if that is 0."""
 
     title: str
     width: int = 0
     right: bool = False
-    cut_left: bool = False  # of a path the end says most
+    cut_left: bool = False  # the end of a path tells most
     descends: bool = False  # the largest first
 
 
 class Row(NamedTuple):
-    """A row: what it is about, what is sorted by, and what is shown."""
+    """A row: what it is about, the values to sort by, and the cells to show."""
 
     key: object
     values: Sequence[Any]
     cells: Sequence[str]
-    share: float = 0.0  # of the whole, for a bar
+    share: float = 0.0  # of the whole, for the bar
     loud: bool = False
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a person has chosen to see."""
+    """What the user has chosen to see."""
 
     view: str = "functions"
     weight: str = "wall"
     window_s: float | None = 5.0
     idle: bool = False
     filter: str = ""
-    thread: int | None = None  # only this one
-    unit: Unit | None = None  # its callers and callees
+    thread: int | None = None  # show only this thread
+    unit: Unit | None = None  # show its callers and callees
     sort: dict[str, tuple[int, bool]] = field(default_factory=dict)  # view: column, reversed
 
     @property
     def shown(self) -> str:
-        """The view, or the calls of a unit in it."""
+        """The name of the view, or `calls` for the calls of a unit."""
         return "calls" if self.unit is not None else self.view
 
     def find_order(self) -> tuple[int, bool] | None:
-        """The column to sort by, and whether the other way round; None leaves rows as they are."""
+        """Return the column to sort by and whether it is reversed; None leaves rows as they are."""
         fixed = None if self.shown in ("calls", "stacks") else (0, False)
         return self.sort.get(self.shown, fixed)
 
     def sort_by(self, column: int | None) -> Choice:
-        """Sorted by another column; None turns the order round."""
+        """Return the choice sorted by another column; None reverses the order."""
         if self.shown == "stacks":
-            return self  # a tree has one order
+            return self  # a tree has only one order
         now, turned = self.find_order() or (1, False)
         new = (now, not turned) if column is None else (column, False)
         return replace(self, sort={**self.sort, self.shown: new})
 
 
 class Page(NamedTuple):
-    """A table, and what to say about it."""
+    """A table with its title and a note."""
 
     title: str
     columns: Sequence[Column]
     rows: list[Row]
-    whole: int  # rows there were before the filter
+    whole: int  # number of rows before the filter
     note: str = ""
 
 
@@ -105,7 +105,7 @@ _PROCESSES = (
 
 
 def make_page(choice: Choice, process: TopProcess, processes: Sequence[TopProcess]) -> Page:
-    """The table that a choice shows."""
+    """Return the table that a choice shows."""
     if choice.view == "processes":
         page = _make_processes(choice, processes)
     elif choice.view == "threads":
@@ -120,7 +120,7 @@ def make_page(choice: Choice, process: TopProcess, processes: Sequence[TopProces
 
 
 def _arrange(page: Page, choice: Choice) -> Page:
-    """Filtered and sorted."""
+    """Return a page filtered and sorted."""
     wanted = choice.filter.casefold()
     rows = [row for row in page.rows if wanted in " ".join(row.cells).casefold()]
     order = choice.find_order()
@@ -128,14 +128,16 @@ def _arrange(page: Page, choice: Choice) -> Page:
         return page._replace(rows=rows, whole=len(page.rows))
     at, turned = min(order[0], len(page.columns) - 1), order[1]
     rows.sort(key=lambda row: tuple(row.cells[-2:]))
-    if page.columns[1].descends:  # the total: of what is equal by self, the outer functions first
+    if page.columns[
+        1
+    ].descends:  # by total: of functions with equal self time, the outer ones come first
         rows.sort(key=_by(1), reverse=True)
     rows.sort(key=_by(at), reverse=page.columns[at].descends != turned)
     return page._replace(rows=rows, whole=len(page.rows))
 
 
 def _by(at: int) -> Callable[[Row], Any]:
-    """Missing values last among small ones, texts without regard to case."""
+    """Return a sort key: missing values are the smallest, texts ignore case."""
 
     def key(row: Row) -> Any:
         value = row.values[at]
@@ -150,14 +152,14 @@ def _by(at: int) -> Callable[[Row], Any]:
 
 
 def measure(choice: Choice, process: TopProcess) -> Weighed:
-    """The weight that a choice asks for, on the process's tree."""
+    """Return the process's tree with the weight that a choice asks for."""
     thread = choice.thread
     window_s = LONGEST_S if thread is not None and choice.window_s is None else choice.window_s
     return process.weigh(window_s, choice.weight, idle=choice.idle, thread=thread)
 
 
 def units_of(choice: Choice, tree: Tree) -> Units:
-    """Functions or lines."""
+    """Return functions or lines, as the view needs."""
     return tree.by_line if choice.view == "lines" else tree.functions
 
 
@@ -185,7 +187,7 @@ def _make_title(choice: Choice, process: TopProcess) -> str:
     parts = [choice.view, _WEIGHT_WORDS[choice.weight]]
     window_s = choice.window_s
     if choice.weight == "wall":
-        parts.append(_say_idle(choice, process))
+        parts.append(_describe_idle(choice, process))
     if choice.thread is not None:
         parts.append(f"thread {choice.thread}")
         window_s = window_s or LONGEST_S  # python.stack does not tell threads apart
@@ -196,7 +198,7 @@ def _make_title(choice: Choice, process: TopProcess) -> str:
 _WEIGHT_WORDS = {"wall": "wall time", "cpu": "CPU time", "gil": "GIL held"}
 
 
-def _say_idle(choice: Choice, process: TopProcess) -> str:
+def _describe_idle(choice: Choice, process: TopProcess) -> str:
     if choice.window_s is None and choice.thread is None:
         return "" if choice.idle else "with idle"  # python.stack does not tell it apart
     if choice.idle:
@@ -208,7 +210,7 @@ def _say_idle(choice: Choice, process: TopProcess) -> str:
 
 
 def _explain_nothing(choice: Choice, process: TopProcess) -> str:
-    """Why there is nothing to see, and what to do."""
+    """Return why there is nothing to see, and what to do."""
     if process.state == "paused":
         return f"recording is paused: `sonde resume {process.session.pid}` goes on"
     if choice.window_s is not None and process.add_up(choice.window_s):
@@ -231,7 +233,7 @@ def _make_calls(choice: Choice, process: TopProcess) -> Page:
     number = units.find(choice.unit)
     title = f"calls of {choice.unit.func} · {_make_title(choice, process)}"
     if number is None:
-        return Page(title, _CALLS, [], 0, "it is not in this window")
+        return Page(title, _CALLS, [], 0, "it was not seen in this window")
     mine = [share for share in shares.list_shares(weighed, units) if share.unit == choice.unit]
     parts = (
         ("caller", shares.list_callers(weighed, units, number)),
@@ -243,14 +245,14 @@ def _make_calls(choice: Choice, process: TopProcess) -> Page:
         for word, found in parts
         for share in sorted(found, key=lambda share: -share.total_ns)
     ]
-    return Page(title, _CALLS, rows, 0, "" if rows else "it is not in this window")
+    return Page(title, _CALLS, rows, 0, "" if rows else "it was not seen in this window")
 
 
 # ---- threads and stacks -----------------------------------------------------------------------
 
 
 def name_thread(load: Load) -> str:
-    """What Python calls a thread, or its number."""
+    """Return the name of a thread in Python, or its number."""
     return load.name or f"thread {load.thread}"
 
 
@@ -288,7 +290,7 @@ def _describe_stack(tree: Tree, load: Load) -> str:
 
 
 def _list_branches(tree: Tree, branch: Branch, first: str, rest: str) -> Iterator[Row]:
-    """Frames under their callers; only where stacks part is there a new indent."""
+    """Yield frames under their callers, indented further only where stacks part."""
     while True:
         if branch.place >= 0:
             unit = tree.by_line.names[tree.by_line.of[branch.place]]
@@ -317,7 +319,7 @@ def _list_branches(tree: Tree, branch: Branch, first: str, rest: str) -> Iterato
 
 
 def _make_processes(choice: Choice, processes: Sequence[TopProcess]) -> Page:
-    """One row each; what its main thread does now shows the one that is different."""
+    """Return one row per process; what the main threads do shows which one differs."""
     rows = [_make_process(number, process, choice) for number, process in enumerate(processes)]
     title = f"processes · {show_window(choice.window_s or LONGEST_S)}"
     return Page(title, _PROCESSES, rows, 0)
@@ -326,7 +328,7 @@ def _make_processes(choice: Choice, processes: Sequence[TopProcess]) -> Page:
 def _make_process(number: int, process: TopProcess, choice: Choice) -> Row:
     session = process.session
     head = [session.rank, session.pid, process.state]
-    if not process.is_live:  # its rows are in the archive: too slow for all of them
+    if not process.is_live:  # its rows are in the archive, which is too slow for many processes
         cells = ["" if value is None else str(value) for value in head]
         return Row(number, (*head, None, None, None, "", ""), (*cells, "", "", "", "", ""))
     window_s = choice.window_s or LONGEST_S

@@ -1,4 +1,4 @@
-"""A recorded process as the live view needs it: who it is, how it does, and what it runs."""
+"""A recorded process as `sonde top` needs it: its identity, its state and its stacks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sonde.tui.tree import Tree, make_tree
 
 LONGEST_S = 300.0
 _NOW_S = 5.0
-_FRESH_NS = 10 * 10**9  # older numbers about a live process say nothing of it now
+_RECENT_NS = 10 * 10**9  # older numbers say nothing about a live process
 _TREE_SQL = "SELECT * FROM python.stack"
 _THREADS_SQL = "SELECT thread, name, state, t_ns FROM python.thread ORDER BY t_ns"
 _WEIGHTS = {"wall": "wall_ns", "cpu": "cpu_ns", "gil": "gil_ns"}
 
 
 class TopProcess:
-    """One session, live or ended. Reading never waits for the process."""
+    """One session, live or ended. Reading it never waits for the process."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -32,14 +32,14 @@ class TopProcess:
         self.now_ns = _core.clock_ns()
         self.tree = Tree()
         self._totals: dict[str, list[int]] = {}
-        self._is_archived = False  # what is in _totals is the last word
-        self._lost: set[int] = set()  # stacks that no node has
+        self._is_archived = False  # _totals will not change any more
+        self._lost: set[int] = set()  # stacks without a node
         self._rings: dict[str, Ring] = {}
         self._threads: tuple[int, dict[int, str], dict[int, int]] = (-1, {}, {})
         self.refresh()
 
     def ask(self, sql: str) -> list[dict[str, Any]]:
-        """SQL about this session. Slow: it loads DuckDB, the first time."""
+        """Run SQL on this session. The first time is slow: it loads DuckDB."""
         from sonde.store.recording import Recording
 
         rows: list[dict[str, Any]] = Recording([self.session]).query(sql).to_pylist()
@@ -47,16 +47,16 @@ class TopProcess:
 
     @cached_property
     def samples(self) -> Samples:
-        """Its samples; read when they are first needed."""
+        """Its samples, read when they are first needed."""
         return Samples(self.session, self.ask)
 
     @property
     def is_live(self) -> bool:
-        """Does it still run?"""
+        """Whether the process still runs."""
         return self.state in ("running", "paused")
 
     def refresh(self) -> None:
-        """Look again: is it alive, and what is new?"""
+        """Read whether it is alive, and what is new."""
         was_live = self.is_live or self.state == "unknown"
         self.state = self.session.find_state()
         if self.state == "running" and not self.session.read_control()["on"]:
@@ -66,17 +66,17 @@ class TopProcess:
         if was_live and "samples" in self.__dict__:
             self.samples.advance()
 
-    # ---- what it runs -----------------------------------------------------------------------
+    # ---- its stacks -------------------------------------------------------------------------
 
     def find_since(self, window_s: float | None) -> int:
-        """Where a window begins; it ends now, or with the last sample of an ended process."""
+        """Return where a window begins; it ends now, or at the last sample of an ended process."""
         if window_s is None:
             return self.start_ns
         until = self.now_ns if self.is_live else self.samples.newest_ns or self.now_ns
         return max(self.start_ns, until - round(window_s * 1e9)) // STEP_NS * STEP_NS
 
     def find_span(self, window_s: float | None) -> int:
-        """The length of a window in nanoseconds; at least one."""
+        """Return the length of a window in nanoseconds; at least 1."""
         until = self.now_ns if self.is_live else self.samples.newest_ns or self.now_ns
         return max(1, until - self.find_since(window_s))
 
@@ -86,8 +86,8 @@ class TopProcess:
         return self.session.start_wall_ns - self.session.wall_offset_ns
 
     def add_up(self, window_s: float) -> Sums:
-        """The samples of a window, and the tree grown to hold them."""
-        # Idle threads are told of once a second: what they do now needs a few.
+        """Return the sums of a window, after adding its stacks to the tree."""
+        # Rows of idle threads are written once a second: their newest stacks need a few seconds.
         self.samples.reach(self.find_since(_NOW_S))
         sums = self.samples.add_up(self.find_since(window_s))
         self.samples.forget(self.find_since(LONGEST_S))
@@ -103,7 +103,7 @@ class TopProcess:
     def weigh(
         self, window_s: float | None, weight: str, *, idle: bool, thread: int | None = None
     ) -> Weighed:
-        """A window on the tree; None is since the start, from the sums in python.stack."""
+        """Return the tree with the weight of a window; None is since the start."""
         if window_s is not None:
             sums = self.add_up(window_s)
             return weigh(self.tree, sums, weight, idle=idle, thread=thread)
@@ -114,7 +114,7 @@ class TopProcess:
         try:
             nodes = stack_table.read_nodes(self.session)
         except FileNotFoundError:
-            if not self._is_archived:  # and does not change any more
+            if not self._is_archived:  # the archive does not change any more
                 self._keep_rows(self.ask(_TREE_SQL))
             return
         if not self.tree.grow(nodes):
@@ -130,60 +130,60 @@ class TopProcess:
         self._totals = {name: [row[name] for row in rows] for name in names}
 
     def list_loads(self, window_s: float) -> list[Load]:
-        """Its threads."""
+        """Return what its threads did in a window."""
         sums = self.add_up(window_s)
         names, ended = self._read_threads()
         return list_loads(self.tree, sums, self.samples.newest, names, ended)
 
     def count_threads(self) -> int:
-        """How many Python threads have not ended."""
+        """Return how many Python threads have not ended."""
         ended, newest = self._read_threads()[1], self.samples.newest
         return sum(ended.get(thread, -1) < seen.t_ns for thread, seen in newest.items())
 
     def _read_threads(self) -> tuple[dict[int, str], dict[int, int]]:
-        """The names of threads, and when those that ended did; read again when there is news."""
+        """Return the names of threads and the ends of those that ended; cached until rows come."""
         head, names, ended = self._threads
         source = self._find_ring(stack_table.THREADS)
         newest = source.head if source is not None else 0
         if newest != head:
             try:
                 names, ended = stack_table.read_threads(self.session)
-            except FileNotFoundError:  # in the archive, by now
+            except FileNotFoundError:  # they are in the archive by now
                 rows = self.ask(_THREADS_SQL)
                 names = {row["thread"]: row["name"] for row in rows if row["name"] is not None}
                 ended = {row["thread"]: row["t_ns"] for row in rows if row["state"] == "ended"}
         self._threads = (newest, names, ended)
         return names, ended
 
-    # ---- how it does ------------------------------------------------------------------------
+    # ---- its state --------------------------------------------------------------------------
 
     @property
     def command(self) -> str:
-        """How it was started, without the folder of its interpreter."""
+        """Its command line, without the folder of the interpreter."""
         words = self.session.meta.argv
         return " ".join([os.path.basename(words[0]), *words[1:]]) if words else "?"
 
     @property
     def age_s(self) -> float:
-        """How long it has run, or ran."""
+        """For how long it has run, or ran."""
         until = self.now_ns if self.is_live else self.samples.newest_ns or self.start_ns
         return (until - self.start_ns) / 1e9
 
     @property
     def interval_s(self) -> float | None:
-        """Time between two samples, as it is set now."""
+        """The time between two samples, as it is set now."""
         return float(self.session.read_config()["stack.every"])
 
     def read_usage(self) -> dict[str, float] | None:
-        """The newest row of system.process about itself; None if the collector has not looked
-        lately."""
+        """Return the newest row of system.process about the process itself; None if the collector
+        has taken no reading lately."""
         rows: list[dict[str, float]] = []
-        for count in (1, 64, 4096):  # each look has a row for every descendant, too
+        for count in (1, 64, 4096):  # each reading has a row for every descendant as well
             found = self._read_last("system.process", count)
             rows = [row for row in found if not row.get("depth")][-1:]
             if rows or len(found) < count:
                 break
-        stale = rows and self.is_live and self.now_ns - rows[0]["t_ns"] > _FRESH_NS
+        stale = rows and self.is_live and self.now_ns - rows[0]["t_ns"] > _RECENT_NS
         return None if not rows or stale else rows[0]
 
     def find_gil_pct(self, window_s: float | None) -> float:
@@ -192,7 +192,7 @@ class TopProcess:
         return 100 * self.weigh(window_s, "gil", idle=True).whole / self.find_span(window_s)
 
     def find_cost_pct(self) -> float | None:
-        """CPU time of sonde's thread between the last two rows of python.sampling."""
+        """Return the CPU time of sonde's thread between the last two rows of python.sampling."""
         rows = self._read_last("python.sampling", 2)
         if not rows:
             return None
@@ -201,12 +201,12 @@ class TopProcess:
         return 100 * (rows[-1]["cpu_ns"] - before["cpu_ns"]) / passed if passed > 0 else None
 
     def list_misses(self) -> list[str]:
-        """What the sampling missed, in words, from the newest row of python.sampling."""
+        """Return what sampling missed, in words, from the newest row of python.sampling."""
         rows = self._read_last("python.sampling", 1)
         return describe_misses(rows[0]) if rows else []
 
     def list_losses(self) -> list[str]:
-        """What sonde.loss and sonde.source say, in words. Slow: it looks at every file."""
+        """Return what sonde.loss and sonde.source say, in words. Slow: it reads every file."""
         source = self.ask("SELECT state, detail FROM sonde.source WHERE source = 'stack'")
         said = [
             f"stack sampling is {row['state']}" + (f" ({row['detail']})" if row["detail"] else "")
@@ -221,7 +221,7 @@ class TopProcess:
         return said
 
     def _read_last(self, table: str, count: int) -> list[dict[str, float]]:
-        """The last rows of a table, oldest first."""
+        """Return the last rows of a table, oldest first."""
         source = self._find_ring(table)
         if source is None:
             if self.is_live:
@@ -243,7 +243,7 @@ class TopProcess:
 
 
 def describe_misses(row: dict[str, float]) -> list[str]:
-    """The counters of python.sampling as a person would say them; those that are zero are not."""
+    """Return the counters of python.sampling in words, except those that are zero."""
     said = (
         (row["stacks_lost"], "samples without room for their stack (see stack.bytes): {:,}"),
         (row["due"] - row["taken"], f"samples not taken in time: {{:,}} of {row['due']:,}"),
@@ -255,7 +255,7 @@ def describe_misses(row: dict[str, float]) -> list[str]:
 
 
 def _describe_nodes(nodes: stack_table.Nodes) -> list[dict[str, Any]]:
-    """Nodes as python.stack has them."""
+    """Return nodes as rows of python.stack."""
     found = []
     for at in range(len(nodes)):
         frame, parent = nodes.frame(at), nodes.find_parent(at)
@@ -268,7 +268,7 @@ def _describe_nodes(nodes: stack_table.Nodes) -> list[dict[str, Any]]:
 
 
 def open_processes(sessions: Sequence[Session]) -> list[TopProcess]:
-    """Those that run first, then by rank, then as they started."""
+    """Open processes; those that run come first, then by rank, then in the order of start."""
     found = []
     for session in sessions:
         try:

@@ -1,12 +1,12 @@
-"""python.stack_sample added up in steps of time, so that a refresh reads only what is new.
+"""The sums of python.stack_sample in steps of time, so that a refresh reads only new rows.
 
-A window of it is what this SQL gives, with `since_ns` a whole number of steps:
+The sums of a window are what this SQL gives, with `since_ns` a whole number of steps:
 
     SELECT thread, stack, gil, idle, SUM(samples), SUM(wall_ns), SUM(cpu_ns)
     FROM python.stack_sample WHERE t_ns >= since_ns GROUP BY ALL
 
-The SQL itself takes a tenth of a second of CPU time, too much for every second. It is asked only
-for what the ring does not hold any more."""
+The SQL itself takes a tenth of a second of CPU time, too much for every second. It is used only
+for rows that are no longer in the ring."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sonde.session.ring import SUFFIX, Ring
 from sonde.store.tail import RingTail
 
 STEP_NS = 100_000_000
-_CHUNK = 2**14  # rows that are read at once, going back
+_CHUNK = 2**14  # rows that are read at a time, going back
 _SLACK_NS = 2 * 10**9  # rows about idle threads are written up to a second late
 
 Key = tuple[int, int, int, int]  # thread, stack, gil, idle
@@ -46,7 +46,7 @@ class Seen(NamedTuple):
 
 
 class Samples:
-    """The samples of one process; `ask` answers SQL about it."""
+    """The samples of one process; `ask` runs SQL on its session."""
 
     def __init__(self, session: Session, ask: Ask) -> None:
         self._ask = ask
@@ -63,14 +63,14 @@ class Samples:
         self.newest: dict[int, Seen] = {}
         self._steps: dict[int, Sums] = {}
         self._window: Sums | None = None
-        self._window_from = 0  # the step it begins with
+        self._window_from = 0  # the first step of the window
         # The tickets that were read are those from `_first` up to the tail's next one.
         self._first, self._tail = 0, None
         if self._ring is not None:
             self._first = self._ring.find_settled(max(0, self._ring.head - 1))
             self._tail = RingTail(self._ring, self._first)
-        self._from: int | None = None  # all rows of this step and of later ones are here
-        if self._read_back():  # so that the newest sample is known
+        self._from: int | None = None  # all rows of this step and of later steps are here
+        if self._read_back():  # to know the newest sample
             return
         for row in self._ask(_NEWEST_SQL) if self._ring is None else ():
             seen = Seen(row["t_ns"], row["stack"], row["gil"], row["idle"])
@@ -78,16 +78,16 @@ class Samples:
 
     @property
     def newest_ns(self) -> int | None:
-        """When the last sample was taken."""
+        """The time of the newest sample."""
         return max((seen.t_ns for seen in self.newest.values()), default=None)
 
     @property
     def oldest_ns(self) -> int | None:
-        """The begin of the oldest step that holds a sample."""
+        """The start of the oldest step that has a sample."""
         return min(self._steps) * STEP_NS if self._steps else None
 
     def advance(self) -> None:
-        """Add what was written since."""
+        """Add the rows that were written since the last time."""
         if self._ring is None or self._tail is None:
             return
         if self._ring.head - self._tail.next_ticket > 4 * _CHUNK:
@@ -100,9 +100,9 @@ class Samples:
         self._take(stack_table.read_columns(self._ring, batch))
 
     def add_up(self, since_ns: int) -> Sums:
-        """The sums of a window that begins at `since_ns`, rounded down to a whole step.
+        """Return the sums of a window that begins at `since_ns`, rounded down to a whole step.
 
-        They are this object's own; the next call changes them."""
+        They belong to this object: the next call changes them."""
         since = since_ns // STEP_NS
         self.reach(since_ns)
         if self._window is None or since < self._window_from:
@@ -117,7 +117,7 @@ class Samples:
         return self._window
 
     def forget(self, before_ns: int) -> None:
-        """Let go of what no window reaches any more."""
+        """Drop what no window reaches any more."""
         before = min(before_ns // STEP_NS, self._window_from)
         for step in [step for step in self._steps if step < before]:
             del self._steps[step]
@@ -126,7 +126,7 @@ class Samples:
         self._from = None if self._from is None else max(self._from, before)
 
     def reach(self, since_ns: int) -> None:
-        """Have all rows from the step of `since_ns` on that are kept anywhere."""
+        """Read all rows from the step of `since_ns` on that are kept anywhere."""
         since = since_ns // STEP_NS
         while self._from is None or since < self._from:
             if not self._read_back():
@@ -134,7 +134,7 @@ class Samples:
                 return
 
     def _read_back(self) -> bool:
-        """Read the chunk of the ring before the first one; False if there is none."""
+        """Read the chunk of the ring before the first one; return False if there is none."""
         if self._ring is None:
             return False
         oldest = max(0, self._ring.head - self._ring.capacity)
@@ -153,7 +153,7 @@ class Samples:
         return True
 
     def _load(self, since: int) -> None:
-        """Ask the archive for what the ring does not hold any more."""
+        """Read from the archive what is no longer in the ring."""
         until = self._from
         if until is None:  # no ring, or one so short that its rows are not yet in order
             until = (self.newest_ns or 0) // STEP_NS + 1
@@ -206,7 +206,7 @@ def _take_away(from_: Sums, sums: Sums) -> None:
     for key, (samples, wall_ns, cpu_ns) in sums.items():
         known = from_[key]
         left = known[0] - samples, known[1] - wall_ns, known[2] - cpu_ns
-        if any(left):  # a row may have CPU time and no sample: what a thread had used at its end
+        if any(left):  # a row may have CPU time without a sample: what a thread used until it ended
             from_[key] = left
         else:
             del from_[key]

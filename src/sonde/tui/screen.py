@@ -1,4 +1,4 @@
-"""The screen: keys, and a fresh picture every second."""
+"""The screen of `sonde top`: keys, and an update every second."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from sonde.tui.process import TopProcess
 from sonde.tui.tree import Unit
 
 REFRESH_S = 1.0
-_LOSSES_S = 30.0  # between two looks at every file of the session
-_MOST = 0.1  # of a core is for reading; a slow refresh makes the next one wait
+_LOSSES_S = 30.0  # between two checks of every file of the session
+_MOST = 0.1  # the share of a core for reading; after a slow refresh, the next one waits
 _VIEW_KEYS = {"f": "functions", "l": "lines", "t": "threads", "s": "stacks", "p": "processes"}
 _WEIGHT_KEYS = dict(zip("wcg", WEIGHTS, strict=True))
 _MOVES = {"up": -1, "k": -1, "down": 1, "j": 1, "home": -(10**9), "end": 10**9}
@@ -32,7 +32,7 @@ _FOOTER = (
     (("f", "functions"), ("l", "lines"), ("t", "threads"), ("s", "stacks"), ("p", "procs"),
      ("⏎", "calls"), ("esc", "back")),
     (("wcg", "weight"), ("i", "idle"), ("-+", "window"), ("/", "filter"), ("1-7", "sort"),
-     ("r", "turn"), ("space", "stop")),
+     ("r", "flip"), ("space", "stop")),
 )  # fmt: skip
 _FOOTER_END = (("?", "help"), ("q", "quit"))
 _HELP = """\
@@ -40,17 +40,17 @@ views    f functions   l lines   t threads   s stacks now   p processes
 enter    callers and callees of a function or a line; the functions of
          a thread; a process
 escape   back; drops a filter first
-[ ]      the process before, the next one
-w c g    what is counted: wall time, CPU time, time with the GIL
-i        wall time with idle threads (asleep, waiting, in want of the GIL)
+[ ]      the previous process, the next process
+w c g    what is counted: wall time, CPU time, time holding the GIL
+i        wall time with idle threads (asleep, or waiting, also for the GIL)
 + -      a longer or shorter window: 1, 5, 15 s, 1, 5 min, since start
-1 … 7    sort by that column;  r turns the order round
-/        only rows with a text; enter keeps it, escape drops it
-space    stop the screen, and go on;  the process never notices
+1 … 7    sort by that column;  r reverses the order
+/        only rows with a text; enter keeps the filter, escape drops it
+space    freeze the screen, or go on;  the process does not notice
 up, down, page up, page down, home, end, j, k   move;  q quits
 
-self%    in the function itself, of the time of all threads in the window
-total%   in it and in what it called
+self%    time in the function itself, of the time of all threads in the window
+total%   time in the function and in what it called
 SQL      sonde query PID "SELECT * FROM python.stack_sample"
 """
 
@@ -64,13 +64,13 @@ def _draw_key(key: str, word: str) -> list[tuple[str, Style]]:
 
 
 class Help(ModalScreen[None]):
-    """The keys, and all that was lost."""
+    """The keys, and everything that was lost."""
 
     DEFAULT_CSS = "Help { background: ansi_default; } Help VerticalScroll { height: 1fr; }"
 
     def __init__(self, losses: Sequence[str]) -> None:
         super().__init__()
-        said = "\n".join(f"  {line}" for line in losses) if losses else "  nothing, as far as known"
+        said = "\n".join(f"  {line}" for line in losses) if losses else "  nothing that is known"
         self._text = f"{_HELP}\nlost (any key goes back)\n{said}"
 
     def compose(self) -> ComposeResult:
@@ -93,7 +93,7 @@ class Top(App[None]):
     BINDINGS = [Binding("ctrl+c", "quit", show=False, priority=True)]  # noqa: RUF012
 
     def __init__(self, processes: Sequence[TopProcess], choice: Choice) -> None:
-        # The terminal's own colours: right on dark and light ones, and over any ssh.
+        # The terminal's own colours suit dark and light backgrounds, and any ssh.
         super().__init__(ansi_color=True)
         self.processes, self.choice = processes, choice
         self.at = 0
@@ -101,14 +101,14 @@ class Top(App[None]):
         self.losses: list[str] = []
         self._back: list[Choice] = []
         self._lost_at = 0.0
-        # Held, not looked up: a look-up finds only what is on the topmost screen.
+        # Kept here: a query finds only widgets of the topmost screen.
         self.head, self.title_line, self.foot = Lines(), Lines(), Lines()
         self.grid = Grid()
         self.box = Input(placeholder="rows with this text")
 
     @property
     def process(self) -> TopProcess:
-        """The one that is looked at."""
+        """The process that is shown."""
         return self.processes[self.at]
 
     def compose(self) -> ComposeResult:
@@ -126,12 +126,12 @@ class Top(App[None]):
     def _tick(self) -> None:
         begin = time.thread_time()
         if not self.frozen:
-            self._look()
+            self._refresh_processes()
             self.draw()
         spent = time.thread_time() - begin
         self.set_timer(max(REFRESH_S, spent / _MOST), self._tick)
 
-    def _look(self) -> None:
+    def _refresh_processes(self) -> None:
         shown = self.processes if self.choice.view == "processes" else [self.process]
         for process in shown:
             try:
@@ -155,7 +155,7 @@ class Top(App[None]):
     # ---- drawing --------------------------------------------------------------------------
 
     def draw(self, *, follow: bool = True) -> None:
-        """Draw what is known now; looks at nothing new."""
+        """Draw what is known; read nothing new."""
         try:
             page = make_page(self.choice, self.process, self.processes)
             head = self._make_head()
@@ -247,13 +247,13 @@ class Top(App[None]):
         }  # fmt: skip
 
     def _choose(self, **changes: object) -> None:
-        """Another view starts at its top; another weight or window keeps the row."""
+        """Change the choice. Another view starts at its top; another weight keeps the row."""
         follow = not {"view", "unit", "thread"} & changes.keys()
         self.choice = replace(self.choice, **changes)  # type: ignore[arg-type]
         if not follow and self.choice.unit is None and self.choice.thread is None:
             self._back.clear()
         if self.choice.view == "processes" and not self.frozen:
-            self._look()
+            self._refresh_processes()
         self.draw(follow=follow)
 
     def _move(self, key: str) -> None:
@@ -271,7 +271,7 @@ class Top(App[None]):
     def _freeze(self) -> None:
         self.frozen = not self.frozen
         if not self.frozen:
-            self._look()
+            self._refresh_processes()
         self.draw()
 
     def _switch(self, to: int) -> None:
@@ -279,11 +279,11 @@ class Top(App[None]):
         self.losses, self._lost_at = [], 0.0
         self._back.clear()
         if not self.frozen:
-            self._look()
+            self._refresh_processes()
         self._choose(unit=None, thread=None)
 
     def _enter(self) -> None:
-        """Into the row: the calls of a unit, the functions of a thread, a process."""
+        """Go into the row: the calls of a unit, the functions of a thread, or a process."""
         row = self.grid.selected
         if row is None:
             return
@@ -299,7 +299,7 @@ class Top(App[None]):
             self._back.pop()
 
     def _go_back(self) -> None:
-        """Out again; a filter is dropped first."""
+        """Go back; a filter is dropped first."""
         if self.choice.filter:
             self._filter("")
         elif self._back:

@@ -1,4 +1,4 @@
-"""Shares of functions, lines, callers, callees and threads: the little arithmetic of the view.
+"""Shares of functions, lines, callers, callees and threads: the arithmetic of `sonde top`.
 
 Times are sums over the samples of a window (see samples) or over python.stack (since the start).
 The weight is one of WEIGHTS: wall_ns; cpu_ns; or wall_ns of the samples that held the GIL."""
@@ -13,7 +13,7 @@ from sonde.tui.tree import Tree, Unit, Units
 
 
 class Share(NamedTuple):
-    """Time in a unit itself, and in it and what it called."""
+    """The time in a unit itself, and in it with what it called."""
 
     unit: Unit
     self_ns: int
@@ -33,7 +33,7 @@ class Load(NamedTuple):
 
 
 class Weighed:
-    """A weight spread over the tree: at each node its own, and with all below it."""
+    """A weight on the tree: for each node its own, and that with all nodes below it."""
 
     def __init__(self, tree: Tree, own: list[int]) -> None:
         self.tree, self.own = tree, own
@@ -46,8 +46,8 @@ class Weighed:
 
 
 def weigh(tree: Tree, sums: Sums, weight: str, *, idle: bool, thread: int | None) -> Weighed:
-    """A window's samples on the tree. `idle` is about wall time: CPU time has no idle part, and
-    who holds the GIL while idle is just what the GIL's weight should show."""
+    """Return the tree with a window's samples. `idle` matters for wall time only: CPU time has no
+    idle part, and holding the GIL while idle is just what the GIL's weight should show."""
     own, places = [0] * len(tree), tree.places
     for (of, stack, gil, is_idle), (_samples, wall_ns, cpu_ns) in sums.items():
         if thread is not None and of != thread:
@@ -60,7 +60,7 @@ def weigh(tree: Tree, sums: Sums, weight: str, *, idle: bool, thread: int | None
 
 
 def weigh_all(tree: Tree, hashes: Sequence[int], times_ns: Sequence[int]) -> Weighed:
-    """The sums since the start: a column of python.stack on the tree."""
+    """Return the tree with the sums since the start: a column of python.stack."""
     own, places = [0] * len(tree), tree.places
     for stack, time_ns in zip(hashes, times_ns, strict=True):
         own[places.get(stack, 0)] += time_ns
@@ -68,7 +68,7 @@ def weigh_all(tree: Tree, hashes: Sequence[int], times_ns: Sequence[int]) -> Wei
 
 
 def list_shares(weighed: Weighed, units: Units) -> list[Share]:
-    """Every function, or line. Of `samples` (weight, stack), a window, it is the SQL
+    """Return the share of every function or line. For the `samples` of a window, it is the SQL
 
         SELECT func, file, first_line, SUM(weight) FILTER (depth = 0) AS self,
                (SELECT SUM(weight) FROM samples WHERE stack IN (those with such a frame)) AS total
@@ -86,12 +86,12 @@ def list_shares(weighed: Weighed, units: Units) -> list[Share]:
 
 
 def list_callers(weighed: Weighed, units: Units, unit: int) -> list[Share]:
-    """Time in stacks where it was called by each; `self_ns` is the part in itself."""
+    """Return the time by caller of a unit; `self_ns` is the part in the unit itself."""
     return _list_calls(weighed, units, lambda _caller, callee: callee == unit, of_caller=True)
 
 
 def list_callees(weighed: Weighed, units: Units, unit: int) -> list[Share]:
-    """Time in stacks where it called each; `self_ns` is the part in the callee itself."""
+    """Return the time by callee of a unit; `self_ns` is the part in the callee itself."""
     return _list_calls(weighed, units, lambda caller, _callee: caller == unit, of_caller=False)
 
 
@@ -106,7 +106,7 @@ def _list_calls(
             continue
         pair = of[parent], of[place]
         own, total = found.get(pair[0 if of_caller else 1], (0, 0))
-        # The same call further out has this one's time already.
+        # The same call further out already contains the time of this one.
         again = any(
             parents[at] >= 0 and (of[parents[at]], of[at]) == pair
             for at in weighed.tree.walk(parent)
@@ -123,7 +123,7 @@ def list_loads(
     names: Mapping[int, str],
     ended: Mapping[int, int],
 ) -> list[Load]:
-    """Every thread of a window: SELECT thread, SUM(wall_ns) FILTER (NOT idle) AS busy,
+    """Return every thread of a window: SELECT thread, SUM(wall_ns) FILTER (NOT idle) AS busy,
     SUM(cpu_ns) AS cpu, SUM(wall_ns) FILTER (gil) AS gil … GROUP BY thread; and those that have
     not ended, with what python.backtrace says of them."""
     times = {thread: [0, 0, 0] for thread in newest if not _is_over(thread, newest, ended)}
@@ -147,16 +147,16 @@ def _is_over(thread: int, newest: Mapping[int, Seen], ended: Mapping[int, int]) 
 
 
 class Branch:
-    """A frame that some threads share, and what is below it."""
+    """A frame that some threads share, and the frames below it."""
 
     def __init__(self, place: int) -> None:
         self.place = place
-        self.threads: list[Load] = []  # those that are in this very frame
+        self.threads: list[Load] = []  # those whose innermost frame this is
         self.below: dict[int, Branch] = {}
 
 
 def grow_branches(tree: Tree, loads: Iterable[Load]) -> Branch:
-    """The stacks of all threads that have not ended, joined where they are the same."""
+    """Return the stacks of all threads that have not ended, as a tree."""
     root = Branch(-1)
     for load in loads:
         if load.now == "ended":

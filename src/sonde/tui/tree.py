@@ -1,4 +1,4 @@
-"""The tree of all stacks as shares need it: who called whom, by function and by line."""
+"""The tree of all stacks as shares.py needs it: who called whom, by function and by line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sonde.session import stack_table
 
 
 class Unit(NamedTuple):
-    """What a share is of: a function with its first line, or a line of one."""
+    """What a share refers to: a function with its first line, or one line of a function."""
 
     func: str
     file: str
@@ -22,7 +22,7 @@ class Unit(NamedTuple):
 
 
 class Units:
-    """For every node the unit it belongs to, and whether no caller of it is of the same."""
+    """The unit of every node, and whether the node is the outermost of its unit."""
 
     def __init__(self) -> None:
         self.names: list[Unit] = []
@@ -31,7 +31,7 @@ class Units:
         self._numbers: dict[Unit, int] = {}
 
     def add(self, name: Unit, parent: int, parents: Sequence[int]) -> None:
-        """One more node, under `parent`."""
+        """Add a node under `parent`."""
         number = self._numbers.setdefault(name, len(self.names))
         if number == len(self.names):
             self.names.append(name)
@@ -42,7 +42,7 @@ class Units:
         self.outermost.append(at < 0)
 
     def find(self, name: Unit) -> int | None:
-        """The number of a unit."""
+        """Return the number of a unit, or None."""
         return self._numbers.get(name)
 
 
@@ -61,7 +61,7 @@ class Tree:
         return len(self.parents)
 
     def add(self, stack: int, parent: int, func: str, file: str, line: int, first: int) -> None:
-        """One more node, under the one at `parent`; -1 is none."""
+        """Add a node under the one at `parent`; -1 means no parent."""
         self.places[stack] = len(self.parents)
         self.functions.add(Unit(func, file, first), parent, self.parents)
         self.by_line.add(Unit(func, file, line), parent, self.parents)
@@ -69,7 +69,7 @@ class Tree:
         self.lines.append(line)
 
     def grow(self, nodes: stack_table.Nodes) -> bool:
-        """Add the nodes that are new; False if they are not those of before plus new ones."""
+        """Add new nodes; return False if the known nodes are not the first ones."""
         known = len(self) - 1
         if nodes.damaged or known > len(nodes):
             return False
@@ -80,19 +80,19 @@ class Tree:
         return True
 
     def walk(self, place: int) -> Iterable[int]:
-        """A stack, the innermost first."""
+        """Yield the places of a stack, the innermost first."""
         while place >= 0:
             yield place
             place = self.parents[place]
 
 
 def make_tree(rows: Sequence[dict[str, Any]]) -> Tree:
-    """The tree of python.stack's rows, in whatever order they come."""
+    """Return the tree of python.stack's rows, which may come in any order."""
     tree, by_stack = Tree(), {row["stack"]: row for row in rows}
     for row in rows:
         path: list[dict[str, Any]] = []
         at: dict[str, Any] | None = row
-        # A damaged parent may lead round in a circle; no true stack is that deep.
+        # A damaged parent may lead into a circle; no real stack is that deep.
         while at is not None and at["stack"] not in tree.places and len(path) <= len(rows):
             path.append(at)
             at = by_stack.get(at["parent"])
