@@ -128,9 +128,7 @@ def _arrange(page: Page, choice: Choice) -> Page:
         return page._replace(rows=rows, whole=len(page.rows))
     at, turned = min(order[0], len(page.columns) - 1), order[1]
     rows.sort(key=lambda row: tuple(row.cells[-2:]))
-    if page.columns[
-        1
-    ].descends:  # by total: of functions with equal self time, the outer ones come first
+    if page.columns[1].descends:  # by total: of equal self times, outer functions come first
         rows.sort(key=_by(1), reverse=True)
     rows.sort(key=_by(at), reverse=page.columns[at].descends != turned)
     return page._replace(rows=rows, whole=len(page.rows))
