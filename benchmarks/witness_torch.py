@@ -46,8 +46,8 @@ WHERE step BETWEEN {first} AND {last} AND device_duration IS NOT NULL GROUP BY A
 """
 PROBES = "SELECT SUM(duration) AS own FROM python.torch_trace WHERE module = 'Identity'"
 STEPS = """
-SELECT SUM(duration) AS duration, SUM(backward) AS backward,
-    SUM(owned * backward) / SUM(backward) AS owned
+SELECT SUM(dur_ns) / 1e9 AS duration, SUM(backward_ns) / 1e9 AS backward,
+    SUM(owned_pct / 100 * backward_ns) / SUM(backward_ns) AS owned
 FROM python.torch_step WHERE step BETWEEN {first} AND {last}
 """
 

@@ -25,8 +25,9 @@ def steps(noise: float = 0.01, seed: int = 0, **parts: float):
         for at in range(10):
             one = {name: value * chance.gauss(1, noise) for name, value in (PARTS | parts).items()}
             number = round(passed_s) * 10 + at
-            rows.append({"step": number, "duration": sum(one.values()), "ended_by": "user",
-                         "shadow": False, **one})  # fmt: skip
+            times_ns = {f"{name}_ns": round(1e9 * value) for name, value in one.items()}
+            rows.append({"step": number, "dur_ns": sum(times_ns.values()), "ended_by": "user",
+                         "shadow": False, **times_ns})  # fmt: skip
         return rows
 
     return look

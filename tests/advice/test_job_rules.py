@@ -13,18 +13,20 @@ from support.handmade_machine import NOTHING, OFF, Machine, record
 
 MS = 10**6
 STEP = {
-    "duration": 0.1, "input_wait": 0.0, "host_to_device": 0.0, "forward": 0.04, "backward": 0.05,
-    "optimizer": 0.005, "other": 0.005, "ended_by": "optimizer", "modules": 50,
+    "dur_ns": 100 * MS, "input_wait_ns": 0, "host_to_device_ns": 0, "forward_ns": 40 * MS,
+    "backward_ns": 50 * MS, "optimizer_ns": 5 * MS, "other_ns": 5 * MS, "ended_by": "optimizer", "modules": 50,
     "shadow": False,
 }  # fmt: skip
-CUDA = [{"device": "cuda:0", "allocated": 4e4, "max_allocated": 4e4, "cached": 5e4}]
+CUDA = [{"device": "cuda:0", "allocated_bytes": 40 * 10**9, "max_allocated_bytes": 40 * 10**9,
+         "cached_bytes": 50 * 10**9}]  # fmt: skip
 LOADER = [{"dataset": "shop.Images", "workers": 4, "pin_memory": False, "batch_size": 8,
            "persistent_workers": False, "drop_last": False}]  # fmt: skip
 
 
 def steps(count: int = 10, **parts: float) -> Callable[[float], Sequence[dict]]:
-    """So many steps a second, with these parts."""
-    return lambda t: [{**STEP, "step": int(t) * count + at, **parts} for at in range(count)]
+    """So many steps a second, with these parts in seconds."""
+    given = {f"{name}_ns": round(1e9 * value) for name, value in parts.items()}
+    return lambda t: [{**STEP, "step": int(t) * count + at, **given} for at in range(count)]
 
 
 def once(rows: Sequence[dict]) -> Callable[[float], Sequence[dict]]:
@@ -143,7 +145,7 @@ def test_outliers_must_be_regular(every: int, told: bool) -> None:
     def loop(t: float) -> Sequence[dict]:
         rows = steps()(t)
         slow = [row for row in rows if _is_slow(row["step"], every)]
-        return [row | {"duration": 0.6} if row in slow else row for row in rows]
+        return [row | {"dur_ns": 600 * MS} if row in slow else row for row in rows]
 
     found = advise(record(60, torch_step=loop, **NOTHING), "periodic_outliers").findings
     assert bool(found) == told
@@ -170,7 +172,7 @@ def record_ranks(monkeypatch, *ranks: dict[str, object], seconds: float = 40) ->
 
 def collectives(wait_s: float, count: int = 10, **more: object) -> Callable[[float], list[dict]]:
     return lambda t: [
-        {"duration": wait_s, "op": "all_reduce", "backend": "gloo", "group_name": "0",
+        {"dur_ns": round(1e9 * wait_s), "op": "all_reduce", "backend": "gloo", "group_name": "0",
          "group_ranks": "0,1", "seq": int(t) * count + at + 1, "state": "ended",
          "step": int(t) * count + at, **more}
         for at in range(count)

@@ -36,8 +36,8 @@ def _by_turns(name: str, value: Callable[[float], float]) -> Callable[[float], d
 
 
 def _hold(**values: float) -> list[dict]:
-    return [{"step": 1, "device": "cuda:0", "allocated": 20_000.0, "max_allocated": 40_000.0,
-             "cached": 45_000.0, "inactive_split": 100.0, "retries": 0, "ooms": 0, **values}]  # fmt: skip
+    return [{"step": 1, "device": "cuda:0", "allocated_bytes": 20 * GB, "max_allocated_bytes": 40 * GB,
+             "cached_bytes": 45 * GB, "inactive_split_bytes": 10**8, "retries": 0, "ooms": 0, **values}]  # fmt: skip
 
 
 def _leak(t: float) -> list[dict]:
@@ -53,10 +53,10 @@ PLANTED: dict[str, dict[str, Change]] = {
     "alternating": {"cpu": _by_turns("busy_pct", swing(80, 5, 4)),
                     "gpu": _by_turns("util_pct", swing(90, 2, 4, 2))},
     "cpu_limit": {"cgroup": {"throttled_pct": 60.0}},
-    "fragmentation": {"torch_memory": lambda _t: _hold(cached=70_000.0, inactive_split=30_000.0)},
+    "fragmentation": {"torch_memory": lambda _t: _hold(cached_bytes=70 * GB, inactive_split_bytes=30 * GB)},
     "gpu_errors": {"gpu": lambda t: {"ecc_uncorrected": int(t == 33)}},
     "gpu_free": {"gpu": {"util_pct": 75.0, "memory_used_bytes": 20 * GB}},
-    "gpu_memory_creep": {"torch_memory": lambda t: _hold(allocated=20_000.0 + 20 * t)},
+    "gpu_memory_creep": {"torch_memory": lambda t: _hold(allocated_bytes=round(20 * GB + 2e7 * t))},
     "gpu_memory_full": {"gpu": {"util_pct": 75.0, "memory_used_bytes": 76 * GB}},
     "gpu_memory_pressure": {"torch_memory": lambda t: _hold(retries=int(t // 7))},
     "gpu_memory_uneven": {"gpu": [{"memory_used_bytes": 76 * GB}, {"memory_used_bytes": 40 * GB}]},
@@ -168,7 +168,7 @@ def _shake(seed: int) -> dict[str, Change]:
         "disk": lambda _t: {"busy_pct": chance.uniform(0, 100)},
         "cgroup": lambda _t: {"memory_bytes": round(chance.uniform(5, 63) * GB),
                               "throttled_pct": chance.uniform(0, 8)},
-        "torch_memory": lambda _t: _hold(allocated=chance.uniform(15_000, 35_000)),
+        "torch_memory": lambda _t: _hold(allocated_bytes=round(chance.uniform(15, 35) * GB)),
     }  # fmt: skip
 
 

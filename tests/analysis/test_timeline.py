@@ -47,7 +47,7 @@ def record_all() -> FakeRecording:
         recording.row("event.attribute", 11, id=2, key="file", text=HOSTILE, session=session)
         recording.row("python.gc_pause", 20, dur_ns=MS, generation=2, collected=7, uncollectable=0,
                       session=session)  # fmt: skip
-        recording.row("python.collective", 30 + session, duration=0.004, op="all_reduce",
+        recording.row("python.collective", 30 + session, dur_ns=4_000_000, op="all_reduce",
                       backend="gloo", group_name="0", seq=1, state="ended", step=0, **whose)  # fmt: skip
         recording.row("system.cpu", 5, interval_ns=10**9, cores=2, busy_pct=50.0, user_pct=40.0,
                       system_pct=10.0, iowait_pct=0.0, steal_pct=0.0, load1=0.0, load5=0.0,

@@ -109,7 +109,7 @@ def test_every_rank_has_a_session_of_one_job(root: Path, launch: Launch, runner:
     assert str(job).endswith(f"-{launcher.pid}")
     rows = (
         sonde.open(str(job))
-        .query("SELECT rank, op, bytes FROM python.collective ORDER BY rank")
+        .query("SELECT rank, op, input_bytes FROM python.collective ORDER BY rank")
         .to_pylist()
     )
     assert [tuple(row.values()) for row in rows] == [(0, "all_reduce", 12), (1, "all_reduce", 12)]

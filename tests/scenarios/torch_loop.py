@@ -57,10 +57,10 @@ def load(examples: Dataset, **options: object) -> DataLoader:
 def pretend_gpu(util_pct: float) -> None:
     """Be a program that uses a GPU, which the collector finds so busy (see tests/fake)."""
     from sonde.job.recorder import recorder
-    from sonde.job.sources.torch import TorchMemory
+    from sonde.tables.torch import TorchMemory
 
     show_gpu(util_pct)
     now_ns = time.monotonic_ns()
     recorder.open_table(TorchMemory, "python.torch_memory")(
-        now_ns, 0, "cuda:0", 40e3, 40e3, 60e3, 0.0, 0, 0
+        now_ns, 0, "cuda:0", 40 * 10**9, 40 * 10**9, 60 * 10**9, 0, 0, 0
     )

@@ -69,7 +69,7 @@ def test_kernels_know_who_launched_them(recorded) -> None:
     found = query(
         folder,
         "SELECT kernel, kind, t_ns, dur_ns, device, stream, correlation, op, launch_t_ns,"
-        " launch_thread, grid, block, registers, shared_bytes, bytes, module, step"
+        " launch_thread, grid, block, registers, shared_bytes, copied_bytes, module, step"
         " FROM python.torch_kernel ORDER BY t_ns",
     )
     at = {row[0]: row for row in found}

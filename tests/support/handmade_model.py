@@ -75,9 +75,10 @@ class Job:
         spent = [sum(model.sum(f"{stage}_ms") for model in models) if stage == "forward" or backward
                  else 0.0 for stage in ("forward", "backward", "recompute")]  # fmt: skip
         self.step_row(
-            number, begin_ns, (self.now_ns - begin_ns) / 1e9, input_ms / 1e3, 0.0, spent[0] / 1e3,
-            (spent[1] + spent[2]) / 1e3, optimizer_ms / 1e3, other_ms / 1e3, "optimizer", shadow,
-            0 if shadow else len(self._rows), 0, 0.9 if backward and known else None,
+            number, begin_ns, self.now_ns - begin_ns, round(input_ms * MS), 0, round(spent[0] * MS),
+            round((spent[1] + spent[2]) * MS), round(optimizer_ms * MS), round(other_ms * MS),
+            "optimizer", shadow, 0 if shadow else len(self._rows), 0,
+            90.0 if backward and known else None,
         )  # fmt: skip
 
     def _run(self, part: Part, stage: str, depth: int, above: str | None) -> None:

@@ -38,7 +38,7 @@ class Measure:
 
 def _step(part: str) -> Measure:
     sql = f"""
-    SELECT {{window}} AS w, 1e3 * AVG({part}) AS value FROM python.torch_step
+    SELECT {{window}} AS w, AVG({part}_ns) / 1e6 AS value FROM python.torch_step
     WHERE {{inside}} GROUP BY ALL"""
     return Measure(part.replace("_", " "), A_STEP, sql, change=0.75, much=2.0)
 
@@ -56,7 +56,7 @@ GROUP BY ALL"""
 
 STEP = Measure(
     "step", "ms", """
-    SELECT {window} AS w, 1e3 * MEDIAN(duration) AS value FROM python.torch_step
+    SELECT {window} AS w, MEDIAN(dur_ns) / 1e6 AS value FROM python.torch_step
     WHERE {inside} GROUP BY ALL""",
 )  # fmt: skip
 PARTS = tuple(

@@ -23,12 +23,12 @@ SELECT epoch_us(MAX(last)) AS us FROM (
 # The end of the steps at the start that took far longer than the others; of the last rank.
 _STEPS = """
 WITH step AS (
-  SELECT host, pid, epoch_us(ts) + duration * 1e6 AS end_us, duration,
-         MEDIAN(duration) OVER (PARTITION BY host, pid) AS usual,
+  SELECT host, pid, epoch_us(ts) + dur_ns / 1e3 AS end_us, dur_ns,
+         MEDIAN(dur_ns) OVER (PARTITION BY host, pid) AS usual,
          ROW_NUMBER() OVER (PARTITION BY host, pid ORDER BY step) AS number
   FROM python.torch_step WHERE epoch_us(ts) * 1000 BETWEEN {since} AND {until}),
 slow AS (
-  SELECT *, MIN(CASE WHEN number > 1 AND duration <= {slow} * usual THEN number END)
+  SELECT *, MIN(CASE WHEN number > 1 AND dur_ns <= {slow} * usual THEN number END)
               OVER (PARTITION BY host, pid) AS first
   FROM step)
 SELECT MAX(end_us)::BIGINT AS us FROM slow WHERE number < first

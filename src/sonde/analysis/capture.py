@@ -184,8 +184,8 @@ def _read_pace(target: Session) -> float | None:
     table = open_tables(target).get("python.torch_step")
     if table is None:
         return None
-    last = table.read_live().column("duration").to_pylist()[-20:]
-    return sorted(last)[len(last) // 2] if last else None
+    last = table.read_live().column("dur_ns").to_pylist()[-20:]
+    return sorted(last)[len(last) // 2] / 1e9 if last else None
 
 
 def _is_over(one: CaptureRequest) -> bool:

@@ -19,7 +19,7 @@ from sonde.words import find_pct
 
 STAGES = ("forward", "backward", "recompute", "step")
 # The end of the last recorded step.
-LAST = "SELECT (MAX(epoch_us(ts) + duration * 1e6) + 1)::BIGINT AS us FROM python.torch_step"
+LAST = "SELECT (MAX(epoch_us(ts) + dur_ns / 1e3) + 1)::BIGINT AS us FROM python.torch_step"
 
 
 @dataclass(frozen=True)
@@ -262,11 +262,11 @@ step AS (
     FROM python.torch_step s JOIN process USING (host, pid)
     WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us),
 detailed AS (
-    SELECT step.*, deepest, models, backward = 0 OR owned IS NOT NULL
-            OR COUNT(owned) OVER (PARTITION BY part, models) = 0 AS is_known
+    SELECT step.*, deepest, models, backward_ns = 0 OR owned_pct IS NOT NULL
+            OR COUNT(owned_pct) OVER (PARTITION BY part, models) = 0 AS is_known
     FROM step JOIN whole USING (part, step)
     WHERE NOT shadow AND modules > 0 AND step BETWEEN {first} AND {last} AND {warm}
-        AND t_ns + offset_ns > {since_ns} AND t_ns + offset_ns + duration * 1e9 <= {until_ns}),
+        AND t_ns + offset_ns > {since_ns} AND t_ns + offset_ns + dur_ns <= {until_ns}),
 candidate AS MATERIALIZED (
     SELECT *, is_known AND deepest = MAX(deepest) FILTER (is_known)
             OVER (PARTITION BY part, models) AS is_deep
@@ -277,10 +277,12 @@ chosen AS (SELECT * FROM candidate WHERE is_deep),
 _STEPS = """\
 shallow AS (SELECT part, COUNT(*) FILTER (NOT is_deep) AS shallow FROM candidate GROUP BY part)
 SELECT part, any_value(rank) AS rank, any_value(pid) AS pid, COUNT(*) AS count,
-    MIN(step) AS first, MAX(step) AS last, MEDIAN(duration) AS median, AVG(duration) AS duration,
-    AVG(input_wait) AS input_wait, AVG(host_to_device) AS host_to_device,
-    AVG(forward) AS forward, AVG(backward) AS backward, AVG(optimizer) AS optimizer,
-    AVG(other) AS other, SUM(owned * backward) / NULLIF(SUM(backward), 0) AS owned,
+    MIN(step) AS first, MAX(step) AS last,
+    MEDIAN(dur_ns) / 1e9 AS median, AVG(dur_ns) / 1e9 AS duration,
+    AVG(input_wait_ns) / 1e9 AS input_wait, AVG(host_to_device_ns) / 1e9 AS host_to_device,
+    AVG(forward_ns) / 1e9 AS forward, AVG(backward_ns) / 1e9 AS backward,
+    AVG(optimizer_ns) / 1e9 AS optimizer, AVG(other_ns) / 1e9 AS other,
+    SUM(owned_pct / 100 * backward_ns) / NULLIF(SUM(backward_ns), 0) AS owned,
     SUM(lost)::BIGINT AS lost, any_value(shallow) AS shallow
 FROM chosen JOIN shallow USING (part) GROUP BY part ORDER BY rank NULLS LAST, part
 """

@@ -251,9 +251,9 @@ WHERE true{_PART} ORDER BY part, thread"""
 COLLECTIVES = f"""{{named}},
 chosen AS (
     SELECT part, number, t_ns + offset_ns AS start_ns, thread, COALESCE(name, 'thread') AS name,
-        (COALESCE(duration, 0) * 1e9)::BIGINT AS dur_ns, op, group_name, seq, state,
+        COALESCE(dur_ns, 0) AS dur_ns, op, group_name, seq, state,
         json_object('group', group_name, 'for', group_desc, 'ranks', group_ranks, 'seq', seq,
-            'backend', backend, 'bytes', bytes, 'dtype', dtype, 'device_s', device_duration,
+            'backend', backend, 'bytes', input_bytes, 'dtype', dtype, 'device_ns', device_dur_ns,
             'state', state, 'step', step) AS args
     FROM python.collective JOIN process USING (host, pid) JOIN numbered USING (part)
         LEFT JOIN named USING (part, thread)

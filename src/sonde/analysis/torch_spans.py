@@ -50,7 +50,7 @@ kernels AS (
         t_ns + offset_ns AS start_ns, dur_ns, kernel AS label, step, 0 AS depth,
         launch_t_ns + offset_ns AS launch_ns, launch_thread AS owner,
         json_object('kind', kind, 'op', op, 'module', module, 'grid', grid, 'block', block,
-            'bytes', bytes, 'correlation', correlation) AS about
+            'bytes', copied_bytes, 'correlation', correlation) AS about
     FROM python.torch_kernel JOIN process USING (host, pid)),
 spans AS (
     SELECT together.*, COALESCE(named.name, 'thread') AS name

@@ -53,9 +53,10 @@ _OWN = (
 )  # fmt: skip
 _STEPS = (
     ("Every step, and where its time went",
-     "SELECT step, ROUND(1e3 * duration, 1) AS step_ms, ROUND(1e3 * input_wait, 1) AS input_ms, "
-     "ROUND(1e3 * forward, 1) AS forward_ms, ROUND(1e3 * backward, 1) AS backward_ms, "
-     "ROUND(1e3 * optimizer, 1) AS optimizer_ms FROM python.torch_step ORDER BY step DESC LIMIT 5"),
+     "SELECT step, ROUND(dur_ns / 1e6, 1) AS step_ms, ROUND(input_wait_ns / 1e6, 1) AS input_ms, "
+     "ROUND(forward_ns / 1e6, 1) AS forward_ms, ROUND(backward_ns / 1e6, 1) AS backward_ms, "
+     "ROUND(optimizer_ns / 1e6, 1) AS optimizer_ms "
+     "FROM python.torch_step ORDER BY step DESC LIMIT 5"),
 )  # fmt: skip
 _QUERIES = (
     ("Where the time went: stacks of all threads, every 10 ms",

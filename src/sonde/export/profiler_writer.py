@@ -44,7 +44,7 @@ _MEMORY = """\
 SELECT t_ns, 'cpu/0' AS device, rss_bytes / 1000 AS kilobytes
 FROM system.process WHERE process = {pid}
 UNION ALL
-SELECT t_ns, 'gpu/' || split_part(device, ':', 2), allocated * 1000
+SELECT t_ns, 'gpu/' || split_part(device, ':', 2), allocated_bytes / 1000
 FROM python.torch_memory WHERE device LIKE 'cuda:%'
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sonde.session.schema import column, f64, i64, text, u32, u64
+from sonde.session.schema import column, i64, text, u32, u64
 
 
 class Collective:
@@ -10,11 +10,11 @@ class Collective:
 
     RING_BYTES = 4 * 2**20
     t_ns: i64 = column("when it was requested", "ns")
-    duration: f64 | None = column(
+    dur_ns: i64 | None = column(
         "host time until it was complete, waiting for other ranks included; where a device does "
-        "the work (NCCL), host time until it was handed to the device", "s",
+        "the work (NCCL), host time until it was handed to the device", "ns",
     )  # fmt: skip
-    device_duration: f64 | None = column("device time, where a device does the work", "s")
+    device_dur_ns: i64 | None = column("device time, where a device does the work", "ns")
     op: text = column("name of the operation as the backend spells it: all_reduce, all_gather, …")
     backend: text = column("backend: gloo, nccl, …")
     group_name: text | None = column("name of the process group")
@@ -22,7 +22,7 @@ class Collective:
     group_ranks: text | None = column("ranks in the group, separated by commas")
     group_size: u32 | None = column("number of ranks in the group")
     seq: u64 | None = column("number within its group, from 1; equal on every rank of the group")
-    bytes: u64 | None = column("data that this rank sent in", "bytes")
+    input_bytes: u64 | None = column("data that this rank sent in", "bytes")
     output_bytes: u64 | None = column("data that this rank received", "bytes")
     dtype: text | None = column("type of the elements")
     state: text = column(

@@ -38,15 +38,15 @@ class TorchStep:
     RING_BYTES = 2 * 2**20
     step: i64 = column("number of the step, from 0")
     t_ns: i64 = column("start", "ns")
-    duration: f64 = column("duration", "s")
-    input_wait: f64 = column("time waiting for the next batch of a DataLoader", "s")
-    host_to_device: f64 = column(
-        "time from the arrival of the batch to the first module: moving it to the device", "s"
+    dur_ns: i64 = column("duration", "ns")
+    input_wait_ns: i64 = column("time waiting for the next batch of a DataLoader", "ns")
+    host_to_device_ns: i64 = column(
+        "time from the arrival of the batch to the first module: moving it to the device", "ns"
     )
-    forward: f64 = column("time in modules that the program calls", "s")
-    backward: f64 = column("time in backward passes", "s")
-    optimizer: f64 = column("time in optimizers", "s")
-    other: f64 = column("time of everything else", "s")
+    forward_ns: i64 = column("time in modules that the program calls", "ns")
+    backward_ns: i64 = column("time in backward passes", "ns")
+    optimizer_ns: i64 = column("time in optimizers", "ns")
+    other_ns: i64 = column("time of everything else", "ns")
     ended_by: text = column(
         "what ended the step: optimizer, root (a model was called again), user (sonde.step) or end"
     )
@@ -56,7 +56,7 @@ class TorchStep:
     )
     modules: u32 = column("module calls that were recorded")
     lost: u32 = column("module calls that found no room")
-    owned: f64 | None = column("share of the backward pass's nodes that belong to a known module")
+    owned_pct: f64 | None = column("share of backward that belongs to a known module", "%")
 
 
 class TorchModule:
@@ -80,13 +80,13 @@ class TorchMemory:
     t_ns: i64 = column("when", "ns")
     step: i64 = column("number of the step")
     device: text = column("cuda:0, …; cpu is the process itself")
-    allocated: f64 = column("memory in use", "MB")
-    max_allocated: f64 = column("most memory in use so far", "MB")
-    cached: f64 = column(
-        "memory that the allocator holds, used or not; for cpu, the size of the process", "MB"
+    allocated_bytes: i64 = column("memory in use", "bytes")
+    max_allocated_bytes: i64 = column("most memory in use so far", "bytes")
+    cached_bytes: i64 = column(
+        "memory that the allocator holds, used or not; for cpu, the size of the process", "bytes"
     )
-    inactive_split: f64 | None = column(
-        "free pieces of blocks that are partly in use: fragmentation", "MB"
+    inactive_split_bytes: i64 | None = column(
+        "free pieces of blocks that are partly in use: fragmentation", "bytes"
     )
     retries: u64 | None = column(
         "how often the allocator had to give memory back to find room, so far"

@@ -78,7 +78,7 @@ def test_a_capture_holds_the_steps_that_were_asked_for(start, sonde_cli) -> None
     assert json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     (capture,) = query(process, "SELECT * FROM python.torch_capture")
     assert (capture["state"], capture["steps"], capture["asked_steps"]) == ("done", 3, 3)
-    assert capture["file"] == str(path) and capture["bytes"] == path.stat().st_size
+    assert capture["file"] == str(path) and capture["file_bytes"] == path.stat().st_size
     rows = query(
         process,
         "SELECT step, COUNT(*) FILTER (op = 'aten::addmm') AS forward,"
@@ -100,11 +100,11 @@ def test_a_capture_holds_the_steps_that_were_asked_for(start, sonde_cli) -> None
         f" AND step = {first} AND depth = 0 ORDER BY t_ns",
     )
     assert [row["module"] for row in backward] == ["Sequential.2", "Sequential.0"]
-    steps = query(process, f"SELECT t_ns, duration FROM python.torch_step WHERE step = {first + 1}")
+    steps = query(process, f"SELECT t_ns, dur_ns FROM python.torch_step WHERE step = {first + 1}")
     (inside,) = query(
         process,
         f"SELECT COUNT(*) AS n FROM python.torch_op WHERE step = {first + 1} AND t_ns BETWEEN"
-        f" {steps[0]['t_ns']} AND {steps[0]['t_ns'] + round(steps[0]['duration'] * 1e9)}",
+        f" {steps[0]['t_ns']} AND {steps[0]['t_ns'] + steps[0]['dur_ns']}",
     )
     (total,) = query(process, f"SELECT COUNT(*) AS n FROM python.torch_op WHERE step = {first + 1}")
     assert inside == total and total["n"] > 10

@@ -12,7 +12,7 @@ import pytest
 from conftest import wait_for
 from sonde.job.torch.memory import Memory
 
-MB = 1e6
+MB = 10**6
 
 
 def make_stats(allocated: int, peak: int, reserved: int, split: int = 0) -> dict[str, object]:
@@ -59,9 +59,9 @@ def make(rows):
         memory.close()
 
 
-def read_status(name: str) -> float:
+def read_status(name: str) -> int:
     line = next(one for one in Path("/proc/self/status").read_text().splitlines() if name in one)
-    return int(line.split()[1]) * 1024 / MB
+    return int(line.split()[1]) * 1024
 
 
 def test_the_process_is_as_large_as_the_kernel_says(make, rows) -> None:
@@ -81,19 +81,19 @@ def test_the_most_only_grows(make, rows) -> None:
     gc.collect()
     memory.at_step(1)
     (first, second) = rows
-    assert second[3] < first[3] - 50
-    assert second[4] == first[4] == memory.read(None)[1]
+    assert second[3] < first[3] - 50 * MB
+    assert second[4] == first[4] == round(memory.read(None)[1] * MB)
 
 
 def test_a_device_in_use_has_a_row_and_the_others_are_left_alone(make, rows) -> None:
-    torch = FakeTorch(
-        make_stats(0, 0, 0), make_stats(int(5 * MB), int(8 * MB), int(20 * MB), int(2 * MB))
-    )
+    torch = FakeTorch(make_stats(0, 0, 0), make_stats(5 * MB, 8 * MB, 20 * MB, 2 * MB))
     memory = make(torch)
     for step in range(10):
         memory.at_step(step)
     devices = [row for row in rows if row[2] != "cpu"]
-    assert [row[1:] for row in devices[:1]] == [(0, "cuda:1", 5.0, 8.0, 20.0, 2.0, 3, 1)]
+    assert [row[1:] for row in devices[:1]] == [
+        (0, "cuda:1", 5 * MB, 8 * MB, 20 * MB, 2 * MB, 3, 1)
+    ]
     assert len(devices) == 10
     assert torch.asked.count(0) == 1
 
@@ -109,12 +109,12 @@ def test_a_device_that_is_used_later_is_found(make, rows) -> None:
 
 
 def test_a_peak_that_the_program_resets_is_kept(make, rows) -> None:
-    torch = FakeTorch(make_stats(int(MB), int(9 * MB), int(9 * MB)))
+    torch = FakeTorch(make_stats(MB, 9 * MB, 9 * MB))
     memory = make(torch)
     memory.at_step(0)
-    torch.devices[0] = make_stats(int(MB), int(2 * MB), int(9 * MB))
+    torch.devices[0] = make_stats(MB, 2 * MB, 9 * MB)
     memory.at_step(1)
-    assert [row[4] for row in rows if row[2] == "cuda:0"] == [9.0, 9.0]
+    assert [row[4] for row in rows if row[2] == "cuda:0"] == [9 * MB, 9 * MB]
     assert memory.read(0) == (1.0, 9.0, 9.0)
 
 
@@ -199,6 +199,6 @@ def test_real_torch_agrees(make, rows) -> None:
     memory = make(torch)
     memory.at_step(0)
     (row,) = [row for row in rows if row[2] == "cuda:0"]
-    assert row[3] == torch.cuda.memory_allocated() / MB >= block.nbytes / MB
-    assert row[4] == torch.cuda.max_memory_allocated() / MB == peak / MB
-    assert row[5] == torch.cuda.memory_reserved() / MB
+    assert row[3] == torch.cuda.memory_allocated() >= block.nbytes
+    assert row[4] == torch.cuda.max_memory_allocated() == peak
+    assert row[5] == torch.cuda.memory_reserved()

@@ -90,7 +90,7 @@ def test_every_node_has_an_owner_and_it_is_said_how_it_is_seen(record) -> None:
     # Without a number of its own, a ReLU's node may be the only one of its module.
     assert all(modules - {"Net.rest.0"} == ALL for modules in backward.values())
     # The sum is nobody's.
-    assert query("SELECT median(owned) > 0.5 FROM python.torch_step WHERE step > 1") == [(True,)]
+    assert query("SELECT median(owned_pct) > 50 FROM python.torch_step WHERE step > 1") == [(True,)]
     said = query(
         "SELECT detail FROM sonde.source_log WHERE source = 'torch' AND detail IS NOT NULL"
     )
@@ -130,7 +130,7 @@ def test_what_a_pass_throws_that_python_did_not_begin_ends_its_nodes_too(record)
         "train(model, 3)"
     )
     assert query("SELECT count(*) FROM python.torch_trace WHERE stage = 'recompute'") == [(0,)]
-    assert query("SELECT count(*) FROM python.torch_step WHERE forward <= 0") == [(0,)]
+    assert query("SELECT count(*) FROM python.torch_step WHERE forward_ns <= 0") == [(0,)]
 
 
 @pytest.mark.parametrize(

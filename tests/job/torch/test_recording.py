@@ -140,10 +140,10 @@ def check_parts(forward: float, backward: float) -> None:
     rows = query("SELECT * FROM python.torch_step WHERE ended_by = 'optimizer' AND step > 0")
     assert rows
     for row in rows:
-        assert row["forward"] >= forward
-        assert row["backward"] >= backward
+        assert row["forward_ns"] >= forward * 1e9
+        assert row["backward_ns"] >= backward * 1e9
         parts = ("input_wait", "host_to_device", "forward", "backward", "optimizer", "other")
-        assert sum(row[part] for part in parts) == pytest.approx(row["duration"], rel=1e-6)
+        assert sum(row[f"{part}_ns"] for part in parts) == pytest.approx(row["dur_ns"], rel=1e-6)
 
 
 def test_backward_inside_forward_is_counted_once(run) -> None:

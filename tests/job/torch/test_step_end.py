@@ -195,8 +195,8 @@ def test_each_step_of_a_long_loop_has_its_row_and_the_parts_make_the_whole(run) 
     assert [row["step"] for row in rows] == list(range(200))
     for row in rows[1:]:
         parts = ("input_wait", "host_to_device", "forward", "backward", "optimizer", "other")
-        assert sum(row[part] for part in parts) == pytest.approx(row["duration"])
-        assert min(row[part] for part in parts) >= 0 and row["input_wait"] > 0
+        assert sum(row[f"{part}_ns"] for part in parts) == pytest.approx(row["dur_ns"])
+        assert min(row[f"{part}_ns"] for part in parts) >= 0 and row["input_wait_ns"] > 0
     # The budget was thought about to the last step, however many came at once.
     (last,) = query("SELECT MAX(step) AS step FROM sonde.overhead")
     assert last["step"] == 199

@@ -129,7 +129,7 @@ typedef struct {
 
 extern sonde_collectives_state sonde_collectives; /* one for the process: rows.c */
 
-#define SONDE_COLLECTIVE_KINDS "qddtttttIQQQttqq" /* of a row: collective_rows.c */
+#define SONDE_COLLECTIVE_KINDS "qqqtttttIQQQttqq" /* of a row: collective_rows.c */
 
 /* Write the rows that are due; all of them if it is the last time. 1: something still waits.
  * The thread's alone, without the GIL. */

@@ -12,10 +12,9 @@
 enum { SHARE = 100, SHARE_IN_NEED = 20, NEED = 1500 };
 
 typedef struct {
-    int64_t t_ns;
-    double duration, device_duration;
+    int64_t t_ns, dur_ns, device_dur_ns;
     uint32_t op, backend, group, group_desc, group_ranks, group_size;
-    uint64_t seq, bytes, output_bytes;
+    uint64_t seq, input_bytes, output_bytes;
     uint32_t dtype, state;
     int64_t thread, step;
 } row;
@@ -27,7 +26,7 @@ sonde_collectives_state sonde_collectives = {.lock = PTHREAD_MUTEX_INITIALIZER};
 /* Bits of the columns that may be missing, in their order. */
 enum {
     NO_DURATION = 1, NO_DEVICE = 2, NO_GROUP = 4, NO_DESC = 8, NO_RANKS = 16, NO_SIZE = 32,
-    NO_SEQ = 64, NO_BYTES = 128, NO_OUTPUT = 256, NO_DTYPE = 512, NO_THREAD = 1024,
+    NO_SEQ = 64, NO_INPUT = 128, NO_OUTPUT = 256, NO_DTYPE = 512, NO_THREAD = 1024,
 };
 
 static int64_t wall_ahead_ns(void)
@@ -218,12 +217,12 @@ static void fill_entry(row *to, uint32_t *nulls, const sonde_recorder_entry *ent
     to->group = entry->group;
     to->group_desc = entry->group_desc;
     to->seq = entry->seq;
-    to->bytes = entry->given_bytes;
+    to->input_bytes = entry->given_bytes;
     to->output_bytes = entry->got_bytes;
-    *nulls &= ~(uint32_t)(NO_SEQ | NO_BYTES | NO_OUTPUT);
+    *nulls &= ~(uint32_t)(NO_SEQ | NO_INPUT | NO_OUTPUT);
     *nulls &= ~(uint32_t)((entry->group ? NO_GROUP : 0) | (entry->group_desc ? NO_DESC : 0));
     if (entry->device_s >= 0) {
-        to->device_duration = entry->device_s;
+        to->device_dur_ns = (int64_t)(entry->device_s * 1e9);
         *nulls &= ~(uint32_t)NO_DEVICE;
     }
 }
@@ -231,12 +230,12 @@ static void fill_entry(row *to, uint32_t *nulls, const sonde_recorder_entry *ent
 static void fill_work(row *to, uint32_t *nulls, const sonde_observed_work *work, int has_entry)
 {
     if (work->end_ns != 0) {
-        to->duration = (double)(work->end_ns - to->t_ns) / 1e9;
+        to->dur_ns = work->end_ns - to->t_ns;
         *nulls &= ~(uint32_t)NO_DURATION;
     }
     if (!has_entry && work->is_sized) {
-        to->bytes = work->bytes;
-        *nulls &= ~(uint32_t)NO_BYTES;
+        to->input_bytes = work->bytes;
+        *nulls &= ~(uint32_t)NO_INPUT;
     }
 }
 

@@ -23,7 +23,7 @@ typedef struct {
     int fd;
     dev_t dev; /* of that file: a program that becomes a daemon closes all, */
     ino_t ino; /* and may have the number now */
-    double page_mb, most_mb;
+    double page_bytes, most_bytes;
     long long rest; /* a look is followed by so many times its own time without one */
     int64_t next_ns;
 } MemoryObject;
@@ -71,8 +71,8 @@ static int parse(const char *text, double pages[2])
     return text[strspn(text, " \n")] == '\0' ? 0 : -1;
 }
 
-/* Resident and whole size in MB; -1: the kernel does not tell. */
-static int read_process(MemoryObject *self, double *resident_mb, double *size_mb)
+/* Resident and whole size in bytes; -1: the kernel does not tell. */
+static int read_process(MemoryObject *self, double *resident_bytes, double *size_bytes)
 {
     for (int turn = 0; turn < 2; turn++) {
         char text[128];
@@ -80,10 +80,10 @@ static int read_process(MemoryObject *self, double *resident_mb, double *size_mb
         ssize_t got = self->fd < 0 && open_file(self) < 0 ? -1 : pread(self->fd, text, sizeof text - 1, 0);
         text[got < 0 ? 0 : got] = '\0';
         if (parse(text, pages) == 0) {
-            *size_mb = pages[0] * self->page_mb;
-            *resident_mb = pages[1] * self->page_mb;
-            if (*resident_mb > self->most_mb)
-                self->most_mb = *resident_mb;
+            *size_bytes = pages[0] * self->page_bytes;
+            *resident_bytes = pages[1] * self->page_bytes;
+            if (*resident_bytes > self->most_bytes)
+                self->most_bytes = *resident_bytes;
             return 0;
         }
         close_file(self);
@@ -95,13 +95,13 @@ static int read_process(MemoryObject *self, double *resident_mb, double *size_mb
 
 static int write_process(MemoryObject *self, int64_t now_ns, long long step)
 {
-    double resident_mb, size_mb;
-    if (read_process(self, &resident_mb, &size_mb) < 0)
+    double resident_bytes, size_bytes;
+    if (read_process(self, &resident_bytes, &size_bytes) < 0)
         return 0;
     PyObject *values[] = {
         PyLong_FromLongLong(now_ns), PyLong_FromLongLong(step), Py_NewRef(self->cpu),
-        PyFloat_FromDouble(resident_mb), PyFloat_FromDouble(self->most_mb),
-        PyFloat_FromDouble(size_mb), Py_NewRef(Py_None), Py_NewRef(Py_None), Py_NewRef(Py_None)};
+        PyLong_FromDouble(resident_bytes), PyLong_FromDouble(self->most_bytes),
+        PyLong_FromDouble(size_bytes), Py_NewRef(Py_None), Py_NewRef(Py_None), Py_NewRef(Py_None)};
     enum { COLUMNS = sizeof values / sizeof values[0] };
     int complete = 1;
     for (int i = 0; i < COLUMNS; i++)
@@ -161,10 +161,10 @@ static PyObject *memory_at_step(PyObject *self, PyObject *number)
 
 static PyObject *memory_read(MemoryObject *self, PyObject *Py_UNUSED(none))
 {
-    double resident_mb, size_mb;
-    if (read_process(self, &resident_mb, &size_mb) < 0)
+    double resident_bytes, size_bytes;
+    if (read_process(self, &resident_bytes, &size_bytes) < 0)
         Py_RETURN_NONE;
-    return Py_BuildValue("ddd", resident_mb, self->most_mb, size_mb);
+    return Py_BuildValue("ddd", resident_bytes / 1e6, self->most_bytes / 1e6, size_bytes / 1e6);
 }
 
 static PyObject *memory_close(MemoryObject *self, PyObject *Py_UNUSED(none))
@@ -191,7 +191,7 @@ static PyObject *memory_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->devices = Py_NewRef(devices);
     self->path = path;
     self->fd = -1;
-    self->page_mb = (double)sysconf(_SC_PAGESIZE) / 1e6;
+    self->page_bytes = (double)sysconf(_SC_PAGESIZE);
     self->rest = rest;
     self->cpu = PyUnicode_InternFromString("cpu");
     if (self->cpu == NULL)

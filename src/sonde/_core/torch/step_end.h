@@ -91,7 +91,7 @@ int sonde_torch_choose(int64_t step, const sonde_torch_level *level);
 /* ---- the turn: torch_turn.c, and its rows: torch_turn_rows.c ---------------------------------- */
 
 #define SONDE_STEP_END_BATCH 32 /* the most steps that are judged about at once */
-#define SONDE_TORCH_STEP "qqdddddddt?IId" /* a row of python.torch_step */
+#define SONDE_TORCH_STEP "qqqqqqqqqt?IId" /* a row of python.torch_step */
 
 typedef struct {
     long long step;

@@ -5,12 +5,12 @@
 #include <string.h>
 
 typedef struct {
-    int64_t step, t_ns;
-    double duration, input_wait, host_to_device, forward, backward, optimizer, other;
+    int64_t step, t_ns, dur_ns, input_wait_ns, host_to_device_ns, forward_ns, backward_ns, optimizer_ns,
+        other_ns;
     uint32_t ended_by;
     uint8_t shadow;
     uint32_t modules, lost;
-    double owned;
+    double owned_pct;
 } step_row;
 
 _Static_assert(sizeof(step_row) == 96, "torch_step layout");
@@ -58,18 +58,18 @@ int64_t sonde_step_end_write_step(sonde_TorchStepEnd *self, const sonde_Step *st
     memset(&row, 0, sizeof row); /* what lies between the columns, too */
     row.step = step->number;
     row.t_ns = begin_ns;
-    row.duration = (double)whole_ns / 1e9;
-    row.input_wait = (double)input_ns / 1e9;
-    row.host_to_device = (double)move_ns / 1e9;
-    row.forward = (double)sums->forward_ns / 1e9;
-    row.backward = (double)sums->backward_ns / 1e9;
-    row.optimizer = (double)optimizer_ns / 1e9;
-    row.other = (double)other_ns / 1e9;
+    row.dur_ns = whole_ns;
+    row.input_wait_ns = input_ns;
+    row.host_to_device_ns = move_ns;
+    row.forward_ns = sums->forward_ns;
+    row.backward_ns = sums->backward_ns;
+    row.optimizer_ns = optimizer_ns;
+    row.other_ns = other_ns;
     row.ended_by = (uint32_t)kind;
     row.shadow = !on;
     row.modules = sums->calls;
     row.lost = sums->lost;
-    row.owned = nodes_ns == 0 ? 0 : (double)sums->owned_ns / (double)nodes_ns;
+    row.owned_pct = nodes_ns == 0 ? 0 : 100.0 * (double)sums->owned_ns / (double)nodes_ns;
     return append(self->emit_step, &row, sizeof row, nodes_ns == 0) < 0 ? -1 : begin_ns;
 }
 

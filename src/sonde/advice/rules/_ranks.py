@@ -10,8 +10,8 @@ COVERED = """
     SELECT *, MAX(end_ns) OVER (PARTITION BY rank, pid ORDER BY t_ns
                                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before_ns
     FROM (
-      SELECT rank, pid, step, t_ns, device_duration,
-             t_ns + (COALESCE(device_duration, duration) * 1e9)::BIGINT AS end_ns
+      SELECT rank, pid, step, t_ns,
+             t_ns + COALESCE(device_dur_ns, dur_ns) AS end_ns
       FROM python.collective WHERE state <> 'running' AND rank IS NOT NULL))
   GROUP BY rank, step
 """

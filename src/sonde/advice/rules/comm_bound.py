@@ -15,18 +15,18 @@ from sonde.advice.rules._ranks import COVERED
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 LINE = "waiting"
-NEEDS = ("python.collective.duration", "python.torch_step.duration", "python.stack_sample.idle")
+NEEDS = ("python.collective.dur_ns", "python.torch_step.dur_ns", "python.stack_sample.idle")
 LIMITS = {"exposed_pct": Limit(20, "of a step in which ranks wait for data to travel")}
 # The last rank to come waits for nobody: the least time of all ranks is that of the transfer. What
 # of it the loop's thread does not sleep through is hidden behind work. Where a device communicates,
 # the host cannot tell.
 SQL = f"""
 WITH step AS (
-  SELECT {{window}} AS w, host, pid, rank, step, duration FROM python.torch_step
+  SELECT {{window}} AS w, host, pid, rank, step, dur_ns FROM python.torch_step
   WHERE {{inside}} AND ended_by <> 'end' AND rank IS NOT NULL),
 covered AS ({COVERED}),
 least AS (
-  SELECT w, step, MIN(s) AS travel_s, MAX(duration) AS step_s
+  SELECT w, step, MIN(s) AS travel_s, MAX(dur_ns) / 1e9 AS step_s
   FROM step JOIN covered USING (rank, step) GROUP BY w, step
   HAVING COUNT(DISTINCT rank) = (SELECT COUNT(DISTINCT rank) FROM step)),
 sleep AS (
@@ -36,7 +36,7 @@ SELECT w, COUNT(*) AS steps, 100 * SUM(travel_s) / SUM(step_s) AS travel_pct,
        COALESCE(ANY_VALUE(idle_pct), 0) AS idle_pct, AVG(step_s) AS step_s
 FROM least JOIN sleep USING (w)
 WHERE (SELECT COUNT(DISTINCT rank) FROM step) > 1
-  AND NOT EXISTS (SELECT 1 FROM python.collective WHERE device_duration IS NOT NULL)
+  AND NOT EXISTS (SELECT 1 FROM python.collective WHERE device_dur_ns IS NOT NULL)
 GROUP BY w
 """
 

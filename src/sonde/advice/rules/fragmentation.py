@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
-NEEDS = ("python.torch_memory.cached", "system.gpu.memory_total_bytes")
+NEEDS = ("python.torch_memory.cached_bytes", "system.gpu.memory_total_bytes")
 OTHERWISE = "the job uses no GPU, or for too short a time"
 LIMITS = {
     "ratio": Limit(2.0, "times as much held as in use, from here on"),
@@ -25,8 +25,8 @@ SQL = """
 WITH size AS (SELECT host, MAX(memory_total_bytes) AS total FROM system.gpu GROUP BY host),
 step AS (
   SELECT {window} AS w, host, pid, rank, device, COUNT(*) AS steps,
-         MEDIAN(cached) * 1e6 AS cached, MEDIAN(allocated) * 1e6 AS allocated,
-         MEDIAN(max_allocated) * 1e6 AS peak, MEDIAN(inactive_split) * 1e6 AS split
+         MEDIAN(cached_bytes) AS cached, MEDIAN(allocated_bytes) AS allocated,
+         MEDIAN(max_allocated_bytes) AS peak, MEDIAN(inactive_split_bytes) AS split
   FROM python.torch_memory WHERE {inside} AND device <> 'cpu' GROUP BY ALL)
 SELECT * FROM step JOIN size USING (host) WHERE total > 0
 """

@@ -16,7 +16,7 @@ from typing import Any
 from sonde.advice.trend import find_growth
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
-NEEDS = ("python.torch_memory.allocated",)
+NEEDS = ("python.torch_memory.allocated_bytes",)
 OTHERWISE = "the job uses no GPU, or for too short a time"
 LIMITS = {
     "grown_bytes": Limit(100e6, "grown by so much in the time judged: worth a warning"),
@@ -25,9 +25,9 @@ LIMITS = {
     "windows": Limit(6, "at least so many windows"),
     "steps": Limit(50, "at least so many steps"),
 }
-# At the end of a step only what is kept is left; allocated is in MB.
+# At the end of a step only what is kept is left.
 SQL = """
-SELECT {window} AS w, host, pid, rank, device, COUNT(*) AS steps, MIN(allocated) * 1e6 AS bytes
+SELECT {window} AS w, host, pid, rank, device, COUNT(*) AS steps, MIN(allocated_bytes) AS bytes
 FROM python.torch_memory WHERE {inside} AND device <> 'cpu' GROUP BY ALL
 """
 

@@ -25,7 +25,7 @@ WITH step AS (
   WINDOW line AS (PARTITION BY host, pid, device ORDER BY t_ns))
 SELECT {window} AS w, host, pid, rank, device, COUNT(*) AS steps,
        COALESCE(SUM(tried), 0)::BIGINT AS tried, COALESCE(SUM(failed), 0)::BIGINT AS failed,
-       MAX(cached) * 1e6 AS cached, MAX(allocated) * 1e6 AS allocated
+       MAX(cached_bytes) AS cached, MAX(allocated_bytes) AS allocated
 FROM step WHERE {inside} GROUP BY ALL
 """
 

@@ -15,7 +15,7 @@ from sonde.advice.rules._code import PLACE, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 DANGER = True
-NEEDS = ("python.torch_step.duration", "python.stack_sample.stack", "sonde.session.state")
+NEEDS = ("python.torch_step.dur_ns", "python.stack_sample.stack", "sonde.session.state")
 LIMITS = {
     "least_s": Limit(300, "without a step: a hang"),
     "times": Limit(10, "the usual time of a step, if that is longer"),
@@ -25,8 +25,8 @@ LIMITS = {
 # notebook, a server) stands in its event loop.
 SQL = f"""
 WITH last AS (
-  SELECT host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, MEDIAN(duration) AS usual_s,
-         MAX(t_ns + (duration * 1e9)::BIGINT) AS end_ns, MAX(step) AS step
+  SELECT host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, MEDIAN(dur_ns) / 1e9 AS usual_s,
+         MAX(t_ns + dur_ns) AS end_ns, MAX(step) AS step
   FROM python.torch_step WHERE ended_by <> 'end' AND (host, pid) NOT IN (
     SELECT (host, pid) FROM sonde.session WHERE state = 'ended')
   GROUP BY 1, 2),

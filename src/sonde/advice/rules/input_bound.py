@@ -15,7 +15,7 @@ from sonde.advice.rules._code import FETCHING, PLACE, show_place
 from sonde.advice.verdict import Evidence, Limit, Limits, Rows, Verdict
 
 NEEDS = (
-    "python.torch_step.input_wait", "python.torch_loader.workers", "system.cgroup.cpu_limit",
+    "python.torch_step.input_wait_ns", "python.torch_loader.workers", "system.cgroup.cpu_limit",
     "system.process.run_wait_pct",
 )  # fmt: skip
 LIMITS = {
@@ -29,7 +29,7 @@ LIMITS = {
 SQL = f"""
 WITH step AS (
   SELECT {{window}} AS w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
-         MAX(ts) AS ts, SUM(duration) AS step_s, SUM(input_wait) AS wait_s
+         MAX(ts) AS ts, SUM(dur_ns) / 1e9 AS step_s, SUM(input_wait_ns) / 1e9 AS wait_s
   FROM python.torch_step WHERE {{inside}} AND ended_by <> 'end' GROUP BY 1, 2, 3),
 owner AS (
   SELECT host, process, pid AS job, worker FROM python.torch_worker

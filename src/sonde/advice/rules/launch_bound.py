@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 LINE = "busy"
-NEEDS = ("python.torch_step.forward", "system.gpu.util_pct", "system.process.run_wait_pct")
+NEEDS = ("python.torch_step.forward_ns", "system.gpu.util_pct", "system.process.run_wait_pct")
 UNLESS = ("sync_points",)
 LIMITS = {
     "gpu_pct": Limit(70, "utilisation below which the GPU waits"),
@@ -30,8 +30,8 @@ WITH job AS (
   SELECT DISTINCT host, pid FROM python.torch_memory WHERE device LIKE 'cuda%'),
 step AS (
   SELECT {window} AS w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
-         100 * SUM(forward + backward + optimizer) / SUM(duration) AS model_pct,
-         AVG(modules) AS modules, AVG(duration) AS step_s
+         100 * SUM(forward_ns + backward_ns + optimizer_ns) / SUM(dur_ns) AS model_pct,
+         AVG(modules) AS modules, AVG(dur_ns) / 1e9 AS step_s
   FROM python.torch_step WHERE {inside} AND ended_by <> 'end' GROUP BY 1, 2, 3),
 gpu AS (
   SELECT {window} AS w, host, AVG(util_pct) AS util_pct

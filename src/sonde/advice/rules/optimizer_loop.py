@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
-NEEDS = ("python.torch_step.optimizer", "python.torch_optimizer.way")
+NEEDS = ("python.torch_step.optimizer_ns", "python.torch_optimizer.way")
 LIMITS = {
     "optimizer_pct": Limit(10, "of a step spent in the optimizer"),
     "tensors": Limit(8, "parameters, at least"),
@@ -20,7 +20,7 @@ LIMITS = {
 SQL = """
 WITH step AS (
   SELECT {window} AS w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, MAX(ts) AS ts,
-         100 * SUM(optimizer) / SUM(duration) AS optimizer_pct
+         100 * SUM(optimizer_ns) / SUM(dur_ns) AS optimizer_pct
   FROM python.torch_step WHERE {inside} AND ended_by = 'optimizer' GROUP BY 1, 2, 3),
 facts AS (
   SELECT ts, host, pid, optimizer, way, can_fuse, tensors, device FROM python.torch_optimizer)

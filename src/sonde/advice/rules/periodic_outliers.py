@@ -17,7 +17,7 @@ from typing import Any
 from sonde.advice.rules._code import PLACE, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
-NEEDS = ("python.torch_step.duration",)
+NEEDS = ("python.torch_step.dur_ns",)
 LIMITS = {
     "times": Limit(2, "the usual time of a step: one that takes longer is an outlier"),
     "least": Limit(3, "outliers without which nothing is said"),
@@ -30,7 +30,8 @@ LIMITS = {
 # is the machine's affair. What is left must be spent at lines at which other steps hardly are.
 SQL = f"""
 WITH whole AS (
-  SELECT {{window}} AS w, host, pid, rank, step, t_ns, input_wait, duration AS whole_s
+  SELECT {{window}} AS w, host, pid, rank, step, t_ns,
+         input_wait_ns / 1e9 AS input_s, dur_ns / 1e9 AS whole_s
   FROM python.torch_step WHERE {{inside}} AND ended_by <> 'end'),
 pause AS (
   SELECT s.host, s.pid, s.step, SUM(g.dur_ns) / 1e9 AS pause_s
@@ -46,14 +47,14 @@ sample AS (
 queue AS (
   SELECT host, pid, step, SUM(queue_ns) / 1e9 AS queue_s FROM sample GROUP BY 1, 2, 3),
 own_time AS (
-  SELECT *, GREATEST(0, whole_s - input_wait - COALESCE(pause_s, 0) - COALESCE(queue_s, 0))
-              AS duration
+  SELECT *, GREATEST(0, whole_s - input_s - COALESCE(pause_s, 0) - COALESCE(queue_s, 0))
+              AS took_s
   FROM whole LEFT JOIN pause USING (host, pid, step) LEFT JOIN queue USING (host, pid, step)),
 raw AS (
-  SELECT *, MEDIAN(duration) OVER (PARTITION BY host, pid) AS usual FROM own_time),
-step AS (SELECT *, duration > {{times}} * usual AS outlier FROM raw),
+  SELECT *, MEDIAN(took_s) OVER (PARTITION BY host, pid) AS usual_s FROM own_time),
+step AS (SELECT *, took_s > {{times}} * usual_s AS outlier FROM raw),
 count AS (
-  SELECT host, pid, SUM(duration - usual) FILTER (outlier) AS excess_s,
+  SELECT host, pid, SUM(took_s - usual_s) FILTER (outlier) AS excess_s,
          COUNT(*) FILTER (outlier) AS outliers, COUNT(*) FILTER (NOT outlier) AS others
   FROM step GROUP BY 1, 2),
 place AS ({PLACE}),
@@ -71,8 +72,8 @@ top AS (
   FROM own GROUP BY 1, 2),
 known AS (SELECT host, pid, COUNT(*) AS samples FROM sample GROUP BY 1, 2)
 SELECT w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, SUM(whole_s) AS step_s,
-       COALESCE(SUM(duration - usual) FILTER (outlier), 0) AS lost_s, ANY_VALUE(usual) AS usual_s,
-       MEDIAN(duration) FILTER (outlier) AS outlier_s,
+       COALESCE(SUM(took_s - usual_s) FILTER (outlier), 0) AS lost_s, ANY_VALUE(usual_s) AS usual_s,
+       MEDIAN(took_s) FILTER (outlier) AS outlier_s,
        LIST(step ORDER BY step) FILTER (outlier) AS outliers,
        ANY_VALUE(CASE WHEN samples > 0 THEN 100 * COALESCE(own_s, 0) / NULLIF(excess_s, 0) END)
          AS explained_pct,

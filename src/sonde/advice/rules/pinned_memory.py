@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 LINE = "any"
-NEEDS = ("python.torch_step.host_to_device", "python.torch_loader.pin_memory")
+NEEDS = ("python.torch_step.host_to_device_ns", "python.torch_loader.pin_memory")
 LIMITS = {
     "moving_pct": Limit(5, "of a step between the arrival of a batch and the model"),
     "seen_pct": Limit(1, "of a step, where copies from such memory were seen in a capture"),
@@ -24,12 +24,12 @@ WITH job AS (
   SELECT DISTINCT host, pid FROM python.torch_memory WHERE device LIKE 'cuda%'),
 step AS (
   SELECT {window} AS w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, MAX(ts) AS ts,
-         100 * SUM(host_to_device) / SUM(duration) AS moving_pct
+         100 * SUM(host_to_device_ns) / SUM(dur_ns) AS moving_pct
   FROM python.torch_step WHERE {inside} AND ended_by <> 'end' GROUP BY 1, 2, 3),
 loader AS (
   SELECT ts, host, pid, dataset, pin_memory, workers FROM python.torch_loader),
 copy AS (
-  SELECT host, pid, COUNT(*) AS copies, SUM(bytes)::DOUBLE AS bytes FROM python.torch_kernel
+  SELECT host, pid, COUNT(*) AS copies, SUM(copied_bytes)::DOUBLE AS bytes FROM python.torch_kernel
   WHERE kind = 'memcpy' AND kernel LIKE '%Pageable%Device%' GROUP BY 1, 2)
 SELECT s.w, s.rank, s.steps, s.moving_pct, l.dataset, l.pin_memory, l.workers,
        COALESCE(c.copies, 0) AS copies, c.bytes

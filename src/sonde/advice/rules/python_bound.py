@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from sonde.advice.rules._code import FETCHING, PLACE, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
-NEEDS = ("python.torch_step.other", "python.stack_sample.gil", "system.gpu.util_pct")
+NEEDS = ("python.torch_step.other_ns", "python.stack_sample.gil", "system.gpu.util_pct")
 LIMITS = {
     "outside_pct": Limit(30, "of a step outside of loader, model, backward pass and optimizer"),
     "python_pct": Limit(30, "of the time in which the loop's thread runs Python"),
@@ -24,7 +24,7 @@ LIMITS = {
 SQL = f"""
 WITH step AS (
   SELECT {{window}} AS w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
-         100 * MEDIAN(other + host_to_device) / MEDIAN(duration) AS outside_pct
+         100 * MEDIAN(other_ns + host_to_device_ns) / MEDIAN(dur_ns) AS outside_pct
   FROM python.torch_step WHERE {{inside}} AND ended_by <> 'end' GROUP BY 1, 2, 3),
 pause AS (
   SELECT {{window}} AS w, host, pid, SUM(dur_ns) / 1e7 / {{window_s}} AS pause_pct

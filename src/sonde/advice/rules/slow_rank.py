@@ -15,7 +15,7 @@ from typing import Any
 from sonde.advice.rules._ranks import COVERED
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 
-NEEDS = ("python.collective.duration", "python.torch_step.duration")
+NEEDS = ("python.collective.dur_ns", "python.torch_step.dur_ns")
 LIMITS = {
     "gap_pct": Limit(10, "of a step that the others wait for the slowest rank"),
     "cause_pct": Limit(80, "of that time explained by one part of the step"),
@@ -24,17 +24,18 @@ LIMITS = {
 # backward passes, where collectives are not seen.
 SQL = f"""
 WITH step AS (
-  SELECT {{window}} AS w, host, rank, step, duration, input_wait, host_to_device, forward, backward,
-         optimizer, other
+  SELECT {{window}} AS w, host, rank, step, dur_ns, input_wait_ns, host_to_device_ns, forward_ns,
+         backward_ns, optimizer_ns, other_ns
   FROM python.torch_step WHERE {{inside}} AND ended_by <> 'end' AND rank IS NOT NULL),
 shared AS (
   SELECT w, step FROM step GROUP BY w, step
   HAVING COUNT(DISTINCT rank) = (SELECT COUNT(DISTINCT rank) FROM step)),
 wait AS (SELECT rank, step, s AS wait_s FROM ({COVERED}))
-SELECT s.w, s.rank, ANY_VALUE(s.host) AS host, COUNT(*) AS steps, AVG(duration) AS step_s,
-       AVG(wait_s) AS wait_s, AVG(backward) AS backward, AVG(input_wait) AS input_wait,
-       AVG(host_to_device) AS host_to_device, AVG(forward) AS forward, AVG(optimizer) AS optimizer,
-       AVG(other) AS other
+SELECT s.w, s.rank, ANY_VALUE(s.host) AS host, COUNT(*) AS steps, AVG(dur_ns) / 1e9 AS step_s,
+       AVG(wait_s) AS wait_s, AVG(backward_ns) / 1e9 AS backward,
+       AVG(input_wait_ns) / 1e9 AS input_wait, AVG(host_to_device_ns) / 1e9 AS host_to_device,
+       AVG(forward_ns) / 1e9 AS forward, AVG(optimizer_ns) / 1e9 AS optimizer,
+       AVG(other_ns) / 1e9 AS other
 FROM step AS s JOIN shared USING (w, step)
 LEFT JOIN wait ON wait.rank = s.rank AND wait.step = s.step
 GROUP BY s.w, s.rank

@@ -38,7 +38,7 @@ class Memory:
         self.core = self._statm = _core.TorchMemory(
             emit, cuda, guard(self._write_devices), statm, rest
         )
-        self._most: dict[int, float] = {}
+        self._most: dict[int, int] = {}
         self._used: tuple[int, ...] = ()
         self._look_in = 0  # steps
         self.missing: str | None = None  # what this torch does not have
@@ -58,13 +58,13 @@ class Memory:
             return None
         allocated, peak = _pick(stats, "allocated_bytes", "current", "peak")
         (cached,) = _pick(stats, "reserved_bytes", "current")
-        return allocated / _MB, self._raise_most(device, peak / _MB), cached / _MB
+        return allocated / _MB, self._raise_most(device, peak) / _MB, cached / _MB
 
     def close(self) -> None:
         self.core.close()
 
-    def _raise_most(self, device: int, value: float) -> float:
-        most = self._most[device] = max(value, self._most.get(device, 0.0))
+    def _raise_most(self, device: int, value: int) -> int:
+        most = self._most[device] = max(value, self._most.get(device, 0))
         return most
 
     # ---- devices -------------------------------------------------------------------------------
@@ -81,8 +81,8 @@ class Memory:
         (cached,) = _pick(stats, "reserved_bytes", "current")
         (split,) = _pick(stats, "inactive_split_bytes", "current")
         self._emit(
-            t_ns, step, f"cuda:{device}", allocated / _MB, self._raise_most(device, peak / _MB),
-            cached / _MB, split / _MB, stats.get("num_alloc_retries"), stats.get("num_ooms"),
+            t_ns, step, f"cuda:{device}", allocated, self._raise_most(device, peak), cached, split,
+            stats.get("num_alloc_retries"), stats.get("num_ooms"),
         )  # fmt: skip
 
     def _find_used(self) -> tuple[int, ...]:

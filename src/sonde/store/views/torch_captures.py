@@ -55,7 +55,7 @@ def _describe_capture(session: Session, about: CaptureAbout) -> Row:
     begin_ns, end_ns = about.begin_ns, about.end_ns
     return {
         "capture": about.id, "state": state, "why": why, "file": path,
-        "bytes": about.bytes, "t_ns": begin_ns,
+        "file_bytes": about.bytes, "t_ns": begin_ns,
         "dur_ns": None if begin_ns is None or end_ns is None else end_ns - begin_ns,
         "asked_t_ns": about.asked_ns, "asked_steps": about.steps,
         "first_step": bounds[0][0] if bounds else None,
@@ -265,7 +265,7 @@ def _describe_work(capture: Capture, work: DeviceSpan) -> Row:
         "launch_t_ns": launch_t_ns, "launch_thread": None if launch is None else launch.thread,
         "grid": _dump(args.get("grid")), "block": _dump(args.get("block")),
         "registers": args.get("registers per thread"), "shared_bytes": args.get("shared memory"),
-        "bytes": args.get("bytes"), "step": capture.find_step(launch_t_ns or t_ns),
+        "copied_bytes": args.get("bytes"), "step": capture.find_step(launch_t_ns or t_ns),
         "module": None if launch is None else (op or launch).module,
     }  # fmt: skip
 
@@ -282,7 +282,7 @@ CAPTURE = view_of_rows(
     ("state", "text", "", "asked, waiting, recording, writing, packing, done, failed, damaged"),
     ("why", "text", "", "why it failed, or why it is not all that was asked for"),
     ("file", "text", "", "path of the trace file that torch wrote"),
-    ("bytes", "i64", "B", "size of the trace file"),
+    ("file_bytes", "i64", "B", "size of the trace file"),
     ("t_ns", "i64", "ns", "when recording began"),
     ("dur_ns", "i64", "ns", "how long it recorded"),
     ("asked_t_ns", "i64", "ns", "when it was asked for"),
@@ -335,7 +335,7 @@ VIEWS = (
         ("block", "text", "", "threads per block, as JSON"),
         ("registers", "i64", "", "registers per thread"),
         ("shared_bytes", "i64", "B", "shared memory per block"),
-        ("bytes", "i64", "B", "bytes moved by a copy"),
+        ("copied_bytes", "i64", "B", "bytes moved by a copy"),
         ("module", "text", "", "the module that was running when it was launched"),
         ("step", "i64", "", "number of the step in which it was launched"),
     ),
