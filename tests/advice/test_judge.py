@@ -1,4 +1,4 @@
-"""The engine of advice: windows, votes, severity, confidence, and what it does with bad rules."""
+"""The engine of advice: pieces, votes, severity, confidence, and what it does with bad rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import sonde
 from sonde.advice.finding import Advice, Finding, Outcome, Tally, name_votes, show_evidence
 from sonde.advice.judge import Rule, judge, load_rules
-from sonde.advice.period import find_stretch
+from sonde.advice.period import find_period
 from sonde.advice.verdict import Limits, Rows, Verdict, group
 from sonde.errors import ConfigError
 from sonde.session import list_sessions
@@ -22,7 +22,7 @@ from sonde.store.recording import Recording, open_recording
 from support.handmade_machine import OFF, Machine, record
 from support.handmade_model import Job, Part
 
-SQL = "SELECT {window} AS w, COUNT(*) AS looks FROM system.cpu WHERE {inside} GROUP BY ALL"
+SQL = "SELECT {piece} AS piece, COUNT(*) AS readings FROM system.cpu WHERE {inside} GROUP BY ALL"
 
 
 def make_rule(name: str = "made", sql: str = SQL, verdict: object = None, **names: object) -> Rule:
@@ -32,16 +32,20 @@ def make_rule(name: str = "made", sql: str = SQL, verdict: object = None, **name
 
     def decide(rows: Rows, _limits: Limits) -> Iterator[Verdict]:
         for row in rows:
-            yield verdict(row) if callable(verdict) else Verdict(row.w, True, looks=row.looks)
+            yield (
+                verdict(row)
+                if callable(verdict)
+                else Verdict(row.piece, True, readings=row.readings)
+            )
 
     for key, value in {"SQL": sql, "LIMITS": {}, "judge": decide, **names}.items():
         setattr(module, key, value)
     return Rule(name, module, Limits())
 
 
-def ask(folder: str, *rules: Rule, window_s: float = 10, since: str | None = "+0s") -> Advice:
+def ask(folder: str, *rules: Rule, piece_s: float = 10, since: str | None = "+0s") -> Advice:
     with open_recording(folder).freeze() as recording:
-        return judge(recording, rules, find_stretch(recording, since, None, window_s))
+        return judge(recording, rules, find_period(recording, since, None, piece_s))
 
 
 def tally(*verdicts: Verdict, danger: bool = False) -> Tally:
@@ -60,22 +64,22 @@ def test_the_words_are_the_originals(fired: int, word: str) -> None:
     assert name_votes(fired, 100) == word
 
 
-def test_every_window_has_one_vote_however_many_gpus() -> None:
+def test_every_piece_has_one_vote_however_many_gpus() -> None:
     votes = tally(*(Verdict(0, gpu == 3, who=f"GPU {gpu}") for gpu in range(8)), Verdict(1, False))
     assert (votes.fired, votes.judged) == ([0], 2)
     assert votes.who == ["GPU 3"]
 
 
-def test_what_is_seen_in_few_windows_is_told_only_if_it_is_a_danger() -> None:
+def test_what_is_seen_in_few_pieces_is_told_only_if_it_is_a_danger() -> None:
     verdicts = [Verdict(at, at == 0) for at in range(10)]
     assert not tally(*verdicts).is_found
     assert tally(*verdicts, danger=True).is_found
 
 
-def test_severity_is_the_share_of_time_lost_over_all_windows() -> None:
-    def lose(pct: float, windows: int) -> str:
+def test_severity_is_the_share_of_time_lost_over_all_pieces() -> None:
+    def lose(pct: float, pieces: int) -> str:
         return tally(
-            *(Verdict(at, at < windows, lost_pct=pct, looks=10) for at in range(10))
+            *(Verdict(at, at < pieces, lost_pct=pct, readings=10) for at in range(10))
         ).severity
 
     assert lose(9, 10) == "info"
@@ -85,20 +89,20 @@ def test_severity_is_the_share_of_time_lost_over_all_windows() -> None:
 
 
 def test_two_looks_are_needed_to_warn_and_twenty_to_be_critical() -> None:
-    def see(looks: int) -> str:
-        return tally(Verdict(0, True, lost_pct=90, looks=looks)).severity
+    def see(readings: int) -> str:
+        return tally(Verdict(0, True, lost_pct=90, readings=readings)).severity
 
     assert [see(1), see(2), see(19), see(20)] == ["info", "warning", "warning", "critical"]
 
 
-def test_a_danger_is_as_bad_as_its_worst_window_and_a_symptom_as_its_usual_one() -> None:
+def test_a_danger_is_as_bad_as_its_worst_piece_and_a_symptom_as_its_usual_one() -> None:
     levels = ["warning"] * 9 + ["critical"]
     verdicts = [Verdict(at, True, severity=level) for at, level in enumerate(levels)]
     assert tally(*verdicts, danger=True).severity == "critical"
     assert tally(*verdicts).severity == "warning"
 
 
-def test_more_windows_give_more_confidence() -> None:
+def test_more_pieces_give_more_confidence() -> None:
     one, many = (tally(*(Verdict(at, True) for at in range(n))) for n in (1, 20))
     assert one.confidence == pytest.approx(1 / 3)
     assert many.confidence > 0.9
@@ -123,25 +127,25 @@ def test_evidence_is_shown_with_its_unit(name: str, value: object, text: str) ->
     assert show_evidence(name, value) == text  # type: ignore[arg-type]
 
 
-def test_rows_are_grouped_by_window() -> None:
-    rows = [type("Row", (), {"w": w})() for w in (0, 0, 2)]
-    assert [(w, len(found)) for w, found in group(rows)] == [(0, 2), (2, 1)]
+def test_rows_are_grouped_by_piece() -> None:
+    rows = [type("Row", (), {"piece": piece})() for piece in (0, 0, 2)]
+    assert [(piece, len(found)) for piece, found in group(rows)] == [(0, 2), (2, 1)]
 
 
-# ---- windows and warm-up -------------------------------------------------------------------------
+# ---- pieces and warm-up -------------------------------------------------------------------------
 
 
-def test_windows_cover_the_recording_and_what_is_left_counts_if_it_is_most_of_one() -> None:
-    for seconds, windows in ((30, 3), (34, 3), (36, 4), (3, 1)):
+def test_pieces_cover_the_recording_and_what_is_left_counts_if_it_is_most_of_one() -> None:
+    for seconds, pieces in ((30, 3), (34, 3), (36, 4), (3, 1)):
         advice = ask(record(seconds), make_rule())
-        assert advice.windows == windows
-        assert advice.outcomes[0].judged == windows
+        assert advice.pieces == pieces
+        assert advice.outcomes[0].judged == pieces
         sonde.stop()
 
 
-def test_each_row_is_in_one_window() -> None:
+def test_each_row_is_in_one_piece() -> None:
     seen: list[int] = []
-    rule = make_rule(verdict=lambda row: (seen.append(row.looks), Verdict(row.w, False))[1])
+    rule = make_rule(verdict=lambda row: (seen.append(row.readings), Verdict(row.piece, False))[1])
     ask(record(40), rule)
     assert seen == [10, 10, 10, 10]
 
@@ -180,10 +184,10 @@ def test_a_recording_of_nothing_is_judged_without_failing() -> None:
     assert not [outcome for outcome in advice.outcomes if outcome.state == "failed"]
 
 
-@pytest.mark.parametrize("window_s", [0, -1, 1e9])
-def test_a_senseless_window_is_refused(window_s: float) -> None:
-    with pytest.raises(ConfigError, match="--window"):
-        sonde.advise(record(3), window_s=window_s)
+@pytest.mark.parametrize("piece_s", [0, -1, 1e9])
+def test_a_senseless_piece_is_refused(piece_s: float) -> None:
+    with pytest.raises(ConfigError, match="--piece"):
+        sonde.advise(record(3), piece_s=piece_s)
 
 
 # ---- rules that are bad, or know too little ------------------------------------------------------
@@ -212,7 +216,7 @@ def test_a_table_that_this_recording_cannot_have_is_named() -> None:
 
 
 def test_a_column_that_is_always_unknown_is_named() -> None:
-    rule = make_rule(sql="SELECT {window} AS w FROM system.memory WHERE swap_in_bytes > 0",
+    rule = make_rule(sql="SELECT {piece} AS piece FROM system.memory WHERE swap_in_bytes > 0",
                      NEEDS=("system.memory.used_bytes", "system.memory.swap_in_bytes"))  # fmt: skip
     (outcome,) = ask(record(20, memory={"swap_in_bytes": None}), rule).outcomes
     assert outcome.detail == "system.memory.swap_in_bytes is unknown"
@@ -223,12 +227,12 @@ def test_a_symptom_is_not_told_beside_its_cause() -> None:
     advice = ask(record(20), *rules)
     assert [finding.rule for finding in advice.findings] == ["cause"]
     assert [outcome.state for outcome in advice.outcomes] == ["found", "found"]
-    assert advice.outcomes[0].detail == "in 2 of 2 windows; left to cause"
+    assert advice.outcomes[0].detail == "in 2 of 2 pieces; left to cause"
 
 
 def test_a_symptom_that_is_worse_than_its_cause_is_told() -> None:
     def at(level: str):
-        return lambda row: Verdict(row.w, True, severity=level, looks=row.looks)
+        return lambda row: Verdict(row.piece, True, severity=level, readings=row.readings)
 
     rules = (
         make_rule("symptom", verdict=at("warning"), UNLESS=("cause",)),
@@ -240,14 +244,14 @@ def test_a_symptom_that_is_worse_than_its_cause_is_told() -> None:
 
 def test_the_worst_finding_comes_first() -> None:
     rules = [make_rule(level, verdict=lambda row, level=level: Verdict(
-        row.w, True, severity=level, looks=row.looks)) for level in ("info", "critical", "warning")]  # fmt: skip
+        row.piece, True, severity=level, readings=row.readings)) for level in ("info", "critical", "warning")]  # fmt: skip
     advice = ask(record(40), *rules)
     assert [finding.severity for finding in advice.findings] == ["critical", "warning", "info"]
     assert advice.worst == "critical"
 
 
 def test_a_finding_says_when_what_why_and_what_to_do() -> None:
-    rule = make_rule(verdict=lambda row: Verdict(row.w, row.w in (1, 2), {"util_pct": 5.0}))
+    rule = make_rule(verdict=lambda row: Verdict(row.piece, row.piece in (1, 2), {"util_pct": 5.0}))
     (finding,) = ask(record(40), rule).findings
     assert (finding.title, finding.why, finding.todo) == ("Made up", "it does.", "nothing.")
     assert (finding.votes, finding.fired, finding.judged) == ("several", 2, 4)
@@ -256,7 +260,7 @@ def test_a_finding_says_when_what_why_and_what_to_do() -> None:
 
 
 def test_a_number_that_is_none_is_not_told() -> None:
-    rule = make_rule(verdict=lambda row: Verdict(row.w, True, {"a": float("nan"), "b": None}))
+    rule = make_rule(verdict=lambda row: Verdict(row.piece, True, {"a": float("nan"), "b": None}))
     advice = ask(record(20), rule)
     assert advice.findings[0].evidence == {"a": None, "b": None}
     json.loads(advice.to_json(), parse_constant=pytest.fail)
@@ -264,7 +268,7 @@ def test_a_number_that_is_none_is_not_told() -> None:
 
 def test_advice_is_json_for_programs() -> None:
     told = json.loads(ask(record(20), make_rule()).to_json())
-    assert told["windows"] == 2
+    assert told["pieces"] == 2
     (finding,) = told["findings"]
     assert (finding["rule"], finding["sureness"]) == ("made", "medium")
     assert told["outcomes"][0]["state"] == "found"
@@ -327,17 +331,15 @@ def test_the_line_that_ran_or_waited_is_named(root: Path, tmp_path: Path) -> Non
     script.write_text(PROGRAM)
     subprocess.run([sys.executable, "-m", "sonde", "run", "--set", "collector=off", str(script)],
                    check=True, timeout=60)  # fmt: skip
-    sql = (
-        "SELECT {window} AS w, COUNT(*) AS looks FROM python.stack_sample WHERE {inside} GROUP BY 1"
-    )
+    sql = "SELECT {piece} AS piece, COUNT(*) AS readings FROM python.stack_sample WHERE {inside} GROUP BY 1"
     rules = [make_rule(kind, sql=sql, LINE=kind) for kind in ("busy", "waiting")]
-    busy, waiting = ask("all", *rules, window_s=1).findings
+    busy, waiting = ask("all", *rules, piece_s=1).findings
     assert f"{script}:5 in spin" in busy.line
     assert f"{script}:8 in rest" in waiting.line
 
 
 def test_a_rule_that_knows_the_line_itself_is_believed() -> None:
-    rule = make_rule(verdict=lambda row: Verdict(row.w, True, line="train.py:3 in load"))
+    rule = make_rule(verdict=lambda row: Verdict(row.piece, True, line="train.py:3 in load"))
     (finding,) = ask(record(20), rule).findings
     assert finding.line == "train.py:3 in load"
 

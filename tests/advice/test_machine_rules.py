@@ -14,7 +14,7 @@ import sonde
 from sonde import plugins
 from sonde.advice.finding import Advice
 from sonde.advice.judge import load_rules, read_verdicts
-from sonde.advice.period import find_stretch
+from sonde.advice.period import find_period
 from sonde.store.recording import open_recording
 from support.handmade_machine import GB, NOTHING, OFF, PROCESS, Change, Machine, record
 from support.places import GOLDEN
@@ -267,10 +267,10 @@ def test_the_originals_thresholds_and_gpu_0_alone_give_its_votes() -> None:
     folder = _record_golden(for_each)
     names = ("gpu_memory_uneven", "gpu_free", "gpu_memory_full", "alternating")
     recording = open_recording(folder)
-    stretch = find_stretch(recording, "+0s", None, 10)
+    period = find_period(recording, "+0s", None, 10)
     for pattern, rule in enumerate(load_rules(names, {f"{name}.compat": 1 for name in names})):
-        verdicts = read_verdicts(recording, rule, stretch)
-        fired = {verdict.window: int(verdict.fired) for verdict in verdicts}
+        verdicts = read_verdicts(recording, rule, period)
+        fired = {verdict.piece: int(verdict.fired) for verdict in verdicts}
         assert [fired[at] for at in range(len(for_each))] == [w["votes"][pattern] for w in for_each]
 
 

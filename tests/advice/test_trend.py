@@ -39,7 +39,7 @@ def test_noise_is_not_growth() -> None:
     assert not any(grow([chance.gauss(100, 5) for _ in range(12)]) for _ in range(200))
 
 
-def test_too_few_windows_are_not_judged() -> None:
+def test_too_few_pieces_are_not_judged() -> None:
     assert grow([1.0, 2.0, 3.0, 4.0, 5.0]) is None
 
 

@@ -33,12 +33,12 @@ def test_the_verdict_comes_first_then_the_evidence_then_the_next_step(sonde_cli,
     )
     labels = [line.split()[0] for line in lines[1:] if line[2:3].strip()]
     assert labels == ["seen", "evidence", "why", "next"]
-    assert "in most of the windows (6 of 6), confidence high" in lines[1]
+    assert "in most of the pieces (6 of 6), confidence high" in lines[1]
     told = " ".join(done.stdout.split())
     assert "reasons hw_thermal, slowed 100 %, clock 900 MHz" in told
     assert "max temperature 91 °C" in told
     assert "nvidia-smi" in done.stdout
-    assert "windows of 10 s" in lines[-1]
+    assert "pieces of 10 s" in lines[-1]
     assert "\x1b" not in done.stdout
 
 
@@ -47,7 +47,7 @@ def test_a_healthy_job_gets_one_line_that_says_what_was_looked_at(sonde_cli) -> 
     assert done.returncode == 0
     (line,) = done.stdout.splitlines()
     assert line.startswith("nothing is wrong, as far as can be seen: ")
-    assert "6 windows of 10 s" in line
+    assert "6 pieces of 10 s" in line
     assert "rules lack data (--all says which)" in line
 
 
@@ -95,12 +95,12 @@ def test_one_rule_can_be_asked_with_another_limit(sonde_cli) -> None:
     assert sonde_cli(*asked, "--set", "low_gpu.moderate_pct=99").returncode == 8
 
 
-def test_since_and_window_choose_the_time(sonde_cli) -> None:
+def test_since_and_piece_choose_the_time(sonde_cli) -> None:
     folder = record(60, gpu=lambda t: HOT if t < 20 else {})
     assert "gpu_throttle" in sonde_cli("advise", folder).stdout
     assert "gpu_throttle" not in sonde_cli("advise", folder, "--since", "30s").stdout
     told = json.loads(sonde_cli("advise", folder, "--piece", "5", "--format", "json").stdout)
-    assert (told["window_s"], told["windows"]) == (5, 12)
+    assert (told["piece_s"], told["pieces"]) == (5, 12)
 
 
 @pytest.mark.parametrize(

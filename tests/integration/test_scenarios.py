@@ -62,6 +62,6 @@ def test_workers_that_use_up_the_processors_are_told_by_their_stacks(busy: Path)
 
 def test_and_by_what_the_kernel_says_where_their_stacks_are_not_there(busy: Path) -> None:
     (job,) = (one for one in sonde.open(str(busy)).sessions if one.meta.parent is None)
-    (found,) = sonde.advise(job.folder, window_s=1.0, rules=["input_bound"]).findings
+    (found,) = sonde.advise(job.folder, piece_s=1.0, rules=["input_bound"]).findings
     assert found.evidence["workers"] == 2
     assert "CPU" in found.title

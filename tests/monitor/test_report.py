@@ -525,7 +525,7 @@ def test_findings_have_evidence_votes_reason_and_fix_in_every_form(written) -> N
     assert titles
     for finding in said["advice"]["findings"]:
         assert finding["why"] and finding["todo"] and finding["judged"] >= finding["fired"] > 0
-        votes = f"{finding['fired']} of {finding['judged']} windows"
+        votes = f"{finding['fired']} of {finding['judged']} pieces"
         assert finding["title"] in printed and votes in printed and finding["todo"] in printed
         assert votes in markdown
 

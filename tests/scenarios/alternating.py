@@ -4,7 +4,7 @@ from __future__ import annotations
 
 RULE, CAUSE, GPU = "alternating", None, True
 ALSO = ("low_gpu", "room_to_grow", "gpu_free")  # what is seen of it
-OPTIONS, WINDOW_S = {"host.every": "0.1"}, 4.0
+OPTIONS, PIECE_S = {"host.every": "0.1"}, 4.0
 
 if __name__ == "__main__":
     import hashlib

@@ -25,7 +25,7 @@ from sonde.advice.judge import advise
 
 FOLDER = Path(__file__).parent
 PARTS = ("loop", "torch_loop", "run")  # that are no scenarios
-WINDOW_S = 1.0
+PIECE_S = 1.0
 PATIENCE_S = 120.0
 
 
@@ -41,7 +41,7 @@ class Scenario:
         self.ranks: int = held.get("RANKS", 1)
         self.options: dict[str, str] = held.get("OPTIONS", {})
         self.limits: dict[str, float] = held.get("LIMITS", {})
-        self.window_s: float = held.get("WINDOW_S", WINDOW_S)
+        self.piece_s: float = held.get("PIECE_S", PIECE_S)
         self.gpu: bool = held.get("GPU", False)
 
     def record(self, root: Path, seconds: float) -> None:
@@ -63,7 +63,7 @@ class Scenario:
         assert ended == [0] * self.ranks, f"{self.name} ended with {ended}"
 
     def advise(self, root: Path) -> Advice:
-        return advise(str(root), window_s=self.window_s, limits=self.limits)
+        return advise(str(root), piece_s=self.piece_s, limits=self.limits)
 
     def check(self, advice: Advice) -> tuple[bool, list[str]]:
         """Was it found, with its cause; and what else was, that is not there."""

@@ -1,4 +1,4 @@
-"""What is different between two recordings, by how much, and whether that is more than noise."""
+"""What differs between two recordings, by how much, and whether that is more than noise."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from sonde.advice import compare_measures
 from sonde.advice.compare_measures import Measure
 from sonde.advice.finding import Finding
 from sonde.advice.judge import judge, load_rules
-from sonde.advice.period import ASKS, Stretch, find_stretch
+from sonde.advice.period import ASKS, Period, find_period
 from sonde.errors import Error
 from sonde.store.recording import FrozenRecording, open_recording
 
-PIECES = 20  # of each stretch: their spread is the noise
-FEWEST = 5  # of them with a number, or nothing can be said
-SHORTEST_S = 1.0  # a piece: the sensors look once a second
+PIECES = 20  # that each period is cut into; their spread is the noise
+FEWEST = 5  # pieces that must have a number for anything to be said
+SHORTEST_S = 1.0  # of a piece: the sensors take a reading once a second
 _SURE = 1.96  # standard errors: 19 times in 20
 _SURE_OF_MANY = 4.0  # of hundreds of functions, some differ by chance
-_SMALL = 0.02  # of a step: functions and modules that take less are not looked at
+_SMALL = 0.02  # of a step: functions and modules that take less are left out
 WORSE, BETTER, SAME, UNCLEAR, OTHER = "worse", "better", "same", "unclear", "different"
 
 
 class Side(NamedTuple):
-    """One of the two: what was named, and the stretch of it that counts."""
+    """One of the two sides: its target, and the period that counts."""
 
     target: str
     start_ns: int
@@ -37,7 +37,7 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True)
 class Change:
-    """One number of both."""
+    """One number of both sides."""
 
     name: str
     unit: str
@@ -59,7 +59,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that two recordings have in common."""
+    """Everything that was compared between two recordings."""
 
     before: Side
     after: Side
@@ -71,7 +71,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Of all: by the time of a step, if there are steps; else by whatever changed most."""
+        """Return the overall verdict: that of the step if there are steps, else the worst."""
         steps = [change for change in self.changes if change.name == compare_measures.STEP.name]
         judged = steps or [c for c in self.changes if c.verdict in (WORSE, BETTER)]
         words = [change.verdict for change in judged]
@@ -86,13 +86,13 @@ class Comparison:
         return any(change.verdict == WORSE and change.much for change in self.changes)
 
     def to_json(self) -> str:
-        """All of it, for programs."""
+        """Return all of it as JSON."""
         whole = {**asdict(self), "before": self.before._asdict(), "after": self.after._asdict()}
         return json.dumps({"verdict": self.verdict, **whole}, indent=2, allow_nan=False)
 
 
 def compare(before: str, after: str) -> Comparison:
-    """Compare two targets; each may end in `@SINCE..UNTIL`, a stretch of it."""
+    """Compare two targets; each may end in `@SINCE..UNTIL`, a window of it."""
     rules = load_rules()
     text = "\n".join([ASKS, *(rule.module.SQL for rule in rules), *(m.sql for m in _list_all())])
     found = []
@@ -101,11 +101,11 @@ def compare(before: str, after: str) -> Comparison:
         recording = open_recording(target).freeze(text)
         found.append((words, recording, _cut(words, recording, since, until)))
     try:
-        advice = [judge(recording, rules, find_stretch(recording, *split_target(words)[1:], 10.0))
+        advice = [judge(recording, rules, find_period(recording, *split_target(words)[1:], 10.0))
                   for words, recording, _ in found]  # fmt: skip
         rows, missing = read_changes([(recording, cut) for _, recording, cut in found])
         code = [row for row, measure in rows if measure.is_keyed]
-        sides = [Side(w, cut.start_ns, cut.end_ns, cut.count) for w, _, cut in found]
+        sides = [Side(words, cut.start_ns, cut.end_ns, cut.count) for words, _, cut in found]
     finally:
         for _, recording, _ in found:
             recording.close()
@@ -122,7 +122,7 @@ def compare(before: str, after: str) -> Comparison:
 
 
 def split_target(words: str) -> tuple[str, str | None, str | None]:
-    """`TARGET@SINCE..UNTIL`: either end may be left out."""
+    """Split `TARGET@SINCE..UNTIL`; either end may be left out."""
     target, at, window = words.rpartition("@")
     if not at or ".." not in window:
         return words, None, None
@@ -130,13 +130,15 @@ def split_target(words: str) -> tuple[str, str | None, str | None]:
     return target, since or None, until or None
 
 
-def _cut(name: str, recording: FrozenRecording, since: str | None, until: str | None) -> Stretch:
-    """A recording in so many pieces."""
-    whole = find_stretch(recording, since, until, SHORTEST_S)
+def _cut(name: str, recording: FrozenRecording, since: str | None, until: str | None) -> Period:
+    """Return the period of a recording, cut into about PIECES pieces."""
+    whole = find_period(recording, since, until, SHORTEST_S)
     if whole.count < FEWEST:
-        raise Error(f"{name}: {whole.count} s without warm-up are too little; at least {FEWEST} s")
+        raise Error(
+            f"{name}: {whole.count} s without warm-up is too short; it takes at least {FEWEST} s"
+        )
     length_s = max(SHORTEST_S, whole.count * SHORTEST_S / PIECES)
-    return find_stretch(recording, since, until, length_s)
+    return find_period(recording, since, until, length_s)
 
 
 def _list_all() -> Iterator[Measure]:
@@ -154,9 +156,9 @@ Pieces = dict[str, list[float]]  # by key
 
 
 def read_changes(
-    sides: Sequence[tuple[FrozenRecording, Stretch]],
+    sides: Sequence[tuple[FrozenRecording, Period]],
 ) -> tuple[list[tuple[Change, Measure]], list[str]]:
-    """Every measure that both have, and what is missing."""
+    """Return the change of every measure that both sides have, and what is missing."""
     found, missing = [], []
     step_ms: float | None = None
     for measure in _list_all():
@@ -181,10 +183,10 @@ def read_changes(
     return found, missing
 
 
-def _read(recording: FrozenRecording, cut: Stretch, measure: Measure) -> Pieces:
+def _read(recording: FrozenRecording, cut: Period, measure: Measure) -> Pieces:
     found: Pieces = {}
     for row in recording.query(measure.sql.format(**cut.words)).to_pylist():
-        if row["value"] is not None and 0 <= row["w"] < cut.count:
+        if row["value"] is not None and 0 <= row["piece"] < cut.count:
             found.setdefault(str(row.get("key", "")), []).append(float(row["value"]))
     return found
 
@@ -196,8 +198,8 @@ def _fill(values: list[float], count: int, measure: Measure) -> list[float]:
 
 
 def _find_lack(measure: Measure, numbers: Sequence[Pieces]) -> str:
-    """Why it cannot be compared. One number that no row tells of is zero, if it is told of the
-    other; of functions it means that nobody looked."""
+    """Return why a measure cannot be compared. Without rows on one side, a single number is zero if
+    the other side has it; functions without rows were not sampled."""
     is_zero = measure.has_zeros and not measure.is_keyed
     if is_zero and any(numbers):
         return ""
@@ -216,7 +218,7 @@ def weigh(
     after: Sequence[float],
     step_ms: float | None = None,
 ) -> Change:
-    """What changed, and whether more than the pieces of each side differ among themselves."""
+    """Return a change, and whether it is larger than the differences between the pieces."""
     old, new = fmean(before), fmean(after)
     spread = find_spread(before, after, _SURE_OF_MANY if measure.is_keyed else _SURE)
     low, high = new - old - spread, new - old + spread
@@ -237,7 +239,7 @@ def _judge(measure: Measure, change: float) -> str:
 
 
 def find_spread(before: Sequence[float], after: Sequence[float], sure: float) -> float:
-    """How far the change of the mean may be off; few pieces may be off further."""
+    """Return by how much the change of the mean may be off; more so with few pieces."""
     freedom = len(before) + len(after) - 2
     error = math.sqrt(sum(variance(side) / len(side) for side in (before, after)))
     return (sure + 2.5 / freedom) * error  # near enough to Student's

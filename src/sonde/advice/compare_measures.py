@@ -1,4 +1,4 @@
-"""What two recordings are compared by: numbers of a stretch of time, one for each piece of it."""
+"""What two recordings are compared by: numbers about a period, one for each piece of it."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from dataclasses import dataclass
 
 LESS, MORE, NEITHER = "less", "more", "neither"  # what is better
 A_STEP = "ms a step"
-_PART = 0.1  # of a step: functions and modules that take less count as if they took so much
+_PART = 0.1  # of a step: functions and modules that take less count as if they took this much
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number for each piece of the time, or several by `key`: one for each function, say."""
+    """A number for each piece, or several by `key`: one for each function, for example."""
 
     name: str
     unit: str
-    sql: str  # columns w (the piece), value, and key if there are several
+    sql: str  # columns piece, value, and key if there are several
     better: str = LESS
-    # How much is a change, and how much is much: percent of what it was, or so much of the unit.
+    # What counts as a change, and as a large one: percent of what it was, or an amount in the unit.
     change: float = 3.0
     much: float = 8.0
     is_share: bool = True
     is_keyed: bool = False
-    least: float = 0.0  # keys whose numbers stay below it are left out
-    has_zeros: bool = False  # a piece without a row of a key is a zero of it
+    least: float = 0.0  # keys whose numbers stay below this are left out
+    has_zeros: bool = False  # a piece without a row for a key counts as zero
 
     def find_limits(self, before: float, step_ms: float | None) -> tuple[float, float]:
-        """How much is a change, and how much is much, in the unit. Parts of a step count by the
-        step: one that doubles from nothing is nothing still."""
+        """Return what counts as a change, and as a large one, in the unit. Parts of a step are
+        measured by the whole step: one that doubles from almost nothing is still almost nothing."""
         if not self.is_share:
             return self.change, self.much
         whole = before
@@ -38,25 +38,25 @@ class Measure:
 
 def _step(part: str) -> Measure:
     sql = f"""
-    SELECT {{window}} AS w, AVG({part}_ns) / 1e6 AS value FROM python.torch_step
+    SELECT {{piece}} AS piece, AVG({part}_ns) / 1e6 AS value FROM python.torch_step
     WHERE {{inside}} GROUP BY ALL"""
     return Measure(part.replace("_", " "), A_STEP, sql, change=0.75, much=2.0)
 
 
 _TREE = """
-SELECT {{window}} AS w, AVG(value) AS value FROM (
+SELECT {{piece}} AS piece, AVG(value) AS value FROM (
   SELECT ts, {what} AS value FROM system.process WHERE {{inside}} GROUP BY ts, host, pid, t_ns)
 GROUP BY ALL"""
 
 _RATE = """
-SELECT {{window}} AS w, AVG(value) AS value FROM (
+SELECT {{piece}} AS piece, AVG(value) AS value FROM (
   SELECT ts, 1e3 * SUM({what}) / MAX(interval_ns) AS value FROM system.disk
   WHERE {{inside}} AND interval_ns > 0 GROUP BY ts, host, t_ns)
 GROUP BY ALL"""
 
 STEP = Measure(
     "step", "ms", """
-    SELECT {window} AS w, MEDIAN(dur_ns) / 1e6 AS value FROM python.torch_step
+    SELECT {piece} AS piece, MEDIAN(dur_ns) / 1e6 AS value FROM python.torch_step
     WHERE {inside} GROUP BY ALL""",
 )  # fmt: skip
 PARTS = tuple(
@@ -65,44 +65,44 @@ PARTS = tuple(
 )
 MACHINE = (
     Measure("GPU use", "%", """
-        SELECT {window} AS w, AVG(util_pct) AS value FROM system.gpu
+        SELECT {piece} AS piece, AVG(util_pct) AS value FROM system.gpu
         WHERE {inside} AND {job_gpu} GROUP BY ALL""", MORE, 2.0, 10.0, False),
     Measure("GPU memory", "MB", """
-        SELECT {window} AS w, MAX(memory_used_bytes) / 1e6 AS value FROM system.gpu
+        SELECT {piece} AS piece, MAX(memory_used_bytes) / 1e6 AS value FROM system.gpu
         WHERE {inside} AND {job_gpu} GROUP BY ALL""", LESS, 256.0, 1000.0, False),
     Measure("GPU power", "W", """
-        SELECT {window} AS w, AVG(power_w) AS value FROM system.gpu
+        SELECT {piece} AS piece, AVG(power_w) AS value FROM system.gpu
         WHERE {inside} AND {job_gpu} GROUP BY ALL""", NEITHER, 5.0, 20.0, True),
     Measure("CPU of the job", "% of a core",
             _TREE.format(what="SUM(user_pct + system_pct)"), NEITHER, 5.0, 20.0, True),
     Measure("memory of the job", "MB", _TREE.format(what="SUM(rss_bytes) / 1e6"),
             LESS, 256.0, 1000.0, False),
     Measure("CPU of the machine", "%", """
-        SELECT {window} AS w, AVG(busy_pct) AS value FROM system.cpu
+        SELECT {piece} AS piece, AVG(busy_pct) AS value FROM system.cpu
         WHERE {inside} GROUP BY ALL""", NEITHER, 5.0, 20.0, False),
     Measure("read from disks", "MB/s", _RATE.format(what="read_bytes"),
             NEITHER, 20.0, 100.0, True),
     Measure("written to disks", "MB/s", _RATE.format(what="written_bytes"),
             NEITHER, 20.0, 100.0, True),
     Measure("garbage collection", "% of the time", """
-        SELECT {window} AS w, SUM(dur_ns) / 1e7 / {window_s} AS value FROM python.gc_pause
+        SELECT {piece} AS piece, SUM(dur_ns) / 1e7 / {piece_s} AS value FROM python.gc_pause
         WHERE {inside} GROUP BY ALL""", LESS, 0.5, 2.0, False, has_zeros=True),
 )  # fmt: skip
 
-# Where the program has steps, by the work of a step: what one function takes more does not make
-# the others take less. Otherwise by the clock.
+# Per step where the program has steps: that one function takes more does not make the others take
+# less. Otherwise per second.
 _NAME = "f.func || ' (' || regexp_extract(f.file, '[^/]*/?[^/]*$') || ')'"
 _PER_STEP = """
 WITH step AS (
-  SELECT {window} AS w, COUNT(*) AS n FROM python.torch_step WHERE {inside} GROUP BY ALL)
-SELECT own.w, own.key, own.ns / 1e6 / step.n AS value FROM (
-  SELECT {window} AS w, {function} AS key, SUM(s.cpu_ns) AS ns
+  SELECT {piece} AS piece, COUNT(*) AS n FROM python.torch_step WHERE {inside} GROUP BY ALL)
+SELECT own.piece, own.key, own.ns / 1e6 / step.n AS value FROM (
+  SELECT {piece} AS piece, {function} AS key, SUM(s.cpu_ns) AS ns
   FROM python.stack_sample AS s JOIN (
     SELECT DISTINCT stack, func, file FROM python.frame WHERE depth = 0) AS f USING (stack)
-  WHERE {inside} AND s.cpu_ns > 0 GROUP BY ALL) AS own JOIN step USING (w)"""
+  WHERE {inside} AND s.cpu_ns > 0 GROUP BY ALL) AS own JOIN step USING (piece)"""
 _PER_SECOND = """
-SELECT {window} AS w, {function} AS key,
-       SUM(s.cpu_ns) / 1e7 / {window_s} AS value
+SELECT {piece} AS piece, {function} AS key,
+       SUM(s.cpu_ns) / 1e7 / {piece_s} AS value
 FROM python.stack_sample AS s JOIN (
   SELECT DISTINCT stack, func, file FROM python.frame WHERE depth = 0) AS f USING (stack)
 WHERE {inside} AND s.cpu_ns > 0 GROUP BY ALL"""
@@ -116,7 +116,7 @@ FUNCTIONS = Measure(
 )  # fmt: skip
 MODULES = Measure(
     "module", A_STEP, """
-    SELECT {window} AS w, module || ', ' || stage AS key,
+    SELECT {piece} AS piece, module || ', ' || stage AS key,
            1e3 * SUM(self_duration) / COUNT(DISTINCT step) AS value
     FROM python.torch_trace WHERE {inside} GROUP BY ALL""", LESS, 5.0, 20.0,
     is_keyed=True,

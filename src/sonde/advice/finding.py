@@ -1,4 +1,4 @@
-"""Findings: votes over windows, how bad it is and how sure, as values and as JSON."""
+"""Findings: the votes of the pieces, how severe and how certain, as values and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sonde.words import show_bytes
 # The words and shares of OpenPAI's profiler.
 VOTES = ((0.8, "most"), (0.3, "several"), (0.0, "a little"))
 _WARNING_PCT, _CRITICAL_PCT = 10.0, 20.0  # of the time lost
-_TO_WARN, _TO_BE_CRITICAL = 2, 20  # looks, or steps
+_TO_WARN, _TO_BE_CRITICAL = 2, 20  # readings, or steps
 _HIGH, _MEDIUM = 0.7, 0.35
 
 
@@ -26,21 +26,21 @@ class Finding:
     title: str
     severity: str
     votes: str  # most, several or a little
-    fired: int  # windows in which it was seen
-    judged: int  # windows that had the data
-    confidence: float  # 0 to 1: from the share of windows, and from how many there are
-    lost_pct: float | None  # estimated share of the time that could be won
-    since: str  # the first and the last window in which it was seen
+    fired: int  # pieces in which it was seen
+    judged: int  # pieces that had the data
+    confidence: float  # 0 to 1: from the share of pieces, and from how many there are
+    lost_pct: float | None  # estimated share of the time that could be gained
+    since: str  # the first and the last piece in which it was seen
     until: str
     evidence: Evidence
     who: Sequence[str]
-    line: str  # the line of code that ran most often in these windows
+    line: str  # the line of code that ran most often in these pieces
     why: str
     todo: str
 
     @property
     def sureness(self) -> str:
-        """The confidence as a word."""
+        """Return the confidence as a word."""
         if self.confidence >= _HIGH:
             return "high"
         return "medium" if self.confidence >= _MEDIUM else "low"
@@ -59,12 +59,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Advice:
-    """All that was found in a recording, the worst first, and what was looked at."""
+    """All that was found in a recording, the worst first, and what was judged."""
 
     since: str
     until: str
-    window_s: float
-    windows: int
+    piece_s: float
+    pieces: int
     warm_up_s: float  # left out at the start
     processes: Sequence[str]
     findings: Sequence[Finding] = ()
@@ -72,12 +72,12 @@ class Advice:
 
     @property
     def worst(self) -> str | None:
-        """The highest severity; None if all is well."""
+        """Return the highest severity; None if nothing was found."""
         found = [finding.severity for finding in self.findings]
         return max(found, key=LEVELS.index) if found else None
 
     def to_json(self) -> str:
-        """All of it, for programs."""
+        """Return all of it as JSON."""
         whole = asdict(self)
         for made, finding in zip(whole["findings"], self.findings, strict=True):
             made["sureness"] = finding.sureness
@@ -85,7 +85,7 @@ class Advice:
 
 
 def name_votes(fired: int, judged: int) -> str:
-    """Most, several, a little or none, as OpenPAI's profiler says it."""
+    """Return most, several, a little or none, in the words of OpenPAI's profiler."""
     if fired == 0:
         return "none"
     return next(word for share, word in VOTES if fired / judged >= share)
@@ -96,16 +96,16 @@ class Tally:
     """The verdicts of one rule, counted."""
 
     verdicts: Sequence[Verdict]
-    danger: bool  # seen once is enough
+    danger: bool  # seeing it once is enough
 
     @property
     def judged(self) -> int:
-        return len({verdict.window for verdict in self.verdicts})
+        return len({verdict.piece for verdict in self.verdicts})
 
     @property
     def fired(self) -> list[int]:
-        """The windows in which it was seen."""
-        return sorted({verdict.window for verdict in self.yes})
+        """Return the pieces in which it was seen."""
+        return sorted({verdict.piece for verdict in self.yes})
 
     @property
     def yes(self) -> list[Verdict]:
@@ -117,21 +117,21 @@ class Tally:
 
     @property
     def is_found(self) -> bool:
-        """Is it worth telling? What was seen in a few windows only is noise, or a danger."""
+        """Is it worth reporting? What only a few pieces show is noise, unless it is a danger."""
         return self.votes in ("most", "several") or (self.danger and self.votes != "none")
 
     @property
     def lost_pct(self) -> float | None:
-        """The share of the time judged; of several at once, the worst counts."""
+        """Return the share of the judged time that is lost; of several at once, the worst."""
         worst: dict[int, float] = {}
         for verdict in self.yes:
             if verdict.lost_pct is not None:
-                worst[verdict.window] = max(verdict.lost_pct, worst.get(verdict.window, 0.0))
+                worst[verdict.piece] = max(verdict.lost_pct, worst.get(verdict.piece, 0.0))
         return sum(worst.values()) / self.judged if worst else None
 
     @property
     def severity(self) -> str:
-        """From the time lost; else as the rule says. Few looks prove little."""
+        """Return the severity, by the time lost or as the rule says. Few readings prove little."""
         lost, named = self.lost_pct, [v.severity for v in self.yes if v.severity is not None]
         level = 0
         if lost is not None:
@@ -139,12 +139,12 @@ class Tally:
         elif named:
             order = sorted(LEVELS.index(one) for one in named)
             level = order[-1] if self.danger else order[len(order) // 2]
-        looks = sum(verdict.looks for verdict in self.verdicts)
-        return LEVELS[min(level, (looks >= _TO_WARN) + (looks >= _TO_BE_CRITICAL))]
+        readings = sum(verdict.readings for verdict in self.verdicts)
+        return LEVELS[min(level, (readings >= _TO_WARN) + (readings >= _TO_BE_CRITICAL))]
 
     @property
     def confidence(self) -> float:
-        """The share of windows, less where there are few: one window of one is a third."""
+        """Return the share of pieces, lower where there are few: one piece of one gives a third."""
         return len(self.fired) / (self.judged + 2)
 
     @property
@@ -157,21 +157,22 @@ class Tally:
 
     @property
     def who(self) -> list[str]:
-        """Those in whom it was seen in several windows at least; else in whom most often."""
+        """Return who showed it in several pieces or more, else who did most often."""
         seen = Counter(verdict.who for verdict in self.verdicts if verdict.who)
         hit = Counter(verdict.who for verdict in self.yes if verdict.who)
         often = [who for who in hit if hit[who] / seen[who] >= VOTES[1][0]]
-        return sorted(often or [who for who, _ in hit.most_common(1)], key=lambda w: (len(w), w))
+        found = often or [who for who, _ in hit.most_common(1)]
+        return sorted(found, key=lambda who: (len(who), who))
 
     def pick(self, name: str) -> str:
-        """The word of the verdicts that was said most often."""
+        """Return the text that the verdicts gave most often."""
         said = Counter(getattr(verdict, name) for verdict in self.yes)
         said.pop("", None)
         return said.most_common(1)[0][0] if said else ""
 
 
 def _sum_up(name: str, values: Sequence[Number | str | None]) -> Number | str | None:
-    # JSON has no word for what is not finite, and a person no use.
+    # JSON has no word for numbers that are not finite, and people have no use for them.
     numbers = [v for v in values if isinstance(v, (int, float)) and math.isfinite(v)]
     if numbers:
         return summarize(name, numbers)
@@ -183,7 +184,7 @@ _UNITS: Mapping[str, str] = {"pct": " %", "s": " s", "w": " W", "c": " °C", "mh
 
 
 def show_evidence(name: str, value: Number | str | None) -> str:
-    """`util_pct` 43.2 is `util 43 %`."""
+    """Return evidence for people: `util_pct` 43.2 is `util 43 %`."""
     label, _, unit = name.rpartition("_")
     known = bool(label) and (unit in _UNITS or unit == "bytes")
     said = (label if known else name).replace("_", " ")

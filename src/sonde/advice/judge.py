@@ -1,4 +1,4 @@
-"""Advice: every rule of advice/ asks the recording, window by window; the windows vote."""
+"""Advice: every rule of advice/rules/ judges the recording piece by piece; the pieces vote."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 from sonde import environ, plugins, settings
 from sonde.advice.code_lines import find_lines
 from sonde.advice.finding import Advice, Finding, Outcome, Tally
-from sonde.advice.period import ASKS, Stretch, find_stretch
+from sonde.advice.period import ASKS, Period, find_period
 from sonde.advice.verdict import LEVELS, Limit, Limits, Verdict
 from sonde.errors import ConfigError
 from sonde.session.target import add_children
 from sonde.store.recording import Recording, open_recording
 from sonde.words import show_moment
 
-WINDOW_S = 10.0
+PIECE_S = 10.0
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One file of advice/, and its limits as they are in force."""
+    """One file of advice/rules/, with the limits in force."""
 
     name: str
     module: ModuleType
@@ -31,11 +31,11 @@ class Rule:
 
     @property
     def title(self) -> str:
-        """The docstring's first line."""
+        """Return the docstring's first line."""
         return (self.module.__doc__ or "").partition("\n")[0].strip().rstrip(".")
 
     def read_paragraph(self, begin: str) -> str:
-        """The paragraph of the docstring that begins with these words, without them."""
+        """Return the paragraph of the docstring that begins with these words, without them."""
         for paragraph in (self.module.__doc__ or "").split("\n\n"):
             text = " ".join(paragraph.split())
             if text.startswith(begin):
@@ -54,7 +54,7 @@ class Rule:
 def load_rules(
     names: Sequence[str] | None = None, limits: Mapping[str, object] | None = None
 ) -> list[Rule]:
-    """The rules by name, or all; `limits` are `rule.limit` → value."""
+    """Return the rules of these names, or all; `limits` maps `rule.limit` to a value."""
     known = plugins.list_names("advice.rules")
     for name in [*(names or ()), *(key.partition(".")[0] for key in limits or ())]:
         if name not in known:
@@ -67,7 +67,8 @@ def load_rules(
 
 
 def _read_limits(rule: str, module: ModuleType, given: Mapping[str, object]) -> Limits:
-    """Defaults, then the environment (SONDE_ADVICE_RULE_LIMIT), then what was given."""
+    """Return the limits of a rule: defaults, then the environment (SONDE_ADVICE_RULE_LIMIT), then
+    what was given."""
     known: dict[str, Limit] = module.LIMITS
     mine = {key.partition(".")[2]: value for key, value in given.items()
             if key.partition(".")[0] == rule}  # fmt: skip
@@ -87,25 +88,25 @@ def advise(
     *,
     since: str | None = None,
     until: str | None = None,
-    window_s: float = WINDOW_S,
+    piece_s: float = PIECE_S,
     rules: Sequence[str] | None = None,
     limits: Mapping[str, object] | None = None,
 ) -> Advice:
-    """What is wrong with a recorded job, its children included, the evidence, and what to do."""
+    """Return what is wrong with a recorded job and its children, what shows it, and what to do."""
     found = load_rules(rules, limits)
     text = "\n".join([ASKS, *(rule.module.SQL for rule in found)])
     sessions = add_children(open_recording(target).sessions)
     with Recording(sessions).freeze(text) as recording:
-        return judge(recording, found, find_stretch(recording, since, until, window_s))
+        return judge(recording, found, find_period(recording, since, until, piece_s))
 
 
-def judge(recording: Recording, rules: Sequence[Rule], stretch: Stretch) -> Advice:
-    """Ask every rule. One that fails is told, and the others go on."""
+def judge(recording: Recording, rules: Sequence[Rule], period: Period) -> Advice:
+    """Apply every rule. One that fails is reported, and the others go on."""
     tallies: list[tuple[Rule, Tally]] = []
     outcomes: list[Outcome] = []
     for rule in rules:
         try:
-            outcome, tally = _ask(recording, rule, stretch)
+            outcome, tally = _ask(recording, rule, period)
         except Exception as error:  # a rule's bug must not hide what the others found
             said = " ".join(str(error).split())
             outcome, tally = Outcome(rule.name, "failed", f"{type(error).__name__}: {said}"), None
@@ -114,23 +115,23 @@ def judge(recording: Recording, rules: Sequence[Rule], stretch: Stretch) -> Advi
             tallies.append((rule, tally))
     tallies = _leave_out(tallies, outcomes)
     wanted = [(getattr(rule.module, "LINE", ""), tally.fired) for rule, tally in tallies]
-    lines = find_lines(recording, stretch, wanted)
+    lines = find_lines(recording, period, wanted)
     hosts = {session.host for session in recording.sessions}
     host = f"@{hosts.pop()}" if len(hosts) == 1 else ""
-    findings = [_make_finding(rule, tally, stretch, line, host)
+    findings = [_make_finding(rule, tally, period, line, host)
                 for (rule, tally), line in zip(tallies, lines, strict=True)]  # fmt: skip
     findings.sort(key=lambda f: (-LEVELS.index(f.severity), -(f.lost_pct or 0), -f.confidence))
     return Advice(
-        show_moment(stretch.start_ns), show_moment(stretch.end_ns), stretch.window_s, stretch.count,
-        stretch.warm_up_s, [_name(session) for session in recording.sessions], findings, outcomes,
+        show_moment(period.start_ns), show_moment(period.end_ns), period.piece_s, period.count,
+        period.warm_up_s, [_name(session) for session in recording.sessions], findings, outcomes,
     )  # fmt: skip
 
 
 def _leave_out(
     tallies: list[tuple[Rule, Tally]], outcomes: list[Outcome]
 ) -> list[tuple[Rule, Tally]]:
-    """Without those whose cause another rule has found, unless the cause is the lesser trouble: it
-    cannot be all of it then. Their outcomes say who tells them."""
+    """Leave out findings whose cause another rule has found, unless the cause is less severe: it
+    cannot explain all of it then. Their outcomes name the rule that reports them."""
     levels = {rule.name: LEVELS.index(tally.severity) for rule, tally in tallies}
     kept = []
     for rule, tally in tallies:
@@ -151,32 +152,32 @@ def _name(session: Any) -> str:
     )
 
 
-def _ask(recording: Recording, rule: Rule, stretch: Stretch) -> tuple[Outcome, Tally | None]:
+def _ask(recording: Recording, rule: Rule, period: Period) -> tuple[Outcome, Tally | None]:
     needs: Sequence[str] = getattr(rule.module, "NEEDS", ())
     missing = _find_missing(recording, needs)
     if missing:
         return Outcome(rule.name, "abstained", f"not recorded: {', '.join(missing)}"), None
-    tally = Tally(read_verdicts(recording, rule, stretch), getattr(rule.module, "DANGER", False))
+    tally = Tally(read_verdicts(recording, rule, period), getattr(rule.module, "DANGER", False))
     if not tally.judged:
-        why = _find_lack(recording, needs, stretch)
-        why = why or getattr(rule.module, "OTHERWISE", "no window has enough data")
+        why = _find_lack(recording, needs, period)
+        why = why or getattr(rule.module, "OTHERWISE", "no piece has enough data")
         return Outcome(rule.name, "abstained", why), None
     fired = len(tally.fired)
     votes = "clear" if fired == 0 else "found" if tally.is_found else tally.votes
-    detail = f"in {fired} of {tally.judged} windows"
+    detail = f"in {fired} of {tally.judged} pieces"
     return Outcome(rule.name, votes, detail, fired, tally.judged), tally
 
 
-def read_verdicts(recording: Recording, rule: Rule, stretch: Stretch) -> list[Verdict]:
-    """What a rule says of every window that has its data."""
-    sql = rule.module.SQL.format(**stretch.words, **rule.limits).strip().rstrip(";")
-    rows = iter_rows(recording, f"SELECT * FROM ({sql}) ORDER BY w")
+def read_verdicts(recording: Recording, rule: Rule, period: Period) -> list[Verdict]:
+    """Return what a rule says about every piece that has the data it needs."""
+    sql = rule.module.SQL.format(**period.words, **rule.limits).strip().rstrip(";")
+    rows = iter_rows(recording, f"SELECT * FROM ({sql}) ORDER BY piece")
     verdict_of: Callable[..., Iterator[Verdict]] = rule.module.judge
     return list(verdict_of(rows, rule.limits))
 
 
 def iter_rows(recording: Recording, sql: str) -> Iterator[Any]:
-    """The rows of a query as named tuples."""
+    """Yield the rows of a query as named tuples."""
     table = recording.query(sql)
     make = namedtuple("Row", table.column_names)  # type: ignore[misc]
     for batch in table.to_batches(max_chunksize=10_000):
@@ -185,7 +186,7 @@ def iter_rows(recording: Recording, sql: str) -> Iterator[Any]:
 
 
 def _find_missing(recording: Recording, needs: Sequence[str]) -> list[str]:
-    """Tables and columns that this recording cannot have: it is of an older sonde."""
+    """Return the tables and columns that this recording cannot have, as an older sonde wrote it."""
     known = {schema.table: {field.name for field in schema.fields} for schema in recording.tables()}
     return [need for need in needs if _split(need)[1] not in known.get(_split(need)[0], ())]
 
@@ -195,11 +196,11 @@ def _split(need: str) -> tuple[str, str]:
     return table, column
 
 
-def _find_lack(recording: Recording, needs: Sequence[str], stretch: Stretch) -> str:
-    """Why no window could be judged: the first thing needed that is not there, if any."""
+def _find_lack(recording: Recording, needs: Sequence[str], period: Period) -> str:
+    """Return why no piece could be judged: the first need that is not there, if any."""
     for need in needs:
         table, column = _split(need)
-        inside = stretch.words["inside"] if "ts" in _columns(recording, table) else "TRUE"
+        inside = period.words["inside"] if "ts" in _columns(recording, table) else "TRUE"
         sql = f"SELECT COUNT(*) AS rows, COUNT({column}) AS known FROM {table} WHERE {inside}"
         row = next(iter_rows(recording, sql))
         if not row.rows:
@@ -213,8 +214,8 @@ def _columns(recording: Recording, table: str) -> set[str]:
     return {f.name for schema in recording.tables() if schema.table == table for f in schema.fields}
 
 
-def _make_finding(rule: Rule, tally: Tally, stretch: Stretch, line: str, host: str) -> Finding:
-    since_ns, until_ns = stretch.find_times(tally.fired[0], tally.fired[-1])
+def _make_finding(rule: Rule, tally: Tally, period: Period, line: str, host: str) -> Finding:
+    since_ns, until_ns = period.find_times(tally.fired[0], tally.fired[-1])
     return Finding(
         rule=rule.name, title=tally.pick("title") or rule.title, severity=tally.severity,
         votes=tally.votes, fired=len(tally.fired), judged=tally.judged,

@@ -1,5 +1,5 @@
-"""The usage patterns of OpenPAI's profiler, judged on the samples of one window as it judges them;
-and whether two rhythms go against each other by more than chance."""
+"""The usage patterns of OpenPAI's profiler, judged on the samples of one piece as it judges them,
+and whether two rhythms oppose each other by more than chance."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _MOST = 0.6  # of the turning points
 
 
 def is_uneven(memory: Sequence[float], skew: float, idle: float = 0.01) -> bool:
-    """Pattern 0: mean memory in use of each GPU, 0 to 1, differs by more than `skew`, absolutely or
-    of the fullest."""
+    """Pattern 0: does the mean memory in use of the GPUs, 0 to 1, differ by more than `skew`,
+    absolutely or relative to the fullest?"""
     if len(memory) < 2 or max(memory) < idle:
         return False
     gap = max(memory) - min(memory)
@@ -22,8 +22,8 @@ def is_uneven(memory: Sequence[float], skew: float, idle: float = 0.01) -> bool:
 
 
 def is_alternating(cpu: Sequence[float], gpu: Sequence[float]) -> bool:
-    """Pattern 3, for a GPU that has time to spare: the CPU is lowest while the GPU's use falls, or
-    highest while it rises."""
+    """Pattern 3, for a GPU that has time to spare: is the CPU lowest while the GPU's use falls, or
+    highest while it rises?"""
     if len(cpu) < 3:
         return False
     smooth = list(_smooth(cpu))
@@ -42,7 +42,7 @@ def is_alternating(cpu: Sequence[float], gpu: Sequence[float]) -> bool:
 
 
 def _smooth(values: Sequence[float]) -> Iterator[float]:
-    # Carried on, not summed anew: the rounding decides ties, and votes must be the same.
+    # Carried on instead of summed anew: rounding decides ties, and the votes must be the same.
     mean = 0.0
     for at, value in enumerate(values):
         if at < _SMOOTH:
@@ -53,7 +53,7 @@ def _smooth(values: Sequence[float]) -> Iterator[float]:
 
 
 def _find_directions(values: Sequence[float]) -> Iterator[bool | None]:
-    """Does it rise (or fall) at each sample, or did it when it last moved? None before that."""
+    """Yield for each sample whether the value rises, or last did; None before it first moves."""
     rises: bool | None = values[1] > values[0] if values[1] != values[0] else None
     yield rises
     for before, here in pairwise(values):
@@ -66,9 +66,9 @@ def _find_directions(values: Sequence[float]) -> Iterator[bool | None]:
 
 
 def correlate(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
-    """The correlation, and how many standard errors it is from chance.
+    """Return the correlation, and how many standard errors it is away from chance.
 
-    Neighbouring samples say the same: they count as fewer, by how alike neighbours are."""
+    Neighbouring samples repeat each other, so the more alike they are, the less they count."""
     count = len(one)
     if count < 4:
         return 0.0, 0.0
@@ -91,5 +91,5 @@ def _standardize(values: Sequence[float]) -> list[float] | None:
 
 
 def _lag(values: Sequence[float]) -> float:
-    """How alike neighbours are."""
+    """Return how alike neighbours are."""
     return sum(x * y for x, y in pairwise(values)) / len(values)

@@ -1,4 +1,4 @@
-"""Trends: does a number grow, window by window, and still does?"""
+"""Trends: does a number grow from piece to piece, and is it still growing?"""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _STILL = 0.3  # of the whole slope: growth that goes on, not one that levels off
 
 
 class Trend(NamedTuple):
-    """A straight growth from the first third of the windows to the last."""
+    """A steady growth from the first third of the pieces to the last."""
 
-    growth: float  # from the first window to the last
-    slope: float  # per window
+    growth: float  # from the first piece to the last
+    slope: float  # per piece
     fit: float  # R²
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Slope and R² of the straight line through points (x, y); (0, 0) if there is none."""
+    """Return slope and R² of the straight line through points (x, y); (0, 0) if there is none."""
     count = len(points)
     if count < 2:
         return 0.0, 0.0
@@ -33,8 +33,8 @@ def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def find_growth(points: Sequence[tuple[float, float]], fit: float, least: int) -> Trend | None:
-    """The growth of points (window, value): three thirds, each above the one before, near a
-    straight line, and not levelling off. None if there is none, or fewer than `least` windows."""
+    """Return the growth of points (piece, value): each third is above the one before, near a
+    straight line, and not levelling off. None if there is none, or fewer than `least` pieces."""
     if len(points) < max(3, least):
         return None
     third = len(points) // 3

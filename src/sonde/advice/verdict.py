@@ -1,23 +1,23 @@
-"""What a rule of advice/ has and gives: limits, one query, and a verdict for each window.
+"""The contract of a rule: its limits, one query, and a verdict for each piece of the period.
 
-A rule is a file `advice/NAME.py`. Its docstring's first line is the title of the finding; a
-paragraph that begins with `Why it hurts:` and one with `What to do:` follow. It has
+A rule is a file `advice/rules/NAME.py`. The first line of its docstring is the title of a finding;
+a paragraph that begins with `Why it hurts:` and one with `What to do:` follow. It has
 
     NEEDS = ("system.gpu.util_pct",)         tables and columns without which it abstains
     LIMITS = {"util_pct": Limit(70, "…")}    thresholds, as `{util_pct}` in SQL too
-    SQL = "SELECT {window} AS w, … WHERE {inside} …"
-    def judge(rows, limits): yield Verdict(row.w, row.util < limits.util_pct, {…})
+    SQL = "SELECT {piece} AS piece, … WHERE {inside} …"
+    def judge(rows, limits): yield Verdict(row.piece, row.util < limits.util_pct, {…})
 
-`rows` are the query's rows, in order of column `w` (`window` is a word of SQL), as named tuples;
-`limits.NAME` is a number. A window without a verdict is one without data: it has no vote. NULL is
-not 0: leave such a row out. In SQL, `{window}` is the number of a row's window, `{inside}` is true
-for rows of the time that is judged (both need a column `ts`), `{window_s}` is the length of a
-window, and `{job_gpu}` is true for rows (`host`, `gpu`) of GPUs that the job uses.
+`rows` are the query's rows as named tuples, ordered by the column `piece`; `limits.NAME` is a
+number. A piece without a verdict is one without data: it has no vote. NULL is not 0: leave such a
+row out. In SQL, `{piece}` is the number of a row's piece, `{inside}` is true for rows of the period
+that is judged (both need a column `ts`), `{piece_s}` is the length of a piece in seconds, and
+`{job_gpu}` is true for rows (`host`, `gpu`) of GPUs that the job uses.
 
-And, where wanted: `LINE = "busy"`, `"waiting"` or `"any"` (name the line of code that most often
-was so in the windows that fired), `DANGER = True` (seen once is enough to tell), and
-`UNLESS = ("input_bound",)` (rules that say more: a symptom is not told beside its cause), and
-`OTHERWISE = "the job uses no GPU"` (why it abstains, if all that it needs is there)."""
+It may also have `LINE = "busy"`, `"waiting"` or `"any"` (name the line of code that was so most
+often in the pieces that fired), `DANGER = True` (seeing it once is enough to report it),
+`UNLESS = ("input_bound",)` (rules that say more: a symptom is not reported beside its cause), and
+`OTHERWISE = "the job uses no GPU"` (why it abstains although everything it needs is there)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Limit(NamedTuple):
 
 
 class Limits(dict[str, float]):
-    """The thresholds in force, by name or as attributes."""
+    """The thresholds in force, as items or as attributes."""
 
     def __getattr__(self, name: str) -> float:
         try:
@@ -50,17 +50,17 @@ class Limits(dict[str, float]):
 
 
 class Verdict(NamedTuple):
-    """What a rule says of one window (and of one GPU or rank in it, if `who` is given).
+    """What a rule says about one piece (and about one GPU or rank in it, if `who` is given).
 
     The name of an evidence number ends in its unit (`_pct`, `_bytes`, `_s`, `_w`, `_c`, `_mhz`).
-    Over windows the median is shown; of names that begin with `max_`, `min_` or `total_`, that."""
+    The median over pieces is shown, or what a prefix `max_`, `min_` or `total_` says."""
 
-    window: int
+    piece: int
     fired: bool
     evidence: Evidence = MappingProxyType({})
-    lost_pct: float | None = None  # time of the window that could be won; makes the severity
-    severity: str | None = None  # one of LEVELS, where no share of time can be told
-    looks: int = 2  # steps, or rows of a sensor, that it rests on: 2 to warn, 20 to be critical
+    lost_pct: float | None = None  # of the piece's time that could be gained; decides the severity
+    severity: str | None = None  # one of LEVELS, where no share of time can be given
+    readings: int = 2  # steps, or rows of a sensor, behind it: 2 to warn, 20 to be critical
     who: str = ""  # rank 1, GPU 3@host; the host is left out where there is only one
     title: str = ""  # instead of the docstring's first line, where the cause is known
     todo: str = ""  # instead of the docstring's `What to do`
@@ -68,19 +68,19 @@ class Verdict(NamedTuple):
 
 
 def group(rows: Rows) -> Iterator[tuple[int, list[Any]]]:
-    """The rows of each window; they come in order of windows."""
+    """Yield each piece with its rows; the rows must be ordered by piece."""
     found: list[Any] = []
     for row in rows:
-        if found and found[0].w != row.w:
-            yield found[0].w, found
+        if found and found[0].piece != row.piece:
+            yield found[0].piece, found
             found = []
         found.append(row)
     if found:
-        yield found[0].w, found
+        yield found[0].piece, found
 
 
 def summarize(name: str, values: list[Number]) -> Number:
-    """One number for many windows: see Verdict."""
+    """Return one number for many pieces: see Verdict."""
     first = name.partition("_")[0]
     pick = {"max": max, "min": min, "total": sum}.get(first, median)
     return pick(values)  # type: ignore[no-any-return, operator]

@@ -11,7 +11,7 @@ from typing import IO
 
 from sonde import environ
 from sonde.advice.finding import Advice, Finding, show_evidence
-from sonde.advice.judge import WINDOW_S, Rule, advise, load_rules
+from sonde.advice.judge import PIECE_S, Rule, advise, load_rules
 from sonde.advice.verdict import LEVELS
 from sonde.cli import _options, _table
 from sonde.errors import ConfigError
@@ -25,8 +25,8 @@ EXAMPLES = (
 )
 FOUND = 8  # the exit code of --fail-on
 _COLOURS = {"critical": "\x1b[1;31m", "warning": "\x1b[1;33m", "info": "\x1b[1;36m"}
-_SEEN = {"most": "in most of the windows", "several": "in several windows",
-         "a little": "in a few windows"}  # fmt: skip
+_SEEN = {"most": "in most of the pieces", "several": "in several pieces",
+         "a little": "in a few pieces"}  # fmt: skip
 _WIDTH = 98
 _RULES = """\
 docs/advice.md says how to read a finding and how to add a rule.
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_target(parser, "the recording to judge", optional=True)
     _options.add_window(parser, without="after warm-up")
     _options.add_span(parser, "--piece", what="each piece of this length has a vote",
-                      default=f"{WINDOW_S:g}s")  # fmt: skip
+                      default=f"{PIECE_S:g}s")  # fmt: skip
     parser.add_argument("--fail-on", choices=LEVELS,
                         help=f"exit with code {FOUND} if a finding is so bad or worse")  # fmt: skip
     parser.add_argument("--rule", action="append", metavar="NAME",
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.target is None:
         raise ConfigError("which recording? `sonde advise TARGET`; `sonde ps` lists them")
-    advice = advise(args.target, since=args.since, until=args.until, window_s=args.piece,
+    advice = advise(args.target, since=args.since, until=args.until, piece_s=args.piece,
                     rules=args.rule, limits=limits)  # fmt: skip
     if args.format == "json":
         _table.write_text(args.output, lambda file: _write_lines([advice.to_json()], file))
@@ -121,7 +121,7 @@ def _say_looked_at(advice: Advice) -> str:
     judged = sum(1 for outcome in advice.outcomes if outcome.judged)
     abstained = sum(1 for outcome in advice.outcomes if outcome.state == "abstained")
     failed = sum(1 for outcome in advice.outcomes if outcome.state == "failed")
-    words = [f"{judged} rules looked at {advice.windows} windows of {advice.window_s:g} s"]
+    words = [f"{judged} rules looked at {advice.pieces} pieces of {advice.piece_s:g} s"]
     words.append(f"{_count(len(advice.processes), 'process', 'processes')}")
     if advice.warm_up_s >= 1:
         words.append(f"the first {advice.warm_up_s:.0f} s, warm-up, left out")

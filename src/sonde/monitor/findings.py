@@ -9,7 +9,7 @@ from typing import Any
 from sonde import environ
 from sonde.advice import judge
 from sonde.advice.finding import name_votes
-from sonde.advice.period import ASKS, Stretch, find_job_gpus, find_warm_up
+from sonde.advice.period import ASKS, Period, find_job_gpus, find_warm_up
 from sonde.errors import Error
 from sonde.monitor import report_text
 from sonde.monitor.watch import Measurement
@@ -41,9 +41,9 @@ def _judge(measured: Measurement, session: Session) -> dict[str, Any]:
     rules = judge.load_rules()
     asked = "\n".join([ASKS, *(rule.module.SQL for rule in rules)])
     with Recording([session, *find_jobs(measured, session)]).freeze(asked) as recording:
-        stretch = _find_stretch(measured, recording)
-        advice = judge.judge(recording, rules, stretch)
-        patterns = _vote(recording, stretch)
+        period = _find_period(measured, recording)
+        advice = judge.judge(recording, rules, period)
+        patterns = _vote(recording, period)
     made = json.loads(advice.to_json())
     judged = sum(1 for outcome in advice.outcomes if outcome.judged)
     if judged:
@@ -53,17 +53,17 @@ def _judge(measured: Measurement, session: Session) -> dict[str, Any]:
     return {"advice": made, "patterns": patterns}
 
 
-def _vote(recording: Recording, stretch: Stretch) -> list[str]:
+def _vote(recording: Recording, period: Period) -> list[str]:
     """Return the original's sentences for the patterns that could be judged."""
     rules = judge.load_rules(list(PATTERNS), {f"{rule}.compat": 1 for rule in PATTERNS})
     return [
         report_text.say_pattern(PATTERNS[one.rule], name_votes(one.fired, one.judged))
-        for one in judge.judge(recording, rules, stretch).outcomes
+        for one in judge.judge(recording, rules, period).outcomes
         if one.judged
     ]
 
 
-def _find_stretch(measured: Measurement, recording: Recording) -> Stretch:
+def _find_period(measured: Measurement, recording: Recording) -> Period:
     """The time that was measured, without the job's first steps unless its start is out of it
     already."""
     start_ns = measured.window.begin_ns + recording.sessions[0].wall_offset_ns
@@ -71,14 +71,14 @@ def _find_stretch(measured: Measurement, recording: Recording) -> Stretch:
     warm_up_ns = 0
     if not measured.began:
         warm_up_ns = find_warm_up(recording, start_ns, start_ns + length_ns)
-    # What is left at the end is a window if most of one; a short time is one window.
+    # What is left at the end is a piece if most of one; a short time is one piece.
     count = max(1, math.floor((length_ns - warm_up_ns) / 1e9 / measured.window_s + 0.5))
     gpus = measured.gpus
     if gpus is None:
         chosen = find_job_gpus(recording)
     else:
         chosen = f"(gpu IN ({', '.join(map(str, gpus)) or 'NULL'}))"
-    return Stretch(start_ns + warm_up_ns, measured.window_s, count, warm_up_ns / 1e9, chosen)
+    return Period(start_ns + warm_up_ns, measured.window_s, count, warm_up_ns / 1e9, chosen)
 
 
 def find_jobs(measured: Measurement, session: Session) -> list[Session]:

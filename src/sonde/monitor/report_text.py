@@ -75,7 +75,7 @@ def say_findings(report: Report) -> Iterator[str]:
 def list_evidence(finding: Report) -> list[str]:
     """Return the numbers of a finding, and how its pieces voted."""
     numbers = [show_evidence(name, value) for name, value in finding["evidence"].items()]
-    votes = f"{finding['fired']} of {finding['judged']} windows"
+    votes = f"{finding['fired']} of {finding['judged']} pieces"
     if finding["lost_pct"] is not None:
         votes += f", about {finding['lost_pct']:.0f} % of the time lost"
     return [*numbers, votes]

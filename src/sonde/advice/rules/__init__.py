@@ -1,1 +1,1 @@
-"""Advice: what may be wrong with a job, one rule a file; see sonde.verdict for the contract."""
+"""What may be wrong with a job: one file per rule; sonde.advice.verdict has the contract."""

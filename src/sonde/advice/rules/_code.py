@@ -1,18 +1,18 @@
-"""What rules need to know of the program's code: whose a frame is, and what a line says."""
+"""What rules need to know about the program's code: whose a frame is, and what a line says."""
 
 from __future__ import annotations
 
 import linecache
 import os
 
-# Is a row of python.frame about the user's own code? Libraries do what a line of his asked for.
+# SQL: is a row of python.frame about the user's own code? Libraries do what such a line asked for.
 OWN = (
     "(file NOT LIKE '%site-packages%' AND file NOT LIKE '%dist-packages%'"
     " AND file NOT LIKE '%/lib/python3%' AND file NOT LIKE '<%')"
 )
 # Stacks that load data for a DataLoader, in a worker or in the loop itself.
 FETCHING = "SELECT stack FROM python.frame WHERE file LIKE '%/torch/utils/data/_utils/fetch.py'"
-# Of each stack the innermost line of the user's own, and what ran inside it.
+# SQL: the innermost line of the user's own code in each stack, and what ran inside it.
 PLACE = f"""
   SELECT own.stack, f.file, f.lineno, f.func, leaf.file AS leaf_file, leaf.lineno AS leaf_line,
          leaf.func AS leaf_func

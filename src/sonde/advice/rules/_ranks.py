@@ -1,9 +1,9 @@
-"""How long ranks are in collectives, as SQL."""
+"""How long ranks spend in collectives, as SQL."""
 
 from __future__ import annotations
 
-# Of each rank and step: the time in which some collective was under way. Several may be at a time
-# (the buckets of DDP): each adds what the ones before have not covered.
+# The time of each rank and step in which some collective was in progress. Several may run at a time
+# (the buckets of DDP): each adds only what those before it have not covered.
 COVERED = """
   SELECT rank, step, SUM(GREATEST(0, end_ns - GREATEST(t_ns, COALESCE(before_ns, 0)))) / 1e9 AS s
   FROM (

@@ -16,28 +16,28 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 LINE = "waiting"
 NEEDS = ("python.collective.dur_ns", "python.torch_step.dur_ns", "python.stack_sample.idle")
-LIMITS = {"exposed_pct": Limit(20, "of a step in which ranks wait for data to travel")}
+LIMITS = {"exposed_pct": Limit(20, "of a step in which ranks wait for data to arrive")}
 # The last rank to come waits for nobody: the least time of all ranks is that of the transfer. What
 # of it the loop's thread does not sleep through is hidden behind work. Where a device communicates,
 # the host cannot tell.
 SQL = f"""
 WITH step AS (
-  SELECT {{window}} AS w, host, pid, rank, step, dur_ns FROM python.torch_step
+  SELECT {{piece}} AS piece, host, pid, rank, step, dur_ns FROM python.torch_step
   WHERE {{inside}} AND ended_by <> 'end' AND rank IS NOT NULL),
 covered AS ({COVERED}),
 least AS (
-  SELECT w, step, MIN(s) AS travel_s, MAX(dur_ns) / 1e9 AS step_s
-  FROM step JOIN covered USING (rank, step) GROUP BY w, step
+  SELECT piece, step, MIN(s) AS travel_s, MAX(dur_ns) / 1e9 AS step_s
+  FROM step JOIN covered USING (rank, step) GROUP BY piece, step
   HAVING COUNT(DISTINCT rank) = (SELECT COUNT(DISTINCT rank) FROM step)),
 sleep AS (
-  SELECT {{window}} AS w, 100 * SUM(wall_ns) FILTER (idle) / SUM(wall_ns) AS idle_pct
-  FROM python.stack_sample WHERE {{inside}} AND thread = pid AND rank IS NOT NULL GROUP BY w)
-SELECT w, COUNT(*) AS steps, 100 * SUM(travel_s) / SUM(step_s) AS travel_pct,
+  SELECT {{piece}} AS piece, 100 * SUM(wall_ns) FILTER (idle) / SUM(wall_ns) AS idle_pct
+  FROM python.stack_sample WHERE {{inside}} AND thread = pid AND rank IS NOT NULL GROUP BY piece)
+SELECT piece, COUNT(*) AS steps, 100 * SUM(travel_s) / SUM(step_s) AS travel_pct,
        COALESCE(ANY_VALUE(idle_pct), 0) AS idle_pct, AVG(step_s) AS step_s
-FROM least JOIN sleep USING (w)
+FROM least JOIN sleep USING (piece)
 WHERE (SELECT COUNT(DISTINCT rank) FROM step) > 1
   AND NOT EXISTS (SELECT 1 FROM python.collective WHERE device_dur_ns IS NOT NULL)
-GROUP BY w
+GROUP BY piece
 """
 
 
@@ -46,5 +46,5 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         exposed_pct = min(row.travel_pct, row.idle_pct)
         evidence = {"travelling_pct": row.travel_pct, "exposed_pct": exposed_pct,
                     "step_s": row.step_s}  # fmt: skip
-        yield Verdict(row.w, exposed_pct >= limits.exposed_pct, evidence, lost_pct=exposed_pct,
-                      looks=row.steps)  # fmt: skip
+        yield Verdict(row.piece, exposed_pct >= limits.exposed_pct, evidence, lost_pct=exposed_pct,
+                      readings=row.steps)  # fmt: skip

@@ -16,35 +16,37 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 DANGER = True
 NEEDS = ("python.collective.seq", "python.stack_sample.wall_ns")
-LIMITS = {"late_s": Limit(5, "that a rank lives on without the collective others wait in")}
+LIMITS = {
+    "late_s": Limit(5, "for which a rank goes on without the collective in which others wait")
+}
 SQL = """
 WITH call AS (
-  SELECT {window} AS w, host, pid, rank, group_name, group_ranks, seq, op, state, t_ns, ts
+  SELECT {piece} AS piece, host, pid, rank, group_name, group_ranks, seq, op, state, t_ns, ts
   FROM python.collective WHERE {inside} AND seq IS NOT NULL AND rank IS NOT NULL),
 mixed AS (
-  SELECT MIN(w) AS w, group_name, seq, COUNT(DISTINCT op) AS ops,
+  SELECT MIN(piece) AS piece, group_name, seq, COUNT(DISTINCT op) AS ops,
          STRING_AGG(DISTINCT op, ', ' ORDER BY op) AS op, NULL::BIGINT AS rank
   FROM call GROUP BY group_name, group_ranks, seq HAVING COUNT(DISTINCT op) > 1),
 reached AS (
   SELECT group_name, group_ranks, rank, host, pid, MAX(seq) AS seq FROM call GROUP BY ALL),
 alive AS (SELECT host, pid, MAX(ts) AS ts FROM python.stack_sample GROUP BY 1, 2),
 behind AS (
-  SELECT c.w, c.group_name, c.seq, 1 AS ops, c.op, r.rank
+  SELECT c.piece, c.group_name, c.seq, 1 AS ops, c.op, r.rank
   FROM call AS c JOIN reached AS r ON r.group_name = c.group_name
     AND r.group_ranks IS NOT DISTINCT FROM c.group_ranks AND r.seq < c.seq AND r.rank <> c.rank
   JOIN alive AS a ON a.host = r.host AND a.pid = r.pid
   WHERE c.state IN ('running', 'timeout') AND epoch_us(a.ts) - epoch_us(c.ts) >= {late_s} * 1e6)
-SELECT w, ANY_VALUE(p.group_name) AS group_name, MIN(p.seq) AS seq, MAX(p.ops) AS ops,
+SELECT piece, ANY_VALUE(p.group_name) AS group_name, MIN(p.seq) AS seq, MAX(p.ops) AS ops,
        ARG_MIN(p.op, p.seq) AS op, ARG_MIN(p.rank, p.seq) AS rank, ANY_VALUE(calls) AS calls
-FROM (SELECT w, COUNT(*) AS calls FROM call GROUP BY w)
-LEFT JOIN (SELECT * FROM mixed UNION ALL SELECT * FROM behind) AS p USING (w) GROUP BY w
+FROM (SELECT piece, COUNT(*) AS calls FROM call GROUP BY piece)
+LEFT JOIN (SELECT * FROM mixed UNION ALL SELECT * FROM behind) AS p USING (piece) GROUP BY piece
 """
 
 
 def judge(rows: Rows, _limits: Limits) -> Iterator[Verdict]:
     for row in rows:
         if row.seq is None:
-            yield Verdict(row.w, False)
+            yield Verdict(row.piece, False)
             continue
         title = f"Ranks call different collectives: {row.op}"
         if row.ops == 1:
@@ -52,6 +54,6 @@ def judge(rows: Rows, _limits: Limits) -> Iterator[Verdict]:
         # One is enough to be sure, however few calls there were.
         evidence = {"group": row.group_name, "seq": row.seq, "op": row.op}
         yield Verdict(
-            row.w, True, evidence, severity="critical", looks=20, title=title,
+            row.piece, True, evidence, severity="critical", readings=20, title=title,
             who="" if row.rank is None else f"rank {row.rank}",
         )  # fmt: skip

@@ -16,15 +16,15 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 NEEDS = ("python.torch_memory.cached_bytes", "system.gpu.memory_total_bytes")
 OTHERWISE = "the job uses no GPU, or for too short a time"
 LIMITS = {
-    "ratio": Limit(2.0, "times as much held as in use, from here on"),
-    "split": Limit(0.25, "or this share of what is held in unusable pieces"),
-    "held": Limit(0.3, "only if so much of the GPU is held"),
+    "ratio": Limit(2.0, "held memory is at least this many times the memory in use"),
+    "split": Limit(0.25, "or at least this share of held memory is in unusable pieces"),
+    "held": Limit(0.3, "only if at least this share of the GPU is held"),
 }
 # Devices are numbered as the process sees them, so the largest GPU of the host stands for its size.
 SQL = """
 WITH size AS (SELECT host, MAX(memory_total_bytes) AS total FROM system.gpu GROUP BY host),
 step AS (
-  SELECT {window} AS w, host, pid, rank, device, COUNT(*) AS steps,
+  SELECT {piece} AS piece, host, pid, rank, device, COUNT(*) AS steps,
          MEDIAN(cached_bytes) AS cached, MEDIAN(allocated_bytes) AS allocated,
          MEDIAN(max_allocated_bytes) AS peak, MEDIAN(inactive_split_bytes) AS split
   FROM python.torch_memory WHERE {inside} AND device <> 'cpu' GROUP BY ALL)
@@ -41,4 +41,4 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
                     "in_pieces_bytes": row.split, "gpu_bytes": row.total}  # fmt: skip
         who = f"{row.device} of " + (f"pid {row.pid}" if row.rank is None else f"rank {row.rank}")
         fired = (loose or split) and row.cached >= limits.held * row.total
-        yield Verdict(row.w, fired, evidence, severity="warning", looks=row.steps, who=who)
+        yield Verdict(row.piece, fired, evidence, severity="warning", readings=row.steps, who=who)

@@ -1,11 +1,11 @@
 """Python's garbage collector stops the program.
 
-Why it hurts: a full collection looks at every object that is alive while nothing else runs; in a
+Why it hurts: a full collection visits every live object while nothing else runs; in a
 job of many ranks the others wait for the one that collects.
 
-What to do: after the start `gc.collect(); gc.freeze()`, so that what lives for ever is not looked
-at again; then collect at chosen steps, the same on all ranks (`gc.disable()` and `gc.collect(1)`
-every so many steps), or raise `gc.set_threshold`. Keep large tables in numpy, not in lists.
+What to do: call `gc.collect(); gc.freeze()` after the start, so that objects that live for ever are
+not visited again; then collect at chosen steps, the same on all ranks (`gc.disable()`, and
+`gc.collect(1)` now and then), or raise `gc.set_threshold`. Keep large tables in numpy, not lists.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 NEEDS = ("python.gc_pause.dur_ns", "python.stack_sample.wall_ns")
 LIMITS = {
     "share_pct": Limit(1, "of the time spent in full collections"),
-    "pause_s": Limit(0.05, "that one stop lasts, several times in a window"),
+    "pause_s": Limit(0.05, "length of a stop that counts, if several come in a piece"),
 }
 SQL = f"""
 WITH alive AS (
-  SELECT DISTINCT {{window}} AS w, host, pid FROM python.stack_sample WHERE {{inside}}),
+  SELECT DISTINCT {{piece}} AS piece, host, pid FROM python.stack_sample WHERE {{inside}}),
 pause AS (
-  SELECT {{window}} AS w, host, pid, t_ns, dur_ns, generation, collected
+  SELECT {{piece}} AS piece, host, pid, t_ns, dur_ns, generation, collected
   FROM python.gc_pause WHERE {{inside}}),
 total AS (
-  SELECT w, host, pid, COUNT(*) AS pauses, SUM(dur_ns) / 1e9 AS all_s,
+  SELECT piece, host, pid, COUNT(*) AS pauses, SUM(dur_ns) / 1e9 AS all_s,
          COALESCE(SUM(dur_ns) FILTER (generation = 2), 0) / 1e9 AS full_s,
          COUNT(*) FILTER (dur_ns >= {{pause_s}} * 1e9) AS long,
          MAX(dur_ns) / 1e9 AS longest_s, SUM(collected)::DOUBLE AS collected
   FROM pause GROUP BY 1, 2, 3),
 place AS ({PLACE}),
 line AS (
-  SELECT p.w, p.host, p.pid, file, lineno, func, SUM(s.wall_ns) AS wall_ns
+  SELECT p.piece, p.host, p.pid, file, lineno, func, SUM(s.wall_ns) AS wall_ns
   FROM pause AS p JOIN python.stack_sample AS s ON s.host = p.host AND s.pid = p.pid AND s.gil
     AND s.t_ns BETWEEN p.t_ns AND p.t_ns + p.dur_ns
   JOIN place USING (stack) GROUP BY ALL),
 top AS (
-  SELECT w, host, pid, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
+  SELECT piece, host, pid, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
   FROM line GROUP BY 1, 2, 3)
-SELECT w, pid, COALESCE(pauses, 0) AS pauses, COALESCE(all_s, 0) AS all_s,
+SELECT piece, pid, COALESCE(pauses, 0) AS pauses, COALESCE(all_s, 0) AS all_s,
        COALESCE(full_s, 0) AS full_s, COALESCE(long, 0) AS long, longest_s, collected,
-       {{window_s}}::DOUBLE AS window_s, place.file, place.lineno, place.func
-FROM alive LEFT JOIN total USING (w, host, pid) LEFT JOIN top USING (w, host, pid)
+       {{piece_s}}::DOUBLE AS piece_s, place.file, place.lineno, place.func
+FROM alive LEFT JOIN total USING (piece, host, pid) LEFT JOIN top USING (piece, host, pid)
 """
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     for row in rows:
-        full_pct, all_pct = (100 * spent / row.window_s for spent in (row.full_s, row.all_s))
+        full_pct, all_pct = (100 * spent / row.piece_s for spent in (row.full_s, row.all_s))
         evidence = {
             "full_collections_pct": full_pct, "collections": row.pauses,
             "max_pause_s": row.longest_s, "freed_objects": row.collected,
         }  # fmt: skip
         yield Verdict(
-            row.w, full_pct >= limits.share_pct or row.long >= 2, evidence, lost_pct=all_pct,
-            looks=row.pauses, who=f"pid {row.pid}",
+            row.piece, full_pct >= limits.share_pct or row.long >= 2, evidence, lost_pct=all_pct,
+            readings=row.pauses, who=f"pid {row.pid}",
             line=show_place(row.file, row.lineno, row.func),
         )  # fmt: skip

@@ -18,43 +18,43 @@ NEEDS = ("python.stack_sample.gil",)
 LIMITS = {
     "held_pct": Limit(80, "of the time in which some thread holds the GIL"),
     "waiting_pct": Limit(50, "of the time, added up over threads, spent waiting for it"),
-    "share_pct": Limit(5, "of the time in which a thread holds it, to be one of those that fight"),
+    "share_pct": Limit(5, "of the time in which a thread must hold it to count as a contender"),
 }
 # A thread waits for the GIL where it also runs: at a line at which it holds it part of the time.
 # At a line that waits for something else, a lock or a read, it hardly ever does.
 SQL = f"""
 WITH sample AS (
-  SELECT {{window}} AS w, host, pid, thread, stack, wall_ns, gil, idle FROM python.stack_sample
+  SELECT {{piece}} AS piece, host, pid, thread, stack, wall_ns, gil, idle FROM python.stack_sample
   WHERE {{inside}}),
 line AS (
-  SELECT w, host, pid, thread, stack, COUNT(*) AS rows, SUM(wall_ns) AS all_ns,
+  SELECT piece, host, pid, thread, stack, COUNT(*) AS rows, SUM(wall_ns) AS all_ns,
          COALESCE(SUM(wall_ns) FILTER (gil), 0) AS held_ns,
          COALESCE(SUM(wall_ns) FILTER (idle), 0) AS idle_ns
   FROM sample GROUP BY 1, 2, 3, 4, 5),
 place AS ({PLACE}),
 thread AS (
-  SELECT w, host, pid, thread, SUM(rows) AS rows, SUM(held_ns) AS held_ns,
+  SELECT piece, host, pid, thread, SUM(rows) AS rows, SUM(held_ns) AS held_ns,
          SUM(all_ns) AS alive_ns,
          COALESCE(SUM(idle_ns) FILTER (held_ns >= 0.05 * all_ns), 0) AS waited_ns
   FROM line GROUP BY 1, 2, 3, 4),
 fighter AS (
-  SELECT * FROM thread WHERE held_ns >= {{share_pct}} / 100 * {{window_s}} * 1e9),
+  SELECT * FROM thread WHERE held_ns >= {{share_pct}} / 100 * {{piece_s}} * 1e9),
 top AS (
-  SELECT w, host, pid, ARG_MAX(struct_pack(file, lineno, func), held_ns) AS place
-  FROM (SELECT w, host, pid, file, lineno, func, SUM(held_ns) AS held_ns
+  SELECT piece, host, pid, ARG_MAX(struct_pack(file, lineno, func), held_ns) AS place
+  FROM (SELECT piece, host, pid, file, lineno, func, SUM(held_ns) AS held_ns
         FROM line JOIN place USING (stack) GROUP BY ALL) GROUP BY 1, 2, 3),
 held AS (
-  SELECT w, host, pid, SUM(held_ns) AS held_ns, MAX(alive_ns) AS alive_ns, SUM(rows) AS rows
+  SELECT piece, host, pid, SUM(held_ns) AS held_ns, MAX(alive_ns) AS alive_ns, SUM(rows) AS rows
   FROM thread GROUP BY 1, 2, 3)
-SELECT w, pid, held.rows::BIGINT AS looks, held.held_ns / held.alive_ns * 100 AS held_pct,
+SELECT piece, pid, held.rows::BIGINT AS readings, held.held_ns / held.alive_ns * 100 AS held_pct,
        COUNT(fighter.thread) AS threads,
        COALESCE(SUM(waited_ns), 0) / held.alive_ns * 100 AS waiting_pct,
        COALESCE(SUM(waited_ns) FILTER (fighter.thread = pid), 0) / held.alive_ns * 100 AS main_pct,
        ANY_VALUE(place.file) AS file, ANY_VALUE(place.lineno) AS lineno,
        ANY_VALUE(place.func) AS func
-FROM held LEFT JOIN fighter USING (w, host, pid) LEFT JOIN top USING (w, host, pid)
-WHERE held.alive_ns >= {{window_s}} * 0.5e9
-GROUP BY w, pid, held.held_ns, held.alive_ns, held.rows
+FROM held LEFT JOIN fighter USING (piece, host, pid) LEFT JOIN top USING (piece, host, pid)
+WHERE held.alive_ns >= {{piece_s}} * 0.5e9
+GROUP BY piece, pid, held.held_ns, held.alive_ns, held.rows
 """
 
 
@@ -70,6 +70,7 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             "waiting_of_all_threads_pct": row.waiting_pct, "main_thread_waiting_pct": row.main_pct,
         }  # fmt: skip
         yield Verdict(
-            row.w, fired, evidence, lost_pct=row.main_pct or None, severity="warning",
-            looks=row.looks, who=f"pid {row.pid}", line=show_place(row.file, row.lineno, row.func),
+            row.piece, fired, evidence, lost_pct=row.main_pct or None, severity="warning",
+            readings=row.readings, who=f"pid {row.pid}",
+            line=show_place(row.file, row.lineno, row.func),
         )  # fmt: skip

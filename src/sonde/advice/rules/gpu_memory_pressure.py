@@ -16,14 +16,14 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 DANGER = True
 NEEDS = ("python.torch_memory.retries",)
 OTHERWISE = "the job uses no GPU, or for too short a time"
-LIMITS = {"retries": Limit(1, "times that memory was given back, in a window, from here on")}
-# Counted since the start: what is new in a window is more than the most before it.
+LIMITS = {"retries": Limit(1, "times that memory was given back within a piece, at least")}
+# Counted since the start: what is new in a piece is more than the most before it.
 SQL = """
 WITH step AS (
   SELECT *, retries - LAG(retries) OVER line AS tried, ooms - LAG(ooms) OVER line AS failed
   FROM python.torch_memory WHERE device <> 'cpu' AND retries IS NOT NULL
   WINDOW line AS (PARTITION BY host, pid, device ORDER BY t_ns))
-SELECT {window} AS w, host, pid, rank, device, COUNT(*) AS steps,
+SELECT {piece} AS piece, host, pid, rank, device, COUNT(*) AS steps,
        COALESCE(SUM(tried), 0)::BIGINT AS tried, COALESCE(SUM(failed), 0)::BIGINT AS failed,
        MAX(cached_bytes) AS cached, MAX(allocated_bytes) AS allocated
 FROM step WHERE {inside} GROUP BY ALL
@@ -38,5 +38,5 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         }  # fmt: skip
         who = f"{row.device} of " + (f"pid {row.pid}" if row.rank is None else f"rank {row.rank}")
         fired = row.tried >= limits.retries or row.failed > 0
-        yield Verdict(row.w, fired, evidence, severity="critical" if row.failed else "warning",
-                      looks=row.steps, who=who)  # fmt: skip
+        yield Verdict(row.piece, fired, evidence, severity="critical" if row.failed else "warning",
+                      readings=row.steps, who=who)  # fmt: skip

@@ -18,13 +18,15 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 NEEDS = ("system.gpu.memory_used_bytes", "system.gpu.memory_total_bytes")
 OTHERWISE = "the job uses fewer than two GPUs"
 LIMITS = {
-    "skew": Limit(0.15, "difference of memory in use, of a GPU's memory or of the fullest's use"),
+    "skew": Limit(
+        0.15, "difference in memory use, as a share of a GPU's memory or of the fullest GPU's use"
+    ),
     "worst": Limit(0.3, "only if the fullest GPU uses more than this"),
     "tight": Limit(0.8, "worth a warning if the fullest GPU uses more than this"),
-    "compat": Limit(0, "1: all GPUs there are, at any use; as OpenPAI's profiler judged"),
+    "compat": Limit(0, "1: judge all GPUs at any use, as OpenPAI's profiler does"),
 }
 SQL = """
-SELECT {window} AS w, host, gpu, COUNT(*) AS looks,
+SELECT {piece} AS piece, host, gpu, COUNT(*) AS readings,
        AVG(memory_used_bytes / memory_total_bytes) AS used
 FROM system.gpu
 WHERE {inside} AND memory_total_bytes > 0 AND memory_used_bytes IS NOT NULL
@@ -34,7 +36,7 @@ GROUP BY ALL
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
-    for window, gpus in group(rows):
+    for piece, gpus in group(rows):
         if len(gpus) < 2 and not limits.compat:
             continue  # one GPU is as even as can be: nothing to judge
         used = [row.used for row in gpus]
@@ -43,5 +45,5 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         level = "warning" if max(used) > limits.tight else "info"
         evidence = {"fullest_pct": 100 * max(used), "emptiest_pct": 100 * min(used)}
         who = f"GPU {fullest.gpu}@{fullest.host}"
-        yield Verdict(window, bool(fired), evidence, severity=level, who=who,
-                      looks=sum(row.looks for row in gpus))  # fmt: skip
+        yield Verdict(piece, bool(fired), evidence, severity=level, who=who,
+                      readings=sum(row.readings for row in gpus))  # fmt: skip

@@ -4,7 +4,7 @@ Why it hurts: at a hardware slowdown the clock is half or less, and in a distrib
 waits for this one.
 
 What to do: see `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`; repair cooling and power, move
-the job to another machine and have this one looked at. A software power cap is a setting:
+the job to another machine and have this one checked. A software power cap is a setting:
 `nvidia-smi -pl`.
 """
 
@@ -19,15 +19,15 @@ DANGER = True
 NEEDS = ("system.gpu.sm_clock_mhz", "system.gpu.sm_clock_max_mhz")
 OTHERWISE = "no GPU of the job was at work"
 LIMITS = {
-    "share_pct": Limit(1, "of all looks found the hardware slowing down, from here on"),
-    "capped_pct": Limit(50, "of all looks found it at its power limit, from here on"),
-    "hot_c": Limit(85, "from this temperature on, with a clock so much lower, it is too hot"),
-    "clock_pct": Limit(15, "below its highest clock"),
+    "share_pct": Limit(1, "of all readings in which the hardware slowed down, at least"),
+    "capped_pct": Limit(50, "of all readings in which it was at its power limit, at least"),
+    "hot_c": Limit(85, "temperature from which it is too hot, if its clock is also lower"),
+    "clock_pct": Limit(15, "below the highest clock that counts as lower"),
 }
 _HALF_PCT = 40  # of the clock lost: what NVIDIA calls a hardware slowdown
 # Idle GPUs lower their clocks, and say so as a reason, too; that is no slowdown.
 SQL = """
-SELECT {window} AS w, host, gpu, COUNT(*) AS looks,
+SELECT {piece} AS piece, host, gpu, COUNT(*) AS readings,
        COUNT(*) FILTER (regexp_matches(throttle, 'thermal|brake|slowdown')) AS slowed,
        COUNT(*) FILTER (regexp_matches(throttle, 'power_cap')) AS capped,
        STRING_AGG(DISTINCT throttle, ', ') AS reasons, MAX(temperature_c) AS hottest,
@@ -41,29 +41,31 @@ GROUP BY ALL
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     found = list(rows)
-    sums: dict[tuple[str, int], list[int]] = {}  # looks, slowed, capped of each GPU
+    sums: dict[tuple[str, int], list[int]] = {}  # readings, slowed, capped of each GPU
     for row in found:
         before = sums.get((row.host, row.gpu), [0, 0, 0])
         sums[row.host, row.gpu] = [
-            sum(pair) for pair in zip(before, (row.looks, row.slowed, row.capped), strict=True)
+            sum(pair) for pair in zip(before, (row.readings, row.slowed, row.capped), strict=True)
         ]
     for row in found:
-        looks, slowed, capped = sums[row.host, row.gpu]
+        readings, slowed, capped = sums[row.host, row.gpu]
         lost = 100 - 100 * row.clock / row.clock_max
         slow = lost >= limits.clock_pct
-        hard = row.slowed > 0 and 100 * slowed / looks >= limits.share_pct
+        hard = row.slowed > 0 and 100 * slowed / readings >= limits.share_pct
         hot = slow and row.hottest is not None and row.hottest >= limits.hot_c
-        cap = slow and row.capped > 0 and 100 * capped / looks >= limits.capped_pct
+        cap = slow and row.capped > 0 and 100 * capped / readings >= limits.capped_pct
         level = "info" if not (hard or hot) else "critical" if lost > _HALF_PCT else "warning"
         title = "" if hard or hot else "A GPU is held back by its power limit"
-        yield Verdict(row.w, hard or hot or cap, _list_evidence(row), severity=level,
-                      looks=row.looks, title=title, who=f"GPU {row.gpu}@{row.host}")  # fmt: skip
+        yield Verdict(row.piece, hard or hot or cap, _list_evidence(row), severity=level,
+                      readings=row.readings, title=title,
+                      who=f"GPU {row.gpu}@{row.host}")  # fmt: skip
 
 
 def _list_evidence(row: Any) -> dict[str, float | int | str | None]:
     found = {
-        "reasons": row.reasons, "slowed_pct": 100 * row.slowed / row.looks, "clock_mhz": row.clock,
-        "highest_clock_mhz": row.clock_max, "max_temperature_c": row.hottest,
+        "reasons": row.reasons, "slowed_pct": 100 * row.slowed / row.readings,
+        "clock_mhz": row.clock, "highest_clock_mhz": row.clock_max,
+        "max_temperature_c": row.hottest,
         "max_power_w": row.power_w,
     }  # fmt: skip
     return {name: value for name, value in found.items() if value is not None}

@@ -4,8 +4,8 @@ Why it hurts: ranks wait for the slowest, or work is shared out unevenly; what t
 do is paid for and lost.
 
 What to do: give every rank the same amount of work (a sampler that shards evenly, sequences of
-like length, balanced pipeline stages). If one rank is slow on the same work, look at it and at its
-machine.
+similar length, balanced pipeline stages). If one rank is slow at the same work, look at it and at
+its machine.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 NEEDS = ("system.gpu.util_pct",)
 OTHERWISE = "the job uses fewer than two GPUs"
 LIMITS = {
-    "skew_pct": Limit(20, "points of mean utilisation between the busiest and the idlest"),
-    "busy_pct": Limit(30, "only if the busiest is at least so busy"),
+    "skew_pct": Limit(
+        20, "percentage points of mean utilisation between the busiest and the idlest GPU"
+    ),
+    "busy_pct": Limit(30, "only if the busiest GPU is at least this busy"),
 }
 SQL = """
-SELECT {window} AS w, host, gpu, COUNT(*) AS looks, AVG(util_pct) AS util_pct
+SELECT {piece} AS piece, host, gpu, COUNT(*) AS readings, AVG(util_pct) AS util_pct
 FROM system.gpu WHERE {inside} AND {job_gpu} AND util_pct IS NOT NULL GROUP BY ALL
 """
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
-    for window, gpus in group(rows):
+    for piece, gpus in group(rows):
         if len(gpus) < 2:
             continue
         busiest = max(row.util_pct for row in gpus)
@@ -36,5 +38,5 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         fired = busiest - idlest.util_pct >= limits.skew_pct and busiest >= limits.busy_pct
         evidence = {"busiest_pct": busiest, "idlest_pct": idlest.util_pct, "gpus": len(gpus)}
         lost = fmean(busiest - row.util_pct for row in gpus)
-        yield Verdict(window, fired, evidence, lost_pct=lost, who=f"GPU {idlest.gpu}@{idlest.host}",
-                      looks=sum(row.looks for row in gpus))  # fmt: skip
+        yield Verdict(piece, fired, evidence, lost_pct=lost, who=f"GPU {idlest.gpu}@{idlest.host}",
+                      readings=sum(row.readings for row in gpus))  # fmt: skip

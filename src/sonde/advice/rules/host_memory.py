@@ -4,8 +4,8 @@ Why it hurts: with little left, the kernel drops the pages of files that are rea
 then swaps, then kills the largest process; that is usually the job.
 
 What to do: use fewer DataLoader workers or a smaller prefetch_factor, load less at once, or ask
-for more memory. Who has it: `SELECT process, name, MAX(rss_bytes) FROM system.process GROUP BY
-ALL`.
+for more memory. To see who has it:
+`SELECT process, name, MAX(rss_bytes) FROM system.process GROUP BY ALL`.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ NEEDS = ("system.memory.used_bytes", "system.process.depth", "system.process.pss
 LIMITS = {
     "warning_pct": Limit(92, "of memory in use: worth a warning"),
     "critical_pct": Limit(97, "of memory in use: critical"),
-    "full_pct": Limit(1, "of the time all threads waited for memory: worth a warning"),
+    "full_pct": Limit(1, "of the time in which all threads waited for memory: worth a warning"),
 }
 # A container's use counts copies of files, which give way; so no more of it than processes have.
 # Children count by PSS, as their RSS counts shared pages again.
 SQL = """
 WITH machine AS (
-  SELECT {window} AS w, host, COUNT(*) AS looks, MIN(available_bytes) AS available,
+  SELECT {piece} AS piece, host, COUNT(*) AS readings, MIN(available_bytes) AS available,
          MAX(100 * used_bytes / total_bytes) AS machine_pct
   FROM system.memory WHERE {inside} AND total_bytes > 0 GROUP BY ALL),
 each AS (
-  SELECT {window} AS w, host, pid, process,
+  SELECT {piece} AS piece, host, pid, process,
          CASE WHEN depth = 0 THEN MAX(rss_bytes) ELSE MAX(pss_bytes) END AS bytes
-  FROM system.process WHERE {inside} GROUP BY w, host, pid, process, depth),
-held AS (SELECT w, host, pid, SUM(bytes) AS held FROM each GROUP BY ALL),
+  FROM system.process WHERE {inside} GROUP BY piece, host, pid, process, depth),
+held AS (SELECT piece, host, pid, SUM(bytes) AS held FROM each GROUP BY ALL),
 limited AS (
-  SELECT {window} AS w, host, pid, MAX(memory_bytes) AS used, MIN(memory_limit_bytes) AS allowed,
+  SELECT {piece} AS piece, host, pid, MAX(memory_bytes) AS used, MIN(memory_limit_bytes) AS allowed,
          SUM(oom_kills) AS kills
   FROM system.cgroup WHERE {inside} GROUP BY ALL),
 container AS (
-  SELECT w, host, MAX(100 * LEAST(used, held) / allowed) AS container_pct, MIN(allowed) AS allowed,
-         MAX(kills) AS kills
-  FROM limited LEFT JOIN held USING (w, host, pid) GROUP BY w, host),
+  SELECT piece, host, MAX(100 * LEAST(used, held) / allowed) AS container_pct,
+         MIN(allowed) AS allowed, MAX(kills) AS kills
+  FROM limited LEFT JOIN held USING (piece, host, pid) GROUP BY piece, host),
 waiting AS (
-  SELECT {window} AS w, host,
+  SELECT {piece} AS piece, host,
          COALESCE(AVG(full_pct) FILTER (scope = 'cgroup'), AVG(full_pct)) AS full_pct
-  FROM system.pressure WHERE {inside} AND resource = 'memory' GROUP BY w, host)
-SELECT * FROM machine LEFT JOIN container USING (w, host) LEFT JOIN waiting USING (w, host)
+  FROM system.pressure WHERE {inside} AND resource = 'memory' GROUP BY piece, host)
+SELECT * FROM machine LEFT JOIN container USING (piece, host) LEFT JOIN waiting USING (piece, host)
 """
 
 
@@ -57,7 +57,7 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         waits = row.full_pct is not None and row.full_pct >= limits.full_pct
         level = "critical" if used_pct >= limits.critical_pct or row.kills else "warning"
         fired = used_pct >= limits.warning_pct or waits or bool(row.kills)
-        yield Verdict(row.w, fired, _list_evidence(row), severity=level, looks=row.looks)
+        yield Verdict(row.piece, fired, _list_evidence(row), severity=level, readings=row.readings)
 
 
 def _list_evidence(row: Any) -> dict[str, float | int | str | None]:

@@ -2,7 +2,7 @@
 
 Why it hurts: while the loop waits for its next batch, the model does nothing, and a GPU is idle.
 
-What to do: see what the loader is at while the loop waits: `sonde stacks TARGET`, and the table
+What to do: see what the loader does while the loop waits: `sonde stacks TARGET`, and the table
 python.torch_loader.
 """
 
@@ -20,49 +20,53 @@ NEEDS = (
 )  # fmt: skip
 LIMITS = {
     "wait_pct": Limit(10, "of a step spent waiting for data"),
-    "uneven": Limit(2.5, "times its fair share of the loading: one worker holds up the others"),
-    "rest_pct": Limit(40, "of workers' time without anything to load, although the loop waits"),
-    "io_pct": Limit(50, "of the loading spent neither on a processor nor waiting for one: I/O"),
-    "queue_pct": Limit(10, "of the time, of workers or of the loop, spent waiting for a processor"),
-    "cpu_pct": Limit(80, "of the allowed processors wanted by workers: no more would help"),
+    "uneven": Limit(
+        2.5, "times its fair share of the loading, from which one worker holds up the others"
+    ),
+    "rest_pct": Limit(40, "of the workers' time with nothing to load although the loop waits"),
+    "io_pct": Limit(50, "of the loading spent on I/O: neither on a processor nor waiting for one"),
+    "queue_pct": Limit(10, "of the workers' or the loop's time spent waiting for a processor"),
+    "cpu_pct": Limit(
+        80, "of the allowed processors used by workers, from which more would not help"
+    ),
 }
 SQL = f"""
 WITH step AS (
-  SELECT {{window}} AS w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
+  SELECT {{piece}} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
          MAX(ts) AS ts, SUM(dur_ns) / 1e9 AS step_s, SUM(input_wait_ns) / 1e9 AS wait_s
   FROM python.torch_step WHERE {{inside}} AND ended_by <> 'end' GROUP BY 1, 2, 3),
 owner AS (
   SELECT host, process, pid AS job, worker FROM python.torch_worker
   UNION SELECT host, pid, pid, 0 FROM python.torch_loader WHERE workers = 0),
 sample AS (
-  SELECT {{window}} AS w, host, pid AS process, stack, wall_ns, cpu_ns, idle,
+  SELECT {{piece}} AS piece, host, pid AS process, stack, wall_ns, cpu_ns, idle,
          stack IN ({FETCHING}) AS fetching
   FROM python.stack_sample WHERE {{inside}} AND thread = pid),
 one AS (
-  SELECT w, host, job, worker, SUM(wall_ns) / 1e9 AS alive_s,
+  SELECT piece, host, job, worker, SUM(wall_ns) / 1e9 AS alive_s,
          SUM(wall_ns) FILTER (fetching) / 1e9 AS fetch_s,
          SUM(cpu_ns) FILTER (fetching) / 1e9 AS cpu_s,
          SUM(wall_ns) FILTER (fetching AND idle) / 1e9 AS idle_s
   FROM sample JOIN owner USING (host, process) GROUP BY 1, 2, 3, 4),
 team AS (
-  SELECT w, host, job, COUNT(*) AS seen, SUM(alive_s) AS alive_s, SUM(fetch_s) AS fetch_s,
+  SELECT piece, host, job, COUNT(*) AS seen, SUM(alive_s) AS alive_s, SUM(fetch_s) AS fetch_s,
          SUM(cpu_s) AS cpu_s, COALESCE(SUM(idle_s), 0) AS idle_s
   FROM one GROUP BY 1, 2, 3),
--- Over all windows: in a short one chance makes workers uneven.
+-- Over all pieces: in a short one chance makes workers uneven.
 share AS (
   SELECT host, job, MAX(fetch_s) / SUM(fetch_s) AS hottest
   FROM (SELECT host, job, worker, SUM(fetch_s) AS fetch_s FROM one GROUP BY 1, 2, 3) GROUP BY 1, 2),
 loop AS (
-  SELECT w, host, process, SUM(wall_ns) AS alive_ns,
+  SELECT piece, host, process, SUM(wall_ns) AS alive_ns,
          GREATEST(0, SUM(wall_ns) FILTER (NOT idle) - SUM(cpu_ns)) AS queue_ns
   FROM sample GROUP BY 1, 2, 3),
 place AS ({PLACE}),
 line AS (
-  SELECT w, host, job, file, lineno, func, SUM(wall_ns) AS wall_ns
+  SELECT piece, host, job, file, lineno, func, SUM(wall_ns) AS wall_ns
   FROM sample JOIN owner USING (host, process) JOIN place USING (stack) WHERE fetching
   GROUP BY ALL),
 top AS (
-  SELECT w, host, job, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
+  SELECT piece, host, job, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
   FROM line GROUP BY 1, 2, 3),
 quota AS (SELECT host, pid, MIN(cpu_limit) AS cores FROM system.cgroup GROUP BY 1, 2),
 cores AS (
@@ -70,24 +74,24 @@ cores AS (
   FROM python.torch_threads LEFT JOIN quota USING (host, pid) GROUP BY 1, 2),
 -- From outside, for workers whose stacks are not part of the recording.
 process AS (
-  SELECT w, p.host, job, AVG(user_pct + system_pct) AS seen_cpu_pct,
+  SELECT piece, p.host, job, AVG(user_pct + system_pct) AS seen_cpu_pct,
          AVG(run_wait_pct) AS seen_queue_pct, 100 * AVG((state = 'D')::INT) AS seen_disk_pct
-  FROM (SELECT {{window}} AS w, host, process, user_pct, system_pct, run_wait_pct, state
+  FROM (SELECT {{piece}} AS piece, host, process, user_pct, system_pct, run_wait_pct, state
         FROM system.process WHERE {{inside}}) AS p JOIN owner USING (host, process)
   WHERE process <> job GROUP BY 1, 2, 3),
 loader AS (SELECT ts, host, pid, dataset, workers, prefetch_factor FROM python.torch_loader)
-SELECT s.w, s.rank, s.steps, s.step_s, s.wait_s, l.dataset, l.workers, l.prefetch_factor,
+SELECT s.piece, s.rank, s.steps, s.step_s, s.wait_s, l.dataset, l.workers, l.prefetch_factor,
        c.cores, t.seen, t.alive_s, t.fetch_s, t.cpu_s, t.idle_s, h.hottest,
        p.seen_cpu_pct, COALESCE(p.seen_queue_pct, 0) AS seen_queue_pct, p.seen_disk_pct,
        100 * m.queue_ns / m.alive_ns AS queue_pct,
        top.place.file AS file, top.place.lineno AS lineno, top.place.func AS func
 FROM step AS s ASOF JOIN loader AS l ON s.host = l.host AND s.pid = l.pid AND s.ts >= l.ts
 LEFT JOIN cores AS c ON c.host = s.host AND c.pid = s.pid
-LEFT JOIN team AS t ON t.w = s.w AND t.host = s.host AND t.job = s.pid
+LEFT JOIN team AS t ON t.piece = s.piece AND t.host = s.host AND t.job = s.pid
 LEFT JOIN share AS h ON h.host = s.host AND h.job = s.pid
-LEFT JOIN loop AS m ON m.w = s.w AND m.host = s.host AND m.process = s.pid
-LEFT JOIN process AS p ON p.w = s.w AND p.host = s.host AND p.job = s.pid
-LEFT JOIN top ON top.w = s.w AND top.host = s.host AND top.job = s.pid
+LEFT JOIN loop AS m ON m.piece = s.piece AND m.host = s.host AND m.process = s.pid
+LEFT JOIN process AS p ON p.piece = s.piece AND p.host = s.host AND p.job = s.pid
+LEFT JOIN top ON top.piece = s.piece AND top.host = s.host AND top.job = s.pid
 """
 
 
@@ -109,8 +113,9 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             cause, lost_pct = _blame_crowd(row, _measure(row)), wait_pct + row.queue_pct
         fired = lost_pct >= limits.wait_pct
         yield Verdict(
-            row.w, fired, evidence | dict(cause.evidence), lost_pct=lost_pct, looks=row.steps,
-            who="" if row.rank is None else f"rank {row.rank}", title=cause.title, todo=cause.todo,
+            row.piece, fired, evidence | dict(cause.evidence), lost_pct=lost_pct,
+            readings=row.steps, who="" if row.rank is None else f"rank {row.rank}",
+            title=cause.title, todo=cause.todo,
             line=show_place(row.file, row.lineno, row.func),
         )  # fmt: skip
 

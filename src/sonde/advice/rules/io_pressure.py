@@ -17,36 +17,38 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 LINE = "waiting"
 NEEDS = ("system.pressure.some_pct", "system.disk.busy_pct", "system.process.state")
 LIMITS = {
-    "some_pct": Limit(10, "of the time some thread waited for I/O, from here on"),
-    "disk_pct": Limit(20, "and a disk was at least so busy, where that is known"),
-    "own_pct": Limit(10, "and the job moved so much of the bytes, or stood so often at a disk"),
+    "some_pct": Limit(10, "of the time in which some thread waited for I/O, at least"),
+    "disk_pct": Limit(20, "and a disk was at least this busy, where that is known"),
+    "own_pct": Limit(
+        10, "and the job moved this share of the bytes, or waited for a disk this often"
+    ),
 }
 # Of the job's own container where that is told; else of the machine. Both have other processes:
 # who neither moves bytes nor stands at a disk does not wait for it.
 SQL = """
 WITH waiting AS (
-  SELECT {window} AS w, host, COUNT(*) AS looks,
+  SELECT {piece} AS piece, host, COUNT(*) AS readings,
          COALESCE(AVG(some_pct) FILTER (scope = 'cgroup'), AVG(some_pct)) AS some_pct,
          COALESCE(AVG(full_pct) FILTER (scope = 'cgroup'), AVG(full_pct)) AS full_pct
   FROM system.pressure WHERE {inside} AND resource = 'io' AND some_pct IS NOT NULL
-  GROUP BY w, host),
+  GROUP BY piece, host),
 each AS (
-  SELECT {window} AS w, host, device, AVG(busy_pct) AS busy_pct,
-         SUM(read_bytes) / {window_s} AS read, SUM(written_bytes) / {window_s} AS written
+  SELECT {piece} AS piece, host, device, AVG(busy_pct) AS busy_pct,
+         SUM(read_bytes) / {piece_s} AS read, SUM(written_bytes) / {piece_s} AS written
   FROM system.disk WHERE {inside} GROUP BY ALL),
 disk AS (
-  SELECT w, host, ARG_MAX(device, busy_pct) AS device, MAX(busy_pct) AS busy_pct,
+  SELECT piece, host, ARG_MAX(device, busy_pct) AS device, MAX(busy_pct) AS busy_pct,
          ARG_MAX(read, busy_pct) AS read, ARG_MAX(written, busy_pct) AS written,
-         {window_s} * SUM(read + written) AS moved
-  FROM each GROUP BY w, host),
+         {piece_s} * SUM(read + written) AS moved
+  FROM each GROUP BY piece, host),
 process AS (
-  SELECT {window} AS w, host, process, SUM(read_bytes + written_bytes) AS moved,
+  SELECT {piece} AS piece, host, process, SUM(read_bytes + written_bytes) AS moved,
          100 * AVG((state = 'D')::INT) AS stood_pct
   FROM system.process WHERE {inside} GROUP BY ALL),
 own AS (
-  SELECT w, host, SUM(moved)::DOUBLE AS own_moved, MAX(stood_pct) AS stood_pct FROM process
-  GROUP BY w, host)
-SELECT * FROM waiting LEFT JOIN disk USING (w, host) LEFT JOIN own USING (w, host)
+  SELECT piece, host, SUM(moved)::DOUBLE AS own_moved, MAX(stood_pct) AS stood_pct FROM process
+  GROUP BY piece, host)
+SELECT * FROM waiting LEFT JOIN disk USING (piece, host) LEFT JOIN own USING (piece, host)
 """
 
 
@@ -61,7 +63,7 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         known = {name: value for name, value in evidence.items() if value is not None}
         lost = row.some_pct if row.full_pct is None else row.full_pct
         fired = row.some_pct >= limits.some_pct and busy and _is_own(row, limits)
-        yield Verdict(row.w, fired, known, looks=row.looks, lost_pct=lost)
+        yield Verdict(row.piece, fired, known, readings=row.readings, lost_pct=lost)
 
 
 def _is_own(row: Any, limits: Limits) -> bool:

@@ -18,7 +18,7 @@ NEEDS = ("python.torch_step.forward_ns", "system.gpu.util_pct", "system.process.
 UNLESS = ("sync_points",)
 LIMITS = {
     "gpu_pct": Limit(70, "utilisation below which the GPU waits"),
-    "model_pct": Limit(60, "of a step in which the host is in model, backward pass and optimizer"),
+    "model_pct": Limit(60, "of a step that the host spends in model, backward pass and optimizer"),
     "cpu_pct": Limit(
         80, "of one processor that the process uses meanwhile, or would if it could have it"
     ),
@@ -29,24 +29,25 @@ SQL = """
 WITH job AS (
   SELECT DISTINCT host, pid FROM python.torch_memory WHERE device LIKE 'cuda%'),
 step AS (
-  SELECT {window} AS w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
+  SELECT {piece} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
          100 * SUM(forward_ns + backward_ns + optimizer_ns) / SUM(dur_ns) AS model_pct,
          AVG(modules) AS modules, AVG(dur_ns) / 1e9 AS step_s
   FROM python.torch_step WHERE {inside} AND ended_by <> 'end' GROUP BY 1, 2, 3),
 gpu AS (
-  SELECT {window} AS w, host, AVG(util_pct) AS util_pct
+  SELECT {piece} AS piece, host, AVG(util_pct) AS util_pct
   FROM system.gpu WHERE {inside} AND {job_gpu} GROUP BY 1, 2),
 cpu AS (
-  SELECT {window} AS w, host, pid, AVG(user_pct + system_pct + COALESCE(run_wait_pct, 0)) AS cpu_pct
+  SELECT {piece} AS piece, host, pid,
+         AVG(user_pct + system_pct + COALESCE(run_wait_pct, 0)) AS cpu_pct
   FROM system.process WHERE {inside} AND depth = 0 GROUP BY 1, 2, 3),
 kernel AS (
   SELECT host, pid, AVG(busy_pct) AS busy_pct, AVG(kernel_s) AS kernel_s
   FROM (SELECT host, pid, capture, MEDIAN(dur_ns) / 1e9 AS kernel_s,
                100 * SUM(dur_ns) / (MAX(t_ns + dur_ns) - MIN(t_ns)) AS busy_pct
         FROM python.torch_kernel GROUP BY 1, 2, 3) GROUP BY 1, 2)
-SELECT w, rank, steps, step_s, model_pct, modules, util_pct, busy_pct, kernel_s, cpu_pct
-FROM step JOIN job USING (host, pid) JOIN cpu USING (w, host, pid)
-LEFT JOIN gpu USING (w, host) LEFT JOIN kernel USING (host, pid)
+SELECT piece, rank, steps, step_s, model_pct, modules, util_pct, busy_pct, kernel_s, cpu_pct
+FROM step JOIN job USING (host, pid) JOIN cpu USING (piece, host, pid)
+LEFT JOIN gpu USING (piece, host) LEFT JOIN kernel USING (host, pid)
 """
 
 
@@ -67,7 +68,7 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             "step_s": row.step_s,
         }  # fmt: skip
         yield Verdict(
-            row.w, fired, {name: one for name, one in evidence.items() if one is not None},
-            lost_pct=min(100 - min(known), row.model_pct), looks=row.steps,
+            row.piece, fired, {name: one for name, one in evidence.items() if one is not None},
+            lost_pct=min(100 - min(known), row.model_pct), readings=row.steps,
             who="" if row.rank is None else f"rank {row.rank}",
         )  # fmt: skip

@@ -19,27 +19,27 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 NEEDS = ("python.stack_sample.idle",)
 LIMITS = {
     "waiting_pct": Limit(20, "of each thread's time spent waiting for the lock"),
-    "threads": Limit(2, "so many of them, at the same line"),
+    "threads": Limit(2, "fewest threads that wait at the same line"),
 }
 SQL = f"""
 WITH sample AS (
-  SELECT {{window}} AS w, host, pid, thread, stack, wall_ns, idle FROM python.stack_sample
+  SELECT {{piece}} AS piece, host, pid, thread, stack, wall_ns, idle FROM python.stack_sample
   WHERE {{inside}}),
 place AS ({PLACE}),
 line AS (
-  SELECT w, host, pid, thread, file, lineno, func, leaf_file, leaf_line, leaf_func,
+  SELECT piece, host, pid, thread, file, lineno, func, leaf_file, leaf_line, leaf_func,
          SUM(wall_ns) AS waited_ns
   FROM sample JOIN place USING (stack) WHERE idle GROUP BY ALL),
 alive AS (
-  SELECT w, host, pid, COUNT(DISTINCT thread) AS threads, COUNT(*) AS looks
+  SELECT piece, host, pid, COUNT(DISTINCT thread) AS threads, COUNT(*) AS readings
   FROM sample GROUP BY 1, 2, 3),
 waited AS (
-  SELECT w, host, pid, file, lineno, func, leaf_file, leaf_line, leaf_func,
-         COUNT(*) AS waiters, AVG(waited_ns) / 1e7 / {{window_s}} AS waiting_pct
-  FROM line WHERE waited_ns >= {{waiting_pct}} * 1e7 * {{window_s}} GROUP BY ALL)
-SELECT w, host, pid, threads, looks, file, lineno, func, leaf_file, leaf_line, leaf_func,
+  SELECT piece, host, pid, file, lineno, func, leaf_file, leaf_line, leaf_func,
+         COUNT(*) AS waiters, AVG(waited_ns) / 1e7 / {{piece_s}} AS waiting_pct
+  FROM line WHERE waited_ns >= {{waiting_pct}} * 1e7 * {{piece_s}} GROUP BY ALL)
+SELECT piece, host, pid, threads, readings, file, lineno, func, leaf_file, leaf_line, leaf_func,
        COALESCE(waiters, 0) AS waiters, waiting_pct
-FROM alive LEFT JOIN waited USING (w, host, pid)
+FROM alive LEFT JOIN waited USING (piece, host, pid)
 """
 # `with lock:`, and not `with open(path):` or `with pool.map(…):`.
 _WITH = re.compile(r"with\s+[\w.\[\]'\"]+\s*[:,]|\bacquire\(")
@@ -47,10 +47,10 @@ _INSIDE = ("acquire", "__enter__")  # of Python's own locks that are written in 
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
-    for window, found in group(rows):
+    for piece, found in group(rows):
         locks = [row for row in found if row.waiters >= limits.threads and _is_lock(row)]
         if not locks:
-            yield Verdict(window, False)
+            yield Verdict(piece, False)
             continue
         worst = max(locks, key=lambda row: row.waiters * row.waiting_pct)
         evidence = {
@@ -58,8 +58,8 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             "threads": worst.threads,
         }  # fmt: skip
         yield Verdict(
-            window, True, evidence, severity="warning", looks=worst.looks, who=f"pid {worst.pid}",
-            line=show_place(worst.file, worst.lineno, worst.func),
+            piece, True, evidence, severity="warning", readings=worst.readings,
+            who=f"pid {worst.pid}", line=show_place(worst.file, worst.lineno, worst.func),
         )  # fmt: skip
 
 

@@ -20,12 +20,13 @@ UNLESS = ("alternating", "comm_bound", "gil_bound", "hang", "input_bound", "laun
 OTHERWISE = "the job uses no GPU"
 LIMITS = {
     "low_pct": Limit(30, "mean utilisation below this is worth a warning"),
-    "moderate_pct": Limit(70, "mean utilisation below this is worth telling"),
-    "busy_pct": Limit(70, "the 95th percentile from here on is a GPU that is busy by turns"),
-    "idle_pct": Limit(10, "and the 5th percentile below this"),
+    "moderate_pct": Limit(70, "mean utilisation below this is worth mentioning"),
+    "busy_pct": Limit(70, "95th percentile from which a GPU is busy at times"),
+    "idle_pct": Limit(10, "and 5th percentile below which it is idle at times"),
 }
 SQL = """
-SELECT {window} AS w, COUNT(*) AS looks, AVG(util_pct) AS util_pct, COUNT(DISTINCT gpu) AS gpus,
+SELECT {piece} AS piece, COUNT(*) AS readings, AVG(util_pct) AS util_pct,
+       COUNT(DISTINCT gpu) AS gpus,
        QUANTILE_CONT(util_pct, 0.95) AS high_pct, QUANTILE_CONT(util_pct, 0.05) AS least_pct
 FROM system.gpu WHERE {inside} AND {job_gpu} AND util_pct IS NOT NULL GROUP BY ALL
 """
@@ -38,6 +39,7 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         evidence = {"util_pct": row.util_pct, "busiest_pct": row.high_pct,
                     "idlest_pct": row.least_pct, "gpus": row.gpus}  # fmt: skip
         yield Verdict(
-            row.w, row.util_pct < limits.moderate_pct, evidence, severity=level, looks=row.looks,
-            title="The GPUs of the job are busy and idle by turns" if by_turns else "",
+            row.piece, row.util_pct < limits.moderate_pct, evidence, severity=level,
+            readings=row.readings,
+            title="The GPUs of the job alternate between busy and idle" if by_turns else "",
         )  # fmt: skip

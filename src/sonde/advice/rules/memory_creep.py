@@ -1,4 +1,4 @@
-"""The memory of the process grows and grows.
+"""The memory of the process keeps growing.
 
 Why it hurts: sooner or later the machine, or the container's limit, is full, and the job is
 killed, often hours into its work.
@@ -19,16 +19,17 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 NEEDS = ("system.process.rss_bytes", "system.process.depth", "system.process.pss_bytes")
 OTHERWISE = "the recording is too short"
 LIMITS = {
-    "grown_bytes": Limit(100e6, "grown by so much in the time judged: worth a warning"),
-    "critical_bytes": Limit(1e9, "grown by so much: critical"),
+    "grown_bytes": Limit(100e6, "growth over the period judged that is worth a warning"),
+    "critical_bytes": Limit(1e9, "growth that is critical"),
     "fit": Limit(0.8, "how straight the growth is (R²)"),
-    "windows": Limit(6, "at least so many windows"),
+    "pieces": Limit(6, "fewest pieces to judge by"),
 }
 # Workers share pages with their parent: only PSS tells what they add. It is looked at seldom.
 SQL = """
-SELECT {window} AS w, host, pid, depth = 0 AS own, process, COUNT(*) AS looks,
+SELECT {piece} AS piece, host, pid, depth = 0 AS own, process, COUNT(*) AS readings,
        CASE WHEN depth = 0 THEN MEDIAN(rss_bytes) ELSE MEDIAN(pss_bytes) END AS bytes
-FROM system.process WHERE {inside} GROUP BY w, host, pid, depth, process HAVING bytes IS NOT NULL
+FROM system.process WHERE {inside}
+GROUP BY piece, host, pid, depth, process HAVING bytes IS NOT NULL
 """
 _WORKERS = (
     "The memory of the worker processes grows, while the program's own does not",
@@ -43,19 +44,20 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     for row in rows:
         lines.setdefault((row.host, row.pid, row.own), {}).setdefault(row.process, []).append(row)
     for (_host, pid, own), processes in lines.items():
-        long = [line for line in processes.values() if len(line) >= limits.windows]
-        trends = [find_growth([(row.w, row.bytes) for row in line], limits.fit, int(limits.windows))
-                  for line in long]  # fmt: skip
+        long = [line for line in processes.values() if len(line) >= limits.pieces]
+        points = [[(row.piece, row.bytes) for row in line] for line in long]
+        trends = [find_growth(line, limits.fit, int(limits.pieces)) for line in points]
         growth = sum(trend.growth for trend in trends if trend is not None)
         level = "critical" if growth >= limits.critical_bytes else "warning"
         title, todo = ("", "") if own else _WORKERS
         evidence = {"grown_bytes": growth, "size_bytes": sum(line[-1].bytes for line in long),
                     "processes": len(long)}  # fmt: skip
         who = f"pid {pid}" if own else f"workers of pid {pid}"
-        windows = range(min((line[0].w for line in long), default=0),
-                        max((line[-1].w + 1 for line in long), default=0))  # fmt: skip
-        looks = sum(row.looks for line in long for row in line)
-        # A growth is one of the whole time: every window has the same to say.
-        for window in windows:
-            yield Verdict(window, growth >= limits.grown_bytes, evidence, severity=level, who=who,
-                          title=title, todo=todo, looks=max(1, looks // len(windows)))  # fmt: skip
+        pieces = range(min((line[0].piece for line in long), default=0),
+                        max((line[-1].piece + 1 for line in long), default=0))  # fmt: skip
+        readings = sum(row.readings for line in long for row in line)
+        # A growth is one of the whole time: every piece has the same to say.
+        for piece in pieces:
+            yield Verdict(piece, growth >= limits.grown_bytes, evidence, severity=level, who=who,
+                          title=title, todo=todo,
+                          readings=max(1, readings // len(pieces)))  # fmt: skip

@@ -15,16 +15,17 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 NEEDS = ("python.torch_step.optimizer_ns", "python.torch_optimizer.way")
 LIMITS = {
     "optimizer_pct": Limit(10, "of a step spent in the optimizer"),
-    "tensors": Limit(8, "parameters, at least"),
+    "tensors": Limit(8, "fewest parameters"),
 }
 SQL = """
 WITH step AS (
-  SELECT {window} AS w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, MAX(ts) AS ts,
+  SELECT {piece} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, MAX(ts) AS ts,
          100 * SUM(optimizer_ns) / SUM(dur_ns) AS optimizer_pct
   FROM python.torch_step WHERE {inside} AND ended_by = 'optimizer' GROUP BY 1, 2, 3),
 facts AS (
   SELECT ts, host, pid, optimizer, way, can_fuse, tensors, device FROM python.torch_optimizer)
-SELECT s.w, s.rank, s.steps, s.optimizer_pct, f.optimizer, f.way, f.can_fuse, f.tensors, f.device
+SELECT s.piece, s.rank, s.steps, s.optimizer_pct, f.optimizer, f.way, f.can_fuse, f.tensors,
+       f.device
 FROM step AS s ASOF JOIN facts AS f ON s.host = f.host AND s.pid = f.pid AND s.ts >= f.ts
 """
 
@@ -39,7 +40,7 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             "device": row.device,
         }  # fmt: skip
         yield Verdict(
-            row.w, slow and row.optimizer_pct >= limits.optimizer_pct, evidence,
-            lost_pct=row.optimizer_pct / 2, looks=row.steps,
+            row.piece, slow and row.optimizer_pct >= limits.optimizer_pct, evidence,
+            lost_pct=row.optimizer_pct / 2, readings=row.steps,
             who="" if row.rank is None else f"rank {row.rank}",
         )  # fmt: skip

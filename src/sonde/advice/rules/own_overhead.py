@@ -1,4 +1,4 @@
-"""Recording takes more of the job's time than it may.
+"""Recording takes more of the job's time than it should.
 
 Why it hurts: a profiler that slows the job down is part of what is wrong with it.
 
@@ -13,18 +13,18 @@ from collections.abc import Iterator
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 NEEDS = ("sonde.overhead.direct_pct", "python.torch_step.step")
-LIMITS = {"overhead_pct": Limit(5, "longer steps because they are recorded")}
+LIMITS = {"overhead_pct": Limit(5, "that steps take longer because they are recorded")}
 # A row is about the steps up to it. `low_pct` is what it is at least, by comparison of steps; what
 # the recording measures of itself is a lower bound, too.
 SQL = """
 WITH step AS (
-  SELECT {window} AS w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, MAX(step) AS step
+  SELECT {piece} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, MAX(step) AS step
   FROM python.torch_step WHERE {inside} AND ended_by <> 'end' GROUP BY 1, 2, 3),
 cost AS (
   SELECT host, pid, step, overhead_pct, plan,
          GREATEST(direct_pct, COALESCE(low_pct, 0)) AS least_pct
   FROM sonde.overhead)
-SELECT s.w, s.pid, s.rank, s.steps, c.least_pct, c.overhead_pct, c.plan
+SELECT s.piece, s.pid, s.rank, s.steps, c.least_pct, c.overhead_pct, c.plan
 FROM step AS s ASOF JOIN cost AS c ON c.host = s.host AND c.pid = s.pid AND s.step <= c.step
 """
 
@@ -33,7 +33,7 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     for row in rows:
         evidence = {"at_least_pct": row.least_pct, "overhead_pct": row.overhead_pct}
         yield Verdict(
-            row.w, row.least_pct >= limits.overhead_pct, {**evidence, "recorded": row.plan},
-            lost_pct=row.least_pct, looks=row.steps,
+            row.piece, row.least_pct >= limits.overhead_pct, {**evidence, "recorded": row.plan},
+            lost_pct=row.least_pct, readings=row.steps,
             who=f"pid {row.pid}" if row.rank is None else f"rank {row.rank}",
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Every so many steps, one takes far longer.
+"""At regular intervals, one step takes far longer.
 
 Why it hurts: a checkpoint, an evaluation or a log that the loop waits for stops the model, and in a
 job of many ranks all of them.
@@ -19,18 +19,18 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 NEEDS = ("python.torch_step.dur_ns",)
 LIMITS = {
-    "times": Limit(2, "the usual time of a step: one that takes longer is an outlier"),
-    "least": Limit(3, "outliers without which nothing is said"),
-    "lost_pct": Limit(5, "of the time lost to them"),
+    "times": Limit(2, "times the usual length of a step, from which a step is an outlier"),
+    "least": Limit(3, "fewest outliers"),
+    "lost_pct": Limit(5, "of the time lost to outliers"),
     "regular_pct": Limit(60, "of the outliers that come after the usual number of steps"),
-    "apart": Limit(5, "times as long at a line as other steps are: code of the outliers' own"),
-    "explained_pct": Limit(40, "of what they take longer that is spent at code of their own"),
+    "apart": Limit(5, "times as long at a line as in other steps, from which only outliers run it"),
+    "explained_pct": Limit(40, "of the extra time that is spent in code that only outliers run"),
 }
 # Waiting for data, and for the garbage collector, have rules of their own; waiting for a processor
 # is the machine's affair. What is left must be spent at lines at which other steps hardly are.
 SQL = f"""
 WITH whole AS (
-  SELECT {{window}} AS w, host, pid, rank, step, t_ns,
+  SELECT {{piece}} AS piece, host, pid, rank, step, t_ns,
          input_wait_ns / 1e9 AS input_s, dur_ns / 1e9 AS whole_s
   FROM python.torch_step WHERE {{inside}} AND ended_by <> 'end'),
 pause AS (
@@ -71,7 +71,7 @@ top AS (
   SELECT host, pid, ARG_MAX(struct_pack(file, lineno, func), own_s) AS place, SUM(own_s) AS own_s
   FROM own GROUP BY 1, 2),
 known AS (SELECT host, pid, COUNT(*) AS samples FROM sample GROUP BY 1, 2)
-SELECT w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, SUM(whole_s) AS step_s,
+SELECT piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, SUM(whole_s) AS step_s,
        COALESCE(SUM(took_s - usual_s) FILTER (outlier), 0) AS lost_s, ANY_VALUE(usual_s) AS usual_s,
        MEDIAN(took_s) FILTER (outlier) AS outlier_s,
        LIST(step ORDER BY step) FILTER (outlier) AS outliers,
@@ -80,7 +80,7 @@ SELECT w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, SUM(whole_s) AS
        ANY_VALUE(place.file) AS file, ANY_VALUE(place.lineno) AS lineno,
        ANY_VALUE(place.func) AS func
 FROM step JOIN count USING (host, pid) LEFT JOIN top USING (host, pid)
-LEFT JOIN known USING (host, pid) GROUP BY w, host, pid
+LEFT JOIN known USING (host, pid) GROUP BY piece, host, pid
 """
 
 
@@ -93,7 +93,7 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
 
 
 def _judge_process(rows: list[Any], limits: Limits) -> Iterator[Verdict]:
-    """All windows of one process at once: between two outliers there may be many windows."""
+    """All pieces of one process at once: between two outliers there may be many pieces."""
     steps = [step for row in rows for step in row.outliers or ()]
     period = _find_period(steps, limits)
     lost_pct = 100 * sum(row.lost_s for row in rows) / sum(row.step_s for row in rows)
@@ -107,7 +107,7 @@ def _judge_process(rows: list[Any], limits: Limits) -> Iterator[Verdict]:
             "total_outliers": len(row.outliers or ()),
         }  # fmt: skip
         yield Verdict(
-            row.w, fired, evidence, lost_pct=100 * row.lost_s / row.step_s, looks=row.steps,
+            row.piece, fired, evidence, lost_pct=100 * row.lost_s / row.step_s, readings=row.steps,
             who="" if row.rank is None else f"rank {row.rank}",
             title=f"Every {period} steps, one takes far longer" if fired else "",
             line=show_place(row.file, row.lineno, row.func),

@@ -16,14 +16,16 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 LINE = "any"
 NEEDS = ("python.torch_step.host_to_device_ns", "python.torch_loader.pin_memory")
 LIMITS = {
-    "moving_pct": Limit(5, "of a step between the arrival of a batch and the model"),
-    "seen_pct": Limit(1, "of a step, where copies from such memory were seen in a capture"),
+    "moving_pct": Limit(
+        5, "of a step between the arrival of a batch and the first call of the model"
+    ),
+    "seen_pct": Limit(1, "the same, if a capture has seen copies from memory that is not pinned"),
 }
 SQL = """
 WITH job AS (
   SELECT DISTINCT host, pid FROM python.torch_memory WHERE device LIKE 'cuda%'),
 step AS (
-  SELECT {window} AS w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, MAX(ts) AS ts,
+  SELECT {piece} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, MAX(ts) AS ts,
          100 * SUM(host_to_device_ns) / SUM(dur_ns) AS moving_pct
   FROM python.torch_step WHERE {inside} AND ended_by <> 'end' GROUP BY 1, 2, 3),
 loader AS (
@@ -31,7 +33,7 @@ loader AS (
 copy AS (
   SELECT host, pid, COUNT(*) AS copies, SUM(copied_bytes)::DOUBLE AS bytes FROM python.torch_kernel
   WHERE kind = 'memcpy' AND kernel LIKE '%Pageable%Device%' GROUP BY 1, 2)
-SELECT s.w, s.rank, s.steps, s.moving_pct, l.dataset, l.pin_memory, l.workers,
+SELECT s.piece, s.rank, s.steps, s.moving_pct, l.dataset, l.pin_memory, l.workers,
        COALESCE(c.copies, 0) AS copies, c.bytes
 FROM step AS s JOIN job USING (host, pid)
 ASOF JOIN loader AS l ON s.host = l.host AND s.pid = l.pid AND s.ts >= l.ts
@@ -47,7 +49,7 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             "copies_seen": row.copies, "copied_bytes": row.bytes,
         }  # fmt: skip
         yield Verdict(
-            row.w, not row.pin_memory and row.moving_pct >= least, evidence,
-            lost_pct=row.moving_pct, looks=row.steps,
+            row.piece, not row.pin_memory and row.moving_pct >= least, evidence,
+            lost_pct=row.moving_pct, readings=row.steps,
             who="" if row.rank is None else f"rank {row.rank}",
         )  # fmt: skip

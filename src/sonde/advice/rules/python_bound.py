@@ -1,9 +1,9 @@
-"""The training loop spends its steps in Python, outside of the model.
+"""The training loop spends its steps in Python, outside the model.
 
 Why it hurts: what the loop computes in Python (metrics, logging, moving things about) is time in
 which the model, and a GPU, has nothing to do.
 
-What to do: do it every so many steps, or in another process; use tensors instead of loops over
+What to do: do it less often, or in another process; use tensors instead of loops over
 numbers; for Python inside the model see torch.compile, or make the batch larger.
 """
 
@@ -16,39 +16,39 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 NEEDS = ("python.torch_step.other_ns", "python.stack_sample.gil", "system.gpu.util_pct")
 LIMITS = {
-    "outside_pct": Limit(30, "of a step outside of loader, model, backward pass and optimizer"),
+    "outside_pct": Limit(30, "of a step outside loader, model, backward pass and optimizer"),
     "python_pct": Limit(30, "of the time in which the loop's thread runs Python"),
-    "gpu_pct": Limit(70, "utilisation of the GPU, if there is one, from which on it does no harm"),
+    "gpu_pct": Limit(70, "utilisation from which it does the GPU, if there is one, no harm"),
 }
 # Of the usual step: what one in many does, and garbage collections, have rules of their own.
 SQL = f"""
 WITH step AS (
-  SELECT {{window}} AS w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
+  SELECT {{piece}} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
          100 * MEDIAN(other_ns + host_to_device_ns) / MEDIAN(dur_ns) AS outside_pct
   FROM python.torch_step WHERE {{inside}} AND ended_by <> 'end' GROUP BY 1, 2, 3),
 pause AS (
-  SELECT {{window}} AS w, host, pid, SUM(dur_ns) / 1e7 / {{window_s}} AS pause_pct
+  SELECT {{piece}} AS piece, host, pid, SUM(dur_ns) / 1e7 / {{piece_s}} AS pause_pct
   FROM python.gc_pause WHERE {{inside}} GROUP BY 1, 2, 3),
 gpu AS (
-  SELECT {{window}} AS w, host, AVG(util_pct) AS util_pct
+  SELECT {{piece}} AS piece, host, AVG(util_pct) AS util_pct
   FROM system.gpu WHERE {{inside}} AND {{job_gpu}} GROUP BY 1, 2),
 sample AS (
-  SELECT {{window}} AS w, host, pid, stack, wall_ns,
+  SELECT {{piece}} AS piece, host, pid, stack, wall_ns,
          gil AND NOT idle AND stack NOT IN ({FETCHING}) AS runs
   FROM python.stack_sample WHERE {{inside}} AND thread = pid),
 place AS ({PLACE}),
 share AS (
-  SELECT w, host, pid, 100 * SUM(wall_ns) FILTER (runs) / SUM(wall_ns) AS python_pct
+  SELECT piece, host, pid, 100 * SUM(wall_ns) FILTER (runs) / SUM(wall_ns) AS python_pct
   FROM sample GROUP BY 1, 2, 3),
 top AS (
-  SELECT w, host, pid, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
-  FROM (SELECT w, host, pid, file, lineno, func, SUM(wall_ns) AS wall_ns
+  SELECT piece, host, pid, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
+  FROM (SELECT piece, host, pid, file, lineno, func, SUM(wall_ns) AS wall_ns
         FROM sample JOIN place USING (stack) WHERE runs GROUP BY ALL) GROUP BY 1, 2, 3)
-SELECT w, rank, steps, outside_pct - COALESCE(pause_pct, 0) AS outside_pct,
+SELECT piece, rank, steps, outside_pct - COALESCE(pause_pct, 0) AS outside_pct,
        COALESCE(python_pct, 0) - COALESCE(pause_pct, 0) AS python_pct, util_pct, place.file,
        place.lineno, place.func
-FROM step JOIN share USING (w, host, pid) LEFT JOIN pause USING (w, host, pid)
-LEFT JOIN gpu USING (w, host) LEFT JOIN top USING (w, host, pid)
+FROM step JOIN share USING (piece, host, pid) LEFT JOIN pause USING (piece, host, pid)
+LEFT JOIN gpu USING (piece, host) LEFT JOIN top USING (piece, host, pid)
 """
 
 
@@ -60,8 +60,8 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         if row.util_pct is not None:
             evidence["gpu_util_pct"] = row.util_pct
         yield Verdict(
-            row.w, fired and not hidden, evidence,
-            lost_pct=min(row.outside_pct, row.python_pct), looks=row.steps,
+            row.piece, fired and not hidden, evidence,
+            lost_pct=min(row.outside_pct, row.python_pct), readings=row.steps,
             who="" if row.rank is None else f"rank {row.rank}",
             line=show_place(row.file, row.lineno, row.func),
         )  # fmt: skip

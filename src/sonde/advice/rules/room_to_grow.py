@@ -1,6 +1,6 @@
 """GPU, GPU memory and CPU all have room: the job could be larger, or the machine smaller.
 
-Why it hurts: nothing of the machine is ever near its limit, and all of it is paid for.
+Why it hurts: no part of the machine is ever near its limit, and all of it is paid for.
 
 What to do: raise the batch size, run two jobs on the machine, or take a smaller one.
 """
@@ -17,23 +17,23 @@ UNLESS = ("alternating", "comm_bound", "gil_bound", "hang", "input_bound", "pyth
           "sync_points")  # fmt: skip
 OTHERWISE = "the job uses no GPU"
 LIMITS = {
-    "gpu_pct": Limit(70, "95th percentile of the GPUs' utilisation below this"),
-    "memory_pct": Limit(70, "95th percentile of the GPUs' memory in use below this"),
-    "cpu_pct": Limit(70, "95th percentile of the CPU below this"),
-    "core_pct": Limit(90, "and of its busiest core: a thread that works all the time has no room"),
+    "gpu_pct": Limit(70, "95th percentile of the GPUs' utilisation is below this"),
+    "memory_pct": Limit(70, "95th percentile of the GPUs' memory in use is below this"),
+    "cpu_pct": Limit(70, "95th percentile of the CPU's use is below this"),
+    "core_pct": Limit(90, "and that of its busiest core: a thread that always works has no room"),
 }
 SQL = """
 WITH gpu AS (
-  SELECT {window} AS w, COUNT(*) AS looks, QUANTILE_CONT(util_pct, 0.95) AS gpu_pct,
+  SELECT {piece} AS piece, COUNT(*) AS readings, QUANTILE_CONT(util_pct, 0.95) AS gpu_pct,
          QUANTILE_CONT(100 * memory_used_bytes / memory_total_bytes, 0.95) AS memory_pct
   FROM system.gpu
   WHERE {inside} AND {job_gpu} AND util_pct IS NOT NULL AND memory_used_bytes IS NOT NULL
-  GROUP BY w),
+  GROUP BY piece),
 cpu AS (
-  SELECT {window} AS w, QUANTILE_CONT(busy_pct, 0.95) AS cpu_pct,
+  SELECT {piece} AS piece, QUANTILE_CONT(busy_pct, 0.95) AS cpu_pct,
          QUANTILE_CONT(max_core_pct, 0.95) AS core_pct
-  FROM system.cpu WHERE {inside} AND busy_pct IS NOT NULL GROUP BY w)
-SELECT * FROM gpu JOIN cpu USING (w)
+  FROM system.cpu WHERE {inside} AND busy_pct IS NOT NULL GROUP BY piece)
+SELECT * FROM gpu JOIN cpu USING (piece)
 """
 
 
@@ -41,4 +41,4 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     for row in rows:
         evidence = {name: getattr(row, name) for name in LIMITS if getattr(row, name) is not None}
         fired = all(evidence[name] < limits[name] for name in evidence)
-        yield Verdict(row.w, fired, evidence, severity="info", looks=row.looks)
+        yield Verdict(row.piece, fired, evidence, severity="info", readings=row.readings)

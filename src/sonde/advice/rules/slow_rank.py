@@ -24,21 +24,21 @@ LIMITS = {
 # backward passes, where collectives are not seen.
 SQL = f"""
 WITH step AS (
-  SELECT {{window}} AS w, host, rank, step, dur_ns, input_wait_ns, host_to_device_ns, forward_ns,
+  SELECT {{piece}} AS piece, host, rank, step, dur_ns, input_wait_ns, host_to_device_ns, forward_ns,
          backward_ns, optimizer_ns, other_ns
   FROM python.torch_step WHERE {{inside}} AND ended_by <> 'end' AND rank IS NOT NULL),
 shared AS (
-  SELECT w, step FROM step GROUP BY w, step
+  SELECT piece, step FROM step GROUP BY piece, step
   HAVING COUNT(DISTINCT rank) = (SELECT COUNT(DISTINCT rank) FROM step)),
 wait AS (SELECT rank, step, s AS wait_s FROM ({COVERED}))
-SELECT s.w, s.rank, ANY_VALUE(s.host) AS host, COUNT(*) AS steps, AVG(dur_ns) / 1e9 AS step_s,
+SELECT s.piece, s.rank, ANY_VALUE(s.host) AS host, COUNT(*) AS steps, AVG(dur_ns) / 1e9 AS step_s,
        AVG(wait_s) AS wait_s, AVG(backward_ns) / 1e9 AS backward,
        AVG(input_wait_ns) / 1e9 AS input_wait, AVG(host_to_device_ns) / 1e9 AS host_to_device,
        AVG(forward_ns) / 1e9 AS forward, AVG(optimizer_ns) / 1e9 AS optimizer,
        AVG(other_ns) / 1e9 AS other
-FROM step AS s JOIN shared USING (w, step)
+FROM step AS s JOIN shared USING (piece, step)
 LEFT JOIN wait ON wait.rank = s.rank AND wait.step = s.step
-GROUP BY s.w, s.rank
+GROUP BY s.piece, s.rank
 """
 _PARTS = {"input_wait": "waits for data", "host_to_device": "moves its batches",
           "forward": "is in the model", "other": "does other things",
@@ -46,7 +46,7 @@ _PARTS = {"input_wait": "waits for data", "host_to_device": "moves its batches",
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
-    for window, ranks in group(rows):
+    for piece, ranks in group(rows):
         if len(ranks) < 2:
             continue
         seen = all(row.wait_s is not None for row in ranks)
@@ -60,7 +60,7 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         }  # fmt: skip
         fired = gap_pct >= limits.gap_pct
         yield Verdict(
-            window, fired, evidence, lost_pct=gap_pct, looks=culprit[2].steps,
+            piece, fired, evidence, lost_pct=gap_pct, readings=culprit[2].steps,
             who=f"rank {culprit[1]}" if fired else "",
             title=_name_cause(culprit[2], victim[2], gap_s, limits) if fired else "",
         )  # fmt: skip

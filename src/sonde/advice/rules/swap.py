@@ -15,11 +15,11 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 LINE = "waiting"
 NEEDS = ("system.memory.swap_in_bytes",)
 LIMITS = {
-    "rate_bytes": Limit(1_000_000, "swapped in a second, from here on"),
-    "high_bytes": Limit(50_000_000, "swapped in a second: critical"),
+    "rate_bytes": Limit(1_000_000, "swapped in per second, at least"),
+    "high_bytes": Limit(50_000_000, "swapped in per second that is critical"),
 }
 SQL = """
-SELECT {window} AS w, host, COUNT(*) AS looks, SUM(swap_in_bytes) / {window_s} AS rate,
+SELECT {piece} AS piece, host, COUNT(*) AS readings, SUM(swap_in_bytes) / {piece_s} AS rate,
        SUM(swap_in_bytes) AS swapped, MAX(swap_used_bytes) AS used
 FROM system.memory WHERE {inside} AND swap_in_bytes IS NOT NULL GROUP BY ALL
 """
@@ -30,5 +30,5 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         level = "critical" if row.rate >= limits.high_bytes else "warning"
         evidence = {"in_a_second_bytes": row.rate, "total_swapped_in_bytes": row.swapped,
                     "max_swap_used_bytes": row.used}  # fmt: skip
-        yield Verdict(row.w, row.rate >= limits.rate_bytes, evidence, severity=level,
-                      looks=row.looks)  # fmt: skip
+        yield Verdict(row.piece, row.rate >= limits.rate_bytes, evidence, severity=level,
+                      readings=row.readings)  # fmt: skip

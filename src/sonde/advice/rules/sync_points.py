@@ -1,9 +1,9 @@
 """The training loop waits for the GPU in the middle of its steps (synchronisation).
 
 Why it hurts: `.item()`, `.cpu()`, `.tolist()`, `nonzero` and `synchronize` wait until the GPU has
-done all it was given. Then it has nothing to do until the loop has thought of something new.
+done all it was given. After that it has nothing to do until the loop gives it more.
 
-What to do: keep losses and metrics as tensors on the GPU and read them every so many steps, all at
+What to do: keep losses and metrics as tensors on the GPU and read them now and then, all at
 once; copy with `non_blocking=True`; use `torch.where` instead of `nonzero`.
 """
 
@@ -18,33 +18,33 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 
 NEEDS = ("python.torch_memory.device", "python.stack_sample.gil", "system.gpu.util_pct")
 LIMITS = {
-    "waiting_pct": Limit(5, "of the time of the loop's thread at such lines"),
-    "busy_pct": Limit(90, "utilisation of the GPU from which on it does not matter"),
+    "waiting_pct": Limit(5, "of the time that the loop's thread spends at such lines"),
+    "busy_pct": Limit(90, "utilisation of the GPU from which it does not matter"),
 }
 # Such a call gives the GIL away while it waits, whether it sleeps or spins.
 SQL = f"""
 WITH job AS (
   SELECT DISTINCT host, pid FROM python.torch_memory WHERE device LIKE 'cuda%'),
 step AS (
-  SELECT {{window}} AS w, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps
+  SELECT {{piece}} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps
   FROM python.torch_step WHERE {{inside}} GROUP BY 1, 2, 3),
 gpu AS (
-  SELECT {{window}} AS w, host, AVG(util_pct) AS util_pct
+  SELECT {{piece}} AS piece, host, AVG(util_pct) AS util_pct
   FROM system.gpu WHERE {{inside}} AND {{job_gpu}} GROUP BY 1, 2),
 sample AS (
-  SELECT {{window}} AS w, host, pid, stack, wall_ns, gil FROM python.stack_sample
+  SELECT {{piece}} AS piece, host, pid, stack, wall_ns, gil FROM python.stack_sample
   WHERE {{inside}} AND thread = pid),
-alive AS (SELECT w, host, pid, SUM(wall_ns) AS alive_ns FROM sample GROUP BY 1, 2, 3),
+alive AS (SELECT piece, host, pid, SUM(wall_ns) AS alive_ns FROM sample GROUP BY 1, 2, 3),
 place AS ({PLACE}),
 line AS (
-  SELECT w, host, pid, file, lineno, func, leaf_file, leaf_line, leaf_func,
+  SELECT piece, host, pid, file, lineno, func, leaf_file, leaf_line, leaf_func,
          SUM(wall_ns) AS wall_ns
   FROM sample JOIN place USING (stack) WHERE NOT gil GROUP BY ALL)
-SELECT w, host, pid, rank, steps, util_pct, file, lineno, func, leaf_file, leaf_line, leaf_func,
+SELECT piece, host, pid, rank, steps, util_pct, file, lineno, func, leaf_file, leaf_line, leaf_func,
        100 * COALESCE(wall_ns, 0) / alive_ns AS share_pct
-FROM step JOIN job USING (host, pid) JOIN alive USING (w, host, pid)
-LEFT JOIN gpu USING (w, host)
-LEFT JOIN (SELECT * FROM line WHERE wall_ns >= 5e6 * {{window_s}}) USING (w, host, pid)
+FROM step JOIN job USING (host, pid) JOIN alive USING (piece, host, pid)
+LEFT JOIN gpu USING (piece, host)
+LEFT JOIN (SELECT * FROM line WHERE wall_ns >= 5e6 * {{piece_s}}) USING (piece, host, pid)
 """
 _CALL = re.compile(
     r"\.(item|cpu|tolist|numpy|nonzero)\(|\bsynchronize\(|\.to\(\s*['\"]cpu"
@@ -53,29 +53,29 @@ _CALL = re.compile(
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
-    for window, found in group(rows):
+    for piece, found in group(rows):
         by_process: dict[tuple[str, int], list[Any]] = {}
         for row in found:
             by_process.setdefault((row.host, row.pid), []).append(row)
         for lines in by_process.values():
-            yield _judge_process(window, lines, limits)
+            yield _judge_process(piece, lines, limits)
 
 
-def _judge_process(window: int, lines: list[Any], limits: Limits) -> Verdict:
+def _judge_process(piece: int, lines: list[Any], limits: Limits) -> Verdict:
     points = [row for row in lines if row.file is not None and _waits(row)]
     share_pct = sum(row.share_pct for row in points)
     first, util_pct = lines[0], lines[0].util_pct
     busy = util_pct is not None and util_pct >= limits.busy_pct
     who = "" if first.rank is None else f"rank {first.rank}"
     if not points or share_pct < limits.waiting_pct or busy:
-        return Verdict(window, False, who=who)
+        return Verdict(piece, False, who=who)
     worst = max(points, key=lambda row: row.share_pct)
     lost_pct = share_pct if util_pct is None else min(share_pct, 100 - util_pct)
     evidence = {
         "waiting_pct": share_pct, "lines": len(points), "gpu_util_pct": util_pct,
         "what": read_line(worst.file, worst.lineno),
     }  # fmt: skip
-    return Verdict(window, True, evidence, lost_pct=lost_pct, looks=first.steps, who=who,
+    return Verdict(piece, True, evidence, lost_pct=lost_pct, readings=first.steps, who=who,
                    line=show_place(worst.file, worst.lineno, worst.func))  # fmt: skip
 
 
