@@ -157,7 +157,7 @@ def test_a_stopped_process_is_left_alone(start, root: Path) -> None:
 
 @pytest.mark.parametrize("scope, rights, words", [
     ("1", "0", "ptrace_scope is 1; use sudo"), ("2", "0", "ptrace_scope is 2"),
-    ("3", "0", "started again"), ("0", "0", "--cap-add=SYS_PTRACE"),
+    ("3", "0", "restarted"), ("0", "0", "--cap-add=SYS_PTRACE"),
     ("0", "ffffffff", "security module"),
 ])  # fmt: skip
 def test_a_refusal_says_what_helps(tmp_path: Path, scope: str, rights: str, words: str) -> None:

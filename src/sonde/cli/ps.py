@@ -33,13 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     root = environ.find_root()
-    found, broken = [], []
+    rows, broken = [], []
     for folder in list_folders(root):
         try:
-            found.append(_describe(Session(folder)))
+            session = Session(folder)
+            rows.append((session.start_wall_ns, _describe(session)))
         except Error as error:
             broken.append(str(error))
-    found.sort(key=lambda row: int(str(row["start_wall_ns"])))
+    found = [row for _start_ns, row in sorted(rows, key=lambda entry: entry[0])]
     if args.running:
         found = [row for row in found if row["state"] in ("running", "paused")]
     if args.format == "table" and args.output is None:

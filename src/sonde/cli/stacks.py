@@ -140,7 +140,7 @@ def _read_tasks(session: Session, since_ns: int) -> Iterator[list[dict[str, obje
     """The tasks of the newest inspection: each a list of its frames, the innermost first."""
     tasks: dict[object, list[dict[str, object]]] = {}
     for row in stack_table.read_rows(session, "python.task"):
-        if int(str(row["t_ns"])) >= since_ns:
+        if row["t_ns"] >= since_ns:
             tasks.setdefault(row["task"], []).append(row)
     yield from tasks.values()
 

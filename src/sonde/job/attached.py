@@ -19,6 +19,26 @@ _HURRY_S = 0.0001
 _FORK_S = 1.0
 
 
+class Request:
+    """What the tool asks for: `start` or `stop`, and what that takes."""
+
+    __slots__ = ("action", "deadline_ns", "fits", "folder", "package", "root", "settings")
+
+    def __init__(
+        self,
+        *,
+        action: str,
+        folder: str,
+        root: str,
+        package: str,
+        fits: bool,
+        deadline_ns: int,
+        settings: dict[str, object] | None = None,
+    ) -> None:
+        self.action, self.folder, self.root, self.package = action, folder, root, package
+        self.fits, self.deadline_ns, self.settings = fits, deadline_ns, settings or {}
+
+
 class Gate:
     """Has forks of the program wait while we are here: a child would have half a module of ours,
     and Python warns of a fork with threads, which would be our fault. One for each process: what is
@@ -50,7 +70,7 @@ def _find_recorder() -> Recorder | None:
     return getattr(sys.modules.get("sonde.job.recorder"), "recorder", None)
 
 
-def run(request: dict[str, object]) -> None:
+def run(request: Request) -> None:
     """Do what was asked and answer; undo it if nobody waits for the answer any more."""
     gate = getattr(_find_recorder(), "gate", None) or Gate()
     gate.close()
@@ -63,16 +83,16 @@ def run(request: dict[str, object]) -> None:
         gate.open()
 
 
-def _run(request: dict[str, object]) -> None:
+def _run(request: Request) -> None:
     answer: dict[str, object] = {}
     failure: list[BaseException] = []
     try:
-        answer.update(_stop() if request["action"] == "stop" else _start(request))
+        answer.update(_stop() if request.action == "stop" else _start(request))
     except BaseException as error:
         failure.append(error)
     if failure:
         answer["error"] = f"{type(failure[0]).__name__}: {failure[0]}"
-    if not _reply(str(request["folder"]), answer) and answer.get("is_new"):
+    if not _reply(request.folder, answer) and answer.get("is_new"):
         _stop()
     if failure and isinstance(failure[0], KeyboardInterrupt):
         from _thread import interrupt_main
@@ -80,27 +100,25 @@ def _run(request: dict[str, object]) -> None:
         interrupt_main()  # it was meant for the program
 
 
-def _start(request: dict[str, object]) -> dict[str, object]:
+def _start(request: Request) -> dict[str, object]:
     # Each file that is opened gives the GIL away, and a busy program keeps it for as long as this.
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(_HURRY_S)
     try:
-        return _begin(_load(str(request["package"]), bool(request["fits"])), request)
+        return _begin(_load(request.package, request.fits), request)
     finally:
         if abs(sys.getswitchinterval() - _HURRY_S) < 1e-6:  # nobody else has changed it
             sys.setswitchinterval(before_s)
 
 
-def _begin(recorder: Recorder, request: dict[str, object]) -> dict[str, object]:
+def _begin(recorder: Recorder, request: Request) -> dict[str, object]:
     if recorder.session is not None:
         recorder.lent = False  # it is somebody's own wish now
         return {"session": recorder.session.folder}
-    if time.monotonic_ns() > int(str(request["deadline_ns"])):
+    if time.monotonic_ns() > request.deadline_ns:
         return {"error": "too late"}
     said: list[str] = []
-    settings = request["settings"]
-    assert isinstance(settings, dict)
-    folder = recorder.start(settings, root=str(request["root"]), tell=said.append)
+    folder = recorder.start(request.settings, root=request.root, tell=said.append)
     if folder is None:
         return {"error": "; ".join(said) or "it does not say why"}
     return {"session": folder, "is_new": True}

@@ -13,6 +13,10 @@ from sonde.session.folder import Session
 from sonde.session.records import Locals
 from sonde.session.ring import Batch, Ring
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 SAMPLES, THREADS = "python.stack_sample", "python.thread"
 WEIGHTS = ("wall", "cpu", "gil")  # the times that every stack has
 Node = tuple[int, int, int, int, int, int]  # parent, frame, samples; wall, CPU and GIL time
@@ -245,7 +249,7 @@ def read_columns(source: Ring, batch: Batch) -> list[list[int]]:
     return columns
 
 
-def read_rows(session: Session, table: str) -> Iterator[dict[str, object]]:
+def read_rows(session: Session, table: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a small ring, with their texts."""
     fields = Ring(session.path(table + ring.SUFFIX)).schema.fields
     columns = _read_columns(session, table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from sonde.cli import _options
 from sonde.cli._table import write_rows
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
     before, after = (pstats_file.load(path)[0] for path in (args.before, args.after))
     rows = compare(before, after)
-    rows.sort(key=lambda row: -abs(float(str(row[f"{args.sort}_change_pct"]))))
+    rows.sort(key=lambda row: -abs(row[f"{args.sort}_change_pct"]))
     if not rows:
         rows = [dict.fromkeys(_COLUMNS)]
     write_rows(pa.Table.from_pylist(rows[: args.limit]), args.format, args.output)
@@ -53,10 +54,10 @@ _NONE: tuple[int, int, float, float, dict[pstats_file.Function, pstats_file.Numb
 )
 
 
-def compare(before: pstats_file.Stats, after: pstats_file.Stats) -> list[dict[str, object]]:
+def compare(before: pstats_file.Stats, after: pstats_file.Stats) -> list[dict[str, Any]]:
     """Return one row per function, in shares of all own time: the two may not last equally long."""
     wholes = [sum(entry[2] for entry in stats.values()) or 1.0 for stats in (before, after)]
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     for file, line, func in sorted({*before, *after}):
         old = before.get((file, line, func), _NONE)
         new = after.get((file, line, func), _NONE)

@@ -309,9 +309,8 @@ class State:
 
 
 def _find_memory(answer: dict[str, object] | None) -> dict[str, dict[str, float]]:
-    found = (answer or {}).get("memory", {})
-    assert isinstance(found, dict)
-    return found
+    found = (answer or {}).get("memory")
+    return found if isinstance(found, dict) else {}
 
 
 state = State()

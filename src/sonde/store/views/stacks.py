@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -125,7 +126,7 @@ def _list_backtrace(session: Session) -> list[Row]:
     return found
 
 
-def _read_newest_rows(session: Session, table: str) -> list[dict[str, object]]:
+def _read_newest_rows(session: Session, table: str) -> list[dict[str, Any]]:
     found = open_tables(session).get(table)
     if found is None:
         return []
@@ -139,7 +140,7 @@ def _find_newest(session: Session) -> dict[object, dict[str, object]]:
     newest = {row["thread"]: row for row in _read_newest_rows(session, stack_table.SAMPLES)}
     for row in _read_newest_rows(session, stack_table.THREADS):
         known = newest.get(row["thread"])
-        if row["state"] == "ended" and known and int(str(row["t_ns"])) >= int(str(known["t_ns"])):
+        if row["state"] == "ended" and known and row["t_ns"] >= known["t_ns"]:
             del newest[row["thread"]]
     return newest
 
