@@ -172,6 +172,8 @@ _FIXED = (
         changeable=True, high=1000),
     Key("torch.every", parse_count, 1, "record the modules of every n-th step", changeable=True,
         low=1, high=2**31),
+    Key("torch.shapes", parse_switch, False, "record the shapes of the tensors that modules get",
+        changeable=True),
     Key("torch.modules", parse_pattern, "", "record the modules whose name matches this: .*attn",
         changeable=True),
     Key("torch.watch", parse_watch, "", "variables to record at the end of every step: "

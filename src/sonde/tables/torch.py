@@ -29,7 +29,9 @@ class TorchTrace:
         "device_duration was measured with events around this call; otherwise the device kept up "
         "with the host, and device_duration is the host time from one module to the next"
     )
-    input_shapes: text | None = column("shapes of the tensors it was given, where asked for")
+    input_shapes: text | None = column(
+        "shapes of the tensors that it was given: [[4,8],[4]]; NULL unless torch.shapes is on"
+    )
 
 
 class TorchStep:

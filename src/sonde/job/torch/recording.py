@@ -136,6 +136,12 @@ class Tracing:
         values = self._context.session.values
         limit, depth, every = (values[f"torch.{name}"] for name in ("budget_pct", "depth", "every"))
         self._naming.filter(str(values["torch.modules"]))
+        if values["torch.shapes"]:
+            from sonde.job.torch.input_shapes import describe_inputs  # few programs need it
+
+            self._tracer.describe(describe_inputs)
+        else:
+            self._tracer.describe(None)
         self._budget.configure(
             float(limit), int(depth), int(every), has_detail=self._observes or bool(self._device)
         )
