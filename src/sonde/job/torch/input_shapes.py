@@ -8,16 +8,22 @@ from collections.abc import Iterator
 from sonde import _core
 from sonde.job.torch.seams import is_tracing
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _MOST_TENSORS, _MOST_ITEMS, _MOST_DEPTH = 16, 64, 3
 
 
-def describe_inputs(*args: object, **kwargs: object) -> object:
+def describe_inputs(*args: object, **kwargs: object) -> str | None:
     """Return the shapes of all tensors in the arguments of a call; None if there are none."""
     # A traced program would contain the reading of a shape.
     if is_tracing():
         return None
     # The core drops whatever is raised in here: that must not be the program's own Ctrl-C.
-    return _core.undisturbed(lambda: _describe((*args, *kwargs.values())))
+    return _core.undisturbed(  # type: ignore[return-value]
+        lambda: _describe((*args, *kwargs.values()))
+    )
 
 
 def _describe(values: tuple[object, ...]) -> str | None:
@@ -33,10 +39,10 @@ def _describe(values: tuple[object, ...]) -> str | None:
     return f"[{','.join(shapes)}]" if shapes else None
 
 
-def _iter_tensors(values: object, kind: type, depth: int) -> Iterator[object]:
+def _iter_tensors(values: Any, kind: type, depth: int) -> Iterator[object]:
     """Yield the tensors in plain containers; other objects would run code of the program."""
     items = values.values() if type(values) is dict else values
-    for at, value in enumerate(items):  # type: ignore[arg-type]
+    for at, value in enumerate(items):
         if at == _MOST_ITEMS:
             return
         if isinstance(value, kind):
