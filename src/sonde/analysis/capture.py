@@ -217,17 +217,17 @@ def _explain(one: CaptureRequest) -> str:
         ASKED: "its main thread has not reached a safe point (it may sit in one long C call)",
         RECORDING: "no step has ended since it began to record",
     }
-    said = where.get(one.state, f"it is still {one.state}")
-    return f"process {one.session.pid} did not answer in time: {said}"
+    reason = where.get(one.state, f"it is still {one.state}")
+    return f"process {one.session.pid} did not answer in time: {reason}"
 
 
 def _describe(asked: Sequence[CaptureRequest]) -> str:
-    said = {
+    names = {
         ASKED: "asked", WAITING: "waiting for a step", PACKING: "compressing", DONE: "done",
     }  # fmt: skip
     counts: dict[str, int] = {}
     for one in asked:
-        word = said.get(one.state, one.state)
+        word = names.get(one.state, one.state)
         counts[word] = counts.get(word, 0) + 1
     if len(asked) == 1:
         return next(iter(counts))

@@ -13,7 +13,7 @@ _SQL = """
 WITH newest AS (
     SELECT host, pid, MAX(publication) AS last, ARG_MAX(first, publication) AS first
     FROM python.call_publication GROUP BY host, pid
-), told AS (
+), published AS (
     SELECT call.* FROM python.call AS call JOIN newest
     ON call.host = newest.host AND call.pid = newest.pid
     AND call.publication BETWEEN newest.first AND newest.last
@@ -21,7 +21,7 @@ WITH newest AS (
     SELECT func, file, lineno, caller, caller_file, caller_lineno,
         ARG_MAX(calls, publication) AS calls, ARG_MAX(primitive_calls, publication) AS primitive,
         ARG_MAX(own_ns, publication) AS own_ns, ARG_MAX(total_ns, publication) AS total_ns
-    FROM told GROUP BY host, pid, func, file, lineno, caller, caller_file, caller_lineno
+    FROM published GROUP BY host, pid, func, file, lineno, caller, caller_file, caller_lineno
 )
 SELECT func, file, lineno, caller, caller_file, caller_lineno,
     CAST(SUM(calls) AS BIGINT) AS calls, CAST(SUM(primitive) AS BIGINT) AS primitive,

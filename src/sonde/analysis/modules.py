@@ -99,8 +99,8 @@ def read_overhead(recording: Recording) -> tuple[float, bool] | None:
 
 def read_source_detail(recording: Recording) -> str | None:
     """Return the detail of the torch source: why backward is not known by module, if so."""
-    said = recording.query("SELECT DISTINCT detail FROM sonde.source WHERE source = 'torch'")
-    return "; ".join(sorted(filter(None, said["detail"].to_pylist()))) or None
+    rows = recording.query("SELECT DISTINCT detail FROM sonde.source WHERE source = 'torch'")
+    return "; ".join(sorted(filter(None, rows["detail"].to_pylist()))) or None
 
 
 def _explain_nothing(recording: Recording) -> str:

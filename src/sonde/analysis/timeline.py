@@ -127,12 +127,12 @@ class Timeline:
     def _make_lane(self, part: int, lane: str, thread: int, name: str, side: int = 0) -> Lane:
         tid = find_tid(lane, thread, side)
         if lane == STREAM:
-            order, said = len(_ORDER) * _TIDS + side, f"GPU {side} stream {thread}"
+            order, label = len(_ORDER) * _TIDS + side, f"GPU {side} stream {thread}"
         else:
             order = len(_ORDER) * (thread % _TIDS) + _ORDER.index(lane)
             who = f"thread {thread}" if name == "thread" else name  # the thread has no name
-            said = who if lane == SAMPLES else f"{who}: {lane}"
-        return Lane(self.numbers[part], tid, said, order)
+            label = who if lane == SAMPLES else f"{who}: {lane}"
+        return Lane(self.numbers[part], tid, label, order)
 
     # ---- rows made by SQL ------------------------------------------------------------------------
 
@@ -292,9 +292,9 @@ class Timeline:
                     yield lane
                     sides.append(0)
                 sides[side] = row["start_ns"] + row["dur_ns"]
-                said = {k: v for k, v in json.loads(row["args"]).items() if v is not None}
+                about = {k: v for k, v in json.loads(row["args"]).items() if v is not None}
                 yield Row("X", lane.pid, lane.tid, row["start_ns"], row["dur_ns"], row["op"],
-                          COLLECTIVES, _dump(said))  # fmt: skip
+                          COLLECTIVES, _dump(about))  # fmt: skip
                 if row["ranks"] > 1 and row["seq"] is not None:
                     kind = (
                         "s" if row["place"] == 1 else "f" if row["place"] == row["ranks"] else "t"

@@ -60,7 +60,7 @@ _OWN_KEYS = "('id','kind','domain','number','error','cut','paused_ns','end_threa
 def _attributes(key: str = "key") -> str:
     """Return SQL for the attributes of what is chosen, as the inside of a JSON object."""
     return f"""
-said AS (
+attributed AS (
     SELECT part, id, string_agg(to_json({key}) || ':' || value, ',' ORDER BY key) AS attributes
     FROM (SELECT part, id, key, arg_max(CASE WHEN whole IS NOT NULL THEN to_json(whole)
             WHEN isfinite(number) THEN to_json(number)
@@ -72,7 +72,7 @@ said AS (
     GROUP BY part, id)"""
 
 
-# A `misfit` is told by nesting: its family and its track.
+# A `misfit` comes from region_layout, with its family and its track.
 _KEY = f"CASE WHEN key IN {_OWN_KEYS} THEN key || ' (attribute)' ELSE key END"
 SPANS = f"""{{named}},{REGIONS},{_attributes(_KEY)}
 SELECT CASE WHEN track IS NULL THEN 'X' ELSE 'b' END AS ph, number AS pid,
@@ -94,10 +94,10 @@ FROM (SELECT *, CASE WHEN kind = 'span' AND domain IS NULL AND cut IS NULL AND e
         CASE WHEN end_thread <> thread THEN '"end_thread":' || end_thread END,
         CASE WHEN unfinished THEN '"unfinished":true' END), '}}}}') END AS own
     FROM chosen) AS chosen
-    LEFT JOIN misfit USING (part, id) LEFT JOIN said USING (part, id)
+    LEFT JOIN misfit USING (part, id) LEFT JOIN attributed USING (part, id)
 ORDER BY start_ns, dur_ns DESC, chosen.id"""
 
-# A child that was begun for a parent elsewhere: from there to here. `stray` is told by nesting.
+# From a parent to a child that was begun for it elsewhere. `stray` comes from region_layout.
 FLOWS = """{named},
 pair AS (
     SELECT numbered.number AS number, parent.thread AS thread, child.thread AS to_thread,
@@ -122,7 +122,7 @@ FROM pair"""
 
 _MARKERS = f"""{{named}},
 chosen AS (
-    SELECT part, number, t_ns + offset_ns AS start_ns, m.name AS label, domain, m.scope AS said, id,
+    SELECT part, number, t_ns + offset_ns AS start_ns, m.name AS label, domain, m.scope AS wide, id,
         thread, COALESCE(named.name, 'thread') AS name
     FROM event.marker AS m JOIN process USING (host, pid) JOIN numbered USING (part)
         LEFT JOIN named USING (part, thread)
@@ -131,8 +131,8 @@ chosen AS (
 SELECT 'i' AS ph, number AS pid, {{lane}} + thread AS tid, start_ns, 0 AS dur_ns,
     COALESCE(label, '?') AS name, concat_ws(',', domain, 'marker') AS cat,
     '{{{{' || attributes || '}}}}' AS args, NULL AS id,
-    CASE said WHEN 'global' THEN 'g' WHEN 'process' THEN 'p' ELSE 't' END AS scope
-FROM chosen LEFT JOIN said USING (part, id) ORDER BY start_ns, chosen.id"""
+    CASE wide WHEN 'global' THEN 'g' WHEN 'process' THEN 'p' ELSE 't' END AS scope
+FROM chosen LEFT JOIN attributed USING (part, id) ORDER BY start_ns, chosen.id"""
 
 # JSON has neither NaN nor infinity; the largest number stands for infinity.
 _COUNTERS = f"""{{named}}

@@ -102,17 +102,17 @@ class LiveTrace:
         state = self._state
         done = set() if "python.torch_op" in self._without else list_captures(self.sessions)
         captures = done - state.captures
-        with NewRows(self.sessions, state.tickets, state.kept, captures, self._without) as fresh:
+        with NewRows(self.sessions, state.tickets, state.kept, captures, self._without) as new_rows:
             hull = Window(
                 min(window.since_ns for window in windows),
                 max(window.until_ns for window in windows),
             )
-            profile = Profile(fresh, Selection(hull, self._threads))
-            timeline = Timeline(profile, windows, fresh.find_empty())
+            profile = Profile(new_rows, Selection(hull, self._threads))
+            timeline = Timeline(profile, windows, new_rows.find_empty())
             with self._append() as file:
                 self._write_ended(timeline, file)
-            state.kept = {"event.attribute": fresh.query(_KEPT)}
-            state.tickets, state.captures = fresh.tickets, done
+            state.kept = {"event.attribute": new_rows.query(_KEPT)}
+            state.tickets, state.captures = new_rows.tickets, done
             self._show(timeline)
 
     def _write_ended(self, timeline: Timeline, file: IO[str]) -> None:

@@ -259,9 +259,9 @@ class ProfilerWriter:
         try:
             return work() or {}
         except (Error, OSError) as error:
-            said = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            self._log(job.session.folder, f"{job.path}: {said}")
-            return {"error": said}
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            self._log(job.session.folder, f"{job.path}: {reason}")
+            return {"error": reason}
 
     def _answer(self, answer: dict[str, object]) -> None:
         try:

@@ -277,9 +277,9 @@ def merge(traces: Sequence[RepairedTrace]) -> Iterator[Row | Lane]:
             # A lane without a name gets one: viewers sort and fold by names.
             for tid in (0, row.tid):
                 trace.names.setdefault((row.pid, tid), {})
-        for (pid, tid), said in trace.names.items():
-            order = said.get("sort_index")
-            name = str(said.get("name") or (f"process {pid}" if tid == 0 else f"thread {tid}"))
+        for (pid, tid), about in trace.names.items():
+            order = about.get("sort_index")
+            name = str(about.get("name") or (f"process {pid}" if tid == 0 else f"thread {tid}"))
             yield Lane(numbers[pid], tid, name, order if isinstance(order, int) else tid)
         for row in trace.rows:
             apart = row.id if row.id is None or row.ph == "C" else f"{at}.{row.id}"

@@ -33,8 +33,8 @@ def advise(measured: Measurement, session: Session, readings: int) -> dict[str, 
     try:
         return _judge(measured, session)
     except Error as error:  # the recording of the job cannot be read; the measured numbers can
-        said = f"nothing can be said: {error}"
-        return {"advice": {"findings": [], "outcomes": [], "summary": said}, "patterns": []}
+        reason = f"nothing can be said: {error}"
+        return {"advice": {"findings": [], "outcomes": [], "summary": reason}, "patterns": []}
 
 
 def _judge(measured: Measurement, session: Session) -> dict[str, Any]:

@@ -226,9 +226,9 @@ def _begin_session(options: MonitorOptions, scope: Scope) -> Session:
         **sources, "follow": False, "collector": True, "host.every": options.every_s,
         "host.pid": scope.pid,
     }  # fmt: skip
-    said: list[str] = []
+    problems: list[str] = []
     recorder.stop()  # a session that the environment asked for
-    folder = recorder.start(given, tell=said.append)
+    folder = recorder.start(given, tell=problems.append)
     if folder is None:
-        raise Error(said[0] if said else "the monitor's own session could not begin")
+        raise Error(problems[0] if problems else "the monitor's own session could not begin")
     return Session(folder)

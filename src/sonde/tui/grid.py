@@ -130,8 +130,8 @@ class Grid(Widget, can_focus=True):
             return Strip([Segment(self._draw_head(widths), HEAD)]).adjust_cell_length(width, HEAD)
         at = self.top + y - 1
         if at >= len(self.page.rows):
-            said = "  " + self.page.note if y == 2 and not self.page.rows else ""
-            return Strip([Segment(said, PLAIN)]).adjust_cell_length(width)
+            note = "  " + self.page.note if y == 2 and not self.page.rows else ""
+            return Strip([Segment(note, PLAIN)]).adjust_cell_length(width)
         row = self.page.rows[at]
         style = CURSOR if at == self.cursor else BOLD if row.loud else PLAIN
         segments = [Segment(self._draw_cells(row.cells, self.page.columns, widths), style)]

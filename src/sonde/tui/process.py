@@ -208,7 +208,7 @@ class TopProcess:
     def list_losses(self) -> list[str]:
         """Return what sonde.loss and sonde.source say, in words. Slow: it reads every file."""
         source = self.ask("SELECT state, detail FROM sonde.source WHERE source = 'stack'")
-        said = [
+        lines = [
             f"stack sampling is {row['state']}" + (f" ({row['detail']})" if row["detail"] else "")
             for row in source
             if row["state"] != "on" or row["detail"]
@@ -217,8 +217,8 @@ class TopProcess:
             names = ("dropped", "overwritten", "corrupt", "misfit", "text_lost")
             parts = [f"{row[name]:,} {name}" for name in names if row[name]]
             if parts:
-                said.append(f"{row['table_name']}: {', '.join(parts).replace('_', ' ')}")
-        return said
+                lines.append(f"{row['table_name']}: {', '.join(parts).replace('_', ' ')}")
+        return lines
 
     def _read_last(self, table: str, count: int) -> list[dict[str, float]]:
         """Return the last rows of a table, oldest first."""
@@ -244,14 +244,14 @@ class TopProcess:
 
 def describe_misses(row: dict[str, float]) -> list[str]:
     """Return the counters of python.sampling in words, except those that are zero."""
-    said = (
+    counters = (
         (row["stacks_lost"], "samples without room for their stack (see stack.bytes): {:,}"),
         (row["due"] - row["taken"], f"samples not taken in time: {{:,}} of {row['due']:,}"),
         (row["torn"], "stacks that changed while they were read: {:,}"),
         (row["cut"], "stacks cut at 512 frames: {:,}"),
         (row["skipped_interpreters"], "times that subinterpreters were left out: {:,}"),
     )
-    return [words.format(count) for count, words in said if count > 0]
+    return [words.format(count) for count, words in counters if count > 0]
 
 
 def _describe_nodes(nodes: stack_table.Nodes) -> list[dict[str, Any]]:

@@ -70,8 +70,8 @@ class Help(ModalScreen[None]):
 
     def __init__(self, losses: Sequence[str]) -> None:
         super().__init__()
-        said = "\n".join(f"  {line}" for line in losses) if losses else "  nothing that is known"
-        self._text = f"{_HELP}\nlost (any key goes back)\n{said}"
+        text = "\n".join(f"  {line}" for line in losses) if losses else "  nothing that is known"
+        self._text = f"{_HELP}\nlost (any key goes back)\n{text}"
 
     def compose(self) -> ComposeResult:
         yield VerticalScroll(Static(self._text, markup=False))
@@ -168,8 +168,8 @@ class Top(App[None]):
         self.foot.show(self._make_foot())
 
     def _complain(self, error: Exception) -> None:
-        said = f"cannot be read: {error}"
-        self.title_line.show([[(said, WARN)]])
+        text = f"cannot be read: {error}"
+        self.title_line.show([[(text, WARN)]])
 
     def _make_head(self) -> list[Line]:
         lines: list[Line] = []
@@ -192,9 +192,9 @@ class Top(App[None]):
     def _make_title(self, page: Page) -> Line:
         line = [(page.title, BOLD)]
         reach = header.describe_reach(self.process, self.choice.window_s)
-        for said in (reach, f"filter: {self.choice.filter}" if self.choice.filter else ""):
-            if said:
-                line.append((f" · {said}", PLAIN))
+        for note in (reach, f"filter: {self.choice.filter}" if self.choice.filter else ""):
+            if note:
+                line.append((f" · {note}", PLAIN))
         if self.frozen:
             line.append((" · stopped, space goes on", WARN))
         count = len(page.rows)

@@ -156,8 +156,8 @@ def _format(row: Row, start_ns: int) -> str:
         times += ',"bp":"e"'
     number = "" if row.id is None else f',"id":{_quote(row.id)}'
     args = "" if row.args is None else f',"args":{row.args}'
-    said = f'{number},"name":{_quote(row.name)},"cat":{_quote(row.cat)}{args}'
-    line = f',\n{{"ph":"{row.ph}","pid":{row.pid},"tid":{row.tid},{times}{said}}}'
+    rest = f'{number},"name":{_quote(row.name)},"cat":{_quote(row.cat)}{args}'
+    line = f',\n{{"ph":"{row.ph}","pid":{row.pid},"tid":{row.tid},{times}{rest}}}'
     if row.ph != "b":
         return line
     end = row._replace(ph="e", start_ns=row.start_ns + row.dur_ns, args=None)

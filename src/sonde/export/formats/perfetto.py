@@ -134,8 +134,8 @@ class Writer:
         known = len(self._numbers)
         track = _TRACKS + self._find_number("track", row.id)
         if len(self._numbers) > known:
-            said = number_field(1, track) + number_field(5, lane) + text_field(2, row.name)
-            self._put(bytes_field(_TRACK, said))
+            message = number_field(1, track) + number_field(5, lane) + text_field(2, row.name)
+            self._put(bytes_field(_TRACK, message))
         return track
 
     def _declare(self, pid: int, tid: int) -> int:
@@ -146,18 +146,18 @@ class Writer:
         self._tracks.add(number)
         lane = self._lanes.get(number)
         name, order = (lane.name, lane.order) if lane else ("", 0)
-        said = number_field(1, number)
+        message = number_field(1, number)
         if tid == 0:
-            said += bytes_field(3, number_field(1, pid) + text_field(6, name)) + number_field(
+            message += bytes_field(3, number_field(1, pid) + text_field(6, name)) + number_field(
                 11, _BY_RANK
             )
         else:
             self._declare(pid, 0)
-            said += number_field(5, _join(pid, 0)) + number_field(12, order)
-            said += bytes_field(
+            message += number_field(5, _join(pid, 0)) + number_field(12, order)
+            message += bytes_field(
                 4, number_field(1, pid) + number_field(2, tid) + text_field(5, name)
             )
-        self._put(bytes_field(_TRACK, said))
+        self._put(bytes_field(_TRACK, message))
         return number
 
     def _find_number(self, *key: object) -> int:
@@ -173,13 +173,13 @@ class Writer:
                 name = row.name if series == "value" else f"{row.name} {series}"
                 name = name if row.id is None else f"{name}[{row.id}]"
                 process = self._declare(row.pid, 0)
-                said = (
+                message = (
                     number_field(1, track)
                     + number_field(5, process)
                     + text_field(2, name)
                     + bytes_field(8, b"")
                 )
-                self._put(bytes_field(_TRACK, said))
+                self._put(bytes_field(_TRACK, message))
             whole = isinstance(value, int) and -(2**63) <= value < 2**63
             body = number_field(30, value) if whole else make_key(44, 1) + double(value)
             at_ns = row.start_ns - self._start_ns
@@ -208,11 +208,11 @@ class Writer:
         if number.isdecimal():  # most regions have no other argument
             head = number_field(1, self._intern(3, "id"))
             return bytes_field(4, head + make_key(4, 0) + varint(int(number)))
-        said = b""
+        message = b""
         for key, value in json.loads(args).items():
             body = number_field(1, self._intern(3, key)) + _value(value)
-            said += bytes_field(4, body)
-        return said
+            message += bytes_field(4, body)
+        return message
 
     def _intern(self, field: int, text: str) -> int:
         """Return the number of a text, which is written before its first use."""

@@ -80,11 +80,11 @@ def _draw(box: Box, height: int, total_ns: int) -> str:
     name = clean(box.name.label if isinstance(box.name, Place) else str(box.name))
     share = 100 * box.total_ns / max(1, total_ns)
     total, own = show_duration(box.total_ns), show_duration(box.own_ns)
-    said = f"{name}\n{total}, {share:.2f} %; itself {own}"
+    title = f"{name}\n{total}, {share:.2f} %; itself {own}"
     short = clean(box.name.func) if isinstance(box.name, Place) else name
     place = f'x="{box.x:.2f}" width="{box.width:.2f}"'
     return (
-        f'<g class="f"><title>{escape(said)}</title>'
+        f'<g class="f"><title>{escape(title)}</title>'
         f'<rect {place} y="{y}" height="{_ROW - 1}" fill="{_colour(box.name)}"/>'
         f'<text x="{box.x + 3:.2f}" y="{y + 11.5}">{escape(_fit(short, box.width))}</text></g>\n'
     )
