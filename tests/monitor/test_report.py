@@ -30,7 +30,7 @@ from sonde.monitor.reading_sql import (
     write_readings,
 )
 from sonde.monitor.readings import ReadingsReader
-from sonde.monitor.scope import Gpu, Reading, Scope
+from sonde.monitor.scope import GpuReading, Reading, Scope
 from sonde.monitor.watch import Measurement
 from sonde.session import Session
 from sonde.store.recording import Recording
@@ -240,7 +240,7 @@ def test_chosen_gpus_alone_are_in_the_statistics(watched: Watched) -> None:
 def make_reading(**values: object) -> Reading:
     plain = dict(t_ns=S, interval_ns=S, cpu_pct=150.0, used_bytes=30.0, total_bytes=100.0,
                  read_bytes_s=2.0 * 2**20, written_bytes_s=None, received_bytes_s=0.0,
-                 sent_bytes_s=0.0, gpus={0: Gpu(10.0, 5.0, 20.0, 100.0), 1: Gpu(60.0, 5.0, 50.0, 100.0)})  # fmt: skip
+                 sent_bytes_s=0.0, gpus={0: GpuReading(10.0, 5.0, 20.0, 100.0), 1: GpuReading(60.0, 5.0, 50.0, 100.0)})  # fmt: skip
     return Reading(**{**plain, **values})
 
 
@@ -293,7 +293,7 @@ def test_the_csv_has_the_columns_of_the_original(tmp_path: Path) -> None:
 
 def test_a_gpu_that_comes_later_gets_its_columns_and_empty_cells_before(tmp_path: Path) -> None:
     log = Log(str(tmp_path), None)
-    card = Gpu(33.0, 1.0, 1.0, 2.0)
+    card = GpuReading(33.0, 1.0, 1.0, 2.0)
     for gpus in ({}, {1: card}, {0: card, 1: card}, {}):
         log.write(make_reading(gpus=gpus), 0)
     log.close()

@@ -15,7 +15,7 @@ from sonde.monitor.command import Command
 from sonde.monitor.condition import METRICS, Condition
 from sonde.monitor.folder import Folder
 from sonde.monitor.scope import Reading, Scope
-from sonde.monitor.watch import ALL, MINE, MonitorOptions, Progress, Watch
+from sonde.monitor.watch import ALL, MINE, Monitor, MonitorOptions, Progress
 from sonde.session.process import read_start_ticks
 
 GROUP = "watch"
@@ -91,7 +91,7 @@ def _monitor(options: MonitorOptions, folder: Folder) -> int:
     scope = Scope(os.getpid(), 1) if options.command else Scope(options.pid)
     with _make_job(options) as job:
         try:
-            watch = Watch(options, folder, job, scope)
+            watch = Monitor(options, folder, job, scope)
         except Error as error:
             return _run_alone(options, error)
         try:
@@ -109,7 +109,7 @@ def _monitor(options: MonitorOptions, folder: Folder) -> int:
     return job.code
 
 
-def _report(watch: Watch, options: MonitorOptions) -> None:
+def _report(watch: Monitor, options: MonitorOptions) -> None:
     from sonde.monitor import report  # it brings the database along: not while the job runs
 
     # What the job prints is its own; with a command we say nothing on stdout.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sonde.errors import Damaged
-from sonde.monitor.scope import Gpu, Reading, Scope
+from sonde.monitor.scope import GpuReading, Reading, Scope
 from sonde.session import Session
 from sonde.session import texts as intern
 from sonde.session.ring import SUFFIX, Ring
@@ -146,6 +146,6 @@ def _find_total(rows: dict[str, list[Row]]) -> float | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _make_gpu(row: Row) -> Gpu:
-    return Gpu(row["util_pct"], row["memory_util_pct"], row["memory_used_bytes"],
+def _make_gpu(row: Row) -> GpuReading:
+    return GpuReading(row["util_pct"], row["memory_util_pct"], row["memory_used_bytes"],
                row["memory_total_bytes"])  # fmt: skip

@@ -35,7 +35,7 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuReading:
     """One GPU in one reading."""
 
     util_pct: float | None
@@ -57,7 +57,7 @@ class Reading:
     written_bytes_s: float | None
     received_bytes_s: float | None
     sent_bytes_s: float | None
-    gpus: dict[int, Gpu]
+    gpus: dict[int, GpuReading]
 
     @property
     def rates(self) -> tuple[float | None, ...]:

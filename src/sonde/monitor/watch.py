@@ -64,7 +64,7 @@ class Progress:
     reading: Reading | None
 
 
-class Watch:
+class Monitor:
     """One run of the monitor."""
 
     def __init__(self, options: MonitorOptions, folder: Folder, job: Command, scope: Scope) -> None:

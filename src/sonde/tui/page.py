@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sonde.tui import shares
 from sonde.tui.process import LONGEST_S, TopProcess
 from sonde.tui.shares import Branch, Load, Share, Weighed
-from sonde.tui.tree import Tree, Unit, Units
+from sonde.tui.tree import StackTree, Unit, Units
 from sonde.words import MISSING, show_bytes_short, show_duration_short, show_share
 
 VIEWS = ("functions", "lines", "threads", "stacks", "processes")
@@ -156,7 +156,7 @@ def measure(choice: Choice, process: TopProcess) -> Weighed:
     return process.weigh(window_s, choice.weight, idle=choice.idle, thread=thread)
 
 
-def units_of(choice: Choice, tree: Tree) -> Units:
+def units_of(choice: Choice, tree: StackTree) -> Units:
     """Return functions or lines, as the view needs."""
     return tree.by_line if choice.view == "lines" else tree.functions
 
@@ -281,13 +281,13 @@ def _make_stacks(choice: Choice, process: TopProcess) -> Page:
     return Page(title, _STACKS, rows, len(rows), note)
 
 
-def _describe_stack(tree: Tree, load: Load) -> str:
+def _describe_stack(tree: StackTree, load: Load) -> str:
     names = [tree.by_line.names[tree.by_line.of[place]] for place in tree.walk(load.place)]
     words = [name_thread(load), *(f"{unit.func} {unit.where}" for unit in names)]
     return "\n".join(words).casefold()
 
 
-def _list_branches(tree: Tree, branch: Branch, first: str, rest: str) -> Iterator[Row]:
+def _list_branches(tree: StackTree, branch: Branch, first: str, rest: str) -> Iterator[Row]:
     """Yield frames under their callers, indented further only where stacks part."""
     while True:
         if branch.place >= 0:

@@ -13,7 +13,7 @@ from sonde.session import Session, stack_table
 from sonde.session.ring import SUFFIX, Ring
 from sonde.tui.samples import STEP_NS, Samples, Sums
 from sonde.tui.shares import Load, Weighed, list_loads, weigh, weigh_all
-from sonde.tui.tree import Tree, make_tree
+from sonde.tui.tree import StackTree, make_tree
 
 LONGEST_S = 300.0
 _NOW_S = 5.0
@@ -30,7 +30,7 @@ class TopProcess:
         self.session = session
         self.state = "unknown"
         self.now_ns = _core.clock_ns()
-        self.tree = Tree()
+        self.tree = StackTree()
         self._totals: dict[str, list[int]] = {}
         self._is_archived = False  # _totals will not change any more
         self._lost: set[int] = set()  # stacks without a node

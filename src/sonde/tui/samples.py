@@ -36,7 +36,7 @@ _NEWEST_SQL = """
     FROM python.stack_sample GROUP BY thread"""
 
 
-class Seen(NamedTuple):
+class NewestSample(NamedTuple):
     """The newest sample of a thread."""
 
     t_ns: int
@@ -60,7 +60,7 @@ class Samples:
         self._reset()
 
     def _reset(self) -> None:
-        self.newest: dict[int, Seen] = {}
+        self.newest: dict[int, NewestSample] = {}
         self._steps: dict[int, Sums] = {}
         self._window: Sums | None = None
         self._window_from = 0  # the first step of the window
@@ -73,7 +73,7 @@ class Samples:
         if self._read_back():  # to know the newest sample
             return
         for row in self._ask(_NEWEST_SQL) if self._ring is None else ():
-            seen = Seen(row["t_ns"], row["stack"], row["gil"], row["idle"])
+            seen = NewestSample(row["t_ns"], row["stack"], row["gil"], row["idle"])
             self.newest[row["thread"]] = seen
 
     @property
@@ -163,10 +163,12 @@ class Samples:
             key = row["thread"], row["stack"], row["gil"], row["idle"]
             sums = self._steps.setdefault(row["step"], {})
             sums[key] = row["samples"], row["wall_ns"], row["cpu_ns"]
-            self._note(row["thread"], Seen(row["t_ns"], row["stack"], row["gil"], row["idle"]))
+            self._note(
+                row["thread"], NewestSample(row["t_ns"], row["stack"], row["gil"], row["idle"])
+            )
         self._from, self._window = since, None
 
-    def _note(self, thread: int, seen: Seen) -> None:
+    def _note(self, thread: int, seen: NewestSample) -> None:
         if thread not in self.newest or self.newest[thread].t_ns <= seen.t_ns:
             self.newest[thread] = seen
 
@@ -185,7 +187,7 @@ class Samples:
             if thread not in newest or newest[thread][0] <= t_ns:
                 newest[thread] = (t_ns, stack, gil, idle)
         for thread, seen in newest.items():
-            self._note(thread, Seen(*seen))
+            self._note(thread, NewestSample(*seen))
         for step, found in added.items():
             items = [(key, (n, wall, cpu)) for key, (n, wall, cpu) in found.items()]
             _merge(self._steps.setdefault(step, {}), items)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sonde.tui.samples import Seen, Sums
-from sonde.tui.tree import Tree, Unit, Units
+from sonde.tui.samples import NewestSample, Sums
+from sonde.tui.tree import StackTree, Unit, Units
 
 
 class Share(NamedTuple):
@@ -35,7 +35,7 @@ class Load(NamedTuple):
 class Weighed:
     """A weight on the tree: for each node its own, and that with all nodes below it."""
 
-    def __init__(self, tree: Tree, own: list[int]) -> None:
+    def __init__(self, tree: StackTree, own: list[int]) -> None:
         self.tree, self.own = tree, own
         self.whole = sum(own)
         self.inclusive = list(own)
@@ -45,7 +45,7 @@ class Weighed:
                 inclusive[parents[place]] += inclusive[place]
 
 
-def weigh(tree: Tree, sums: Sums, weight: str, *, idle: bool, thread: int | None) -> Weighed:
+def weigh(tree: StackTree, sums: Sums, weight: str, *, idle: bool, thread: int | None) -> Weighed:
     """Return the tree with a window's samples. `idle` matters for wall time only: CPU time has no
     idle part, and holding the GIL while idle is just what the GIL's weight should show."""
     own, places = [0] * len(tree), tree.places
@@ -59,7 +59,7 @@ def weigh(tree: Tree, sums: Sums, weight: str, *, idle: bool, thread: int | None
     return Weighed(tree, own)
 
 
-def weigh_all(tree: Tree, hashes: Sequence[int], times_ns: Sequence[int]) -> Weighed:
+def weigh_all(tree: StackTree, hashes: Sequence[int], times_ns: Sequence[int]) -> Weighed:
     """Return the tree with the sums since the start: a column of python.stack."""
     own, places = [0] * len(tree), tree.places
     for stack, time_ns in zip(hashes, times_ns, strict=True):
@@ -117,9 +117,9 @@ def _list_calls(
 
 
 def list_loads(
-    tree: Tree,
+    tree: StackTree,
     sums: Sums,
-    newest: Mapping[int, Seen],
+    newest: Mapping[int, NewestSample],
     names: Mapping[int, str],
     ended: Mapping[int, int],
 ) -> list[Load]:
@@ -142,7 +142,7 @@ def list_loads(
     return found
 
 
-def _is_over(thread: int, newest: Mapping[int, Seen], ended: Mapping[int, int]) -> bool:
+def _is_over(thread: int, newest: Mapping[int, NewestSample], ended: Mapping[int, int]) -> bool:
     return ended.get(thread, -1) >= newest[thread].t_ns
 
 
@@ -155,7 +155,7 @@ class Branch:
         self.below: dict[int, Branch] = {}
 
 
-def grow_branches(tree: Tree, loads: Iterable[Load]) -> Branch:
+def grow_branches(tree: StackTree, loads: Iterable[Load]) -> Branch:
     """Return the stacks of all threads that have not ended, as a tree."""
     root = Branch(-1)
     for load in loads:

@@ -46,7 +46,7 @@ class Units:
         return self._numbers.get(name)
 
 
-class Tree:
+class StackTree:
     """Nodes, callers before their callees. Place 0 stands for stacks that cannot be read."""
 
     def __init__(self) -> None:
@@ -86,9 +86,9 @@ class Tree:
             place = self.parents[place]
 
 
-def make_tree(rows: Sequence[dict[str, Any]]) -> Tree:
+def make_tree(rows: Sequence[dict[str, Any]]) -> StackTree:
     """Return the tree of python.stack's rows, which may come in any order."""
-    tree, by_stack = Tree(), {row["stack"]: row for row in rows}
+    tree, by_stack = StackTree(), {row["stack"]: row for row in rows}
     for row in rows:
         path: list[dict[str, Any]] = []
         at: dict[str, Any] | None = row
