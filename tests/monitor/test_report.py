@@ -240,7 +240,8 @@ def test_chosen_gpus_alone_are_in_the_statistics(watched: Watched) -> None:
 def make_reading(**values: object) -> Reading:
     plain = dict(t_ns=S, interval_ns=S, cpu_pct=150.0, used_bytes=30.0, total_bytes=100.0,
                  read_bytes_s=2.0 * 2**20, written_bytes_s=None, received_bytes_s=0.0,
-                 sent_bytes_s=0.0, gpus={0: GpuReading(10.0, 5.0, 20.0, 100.0), 1: GpuReading(60.0, 5.0, 50.0, 100.0)})  # fmt: skip
+                 sent_bytes_s=0.0, gpus={0: GpuReading(10.0, 5.0, 20.0, 100.0),
+                                         1: GpuReading(60.0, 5.0, 50.0, 100.0)})  # fmt: skip
     return Reading(**{**plain, **values})
 
 
