@@ -1,4 +1,4 @@
-"""What measuring costs the collector, with 8 GPUs and 200 processes; and a look beside psutil."""
+"""What readings cost the collector, with 8 GPUs and 200 processes; one reading beside psutil."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ FAKE = Path(__file__).resolve().parent.parent / "tests" / "fake" / "pynvml.py"
 
 
 def measure(rounds: int) -> list[Result]:
-    """The collector at its defaults, as it is when a job runs; then one look, again and again."""
+    """The collector at its defaults, as when a job runs; then one reading, again and again."""
     shares, parts = [], []
     for _ in range(max(1, rounds // 2)):
         share, part = measure_collector()
         shares.append(share)
         parts.append(part)
     with crowd() as pids, child.open_root() as root:
-        looks = interleave(
+        readings = interleave(
             max(3, rounds),
             {
-                "sonde": lambda: child.call(look, pids, root=root),
-                "psutil": lambda: child.call(look_with_psutil, pids, root=root),
+                "sonde": lambda: child.call(read_sensors, pids, root=root),
+                "psutil": lambda: child.call(read_with_psutil, pids, root=root),
             },
         )
     gpu = sorted(parts)[len(parts) // 2]
@@ -58,10 +58,10 @@ def measure(rounds: int) -> list[Result]:
             "asks NVML (a fake one)",
         ),
         Result(
-            f"sensors: CPU time of one look at {PROCESSES} processes",
+            f"sensors: CPU time of one reading of {PROCESSES} processes",
             "ms",
-            looks.pop("sonde"),
-            peers=looks,
+            readings.pop("sonde"),
+            peers=readings,
             note="the same values of the machine and of each process; psutil without run_wait_pct",
         ),
     ]
@@ -82,7 +82,7 @@ def measure_collector() -> tuple[float, float]:
             child.wait_until(ring.exists, 60, "GPU row")
             [collector] = child.find_collectors(root)
             [nvml] = find_children(collector)
-            time.sleep(5)  # its start, and the first look at everybody's memory, are over
+            time.sleep(5)  # its start, and the first reading of everybody's memory, are over
             begin_s, before = time.monotonic(), [read_cpu_s(pid) for pid in (collector, nvml)]
             time.sleep(SECONDS)
             used = [read_cpu_s(pid) - cpu for pid, cpu in zip((collector, nvml), before)]  # noqa: B905
@@ -117,7 +117,7 @@ def crowd():
 
 
 class Nobody:
-    """A session that keeps nothing: a look is measured without the writing."""
+    """A session that keeps nothing: a reading is measured without the writing."""
 
     folder, host_every_s = "", 1.0
 
@@ -128,8 +128,8 @@ class Nobody:
         self.count += row.__name__ == "Process"
 
 
-def look(pids: list[int]) -> float:
-    """Milliseconds of CPU that one look takes, once all is known."""
+def read_sensors(pids: list[int]) -> float:
+    """Return the milliseconds of CPU that one reading takes, once all is known."""
     from sonde.collector.sensor_schedule import Sensors
 
     sensors, nobody = Sensors(), Nobody(os.getppid())
@@ -142,7 +142,7 @@ def look(pids: list[int]) -> float:
     return (time.process_time() - before) / 10 * 1e3
 
 
-def look_with_psutil(pids: list[int]) -> float:
+def read_with_psutil(pids: list[int]) -> float:
     """The same with psutil."""
     import psutil
 

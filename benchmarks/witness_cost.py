@@ -183,7 +183,7 @@ class Hooks:
             optimizer._global_optimizer_post_hooks,
         )
         self._kept = [dict(place) for place in self._places]
-        (self._turn,) = (one for one in steps._listeners if isinstance(one, _core.TorchStepEnd))
+        (self._step_end,) = (one for one in steps._listeners if isinstance(one, _core.TorchStepEnd))
         self._are_in = True
 
     def take_out(self) -> None:
@@ -198,12 +198,12 @@ class Hooks:
             return
         sonde.resume()
         # The time since they were taken out is no step of the recording's.
-        steps.unsubscribe(self._turn)
+        steps.unsubscribe(self._step_end)
         steps.subscribe(ignore)
         steps.end(OPTIMIZER)
         steps.unsubscribe(ignore)
-        steps.subscribe(self._turn)
-        self._turn.begin()
+        steps.subscribe(self._step_end)
+        self._step_end.begin()
         for place, kept in zip(self._places, self._kept, strict=True):
             place.update(kept)
         self._are_in = True
