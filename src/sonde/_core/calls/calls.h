@@ -1,10 +1,10 @@
 /* What the files of the call tracer share. Everything here needs the GIL.
  *
- * A thread has a shadow stack of the calls under way, and tables of its own: an
- * node per function, and an edge per function that was called and who called
- * it. Only recursion needs an node's level on every event, so calls and own
- * time are kept in edges alone; a function's are their sum. What all threads
- * together found stands in functions and links, worked out when it is published.
+ * A thread has a shadow stack of its current calls, and tables of its own: a node per
+ * function, and an edge per pair of caller and callee. Only recursion needs the level of
+ * a node on every event, so calls and own time are kept in edges alone; those of a function
+ * are the sum of its edges. Functions and links hold what all threads found together;
+ * that is worked out when it is published.
  *
  * Times are ticks of the processor's counter until they are published.
  */
@@ -17,7 +17,7 @@
 
 extern int sonde_has_counter;
 
-/* The processor's counter where it is sound: a quarter of the cost of the clock. */
+/* The processor's counter where it is reliable: it costs a quarter of the clock. */
 static inline int64_t sonde_ticks(void)
 {
 #if defined(__aarch64__)
@@ -56,25 +56,25 @@ typedef struct {
     int64_t calls, recursive, own, total; /* recursive: calls inside one of the same */
 } sonde_numbers;
 
-/* What the newest row says: in ticks, to see what changed, and in ns, as it was told. */
+/* What the newest row says: in ticks, to see what changed, and in ns, as it was published. */
 typedef struct {
     sonde_numbers numbers;
     int64_t own_ns, total_ns;
 } sonde_published;
 
-/* A code object or a builtin, whichever thread calls it. */
+/* A code object or a builtin, in any thread. */
 typedef struct sonde_function {
     const void *key;      /* the PyCodeObject or PyMethodDef */
     PyObject *code;       /* keeps that address from being used again; NULL for builtins */
     PyObject *name, *file;
     long lineno;
-    uint32_t copies;      /* functions with this very label, counted in the first of them */
+    uint32_t copies;      /* functions with the same label, counted in the first of them */
     int is_coroutine;
     sonde_numbers past, sum; /* of threads and coroutines that ended; of all, now */
     sonde_published published;
 } sonde_function;
 
-/* Who called whom, whichever thread; caller NULL: nobody, as far as we saw. */
+/* Who called whom, in any thread; caller NULL: nobody that we saw. */
 typedef struct {
     sonde_function *caller, *callee;
     sonde_numbers past, sum;
@@ -125,7 +125,7 @@ typedef struct sonde_call_thread {
     sonde_edge below;
 } sonde_call_thread;
 
-/* A coroutine that began and has not ended; its call is one, however often it is resumed. */
+/* A coroutine that has begun and not ended; it is one call, however often it is resumed. */
 typedef struct {
     const void *frame;
     int64_t start;
@@ -135,7 +135,7 @@ typedef struct {
 
 /* The one tracer of this process. */
 typedef struct {
-    uint64_t epoch; /* changes at every start and stop: what threads remember is void */
+    uint64_t epoch; /* changes at every start and stop: what threads remember is then void */
     sonde_moment begin;
     int64_t publish_at;         /* in ticks */
     void (*publish_due)(void);  /* to be called when that has passed */
@@ -154,7 +154,7 @@ extern PyTypeObject sonde_CallTracerType;
 #define SONDE_MAX_FUNCTIONS (1u << 18)
 #define SONDE_MAX_CALLS (1 << 20)
 
-/* ---- tables (call_table.c) ------------------------------------------------------ */
+/* ---- tables (set.c, function.c, table.c) ----------------------------------------- */
 
 /* What was called: a code object, or a builtin with what it is bound to. */
 typedef struct {
@@ -179,7 +179,7 @@ void sonde_set_clear(sonde_set *set, void (*release)(void *item));
 
 /* NULL where there is no memory: that call is then not counted. */
 sonde_function *sonde_function_find(const sonde_callee *callee);
-/* The same, if it is known. */
+/* The function with this key, if it is known. */
 sonde_function *sonde_function_get(const void *key);
 void sonde_function_free(void *function);
 sonde_called *sonde_called_find(sonde_call_thread *calls, sonde_function *function);
@@ -195,9 +195,9 @@ void sonde_calls_clear(void);
 
 /* ---- events ------------------------------------------------------------------------ */
 
-/* A return that is not the top's: a stack switch, or an event that we never got. */
+/* A return of a call that is not the top one: a stack switch, or an event that we never got. */
 void sonde_leave_other(sonde_call_thread *calls, const void *key, const void *frame, int ended);
-/* The top is a coroutine: it begins (or was begun before us) or goes on; it stops or ends. */
+/* The top call is a coroutine: it begins (or began before us) or goes on; it stops or ends. */
 void sonde_await_begin(sonde_call_thread *calls, const void *frame, int is_new);
 void sonde_await_leave(sonde_call_thread *calls, const void *frame, int ended);
 
@@ -256,12 +256,12 @@ static inline void sonde_leave(sonde_call_thread *calls)
     calls->top = top - 1;
 }
 
-/* Does the tracer (still) see this thread? Before 3.12 a program may take our place in it. */
+/* Does the tracer (still) see this thread? Before 3.12 a program may replace our profile function. */
 int sonde_is_hooked(unsigned long ident);
 
-/* ---- publication (call_publish.c) --------------------------------------------------- */
+/* ---- publication (publish.c) --------------------------------------------------------- */
 
-/* Write what changed since the last one; -1 with an exception if there is no memory. */
+/* Write what changed since the last publication; -1 with an exception if there is no memory. */
 int sonde_publish(PyObject *rows, PyObject *publications);
 
 #endif

@@ -27,7 +27,7 @@ sonde_rate sonde_ticks_rate(const sonde_moment *begin, const sonde_moment *now)
     __asm__ volatile("mrs %0, cntfrq_el0" : "=r"(per_second));
     return (sonde_rate){1000000000, per_second};
 #else
-    /* Nobody tells how fast it runs; the time since the start does. */
+    /* Nothing says how fast it runs; the time since the start shows it. */
     if (!sonde_has_counter || now->ticks <= begin->ticks)
         return (sonde_rate){1, 1};
     return (sonde_rate){(uint64_t)(now->ns - begin->ns), (uint64_t)(now->ticks - begin->ticks)};

@@ -10,7 +10,7 @@ static pthread_key_t end_key;
 
 static void on_thread_end(void *arg)
 {
-    /* Without the GIL: only say so; the next publication folds its numbers in. */
+    /* Without the GIL: only say so; the next publication adds its numbers. */
     sonde_call_thread *calls = arg;
     sonde_call_here.epoch = 0;
     /* Release: all that this thread wrote comes before. */

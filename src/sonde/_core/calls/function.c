@@ -1,4 +1,4 @@
-/* What was called, and what it is called: names as cProfile gives them. */
+/* Functions and their names, as cProfile gives them. */
 #include "calls/calls.h"
 
 #include <stdlib.h>
@@ -82,7 +82,7 @@ static PyObject *name_builtin(PyObject *builtin)
     return PyUnicode_FromFormat("<built-in method %s>", name);
 }
 
-/* Of several functions with one label the second is `name #2`: no number goes under. */
+/* Of several functions with the same label the second is `name #2`: no number is lost. */
 static int set_apart(sonde_function *function)
 {
     const sonde_set *set = &sonde_calls.labels;
@@ -136,8 +136,8 @@ static sonde_function *make_function(const sonde_callee *callee)
     return NULL;
 }
 
-/* A program that makes code without end would fill the memory: from a number on,
- * all new functions are one. */
+/* A program that makes code without end would fill the memory: beyond a limit,
+ * all new functions count as one. */
 static sonde_function *find_crowd(void)
 {
     static const sonde_callee crowd = {.key = &crowd};

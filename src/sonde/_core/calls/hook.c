@@ -1,5 +1,5 @@
-/* The two ways in which the interpreter tells of calls: sys.monitoring from 3.12
- * on, which cares for all threads; before, a profile function in every thread. */
+/* The two ways in which the interpreter reports calls: sys.monitoring from 3.12
+ * on, which covers all threads; before that, a profile function in every thread. */
 #include "calls/hook.h"
 
 static const void *key_of_builtin(PyObject *callable)
@@ -332,8 +332,8 @@ static int is_made(PyThreadState *state)
 #endif
 }
 
-/* A thread that we have seen before and that has no hook now has lost it to the program: what
- * happened meanwhile is not known, so it is left alone. */
+/* A thread that we have seen before and that has no hook now lost it to the program: what
+ * happened meanwhile is not known, so that thread is left alone. */
 static void hook_new_threads(sonde_CallTracer *self)
 {
     int64_t newest = newest_thread, unmade = INT64_MAX;
@@ -349,7 +349,7 @@ static void hook_new_threads(sonde_CallTracer *self)
         else if (state->c_profilefunc != on_profile)
             self->left_alone++;
     }
-    newest_thread = newest < unmade ? newest : unmade - 1; /* it is looked at again */
+    newest_thread = newest < unmade ? newest : unmade - 1; /* it is tried again */
 }
 
 int sonde_hook(sonde_CallTracer *self)

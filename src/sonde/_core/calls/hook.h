@@ -1,4 +1,4 @@
-/* How the interpreter tells the call tracer of calls. Everything here needs the GIL. */
+/* How the interpreter reports calls to the call tracer. Everything here needs the GIL. */
 #ifndef SONDE_HOOK_H
 #define SONDE_HOOK_H
 

@@ -47,7 +47,7 @@ static void add_thread(const sonde_call_thread *calls, int64_t now)
             add(&edge->link->sum, &edge->numbers);
         }
     }
-    /* A thread that the program took from us stands still. */
+    /* The time of a thread whose hook the program replaced stands still. */
     now = now > calls->last && sonde_is_hooked(calls->ident) ? now : calls->last;
     /* From the bottom: the first of several is the outermost. */
     for (const sonde_call *call = calls->stack + 1; call <= calls->top; call++)
@@ -121,7 +121,7 @@ typedef struct {
 
 enum { COLUMNS = 12 };
 
-/* Append one row; -1 if there is no memory. Runs no code of anybody's. */
+/* Append one row; -1 if there is no memory. Runs no code of the program. */
 static int write_row(publication *to, const sonde_function *function, const sonde_function *caller,
                      const sonde_published *published)
 {
@@ -161,7 +161,7 @@ static int write_due(publication *to, const sonde_function *function, const sond
     if (!changed && !(to->is_full && now->calls > 0))
         return 0;
     published->numbers = *now;
-    /* The rate may be measured anew each time; a time that was told never goes back. */
+    /* The rate is measured again each time; a published time never goes back. */
     published->own_ns = larger(sonde_ticks_to_ns(to->rate, now->own), published->own_ns);
     published->total_ns = larger(sonde_ticks_to_ns(to->rate, now->total), published->total_ns);
     return write_row(to, function, caller, published);
@@ -204,9 +204,9 @@ static int publish_to(publication *to, PyObject *publications)
 {
     uint64_t room, before, after;
     if (sonde_writer_count(to->writer, &before, &room) < 0)
-        return 0; /* paused, or there is no recording: what changed stays due */
+        return 0; /* paused, or there is no recording: changes stay due */
     uint64_t most = sonde_calls.functions.used + sonde_calls.links.used + 1;
-    /* Rows that did not change must not be lost to the ring's going round. */
+    /* Rows that did not change must not be lost when the ring wraps around. */
     to->is_full = sonde_calls.is_unsure || sonde_calls.rows_since_full + 2 * most > room;
     if (sonde_calls.first == 0)
         sonde_calls.first = numbers;

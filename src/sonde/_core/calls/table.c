@@ -152,7 +152,7 @@ int sonde_call_thread_grow(sonde_call_thread *calls)
 {
     ptrdiff_t depth = calls->top - calls->stack;
     if (depth >= SONDE_MAX_CALLS) {
-        /* Deeper than Python goes: what is down there has been left without our knowing. */
+        /* Deeper than Python goes: those calls must have ended without our noticing. */
         while (calls->top > calls->stack)
             leave_top(calls);
         return 0;
@@ -195,7 +195,7 @@ void sonde_call_thread_fold(sonde_call_thread *calls)
 
 void sonde_call_thread_release(sonde_call_thread *calls)
 {
-    /* Acquire and release: whoever frees it comes after all that the other did with it. */
+    /* Ordered: whoever frees it comes after everything that the other owner did with it. */
     if (sonde_decrement_ordered(&calls->owners) == 0)
         free(calls);
 }
@@ -233,7 +233,7 @@ void sonde_leave_other(sonde_call_thread *calls, const void *key, const void *fr
     }
     const sonde_called *node = node_get(calls, function);
     if (node == NULL || node->level == 0)
-        return; /* it was running before we looked, or on another stack */
+        return; /* it was running before we started, or on another stack */
     while (calls->top->edge->key != key)
         leave_top(calls);
     if (calls->top->edge->is_coroutine)
@@ -261,7 +261,7 @@ static ptrdiff_t find_awaited(const void *frame)
     return -1;
 }
 
-/* Its call ends; in all threads' numbers at once, as it may have begun in another one. */
+/* Its call ends. That is added to the numbers of all threads, as it may have begun in another one. */
 static void await_end(ptrdiff_t at, int64_t now)
 {
     sonde_awaited *awaited = sonde_calls.awaited.slots[at];

@@ -1,6 +1,6 @@
 /* CallTracer: counts and times every call of the program.
  *
- * Its handlers run inside the program's calls. They run no code of anybody's and
+ * Its handlers run inside the program's calls. They run no code of the program and
  * never release the GIL, so no other event, start or stop comes in between.
  */
 #include "calls/hook.h"
@@ -58,7 +58,7 @@ static PyFrameObject **list_frames(PyFrameObject *innermost, Py_ssize_t *depth)
 
 static int is_ours(const sonde_CallTracer *self, PyCodeObject *code)
 {
-    /* What profiling.py wraps around the program's functions is called so. */
+    /* The functions that decorate.py wraps around the program's have this name. */
     return PyUnicode_Tailmatch(code->co_filename, self->own_folder, 0, PY_SSIZE_T_MAX, -1) == 1 &&
            PyUnicode_CompareWithASCIIString(code->co_name, "wrapper") != 0;
 }
@@ -81,7 +81,7 @@ static Py_ssize_t mute_own(const sonde_CallTracer *self, PyFrameObject **frames,
     return own;
 }
 
-/* The calls that are under way in a thread: they began when we did. */
+/* Enter the current calls of a thread: for us they begin now. */
 static void push_frames(const sonde_CallTracer *self, sonde_call_thread *calls,
                         PyFrameObject *innermost)
 {
@@ -175,7 +175,7 @@ static PyObject *tracer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
                                      &sonde_WriterType, &publications, &every_ns, &own_folder))
         return NULL;
     if (every_ns <= 0)
-        return PyErr_Format(PyExc_ValueError, "every_ns is a time");
+        return PyErr_Format(PyExc_ValueError, "every_ns is a positive time");
     sonde_CallTracer *self = (sonde_CallTracer *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
@@ -201,7 +201,7 @@ static PyObject *tracer_left_alone(sonde_CallTracer *self, void *Py_UNUSED(closu
 
 static PyMethodDef tracer_methods[] = {
     {"start", (PyCFunction)tracer_start, METH_NOARGS,
-     "Begin, with the calls that are under way. RuntimeError where it is not possible."},
+     "Begin, with the current calls. RuntimeError where it is not possible."},
     {"stop", (PyCFunction)tracer_stop, METH_NOARGS, "Publish, and forget everything."},
     {"publish", (PyCFunction)tracer_publish, METH_NOARGS, "Write what changed, now."},
     {NULL, NULL, 0, NULL},
@@ -219,7 +219,7 @@ PyTypeObject sonde_CallTracerType = {
     .tp_basicsize = sizeof(sonde_CallTracer),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_doc = "CallTracer(rows, publications, every_ns, own_folder): counts and times every call in all "
-              "threads, but for code of `own_folder` that switches it on.",
+              "threads, except code of `own_folder` that switches it on.",
     .tp_new = tracer_new,
     .tp_dealloc = (destructor)tracer_dealloc,
     .tp_methods = tracer_methods,

@@ -1,4 +1,4 @@
-/* Count and Mark: values that change, and moments. */
+/* Count: values that change; and the attributes of all events. */
 #include "events/events.h"
 
 #include <math.h>
@@ -6,8 +6,8 @@
 
 /* ---- numbers --------------------------------------------------------------------- */
 
-/* Is it a number of NumPy's? Their own methods tell its value and cost nothing. Not so
- * with other types: asking a tensor would wait for the device. */
+/* Is it a number of NumPy? Its own methods return its value at no cost. Other types are not
+ * asked: a tensor would wait for the device. */
 static int is_numpy(PyObject *value) { return strncmp(Py_TYPE(value)->tp_name, "numpy.", 6) == 0; }
 
 int sonde_number(PyObject *value, double *number, int64_t *whole, int *is_whole)
@@ -47,7 +47,7 @@ PyObject *sonde_attribute_plain(PyObject *value)
         return Py_NewRef(value);
     if (PyUnicode_Check(value))
         return PyUnicode_FromObject(value);
-    /* Their own methods are the program's: they may do and raise anything. */
+    /* Methods of subclasses belong to the program: they may do and raise anything. */
     if (PyLong_Check(value))
         return PyLong_Type.tp_as_number->nb_int(value);
     if (PyFloat_Check(value))
@@ -111,7 +111,7 @@ static void add_value(const sonde_counter_row *row)
     int64_t paused_ns = sonde_events_paused_ns(row->t_ns);
     int64_t held_ns = row->t_ns - sum->last_ns - (paused_ns - sum->paused_ns);
     sonde_sum_begin(sum);
-    /* One broken value must not make all that follow it unknown. */
+    /* One infinite value or NaN must not spoil all that follow it. */
     if (sum->count > 0 && held_ns > 0 && isfinite(sum->last)) {
         sum->area += sum->last * (double)held_ns;
         sum->total_ns += held_ns;
@@ -131,7 +131,7 @@ static void add_value(const sonde_counter_row *row)
     sonde_sum_end(sum);
 }
 
-/* Write down what it is now. */
+/* Write the present value. */
 static int record(CountObject *self)
 {
     if (!sonde_events_ready())

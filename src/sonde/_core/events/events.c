@@ -1,4 +1,4 @@
-/* The events of this process: on or off, pauses, numbers, sums. See event.h. */
+/* The events of this process: on or off, pauses, numbers, sums. See events.h. */
 #include "events/events.h"
 #include "kernel/fork.h"
 
@@ -31,7 +31,7 @@ sonde_sum *sonde_events_sum(uint32_t kind, uint32_t domain, uint32_t name)
             sum_index[at] = (uint16_t)++sums_used;
             sonde_sum *sum = sonde_totals_sum(totals, sums_used - 1);
             sonde_sum_begin(sum);
-            /* It may have been another one's, before the sums began anew. */
+            /* It may have belonged to another name before the sums were reset. */
             memset((char *)sum + sizeof sum->seq, 0, sizeof *sum - sizeof sum->seq);
             sum->kind = kind;
             sum->domain = domain;
@@ -73,7 +73,7 @@ int sonde_events_wake(void)
     if (!sonde_events.is_open)
         return 0;
     if (sonde_events.epoch == 0) {
-        /* In a fresh child the first event begins the recording. */
+        /* In a new child process the first event begins the recording. */
         if (sonde_events.tables[TO_SPAN] == NULL || sonde_writer_open(sonde_events.tables[TO_SPAN]) < 0)
             PyErr_Clear();
         if (sonde_events.epoch == 0)
@@ -89,7 +89,7 @@ int sonde_events_wake(void)
             PyErr_Clear();
         Py_XDECREF(result);
         if (sonde_events.totals == NULL)
-            sonde_events.on = &never; /* there is no room: not again and again */
+            sonde_events.on = &never; /* there is no room: do not try again and again */
     }
     return sonde_events_on();
 }
@@ -107,7 +107,7 @@ int64_t sonde_events_page_paused_ns(int64_t now)
 
 int64_t sonde_events_paused_ns(int64_t now)
 {
-    /* Time in which both are off counts once: of a closed gate, what the page does not count. */
+    /* Time in which both are off counts once: of the program's own pause, only what the page does not count. */
     if (sonde_events.is_open)
         return sonde_events.gate_paused_ns + sonde_events_page_paused_ns(now);
     return sonde_events.gate_paused_ns + sonde_events.gate_page_ns + now - sonde_events.gate_closed_ns;
@@ -124,7 +124,7 @@ int64_t sonde_events_stopped_ns(void)
     int is_on = sonde_load_relaxed(&sonde_events.page->on) != 0;
     int64_t page = sonde_load_relaxed(&sonde_events.page->paused_t_ns);
     int64_t gate = sonde_events.gate_closed_ns;
-    /* What is off now counts; of two, the one that was first. */
+    /* The one that is off now counts; if both are, the one that was first. */
     if (is_on)
         return gate;
     return sonde_events.is_open || page < gate ? page : gate;
@@ -154,7 +154,7 @@ uint32_t sonde_events_value(PyObject *str)
 {
     if (sonde_events.text == NULL)
         return 0;
-    /* They may all be different: a quarter of the room is kept for names. */
+    /* Values may all be different, so a quarter of the room is kept for names. */
     const sonde_intern *known = sonde_text_table(sonde_events.text);
     if (sonde_load_relaxed(&known->used) < known->data_bytes / 4 * 3 &&
         sonde_load_relaxed(&known->count) < known->entries / 4 * 3)
@@ -165,7 +165,7 @@ uint32_t sonde_events_value(PyObject *str)
 
 uint32_t sonde_events_word(const char *word)
 {
-    /* Few, and looked up for each row: remembered by the address of the literal. */
+    /* There are few, and each row needs one: they are remembered by the address of the literal. */
     enum { WORDS = 32 };
     static struct { const char *word; uint32_t id, epoch; } known[WORDS];
     size_t at = ((uintptr_t)word >> 2) % WORDS;
@@ -182,7 +182,7 @@ uint32_t sonde_events_word(const char *word)
 
 /* ---- mirror ---------------------------------------------------------------------- */
 
-/* A word of ours as Python's; made once. Borrowed; NULL with an exception. */
+/* One of our words as a str, made once. Borrowed; NULL with an exception. */
 static PyObject *word_object(const char *word)
 {
     enum { WORDS = 16 };

@@ -24,7 +24,7 @@ typedef struct {
 PyObject *sonde_named_new(PyTypeObject *type, PyObject *name, PyObject *domain);
 PyObject *sonde_named_parse(PyTypeObject *type, PyObject *args, PyObject *kwargs);
 
-/* Rows as they lie in the rings; their columns are those of sources/event.py. */
+/* Rows as they lie in the rings; their columns are those of tables/event.py. */
 typedef struct {
     int64_t t_ns, dur_ns;
     uint32_t name, domain, kind, pad0;
@@ -88,12 +88,12 @@ _Static_assert(1u << SONDE_SLOT_BITS == SONDE_TOTALS_OPEN, "a slot in a number")
 typedef struct {
     sonde_totals *totals;   /* NULL: not recording, or no event so far */
     const uint32_t *on; /* in the control page; never NULL */
-    uint32_t is_open;   /* the gate: does the program want its events recorded? */
-    uint32_t epoch;     /* of the recording; 0: none. Never the same again */
+    uint32_t is_open;   /* does the program want its events recorded? */
+    uint32_t epoch;     /* of the recording; 0: none. A number is never used again */
     sonde_control *page;
     PyObject *text, *totals_map, *page_map;
     PyObject *opener;               /* makes `totals` at the first event */
-    PyObject *tables[EVENT_TABLES]; /* writers; kept, for a child's first event */
+    PyObject *tables[EVENT_TABLES]; /* writers; kept for the first event of a forked child */
     PyObject *mirror;
     PyObject *current; /* context variable: the number of the innermost region; 0: none */
     int64_t last_serial;
@@ -111,10 +111,10 @@ static inline int sonde_events_on(void)
     return sonde_events.totals != NULL && sonde_load_relaxed(sonde_events.on) && sonde_events.is_open;
 }
 
-/* If all that is missing is a first event, make room for it. Are events recorded now? */
+/* If only a first event is missing, make room for it. Are events recorded now? */
 int sonde_events_wake(void);
 
-/* The same, where that is never so while nothing is recorded. */
+/* The same, but quick while nothing is recorded. */
 static inline int sonde_events_ready(void)
 {
     if (sonde_events.totals != NULL)
@@ -131,7 +131,7 @@ void sonde_events_begin_sums(void);
 /* All pauses of the control page up to now. */
 int64_t sonde_events_page_paused_ns(int64_t now);
 
-/* All time up to now in which nothing was recorded though there is a recording. */
+/* All time up to now in which nothing was recorded although there is a recording. */
 int64_t sonde_events_paused_ns(int64_t now);
 
 /* When recording last went on, and off. */
@@ -151,7 +151,7 @@ uint32_t sonde_events_word(const char *word); /* one of ours, of at most 15 lett
  * the epoch changes. */
 sonde_sum *sonde_events_sum(uint32_t kind, uint32_t domain, uint32_t name);
 
-/* Open slots: 0 if none is free. A slot that was given back late is used late. */
+/* Slots of open regions: 0 if none is free. One that is given back as `late` is used again late. */
 uint32_t sonde_slot_take(void);
 void sonde_slot_give(uint32_t slot, int late);
 void sonde_slots_reset(void);
@@ -171,19 +171,19 @@ void sonde_region_set_current(const sonde_event_place *here, int64_t id);
 int64_t sonde_region_around(const sonde_event_place *here, int64_t outer);
 int64_t sonde_region_here(void);
 
-/* Write down attributes: `keys` is a tuple of names, with a value each. */
+/* Write attributes: `keys` is a tuple of names, with a value for each. */
 int sonde_attributes_put(int64_t id, int64_t t_ns, PyObject *keys, PyObject *const *values);
 
 /* A value as one that may be kept for long: plain numbers and texts as they are, all
  * else as the name of its type. A new reference; NULL with an exception. */
 PyObject *sonde_attribute_plain(PyObject *value);
 
-/* A number of Python's, as rows have it. 0; -1 with an exception if it is none. */
+/* A Python number as rows have it. 0; -1 with an exception if it is not a number. */
 int sonde_number(PyObject *value, double *number, int64_t *whole, int *is_whole);
 
-/* Tell the mirror, if there is one. `value` is that of a counter, the scope of a marker, or the
+/* Pass the event on to the mirror, if there is one. `value` is that of a counter, the scope of a marker, or the
  * name of the exception that ended a region; at a begin, its parent and attributes, if given. 0,
- * or -1 with an exception of the program's. */
+ * or -1 with an exception that belongs to the program. */
 int sonde_events_mirror(const char *what, PyObject *domain, PyObject *name, uint32_t kind,
                         int64_t id, PyObject *value);
 

@@ -43,7 +43,7 @@ static PyObject *events_attach(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* Readers of the file count pauses, too. */
+/* Readers of the file need the pauses, too. */
 static void tell_gate(void)
 {
     sonde_totals *totals = sonde_events.totals;
@@ -108,7 +108,7 @@ PyMethodDef sonde_events_methods[] = {
     {"events_totals", events_totals, METH_O, "events_totals(map): keep sums and open regions in this."},
     {"events_detach", events_detach, METH_NOARGS, "Record no events."},
     {"events_gate", events_gate, METH_O, "events_gate(open): record the program's events, or not."},
-    {"events_reset", events_reset, METH_NOARGS, "Begin the sums anew."},
+    {"events_reset", events_reset, METH_NOARGS, "Reset the sums to zero."},
     {"events_mirror", set_mirror, METH_O,
      "events_mirror(call): have it called at each event with what, domain, name, kind, id, value."},
     {"events_summary", sonde_events_summary, METH_NOARGS,

@@ -1,4 +1,4 @@
-/* Mark: moments of a program. */
+/* Mark: moments that a program marks. */
 #include "events/events.h"
 
 #include <string.h>
@@ -49,10 +49,10 @@ static int record(PyObject *domain, PyObject *name, const char *scope, PyObject 
         sonde_attributes_put(row.id, row.t_ns, keys, values);
     if (sonde_events.mirror == NULL)
         return 0;
-    PyObject *said = PyUnicode_FromString(scope);
-    int status = said == NULL ? -1
-                              : sonde_events_mirror("mark", domain, name, SONDE_MARKER, row.id, said);
-    Py_XDECREF(said);
+    PyObject *value = PyUnicode_FromString(scope);
+    int status = value == NULL ? -1
+                              : sonde_events_mirror("mark", domain, name, SONDE_MARKER, row.id, value);
+    Py_XDECREF(value);
     return status;
 }
 
@@ -99,7 +99,7 @@ PyTypeObject sonde_MarkType = {
     .tp_name = "sonde._core.Mark",
     .tp_basicsize = sizeof(sonde_named),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .tp_doc = "Mark(name, domain=None): a moment that comes again.",
+    .tp_doc = "Mark(name, domain=None): a moment that can be marked again and again.",
     .tp_base = &sonde_NamedType,
     .tp_new = sonde_named_parse,
     .tp_repr = mark_repr,

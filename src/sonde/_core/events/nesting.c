@@ -1,7 +1,7 @@
 /* NestingCheck: do the regions of a process simply lie inside each other on their threads?
  *
- * Nearly all do, and then a timeline has nothing to think about: nesting.py does the
- * same, and what to do about those that do not, at fifty times the price. */
+ * Nearly all do, and then a timeline can draw them as they are. Python does the same, and
+ * decides about those that do not, at fifty times the price. */
 #include "events/events.h"
 
 typedef struct {
@@ -49,7 +49,7 @@ static int push(thread_stack *stack, int64_t id, int64_t end_ns)
     return 0;
 }
 
-/* 1: all of them do; 0: one does not; -1: no memory. A parent of -1 is none. */
+/* 1: all of them do; 0: one does not; -1: no memory. A parent of -1 means none. */
 static int feed(NestingCheckObject *self, int64_t *const *column, size_t rows)
 {
     thread_stack *stack = NULL;
@@ -112,8 +112,8 @@ static void check_dealloc(PyObject *object)
 
 static PyMethodDef check_methods[] = {
     {"feed", (PyCFunction)(void (*)(void))check_feed, METH_FASTCALL,
-     "feed(ids, parents, threads, end_threads, starts, ends): do these, which come after those\n"
-     "before, lie in their parents or in none? Buffers of 64-bit numbers."},
+     "feed(ids, parents, threads, end_threads, starts, ends): does each of these regions, which start\n"
+     "after those given before, lie inside its parent or in none? Buffers of 64-bit numbers."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -2,8 +2,8 @@
 #include "events/events.h"
 
 /* A slot is used again at once, except one whose region may still be taken for the
- * innermost one somewhere (it ended out of order, or in another thread): that one
- * waits until so many others have come after it, and tells its parent until then. */
+ * innermost one somewhere (it ended out of order, or in another thread): that slot
+ * waits until this many others were given back, and names its parent until then. */
 enum { LATE = 1024 };
 static uint16_t free_slots[SONDE_TOTALS_OPEN];
 static uint32_t free_n;
@@ -56,7 +56,7 @@ int64_t sonde_region_resolve(int64_t id)
     for (int i = 0; i < 64 && id > 0; i++) {
         uint32_t slot = (uint32_t)id & (SONDE_TOTALS_OPEN - 1);
         if (slot == 0)
-            return id; /* it found no slot: nothing better is known */
+            return id; /* it found no slot, so nothing better is known */
         const sonde_open *open = sonde_totals_open(sonde_events.totals, slot);
         if (open->id != id)
             return 0; /* long ended, or of another recording */
@@ -80,7 +80,7 @@ int64_t sonde_region_current(const sonde_event_place *here)
     Py_XDECREF(number);
     if (PyErr_Occurred())
         PyErr_Clear();
-    /* Nothing said: the context was made where the thread told, as by asyncio.run(). */
+    /* Not set: the context was made where the thread's own value counts, as by asyncio.run(). */
     return id < 0 ? innermost : id;
 }
 
@@ -91,8 +91,8 @@ void sonde_region_set_current(const sonde_event_place *here, int64_t id)
         return;
     }
 #if PY_VERSION_HEX < 0x030C0000
-    /* Until 3.11 to make an object may run a garbage collection, and that code of the program's; if
-     * that sets a context variable, too, CPython crashes. */
+    /* Until 3.11 making an object may run a garbage collection, which may run code of the program;
+     * if that sets a context variable, too, CPython crashes. */
     int collects = PyGC_Disable();
 #endif
     PyObject *number = PyLong_FromLongLong(id);
@@ -114,7 +114,7 @@ int64_t sonde_region_around(const sonde_event_place *here, int64_t outer)
     for (int i = 0; i < 64 && outer >> SONDE_SLOT_BITS > serials_before; i++) {
         uint32_t slot = (uint32_t)outer & (SONDE_TOTALS_OPEN - 1);
         const sonde_open *open = sonde_totals_open(sonde_events.totals, slot);
-        /* Begun in this very task, and ended in another: it is around nothing any more. */
+        /* It began in this very task and ended in another: nothing lies inside it any more. */
         int is_over = slot != 0 && open->id == outer && !open->is_open && begun_in[slot] == here->context;
         if (!is_over)
             return outer;

@@ -1,7 +1,7 @@
-/* Where a program is: its thread, and its context if that is one of its own making. Needs the GIL.
+/* Where a program is: its thread, and its context if the program made one. Needs the GIL.
  *
- * In such a context (a task of asyncio's) a context variable tells which region is the innermost
- * one, and tasks inherit it; else the thread does, which costs a tenth of that. */
+ * In such a context (a task of asyncio) a context variable says which region is the innermost
+ * one, and tasks inherit it; elsewhere a variable of the thread does, at a tenth of the cost. */
 #ifndef SONDE_PLACE_H
 #define SONDE_PLACE_H
 
@@ -27,7 +27,7 @@ static inline sonde_event_place sonde_here(void)
 {
     sonde_event_place here = {.tid = sonde_find_tid(), .context = PyThreadState_Get()->context};
 #if PY_VERSION_HEX < 0x030E0000
-    /* A thread's own is made when it is first needed, so it may come between begin and end. */
+    /* A thread's own context is made when it is first needed, maybe between begin and end. */
     here.in_context = here.context != NULL && ((const sonde_context *)here.context)->is_entered;
     if (!here.in_context)
         here.context = NULL;

@@ -15,7 +15,7 @@ static double find_mean(const sonde_sum *sum, int64_t until_ns, int64_t paused_n
     return (sum->area + (tail_ns > 0 ? sum->last * tail_ns : 0)) / whole_ns;
 }
 
-/* The numbers that depend on what it is a sum of; None where they say nothing. */
+/* The numbers, which depend on the kind; None where one has no meaning. */
 static PyObject *numbers_of(const sonde_sum *sum, int64_t until_ns, int64_t paused_ns)
 {
     if (sum->kind == SONDE_COUNTER)
@@ -142,7 +142,7 @@ PyObject *sonde_events_summary(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(
                 return NULL;
             }
             PyObject *before = PyTuple_GET_ITEM(row, at);
-            PyTuple_SET_ITEM(row, at, name); /* nobody else has seen it yet */
+            PyTuple_SET_ITEM(row, at, name); /* nobody else has seen this tuple yet */
             Py_DECREF(before);
         }
     }

@@ -5,8 +5,8 @@
  */
 #include "events/region.h"
 
-/* So many activations on the heap in all, and of one object: a program that begins and never ends
- * takes no more memory, and an object that does leaves room for the others. */
+/* The most activations on the heap in all, and of one object: a program that begins regions and never
+ * ends them takes no more memory, and one such object leaves room for the others. */
 enum { MOST = 65536, MOST_OF_ONE = 16384 };
 
 /* ---- activations ----------------------------------------------------------------- */
@@ -25,7 +25,7 @@ static activation *find_room(RegionObject *self)
     return new;
 }
 
-/* A new one, which nobody can end before it is pushed. */
+/* Make one, which nobody can end before it is pushed. */
 static inline activation *make(RegionObject *self, enum state state)
 {
     activation *new = find_room(self);
@@ -120,12 +120,12 @@ static int64_t next_frame(const RegionObject *self)
     return (int64_t)sum->area;
 }
 
-/* A mirror is told of the parent that was given (0: none) and of the attributes, if there are any. */
+/* A mirror gets the parent that was given (0: none) and the attributes, if there are any. */
 static int tell_begin(const RegionObject *self, int64_t id)
 {
     if (sonde_events.mirror == NULL)
         return 0;
-    PyObject *said = NULL, *all = NULL;
+    PyObject *value = NULL, *all = NULL;
     if (self->under != 0 || self->keys != NULL)
         all = PyDict_New();
     for (Py_ssize_t i = 0; all != NULL && self->keys != NULL && i < PyTuple_GET_SIZE(self->keys); i++)
@@ -133,10 +133,10 @@ static int tell_begin(const RegionObject *self, int64_t id)
                            PyTuple_GET_ITEM(self->values, i)) < 0)
             Py_CLEAR(all);
     if (all != NULL)
-        said = Py_BuildValue("LN", (long long)self->under, all);
+        value = Py_BuildValue("LN", (long long)self->under, all);
     PyErr_Clear(); /* no memory: then without */
-    int status = sonde_events_mirror("begin", self->domain, self->name, self->kind, id, said);
-    Py_XDECREF(said);
+    int status = sonde_events_mirror("begin", self->domain, self->name, self->kind, id, value);
+    Py_XDECREF(value);
     return status;
 }
 
@@ -186,8 +186,8 @@ int sonde_region_begin(RegionObject *self)
 
 /* ---- end ------------------------------------------------------------------------- */
 
-/* It is the innermost region no more. Was it? If not (it ends out of order, or in
- * another thread or task) it may still be taken for that somewhere. */
+/* It is not the innermost region any more. Returns whether it was; if not (it ends out of order, or
+ * in another thread or task), it may still be taken for the innermost one somewhere. */
 static int leave(const activation *old)
 {
     sonde_event_place here = sonde_here();
@@ -302,21 +302,21 @@ static int is_unseen(const activation *one)
 
 static int end_seen(RegionObject *self, activation *ended, const char *cut, PyObject *error)
 {
-    /* Making a ring runs Python, and another thread may end the region, too: first of all it is
-     * off the list. */
+    /* Making a ring runs Python, and another thread may end the region meanwhile: so first of all it
+     * is taken off the list. */
     activation old = *ended;
     drop(self, ended);
     int64_t now = sonde_clock_ns();
-    int status = 0, is_late = 0, is_told = old.state == OPEN;
-    if (is_told)
+    int status = 0, is_late = 0, is_numbered = old.state == OPEN;
+    if (is_numbered)
         is_late = !leave(&old);
-    /* A pause may be all that was: then there is nowhere to write yet. */
+    /* If all of it was in a pause, there may be nowhere to write yet. */
     if (sonde_events.totals != NULL || sonde_events_wake())
         status = write_row(self, &old, now, cut, error);
     /* Python may have ended the recording. */
-    if (is_told && old.epoch == sonde_events.epoch)
+    if (is_numbered && old.epoch == sonde_events.epoch)
         close_slot(&old, is_late);
-    if (status == 0 && is_told)
+    if (status == 0 && is_numbered)
         status = sonde_events_mirror("end", self->domain, self->name, self->kind, old.id, error);
     return status;
 }
@@ -329,7 +329,7 @@ static int end_one(RegionObject *self, activation *old, const char *cut, PyObjec
     return 0;
 }
 
-/* Would it be one that was begun last, or here, while there was no recording? */
+/* Does this end belong to one that began last, or here, while there was no recording? */
 static int ends_unseen(const RegionObject *self, const activation *old)
 {
     if (old == NULL || self->unseen > old->unseen)

@@ -96,13 +96,13 @@ static PyObject *region_call(PyObject *self, PyObject *const *args, size_t nargs
 
 /* ---- Bound: what stands for __enter__ and __exit__ --------------------------------
  *
- * A `with` asks the class for both and binds them, which makes two objects, and half
- * of what an empty region costs. Asked through an object, this gives the object
- * itself, which knows by the number of arguments what it is called for. */
+ * A `with` asks the class for both and binds them, which makes two objects: half of the
+ * cost of an empty region. Asked through an object, this returns the object itself,
+ * which knows by the number of arguments what it is called for. */
 
 typedef struct {
     PyObject_HEAD
-    PyObject *plain; /* the method, for who asks the class alone */
+    PyObject *plain; /* the method, for those who ask the class itself */
 } BoundObject;
 
 static PyObject *bound_get(PyObject *self, PyObject *object, PyObject *Py_UNUSED(type))
@@ -189,7 +189,7 @@ static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return (PyObject *)self;
 }
 
-/* Attributes as two tuples, so that nothing of the program's lives longer for us. */
+/* Keep attributes as two tuples of plain values, so that no object of the program lives longer. */
 static int keep_attributes(RegionObject *self, PyObject *keys, PyObject *const *values)
 {
     Py_ssize_t n = PyTuple_GET_SIZE(keys);
@@ -295,18 +295,19 @@ static PyObject *region_repr(PyObject *object)
 
 static PyMethodDef region_methods[] = {
     {"start", region_start, METH_NOARGS, "Begin the region; it may be begun again before it ends."},
-    {"stop", region_stop, METH_NOARGS, "End it: the innermost one of this task or thread."},
+    {"stop", region_stop, METH_NOARGS, "End the region: the innermost one of this task or thread."},
     {"__enter__", region_enter, METH_NOARGS, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))region_exit, METH_FASTCALL, NULL},
     {"set", (PyCFunction)(void (*)(void))region_set, METH_FASTCALL | METH_KEYWORDS,
-     "set(**attributes): say more about the region that is open."},
+     "set(**attributes): add attributes to the region that is open."},
     {"under", region_under, METH_O,
-     "under(region): lie in this one (or the one with this id), wherever that runs; returns itself."},
+     "under(region): make this region (or the one with this id) the parent, wherever it runs; returns\n"
+     "itself."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef region_getset[] = {
-    {"id", get_id, NULL, "Number of the innermost open one; None if none is recorded.", NULL},
+    {"id", get_id, NULL, "Number of the innermost open activation; None if none is recorded.", NULL},
     {"kind", get_kind, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
