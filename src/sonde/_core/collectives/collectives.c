@@ -1,4 +1,4 @@
-/* Collectives: the thread that writes their rows, and what the program tells it. */
+/* Collectives: the thread that writes their rows, and what the program reports to it. */
 #include "collectives/collectives.h"
 #include "kernel/fork.h"
 #include "kernel/thread.h"
@@ -9,23 +9,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WRITE_NS 500000000       /* between two looks, while works wait for their rows */
+#define WRITE_NS 500000000       /* between two rounds, while works wait for their rows */
 #define IDLE_NS 3600000000000
 enum { RELAXED = 2 };
 
 static void *work(void *Py_UNUSED(arg))
 {
     int mode = RELAXED;
-    /* While the program records a CUDA graph, a question about an event, asked by a thread
-     * that has not said this, would spoil it. */
+    /* While the program captures a CUDA graph, a query of an event by a thread that has not set
+     * this mode would spoil the capture. */
     if (sonde_collectives.set_mode != NULL)
         (void)sonde_collectives.set_mode(&mode);
     int is_waiting = 0;
     while (!sonde_load_acquire(&sonde_collectives.leave)) {
         uint32_t bell = sonde_load_acquire(&sonde_collectives.bell);
-        /* Whatever comes from here on rings. */
+        /* Works that come from here on ring. */
         is_waiting = sonde_collectives_write(0);
-        /* Where works are not seen nobody rings. */
+        /* Where works are not observed nobody rings. */
         is_waiting |= !sonde_collectives.is_observed;
         sonde_wait(&sonde_collectives.bell, bell, is_waiting ? WRITE_NS : IDLE_NS);
     }
@@ -33,8 +33,8 @@ static void *work(void *Py_UNUSED(arg))
     return NULL;
 }
 
-/* The first work after a while: wake the thread. It is made for the first one of all, so that a
- * program without collectives has none; whoever forks would be warned of it. */
+/* At the first work after a while: wake the thread. It is made only for the very first work, so that
+ * a program without collectives has no such thread; Python warns of threads at a fork. */
 static void ring(void)
 {
     pthread_mutex_lock(&sonde_collectives.lock);
@@ -174,7 +174,7 @@ static void forget_in_child(void)
 
 SONDE_IN_CHILD(forget_in_child)
 
-/* ---- what the program tells ------------------------------------------------------------------------------------- */
+/* ---- what the program reports ----------------------------------------------------------------------------------- */
 
 /* collective_look(address of a tensor, call that has torch do something with it) */
 static PyObject *collective_look(PyObject *Py_UNUSED(module), PyObject *args)
@@ -240,15 +240,15 @@ static PyObject *collective_state(PyObject *Py_UNUSED(module), PyObject *Py_UNUS
 PyMethodDef sonde_collectives_methods[] = {
     {"collective_start", collective_start, METH_VARARGS,
      "collective_start(writer, text, page, libtorch_cpu, libtorch_cuda, ask, step, observe): have\n"
-     "works of c10d written; `ask` is called to have groups told."},
-    {"collective_stop", collective_stop, METH_NOARGS, "Write what is left, and watch no more."},
+     "works of c10d written; `ask` is called when groups have to be named."},
+    {"collective_stop", collective_stop, METH_NOARGS, "Write what is left, and record no more."},
     {"collective_look", collective_look, METH_VARARGS,
-     "collective_look(address, call): find where torch keeps the tensors that a range was given;\n"
+     "collective_look(address, call): find where torch keeps the inputs of a range;\n"
      "`call` has torch do one operation on the tensor at that address."},
     {"collective_step", collective_step, METH_O,
-     "collective_step(step): this step ended, in this thread."},
+     "collective_step(step): say that this step ended, in this thread."},
     {"collective_group", collective_group, METH_VARARGS,
-     "collective_group(name, size, ranks): a process group."},
-    {"collective_state", collective_state, METH_NOARGS, "What is found of torch, and lost."},
+     "collective_group(name, size, ranks): name a process group."},
+    {"collective_state", collective_state, METH_NOARGS, "Return what was found in torch, and how many works were lost."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,10 +1,10 @@
 /* Collectives of torch.distributed, seen from C: what its files share.
  *
- * c10d tells two things. Its works are known to torch's observers, from when a backend
- * takes one up to when it is over (collective_seen.c). Its flight recorder keeps the last
- * 2000 with their group, number and sizes (collective_told.c). A thread of ours puts the
- * two together and writes the rows (collective.c); it never holds the GIL, and what
- * issues or does a collective never waits for it.
+ * c10d offers two views. Torch's observers see its works from when a backend takes one up
+ * to when it is over (observed.c). Its flight recorder keeps the last 2000 with their group,
+ * number and sizes (flight_recorder.c). A thread of ours puts the two together and writes the
+ * rows (rows.c); it never holds the GIL, and whatever issues or does a collective never
+ * waits for it.
  */
 #ifndef SONDE_COLLECTIVES_H
 #define SONDE_COLLECTIVES_H
@@ -19,7 +19,7 @@
 
 /* ---- types of numbers: one place for their names and sizes ------------------------- */
 
-/* As torch numbers them. -1: there is none of that name. */
+/* Numbered as torch does. -1: there is none of that name. */
 int sonde_dtype_find(const char *name, size_t bytes); /* as C++ calls it: BFloat16 */
 const char *sonde_dtype_name(int dtype);              /* as Python does: bfloat16; or NULL */
 uint32_t sonde_dtype_bytes(int dtype);                /* of one number; 0: not known */
@@ -27,7 +27,7 @@ uint32_t sonde_dtype_bytes(int dtype);                /* of one number; 0: not k
 /* ---- what an observer sees ---------------------------------------------------------- */
 
 typedef struct {
-    const void *function; /* torch's own object: by it an end finds its beginning */
+    const void *function; /* torch's own object, by which an end finds its beginning */
     uint64_t serial;      /* from 1, in the order of beginnings */
     int64_t begin_ns;
     int64_t end_ns; /* 0: under way */
@@ -35,17 +35,17 @@ typedef struct {
     uint64_t bytes, numel; /* of what it was given */
     int16_t dtype;         /* -1: none, or not known */
     uint8_t is_sized;      /* bytes and numel are known */
-    uint8_t was_running;   /* it has a row that says so */
-    uint8_t is_taken;      /* an entry of the flight recorder's is about it */
+    uint8_t was_running;   /* it has a row that says it is running */
+    uint8_t is_taken;      /* an entry of the flight recorder is about it */
     char title[SONDE_TITLE]; /* gloo:all_reduce */
 } sonde_observed_work;
 
-/* Have works seen. `library` is libtorch_cpu. 0, or -ENOENT if it lacks something.
+/* Have works observed. `library` is libtorch_cpu. 0, or -ENOENT if it lacks something.
  * `first` is called, by any thread, for a work that comes while none is waiting. */
 int sonde_observed_start(void *library, const uint32_t *on, void (*first)(void));
 void sonde_observed_stop(void);
 
-/* Where a range keeps the values it was given is found by looking: between these two, this
+/* Where a range keeps its inputs is found by trying: between these two calls, this
  * thread has torch do one operation on this tensor. */
 void sonde_observed_look(uintptr_t tensor);
 void sonde_observed_looked(void);
@@ -53,10 +53,10 @@ int sonde_observed_is_sized(void); /* was it found? */
 
 /* Copy what has no row yet, by serial; how many. `to` holds SONDE_OBSERVED_MAX. */
 uint32_t sonde_observed_copy(sonde_observed_work *to);
-void sonde_observed_update(const sonde_observed_work *work, int is_done); /* keep its marks, or forget it */
+void sonde_observed_update(const sonde_observed_work *work, int is_done); /* keep its flags, or forget it */
 uint64_t sonde_observed_lost(void); /* works that found no room, so far */
 
-/* ---- what the flight recorder tells ---------------------------------------------------- */
+/* ---- what the flight recorder keeps ---------------------------------------------------- */
 
 enum { SONDE_RECORDER_CPU, SONDE_RECORDER_NCCL, SONDE_RECORDERS };
 
@@ -90,19 +90,19 @@ int sonde_flight_recorder_ask(int recorder, sonde_intern *texts, void (*each)(co
 enum { SONDE_STEPS = 1024, SONDE_THREADS = 64, SONDE_GROUPS = 1024, SONDE_WORKERS = 1024 };
 
 typedef struct {
-    PyObject *ring_map, *text, *page_map, *ask; /* ask: have Python tell the groups */
+    PyObject *ring_map, *text, *page_map, *ask; /* ask: makes Python call collective_group() */
     sonde_ring *ring;
     sonde_intern *texts;
     const uint32_t *on; /* of the control page */
     pthread_t thread;
-    int is_open;     /* the GIL's: between start and stop */
+    int is_open;     /* under the GIL: between start and stop */
     int is_running;  /* under the lock: a thread was made and not joined */
     int is_observed; /* works are seen */
     uint32_t leave, bell; /* atomics */
     uint32_t is_asked; /* atomic: Python was asked for the groups */
     int (*set_mode)(int *);
 
-    pthread_mutex_t lock; /* what the program tells: steps, threads, groups */
+    pthread_mutex_t lock; /* guards what the program reports: steps, threads, groups */
     struct { int64_t end_ns, number; } steps[SONDE_STEPS];
     uint64_t steps_n;
     int64_t first_step;
@@ -116,7 +116,7 @@ typedef struct {
     int64_t asked_ns, cost_ns;   /* the recorders: when last, and how long it took */
     int64_t asking_ns;
     uint64_t asked_serial;
-    int is_unreadable;                 /* the answer was not understood */
+    int is_unreadable;                 /* the answer of a recorder was not understood */
     uint64_t next_id[SONDE_RECORDERS], top_id[SONDE_RECORDERS];
     sonde_observed_work *works;
     uint32_t works_n;
@@ -129,7 +129,7 @@ typedef struct {
 
 extern sonde_collectives_state sonde_collectives; /* one for the process: rows.c */
 
-#define SONDE_COLLECTIVE_KINDS "qqqtttttIQQQttqq" /* of a row: collective_rows.c */
+#define SONDE_COLLECTIVE_KINDS "qqqtttttIQQQttqq" /* of a row: rows.c */
 
 /* Write the rows that are due; all of them if it is the last time. 1: something still waits.
  * The thread's alone, without the GIL. */

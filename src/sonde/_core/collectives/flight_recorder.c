@@ -1,9 +1,9 @@
-/* c10d's flight recorder: what it tells of the last collectives.
+/* c10d's flight recorder and its entries about the last collectives.
  *
  * It is asked through the function that torch's own tools use, from a thread of ours and
- * without the GIL, which its Python face would hold for tens of milliseconds. The answer
- * is a pickle of plain dicts, lists, texts and numbers. The JSON one is not used: making
- * it fails, with an exception that nobody could catch here, on a thread's name that is no
+ * without the GIL, which its Python function would hold for tens of milliseconds. The answer
+ * is a pickle of plain dicts, lists, texts and numbers. JSON is not used: making
+ * it fails, with an exception that nobody could catch here, on a thread's name that is not
  * UTF-8, and the kernel cuts names at 15 bytes.
  */
 #include "collectives/collectives.h"
@@ -112,7 +112,7 @@ static void remember(pickle *from, piece text)
     from->at++;
     uint64_t place = take(from, code == 'q' ? 1 : 4);
     if (from->is_bad || place != from->memo_n) {
-        from->is_bad = 1; /* torch counts them up */
+        from->is_bad = 1; /* torch numbers them in order */
         return;
     }
     if (from->memo_n == from->memo_room) {
@@ -233,7 +233,7 @@ typedef struct {
     uint32_t count;
 } sizes;
 
-/* [[2, 10], [3]]: numbers in each. More tensors than we have room for add up in the last. */
+/* [[2, 10], [3]]: the elements of each tensor. Tensors beyond our room are added to the last. */
 static void take_sizes(pickle *from, value read, sizes *to)
 {
     to->count = 0;

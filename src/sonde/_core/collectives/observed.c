@@ -1,10 +1,10 @@
 /* Works of c10d, as torch's observers see them.
  *
- * Every backend opens a range of its own kind around a work: gloo when a thread of its
- * takes it up and until it is over, NCCL while it is handed to the device. A range is of
- * the user's scope, so whoever observes that scope pays nothing for torch's operators.
- * An observer is a C++ value; like torch_nodes.c this has no headers and relies on
- * training/seams.py having compared the installed one.
+ * Every backend opens a range around a work: gloo from when one of its threads takes it up
+ * until it is over, NCCL while it is handed to the device. A range has the user's scope, so
+ * whoever observes only that scope pays nothing for torch's operators. An observer is a C++
+ * value; like torch/observer.c this file has no headers and relies on job/torch/seams.py
+ * having compared the installed ones.
  */
 #include "collectives/collectives.h"
 #include "kernel/fork.h"
@@ -19,7 +19,7 @@
 enum { SCOPE_FUNCTION = 0, SCOPE_USER = 7, SCOPES = 10 };
 enum { LOOK_BYTES = 512, LOOK_VALUES = 8, TRIES = 64 };
 
-/* at::RecordFunctionCallback, passed by value; see torch_nodes.c. */
+/* at::RecordFunctionCallback, passed by value; see torch/observer.c. */
 typedef struct {
     void *start, *end;
     double probability;
@@ -42,7 +42,7 @@ static struct {
     int32_t (*dtype)(void *, int32_t *);
     uint64_t handle, handle_here;
     int is_added; /* torch calls us */
-    int is_on;    /* atomic, and changed under the lock: we listen */
+    int is_on;    /* atomic, and changed under the lock: we record what it reports */
     const uint32_t *on; /* of the control page: are rows wanted? */
     void (*first)(void);
     pthread_mutex_t lock; /* what follows */
@@ -60,7 +60,7 @@ static struct {
 
 int sonde_observed_is_sized(void) { return seen.inputs_at != 0; }
 
-/* In the range of an operation on that tensor: a view of few values, the first is the tensor. */
+/* In the range of an operation on that tensor, search for a view of few values whose first is the tensor. */
 static void look(const char *function)
 {
     for (uint32_t at = 8; at < LOOK_BYTES; at += 8) {
@@ -144,7 +144,7 @@ void sonde_observed_begins(const void *function)
     if (seen.inputs_at != 0)
         measure(&work, function);
     pthread_mutex_lock(&seen.lock);
-    /* Again, because whoever switches it off takes the page away afterwards. */
+    /* Checked again, because whoever switches it off unmaps the page afterwards. */
     int is_wanted = sonde_load_relaxed(&seen.is_on) && sonde_load_relaxed(seen.on);
     sonde_observed_work *slot = is_wanted ? find_slot() : NULL;
     int is_first = 0;
@@ -167,7 +167,7 @@ static void end_work(const void *function, void *Py_UNUSED(context))
     if (title == NULL || !is_work(title))
         return;
     pthread_mutex_lock(&seen.lock);
-    /* Backwards: most works end soon. */
+    /* From the newest on: most works end soon. */
     for (uint32_t i = 1; seen.waiting != 0 && i <= SONDE_OBSERVED_MAX; i++) {
         uint32_t at = (uint32_t)(seen.head - i) % SONDE_OBSERVED_MAX;
         if (seen.state[at] == OPEN && seen.slots[at].function == function) {
@@ -319,7 +319,7 @@ void sonde_observed_stop(void)
 
 static void forget_in_child(void)
 {
-    /* Torch goes on calling us; we do not listen until we are started again. */
+    /* Torch goes on calling us; we ignore it until we are started again. */
     pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
     seen.lock = fresh;
     seen.is_on = 0;

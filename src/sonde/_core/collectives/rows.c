@@ -1,14 +1,14 @@
-/* Rows of collectives: what was seen of a work and what the flight recorder tells of it. */
+/* Rows of collectives: what was observed of a work, and its entry in the flight recorder. */
 #include "collectives/collectives.h"
 
 #include <string.h>
 #include <time.h>
 
 #define RUNNING_NS 5000000000   /* a work that takes longer gets a row before it ends */
-#define GROUP_NS 3000000000     /* a row waits so long for Python to tell its group */
+#define GROUP_NS 3000000000     /* how long a row waits for Python to name its group */
 #define NEAR_NS 1000000         /* two clocks, read one after the other */
-/* Asking the recorder costs us at most one part in so many of one core's time, and five
- * times as much if it would forget something otherwise. */
+/* Asking the recorder takes at most this fraction of one core's time, and five times as much
+ * if it would forget something otherwise. */
 enum { SHARE = 100, SHARE_IN_NEED = 20, NEED = 1500 };
 
 typedef struct {
@@ -38,7 +38,8 @@ static int64_t wall_ahead_ns(void)
 
 static int64_t created_ns(const sonde_recorder_entry *entry) { return entry->created_wall_ns - sonde_collectives.wall_ns; }
 
-/* Does the host do the work itself? Then its end is the work's, not only of handing it on. */
+/* Does the host do the work itself? Then the end of the range is the end of the work, not only of
+ * handing it on. */
 static int is_of_host(const char *title)
 {
     return strncmp(title, "gloo:", 5) == 0 || strncmp(title, "mpi:", 4) == 0;
@@ -75,7 +76,7 @@ static int fits(const sonde_recorder_entry *entry, const sonde_observed_work *wo
     return since_ns < NEAR_NS; /* it is entered in the call that makes it */
 }
 
-/* Might the work be another group's? Then nothing is learned from it. */
+/* Is it certain that the work does not belong to another group? Only then is its thread remembered. */
 static int is_sure(const sonde_recorder_entry *entry, const sonde_observed_work *work)
 {
     for (uint32_t i = 0; i < sonde_collectives.entries_n; i++)
@@ -110,7 +111,7 @@ static void take(const sonde_recorder_entry *entry)
     if (entry->id >= sonde_collectives.top_id[recorder])
         sonde_collectives.top_id[recorder] = entry->id + 1;
     if (entry->id >= sonde_collectives.next_id[recorder]) {
-        /* What was asked for before us, or while we were entry to rest, is nobody's business. */
+        /* What was asked for before us, or while we were paused, does not count. */
         if (created_ns(entry) >= sonde_collectives.started_ns && sonde_load_relaxed(sonde_collectives.on) &&
             sonde_collectives.entries_n < SONDE_ENTRIES_MAX)
             sonde_collectives.entries[sonde_collectives.entries_n++] = *entry;
@@ -274,7 +275,7 @@ static sonde_observed_work *find_work(uint64_t serial)
     return NULL;
 }
 
-/* ---- a turn ----------------------------------------------------------------------------------------------- */
+/* ---- settling --------------------------------------------------------------------------------------------- */
 
 static int knows_group(uint32_t name)
 {
@@ -294,10 +295,10 @@ static int ask_groups(void *Py_UNUSED(none))
     int is_well = result != NULL || ask == NULL;
     Py_XDECREF(result);
     Py_XDECREF(ask);
-    return is_well ? 0 : -1; /* of a signal's handler: see SourceContext.guard */
+    return is_well ? 0 : -1; /* raised by a signal handler: see SourceContext.guard */
 }
 
-/* Have Python tell the groups, at the main thread's next safe point. */
+/* Have Python name the groups, at the main thread's next safe point. */
 static void ask_python(void)
 {
     if (!sonde_load_acquire(&sonde_collectives.is_asked)) {
@@ -307,7 +308,7 @@ static void ask_python(void)
     }
 }
 
-/* Is there all that there will be? */
+/* Is everything known that will be known? */
 static int is_done(const sonde_recorder_entry *entry, const sonde_observed_work *work)
 {
     if (work != NULL && is_of_host(work->title))
@@ -316,13 +317,13 @@ static int is_done(const sonde_recorder_entry *entry, const sonde_observed_work 
 }
 
 /* Is it about something that is no work of its own (one of several that NCCL does together), or
- * that nobody wanted to see (we were entry to rest)? */
+ * that nobody wanted to see (we were paused)? */
 static int is_nothing(const sonde_recorder_entry *entry, const sonde_observed_work *work)
 {
     return sonde_collectives.is_observed && work == NULL && (entry->is_over || !is_of_host(entry->title));
 }
 
-/* 1: nothing more is to be written of it. */
+/* 1: nothing more is to be written about it. */
 static int settle_entry(sonde_recorder_entry *entry, int64_t now_ns, int is_last)
 {
     sonde_observed_work *work = find_work(entry->serial);
@@ -347,7 +348,7 @@ static int settle_entry(sonde_recorder_entry *entry, int64_t now_ns, int is_last
     return 0;
 }
 
-/* A work that no entry is about: the recorder keeps none of these, or forgot it. */
+/* A work without an entry: the recorder does not keep its kind, or has forgotten it. */
 static void settle_work(sonde_observed_work *work, int64_t now_ns, int is_last)
 {
     int will_have_entry = (sonde_flight_recorder_has(SONDE_RECORDER_CPU) || sonde_flight_recorder_has(SONDE_RECORDER_NCCL)) &&

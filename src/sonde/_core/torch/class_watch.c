@@ -1,4 +1,4 @@
-/* Has somebody changed a class that we stand in? */
+/* Has somebody changed a class in which we replaced something? */
 #include "torch/module_call.h"
 
 static int heal(void *Py_UNUSED(arg))
@@ -12,7 +12,7 @@ static int heal(void *Py_UNUSED(arg))
     self->version = self->watched->tp_version_tag;
     sonde_store_release(&self->is_asked, 0);
     Py_DECREF(self);
-    return result == NULL ? -1 : 0; /* a signal handler of the program's raised it */
+    return result == NULL ? -1 : 0; /* a signal handler of the program raised it */
 }
 
 void sonde_torch_watch(void)

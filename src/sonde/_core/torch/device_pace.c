@@ -1,11 +1,11 @@
 /* Does the device keep up with the host?
  *
- * Where the device waits for the host to launch its work, each module takes the one as long as the
- * other: the host's clock tells the device's time, and an event at each module would tell nothing
- * more, for two microseconds each. So where a step with all events has shown that, most modules of
- * the steps after it have none. In each of these the whole is checked (the modules that the program
- * calls itself, and backward passes), and one part in 16; now and then a step has all events again.
- * Whatever is not the same ends it, and takes the times that the host's clock told of that step.
+ * Where the device waits for the host to launch its work, each module takes as long on the device as
+ * on the host: the host's clock also measures the device, and an event at each module would add
+ * nothing for its two microseconds. So where a step with all events has shown that, most modules of
+ * the steps after it have none. In each of those steps the whole is checked (the modules that the
+ * program calls itself, and backward passes), and one part in 16; now and then a step has all events
+ * again. Any difference ends this, and the device times of that step are dropped.
  */
 #include "torch/torch.h"
 
@@ -21,7 +21,7 @@ typedef struct {
     int8_t device;
 } comparison;
 
-/* A backward pass, from outside. */
+/* A backward pass as a whole. */
 typedef struct {
     int64_t step, begin_ns;
     int64_t end_ns; /* atomic; 0: it is under way */
@@ -55,11 +55,11 @@ static int is_within(double device_s, int64_t host_ns, int64_t latency_ns, int64
     return device_s >= 0 && (apart_ns < 0 ? -apart_ns : apart_ns) <= latency_ns + larger_ns / part;
 }
 
-/* A few of many may be off by this much, … */
+/* A few parts of many may differ by this much. */
 static int is_same(double device_s, int64_t host_ns) { return is_within(device_s, host_ns, 10000, 10); }
-/* … none by this much, … */
+/* No part may differ by this much. */
 static int is_near(double device_s, int64_t host_ns) { return is_within(device_s, host_ns, 30000, 4); }
-/* … and a whole hides its parts. */
+/* A whole must agree more closely, as differences of its parts may cancel out. */
 static int is_same_whole(double device_s, int64_t host_ns) { return is_within(device_s, host_ns, 50000, 50); }
 
 /* ---- won and lost ----------------------------------------------------------------------------------- */
@@ -69,7 +69,7 @@ static void lose(int way, int64_t step)
     uint32_t kept = sonde_and_relaxed(&pace.keeps, ~(uint32_t)way);
     pace.ways[way].row = pace.ways[way].strikes = 0;
     pace.ways[way].lost = step;
-    /* What is lost again and again is to be won less easily: or just the slow steps had no times. */
+    /* If it is lost again and again, it has to be won harder: otherwise just the slow steps had no times. */
     if (kept & (uint32_t)way && pace.ways[way].need < MOST_NEED)
         pace.ways[way].need *= 2;
 }
@@ -93,7 +93,7 @@ void sonde_torch_compare(int way, int64_t step, int8_t device, double device_s, 
         return;
     if (its->step != step)
         sonde_torch_conclude(way, its->step);
-    /* Of several devices, the clock of the host does not say which one it is. */
+    /* With several devices, the host's clock does not say which one it measures. */
     its->is_refused |= (its->compared > 0 && its->device != device) || !is_near(device_s, host_ns);
     its->apart += (uint32_t)!is_same(device_s, host_ns);
     its->step = step;
@@ -116,13 +116,13 @@ void sonde_torch_conclude(int way, int64_t step)
 int sonde_torch_check(int way, int64_t step, int is_whole, double device_s, int64_t host_ns)
 {
     int agrees = is_whole ? is_same_whole(device_s, host_ns) : is_near(device_s, host_ns);
-    /* Whoever loses the processor between the clock and the event does so once. */
+    /* A thread that loses its processor between the clock and the event does so once. */
     if (!agrees && device_s >= 0 && (is_whole || ++pace.ways[way].strikes >= STRIKES))
         lose(way, step);
     return agrees;
 }
 
-/* ---- what stands for the whole of a backward pass --------------------------------------------- */
+/* ---- backward passes as a whole --------------------------------------------------------------- */
 
 int64_t sonde_torch_pass_begin(int64_t begin_ns)
 {
@@ -195,7 +195,7 @@ int8_t sonde_torch_kept_up_in(int64_t step)
 
 /* ---- start and stop ---------------------------------------------------------------------------------- */
 
-/* Before there is anybody to write or read. */
+/* Before any thread writes or reads. */
 void sonde_torch_pace_start(void)
 {
     memset(&pace, 0, sizeof pace);
@@ -207,7 +207,7 @@ void sonde_torch_pace_start(void)
     }
 }
 
-/* Of what nobody will check_pass any more, the events can be used again. */
+/* Free the events of passes that nobody will check any more. */
 void sonde_torch_pace_stop(void)
 {
     for (; pace.checked != pace.head; pace.checked++) {

@@ -1,8 +1,8 @@
 /* TorchGradientTimes: when the gradient of each parameter was ready.
  *
- * A mark is what torch calls after it has accumulated a gradient. In C because
- * it is called once a parameter and step, in the thread that runs backward:
- * an empty function of Python takes five times as long. All under the GIL,
+ * Torch calls one of our objects after it has accumulated a gradient. It is in C because
+ * it is called once per parameter and step, in the thread that runs backward:
+ * an empty Python function takes five times as long. All under the GIL,
  * which torch takes to call it, so there is nothing to lock. */
 #include "torch/torch.h"
 
@@ -107,7 +107,7 @@ static PyObject *times_make(TimesObject *self, PyObject *number)
 static PyObject *times_take(TimesObject *self, PyObject *Py_UNUSED(none))
 {
     /* Making objects may run a garbage collection, and that any code: also a
-     * backward pass that marks. So the entries are ours before the first. */
+     * backward pass that adds times. So the entries are copied before the first object. */
     Py_ssize_t count = self->count;
     entry *taken = PyMem_Malloc(count ? (size_t)count * sizeof *taken : 1);
     if (taken == NULL)
@@ -143,14 +143,14 @@ static PyObject *times_show(PyObject *Py_UNUSED(type), PyObject *function)
 
 static PyMethodDef times_methods[] = {
     {"show", (PyCFunction)times_show, METH_O | METH_STATIC,
-     "show(function): what those see who look a mark's `__call__` up; calls are not affected."},
+     "show(function): what those see who look up `__call__`; calls are not affected."},
     {"make", (PyCFunction)times_make, METH_O, "make(key): a callable that notes the time."},
     {"take", (PyCFunction)times_take, METH_NOARGS, "[(t_ns, key), …] since the last time."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef times_getset[] = {
-    {"lost", (getter)times_lost, NULL, "Marks that found no room.", NULL},
+    {"lost", (getter)times_lost, NULL, "Times that found no room.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -159,7 +159,7 @@ PyTypeObject sonde_TorchGradientTimesType = {
     .tp_name = "sonde._core.TorchGradientTimes",
     .tp_basicsize = sizeof(TimesObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "TorchGradientTimes(capacity): room for so many marks between two takes.",
+    .tp_doc = "TorchGradientTimes(capacity): room for so many times between two calls of take().",
     .tp_new = times_new,
     .tp_dealloc = (destructor)times_dealloc,
     .tp_methods = times_methods,

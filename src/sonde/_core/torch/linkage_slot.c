@@ -99,8 +99,8 @@ void sonde_linkage_slot_find(sonde_linkage_slot *slot, void *library, const char
     }
 }
 
-/* A first call that is on its way in another thread writes the function there, over ours: then we take it
- * again the next time. */
+/* A first call that is being resolved in another thread writes the function there, over ours: then we
+ * take the slot again the next time. */
 int sonde_linkage_slot_take(sonde_linkage_slot *slot, void *ours)
 {
     if (slot->at == NULL)
@@ -114,7 +114,7 @@ int sonde_linkage_slot_take(sonde_linkage_slot *slot, void *ours)
 void sonde_linkage_slot_give_back(sonde_linkage_slot *slot, void *ours)
 {
     void *expected = ours;
-    /* Whoever came after us keeps what we are to them; we only pass calls on then. */
+    /* If somebody took it after us, it stays theirs; we then only pass calls on. */
     if (slot->at != NULL)
         (void)sonde_cas_relaxed(slot->at, &expected, slot->original);
 }

@@ -7,15 +7,15 @@
 
 #include <string.h>
 
-/* Every so manieth call our own work is measured; half of it is what a call costs that cannot be seen from
- * in here: getting here and back, and what the program then finds no longer in its caches (measured on an
- * H200's host, from outside). */
+/* Our own work is measured in one call of so many; UNSEEN_NS is half of what cannot be measured from
+ * inside a call: getting here and back, and what the program then misses in its caches (measured from
+ * outside, on the host of an H200). */
 enum { MEASURE_EVERY = 16, UNSEEN_NS = 300 };
 
 /* ---- which module is this? ----------------------------------------------------------- */
 
-/* Open addressing; keys are addresses of live modules: a weak reference of naming.py has
- * each one forgotten in time. */
+/* Open addressing; keys are addresses of live modules: a weak reference of module_names.py
+ * has each one forgotten in time. */
 static sonde_torch_module *find_module(sonde_torch_modules *modules, const void *address)
 {
     if (modules->room == 0)

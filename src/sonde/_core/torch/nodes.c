@@ -1,14 +1,14 @@
 /* Time of autograd's nodes, and the module calls that they belong to.
  *
- * A node has a number of its thread's, given to it when it was made in forward; and a call
- * knows which numbers were given while it was under way.
+ * A node has a number, which its thread gave it when it was made in forward; and a call
+ * knows which numbers were given while it ran.
  */
 #include "torch/module_call.h"
 #include "torch/nodes.h"
 
 #include <stdlib.h>
 
-/* As in torch_call.c. */
+/* As in module_call.c. */
 enum { MEASURE_EVERY = 16, UNSEEN_NS = 500 };
 
 /* ---- whose is it? ----------------------------------------------------------------------------- */
@@ -24,7 +24,7 @@ sonde_torch_lane *sonde_torch_find_lane(const sonde_torch_lane *here, uint64_t t
     return lane;
 }
 
-/* Backward goes through the calls from the last one on: look near the one before first. */
+/* Backward goes through the calls in reverse: first try those near the previous one. */
 static int is_last_before(const sonde_torch_lane *lane, uint64_t call, uint64_t number, uint64_t head)
 {
     return sonde_torch_at(lane, call)->seq_enter <= number &&
@@ -87,7 +87,7 @@ void sonde_torch_node_end(sonde_torch_lane *here, int by_engine)
     int64_t now_ns = sonde_clock_ns();
     if (here->nodes_n == 0 || (here->nodes_n <= SONDE_TORCH_DEEP &&
                                here->nodes[here->nodes_n - 1].by_engine != by_engine))
-        return; /* it began before us, or another way */
+        return; /* it began before us, or was seen in another way */
     if (--here->nodes_n >= SONDE_TORCH_DEEP)
         return;
     const sonde_torch_node *node = &here->nodes[here->nodes_n];
@@ -108,7 +108,7 @@ void sonde_torch_node_end(sonde_torch_lane *here, int by_engine)
         sonde_add_relaxed(&sonde_torch.direct_ns, ((sonde_clock_ns() - now_ns) * 2 + UNSEEN_NS) * MEASURE_EVERY);
 }
 
-void sonde_torch_node_told(sonde_torch_lane *here, int is_over)
+void sonde_torch_node_seen(sonde_torch_lane *here, int is_over)
 {
     if (here->nodes_n == 0 || here->nodes_n > SONDE_TORCH_DEEP)
         return;
@@ -120,7 +120,7 @@ void sonde_torch_node_told(sonde_torch_lane *here, int is_over)
 
 /* Each change of owner gets an event; or, where the device keeps up with it, the host's time, and an event
  * only with the next one, now and then. Was there an event? */
-static int mark(sonde_torch_lane *here, sonde_torch_lane *owner, uint64_t call, int64_t t_ns, int device)
+static int change_owner(sonde_torch_lane *here, sonde_torch_lane *owner, uint64_t call, int64_t t_ns, int device)
 {
     if (here->spans == NULL)
         here->spans = calloc(SONDE_TORCH_SPANS, sizeof *here->spans);
@@ -148,12 +148,12 @@ static int mark(sonde_torch_lane *here, sonde_torch_lane *owner, uint64_t call, 
     return event >= 0;
 }
 
-void sonde_torch_node_mark(sonde_torch_lane *here, int device)
+void sonde_torch_node_change_owner(sonde_torch_lane *here, int device)
 {
     if (here->nodes_n == 0 || here->nodes_n > SONDE_TORCH_DEEP)
         return;
     sonde_torch_node *node = &here->nodes[here->nodes_n - 1];
-    if (mark(here, node->lane, node->call, node->begin_ns, device))
+    if (change_owner(here, node->lane, node->call, node->begin_ns, device))
         node->begin_ns = sonde_clock_ns(); /* that was ours */
 }
 
@@ -166,5 +166,5 @@ void sonde_torch_close_spans(sonde_torch_lane *own)
     /* The nodes ran in this thread, or in the engine's own, which have nothing to do if no other pass does. */
     for (sonde_torch_lane *lane = sonde_load_acquire(&sonde_torch.lanes); lane != NULL; lane = lane->next)
         if (lane->spans != NULL && lane->epoch == sonde_torch.epoch && (lane == own || sonde_torch.runs == 0))
-            (void)mark(lane, NULL, SONDE_TORCH_NONE, now_ns, device);
+            (void)change_owner(lane, NULL, SONDE_TORCH_NONE, now_ns, device);
 }

@@ -1,8 +1,8 @@
 /* How autograd's nodes are seen.
  *
- * The engine calls one function of its own for each node, through a slot that we can stand in;
- * that costs next to nothing. Torch also tells every observer of its when a node begins and ends,
- * which costs a microsecond of torch's own, and happens where the device's stream is the node's.
+ * The engine calls one of its functions for each node, through a slot that we can take over;
+ * that costs next to nothing. Torch also calls every observer when a node begins and ends,
+ * which costs torch a microsecond, and happens where the current stream is that of the node.
  *
  * An observer is a C++ value; we have no headers of the torch that is installed, so it is laid
  * out by hand here (seams.py has compared the installed headers), and where a node's number lies
@@ -98,15 +98,15 @@ static int narrow(place *one, const char *memory, int64_t number)
 /* The engine's node may be laid out in another way than we think: then the observer is left. */
 static void narrow_node(const char *node, int64_t number, const char *function)
 {
-    uint64_t node_tid, told_tid;
+    uint64_t node_tid, seen_tid;
     if (node == NULL)
-        return; /* the program runs it itself */
+        return; /* the program runs the node itself */
     if (narrow(&nodes.node, node, number) == 0) {
         nodes.no_engine = 1;
     } else if (nodes.node.at != 0 && nodes.function.at != 0) {
         memcpy(&node_tid, node + nodes.node.at + NODE_THREAD, 8);
-        memcpy(&told_tid, function + nodes.function.at + FUNCTION_THREAD, 8);
-        nodes.no_engine = node_tid != told_tid;
+        memcpy(&seen_tid, function + nodes.function.at + FUNCTION_THREAD, 8);
+        nodes.no_engine = node_tid != seen_tid;
     }
 }
 
@@ -144,8 +144,8 @@ static int64_t read_number(const char *memory, uint32_t at, uint32_t thread, con
 
 /* ---- what torch calls an observer with ------------------------------------------------------------ */
 
-/* An event goes to the stream in use, and that is surely the node's only where an observer is told. */
-static int must_mark(int device, int by_engine)
+/* An event goes to the current stream, which is certainly that of the node only where an observer is called. */
+static int must_change_owner(int device, int by_engine)
 {
     if (!(device & SONDE_DEVICE_BACKWARD))
         return 0;
@@ -163,7 +163,7 @@ void sonde_torch_node_begins(const void *function)
         return;
     sonde_add_relaxed(&sonde_torch.nodes, 1u);
     if (!sonde_load_relaxed(&nodes.by_engine)) {
-        /* Of the first few, the thread is not known; it is the one that began the step. */
+        /* The thread of the first few is not known; take the one that began the step. */
         sonde_torch_lane *lane = sonde_torch.lead;
         int64_t number = -1;
         if (sonde_load_acquire(&nodes.is_known))
@@ -173,9 +173,9 @@ void sonde_torch_node_begins(const void *function)
         sonde_torch_node_begin(here, 0, number, lane);
     }
     int device = sonde_torch.device;
-    if (must_mark(device, 0))
-        sonde_torch_node_mark(here, device);
-    sonde_torch_node_told(here, 0);
+    if (must_change_owner(device, 0))
+        sonde_torch_node_change_owner(here, device);
+    sonde_torch_node_seen(here, 0);
 }
 
 static void end_node(const void *Py_UNUSED(function), void *Py_UNUSED(context))
@@ -183,7 +183,7 @@ static void end_node(const void *Py_UNUSED(function), void *Py_UNUSED(context))
     sonde_torch_lane *here = sonde_torch.epoch == 0 ? NULL : sonde_torch_here();
     if (here == NULL)
         return;
-    sonde_torch_node_told(here, 1);
+    sonde_torch_node_seen(here, 1);
     if (here->nodes_n <= SONDE_TORCH_DEEP || !sonde_load_relaxed(&nodes.by_engine))
         sonde_torch_node_end(here, 0);
 }
@@ -247,8 +247,8 @@ static void evaluate(void *engine, void *task, const void *node, void *inputs, v
         sonde_torch_lane *lane;
         int64_t number = read_number(node, nodes.node.at, NODE_THREAD, one.lane, &lane);
         sonde_torch_node_begin(one.lane, 1, number, lane);
-        if (must_mark(device, 1))
-            sonde_torch_node_mark(one.lane, device);
+        if (must_change_owner(device, 1))
+            sonde_torch_node_change_owner(one.lane, device);
     }
     ((void (*)(void *, void *, const void *, void *, void *))nodes.slot.original)(engine, task, node, inputs,
                                                                                  queue);
@@ -340,7 +340,7 @@ static PyObject *torch_ignore(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(n
     Py_RETURN_NONE;
 }
 
-/* A thread of the parent's may have held it. */
+/* A thread of the parent may have held it. */
 static void unlock_in_child(void) { pthread_mutex_init(&nodes.lock, NULL); }
 
 SONDE_IN_CHILD(unlock_in_child)
@@ -348,11 +348,11 @@ SONDE_IN_CHILD(unlock_in_child)
 /* observed() -> how: "engine", "observer", "looking" or "failed". */
 static PyObject *torch_observed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    const char *said = nodes.failed                             ? "failed"
+    const char *how = nodes.failed                             ? "failed"
                        : !sonde_load_acquire(&nodes.is_known)   ? "looking"
                        : nodes.no_engine                        ? "observer"
                                                                 : "engine";
-    return PyUnicode_FromString(said);
+    return PyUnicode_FromString(how);
 }
 
 PyMethodDef sonde_observer_methods[] = {

@@ -3,15 +3,15 @@
  * It listens to the ends of steps, writes what there was of the step, and says what is
  * recorded of the next one. After a step nothing of ours is in any cache, and a line of
  * Python then takes a microsecond: so all that every step needs is done here, and Python
- * is called for what is rare, and to judge about several steps at once.
+ * is called for what is rare, and to judge several steps at once.
  */
 #include "torch/step_end.h"
 
 #include <string.h>
 #include <structmember.h>
 
-/* What the recording itself cannot see: a busy device waits for each event, and torch tells of
- * each node of autograd's (measured on an H200). */
+/* Costs that the recording itself cannot see: a busy device waits for each event, and torch reports
+ * each node of autograd (measured on an H200). */
 enum { EVENT_NS = 3000, NODE_NS = 700 };
 enum { LOOK_EVERY = 64 };                     /* steps; a change of nn.Module is seen at once */
 enum { MEMORY_EVERY = 16, MEMORY_DEPTH = 2 }; /* steps in which modules' memory is looked at */
@@ -123,7 +123,7 @@ static int call_gradient_times(sonde_TorchStepEnd *self, long long step, PyObjec
     return result == NULL ? -1 : 0;
 }
 
-/* 0, or -1: an exception of the program's, for what may fail here of ours is guarded. */
+/* 0, or -1 with an exception of the program: our own failures here are guarded. */
 static int end_step(sonde_TorchStepEnd *self, const sonde_Step *step)
 {
     int64_t begin_ns = sonde_clock_ns(), begun_ns;
@@ -149,7 +149,7 @@ static int end_step(sonde_TorchStepEnd *self, const sonde_Step *step)
         return status;
     if (sonde_torch_memory_at(self->memory, step->number) < 0)
         return -1;
-    /* What a step takes that was in a pause, wholly or in part, does not tell what recording costs. */
+    /* The duration of a step that was paused, wholly or in part, does not show what recording costs. */
     if (sonde_load_relaxed(&page->resumed_t_ns) > begun_ns)
         return 0;
     int64_t spent_ns = sums.direct_ns + (int64_t)sums.events * EVENT_NS +

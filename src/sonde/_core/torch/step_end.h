@@ -5,7 +5,7 @@
 
 #include "torch/module_call.h"
 
-/* ---- steps: torch_steps.c ------------------------------------------------------------- */
+/* ---- steps: steps.c ------------------------------------------------------------------- */
 
 typedef struct {
     PyObject_HEAD
@@ -33,7 +33,7 @@ static inline int sonde_step_is(PyObject *kind, const char *word)
     return PyUnicode_Check(kind) && PyUnicode_CompareWithASCIIString(kind, word) == 0;
 }
 
-/* ---- the program's loop: torch_loop.c ---------------------------------------------------- */
+/* ---- the program's loop: loop.c ---------------------------------------------------------- */
 
 #define SONDE_TORCH_DONE 1000 /* steps of optimizers in one step, each with a row */
 
@@ -67,7 +67,7 @@ typedef struct {
 /* Was the source switched off that this object works for? -1 with an exception. */
 int sonde_host_failed(PyObject *host);
 
-/* ---- memory: torch_memory.c ---------------------------------------------------------------- */
+/* ---- memory: memory.c ---------------------------------------------------------------------- */
 
 /* Write the rows of a step that has just ended, unless the last ones are from a moment ago. How
  * long that took, 0 if it was not due, -1 with an exception. */
@@ -76,7 +76,7 @@ int64_t sonde_torch_memory_at(PyObject *memory, long long step);
 extern PyTypeObject sonde_StepType, sonde_StepsType, sonde_TorchOptimizersType, sonde_TorchNextType,
     sonde_TorchMemoryType, sonde_TorchStepEndType;
 
-/* ---- which steps are recorded: torch_plan.c -------------------------------------------------- */
+/* ---- which steps are recorded: step_plan.c --------------------------------------------------- */
 
 enum { SONDE_PLAN_SHADOW, SONDE_PLAN_OFF, SONDE_PLAN_BARE, SONDE_PLAN_FULL, SONDE_PLAN_WHOLE, SONDE_PLANS };
 
@@ -88,7 +88,7 @@ typedef struct {
 
 int sonde_torch_choose(int64_t step, const sonde_torch_level *level);
 
-/* ---- the turn: torch_turn.c, and its rows: torch_turn_rows.c ---------------------------------- */
+/* ---- the end of a step: step_end.c, and its rows: step_rows.c --------------------------------- */
 
 #define SONDE_STEP_END_BATCH 32 /* the most steps that are judged about at once */
 #define SONDE_TORCH_STEP "qqqqqqqqqt?IId" /* a row of python.torch_step */
@@ -123,18 +123,18 @@ typedef struct {
     int side;     /* the next one to be timed */
     unsigned unwatched[3]; /* by direction: steps since it had all its events */
     unsigned batch;   /* steps that are judged about at once */
-    int64_t share_ns; /* of the last judged, for each of the steps until the next */
+    int64_t share_ns; /* of the last judging, for each of the steps until the next */
     int64_t noted_ns;
     unsigned noted_n;
     sonde_step_end_noted noted[SONDE_STEP_END_BATCH];
 } sonde_TorchStepEnd;
 
 /* Write the row of a step; when it began, or -1 with an exception. */
-int64_t sonde_step_end_write_step(sonde_TorchStepEnd *turn, const sonde_Step *step,
+int64_t sonde_step_end_write_step(sonde_TorchStepEnd *self, const sonde_Step *step,
                               const sonde_torch_sums *sums, int on);
 
 /* What optimizers did, after the modules' rows, of which there are fewer than `seq`. 0, or -1 with
  * an exception. */
-int sonde_step_end_write_optimizers(sonde_TorchStepEnd *turn, long long step, int on, uint32_t seq);
+int sonde_step_end_write_optimizers(sonde_TorchStepEnd *self, long long step, int on, uint32_t seq);
 
 #endif

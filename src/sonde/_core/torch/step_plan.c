@@ -44,7 +44,7 @@ int sonde_torch_choose(int64_t number, const sonde_torch_level *level)
     return is_chosen(step, level->steps, level->steps + level->detail) ? SONDE_PLAN_FULL : SONDE_PLAN_BARE;
 }
 
-/* torch_plan(step, shadow, every, steps, detail) -> which of ladder.py's plans. */
+/* torch_plan(step, shadow, every, steps, detail) -> which of the plans of budget_levels.py. */
 static PyObject *torch_plan(PyObject *Py_UNUSED(module), PyObject *args)
 {
     long long step;

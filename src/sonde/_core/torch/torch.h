@@ -21,7 +21,7 @@
 enum { SONDE_TORCH_FORWARD, SONDE_TORCH_RECOMPUTE };
 enum { SONDE_TORCH_RAISED = 1, SONDE_TORCH_MEMORY = 2, SONDE_TORCH_BY_HOST = 4 };
 /* What of the device is timed in a step: forward, backward; and of these, what by the host's clock,
- * because the device keeps up with the host: torch_pace.c. */
+ * because the device keeps up with the host: device_pace.c. */
 enum { SONDE_DEVICE_FORWARD = 1, SONDE_DEVICE_BACKWARD = 2, SONDE_DEVICE_BY_HOST = 4 };
 #define SONDE_DEVICE_IS_BY_HOST(device, way) (((device) & (way) * SONDE_DEVICE_BY_HOST) != 0)
 
@@ -61,8 +61,8 @@ typedef struct {
 
 typedef struct {
     int64_t begin_ns, inner_ns;
-    int64_t end_ns; /* as an observer was told; 0: by nobody */
-    int by_engine;  /* it is the engine that runs it; else an observer was told */
+    int64_t end_ns; /* as an observer saw it; 0: none did */
+    int by_engine;  /* seen where the engine runs it; else by an observer */
     struct sonde_torch_lane *lane; /* whose call it belongs to; NULL: to none */
     uint64_t call;
 } sonde_torch_node;
@@ -110,7 +110,7 @@ typedef struct {
     sonde_torch_lane *lead; /* of the first call of the step */
     sonde_torch_lane *back_lead; /* of its first backward pass */
     int64_t back_since_ns;  /* 0: it is not under way */
-    const void *first;      /* the module of that call; &sonde_torch: it is gone */
+    const void *first;      /* the module of that call; &sonde_torch: that module is gone */
     int64_t first_ns;
     int64_t forward_ns, backward_ns;
     int64_t owned_ns, unowned_ns; /* atomic: of nodes */
@@ -148,12 +148,12 @@ static inline int sonde_torch_in_backward(const sonde_torch_lane *lane)
     return lane->nodes_n > 0 || (sonde_torch.graph_task != NULL && sonde_torch.graph_task() != -1);
 }
 
-/* ---- autograd's nodes: torch_observer.c, torch_nodes.c ------------------------------ */
+/* ---- autograd's nodes: observer.c, nodes.c ------------------------------------------ */
 
 void sonde_torch_see_nodes(int on, int events); /* in this step, or not; with events of the device */
 void sonde_torch_close_spans(sonde_torch_lane *own); /* a backward pass of this lane's thread is over */
 
-/* ---- events of a device: torch_device.c -------------------------------------------- */
+/* ---- events of a device: device.c --------------------------------------------------- */
 
 int32_t sonde_torch_event(void);                        /* record one now; -1: none */
 int32_t sonde_torch_event_near(sonde_torch_lane *lane); /* the same, or the one a moment ago */
@@ -165,26 +165,28 @@ int8_t sonde_torch_device_now(void); /* the one in use; -1: none */
 uint32_t sonde_torch_events(void); /* how many were recorded since it was last asked */
 void sonde_torch_device_enter(void); /* in the writer's thread, before it looks at events */
 
-/* ---- does the device keep up with the host? torch_pace.c ------------------------------ */
+/* ---- does the device keep up with the host? device_pace.c ----------------------------- */
 
-/* Directions in which each module took the device as long as the host, when it was last looked at. */
+/* Directions in which each module took as long on the device as on the host, when that was last
+ * compared. */
 int sonde_torch_keeps_pace(void);
-/* Of those without events, one in 16: which ones, looks like chance, or some would never be among them. */
+/* One in 16 of those without events is checked; a hash chooses, or some would never be chosen. */
 static inline int sonde_torch_is_checked(uint64_t number)
 {
     uint32_t bits = (uint32_t)number * UINT32_C(0x9E3779B1);
     return ((bits ^ bits >> 15) * UINT32_C(0x85EBCA77)) >> 28 == 0;
 }
 
-/* A backward pass begins, and ends; with the GIL. Its number, or -1. */
+/* A backward pass begins and ends; with the GIL. Returns its number, or -1. */
 int64_t sonde_torch_pass_begin(int64_t begin_ns);
 void sonde_torch_pass_end(int64_t number);
 
-/* The writer's. A module's times in a step with all events, and: those were all, up to this step. */
+/* For the writer's thread. The times of a module in a step with all events; and: there are no more up
+ * to this step. */
 void sonde_torch_compare(int way, int64_t step, int8_t device, double device_s, int64_t host_ns);
 void sonde_torch_conclude(int way, int64_t step);
-/* Both times of a part, or of a whole, in a step without: are they the same? Else the pace is lost,
- * of a part the second time. */
+/* Do both times of a part, or of the whole, agree in a step without all events? If not, the pace is
+ * lost; for a part only at the second difference. */
 int sonde_torch_check(int way, int64_t step, int is_whole, double device_s, int64_t host_ns);
 void sonde_torch_check_passes(void);
 int sonde_torch_awaits_pass(int64_t step); /* of this step, or one before */
@@ -193,7 +195,7 @@ void sonde_torch_refuse(int64_t step);        /* none did */
 void sonde_torch_pace_start(void);
 void sonde_torch_pace_stop(void);
 
-/* ---- rows: torch_rows.c ------------------------------------------------------------- */
+/* ---- rows: rows.c ------------------------------------------------------------------- */
 
 /* A row of python.torch_trace. */
 #define SONDE_TORCH_TRACE "qIttddddqddtqHI??t"
@@ -232,7 +234,7 @@ typedef struct {
 int sonde_torch_rows_start(const sonde_torch_texts *texts);
 void sonde_torch_rows_stop(void); /* writes what is left; without the GIL */
 
-/* Has somebody changed a class that we stand in? Then its keeper is called, soon. */
+/* Has somebody changed a class in which we replaced something? Then heal() is called soon. */
 void sonde_torch_watch(void);
 
 extern PyMethodDef sonde_observer_methods[], sonde_step_plan_methods[], sonde_device_methods[];
