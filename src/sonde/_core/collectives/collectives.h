@@ -112,7 +112,7 @@ typedef struct {
     uint32_t groups_n;
 
     /* The thread's own. */
-    int64_t started_ns, wall_ns; /* wall_ns: what the wall clock is ahead of ours */
+    int64_t started_ns, wall_ns; /* wall_ns: how far the wall clock is ahead of ours */
     int64_t asked_ns, cost_ns;   /* the recorders: when last, and how long it took */
     int64_t asking_ns;
     uint64_t asked_serial;

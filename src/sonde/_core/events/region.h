@@ -29,7 +29,7 @@ typedef struct {
     activation first;
 } RegionObject;
 
-/* Begin it once more. 0, or -1 with an exception of the program's. */
+/* Begin it once more. 0, or -1 with an exception of the program. */
 int sonde_region_begin(RegionObject *self);
 
 /* End the innermost activation of this task, thread or program; `error`: the name of

@@ -162,7 +162,7 @@ PyTypeObject sonde_TorchOptimizersType = {
 
 /* ---- loaders ------------------------------------------------------------------------------------ */
 
-/* 0, or -1: an exception of the program's. What is raised already, a StopIteration mostly, stays. */
+/* 0, or -1 with an exception of the program. What is raised already, a StopIteration mostly, stays. */
 static int meet(sonde_TorchNext *self, PyObject *iterator)
 {
     PyObject *type, *value, *trace;

@@ -100,7 +100,7 @@ static void time_device(sonde_torch_lane *lane, sonde_torch_call *call)
         call->events[0] = sonde_torch_event_near(lane);
 }
 
-/* Is there a call to record, and is it entered? -1: an exception of the program's. */
+/* Is there a call to record, and is it entered? -1: an exception of the program. */
 static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_torch_lane *lane,
                  entry *to)
 {
@@ -159,7 +159,7 @@ static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_
     return 1;
 }
 
-/* 0, or -1: an exception of the program's. */
+/* 0, or -1 with an exception of the program. */
 static int look_at_memory(sonde_TorchTracer *self, sonde_torch_call *call)
 {
     PyObject *memory = Py_NewRef(self->memory);
@@ -179,7 +179,7 @@ static int look_at_memory(sonde_TorchTracer *self, sonde_torch_call *call)
     return 0;
 }
 
-/* 0, or -1: an exception of the program's. */
+/* 0, or -1 with an exception of the program. */
 static int leave(const entry *from, int raised)
 {
     int64_t now_ns = sonde_clock_ns();
@@ -241,7 +241,7 @@ static int may_end(const PyObject *module, const sonde_torch_lane *lane)
 }
 
 /* The model that began the step is called again: where nothing else ends steps, this does.
- * 0, or -1: an exception of the program's. */
+ * 0, or -1 with an exception of the program. */
 static int begin_root(PyObject *module, sonde_torch_lane *lane)
 {
     if (may_end(module, lane) && sonde_torch_tracer != NULL) {

@@ -209,7 +209,7 @@ static int8_t judge_forward(const sonde_torch_lane *lane, uint64_t first, size_t
     return (int8_t)(agrees ? kept : -1);
 }
 
-/* Calls from `first` on, of `n`, that belong to one of the program's. */
+/* Calls from `first` on, of `n`, that belong to one call of the program. */
 static size_t count_group(const sonde_torch_lane *lane, uint64_t first, size_t n)
 {
     size_t count = 1;

@@ -18,7 +18,7 @@ enum { MEMORY_EVERY = 16, MEMORY_DEPTH = 2 }; /* steps in which modules' memory 
 enum { FORWARD = SONDE_DEVICE_FORWARD, BACKWARD = SONDE_DEVICE_BACKWARD };
 enum { WATCH_EVERY = 64 };                    /* steps in which a device that keeps up gets all its events */
 enum { ALTERNATELY = 1 };                     /* one of them at a time; else both */
-#define MOST_NS INT64_C(1000000000) /* of steps are judged about at once, or a batch of them */
+#define MOST_NS INT64_C(1000000000) /* of steps are judged at once, or a batch of them */
 
 /* ---- what is recorded of the next step ------------------------------------------------------ */
 
@@ -55,7 +55,7 @@ static void begin_step(sonde_TorchStepEnd *self, sonde_torch_sums *ended)
     sonde_torch_begin(self->tracer, steps->number, &wish, ended);
 }
 
-/* ---- what is judged about it ------------------------------------------------------------------------ */
+/* ---- what is judged of it -------------------------------------------------------------------------- */
 
 static PyObject *take_noted(sonde_TorchStepEnd *self)
 {
@@ -90,7 +90,7 @@ static int judge(sonde_TorchStepEnd *self, int64_t end_ns)
     Py_XDECREF(end);
     Py_XDECREF(list);
     Py_XDECREF(result);
-    /* While each step is judged about, what that takes says nothing of later ones. */
+    /* While each step is judged on its own, the time that takes says nothing about later steps. */
     self->share_ns = n < 2 ? 0 : (sonde_clock_ns() - begin_ns) / n;
     return result == NULL ? -1 : 0;
 }
@@ -310,7 +310,7 @@ static PyMethodDef end_methods[] = {
     {"watch", (PyCFunction)end_watch, METH_O, "watch(next): where batches are waited for; or None."},
     {"begin", (PyCFunction)end_begin, METH_NOARGS, "Record the step that is under way, from here on."},
     {"finish", (PyCFunction)end_finish, METH_O,
-     "finish(kind): what there is of the last step is a step, too; what was not judged about yet."},
+     "finish(kind): end the last step as it is; returns the steps that were not judged yet."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -318,7 +318,7 @@ static PyMemberDef end_members[] = {
     {"observes", T_INT, offsetof(sonde_TorchStepEnd, observes), 0, "Nodes of autograd are seen."},
     {"device", T_INT, offsetof(sonde_TorchStepEnd, device), 0,
      "0: no device is timed; 1: one direction in each step; 2: both."},
-    {"batch", T_UINT, offsetof(sonde_TorchStepEnd, batch), 0, "Steps that are judged about at once; at most 32."},
+    {"batch", T_UINT, offsetof(sonde_TorchStepEnd, batch), 0, "Steps that are judged at once; at most 32."},
     {"gradient_times", T_OBJECT_EX, offsetof(sonde_TorchStepEnd, gradient_times), 0, "gradient_times(step, begins), or None."},
     {NULL, 0, 0, 0, NULL},
 };

@@ -90,7 +90,7 @@ int sonde_torch_choose(int64_t step, const sonde_torch_level *level);
 
 /* ---- the end of a step: step_end.c, and its rows: step_rows.c --------------------------------- */
 
-#define SONDE_STEP_END_BATCH 32 /* the most steps that are judged about at once */
+#define SONDE_STEP_END_BATCH 32 /* the most steps that are judged at once */
 #define SONDE_TORCH_STEP "qqqqqqqqqt?IId" /* a row of python.torch_step */
 
 typedef struct {
@@ -122,7 +122,7 @@ typedef struct {
     int device;   /* 0: none is timed; else ALTERNATELY, or both directions at once */
     int side;     /* the next one to be timed */
     unsigned unwatched[3]; /* by direction: steps since it had all its events */
-    unsigned batch;   /* steps that are judged about at once */
+    unsigned batch;   /* steps that are judged at once */
     int64_t share_ns; /* of the last judging, for each of the steps until the next */
     int64_t noted_ns;
     unsigned noted_n;
