@@ -10,13 +10,19 @@ from itertools import pairwise
 
 import pytest
 
+from sonde import _core
 from sonde.job.torch.budget import Budget
 from sonde.job.torch.budget_evidence import Ratios
-from sonde.job.torch.budget_levels import EVERYTHING, Plan, is_shadow, make_ladder
+from sonde.job.torch.budget_levels import EVERYTHING, Plan, list_levels
 from sonde.tables.overhead import Overhead
 
 STEP_NS = 30_000_000
 LIMIT = 1.0
+
+
+def is_shadow(step: int) -> bool:
+    """Is this step left out, to be compared with? By its number alone, so that all ranks agree."""
+    return _core.torch_plan(step, True, 1, 0, 0) == 0
 
 
 @dataclass
@@ -115,7 +121,7 @@ def test_a_cost_over_the_budget_goes_under_it_and_stays(
     # A tenth: so close to the limit it takes more steps than these to be sure.
     assert story.overhead_pct(3000) <= 1.1 * LIMIT
     assert story.count_moves() <= 8
-    assert 0 < max(story.levels) < len(make_ladder(EVERYTHING, True)) - 1
+    assert 0 < max(story.levels) < len(list_levels(EVERYTHING, True)) - 1
 
 
 @pytest.mark.parametrize("noise", [1.0, 3.0])
@@ -214,7 +220,7 @@ def test_the_middle_of_few_ratios_is_not_known() -> None:
 
 
 def iter_ranks() -> Iterator[Callable[[int], Plan]]:
-    for level in range(len(make_ladder(EVERYTHING, True))):
+    for level in range(len(list_levels(EVERYTHING, True))):
         budget = Budget(LIMIT)
         budget.level = level
         yield budget.plan
@@ -248,11 +254,11 @@ def test_one_step_in_twenty_is_a_shadow_but_none_of_the_first() -> None:
 
 @pytest.mark.parametrize("level", range(13))
 def test_a_level_records_the_share_that_it_says(level: int) -> None:
-    rung = make_ladder(EVERYTHING, True)[level]
+    recorded = list_levels(EVERYTHING, True)[level]
     budget = Budget(LIMIT)
     budget.level = level
     plans = [budget.plan(step) for step in range(20_000)]
-    bare, full = rung.share(1, True)
+    bare, full = recorded.share(1, True)
     assert sum(plan.on for plan in plans) == pytest.approx(20_000 * (bare + full), rel=0.2)
     assert sum(plan.detail for plan in plans) == pytest.approx(20_000 * full, rel=0.4)
 
@@ -262,8 +268,8 @@ def test_settings_bound_what_is_recorded() -> None:
     plans = [budget.plan(step) for step in range(1000)]
     assert {plan.depth for plan in plans if plan.on} == {2}
     assert 180 <= sum(plan.on for plan in plans) <= 200
-    assert [rung.depth for rung in make_ladder(2, False)][-1] == 0
-    words = [rung.describe(5) for rung in make_ladder(2, False)]
+    assert [level.depth for level in list_levels(2, False)][-1] == 0
+    words = [level.describe(5) for level in list_levels(2, False)]
     assert words[0] == "1 step in 5, modules to depth 2" and len(set(words)) == len(words)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sonde.job.source_context import SourceContext
-from sonde.job.torch.recording import Tracing
+from sonde.job.torch.recording import TorchRecording
 from sonde.tables.overhead import Overhead
 from sonde.tables.torch import (
     TorchLoader,
@@ -29,14 +29,14 @@ class Source:
     """What it does is in training/tracing.py."""
 
     def __init__(self, context: SourceContext) -> None:
-        self._tracing = Tracing(context, *(context.writer(row) for row in _ROWS))
+        self._recording = TorchRecording(context, *(context.writer(row) for row in _ROWS))
 
     def start(self) -> None:
-        self._tracing.start()
+        self._recording.start()
 
     def stop(self) -> None:
-        self._tracing.stop()
+        self._recording.stop()
 
     def configure(self) -> None:
         """Take over the budget, and what is wanted of it."""
-        self._tracing.configure()
+        self._recording.configure()

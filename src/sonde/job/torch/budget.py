@@ -1,4 +1,4 @@
-"""The budget: how much is recorded, such that recording costs no more than it may."""
+"""The budget: how much is recorded, so that recording costs no more than it may."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from math import hypot
 
 from sonde import _core
 from sonde.job.torch.budget_evidence import Neighbours, Ratios
-from sonde.job.torch.budget_levels import BARE, EVERYTHING, FULL, NONE, Plan, Rung, make_ladder
+from sonde.job.torch.budget_levels import BARE, EVERYTHING, FULL, NONE, Level, Plan, list_levels
 
-_KEPT = (15, 5, 5)  # how many of each kind are remembered
-_FIRST = 3  # steps in which things are made and named: they say nothing
-_FAR = 8  # so many times what is usual of its kind is none of our doing
+_KEPT = (15, 5, 5)  # steps of each kind that are remembered
+_FIRST = 3  # first steps, in which things are made and named: they prove nothing
+_FAR = 8  # a step this many times as dear as is usual for its kind is not our doing
 _QUICK = 3  # recorded steps after which a gross overload is believed
-_GROSS = 1.5  # so many times the budget is gross
+_GROSS = 1.5  # a cost of this many times the budget is gross
 _STEADY = 64  # steps after which the measured cost itself is believed
 _BATCH = 32  # steps that are thought about at once, from then on; no more: _core/torch/step_end.h
-_JUDGE_EVERY = 16  # comparisons between two looks at them
-_SURE, _SHOWN = 2.5, 2.0  # standard deviations: to act on, because it is looked at often; to show
-_ROOM = 0.75  # a rung is climbed only if it would cost no more than this much of the budget, and
-# left only if it costs more for sure: so nothing goes up and down
-_PATIENCE, _MOST_PATIENCE = 256, 2**15  # steps on a rung before the next one up is tried
-_ROW_NS = 10_000_000_000  # of steps between two rows
+_JUDGE_EVERY = 16  # comparisons between two judgements
+_SURE, _SHOWN = 2.5, 2.0  # standard deviations: to act on (it is judged often), and to show
+_ROOM = 0.75  # more is recorded only if that costs no more than this share of the budget, and less
+# only if the cost is surely higher: so the level does not swing
+_PATIENCE, _MOST_PATIENCE = (
+    256,
+    2**15,
+)  # steps on a level before the next one that records more is tried
+_ROW_NS = 10_000_000_000  # time of steps between two rows
 
 
 class Budget:
@@ -46,14 +49,14 @@ class Budget:
         self.configure(limit_pct, depth, every, has_detail)
 
     def configure(self, limit_pct: float, depth: int, every: int, has_detail: bool) -> None:
-        """Take over settings; if any is new, all that was learned is forgotten."""
+        """Adopt settings; if any is new, forget all that was learned."""
         given = (limit_pct, depth, every, has_detail)
         if self._given == given:
             return
         self._given = given
         self.limit_pct, self._every = max(0.0, limit_pct), min(max(1, every), 2**31)
-        self._ladder = make_ladder(depth, has_detail)
-        self._waits = [_PATIENCE] * len(self._ladder)
+        self._levels = list_levels(depth, has_detail)
+        self._waits = [_PATIENCE] * len(self._levels)
         self._noted, self._last_step, self._row_ns = 0, 0, 0
         self._pending: list[tuple[int, int, Plan, int]] = []
         self._neighbours = Neighbours()
@@ -63,29 +66,29 @@ class Budget:
         self._move(0)
 
     def plan(self, step: int) -> Plan:
-        """What to record of the step that begins: by its number and the level alone."""
+        """Return what to record of a step; only its number and the level decide."""
         plans, shadow, every, steps, detail = self.steer()
         return plans[_core.torch_plan(step, shadow, every, steps, detail)]
 
     def steer(self) -> tuple[tuple[Plan, ...], bool, int, int, int]:
-        """The plans of this level, and the rule by which a step has one of them."""
-        rung = self._ladder[self.level]
-        # Without a limit nothing is left out, also not to measure.
-        return rung.list_plans(), bool(self.limit_pct), self._every, rung.steps, rung.detail
+        """Return the plans of this level, and the rule that gives each step one of them."""
+        level = self._levels[self.level]
+        # Without a limit nothing is left out, not even to measure.
+        return level.list_plans(), bool(self.limit_pct), self._every, level.steps, level.detail
 
     @property
     def batch(self) -> int:
-        """Steps that may be noted at once. After a step our code is in no cache: many at once cost
-        little more than one."""
+        """Return how many steps may be noted at once. After a step our code is in no cache: many at
+        once cost little more than one."""
         return _BATCH if self._steps >= _STEADY else 1
 
     def note(self, step: int, duration_ns: int, plan: Plan, direct_ns: int) -> bool:
-        """A step is over: how long it took, how it was planned, and how much of it the recording
-        itself says it took. Is there something new to write down?"""
+        """Note a step that is over: how long it took, its plan, and the time that recording measured
+        in its own code. Say whether there is something new to write down."""
         return self.note_all([(step, duration_ns, plan, direct_ns)])
 
     def note_all(self, steps: list[tuple[int, int, Plan, int]]) -> bool:
-        """The same of several steps, one after the other."""
+        """Note several consecutive steps; see `note`."""
         for one in steps:
             if one[1] > 0:
                 self._noted += 1
@@ -111,18 +114,18 @@ class Budget:
                 return  # the rest was planned on another level
 
     def describe(self, t_ns: int) -> tuple[object, ...]:
-        """The values of a row of Overhead."""
-        rung = self._ladder[self.level]
-        seen = self._compare(rung, _SHOWN) or (None, None, None)
+        """Return the values of a row of Overhead."""
+        level = self._levels[self.level]
+        seen = self._compare(level, _SHOWN) or (None, None, None)
         return (
             t_ns, self._last_step, "torch", *seen, self._read_direct(), self.limit_pct, self.level,
-            rung.describe(self._every), self._shadows,
+            level.describe(self._every), self._shadows,
         )  # fmt: skip
 
     # ---- what is known -----------------------------------------------------------------------
 
     def _forget(self) -> None:
-        """What a recorded step costs is not known any more."""
+        """Forget what a recorded step costs."""
         self._recent[BARE], self._recent[FULL] = [], []
         self._ratios = {BARE: Ratios(), FULL: Ratios()}
         self._shadows = 0
@@ -150,99 +153,99 @@ class Budget:
         self._unjudged += used
 
     def _read_direct(self) -> float:
-        """Percent, on this level so far; as expected of it, if it is new."""
+        """Return the measured percentage on this level so far; the expected one, if it is new."""
         if not self._whole_ns:
-            return self._find_base() + self._expect_direct(self._ladder[self.level])
+            return self._find_base() + self._expect_direct(self._levels[self.level])
         return 100 * self._direct_ns / self._whole_ns
 
     def _find_base(self) -> float:
-        """Percent that every step costs."""
+        """Return the percentage that every step costs, recorded or not."""
         return 100 * _middle(self._recent[NONE])
 
     def _find_allowed(self) -> float:
-        """Percent that is left for what is recorded."""
+        """Return the percentage that is left for what is recorded."""
         return max(self.limit_pct - self._find_base(), self.limit_pct / 4)
 
-    def _expect_direct(self, rung: Rung) -> float:
-        """Percent that the recording itself would take on a rung, beside what every step costs."""
+    def _expect_direct(self, level: Level) -> float:
+        """Return the percentage that recording itself would add on a level."""
         known = [_middle(recent) for recent in self._recent]
         bare = known[BARE] or known[FULL]
         full = known[FULL] or known[BARE]
-        shares = rung.share(self._every, bool(self.limit_pct))
+        shares = level.share(self._every, bool(self.limit_pct))
         extra = (max(0.0, one - known[NONE]) for one in (bare, full))
         spent = sum(share * one for share, one in zip(shares, extra, strict=True))
-        return 100 * spent * self._guess_depth(rung)
+        return 100 * spent * self._guess_depth(level)
 
-    def _compare(self, rung: Rung, sure: float) -> tuple[float, float, float] | None:
-        """Percent that steps would take longer on a rung, and an interval; None: not known yet."""
+    def _compare(self, level: Level, sure: float) -> tuple[float, float, float] | None:
+        """Return how much longer steps would take on a level, in percent, and an interval."""
         seen = {kind: ratios.read(sure) for kind, ratios in self._ratios.items()}
         bare, full = seen[BARE] or seen[FULL], seen[FULL] or seen[BARE]
         if bare is None or full is None:
             return None
-        shares = rung.share(self._every, True)
+        shares = level.share(self._every, True)
         middle = shares[0] * bare[0] + shares[1] * full[0]
         below, above = (
             hypot(shares[0] * (bare[0] - bare[at]), shares[1] * (full[0] - full[at]))
             for at in (1, 2)
         )
-        scale = 100 * self._guess_depth(rung)
+        scale = 100 * self._guess_depth(level)
         return scale * middle, scale * (middle - below), scale * (middle + above)
 
-    def _guess_depth(self, rung: Rung) -> float:
-        """What a step costs on a rung, if here it costs 1: each cut of the depth halves it."""
-        return float(2.0 ** (self._ladder[self.level].cuts - rung.cuts))
+    def _guess_depth(self, level: Level) -> float:
+        """Return the cost of a step on a level relative to here: each cut of the depth halves it."""
+        return float(2.0 ** (self._levels[self.level].cuts - level.cuts))
 
     # ---- what is done ------------------------------------------------------------------------
 
     def _is_react_due(self) -> bool:
-        """At first each time; then now and then, for it is most of what a step costs us here."""
+        """Say whether to react now: at first always, then now and then, because reacting is dear."""
         recorded = self._recorded
         return not recorded % 8 if recorded > 8 else recorded >= _QUICK
 
     def _react(self) -> bool:
-        """Down, if the recording itself takes too much: at once if it is gross."""
+        """Record less if recording itself takes too much; at once if it takes far too much."""
         if not self._is_react_due():
             return False
-        rung = self._ladder[self.level]
+        level = self._levels[self.level]
         allowed_pct = self._find_allowed()
-        gross = self._expect_direct(rung) > _GROSS * allowed_pct
+        gross = self._expect_direct(level) > _GROSS * allowed_pct
         steady = self._steps >= _STEADY and self._read_direct() - self._find_base() > allowed_pct
         if not (gross or steady):
             return False
         return self._descend(self._expect_direct)
 
     def _judge(self) -> bool:
-        """Down, if steps beside each other say that it is too much; else maybe up."""
+        """Record less if neighbouring steps show that it costs too much; else perhaps more."""
         if self._unjudged < _JUDGE_EVERY:
             return False
         self._unjudged = 0
-        found = self._compare(self._ladder[self.level], _SURE)
+        found = self._compare(self._levels[self.level], _SURE)
         allowed_pct = self._find_allowed()
         if found is not None and found[0] > allowed_pct and found[1] > _ROOM * allowed_pct:
             return self._descend(lambda lower: (self._compare(lower, _SURE) or (0.0,))[0])
         return self._climb()
 
-    def _descend(self, expect: Callable[[Rung], float]) -> bool:
-        """To the first level below that is expected to be cheap enough."""
-        last = len(self._ladder) - 1
+    def _descend(self, expect: Callable[[Level], float]) -> bool:
+        """Go to the first level below that is expected to be cheap enough."""
+        last = len(self._levels) - 1
         if self.level == last:
             return False
         most_pct = 0.9 * self._find_allowed()
         below = range(self.level + 1, last)
-        target = next((at for at in below if expect(self._ladder[at]) <= most_pct), last)
-        rare = max(at for at, rung in enumerate(self._ladder) if rung.steps == 0)
+        target = next((at for at in below if expect(self._levels[at]) <= most_pct), last)
+        rare = max(at for at, level in enumerate(self._levels) if level.steps == 0)
         if rare > self.level and not self._recent[BARE]:
-            # What is spent may all be detail: stop where they are rare, and see.
+            # All of the cost may be detail: stop where detail is rare, and see.
             target = min(target, rare)
         self._waits[self.level] = min(2 * self._waits[self.level], _MOST_PATIENCE)
         self._move(target)
         return True
 
     def _climb(self) -> bool:
-        """One level up, if there is room, and it was long enough ago that there was none."""
+        """Go one level up, if there is room and the last attempt is long enough ago."""
         if self.level == 0 or self._steps < self._waits[self.level - 1]:
             return False
-        upper, room_pct = self._ladder[self.level - 1], _ROOM * self._find_allowed()
+        upper, room_pct = self._levels[self.level - 1], _ROOM * self._find_allowed()
         found = self._compare(upper, 1.0)
         if self._expect_direct(upper) > room_pct or (found is not None and found[1] > room_pct):
             return False
@@ -250,7 +253,7 @@ class Budget:
         return True
 
     def _move(self, level: int) -> None:
-        if self._ladder[level].cuts != self._ladder[self.level].cuts:
+        if self._levels[level].cuts != self._levels[self.level].cuts:
             self._forget()
         self.level = level
         self._steps = self._recorded = self._unjudged = 0

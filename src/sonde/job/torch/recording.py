@@ -10,7 +10,7 @@ from sonde.errors import Unavailable
 from sonde.job.import_watch import ImportWatch
 from sonde.job.source_context import SourceContext
 from sonde.job.torch.budget import Budget
-from sonde.job.torch.gradient_marks import Marks, add_up
+from sonde.job.torch.gradient_times import GradientTimes, add_up
 from sonde.job.torch.loop_facts import LoaderFacts, OptimizerFacts, Threads
 from sonde.job.torch.loop_hooks import Loaders, Optimizers
 from sonde.job.torch.memory import Memory
@@ -39,7 +39,7 @@ _SEEN = {
 }
 
 
-class Tracing:
+class TorchRecording:
     """Stands in torch's places while it runs, and is told of every step."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Tracing:
         self._compiled = ImportWatch(_is_compiling, context.guard(self._place_compiled))
         self._places: list[Place] = []
         self._observes = self._is_told = False
-        self._marks: Marks | None = None  # where nothing exact is to be had
+        self._marks: GradientTimes | None = None  # where nothing exact is to be had
         self._device: str | None = None  # "": there is one that keeps its times to itself
         self._budget = Budget(0)
 
@@ -95,7 +95,7 @@ class Tracing:
             observe_nodes()
             self._observes = self._step_end.observes = True
         except Unavailable as error:
-            self._marks = marks = Marks(self._torch)
+            self._marks = marks = GradientTimes(self._torch)
             self._step_end.gradient_times = self._context.guard(
                 lambda *step: self._write_marks(marks, *step)
             )
@@ -204,7 +204,7 @@ class Tracing:
         if budget.level != level or budget.batch != self._step_end.batch:
             self._steer()
 
-    def _write_marks(self, marks: Marks, step: int, begins: tuple[int, ...]) -> None:
+    def _write_marks(self, marks: GradientTimes, step: int, begins: tuple[int, ...]) -> None:
         """Backward of a step by marks; then the models seen so far are marked."""
         thread, found = get_native_id(), add_up(marks.take(begins))
         for seq, (name, part) in enumerate(found.items()):

@@ -102,15 +102,15 @@ def torch():
 
 @pytest.fixture
 def marks(torch):
-    from sonde.job.torch.gradient_marks import Marks
+    from sonde.job.torch.gradient_times import GradientTimes
 
-    made = Marks(torch)
+    made = GradientTimes(torch)
     yield made
     made.stop()
 
 
 class Scripted:
-    """Marks as they would have come."""
+    """GradientTimes as they would have come."""
 
     def __init__(self, *entries: tuple[int, int]) -> None:
         self.entries = list(entries)
@@ -199,11 +199,11 @@ def test_parameters_that_are_gone_are_forgotten(torch, marks) -> None:
 
 
 def test_stopping_leaves_no_mark_and_what_others_hooked_stays(torch) -> None:
-    from sonde.job.torch.gradient_marks import Marks
+    from sonde.job.torch.gradient_times import GradientTimes
 
     model, theirs = make_model(torch), []
     model[0].weight.register_post_accumulate_grad_hook(theirs.append)
-    marks = Marks(torch)
+    marks = GradientTimes(torch)
     marks.watch(model)
     marks.stop()
     run_backward(torch, model)
@@ -375,10 +375,10 @@ def wrap(kind, model):
     for part in model: fully_shard(part) if list(part.parameters()) else None
     return fully_shard(model)
 def work(rank, path, kind):
-    from sonde.job.torch.gradient_marks import Marks
+    from sonde.job.torch.gradient_times import GradientTimes
     dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size=2)
     bare, _ = train(wrap(kind, make()), None)
-    marks = Marks(torch)
+    marks = GradientTimes(torch)
     model = wrap(kind, make())
     assert marks.watch(model, "Net") == 6
     losses, names = train(model, marks)

@@ -23,8 +23,8 @@ def _do_nothing(_mark: object, _parameter: object) -> None:
     give up. So compiled backward passes have no marks."""
 
 
-class Marks:
-    """Marks on the parameters of models; the time between two marks belongs to the later one."""
+class GradientTimes:
+    """GradientTimes on the parameters of models; the time between two marks belongs to the later one."""
 
     def __init__(self, torch: Any, room: int = _ROOM) -> None:
         self._torch = torch
@@ -36,7 +36,7 @@ class Marks:
 
     @property
     def lost(self) -> int:
-        """Marks that found no room, so far."""
+        """GradientTimes that found no room, so far."""
         return self._marks.lost
 
     def watch(self, model: Any, name: str | None = None) -> int:
