@@ -23,7 +23,7 @@ _ROOM = 0.75  # more is recorded only if that costs no more than this share of t
 _PATIENCE, _MOST_PATIENCE = (
     256,
     2**15,
-)  # steps on a level before the next one that records more is tried
+)  # steps on a level before the one above is tried
 _ROW_NS = 10_000_000_000  # time of steps between two rows
 
 
@@ -83,8 +83,8 @@ class Budget:
         return _BATCH if self._steps >= _STEADY else 1
 
     def note(self, step: int, duration_ns: int, plan: Plan, direct_ns: int) -> bool:
-        """Note a step that is over: how long it took, its plan, and the time that recording measured
-        in its own code. Say whether there is something new to write down."""
+        """Note a step that is over: how long it took, its plan, and the time that recording
+        measured in its own code. Say whether there is something new to write down."""
         return self.note_all([(step, duration_ns, plan, direct_ns)])
 
     def note_all(self, steps: list[tuple[int, int, Plan, int]]) -> bool:
@@ -192,13 +192,13 @@ class Budget:
         return scale * middle, scale * (middle - below), scale * (middle + above)
 
     def _guess_depth(self, level: Level) -> float:
-        """Return the cost of a step on a level relative to here: each cut of the depth halves it."""
+        """Return the cost of a step on a level relative to here; each cut in depth halves it."""
         return float(2.0 ** (self._levels[self.level].cuts - level.cuts))
 
     # ---- what is done ------------------------------------------------------------------------
 
     def _is_react_due(self) -> bool:
-        """Say whether to react now: at first always, then now and then, because reacting is dear."""
+        """Say whether to react now: at first always, then now and then, for reacting is dear."""
         recorded = self._recorded
         return not recorded % 8 if recorded > 8 else recorded >= _QUICK
 

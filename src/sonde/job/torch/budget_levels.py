@@ -29,7 +29,7 @@ WHOLE = Plan(True, EVERYTHING, True)
 
 
 class Level:
-    """One way to record: one step in 2^steps, with detail in one of 2^detail of those, down to `depth`."""
+    """One way to record: one step in 2^steps, to a depth; one in 2^detail of those with detail."""
 
     __slots__ = ("bare", "cuts", "depth", "detail", "full", "steps")
 

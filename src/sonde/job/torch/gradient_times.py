@@ -1,8 +1,8 @@
-"""Backward by module from outside: when the gradient of each parameter was ready.
+"""The backward pass by module, from when the gradient of each parameter was ready.
 
-Coarser than watching autograd itself, and works with every torch: a module without parameters is
-part of the one whose parameter is ready next. Where gradients come in one go (FSDP: a block at a
-time, or all), so do the marks."""
+This is coarser than watching autograd itself, and works with every torch: a module without
+parameters counts as part of the one whose parameter is ready next. Where gradients come in one go
+(FSDP: a block at a time, or all), so do their times."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_ROOM = 2**16  # marks between two takes: 1 MiB
+_ROOM = 2**16  # times between two calls of take(): 1 MiB
 
 
 def _do_nothing(_mark: object, _parameter: object) -> None:
-    """A mark, as compiled autograd sees it: it would not know what to make of a function in C, and
-    give up. So compiled backward passes have no marks."""
+    """Stand in for the hook where autograd is compiled: it gives up at a function in C. So compiled
+    backward passes have no gradient times."""
 
 
 class GradientTimes:
-    """GradientTimes on the parameters of models; the time between two marks belongs to the later one."""
+    """Hooks on the parameters of models; the time between two calls belongs to the later one."""
 
     def __init__(self, torch: Any, room: int = _ROOM) -> None:
         self._torch = torch
-        self._marks = _core.TorchGradientTimes(room)
-        self._marks.show(_do_nothing)
+        self._times = _core.TorchGradientTimes(room)
+        self._times.show(_do_nothing)
         self._names: list[str] = []  # by key
         self._keys: dict[str, int] = {}
         self._watched: dict[int, tuple[weakref.ref[Any], Any]] = {}  # by id: parameter, handle
 
     @property
     def lost(self) -> int:
-        """GradientTimes that found no room, so far."""
-        return self._marks.lost
+        """Return how many times found no room, so far."""
+        return self._times.lost
 
     def watch(self, model: Any, name: str | None = None) -> int:
-        """Mark what has no mark yet of a model's parameters that learn; how many that were.
+        """Hook the trainable parameters of a model that have no hook yet; return their number.
 
-        May be called as often as one likes: parameters come later, are frozen and let go, and FSDP
-        puts others in their place."""
+        May be called at any time: parameters come later, are frozen and let go, and FSDP puts
+        others in their place."""
         self._forget_dead()
         before = len(self._watched)
-        # Or a mode of the program would be asked about each of them.
+        # Otherwise a mode of the program would be asked about each of them.
         with self._torch._C.DisableTorchFunction():
             for module, path in _walk(model, name or type(model).__name__):
                 for parameter in vars(module).get("_parameters", {}).values():
-                    if self._can_mark(parameter):
-                        self._mark(parameter, path)
+                    if self._can_hook(parameter):
+                        self._hook(parameter, path)
         return len(self._watched) - before
 
     def take(self, begins: Sequence[int] = ()) -> list[tuple[str, int, int]]:
-        """Module, begin and end of what was done since the last time, in the order of time.
+        """Return module, begin and end of the work since the last call, in the order of time.
 
-        `begins` are the times at which backward passes began, in order. The first mark after one
-        has its time from there. Of a mark that nothing came before, the begin is not known: it is
-        as long as nothing."""
+        `begins` are the times at which backward passes began, in order; the first gradient after
+        one counts from there. A gradient that nothing came before has no known begin: its duration
+        is 0."""
         found: list[tuple[str, int, int]] = []
         last_ns, last_key, at = 0, -1, 0
-        for end_ns, key in self._marks.take():
+        for end_ns, key in self._times.take():
             is_new = not last_ns
             while at < len(begins) and begins[at] <= end_ns:
                 if begins[at] >= last_ns:
@@ -76,13 +76,13 @@ class GradientTimes:
         return found
 
     def stop(self) -> None:
-        """Take all marks off."""
+        """Remove all hooks."""
         for _parameter, handle in self._watched.values():
             handle.remove()
         self._watched.clear()
-        self._marks.take()
+        self._times.take()
 
-    def _can_mark(self, parameter: Any) -> bool:
+    def _can_hook(self, parameter: Any) -> bool:
         if parameter is None or id(parameter) in self._watched:
             return False
         lazy = getattr(self._torch.nn.parameter, "UninitializedTensorMixin", ())
@@ -90,11 +90,11 @@ class GradientTimes:
             parameter, lazy
         )
 
-    def _mark(self, parameter: Any, path: str) -> None:
+    def _hook(self, parameter: Any, path: str) -> None:
         key = self._keys.setdefault(path, len(self._names))
         if key == len(self._names):
             self._names.append(path)
-        handle = parameter.register_post_accumulate_grad_hook(self._marks.make(key))
+        handle = parameter.register_post_accumulate_grad_hook(self._times.make(key))
         self._watched[id(parameter)] = (weakref.ref(parameter), handle)
 
     def _forget_dead(self) -> None:
@@ -105,9 +105,9 @@ class GradientTimes:
 
 
 def _walk(model: Any, name: str) -> Iterator[tuple[Any, str]]:
-    """Every module once, with its name, outer ones first; past methods of the program's own.
+    """Yield every module once with its name, outer ones first, without running code of the program.
 
-    What is compiled is one: its gradients come all at once, in any order."""
+    A compiled module counts as one: its gradients come all at once, in any order."""
     seen, left = set(), [(model, name, False)]
     while left:
         module, path, compiled = left.pop()
@@ -126,7 +126,7 @@ def _walk(model: Any, name: str) -> Iterator[tuple[Any, str]]:
 
 
 class Part:
-    """What backward spent for a module: its own time, and with the modules inside."""
+    """Time of the backward pass in a module: without and with its inner modules."""
 
     __slots__ = ("begin_ns", "own_ns", "total_ns")
 
@@ -135,7 +135,7 @@ class Part:
 
 
 def add_up(taken: Sequence[tuple[str, int, int]]) -> dict[str, Part]:
-    """By module, in the order of beginnings; a module has what those inside it have."""
+    """Return the time of each module, by begin; a module includes its inner modules."""
     found: dict[str, Part] = {}
     for name, begin_ns, end_ns in taken:
         words = name.split(".")

@@ -1,4 +1,4 @@
-"""A recording of torch: modules, autograd, optimizers, loaders, memory, within a budget."""
+"""Records torch: modules, autograd, optimizers, data loaders and memory, within a budget."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 # How the time of backward is found, once a backward pass has shown it.
 _SEEN = {
-    "engine": "backward by nodes of autograd's, as its engine runs them",
-    "observer": "backward by nodes of autograd's, as torch tells its observers",
-    "failed": "no backward: the numbers of autograd's nodes were not found",
+    "engine": "backward by autograd's nodes, as the engine runs them",
+    "observer": "backward by autograd's nodes, as torch reports them to observers",
+    "failed": "no backward: the sequence numbers of autograd's nodes were not found",
 }
 
 
 class TorchRecording:
-    """Stands in torch's places while it runs, and is told of every step."""
+    """Replaces attributes of torch while it runs, and is told of every step."""
 
     def __init__(
         self,
@@ -79,8 +79,8 @@ class TorchRecording:
         self._compiled = ImportWatch(_is_compiling, context.guard(self._place_compiled))
         self._places: list[Place] = []
         self._observes = self._is_told = False
-        self._marks: GradientTimes | None = None  # where nothing exact is to be had
-        self._device: str | None = None  # "": there is one that keeps its times to itself
+        self._gradient_times: GradientTimes | None = None  # where autograd cannot be watched
+        self._device: str | None = None  # "": there is one that gives no times
         self._budget = Budget(0)
 
     def start(self) -> None:
@@ -95,11 +95,11 @@ class TorchRecording:
             observe_nodes()
             self._observes = self._step_end.observes = True
         except Unavailable as error:
-            self._marks = marks = GradientTimes(self._torch)
+            self._gradient_times = times = GradientTimes(self._torch)
             self._step_end.gradient_times = self._context.guard(
-                lambda *step: self._write_marks(marks, *step)
+                lambda *step: self._write_gradient_times(times, *step)
             )
-            self._say(f"backward by marks on parameters, which is coarse: {error}")
+            self._say(f"backward by the times of gradients, which is coarse: {error}")
         self.configure()
         self._tracer.start()
         self._step_end.begin()
@@ -126,13 +126,13 @@ class TorchRecording:
             place.give_back()
         self._finish()
         _core.torch_ignore()  # not sooner: other threads may be ending a step
-        if self._marks is not None:
-            self._marks.stop()
+        if self._gradient_times is not None:
+            self._gradient_times.stop()
         self._memory.close()
         self._naming.tracer = None
 
     def configure(self) -> None:
-        """Take over the budget, and what is wanted of it."""
+        """Adopt the budget and the other settings of torch."""
         values = self._context.session.values
         limit, depth, every = (values[f"torch.{name}"] for name in ("budget_pct", "depth", "every"))
         self._naming.filter(str(values["torch.modules"]))
@@ -148,7 +148,7 @@ class TorchRecording:
         self._steer()
 
     def _steer(self) -> None:
-        """Say what is recorded from the next step on."""
+        """Tell the core what to record from the next step on."""
         self._step_end.set_plans(*self._budget.steer())
         self._step_end.batch = self._budget.batch
         # Each event makes a busy device wait: within a budget one direction is timed at a time.
@@ -172,7 +172,7 @@ class TorchRecording:
             self._device = find_device()
         except Unavailable as error:
             self._device = ""
-            self._say(f"no times of the device: {error}")
+            self._say(f"no device times: {error}")
         if self._device:
             self.configure()
 
@@ -188,12 +188,12 @@ class TorchRecording:
     # ---- a step: what is rare in it; the rest is in _core/torch/step_end.c -----------------------
 
     def _look(self) -> None:
-        """Now and then, and at the first step."""
+        """Called at the first step, and now and then."""
         self._heal()
         self._threads.look()
 
     def _think(self, noted: list[tuple[int, int, Plan, int]], end_ns: int) -> None:
-        """These steps are over: what does that say of the next ones?"""
+        """Learn from steps that are over what to record of the next ones."""
         if self._device is None:
             self._look_for_device()
         if self._observes and not self._is_told:
@@ -204,19 +204,21 @@ class TorchRecording:
         if budget.level != level or budget.batch != self._step_end.batch:
             self._steer()
 
-    def _write_marks(self, marks: GradientTimes, step: int, begins: tuple[int, ...]) -> None:
-        """Backward of a step by marks; then the models seen so far are marked."""
-        thread, found = get_native_id(), add_up(marks.take(begins))
+    def _write_gradient_times(
+        self, times: GradientTimes, step: int, begins: tuple[int, ...]
+    ) -> None:
+        """Write the backward pass of a step by gradient times; then hook the models seen so far."""
+        thread, found = get_native_id(), add_up(times.take(begins))
         for seq, (name, part) in enumerate(found.items()):
             self._emit(
                 step, seq, name, "backward", None, None, None, part.total_ns / 1e9, part.begin_ns,
                 None, part.own_ns / 1e9, None, thread, name.count("."), 0, False, False, None,
             )  # fmt: skip
         for model, name in self._naming.list_roots():
-            marks.watch(model, name)
+            times.watch(model, name)
 
     def _finish(self) -> None:
-        """What there is of the last step is a step, too."""
+        """Write what there is of the last step."""
         noted = self._step_end.finish(END)
         self._tracer.stop()
         self._naming.describe()
@@ -225,12 +227,12 @@ class TorchRecording:
 
 
 def _is_compiling() -> bool:
-    """Has the program asked for torch.compile?"""
+    """Say whether the program uses torch.compile."""
     return find_compiled() is not None
 
 
 def _end_by_root() -> None:
-    """A model is called again. Not while torch writes down what is done to tensors: what happens at
-    the end of a step would be in it."""
+    """End the step, because a model is called again; but not while torch traces the program: the
+    trace would contain what we do at the end of a step."""
     if not is_tracing():
         steps.end(ROOT)
