@@ -5,8 +5,6 @@ in the file; a key that the class does not know is left out."""
 
 from __future__ import annotations
 
-from math import isfinite
-
 from sonde import settings
 from sonde.errors import Damaged
 from sonde.session import files
@@ -94,7 +92,7 @@ def _convert(value: object, kind: str) -> object:
         return _convert_dict(value, kind)
     if kind == "float" and isinstance(value, (int, float)) and not isinstance(value, bool):
         value = float(value)
-        sound = isfinite(value)
+        sound = abs(value) < float("inf")  # not for NaN; `math` would be one more import in the job
     else:
         sound = type(value).__name__ == kind and (type(value) is not int or _fits(value, value))
     if not sound:
