@@ -178,7 +178,8 @@ def test_a_terminal_gets_a_bar(start, tmp_path) -> None:
     ("words", "code", "said"),
     [
         (("profile",), 2, "give a pid"),
-        (("profile", "status"), 2, "give a RUN"),
+        (("profile", "status"), 2, "arguments are required: RUN"),
+        (("profile", "results"), 2, "give a RUN"),
         (("profile", "status", "run-x"), 3, "no run run-x"),
         (("profile", "1", "--duration", "soon"), 2, "not a time"),
         (("profile", "results", "run-x", "-o", "f"), 2, "--to"),

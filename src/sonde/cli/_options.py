@@ -47,7 +47,7 @@ def add_target(
     add_note(parser, TARGET)
 
 
-def add_format(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
+def add_format(parser: argparse._ActionsContainer, formats: Sequence[str] = FORMATS) -> None:
     """Add --format; `table` is for people, the rest for programs."""
     parser.add_argument(
         "--format", choices=formats, default="table",
@@ -56,7 +56,7 @@ def add_format(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS
 
 
 def add_output(
-    parser: argparse.ArgumentParser, what: str = "write to this file instead of stdout"
+    parser: argparse._ActionsContainer, what: str = "write to this file instead of stdout"
 ) -> None:
     """Add -o."""
     parser.add_argument("-o", "--output", metavar="FILE", help=what)
@@ -100,7 +100,7 @@ def add_timeout(
     add_span(parser, "--timeout", what=what, default=default)
 
 
-def add_by(parser: argparse.ArgumentParser, default: str | None = "wall") -> None:
+def add_by(parser: argparse._ActionsContainer, default: str | None = "wall") -> None:
     """Add --by: which time of a sampled stack counts."""
     said = "cpu, or wall if hardly any was used" if default is None else default
     parser.add_argument(
@@ -110,7 +110,7 @@ def add_by(parser: argparse.ArgumentParser, default: str | None = "wall") -> Non
     )  # fmt: skip
 
 
-def add_limit(parser: argparse.ArgumentParser, default: int, what: str) -> None:
+def add_limit(parser: argparse._ActionsContainer, default: int, what: str) -> None:
     """Add --limit: how many lines are shown."""
     parser.add_argument("--limit", type=int, default=default, metavar="N",
                         help=f"show at most N {what} (default: %(default)s)")  # fmt: skip

@@ -1,0 +1,1 @@
+"""Profiling run by run: one file per sub-command of `sonde profile`."""
