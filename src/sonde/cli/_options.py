@@ -72,11 +72,13 @@ def add_window(parser: argparse.ArgumentParser, without: str = "the start") -> N
 
 def add_span(
     parser: argparse._ActionsContainer, *names: str, what: str, default: str | None = None,
-    or_zero: bool = False,
+    bare: str | None = None, or_zero: bool = False,
 ) -> None:  # fmt: skip
-    """Add an option that is a length of time, in seconds once parsed."""
+    """Add an option that is a length of time, in seconds once parsed. With `bare` the option may
+    stand alone, and means that."""
     said = "" if default is None else " (default: %(default)s)"
-    parser.add_argument(*names, metavar="SPAN", default=default, help=what + said,
+    parser.add_argument(*names, metavar="SPAN", default=default, help=what + said, const=bare,
+                        nargs=None if bare is None else "?",
                         type=_make_span(names[-1], or_zero))  # fmt: skip
 
 

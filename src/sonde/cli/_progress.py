@@ -1,4 +1,4 @@
-"""A line on a terminal that says how far something is."""
+"""A line on a terminal that says how far something has come."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _WIDTH = 30
 
 
 class Bar:
-    """Seconds that have passed, of how many; nothing at all where stderr is no terminal."""
+    """The seconds that have passed, out of how many; nothing where stderr is not a terminal."""
 
     def __init__(self, title: str, total_s: float | None) -> None:
         self._title, self._total_s, self._begin_s = title, total_s, time.monotonic()
@@ -25,7 +25,7 @@ class Bar:
             sys.stderr.flush()
 
     def show(self, passed_s: float | None = None) -> None:
-        """Draw it as it is now; `passed_s` where that is not the time since it was made."""
+        """Draw the bar as it is now; give `passed_s` if that is not the time since it was made."""
         if not self._is_shown:
             return
         if passed_s is None:
@@ -40,11 +40,11 @@ class Bar:
         sys.stderr.flush()
 
     def tell(self, title: str, passed_s: float | None = None) -> None:
-        """Draw it with another title."""
+        """Draw the bar with another title."""
         self._title = title
         self.show(passed_s)
 
     def say(self, line: str) -> None:
-        """One line that stays."""
+        """Write one line that stays."""
         if self._is_shown:
             sys.stderr.write(f"\r{line}\x1b[K\n")

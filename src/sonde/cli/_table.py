@@ -1,4 +1,4 @@
-"""Rows for people and for programs: tables that fit the terminal, CSV, JSON, Arrow, Parquet."""
+"""Rows for people and programs: tables that fit the terminal, CSV, JSON, Arrow, Parquet."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write_text(output: str | None, draw: Callable[[IO[str]], None]) -> None:
 
 def _write_binary(rows: pa.Table, form: str, output: str | None) -> None:
     if output is None and form != "csv" and sys.stdout.isatty():
-        raise Error(f"{form} is not for a terminal; give -o FILE or a pipe")
+        raise Error(f"{form} cannot be shown on a terminal; give -o FILE or use a pipe")
     try:
         # Not closed when it is stdout: the flush at the end still needs it.
         file = sys.stdout.buffer if output is None else open(output, "wb")  # noqa: SIM115
@@ -57,7 +57,7 @@ def _write_binary(rows: pa.Table, form: str, output: str | None) -> None:
         raise
     except OSError as error:
         raise Error(f"{output or 'stdout'}: {error.strerror}") from None
-    except NotImplementedError as error:  # pyarrow's: a kind that this format does not have
+    except NotImplementedError as error:  # from pyarrow: the format has no such type
         raise Error(f"{form} cannot hold this: {error}; cast it in the query") from None
 
 
@@ -70,7 +70,7 @@ def _write_csv(rows: pa.Table, file: IO[bytes]) -> None:
 
 
 def _csv_field(value: object) -> str:
-    """As DuckDB and PostgreSQL write it: NULL is nothing at all, an empty text is quoted."""
+    """Return a field as DuckDB and PostgreSQL write it: NULL is empty, an empty text is quoted."""
     if value is None:
         return ""
     text = str(_plain(value))
@@ -101,7 +101,7 @@ _WRITERS: dict[str, Callable[[Any, IO[bytes]], None]] = {
 
 
 def _plain(value: object) -> object:
-    """A value as JSON and CSV spell it, exactly."""
+    """Return a value as JSON and CSV spell it, without loss."""
     if isinstance(value, decimal.Decimal):
         # A column of whole numbers has no decimal places; one with some stays exact as text.
         return int(value) if value.as_tuple().exponent == 0 else str(value)
@@ -117,7 +117,7 @@ def _plain(value: object) -> object:
 
 
 def _interval(value: Any) -> str:
-    """An interval, as `[months] [days] h:mm:ss`."""
+    """Return an interval as `[months] [days] h:mm:ss`."""
     seconds, nanoseconds = divmod(abs(value.nanoseconds), 10**9)
     clock = f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
     parts = [
@@ -152,7 +152,7 @@ def _write_json(rows: pa.Table, file: IO[str]) -> None:
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """Every column under a name of its own: a, a_2."""
+    """Return the names with repeated ones numbered: a, a_2."""
     seen: dict[str, int] = {}
     done = []
     for name in names:
@@ -165,7 +165,7 @@ def _unique(names: Sequence[str]) -> list[str]:
 
 
 def draw_arrow(rows: pa.Table, file: IO[str]) -> None:
-    """A result as a table."""
+    """Draw a result as a table."""
     if rows.column_names == ["explain_key", "explain_value"]:
         file.write("\n".join(rows["explain_value"].to_pylist()) + "\n")
         return
@@ -184,10 +184,10 @@ def draw_table(
     right: Sequence[bool] | None = None,
     paint: Callable[[int, int, str], str] | None = None,
 ) -> None:
-    """Columns under their names. On a terminal it fits the width and long text is cut with `…`.
+    """Draw columns under their names. On a terminal they fit the width; long text is cut with `…`.
 
-    `right` says which columns end alike, if not those of numbers; `paint(row, column, cell)` may
-    colour a cell, where there are colours."""
+    `right` says which columns are right-aligned (default: those of numbers); `paint(row, column,
+    cell)` may colour a cell, where there are colours."""
     cells = [[_show(value) for value in row] for row in rows]
     if right is None:
         right = [all(_is_number(row[i]) for row in rows) for i in range(len(names))]

@@ -1,4 +1,4 @@
-"""The same thing drawn again and again: on a terminal in its place, else one below the other."""
+"""Draw something again and again: in place on a terminal, else one below the other."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _LEAST_S = 0.05
 
 
 def watch(draw: Callable[[IO[str]], bool], period_s: float) -> None:
-    """Draw until `draw` says that nothing will change, or somebody presses Ctrl-C.
+    """Draw until `draw` returns False, as nothing will change any more, or somebody presses Ctrl-C.
 
-    What was on the terminal comes back at the end, with what was drawn last below it."""
+    At the end the terminal shows what it showed before, with the last drawing below it."""
     on_screen = sys.stdout.isatty()
     page = _Page()
     sys.stdout.write("\x1b[?1049h\x1b[?25l" if on_screen else "")
@@ -44,19 +44,19 @@ def _draw_once(draw: Callable[[IO[str]], bool], page: _Page, on_screen: bool) ->
 
 
 class _Page(io.StringIO):
-    """What is drawn as on a terminal, before it is there."""
+    """A drawing as for a terminal, before it is written there."""
 
     def isatty(self) -> bool:
         return True
 
     def take(self, new: _Page) -> None:
-        """Be what that is."""
+        """Become a copy of another page."""
         self.seek(0)
         self.truncate()
         self.write(new.getvalue())
 
     def fit(self, height: int) -> str:
-        """As it is written over what is there, cut to a height."""
+        """Return the page as text that overwrites the one on the screen, cut to a height."""
         lines = self.getvalue().splitlines()
         if len(lines) > height:
             lines[height - 1 :] = [

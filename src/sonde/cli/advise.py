@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         _table.write_text(args.output, lambda file: _write_lines(lines, file))
         return 0
     if args.target is None:
-        raise ConfigError("which recording? `sonde advise TARGET`; `sonde ps` lists them")
+        raise ConfigError("give a TARGET: `sonde advise TARGET`; `sonde ps` lists them")
     advice = advise(args.target, since=args.since, until=args.until, piece_s=args.piece,
                     rules=args.rule, limits=limits)  # fmt: skip
     if args.format == "json":
@@ -137,7 +137,7 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 def _say(finding: Finding, colour: bool) -> Iterator[str]:
-    """The verdict, the evidence, the next step."""
+    """Yield the lines of a finding: the verdict, the evidence, the next step."""
     begin, end = (_COLOURS[finding.severity], "\x1b[0m") if colour else ("", "")
     who = f" ({clean(', '.join(finding.who))})" if finding.who else ""
     yield f"{begin}{finding.severity.upper()}{end}: {finding.title}{who}  [{finding.rule}]"

@@ -36,8 +36,8 @@ EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_target(parser, "the recording whose events to show")
-    parser.add_argument("--watch", nargs="?", const="1s", metavar="SPAN",
-                        help="draw again, every second or this often, until Ctrl-C")  # fmt: skip
+    _options.add_span(parser, "--watch", bare="1s",
+                      what="draw again, every second or this often, until Ctrl-C")  # fmt: skip
     parser.add_argument("--sort", choices=SORTS, default="total",
                         help="what comes first (default: %(default)s)")  # fmt: skip
     parser.add_argument("--ascending", action="store_true", help="the smallest first")
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
             _table.write_rows(make_table(report), args.format, args.output)
         return 0
     if args.format != "table" or args.output:
-        raise ConfigError("--watch draws tables; without it there is --format and -o")
+        raise ConfigError("--watch draws tables; leave out --format and -o, or --watch")
     return _watch(recording, args)
 
 
@@ -84,11 +84,7 @@ def _watch(recording: Recording, args: argparse.Namespace) -> int:
         _draw_all(report, args, file)
         return any(one.is_running for one in report.processes)
 
-    try:
-        period_s = settings.parse_duration(args.watch)
-    except (KeyError, ValueError):
-        raise ConfigError(f"--watch {args.watch} is not a time; write 1s or 500ms") from None
-    watch(draw, period_s)
+    watch(draw, args.watch)
     return 0
 
 
@@ -103,7 +99,7 @@ class _Column(NamedTuple):
 
 
 def _draw_all(report: EventReport, args: argparse.Namespace, file: IO[str]) -> None:
-    """What is open for long comes first: it is what one looks for."""
+    """Draw all blocks; regions that have been open for long come first, as people look for them."""
     by_rank = args.per_rank
     several = len(report.processes) > 1
     long = [line for line in report.open if line.is_long]
@@ -160,7 +156,7 @@ def _draw_block(lines: Sequence[Any], columns: list[_Column], file: IO[str]) -> 
 
 
 def _fit(columns: list[_Column], lines: Sequence[Any], room: int) -> list[_Column]:
-    """Leave out what matters least until the rest has room: names are to be read whole."""
+    """Leave out what matters least until the rest has room: names must not be cut."""
     for name in ("", "p50", "p99", "min", "kind", "spread", "share", "domain"):
         widths = [max(len(column.name), *(len(column.show(line)) for line in lines))
                   for column in columns]  # fmt: skip

@@ -141,7 +141,7 @@ def name_file(recording: Recording, suffix: str) -> str:
 def write_stdout(exporter: ModuleType, profile: Profile) -> None:
     """Write a profile to stdout."""
     if not exporter.TEXT and sys.stdout.isatty():
-        raise Error("this format is not for a terminal; give -o FILE or a pipe")
+        raise Error("this format cannot be shown on a terminal; give -o FILE or use a pipe")
     sys.stdout.flush()
     # A descriptor of our own: text must be UTF-8 whatever the terminal's encoding is.
     with open_file(os.dup(sys.stdout.fileno()), exporter.TEXT) as file:

@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_output(parser)
     parser.add_argument(
         "--to", choices=("collapsed", "flamegraph", "svg"), metavar="FORMAT",
-        help="write one mean step as collapsed, flamegraph or svg; see sonde export",
+        help="write one mean step for other viewers: collapsed, flamegraph or svg",
     )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def _export(recording: Recording, profile: ModuleProfile, args: argparse.Namespa
 
 
 def _say(report: ModuleReport, recording: Recording) -> Iterator[str]:
-    """The verdict: how long a step takes, how that splits, and how well it is known."""
+    """Yield the verdict: how long a step takes, how that splits, and how well it is known."""
     steps, whole = report.steps, report.step_s
     shares = {part: find_pct(median(getattr(one, part) for one in steps), whole) for part in _PARTS}
     words = [f"{part.replace('_', ' ')} {_show_pct(share)}" for part, share in shares.items()
@@ -140,7 +140,7 @@ def _say(report: ModuleReport, recording: Recording) -> Iterator[str]:
 
 
 def _qualify(report: ModuleReport, recording: Recording) -> Iterator[str]:
-    """What the device does, what recording costs, and how backward is known."""
+    """Yield what the device does, what recording costs, and how well backward is known."""
     if report.device_s:
         yield f"{_show_s(report.device_s)} of the device in modules"
     overhead = read_overhead(recording)
@@ -190,7 +190,7 @@ Column = tuple[str, bool, Show]  # its name, is it on the right, what it shows; 
 def _list_columns(
     nodes: Sequence[ModuleNode], report: ModuleReport, flat: str | None
 ) -> list[Column]:
-    """Only those that somebody has something in."""
+    """Return the columns in which some node has something."""
 
     def share(node: ModuleNode) -> float:
         # A list has every second once only as self time.
@@ -218,7 +218,7 @@ def _list_columns(
 
 
 def _fit(columns: list[Column], nodes: Sequence[ModuleNode], room: int) -> list[Column]:
-    """Leave out what matters least until the rest has room: names are to be read whole."""
+    """Leave out what matters least until the rest has room: names must not be cut."""
     for name in ("parameters", "calls", "type", "", "memory", "recompute"):
         widths = [max(len(show(node)) for node in nodes) for _name, _right, show in columns]
         heads = [len(name) for name, _right, _show in columns]

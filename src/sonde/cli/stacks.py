@@ -20,7 +20,7 @@ EXAMPLES = (
     "sonde stacks 4242 --locals --tasks",
     "sonde stacks train-7 --format json",
 )
-_LOOK_S = 0.5  # it takes a millisecond; on a machine that is overloaded, a few
+_LOOK_S = 0.5  # a sample takes a millisecond; on an overloaded machine, a few
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,7 +123,8 @@ def _read(session: Session) -> list[ThreadStack]:
 
 
 def _read_archived(session: Session) -> list[ThreadStack]:
-    """Of a process that ended long ago: its rings are gone, its tables are not."""
+    """Return the last stacks of a process that ended long ago: its rings are gone, its tables are
+    not."""
     from sonde.store.recording import Recording
 
     found: dict[int, ThreadStack] = {}
@@ -137,7 +138,7 @@ def _read_archived(session: Session) -> list[ThreadStack]:
 
 
 def _read_tasks(session: Session, since_ns: int) -> Iterator[list[dict[str, object]]]:
-    """The tasks of the newest inspection: each a list of its frames, the innermost first."""
+    """Yield the tasks of the newest inspection, each as a list of frames, the innermost first."""
     tasks: dict[object, list[dict[str, object]]] = {}
     for row in stack_table.read_rows(session, "python.task"):
         if row["t_ns"] >= since_ns:
