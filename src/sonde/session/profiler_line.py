@@ -25,11 +25,11 @@ def join(ends: Sequence[int], most: int) -> list[int]:
     return joined if is_open else [*joined, whole[-1]]
 
 
-def name_file(path: str, mark: str, *, before: bool) -> str:
-    """Return a file beside `path`: its name with `mark` in front, or before its suffixes."""
+def name_file(path: str, part: str, *, before: bool) -> str:
+    """Return a file beside `path`: its name with `part` in front, or before its suffixes."""
     folder, name = os.path.split(path)
     if before:
-        return os.path.join(folder, mark + name)
+        return os.path.join(folder, part + name)
     # `.json.gz` is one suffix: viewers go by it.
     stem, dot, suffixes = name.partition(".") if not name.startswith(".") else (name, "", "")
-    return os.path.join(folder, f"{stem}{mark}{dot}{suffixes}")
+    return os.path.join(folder, f"{stem}{part}{dot}{suffixes}")
