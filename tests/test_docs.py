@@ -1,0 +1,126 @@
+"""What the pages say of the code is true: links, files, folders, commands, tables."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sonde import cli, plugins
+from support.places import SOURCE, TOP
+
+PAGES = sorted([*TOP.glob("*.md"), *(TOP / "docs").glob("*.md")])
+MAP = (TOP / "docs" / "layout.md").read_text()
+
+
+def make_anchor(title: str) -> str:
+    """Return the anchor that a heading has on the page."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
+def name_page(page: Path) -> str:
+    return str(page.relative_to(TOP))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_page)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not link.startswith("https://"):
+            name, _, anchor = link.partition("#")
+            target = page.parent / name if name else page
+            assert target.exists(), link
+            if anchor:
+                titles = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+                assert anchor in map(make_anchor, titles), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_page)
+def test_every_file_that_a_page_names_is_there(page: Path) -> None:
+    text = re.sub(r"https://\S+", "", page.read_text())
+    named = re.findall(r"\b(?:src|tests|benchmarks|docs)/[\w./-]*\w", text)
+    missing = {name for name in named if "NAME" not in name and not (TOP / name).exists()}
+    assert missing <= {"src/sonde/export/formats/leaves.py", "tests/export/formats/test_leaves.py"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_page)
+def test_every_command_that_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text()
+    blocks = "\n".join(re.findall(r"```\n(.*?)```", text, re.DOTALL))
+    named = re.findall(r"^(?:\$ )?(?:\.venv/bin/)?sonde ([a-z]+)", blocks, re.MULTILINE)
+    named += re.findall(r"`sonde ([a-z]+)", text)
+    assert set(named) <= set(plugins.list_names("cli"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_page)
+def test_every_table_that_a_page_names_is_there(page: Path) -> None:
+    known = set(re.findall(r"^## ([\w.]+)", (TOP / "docs" / "tables.md").read_text(), re.MULTILINE))
+    named = re.findall(r"[`\s(]((?:python|system|event)\.[a-z_]+)", page.read_text())
+    assert set(named) - known <= {"event.mirror", "event.totals"}  # a setting, a file
+
+
+def find_examples(text: str) -> Iterator[list[str]]:
+    """Yield the words of every example of a command that could be typed as it stands."""
+    for block in re.findall(r"```\n(.*?)```", text, re.DOTALL):
+        lines = iter(block.splitlines())
+        for line in lines:
+            if line.removeprefix("$ ").startswith("sonde "):
+                example = line.removeprefix("$ ")
+                while example.count('"') % 2:
+                    example += " " + next(lines)
+                if not set(example.partition(" #")[0]) & set("…|[;"):
+                    yield shlex.split(example, comments=True)[1:]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_page)
+def test_every_example_of_a_command_is_understood(page: Path) -> None:
+    for words in find_examples(page.read_text()):
+        ours, _theirs = cli._split_command(words)
+        try:
+            _parsed, unknown = cli.make_parser(ours).parse_known_args(ours)
+        except SystemExit:
+            pytest.fail(f"sonde {shlex.join(words)}")
+        assert not unknown, words
+
+
+def test_the_map_names_every_folder_and_no_other() -> None:
+    files = subprocess.run(
+        ["git", "ls-files", "src/sonde"], cwd=TOP, capture_output=True, text=True, check=False
+    ).stdout.split()
+    if not files:
+        pytest.skip("not a clone")
+    folders = {str(Path(name).parent.relative_to("src/sonde")) for name in files} - {".", "_core"}
+    python, _, c = MAP.partition("## C: ")
+    named = set(re.findall(r"^\| `([\w/]+)/` \|", python, re.MULTILINE))
+    named |= {
+        f"_core/{name}" for name in re.findall(r"^\| `(\w+)/` \|", c.partition("## ")[0], re.M)
+    }
+    assert named == folders
+
+
+def test_the_map_begins_with_files_that_are_there() -> None:
+    rows = re.findall(r"^\| `([\w/]+/)` \|[^|]*\| ([^|]*) \|$", MAP, re.MULTILINE)
+    for folder, files in rows:
+        for name in re.findall(r"`(\w+\.py)`", files):
+            assert (SOURCE / folder / name).exists(), f"{folder}{name}"
+
+
+def test_the_map_knows_where_things_are() -> None:
+    section = MAP.partition("## Where is …?")[2].partition("\n## ")[0]
+    files = re.findall(r"`([\w/]+\.[pyc]+)`", section)
+    assert len(files) > 20
+    assert [name for name in files if not (SOURCE / name).exists()] == []
+
+
+def test_the_map_says_what_the_law_says() -> None:
+    from test_layers import GROUND, LAW
+
+    section = MAP.partition("## Who may import whom")[2].partition("\n## ")[0]
+    for room, allowed in LAW.items():
+        for row in re.findall(rf"^\| [^|]*`{room}/`[^|]* \|(.*)\|$", section, re.MULTILINE):
+            if " as `" not in row:  # rows that build on another one are read, not parsed
+                named = set(re.findall(r"`(\w+)/?`", row))
+                assert named == allowed - GROUND, room
