@@ -148,7 +148,8 @@ def test_group_and_number_name_the_same_collective_on_every_rank(folder: Path) -
     (row,) = ask(
         folder,
         "SELECT COUNT(*) AS n, COUNT(*) FILTER (ranks <> 2 OR kinds <> 1) AS wrong FROM ("
-        "  SELECT group_name, seq, COUNT(DISTINCT rank) AS ranks, COUNT(DISTINCT (op, bytes)) AS kinds"
+        "  SELECT group_name, seq, COUNT(DISTINCT rank) AS ranks, COUNT(DISTINCT (op, input_bytes)) "
+        "AS kinds"
         "  FROM python.collective WHERE seq IS NOT NULL GROUP BY 1, 2)",
     )
     assert row["n"] > 20 and row["wrong"] == 0
