@@ -52,6 +52,11 @@ def read_needs(folder: str, name: str) -> tuple[str, ...]:
     return tuple(word.strip("\"'") for word in words if word)
 
 
+def read_group(folder: str, name: str) -> str:
+    """Return a command's constant `GROUP` without importing it: where the help lists it."""
+    return _find_constant(folder, name, "GROUP").strip("\"'")
+
+
 def _find_constant(folder: str, name: str, constant: str) -> str:
     """Return what stands behind `constant = ` on a line of its own. `ast` takes 4 ms to import."""
     start = f"\n{constant} = "

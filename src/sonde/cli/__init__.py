@@ -173,13 +173,7 @@ def _list_commands() -> str:
     for group, title in GROUPS.items():
         lines.append(f"{title}:")
         for name in plugins.list_names("cli"):
-            if _read_group(name) == group:
+            if plugins.read_group("cli", name) == group:
                 lines.append(f"  {name:<10} {plugins.read_help('cli', name)}")
         lines.append("")
     return "\n".join(lines)
-
-
-def _read_group(name: str) -> str:
-    """Return a command's GROUP without importing the command."""
-    with open(f"{_HERE}/{name}.py", encoding="utf-8") as file:
-        return next(line.split('"')[1] for line in file if line.startswith("GROUP = "))

@@ -135,7 +135,7 @@ def _read_options(args: argparse.Namespace) -> MonitorOptions:
         max_s=default_s if args.duration is None else args.duration,
         delay_s=args.delay, wait_for=Condition(args.wait_for),
         every_s=float(settings.read_values({"host.every": args.every})["host.every"]),
-        window_s=max(args.piece, args.every),
+        piece_s=max(args.piece, args.every),
         gpus=_read_gpus(args.gpus), pid=args.pid or 0, command=command,
     )  # fmt: skip
 

@@ -72,13 +72,13 @@ def _find_period(measured: Measurement, recording: Recording) -> Period:
     if not measured.began:
         warm_up_ns = find_warm_up(recording, start_ns, start_ns + length_ns)
     # What is left at the end is a piece if most of one; a short time is one piece.
-    count = max(1, math.floor((length_ns - warm_up_ns) / 1e9 / measured.window_s + 0.5))
+    count = max(1, math.floor((length_ns - warm_up_ns) / 1e9 / measured.piece_s + 0.5))
     gpus = measured.gpus
     if gpus is None:
         chosen = find_job_gpus(recording)
     else:
         chosen = f"(gpu IN ({', '.join(map(str, gpus)) or 'NULL'}))"
-    return Period(start_ns + warm_up_ns, measured.window_s, count, warm_up_ns / 1e9, chosen)
+    return Period(start_ns + warm_up_ns, measured.piece_s, count, warm_up_ns / 1e9, chosen)
 
 
 def find_jobs(measured: Measurement, session: Session) -> list[Session]:

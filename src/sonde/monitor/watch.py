@@ -34,7 +34,7 @@ class MonitorOptions:
     delay_s: float = 0.0
     wait_for: Condition = field(default_factory=lambda: Condition(None))
     every_s: float = 1.0
-    window_s: float = 10.0
+    piece_s: float = 10.0
     gpus: str | list[int] = ALL
     pid: int = 0
     command: list[str] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Measurement:
     folder: str
     session: str
     window: MeasuredTime
-    window_s: float
+    piece_s: float
     gpus: list[int] | None
     reason: str
     began: str  # what the start was waited for, if anything
@@ -92,7 +92,7 @@ class Monitor:
         begin_ns = last_ns if self._begin_ns is None else self._begin_ns
         window = MeasuredTime(begin_ns, last_ns, round(self.options.every_s * 1e9), self.scope)
         return Measurement(
-            self.folder.path, self.session.folder, window, self.options.window_s, self.gpus,
+            self.folder.path, self.session.folder, window, self.options.piece_s, self.gpus,
             self.reason, self._explain_start(), list(self.options.command),
         )  # fmt: skip
 
