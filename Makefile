@@ -17,7 +17,7 @@ CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototyp
 demo: $(VENV)/.installed
 	$(BIN)/sonde demo
 
-# All tests, or those that TESTS names: make test TESTS=tests/job/sources/test_gc.py
+# All tests, or those that TESTS names: make test TESTS=tests/export/formats/test_collapsed.py
 # Most tests wait for other processes: three at a time keep two processors busy.
 test: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python -m pytest $(or $(TESTS),-n 3 --dist loadfile)
