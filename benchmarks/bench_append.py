@@ -6,16 +6,13 @@ import os
 import shlex
 import subprocess
 import sysconfig
-import time
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 import child
-from holder import count_rows
 from result import Result, interleave
 
-ROWS, BATCHES = 1_000_000, 5
+ROWS = 1_000_000
 THREADS = min(4, os.cpu_count() or 1)
 CORE = child.HERE.parent / "src" / "sonde" / "_core"
 
@@ -24,7 +21,7 @@ def measure(rounds: int) -> list[Result]:
     """Nanoseconds per append, the clock included."""
     with child.open_root() as root:
         driver = build_driver(root)
-        calls = {"repeat": partial(child.call, time_repeat, root=root)}
+        calls = {}
         if driver:
             calls["one"] = partial(run_driver, driver, root, 1, 0)
             calls["several"] = partial(run_driver, driver, root, THREADS, 0)
@@ -32,10 +29,8 @@ def measure(rounds: int) -> list[Result]:
         found = interleave(rounds, calls)
     clock = {"clock_gettime alone": found.get("clock", [])}
     note = "" if driver else "no C compiler here: not measured"
-    held = "repeat() keeps the GIL, so several threads are timed by a C program on the same ring"
     return [
-        Result("C append: Writer.repeat", "ns", found["repeat"], 100, peers=clock, note=held),
-        Result("C append: C program, 1 thread", "ns", found.get("one", []), 100, note=note),
+        Result("C append: 1 thread", "ns", found.get("one", []), 100, peers=clock, note=note),
         Result(
             f"C append: {THREADS} threads at full speed, one ring",
             "ns",
@@ -44,28 +39,6 @@ def measure(rounds: int) -> list[Result]:
             note=note or "per append and thread; every append moves the ring's head between cores",
         ),
     ]
-
-
-def time_repeat() -> float:
-    import sonde
-
-    class Mixed:
-        step: sonde.i64
-        loss: sonde.f64
-        phase: sonde.text
-        tokens: sonde.i64
-
-    folder = sonde.start(collector="off")
-    emit = sonde.table(Mixed)
-    emit(0, 0.0, "", 0)  # the ring is made for the first row
-    emit.repeat(ROWS)
-    found = []
-    for _ in range(BATCHES):
-        begin = time.perf_counter_ns()
-        emit.repeat(ROWS)
-        found.append((time.perf_counter_ns() - begin) / ROWS)
-    assert count_rows(folder, "job.mixed") == 1 + (1 + BATCHES) * ROWS
-    return median(found)
 
 
 def build_driver(root: str) -> str | None:

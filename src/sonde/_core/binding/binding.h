@@ -91,6 +91,12 @@ char *sonde_append_buffer(PyObject *list, uint64_t bytes, int zeroed);
 
 extern PyMethodDef sonde_reader_methods[], sonde_tables_methods[], sonde_control_methods[];
 
+/* ---- strings (strings.c) ------------------------------------------------------------ */
+
+/* Copies of the bytes objects in a list, NULL-terminated; NULL with an exception. */
+char **sonde_strings_copy(PyObject *list);
+void sonde_strings_free(char **strings); /* NULL is fine */
+
 /* ---- the native thread (native_thread.c) ------------------------------------------ */
 
 extern PyTypeObject sonde_NativeThreadType;

@@ -26,38 +26,20 @@ static PyObject *clock_ns(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)
 
 /* ---- processes ------------------------------------------------------------------- */
 
-/* A NULL-terminated array of the bytes objects in a list, which own the memory. */
-static char **strings_of(PyObject *list)
-{
-    Py_ssize_t count = PyList_GET_SIZE(list);
-    char **strings = PyMem_Calloc((size_t)count + 1, sizeof *strings);
-    if (strings == NULL)
-        return (char **)PyErr_NoMemory();
-    for (Py_ssize_t i = 0; i < count; i++) {
-        strings[i] = PyBytes_AsString(PyList_GET_ITEM(list, i));
-        if (strings[i] == NULL) {
-            PyMem_Free(strings);
-            return NULL;
-        }
-    }
-    return strings;
-}
-
 static PyObject *spawn(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *argv, *envp;
     int line = -1;
     if (!PyArg_ParseTuple(args, "O!O!|i", &PyList_Type, &argv, &PyList_Type, &envp, &line))
         return NULL;
-    char **arguments = strings_of(argv);
-    char **environment = arguments == NULL ? NULL : strings_of(envp);
-    if (environment == NULL) {
-        PyMem_Free(arguments);
+    char **arguments = sonde_strings_copy(argv);
+    char **environment = arguments == NULL ? NULL : sonde_strings_copy(envp);
+    int status = environment == NULL ? 0 : sonde_spawn(arguments, environment, line);
+    int is_ready = environment != NULL;
+    sonde_strings_free(arguments);
+    sonde_strings_free(environment);
+    if (!is_ready)
         return NULL;
-    }
-    int status = sonde_spawn(arguments, environment, line);
-    PyMem_Free(arguments);
-    PyMem_Free(environment);
     if (status < 0)
         return sonde_raise(status, "spawn");
     Py_RETURN_NONE;

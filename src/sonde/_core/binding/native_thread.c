@@ -261,33 +261,6 @@ static PyObject *thread_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return (PyObject *)self;
 }
 
-/* Copies of the bytes in a list, NULL-terminated; NULL with an exception. */
-static char **copy_strings(PyObject *list)
-{
-    Py_ssize_t count = PyList_GET_SIZE(list);
-    char **copies = calloc((size_t)count + 1, sizeof *copies);
-    for (Py_ssize_t i = 0; copies != NULL && i < count; i++) {
-        const char *bytes = PyBytes_AsString(PyList_GET_ITEM(list, i));
-        copies[i] = bytes == NULL ? NULL : strdup(bytes);
-        if (copies[i] == NULL) {
-            for (Py_ssize_t j = 0; j < i; j++)
-                free(copies[j]);
-            free(copies);
-            copies = NULL;
-        }
-    }
-    if (copies == NULL && !PyErr_Occurred())
-        PyErr_NoMemory();
-    return copies;
-}
-
-static void free_strings(char **strings)
-{
-    for (char **at = strings; at != NULL && *at != NULL; at++)
-        free(*at);
-    free(strings);
-}
-
 static PyObject *thread_keep(NativeThreadObject *self, PyObject *args)
 {
     PyObject *lock, *argv, *snapshot, *envp;
@@ -298,9 +271,9 @@ static PyObject *thread_keep(NativeThreadObject *self, PyObject *args)
         PyErr_SetString(PyExc_RuntimeError, "keep() comes once, before start()");
         return NULL;
     }
-    self->argv = copy_strings(argv);
-    self->snapshot = self->argv == NULL ? NULL : copy_strings(snapshot);
-    self->envp = self->snapshot == NULL ? NULL : copy_strings(envp);
+    self->argv = sonde_strings_copy(argv);
+    self->snapshot = self->argv == NULL ? NULL : sonde_strings_copy(snapshot);
+    self->envp = self->snapshot == NULL ? NULL : sonde_strings_copy(envp);
     if (self->envp == NULL)
         return NULL;
     self->lock = PyBytes_Check(lock) ? strdup(PyBytes_AS_STRING(lock)) : NULL;
@@ -387,9 +360,9 @@ static void thread_dealloc(NativeThreadObject *self)
     Py_CLEAR(self->page_map);
     Py_CLEAR(self->obey);
     free(self->lock);
-    free_strings(self->argv);
-    free_strings(self->snapshot);
-    free_strings(self->envp);
+    sonde_strings_free(self->argv);
+    sonde_strings_free(self->snapshot);
+    sonde_strings_free(self->envp);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

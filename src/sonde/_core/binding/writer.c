@@ -358,24 +358,6 @@ static PyObject *writer_detach(WriterObject *self, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-static PyObject *writer_repeat(WriterObject *self, PyObject *args)
-{
-    /* For the benchmark of the append alone: one row, many times. */
-    Py_ssize_t times;
-    if (!PyArg_ParseTuple(args, "n", &times))
-        return NULL;
-    uint64_t row[SONDE_MAX_ROW_BYTES / 8] = {0};
-    if (self->ring == NULL && open_ring(self) < 0)
-        return NULL;
-    if (self->ring == NULL)
-        Py_RETURN_NONE;
-    for (Py_ssize_t i = 0; i < times; i++) {
-        row[0] = (uint64_t)sonde_clock_ns();
-        (void)sonde_ring_append(self->ring, row, 0);
-    }
-    Py_RETURN_NONE;
-}
-
 sonde_ring *sonde_writer_ring(PyObject *object, const char *kinds, PyObject **map)
 {
     WriterObject *self = (WriterObject *)object;
@@ -405,8 +387,6 @@ static PyMethodDef writer_methods[] = {
     {"later", (PyCFunction)writer_later, METH_O,
      "later(opener): call `opener` at the first row; it attaches or detaches this writer."},
     {"detach", (PyCFunction)writer_detach, METH_NOARGS, "Write nowhere: calls then do nothing."},
-    {"repeat", (PyCFunction)writer_repeat, METH_VARARGS,
-     "repeat(n): append n rows of zeros with the time in front, from C."},
     {NULL, NULL, 0, NULL},
 };
 

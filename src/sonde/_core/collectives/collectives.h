@@ -17,7 +17,7 @@
 #define SONDE_ENTRIES_MAX 4096u /* the same of the flight recorder's */
 #define SONDE_TITLE 56
 
-/* ---- types of numbers: one place for their names and sizes ------------------------- */
+/* ---- types of numbers (dtypes.c) ------------------------------------------------------ */
 
 /* Numbered as torch does. -1: there is none of that name. */
 int sonde_dtype_find(const char *name, size_t bytes); /* as C++ calls it: BFloat16 */
