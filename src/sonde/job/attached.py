@@ -1,8 +1,8 @@
-"""What `sonde attach` and `sonde stop` run inside the process: see attach.py.
+"""What `sonde attach` and `sonde stop` run inside the process: see attach/visit.py.
 
-Read as text and run in names of its own by a thread that the program does not know, so it imports
-nothing of ours at the top. It prints nothing, raises nothing, and leaves `sys.path` and `__main__`
-as they are."""
+This file is read as text and run in a namespace of its own by a thread that the program does not
+know, so it imports nothing of ours at the top. It prints nothing, raises nothing, and leaves
+`sys.path` and `__main__` as they are."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Request:
 
 
 class Gate:
-    """Has forks of the program wait while we are here: a child would have half a module of ours,
-    and Python warns of a fork with threads, which would be our fault. One for each process: what is
-    called at a fork cannot be taken out again."""
+    """Makes forks of the program wait while we are here: a child would have half a module of ours,
+    and Python warns of a fork with threads, which would be our fault. There is one per process:
+    what is called at a fork cannot be taken out again."""
 
     def __init__(self) -> None:
         self._lock = allocate_lock()
@@ -71,7 +71,7 @@ def _find_recorder() -> Recorder | None:
 
 
 def run(request: Request) -> None:
-    """Do what was asked and answer; undo it if nobody waits for the answer any more."""
+    """Do what was asked and answer; undo it if nobody waits for the answer anymore."""
     gate = getattr(_find_recorder(), "gate", None) or Gate()
     gate.close()
     try:
@@ -132,7 +132,7 @@ def _stop() -> dict[str, object]:
 
 
 def _load(package: str, fits: bool) -> Recorder:
-    """Import sonde: the program's own if it has one, else ours; its recorder."""
+    """Import sonde, the program's own if it has one, and return its recorder."""
     if "sonde" not in sys.modules:
         _bring(package, fits)
     from sonde.job.recorder import recorder
@@ -141,7 +141,7 @@ def _load(package: str, fits: bool) -> Recorder:
 
 
 def _bring(package: str, fits: bool) -> None:
-    """Put the module `sonde` into place without a change of sys.path."""
+    """Put the module `sonde` into place without changing sys.path."""
     from importlib.machinery import EXTENSION_SUFFIXES
     from importlib.util import find_spec, module_from_spec, spec_from_file_location
 

@@ -39,14 +39,14 @@ class Mirrors:
         self._calls: list[Callable[..., object]] = []
 
     def configure(self) -> None:
-        """Begin or end to tell each tool, as the setting wants it now."""
+        """Start or stop telling each tool, as the setting now says."""
         wanted = list_wanted(str(self._context.session.values["event.mirror"]))
         if wanted != self._wanted:
             self._wanted = wanted
             self._match()
 
     def stop(self) -> None:
-        """Tell nobody any more."""
+        """Stop telling all tools."""
         self._wanted = []
         self._match()
 
@@ -80,7 +80,7 @@ class Mirrors:
 
 
 def _make_call(mirror: Mirror) -> Callable[..., object]:
-    """What `_core` calls in the thread of an event, after it was recorded."""
+    """Return what the core calls in the thread of an event, after recording it."""
     methods = {what: getattr(mirror, what, _ignore) for what in WHATS}
 
     def call(what: str, *event: object) -> None:
@@ -90,23 +90,23 @@ def _make_call(mirror: Mirror) -> Callable[..., object]:
 
 
 def _ignore(*_event: object) -> None:
-    """The tool has no word for it."""
+    """Do nothing: the tool has no such event."""
 
 
 def pause() -> None:
-    """Have the tools collect nothing for a while: those that can (ITT)."""
+    """Make the tools that can (ITT) collect nothing until `resume()`."""
     if Mirrors.told is not None:
         Mirrors.told.pass_on("pause")
 
 
 def resume() -> None:
-    """Have them go on."""
+    """Make the tools collect again."""
     if Mirrors.told is not None:
         Mirrors.told.pass_on("resume")
 
 
 def list_wanted(setting: str) -> list[str]:
-    """The mirrors that a value of `event.mirror` names."""
+    """Return the mirrors that a value of `event.mirror` names."""
     if setting == "auto":
         return environ.find_listeners()
     return [name for name in setting.split(",") if name]

@@ -102,7 +102,7 @@ class _Wraps:
 
 
 class _Stretches:
-    """A generator, in a region whenever it runs. `yield from` hands it all that is sent."""
+    """A generator that is in a region whenever it runs; `yield from` hands it all that is sent."""
 
     def __init__(self, region: _core.Region, generator: Any) -> None:
         self._region, self._generator = region, generator

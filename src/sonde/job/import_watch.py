@@ -1,4 +1,4 @@
-"""Waiting for something that the program imports later, without having a hand in any import."""
+"""Wait for something that the program imports later, without taking part in any import."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 class ImportWatch:
     """Calls `then` once, at the first import after `is_here()` became true.
 
-    It stands in sys.meta_path only to be told that something is being looked for. It finds nothing
-    itself and touches no spec and no loader, so modules are what they would be without it. Whoever
-    waits for a module must be fine with the import that follows it."""
+    It is in sys.meta_path only to learn that an import is under way. It finds nothing itself and
+    touches no spec and no loader, so modules are what they would be without it. `then` runs at the
+    import after the awaited one."""
 
     def __init__(self, is_here: Callable[[], bool], then: Callable[[], object]) -> None:
         self._is_here, self._then = is_here, then
@@ -30,7 +30,7 @@ class ImportWatch:
             sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
 
     def find_spec(self, _name: str, _path: object = None, _target: object = None) -> None:
-        """Look whether it has come; the import system holds its lock, so one thread at a time."""
+        """Check the condition; the import lock is held, so this is one thread at a time."""
         # Another one's `then` may import, which asks us, and then the import around it does again.
         if self._is_waiting and self._is_here():
             self.stop()  # first: what is called now may import, too

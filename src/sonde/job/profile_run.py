@@ -41,26 +41,26 @@ class Unprofiled:
 
     @property
     def run(self) -> Unprofiled:
-        """Itself: it is its own ticket."""
+        """The run itself: it is its own ticket."""
         return self
 
     def find_state(self) -> tuple[str, str]:
-        """Its state and why."""
+        """Return the state and the reason."""
         return self.state, self.reason
 
     def wait_running(self, _timeout_s: float = 0.0) -> None:
-        """It never will."""
+        """Raise: the run never begins."""
         raise NotProfiled(self.reason)
 
     def stop(self, _timeout_s: float = 0.0) -> None:
-        """Nothing runs."""
+        """Do nothing: nothing runs."""
 
     def wait(self, _timeout_s: float = 0.0) -> str:
-        """It is over already."""
+        """Return at once: the run is over."""
         return self.state
 
     def result(self, _timeout_s: float = 0.0) -> Result:
-        """There is none."""
+        """Raise: there is no result."""
         raise NotProfiled(self.reason)
 
 
@@ -94,7 +94,7 @@ class Settings:
         config.read_values(dict.fromkeys((f"source.{source}" for source in self.sources), True))
 
     def with_tags(self, tags: Sequence[str]) -> Settings:
-        """The same with other tags."""
+        """Return the same settings with other tags."""
         other = Settings.__new__(Settings)
         other.__dict__.update(self.__dict__, tags=tuple(tags))
         return other
@@ -143,7 +143,7 @@ class _Here:
         self.failed = False  # the last start did: the next one is not waited for as long
 
     def get(self) -> Run | None:
-        """It, if it has not ended meanwhile."""
+        """Return the run, or None if it has ended."""
         run, writing = self.run, recorder.session
         if run is None or self.pid != os.getpid() or writing is None:
             return None
@@ -158,7 +158,7 @@ _here = _Here()
 
 
 def begin(settings: Settings, name: str | None) -> Ticket | Unprofiled:
-    """Have a run begin; only what the user asked to be told is raised."""
+    """Begin a run; raise only what the user asked for."""
     deadline, nap = time.monotonic() + settings.wait_timeout, 0.001
     while True:
         found = _try(settings, name, deadline)
@@ -183,7 +183,7 @@ async def begin_async(settings: Settings, name: str | None) -> Ticket | Unprofil
 
 
 def _try(settings: Settings, name: str | None, deadline: float) -> Ticket | Unprofiled | None:
-    """None: another run is under way, and is to be waited for."""
+    """Begin a run; return None if another one is under way and must be waited for."""
     active = _here.get()
     if active is not None and settings.on_conflict == "run":
         return _skip(settings, active.id)  # without more ado: it may be a function that is hot
@@ -241,19 +241,19 @@ def _skip(settings: Settings, run_id: str) -> Unprofiled:
 
 
 def _find_asyncio() -> Any:
-    """The module, if its loop runs here."""
+    """Return the module, if its loop runs in this thread."""
     asyncio = sys.modules.get("asyncio")
     return None if asyncio is None or asyncio._get_running_loop() is None else asyncio
 
 
 def who() -> tuple[int, int]:
-    """Which thread and task this is."""
+    """Return the ids of this thread and asyncio task."""
     asyncio = _find_asyncio()
     return get_ident(), 0 if asyncio is None else id(asyncio.current_task())
 
 
 def _warn(line: str, *, quiet: bool) -> None:
-    """A warning that cannot become an exception in the work."""
+    """Warn in a way that cannot become an exception in the work."""
     if recorder.session is not None:
         recorder.session.log(line)
     if quiet:
@@ -265,7 +265,7 @@ def _warn(line: str, *, quiet: bool) -> None:
 
 
 def _find_caller() -> int:
-    """How far up the program's own code is."""
+    """Return how many frames up the program's own code is."""
     level, frame = 1, sys._getframe(1)
     here = os.path.dirname(__file__)
     while frame.f_back is not None and os.path.dirname(frame.f_code.co_filename) == here:
@@ -278,7 +278,7 @@ def _patience(settings: Settings) -> float:
 
 
 def _settle(settings: Settings, run: Run) -> None:
-    """After the wait for it: is it running?"""
+    """Check, after waiting, that the run is running."""
     control = _core.control_get(run.page)
     if control["run_begun"] >= run.number and control["run_status"] >= 0:
         _here.failed = False
@@ -323,7 +323,7 @@ async def wait_running_async(settings: Settings, run: Run) -> None:
 def end(
     ticket: Ticket | Unprofiled, error: BaseException | None = None, *, quiet: bool = False
 ) -> None:
-    """End a run; an error of the work is told which one it was."""
+    """End a run; add a note to the error that ended the work, if any."""
     if isinstance(ticket, Unprofiled) or ticket.run.session.pid != os.getpid():
         return  # there is none, or it is a parent's
     _core.undisturbed(lambda: _end_now(ticket, quiet))
@@ -346,7 +346,7 @@ def _end_now(ticket: Ticket, quiet: bool) -> None:
 
 
 def release(run: Run) -> None:
-    """It is over: nobody waits for it, and a recording for runs alone is paused."""
+    """Forget a run that is over; pause a recording that is for runs alone."""
     if _here.run is run:
         _here.run = None
         if recorder.parked:

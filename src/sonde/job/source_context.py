@@ -1,4 +1,4 @@
-"""What a source is given: a way to write rows, and to be called such that it can do no harm."""
+"""What a source is given: a way to write rows, and to be called so that it can do no harm."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class SourceContext:
 
     @property
     def session(self) -> SessionWriter:
-        """What is being written: its folder, settings, texts and control page."""
+        """The session that is being written: its folder, settings, texts and control page."""
         assert self._owner.session is not None
         return self._owner.session
 
     def writer(self, row: type) -> _core.Writer:
-        """`emit` for rows of this class; made once, called often."""
+        """Return `emit` for rows of this class; made once, called often."""
         return self._owner.open_table(row, name_row(row))
 
     def tell(self, detail: str | None) -> None:
@@ -49,20 +49,20 @@ class SourceContext:
         self._owner.note(self._name, "on", detail)
 
     def end(self) -> None:
-        """Say that it is off; why it failed stays the last word."""
+        """Write down that the source is off, unless it has failed: then the reason stays."""
         if not self.failed:
             self._owner.note(self._name, "off")
 
     def make_part(self, name: str) -> SourceContext:
-        """The same for a part of the source: what fails there is switched off alone."""
+        """Return a context for a part of the source, which alone is switched off if it fails."""
         return SourceContext(self._owner, name)
 
     def publish(self) -> None:
-        """Have every source write down what it has not yet written."""
+        """Make every source write what it has not written yet."""
         self._owner.publish()
 
     def guard(self, call: Callable[..., object]) -> Callable[..., object]:
-        """`call`, such that nothing it does wrong reaches the program."""
+        """Return `call`, wrapped so that nothing that goes wrong in it reaches the program."""
 
         def guarded(*args: object) -> object:
             if self.failed:
@@ -80,14 +80,14 @@ class SourceContext:
 
 
 def _name_failure(error: Exception) -> tuple[str, str]:
-    """What became of a source that raised this, and why."""
+    """Return the state and reason of a source that raised this error."""
     if isinstance(error, Unavailable):
         return "unavailable", str(error)
     return "failed", f"{type(error).__name__}: {error}"
 
 
 def is_from_signal(error: Exception) -> bool:
-    """Was it raised by one of the program's signal handlers, which may run inside our code?"""
+    """Say whether a signal handler of the program, which may run inside our code, raised this."""
     handlers = (_signal.getsignal(number) for number in range(1, _signal.NSIG))
     codes = {getattr(handler, "__code__", None) for handler in handlers} - {None}
     trace = error.__traceback__

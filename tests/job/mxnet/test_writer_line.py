@@ -11,12 +11,12 @@ from array import array
 from conftest import wait_for
 from sonde.job.mxnet.settings import Settings
 from sonde.job.mxnet.state import Profile
-from sonde.job.mxnet.writer_line import Scribe
+from sonde.job.mxnet.writer_line import WriterLine
 from sonde.session.profiler_line import join
 
 
 def test_others_may_speak_while_one_waits_for_an_answer() -> None:
-    scribe = Scribe()
+    scribe = WriterLine()
     scribe._line, far = _socket.socketpair()
     scribe._pid = os.getpid()
     asking = threading.Thread(target=scribe.ask, args=(60.0,), kwargs={"do": "dump"})

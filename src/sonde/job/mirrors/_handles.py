@@ -1,4 +1,4 @@
-"""Handles that a tool has for names: made once each, and not without end."""
+"""A tool's handles for names: each is made once, and their number is bounded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ else:
 
 
 class Made(Handles):
-    """What `make(domain, name, kind)` gave, by these three.
+    """The results of `make(domain, name, kind)`, by these three.
 
     A tool keeps a name until the program ends. One that makes a new name for every step would grow
     without end, so names beyond the first 10,000 are passed on as one."""

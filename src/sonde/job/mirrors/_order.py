@@ -1,4 +1,4 @@
-"""Ends of regions in the order that a tool can take: it counts open ones by thread, as a stack."""
+"""Ends of regions in an order that a tool accepts: it keeps open ones as a stack per thread."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Nesting:
         stack.append((number, end))
 
     def end(self, number: int) -> None:
-        """A region has ended; one that was begun before the tool listened is not known."""
+        """End a region in the tool; one that began before the tool listened is not known."""
         region = self._open.pop(number, None)
         if region is None:
             return

@@ -8,12 +8,12 @@ if TYPE_CHECKING:
 
 
 def clean(text: str) -> str:
-    """A name in UTF-8, whole, with what that does not have written out."""
+    """Return a whole name in UTF-8; what UTF-8 cannot hold is escaped."""
     return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
 def to_float(value: Any) -> float:
-    """The value of a counter; a whole number that is too large for a float is infinite."""
+    """Return the value of a counter; an integer too large for a float becomes infinite."""
     try:
         return float(value)
     except OverflowError:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Mirror:
-    """Waits until the program has imported torch: there is no profile to be in before.
+    """Waits until the program has imported torch: before that there is no profile to appear in.
 
     A record_function may end in any order and in any thread. Counters have no place there."""
 
@@ -47,7 +47,7 @@ class Mirror:
 
 
 def _find_record_function() -> Any:
-    """The class, once the program has imported all of torch."""
+    """Return the class, once the program has imported all of torch."""
     profiler = sys.modules.get("torch.autograd.profiler")
     whole = "compile" in getattr(sys.modules.get("torch"), "__dict__", {})
     return getattr(profiler, "record_function", None) if whole else None

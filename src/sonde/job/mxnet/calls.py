@@ -1,4 +1,4 @@
-"""The calls of the original, by its names: they check what is asked and pass it on."""
+"""The functions of mxnet.profiler under their own names: they check arguments and pass them on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pause(profile_process: str = "worker") -> None:
 
 
 def resume(profile_process: str = "worker") -> None:
-    """After pause()."""
+    """Record again after pause()."""
     _steer("resume", profile_process)
     if profile_process == "worker":
         event_mirrors.resume()
@@ -59,7 +59,7 @@ def dump(finished: bool = True, profile_process: str = "worker") -> None:
 def dumps(
     reset: bool = False, format: str = "table", sort_by: str = "total", ascending: bool = False
 ) -> str:
-    """The sums of all that was profiled, as text; empty unless `aggregate_stats` was set.
+    """Return the sums of all that was profiled, as text; empty unless `aggregate_stats` was set.
 
     Reading changes nothing; `reset` starts the sums anew."""
     is_reset, is_up = read_switch("reset", reset), read_switch("ascending", ascending)
@@ -111,7 +111,7 @@ def dump_profile() -> None:
 
 
 def set_kvstore_handle(handle: object) -> None:
-    """There is none: 'server' is found by the job's name."""
+    """Do nothing: 'server' is found by the name of the job."""
 
 
 def _deprecate(old: str, new: str) -> None:

@@ -27,7 +27,7 @@ _KEPT = 32  # requests; one that did not obey so many is not there
 
 
 def tell(what: str, values: dict[str, object], path: str | None = None) -> None:
-    """Have the other ranks do it; one line says who did not, in time."""
+    """Make the other ranks do it; one line names those that did not in time."""
     if path is not None:
         values = {**values, "filename": path}
     number, wall_ns = _core.clock_ns(), time.time_ns()
@@ -45,7 +45,7 @@ def tell(what: str, values: dict[str, object], path: str | None = None) -> None:
 
 
 def obey(folder: str, done: int) -> int:
-    """In the other process: do what has been asked since; the number of the last request."""
+    """Do what was asked of this process since `done`; return the number of the last request."""
     requests = _read(os.path.join(folder, REQUESTS)).get("requests", [])
     errors: dict[str, str] = {}
     for request in requests:
@@ -74,7 +74,7 @@ def _do(what: str, values: dict[str, object]) -> None:
 
 
 def _find_others() -> list[Session]:
-    """One session for each other rank of the job, the oldest that lives."""
+    """Return one session for each other rank of the job: the oldest live one."""
     own = environ.read_identity()
     if own.job is None:
         raise Error(
@@ -108,7 +108,7 @@ def _ask(one: Session, number: int, what: str, values: dict[str, object]) -> boo
 def _wait(
     asked: list[Session], timeout_s: float, is_done: Callable[[Session], bool]
 ) -> list[Session]:
-    """Those that are not done in time."""
+    """Return the sessions that missed the deadline."""
     deadline = time.monotonic() + timeout_s
     while True:
         asked = [one for one in asked if not is_done(one) and one.is_alive()]
@@ -118,7 +118,7 @@ def _wait(
 
 
 def _find_error(one: Session, number: int) -> str | None:
-    """Why it did not do it."""
+    """Return why a rank did not do it."""
     error = _read(one.path(ANSWER)).get("errors", {}).get(str(number))
     return None if error is None else str(error)
 

@@ -19,7 +19,7 @@ FILE, PREFIX = "profile.json", "gpu_memory_profile"
 
 
 def read_switch(name: str, raw: object) -> bool:
-    """A truth value, or a word for one."""
+    """Return a boolean, from one or from a word for one."""
     if isinstance(raw, bool):
         return raw
     try:
@@ -39,7 +39,7 @@ def _read_period(name: str, raw: object) -> float:
 
 
 def read_process(name: str, raw: object) -> str:
-    """`worker` or `server`."""
+    """Return `worker` or `server`."""
     if raw not in PROCESSES:
         raise ConfigError(f"{name}={raw!r}: one of {', '.join(PROCESSES)}")
     return str(raw)
@@ -87,12 +87,12 @@ class Settings:
 
     @property
     def memory_prefix(self) -> str:
-        """How the names of the files of GPU memory begin."""
+        """The prefix of the names of GPU memory files."""
         return str(self._values["gpu_memory_profile_filename_prefix"])
 
     @property
     def process(self) -> str:
-        """Whom it is for: `worker` is this process, `server` the other ranks."""
+        """Which processes it is for: `worker` is this process, `server` the other ranks."""
         return str(self._values["profile_process"])
 
     @property
@@ -102,12 +102,12 @@ class Settings:
 
     @property
     def aggregates(self) -> bool:
-        """Is the table of dumps() wanted?"""
+        """Whether the table of dumps() is wanted."""
         return bool(self._values["aggregate_stats"])
 
     @property
     def parts(self) -> list[str]:
-        """What goes into the trace beside the program's own events."""
+        """What goes into the trace besides the program's own events."""
         wanted = {
             "stacks": self._is_on("profile_api"),
             "torch": self._is_on("profile_symbolic") or self._is_on("profile_imperative"),
@@ -120,7 +120,7 @@ class Settings:
         return bool(self._values["profile_all"] or self._values[name])
 
     def make_recording(self) -> dict[str, object]:
-        """Settings of a recording that is begun for this."""
+        """Return the settings of a recording that is started for this profile."""
         is_torch = "torch" in self.parts
         return {
             "source.stack": "stacks" in self.parts,

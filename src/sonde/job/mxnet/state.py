@@ -16,7 +16,7 @@ from sonde.errors import NotRun
 from sonde.job.fork import end_with_multiprocessing
 from sonde.job.mxnet.memory import write_memory
 from sonde.job.mxnet.settings import NOWHERE, Settings
-from sonde.job.mxnet.writer_line import Scribe
+from sonde.job.mxnet.writer_line import WriterLine
 from sonde.job.recorder import recorder
 from sonde.job.source_context import SourceContext, say
 from sonde.session.profiler_line import join, name_file
@@ -40,7 +40,7 @@ class Profile:
 
     @property
     def is_open(self) -> bool:
-        """Is time passing that goes into the file?"""
+        """Whether what happens now goes into the file."""
         return len(self.windows) % 2 == 1
 
     def turn(self) -> int:
@@ -52,7 +52,7 @@ class Profile:
         return t_ns
 
     def describe(self) -> dict[str, object]:
-        """What the process that writes must know."""
+        """Return what the process that writes must know."""
         return {
             "do": "begin",
             "session": self.folder,
@@ -76,7 +76,7 @@ class State:
         self._memory: dict[str, dict[str, float]] = {}  # the same
         self._mark: str | None = None  # put before or into the file's name; see _name_file
         self._reset_ns = 0
-        self._scribe = Scribe()
+        self._scribe = WriterLine()
 
     @property
     def lock(self) -> RLock:
@@ -104,11 +104,11 @@ class State:
                     self.run()
 
     def run(self) -> None:
-        """Have time pass for the profile; begins one if there is none."""
+        """Add what happens from now on to the profile; begin one if there is none."""
         self._guard(self._run)
 
     def halt(self) -> None:
-        """Have no more time pass for it; what there is stays."""
+        """Stop adding to the profile; what there is stays."""
         with self.lock:
             _core.events_gate(False)
             profile = self.profile
@@ -116,7 +116,7 @@ class State:
                 self._turn(profile)
 
     def resume(self) -> None:
-        """After `halt`; does nothing if there is no profile."""
+        """Go on after `halt`; do nothing if there is no profile."""
         with self.lock:
             if self.profile is not None:
                 self.run()
@@ -133,12 +133,12 @@ class State:
         self._guard(lambda: work(profile, timeout_s))
 
     def read_sums(self) -> Sequence[Sequence[object]]:
-        """The sums of all events of the profile, or of the last one."""
+        """Return the sums of all events of the profile, or of the last one."""
         with self.lock:
             return self._sums if self.profile is None else _core.events_summary()
 
     def read_memory(self) -> dict[str, dict[str, float]]:
-        """What memory came to, by device, as far as it was looked at."""
+        """Return the memory statistics by device, as far as they were read."""
         with self.lock:
             profile = self.profile
             if profile is None:
@@ -148,7 +148,7 @@ class State:
         return _find_memory(self._scribe.ask(MEMORY_S, do="memory", since_ns=self._reset_ns))
 
     def reset_sums(self) -> None:
-        """Start all of them anew."""
+        """Reset all sums."""
         with self.lock:
             _core.events_reset()
             self._sums, self._memory, self._reset_ns = [], {}, _core.clock_ns()
@@ -184,7 +184,7 @@ class State:
         self.profile = profile
 
     def _adopt(self, profile: Profile) -> None:
-        """It is of the recording that is under way."""
+        """Make the profile part of the recording that is under way."""
         assert recorder.session is not None
         profile.folder = recorder.session.folder
         if not self._tell_all(profile):
@@ -198,7 +198,7 @@ class State:
         self._scribe.send(**request)
 
     def _finish(self, profile: Profile, timeout_s: float) -> None:
-        """Its last file; waited for if there is a timeout. Then it is over."""
+        """Write the last file of a profile, and wait for it if there is a timeout."""
         with self.lock:
             if self.profile is not profile:
                 return  # another thread was first
@@ -228,7 +228,7 @@ class State:
         write_memory(profile.settings.memory_prefix, profile.settings.parts)
 
     def _wait(self, profile: Profile, request: dict[str, object], timeout_s: float) -> None:
-        """Ask for the file; one line says if there is none."""
+        """Ask for the file; print one line if there is none."""
         answer = self._scribe.ask(timeout_s, **request)
         if answer is None and not self._scribe.is_there:
             # It was killed before, and nobody had noticed.
@@ -244,7 +244,7 @@ class State:
             say(f"{profile.path} is not written: {answer['error']}")
 
     def _revive(self, profile: Profile) -> None:
-        """If the process that writes is gone, another one is told all."""
+        """Start another process that writes if the last one is gone."""
         if not self._scribe.is_there:
             self._tell_all(profile)
 
@@ -301,7 +301,7 @@ class State:
             end_with_multiprocessing(self, State._at_exit)
 
     def _join(self) -> None:
-        """A recording has begun: a child's profile becomes part of it."""
+        """Make a child's profile part of the recording that has just begun."""
         with self.lock:
             profile = self.profile
             if profile is not None and profile.folder is None:

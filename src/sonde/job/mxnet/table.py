@@ -53,14 +53,14 @@ def _read_numbers(kind: str, count: int, numbers: Sequence[Any]) -> tuple[str, A
 
 
 def _simplify(value: float) -> float | None:
-    """A whole number as one; None for what JSON cannot say."""
+    """Return a whole number as an int; None for what JSON cannot express."""
     if not isfinite(value):
         return None
     return int(value) if value == int(value) and abs(value) <= 2**63 else value
 
 
 def _name_category(kind: str, domain: str | None) -> str:
-    """As the original calls it."""
+    """Return the category, as mxnet names it."""
     if kind == "event":
         return "event"
     if kind == "frame":
@@ -94,7 +94,7 @@ def write_json(sums: Sums) -> str:
 
 
 def write_table(sums: Sums) -> str:
-    """As the original lays it out; the column of names is as wide as it must be."""
+    """Return the table as mxnet lays it out, with a column of names as wide as it must be."""
     lines = ["", "Profile Statistics:", "\tNote the difference in units for different entries."]
     for part, categories in sums.items():
         for category, names in categories.items():
@@ -130,5 +130,5 @@ def _show(value: Any) -> str:
 
 
 def _escape(name: str) -> str:
-    """One line, whatever is in it."""
+    """Return text as one line."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in name)

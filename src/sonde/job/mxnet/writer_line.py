@@ -1,8 +1,8 @@
-"""The process that writes trace files, as the job sees it: a line to it, and its answers.
+"""The connection from the job to the process that writes trace files.
 
-No Arrow and no database in the job, and the GIL is free while a file is written. It reads the
-session folder, like anybody; the line only says what and when. When the line breaks (the job is
-gone, however it went) it writes the last file by itself."""
+The job needs no Arrow and no database, and the GIL is free while a file is written. That process
+reads the session folder like any reader; the connection only says what and when. When it breaks
+(the job is gone, however it ended) the process writes the last file by itself."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MOST_BYTES = 2**20  # that were not taken: whoever should is stopped or gone
 _TURN_S = 0.01  # another thread may have read our answer
 
 
-class Scribe:
-    """Sends requests, one JSON object a line, and waits for answers. Never raises for its own part:
-    where nobody answers, that is the answer."""
+class WriterLine:
+    """Sends requests, one JSON object a line, and waits for answers. Never raises:
+    no answer is an answer."""
 
     def __init__(self) -> None:
         self.lock = RLock()
@@ -33,7 +33,7 @@ class Scribe:
 
     @property
     def is_there(self) -> bool:
-        """Has it been started, and not been lost since?"""
+        """Whether the process was started and not lost since."""
         return self._line is not None and self._pid == os.getpid()
 
     def start(self, root: str) -> bool:
@@ -88,7 +88,7 @@ class Scribe:
         return None
 
     def close(self) -> None:
-        """Let it go: it finishes what it has and leaves."""
+        """Close the connection: the process finishes what it has and exits."""
         with self.lock:
             self._forget()
 
@@ -140,7 +140,7 @@ class Scribe:
 
 
 def _wait(line: int, timeout_s: float) -> None:
-    """Until there is something to read, or the time is over."""
+    """Wait until there is something to read, or the time is over."""
     poll = select.poll()
     if line >= 0:
         poll.register(line, select.POLLIN)

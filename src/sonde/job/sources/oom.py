@@ -31,7 +31,7 @@ _GIB = 2**30
 
 
 class _Relay:
-    """What torch calls, for ever: an observer cannot be taken out again. Passes on, or does not."""
+    """What torch calls from then on, for an observer cannot be removed; passes calls on."""
 
     def __init__(self) -> None:
         self.listener: Callable[..., object] | None = None

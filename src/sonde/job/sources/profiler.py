@@ -11,7 +11,7 @@ NEEDS = ()
 
 
 class Source:
-    """Obeys at a safe point of the main thread; see profiler/remote.py."""
+    """Obeys at a safe point of the main thread; see mxnet/ranks.py."""
 
     def __init__(self, context: SourceContext) -> None:
         self._folder = context.session.folder

@@ -18,7 +18,7 @@ _NODE_BYTES = 64
 
 
 class Source:
-    """The sampler in the watcher's thread, and what only Python can tell it."""
+    """The sampler in the native thread, and what only Python can tell it."""
 
     def __init__(self, context: SourceContext) -> None:
         self._context = context

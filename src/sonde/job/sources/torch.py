@@ -26,7 +26,7 @@ _ROWS = (
 
 
 class Source:
-    """What it does is in training/tracing.py."""
+    """Records torch; see job/torch/recording.py."""
 
     def __init__(self, context: SourceContext) -> None:
         self._recording = TorchRecording(context, *(context.writer(row) for row in _ROWS))
@@ -38,5 +38,5 @@ class Source:
         self._recording.stop()
 
     def configure(self) -> None:
-        """Take over the budget, and what is wanted of it."""
+        """Adopt the settings."""
         self._recording.configure()

@@ -37,7 +37,7 @@ class Source:
             self._context.tell(self._say())
 
     def _take_over(self) -> bool:
-        """Has it changed?"""
+        """Adopt the setting; return whether it has changed."""
         wanted = str(self._context.session.values["torch.watch"])
         if wanted == self._watched:
             return False

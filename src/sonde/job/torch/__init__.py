@@ -1,1 +1,1 @@
-"""What sonde knows of training loops; lives in the job, and imports torch only if it is there."""
+"""What sonde knows of PyTorch; nothing here imports torch unless the program has."""

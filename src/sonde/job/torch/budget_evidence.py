@@ -1,4 +1,4 @@
-"""What recording costs, seen from outside: recorded steps beside steps that are not."""
+"""What recording costs, from comparing recorded steps with neighbouring unrecorded ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Ratios:
         self.total = 0
 
     def add(self, recorded_ns: int, bare_ns: int) -> None:
-        """A recorded step and one that was not, both longer than nothing."""
+        """Add a recorded step and an unrecorded one, both longer than 0."""
         ratio = max(-_FAR, min(_FAR, log(recorded_ns / bare_ns)))
         place = round(ratio * _FINE)
         self._counts[place] = self._counts.get(place, 0) + 1
@@ -35,7 +35,7 @@ class Ratios:
             self.total = sum(self._counts.values())
 
     def read(self, sure: float) -> tuple[float, float, float] | None:
-        """The middle, and an interval of so many standard deviations; None: too few to say.
+        """Return the median and an interval of `sure` standard deviations; None: too few ratios.
 
         The bounds are those of a median by its ranks: they assume nothing of the noise."""
         if self.total < _LEAST:
@@ -48,7 +48,7 @@ class Ratios:
 
 
 def _find(places: list[tuple[int, int]], rank: float) -> float:
-    """Where this rank lies among counted places, evenly spread inside each."""
+    """Return where this rank lies among counted places, evenly spread inside each."""
     if rank < 0 or rank > sum(count for _at, count in places):
         return _FAR * _FINE * (-1 if rank < 0 else 1)  # beyond all that was seen
     below = 0
@@ -74,8 +74,8 @@ class Neighbours:
         self._bare = 0
 
     def add(self, step: int, duration_ns: int, kind: int, ratios: dict[int, Ratios]) -> int:
-        """Take a step of a kind, 0: not recorded. Ratios of recorded kinds go into `ratios`.
-        How many steps that were not recorded were used for the first time."""
+        """Take a step of a kind (0: not recorded), and add ratios of recorded kinds to `ratios`.
+        Return how many unrecorded steps were used for the first time."""
         window = self._window
         if window and window[-1][0] + 1 != step:
             self.clear()

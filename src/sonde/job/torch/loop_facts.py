@@ -1,4 +1,4 @@
-"""What the program's loop is made of: told when a part begins to be used, not at every step."""
+"""What the training loop consists of; written when a part is first used, not at every step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LoaderFacts:
         self._told = -1, 0  # the loader of the last row, and when
 
     def meet(self, iterator: Any) -> None:
-        """This iterator gives batches from now on."""
+        """Note that batches come from this iterator from now on."""
         facts, now_ns = _describe(vars(iterator)), _core.clock_ns()
         number, told = self._find(id(vars(iterator).get("_index_sampler")))
         last, last_ns = self._told
@@ -107,7 +107,7 @@ def _find_way(group: dict[str, Any], device: str | None) -> str | None:
 
 
 def _find_device(parameters: list[Any]) -> str | None:
-    # Or a mode of the program would be asked.
+    # Otherwise a mode of the program would be asked.
     with sys.modules["torch"]._C.DisableTorchFunction():
         return str(parameters[0].device) if parameters else None
 
@@ -120,7 +120,7 @@ class Threads:
         self._told: tuple[int, ...] = ()
 
     def look(self) -> None:
-        """Not before the first step: asking for the number settles it."""
+        """Write what changed. Not before the first step: asking for the numbers fixes them."""
         found = (
             self._torch.get_num_threads(),
             self._torch.get_num_interop_threads(),

@@ -1,4 +1,4 @@
-"""Where the program's loop shows itself: its optimizers, and its loaders of data."""
+"""Hooks on the training loop: its optimizers and its data loaders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Optimizers:
 
     Where several are used in turn (two models that play against each other), the first one leads:
     one step is one round. If it is not used any more, the next one that comes twice leads. `meet`
-    is told who leads. What happens at every step is in _core/torch_loop.c."""
+    is told who leads. What happens at every step is in _core/torch/."""
 
     def __init__(
         self, context: SourceContext, steps: Steps, meet: Callable[[object], object]
@@ -44,7 +44,7 @@ class Optimizers:
         self._handles = []
 
     def _meet_other(self, optimizer: object) -> None:
-        """One that does not lead, or not yet, has made a step."""
+        """Handle a step of an optimizer that does not lead, or not yet."""
         lead, since = self.core.lead, self.core.since
         if lead is not None and lead() is not None and id(optimizer) not in since:
             since.add(id(optimizer))

@@ -1,4 +1,4 @@
-"""Memory of the process and of the devices it uses, at the cheapest entry there is."""
+"""Memory of the process and of the devices it uses, read in the cheapest way there is."""
 
 from __future__ import annotations
 

@@ -176,10 +176,3 @@ def _list_parameters(parts: list[tuple[Any, str]]) -> list[Any]:
     for part, _ in parts:
         found.update((id(one), one) for _, one in _list_own(part, "_parameters"))
     return [one for one in found.values() if one is not None]
-
-
-def describe_shapes(*inputs: object) -> str | None:
-    """Shapes of the tensors among the arguments of a call: `(8, 128)`."""
-    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
-    shapes = [tuple(one.shape) for one in inputs if tensor and isinstance(one, tensor)]
-    return "; ".join(map(str, shapes)) if shapes else None

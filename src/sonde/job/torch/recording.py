@@ -16,7 +16,7 @@ from sonde.job.torch.loop_hooks import Loaders, Optimizers
 from sonde.job.torch.memory import Memory
 from sonde.job.torch.module_names import Naming
 from sonde.job.torch.seams import (
-    Place,
+    Replacement,
     find_compiled,
     find_device,
     find_engine,
@@ -77,7 +77,7 @@ class TorchRecording:
             context.guard(self._think),
         )  # fmt: skip
         self._compiled = ImportWatch(_is_compiling, context.guard(self._place_compiled))
-        self._places: list[Place] = []
+        self._places: list[Replacement] = []
         self._observes = self._is_told = False
         self._gradient_times: GradientTimes | None = None  # where autograd cannot be watched
         self._device: str | None = None  # "": there is one that gives no times
@@ -107,11 +107,11 @@ class TorchRecording:
         self._optimizers.start()
         self._loaders.start()
         self._step_end.watch(self._loaders.core)
-        self._places = [Place(self._torch.nn.Module, "__call__", _core.TorchCall)]
-        self._tracer.watch(self._torch.nn.Module, self._context.guard(self._heal))
+        self._places = [Replacement(self._torch.nn.Module, "__call__", _core.TorchCall)]
+        self._tracer.watch(self._torch.nn.Module, self._context.guard(self._replace_again))
         engine = find_engine()
         if engine is not None:
-            self._places.append(Place(*engine, _core.TorchEngine))
+            self._places.append(Replacement(*engine, _core.TorchEngine))
         if _is_compiling():
             self._place_compiled()
         else:
@@ -161,11 +161,11 @@ class TorchRecording:
     # ---- torch's places ------------------------------------------------------------------------
 
     def _place_compiled(self) -> None:
-        self._places.append(Place(find_compiled(), "__call__", _core.TorchCall))
+        self._places.append(Replacement(find_compiled(), "__call__", _core.TorchCall))
 
-    def _heal(self) -> None:
+    def _replace_again(self) -> None:
         for place in self._places:
-            place.heal()
+            place.put_back()
 
     def _look_for_device(self) -> None:
         try:
@@ -189,7 +189,7 @@ class TorchRecording:
 
     def _look(self) -> None:
         """Called at the first step, and now and then."""
-        self._heal()
+        self._replace_again()
         self._threads.look()
 
     def _think(self, noted: list[tuple[int, int, Plan, int]], end_ns: int) -> None:

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# What must stand in torch's headers, in this order: _core/torch_observer.c and collective_seen.c
+# What must stand in torch's headers, in this order: the core's torch/ and collectives/
 # rely on it.
 _CALLBACK = (
     r"StartCallback start_;\s*EndCallback end_;\s*double sampling_prob_[^;]*;"
@@ -36,8 +36,8 @@ _NODE = (
 )
 
 
-class Place:
-    """An attribute of torch's that is ours for a while."""
+class Replacement:
+    """An attribute of torch that is replaced for a while."""
 
     def __init__(self, owner: Any, name: str, make: Any) -> None:
         self._owner, self._name = owner, name
@@ -45,8 +45,8 @@ class Place:
         self._ours = make(self._original)
         setattr(owner, name, self._ours)
 
-    def heal(self) -> None:
-        """Somebody may have put the original back: torch.fx does, after it has traced."""
+    def put_back(self) -> None:
+        """Replace it again, where somebody restored the original: torch.fx does after tracing."""
         if vars(self._owner).get(self._name) is self._original:
             setattr(self._owner, self._name, self._ours)
 
@@ -63,7 +63,7 @@ def find_compiled() -> Any:
 
 
 def is_tracing() -> bool:
-    """Does torch write down what is done to tensors (jit.trace, make_fx, a dispatch mode)?"""
+    """Say whether torch traces what is done to tensors (jit.trace, make_fx, a dispatch mode)."""
     inner = sys.modules["torch"]._C
     if inner._get_tracing_state() is not None or getattr(inner, "_len_torch_dispatch_stack", int)():
         return True
@@ -74,7 +74,7 @@ def is_tracing() -> bool:
 
 
 def find_engine() -> tuple[Any, str] | None:
-    """Where autograd keeps its engine."""
+    """Return the attribute in which autograd keeps its engine."""
     variable = getattr(sys.modules.get("torch.autograd"), "Variable", None)
     if variable is None or "_execution_engine" not in vars(variable):
         return None
@@ -82,7 +82,7 @@ def find_engine() -> tuple[Any, str] | None:
 
 
 def observe_nodes() -> None:
-    """Have the nodes of autograd's graph seen; Unavailable says what is missing."""
+    """Start observing the nodes of autograd's graph; Unavailable says what is missing."""
     torch: Any = sys.modules["torch"]
     library = find_library(torch, "libtorch_cpu.so")
     current = getattr(torch._C, "_current_autograd_node", None)
@@ -96,7 +96,7 @@ def observe_nodes() -> None:
 
 
 def check_header(torch: Any) -> str | None:
-    """Why the layout that we rely on is not that of the installed torch; None: it is."""
+    """Return why the installed torch lacks the layout that we rely on; None if it has it."""
     text = _read_header(torch, "ATen", "record_function.h")
     if text is None:
         return "torch's headers are not installed"
@@ -106,13 +106,13 @@ def check_header(torch: Any) -> str | None:
 
 
 def _has_known_nodes(torch: Any) -> bool:
-    """Are the engine's nodes laid out as we think? Else they are seen in a dearer way."""
+    """Say whether the engine's nodes have a layout that we know; seeing others costs more."""
     places = (("torch", "csrc", "autograd", name) for name in ("node.h", "function.h"))
     return any(re.search(_NODE, _read_header(torch, *place) or "") for place in places)
 
 
 def _read_header(torch: Any, *place: str) -> str | None:
-    """The text of a header, without comments; None: it is not there."""
+    """Return the text of a header without comments; None if it is not there."""
     try:
         with open(os.path.join(_folder(torch), "include", *place), encoding="utf-8") as file:
             return re.sub(r"//[^\n]*|^#[^\n]*", "", file.read(), flags=re.MULTILINE)
@@ -121,7 +121,7 @@ def _read_header(torch: Any, *place: str) -> str | None:
 
 
 def find_device() -> str | None:
-    """Have events of CUDA found, once the program uses it; its name, or None while it does not."""
+    """Find CUDA's events once the program uses CUDA; return the device, or None until then."""
     torch: Any = sys.modules["torch"]
     cuda = getattr(torch, "cuda", None)
     if cuda is None or not cuda.is_initialized():
@@ -152,5 +152,5 @@ def _folder(torch: Any) -> str:
 
 
 def find_library(torch: Any, name: str) -> str:
-    """Where a library of torch's is."""
+    """Return the path of a library of torch."""
     return os.path.join(_folder(torch), "lib", name)

@@ -20,16 +20,16 @@ END = "end"  # the recording is over
 # ends of other kinds came than ever between two words of the user, they count again, until the
 # next such word. Between optimizers and models whoever reports the end of one decides.
 #
-# In C, because every step passes here: _core/torch_steps.c.
+# In C, because every step passes here: _core/torch/.
 Step = _core.Step
 Steps = _core.Steps
 steps = Steps()
 
 
 def step() -> int | None:
-    """A step of training or inference is over: sonde splits the time of the program into steps, and
-    finds their ends at optimizers and models by itself; this says it.
+    """Say that a step of training or inference is over.
 
-    From then on nothing else ends steps, unless you stop saying it. The number of the step that is
-    over, as in python.torch_step; None if the program is not being recorded."""
+    sonde finds the ends of steps by itself, at optimizers and models. Once you call this, nothing
+    else ends steps, unless you stop calling it. Returns the number of the step that is over, as in
+    python.torch_step; None if the program is not being recorded."""
     return steps.end(USER)
