@@ -13,11 +13,10 @@ import pytest
 
 import sonde
 from sonde.session import Session, list_sessions
+from support.needs import need
 from support.ranks import HEAD, TIMEOUT_S
 
-torch = pytest.importorskip("torch")
-if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
-    pytest.skip("this torch has no gloo", allow_module_level=True)
+need("torch")
 
 SMALL = """
 meet()

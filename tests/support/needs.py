@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 
 import pytest
@@ -13,3 +14,13 @@ def need(*modules: str) -> None:
     for name in modules:
         if find_spec(name) is None:
             pytest.skip(f"{name} is not installed", allow_module_level=True)
+
+
+def need_cuda() -> None:
+    """Leave the test out unless there is an NVIDIA GPU that torch can use."""
+    if find_spec("torch") is None or not os.path.exists("/dev/nvidiactl"):
+        pytest.skip("needs CUDA")
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs CUDA")

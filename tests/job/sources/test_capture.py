@@ -16,8 +16,9 @@ import sonde
 from conftest import wait_for
 from sonde.session import Session, captures, list_sessions
 from sonde.store import kineto_file
+from support.needs import need, need_cuda
 
-pytest.importorskip("torch")
+need("torch")
 
 HEAD = """
 import json, os, sys, threading, time
@@ -409,10 +410,7 @@ def test_a_compiled_model_is_not_compiled_again(start, sonde_cli) -> None:
 
 
 def test_a_device_is_recorded_and_no_kernel_is_lost(start, sonde_cli) -> None:
-    import torch
-
-    if not torch.cuda.is_available():
-        pytest.skip("needs CUDA")
+    need_cuda()
     code = head().replace("torch.ones(4, 8)", "torch.ones(4, 8, device='cuda')")
     process = start(code + "model.cuda()\n" + FOREVER)
     done = sonde_cli("capture", process.pid, "--steps", 5)

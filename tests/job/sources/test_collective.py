@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from conftest import wait_for
+from support.needs import need, need_cuda
 from support.ranks import ask, finish, start_ranks
 
-torch = pytest.importorskip("torch")
-if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
-    pytest.skip("this torch has no gloo", allow_module_level=True)
+need("torch")
 
 DELAY_S = 0.3
 # Each phase says when it begins, so that its collectives can be told from the others.
@@ -279,8 +278,8 @@ time.sleep(1)
 """
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_nccl_is_seen_with_the_time_of_the_device(tmp_path: Path) -> None:
+    need_cuda()
     script_env = {"RANK": "0", "WORLD_SIZE": "1"}
     ranks = start_ranks(tmp_path, CUDA, **script_env)
     ranks[1].kill()

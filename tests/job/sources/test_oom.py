@@ -11,6 +11,7 @@ import pytest
 import sonde
 from sonde.session import list_sessions
 from sonde.session.files import read_checked
+from support.needs import need_cuda
 
 # The part of torch that the source knows: a queue for when CUDA begins, an observer, numbers.
 FAKE = {
@@ -167,9 +168,7 @@ torch.empty(2**42, dtype=torch.uint8, device="cuda")
 
 
 def test_a_real_device_that_has_no_more_memory(run, root: Path) -> None:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("needs CUDA")
+    need_cuda()
     done = run(START + REAL, check=False)
     session = only_session(root)
     went, sizes = done.stdout.splitlines()

@@ -12,6 +12,7 @@ import sonde
 from conftest import wait_for
 from sonde import _core
 from sonde.session import Session, list_sessions, steering
+from support.needs import need_cuda
 
 HEAD = """
 import sys, time
@@ -409,9 +410,7 @@ print([loss.item() for loss in losses])
 
 
 def test_tensors_on_a_device_are_read_later_without_waiting(run, root) -> None:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
+    need_cuda()
     done = run(TORCH + CUDA)
     assert done.stderr == ""
     losses = eval(done.stdout)
@@ -445,9 +444,7 @@ assert loss.item() == 16
 
 
 def test_nothing_is_copied_while_a_graph_is_captured(run, root) -> None:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
+    need_cuda()
     assert run(TORCH + GRAPH).stderr == ""
     seen = {row["step"]: row["seen"] for row in read_rows(root)}
     assert seen[1] == 0 and len(seen) == 3
