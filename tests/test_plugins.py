@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from sonde import plugins, settings
-from sonde.collector.sensors._files import Look
+from sonde.collector.sensors._files import Reader
 from sonde.errors import Unavailable
 from sonde.session.schema import make_schema
 from sonde.tables import name_row, system
@@ -56,16 +56,16 @@ def test_a_sensor_reads_the_machine_and_a_process(name: str) -> None:
     import os
 
     module = plugins.load("collector.sensors", name)
-    look = Look()
-    sensor = module.Sensor(look)
+    reader = Reader()
+    sensor = module.Sensor(reader)
     rows: list[tuple[type, tuple[object, ...]]] = []
     try:
         for _ in range(2):  # the first only tells where the counters are
-            look.begin()
+            reader.begin()
             rows += [*sensor.read_machine(), *sensor.read_process(os.getpid())]
     except Unavailable:
         pass
-    look.close()
+    reader.close()
     assert {row for row, _values in rows} <= set(system.ROWS)
     for row, values in rows:
         assert len(values) == len(make_schema(row, name_row(row)).fields)
