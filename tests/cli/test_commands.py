@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import shlex
 import subprocess
 import sys
@@ -162,7 +163,7 @@ def test_the_examples_of_a_command_can_be_parsed(words: tuple[str, ...]) -> None
     module = load(words)
     assert 2 <= len(module.EXAMPLES) <= 3
     for line in module.EXAMPLES:
-        command = line.split("  ")[0].split("; ")[0].split(" < ")[0]
+        command = re.split("  |; | < | && ", line)[0]
         first, *rest = shlex.split(command)
         assert first == "sonde" and rest[0] == words[0]
         ours = rest[: rest.index("--")] if "--" in rest and words != ("run",) else rest

@@ -35,7 +35,8 @@ _MOST = 10  # functions and modules
 
 _NOTE = f"""\
 BEFORE and AFTER are each a TARGET: a pid, a session folder or its id, a run or a job. One may end
-in @SINCE..UNTIL, to take only a part of it: {_options.MOMENTS}.
+in @SINCE..UNTIL, to take only a part of it. A time is written as
+{_options.MOMENTS}.
 The first steps are left out as warm-up. Each side is cut into pieces; a change counts if it is
 larger than the differences between the pieces, and large enough to matter.
 """
