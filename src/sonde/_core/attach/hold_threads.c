@@ -10,7 +10,7 @@
  * where the call begins, so we never have to interrupt one. Nothing that belongs to
  * the program is written to.
  */
-#define _GNU_SOURCE
+#define _GNU_SOURCE 1
 #include "attach/attach.h"
 #include "attach/ptrace.h"
 

@@ -5,7 +5,7 @@
  * and sent again at the end, when the thread is where the signal would have
  * found it. PTRACE_O_EXITKILL is never set: if the tool dies, the target lives.
  */
-#define _GNU_SOURCE
+#define _GNU_SOURCE 1
 #include "attach/ptrace.h"
 #include "format/format.h"
 

@@ -1,6 +1,6 @@
 /* aarch64: registers, the signal frame, and calls. See ptrace.h. */
 #if defined(__aarch64__)
-#define _GNU_SOURCE
+#define _GNU_SOURCE 1
 #include "attach/ptrace.h"
 
 #include <asm/sigcontext.h>

@@ -1,6 +1,6 @@
 /* x86_64: registers, the signal frame, and calls. See ptrace.h. */
 #if defined(__x86_64__)
-#define _GNU_SOURCE
+#define _GNU_SOURCE 1
 #include "attach/ptrace.h"
 
 #include <cpuid.h>

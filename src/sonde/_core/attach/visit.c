@@ -5,7 +5,7 @@
  * thread. That is so while it waits in a system call that none of these makes
  * with a lock held, and while it runs code of any other library.
  */
-#define _GNU_SOURCE
+#define _GNU_SOURCE 1
 #include "attach/attach.h"
 #include "attach/ptrace.h"
 

@@ -1,5 +1,5 @@
 /* The page through which another process of the same user controls a job. */
-#define _GNU_SOURCE
+#define _GNU_SOURCE 1
 #include "format/format.h"
 
 #include <errno.h>

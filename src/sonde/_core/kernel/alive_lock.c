@@ -7,7 +7,7 @@
  * ones, and is closed only if it still is the file that we opened: the number may
  * belong to a file of the job by now.
  */
-#define _GNU_SOURCE
+#define _GNU_SOURCE 1
 #include "kernel/alive_lock.h"
 #include "kernel/fork.h"
 

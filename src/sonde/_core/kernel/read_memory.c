@@ -2,7 +2,7 @@
  * an error code, not a fault. A SIGSEGV handler would be faster, but that signal is
  * not ours to take: faulthandler, torch and others install their own handlers.
  */
-#define _GNU_SOURCE
+#define _GNU_SOURCE 1
 #include "kernel/read_memory.h"
 #include "kernel/fork.h"
 

@@ -6,7 +6,7 @@
  * memory (no page tables are copied, however large the job), makes a second one
  * and ends; only a wait that asks for clones can see it, and we do that wait.
  */
-#define _GNU_SOURCE
+#define _GNU_SOURCE 1
 #include "kernel/spawn.h"
 
 #include <errno.h>

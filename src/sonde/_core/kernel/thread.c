@@ -1,5 +1,5 @@
 /* Threads of this process: started, counted, told apart. */
-#define _GNU_SOURCE
+#define _GNU_SOURCE 1
 #include "kernel/thread.h"
 
 #include <fcntl.h>

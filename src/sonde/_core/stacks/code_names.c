@@ -5,7 +5,7 @@
  * 3.12, by the type's tp_dealloc before), and what was read is believed only
  * if the frame that led to it is still there afterwards.
  */
-#define _GNU_SOURCE
+#define _GNU_SOURCE 1
 #include "stacks/frames.h"
 #include "kernel/read_memory.h"
 

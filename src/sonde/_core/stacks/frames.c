@@ -1,5 +1,5 @@
 /* The stack of another thread, read while it runs: see stack_copy.c. */
-#define _GNU_SOURCE
+#define _GNU_SOURCE 1
 #include "stacks/stack_copy.h"
 #include "kernel/read_memory.h"
 #include "kernel/thread.h"

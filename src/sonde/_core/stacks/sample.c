@@ -1,5 +1,5 @@
 /* One sample: its row, its stack, and its part of the sums. */
-#define _GNU_SOURCE
+#define _GNU_SOURCE 1
 #include "stacks/sampler.h"
 #include "kernel/thread.h"
 

@@ -5,7 +5,7 @@
  * clock has not advanced has not moved either: its stack is the same as last time.
  * Such samples are added up and written once a second.
  */
-#define _GNU_SOURCE
+#define _GNU_SOURCE 1
 #include "stacks/sampler.h"
 #include "kernel/thread.h"
 

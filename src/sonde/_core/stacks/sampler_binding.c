@@ -5,7 +5,7 @@
  * sampler itself never waits for the GIL, and a main thread that is stuck in C code
  * (without the GIL) stops nobody.
  */
-#define _GNU_SOURCE
+#define _GNU_SOURCE 1
 #include "stacks/sampler.h"
 #include "kernel/fork.h"
 #include "kernel/thread.h"

@@ -34,10 +34,12 @@
 #define LOWER_BYTES (96 * 1024)
 
 sonde_stack_copy sonde_copy;
+#if PY_VERSION_HEX >= 0x030b0000
 static int64_t usual_ns = 800; /* how long reading the top usually takes here */
 static _Alignas(8) char first_bytes[WINDOW_BELOW + WINDOW_ABOVE + FRAME_BYTES];
 static _Alignas(8) char window_bytes[sizeof first_bytes];
 static _Alignas(8) char lower_bytes[LOWER_BYTES];
+#endif
 static raw_frame again[SONDE_MAX_DEPTH + 1]; /* FRAME_BYTES of each */
 
 /* The first pieces, then the others. On aarch64 stores become visible in any order,
@@ -98,6 +100,7 @@ raw_frame *sonde_stack_copy_find(uintptr_t address, int level)
     return read_outside(address, level);
 }
 
+#if PY_VERSION_HEX >= 0x030b0000
 /* How long reading the top may take: three times the median; in strict mode hardly longer
  * than usual. */
 static int64_t limit_ns(void)
@@ -107,6 +110,7 @@ static int64_t limit_ns(void)
     int64_t most_ns = 3 * usual_ns;
     return most_ns < SLOW_NS ? SLOW_NS : most_ns > SLOWEST_NS ? SLOWEST_NS : most_ns;
 }
+#endif
 
 /* Is it short enough since the reading began, for what has been read since? If not, there was
  * time to leave these frames and come back to them by another way. */

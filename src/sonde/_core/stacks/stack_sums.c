@@ -3,7 +3,7 @@
  * A run is the difference of two such files. The native thread writes both, between
  * two samples, so a run begins and ends on time whatever the program is doing.
  */
-#define _GNU_SOURCE
+#define _GNU_SOURCE 1
 #include "stacks/sampler.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* dlinfo, dladdr */
+#define _GNU_SOURCE 1 /* dlinfo, dladdr */
 #include "torch/linkage_slot.h"
 #include "format/format.h"
 
