@@ -1,4 +1,4 @@
-"""Perfetto's protobuf: the same timeline as chrome in smaller files, for large recordings."""
+"""Perfetto's protobuf: the timeline of chrome in smaller files, for large recordings."""
 
 from __future__ import annotations
 
