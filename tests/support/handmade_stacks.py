@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import duckdb
 import pyarrow as pa
@@ -70,7 +70,9 @@ class FakeSession:
     monotonic_ns: int = 5_000 * 10**9
     start_wall_ns: int = START_NS
     state: str = "ended"
-    meta: dict[str, object] = field(default_factory=lambda: {"argv": ["python", "/job/train.py"]})
+    meta: SimpleNamespace = field(
+        default_factory=lambda: SimpleNamespace(argv=["python", "/job/train.py"])
+    )
 
     @property
     def id(self) -> str:
