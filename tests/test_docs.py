@@ -26,6 +26,12 @@ def name_page(page: Path) -> str:
     return str(page.relative_to(TOP))
 
 
+def find_blocks(text: str) -> list[str]:
+    """Return what stands between fences that name no language: what is typed, and what it prints."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [block for language, block in found if not language]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_page)
 def test_every_link_leads_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
@@ -49,7 +55,7 @@ def test_every_file_that_a_page_names_is_there(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_page)
 def test_every_command_that_a_page_names_is_there(page: Path) -> None:
     text = page.read_text()
-    blocks = "\n".join(re.findall(r"```\n(.*?)```", text, re.DOTALL))
+    blocks = "\n".join(find_blocks(text))
     named = re.findall(r"^(?:\$ )?(?:\.venv/bin/)?sonde ([a-z]+)", blocks, re.MULTILINE)
     named += re.findall(r"`sonde ([a-z]+)", text)
     assert set(named) <= set(plugins.list_names("cli"))
@@ -64,7 +70,7 @@ def test_every_table_that_a_page_names_is_there(page: Path) -> None:
 
 def find_examples(text: str) -> Iterator[list[str]]:
     """Yield the words of every example of a command that could be typed as it stands."""
-    for block in re.findall(r"```\n(.*?)```", text, re.DOTALL):
+    for block in find_blocks(text):
         lines = iter(block.splitlines())
         for line in lines:
             if line.removeprefix("$ ").startswith("sonde "):
