@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import sonde
 from sonde import cli, plugins
-from support.places import SOURCE, TOP
+from support.places import GOLDEN, SOURCE, TOP
 
 PAGES = sorted([*TOP.glob("*.md"), *(TOP / "docs").glob("*.md")])
 MAP = (TOP / "docs" / "layout.md").read_text()
@@ -76,7 +77,7 @@ def find_examples(text: str) -> Iterator[list[str]]:
             if line.removeprefix("$ ").startswith("sonde "):
                 example = line.removeprefix("$ ")
                 while example.count('"') % 2:
-                    example += " " + next(lines)
+                    example += "\n" + next(lines)
                 if not set(example.partition(" #")[0]) & set("…|[;"):
                     yield shlex.split(example, comments=True)[1:]
 
@@ -90,6 +91,15 @@ def test_every_example_of_a_command_is_understood(page: Path) -> None:
         except SystemExit:
             pytest.fail(f"sonde {shlex.join(words)}")
         assert not unknown, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_page)
+def test_every_query_of_a_page_can_be_run(page: Path) -> None:
+    recording = sonde.open(str(next(path.parent for path in GOLDEN.rglob("meta.json"))))
+    queries = [words[2] for words in find_examples(page.read_text()) if words[0] == "query"]
+    for sql in queries + re.findall(r"^```sql\n(.*?)^```$", page.read_text(), re.DOTALL | re.M):
+        if "job." not in sql:  # tables of programs, which this recording does not have
+            recording.query(sql)
 
 
 def test_the_map_names_every_folder_and_no_other() -> None:
