@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_target(parser, "the recording whose events to show")
     _options.add_span(parser, "--watch", bare="1s",
                       what="draw again, every second or this often, until Ctrl-C")  # fmt: skip
-    parser.add_argument("--sort", choices=SORTS, default="total",
-                        help="what comes first (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--sort", choices=SORTS, default="total", metavar="COLUMN",
+                        help="what comes first: %(choices)s (default: %(default)s)")  # fmt: skip
     parser.add_argument("--ascending", action="store_true", help="the smallest first")
     parser.add_argument("--per-rank", action="store_true",
                         help="a line for each process instead of one for all")  # fmt: skip

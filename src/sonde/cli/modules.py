@@ -52,8 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--depth", type=int, metavar="N",
                         help="show N levels below the model; 0 is the model alone")  # fmt: skip
-    parser.add_argument("--sort", choices=SORTS,
-                        help="what comes first (default: order; of a list, self)")  # fmt: skip
+    parser.add_argument("--sort", choices=SORTS, metavar="COLUMN",
+                        help="what comes first: %(choices)s (default: order; of a list, "
+                        "self)")  # fmt: skip
     parser.add_argument("--flat", choices=("type", "name"),
                         help="a list by type or name instead of a tree")  # fmt: skip
     parser.add_argument(
