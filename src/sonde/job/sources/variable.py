@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from sonde.job.source_context import SourceContext
 from sonde.job.sources._python_objects import show
-from sonde.job.torch.steps import Step, steps
 
 ON = True
 NEEDS = ()
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from sonde.job.torch.steps import Step
     from sonde.job.variables.rows import Variables
 
 
@@ -28,7 +28,6 @@ class Source:
         self._context.detail = self._say()
 
     def stop(self) -> None:
-        steps.unsubscribe(self._ended)
         self._let_go()
 
     def configure(self) -> None:
@@ -42,10 +41,10 @@ class Source:
         if wanted == self._watched:
             return False
         self._watched = wanted
-        steps.unsubscribe(self._ended)
         self._let_go()
         if wanted:
             # Most programs never need these.
+            from sonde.job.torch.steps import steps
             from sonde.job.variables.rows import Variables
             from sonde.tables.variable import Variable
 
@@ -59,6 +58,9 @@ class Source:
     def _let_go(self) -> None:
         variables, self._variables = self._variables, None
         if variables is not None:
+            from sonde.job.torch.steps import steps
+
+            steps.unsubscribe(self._ended)
             variables.finish()
 
     def _end_step(self, step: Step) -> None:
