@@ -91,7 +91,7 @@ def test_help_of_every_command_works(sonde_cli) -> None:
     everything = sonde_cli("--help")
     assert everything.returncode == 0
     for name in plugins.list_names("cli"):
-        assert f"\n    {name} " in everything.stdout
+        assert f"\n  {name} " in everything.stdout
         done = sonde_cli(name, "--help")
         assert done.returncode == 0 and "usage: sonde" in done.stdout
 
