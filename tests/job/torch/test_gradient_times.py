@@ -134,7 +134,7 @@ class Scripted:
 def test_the_time_since_the_mark_before_belongs_to_the_module(
     marks, entries, begins, found
 ) -> None:
-    marks._names, marks._marks = ["a", "b"], Scripted(*entries)
+    marks._names, marks._times = ["a", "b"], Scripted(*entries)
     assert marks.take(begins) == found
 
 
