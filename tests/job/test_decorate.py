@@ -75,7 +75,9 @@ def test_a_function_returns_what_it_returned(decorate) -> None:
 
 
 @pytest.mark.parametrize(
-    "function", [coroutine, old_coroutine, partial(coroutine), Callables()], ids=repr
+    "function",
+    [coroutine, old_coroutine, partial(coroutine), Callables()],
+    ids=["coroutine", "old coroutine", "partial", "callable"],
 )
 def test_whatever_can_be_awaited_is_awaited(decorate, function) -> None:
     async def main() -> int:
