@@ -351,7 +351,7 @@ def test_a_frozen_recording_stands_still_and_the_other_does_not() -> None:
     folder = sonde.start(**OFF)
     assert folder is not None
     machine = Machine()
-    machine.look()
+    machine.write_reading()
     count = "SELECT COUNT(*) AS n FROM system.cpu"
 
     def read(recording: Recording) -> int:
@@ -360,7 +360,7 @@ def test_a_frozen_recording_stands_still_and_the_other_does_not() -> None:
     recording = open_recording(folder)
     with recording.freeze(count) as frozen:
         assert read(frozen) == 1
-        machine.look()
+        machine.write_reading()
         assert read(frozen) == 1
         assert read(recording) == 2
 

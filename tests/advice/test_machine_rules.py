@@ -285,7 +285,7 @@ def _record_golden(windows: list[dict]) -> str:
                      "memory_used_bytes": round(_pick(gpu["used"], at) * 2**30),
                      "memory_total_bytes": gpu["total"] * 2**30} for gpu in window["gpu"]]  # fmt: skip
             cpu = {"busy_pct": float(_pick(window["cpu"], at))}
-            machine.look(**{**NOTHING, "cpu": cpu, "gpu": gpus})
+            machine.write_reading(**{**NOTHING, "cpu": cpu, "gpu": gpus})
         machine.drain()
     sonde.stop()
     return folder

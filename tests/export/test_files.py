@@ -259,4 +259,4 @@ def test_bytes_are_not_for_a_terminal(pid: int) -> None:
     done = subprocess.run(command, stdout=theirs, stderr=subprocess.PIPE, text=True, check=False)
     os.close(theirs)
     os.close(ours)
-    assert done.returncode == 1 and "not for a terminal" in done.stderr
+    assert done.returncode == 1 and "cannot be shown on a terminal" in done.stderr

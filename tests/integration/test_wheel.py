@@ -20,7 +20,7 @@ import sys
 from sonde.session import steering as control, stack_table as stacks
 from sonde.session import Session
 recording = Session(sys.argv[1])
-control.look(recording, 1)
+control.sample_now(recording, 1)
 print(recording.pid, *{f.func for one in stacks.read_newest(recording) for f in one.frames})
 """
 

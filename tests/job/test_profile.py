@@ -526,7 +526,7 @@ os.close(fd)
 with sonde.profile() as second: pass
 show(value=value, state=run.state, reason=run.reason, second=second.wait(5))
 """)
-    assert shown["value"] == 5 and shown["state"] == "FAILED" and "busy" in shown["reason"]
+    assert shown["value"] == 5 and shown["state"] == "FAILED" and "locked" in shown["reason"]
     assert shown["second"] == "SUCCEEDED"
 
 

@@ -68,8 +68,8 @@ class Watched:
         sql = f"WITH {write_readings(self.window(scope))} SELECT * FROM reading ORDER BY t_ns"
         return Recording([self.session]).query(sql).to_pylist()
 
-    def work_out(self, scope: Scope = TREE, gpus: list[int] | None = None) -> dict[str, object]:
-        return statistics.work_out(Recording([self.session]), self.window(scope), gpus)
+    def compute(self, scope: Scope = TREE, gpus: list[int] | None = None) -> dict[str, object]:
+        return statistics.compute(Recording([self.session]), self.window(scope), gpus)
 
     def describe(
         self, folder: Path, scope: Scope = TREE, gpus: list[int] | None = None
@@ -122,7 +122,7 @@ def test_time_in_the_kernel_counts_and_the_monitor_itself_does_not(watched: Watc
     assert [row["cpu_pct"] for row in watched.ask(Scope(1, 0))] == [135.0] * 3
 
 
-def test_a_process_that_began_in_a_look_counts_with_its_time_only(watched: Watched) -> None:
+def test_a_process_that_began_during_a_reading_counts_with_its_time_only(watched: Watched) -> None:
     young = {"user_pct": 100.0, "system_pct": 0.0, "interval_ns": S // 10}
     watched.machine.run(1, process=[young])
     assert watched.ask()[0]["cpu_pct"] == pytest.approx(10.0)
@@ -153,16 +153,16 @@ def test_without_a_cgroup_the_machine_is_what_is_watched(watched: Watched) -> No
     assert (row["cpu_pct"], row["read_bytes"]) == (200.0, 9.0)
 
 
-def test_rows_go_to_the_look_they_were_made_with(watched: Watched) -> None:
+def test_rows_go_to_the_reading_they_were_made_with(watched: Watched) -> None:
     """The sensors of one reading come one after the other, a little later each time."""
     for step in range(1, 6):
         late_ns = watched.machine.now_ns + S + step * 50_000_000
-        watched.machine.reading(process=[{"t_ns": late_ns, "user_pct": float(step)}])
+        watched.machine.write_reading(process=[{"t_ns": late_ns, "user_pct": float(step)}])
     assert [row["cpu_pct"] for row in watched.ask()] == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert [reading.cpu_pct for reading in watched.read()] == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
-def test_a_look_waits_until_its_rows_are_there(watched: Watched) -> None:
+def test_a_reading_waits_until_its_rows_are_there(watched: Watched) -> None:
     watched.machine.run(2)
     readings = ReadingsReader(watched.session, TREE, S)
     assert len(list(readings.read(watched.machine.now_ns))) == 1
@@ -186,7 +186,7 @@ def test_statistics_are_those_of_the_numbers(watched: Watched) -> None:
         10, process=lambda s: [{"user_pct": round(s) * 10.0, "system_pct": 0.0}],
         gpu=lambda s: [{"util_pct": 100.0 if s > 5.1 else 0.0}, {"util_pct": 70.0}],
     )  # fmt: skip
-    found = watched.work_out()
+    found = watched.compute()
     cpu = found["cpu_pct"]
     assert (cpu["max"], cpu["min"], cpu["mean"], cpu["median"]) == (100.0, 10.0, 55.0, 55.0)
     assert cpu["std"] == pytest.approx(math.sqrt(825)) and cpu["p80"] == pytest.approx(82.0)
@@ -199,10 +199,10 @@ def test_statistics_are_those_of_the_numbers(watched: Watched) -> None:
 def test_volumes_are_sums_of_what_was_moved_whatever_the_intervals(watched: Watched) -> None:
     sizes = [5 * 2**20, 0, 123, GIB]
     for at, size in enumerate(sizes):
-        watched.machine.reading(
+        watched.machine.write_reading(
             process=[{"read_bytes": size}], cpu={"interval_ns": S * (at + 1)}, network=WIRES
         )
-    found = watched.work_out()["read_bytes"]
+    found = watched.compute()["read_bytes"]
     assert found["volume_bytes"] == sum(sizes)
     assert found["min_without_zero_bytes_s"] == 123 / 3 and found["max_bytes_s"] == 5 * GIB / 20
     assert (
@@ -216,22 +216,22 @@ def test_only_what_lies_in_the_window_counts(watched: Watched) -> None:
     begin_ns = watched.machine.now_ns
     watched.machine.run(5, process=[{"user_pct": 90.0, "read_bytes": 10}])
     window = MeasuredTime(begin_ns, watched.machine.now_ns, S, TREE)
-    found = statistics.work_out(Recording([watched.session]), window, None)
+    found = statistics.compute(Recording([watched.session]), window, None)
     assert (found["readings"], found["cpu_pct"]["min"]) == (5, 90.0)
     assert found["read_bytes"]["volume_bytes"] == 50
 
 
 def test_a_value_that_is_never_there_is_unknown(watched: Watched) -> None:
     watched.machine.run(3, gpu=None, network=None, disk=None, cgroup=None)
-    found = watched.work_out(Scope())
+    found = watched.compute(Scope())
     assert found["gpus"] == [] and found["received_bytes"]["volume_bytes"] is None
     assert found["read_bytes"]["volume_bytes"] is None and found["cpu_pct"]["mean"] is not None
 
 
 def test_chosen_gpus_alone_are_in_the_statistics(watched: Watched) -> None:
     watched.machine.run(3, gpu=[{}, {}, {}])
-    assert [gpu["gpu"] for gpu in watched.work_out(gpus=[0, 2])["gpus"]] == [0, 2]
-    assert watched.work_out(gpus=[])["gpus"] == []
+    assert [gpu["gpu"] for gpu in watched.compute(gpus=[0, 2])["gpus"]] == [0, 2]
+    assert watched.compute(gpus=[])["gpus"] == []
 
 
 # ---- the condition -------------------------------------------------------------------------------

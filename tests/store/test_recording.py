@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import sonde
+from conftest import wait_for
 from sonde.errors import NoSession, QueryError
 from sonde.session import Session
 from sonde.store.recording import Recording, qualify
@@ -157,13 +159,18 @@ def test_a_query_that_needs_too_much_memory_is_stopped(recorded: Recording) -> N
         recorded.query("SELECT list(range) FROM range(200000000)", memory="100MB")
 
 
+def _read_cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_ctrl_c_stops_a_query_at_once(recorded: Recording) -> None:
     sql = "SELECT COUNT(*) FROM range(100000000) a, range(100000) b WHERE a.range % 7 = b.range % 3"
     process = subprocess.Popen(
         [sys.executable, "-m", "sonde", "query", str(os.getpid()), sql],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    time.sleep(2)
+    wait_for(lambda: _read_cpu_s(process.pid) > 3)  # far more than it takes to begin
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130 and out == "" and "Traceback" not in err

@@ -74,7 +74,7 @@ class Machine:
     def run(self, seconds: float, **changes: Change) -> None:
         """Reader so long, at every period, with these changes."""
         for count in range(round(seconds * 1e9) // self.every_ns):
-            self.look(**changes)
+            self.write_reading(**changes)
             if count % 100 == 0:
                 self.drain()
 
@@ -82,7 +82,7 @@ class Machine:
         """Archive: or small rings would lose the first rows."""
         self._watched.drain(0.0, ended=True)
 
-    def look(self, **changes: Change) -> None:
+    def write_reading(self, **changes: Change) -> None:
         """Reader once, a period after the look before."""
         self.now_ns += self.every_ns
         passed_s = (self.now_ns - self.start_ns) / 1e9

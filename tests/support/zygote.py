@@ -228,6 +228,19 @@ def _serve(line: socket.socket) -> dict[str, object]:
             line.sendall(json.dumps({"pid": pid}).encode() + b"\n")
 
 
+def _check_threads() -> None:
+    """A fork of several threads is not a new process. The allocator of Arrow begins its own anew in
+    a child; it has its name only a moment after it was started."""
+    deadline = time.monotonic() + 10
+    while True:
+        tasks = Path("/proc/self/task").iterdir()
+        names = [(task / "comm").read_text().strip() for task in tasks]
+        if len([name for name in names if "jemalloc" not in name]) == 1:
+            return
+        assert time.monotonic() < deadline, names
+        time.sleep(0.01)
+
+
 def _reap(line: socket.socket) -> None:
     while True:
         try:
@@ -290,11 +303,7 @@ if __name__ == "__main__":
     _line.set_inheritable(False)
     for _name in sys.argv[2:]:
         __import__(_name)
-    _threads = [
-        Path(f"/proc/self/task/{t}/comm").read_text() for t in os.listdir("/proc/self/task")
-    ]
-    # The allocator's own thread is begun anew in a child.
-    assert len([name for name in _threads if "jemalloc" not in name]) == 1, _threads
+    _check_threads()
     gc.collect()
     gc.freeze()  # a child's collections then neither visit nor copy what was imported
     _code, _about = _prepare(_serve(_line))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import time
 
 from sonde import _core
 from sonde.errors import Damaged
+from sonde.session import json_text
 
 META, ALIVE, CONTROL, CONFIG, SEALED, LOG, NODES, LOCALS, EVENT_TOTALS = (
     "meta.json", "alive", "control", "config.json", "sealed.json", "log", "stack.nodes",
@@ -131,9 +131,9 @@ def take_lock(fd: int, timeout_s: float = 0.0) -> bool:
 
 def write_checked(path: str, values: dict[str, object]) -> None:
     """Write JSON with a checksum: a bit that flips on the disk must not change an answer."""
-    body = json.dumps(values, indent=1)
     check = _core.check_bytes(_canonical(values))
-    write_whole(path, f'{body[:-2]},\n "check": {check}\n}}\n')
+    lines = [*json_text.dump_lines(values), f' "check": {check}']
+    write_whole(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def read_checked(path: str) -> dict[str, object]:
@@ -145,11 +145,13 @@ def read_checked(path: str) -> dict[str, object]:
 
 
 def _canonical(values: dict[str, object]) -> bytes:
-    return json.dumps(values, sort_keys=True).encode()
+    return json_text.dump(values, sort=True).encode()
 
 
 def read_json(path: str) -> dict[str, object]:
     """Read a JSON object; Damaged if the file holds none."""
+    import json  # slow to import, and a start reads none
+
     # Without blocking: somebody may have put a pipe there.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(fd, encoding="utf-8", errors="replace") as file:

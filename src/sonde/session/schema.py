@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 
 from sonde.errors import SchemaError
+from sonde.session import json_text
+
+# Without `re`: importing that takes as long as all of a start's other imports.
+_CAPITALS, _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "0123456789"
+_SMALL = _CAPITALS.lower() + _DIGITS
 
 TYPE_CHECKING = False  # the type checker takes this name for true; `typing` costs 3 ms to import
 
@@ -91,7 +94,8 @@ class Schema:
         scope: str = "process",
         timed: bool = False,
     ) -> None:
-        if not re.fullmatch(r"[a-z_][a-z0-9_]*\.[a-z_][a-z0-9_]*", table):
+        words = table.split(".")
+        if len(words) != 2 or not all(_is_name(word) for word in words):
             raise SchemaError(f"{table} is not a table name: schema.table, in small letters")
         self.table, self.fields, self.doc = table, tuple(fields), doc
         self.scope = scope  # "process", or "host": rows about the machine, not about one process
@@ -114,11 +118,13 @@ class Schema:
             for f in self.fields
         ]
         whole = {"table": self.table, "doc": self.doc, "scope": self.scope, "columns": columns}
-        return json.dumps(whole).encode()
+        return json_text.dump(whole).encode()
 
 
 def load_schema(raw: bytes) -> Schema:
     """Read the schema in a ring's header; ValueError if it is none."""
+    import json  # slow to import, and only readers need it
+
     whole = json.loads(raw)
     try:
         fields = [
@@ -173,7 +179,8 @@ def _read_annotation(annotation: object) -> tuple[str | None, bool]:
     words = getattr(annotation, "__name__", None) if isinstance(annotation, type) else None
     said = words or str(annotation)
     optional = "None" in said or "Optional[" in said
-    name = re.sub(r"Optional\[|\]|\| *None|None *\||\s", "", said).rpartition(".")[2]
+    plain = "".join(said.split()).replace("|None", "").replace("None|", "")
+    name = plain.replace("Optional[", "").replace("]", "").rpartition(".")[2]
     name = _PLAIN.get(name, name)
     return (name if name in _KINDS else None), optional
 
@@ -186,4 +193,13 @@ def _first_line(row: type) -> str:
 
 def name_table(row: type, schema: str) -> str:
     """Return the table of a row class: `GcPause` in schema `python` is `python.gc_pause`."""
-    return f"{schema}.{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', row.__name__).lower()}"
+    name = row.__name__
+    # A word begins where a capital follows what is none.
+    begins = [i for i in range(1, len(name)) if name[i] in _CAPITALS and name[i - 1] in _SMALL]
+    words = (name[i:j] for i, j in zip([0, *begins], [*begins, None], strict=True))
+    return f"{schema}.{'_'.join(words).lower()}"
+
+
+def _is_name(word: str) -> bool:
+    """Is it small ASCII letters, digits and `_`, and no digit first?"""
+    return word != "" and word[0] not in _DIGITS and not set(word) - set(_SMALL + "_")

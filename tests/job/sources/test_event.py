@@ -786,7 +786,7 @@ def test_a_damaged_file_is_told(record: Callable[..., str]) -> None:
     raw = bytearray(path.read_bytes())
     raw[20] ^= 1
     path.write_bytes(raw)
-    with pytest.raises(Damaged, match=r"event\.live"):
+    with pytest.raises(Damaged, match=r"event\.totals"):
         read(folder, "summary", "name")
     assert len(read(folder, "span")) == 1
 

@@ -360,8 +360,8 @@ def test_where_a_steps_time_goes(run) -> None:
 # ---- on and off ---------------------------------------------------------------------------------
 
 
-def test_it_waits_for_torch(run) -> None:
-    run(
+def test_it_waits_for_torch(run_anew) -> None:
+    run_anew(
         "import sonde\nsonde.start(collector='off')\n"
         "import torch, json, sys\nfrom torch import nn\n"
         "m = nn.Linear(2, 2)\nimport wave\n"
