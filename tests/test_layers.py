@@ -34,7 +34,7 @@ LAW = {
     "profiler": {"job"},
     "integrations": {"sonde"},
     "demo": set(),
-    "sonde": {"errors", "settings", "session", "job", "profiler", "store", "export", "advice"},
+    "sonde": {"errors", "settings", "session", "job", "profiler", *READERS} - {"attach"},
     "__main__": {"cli"},
 }
 JOB_HALF = {"sonde", "session", "tables", "job", "profiler", *GROUND}

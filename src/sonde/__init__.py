@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sonde import profiler
     from sonde.advice.finding import Advice
     from sonde.advice.judge import advise
+    from sonde.analysis.profile_process import ProfileOptions, profile_process
     from sonde.errors import Error
     from sonde.export.run_profile import export_result
     from sonde.job.events import counter, mark, span
@@ -30,16 +31,51 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Advice", "Error", "Recording", "Result", "Run", "Session", "advise", "column", "counter",
-    "disable_torch_profiling", "enable_torch_profiling", "export_result", "f64", "i8", "i16",
-    "i32", "i64", "mark", "open", "pause", "profile", "profiler", "resume", "session", "snapshot",
-    "span", "start", "step", "stop", "table", "text", "u8", "u16", "u32", "u64",
+    "Advice",
+    "Error",
+    "ProfileOptions",
+    "Recording",
+    "Result",
+    "Run",
+    "Session",
+    "advise",
+    "column",
+    "counter",
+    "disable_torch_profiling",
+    "enable_torch_profiling",
+    "export_result",
+    "f64",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "mark",
+    "open",
+    "pause",
+    "profile",
+    "profile_process",
+    "profiler",
+    "resume",
+    "session",
+    "snapshot",
+    "span",
+    "start",
+    "step",
+    "stop",
+    "table",
+    "text",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
 ]  # fmt: skip
 
 # Where each name is. Loaded when it is first used: a program pays for what it uses, and neither
 # half of sonde loads the other.
 _PLACES = {
-    "Advice": "advice.finding", "Error": "errors", "Recording": "store.recording",
+    "Advice": "advice.finding", "Error": "errors",
+    "ProfileOptions": "analysis.profile_process", "profile_process": "analysis.profile_process",
+    "Recording": "store.recording",
     "Result": "session.run_result", "Run": "session.run", "Session": "session.folder",
     "advise": "advice.judge", "counter": "job.events", "disable_torch_profiling":
     "job.source_switch", "enable_torch_profiling": "job.source_switch",

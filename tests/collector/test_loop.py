@@ -338,10 +338,12 @@ def test_a_ring_of_an_earlier_version_is_left_as_it_is(start, root: Path) -> Non
     watched = loop.Watched(session)
 
     class Cpu:
+        SCHEMA = "system"
         t_ns: i64
         cores: i64
 
     class Newer:
+        SCHEMA = "system"
         t_ns: i64
         cores: i64
         more: i64

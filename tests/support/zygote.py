@@ -175,7 +175,11 @@ class Zygote:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "support.zygote", str(theirs.fileno()), *self._modules],
                 pass_fds=[theirs.fileno()], cwd=TESTS, stdin=subprocess.DEVNULL,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # numpy's: threads do not fork
+                env={
+                    # A test that records itself asks its children to do the same: not this one.
+                    **{k: v for k, v in os.environ.items() if not k.startswith("SONDE")},
+                    "OPENBLAS_NUM_THREADS": "1",  # numpy's: threads do not fork
+                },
             )  # fmt: skip
             theirs.close()
             self._line = ours
