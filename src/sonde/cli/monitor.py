@@ -17,6 +17,7 @@ from sonde.monitor.folder import Folder
 from sonde.monitor.scope import Reading, Scope
 from sonde.monitor.watch import ALL, MINE, Monitor, MonitorOptions, Progress
 from sonde.session.process import read_start_ticks
+from sonde.words import show_bytes
 
 GROUP = "watch"
 EXAMPLES = (
@@ -186,7 +187,6 @@ def _show_reading(reading: Reading) -> list[str]:
     if known:
         words.append(f"gpu {'/'.join(f'{util:.0f}' for util in known)} %")
     if reading.used_bytes is not None and reading.total_bytes:
-        words.append(
-            f"memory {reading.used_bytes / 2**30:.1f}/{reading.total_bytes / 2**30:.0f} GiB"
-        )
+        used, total = show_bytes(reading.used_bytes), show_bytes(reading.total_bytes)
+        words.append(f"memory {used} of {total}")
     return words

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
-from sonde import _core
+from sonde import _core, words
 from sonde.job.source_context import SourceContext, say
 from sonde.job.torch.steps import Step, steps
 from sonde.session.files import write_checked
@@ -27,7 +27,6 @@ FILE = "oom-{}.json"
 _ATTACH = "_cuda_attach_out_of_memory_observer"
 _MOST_FILES = 16  # a program that looks for the largest batch runs out of memory on purpose
 _MOST_FRAMES, _MOST_BLOCKS, _LAST_STEPS = 100, 20, 32
-_GIB = 2**30
 
 
 class _Relay:
@@ -211,7 +210,7 @@ def _list_trace(trace: TracebackType | None) -> Iterator[str]:
 def _describe(about: dict[str, object], where: str) -> str:
     def show(key: str) -> str:
         value = about.get(key)
-        return f"{value / _GIB:.2f} GiB" if isinstance(value, int) else "an unknown amount"
+        return words.show_bytes(value) if isinstance(value, int) else "an unknown amount"
 
     needed, free, total = show("needed_bytes"), show("free_bytes"), show("total_bytes")
     return (
