@@ -4,7 +4,7 @@ The result is what `json.dumps` would return, character by character: checksums 
 
 from __future__ import annotations
 
-from _json import encode_basestring_ascii as _quote  # type: ignore[import-not-found]
+from _json import encode_basestring_ascii as _quote
 
 _NAMES = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
 
