@@ -18,9 +18,9 @@ demo: $(VENV)/.installed
 	$(BIN)/sonde demo
 
 # All tests, or those that TESTS names: make test TESTS=tests/export/formats/test_collapsed.py
-# Most tests wait for other processes: three at a time keep two processors busy.
+# Most tests wait for other processes: four at a time keep two processors busy.
 test: $(VENV)/.installed $(VENV)/.test
-	$(BIN)/python -m pytest $(or $(TESTS),-n 3 --dist loadfile)
+	$(BIN)/python -m pytest $(or $(TESTS),-n 4 --dist loadfile)
 
 check: $(VENV)/.installed $(VENV)/.test $(VENV)/.check
 	$(BIN)/ruff check .
