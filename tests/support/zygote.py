@@ -207,14 +207,17 @@ def _serve(line: socket.socket) -> dict[str, object]:
     woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    children: set[int] = set()
     while True:
         ready, _, _ = select.select([line, woken], [], [])
         if woken in ready:
             os.read(woken, 4096)
-            _reap(line)
+            _reap(line, children)
         if line in ready:
             request, fds = _receive(line)
             if request is None:
+                for pid in children:  # the tests were ended: nobody else would end these
+                    os.kill(pid, signal.SIGKILL)
                 os._exit(0)
             pid = os.fork()
             if pid == 0:
@@ -227,6 +230,7 @@ def _serve(line: socket.socket) -> dict[str, object]:
                     os.dup2(fd, number)
                     os.close(fd)
                 return request
+            children.add(pid)
             for fd in fds:
                 os.close(fd)
             line.sendall(json.dumps({"pid": pid}).encode() + b"\n")
@@ -245,7 +249,7 @@ def _check_threads() -> None:
         time.sleep(0.01)
 
 
-def _reap(line: socket.socket) -> None:
+def _reap(line: socket.socket, children: set[int]) -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -253,6 +257,7 @@ def _reap(line: socket.socket) -> None:
             return
         if pid == 0:
             return
+        children.discard(pid)
         said = {"pid": pid, "status": os.waitstatus_to_exitcode(status)}
         line.sendall(json.dumps(said).encode() + b"\n")
 
