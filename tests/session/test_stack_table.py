@@ -63,7 +63,7 @@ def test_a_thread_in_one_long_c_call_that_holds_the_gil_is_shown(start, sonde_cl
 def test_locals_and_tasks_say_so_if_the_gil_is_not_to_be_had(start, sonde_cli) -> None:
     process = start(HANGING.format(end=HELD))
     found = read(sonde_cli, process, "--locals", "--tasks", "--timeout", "0.3")
-    assert "the GIL was not to be had in 0.3 s" in found["notes"][0]
+    assert "the GIL was not free within 0.3 s" in found["notes"][0]
     assert find(found, "MainThread")["frames"][0]["func"] == "held"
 
 
