@@ -16,7 +16,7 @@ from support.places import TOP
 def test_a_table_of_ones_own() -> None:
     done = subprocess.run(
         [sys.executable, str(TOP / "examples" / "own_table.py")],
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=240,
     )  # fmt: skip
     first, second = map(ast.literal_eval, done.stdout.splitlines())
     assert (first["stage"], first["batches"], first["norm"]) == ("eval", 100, None)

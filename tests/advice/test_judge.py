@@ -330,7 +330,7 @@ def test_the_line_that_ran_or_waited_is_named(root: Path, tmp_path: Path) -> Non
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)
     subprocess.run([sys.executable, "-m", "sonde", "run", "--set", "collector=off", str(script)],
-                   check=True, timeout=60)  # fmt: skip
+                   check=True, timeout=240)  # fmt: skip
     sql = "SELECT {piece} AS piece, COUNT(*) AS readings FROM python.stack_sample WHERE {inside} GROUP BY 1"
     rules = [make_rule(kind, sql=sql, LINE=kind) for kind in ("busy", "waiting")]
     busy, waiting = ask("all", *rules, piece_s=1).findings

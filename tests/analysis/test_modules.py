@@ -410,7 +410,7 @@ def test_a_terminal_gets_bars_and_colours(folder: str) -> None:
             break
         shown += piece
     os.close(master)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=240) == 0
     assert "█".encode() in shown and b"\x1b[36m" in shown
 
 

@@ -237,7 +237,7 @@ def test_a_pipe_is_written_and_not_replaced(pid: int, tmp_path: Path, sonde_cli)
     os.mkfifo(pipe)
     with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True) as reader:
         done = sonde_cli("export", pid, "--to", "collapsed", "-o", pipe)
-        assert done.returncode == 0 and "spin" in reader.communicate(timeout=60)[0]
+        assert done.returncode == 0 and "spin" in reader.communicate(timeout=240)[0]
     assert pipe.is_fifo()
 
 

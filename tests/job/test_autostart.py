@@ -30,7 +30,7 @@ def sessions() -> list:
 def launch(*argv: str, **kwargs) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, **QUIET, **kwargs.pop("env", {})}
     return subprocess.run(
-        list(argv), capture_output=True, text=True, timeout=60, env=env, check=False, **kwargs
+        list(argv), capture_output=True, text=True, timeout=240, env=env, check=False, **kwargs
     )
 
 
@@ -124,7 +124,7 @@ def test_signals_go_to_the_program(tmp_path: Path, number: int) -> None:
     assert process.stdout is not None and process.stdout.readline().strip() == "ready"
     assert sessions()[0].pid == process.pid  # the very process, not a child of a launcher
     process.send_signal(number)
-    process.communicate(timeout=30)
+    process.communicate(timeout=240)
     assert process.returncode == -number
 
 

@@ -328,7 +328,7 @@ def test_every_reader_opens_a_snapshot(start, tmp_path) -> None:
     }  # fmt: skip
     for name, command in commands.items():
         pytest.importorskip(name)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0 and "serve_forever" in done.stdout, (name, done.stderr)
 
 

@@ -170,7 +170,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         root = tmp_path_factory.mktemp(f"base-{kind}")
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, str(TESTS), kind],
-            capture_output=True, text=True, timeout=60, check=True,
+            capture_output=True, text=True, timeout=240, check=True,
             env={**os.environ, "SONDE_DIR": str(root)},
         )  # fmt: skip
         found[kind] = Path(done.stdout.strip())

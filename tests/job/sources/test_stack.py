@@ -51,7 +51,7 @@ def sample(tmp_path: Path):
             stdout=subprocess.PIPE,
             text=True,
             check=True,
-            timeout=60,
+            timeout=240,
         )
         nodes = stack_table.read_nodes(Session(done.stdout.strip()))
         found = []
