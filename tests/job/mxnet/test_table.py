@@ -163,7 +163,7 @@ def test_a_file_is_one_writers_until_it_lets_go(tmp_path: Path) -> None:
 
 
 def test_very_many_windows_become_few_and_lose_no_time() -> None:
-    job = profiler_writer.Job.__new__(profiler_writer.Job)
+    job = profiler_writer.ProfileFile.__new__(profiler_writer.ProfileFile)
     job.session = type("Fake", (), {"wall_offset_ns": 0})()  # type: ignore[assignment]
     job.windows = []
     for at in range(5000):
