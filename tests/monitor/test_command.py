@@ -89,7 +89,7 @@ def test_waiting_for_what_never_comes_ends(root: Path, tmp_path: Path, monkeypat
     monkeypatch.setattr(watch, "WAIT_S", 0.3)
     options = watch.MonitorOptions(max_s=0.2, wait_for=watch.Condition("gpu>1000"))
     folder = Folder(str(tmp_path / "out"))
-    one = watch.Watch(options, folder, Command([], {}), Scope(0))
+    one = watch.Monitor(options, folder, Command([], {}), Scope(0))
     try:
         one.run(lambda _progress: None)
     finally:
