@@ -124,7 +124,7 @@ def test_a_target_may_name_a_stretch(words: str, parts: tuple[str, str | None, s
 
 def test_what_is_too_short_is_refused(root) -> None:
     folder = record(3)
-    with pytest.raises(Error, match="too little"):
+    with pytest.raises(Error, match="too short"):
         compare(folder, folder)
 
 

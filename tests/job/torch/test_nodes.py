@@ -94,7 +94,10 @@ def test_every_node_has_an_owner_and_it_is_said_how_it_is_seen(record) -> None:
     said = query(
         "SELECT detail FROM sonde.source_log WHERE source = 'torch' AND detail IS NOT NULL"
     )
-    expected = {"engine": "as its engine runs them", "observer": "as torch tells its observers"}
+    expected = {
+        "engine": "as the engine runs them",
+        "observer": "as torch reports them to observers",
+    }
     assert expected[record.by] in said[-1][0]
 
 
