@@ -18,7 +18,8 @@ import sonde
 from sonde import environ
 from sonde.collector import loop
 from sonde.session import Session, captures, files, runs, steering
-from sonde.session.records import CaptureGo, Meta
+from sonde.session.records import Meta, ProfilerAnswer, ProfilerRequest, ProfilerRequests
+from sonde.session.torch_records import CaptureGo, CaptureStop, Oom, OomBlocks, OomSegments, OomStep
 from sonde.session.writer import find_current
 from sonde.store import archive
 
@@ -27,12 +28,18 @@ PLACE = Path(tempfile.gettempdir(), "golden")  # stacks name the files that ran:
 
 OFF = {f"source_{name}": "off" for name in ("capture", "collective", "compile", "oom", "torch")}
 SMALL = {"ring_bytes": "4KiB", "text_bytes": "16KiB", "stack_bytes": "16KiB"}
-REQUEST = {"number": 7, "what": "halt", "values": {}}
-ANSWER = {"number": 7, "path": "/tmp/profile.json", "errors": {}}
-OOM = {
-    "number": 1, "t_ns": 5, "wall_ns": 6, "step": 3, "thread": 100, "device": "cuda:0",
-    "needed_bytes": 1024, "free_bytes": 512, "total_bytes": 2048, "stacks": [], "last_steps": [],
-}  # fmt: skip
+REQUESTS = ProfilerRequests(requests=[ProfilerRequest(number=7, what="halt", values={})])
+ANSWER = ProfilerAnswer(number=7, path="/tmp/profile.json", errors={"6": "no"})
+OOM = Oom(
+    number=1, t_ns=5, wall_ns=6, step=3, thread=100, device="cuda:0",
+    needed_bytes=1024, free_bytes=512, total_bytes=2048, largest_free_bytes=256,
+    segments=OomSegments(
+        segments=1, blocks=3, free_blocks=1, free_bytes=256, largest_free_bytes=256,
+        most_used=[OomBlocks(size_bytes=128, blocks=2)],
+    ),
+    stats={"num_ooms": 1}, stacks={"100": ["train (train.py:3)"]},
+    last_steps=[OomStep(step=2, t_ns=3, dur_ns=1)],
+)  # fmt: skip
 
 
 class Sample:
@@ -105,10 +112,10 @@ def write_all(session: Session) -> None:
     torch_traces.store(session.folder, session.meta.monotonic_ns)
     CaptureGo(first_step=5).write(captures.name_file(session.folder, torch_traces.ID, captures.GO))
     stop = captures.name_file(session.folder, torch_traces.ID, captures.STOP)
-    files.write_checked(stop, {"why": "enough"})
-    files.write_checked(session.path("oom-1.json"), OOM)
-    files.write_checked(session.path("profiler.json"), {"requests": [REQUEST]})
-    files.write_checked(session.path("profiler.answer.json"), ANSWER)
+    CaptureStop().write(stop)
+    OOM.write(session.path("oom-1.json"))
+    REQUESTS.write(session.path("profiler.json"))
+    ANSWER.write(session.path("profiler.answer.json"))
     files.log(session.folder, "golden line")
 
 

@@ -15,7 +15,7 @@ import sonde
 from conftest import find_processes, wait_for
 from sonde.collector import loop, retention
 from sonde.errors import Error, QueryError, SchemaError
-from sonde.session import Session, list_sessions
+from sonde.session import Session, files, list_sessions
 from sonde.session.files import read_checked, write_checked
 from sonde.store import archive
 
@@ -433,7 +433,7 @@ def test_a_disk_without_room_is_freed_by_retention_all_the_same(
     def full(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(archive, "write_checked", full)
+    monkeypatch.setattr(files, "write_checked", full)
     segment = archive.list_segments(session, "job.row")[0]
     with pytest.raises(OSError, match="No space"):
         archive.expire(session, "job.row", segment)

@@ -14,7 +14,17 @@ import pytest
 import sonde
 from sonde import _core
 from sonde.errors import Newer
-from sonde.session import Session, captures, files, pstats_file, records, runs, stack_table, texts
+from sonde.session import (
+    Session,
+    captures,
+    files,
+    pstats_file,
+    records,
+    runs,
+    stack_table,
+    texts,
+    torch_records,
+)
 from sonde.session.ring import Ring
 from sonde.store import archive
 from support import torch_traces
@@ -74,7 +84,10 @@ def test_the_document_names_every_key_of_every_record() -> None:
     text = (DOCS / "format.md").read_text()
     kinds = [
         records.Meta, records.Sealed, records.SealedTable, records.Locals, records.LocalsFrame,
-        records.RunAbout, records.RunEnd, records.SnapshotAbout, records.CaptureAbout, records.CaptureGo,
+        records.RunAbout, records.RunEnd, records.SnapshotAbout, records.Expired,
+        records.ProfilerRequests, records.ProfilerRequest, records.ProfilerAnswer,
+        torch_records.CaptureAbout, torch_records.CaptureGo, torch_records.Oom,
+        torch_records.OomSegments, torch_records.OomBlocks, torch_records.OomStep,
     ]  # fmt: skip
     missing = {key for kind in kinds for key in kind.__annotations__ if f"`{key}`" not in text}
     assert not missing
@@ -223,15 +236,18 @@ def test_a_capture_is_read(make: ModuleType) -> None:
     (kernels,) = query(ENDED, "SELECT COUNT(*) AS n FROM python.torch_kernel")
     assert kernels == {"n": 3}
     go = captures.name_file(ENDED, torch_traces.ID, captures.GO)
-    assert records.CaptureGo.read(go).first_step == 5
-    assert files.read_checked(captures.name_file(ENDED, torch_traces.ID, captures.STOP))
+    assert torch_records.CaptureGo.read(go).first_step == 5
+    assert torch_records.CaptureStop.read(captures.name_file(ENDED, torch_traces.ID, captures.STOP))
 
 
 # ---- the rest ------------------------------------------------------------------------------------
 
 
 def test_other_files_are_read_as_they_were_written(make: ModuleType) -> None:
-    assert files.read_checked(str(Path(ENDED, "oom-1.json"))) == make.OOM
-    assert files.read_checked(str(Path(ENDED, "profiler.json"))) == {"requests": [make.REQUEST]}
-    assert files.read_checked(str(Path(ENDED, "profiler.answer.json"))) == make.ANSWER
+    for name, written in (
+        ("oom-1.json", make.OOM),
+        ("profiler.json", make.REQUESTS),
+        ("profiler.answer.json", make.ANSWER),
+    ):
+        assert type(written).read(str(Path(ENDED, name))).dump() == written.dump()
     assert Path(ENDED, "log").read_text().endswith("Z golden line\n")

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from sonde import _core
 from sonde.errors import ConfigError, Error, NotAnswering
-from sonde.session import Session, captures, files
+from sonde.session import Session, captures
 from sonde.session.captures import (
     ASKED,
     DONE,
@@ -21,7 +21,7 @@ from sonde.session.captures import (
     STOP,
     WAITING,
 )
-from sonde.session.records import CaptureGo
+from sonde.session.torch_records import CaptureGo, CaptureStop
 from sonde.store.views.recording import read_sources
 from sonde.tables.recording import WAITS
 
@@ -61,11 +61,11 @@ class CaptureRequest:
         self.about = self.about.replace(state=FAILED, why=why)
         captures.write_about(self.session.folder, self.about)
 
-    def tell_job(self, suffix: str, values: dict[str, object]) -> None:
+    def tell_job(self, suffix: str, record: CaptureGo | CaptureStop) -> None:
         """Write the job a file about this request."""
         path = captures.name_file(self.session.folder, self.id, suffix)
         with suppress(OSError):  # a full disk: the job has a deadline of its own
-            files.write_checked(path, values)
+            record.write(path)
         self.notify()
 
     def find_file(self) -> str:
@@ -141,7 +141,7 @@ def wait_for_captures(
         _wait(asked, _is_over, 3 * timeout_s + _EXTRA_S, show)
     except BaseException:  # nobody waits any more: the jobs need not go on
         for one in asked:
-            one.tell_job(STOP, {})
+            one.tell_job(STOP, CaptureStop())
         raise
     return asked
 
@@ -153,7 +153,7 @@ def _select_training(asked: Sequence[CaptureRequest]) -> Sequence[CaptureRequest
     training = [one for one in asked if one.about.step]
     for one in asked:
         if training and one not in training:
-            one.tell_job(STOP, {})
+            one.tell_job(STOP, CaptureStop())
     return training or asked
 
 
@@ -165,7 +165,7 @@ def _choose_first_step(asked: Sequence[CaptureRequest], waited_s: float) -> None
     if ready and max(numbers) > 0 and max(numbers) - min(numbers) <= _NEAR:
         first = max(numbers) + _guess_ahead(ready, waited_s)
     for one in ready:
-        one.tell_job(GO, CaptureGo(first_step=first).dump())
+        one.tell_job(GO, CaptureGo(first_step=first))
 
 
 def _guess_ahead(ready: Sequence[CaptureRequest], waited_s: float) -> int:

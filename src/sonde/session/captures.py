@@ -10,7 +10,7 @@ import time
 
 from sonde import _core
 from sonde.errors import Damaged
-from sonde.session.records import CaptureAbout
+from sonde.session.torch_records import CaptureAbout
 
 FOLDER, ABOUT, RAW, PACKED = "captures", ".about.json", ".json", ".json.gz"
 STOP, GO = ".stop.json", ".go.json"  # written later by the tool: end it; the first step

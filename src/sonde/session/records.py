@@ -19,12 +19,18 @@ else:
         return lambda kind: kind
 
 
+_kinds: dict[str, type[Record]] = {}
+
+
 @dataclass_transform(kw_only_default=True)
 class Record:
     """The contents of one JSON file, or of one object in it."""
 
     def __init__(self, **values: object) -> None:
         vars(self).update(values)
+
+    def __init_subclass__(cls) -> None:
+        _kinds[cls.__name__] = cls  # how an annotation names it
 
     @classmethod
     def read(cls, path: str) -> Self:
@@ -77,6 +83,9 @@ def _dump(value: object) -> object:
         return value.dump()
     if isinstance(value, dict):
         return {key: _dump(one) for key, one in value.items()}
+    # A list is of one kind; the result of a run may have a million tuples.
+    if isinstance(value, list) and value and isinstance(value[0], Record):
+        return [_dump(one) for one in value]
     return value
 
 
@@ -104,9 +113,8 @@ def _convert_dict(values: dict[str, object], kind: str) -> object:
     if kind.startswith("dict[str, "):
         inner = kind[len("dict[str, ") : -1]
         return {key: _convert(one, inner) for key, one in values.items()}
-    nested = globals().get(kind)
-    if isinstance(nested, type) and issubclass(nested, Record):
-        return nested._make(values)
+    if kind in _kinds:
+        return _kinds[kind]._make(values)
     raise ValueError(f"not a value of type {kind}")
 
 
@@ -193,6 +201,12 @@ class Sealed(Record):
     end_wall_ns: int
     sealed_wall_ns: int
     tables: dict[str, SealedTable]
+
+
+class Expired(Record):
+    """archive/expired.json: what retention removed."""
+
+    rows: dict[str, int]  # how many, by table
 
 
 class LocalsFrame(Record):
@@ -319,42 +333,26 @@ class AttachAnswer(Record):
     error: str | None = None
 
 
-# ---- captures -------------------------------------------------------------------------------
+# ---- other ranks ----------------------------------------------------------------------------
 
 
-class CaptureAbout(Record):
-    """What a capture was asked to be, and what became of it."""
+class ProfilerRequest(Record):
+    """What the profiler of another rank wants this process to do; see job/mxnet/ranks.py."""
 
-    id: str
-    state: str
-    why: str | None = None
-    asked_ns: int
-    deadline_ns: int
-    timeout_s: float
-    steps: int | None
-    duration_s: float | None
-    ranks: int
-    shapes: bool
-    memory: bool
-    stacks: bool
-    # What the job adds.
-    step: int | None = None
-    begin_ns: int | None = None
-    end_ns: int | None = None
-    start_ns: int | None = None
-    stop_ns: int | None = None
-    save_ns: int | None = None
-    pack_ns: int | None = None
-    thread: int | None = None
-    device: str | None = None
-    torch: str | None = None
-    anchors: list[tuple[int, int]] | None = None  # moments on the wall and the monotonic clock
-    bounds: list[tuple[int, int]] | None = None  # number and begin of each step
-    file: str | None = None
-    bytes: int | None = None
+    number: int  # a request has a larger number than those before it
+    what: str
+    values: dict[str, object]
 
 
-class CaptureGo(Record):
-    """The step that all ranks begin a capture with."""
+class ProfilerRequests(Record):
+    """profiler.json: the last requests, the oldest first."""
 
-    first_step: int
+    requests: list[ProfilerRequest]
+
+
+class ProfilerAnswer(Record):
+    """profiler.answer.json: the last request that was obeyed."""
+
+    number: int
+    path: str | None  # the trace file that this process writes
+    errors: dict[str, str]  # why a request was refused, by its number

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 
 from sonde import _core
 from sonde.session import Session
-from sonde.session.files import read_checked, remove_quietly, write_checked
+from sonde.session.files import remove_quietly
+from sonde.session.records import Expired
 
 FOLDER, EXPIRED = "archive", "expired.json"
 SMALL_ROWS = 2**18  # segments below this are merged with their neighbours
@@ -188,11 +189,12 @@ def count_rows(segments: Iterable[Segment]) -> int:
 
 def read_expired(session: Session) -> dict[str, int]:
     """Return how many rows of each table retention has removed."""
-    try:
-        found = read_checked(session.path(FOLDER, EXPIRED))
-    except (FileNotFoundError, NotADirectoryError):
+    if not os.path.isdir(session.path(FOLDER)):
         return {}
-    return {table: rows for table, rows in found.items() if isinstance(rows, int)}
+    try:
+        return Expired.read(session.path(FOLDER, EXPIRED)).rows
+    except FileNotFoundError:
+        return {}
 
 
 def expire(session: Session, table: str, segment: Segment) -> None:
@@ -202,4 +204,4 @@ def expire(session: Session, table: str, segment: Segment) -> None:
     expired[table] = expired.get(table, 0) + rows
     # Removed first: on a full disk nothing can be recorded before there is room again.
     os.unlink(segment.path)
-    write_checked(session.path(FOLDER, EXPIRED), dict(expired))
+    Expired(rows=expired).write(session.path(FOLDER, EXPIRED))

@@ -16,10 +16,7 @@ from sonde.job.mxnet.state import DUMP_S, state
 from sonde.job.recorder import recorder
 from sonde.job.source_context import say
 from sonde.session import Session, files, list_sessions
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from sonde.session.records import ProfilerAnswer, ProfilerRequest, ProfilerRequests
 
 REQUESTS, ANSWER = "profiler.json", "profiler.answer.json"
 OBEY_S = 5.0
@@ -32,7 +29,7 @@ def tell(what: str, values: dict[str, object], path: str | None = None) -> None:
         values = {**values, "filename": path}
     number, wall_ns = _core.clock_ns(), time.time_ns()
     asked = [one for one in _find_others() if _ask(one, number, what, values)]
-    late = _wait(asked, OBEY_S, lambda one: _read(one.path(ANSWER)).get("number", 0) >= number)
+    late = _wait(asked, OBEY_S, lambda one: _read_answer(one).number >= number)
     done = [one for one in asked if one not in late]
     refused = [f"process {one.pid}: {error}" for one in done if (error := _find_error(one, number))]
     if what == "dump" and not refused:
@@ -46,19 +43,19 @@ def tell(what: str, values: dict[str, object], path: str | None = None) -> None:
 
 def obey(folder: str, done: int) -> int:
     """Do what was asked of this process since `done`; return the number of the last request."""
-    requests = _read(os.path.join(folder, REQUESTS)).get("requests", [])
     errors: dict[str, str] = {}
-    for request in requests:
-        if request["number"] > done:
-            done = request["number"]
+    for request in _read_requests(os.path.join(folder, REQUESTS)):
+        if request.number > done:
+            done = request.number
             try:
-                _do(request["what"], request["values"])
+                _do(request.what, request.values)
             except Error as error:
                 errors[str(done)] = str(error)  # it is whoever asked that must know
             path = state.last_path if state.profile is None else state.profile.path
-            files.write_checked(os.path.join(folder, ANSWER), {
-                "number": done, "path": None if path == NOWHERE else path, "errors": errors,
-            })  # fmt: skip
+            answer = ProfilerAnswer(
+                number=done, path=None if path == NOWHERE else path, errors=errors
+            )
+            answer.write(os.path.join(folder, ANSWER))
     return done
 
 
@@ -96,9 +93,9 @@ def _find_others() -> list[Session]:
 def _ask(one: Session, number: int, what: str, values: dict[str, object]) -> bool:
     try:
         with files.Locked(one.folder, OBEY_S):
-            requests = _read(one.path(REQUESTS)).get("requests", [])
-            requests = [*requests, {"number": number, "what": what, "values": values}][-_KEPT:]
-            files.write_checked(one.path(REQUESTS), {"requests": requests})
+            request = ProfilerRequest(number=number, what=what, values=values)
+            requests = [*_read_requests(one.path(REQUESTS)), request]
+            ProfilerRequests(requests=requests[-_KEPT:]).write(one.path(REQUESTS))
         _core.control_ask(one.map_control(writable=True))
     except (OSError, NoSession):
         return False  # it has just ended
@@ -119,20 +116,26 @@ def _wait(
 
 def _find_error(one: Session, number: int) -> str | None:
     """Return why a rank did not do it."""
-    error = _read(one.path(ANSWER)).get("errors", {}).get(str(number))
-    return None if error is None else str(error)
+    return _read_answer(one).errors.get(str(number))
 
 
 def _is_written(one: Session, wall_ns: int) -> bool:
-    path = _read(one.path(ANSWER)).get("path")
+    path = _read_answer(one).path
     try:
         return path is None or os.stat(path).st_mtime_ns >= wall_ns
     except OSError:
         return False
 
 
-def _read(path: str) -> dict[str, Any]:
+def _read_requests(path: str) -> list[ProfilerRequest]:
     try:
-        return files.read_checked(path)
+        return ProfilerRequests.read(path).requests
     except (OSError, Damaged):
-        return {}
+        return []
+
+
+def _read_answer(one: Session) -> ProfilerAnswer:
+    try:
+        return ProfilerAnswer.read(one.path(ANSWER))
+    except (OSError, Damaged):
+        return ProfilerAnswer(number=0, path=None, errors={})

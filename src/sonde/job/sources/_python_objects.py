@@ -10,7 +10,8 @@ from types import CodeType, FrameType
 
 from sonde import _core
 from sonde.job.source_context import SourceContext
-from sonde.session.files import LOCALS, write_checked
+from sonde.session.files import LOCALS
+from sonde.session.records import Locals, LocalsFrame
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Objects:
             if ident in tids
         }
         path = os.path.join(self._session.folder, LOCALS)
-        write_checked(path, {"number": number, "t_ns": _core.clock_ns(), "threads": threads})
+        Locals(number=number, t_ns=_core.clock_ns(), threads=threads).write(path)
 
 
 def _own_ident() -> int:
@@ -127,7 +128,7 @@ def _describe(code: CodeType, line: int | None) -> tuple[str, str, int, int]:
 # ---- locals --------------------------------------------------------------------------------------
 
 
-def _list_frames(frame: FrameType) -> Iterator[dict[str, object]]:
+def _list_frames(frame: FrameType) -> Iterator[LocalsFrame]:
     """Frames with their locals, the innermost first."""
     for depth, f in enumerate(_walk(frame)):
         if depth == _MOST_FRAMES:
@@ -138,7 +139,7 @@ def _list_frames(frame: FrameType) -> Iterator[dict[str, object]]:
         shown = {key: show(value) for key, value in found[:_MOST_LOCALS]}
         if len(found) > _MOST_LOCALS:
             shown["…"] = f"{len(found) - _MOST_LOCALS} more"
-        yield {"func": name, "file": file, "line": line, "locals": shown}
+        yield LocalsFrame(func=name, file=file, line=line, locals=shown)
 
 
 def show(value: object, depth: int = _MOST_DEPTH) -> str:

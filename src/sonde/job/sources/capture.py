@@ -31,7 +31,7 @@ from sonde.session.captures import (
     WAITING,
     WRITING,
 )
-from sonde.session.records import CaptureAbout, CaptureGo
+from sonde.session.torch_records import CaptureAbout, CaptureGo
 from sonde.session.writer import SessionWriter
 
 ON = True

@@ -13,7 +13,7 @@ from types import FrameType, TracebackType
 from sonde import _core, words
 from sonde.job.source_context import SourceContext, say
 from sonde.job.torch.steps import Step, steps
-from sonde.session.files import write_checked
+from sonde.session.torch_records import Oom, OomBlocks, OomSegments, OomStep
 from sonde.tables.torch import TorchOom
 
 ON = True
@@ -53,7 +53,7 @@ class Source:
         self._emit = context.writer(TorchOom)
         self._number = 0
         self._file: str | None = None  # of the newest
-        self._contents: dict[str, object] = {}
+        self._newest: Oom | None = None
         self._steps: deque[Step] = deque(maxlen=_LAST_STEPS)
         self._remember = self._steps.append  # one object, so that it can be known again
         self._attach = context.guard(self._attach_now)  # one object: torch's queue holds it
@@ -89,44 +89,47 @@ class Source:
     def _observe(self, device: int, needed: int, total: int, free: int) -> None:
         """In the thread that wanted memory; the allocator's lock is free. Nothing here may take
         memory of the device."""
-        state = _read_allocator(device)
-        found: dict[str, object] = {
-            "device": f"cuda:{device}", "needed_bytes": needed, "free_bytes": free,
-            "total_bytes": total, **state, "stacks": _list_stacks(),
-        }  # fmt: skip
-        self._keep(found)
+        stats, segments = _read_allocator(device)
+        seen = self._make(f"cuda:{device}").replace(
+            needed_bytes=needed, free_bytes=free, total_bytes=total,
+            allocated_bytes=stats.get("allocated_bytes.all.current"),
+            cached_bytes=stats.get("reserved_bytes.all.current"),
+            largest_free_bytes=segments.largest_free_bytes, segments=segments,
+            stats={key: one for key, one in stats.items() if ".all." in key or "." not in key},
+            stacks=_list_stacks(),
+        )  # fmt: skip
+        self._keep(seen)
 
-    def _keep(self, found: dict[str, object]) -> None:
+    def _make(self, device: str) -> Oom:
         self._number += 1
-        now_ns, step = _core.clock_ns(), steps.number
-        about: dict[str, object] = {
-            "number": self._number, "t_ns": now_ns, "wall_ns": time.time_ns(), "step": step,
-            "thread": get_native_id(), **found, "last_steps": self._list_steps(),
-        }  # fmt: skip
-        self._file = self._write(about) if self._number <= _MOST_FILES else None
-        self._contents = about
-        numbers = [found.get(key) for key in (
-            "needed_bytes", "free_bytes", "total_bytes", "allocated_bytes", "cached_bytes",
-            "largest_free_bytes",
-        )]  # fmt: skip
-        self._emit(
-            now_ns, step, str(found["device"]), *numbers, get_native_id(), self._number, self._file
-        )
-        if self._number <= _MOST_FILES:
-            say(_describe(about, self._file or self._session.folder))
+        return Oom(
+            number=self._number, t_ns=_core.clock_ns(), wall_ns=time.time_ns(), step=steps.number,
+            thread=get_native_id(), device=device, last_steps=self._list_steps(),
+        )  # fmt: skip
 
-    def _write(self, about: dict[str, object]) -> str | None:
-        path = os.path.join(self._session.folder, FILE.format(about["number"]))
+    def _keep(self, seen: Oom) -> None:
+        has_file = seen.number <= _MOST_FILES
+        self._newest, self._file = seen, self._write(seen) if has_file else None
+        self._emit(
+            seen.t_ns, seen.step, seen.device, seen.needed_bytes, seen.free_bytes, seen.total_bytes,
+            seen.allocated_bytes, seen.cached_bytes, seen.largest_free_bytes, seen.thread,
+            seen.number, self._file,
+        )  # fmt: skip
+        if has_file:
+            say(_describe(seen, self._file or self._session.folder))
+
+    def _write(self, seen: Oom) -> str | None:
+        path = os.path.join(self._session.folder, FILE.format(seen.number))
         try:
-            write_checked(path, about)
+            seen.write(path)
         except OSError as error:  # a full disk: the row and the line are there
             self._session.log(f"{path}: {error.strerror}")
             return None
         return path
 
-    def _list_steps(self) -> list[dict[str, object]]:
+    def _list_steps(self) -> list[OomStep]:
         return [
-            {"step": one.number, "t_ns": one.begin_ns, "dur_ns": one.end_ns - one.begin_ns}
+            OomStep(step=one.number, t_ns=one.begin_ns, dur_ns=one.end_ns - one.begin_ns)
             for one in self._steps
         ]
 
@@ -138,35 +141,25 @@ class Source:
         kind = getattr(sys.modules.get("torch.cuda"), "OutOfMemoryError", None)
         if not isinstance(kind, type) or not isinstance(error, kind):
             return
-        ended = {
-            "exception": f"{type(error).__name__}: {error}",
-            "traceback": list(_list_trace(getattr(error, "__traceback__", None))),
-        }
-        if self._file is not None:
-            self._write({**self._contents, **ended})
-        elif not self._number:  # a device whose allocator has no observer
-            self._keep({"device": "unknown", **ended})
+        name, trace = f"{type(error).__name__}: {error}", getattr(error, "__traceback__", None)
+        if self._newest is not None and self._file is not None:
+            self._write(self._newest.replace(exception=name, traceback=list(_list_trace(trace))))
+        elif self._newest is None:  # a device whose allocator has no observer
+            seen = self._make("unknown")
+            self._keep(seen.replace(exception=name, traceback=list(_list_trace(trace))))
 
 
 # ---- what is there to see ------------------------------------------------------------------------
 
 
-def _read_allocator(device: int) -> dict[str, object]:
-    """The allocator's own numbers, and its memory summed up. Reads only."""
+def _read_allocator(device: int) -> tuple[dict[str, int], OomSegments]:
+    """Return the allocator's own numbers, and its memory summed up. Changes nothing."""
     cuda: Any = sys.modules["torch.cuda"]
-    stats = cuda.memory_stats(device)
     segments = [one for one in cuda.memory_snapshot() if one.get("device") == device]
-    summary = _sum_segments(segments)
-    return {
-        "allocated_bytes": stats.get("allocated_bytes.all.current"),
-        "cached_bytes": stats.get("reserved_bytes.all.current"),
-        "largest_free_bytes": summary["largest_free_bytes"],
-        "segments": summary,
-        "stats": {key: value for key, value in stats.items() if ".all." in key or "." not in key},
-    }
+    return cuda.memory_stats(device), _sum_segments(segments)
 
 
-def _sum_segments(segments: list[dict[str, Any]]) -> dict[str, object]:
+def _sum_segments(segments: list[dict[str, Any]]) -> OomSegments:
     blocks = [block for one in segments for block in one.get("blocks", ())]
     free = [block["size"] for block in blocks if block.get("state") == "inactive"]
     used: dict[int, int] = {}
@@ -174,14 +167,14 @@ def _sum_segments(segments: list[dict[str, Any]]) -> dict[str, object]:
         if str(block.get("state", "")).startswith("active"):
             used[block["size"]] = used.get(block["size"], 0) + 1
     largest = sorted(used.items(), key=lambda item: -item[0] * item[1])[:_MOST_BLOCKS]
-    return {
-        "segments": len(segments),
-        "blocks": len(blocks),
-        "free_blocks": len(free),
-        "free_bytes": sum(free),
-        "largest_free_bytes": max(free, default=0),
-        "most_used": [{"size": size, "blocks": count} for size, count in largest],
-    }
+    return OomSegments(
+        segments=len(segments),
+        blocks=len(blocks),
+        free_blocks=len(free),
+        free_bytes=sum(free),
+        largest_free_bytes=max(free, default=0),
+        most_used=[OomBlocks(size_bytes=size, blocks=count) for size, count in largest],
+    )
 
 
 def _list_stacks() -> dict[str, list[str]]:
@@ -207,14 +200,13 @@ def _list_trace(trace: TracebackType | None) -> Iterator[str]:
         trace = trace.tb_next
 
 
-def _describe(about: dict[str, object], where: str) -> str:
-    def show(key: str) -> str:
-        value = about.get(key)
-        return words.show_bytes(value) if isinstance(value, int) else "an unknown amount"
+def _describe(seen: Oom, where: str) -> str:
+    def show(value: int | None) -> str:
+        return "an unknown amount" if value is None else words.show_bytes(value)
 
-    needed, free, total = show("needed_bytes"), show("free_bytes"), show("total_bytes")
+    needed, free, total = map(show, (seen.needed_bytes, seen.free_bytes, seen.total_bytes))
+    used, cached = show(seen.allocated_bytes), show(seen.cached_bytes)
     return (
-        f"out of memory on {about['device']} in step {about['step']}: {needed} needed, {free} of"
-        f" {total} free, {show('allocated_bytes')} in use, {show('cached_bytes')} kept by torch;"
-        f" see {where}"
+        f"out of memory on {seen.device} in step {seen.step}: {needed} needed, {free} of {total}"
+        f" free, {used} in use, {cached} kept by torch; see {where}"
     )

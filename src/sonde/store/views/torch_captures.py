@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from sonde.errors import Damaged
 from sonde.session import Session, captures
-from sonde.session.records import CaptureAbout
+from sonde.session.torch_records import CaptureAbout
 from sonde.store.archive import read_segment
 from sonde.store.kineto_file import DeviceSpan, HostSpan, KinetoTrace, find_op, nest, read_trace
 from sonde.store.rows import open_tables
