@@ -13,7 +13,7 @@ import pytest
 from conftest import wait_for
 from sonde.attach import preflight
 from sonde.attach.elf import Elf, NotElf
-from sonde.attach.procfs import Process
+from sonde.attach.procfs import ProcessFiles
 from sonde.session import list_sessions
 from support.places import TESTS
 
@@ -51,7 +51,7 @@ def replace_link(folder: Path, name: str, target: str) -> None:
     (folder / name).symlink_to(target)
 
 
-def check(folder: Path, root: Path) -> preflight.Plan:
+def check(folder: Path, root: Path) -> preflight.VisitPlan:
     return preflight.check(PID, str(root), str(folder.parent))
 
 
@@ -149,7 +149,7 @@ def test_a_recorded_process_names_its_session(start, root: Path) -> None:
 def test_a_stopped_process_is_left_alone(start, root: Path) -> None:
     process = start("import time\nprint('ready', flush=True)\ntime.sleep(100)")
     process.send_signal(signal.SIGSTOP)
-    status = Process(process.pid)
+    status = ProcessFiles(process.pid)
     wait_for(lambda: status.read_status()["State"].startswith("T"))
     with pytest.raises(preflight.NotRunning, match="is stopped"):
         preflight.check(process.pid, str(root))
@@ -213,7 +213,7 @@ def test_a_file_that_is_no_program_is_told_as_such(tmp_path: Path, data: bytes) 
 def test_symbols_are_those_that_the_loader_finds() -> None:
     import ctypes
 
-    libc = next(m for m in Process(os.getpid()).list_mappings() if "/libc.so" in m.path)
+    libc = next(m for m in ProcessFiles(os.getpid()).list_mappings() if "/libc.so" in m.path)
     found = Elf(libc.path).find_symbols(["pthread_create", "mmap", "no such name"])
     real = ctypes.cast(ctypes.CDLL(None).pthread_create, ctypes.c_void_p).value
     assert set(found) == {"pthread_create", "mmap"}

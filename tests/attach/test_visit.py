@@ -276,7 +276,7 @@ def test_threads_that_take_the_gil_back_at_once_are_held(load, name: str) -> Non
 
 def test_a_held_thread_goes_on_and_is_traced_by_nobody(load) -> None:
     target = load("stat")
-    threads = preflight.Process(target.pid).list_threads()
+    threads = preflight.ProcessFiles(target.pid).list_threads()
     # The main thread waits in join() all the while, and so the visit is not over before its time.
     _core.hold(target.pid, target.pid, _core.clock_ns() + 100_000_000)
     for tid in threads:
@@ -303,7 +303,7 @@ def start_beside_a_sleeper(start, body: str) -> tuple[subprocess.Popen[str], int
         "threading.Thread(target=time.sleep, args=(100,), daemon=True).start()\n"
         f"{body}\nprint('ready', flush=True)\nwhile True: os.stat('/')\n"
     )
-    sleeper = preflight.Process(process.pid).list_threads()[0]
+    sleeper = preflight.ProcessFiles(process.pid).list_threads()[0]
     assert sleeper != process.pid
     return process, sleeper
 

@@ -207,7 +207,7 @@ def test_a_starter_that_dies_leaves_the_process_free(start, sonde_cli, root, mon
     if child == 0:
         # Dies between its claim and its request.
         runs._core.run_start = lambda *args: os._exit(0)  # type: ignore[assignment]
-        runs.start(session, runs.Options())
+        runs.start(session, runs.RunOptions())
     os.waitpid(child, 0)
     stale = runs.list_runs(session)[0]
     assert stale.find_state() == ("FAILED", "whoever started it died")

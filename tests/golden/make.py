@@ -103,7 +103,7 @@ def write_all(session: Session) -> None:
     with sonde.profile(name="golden run"):
         work()
     runs.process_all(session)
-    run = runs.start(session, runs.Options(name="no result yet"))
+    run = runs.start(session, runs.RunOptions(name="no result yet"))
     run.wait_running()
     work()
     run.stop()

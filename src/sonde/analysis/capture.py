@@ -83,7 +83,9 @@ class CaptureRequest:
         return ""
 
 
-def request_captures(targets: Sequence[Session], options: captures.Options) -> list[CaptureRequest]:
+def request_captures(
+    targets: Sequence[Session], options: captures.CaptureOptions
+) -> list[CaptureRequest]:
     """Ask all targets for a capture, of the same steps if they train together.
 
     Forked children, like the workers of a loader, have no steps of their own and are not asked."""
@@ -113,7 +115,7 @@ def _lacks_torch(target: Session) -> bool:
     return str(words.get("capture")).startswith(WAITS)
 
 
-def _check(target: Session, options: captures.Options) -> None:
+def _check(target: Session, options: captures.CaptureOptions) -> None:
     if options.steps is not None and not 1 <= options.steps <= captures.MOST_STEPS:
         raise ConfigError(f"--steps {options.steps} is outside 1 … {captures.MOST_STEPS}")
     if not target.is_alive():

@@ -180,10 +180,10 @@ def read_report(
     """Return the sums of the selected events, and the regions that are open now."""
     now_ns = time.time_ns() if now_ns is None else now_ns
     with recording.freeze(_ALL) as frozen:
-        return _Reader(frozen, selection, now_ns).read()
+        return _SumReader(frozen, selection, now_ns).read()
 
 
-class _Reader:
+class _SumReader:
     """Queries one recording; `{named}` and the like in the SQL are the selection."""
 
     def __init__(self, recording: Recording, selection: EventSelection, now_ns: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from sonde.analysis.module_tree import ModuleNode, flatten, fold, grow, walk
-from sonde.analysis.profile import Frame, Profile, Stack, Thread, list_parts
+from sonde.analysis.profile import Profile, ProfileFrame, RecordedThread, Stack, list_parts
 from sonde.analysis.window import Window
 from sonde.errors import Error
 from sonde.store.recording import Recording
@@ -186,7 +186,7 @@ def _describe(node: ModuleNode, report: ModuleReport, flat: bool) -> dict[str, o
 # ---- the same for exporters ----------------------------------------------------------------------
 
 
-class Stage(Thread):
+class Stage(RecordedThread):
     """A stage of a step, in place of a thread."""
 
     @property
@@ -214,11 +214,11 @@ class ModuleProfile(Profile):
         return start_ns, start_ns + round(self.report.step_s * 1e9)
 
 
-def _path(node: ModuleNode) -> tuple[Frame, ...]:
+def _path(node: ModuleNode) -> tuple[ProfileFrame, ...]:
     found = []
     above: ModuleNode | None = node
     while above is not None:
-        found.append(Frame(above.label, above.type, 0, 0))
+        found.append(ProfileFrame(above.label, above.type, 0, 0))
         above = above.up
     return tuple(reversed(found))
 

@@ -19,7 +19,7 @@ from sonde.store.recording import Recording
 Amounts = tuple[int, int, int]  # in the order of WEIGHTS
 
 
-class Frame(NamedTuple):
+class ProfileFrame(NamedTuple):
     """One function on a stack, with the line that it was at."""
 
     func: str
@@ -57,7 +57,7 @@ class RecordedProcess(NamedTuple):
         return f"{self.command} ({rank}{self.host} pid {self.pid})"
 
 
-class Thread(NamedTuple):
+class RecordedThread(NamedTuple):
     """One thread of a process."""
 
     process: RecordedProcess
@@ -73,8 +73,8 @@ class Thread(NamedTuple):
 class Stack(NamedTuple):
     """One stack of one thread, root first, and its samples and times by weight."""
 
-    thread: Thread
-    frames: tuple[Frame, ...]
+    thread: RecordedThread
+    frames: tuple[ProfileFrame, ...]
     samples: Amounts  # all samples; those that used CPU; those that held the GIL
     ns: Amounts
 
@@ -82,8 +82,8 @@ class Stack(NamedTuple):
 class Sample(NamedTuple):
     """A time for which one thread was seen at one stack."""
 
-    thread: Thread
-    frames: tuple[Frame, ...]
+    thread: RecordedThread
+    frames: tuple[ProfileFrame, ...]
     start_ns: int  # wall clock, since 1970
     ns: Amounts  # the first is its duration
 
@@ -108,8 +108,8 @@ class Profile:
         # The processes and the names of their threads, as SQL to build on.
         self.named_sql = _NAMED.format(processes=", ".join(list_parts(recording)))
         self._selected = _select_sql(self.named_sql, selection)
-        self._places: dict[Frame, Place] = {}
-        self._paths: dict[int, tuple[tuple[Frame, ...], tuple[Place, ...]]] = {}
+        self._places: dict[ProfileFrame, Place] = {}
+        self._paths: dict[int, tuple[tuple[ProfileFrame, ...], tuple[Place, ...]]] = {}
 
     @property
     def weight(self) -> str:
@@ -187,7 +187,7 @@ class Profile:
         seen = sum(stack.samples[0] for stack in self.stacks)
         return round(sum(stack.ns[0] for stack in self.stacks) / seen) if seen else 0
 
-    def place(self, frame: Frame) -> Place:
+    def place(self, frame: ProfileFrame) -> Place:
         """Return the place that a frame counts as."""
         found = self._places.get(frame)  # there are few frames, and millions of calls
         if found is None:
@@ -195,7 +195,7 @@ class Profile:
             found = self._places[frame] = Place(frame.func, frame.file, line)
         return found
 
-    def path(self, frames: tuple[Frame, ...]) -> tuple[Place, ...]:
+    def path(self, frames: tuple[ProfileFrame, ...]) -> tuple[Place, ...]:
         """Return the places that the frames of a stack count as."""
         # By identity: a million samples share a few stacks, and hashing those is expensive. The
         # frames are kept beside the answer, so that their id stays valid.
@@ -209,29 +209,29 @@ class Profile:
         if rows.num_rows == 0:
             raise self.explain_nothing()
         frames = self._read_frames()
-        threads: dict[tuple[int, int], Thread] = {}
+        threads: dict[tuple[int, int], RecordedThread] = {}
         for batch in rows.to_batches(max_chunksize=50_000):
             columns = [column.to_pylist() for column in batch.columns]
             for at, thread, name, stack, *numbers in zip(*columns, strict=True):
                 key = at, thread
                 if key not in threads:
-                    threads[key] = Thread(self.processes[at], thread, name)
+                    threads[key] = RecordedThread(self.processes[at], thread, name)
                 # The frames of a stack may be lost; its time is known and must not vanish.
                 yield threads[key], frames.get(stack, _LOST), *numbers
 
-    def _read_frames(self) -> dict[int, tuple[Frame, ...]]:
+    def _read_frames(self) -> dict[int, tuple[ProfileFrame, ...]]:
         """Return the frames of every selected stack, root first."""
         rows = self.recording.query(_FRAMES.format(selected=self._selected))
-        known: dict[Frame, Frame] = {}
-        found: dict[int, list[Frame]] = {}
+        known: dict[ProfileFrame, ProfileFrame] = {}
+        found: dict[int, list[ProfileFrame]] = {}
         for batch in rows.to_batches(max_chunksize=50_000):
             for stack, _, *parts in zip(*(part.to_pylist() for part in batch.columns), strict=True):
-                frame = Frame(*parts)
+                frame = ProfileFrame(*parts)
                 found.setdefault(stack, []).append(known.setdefault(frame, frame))
         return {stack: tuple(frames) for stack, frames in found.items()}
 
 
-_LOST = (Frame("<lost>", "", 0, 0),)
+_LOST = (ProfileFrame("<lost>", "", 0, 0),)
 _NEVER_US = 2**62
 
 # `part` is the recorded process: a pid may have had several sessions, one after the other.

@@ -18,7 +18,7 @@ DURATION_S, TIMEOUT_S = 30.0, 60.0
 _SHOW_S = 0.2
 
 
-class Watcher:
+class ProfileListener:
     """Hears how a profile goes. This one ignores it; a command draws it."""
 
     def show(self, run: Run, passed_s: float) -> None:
@@ -39,11 +39,11 @@ class ProfileOptions(NamedTuple):
     tags: Sequence[str] = ()
     name: str | None = None
 
-    def make_run_options(self, max_s: float | None) -> runs.Options:
+    def make_run_options(self, max_s: float | None) -> runs.RunOptions:
         """Check the options and return them for a run of at most `max_s`."""
         every_s = float(settings.read_values({"stack.every": self.every})["stack.every"])
         settings.read_values(dict.fromkeys((f"source.{name}" for name in self.sources), True))
-        return runs.Options(
+        return runs.RunOptions(
             every_s=every_s, max_s=max_s, sources=self.sources, tags=self.tags, name=self.name,
             by="tool",
         )  # fmt: skip
@@ -63,26 +63,26 @@ def profile_process(
     *,
     timeout: float = TIMEOUT_S,
     options: ProfileOptions | None = None,
-    watcher: Watcher | None = None,
+    listener: ProfileListener | None = None,
 ) -> Result:
     """Profile a running process for `duration` seconds and return the result.
 
     A process that is not being recorded is attached to, and detached from at the end. Ctrl-C ends
     the run early: the result is what was seen so far."""
-    watcher = watcher or Watcher()
+    listener = listener or ProfileListener()
     # Wrong options are reported before anything is touched.
     run_options = (options or ProfileOptions()).make_run_options(duration)
     session, is_attached = _find_or_attach(str(target), timeout)
     try:
         run = start_run(session, run_options, timeout)
-        _watch(run, session.is_alive, watcher)
+        _watch(run, session.is_alive, listener)
         return run.result()
     finally:
         if is_attached:
-            _detach(session, timeout, watcher)
+            _detach(session, timeout, listener)
 
 
-def start_run(session: Session, options: runs.Options, timeout: float = TIMEOUT_S) -> Run:
+def start_run(session: Session, options: runs.RunOptions, timeout: float = TIMEOUT_S) -> Run:
     """Begin a run and wait until it is really running."""
     run = runs.start(session, options)
     try:
@@ -115,24 +115,24 @@ def _find_or_attach(target: str, timeout_s: float) -> tuple[Session, bool]:
     return attach(int(target), {}, timeout_s), True
 
 
-def _detach(session: Session, timeout_s: float, watcher: Watcher) -> None:
+def _detach(session: Session, timeout_s: float, listener: ProfileListener) -> None:
     from sonde.attach.visit import detach
 
     try:
         if session.is_alive():
             detach(session, timeout_s)
     except Error as error:
-        watcher.warn(error)
+        listener.warn(error)
 
 
-def _watch(run: Run, is_going_on: Callable[[], bool], watcher: Watcher) -> None:
+def _watch(run: Run, is_going_on: Callable[[], bool], listener: ProfileListener) -> None:
     begin_s = time.monotonic()
     try:
         while is_going_on() and run.state in (RUNNING, PREPARING):
-            watcher.show(run, time.monotonic() - begin_s)
+            listener.show(run, time.monotonic() - begin_s)
             run.wait_end(_SHOW_S)
     except KeyboardInterrupt:
-        watcher.stop_early(run)
+        listener.stop_early(run)
     run.stop()
 
 
@@ -144,10 +144,10 @@ def profile_command(
     duration: float | None = None,
     *,
     options: ProfileOptions | None = None,
-    watcher: Watcher | None = None,
+    listener: ProfileListener | None = None,
 ) -> CommandProfile:
     """Run a command and profile it from its very first moment: to its end, or for `duration`."""
-    watcher, options = watcher or Watcher(), options or ProfileOptions()
+    listener, options = listener or ProfileListener(), options or ProfileOptions()
     # Wrong options are reported before the command runs.
     run_options = options.make_run_options(duration)
     env = environ.make_child_environment(
@@ -160,7 +160,7 @@ def profile_command(
     result, problem = None, None
     try:
         run = _start_whole(process, run_options)
-        _watch(run, lambda: process.poll() is None, watcher)
+        _watch(run, lambda: process.poll() is None, listener)
         result = run.result()
     except Error as error:
         problem = error
@@ -169,7 +169,7 @@ def profile_command(
     return CommandProfile(_wait_for(process), result, problem)
 
 
-def _start_whole(process: subprocess.Popen[bytes], options: runs.Options) -> Run:
+def _start_whole(process: subprocess.Popen[bytes], options: runs.RunOptions) -> Run:
     """Begin a run that counts from the start of a new process."""
     nap, root = 0.002, environ.find_root()
     while True:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sonde import _core
 from sonde.analysis import timeline_sql
-from sonde.analysis.profile import Place, Profile, RecordedProcess, Sample, Thread
+from sonde.analysis.profile import Place, Profile, RecordedProcess, RecordedThread, Sample
 from sonde.analysis.region_layout import FOREVER_NS, MisfitRegion, RegionLayout, StrayRegion
 from sonde.analysis.sample_slices import Slice, iter_slices
 from sonde.analysis.torch_spans import BACKWARD, MODULES, OPERATORS, STREAM, TorchSpan
@@ -38,7 +38,7 @@ MISFIT = pa.schema([("part", pa.int64()), ("id", pa.int64()), ("family", pa.int6
 STRAY = pa.schema([("part", pa.int64()), ("id", pa.int64()), ("parent", pa.int64())])
 
 
-class Row(NamedTuple):
+class TimelineRow(NamedTuple):
     """One thing on the timeline; see timeline_sql.COLUMNS."""
 
     ph: str
@@ -215,7 +215,7 @@ class Timeline:
 
     # ---- rows made by Python ---------------------------------------------------------------------
 
-    def iter_rows(self) -> Iterator[Row | Lane]:
+    def iter_rows(self) -> Iterator[TimelineRow | Lane]:
         """Yield samples as slices, modules, operators, kernels and collectives; each lane comes
         before its rows."""
         samples = self.iter_samples()
@@ -232,7 +232,7 @@ class Timeline:
             if self._holds(sample.start_ns + sample.ns[0]):
                 yield sample
 
-    def iter_calls(self) -> Iterator[Row | Lane]:
+    def iter_calls(self) -> Iterator[TimelineRow | Lane]:
         """Yield modules, operators, kernels and collectives."""
         yield from self._iter_spans()
         if "python.collective" not in self._empty:
@@ -241,21 +241,23 @@ class Timeline:
     def _holds(self, ns: int) -> bool:
         return any(since_ns < ns <= until_ns for since_ns, until_ns in self.windows)
 
-    def find_lane(self, thread: Thread) -> Lane:
+    def find_lane(self, thread: RecordedThread) -> Lane:
         """Return the lane of a thread's samples."""
         part = self.profile.processes.index(thread.process)
         return self._make_lane(part, SAMPLES, thread.id, thread.name)
 
-    def make_slices(self, lane: Lane, slices: Iterable[Slice]) -> Iterator[Row]:
+    def make_slices(self, lane: Lane, slices: Iterable[Slice]) -> Iterator[TimelineRow]:
         """Yield slices of samples as rows."""
         for start_ns, _, end_ns, place in slices:
             about = self._places.get(place)
             if about is None:
                 about = self._places[place] = _dump({"file": place.file, "line": place.line})
             dur_ns = end_ns - start_ns
-            yield Row("X", lane.pid, lane.tid, start_ns, dur_ns, place.func, "python", about)
+            yield TimelineRow(
+                "X", lane.pid, lane.tid, start_ns, dur_ns, place.func, "python", about
+            )
 
-    def _iter_spans(self) -> Iterator[Row | Lane]:
+    def _iter_spans(self) -> Iterator[TimelineRow | Lane]:
         flow = 0
         inside = (span for span in self.profile.iter_spans() if self._holds(span.start_ns))
         for _, group in groupby(inside, key=lambda span: span[:3] + span[4:5]):
@@ -268,7 +270,7 @@ class Timeline:
             for span, end_ns in _cut(spans):
                 about = _dump({"step": span.step, **span.about})
                 dur_ns = end_ns - span.start_ns
-                yield Row(
+                yield TimelineRow(
                     "X", lane.pid, lane.tid, span.start_ns, dur_ns, span.label, first.lane, about
                 )
                 launched = span.launch_ns is not None and span.launch_thread is not None
@@ -278,7 +280,7 @@ class Timeline:
                     yield _flow("s", lane.pid, launcher, span.launch_ns or 0, "ac2g", f"k{flow}")
                     yield _flow("f", lane.pid, lane.tid, span.start_ns, "ac2g", f"k{flow}")
 
-    def _iter_collectives(self) -> Iterator[Row | Lane]:
+    def _iter_collectives(self) -> Iterator[TimelineRow | Lane]:
         """Yield collectives: those of one thread that overlap side by side; those of one group and
         number linked, from the rank that came first to the one that came last."""
         rows = self.recording.query(self.fill(timeline_sql.COLLECTIVES)).to_pylist()
@@ -293,8 +295,8 @@ class Timeline:
                     sides.append(0)
                 sides[side] = row["start_ns"] + row["dur_ns"]
                 about = {k: v for k, v in json.loads(row["args"]).items() if v is not None}
-                yield Row("X", lane.pid, lane.tid, row["start_ns"], row["dur_ns"], row["op"],
-                          COLLECTIVES, _dump(about))  # fmt: skip
+                yield TimelineRow("X", lane.pid, lane.tid, row["start_ns"], row["dur_ns"],
+                                  row["op"], COLLECTIVES, _dump(about))  # fmt: skip
                 if row["ranks"] > 1 and row["seq"] is not None:
                     kind = (
                         "s" if row["place"] == 1 else "f" if row["place"] == row["ranks"] else "t"
@@ -373,8 +375,8 @@ def find_tid(lane: str, thread: int, side: int = 0) -> int:
     return _TIDS * (_PLACES[lane] + side) + thread % _TIDS
 
 
-def _flow(ph: str, pid: int, tid: int, at_ns: int, name: str, number: str) -> Row:
-    return Row(ph, pid, tid, at_ns, 0, name, name, None, number)
+def _flow(ph: str, pid: int, tid: int, at_ns: int, name: str, number: str) -> TimelineRow:
+    return TimelineRow(ph, pid, tid, at_ns, 0, name, name, None, number)
 
 
 def _dump(about: Mapping[str, object]) -> str:

@@ -18,7 +18,7 @@ class NotElf(ValueError):
 
 
 @dataclass(frozen=True)
-class Segment:
+class ElfSegment:
     """A part of the file that is mapped when it is run."""
 
     flags: int
@@ -59,7 +59,7 @@ class Elf:
             raise NotElf("not little-endian ELF")
         self.bits = 64 if data[4] == 2 else 32
         self.machine = MACHINES.get(struct.unpack_from("<H", data, 18)[0], "another machine")
-        self.segments: list[Segment] = []
+        self.segments: list[ElfSegment] = []
         self._sections: list[tuple[int, ...]] = []
         if self.bits == 32:
             return
@@ -70,7 +70,7 @@ class Elf:
                 "<IIQQQQ", data, segments_at + i * size
             )
             if kind == _LOAD:
-                self.segments.append(Segment(flags, offset, address, length))
+                self.segments.append(ElfSegment(flags, offset, address, length))
         for i in range(sections if sections_at else 0):
             at = sections_at + i * section_size
             self._sections.append(struct.unpack_from("<IIQQQQIIQQ", data, at))

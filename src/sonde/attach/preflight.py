@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sonde import plugins
 from sonde.attach.elf import Elf, NotElf
-from sonde.attach.procfs import Process
+from sonde.attach.procfs import ProcessFiles
 from sonde.attach.symbols import (
     Libraries,
     Library,
@@ -78,10 +78,10 @@ class AlreadyRecorded(CannotAttach):
 
 
 @dataclass(frozen=True)
-class Plan:
+class VisitPlan:
     """What is needed to start a visitor in a process."""
 
-    process: Process
+    process: ProcessFiles
     calls: list[tuple[int, bytes]]
     restorer: int
     python: str  # the file that the interpreter is in
@@ -90,9 +90,9 @@ class Plan:
     fits: bool  # this package can be loaded there
 
 
-def check(pid: int, root: str, proc: str = "/proc") -> Plan:
+def check(pid: int, root: str, proc: str = "/proc") -> VisitPlan:
     """Check everything and touch nothing; raise the first obstacle, else return the plan."""
-    process = Process(pid, proc)
+    process = ProcessFiles(pid, proc)
     try:
         status = process.read_status()
         _check_state(process, status)
@@ -113,7 +113,7 @@ def check(pid: int, root: str, proc: str = "/proc") -> Plan:
 # ---- the process -------------------------------------------------------------------------------
 
 
-def _check_state(process: Process, status: dict[str, str]) -> None:
+def _check_state(process: ProcessFiles, status: dict[str, str]) -> None:
     pid, state = process.pid, status.get("State", "?")[:1]
     if pid == os.getpid():
         raise CannotAttach("that is this very process; use sonde.start()")
@@ -131,12 +131,12 @@ def _check_state(process: Process, status: dict[str, str]) -> None:
 
 def _name_process(pid: int) -> str:
     try:
-        return f"{Process(pid).read('comm').decode(errors='replace').strip()} ({pid})"
+        return f"{ProcessFiles(pid).read('comm').decode(errors='replace').strip()} ({pid})"
     except OSError:
         return f"process {pid}"
 
 
-def _check_user(process: Process, status: dict[str, str]) -> None:
+def _check_user(process: ProcessFiles, status: dict[str, str]) -> None:
     owners = {int(word) for word in status["Uid"].split()}
     if owners != {os.geteuid()}:
         theirs = min(owners - {os.geteuid()})
@@ -150,7 +150,7 @@ def _check_user(process: Process, status: dict[str, str]) -> None:
         )
 
 
-def _check_container(process: Process) -> None:
+def _check_container(process: ProcessFiles) -> None:
     """Check that pids and paths mean the same there: the recording is found by both."""
     inside = "run `sonde attach` in its container (docker exec, kubectl exec)"
     if process.read_link("ns/pid") != os.readlink("/proc/self/ns/pid"):
@@ -161,7 +161,7 @@ def _check_container(process: Process) -> None:
         raise OtherContainer(f"process {process.pid} does not see {PACKAGE}; {inside}")
 
 
-def _sees(process: Process, path: str) -> bool:
+def _sees(process: ProcessFiles, path: str) -> bool:
     try:
         here, there = os.stat(path), os.stat(process.find_file(path))
     except OSError:
@@ -178,7 +178,7 @@ def _check_recorded(pid: int, root: str) -> None:
             )
 
 
-def _check_rights(process: Process, proc: str) -> None:
+def _check_rights(process: ProcessFiles, proc: str) -> None:
     """Open the memory of the process: it takes the same rights as tracing and changes nothing."""
     try:
         with open(f"{process.folder}/mem", "rb"):
@@ -203,7 +203,7 @@ def explain_refusal(proc: str = "/proc") -> str:
             f"kernel.yama.ptrace_scope is {scope}; use sudo, or allow it: "
             "`sudo sysctl kernel.yama.ptrace_scope=0`"
         )
-    rights = int(Process(os.getpid(), proc).read_status().get("CapEff", "0"), 16)
+    rights = int(ProcessFiles(os.getpid(), proc).read_status().get("CapEff", "0"), 16)
     if rights >> _SYS_PTRACE & 1:
         return "a security module (SELinux, AppArmor) forbids it"
     return (
@@ -212,7 +212,7 @@ def explain_refusal(proc: str = "/proc") -> str:
     )
 
 
-def _check_machine(process: Process, status: dict[str, str]) -> None:
+def _check_machine(process: ProcessFiles, status: dict[str, str]) -> None:
     pid, ours = process.pid, os.uname().machine
     try:
         elf = Elf(f"{process.folder}/exe")
@@ -231,7 +231,7 @@ def _check_machine(process: Process, status: dict[str, str]) -> None:
 # ---- its Python ----------------------------------------------------------------------------------
 
 
-def plan(process: Process) -> Plan:
+def plan(process: ProcessFiles) -> VisitPlan:
     """Find everything that is needed in a process that has been checked."""
     libraries, pid = Libraries(process), process.pid
     try:
@@ -254,10 +254,10 @@ def plan(process: Process) -> Plan:
     version, fits = _check_version(process, python)
     # None if an allocator is linked into it: a thread may be stopped while it holds a lock.
     text = [] if python.elf.find_symbols(["malloc"]) else python.text
-    return Plan(process, calls, restorer, python.path, text, version, fits)
+    return VisitPlan(process, calls, restorer, python.path, text, version, fits)
 
 
-def list_text(plan: Plan) -> list[tuple[int, int]]:
+def list_text(plan: VisitPlan) -> list[tuple[int, int]]:
     """Return all code in which a running thread may be stopped, of all libraries loaded so far."""
     return plan.text + Libraries(plan.process).list_other_text(plan.python)
 
@@ -272,7 +272,7 @@ def read_version(python: Library) -> tuple[int, int]:
     return (3, 10) if "PyIter_Send" in symbol else (3, 9)
 
 
-def _check_version(process: Process, python: Library) -> tuple[tuple[int, int], bool]:
+def _check_version(process: ProcessFiles, python: Library) -> tuple[tuple[int, int], bool]:
     version, ours = read_version(python), sys.version_info[:2]
     if not OLDEST <= version <= NEWEST:
         word = "older than" if version < OLDEST else "newer than"
@@ -291,7 +291,7 @@ def _check_version(process: Process, python: Library) -> tuple[tuple[int, int], 
     return version, False
 
 
-def has_own(process: Process) -> bool:
+def has_own(process: ProcessFiles) -> bool:
     """Tell whether sonde is installed for the interpreter of a process, by running it once."""
     environ = dict(word.partition("=")[::2] for word in process.read_words("environ") if word)
     command = process.read_words("cmdline")

@@ -19,7 +19,7 @@ class Mapping:
     path: str
 
 
-class Process:
+class ProcessFiles:
     """What /proc says of a pid now; FileNotFoundError if the process is gone."""
 
     def __init__(self, pid: int, proc: str = "/proc") -> None:

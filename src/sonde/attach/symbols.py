@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sonde import _core
 from sonde.attach.elf import Elf, NotElf
-from sonde.attach.procfs import Mapping, Process
+from sonde.attach.procfs import Mapping, ProcessFiles
 
 # The code of rt_sigreturn, which a signal handler returns to.
 RESTORERS = {
@@ -39,7 +39,7 @@ class Replaced(Exception):
 class Libraries:
     """The files whose code a process runs, opened on demand."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: ProcessFiles) -> None:
         self._process = process
         self._mappings: dict[str, list[Mapping]] = {}
         self.vdso: Mapping | None = None
@@ -107,7 +107,7 @@ class Libraries:
         return library.text
 
 
-def find_python(process: Process, libraries: Libraries) -> Library | None:
+def find_python(process: ProcessFiles, libraries: Libraries) -> Library | None:
     """Return the file with the interpreter: the program itself, or libpython."""
     exe = process.read_link("exe")
     names = [path for path in libraries.list_code() if "libpython" in os.path.basename(path)]
@@ -131,7 +131,7 @@ def find_calls(python: Library, libc: list[Library]) -> tuple[list[tuple[int, by
     return [found[name] for name in _core.VISIT_CALLS if name in found], missing
 
 
-def find_restorer(process: Process, libraries: Libraries, libc: list[Library]) -> int | None:
+def find_restorer(process: ProcessFiles, libraries: Libraries, libc: list[Library]) -> int | None:
     """Return where the process has rt_sigreturn: in the C library, or in the kernel's page."""
     code = RESTORERS[os.uname().machine]
     for library in libc:

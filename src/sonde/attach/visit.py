@@ -17,8 +17,8 @@ from contextlib import contextmanager, nullcontext
 from sonde import _core, environ
 from sonde import settings as config
 from sonde.attach import preflight
-from sonde.attach.preflight import CannotAttach, Plan
-from sonde.attach.procfs import Process
+from sonde.attach.preflight import CannotAttach, VisitPlan
+from sonde.attach.procfs import ProcessFiles
 from sonde.errors import Error, NotAnswering
 from sonde.session import Session, process, steering, writer
 from sonde.session.files import read_json
@@ -77,7 +77,7 @@ def detach(target: Session | int, timeout_s: float = TIMEOUT_S) -> None:
     left_s = timeout_s - (time.monotonic() - begin)
     root = writer.make_root(environ.find_root())
     try:
-        plan = preflight.plan(Process(target.pid))
+        plan = preflight.plan(ProcessFiles(target.pid))
     except (FileNotFoundError, ProcessLookupError):
         return  # the process has just ended, and the recording with it
     _send(plan, root, left_s, {"action": "stop"})
@@ -86,7 +86,7 @@ def detach(target: Session | int, timeout_s: float = TIMEOUT_S) -> None:
 # ---- the visit ---------------------------------------------------------------------------------
 
 
-def _send(plan: Plan, root: str, timeout_s: float, request: dict[str, object]) -> AttachAnswer:
+def _send(plan: VisitPlan, root: str, timeout_s: float, request: dict[str, object]) -> AttachAnswer:
     """Have a visitor do the request; return its answer."""
     deadline_ns = time.monotonic_ns() + round(timeout_s * 1e9)
     try:
@@ -148,7 +148,7 @@ def _is_there(pid: int, visitor: int) -> bool:
     return os.path.exists(f"/proc/{pid}/task/{visitor}")
 
 
-def _visit(plan: Plan, text: bytes, deadline_ns: int) -> int:
+def _visit(plan: VisitPlan, text: bytes, deadline_ns: int) -> int:
     """Start a visitor that runs the text, through the first thread found at a safe place; return
     the visitor's thread id."""
     begin_ns = time.monotonic_ns()
@@ -174,7 +174,7 @@ def _visit(plan: Plan, text: bytes, deadline_ns: int) -> int:
 
 
 @contextmanager
-def _near(process: Process, tid: int) -> Iterator[None]:
+def _near(process: ProcessFiles, tid: int) -> Iterator[None]:
     """Run on the processor of a thread, so that the thread is preempted wherever it is.
 
     From another processor it is stopped where it next enters the kernel, and that may always be the
@@ -191,7 +191,7 @@ def _near(process: Process, tid: int) -> Iterator[None]:
 
 
 def _try(
-    plan: Plan,
+    plan: VisitPlan,
     tid: int,
     ranges: list[tuple[int, int]],
     caught: int,

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     timeout_s, duration_s = args.timeout, args.duration
     steps = None if duration_s is not None else 3 if args.steps is None else args.steps
-    options = captures.Options(
+    options = captures.CaptureOptions(
         steps=steps, duration_s=duration_s, timeout_s=timeout_s, shapes=args.shapes,
         memory=args.memory, stacks=args.stacks,
     )  # fmt: skip

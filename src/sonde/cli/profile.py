@@ -8,7 +8,7 @@ import sys
 from sonde.analysis.profile_process import (
     DURATION_S,
     TIMEOUT_S,
-    Watcher,
+    ProfileListener,
     profile_command,
     profile_process,
 )
@@ -50,19 +50,19 @@ def run(args: argparse.Namespace) -> int:
             "give a pid, or `-- COMMAND`, or a sub-command; see `sonde profile --help`"
         )
     duration_s = DURATION_S if args.duration is None else args.duration
-    with _Watcher(duration_s) as watcher:
+    with _ProgressListener(duration_s) as listener:
         result = profile_process(
             args.target, duration_s, timeout=args.timeout, options=_runs.make_options(args),
-            watcher=watcher,
+            listener=listener,
         )  # fmt: skip
     return _runs.show_result(result, args)
 
 
 def _profile_command(command: list[str], args: argparse.Namespace) -> int:
     """Run a command with its very first moment in the profile; return its exit code."""
-    with _Watcher(args.duration) as watcher:
+    with _ProgressListener(args.duration) as listener:
         done = profile_command(
-            command, args.duration, options=_runs.make_options(args), watcher=watcher
+            command, args.duration, options=_runs.make_options(args), listener=listener
         )
     if done.result is not None:
         _runs.show_result(done.result, args)
@@ -71,14 +71,14 @@ def _profile_command(command: list[str], args: argparse.Namespace) -> int:
     return done.code
 
 
-class _Watcher(Watcher):
+class _ProgressListener(ProfileListener):
     """Draws how a run goes."""
 
     def __init__(self, duration_s: float | None) -> None:
         self._duration_s = duration_s
         self._bar: _progress.Bar | None = None
 
-    def __enter__(self) -> _Watcher:
+    def __enter__(self) -> _ProgressListener:
         return self
 
     def __exit__(self, *_error: object) -> None:

@@ -48,7 +48,7 @@ def _write(path: str, rows: list[Any], start_ns: int) -> None:
     exporter: Any = perfetto if bare.endswith((".pftrace", ".perfetto-trace")) else chrome
 
     def write(file: IO[Any]) -> None:
-        writer = exporter.Writer(file, start_ns)
+        writer = exporter.TraceWriter(file, start_ns)
         writer.begin()
         for row in rows:
             if isinstance(row, Lane):

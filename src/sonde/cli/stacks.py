@@ -11,7 +11,7 @@ from sonde import _core, environ
 from sonde.cli import _options
 from sonde.errors import Error
 from sonde.session import Session, stack_table, steering
-from sonde.session.stack_table import Frame, ThreadStack
+from sonde.session.stack_table import StackFrame, ThreadStack
 from sonde.session.target import find_sessions
 
 GROUP = "watch"
@@ -106,7 +106,9 @@ class _Shown:
         for note in self.notes:
             yield f"({note})"
 
-    def _find_locals(self, one: ThreadStack, depth: int, frame: Frame) -> dict[str, str] | None:
+    def _find_locals(
+        self, one: ThreadStack, depth: int, frame: StackFrame
+    ) -> dict[str, str] | None:
         return self.locals.get((one.thread, depth, frame.func, frame.line))
 
 
@@ -133,7 +135,7 @@ def _read_archived(session: Session) -> list[ThreadStack]:
     ).to_pylist():  # fmt: skip
         one = found.setdefault(row["thread"], ThreadStack(row["thread"], row["name"], row["t_ns"]))
         one.gil, one.idle = row["gil"], row["idle"]
-        one.frames.append(Frame(row["func"], row["file"], row["lineno"], 0))
+        one.frames.append(StackFrame(row["func"], row["file"], row["lineno"], 0))
     return list(found.values())
 
 
@@ -155,7 +157,7 @@ def _name(one: ThreadStack) -> str:
     return f'"{one.name}"' if one.name else ""
 
 
-def _show(frame: Frame) -> str:
+def _show(frame: StackFrame) -> str:
     if not frame.file:
         return f"    {frame.func}"
     return f"    {frame.func} ({frame.file}:{frame.line})"

@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from sonde.analysis import timeline_sql
 from sonde.analysis.new_rows import NewRows, Tickets, list_captures
-from sonde.analysis.profile import Profile, Selection, Thread
+from sonde.analysis.profile import Profile, RecordedThread, Selection
 from sonde.analysis.region_layout import FOREVER_NS, RegionLayout
 from sonde.analysis.sample_slices import Slicer
 from sonde.analysis.timeline import Lane, Timeline, feed, tabulate
 from sonde.analysis.window import Window
 from sonde.errors import Error
-from sonde.export.formats.chrome import END, Writer
+from sonde.export.formats.chrome import END, TraceWriter
 from sonde.session import Session
 from sonde.session.files import Replacement
 
@@ -56,7 +56,7 @@ class LiveTrace:
         self._bytes = 0  # how much of it is valid
         if start_ns is None:
             start_ns = min(session.start_wall_ns for session in self.sessions)
-        self._state = _State(start_ns)
+        self._state = _TraceState(start_ns)
 
     @property
     def least_wait_s(self) -> float:
@@ -216,11 +216,11 @@ class LiveTrace:
                 text.detach()  # otherwise it would close the file
 
 
-class _State:
+class _TraceState:
     """What one refresh leaves for the next; undone if a refresh fails."""
 
     def __init__(self, start_ns: int) -> None:
-        self.writer = Writer(io.StringIO(), start_ns)
+        self.writer = TraceWriter(io.StringIO(), start_ns)
         self.tickets: Tickets = {}
         self.kept: dict[str, pa.Table] = {}
         self.captures: set[str] = set()
@@ -228,7 +228,7 @@ class _State:
         self.slicers: dict[tuple[int, int], tuple[Lane, Slicer]] = {}
         self.misfits: pa.Table = tabulate({})[0]
 
-    def copy(self) -> _State:
+    def copy(self) -> _TraceState:
         """Return a copy that can be changed while this one stays as it is."""
         new = copy.copy(self)
         new.writer = self.writer.copy(self.writer.file)
@@ -236,7 +236,7 @@ class _State:
         new.slicers = {key: (lane, slicer.copy()) for key, (lane, slicer) in self.slicers.items()}
         return new
 
-    def find_slicer(self, timeline: Timeline, thread: Thread) -> tuple[Lane, Slicer]:
+    def find_slicer(self, timeline: Timeline, thread: RecordedThread) -> tuple[Lane, Slicer]:
         """Return the lane and the slicer of a thread."""
         lane = timeline.find_lane(thread)
         key = lane.pid, lane.tid

@@ -9,7 +9,7 @@ from math import isfinite, isnan
 from sys import float_info
 from typing import Any, NamedTuple, TypeGuard
 
-from sonde.analysis.timeline import Lane, Row
+from sonde.analysis.timeline import Lane, TimelineRow
 from sonde.errors import Damaged
 from sonde.export.repair_scan import Found, find_about, iter_events, read_text
 
@@ -35,7 +35,7 @@ class RepairedTrace:
     def __init__(self, path: str) -> None:
         self.path = path
         self.repairs: Found = Counter()
-        self.rows: list[Row] = []
+        self.rows: list[TimelineRow] = []
         self.names: dict[tuple[int, int], dict[str, Any]] = defaultdict(dict)
         self._numbers: dict[object, int] = {}
         self._tracks = 0
@@ -209,8 +209,9 @@ class RepairedTrace:
         scope: str | None = None,
     ) -> None:
         self.rows.append(
-            Row(ph, event["pid"], event["tid"], event["ts"] + self._start_ns, dur_ns, event["name"],
-                event["cat"], self._dump(event["args"]) if event["args"] else None,
+            TimelineRow(
+                ph, event["pid"], event["tid"], event["ts"] + self._start_ns, dur_ns,
+                event["name"], event["cat"], self._dump(event["args"]) if event["args"] else None,
                 None if number is None else str(number), scope)
         )  # fmt: skip
 
@@ -262,7 +263,7 @@ def _spell(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
-def merge(traces: Sequence[RepairedTrace]) -> Iterator[Row | Lane]:
+def merge(traces: Sequence[RepairedTrace]) -> Iterator[TimelineRow | Lane]:
     """Yield the lanes and rows of all files; processes of two files never share a number."""
     taken: set[int] = set()
     for at, trace in enumerate(traces):

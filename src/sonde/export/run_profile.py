@@ -7,14 +7,14 @@ from functools import cached_property
 
 from sonde import plugins
 from sonde.analysis.profile import (
-    Frame,
     Place,
     Profile,
+    ProfileFrame,
     RecordedProcess,
+    RecordedThread,
     Sample,
     Selection,
     Stack,
-    Thread,
 )
 from sonde.analysis.window import Window
 from sonde.errors import Error
@@ -33,8 +33,8 @@ class StoredProfile(Profile):
             found.end_ns + found.wall_offset_ns,
         )
         self.selection = Selection(Window(*self.span_ns), (), weight)
-        self._places: dict[Frame, Place] = {}
-        self._paths: dict[int, tuple[tuple[Frame, ...], tuple[Place, ...]]] = {}
+        self._places: dict[ProfileFrame, Place] = {}
+        self._paths: dict[int, tuple[tuple[ProfileFrame, ...], tuple[Place, ...]]] = {}
 
     @property
     def label(self) -> str:
@@ -47,10 +47,12 @@ class StoredProfile(Profile):
         process = RecordedProcess(
             str(about.session), str(about.host), about.pid or 0, about.rank, about.id
         )
-        thread = Thread(process, process.pid, "all threads")
+        thread = RecordedThread(process, process.pid, "all threads")
         found = []
         for path, (samples, wall, cpu, gil) in self._result.iter_stacks():
-            frames = tuple(Frame(func, file, line, first) for func, file, first, line in path)
+            frames = tuple(
+                ProfileFrame(func, file, line, first) for func, file, first, line in path
+            )
             counts = samples, samples if cpu else 0, samples if gil else 0
             found.append(Stack(thread, frames, counts, (wall, cpu, gil)))
         if not found:

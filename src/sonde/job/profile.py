@@ -8,7 +8,7 @@ from types import TracebackType
 from sonde.errors import ConfigError
 from sonde.job.decorate import can_decorate, decorate
 from sonde.job.profile_run import (
-    Settings,
+    ProfileSettings,
     Ticket,
     Unprofiled,
     begin,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Profiled:
     """A block or a function that is profiled: `with` it, or decorate with it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ProfileSettings) -> None:
         self._settings = settings
         # By thread and task: one object may be used by many.
         self._open: dict[tuple[int, int], list[Ticket | Unprofiled]] = {}
@@ -181,7 +181,7 @@ def _name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__qualname__", None) or repr(function))
 
 
-class Profile:
+class ProfileApi:
     """`sonde.profile`: a decorator, a context manager, and `start()`."""
 
     def __call__(self, function: Any = None, **settings: Any) -> Any:
@@ -192,18 +192,18 @@ class Profile:
         on_conflict, where another run is under way in this process: "run" (the work, without a
         profile; one warning), "error" (RunActive, before the work) or "wait" (wait_timeout).
         stop_at_error: NotProfiled, before the work, if the profile cannot begin."""
-        profiled = Profiled(Settings(**settings))
+        profiled = Profiled(ProfileSettings(**settings))
         return profiled if function is None else profiled(function)
 
     def start(self, **settings: Any) -> Run | Unprofiled:
         """Begin a run now and return at once: `run.wait_running()`, `run.stop()`, `run.result()`.
 
         It ends by itself after max_duration."""
-        ticket = begin(Settings(**settings), None)
+        ticket = begin(ProfileSettings(**settings), None)
         if isinstance(ticket, Ticket):
             ticket.is_used = True  # it is the caller's now
             ticket.run.on_end = release
         return ticket.run
 
 
-profile = Profile()
+profile = ProfileApi()

@@ -64,7 +64,7 @@ class Unprofiled:
         raise NotProfiled(self.reason)
 
 
-class Settings:
+class ProfileSettings:
     """What a user may say of a profile."""
 
     def __init__(
@@ -93,14 +93,14 @@ class Settings:
         self.sources = (sources,) if isinstance(sources, str) else tuple(sources)
         config.read_values(dict.fromkeys((f"source.{source}" for source in self.sources), True))
 
-    def with_tags(self, tags: Sequence[str]) -> Settings:
+    def with_tags(self, tags: Sequence[str]) -> ProfileSettings:
         """Return the same settings with other tags."""
-        other = Settings.__new__(Settings)
+        other = ProfileSettings.__new__(ProfileSettings)
         other.__dict__.update(self.__dict__, tags=tuple(tags))
         return other
 
-    def make_options(self, name: str | None) -> runs.Options:
-        return runs.Options(
+    def make_options(self, name: str | None) -> runs.RunOptions:
+        return runs.RunOptions(
             every_s=self.every_s, max_s=self.max_s, sources=self.sources, tags=self.tags,
             name=self.name or name,
         )  # fmt: skip
@@ -157,7 +157,7 @@ _here = _Here()
 # ---- begin and end -------------------------------------------------------------------------------
 
 
-def begin(settings: Settings, name: str | None) -> Ticket | Unprofiled:
+def begin(settings: ProfileSettings, name: str | None) -> Ticket | Unprofiled:
     """Begin a run; raise only what the user asked for."""
     deadline, nap = time.monotonic() + settings.wait_timeout, 0.001
     while True:
@@ -168,7 +168,7 @@ def begin(settings: Settings, name: str | None) -> Ticket | Unprofiled:
         nap = min(nap * 2, 0.05)
 
 
-async def begin_async(settings: Settings, name: str | None) -> Ticket | Unprofiled:
+async def begin_async(settings: ProfileSettings, name: str | None) -> Ticket | Unprofiled:
     """Do the same without blocking the event loop, if asyncio runs it."""
     asyncio = _find_asyncio()
     if asyncio is None:
@@ -182,7 +182,9 @@ async def begin_async(settings: Settings, name: str | None) -> Ticket | Unprofil
         nap = min(nap * 2, 0.05)
 
 
-def _try(settings: Settings, name: str | None, deadline: float) -> Ticket | Unprofiled | None:
+def _try(
+    settings: ProfileSettings, name: str | None, deadline: float
+) -> Ticket | Unprofiled | None:
     """Begin a run; return None if another one is under way and must be waited for."""
     active = _here.get()
     if active is not None and settings.on_conflict == "run":
@@ -209,7 +211,7 @@ def _try(settings: Settings, name: str | None, deadline: float) -> Ticket | Unpr
         return Unprofiled(str(error), FAILED)
 
 
-def _claim(settings: Settings, name: str | None) -> Ticket:
+def _claim(settings: ProfileSettings, name: str | None) -> Ticket:
     active = _here.get()
     if active is not None:
         raise RunActive(active.id, os.getpid())
@@ -227,7 +229,7 @@ def _claim(settings: Settings, name: str | None) -> Ticket:
     return Ticket(run)
 
 
-def _skip(settings: Settings, run_id: str) -> Unprofiled:
+def _skip(settings: ProfileSettings, run_id: str) -> Unprofiled:
     with recorder.lock:
         active = _here.get()
         if active is not None:
@@ -273,11 +275,11 @@ def _find_caller() -> int:
     return level
 
 
-def _patience(settings: Settings) -> float:
+def _patience(settings: ProfileSettings) -> float:
     return min(settings.start_timeout, 0.05) if _here.failed else settings.start_timeout
 
 
-def _settle(settings: Settings, run: Run) -> None:
+def _settle(settings: ProfileSettings, run: Run) -> None:
     """Check, after waiting, that the run is running."""
     control = _core.control_get(run.page)
     if control["run_begun"] >= run.number and control["run_status"] >= 0:
@@ -299,13 +301,13 @@ def _settle(settings: Settings, run: Run) -> None:
     _warn(f"not profiled: {why}", quiet=settings.quiet)
 
 
-def wait_running(settings: Settings, run: Run) -> None:
+def wait_running(settings: ProfileSettings, run: Run) -> None:
     end_ns = _core.clock_ns() + round(_patience(settings) * 1e9)
     _core.run_wait(run.page, run.number, False, end_ns)
     _settle(settings, run)
 
 
-async def wait_running_async(settings: Settings, run: Run) -> None:
+async def wait_running_async(settings: ProfileSettings, run: Run) -> None:
     """Do the same without blocking the event loop, if asyncio runs it."""
     asyncio = _find_asyncio()
     if asyncio is None:

@@ -19,7 +19,7 @@ RESERVED = frozenset(
 )  # fmt: skip
 
 
-class _Table:
+class _OpenTable:
     __slots__ = ("hint_bytes", "schema", "writer")
 
     def __init__(self, schema: Schema, hint_bytes: int | None) -> None:
@@ -36,7 +36,7 @@ class TableWriters:
     `make_opener(table)` makes what is called when a row comes for a table that has no ring yet."""
 
     def __init__(self, make_opener: Callable[[str], Callable[[], object]]) -> None:
-        self._tables: dict[str, _Table] = {}
+        self._tables: dict[str, _OpenTable] = {}
         self._make_opener = make_opener
 
     def open(
@@ -51,7 +51,7 @@ class TableWriters:
             if known.schema.dump() != schema.dump():
                 raise SchemaError(f"{name} exists with other columns; give the new one a name")
             return known.writer
-        table = self._tables[name] = _Table(schema, getattr(row, "RING_BYTES", None))
+        table = self._tables[name] = _OpenTable(schema, getattr(row, "RING_BYTES", None))
         self._prepare(table, session, soon)
         return table.writer
 
@@ -65,7 +65,7 @@ class TableWriters:
         for table in self._tables.values():
             table.writer.detach()
 
-    def _prepare(self, table: _Table, session: SessionWriter | None, soon: bool) -> None:
+    def _prepare(self, table: _OpenTable, session: SessionWriter | None, soon: bool) -> None:
         """Small rings, which are ours, are made now; large ones when their first row comes."""
         if session is None and not soon:
             table.writer.detach()
@@ -80,7 +80,7 @@ class TableWriters:
         if not table.writer.attached:
             self._attach(table, session)
 
-    def _attach(self, table: _Table, session: SessionWriter) -> None:
+    def _attach(self, table: _OpenTable, session: SessionWriter) -> None:
         name = table.schema.table
         try:
             ring = session.create_ring(table.schema, table.hint_bytes)

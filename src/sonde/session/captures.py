@@ -25,7 +25,7 @@ MOST_STEPS = 1000
 TIMEOUT_S = 60.0
 
 
-class Options:
+class CaptureOptions:
     """What a capture should be like."""
 
     __slots__ = ("duration_s", "memory", "ranks", "shapes", "stacks", "steps", "timeout_s")
@@ -62,7 +62,7 @@ def name_file(folder: str, capture_id: str, suffix: str) -> str:
     return os.path.join(folder, FOLDER, capture_id + suffix)
 
 
-def write_asked(folder: str, capture_id: str, options: Options) -> None:
+def write_asked(folder: str, capture_id: str, options: CaptureOptions) -> None:
     """Write what is wanted; the job reads it when the bell of its control page rings."""
     os.makedirs(os.path.join(folder, FOLDER), mode=0o700, exist_ok=True)
     now_ns = _core.clock_ns()

@@ -161,13 +161,13 @@ class Run:
     # ---- steering ------------------------------------------------------------------------------
 
     def wait_running(self, timeout_s: float = ANSWER_S) -> None:
-        """Wait until the run has begun; NotRunning if it may still, NotProfiled if it will not."""
+        """Wait until the run has begun; RunNotBegun if it may still, NotProfiled if it will not."""
         self._wait(timeout_s, ended=False)
         state, reason = self.find_state()
         if state in (FAILED, CANCELLED):
             raise NotProfiled(f"{self.id}: {reason}")
         if state == PREPARING:
-            raise NotRunning(f"{self.id} is not running after {timeout_s:g} s")
+            raise RunNotBegun(f"{self.id} is not running after {timeout_s:g} s")
 
     def stop(self, timeout_s: float = ANSWER_S) -> None:
         """End the run and wait until its end is written; the work goes on."""
@@ -312,5 +312,5 @@ def _end(state: str, reason: str | None) -> RunEnd:
     return RunEnd(state=state, reason=reason, t_ns=_core.clock_ns())
 
 
-class NotRunning(NotProfiled, TimeoutError):
+class RunNotBegun(NotProfiled, TimeoutError):
     """A run that did not begin in time, and still may."""

@@ -9,7 +9,7 @@ from sonde.errors import Error
 from sonde.session.records import RunResult
 from sonde.session.stack_table import WEIGHTS
 
-Frame = tuple[str, str, int, int]  # function, file, its first line, the line that ran
+FrameTuple = tuple[str, str, int, int]  # function, file, its first line, the line that ran
 Sums = tuple[int, int, int, int]  # samples; wall, CPU and GIL time in ns
 # With less CPU time than this share of the elapsed time, waiting is what there is to see.
 _BUSY = 0.1
@@ -84,9 +84,9 @@ class Result:
         """Return the time to look at: `cpu`, or `wall` if hardly any CPU time was used."""
         return "cpu" if self.cpu_s >= _BUSY * self.duration_s else "wall"
 
-    def iter_stacks(self) -> Iterator[tuple[tuple[Frame, ...], Sums]]:
+    def iter_stacks(self) -> Iterator[tuple[tuple[FrameTuple, ...], Sums]]:
         """Yield every stack, root first, with its samples and times."""
-        paths: list[tuple[Frame, ...]] = []
+        paths: list[tuple[FrameTuple, ...]] = []
         for parent, frame, *sums in self.found.nodes:
             above = paths[parent] if parent >= 0 else ()
             paths.append((*above, self.found.frames[frame]))
@@ -172,7 +172,7 @@ def merge(results: Sequence[Result], name: str) -> Result:
     if not results:
         raise Error("there is nothing to merge")
     parts = [result.found for result in results]
-    frames: dict[Frame, int] = {}
+    frames: dict[FrameTuple, int] = {}
     nodes: list[list[int]] = []
     known: dict[tuple[int, int], int] = {}
     for part in parts:

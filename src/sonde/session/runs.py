@@ -22,7 +22,7 @@ EVERY_S, MAX_S = 0.001, 600.0
 _FOREVER_NS = 2**62
 
 
-class Options:
+class RunOptions:
     """What a run should be like."""
 
     __slots__ = ("by", "every_s", "max_s", "name", "sources", "tags")
@@ -42,7 +42,7 @@ class Options:
 
 
 def start(
-    target: Session, options: Options, page: _core.Map | None = None, *, is_whole: bool = False
+    target: Session, options: RunOptions, page: _core.Map | None = None, *, is_whole: bool = False
 ) -> Run:
     """Ask for a run and return it in state PREPARING; RunActive if another one is under way.
 
@@ -71,7 +71,7 @@ def start(
     return Run(target, run_id, about, page)
 
 
-def start_past(target: Session, options: Options) -> Run:
+def start_past(target: Session, options: RunOptions) -> Run:
     """Return the whole of a recording that has ended as a run."""
     with locked(target) as folder:
         run_id = _make_id(target.pid)

@@ -29,9 +29,9 @@ def take(session: Session, *, weight: str = "wall", keep: int = 1000) -> dict[st
     with _locked(session) as folder:
         last = _read_state(folder)
         nodes = stack_table.read_nodes(session)
-        now = _State(last.number + 1, _now_ns(session), nodes)
+        now = _LastSnapshot(last.number + 1, _now_ns(session), nodes)
         paths = {}
-        for kind, before in ((pstats_file.DELTA, last), (pstats_file.TOTAL, _State(0, 0))):
+        for kind, before in ((pstats_file.DELTA, last), (pstats_file.TOTAL, _LastSnapshot(0, 0))):
             about = _describe(session, kind, now.number, before.end_ns, now.end_ns, weight)
             stats = pstats_file.summarise(_list_paths(nodes, before, now, weight))
             paths[kind] = name_file(session, now.number, kind)
@@ -66,7 +66,7 @@ def count(session: Session) -> int:
     return _read_state(session.path(FOLDER)).number
 
 
-class _State:
+class _LastSnapshot:
     """The stack sums at the last snapshot, by node."""
 
     def __init__(self, number: int, end_ns: int, nodes: stack_table.Nodes | None = None) -> None:
@@ -84,9 +84,9 @@ class _State:
         )
 
 
-def _read_state(folder: str) -> _State:
+def _read_state(folder: str) -> _LastSnapshot:
     path = os.path.join(folder, _STATE)
-    state = _State(0, 0)
+    state = _LastSnapshot(0, 0)
     try:
         with open(path, "rb") as file:
             vars(state).update(marshal.load(file))
@@ -110,7 +110,7 @@ def _locked(session: Session) -> Iterator[str]:
 
 
 def _list_paths(
-    nodes: stack_table.Nodes, before: _State, now: _State, weight: str
+    nodes: stack_table.Nodes, before: _LastSnapshot, now: _LastSnapshot, weight: str
 ) -> Iterator[tuple[list[pstats_file.Function], int, int]]:
     """Yield the stacks whose sums have grown, and by how much."""
     old, new = before.weigh(weight), now.weigh(weight)

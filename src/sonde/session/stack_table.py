@@ -27,7 +27,7 @@ _AROUND = (
 )  # our code around the work of a run
 
 
-class Frame:
+class StackFrame:
     """A function and its line in a stack."""
 
     __slots__ = ("file", "first_line", "func", "line")
@@ -60,9 +60,9 @@ class Nodes:
         number = self.parents[place]
         return number - 1 if self._places is None else self._places.get(number, -1)
 
-    def frame(self, place: int) -> Frame:
+    def frame(self, place: int) -> StackFrame:
         """Return the frame of a node."""
-        return Frame(
+        return StackFrame(
             self.text(self.funcs[place]),
             self.text(self.files[place]),
             self.lines[place],
@@ -182,7 +182,7 @@ class ThreadStack:
         self.thread, self.name, self.t_ns = thread, name, t_ns
         self.gil = self.idle = False
         self.cpu_ns = 0
-        self.frames: list[Frame] = []  # the innermost first
+        self.frames: list[StackFrame] = []  # the innermost first
 
 
 def read_newest(session: Session, since_ns: int = 0) -> list[ThreadStack]:

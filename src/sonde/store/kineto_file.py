@@ -69,7 +69,7 @@ def read_trace(path: str) -> KinetoTrace:
     found, base_ns = KinetoTrace(), 0
     try:
         with _open(path) as file:
-            for key, value in _Reader(file).iter_items():
+            for key, value in _JsonReader(file).iter_items():
                 if key == "traceEvents[]":
                     _add(found, value)
                 elif key == "baseTimeNanoseconds":
@@ -154,7 +154,7 @@ def find_op(span: HostSpan | None) -> HostSpan | None:
     return span
 
 
-class _Reader:
+class _JsonReader:
     """Reads JSON in pieces: a trace file may be too large to be parsed at once."""
 
     def __init__(self, file: IO[bytes]) -> None:

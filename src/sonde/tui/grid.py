@@ -10,7 +10,7 @@ from rich.style import Style
 from textual.strip import Strip
 from textual.widget import Widget
 
-from sonde.tui.page import Column, Page, Row
+from sonde.tui.page import Page, PageColumn, PageRow
 from sonde.words import clean, show_bar
 
 PLAIN, BOLD, DIM = Style(), Style(bold=True), Style(dim=True)
@@ -75,7 +75,7 @@ class Grid(Widget, can_focus=True):
         self._sort: tuple[int, bool] | None = None
 
     @property
-    def selected(self) -> Row | None:
+    def selected(self) -> PageRow | None:
         """The row under the cursor."""
         return self.page.rows[self.cursor] if self.cursor < len(self.page.rows) else None
 
@@ -148,7 +148,7 @@ class Grid(Widget, can_focus=True):
         return " " * self._bar_room + self._draw_cells(titles, self.page.columns, widths)
 
     @staticmethod
-    def _draw_cells(cells: Sequence[str], columns: Sequence[Column], widths: list[int]) -> str:
+    def _draw_cells(cells: Sequence[str], columns: Sequence[PageColumn], widths: list[int]) -> str:
         return "  ".join(
             cut(cell, width, left=column.cut_left, right=column.right)
             for cell, column, width in zip(cells, columns, widths, strict=True)

@@ -23,7 +23,7 @@ def show_window(window_s: float | None) -> str:
     return f"last {window_s:g} s" if window_s < 60 else f"last {window_s / 60:g} min"
 
 
-class Column(NamedTuple):
+class PageColumn(NamedTuple):
     """A column: `width` cells wide, or with a share of the rest if that is 0."""
 
     title: str
@@ -33,7 +33,7 @@ class Column(NamedTuple):
     descends: bool = False  # the largest first
 
 
-class Row(NamedTuple):
+class PageRow(NamedTuple):
     """A row: what it is about, the values to sort by, and the cells to show."""
 
     key: object
@@ -79,28 +79,28 @@ class Page(NamedTuple):
     """A table with its title and a note."""
 
     title: str
-    columns: Sequence[Column]
-    rows: list[Row]
+    columns: Sequence[PageColumn]
+    rows: list[PageRow]
     whole: int  # number of rows before the filter
     note: str = ""
 
 
-def _pct(title: str, width: int = 6) -> Column:
-    return Column(title, width, right=True, descends=True)
+def _pct(title: str, width: int = 6) -> PageColumn:
+    return PageColumn(title, width, right=True, descends=True)
 
 
-_WHERE = (Column("function"), Column("where", cut_left=True))
-_SHARES = (_pct("self%"), _pct("total%", 7), Column("self", 7, True, descends=True), *_WHERE)
-_CALLS = (_pct("self%"), _pct("total%", 7), Column("", 7), *_WHERE)
+_WHERE = (PageColumn("function"), PageColumn("where", cut_left=True))
+_SHARES = (_pct("self%"), _pct("total%", 7), PageColumn("self", 7, True, descends=True), *_WHERE)
+_CALLS = (_pct("self%"), _pct("total%", 7), PageColumn("", 7), *_WHERE)
 _THREADS = (
-    _pct("busy%"), _pct("CPU%"), _pct("GIL%"), Column("now", 7), Column("thread", 16), Column("in"),
-    Column("at", cut_left=True),
+    _pct("busy%"), _pct("CPU%"), _pct("GIL%"), PageColumn("now", 7), PageColumn("thread", 16),
+    PageColumn("in"), PageColumn("at", cut_left=True),
 )  # fmt: skip
-_STACKS = (Column("stack"), Column("where", cut_left=True))
+_STACKS = (PageColumn("stack"), PageColumn("where", cut_left=True))
 _PROCESSES = (
-    Column("rank", 5, True), Column("pid", 7, True), Column("state", 7),
-    _pct("CPU%", 5), Column("RSS", 5, True, descends=True), _pct("GIL%", 5), Column("main in"),
-    Column("at", cut_left=True),
+    PageColumn("rank", 5, True), PageColumn("pid", 7, True), PageColumn("state", 7),
+    _pct("CPU%", 5), PageColumn("RSS", 5, True, descends=True), _pct("GIL%", 5),
+    PageColumn("main in"), PageColumn("at", cut_left=True),
 )  # fmt: skip
 
 
@@ -134,10 +134,10 @@ def _arrange(page: Page, choice: Choice) -> Page:
     return page._replace(rows=rows, whole=len(page.rows))
 
 
-def _by(at: int) -> Callable[[Row], Any]:
+def _by(at: int) -> Callable[[PageRow], Any]:
     """Return a sort key: missing values are the smallest, texts ignore case."""
 
-    def key(row: Row) -> Any:
+    def key(row: PageRow) -> Any:
         value = row.values[at]
         if isinstance(value, str):
             return value.casefold()
@@ -171,14 +171,14 @@ def _make_shares(choice: Choice, process: TopProcess) -> Page:
     return Page(_make_title(choice, process), _SHARES, rows, 0, note)
 
 
-def _make_share(share: Share, whole: int, third: str, value: object) -> Row:
+def _make_share(share: Share, whole: int, third: str, value: object) -> PageRow:
     unit = share.unit
     cells = (
         show_share(share.self_ns, whole), show_share(share.total_ns, whole), third, unit.func,
         unit.where,
     )  # fmt: skip
     values = (share.self_ns, share.total_ns, value, unit.func, (unit.file, unit.line))
-    return Row(unit, values, cells, share.self_ns / whole if whole else 0.0)
+    return PageRow(unit, values, cells, share.self_ns / whole if whole else 0.0)
 
 
 def _make_title(choice: Choice, process: TopProcess) -> str:
@@ -263,7 +263,7 @@ def _make_threads(choice: Choice, process: TopProcess) -> Page:
         times = (load.busy_ns, load.cpu_ns, load.gil_ns)
         name, where = name_thread(load), unit.where
         cells = (*(show_share(t, span) for t in times), load.now, name, unit.func, where)
-        rows.append(Row(load.thread, (*times, load.now, name, unit.func, where), cells))
+        rows.append(PageRow(load.thread, (*times, load.now, name, unit.func, where), cells))
     title = f"threads · share of the window · {show_window(window_s)}"
     return Page(title, _THREADS, rows, 0, "" if rows else _explain_nothing(choice, process))
 
@@ -287,12 +287,12 @@ def _describe_stack(tree: StackTree, load: Load) -> str:
     return "\n".join(words).casefold()
 
 
-def _list_branches(tree: StackTree, branch: Branch, first: str, rest: str) -> Iterator[Row]:
+def _list_branches(tree: StackTree, branch: Branch, first: str, rest: str) -> Iterator[PageRow]:
     """Yield frames under their callers, indented further only where stacks part."""
     while True:
         if branch.place >= 0:
             unit = tree.by_line.names[tree.by_line.of[branch.place]]
-            yield Row(branch.place, (), (first + unit.func, unit.where))
+            yield PageRow(branch.place, (), (first + unit.func, unit.where))
             first = rest
         if branch.threads or len(branch.below) != 1:
             break
@@ -307,7 +307,7 @@ def _list_branches(tree: StackTree, branch: Branch, first: str, rest: str) -> It
         if at < len(branch.threads):
             load = branch.threads[at]
             text = f"{begin}● {name_thread(load)} ({load.now})"
-            yield Row(("thread", load.thread), (), (text, f"thread {load.thread}"), loud=True)
+            yield PageRow(("thread", load.thread), (), (text, f"thread {load.thread}"), loud=True)
         else:
             below = list(branch.below.values())[at - len(branch.threads)]
             yield from _list_branches(tree, below, begin, then)
@@ -323,12 +323,12 @@ def _make_processes(choice: Choice, processes: Sequence[TopProcess]) -> Page:
     return Page(title, _PROCESSES, rows, 0)
 
 
-def _make_process(number: int, process: TopProcess, choice: Choice) -> Row:
+def _make_process(number: int, process: TopProcess, choice: Choice) -> PageRow:
     session = process.session
     head = [session.rank, session.pid, process.state]
     if not process.is_live:  # its rows are in the archive, which is too slow for many processes
         cells = ["" if value is None else str(value) for value in head]
-        return Row(number, (*head, None, None, None, "", ""), (*cells, "", "", "", "", ""))
+        return PageRow(number, (*head, None, None, None, "", ""), (*cells, "", "", "", "", ""))
     window_s = choice.window_s or LONGEST_S
     gil_pct, usage = process.find_gil_pct(window_s), process.read_usage()
     cpu_pct = None if usage is None else usage["user_pct"] + usage["system_pct"]
@@ -342,4 +342,4 @@ def _make_process(number: int, process: TopProcess, choice: Choice) -> Row:
         MISSING if cpu_pct is None else f"{cpu_pct:.0f}",
         MISSING if rss is None else show_bytes_short(rss), f"{gil_pct:.0f}", *where,
     ]  # fmt: skip
-    return Row(number, (*head, cpu_pct, rss, gil_pct, *where), cells)
+    return PageRow(number, (*head, cpu_pct, rss, gil_pct, *where), cells)

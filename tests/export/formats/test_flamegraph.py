@@ -6,7 +6,7 @@ import random
 import re
 from pathlib import Path
 
-from sonde.analysis.profile import Frame, RecordedProcess, Stack, Thread
+from sonde.analysis.profile import ProfileFrame, RecordedProcess, RecordedThread, Stack
 from support.browser import drive
 from support.handmade_stacks import (
     FakeRecording,
@@ -113,9 +113,11 @@ def test_the_page_asks_the_network_for_nothing() -> None:
 def make_stacks(count: int) -> list[Stack]:
     """Distinct stacks as a large program has them: a few dozen deep, most of them much alike."""
     chance = random.Random(1)
-    frames = [Frame(f"function_{at}", f"/lib/module_{at // 20}.py", at, at) for at in range(2000)]
-    thread = Thread(RecordedProcess("s", "alpha", 1, None, "train.py"), 1, "MainThread")
-    found: dict[tuple[Frame, ...], Stack] = {}
+    frames = [
+        ProfileFrame(f"function_{at}", f"/lib/module_{at // 20}.py", at, at) for at in range(2000)
+    ]
+    thread = RecordedThread(RecordedProcess("s", "alpha", 1, None, "train.py"), 1, "MainThread")
+    found: dict[tuple[ProfileFrame, ...], Stack] = {}
     path = frames[:20]
     while len(found) < count:
         keep = max(15, len(path) - chance.randint(0, 6))

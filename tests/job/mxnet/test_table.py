@@ -16,7 +16,7 @@ from sonde import _core, profiler
 from sonde.export import profiler_writer
 from sonde.job.mxnet import table
 from sonde.job.mxnet.memory import write_memory
-from sonde.job.mxnet.settings import Settings
+from sonde.job.mxnet.settings import MxnetSettings
 from sonde.job.mxnet.state import state
 from sonde.job.recorder import recorder
 from sonde.session.profiler_line import name_file
@@ -145,7 +145,7 @@ def test_ranks_do_not_write_one_file(
 ) -> None:
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", "16")
-    state.configure(Settings({"filename": tmp_path / given}))
+    state.configure(MxnetSettings({"filename": tmp_path / given}))
     assert state._name_file() == str(tmp_path / name)
     _core.events_gate(True)
 

@@ -9,8 +9,8 @@ import time
 from array import array
 
 from conftest import wait_for
-from sonde.job.mxnet.settings import Settings
-from sonde.job.mxnet.state import Profile
+from sonde.job.mxnet.settings import MxnetSettings
+from sonde.job.mxnet.state import MxnetProfile
 from sonde.job.mxnet.writer_line import WriterLine
 from sonde.session.profiler_line import join
 
@@ -35,7 +35,7 @@ def test_others_may_speak_while_one_waits_for_an_answer() -> None:
 
 
 def test_pausing_in_each_of_very_many_steps_keeps_what_is_told_small() -> None:
-    profile = Profile(Settings({}), "trace.json")
+    profile = MxnetProfile(MxnetSettings({}), "trace.json")
     for _ in range(100_001):
         profile.turn()
     assert profile.is_open

@@ -437,10 +437,10 @@ def test_one_capture_at_a_time(start, sonde_cli, tmp_path: Path) -> None:
     from sonde import _core
 
     page = session.map_control(writable=True)
-    captures.write_asked(session.folder, first, captures.Options(steps=1000))
+    captures.write_asked(session.folder, first, captures.CaptureOptions(steps=1000))
     _core.control_ask(page)
     wait_for(lambda: captures.read_about(session.folder, first).state == captures.RECORDING)
-    captures.write_asked(session.folder, second, captures.Options(steps=1))
+    captures.write_asked(session.folder, second, captures.CaptureOptions(steps=1))
     _core.control_ask(page)
     wait_for(lambda: captures.read_about(session.folder, second).state == captures.FAILED)
     assert (

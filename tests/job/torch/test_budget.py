@@ -13,7 +13,7 @@ import pytest
 from sonde import _core
 from sonde.job.torch.budget import Budget
 from sonde.job.torch.budget_evidence import Ratios
-from sonde.job.torch.budget_levels import EVERYTHING, Plan, list_levels
+from sonde.job.torch.budget_levels import EVERYTHING, StepPlan, list_levels
 from sonde.tables.overhead import Overhead
 
 STEP_NS = 30_000_000
@@ -52,7 +52,7 @@ class Job:
             noise *= 6
         return STEP_NS * noise * (1 + self.drift * math.sin(step / 500))
 
-    def cost_ns(self, plan: Plan) -> float:
+    def cost_ns(self, plan: StepPlan) -> float:
         if not plan.on:
             return 0.0
         share = (min(plan.depth, self.deep) + 1) / (self.deep + 1)
@@ -219,7 +219,7 @@ def test_the_middle_of_few_ratios_is_not_known() -> None:
 # ---- which steps ---------------------------------------------------------------------------------
 
 
-def iter_ranks() -> Iterator[Callable[[int], Plan]]:
+def iter_ranks() -> Iterator[Callable[[int], StepPlan]]:
     for level in range(len(list_levels(EVERYTHING, True))):
         budget = Budget(LIMIT)
         budget.level = level

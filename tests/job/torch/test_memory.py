@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from conftest import wait_for
-from sonde.job.torch.memory import Memory
+from sonde.job.torch.memory import MemoryWriter
 
 MB = 10**6
 
@@ -50,8 +50,8 @@ def rows() -> list[tuple[object, ...]]:
 def make(rows):
     made = []
 
-    def make(torch: object, rest: int = 0, **options: str) -> Memory:
-        made.append(Memory(lambda *row: rows.append(row), torch, rest=rest, **options))
+    def make(torch: object, rest: int = 0, **options: str) -> MemoryWriter:
+        made.append(MemoryWriter(lambda *row: rows.append(row), torch, rest=rest, **options))
         return made[-1]
 
     yield make

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sonde.analysis.profile import Profile
-from sonde.analysis.timeline import Lane, Row, Timeline
+from sonde.analysis.timeline import Lane, Timeline, TimelineRow
 
 SUFFIX = ".trace.json"
 TEXT = True
@@ -26,7 +26,7 @@ def write(profile: Profile, file: IO[str]) -> None:
     timeline = Timeline(profile)
     if timeline.first_ns is None:
         raise profile.explain_nothing()
-    writer = Writer(file, timeline.first_ns)
+    writer = TraceWriter(file, timeline.first_ns)
     writer.begin()
     fill(writer, timeline)
     writer.end()
@@ -34,7 +34,7 @@ def write(profile: Profile, file: IO[str]) -> None:
         raise profile.explain_nothing()
 
 
-def fill(writer: Writer, timeline: Timeline) -> None:
+def fill(writer: TraceWriter, timeline: Timeline) -> None:
     """Write a whole timeline."""
     for lane in timeline.iter_lanes():
         writer.declare(lane)
@@ -47,7 +47,7 @@ def fill(writer: Writer, timeline: Timeline) -> None:
         writer.add_batch(batch)
 
 
-class Writer:
+class TraceWriter:
     """Writes rows as lines of JSON; a process or lane is named before its first row."""
 
     def __init__(self, file: IO[str], start_ns: int) -> None:
@@ -62,7 +62,7 @@ class Writer:
         """SQL that turns the rows of `layer` into lines."""
         return _WRAP.replace("{start_ns}", str(self._start_ns))
 
-    def copy(self, file: IO[str]) -> Writer:
+    def copy(self, file: IO[str]) -> TraceWriter:
         """Return a copy that goes on from here while this one stays as it is."""
         new = copy(self)
         new.file, new._named, new._lanes = file, set(self._named), dict(self._lanes)
@@ -83,7 +83,7 @@ class Writer:
         """Remember the name of a process or lane."""
         self._lanes[_join(lane.pid, lane.tid)] = lane
 
-    def add(self, row: Row) -> None:
+    def add(self, row: TimelineRow) -> None:
         """Write one row."""
         self._name(_join(row.pid, row.tid))
         self._write(_format(row, self._start_ns))
@@ -145,7 +145,7 @@ def _join_texts(column: pa.Array) -> str:
     return str(memoryview(column.buffers()[2])[first:last], "utf-8")
 
 
-def _format(row: Row, start_ns: int) -> str:
+def _format(row: TimelineRow, start_ns: int) -> str:
     """Return the line of one row, the same as SQL makes it."""
     times = f'"ts":{_micros(row.start_ns - start_ns)}'
     if row.ph == "X":

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import IO
 
 from sonde.analysis.call_tree import grow, walk
-from sonde.analysis.profile import Place, Profile, Stack, Thread
+from sonde.analysis.profile import Place, Profile, RecordedThread, Stack
 from sonde.export.formats._asset import fill, read_asset
 from sonde.session.stack_table import WEIGHTS
 
@@ -52,7 +52,7 @@ def _sum(profile: Profile, at: int) -> int:
 
 
 def _describe(
-    profile: Profile, thread: Thread, stacks: list[Stack], places: dict[Place, int]
+    profile: Profile, thread: RecordedThread, stacks: list[Stack], places: dict[Place, int]
 ) -> dict[str, object]:
     """Return a thread and its tree as columns: a node follows its caller, `up` levels above the
     node before it. Times are microseconds: more digits would be half of the page."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from sonde.analysis import timeline_sql
 from sonde.analysis.profile import Profile
-from sonde.analysis.timeline import Lane, Row, Timeline
+from sonde.analysis.timeline import Lane, Timeline, TimelineRow
 from sonde.export.formats._protobuf import (
     bytes_field,
     double,
@@ -45,7 +45,7 @@ def write(profile: Profile, file: IO[bytes]) -> None:
     timeline = Timeline(profile)
     if timeline.first_ns is None:
         raise profile.explain_nothing()
-    writer = Writer(file, timeline.first_ns)
+    writer = TraceWriter(file, timeline.first_ns)
     writer.begin()
     for lane in timeline.iter_lanes():
         writer.declare(lane)
@@ -61,7 +61,7 @@ def write(profile: Profile, file: IO[bytes]) -> None:
         raise profile.explain_nothing()
 
 
-class Writer:
+class TraceWriter:
     """Writes rows as packets; names of events, categories and arguments are written once."""
 
     def __init__(self, file: IO[bytes], start_ns: int) -> None:
@@ -92,10 +92,10 @@ class Writer:
     def add_batch(self, batch: pa.RecordBatch) -> None:
         """Write the rows of a batch."""
         columns = (column.to_pylist() for column in batch.columns)
-        for row in map(Row._make, zip(*columns, strict=True)):
+        for row in map(TimelineRow._make, zip(*columns, strict=True)):
             self.add(row)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: TimelineRow) -> None:
         """Write one row."""
         self.rows += 1
         if row.ph == "C":
@@ -122,7 +122,7 @@ class Writer:
 
     # ---- tracks ----------------------------------------------------------------------------------
 
-    def _find_track(self, row: Row) -> int:
+    def _find_track(self, row: TimelineRow) -> int:
         if row.ph == "i" and row.scope == "g":
             return 0
         process = self._declare(row.pid, 0)
@@ -163,7 +163,7 @@ class Writer:
     def _find_number(self, *key: object) -> int:
         return self._numbers.setdefault(key, len(self._numbers) + 1)
 
-    def _count(self, row: Row) -> None:
+    def _count(self, row: TimelineRow) -> None:
         """Write a counter; each of its series is a track."""
         for series, value in json.loads(row.args or "{}").items():
             key = ("counter", row.pid, row.name, row.id, series)

@@ -6,7 +6,7 @@ import gzip
 from collections.abc import Iterator
 from typing import IO, TypeVar
 
-from sonde.analysis.profile import Frame, Profile, Stack
+from sonde.analysis.profile import Profile, ProfileFrame, Stack
 from sonde.export.formats._protobuf import bytes_field, number_field, number_fields, varint
 from sonde.session.stack_table import WEIGHTS
 
@@ -23,7 +23,7 @@ _TIME, _DURATION, _PERIOD_TYPE, _PERIOD, _DEFAULT = 9, 10, 11, 12, 14
 _Thing = TypeVar("_Thing")
 
 
-class _Table(dict[_Thing, int]):
+class _Numbered(dict[_Thing, int]):
     """Numbers for things, given in the order in which they first come, from `first` on."""
 
     def __init__(self, first: int) -> None:
@@ -39,12 +39,12 @@ class _Tables:
     """What samples refer to. Text 0 is always empty, and no function has the number 0."""
 
     def __init__(self) -> None:
-        self.texts: _Table[str] = _Table(0)
-        self.functions: _Table[tuple[str, str, int]] = _Table(1)
-        self.locations: _Table[tuple[int, int]] = _Table(1)
+        self.texts: _Numbered[str] = _Numbered(0)
+        self.functions: _Numbered[tuple[str, str, int]] = _Numbered(1)
+        self.locations: _Numbered[tuple[int, int]] = _Numbered(1)
         self.texts.number("")
 
-    def locate(self, frame: Frame) -> int:
+    def locate(self, frame: ProfileFrame) -> int:
         """Return the number of a line of a function."""
         function = self.functions.number((frame.func, frame.file, frame.first_line))
         return self.locations.number((function, frame.lineno))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import IO
 
-from sonde.analysis.profile import Frame, Place, Profile, Sample, Thread
+from sonde.analysis.profile import Place, Profile, ProfileFrame, RecordedThread, Sample
 
 SUFFIX = ".speedscope.json"
 TEXT = True
@@ -46,7 +46,7 @@ class _Frames:
         self._profile = profile
         self._known: dict[int, list[int]] = {}
 
-    def number(self, frames: tuple[Frame, ...]) -> list[int]:
+    def number(self, frames: tuple[ProfileFrame, ...]) -> list[int]:
         """Return the numbers of a stack; its samples share one list."""
         path = self._profile.path(frames)  # the profile keeps it, so its id stays valid
         if id(path) not in self._known:
@@ -58,7 +58,7 @@ class _Track:
     """The samples of one thread; equal samples in a row become one."""
 
     def __init__(
-        self, profile: Profile, thread: Thread, samples: Iterable[Sample], frames: _Frames
+        self, profile: Profile, thread: RecordedThread, samples: Iterable[Sample], frames: _Frames
     ) -> None:
         self.thread = thread
         self.stacks: list[list[int]] = []

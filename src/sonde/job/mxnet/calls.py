@@ -8,7 +8,7 @@ from warnings import warn
 from sonde.errors import ConfigError
 from sonde.job import event_mirrors
 from sonde.job.mxnet import ranks, table
-from sonde.job.mxnet.settings import FILE, Settings, read_process, read_switch
+from sonde.job.mxnet.settings import FILE, MxnetSettings, read_process, read_switch
 from sonde.job.mxnet.state import state as _state
 
 _STATES = ("stop", "run")
@@ -19,7 +19,7 @@ def set_config(**settings: object) -> None:
 
     Nothing is recorded until set_state('run'). A file that is there stays until there is a new one
     to take its place."""
-    checked = Settings(settings)
+    checked = MxnetSettings(settings)
     if checked.process == "server":
         ranks.tell("configure", {**settings, "profile_process": "worker"}, checked.path)
     else:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from sonde import _core, environ
 from sonde.errors import Damaged, Error, NoSession
-from sonde.job.mxnet.settings import NOWHERE, Settings
+from sonde.job.mxnet.settings import NOWHERE, MxnetSettings
 from sonde.job.mxnet.state import DUMP_S, state
 from sonde.job.recorder import recorder
 from sonde.job.source_context import say
@@ -62,7 +62,9 @@ def obey(folder: str, done: int) -> int:
 def _do(what: str, values: dict[str, object]) -> None:
     if what == "configure":
         rank = environ.read_identity().rank
-        state.configure(Settings(values), f"-pid_{os.getpid()}" if rank is None else f"rank{rank}_")
+        state.configure(
+            MxnetSettings(values), f"-pid_{os.getpid()}" if rank is None else f"rank{rank}_"
+        )
     elif what == "dump":
         # Not waited for: this is the main thread, and it has its own work.
         state.dump(bool(values["finished"]), 0)

@@ -68,7 +68,7 @@ _KEYS: dict[str, tuple[Callable[[str, Any], Any], object]] = {
 }
 
 
-class Settings:
+class MxnetSettings:
     """One configuration, checked."""
 
     def __init__(self, given: Mapping[str, object]) -> None:

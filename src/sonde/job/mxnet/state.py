@@ -15,7 +15,7 @@ from sonde import _core, environ
 from sonde.errors import NotRun
 from sonde.job.fork import end_with_multiprocessing
 from sonde.job.mxnet.memory import write_memory
-from sonde.job.mxnet.settings import NOWHERE, Settings
+from sonde.job.mxnet.settings import NOWHERE, MxnetSettings
 from sonde.job.mxnet.writer_line import WriterLine
 from sonde.job.recorder import recorder
 from sonde.job.source_context import SourceContext, say
@@ -29,10 +29,10 @@ DUMP_S, EXIT_S, MEMORY_S = 60.0, 20.0, 2.0
 _MOST_WINDOWS = 1000  # a program may pause in each of its steps, for days
 
 
-class Profile:
+class MxnetProfile:
     """One profile: its file, and the windows of time that go into it."""
 
-    def __init__(self, settings: Settings, path: str, *, is_child: bool = False) -> None:
+    def __init__(self, settings: MxnetSettings, path: str, *, is_child: bool = False) -> None:
         self.settings, self.path, self.is_child = settings, path, is_child
         self.pid = os.getpid()
         self.windows = array("q")  # begin, end, begin, …: the last is open if they are uneven
@@ -68,8 +68,8 @@ class State:
     """What the calls of `sonde.profiler` change."""
 
     def __init__(self) -> None:
-        self.settings = Settings({})
-        self.profile: Profile | None = None
+        self.settings = MxnetSettings({})
+        self.profile: MxnetProfile | None = None
         self.has_run = self._hooked = False
         self.last_path: str | None = None  # of the last profile that ended
         self._sums: Sequence[Sequence[object]] = []  # of that one
@@ -85,7 +85,7 @@ class State:
 
     # ---- what is asked ---------------------------------------------------------------------------
 
-    def configure(self, settings: Settings, mark: str | None = None) -> None:
+    def configure(self, settings: MxnetSettings, mark: str | None = None) -> None:
         """Another configuration. With another file the profile under way ends; if time was passing
         for it, that goes on for the new one."""
         settings.check_path()
@@ -172,7 +172,7 @@ class State:
             _core.events_gate(True)
 
     def _begin(self) -> None:
-        profile = Profile(self.settings, self._name_file())
+        profile = MxnetProfile(self.settings, self._name_file())
         if recorder.session is None or recorder.parked:
             # What could not be begun has said so on stderr; the program runs on.
             recorder.start(profile.settings.make_recording())
@@ -183,21 +183,21 @@ class State:
         self.reset_sums()
         self.profile = profile
 
-    def _adopt(self, profile: Profile) -> None:
+    def _adopt(self, profile: MxnetProfile) -> None:
         """Make the profile part of the recording that is under way."""
         assert recorder.session is not None
         profile.folder = recorder.session.folder
         if not self._tell_all(profile):
             recorder.note("profiler", "failed", "the process that writes traces cannot be started")
 
-    def _turn(self, profile: Profile) -> None:
+    def _turn(self, profile: MxnetProfile) -> None:
         """Open or close a window."""
         self._tell({"do": "turn", "t_ns": profile.turn()})
 
     def _tell(self, request: dict[str, object]) -> None:
         self._scribe.send(**request)
 
-    def _finish(self, profile: Profile, timeout_s: float) -> None:
+    def _finish(self, profile: MxnetProfile, timeout_s: float) -> None:
         """Write the last file of a profile, and wait for it if there is a timeout."""
         with self.lock:
             if self.profile is not profile:
@@ -212,7 +212,7 @@ class State:
                 if self.profile is None and recorder.lent:
                     recorder.stop()
 
-    def _write(self, profile: Profile, timeout_s: float, *, finished: bool = False) -> None:
+    def _write(self, profile: MxnetProfile, timeout_s: float, *, finished: bool = False) -> None:
         if profile.folder is None:
             return  # a child that has recorded nothing
         self._revive(profile)
@@ -227,7 +227,7 @@ class State:
             self._wait(profile, request, timeout_s)
         write_memory(profile.settings.memory_prefix, profile.settings.parts)
 
-    def _wait(self, profile: Profile, request: dict[str, object], timeout_s: float) -> None:
+    def _wait(self, profile: MxnetProfile, request: dict[str, object], timeout_s: float) -> None:
         """Ask for the file; print one line if there is none."""
         answer = self._scribe.ask(timeout_s, **request)
         if answer is None and not self._scribe.is_there:
@@ -243,12 +243,12 @@ class State:
         elif answer.get("error"):
             say(f"{profile.path} is not written: {answer['error']}")
 
-    def _revive(self, profile: Profile) -> None:
+    def _revive(self, profile: MxnetProfile) -> None:
         """Start another process that writes if the last one is gone."""
         if not self._scribe.is_there:
             self._tell_all(profile)
 
-    def _tell_all(self, profile: Profile) -> bool:
+    def _tell_all(self, profile: MxnetProfile) -> bool:
         """Have the process that writes know the profile; False if there can be none. It may have
         left since we last heard of it: it does a minute after a profile."""
         assert profile.folder is not None
@@ -296,7 +296,7 @@ class State:
         self._mark = f"-pid_{os.getpid()}"
         if before is not None and before.is_open and before.folder is not None:
             # Like its recording, its file begins with its first event, or in a moment.
-            self.profile = Profile(before.settings, self._name_file(), is_child=True)
+            self.profile = MxnetProfile(before.settings, self._name_file(), is_child=True)
             self.profile.turn()
             end_with_multiprocessing(self, State._at_exit)
 
@@ -320,5 +320,7 @@ def autostart(given: dict[str, object]) -> None:
     """Profile this process from its first moment to its end: the environment asks for it."""
     mark = None if environ.claim_profiler() else f"-pid_{os.getpid()}"
     # The file is written at the end, as the original does it.
-    state.configure(Settings({**given, "continuous_dump": False, "aggregate_stats": True}), mark)
+    state.configure(
+        MxnetSettings({**given, "continuous_dump": False, "aggregate_stats": True}), mark
+    )
     state.run()

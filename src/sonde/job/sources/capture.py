@@ -43,7 +43,7 @@ _NEVER_NS = 2**62
 _HIDDEN = ".tmp"
 
 
-class Capture:
+class ActiveCapture:
     """A capture under way: what was asked, and how far it is."""
 
     def __init__(self, session: SessionWriter, about: CaptureAbout) -> None:
@@ -83,7 +83,7 @@ class Source:
     def __init__(self, context: SourceContext) -> None:
         # Kept: the context has none while the recording stops.
         self._context, self._session = context, context.session
-        self._capture: Capture | None = None
+        self._capture: ActiveCapture | None = None
         self._seen: set[str] = set()
         self._kineto = Kineto(context.guard(self._displace))
         self._on_step = context.guard(self._step)
@@ -118,11 +118,11 @@ class Source:
                     self._session.log(str(error))
                     continue
                 if about.state == captures.ASKED:
-                    self._take(Capture(self._session, about))
+                    self._take(ActiveCapture(self._session, about))
         if self._capture is not None:
             self._go_on(self._capture)
 
-    def _take(self, capture: Capture) -> None:
+    def _take(self, capture: ActiveCapture) -> None:
         if self._capture is not None:
             capture.tell(FAILED, why=f"{self._capture.id} is under way in this process")
             return
@@ -137,7 +137,7 @@ class Source:
             steps.subscribe(self._on_step)
         self._wake = _start_timer(capture, self._context.guard(self._ring))
 
-    def _set_capture(self, capture: Capture | None) -> None:
+    def _set_capture(self, capture: ActiveCapture | None) -> None:
         self._capture = capture
         steps.whole = capture is not None  # its operators are to find their modules
 
@@ -146,7 +146,7 @@ class Source:
         if self._capture is not None:
             _core.control_ask(self._session.page)
 
-    def _go_on(self, capture: Capture) -> None:
+    def _go_on(self, capture: ActiveCapture) -> None:
         """In the main thread: do what is due, or was said by the tool."""
         if capture.first is None:
             capture.first = _read_first(capture)
@@ -184,7 +184,7 @@ class Source:
         else:
             self._begin(capture)
 
-    def _count(self, capture: Capture, step: Step) -> None:
+    def _count(self, capture: ActiveCapture, step: Step) -> None:
         if capture.given_up is not None:
             self._fail(capture.given_up)
             return
@@ -199,10 +199,10 @@ class Source:
         if is_over or step.end_ns >= capture.deadline_ns:
             self._finish(capture)
 
-    def _begin(self, capture: Capture) -> None:
+    def _begin(self, capture: ActiveCapture) -> None:
         _core.undisturbed(lambda: self._start_profiler(capture))
 
-    def _start_profiler(self, capture: Capture) -> None:
+    def _start_profiler(self, capture: ActiveCapture) -> None:
         about, before_ns = capture.about, _core.clock_ns()
         anchor = find_anchor()
         try:
@@ -227,10 +227,10 @@ class Source:
         if not is_told:
             self._fail("its folder cannot be written to")
 
-    def _finish(self, capture: Capture) -> None:
+    def _finish(self, capture: ActiveCapture) -> None:
         _core.undisturbed(lambda: self._stop_profiler(capture))
 
-    def _stop_profiler(self, capture: Capture) -> None:
+    def _stop_profiler(self, capture: ActiveCapture) -> None:
         begin_ns, anchor = _core.clock_ns(), find_anchor()
         capture.about.anchors = [*(capture.about.anchors or []), anchor]
         if capture.steps is not None and capture.end_ns == _NEVER_NS:
@@ -290,7 +290,7 @@ class Source:
 # ---- threads that live as long as a capture ------------------------------------------------------
 
 
-def _start_timer(capture: Capture, ring: Callable[[], object]) -> LockType:
+def _start_timer(capture: ActiveCapture, ring: Callable[[], object]) -> LockType:
     """Have `ring` called when something is due; it ends when what is returned is released."""
     wake = allocate_lock()
     wake.acquire()
@@ -304,7 +304,7 @@ def _start_timer(capture: Capture, ring: Callable[[], object]) -> LockType:
     return wake
 
 
-def _pack(capture: Capture) -> None:
+def _pack(capture: ActiveCapture) -> None:
     """Compress the trace; where that cannot be, it stays as it is."""
     import zlib  # which lets others have the GIL meanwhile
 
@@ -340,12 +340,12 @@ def _remove(path: str) -> None:
         pass
 
 
-def _say_late(capture: Capture) -> str:
+def _say_late(capture: ActiveCapture) -> str:
     what = "there was no safe point" if capture.steps is None else "no step ended"
     return f"{what} in {capture.about.timeout_s:g} s"
 
 
-def _read_first(capture: Capture) -> int | None:
+def _read_first(capture: ActiveCapture) -> int | None:
     """The step that all ranks begin with, once the tool has said it."""
     try:
         return CaptureGo.read(capture.path(GO)).first_step

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from sonde import _core
 from sonde.errors import Unavailable
-from sonde.job.profile_run import Settings, Ticket, begin, end, wait_running
+from sonde.job.profile_run import ProfileSettings, Ticket, begin, end, wait_running
 from sonde.job.recorder import recorder
 from sonde.job.source_context import SourceContext
 from sonde.session.run import CANCELLED
@@ -53,7 +53,7 @@ class Source:
     def __init__(self, context: SourceContext) -> None:
         self._context = context
         self._emit = context.writer(CompilePhase)
-        self._settings = Settings(max_duration=MAX_S, quiet=True)
+        self._settings = ProfileSettings(max_duration=MAX_S, quiet=True)
         self._inside: set[int] = set()  # threads in a phase that is profiled
         self._on = False
         self._hook = self._run  # one object, so that it can be known again

@@ -7,7 +7,7 @@ from math import hypot
 
 from sonde import _core
 from sonde.job.torch.budget_evidence import Neighbours, Ratios
-from sonde.job.torch.budget_levels import BARE, EVERYTHING, FULL, NONE, Level, Plan, list_levels
+from sonde.job.torch.budget_levels import BARE, EVERYTHING, FULL, NONE, Level, StepPlan, list_levels
 
 _KEPT = (15, 5, 5)  # steps of each kind that are remembered
 _FIRST = 3  # first steps, in which things are made and named: they prove nothing
@@ -58,19 +58,19 @@ class Budget:
         self._levels = list_levels(depth, has_detail)
         self._waits = [_PATIENCE] * len(self._levels)
         self._noted, self._last_step, self._row_ns = 0, 0, 0
-        self._pending: list[tuple[int, int, Plan, int]] = []
+        self._pending: list[tuple[int, int, StepPlan, int]] = []
         self._neighbours = Neighbours()
         self._recent: list[list[float]] = [[], [], []]  # direct share of last steps, by kind
         self.level = 0
         self._forget()
         self._move(0)
 
-    def plan(self, step: int) -> Plan:
+    def plan(self, step: int) -> StepPlan:
         """Return what to record of a step; only its number and the level decide."""
         plans, shadow, every, steps, detail = self.steer()
         return plans[_core.torch_plan(step, shadow, every, steps, detail)]
 
-    def steer(self) -> tuple[tuple[Plan, ...], bool, int, int, int]:
+    def steer(self) -> tuple[tuple[StepPlan, ...], bool, int, int, int]:
         """Return the plans of this level, and the rule that gives each step one of them."""
         level = self._levels[self.level]
         # Without a limit nothing is left out, not even to measure.
@@ -82,12 +82,12 @@ class Budget:
         once cost little more than one."""
         return _BATCH if self._steps >= _STEADY else 1
 
-    def note(self, step: int, duration_ns: int, plan: Plan, direct_ns: int) -> bool:
+    def note(self, step: int, duration_ns: int, plan: StepPlan, direct_ns: int) -> bool:
         """Note a step that is over: how long it took, its plan, and the time that recording
         measured in its own code. Say whether there is something new to write down."""
         return self.note_all([(step, duration_ns, plan, direct_ns)])
 
-    def note_all(self, steps: list[tuple[int, int, Plan, int]]) -> bool:
+    def note_all(self, steps: list[tuple[int, int, StepPlan, int]]) -> bool:
         """Note several consecutive steps; see `note`."""
         for one in steps:
             if one[1] > 0:
@@ -131,7 +131,7 @@ class Budget:
         self._shadows = 0
         self._neighbours.clear()
 
-    def _learn(self, step: int, duration_ns: int, plan: Plan, direct_ns: int) -> None:
+    def _learn(self, step: int, duration_ns: int, plan: StepPlan, direct_ns: int) -> None:
         direct_ns = max(0, direct_ns)
         kind, share = plan.kind, direct_ns / duration_ns
         self._recorded += plan.on

@@ -10,7 +10,7 @@ _SHADOW = 20  # one step in this many is not recorded, to measure the cost: step
 NONE, BARE, FULL = 0, 1, 2
 
 
-class Plan:
+class StepPlan:
     """What is recorded of one step."""
 
     __slots__ = ("depth", "detail", "kind", "on", "shadow")
@@ -23,9 +23,9 @@ class Plan:
         self.kind = NONE if not on else FULL if detail else BARE
 
 
-SHADOW = Plan(False, 0, False, True)
-OFF = Plan(False, 0, False)
-WHOLE = Plan(True, EVERYTHING, True)
+SHADOW = StepPlan(False, 0, False, True)
+OFF = StepPlan(False, 0, False)
+WHOLE = StepPlan(True, EVERYTHING, True)
 
 
 class Level:
@@ -36,13 +36,13 @@ class Level:
     def __init__(self, steps: int, detail: int, depth: int) -> None:
         self.steps, self.detail, self.depth = steps, detail, depth
         self.cuts = 0  # how often the depth was reduced on the way to this level
-        self.full, self.bare = Plan(True, depth, True), Plan(True, depth, False)
+        self.full, self.bare = StepPlan(True, depth, True), StepPlan(True, depth, False)
 
     def is_like(self, other: Level) -> bool:
         """Say whether both levels record the same."""
         return (self.steps, self.detail, self.depth) == (other.steps, other.detail, other.depth)
 
-    def list_plans(self) -> tuple[Plan, ...]:
+    def list_plans(self) -> tuple[StepPlan, ...]:
         """Return the plans of this level, in the order of `_core.torch_plan`."""
         return SHADOW, OFF, self.bare, self.full, WHOLE
 

@@ -19,7 +19,7 @@ _LOOK_AGAIN = 256  # steps until devices that were not in use are looked at agai
 _REST = 2000
 
 
-class Memory:
+class MemoryWriter:
     """Writes one row for the process and one for each device in use.
 
     The peaks of torch are the program's: it may reset them, we never do. Ours only grow."""

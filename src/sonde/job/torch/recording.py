@@ -13,10 +13,10 @@ from sonde.job.torch.budget import Budget
 from sonde.job.torch.gradient_times import GradientTimes, add_up
 from sonde.job.torch.loop_facts import LoaderFacts, OptimizerFacts, Threads
 from sonde.job.torch.loop_hooks import Loaders, Optimizers
-from sonde.job.torch.memory import Memory
+from sonde.job.torch.memory import MemoryWriter
 from sonde.job.torch.module_names import Naming
 from sonde.job.torch.seams import (
-    Replacement,
+    ReplacedAttribute,
     find_compiled,
     find_device,
     find_engine,
@@ -29,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from sonde.job.torch.budget_levels import Plan
+    from sonde.job.torch.budget_levels import StepPlan
 
 # How the time of backward is found, once a backward pass has shown it.
 _SEEN = {
@@ -63,7 +63,7 @@ class TorchRecording:
         self._optimizers = Optimizers(context, steps, OptimizerFacts(optimizer).meet)
         self._loaders = Loaders(context.guard(LoaderFacts(loader, worker).meet))
         self._naming = Naming(module)
-        self._memory = Memory(memory, self._torch, guard=context.guard)
+        self._memory = MemoryWriter(memory, self._torch, guard=context.guard)
         self._threads = Threads(threads, self._torch)
         session = context.session
         self._tracer = self._naming.tracer = _core.TorchTracer(
@@ -77,7 +77,7 @@ class TorchRecording:
             context.guard(self._think),
         )  # fmt: skip
         self._compiled = ImportWatch(_is_compiling, context.guard(self._place_compiled))
-        self._places: list[Replacement] = []
+        self._places: list[ReplacedAttribute] = []
         self._observes = self._is_told = False
         self._gradient_times: GradientTimes | None = None  # where autograd cannot be watched
         self._device: str | None = None  # "": there is one that gives no times
@@ -107,11 +107,11 @@ class TorchRecording:
         self._optimizers.start()
         self._loaders.start()
         self._step_end.watch(self._loaders.core)
-        self._places = [Replacement(self._torch.nn.Module, "__call__", _core.TorchCall)]
+        self._places = [ReplacedAttribute(self._torch.nn.Module, "__call__", _core.TorchCall)]
         self._tracer.watch(self._torch.nn.Module, self._context.guard(self._replace_again))
         engine = find_engine()
         if engine is not None:
-            self._places.append(Replacement(*engine, _core.TorchEngine))
+            self._places.append(ReplacedAttribute(*engine, _core.TorchEngine))
         if _is_compiling():
             self._place_compiled()
         else:
@@ -161,7 +161,7 @@ class TorchRecording:
     # ---- torch's places ------------------------------------------------------------------------
 
     def _place_compiled(self) -> None:
-        self._places.append(Replacement(find_compiled(), "__call__", _core.TorchCall))
+        self._places.append(ReplacedAttribute(find_compiled(), "__call__", _core.TorchCall))
 
     def _replace_again(self) -> None:
         for place in self._places:
@@ -192,7 +192,7 @@ class TorchRecording:
         self._replace_again()
         self._threads.look()
 
-    def _think(self, noted: list[tuple[int, int, Plan, int]], end_ns: int) -> None:
+    def _think(self, noted: list[tuple[int, int, StepPlan, int]], end_ns: int) -> None:
         """Learn from steps that are over what to record of the next ones."""
         if self._device is None:
             self._look_for_device()

@@ -36,7 +36,7 @@ _NODE = (
 )
 
 
-class Replacement:
+class ReplacedAttribute:
     """An attribute of torch that is replaced for a while."""
 
     def __init__(self, owner: Any, name: str, make: Any) -> None:

@@ -88,7 +88,7 @@ def _measure(path: str) -> int | None:
 # ---- contents ------------------------------------------------------------------------------------
 
 
-class Capture:
+class CaptureContents:
     """The contents of one capture on the session's clock, with steps and modules."""
 
     def __init__(self, session: Session, about: CaptureAbout, path: str) -> None:
@@ -135,7 +135,7 @@ def _load(path: str, _changed_ns: int) -> KinetoTrace:
     return read_trace(path)
 
 
-def open_captures(session: Session) -> Iterator[Capture]:
+def open_captures(session: Session) -> Iterator[CaptureContents]:
     """Yield the captures that have a trace file; raise Damaged if one cannot be read."""
     for _capture_id, about in _list_captures(session):
         path = None if about is None else _find_file(session, about)
@@ -144,12 +144,12 @@ def open_captures(session: Session) -> Iterator[Capture]:
         if _measure(path) is None:
             raise Damaged(f"{path} is missing; remove {about.id}{captures.ABOUT} as well")
         try:
-            yield Capture(session, about, path)
+            yield CaptureContents(session, about, path)
         except (KeyError, TypeError, ValueError, IndexError):
             raise Damaged(f"{path} does not match its description; remove it") from None
 
 
-def _assign(capture: Capture, session: Session) -> None:
+def _assign(capture: CaptureContents, session: Session) -> None:
     """Assign to each span the module that was running: nodes of a backward pass by the number that
     autograd gave them in the forward pass, other spans by time and thread."""
     modules = _read_modules(session, capture)
@@ -188,7 +188,7 @@ def _is_backward(span: HostSpan) -> bool:
 
 
 def _sweep(
-    capture: Capture, spans: list[HostSpan], modules: list[tuple[int, int, str]]
+    capture: CaptureContents, spans: list[HostSpan], modules: list[tuple[int, int, str]]
 ) -> Iterator[tuple[HostSpan, str | None]]:
     """Yield each span with the innermost module call that was running when the span began."""
     is_open: list[tuple[int, str]] = []
@@ -206,7 +206,9 @@ def _sweep(
         yield span, is_open[-1][1] if is_open else None
 
 
-def _read_modules(session: Session, capture: Capture) -> dict[int, list[tuple[int, int, str]]]:
+def _read_modules(
+    session: Session, capture: CaptureContents
+) -> dict[int, list[tuple[int, int, str]]]:
     """Return the module calls during a capture, by thread, outer calls first."""
     table = open_tables(session).get(_MODULES)
     if table is None:
@@ -254,7 +256,7 @@ def _read_kernels(session: Session) -> Iterator[Row]:
             yield _describe_work(capture, work)
 
 
-def _describe_work(capture: Capture, work: DeviceSpan) -> Row:
+def _describe_work(capture: CaptureContents, work: DeviceSpan) -> Row:
     args, launch, op = work.args, work.launch, find_op(work.launch)
     t_ns = capture.convert(work.start_ns)
     launch_t_ns = None if launch is None else capture.convert(launch.start_ns)
