@@ -100,7 +100,7 @@ def test_since_and_piece_choose_the_time(sonde_cli) -> None:
     assert "gpu_throttle" in sonde_cli("advise", folder).stdout
     assert "gpu_throttle" not in sonde_cli("advise", folder, "--since", "30s").stdout
     told = json.loads(sonde_cli("advise", folder, "--piece", "5", "--format", "json").stdout)
-    assert (told["piece_s"], told["pieces"]) == (5, 12)
+    assert (told["piece_ns"], told["pieces"]) == (5 * 10**9, 12)
 
 
 @pytest.mark.parametrize(

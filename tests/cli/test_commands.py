@@ -205,6 +205,7 @@ def test_ps_lists_what_runs_and_what_ended(pid: int, run, sonde_cli) -> None:
     rows = json.loads(sonde_cli("ps", "--format", "json").stdout)
     assert [row["state"] for row in rows] == ["running", "ended"]
     assert rows[0]["pid"] == pid
+    assert rows[0]["dur_ns"] > 0 and rows[0]["size_bytes"] > 0
     running = sonde_cli("ps", "--running").stdout
     assert str(pid) in running and "ended" not in running
 

@@ -172,7 +172,7 @@ def work():
 def first(): burn(0.05)
 def second(): burn(0.05)
 work()
-rows = {row["func"]: row["total_s"] for row in work.last_run.result().table("cpu")}
+rows = {row["func"]: row["total_ns"] / 1e9 for row in work.last_run.result().table("cpu")}
 show(**rows)
 """)
     assert shown["first"] > 0.03 and shown["second"] > 0.03
@@ -280,7 +280,7 @@ values = [Thing().method(1), Thing.static(2), Thing.of_class(3), asyncio.run(cor
           asyncio.run(use())]
 def total(function, name):
     rows = function.last_run.result().table("cpu")
-    return sum(row["total_s"] for row in rows if row["func"] == name)
+    return sum(row["total_ns"] / 1e9 for row in rows if row["func"] == name)
 show(values=values, is_coroutine=asyncio.iscoroutinefunction(coroutine),
      name=coroutine.__name__, coroutine=total(coroutine, "in_coroutine"),
      generator=total(generator, "in_generator"), agen=total(async_generator, "in_async_generator"))
@@ -711,7 +711,7 @@ def test_a_run_in_this_process_can_be_stopped_from_another(start, sonde_cli) -> 
 with sonde.profile(max_duration=None) as run:
     print("ready", flush=True)
     while run.state == "RUNNING": burn(0.01)
-print(run.result().describe()["duration_s"], flush=True)
+print(run.result().describe()["duration_ns"], flush=True)
 time.sleep(60)
 """, SONDE_COLLECTOR="off")  # fmt: skip
     listed = json.loads(sonde_cli("profile", "list", "--format", "json").stdout)

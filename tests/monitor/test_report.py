@@ -193,7 +193,7 @@ def test_statistics_are_those_of_the_numbers(watched: Watched) -> None:
     first, second = found["gpus"]
     assert (first["gpu"], first["util_pct"]["mean"], first["util_pct"]["max"]) == (0, 50.0, 100.0)
     assert second["util_pct"]["std"] == 0.0 and second["memory_pct"]["max"] == 75.0
-    assert found["readings"] == 10 and found["measured_s"] == 10.0
+    assert found["readings"] == 10 and found["measured_ns"] == 10 * 10**9
 
 
 def test_volumes_are_sums_of_what_was_moved_whatever_the_intervals(watched: Watched) -> None:

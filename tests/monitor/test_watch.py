@@ -89,7 +89,7 @@ def test_it_ends_after_its_time_with_a_report(monitor: Start, work: Path) -> Non
     code, out, err = finish(monitor("--duration", "1.2s"))
     said = require_whole(work)
     assert (code, err) == (0, "") and "its time was over (0.02 min)" in said["reason"]
-    assert 0 < said["seconds"] < 30 and said["statistics"]["readings"] == len(read_csv(work))
+    assert 0 < said["duration_ns"] < 30e9 and said["statistics"]["readings"] == len(read_csv(work))
     assert "80th percentile" in out and out.strip().endswith("report.html")
 
 

@@ -79,6 +79,8 @@ class Advice:
     def to_json(self) -> str:
         """Return all of it as JSON."""
         whole = asdict(self)
+        for name in ("piece", "warm_up"):
+            whole[f"{name}_ns"] = round(whole.pop(f"{name}_s") * 1e9)
         for made, finding in zip(whole["findings"], self.findings, strict=True):
             made["sureness"] = finding.sureness
         return json.dumps(whole, indent=1)

@@ -153,11 +153,11 @@ def arrange(
 _COLUMNS = {
     "module": pa.string(), "parent": pa.string(), "type": pa.string(), "depth": pa.int64(),
     "calls": pa.float64(), "parameters": pa.int64(), "share_pct": pa.float64(),
-    "total_s": pa.float64(), "self_s": pa.float64(), "forward_s": pa.float64(),
-    "backward_s": pa.float64(), "recompute_s": pa.float64(), "step_s": pa.float64(),
-    "device_s": pa.float64(), "device_pct": pa.float64(), "allocated_mb": pa.float64(),
-    "max_allocated_mb": pa.float64(), "processes": pa.int64(), "slowest_rank": pa.int64(),
-    "slowest_pid": pa.int64(), "slowest_s": pa.float64(),
+    "total_ns": pa.int64(), "self_ns": pa.int64(), "forward_ns": pa.int64(),
+    "backward_ns": pa.int64(), "recompute_ns": pa.int64(), "step_ns": pa.int64(),
+    "device_ns": pa.int64(), "device_pct": pa.float64(), "allocated_bytes": pa.int64(),
+    "max_allocated_bytes": pa.int64(), "processes": pa.int64(), "slowest_rank": pa.int64(),
+    "slowest_pid": pa.int64(), "slowest_ns": pa.int64(),
 }  # fmt: skip
 
 
@@ -174,13 +174,20 @@ def _describe(node: ModuleNode, report: ModuleReport, flat: bool) -> dict[str, o
         "parent": node.up.modules[0] if node.up else None,
         "type": node.type, "depth": None if flat else node.depth, "calls": node.calls,
         "parameters": node.parameters, "share_pct": find_pct(node.total_s, report.step_s),
-        "total_s": node.total_s, "self_s": node.own_s,
-        **{f"{stage}_s": node.total.get(stage, 0.0) for stage in STAGES}, "device_s": node.device,
+        "total_ns": _scale(node.total_s, 1e9), "self_ns": _scale(node.own_s, 1e9),
+        **{f"{stage}_ns": _scale(node.total.get(stage, 0.0), 1e9) for stage in STAGES},
+        "device_ns": _scale(node.device, 1e9),
         "device_pct": None if node.device is None else find_pct(node.device, report.device_s),
-        "allocated_mb": node.allocated, "max_allocated_mb": node.max_allocated,
+        "allocated_bytes": _scale(node.allocated, 1e6),
+        "max_allocated_bytes": _scale(node.max_allocated, 1e6),
         "processes": len(node.total_of), "slowest_rank": slow.rank, "slowest_pid": slow.pid,
-        "slowest_s": node.total_of[slow.part],
+        "slowest_ns": _scale(node.total_of[slow.part], 1e9),
     }  # fmt: skip
+
+
+def _scale(value: float | None, by: float) -> int | None:
+    """Return seconds as nanoseconds, or the megabytes of python.torch_trace as bytes."""
+    return None if value is None else round(value * by)
 
 
 # ---- the same for exporters ----------------------------------------------------------------------

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import time
+from typing import Any
 
 from sonde import environ
 from sonde.cli import _options, _table
@@ -21,6 +22,8 @@ EXAMPLES = (
     "sonde ps --format json",
 )
 _NAMES = ("pid", "state", "rank", "started", "lasted", "size", "command")
+_COLUMNS = ("pid", "state", "rank", "start_wall_ns", "dur_ns", "size_bytes", "command", "session",
+            "folder", "host", "job")  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,23 +46,24 @@ def run(args: argparse.Namespace) -> int:
     found = [row for _start_ns, row in sorted(rows, key=lambda entry: entry[0])]
     if args.running:
         found = [row for row in found if row["state"] in ("running", "paused")]
-    if args.format == "table" and args.output is None:
-        if found:
-            names = _choose_names(found, args.long)
-            _table.draw_table(names, [[row[name] for name in names] for row in found], sys.stdout)
-        else:
-            print(f"nothing is recorded in {root}; try `sonde run train.py`")
-    else:
+    if args.format != "table":
         import pyarrow as pa
 
-        rows = pa.Table.from_pylist(found) if found else pa.table({name: [] for name in _NAMES})
+        rows = pa.Table.from_pylist(found) if found else pa.table({name: [] for name in _COLUMNS})
         _table.write_rows(rows, args.format, args.output)
+    elif found or args.output:
+        names = _choose_names(found, args.long)
+        shown = [{**row, **_show(row)} for row in found]
+        cells = [[row[name] for name in names] for row in shown]
+        _table.write_text(args.output, lambda file: _table.draw_table(names, cells, file))
+    else:
+        print(f"nothing is recorded in {root}; try `sonde run train.py`")
     for line in broken:
         print(f"sonde: {line}", file=sys.stderr)
     return 0
 
 
-def _choose_names(found: list[dict[str, object]], is_long: bool) -> tuple[str, ...]:
+def _choose_names(found: list[dict[str, Any]], is_long: bool) -> tuple[str, ...]:
     """Return the columns to show: the job only where one has several processes."""
     jobs = [row["job"] for row in found if row["job"] is not None]
     first, last = _NAMES[:-1], _NAMES[-1:]
@@ -67,28 +71,35 @@ def _choose_names(found: list[dict[str, object]], is_long: bool) -> tuple[str, .
     return (*first, *job, *last, *(("session", "folder") if is_long else ()))
 
 
-def _describe(session: Session) -> dict[str, object]:
+def _describe(session: Session) -> dict[str, Any]:
     state = session.find_state()
     sealed = session.read_sealed()
     if state == "running" and not session.read_control()["on"]:
         state = "paused"
     end = time.time_ns() if state in ("running", "paused") else None
     end = end if sealed is None else sealed.end_wall_ns
-    lasted_s = None if end is None else (end - session.start_wall_ns) / 1e9
     return {
         "pid": session.pid,
         "state": state,
         "rank": session.rank,
-        "started": time.strftime("%m-%d %H:%M:%S", time.localtime(session.start_wall_ns / 1e9)),
-        "lasted": None if lasted_s is None else _span(lasted_s),
-        "size": show_bytes(measure_bytes(session.folder)),
+        "start_wall_ns": session.start_wall_ns,
+        "dur_ns": None if end is None else end - session.start_wall_ns,
+        "size_bytes": measure_bytes(session.folder),
         "command": _shorten(session.meta.argv),
         "session": session.id,
         "folder": session.folder,
         "host": session.host,
         "job": session.meta.job,
-        "start_wall_ns": session.start_wall_ns,
-        "lasted_s": lasted_s,
+    }
+
+
+def _show(row: dict[str, Any]) -> dict[str, str | None]:
+    """Return times and sizes as people read them."""
+    started, dur_ns = time.localtime(row["start_wall_ns"] / 1e9), row["dur_ns"]
+    return {
+        "started": time.strftime("%m-%d %H:%M:%S", started),
+        "lasted": None if dur_ns is None else _span(dur_ns / 1e9),
+        "size": show_bytes(row["size_bytes"]),
     }
 
 

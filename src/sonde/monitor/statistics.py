@@ -30,11 +30,11 @@ def compute(recording: Recording, window: MeasuredTime, gpus: Sequence[int] | No
     parts = [_write(_SPREAD, "cpu_pct", "cpu_pct"), _write(_SPREAD, "used_bytes", "memory")]
     parts += [_write(_AMOUNT, name, name) for name in _AMOUNTS]
     (row,) = recording.query(
-        f"""WITH {readings} SELECT COUNT(*) AS readings, SUM(interval_ns) / 1e9 AS measured_s,
-        MAX(interval_ns) / 1e9 AS longest_interval_s, MAX(cores) AS cores,
+        f"""WITH {readings} SELECT COUNT(*) AS readings, SUM(interval_ns)::BIGINT AS measured_ns,
+        MAX(interval_ns) AS longest_interval_ns, MAX(cores) AS cores,
         MAX(total_bytes)::DOUBLE AS memory_total_bytes, {", ".join(parts)} FROM reading"""
     ).to_pylist()
-    found = {key: row[key] for key in ("readings", "measured_s", "longest_interval_s", "cores")}
+    found = {key: row[key] for key in ("readings", "measured_ns", "longest_interval_ns", "cores")}
     return {
         **found,
         "cpu_pct": _read(_SPREAD, row, "cpu_pct"),

@@ -63,9 +63,13 @@ class Result:
     @property
     def duration_s(self) -> float:
         """Return how long the run took; of several runs, the sum."""
+        return self._duration_ns / 1e9
+
+    @property
+    def _duration_ns(self) -> int:
         if self._parts:
-            return float(sum(part.duration_s for part in self._parts))
-        return (self.found.end_ns - self.found.begin_ns) / 1e9
+            return sum(part._duration_ns for part in self._parts)
+        return self.found.end_ns - self.found.begin_ns
 
     @property
     def cpu_s(self) -> float:
@@ -109,7 +113,7 @@ class Result:
         ranked = sorted(own.items(), key=lambda entry: (-entry[1][1], -entry[1][2]))
         return [
             {"func": func, "file": file, "line": line, "samples": samples,
-             "self_s": self_ns / 1e9, "total_s": total_ns / 1e9,
+             "self_ns": self_ns, "total_ns": total_ns,
              "self_pct": 100 * self_ns / whole, "total_pct": 100 * total_ns / whole}
             for (func, file, line), (samples, self_ns, total_ns) in ranked[:limit]
         ]  # fmt: skip
@@ -148,18 +152,15 @@ class Result:
         left_out = ("frames", "nodes", "ours")
         found = {key: value for key, value in self.found.dump().items() if key not in left_out}
         return {
-            **found, "samples": self.samples, "duration_s": self.duration_s, "cpu_s": self.cpu_s,
-            "truncated": self.truncated, "ours_s": self.ours_s, "folder": self.folder,
+            **found, "samples": self.samples, "duration_ns": self._duration_ns,
+            "cpu_ns": self._sum(4), "truncated": self.truncated,
+            "ours_ns": self.found.ours[1],  # our own begin and end: no part of the work
+            "folder": self.folder,
             "exports": self.exports, **self._describe_parts(),
         }  # fmt: skip
 
     def _describe_parts(self) -> dict[str, object]:
         return {"runs": [part.run_id for part in self._parts]} if self._parts else {}
-
-    @property
-    def ours_s(self) -> float:
-        """Return the time that our own begin and end took of the work's threads: no part of it."""
-        return self.found.ours[1] / 1e9
 
     def note_export(self, path: str) -> None:
         """Remember a file that was written from this result."""

@@ -26,6 +26,9 @@ def run(args: argparse.Namespace) -> int:
         offset_ns = found.session.wall_offset_ns
         states = [[name, t_ns + offset_ns] for name, t_ns in found.list_states()]
         about = found.about.dump()
+        del about["max_s"]
+        max_s = found.about.max_s
+        about["max_ns"] = None if max_s is None else round(max_s * 1e9)
         print(json.dumps({**about, "state": state, "reason": reason, "states": states}))
     else:
         print(f"{state}" + (f": {reason}" if reason else ""))
