@@ -15,7 +15,7 @@ MS = 10**6
 STEP = {
     "dur_ns": 100 * MS, "input_wait_ns": 0, "host_to_device_ns": 0, "forward_ns": 40 * MS,
     "backward_ns": 50 * MS, "optimizer_ns": 5 * MS, "other_ns": 5 * MS, "ended_by": "optimizer", "modules": 50,
-    "shadow": False,
+    "unrecorded": False,
 }  # fmt: skip
 CUDA = [{"device": "cuda:0", "allocated_bytes": 40 * 10**9, "max_allocated_bytes": 40 * 10**9,
          "cached_bytes": 50 * 10**9}]  # fmt: skip
@@ -134,7 +134,7 @@ def _write_overhead(machine: Machine, row: dict[str, float]) -> None:
     from sonde.tables.overhead import Overhead
 
     values = {"t_ns": machine.now_ns, "step": 10**6, "source": "torch", "budget_pct": 1.0,
-              "level": 0, "plan": "all", "shadow_steps": 40, "overhead_pct": None,
+              "level": 0, "plan": "all", "compared_steps": 40, "overhead_pct": None,
               "low_pct": None, "high_pct": None, **row}  # fmt: skip
     order = list(Overhead.__annotations__)
     machine._watched.write(Overhead, tuple(values[name] for name in order))

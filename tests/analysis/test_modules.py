@@ -102,10 +102,10 @@ def test_the_first_step_is_left_out_unless_it_is_asked_for(job: Job) -> None:
     assert read(0, 0).steps[0].last == 0
 
 
-def test_shadow_steps_are_in_no_share(job: Job) -> None:
+def test_unrecorded_steps_are_in_no_share(job: Job) -> None:
     for number in range(6):
-        # A shadow step is slow here: in a mean it would show.
-        job.step(number, make_gpt(), shadow=number == 3, other_ms=500 if number == 3 else 1)
+        # An unrecorded step is slow here: in a mean it would show.
+        job.step(number, make_gpt(), unrecorded=number == 3, other_ms=500 if number == 3 else 1)
     report = read()
     assert report.steps[0].count == 4
     assert ms(report.nodes[0].total["forward"]) == 19.5

@@ -54,7 +54,7 @@ class Job:
 
     def step(
         self, number: int, *models: Part, optimizer_ms: float = 2.0, other_ms: float = 1.0,
-        input_ms: float = 0.5, shadow: bool = False, backward: bool = True, first_seq: int = 0,
+        input_ms: float = 0.5, unrecorded: bool = False, backward: bool = True, first_seq: int = 0,
         timed: str = "forward backward", known: bool = True,
     ) -> None:  # fmt: skip
         """One step: wait for input, every model forward, backward, the optimizer. The device is
@@ -68,7 +68,7 @@ class Job:
                 self._run(model, "backward", 0, None)
         self._emit_row("AdamW", "step", self.now_ns, optimizer_ms, optimizer_ms, 0, Part("AdamW"))
         self.now_ns += round((optimizer_ms + other_ms) * MS)
-        if not shadow:
+        if not unrecorded:
             for seq, row in enumerate(self._rows):
                 if seq >= first_seq and (known or row[1] != "backward"):
                     self.trace(number, seq, *row)
@@ -77,7 +77,7 @@ class Job:
         self.step_row(
             number, begin_ns, self.now_ns - begin_ns, round(input_ms * MS), 0, round(spent[0] * MS),
             round((spent[1] + spent[2]) * MS), round(optimizer_ms * MS), round(other_ms * MS),
-            "optimizer", shadow, 0 if shadow else len(self._rows), 0,
+            "optimizer", unrecorded, 0 if unrecorded else len(self._rows), 0,
             90.0 if backward and known else None,
         )  # fmt: skip
 

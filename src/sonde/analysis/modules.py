@@ -104,7 +104,7 @@ def read_source_detail(recording: Recording) -> str | None:
 
 
 def _explain_nothing(recording: Recording) -> str:
-    sql = "SELECT COUNT(*) AS n, COUNT(*) FILTER (NOT shadow AND modules > 0) AS m, {} FROM {}"
+    sql = "SELECT COUNT(*) AS n, COUNT(*) FILTER (NOT unrecorded AND modules > 0) AS m, {} FROM {}"
     row = recording.query(
         sql.format("MIN(step) AS first, MAX(step) AS last", "python.torch_step")
     ).to_pylist()[0]
@@ -272,7 +272,7 @@ detailed AS (
     SELECT step.*, deepest, models, backward_ns = 0 OR owned_pct IS NOT NULL
             OR COUNT(owned_pct) OVER (PARTITION BY part, models) = 0 AS is_known
     FROM step JOIN whole USING (part, step)
-    WHERE NOT shadow AND modules > 0 AND step BETWEEN {first} AND {last} AND {warm}
+    WHERE NOT unrecorded AND modules > 0 AND step BETWEEN {first} AND {last} AND {warm}
         AND t_ns + offset_ns > {since_ns} AND t_ns + offset_ns + dur_ns <= {until_ns}),
 candidate AS MATERIALIZED (
     SELECT *, is_known AND deepest = MAX(deepest) FILTER (is_known)

@@ -23,7 +23,7 @@ class Overhead:
     budget_pct: f64 = column("how much recording may cost: torch.budget_pct; 0: no limit", "%")
     level: u16 = column("how much is left out: 0 records everything, each level records less")
     plan: text = column("what is recorded at this level")
-    shadow_steps: u32 = column("unrecorded steps that were compared with their neighbours")
+    compared_steps: u32 = column("unrecorded steps that were compared with their neighbours")
 
 
 ROWS = (Overhead,)

@@ -52,7 +52,7 @@ class TorchStep:
     ended_by: text = column(
         "what ended the step: optimizer, root (a model was called again), user (sonde.step) or end"
     )
-    shadow: bool = column(
+    unrecorded: bool = column(
         "modules were not recorded: to measure what recording costs, or because of the budget or "
         "torch.every"
     )

@@ -429,7 +429,7 @@ def test_a_module_is_not_made_slower_by_being_looked_at(run) -> None:
 def count_compared(run, code: str) -> int:
     """How many steps the budget compared with others."""
     record(run, f"model = Net(); train(model, 4)\n{code}", **{"torch.budget_pct": "50"})
-    (row,) = query("SELECT shadow_steps AS n FROM sonde.overhead ORDER BY t_ns DESC LIMIT 1")
+    (row,) = query("SELECT compared_steps AS n FROM sonde.overhead ORDER BY t_ns DESC LIMIT 1")
     return row["n"]
 
 

@@ -20,7 +20,7 @@ STEP_NS = 30_000_000
 LIMIT = 1.0
 
 
-def is_shadow(step: int) -> bool:
+def is_baseline(step: int) -> bool:
     """Is this step left out, to be compared with? By its number alone, so that all ranks agree."""
     return _core.torch_plan(step, True, 1, 0, 0) == 0
 
@@ -125,7 +125,7 @@ def test_a_cost_over_the_budget_goes_under_it_and_stays(
 
 
 @pytest.mark.parametrize("noise", [1.0, 3.0])
-def test_a_cost_that_the_recording_does_not_see_is_found_by_shadow_steps(noise: float) -> None:
+def test_a_cost_that_the_recording_does_not_see_is_found_by_baseline_steps(noise: float) -> None:
     job = Job(10.0, noise, direct=0.0, tails=0.05, slow_every=100)
     story = play(Budget(LIMIT), job, 4000)
     assert story.overhead_pct(2000) <= LIMIT
@@ -185,15 +185,15 @@ def test_the_estimate_holds_the_truth() -> None:
     for cost in (0.0, 0.8, 5.0):
         budget = Budget(100.0)  # so that nothing is left out
         play(budget, Job(cost, 2.0, tails=0.05, drift=0.1, slow_every=100), 6000)
-        _t, _step, source, middle, low, high, direct, limit, level, plan, shadows = budget.describe(
-            7
+        _t, _step, source, middle, low, high, direct, limit, level, plan, baselines = (
+            budget.describe(7)
         )
         recorded = cost * 19 / 20
         assert low <= recorded <= high and high - low < 1.5
         assert abs(middle - recorded) < 0.5
         assert direct == pytest.approx(0.8 * recorded, rel=0.25)
         assert (source, limit, level, plan) == ("torch", 100.0, 0, "every step")
-        assert 250 <= shadows <= 310
+        assert 250 <= baselines <= 310
 
 
 def test_median_and_interval_do_not_depend_on_the_shape_of_the_noise() -> None:
@@ -229,8 +229,8 @@ def iter_ranks() -> Iterator[Callable[[int], StepPlan]]:
 def test_all_ranks_leave_out_the_same_steps_on_every_level() -> None:
     ranks = list(iter_ranks())
     for step in range(4000):
-        assert {rank(step).shadow for rank in ranks} == {is_shadow(step)}
-        assert all(not rank(step).on for rank in ranks if is_shadow(step))
+        assert {rank(step).baseline for rank in ranks} == {is_baseline(step)}
+        assert all(not rank(step).on for rank in ranks if is_baseline(step))
 
 
 def test_what_a_lower_level_records_the_higher_ones_record_too() -> None:
@@ -243,13 +243,13 @@ def test_what_a_lower_level_records_the_higher_ones_record_too() -> None:
             assert not (upper.on and lower.on) or upper.depth >= lower.depth
 
 
-def test_one_step_in_twenty_is_a_shadow_but_none_of_the_first() -> None:
-    shadows = [step for step in range(20_000) if is_shadow(step)]
-    assert shadows[0] >= 10
-    assert 990 <= len(shadows) <= 1000
+def test_one_step_in_twenty_is_a_baseline_but_none_of_the_first() -> None:
+    baselines = [step for step in range(20_000) if is_baseline(step)]
+    assert baselines[0] >= 10
+    assert 990 <= len(baselines) <= 1000
     for period in (2, 5, 10, 20, 100):  # no rhythm: every beat has its share
-        shares = [sum(step % period == beat for step in shadows) for beat in range(period)]
-        assert max(shares) < 2.5 * len(shadows) / period
+        shares = [sum(step % period == beat for step in baselines) for beat in range(period)]
+        assert max(shares) < 2.5 * len(baselines) / period
 
 
 @pytest.mark.parametrize("level", range(13))

@@ -21,8 +21,8 @@ from sonde.store.recording import Recording
 
 
 def test_every_release_chooses_the_same_steps_for_a_job_may_mix_them() -> None:
-    shadows = [step for step in range(200) if _core.torch_plan(step, True, 1, 0, 0) == 0]
-    assert shadows == [18, 28, 45, 60, 98, 103, 123, 153, 179, 197]
+    baselines = [step for step in range(200) if _core.torch_plan(step, True, 1, 0, 0) == 0]
+    assert baselines == [18, 28, 45, 60, 98, 103, 123, 153, 179, 197]
     kinds = [_core.torch_plan(step, False, 3, 2, 2) for step in range(100)]
     assert [at for at, kind in enumerate(kinds) if kind >= 2] == [1, 20, 24, 40, 59, 71, 82, 90]
     assert [at for at, kind in enumerate(kinds) if kind == 3] == [20, 59]
@@ -206,7 +206,7 @@ def test_what_an_optimizer_did_comes_after_the_modules_of_its_step(run) -> None:
     pytest.importorskip("torch")
     run(LOOP)
     (row,) = query(
-        "SELECT COUNT(*) AS n, COUNT(DISTINCT s.step) AS steps, COUNT(*) FILTER (s.shadow) AS off, "
+        "SELECT COUNT(*) AS n, COUNT(DISTINCT s.step) AS steps, COUNT(*) FILTER (s.unrecorded) AS off, "
         "COUNT(*) FILTER (t.seq <> 2 * s.modules OR t.self_duration <> t.duration) AS odd "
         "FROM python.torch_trace t JOIN python.torch_step s USING (step) "
         "WHERE t.stage = 'step' AND t.module = 'SGD'"

@@ -192,7 +192,7 @@ static PyObject *end_set_plans(sonde_TorchStepEnd *self, PyObject *args)
 {
     PyObject *plans;
     sonde_torch_level level;
-    if (!PyArg_ParseTuple(args, "O!pIII", &PyTuple_Type, &plans, &level.shadow, &level.every, &level.steps,
+    if (!PyArg_ParseTuple(args, "O!pIII", &PyTuple_Type, &plans, &level.baseline, &level.every, &level.steps,
                           &level.detail))
         return NULL;
     if (PyTuple_GET_SIZE(plans) != SONDE_PLANS)
@@ -306,7 +306,7 @@ static PyObject *end_watch(sonde_TorchStepEnd *self, PyObject *loaders)
 
 static PyMethodDef end_methods[] = {
     {"set_plans", (PyCFunction)end_set_plans, METH_VARARGS,
-     "set_plans(plans, shadow, every, steps, detail): what is recorded of the steps to come, and of which."},
+     "set_plans(plans, baseline, every, steps, detail): what is recorded of the steps to come, and of which."},
     {"watch", (PyCFunction)end_watch, METH_O, "watch(next): where batches are waited for; or None."},
     {"begin", (PyCFunction)end_begin, METH_NOARGS, "Record the step that is under way, from here on."},
     {"finish", (PyCFunction)end_finish, METH_O,

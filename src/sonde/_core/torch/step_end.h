@@ -78,11 +78,11 @@ extern PyTypeObject sonde_StepType, sonde_StepsType, sonde_TorchOptimizersType, 
 
 /* ---- which steps are recorded: step_plan.c --------------------------------------------------- */
 
-enum { SONDE_PLAN_SHADOW, SONDE_PLAN_OFF, SONDE_PLAN_BARE, SONDE_PLAN_FULL, SONDE_PLAN_WHOLE, SONDE_PLANS };
+enum { SONDE_PLAN_BASELINE, SONDE_PLAN_OFF, SONDE_PLAN_BARE, SONDE_PLAN_FULL, SONDE_PLAN_WHOLE, SONDE_PLANS };
 
 /* One step in `every`, one in 2^steps of those, detail in one of 2^detail of those. */
 typedef struct {
-    int shadow; /* are some left out, to be compared with? */
+    int baseline; /* are some left out, to be compared with? */
     uint32_t every, steps, detail;
 } sonde_torch_level;
 

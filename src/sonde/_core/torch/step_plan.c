@@ -3,13 +3,13 @@
  * By number alone, so that the ranks of a job choose the same ones without a word between
  * them; and without a rhythm, or a program with one (a log line every 20 steps) would
  * always be seen at the same beat. What a lower level records is part of what a higher one
- * does, and shadow steps are the same on all of them: ranks on different rungs differ in
+ * does, and baseline steps are the same on all of them: ranks on different rungs differ in
  * how much they record, no more. Each then measures what its own recording adds.
  */
 #include "torch/step_end.h"
 
-enum { WARM = 10 };    /* the first steps are like no others: nothing is compared with them */
-enum { SHADOWS = 20 }; /* one step in so many is not recorded, to see what recording costs */
+enum { WARM = 10 };           /* the first steps are like no others: nothing is compared with them */
+enum { BASELINE_EVERY = 20 }; /* one step in so many is not recorded, to see what recording costs */
 
 /* Bits that look like chance; the same everywhere. */
 static uint32_t mix(uint64_t number)
@@ -31,8 +31,9 @@ static int is_chosen(uint64_t step, uint32_t first, uint32_t last)
 int sonde_torch_choose(int64_t number, const sonde_torch_level *level)
 {
     uint64_t step = (uint64_t)number;
-    if (level->shadow && step >= WARM && step % SHADOWS == mix(step / SHADOWS) % SHADOWS)
-        return SONDE_PLAN_SHADOW;
+    if (level->baseline && step >= WARM &&
+        step % BASELINE_EVERY == mix(step / BASELINE_EVERY) % BASELINE_EVERY)
+        return SONDE_PLAN_BASELINE;
     if (level->every > 1) {
         uint64_t rest = step % level->every;
         step /= level->every;
@@ -44,18 +45,18 @@ int sonde_torch_choose(int64_t number, const sonde_torch_level *level)
     return is_chosen(step, level->steps, level->steps + level->detail) ? SONDE_PLAN_FULL : SONDE_PLAN_BARE;
 }
 
-/* torch_plan(step, shadow, every, steps, detail) -> which of the plans of budget_levels.py. */
+/* torch_plan(step, baseline, every, steps, detail) -> which of the plans of budget_levels.py. */
 static PyObject *torch_plan(PyObject *Py_UNUSED(module), PyObject *args)
 {
     long long step;
     sonde_torch_level level;
-    if (!PyArg_ParseTuple(args, "LpIII", &step, &level.shadow, &level.every, &level.steps, &level.detail))
+    if (!PyArg_ParseTuple(args, "LpIII", &step, &level.baseline, &level.every, &level.steps, &level.detail))
         return NULL;
     return PyLong_FromLong(sonde_torch_choose(step, &level));
 }
 
 PyMethodDef sonde_step_plan_methods[] = {
     {"torch_plan", torch_plan, METH_VARARGS,
-     "torch_plan(step, shadow, every, steps, detail): which of the plans of budget_levels.py a step has."},
+     "torch_plan(step, baseline, every, steps, detail): which of the plans of budget_levels.py a step has."},
     {NULL, NULL, 0, NULL},
 };

@@ -8,7 +8,7 @@ typedef struct {
     int64_t step, t_ns, dur_ns, input_wait_ns, host_to_device_ns, forward_ns, backward_ns, optimizer_ns,
         other_ns;
     uint32_t ended_by;
-    uint8_t shadow;
+    uint8_t unrecorded;
     uint32_t modules, lost;
     double owned_pct;
 } step_row;
@@ -66,7 +66,7 @@ int64_t sonde_step_end_write_step(sonde_TorchStepEnd *self, const sonde_Step *st
     row.optimizer_ns = optimizer_ns;
     row.other_ns = other_ns;
     row.ended_by = (uint32_t)kind;
-    row.shadow = !on;
+    row.unrecorded = !on;
     row.modules = sums->calls;
     row.lost = sums->lost;
     row.owned_pct = nodes_ns == 0 ? 0 : 100.0 * (double)sums->owned_ns / (double)nodes_ns;

@@ -67,8 +67,8 @@ class Budget:
 
     def plan(self, step: int) -> StepPlan:
         """Return what to record of a step; only its number and the level decide."""
-        plans, shadow, every, steps, detail = self.steer()
-        return plans[_core.torch_plan(step, shadow, every, steps, detail)]
+        plans, baseline, every, steps, detail = self.steer()
+        return plans[_core.torch_plan(step, baseline, every, steps, detail)]
 
     def steer(self) -> tuple[tuple[StepPlan, ...], bool, int, int, int]:
         """Return the plans of this level, and the rule that gives each step one of them."""
@@ -119,7 +119,7 @@ class Budget:
         seen = self._compare(level, _SHOWN) or (None, None, None)
         return (
             t_ns, self._last_step, "torch", *seen, self._read_direct(), self.limit_pct, self.level,
-            level.describe(self._every), self._shadows,
+            level.describe(self._every), self._compared,
         )  # fmt: skip
 
     # ---- what is known -----------------------------------------------------------------------
@@ -128,7 +128,7 @@ class Budget:
         """Forget what a recorded step costs."""
         self._recent[BARE], self._recent[FULL] = [], []
         self._ratios = {BARE: Ratios(), FULL: Ratios()}
-        self._shadows = 0
+        self._compared = 0
         self._neighbours.clear()
 
     def _learn(self, step: int, duration_ns: int, plan: StepPlan, direct_ns: int) -> None:
@@ -149,7 +149,7 @@ class Budget:
         if self._steps % 512 == 0:
             self._direct_ns, self._whole_ns = self._direct_ns // 2, self._whole_ns // 2
         used = self._neighbours.add(step, duration_ns, kind, self._ratios)
-        self._shadows += used
+        self._compared += used
         self._unjudged += used
 
     def _read_direct(self) -> float:

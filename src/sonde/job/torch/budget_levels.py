@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 EVERYTHING = 1000  # deeper than any module: the default of torch.depth
-_SHADOW = 20  # one step in this many is not recorded, to measure the cost: step_plan.c
+_BASELINE_EVERY = 20  # one step in this many is not recorded, to measure the cost: step_plan.c
 
 
 # Kinds of steps: nothing is recorded, modules are, or modules with detail.
@@ -13,17 +13,17 @@ NONE, BARE, FULL = 0, 1, 2
 class StepPlan:
     """What is recorded of one step."""
 
-    __slots__ = ("depth", "detail", "kind", "on", "shadow")
+    __slots__ = ("baseline", "depth", "detail", "kind", "on")
 
-    def __init__(self, on: bool, depth: int, detail: bool, shadow: bool = False) -> None:
+    def __init__(self, on: bool, depth: int, detail: bool, baseline: bool = False) -> None:
         self.on = on  # modules at all
         self.depth = depth  # the deepest modules; 0 is the one that the program calls
         self.detail = detail  # backward by module, and GPU times
-        self.shadow = shadow  # off only so that recorded steps can be compared with it
+        self.baseline = baseline  # off only so that recorded steps can be compared with it
         self.kind = NONE if not on else FULL if detail else BARE
 
 
-SHADOW = StepPlan(False, 0, False, True)
+BASELINE = StepPlan(False, 0, False, True)
 OFF = StepPlan(False, 0, False)
 WHOLE = StepPlan(True, EVERYTHING, True)
 
@@ -44,11 +44,11 @@ class Level:
 
     def list_plans(self) -> tuple[StepPlan, ...]:
         """Return the plans of this level, in the order of `_core.torch_plan`."""
-        return SHADOW, OFF, self.bare, self.full, WHOLE
+        return BASELINE, OFF, self.bare, self.full, WHOLE
 
-    def share(self, every: int, shadow: bool) -> tuple[float, float]:
+    def share(self, every: int, baseline: bool) -> tuple[float, float]:
         """Return the shares of all steps that have modules only, and that have detail as well."""
-        recorded = (1 - 1 / _SHADOW if shadow else 1.0) / every / 2**self.steps
+        recorded = (1 - 1 / _BASELINE_EVERY if baseline else 1.0) / every / 2**self.steps
         detail = recorded / 2**self.detail
         return recorded - detail, detail
 
