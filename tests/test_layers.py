@@ -256,3 +256,18 @@ def test_functions_fit_a_screen_and_files_a_sitting() -> None:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 length = (node.end_lineno or 0) - node.lineno + 1
                 assert length <= 50, f"{path.name}: {node.name} has {length} lines"
+
+
+# Contracts that several files fulfil, and objects of `sonde.profiler` beside the tables of that name.
+SHARED_NAMES = {"Mirror", "Sensor", "SondeCallback", "Source", "TraceWriter"}
+PUBLIC_OBJECTS = {"Counter", "Marker", "Task"}
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    places: dict[str, list[str]] = {}
+    for path in list_files():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(name_module(path))
+    twice = {name: where for name, where in places.items() if len(where) > 1}
+    assert set(twice) - SHARED_NAMES - PUBLIC_OBJECTS == set(), twice

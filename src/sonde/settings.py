@@ -7,6 +7,10 @@ from collections.abc import Callable, Mapping
 from sonde import plugins
 from sonde.errors import ConfigError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
 Value = bool | int | float | str
 
 _SIZES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6,
@@ -122,7 +126,6 @@ class Key:
             value = raw if self._is_mine(raw) else self.parse(str(raw))
         except (KeyError, ValueError, OverflowError):
             raise ConfigError(f"{self.name}={raw!s} is not understood: {kind}") from None
-        assert isinstance(value, (bool, int, float, str))
         if self.parse is parse_size and not isinstance(value, int):
             value = self.parse(f"{value:f}")
         if not isinstance(value, (bool, str)) and not self.low <= value <= self.high:
@@ -142,7 +145,7 @@ class Key:
                 return f"{value / size:g}{unit}"
         return f"{value:g}"
 
-    def _is_mine(self, raw: object) -> bool:
+    def _is_mine(self, raw: object) -> TypeGuard[bool | float]:
         if isinstance(self.default, bool):
             return isinstance(raw, bool)
         if isinstance(self.default, str):

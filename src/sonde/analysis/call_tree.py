@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 from sonde.session.stack_table import WEIGHTS
 
+Name = TypeVar("Name", bound=Hashable)  # of a frame
 
-class CallNode:
+
+class CallNode(Generic[Name]):
     """One frame under its callers; `own` is the time, by weight, in which it was innermost."""
 
     __slots__ = ("caller", "children", "own", "total")
 
     def __init__(self) -> None:
-        self.caller: CallNode | None = None
-        self.children: dict[object, CallNode] = {}
+        self.caller: CallNode[Name] | None = None
+        self.children: dict[Name, CallNode[Name]] = {}
         self.own = [0] * len(WEIGHTS)
         self.total = [0] * len(WEIGHTS)
 
 
-def grow(paths: Iterable[tuple[Iterable[object], Sequence[int]]]) -> CallNode:
+def grow(paths: Iterable[tuple[Iterable[Name], Sequence[int]]]) -> CallNode[Name]:
     """Return the tree of paths, which begin at the root, each with its weights."""
-    root = CallNode()
+    root: CallNode[Name] = CallNode()
     made = [root]
     for path, weights in paths:
         node = root
@@ -46,7 +49,7 @@ def _add(sums: list[int], weights: Sequence[int]) -> None:
         sums[at] += weight
 
 
-def walk(root: CallNode, by: int) -> Iterator[tuple[int, object, CallNode]]:
+def walk(root: CallNode[Name], by: int) -> Iterator[tuple[int, Name, CallNode[Name]]]:
     """Yield every node but the root with its depth and name: callers first, the heaviest first.
 
     Without recursion: a stack may be deeper than Python allows ours to be."""
@@ -57,6 +60,6 @@ def walk(root: CallNode, by: int) -> Iterator[tuple[int, object, CallNode]]:
         waiting += [(depth + 1, inner, child) for inner, child in _order(node, by)]
 
 
-def _order(node: CallNode, by: int) -> list[tuple[object, CallNode]]:
+def _order(node: CallNode[Name], by: int) -> list[tuple[Name, CallNode[Name]]]:
     """Return children in ascending order, because they are popped from the end."""
     return sorted(node.children.items(), key=lambda item: (item[1].total[by], str(item[0])))

@@ -95,8 +95,7 @@ def _run(arguments: list[str]) -> int:
     if unknown:
         raise ConfigError(f"unknown arguments {' '.join(unknown)}; see `sonde {chosen} --help`")
     parsed.rest = rest
-    code = parsed.run(parsed)
-    assert isinstance(code, int)
+    code: int = parsed.run(parsed)
     return code
 
 

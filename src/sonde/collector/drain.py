@@ -39,15 +39,11 @@ class Drain:
         if self._since_s is None:
             self._since_s = now_s
         if ended or waiting >= self.capacity // 4 or now_s - self._since_s >= every_s:
-            self._archive(head if ended else self._find_end(head))
+            self._archive(head if ended else self.ring.find_new_end(self.next))
             self._since_s = None
 
-    def _find_end(self, head: int) -> int:
-        """Return the first row that is still being written, unless it is too far behind."""
-        settled = self.ring.find_settled(self.next)
-        return max(settled, head - self.capacity // 2)
-
     def _archive(self, end: int) -> None:
+        # Not store.tail.RingTail: rows that could not be archived (a full disk) are read again.
         batch = self.ring.read(self.next, end)
         if batch.rows:
             rows = make_table(self.session, self.ring.schema, batch)

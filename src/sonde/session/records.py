@@ -11,6 +11,8 @@ from sonde.session import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from typing_extensions import Self, dataclass_transform
 else:
 
@@ -238,11 +240,10 @@ def read_config(path: str) -> dict[str, settings.Value]:
     for name, key in settings.list_keys().items():
         value, kind = values.get(name, key.default), type(key.default).__name__
         try:
-            number = _convert(value, "float" if kind == "int" else kind)
+            checked: Any = _convert(value, "float" if kind == "int" else kind)
         except (ValueError, OverflowError) as error:
             raise Damaged(f"{path} is damaged: {name}: {error}") from None
-        assert isinstance(number, (bool, int, float, str))
-        found[name] = int(number) if kind == "int" else number
+        found[name] = int(checked) if kind == "int" else checked
     return found
 
 

@@ -129,6 +129,13 @@ class Ring:
         """Return the first ticket from `first` on that is not complete."""
         return _core.ring_settled(self.map, first)
 
+    def find_new_end(self, first: int) -> int:
+        """Return where the rows from `first` on end that can be read for good.
+
+        That is the first ticket whose row is still being written, unless it never will be: one
+        that half a ring has passed by was given up by its writer."""
+        return max(self.find_settled(first), self.head - self.capacity // 2)
+
 
 class Batch:
     """Rows copied out of a ring, column by column, and counts of those that could not be."""

@@ -24,7 +24,7 @@ class RingTail:
 
     def read(self) -> Batch:
         """Return the rows that are complete by now; `lost` counts those that came too late."""
-        end = self._find_end()
+        end = self.ring.find_new_end(self.next_ticket)
         batch = self.ring.read(self.next_ticket, end)
         self.next_ticket = end
         return batch
@@ -32,12 +32,6 @@ class RingTail:
     def read_columns(self) -> list[list[int]]:
         """Return the same as columns of numbers; see stack_table.read_columns."""
         return stack_table.read_columns(self.ring, self.read())
-
-    def _find_end(self) -> int:
-        """Return the first ticket whose row is still being written, unless it never will be: one
-        that half a ring has passed by was given up by its writer."""
-        settled = self.ring.find_settled(self.next_ticket)
-        return max(settled, self.ring.head - self.ring.capacity // 2)
 
 
 def read_since(table: SessionTable, first: int) -> tuple[pa.Table, int]:

@@ -53,7 +53,7 @@ class Reader:
         self._held: dict[Hashable, Held] = {}
         self._borrowed: list[int] = []
         self._read: dict[str, tuple[int, bytes]] = {}
-        self._shared: dict[type, object] = {}
+        self._shared: dict[Callable[[Reader], object], object] = {}
 
     def begin(self) -> None:
         """Begin the next reading: everything is read anew."""
@@ -78,7 +78,6 @@ class Reader:
 
     def share(self, make: Callable[[Reader], T]) -> T:
         """Return the one object of a class that all sensors share."""
-        assert isinstance(make, type)
         if make not in self._shared:
             self._shared[make] = make(self)
         return self._shared[make]  # type: ignore[return-value]

@@ -61,7 +61,6 @@ def _describe(
     own: tuple[list[int], ...] = tuple([] for _ in WEIGHTS)
     last = -1
     for depth, name, node in walk(root, profile.by):
-        assert isinstance(name, Place)
         ups.append(last + 1 - depth)
         numbers.append(places.setdefault(name, len(places)))
         for column, ns in zip(own, node.own, strict=True):

@@ -26,7 +26,7 @@ class Box(NamedTuple):
     x: float
     width: float
     depth: int
-    name: object
+    name: Place | str
     own_ns: int
     total_ns: int
 
@@ -54,12 +54,12 @@ def write(profile: Profile, file: IO[str]) -> None:
     file.write(fill(foot, SCRIPT=read_asset("svg.js")))
 
 
-def _path(profile: Profile, stack: Stack) -> list[object]:
+def _path(profile: Profile, stack: Stack) -> list[Place | str]:
     thread = stack.thread
     return [thread.process.label, thread.label, *profile.path(stack.frames)]
 
 
-def _lay_out(root: CallNode, by: int) -> tuple[list[Box], int]:
+def _lay_out(root: CallNode[Place | str], by: int) -> tuple[list[Box], int]:
     """Return the boxes that can be seen, and how many cannot."""
     scale = (_WIDTH - 2 * _PAD) / max(1, root.total[by])
     boxes = [Box(_PAD, _WIDTH - 2 * _PAD, 0, "all", root.own[by], root.total[by])]
@@ -97,7 +97,7 @@ def _fit(text: str, width: float) -> str:
     return text if len(text) <= room else text[: room - 1] + "…"
 
 
-def _colour(name: object) -> str:
+def _colour(name: Place | str) -> str:
     if not isinstance(name, Place):
         return "#d8dce3"
     return f"hsl({pick_hue(name.file)},58%,{74 + pick_shade(name.func)}%)"

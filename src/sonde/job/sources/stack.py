@@ -47,7 +47,7 @@ class Source:
             self._threads,
             self._sampling,
             session.text,
-            _open_nodes(session.folder, session.values["stack.bytes"]),
+            _open_nodes(session.folder, int(session.values["stack.bytes"])),
             session.page,
             os.fsencode(session.folder),
             self._context.guard(self._inspect),
@@ -68,8 +68,7 @@ class Source:
         self._objects.tell(self._sampler, wants)
 
 
-def _open_nodes(folder: str, size: object) -> _core.Map:
-    assert isinstance(size, int)
+def _open_nodes(folder: str, size: int) -> _core.Map:
     path = os.path.join(folder, NODES)
     if os.path.exists(path):  # switched off and on again
         return ring.map_file(path, writable=True)
