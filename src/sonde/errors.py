@@ -1,10 +1,10 @@
-"""What can go wrong in the tool, each with the one line a user sees and its exit code."""
+"""The errors of the tool: each has a message of one line for the user, and an exit code."""
 
 from __future__ import annotations
 
 
 class Error(Exception):
-    """Something the user can act on; the message says what happened, to what, and what to do."""
+    """An error the user can act on: the message says what happened, to what, and what to do."""
 
     exit_code = 1
 
@@ -16,13 +16,13 @@ class NoSession(Error):
 
 
 class Damaged(Error):
-    """A session folder that is cut, foreign or damaged."""
+    """A session folder is truncated, damaged or not ours."""
 
     exit_code = 4
 
 
 class Newer(Error):
-    """A session folder written by a newer sonde."""
+    """A session folder was written by a newer sonde."""
 
     exit_code = 4
 
@@ -31,50 +31,50 @@ class Newer(Error):
 
 
 class QueryError(Error):
-    """SQL that cannot be run, or ran too long."""
+    """A query cannot be run, or ran for too long."""
 
     exit_code = 5
 
 
 class NotAnswering(Error):
-    """A live process that did not do what it was asked in time."""
+    """A live process did not do what it was asked in time."""
 
     exit_code = 6
 
 
 class ConfigError(Error):
-    """A setting with an unknown name or a value that does not fit."""
+    """A setting has an unknown name or an invalid value."""
 
     exit_code = 2
 
 
 class NotRecording(Error):
-    """Recording could not start; the program runs on without it."""
+    """Recording could not start; the program keeps running without it."""
 
 
 class SchemaError(Error):
-    """A row class that cannot become a table."""
+    """A row class cannot become a table."""
 
 
 class Unavailable(Error):
-    """A source that cannot work here; the recording goes on without it."""
+    """A source cannot work here; the recording continues without it."""
 
 
 class NotProfiled(Error):
-    """A run that could not begin, or has no result; the work runs without it."""
+    """A run could not begin or has no result; the user's work is not affected."""
 
 
 class RunActive(NotProfiled):
-    """Another run is under way in the same process."""
+    """Another run is in progress in the same process."""
 
     exit_code = 7
 
     def __init__(self, run_id: str, pid: int) -> None:
         self.run_id = run_id
         super().__init__(
-            f"{run_id} is under way in process {pid}; `sonde profile stop {run_id}` ends it"
+            f"{run_id} is in progress in process {pid}; `sonde profile stop {run_id}` ends it"
         )
 
 
 class NotRun(Error):
-    """A trace was asked of a profiler that has not run."""
+    """A trace was requested from a profiler that has not run."""

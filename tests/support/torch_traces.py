@@ -61,7 +61,7 @@ def store(folder: str, begin_ns: int, data: bytes | None = None) -> Path:
     Path(folder, captures.FOLDER).mkdir(exist_ok=True)
     path = Path(captures.name_file(folder, ID, captures.PACKED))
     path.write_bytes(gzip.compress(dump(EVENTS) if data is None else data))
-    captures.write_asked(folder, ID, captures.CaptureOptions(steps=2))
+    captures.write_request(folder, ID, captures.CaptureOptions(steps=2))
     about = captures.read_about(folder, ID).replace(
         state=captures.DONE, asked_ns=begin_ns, begin_ns=begin_ns, end_ns=begin_ns + 2_000_000,
         anchors=[(BASE_NS, begin_ns), (BASE_NS + 2_000_000, begin_ns + 2_000_000)],

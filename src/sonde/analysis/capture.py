@@ -98,7 +98,7 @@ def request_captures(
     asked = []
     for target in targets:
         try:
-            captures.write_asked(target.folder, capture_id, options)
+            captures.write_request(target.folder, capture_id, options)
         except OSError as error:
             raise Error(f"{target.path(captures.FOLDER)}: {error.strerror}") from None
         asked.append(CaptureRequest(target, capture_id))
@@ -116,8 +116,8 @@ def _lacks_torch(target: Session) -> bool:
 
 
 def _check(target: Session, options: captures.CaptureOptions) -> None:
-    if options.steps is not None and not 1 <= options.steps <= captures.MOST_STEPS:
-        raise ConfigError(f"--steps {options.steps} is outside 1 … {captures.MOST_STEPS}")
+    if options.steps is not None and not 1 <= options.steps <= captures.MAX_STEPS:
+        raise ConfigError(f"--steps {options.steps} is outside 1 … {captures.MAX_STEPS}")
     if not target.is_alive():
         raise NotAnswering(f"the recording of process {target.pid} is over; it captures no more")
     if not target.read_control()["on"]:

@@ -1,1 +1,1 @@
-"""The background process: archives rows, keeps to the limits, and measures the machine."""
+"""The background process: it archives rows, enforces retention and measures the machine."""

@@ -1,4 +1,4 @@
-"""From rings to the archive: drain rows that are due, merge small files, seal ended sessions."""
+"""Move rows from rings to the archive, merge small files, and seal ended sessions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Drain:
 
     def _merge(self) -> None:
         parts = archive.find_merge(archive.list_segments(self.session, self.table))
-        # In a thread: merging takes longer than a ring takes to fill.
+        # In a thread, because merging takes longer than a ring takes to fill.
         if parts and archive.changing.acquire(blocking=False):
             threading.Thread(target=_merge, args=(parts,), daemon=True).start()
 
@@ -62,7 +62,7 @@ def _merge(parts: list[archive.Segment]) -> None:
     try:
         archive.merge(parts)
     except OSError:
-        pass  # no room: the parts stay as they are
+        pass  # the disk is full: the parts stay as they are
     finally:
         archive.changing.release()
 
@@ -80,7 +80,7 @@ def seal(session: Session) -> None:
         ring = Ring(path)
         table = SessionTable(session, ring.schema, ring)
         if ring.read(table.archived_to).rows:
-            return  # not all archived (a full disk): the rings stay
+            return  # a full disk kept rows from being archived: the rings stay
         tables[table.schema.table] = SealedTable(
             schema=ring.schema.dump().decode(),
             head=ring.count("head"),
@@ -104,7 +104,7 @@ def seal(session: Session) -> None:
 
 
 def _archive_stacks(session: Session) -> None:
-    """Archive the tree of stacks with its texts, once: it cannot change any more."""
+    """Archive the tree of stacks with its texts, once: it can no longer change."""
     table = stacks.STACK.schema.table
     if stack_table.has_nodes(session) and not archive.list_segments(session, table):
         rows = stacks.STACK.compute_table(session)
@@ -127,7 +127,7 @@ def _archive_events(session: Session) -> None:
 def find_end_wall_ns(session: Session) -> int:
     """Return when a session ended: as its control page says, or when its newest row was written.
 
-    The times of the files do not tell: stores to mapped memory leave them alone."""
+    Modification times of files are no help: stores to mapped memory do not change them."""
     control = session.read_control()
     if control["state"] in (_core.STOPPED, _core.EXITED):
         return control["state_t_ns"] + session.wall_offset_ns

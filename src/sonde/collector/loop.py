@@ -46,7 +46,7 @@ class Watched:
         self._snapshot_s = time.monotonic()
         self._listed_ns = 0  # when the folder had last changed, at its last listing
         self._ended: set[str] = set()  # runs that have ended, as the last scan saw them
-        self._worked_out: set[str] = set()
+        self._processed: set[str] = set()
         self.refresh()
 
     def refresh(self) -> None:
@@ -64,7 +64,7 @@ class Watched:
         """Archive the rows that are due."""
         if not self.archive:
             return
-        # Listing the folder at every tick would take as long as all the rest.
+        # Listing the folder at every tick would take as long as everything else.
         changed_ns = os.stat(self.folder).st_mtime_ns
         if changed_ns != self._listed_ns:
             for path in self.session.find_rings():
@@ -86,11 +86,11 @@ class Watched:
             snapshots.take(self.session, keep=self.snapshot_keep)
 
     def process_runs(self, end_s: float) -> None:
-        """Work out runs that have ended, until `end_s`.
+        """Compute the results of runs that have ended, until `end_s`.
 
-        A job may make many of them, and the stack sums of one take as much room as all stacks."""
+        A job may make many runs, and the stack sums of one take as much space as all stacks."""
         for name in runs.list_names(self.session):
-            if name in self._worked_out or time.monotonic() > end_s:
+            if name in self._processed or time.monotonic() > end_s:
                 continue
             try:
                 run = Run(self.session, name)
@@ -100,9 +100,9 @@ class Watched:
             if state == PROCESSING and name in self._ended:
                 run.process()
             if state == PROCESSING:
-                self._ended.add(name)  # next time: its state may still be being written
+                self._ended.add(name)  # processed next time: its state may still be being written
             elif state in FINAL:
-                self._worked_out.add(name)
+                self._processed.add(name)
 
     def write(self, row: type, values: tuple[object, ...]) -> None:
         """Write a sensor's row into this session."""
@@ -120,10 +120,10 @@ class Watched:
         if os.path.exists(path):
             known = [(field.name, field.kind) for field in ring.Ring(path).schema.fields]
             if known != [(field.name, field.kind) for field in table.fields]:
-                return None  # sonde was updated while the job ran: other columns, so no more rows
+                return None  # sonde was updated while the job ran, and the columns have changed
             memory = ring.map_file(path, writable=True)
             if row is not SourceLog:
-                _core.ring_heal(memory)  # a collector before this one may have died while it wrote
+                _core.ring_heal(memory)  # an earlier collector may have died while writing
         else:
             memory = ring.create_ring(self.session.folder, table, getattr(row, "RING_BYTES", 2**20))
         # Strict: a sensor row that does not fit is a bug.
@@ -166,7 +166,7 @@ class Collector:
 
     def step(self, now_s: float) -> None:
         """Do one round: read sensors, find sessions, drain, seal, retain, each when it is due."""
-        # First: the rest may take long, and a reading should be taken when it is due.
+        # This comes first: the rest may take long, and a reading should be taken when it is due.
         self._sensors.measure(list(self.watched.values()), now_s, self._attempt)
         if now_s - self._drained_s < TICK_S - 0.01:
             return
@@ -203,7 +203,7 @@ class Collector:
                 if not one.session.is_alive() and time.monotonic() - begin_s < SEAL_S:
                     one.drain(time.monotonic(), ended=True)
                     one.snapshot(time.monotonic(), ended=True)
-                    runs.process_all(one.session)  # while its texts are there
+                    runs.process_all(one.session)  # while its texts still exist
                     seal(one.session)
                     del self.watched[folder]
                     self._done.add(folder)
@@ -219,7 +219,7 @@ class Collector:
             # A full disk: try again in the next round. A folder that is gone: forget it.
             if not os.path.isdir(folder):
                 self.watched.pop(folder, None)
-        except Exception as error:  # it cannot be read; whoever opens it sees why
+        except Exception as error:  # it cannot be read; opening it shows the user why
             self.watched.pop(folder, None)
             self._done.add(folder)
             self._log(f"{folder}: {type(error).__name__}: {error}")
@@ -232,7 +232,7 @@ class Collector:
 
 
 def _is_mine(session: Session) -> bool:
-    """Tell whether a session was recorded on this machine and is not sealed yet.
+    """Return whether a session was recorded on this machine and is not sealed yet.
 
     On a shared file system another machine may have the same name: its live sessions have another
     boot id and a collector of their own."""
@@ -258,11 +258,11 @@ def take_lock(root: str, wait_s: float = 1.0) -> int | None:
     """Take the host's one collector lock; None if another collector holds it."""
     fd = files.open_lock(collector_lock(root))
     try:
-        # A job that only asks whether a collector is there holds the lock for an instant, too.
+        # A job that only checks whether there is a collector also holds the lock for an instant.
         if files.take_lock(fd, wait_s):
             return fd
     except OSError:
-        pass  # a file system without locks: no collector is better than several
+        pass  # the file system has no locks: no collector is better than several
     os.close(fd)
     return None
 
@@ -279,8 +279,8 @@ def main() -> None:
     lock = take_lock(root)
     if lock is None:
         return
-    # It holds the pid while we run, and nothing after an orderly end: the job's native thread
-    # starts a new collector only after a crash.
+    # The file holds our pid while we run, and is empty after an orderly end: the job's native
+    # thread starts a new collector only after a crash.
     os.truncate(lock, 0)
     os.write(lock, f"{os.getpid()}\n".encode())
     raise_file_limit()
@@ -289,7 +289,7 @@ def main() -> None:
     def leave(_signal: int, _frame: object) -> None:
         collector.leaving = True
 
-    gc.freeze()  # imported modules stay: collections need not go through them
+    gc.freeze()  # imported modules stay, so garbage collections need not visit them
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
     collector.run()

@@ -1,4 +1,4 @@
-"""Retention: how long and how much is kept. What ended first is removed first."""
+"""Retention: how long and how much is kept. Sessions that ended first are removed first."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def measure_bytes(folder: str) -> int:
 
 
 def _remove(root: str, session: Session) -> None:
-    # Renamed first: nobody is to see half of a session.
+    # Renamed first, so that nobody sees half a session.
     gone = os.path.join(root, f".{session.id}.{time.time_ns()}.gone")
     os.rename(session.folder, gone)
     shutil.rmtree(gone, ignore_errors=True)

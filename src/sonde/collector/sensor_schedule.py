@@ -1,4 +1,4 @@
-"""When the sensors are read, and which sessions get the rows."""
+"""Decide when the sensors are read, and which sessions get the rows."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
         def write(self, row: type, values: tuple[object, ...]) -> None: ...
 
 
-Trouble = Callable[[str], AbstractContextManager[None]]
-Said = tuple[str, str | None]
+Attempt = Callable[[str], AbstractContextManager[None]]
+Status = tuple[str, str | None]  # state and detail
 
 RETRY_S = (1.0, 30.0)  # pause after a failure of a sensor: the first, and the longest
-# What the files of a kernel that we have never seen may lead to.
+# Errors that the files of a kernel we have never seen may lead to.
 _FAILURES = (OSError, ValueError, LookupError, ArithmeticError, TypeError, AttributeError,
              AssertionError)  # fmt: skip
 
 
 class Guarded:
-    """A sensor that may fail, and is left alone for a while after it did."""
+    """A sensor that may fail, and is not read for a while after a failure."""
 
     def __init__(self, name: str, reader: Reader) -> None:
         module: ModuleType = plugins.load("collector.sensors", name)
         self.name, self._sensor = name, module.Sensor(reader)
         self._rest_s = 0.0
         self._again_s = float("-inf")
-        self.said: Said = ("on", None)
+        self.status: Status = ("on", None)
 
     def read(self, pids: Iterable[int], now_s: float) -> tuple[list[Row], dict[int, list[Row]]]:
         """Return rows about the machine, and about each of these processes."""
@@ -58,14 +58,14 @@ class Guarded:
             self._fail("failed", f"{type(error).__name__}: {error}", now_s)
         else:
             self._rest_s = 0.0
-            self.said = ("on", getattr(self._sensor, "detail", None))
+            self.status = ("on", getattr(self._sensor, "detail", None))
             return machine, own
         return [], {}
 
     def _fail(self, state: str, detail: str, now_s: float) -> None:
         self._rest_s = min(RETRY_S[1], max(RETRY_S[0], 2 * self._rest_s))
         self._again_s = now_s + self._rest_s
-        self.said = (state, detail)
+        self.status = (state, detail)
 
 
 class Cadence:
@@ -77,32 +77,32 @@ class Cadence:
     def __init__(self, period_s: float, reader: Reader) -> None:
         self.period_s, self.due_s = period_s, float("-inf")
         self._sensors = [Guarded(name, reader) for name in plugins.list_names("collector.sensors")]
-        self._told: dict[tuple[str, str], Said] = {}
+        self._written: dict[tuple[str, str], Status] = {}
 
     def advance(self, now_s: float) -> None:
-        """Set the time of the next reading; missed ones are not made up for."""
+        """Set the time of the next reading; missed ones are skipped."""
         self.due_s = (math.floor(now_s / self.period_s + 1e-6) + 1) * self.period_s
 
-    def measure(self, targets: list[Target], now_s: float, trouble: Trouble) -> None:
+    def measure(self, targets: list[Target], now_s: float, attempt: Attempt) -> None:
         """Read every sensor once and write the rows into these sessions."""
         pids = sorted({target.host_pid for target in targets})
         for sensor in self._sensors:
             machine, own = sensor.read(pids, now_s)
             for target in targets:
-                with trouble(target.folder):
+                with attempt(target.folder):
                     for row, values in [*machine, *own.get(target.host_pid, [])]:
                         target.write(row, values)
-                    self._tell(target, sensor)
+                    self._write_status(target, sensor)
 
-    def _tell(self, target: Target, sensor: Guarded) -> None:
+    def _write_status(self, target: Target, sensor: Guarded) -> None:
         key = (target.folder, sensor.name)
-        if self._told.get(key) != sensor.said:
-            self._told[key] = sensor.said
-            target.write(SourceLog, (_core.clock_ns(), sensor.name, *sensor.said))
+        if self._written.get(key) != sensor.status:
+            self._written[key] = sensor.status
+            target.write(SourceLog, (_core.clock_ns(), sensor.name, *sensor.status))
 
     def forget(self, folders: set[str]) -> None:
         """Forget all sessions but these."""
-        self._told = {key: said for key, said in self._told.items() if key[0] in folders}
+        self._written = {key: one for key, one in self._written.items() if key[0] in folders}
 
 
 class Sensors:
@@ -117,7 +117,7 @@ class Sensors:
         periods = {target.host_every_s for target in targets}
         return min((self._find(period_s).due_s for period_s in periods), default=float("inf"))
 
-    def measure(self, targets: list[Target], now_s: float, trouble: Trouble) -> None:
+    def measure(self, targets: list[Target], now_s: float, attempt: Attempt) -> None:
         """Read the sensors for all sessions that are due."""
         periods = {target.host_every_s for target in targets}
         for unused in self._cadences.keys() - periods:
@@ -130,7 +130,7 @@ class Sensors:
             cadence.advance(now_s)
             mine = [target for target in targets if target.host_every_s == cadence.period_s]
             cadence.forget({target.folder for target in mine})
-            cadence.measure(mine, now_s, trouble)
+            cadence.measure(mine, now_s, attempt)
 
     def close(self) -> None:
         """Close files and helper processes."""

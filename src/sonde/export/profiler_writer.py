@@ -82,7 +82,7 @@ class ProfileFile:
             os.unlink(self._claim[0])
             os.close(self._claim[1])
 
-    def turn(self, t_ns: int) -> None:
+    def toggle(self, t_ns: int) -> None:
         """Open or close a window."""
         self.windows.append(t_ns)
         if len(self.windows) > 2 * _MOST_KEPT:
@@ -219,8 +219,8 @@ class ProfilerWriter:
         answer: dict[str, object] = {}
         if what == "begin":
             self._begin(request)
-        elif job is not None and what == "turn":
-            job.turn(request["t_ns"])
+        elif job is not None and what == "toggle":
+            job.toggle(request["t_ns"])
         elif job is not None and what == "memory":
             answer = self._read_memory(job, request)
         elif job is not None and what == "dump":

@@ -1,1 +1,1 @@
-"""What libraries of training loops know and hooks cannot: a file for each library."""
+"""Integrations with training libraries, which know what hooks cannot see. One file each."""

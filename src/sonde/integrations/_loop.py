@@ -1,4 +1,4 @@
-"""The tables that integrations write; all of it over sonde's public names."""
+"""The tables that integrations write, using only sonde's public names."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ import sonde
 
 
 class LoopStep:
-    """A step of a library's training loop, right after its end."""
+    """One step of a library's training loop, written right after its end."""
 
-    step: sonde.i64 | None = sonde.column("the step of python.torch_step that ended with it")
+    step: sonde.i64 | None = sonde.column("the step of python.torch_step that ended at this point")
     library: sonde.text = sonde.column("lightning, transformers or accelerate")
     stage: sonde.text = sonde.column("train, validation, test, predict, …")
-    epoch: sonde.f64 | None = sonde.column("as the library counts; parts of one where it does")
-    global_step: sonde.i64 | None = sonde.column("as the library counts")
+    epoch: sonde.f64 | None = sonde.column("epoch as the library counts it; may be fractional")
+    global_step: sonde.i64 | None = sonde.column("step as the library counts it")
 
 
 class LoopTag:
-    """What a library was told to do."""
+    """One setting of a library's training loop."""
 
     name: sonde.text = sonde.column("model, precision, strategy, …")
-    value: sonde.text = sonde.column("its value")
+    value: sonde.text = sonde.column("value of the setting")
 
 
 class LoopMetric:
-    """A number that the program logged."""
+    """One number that the program logged."""
 
     step: sonde.i64 | None = sonde.column(
-        "the step of python.torch_step that was under way, if known"
+        "the step of python.torch_step in which it was logged, if known"
     )
-    global_step: sonde.i64 | None = sonde.column("as the program or its library counts")
-    name: sonde.text = sonde.column("what it is called")
-    value: sonde.f64 = sonde.column("the number")
+    global_step: sonde.i64 | None = sonde.column("step as the program or its library counts it")
+    name: sonde.text = sonde.column("name under which it was logged")
+    value: sonde.f64 = sonde.column("value")
 
 
 class Loop:
-    """One training loop of a library; starts the recording if there is none."""
+    """One training loop of a library; starts a recording if there is none."""
 
     def __init__(self, library: str) -> None:
         self._library = library
@@ -44,19 +44,19 @@ class Loop:
         self._step: int | None = None
 
     def begin(self, tags: dict[str, object]) -> None:
-        """The loop begins; what is known of it. None: not known."""
+        """Begin the loop and write what is known about it; a value of None is unknown."""
         sonde.start()
         for name, value in tags.items():
             if value is not None:
                 self._emit_tag(name, str(value))
 
     def end_step(self, stage: str, epoch: float | None, global_step: int | None) -> None:
-        """A step is over."""
+        """End a step."""
         self._step = sonde.step()
         self._emit_step(self._step, self._library, stage, epoch, global_step)
 
     def log(self, values: dict[str, object], global_step: int | None) -> None:
-        """Numbers that the program has anyway. Tensors are left alone: to read one is to wait."""
+        """Write numbers that the program logs. Tensors are skipped, because reading one waits."""
         step = None if self._step is None else self._step + 1
         for name, value in values.items():
             if isinstance(value, (int, float)):

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _Tracker: Any = GeneralTracker
 
 
-class SondeTracker(_Tracker):  # type: ignore[misc]  # its base is not known before it runs
-    """Keeps what the program gives to `init_trackers` and `log`."""
+class SondeTracker(_Tracker):  # type: ignore[misc]  # the type of its base is unknown to mypy
+    """Records what the program passes to `init_trackers` and `log`."""
 
     name = "sonde"
     requires_logging_directory = False
@@ -41,7 +41,8 @@ _steps = 0
 
 
 def end_step(accelerator: Any, epoch: float | None = None) -> None:
-    """Call it after `optimizer.step()`: a step is over, unless gradients are still added up."""
+    """End a step, unless gradients are still being accumulated; call this after
+    `optimizer.step()`."""
     global _loop, _steps
     if not accelerator.sync_gradients:
         return

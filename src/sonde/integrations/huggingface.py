@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 _Callback: Any = transformers.TrainerCallback
 
 
-class SondeCallback(_Callback):  # type: ignore[misc]  # its base is not known before it runs
-    """Ends sonde's steps where the Trainer's end, and tells their epoch, number and stage; keeps
-    the numbers that it logs."""
+class SondeCallback(_Callback):  # type: ignore[misc]  # the type of its base is unknown to mypy
+    """Ends sonde's steps where the Trainer's end, and records their epoch, number and stage, and
+    the numbers that the Trainer logs."""
 
     def __init__(self) -> None:
         self._loop = Loop("transformers")

@@ -15,22 +15,22 @@ _NAMES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _find_library() -> Any:
-    """The one that the program uses: there are two packages of the same code."""
+    """Return the package that the program uses: two packages contain the same code."""
     used = [name for name in _NAMES if name in sys.modules]
     for name in used or _NAMES:
         try:
             return import_module(name)
         except ImportError:
             continue
-    raise ImportError("there is no lightning here; pip install lightning")
+    raise ImportError("Lightning is not installed; run `pip install lightning`")
 
 
 _library = _find_library()
 _Callback: Any = _library.Callback
 
 
-class SondeCallback(_Callback):  # type: ignore[misc]  # its base is not known before it runs
-    """Ends sonde's steps where Lightning's end, and tells their epoch, number and stage."""
+class SondeCallback(_Callback):  # type: ignore[misc]  # the type of its base is unknown to mypy
+    """Ends sonde's steps where Lightning's end, and records their epoch, number and stage."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class SondeCallback(_Callback):  # type: ignore[misc]  # its base is not known b
         })  # fmt: skip
 
     def on_train_batch_end(self, trainer: Any, *_more: Any, **_named: Any) -> None:
-        # Gradients of several batches may go into one step.
+        # One step may accumulate the gradients of several batches.
         if trainer.global_step != self._global_step:
             self._global_step = trainer.global_step
             self._end(trainer, "train")

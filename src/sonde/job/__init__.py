@@ -1,1 +1,1 @@
-"""The write half: what runs inside the user's program."""
+"""The write half: the code that runs inside the user's program."""

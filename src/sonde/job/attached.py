@@ -1,8 +1,8 @@
-"""What `sonde attach` and `sonde stop` run inside the process: see attach/visit.py.
+"""The code that `sonde attach` and `sonde stop` run inside the process: see attach/visit.py.
 
-This file is read as text and run in a namespace of its own by a thread that the program does not
-know, so it imports nothing of ours at the top. It prints nothing, raises nothing, and leaves
-`sys.path` and `__main__` as they are."""
+This file is read as text and run in a namespace of its own, by a thread that the program does not
+know about, so it imports nothing of ours at the top. It prints nothing, raises nothing, and leaves
+`sys.path` and `__main__` unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORK_S = 1.0
 
 
 class Request:
-    """What the tool asks for: `start` or `stop`, and what that takes."""
+    """A request from the tool: `start` or `stop`, with its parameters."""
 
     __slots__ = ("action", "deadline_ns", "fits", "folder", "package", "root", "settings")
 
@@ -40,9 +40,11 @@ class Request:
 
 
 class Gate:
-    """Makes forks of the program wait while we are here: a child would have half a module of ours,
-    and Python warns of a fork with threads, which would be our fault. There is one per process:
-    what is called at a fork cannot be taken out again."""
+    """Makes the program's forks wait while our thread runs.
+
+    A child forked meanwhile would hold a half-imported module of ours, and Python would warn about
+    a fork with threads because of our thread. There is one gate per process, because a fork hook
+    cannot be removed."""
 
     def __init__(self) -> None:
         self._lock = allocate_lock()
@@ -58,12 +60,12 @@ class Gate:
     def _wait(self) -> None:
         if not self._lock.locked():
             return
-        # Not for ever: the program may fork in an import that we wait for.
+        # The wait is bounded: the program may fork inside an import that we are waiting for.
         if self._lock.acquire(timeout=_FORK_S):
             self._lock.release()
         recorder = _find_recorder()
         if recorder is not None:
-            recorder.rest()  # it was called before us, and had nothing to do yet
+            recorder.rest()  # its own fork hook ran before this one, when nothing was recorded yet
 
 
 def _find_recorder() -> Recorder | None:
@@ -71,7 +73,7 @@ def _find_recorder() -> Recorder | None:
 
 
 def run(request: Request) -> None:
-    """Do what was asked and answer; undo it if nobody waits for the answer anymore."""
+    """Handle the request and reply; undo a start if nobody is waiting for the reply any more."""
     gate = getattr(_find_recorder(), "gate", None) or Gate()
     gate.close()
     try:
@@ -97,30 +99,30 @@ def _run(request: Request) -> None:
     if failure and isinstance(failure[0], KeyboardInterrupt):
         from _thread import interrupt_main
 
-        interrupt_main()  # it was meant for the program
+        interrupt_main()  # the interrupt was meant for the program
 
 
 def _start(request: Request) -> dict[str, object]:
-    # Each file that is opened gives the GIL away, and a busy program keeps it for as long as this.
+    # Every file we open releases the GIL, and a busy program then keeps it for a switch interval.
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(_HURRY_S)
     try:
         return _begin(_load(request.package, request.fits), request)
     finally:
-        if abs(sys.getswitchinterval() - _HURRY_S) < 1e-6:  # nobody else has changed it
+        if abs(sys.getswitchinterval() - _HURRY_S) < 1e-6:  # unless somebody else changed it
             sys.setswitchinterval(before_s)
 
 
 def _begin(recorder: Recorder, request: Request) -> dict[str, object]:
     if recorder.session is not None:
-        recorder.lent = False  # it is somebody's own wish now
+        recorder.ends_with_profile = False  # the user has now asked for the recording itself
         return {"session": recorder.session.folder}
     if time.monotonic_ns() > request.deadline_ns:
-        return {"error": "too late"}
-    said: list[str] = []
-    folder = recorder.start(request.settings, root=request.root, tell=said.append)
+        return {"error": "the request came too late"}
+    problems: list[str] = []
+    folder = recorder.start(request.settings, root=request.root, report=problems.append)
     if folder is None:
-        return {"error": "; ".join(said) or "it does not say why"}
+        return {"error": "; ".join(problems) or "recording did not start, for an unknown reason"}
     return {"session": folder, "is_new": True}
 
 
@@ -132,23 +134,23 @@ def _stop() -> dict[str, object]:
 
 
 def _load(package: str, fits: bool) -> Recorder:
-    """Import sonde, the program's own if it has one, and return its recorder."""
+    """Import sonde, the program's own copy if it has one, and return its recorder."""
     if "sonde" not in sys.modules:
-        _bring(package, fits)
+        _import_package(package, fits)
     from sonde.job.recorder import recorder
 
     return recorder
 
 
-def _bring(package: str, fits: bool) -> None:
-    """Put the module `sonde` into place without changing sys.path."""
+def _import_package(package: str, fits: bool) -> None:
+    """Import the package `sonde` from this folder without changing sys.path."""
     from importlib.machinery import EXTENSION_SUFFIXES
     from importlib.util import find_spec, module_from_spec, spec_from_file_location
 
     own = find_spec("sonde")
     if own is not None and own.origin is not None:
         if not os.path.exists(os.path.join(os.path.dirname(own.origin), "job", "recorder.py")):
-            raise ImportError(f"it has another module called sonde: {own.origin}")
+            raise ImportError(f"the program has another module called sonde: {own.origin}")
         return
     if not fits or not any(
         os.path.exists(os.path.join(package, "_core" + suffix)) for suffix in EXTENSION_SUFFIXES
@@ -168,7 +170,7 @@ def _bring(package: str, fits: bool) -> None:
 
 
 def _reply(folder: str, answer: dict[str, object]) -> bool:
-    """Leave the answer where the tool waits; False if it has given up."""
+    """Write the answer where the tool waits for it; return False if the tool has given up."""
     import json
 
     path = os.path.join(folder, "answer.json")

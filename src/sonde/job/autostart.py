@@ -1,10 +1,10 @@
-"""What the .pth hook calls when the environment asks for it: record before the program starts."""
+"""Start recording before the program starts: the .pth hook calls this."""
 
 from __future__ import annotations
 
 import sys
 
-# Python processes that belong to the machinery, not to the program.
+# Helper processes of Python's own, which are not part of the program.
 _HELPERS = ("from multiprocessing.resource_tracker", "from multiprocessing.semaphore_tracker")
 
 
@@ -27,6 +27,6 @@ def start() -> None:
 def _is_helper(argv: list[str]) -> bool:
     if any(word.startswith(_HELPERS) for word in argv[1:4]):
         return True
-    # The tool itself: `sonde query …` under SONDE=1 records nothing.
+    # This is the tool itself: `sonde query …` under SONDE=1 records nothing.
     program = argv[1] if len(argv) > 1 else ""
     return program.endswith("/sonde") or argv[1:3] == ["-m", "sonde"]

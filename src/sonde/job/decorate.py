@@ -1,4 +1,4 @@
-"""Wrap a function in one of its own kind: plain, coroutine, generator or async generator."""
+"""Wrap a function in another of the same kind: plain, coroutine, generator or async generator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
 
     class Wraps(Protocol):
-        """How each kind of function is wrapped. Each result must be a function of the same kind."""
+        """Wraps each kind of function. Each result must be a function of the same kind."""
 
         def wrap(self, function: Function) -> Function: ...
         def wrap_coroutine(self, function: Function) -> Function: ...
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
         def wrap_async_generator(self, function: Function) -> Function: ...
 
 
-# Flags of a function's code: `inspect` takes 8 ms to import in the job. A generator that
-# types.coroutine has made awaitable has two of them: whoever calls it awaits it.
+# Flags of a function's code, spelled out because importing `inspect` takes 8 ms in the job. A
+# generator that types.coroutine has made awaitable has two of them; its caller awaits it.
 _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80 | 0x100, 0x200
 
 
 def decorate(function: Any, wraps: Wraps) -> Any:
-    """Return `function`, or a static or class method, wrapped as its kind wants it."""
+    """Return `function`, or a static or class method, wrapped according to its kind."""
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(decorate(function.__func__, wraps))
     flags = _find_flags(function)
@@ -42,12 +42,12 @@ def decorate(function: Any, wraps: Wraps) -> Any:
 
 
 def can_decorate(function: object) -> bool:
-    """Say whether there is something to call: a function, or a method before it has its class."""
+    """Return whether this is a callable, or a static or class method still inside its class."""
     return isinstance(function, (staticmethod, classmethod)) or callable(function)
 
 
 def _find_flags(function: Any) -> int:
-    """Return the flags of a function's code, behind partials and objects that can be called."""
+    """Return the flags of a function's code, looking through partials and callable objects."""
     while isinstance(function, partial):
         function = function.func
     code = getattr(function, "__code__", None)

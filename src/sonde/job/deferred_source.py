@@ -1,4 +1,4 @@
-"""A source that begins, and is loaded, when the program has imported what it NEEDS."""
+"""A source that is loaded and started once the program has imported what it NEEDS."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# An attribute that a module has when its import is complete, where that is known to be one of the
-# last. Torch defines `compile` after it has imported nn, optim, utils.data and distributed.
+# An attribute by which a module is known to be fully imported, because it is among the last to be
+# defined. Torch defines `compile` after it has imported nn, optim, utils.data and distributed.
 _LAST = {"torch": "compile"}
 
 
@@ -55,7 +55,7 @@ class DeferredSource:
     def _begin_late(self) -> None:
         self._context.detail = None
         self._begin()
-        self._context.tell(self._context.detail)
+        self._context.report(self._context.detail)
 
     def _begin(self) -> None:
         self._source = plugins.load("job.sources", self._name).Source(self._context)

@@ -1,4 +1,4 @@
-"""Passes events on to other tools as they happen: loads those that are wanted, and drops them."""
+"""Pass events on to other tools as they happen; load and unload the mirrors of these tools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Mirror(Protocol):
-        """A tool that is told of events, in the thread of each."""
+        """Passes events on to one tool, in the thread where each event happens."""
 
         def begin(self, domain: str | None, name: str, kind: str, number: int, value: object,
                   /) -> None: ...  # fmt: skip
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
         def stop(self) -> None: ...
 
 
-# What a tool can be told; a mirror has a method for each that its tool has a word for.
-WHATS = ("begin", "end", "count", "mark", "pause", "resume")
+# The calls a mirror can take; it has a method for each one that its tool supports.
+CALLS = ("begin", "end", "count", "mark", "pause", "resume")
 
 
 class Mirrors:
-    """The tools that are told of the events of this process; see the setting `event.mirror`."""
+    """The mirrors that receive the events of this process; see the setting `event.mirror`."""
 
-    told: Mirrors | None = None  # those of the recording under way, if there are any
+    current: Mirrors | None = None  # those of the current recording, if it has any
 
     def __init__(self, context: SourceContext) -> None:
         self._context, self._pid = context, os.getpid()
@@ -39,19 +39,19 @@ class Mirrors:
         self._calls: list[Callable[..., object]] = []
 
     def configure(self) -> None:
-        """Start or stop telling each tool, as the setting now says."""
+        """Start and stop mirrors to match the setting."""
         wanted = list_wanted(str(self._context.session.values["event.mirror"]))
         if wanted != self._wanted:
             self._wanted = wanted
             self._match()
 
     def stop(self) -> None:
-        """Stop telling all tools."""
+        """Stop all mirrors."""
         self._wanted = []
         self._match()
 
     def pass_on(self, *event: object) -> None:
-        """Tell every tool: what, domain, name, kind, number and value."""
+        """Pass an event to every mirror: call, domain, name, kind, number and value."""
         for call in self._calls:
             call(*event)
 
@@ -64,27 +64,27 @@ class Mirrors:
                 mirror = context.guard(_load)(name, context)
                 if mirror is not None:
                     kept[name] = (mirror, context)  # type: ignore[assignment]
-                    context.tell(context.detail)
-        # New ones are told before old ones are let go: no event falls in between.
+                    context.report(context.detail)
+        # New mirrors are connected before old ones are stopped, so that no event is missed.
         dropped = [self._on[name] for name in gone]
         self._on = kept
         self._calls = [context.guard(_make_call(mirror)) for mirror, context in kept.values()]
-        # One alone is told without a way round.
+        # A single mirror is called directly, without the loop.
         call = self._calls[0] if len(kept) == 1 else self.pass_on
         _core.events_mirror(call if kept else None)
-        Mirrors.told = self if kept else None
-        # A child of fork has nothing open in the tool: that is its parent's.
+        Mirrors.current = self if kept else None
+        # In a forked child, what is open in the tool belongs to the parent.
         for mirror, context in dropped if os.getpid() == self._pid else ():
             context.guard(mirror.stop)()
             context.end()
 
 
 def _make_call(mirror: Mirror) -> Callable[..., object]:
-    """Return what the core calls in the thread of an event, after recording it."""
-    methods = {what: getattr(mirror, what, _ignore) for what in WHATS}
+    """Return the function that the core calls in the thread of an event, after recording it."""
+    methods = {name: getattr(mirror, name, _ignore) for name in CALLS}
 
-    def call(what: str, *event: object) -> None:
-        methods[what](*event)
+    def call(name: str, *event: object) -> None:
+        methods[name](*event)
 
     return call
 
@@ -94,15 +94,15 @@ def _ignore(*_event: object) -> None:
 
 
 def pause() -> None:
-    """Make the tools that can (ITT) collect nothing until `resume()`."""
-    if Mirrors.told is not None:
-        Mirrors.told.pass_on("pause")
+    """Pause the tools that support it (ITT) until `resume()`."""
+    if Mirrors.current is not None:
+        Mirrors.current.pass_on("pause")
 
 
 def resume() -> None:
     """Make the tools collect again."""
-    if Mirrors.told is not None:
-        Mirrors.told.pass_on("resume")
+    if Mirrors.current is not None:
+        Mirrors.current.pass_on("resume")
 
 
 def list_wanted(setting: str) -> list[str]:

@@ -19,12 +19,12 @@ _counters: dict[str, _core.Count] = {}
 
 
 def counter(name: str, value: float | None = None) -> _core.Count:
-    """Return the counter of this name; set it to `value` if one is given:
+    """Return the counter with this name; set it to `value` if one is given:
 
     sonde.counter("queue", len(queue))
     sonde.counter("requests").increment()
 
-    Any number will do: negative, larger than 64 bits, not whole."""
+    Any number will do: negative, fractional, larger than 64 bits."""
     found = _counters.get(name)
     if found is None:
         found = _counters.setdefault(name, _core.Count(name))
@@ -36,15 +36,15 @@ def counter(name: str, value: float | None = None) -> _core.Count:
 def decorate(region: _core.Region, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that is in the region whenever it runs; the core calls this.
 
-    Of a generator, each stretch between two values is a span: what its caller does with the values
-    is not its time."""
+    For a generator, each stretch between two values is a span of its own: the time its caller
+    spends on the values does not count."""
     if not can_decorate(function):
         raise TypeError(f"a region decorates a function, not {type(function).__name__}")
     return wrap_function(function, _Wraps(region))  # type: ignore[no-any-return]
 
 
 class _Wraps:
-    """How functions are wrapped in a region."""
+    """Wraps functions in a region."""
 
     def __init__(self, region: _core.Region) -> None:
         self._region = region
@@ -93,7 +93,7 @@ class _Wraps:
                         call = generator.asend
                     except GeneratorExit:
                         raise
-                    except BaseException as error:  # the caller's, thrown in: handed on
+                    except BaseException as error:  # the caller threw it in: pass it on
                         given, call = error, generator.athrow
             finally:
                 await generator.aclose()
@@ -102,7 +102,7 @@ class _Wraps:
 
 
 class _Stretches:
-    """A generator that is in a region whenever it runs; `yield from` hands it all that is sent."""
+    """A generator that is in a region whenever it runs; use it with `yield from`."""
 
     def __init__(self, region: _core.Region, generator: Any) -> None:
         self._region, self._generator = region, generator
@@ -118,7 +118,7 @@ class _Stretches:
         try:
             given = self._generator.send(value)
         except StopIteration:
-            self._region.stop()  # its end, not an error
+            self._region.stop()  # the generator has ended, which is not an error
             raise
         except BaseException as error:
             self._region.__exit__(type(error), error, None)

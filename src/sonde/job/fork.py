@@ -1,4 +1,4 @@
-"""What becomes of a recording when its process forks, and at the end of a forked process."""
+"""Hooks for a recording whose process forks, and for the end of a forked process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
     class Forking(Protocol):
-        """Whoever is told of forks: the recorder. None of these may raise."""
+        """The object whose methods are called at forks: the recorder. None of them may raise."""
 
         def rest(self) -> None: ...
         def wake(self) -> None: ...
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 def watch_forks(recorder: Forking) -> None:
     """Have `rest` called before each fork, `wake` after it in the parent, and `leave_parent` in the
-    child. To be called once: what is called at a fork cannot be taken out again."""
+    child. Call this once: fork hooks cannot be removed."""
     os.register_at_fork(
         before=recorder.rest,
-        # 3.13 counts threads after this hook, to warn of them: ours comes back when fork() has
-        # returned. In C, or it would come back in the hook itself.
+        # Python 3.13 counts threads after this hook and warns about them, so ours must come back
+        # only when fork() has returned. `soon` is in C because a Python one would run too early,
+        # in the hook itself.
         after_in_parent=partial(_core.soon, recorder.wake)
         if sys.version_info >= (3, 13)
         else recorder.wake,
@@ -40,12 +41,12 @@ def watch_forks(recorder: Forking) -> None:
 def end_with_multiprocessing(owner: T, at_exit: Callable[[T], object]) -> None:
     """Have `at_exit(owner)` called when a multiprocessing child ends.
 
-    Such a child leaves by os._exit, after its own finalizers: `at_exit` becomes one of them."""
+    Such a child leaves through os._exit after running its finalizers; `at_exit` becomes one."""
 
     def finalize(one: T) -> None:
         sys.modules["multiprocessing.util"].Finalize(None, at_exit, (one,), exitpriority=-100)
 
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
-        # Finalizers that are registered now are cleared when the child's bootstrap begins.
+        # A finalizer registered right now would be cleared when the child's bootstrap begins.
         util.register_after_fork(owner, finalize)

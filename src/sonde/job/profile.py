@@ -1,4 +1,4 @@
-"""`sonde.profile`: one function or block, profiled. The work runs and returns, whatever we do."""
+"""`sonde.profile`: profile a function or block, which runs and returns whatever happens to us."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sonde.job.profile_run import (
     begin,
     begin_async,
     end,
+    identify_caller,
     release,
     wait_running,
     wait_running_async,
-    who,
 )
 from sonde.session.run import Run
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class Profiled:
-    """A block or a function that is profiled: `with` it, or decorate with it."""
+    """A profile of a block or a function: a context manager and a decorator."""
 
     def __init__(self, settings: ProfileSettings) -> None:
         self._settings = settings
-        # By thread and task: one object may be used by many.
+        # By thread and task, because one object may be used by many.
         self._open: dict[tuple[int, int], list[Ticket | Unprofiled]] = {}
 
     def __enter__(self) -> Run | Unprofiled:
@@ -57,14 +57,15 @@ class Profiled:
         end(self._pop(), error)
 
     def _push(self, ticket: Ticket | Unprofiled) -> Run | Unprofiled:
-        self._open.setdefault(who(), []).append(ticket)
+        self._open.setdefault(identify_caller(), []).append(ticket)
         return ticket.run
 
     def _pop(self) -> Ticket | Unprofiled:
-        mine = self._open[who()]
+        caller = identify_caller()
+        mine = self._open[caller]
         ticket = mine.pop()
         if not mine:
-            del self._open[who()]
+            del self._open[caller]
         return ticket
 
     def _begin(self, name: str | None) -> Ticket | Unprofiled:
@@ -88,7 +89,7 @@ class Profiled:
         return ticket
 
     def __call__(self, function: Any) -> Any:
-        """Return the function, profiled whenever it is called; its `last_run` is the last run."""
+        """Return the function, profiled at each call; its attribute `last_run` is the last run."""
         if isinstance(function, type) or not can_decorate(function):
             raise ConfigError(f"{function!r} is not a function; decorate the methods of a class")
         wrapped = decorate(function, self)
@@ -187,11 +188,12 @@ class ProfileApi:
     def __call__(self, function: Any = None, **settings: Any) -> Any:
         """`@sonde.profile`, `@sonde.profile(tags="load")`, `with sonde.profile() as run:`.
 
-        every: time between two samples. max_duration: then sampling ends, not the work. sources:
-        more to record meanwhile, such as "call". tags: runs with one tag can be merged.
-        on_conflict, where another run is under way in this process: "run" (the work, without a
-        profile; one warning), "error" (RunActive, before the work) or "wait" (wait_timeout).
-        stop_at_error: NotProfiled, before the work, if the profile cannot begin."""
+        every: time between two samples. max_duration: when sampling ends; the work goes on.
+        sources: more sources to record meanwhile, such as "call". tags: runs that share a tag can
+        be merged. on_conflict: what to do if another run is in progress in this process: "run" the
+        work without a profile, with one warning; "error" raises RunActive before the work; "wait"
+        waits for up to wait_timeout. stop_at_error: raise NotProfiled before the work if the
+        profile cannot begin."""
         profiled = Profiled(ProfileSettings(**settings))
         return profiled if function is None else profiled(function)
 
@@ -201,7 +203,7 @@ class ProfileApi:
         It ends by itself after max_duration."""
         ticket = begin(ProfileSettings(**settings), None)
         if isinstance(ticket, Ticket):
-            ticket.is_used = True  # it is the caller's now
+            ticket.is_used = True  # ending the run is up to the caller now
             ticket.run.on_end = release
         return ticket.run
 

@@ -1,4 +1,4 @@
-"""A run around some work: what comes before it and after it, and never in its way."""
+"""Begin a run before some work and end it after, without ever getting in the way of the work."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _CONFLICTS = ("run", "error", "wait")
 
 
 class ProfileWarning(UserWarning):
-    """Work that was to be profiled ran without it."""
+    """Work that should have been profiled ran without a profile."""
 
 
 class Unprofiled:
-    """What stands in for a run where there is none: the work ran, nothing was recorded."""
+    """Stands in for a run where there is none: the work ran, and nothing was recorded."""
 
     id = None
     tags: Sequence[str] = ()
@@ -41,7 +41,7 @@ class Unprofiled:
 
     @property
     def run(self) -> Unprofiled:
-        """The run itself: it is its own ticket."""
+        """The run, which is this object: it is its own ticket."""
         return self
 
     def find_state(self) -> tuple[str, str]:
@@ -53,7 +53,7 @@ class Unprofiled:
         raise NotProfiled(self.reason)
 
     def stop(self, _timeout_s: float = 0.0) -> None:
-        """Do nothing: nothing runs."""
+        """Do nothing: there is no run."""
 
     def wait(self, _timeout_s: float = 0.0) -> str:
         """Return at once: the run is over."""
@@ -65,7 +65,7 @@ class Unprofiled:
 
 
 class ProfileSettings:
-    """What a user may say of a profile."""
+    """The settings of a profile that a user may give."""
 
     def __init__(
         self,
@@ -82,9 +82,9 @@ class ProfileSettings:
         quiet: bool = False,
     ) -> None:
         if on_conflict not in _CONFLICTS:
-            raise ConfigError(f"on_conflict={on_conflict!r}: one of {', '.join(_CONFLICTS)}")
+            raise ConfigError(f"on_conflict={on_conflict!r} must be one of {', '.join(_CONFLICTS)}")
         self.on_conflict, self.stop_at_error = on_conflict, stop_at_error
-        self.quiet = quiet  # what goes wrong is for the log alone: nobody in the program asked
+        self.quiet = quiet  # problems go to the log only, because the program did not ask for this
         self.start_timeout, self.wait_timeout = _read_span(start_timeout), _read_span(wait_timeout)
         self.name = None if name is None else str(name)
         self.every_s = float(config.read_values({"stack.every": every})["stack.every"])
@@ -117,8 +117,8 @@ def _read_span(span: float | str) -> float:
 
 
 class Ticket:
-    """The duty to end a run. An exception may come between any two steps of ours (a Ctrl-C, a
-    program's own alarm): where the ticket gets lost, the run ends."""
+    """The duty to end a run. An exception such as Ctrl-C or an alarm of the program may come
+    between any two of our statements: if the ticket gets lost that way, the run ends."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.is_used = run, False
@@ -131,16 +131,16 @@ class Ticket:
 
 
 class _Here:
-    """The run that code of this process has under way."""
+    """The run that code of this process has in progress."""
 
     def __init__(self) -> None:
         self.run: Run | None = None
         self.session: Session | None = None
-        self.who = (0, 0)
+        self.owner = (0, 0)  # thread and task that began the run
         self.pid = 0
         self.skipped: Unprofiled | None = None
-        self.warned = ""  # of which run it was said that something was not profiled
-        self.failed = False  # the last start did: the next one is not waited for as long
+        self.warned = ""  # the run for which the user was warned that other work is not profiled
+        self.failed = False  # the last start failed, so the next one gets a shorter timeout
 
     def get(self) -> Run | None:
         """Return the run, or None if it has ended."""
@@ -158,7 +158,7 @@ _here = _Here()
 
 
 def begin(settings: ProfileSettings, name: str | None) -> Ticket | Unprofiled:
-    """Begin a run; raise only what the user asked for."""
+    """Begin a run; raise only the errors that the settings ask for."""
     deadline, nap = time.monotonic() + settings.wait_timeout, 0.001
     while True:
         found = _try(settings, name, deadline)
@@ -169,7 +169,7 @@ def begin(settings: ProfileSettings, name: str | None) -> Ticket | Unprofiled:
 
 
 async def begin_async(settings: ProfileSettings, name: str | None) -> Ticket | Unprofiled:
-    """Do the same without blocking the event loop, if asyncio runs it."""
+    """Begin a run without blocking the event loop, if it is asyncio's."""
     asyncio = _find_asyncio()
     if asyncio is None:
         return begin(settings, name)
@@ -185,18 +185,18 @@ async def begin_async(settings: ProfileSettings, name: str | None) -> Ticket | U
 def _try(
     settings: ProfileSettings, name: str | None, deadline: float
 ) -> Ticket | Unprofiled | None:
-    """Begin a run; return None if another one is under way and must be waited for."""
+    """Begin a run; return None if another one is in progress and must be waited for."""
     active = _here.get()
     if active is not None and settings.on_conflict == "run":
-        return _skip(settings, active.id)  # without more ado: it may be a function that is hot
+        return _skip(settings, active.id)  # right away, because the function may be a hot one
     try:
-        # A Ctrl-C comes before or after: never between a run and the one who ends it.
-        with recorder.lock:  # one thread at a time: the next one sees who was first
+        # A Ctrl-C comes before or after this, never between a run and the ticket that ends it.
+        with recorder.lock:  # one thread at a time, so that the next one sees this run
             return _core.undisturbed(lambda: _claim(settings, name))  # type: ignore[return-value]
     except RunActive as error:
         if settings.on_conflict == "error":
             raise
-        is_own = _here.get() is not None and _here.who == who()
+        is_own = _here.get() is not None and _here.owner == identify_caller()
         if settings.on_conflict == "wait" and not is_own:
             if time.monotonic() < deadline:
                 return None
@@ -225,7 +225,7 @@ def _claim(settings: ProfileSettings, name: str | None) -> Ticket:
     control = _core.control_get(recorder.session.page)
     page = recorder.session.page if control["on"] and recorder.has_source("stack") else None
     run = runs.start(_here.session, settings.make_options(name), page)
-    _here.run, _here.who, _here.pid = run, who(), os.getpid()
+    _here.run, _here.owner, _here.pid = run, identify_caller(), os.getpid()
     return Ticket(run)
 
 
@@ -236,19 +236,19 @@ def _skip(settings: ProfileSettings, run_id: str) -> Unprofiled:
             active.skipped += 1
     if _here.skipped is None or _here.warned != run_id:
         _here.warned = run_id
-        why = f"not profiled: {run_id} is under way"
+        why = f"not profiled: {run_id} is in progress"
         _here.skipped = Unprofiled(why, CANCELLED)
-        _warn(f"{why}; what runs meanwhile runs without", quiet=settings.quiet)
+        _warn(f"{why}; other work runs without a profile meanwhile", quiet=settings.quiet)
     return _here.skipped
 
 
 def _find_asyncio() -> Any:
-    """Return the module, if its loop runs in this thread."""
+    """Return the module asyncio, if an event loop of its own runs in this thread."""
     asyncio = sys.modules.get("asyncio")
     return None if asyncio is None or asyncio._get_running_loop() is None else asyncio
 
 
-def who() -> tuple[int, int]:
+def identify_caller() -> tuple[int, int]:
     """Return the ids of this thread and asyncio task."""
     asyncio = _find_asyncio()
     return get_ident(), 0 if asyncio is None else id(asyncio.current_task())
@@ -263,7 +263,7 @@ def _warn(line: str, *, quiet: bool) -> None:
     try:
         warnings.warn(f"sonde: {line}", ProfileWarning, stacklevel=_find_caller())
     except ProfileWarning:
-        pass  # the program turns warnings into errors: not this one
+        pass  # the program turns warnings into errors; this one must not become one
 
 
 def _find_caller() -> int:
@@ -275,12 +275,12 @@ def _find_caller() -> int:
     return level
 
 
-def _patience(settings: ProfileSettings) -> float:
+def _choose_timeout(settings: ProfileSettings) -> float:
     return min(settings.start_timeout, 0.05) if _here.failed else settings.start_timeout
 
 
-def _settle(settings: ProfileSettings, run: Run) -> None:
-    """Check, after waiting, that the run is running."""
+def _check_running(settings: ProfileSettings, run: Run) -> None:
+    """Check, after waiting, that the run is running; give it up if not."""
     control = _core.control_get(run.page)
     if control["run_begun"] >= run.number and control["run_status"] >= 0:
         _here.failed = False
@@ -292,7 +292,7 @@ def _settle(settings: ProfileSettings, run: Run) -> None:
     if state in (RUNNING, STOPPING, PROCESSING):
         return
     if state == PREPARING and not settings.stop_at_error:
-        return  # it begins when it can; the work does not wait for it
+        return  # the run begins when it can; the work does not wait for it
     why = reason or f"{run.id} was not running after {settings.start_timeout:g} s"
     run.cancel(why, FAILED)
     release(run)
@@ -302,24 +302,25 @@ def _settle(settings: ProfileSettings, run: Run) -> None:
 
 
 def wait_running(settings: ProfileSettings, run: Run) -> None:
-    end_ns = _core.clock_ns() + round(_patience(settings) * 1e9)
+    """Wait until the run is running; give it up after the timeout, as the settings ask."""
+    end_ns = _core.clock_ns() + round(_choose_timeout(settings) * 1e9)
     _core.run_wait(run.page, run.number, False, end_ns)
-    _settle(settings, run)
+    _check_running(settings, run)
 
 
 async def wait_running_async(settings: ProfileSettings, run: Run) -> None:
-    """Do the same without blocking the event loop, if asyncio runs it."""
+    """Wait until the run is running without blocking the event loop, if it is asyncio's."""
     asyncio = _find_asyncio()
     if asyncio is None:
         wait_running(settings, run)
         return
-    end_ns = _core.clock_ns() + round(_patience(settings) * 1e9)
-    # The run's own page: the recording may be stopped while others have their turn.
+    end_ns = _core.clock_ns() + round(_choose_timeout(settings) * 1e9)
+    # The run's own page, because other tasks may stop the recording meanwhile.
     while not _core.run_wait(run.page, run.number, False, 0):
         if _core.clock_ns() > end_ns:
             break
         await asyncio.sleep(0.0005)
-    _settle(settings, run)
+    _check_running(settings, run)
 
 
 def end(
@@ -327,9 +328,9 @@ def end(
 ) -> None:
     """End a run; add a note to the error that ended the work, if any."""
     if isinstance(ticket, Unprofiled) or ticket.run.session.pid != os.getpid():
-        return  # there is none, or it is a parent's
+        return  # there is no run, or it belongs to the parent process
     _core.undisturbed(lambda: _end_now(ticket, quiet))
-    # The end of a generator or a task is no error of the work.
+    # The end of a generator is not an error of the work.
     if error is not None and not isinstance(error, (GeneratorExit, StopIteration)):
         run_id = ticket.run.id
         _add_note(error, f"sonde: profiled as {run_id}; `sonde profile results {run_id}` shows it")
@@ -340,7 +341,7 @@ def _end_now(ticket: Ticket, quiet: bool) -> None:
     try:
         ticket.run.stop(_STOP_S)
         if ticket.run.about.sources:
-            recorder.match_sources()  # they write their last rows, before a pause
+            recorder.match_sources()  # sources write their last rows before a pause
     except (Error, OSError) as error:
         _warn(f"{ticket.run.id}: {error}", quiet=quiet)
     finally:
@@ -348,7 +349,7 @@ def _end_now(ticket: Ticket, quiet: bool) -> None:
 
 
 def release(run: Run) -> None:
-    """Forget a run that is over; pause a recording that is for runs alone."""
+    """Forget a run that has ended; pause the recording if it exists only for runs."""
     if _here.run is run:
         _here.run = None
         if recorder.parked:
@@ -362,4 +363,4 @@ def _add_note(error: BaseException, line: str) -> None:
         else:
             error.__dict__.setdefault("__notes__", []).append(line)  # what 3.11 does
     except (AttributeError, TypeError):
-        pass  # its notes are no list: what the work raises is worth more than ours
+        pass  # its notes are not a list; the error matters more than our note

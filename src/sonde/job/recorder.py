@@ -1,8 +1,8 @@
-"""The recording of this process: at most one at a time. Lives in somebody's training job."""
+"""The recording of this process: at most one at a time. It lives in somebody's training job."""
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # without the enums of `signal`, slow to make
+import _signal  # type: ignore[import-not-found]  # the enums of `signal` are slow to create
 import atexit
 import os
 from _thread import RLock  # `threading` would be one more import in the job
@@ -13,7 +13,7 @@ from sonde import _core, environ, launch, plugins, settings
 from sonde.errors import Error
 from sonde.job.deferred_source import DeferredSource
 from sonde.job.fork import end_with_multiprocessing, watch_forks
-from sonde.job.source_context import SourceContext, say
+from sonde.job.source_context import SourceContext, print_notice
 from sonde.job.table_writers import TableWriters, name_user_table
 from sonde.session import files
 from sonde.session.writer import SessionWriter, set_current
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Source(Protocol):
-        """Something that produces rows inside the job."""
+        """A plugin that produces rows inside the job."""
 
         def start(self) -> None: ...
         def stop(self) -> None: ...
 
 
-FORK_DELAY_NS = 100_000_000  # most children that fork and exec are gone by then
+FORK_DELAY_NS = 100_000_000  # most children that exec have done so by then
 
 
 class Recorder:
@@ -44,15 +44,15 @@ class Recorder:
         self._native_thread: _core.NativeThread | None = None
         self._emit_source: _core.Writer | None = None
         self._environment: list[str] = []  # variables that we have set
-        self.parked = False  # recording was begun for a run, and is paused between runs
-        self.lent = False  # recording was begun for a profile alone, and ends with it
+        self.parked = False  # recording exists only for runs, and is paused between them
+        self.ends_with_profile = False  # recording exists only for a profile of mxnet/state.py
         self.on_begin: Callable[[], object] | None = None  # see mxnet/state.py
         self._watches_forks = False
         self._forked_from: SessionWriter | None = None  # in a child that has no session yet
         self._busy = False
-        self._wish: Callable[[], object] | None = None
-        self._tell: Callable[[str], object] = say  # who is told why a start failed
-        self.gate: object = None  # what attached.py has at every fork
+        self._postponed: Callable[[], object] | None = None
+        self._report: Callable[[str], object] = print_notice  # receives why a start failed
+        self.gate: object = None  # the fork hook of attached.py
 
     # ---- start and stop --------------------------------------------------------------------
 
@@ -61,21 +61,22 @@ class Recorder:
         given: Mapping[str, object],
         parent: str | None = None,
         root: str | None = None,
-        tell: Callable[[str], object] | None = None,
+        report: Callable[[str], object] | None = None,
     ) -> str | None:
-        """Begin; the session's folder, or None if it could not: one line says why, on stderr or to
-        `tell`. `root` is the sessions' folder, if not the one of the environment."""
+        """Begin recording, and return the session's folder. If that fails, return None, and write
+        one line that says why to stderr, or pass it to `report`. `root` is the folder of sessions,
+        if it is not the one that the environment names."""
         values, complaints = environ.load_settings(given)
         if not self._watches_forks:
-            self._watches_forks = True  # before the rest: another thread may fork meanwhile
+            self._watches_forks = True  # first, because another thread may fork meanwhile
             watch_forks(self)
         with self.lock:
-            self.lent = False
+            self.ends_with_profile = False
             if self.parked:
-                self.stop()  # it was for runs alone; now it is wanted with these settings
-            self._tell = tell or say
+                self.stop()  # the recording was only for runs; now it is wanted with these settings
+            self._report = report or print_notice
             self._do(lambda: self._begin(values, parent, root))
-            self._tell = say
+            self._report = print_notice
             if self.session is None:
                 return None
             for complaint in complaints:
@@ -83,38 +84,38 @@ class Recorder:
             return self.session.folder
 
     def park(self) -> bool:
-        """Record for runs alone, paused between them, unless it is recorded anyway. Can it be?"""
+        """Record only for runs, paused between them, unless a recording is live already. Return
+        whether there is a recording."""
         with self.lock:
-            # The program's children are nobody's business then.
+            # The program's children are not recorded then: nobody asked for that.
             if self.session is None and self.start({"follow": False}) is not None:
                 self.parked = True
             return self.session is not None
 
     def stop(self, state: int = _core.STOPPED) -> None:
-        """End; what was recorded stays."""
+        """End recording; what was recorded is kept."""
         with self.lock:
             self._do(lambda: self._end(state))
 
     def _do(self, work: Callable[[], object]) -> None:
-        """Do `work` with signals held back: the program's handlers run before or after it, not
-        inside, where an exception of theirs (a TimeoutError is an OSError) would be taken for ours.
-        """
-        _core.undisturbed(lambda: self._alone(work))
+        """Do `work` with signals held back: the program's handlers run before or after it. Inside
+        it, an exception of theirs (a TimeoutError is an OSError) would be taken for ours."""
+        _core.undisturbed(lambda: self._do_one_at_a_time(work))
 
-    def _alone(self, work: Callable[[], object]) -> None:
-        """Do `work`, not inside other such work: code of the program may still call us while we are
-        at it. What it wants then is done afterwards."""
+    def _do_one_at_a_time(self, work: Callable[[], object]) -> None:
+        """Do `work`, or postpone it if it is requested from inside other such work: code of the
+        program may run while we are busy, and call us."""
         if self._busy:
-            self._wish = work
+            self._postponed = work
             return
         self._busy = True
         try:
             SourceContext(self, "recorder").guard(work)()
         finally:
             self._busy = False
-        wish, self._wish = self._wish, None
-        if wish is not None:
-            self._alone(wish)
+        postponed, self._postponed = self._postponed, None
+        if postponed is not None:
+            self._do_one_at_a_time(postponed)
 
     def _begin(
         self, values: dict[str, settings.Value], parent: str | None, root: str | None
@@ -126,22 +127,22 @@ class Recorder:
         try:
             self.session = writing = SessionWriter(root, values, parent)
         except Error as error:
-            self._tell(f"not recording: {error}")
-            self._let_go()
+            self._report(f"not recording: {error}")
+            self._forget_session()
             return
         set_current(writing)
-        atexit.unregister(self._at_exit)  # a parent's
+        atexit.unregister(self._at_exit)  # it may be inherited from a parent
         atexit.register(self._at_exit)
         try:
-            self._fill(writing)
+            self._set_up(writing)
         except BaseException:
             self._end(_core.STOPPED)
             raise
 
-    def _fill(self, writing: SessionWriter) -> None:
+    def _set_up(self, writing: SessionWriter) -> None:
         self._tables.prepare(writing)
         self._emit_source = self.open_table(SourceLog, "sonde.source_log")
-        # Rows are taken from here on, so that a source may write as it starts.
+        # Rows are accepted from here on, so that a source may write while it starts.
         _core.control_on(writing.page, True)
         for name in plugins.list_names("job.sources"):
             if writing.values[f"source.{name}"]:
@@ -155,30 +156,30 @@ class Recorder:
 
     def _end(self, state: int) -> None:
         writing, self.session = self.session, None
-        self._forked_from, self.parked, self.lent = None, False, False
+        self._forked_from, self.parked, self.ends_with_profile = None, False, False
         _core.later_cancel()
         if writing is None or writing.pid != os.getpid():
-            return  # nothing, or a parent's: a fork in C that no hook of Python's saw
+            return  # no session, or a parent's: C code may fork without calling Python's hooks
         for name in list(self._sources):
             self._stop_source(name)
         _core.signal_release()
         if self._native_thread is not None:
             self._native_thread.stop()
-        self._let_go()
+        self._forget_session()
         writing.close(state)
         environ.unfollow_children(self._environment)
         self._environment = []
-        if state != _core.EXITED:  # else we are in it
+        if state != _core.EXITED:  # otherwise this is the exit hook itself
             atexit.unregister(self._at_exit)
 
-    def _let_go(self) -> None:
-        """Forget the session; the writers of its tables stay and write nowhere."""
+    def _forget_session(self) -> None:
+        """Forget the session; the writers of its tables stay, and drop their rows."""
         set_current(None)
         self.session = self._native_thread = self._emit_source = None
         self._tables.detach()
 
     def set_on(self, on: bool) -> None:
-        """Pause or resume: rows are taken or not; sources stay in place."""
+        """Resume or pause: accept rows or drop them; sources stay in place."""
         with self.lock:
             if self.session is not None and self.session.pid == os.getpid():
                 _core.control_on(self.session.page, on)
@@ -186,13 +187,14 @@ class Recorder:
     # ---- tables ------------------------------------------------------------------------------
 
     def open_table(self, row: type, table: str) -> _core.Writer:
-        """Return the writer of a table: the same one each time, across stop, start and fork."""
+        """Return the writer of a table: always the same one, across stop, start and fork."""
         with self.lock:
             soon = self._forked_from is not None
             return self._tables.open(row, table, self.session, soon=soon)
 
     def open_user_table(self, row: type, name: str | None) -> _core.Writer:
-        """Return the writer of a table of the program's own: `job.batch` of `Batch`, or `name`."""
+        """Return the writer of a table that the program defines: `job.batch` for `Batch`, or
+        `name`."""
         return self.open_table(row, name_user_table(row, name))
 
     def _make_opener(self, table: str) -> Callable[[], object]:
@@ -200,7 +202,7 @@ class Recorder:
         return lambda: _core.undisturbed(open_late)
 
     def _open_late(self, table: str) -> None:
-        """At the first row of a table: make its ring, and in a fresh child the session."""
+        """Create the ring of a table at its first row, and in a new child the session as well."""
         with self.lock:
             self._begin_in_child()
             if self.session is not None:
@@ -209,13 +211,13 @@ class Recorder:
     # ---- sources -------------------------------------------------------------------------------
 
     def note(self, source: str, state: str, detail: str | None = None) -> None:
-        """Write down what became of a source: a row in sonde.source_log, a line in the log."""
+        """Record the new state of a source: a row in sonde.source_log, and a line in the log."""
         if self._emit_source is not None:
             self._emit_source(_core.clock_ns(), source, state, detail)
         if self.session is not None and state != "on":
-            self.session.log(f"{source} is {state}: {detail or 'as asked'}")
+            self.session.log(f"{source} is {state}: {detail or 'as requested'}")
         elif state == "failed" and source == "recorder":
-            self._tell(f"not recording: {detail}")
+            self._report(f"not recording: {detail}")
 
     def _start_source(self, name: str) -> None:
         context = SourceContext(self, name)
@@ -235,23 +237,23 @@ class Recorder:
 
     def _stop_source(self, name: str) -> None:
         source, context = self._sources.pop(name)
-        # A source that failed is still taken out.
+        # A source that failed is stopped all the same.
         had_failed, context.failed = context.failed, False
         context.guard(source.stop)()
-        if not (context.failed or had_failed):  # why it failed stays the last word
+        if not (context.failed or had_failed):  # else the reason of the failure stays on record
             self.note(name, "off")
 
     def has_source(self, name: str) -> bool:
-        """Is it on?"""
+        """Return whether the source is on."""
         return name in self._sources
 
     def publish(self) -> None:
-        """Have every source that keeps numbers to itself write them now; needs the GIL."""
+        """Have every source that holds numbers back write them now; the GIL must be held."""
         for source, context in list(self._sources.values()):
             if hasattr(source, "publish"):
                 context.guard(source.publish)()
 
-    # ---- being steered -------------------------------------------------------------------------
+    # ---- control -------------------------------------------------------------------------------
 
     def _start_native_thread(self, writing: SessionWriter) -> None:
         thread = _core.NativeThread(writing.page, self._on_bell)
@@ -276,11 +278,11 @@ class Recorder:
             _core.signal_catch(number, writing.page)
 
     def _on_bell(self) -> None:
-        # A guard of its own each time: one failure must not end all steering.
+        # A new guard each time, because one failure must not end all control.
         _core.undisturbed(SourceContext(self, "control").guard(self._obey))
 
     def _obey(self) -> None:
-        """At a safe point of the main thread: do what the control page asks."""
+        """Do what the control page asks, at a safe point of the main thread."""
         with self.lock:
             writing = self.session
             if writing is None:
@@ -298,7 +300,7 @@ class Recorder:
             _core.control_obeyed(writing.page, page["asked"])
 
     def _match_sources(self, writing: SessionWriter) -> dict[str, object]:
-        """Switch sources on and off as the settings and the run under way want them."""
+        """Switch sources on and off to match the settings and the current run."""
         values = files.read_checked(os.path.join(writing.folder, files.CONFIG))
         extra = writing.read_run_sources()
         for name in plugins.list_names("job.sources"):
@@ -310,36 +312,36 @@ class Recorder:
         return values
 
     def match_sources(self) -> None:
-        """The same at once, for a run that this very thread begins or ends."""
+        """Switch sources on and off right now, for a run that this thread begins or ends."""
         with self.lock:
             if self.session is not None:
                 match = SourceContext(self, "control").guard(self._match_sources)
                 _core.undisturbed(partial(match, self.session))
 
-    # ---- ends ------------------------------------------------------------------------------------
+    # ---- exit and fork ---------------------------------------------------------------------------
 
     def _at_exit(self) -> None:
         SourceContext(self, "recorder").guard(lambda: self.stop(_core.EXITED))()
 
     def rest(self) -> None:
-        """Before a fork: end the native thread until `wake()`."""
+        """Before a fork: stop the native thread until `wake()`."""
         _core.later_cancel()
         if self._native_thread is not None:
             self._native_thread.rest()
 
     def wake(self) -> None:
-        """After a fork, in the parent."""
+        """After a fork, in the parent: start the native thread again."""
         if self._native_thread is not None:
             SourceContext(self, "native thread").guard(self._native_thread.wake)()
         if self._forked_from is not None:
             _core.later(self._on_time, FORK_DELAY_NS)
 
     def leave_parent(self) -> None:
-        """After a fork, in the child: leave the parent's session alone. One of the child's own
-        begins with its first row or in a moment: most children never need it."""
-        # Another thread of the parent may have held it, and does not exist here.
+        """After a fork, in the child: leave the parent's session alone. A session of the child's
+        own begins with its first row or after a delay; most children never need one."""
+        # A thread of the parent may have held the lock, and that thread does not exist here.
         self.lock = RLock()
-        self._busy, self._wish = False, None
+        self._busy, self._postponed = False, None
         _core.undisturbed(SourceContext(self, "recorder").guard(self._leave_parent))
 
     def _leave_parent(self) -> None:
@@ -347,7 +349,7 @@ class Recorder:
         if parent is None:
             return
         sources, self._sources = self._sources, {}
-        self._let_go()
+        self._forget_session()
         for source, _context in sources.values():
             source.stop()
         if parent.values["follow"]:

@@ -1,8 +1,8 @@
-"""What a source is given: a way to write rows, and to be called so that it can do no harm."""
+"""The context of a source: how it writes rows, and how it is called so that it does no harm."""
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # without the enums of `signal`, slow to make
+import _signal  # type: ignore[import-not-found]  # the enums of `signal` are slow to create
 import os
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Owner(Protocol):
-        """Whoever records: the recorder."""
+        """The recorder, as far as a source may use it."""
 
         session: SessionWriter | None
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class SourceContext:
-    """What a source is given: a way to write rows and to be called safely."""
+    """Given to each source, to write rows and to be called safely."""
 
     def __init__(self, owner: Owner, name: str) -> None:
         self._owner, self._name = owner, name
         self.failed = False
-        self.detail: str | None = None  # what a user should know of a source that is on
+        self.detail: str | None = None  # what a user should know about a source that is on
 
     @property
     def session(self) -> SessionWriter:
@@ -40,36 +40,36 @@ class SourceContext:
         return self._owner.session
 
     def writer(self, row: type) -> _core.Writer:
-        """Return `emit` for rows of this class; made once, called often."""
+        """Return the writer of rows of this class: create it once, call it often."""
         return self._owner.open_table(row, name_row(row))
 
-    def tell(self, detail: str | None) -> None:
-        """Say what a user should know of this source, which is on, from now on."""
+    def report(self, detail: str | None) -> None:
+        """Record what a user should now know about this source, which is on."""
         self.detail = detail
         self._owner.note(self._name, "on", detail)
 
     def end(self) -> None:
-        """Write down that the source is off, unless it has failed: then the reason stays."""
+        """Record that the source is off, unless it has failed: then the reason stays."""
         if not self.failed:
             self._owner.note(self._name, "off")
 
     def make_part(self, name: str) -> SourceContext:
-        """Return a context for a part of the source, which alone is switched off if it fails."""
+        """Return a context for a part of the source that is switched off alone if it fails."""
         return SourceContext(self._owner, name)
 
     def publish(self) -> None:
-        """Make every source write what it has not written yet."""
+        """Have every source write what it has not written yet."""
         self._owner.publish()
 
     def guard(self, call: Callable[..., object]) -> Callable[..., object]:
-        """Return `call`, wrapped so that nothing that goes wrong in it reaches the program."""
+        """Return `call` wrapped so that no failure in it reaches the program."""
 
         def guarded(*args: object) -> object:
             if self.failed:
                 return None
             try:
                 return call(*args)
-            except Exception as error:  # the one place: a broken source is switched off
+            except Exception as error:  # the only one in the job: a broken source is switched off
                 if is_from_signal(error):
                     raise
                 self.failed = True
@@ -87,7 +87,7 @@ def _name_failure(error: Exception) -> tuple[str, str]:
 
 
 def is_from_signal(error: Exception) -> bool:
-    """Say whether a signal handler of the program, which may run inside our code, raised this."""
+    """Return whether a signal handler of the program raised this: one may run inside our code."""
     handlers = (_signal.getsignal(number) for number in range(1, _signal.NSIG))
     codes = {getattr(handler, "__code__", None) for handler in handlers} - {None}
     trace = error.__traceback__
@@ -98,8 +98,8 @@ def is_from_signal(error: Exception) -> bool:
     return False
 
 
-def say(line: str) -> None:
-    """One line to the user, who asked for a recording and does not get it."""
+def print_notice(line: str) -> None:
+    """Write one line to stderr, for a user who asked for something and does not get it."""
     try:
         os.write(2, f"sonde: {line}\n".encode("utf-8", "backslashreplace"))
     except OSError:

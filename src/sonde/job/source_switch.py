@@ -10,12 +10,12 @@ from sonde.session.files import CONFIG, LOCK_S, Locked, read_checked, write_chec
 
 
 def enable_torch_profiling() -> None:
-    """Record PyTorch's modules and steps from now on; starts the recording if there is none."""
+    """Record PyTorch's modules and steps from now on; start a recording if there is none."""
     _switch("torch", True)
 
 
 def disable_torch_profiling() -> None:
-    """Record them no more; the rest of the recording goes on."""
+    """Stop recording PyTorch's modules and steps; the rest of the recording continues."""
     _switch("torch", False)
 
 
@@ -29,10 +29,10 @@ def _switch(source: str, on: bool) -> None:
 
 
 def _store(name: str, on: bool) -> None:
-    """Settings are a file: there the tool sees what is in force, and changes it, too."""
+    """Write the setting to the session's file, where the tool also reads and changes settings."""
     writing = recorder.session
     assert writing is not None
     path = os.path.join(writing.folder, CONFIG)
-    with Locked(writing.folder, LOCK_S):  # as steering.py does
+    with Locked(writing.folder, LOCK_S):  # as session/steering.py does
         write_checked(path, {**read_checked(path), name: on})
     writing.values[name] = on

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from sonde.session.writer import SessionWriter
 
-# Schemas that are sonde's or DuckDB's own; a user's table lives in any other.
+# Schemas of sonde and of DuckDB; a user's table may be in any other.
 RESERVED = frozenset(
     ("sonde", "python", "system", "event", "main", "temp", "memory", "information_schema",
      "pg_catalog")
@@ -31,9 +31,9 @@ class _OpenTable:
 
 
 class TableWriters:
-    """One writer for each table, made once. Between two sessions, writers write nowhere.
+    """One writer for each table, created once. Between two sessions, writers drop their rows.
 
-    `make_opener(table)` makes what is called when a row comes for a table that has no ring yet."""
+    `make_opener(table)` returns the function that a table's first row calls to create its ring."""
 
     def __init__(self, make_opener: Callable[[str], Callable[[], object]]) -> None:
         self._tables: dict[str, _OpenTable] = {}
@@ -42,14 +42,14 @@ class TableWriters:
     def open(
         self, row: type, name: str, session: SessionWriter | None, *, soon: bool
     ) -> _core.Writer:
-        """Return the writer of a table: the same one each time, across stop, start and fork.
+        """Return the writer of a table: always the same one, across stop, start and fork.
 
-        `soon`: there is no session yet, but the first row begins one."""
+        `soon` means that there is no session yet, but that the first row begins one."""
         schema = make_schema(row, name)
         known = self._tables.get(name)
         if known is not None:
             if known.schema.dump() != schema.dump():
-                raise SchemaError(f"{name} exists with other columns; give the new one a name")
+                raise SchemaError(f"{name} exists with other columns; give the new table a name")
             return known.writer
         table = self._tables[name] = _OpenTable(schema, getattr(row, "RING_BYTES", None))
         self._prepare(table, session, soon)
@@ -61,12 +61,13 @@ class TableWriters:
             self._prepare(table, session, soon)
 
     def detach(self) -> None:
-        """Have all writers write nowhere."""
+        """Have all writers drop their rows."""
         for table in self._tables.values():
             table.writer.detach()
 
     def _prepare(self, table: _OpenTable, session: SessionWriter | None, soon: bool) -> None:
-        """Small rings, which are ours, are made now; large ones when their first row comes."""
+        """Connect a table to the session. Small rings, which are our own, are created now; large
+        ones when their first row comes."""
         if session is None and not soon:
             table.writer.detach()
         elif table.hint_bytes is not None and session is not None:
@@ -75,7 +76,7 @@ class TableWriters:
             table.writer.later(self._make_opener(table.schema.table))
 
     def attach(self, name: str, session: SessionWriter) -> None:
-        """Make the ring of a table, unless another thread was first."""
+        """Create the ring of a table, unless another thread has done so."""
         table = self._tables[name]
         if not table.writer.attached:
             self._attach(table, session)
@@ -88,14 +89,16 @@ class TableWriters:
             session.log(f"{name} is not recorded: {error}")
             table.writer.detach()
             return
-        # What became of a source is written down even while recording is paused.
+        # The states of sources are recorded even while recording is paused.
         page = None if name == "sonde.source_log" else session.page
         table.writer.attach(ring, session.text, page)
 
 
 def name_user_table(row: type, name: str | None) -> str:
-    """Return the name of a table of the program's own: `job.batch` for `Batch`, unless named."""
+    """Return the name of a table that the program defines: `job.batch` for `Batch`, or `name`."""
     name = name or name_table(row, "job")
     if name.partition(".")[0] in RESERVED:
-        raise SchemaError(f"{name}: that schema is taken; use job.{name.rpartition('.')[2]}, say")
+        raise SchemaError(
+            f"{name}: this schema is reserved; use another, such as job.{name.rpartition('.')[2]}"
+        )
     return name

@@ -228,7 +228,7 @@ def _begin_session(options: MonitorOptions, scope: Scope) -> Session:
     }  # fmt: skip
     problems: list[str] = []
     recorder.stop()  # a session that the environment asked for
-    folder = recorder.start(given, tell=problems.append)
+    folder = recorder.start(given, report=problems.append)
     if folder is None:
         raise Error(problems[0] if problems else "the monitor's own session could not begin")
     return Session(folder)

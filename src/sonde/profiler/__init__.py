@@ -1,4 +1,4 @@
-"""A drop-in for `mxnet.profiler`: its calls and objects, on sonde's recording.
+"""A drop-in replacement for `mxnet.profiler`, built on sonde's recording.
 
     from sonde import profiler
     profiler.set_config(filename="profile.json", aggregate_stats=True)
@@ -6,8 +6,8 @@
     with profiler.Task(profiler.Domain("job"), "load"): ...
     print(profiler.dumps()); profiler.dump()
 
-See docs/profiler.md. What goes wrong with the recording never reaches the program; a call that
-cannot mean anything raises a `sonde.Error`.
+See docs/profiler.md. Failures of the recording never reach the program; a call with invalid
+arguments raises a `sonde.Error`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ __all__ = ["Session", "list_folders", "list_sessions"]
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        # The job writes a session and reads none: it does not load what reads.
+        # The job writes a session and reads none, so it does not load the readers.
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from sonde.session import folder
@@ -26,7 +26,7 @@ class _Package(type(sys)):  # type: ignore[misc]
     replaced by this package when Python imports it."""
 
     def __call__(self) -> Session | None:
-        """Return the session that this process is being recorded into; None if it is not."""
+        """Return the session of this process, or None if it is not being recorded."""
         from sonde.session.writer import find_current
 
         folder = find_current()

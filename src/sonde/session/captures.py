@@ -1,7 +1,7 @@
-"""Captures: torch's own profiler for a few steps, asked for by the tool, done by the job.
+"""Captures: torch's own profiler for a few steps, requested by the tool and run by the job.
 
-A capture is a file in the session that says what was asked and what became of it, with the trace
-beside it. The tool writes the file once and rings; from then on only the job writes it."""
+A capture is a file in the session with the request and its state, next to the trace. The tool
+writes the file once and rings; from then on only the job writes it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from sonde.errors import Damaged
 from sonde.session.torch_records import CaptureAbout
 
 FOLDER, ABOUT, RAW, PACKED = "captures", ".about.json", ".json", ".json.gz"
-STOP, GO = ".stop.json", ".go.json"  # written later by the tool: end it; the first step
+STOP, GO = ".stop.json", ".go.json"  # the tool writes these later: to cancel; the first step
 
-# The states of a capture, in this order. PACKING: the trace is there, but not compressed yet.
+# The states of a capture, in this order. PACKING: the trace is written but not compressed yet.
 ASKED, WAITING, RECORDING, WRITING, PACKING, DONE, FAILED = (
     "asked", "waiting", "recording", "writing", "packing", "done", "failed",
 )  # fmt: skip
 FINAL = (DONE, FAILED)
 
-MOST_STEPS = 1000
+MAX_STEPS = 1000
 TIMEOUT_S = 60.0
 
 
@@ -53,7 +53,7 @@ def make_id() -> str:
 
 
 def is_id(word: str) -> bool:
-    """Tell whether a word is the id of a capture."""
+    """Return whether a word is the id of a capture."""
     return word.startswith("capture-") and os.sep not in word
 
 
@@ -62,8 +62,8 @@ def name_file(folder: str, capture_id: str, suffix: str) -> str:
     return os.path.join(folder, FOLDER, capture_id + suffix)
 
 
-def write_asked(folder: str, capture_id: str, options: CaptureOptions) -> None:
-    """Write what is wanted; the job reads it when the bell of its control page rings."""
+def write_request(folder: str, capture_id: str, options: CaptureOptions) -> None:
+    """Write a request for a capture; the job reads it when its control page rings."""
     os.makedirs(os.path.join(folder, FOLDER), mode=0o700, exist_ok=True)
     now_ns = _core.clock_ns()
     about = CaptureAbout(
@@ -76,12 +76,12 @@ def write_asked(folder: str, capture_id: str, options: CaptureOptions) -> None:
 
 
 def write_about(folder: str, about: CaptureAbout) -> None:
-    """Write what became of a capture so far."""
+    """Write the state of a capture."""
     about.write(name_file(folder, about.id, ABOUT))
 
 
 def read_about(folder: str, capture_id: str) -> CaptureAbout:
-    """Read what became of a capture; Damaged if it cannot be read."""
+    """Return the state of a capture; raise Damaged if it cannot be read."""
     path = name_file(folder, capture_id, ABOUT)
     try:
         return CaptureAbout.read(path)

@@ -1,4 +1,4 @@
-"""How the files of a session are written and read: whole, checked and under a lock; and the log."""
+"""Write and read the files of a session, whole, checked and under a lock; and the log."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ LOCK_S = 5.0  # the settings of a session are locked for an instant only
 
 
 class Replacement:
-    """A hidden file that takes the place of `path` when the block ends, and is removed if it fails.
+    """A hidden file that replaces `path` when the block ends, and is removed if the block fails.
 
-    The block gets the hidden file's path and writes it. A reader of `path` sees the old file or
-    the new one, never a part."""
+    The block gets the hidden file's path and writes to it. A reader of `path` sees the old file or
+    the new one, never a part of one."""
 
     __slots__ = ("hidden", "path")
 
@@ -34,8 +34,8 @@ class Replacement:
         self.path, self.hidden = path, os.path.join(folder, f".{name}.{os.getpid()}.tmp")
 
     def __enter__(self) -> str:
-        # A process with this pid may have died halfway. The name can be guessed, so another user
-        # may have put a link there: it must not be written through.
+        # An earlier process with this pid may have died halfway. The name is predictable, so
+        # another user may have put a link there, which must not be written through.
         remove_quietly(self.hidden)
         return self.hidden
 
@@ -44,7 +44,7 @@ class Replacement:
             if kind is None:
                 os.replace(self.hidden, self.path)
         finally:
-            # Gone already if all went well. On a full disk even half a file takes up room.
+            # It is gone if all went well. On a full disk even half a file takes up space.
             try:
                 os.unlink(self.hidden)
             except OSError:
@@ -52,7 +52,7 @@ class Replacement:
 
 
 def write_whole(path: str, data: str | bytes, *, sync: bool = False) -> None:
-    """Replace a file as a whole; with `sync` its bytes are on the disk before it has its name."""
+    """Replace a file as a whole; with `sync`, its bytes are on disk before it gets its name."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with Replacement(path) as hidden, open(os.open(hidden, flags, 0o600), "wb") as file:
         file.write(data.encode() if isinstance(data, str) else data)
@@ -73,9 +73,9 @@ def remove_quietly(path: str) -> None:
 
 
 class Locked:
-    """A file or folder that this process alone holds for the block; TimeoutError if it cannot.
+    """A file or folder that only this process holds for the block; TimeoutError if it cannot.
 
-    The kernel lets go of it even if the process is killed. A file is created if need be."""
+    The kernel releases it even if the process is killed. A file is created if it does not exist."""
 
     __slots__ = ("_fd", "path", "timeout_s")
 
@@ -98,21 +98,21 @@ class Locked:
     def __exit__(self, *_: object) -> None:
         import fcntl
 
-        # Unlocked, not only closed: a child that was forked meanwhile has the file open, too.
+        # Unlocked, not just closed: a child forked meanwhile has the file open as well.
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         os.close(self._fd)
 
 
 def open_lock(path: str) -> int:
-    """Open a file, created if need be, or a folder, to be locked."""
+    """Open a file or folder to be locked; create the file if it does not exist."""
     if os.path.isdir(path):
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def take_lock(fd: int, timeout_s: float = 0.0) -> bool:
-    """Lock an open file for this process alone; False if another holds it until the timeout."""
-    import fcntl  # only where something is locked: most jobs never do
+    """Lock an open file for this process alone; return False if another holds it too long."""
+    import fcntl  # here, because most jobs never lock anything
 
     deadline, nap = time.monotonic() + timeout_s, 0.0005
     while True:
@@ -137,7 +137,7 @@ def write_checked(path: str, values: dict[str, object]) -> None:
 
 
 def read_checked(path: str) -> dict[str, object]:
-    """Read what write_checked wrote; Damaged if the file is anything else."""
+    """Read what write_checked wrote; raise Damaged if the file is anything else."""
     values = read_json(path)
     if values.pop("check", None) != _core.check_bytes(_canonical(values)):
         raise Damaged(f"{path} is damaged")
@@ -149,10 +149,10 @@ def _canonical(values: dict[str, object]) -> bytes:
 
 
 def read_json(path: str) -> dict[str, object]:
-    """Read a JSON object; Damaged if the file holds none."""
-    import json  # slow to import, and a start reads none
+    """Read a JSON object; raise Damaged if the file holds none."""
+    import json  # here, because it is slow to import and a start reads no JSON
 
-    # Without blocking: somebody may have put a pipe there.
+    # Opened without blocking, because somebody may have put a pipe there.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(fd, encoding="utf-8", errors="replace") as file:
         try:
@@ -181,4 +181,4 @@ def log(folder: str, line: str) -> None:
         finally:
             os.close(fd)
     except OSError:
-        pass  # a full disk costs the log line, nothing else
+        pass  # a full disk costs the log line and nothing else

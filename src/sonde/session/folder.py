@@ -1,4 +1,4 @@
-"""Session folders as every reader sees them: whose they are, and whether they are live."""
+"""Session folders as readers see them: which process they are of, and whether it is live."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Session:
         return Meta.load(values, self.path(META))
 
     def read_sealed(self) -> Sealed | None:
-        """Return what the collector wrote at the end of a session; None before that."""
+        """Return what the collector wrote at the end of the session, or None before that."""
         try:
             return Sealed.read(self.path(SEALED))
         except FileNotFoundError:
@@ -62,7 +62,7 @@ class Session:
         try:
             return _core.control_get(self.map_control())
         except _core.Damaged:
-            raise Damaged(f"{self.path(CONTROL)} is cut off or damaged") from None
+            raise Damaged(f"{self.path(CONTROL)} is truncated or damaged") from None
         except _core.Newer:
             raise Newer(self.path(CONTROL)) from None
         except OSError as error:
@@ -77,17 +77,17 @@ class Session:
         return [self.path(name) for name in names if name.endswith(ring.SUFFIX)]
 
     def is_here(self) -> bool:
-        """Tell whether the session was recorded on this machine since it last started."""
+        """Return whether the session was recorded on this machine since it last booted."""
         return self.host == os.uname().nodename and self.meta.boot_id == read_boot_id()
 
     def is_alive(self) -> bool:
-        """Tell whether a process is still recording into this folder."""
+        """Return whether a process is still recording into this folder."""
         try:
             held = self.meta.locked and _core.alive_probe(os.fsencode(self.path(ALIVE)))
         except OSError:
             held = False
-        # Without the lock (the file system has none, or the job closed "all" its files) the
-        # mapped page is the proof: the process has it until it ends or becomes another program.
+        # If there is no lock (the file system has none, or the job closed "all" its files), the
+        # mapped page is the proof: the process keeps it until it ends or becomes another program.
         return held or (self._is_same_process() and self._is_running() and self._is_mapped())
 
     def _is_running(self) -> bool:
@@ -122,7 +122,7 @@ class Session:
             return "unknown"
         if state in (_core.STOPPED, _core.EXITED):
             return "ended"
-        # The lock is free though the process lives: it has become another program (exec).
+        # The lock is free but the process is alive: it has become another program (exec).
         return "ended" if self._is_same_process() else "killed"
 
 
@@ -138,7 +138,7 @@ def list_sessions(root: str) -> Iterator[Session]:
 
 
 def list_folders(root: str) -> list[str]:
-    """Return the session folders under a root, damaged ones too."""
+    """Return the session folders under a root, including damaged ones."""
     try:
         with os.scandir(root) as entries:
             return sorted(

@@ -1,13 +1,13 @@
-"""What tells processes apart: pids are reused, and mean nothing after a restart of the machine."""
+"""Identify processes: pids are reused, and mean nothing after the machine has rebooted."""
 
 from __future__ import annotations
 
 
 def read_start_ticks(pid: int, proc: str = "/proc") -> int | None:
-    """Return when a process started, in ticks of the kernel; None if it is gone or a zombie."""
+    """Return when a process started, in ticks of the kernel; None if it has ended."""
     try:
         with open(f"{proc}/{pid}/stat", "rb") as file:
-            # The name may hold spaces and brackets; the fields follow its last bracket.
+            # The name may contain spaces and brackets; the fields follow the last bracket.
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
@@ -15,7 +15,7 @@ def read_start_ticks(pid: int, proc: str = "/proc") -> int | None:
 
 
 def read_boot_id() -> str | None:
-    """Return the id of this start of the machine; None if the kernel does not tell."""
+    """Return the id of the machine's current boot; None if the kernel does not provide one."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

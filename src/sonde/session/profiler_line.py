@@ -1,6 +1,6 @@
-"""What a job and the process that writes its trace files agree on: file names, and which times.
+"""What a job and the process that writes its trace files agree on: file names and windows.
 
-Times are a list: begin, end, begin, …; the last span is still open if there is no end to it."""
+Windows are a list of times: begin, end, begin, …; the last window is open if it has no end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _EVER_NS = 2**63 - 1
 
 
 def join(ends: Sequence[int], most: int) -> list[int]:
-    """Return the same time in at most `most` spans; the closest ones are joined."""
+    """Return at most `most` windows that cover the same time; the closest ones are joined."""
     if len(ends) <= 2 * most:
         return list(ends)
     is_open = len(ends) % 2 == 1
@@ -26,10 +26,10 @@ def join(ends: Sequence[int], most: int) -> list[int]:
 
 
 def name_file(path: str, part: str, *, before: bool) -> str:
-    """Return a file beside `path`: its name with `part` in front, or before its suffixes."""
+    """Return a file next to `path`: its name with `part` in front, or before its suffixes."""
     folder, name = os.path.split(path)
     if before:
         return os.path.join(folder, part + name)
-    # `.json.gz` is one suffix: viewers go by it.
+    # `.json.gz` counts as one suffix, because viewers go by it.
     stem, dot, suffixes = name.partition(".") if not name.startswith(".") else (name, "", "")
     return os.path.join(folder, f"{stem}{part}{dot}{suffixes}")

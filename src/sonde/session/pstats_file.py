@@ -1,6 +1,6 @@
-"""Python's own statistics files: what pstats, snakeviz, gprof2dot and flameprof read.
+"""Python's own statistics files, as read by pstats, snakeviz, gprof2dot and flameprof.
 
-A file is one marshalled dict. Ours has a second one behind it, which those readers ignore. It lists
+A file is one marshalled dict. Ours has a second one after it, which those readers ignore. It lists
 the parts that the numbers are the sum of: which process, from when to when, and which kind."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from sonde.session.records import SnapshotAbout
 
 Function = tuple[str, int, str]  # file, first line, name
 Numbers = tuple[int, int, float, float]
-# The first two are calls that are not recursive and all calls; in a caller's numbers all calls
-# come first. Then own and total seconds.
+# The first two are non-recursive calls and all calls; in a caller's numbers, all calls come first.
+# Then come own and total seconds.
 Stats = dict[Function, tuple[int, int, float, float, dict[Function, Numbers]]]
 DELTA, TOTAL = "delta", "total"
 NOTHING: Function = ("~", 0, "<nothing sampled>")
@@ -43,7 +43,7 @@ def summarise(stacks: Iterable[tuple[Sequence[Function], int, int]]) -> Stats:
     """Return stacks (functions from the root on, samples, nanoseconds) as statistics.
 
     A count is the number of samples with the function on the stack, however often it recurs there.
-    The total is the time of those samples, the own time that of samples where it is innermost."""
+    The total is the time of those samples; own time is that of samples where it is innermost."""
     functions: dict[Function, _Tally] = {}
     edges: dict[tuple[Function, Function], _Tally] = {}
     for path, samples, ns in stacks:
@@ -63,14 +63,14 @@ def summarise(stacks: Iterable[tuple[Sequence[Function], int, int]]) -> Stats:
 
 
 def dump(stats: Stats, parts: Sequence[SnapshotAbout] = ()) -> bytes:
-    """Return the bytes of a file; pstats refuses an empty one, so NOTHING stands for no samples."""
+    """Return the bytes of a file; pstats rejects an empty one, so NOTHING stands for no samples."""
     whole = stats or {NOTHING: (0, 0, 0.0, 0.0, {})}
     about = {"parts": [part.dump() for part in parts]}
     return marshal.dumps(whole, 4) + (marshal.dumps(about, 4) if parts else b"")
 
 
 def load(path: str) -> tuple[Stats, list[SnapshotAbout]]:
-    """Return the statistics of a file and the parts it is the sum of; none if it is not ours."""
+    """Return the statistics of a file and the parts it is the sum of; no parts if not ours."""
     try:
         with open(path, "rb") as file:
             stats = marshal.load(file)
@@ -79,10 +79,10 @@ def load(path: str) -> tuple[Stats, list[SnapshotAbout]]:
             except EOFError:
                 about = {}
     except (OSError, EOFError, ValueError, TypeError) as error:
-        raise Error(f"{path} is not a statistics file of Python: {error}") from None
+        raise Error(f"{path} is not a Python statistics file: {error}") from None
     parts = about.get("parts", []) if isinstance(about, dict) else None
     if not isinstance(parts, list) or not _is_stats(stats):
-        raise Error(f"{path} is not a statistics file of Python")
+        raise Error(f"{path} is not a Python statistics file")
     stats.pop(NOTHING, None)
     return stats, [SnapshotAbout.load(part, path) for part in parts]
 
@@ -102,7 +102,7 @@ def _is_stats(stats: object) -> bool:
 
 
 def add(parts: Iterable[Stats]) -> Stats:
-    """Return the sum, exact to the nanosecond: the seconds are not added as floats."""
+    """Return the sum, exact to the nanosecond: seconds are not added as floats."""
     found: dict[Function, list[int]] = {}
     callers: dict[Function, dict[Function, list[int]]] = {}
     for stats in parts:
@@ -130,12 +130,12 @@ def _show(sums: Sequence[int]) -> Numbers:
 
 
 def refuse_overlap(files: Sequence[tuple[str, Sequence[SnapshotAbout]]]) -> None:
-    """Raise an Error, with files and reason, if a sum would count the same time twice."""
+    """Raise an Error that names the files and the reason if a sum would count time twice."""
     seen: dict[tuple[str, str], list[tuple[str, SnapshotAbout]]] = {}
     parts = [(path, part) for path, parts in files for part in parts]
     weights = {part.weight for _path, part in parts}
     if len(weights) > 1:
-        raise Error(f"{' and '.join(sorted(weights))} time cannot be added")
+        raise Error(f"{' and '.join(sorted(weights))} time cannot be added up")
     for path, part in parts:
         same = seen.setdefault((part.session, part.of), [])
         for other, known in same:
@@ -152,12 +152,12 @@ def _overlap(one: SnapshotAbout, other: SnapshotAbout) -> bool:
 def _explain(path: str, part: SnapshotAbout, other: str, known: SnapshotAbout) -> str:
     both = {part.kind, known.kind}
     if both == {TOTAL}:
-        why = "both count from its start on, so their sum would count the earlier one twice"
+        why = "both count from the start, so their sum would count the earlier one twice"
     elif both == {DELTA}:
-        why = "they are the same interval, or overlap"
+        why = "they cover the same interval, or overlap"
     else:
-        why = "one counts from its start on and contains the other"
+        why = "one counts from the start and contains the other"
     return (
-        f"{other} and {path} are of one process and cannot be added: {why}; "
-        "add its deltas, or take its last cumulative one alone"
+        f"{other} and {path} are of one process and cannot be added up: {why}; "
+        "add its deltas, or take only its last cumulative one"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sonde.session.schema import column, i64, text
 
 # How the detail begins of a source that is on, and has nothing to do yet.
-WAITS = "waits until the program imports "
+WAITS = "waiting for the program to import "
 
 
 class SourceLog:

@@ -171,11 +171,11 @@ def test_a_library_that_is_ill_is_reported_and_comes_back(
     guarded = Guarded("gpu", reader)
     until(guarded, reader, lambda rows: rows)
     fake_nvml({"do": what, "gpus": [{}]})
-    until(guarded, reader, lambda _rows: guarded.said[0] == state)
-    assert said in str(guarded.said[1])
+    until(guarded, reader, lambda _rows: guarded.status[0] == state)
+    assert said in str(guarded.status[1])
     fake_nvml({"gpus": [{"util_pct": 77}]})
     assert until(guarded, reader, lambda rows: rows and rows[0]["util_pct"] == 77)
-    assert guarded.said == ("on", None)
+    assert guarded.status == ("on", None)
 
 
 def test_without_pynvml_it_says_how_to_get_it(reader: Reader, tmp_path: Path, monkeypatch) -> None:

@@ -532,10 +532,10 @@ def test_the_setting_names_mirrors_that_exist() -> None:
 
 
 def test_names_without_end_become_one_name() -> None:
-    made = _handles.Made(lambda domain, name, kind: (domain, name, kind))
-    for number in range(_handles.MOST + 50):
+    made = _handles.HandleTable(lambda domain, name, kind: (domain, name, kind))
+    for number in range(_handles.MAX_NAMES + 50):
         last = made[None, f"step {number}", "span"]
-    assert last == (None, _handles.REST, "span") and len(made) == _handles.MOST + 1
+    assert last == (None, _handles.REST, "span") and len(made) == _handles.MAX_NAMES + 1
     assert made[None, "step 7", "span"] == (None, "step 7", "span")
 
 

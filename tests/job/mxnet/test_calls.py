@@ -301,7 +301,7 @@ def test_a_trace_of_all_objects_loads_without_a_warning_in_the_real_viewer() -> 
     (lambda: profiler.set_config(dump_period=float("nan")), "more than 0"),
     (lambda: profiler.set_config(filename="no/such/folder/x.json"), "there is no folder"),
     (lambda: profiler.set_config(filename="."), "no plain file"),
-    (lambda: profiler.set_config(filename=""), "no file name"),
+    (lambda: profiler.set_config(filename=""), "is not a file name"),
     (lambda: profiler.set_config(profile_process="boss"), "worker, server"),
     (lambda: profiler.set_state("go"), "stop, run"),
     (lambda: profiler.pause(profile_process="all"), "worker, server"),

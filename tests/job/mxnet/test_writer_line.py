@@ -16,30 +16,30 @@ from sonde.session.profiler_line import join
 
 
 def test_others_may_speak_while_one_waits_for_an_answer() -> None:
-    scribe = WriterLine()
-    scribe._line, far = _socket.socketpair()
-    scribe._pid = os.getpid()
-    asking = threading.Thread(target=scribe.ask, args=(60.0,), kwargs={"do": "dump"})
+    line = WriterLine()
+    line._line, far = _socket.socketpair()
+    line._pid = os.getpid()
+    asking = threading.Thread(target=line.ask, args=(60.0,), kwargs={"do": "dump"})
     asking.start()
     wait_for(lambda: far.recv(65536))
     free = 0
     for _ in range(200):
-        if scribe.lock.acquire(blocking=False):
-            scribe.lock.release()
+        if line.lock.acquire(blocking=False):
+            line.lock.release()
             free += 1
         time.sleep(0.0005)
     far.close()  # whoever should answer is gone
     asking.join()
     assert free > 100
-    assert not scribe.is_there
+    assert not line.is_connected
 
 
-def test_pausing_in_each_of_very_many_steps_keeps_what_is_told_small() -> None:
+def test_pausing_in_each_of_very_many_steps_keeps_requests_small() -> None:
     profile = MxnetProfile(MxnetSettings({}), "trace.json")
     for _ in range(100_001):
-        profile.turn()
+        profile.toggle()
     assert profile.is_open
-    told = profile.describe()["windows"]
+    told = profile.deline()["windows"]
     assert isinstance(told, list) and 500 <= len(told) <= 2000
     assert told == sorted(told)
 

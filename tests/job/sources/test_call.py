@@ -394,7 +394,7 @@ def test_a_thread_with_a_profile_function_of_its_own_is_left_alone() -> None:
     assert by_name(profile.stats, "leaf")[:2] == (1, 1)
     said = sonde.open(folder).query("SELECT state, detail FROM sonde.source WHERE source = 'call'")
     assert said.to_pylist() == [
-        {"state": "on", "detail": "not in 1 thread(s) with a profile function of their own"}
+        {"state": "on", "detail": "except in 1 thread(s) with their own profile function"}
     ]
 
 

@@ -217,7 +217,7 @@ def test_a_profiler_that_the_program_starts_displaces_ours(start, sonde_cli) -> 
     process = start(head() + MEANWHILE)
     done = sonde_cli("capture", process.pid, "--steps", 1000)
     assert done.returncode == 1
-    assert "the program started its own torch.profiler meanwhile" in done.stderr
+    assert "the program started its own torch.profiler during the capture" in done.stderr
     assert process.stdout.readline().strip() == "10"
     assert [p.name for p in Path(session_of(process).folder, "captures").iterdir()] == [
         f"{captures.list_ids(session_of(process).folder)[0]}{captures.ABOUT}"
@@ -293,7 +293,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_pieces(start, sonde_cli) -> None:
     process = start(head() + FULL)
     done = sonde_cli("capture", process.pid, "--steps", 50)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert "the trace was not written: torch could not write all of it" in done.stderr
+    assert "the trace could not be written: torch could not write the whole trace" in done.stderr
     names = [path.name for path in Path(session_of(process).folder, "captures").iterdir()]
     assert len(names) == 1 and names[0].endswith(captures.ABOUT)
     assert process.poll() is None
@@ -437,14 +437,14 @@ def test_one_capture_at_a_time(start, sonde_cli, tmp_path: Path) -> None:
     from sonde import _core
 
     page = session.map_control(writable=True)
-    captures.write_asked(session.folder, first, captures.CaptureOptions(steps=1000))
+    captures.write_request(session.folder, first, captures.CaptureOptions(steps=1000))
     _core.control_ask(page)
     wait_for(lambda: captures.read_about(session.folder, first).state == captures.RECORDING)
-    captures.write_asked(session.folder, second, captures.CaptureOptions(steps=1))
+    captures.write_request(session.folder, second, captures.CaptureOptions(steps=1))
     _core.control_ask(page)
     wait_for(lambda: captures.read_about(session.folder, second).state == captures.FAILED)
     assert (
-        captures.read_about(session.folder, second).why == f"{first} is under way in this process"
+        captures.read_about(session.folder, second).why == f"{first} is in progress in this process"
     )
 
 
@@ -472,7 +472,7 @@ while find_state() != "recording": step()
 def test_a_program_that_ends_in_a_capture_ends_as_it_would(start, sonde_cli) -> None:
     process = start(head() + ENDS)
     done = sonde_cli("capture", process.pid, "--steps", 1000)
-    said = f"sonde: no capture of process {process.pid}: the recording ended meanwhile\n"
+    said = f"sonde: no capture of process {process.pid}: the recording ended during the capture\n"
     assert (done.returncode, done.stderr) == (1, said)
     process.communicate(timeout=240)
     assert process.returncode == 0
@@ -507,4 +507,4 @@ def test_a_tool_that_is_interrupted_ends_the_capture(start) -> None:
     assert tool.communicate(timeout=240) == ("", "") and tool.returncode == 130
     wait_for(lambda: find_states() == [captures.FAILED])
     (capture,) = query(process, "SELECT why FROM python.torch_capture")
-    assert capture == {"why": "it was cancelled"} and process.poll() is None
+    assert capture == {"why": "the capture was cancelled"} and process.poll() is None

@@ -184,7 +184,7 @@ def test_waiting_for_torch_changes_no_import_and_leaves_nothing(run, fake, root)
         .to_pylist()
     )
     assert [(row["state"], row["detail"]) for row in log] == [
-        ("on", "waits until the program imports torch"),
+        ("on", "waiting for the program to import torch"),
         ("on", None),
         ("off", None),
     ]
@@ -239,7 +239,7 @@ def test_torchs_own_profiler_is_left_alone(run, fake, root) -> None:
     run(HEAD + "import torch\nseam().enabled = True\n" + START)
     assert read_word(only_session(root)) == (
         "unavailable",
-        "torch's own profiler of its phases is on; one of the two can be",
+        "torch's own phase profiler is on; only one of the two can be",
     )
 
 

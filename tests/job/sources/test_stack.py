@@ -215,7 +215,7 @@ def test_the_slow_way_says_so(run) -> None:
         done.stdout.strip(),
         "SELECT detail FROM sonde.source_log WHERE source = 'stack' AND state = 'on'",
     )
-    assert rows == [{"detail": "slow, as asked: through the GIL"}]
+    assert rows == [{"detail": "slow, through the GIL, because stack.slow is set"}]
     assert ask(
         done.stdout.strip(), "SELECT samples > 3 AS some FROM python.stack WHERE func = '<module>'"
     )[0]["some"]

@@ -372,7 +372,7 @@ def test_it_waits_for_torch(run_anew) -> None:
         r["detail"]
         for r in query("SELECT detail FROM sonde.source_log WHERE source = 'torch' ORDER BY t_ns")
     ]
-    assert details[0] == "waits until the program imports torch"
+    assert details[0] == "waiting for the program to import torch"
 
 
 def test_it_is_switched_off_and_on_in_a_live_program(start) -> None:

@@ -86,7 +86,7 @@ def test_what_is_missing_is_told_once_until_it_is_there(run, root) -> None:
     run(HEAD + MISSING)
     rows = read_rows(root, "step, kind, number, value")
     assert [(row["step"], row["kind"], row["number"], row["value"]) for row in rows] == [
-        (0, "missing", None, "train is not under way when a step ends"),
+        (0, "missing", None, "train is not running when a step ends"),
         (2, "missing", None, "train has no loss"),
         (5, "int", 3, None),
         (6, "int", 4, None),
@@ -128,7 +128,7 @@ def test_nothing_is_watched_until_it_is_asked_for(run, root) -> None:
     log = sonde.open(only_session(root).folder).query(
         "SELECT state, detail FROM sonde.source_log WHERE source = 'variable' ORDER BY t_ns"
     )
-    assert log.to_pylist()[0] == {"state": "on", "detail": "nothing is watched: set torch.watch"}
+    assert log.to_pylist()[0] == {"state": "on", "detail": "nothing is watched; set torch.watch"}
     assert read_rows(root) == []
 
 
@@ -155,7 +155,7 @@ def test_it_is_set_changed_and_ended_while_the_program_runs(start, root, tmp_pat
     for turn, watch in enumerate(changes):
         if watch:
             steering.configure(session, {"torch.watch": watch}, 30)
-            word = "nothing is watched: set torch.watch" if watch == "off" else None
+            word = "nothing is watched; set torch.watch" if watch == "off" else None
             wait_for(lambda word=word: read_word(root) == ("on", word))
         (tmp_path / f"go{turn}").touch()
         assert process.stdout.readline() == "done\n"

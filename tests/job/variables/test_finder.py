@@ -207,11 +207,11 @@ def test_a_method_of_another_class_is_not_taken_for_it() -> None:
             assert loss
             return why("loss@Trainer.step")
 
-    assert Other().step() == "Trainer.step is not under way when a step ends"
+    assert Other().step() == "Trainer.step is not running when a step ends"
 
 
 def test_a_function_that_is_not_under_way_is_named() -> None:
-    assert why("loss@train") == "train is not under way when a step ends"
+    assert why("loss@train") == "train is not running when a step ends"
 
 
 def test_our_own_functions_are_not_meant() -> None:

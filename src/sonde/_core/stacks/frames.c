@@ -22,7 +22,7 @@ static int walk(sonde_stack *stack, sonde_intern *text, int *fresh)
             stack->is_cut = 1;
             return 0;
         }
-        const raw_frame *frame = steps < MOST_STEPS ? sonde_stack_copy_find(at, steps) : NULL;
+        const raw_frame *frame = steps < MAX_STEPS ? sonde_stack_copy_find(at, steps) : NULL;
         if (frame == NULL || !is_sane(frame))
             return -1;
         uintptr_t previous = previous_of(frame);

@@ -207,7 +207,7 @@ static int read_top(sonde_view *view)
 static int is_window_sound(void)
 {
     uintptr_t at = sonde_copy.current;
-    for (int level = 0; at && level < MOST_STEPS; level++) {
+    for (int level = 0; at && level < MAX_STEPS; level++) {
         if (!is_inside(&sonde_copy.window, at))
             return 1; /* for what lies below see find_junction() and sonde_stack_copy_hold() */
         const raw_frame *second = (const raw_frame *)(window_bytes + (at - sonde_copy.window.low));
@@ -302,7 +302,7 @@ static int find_junction(void)
 {
     uintptr_t at = sonde_copy.current;
     for (int steps = 0; at && !is_lower(at); steps++) {
-        const raw_frame *frame = steps < MOST_STEPS ? sonde_stack_copy_find(at, steps) : NULL;
+        const raw_frame *frame = steps < MAX_STEPS ? sonde_stack_copy_find(at, steps) : NULL;
         if (frame == NULL || !is_sane(frame))
             return -1;
         at = previous_of(frame);

@@ -6,7 +6,7 @@
 
 #define MOST_OUTSIDE (2 * SONDE_MAX_DEPTH)
 #define MOST_CHUNKS 16
-#define MOST_STEPS (SONDE_MAX_DEPTH * 4)
+#define MAX_STEPS (SONDE_MAX_DEPTH * 4)
 
 typedef struct {
     uintptr_t low, high; /* the addresses it was copied from; high == low: nothing */

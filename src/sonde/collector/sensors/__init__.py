@@ -1,1 +1,1 @@
-"""Sensors: what is seen from outside the job, by the collector. One file each."""
+"""Sensors: what the collector can observe from outside the job. One file each."""

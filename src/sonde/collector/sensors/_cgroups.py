@@ -1,7 +1,7 @@
-"""Cgroups: where the kernel keeps the numbers of a process's cgroup, whatever the layout.
+"""Find where the kernel keeps the numbers of a process's cgroup, whatever the layout.
 
-There are three: version 1 (a tree per controller), version 2 (one tree) and both at once; and in a
-container the tree may begin at the container's own cgroup."""
+There are three layouts: version 1 (a tree per controller), version 2 (one tree) and both at once.
+In a container the tree may begin at the container's own cgroup."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from sonde.collector.sensors._files import Reader
 
 _CONTROLLERS = ("cpu", "cpuacct", "memory", "blkio", "cpuset")
-_INIT = "/init.scope"  # where systemd keeps process 1, beside all others
+_INIT = "/init.scope"  # where systemd puts process 1, apart from all others
 
 
 class Mount:
@@ -23,7 +23,7 @@ class Mount:
         self.controllers = controllers  # empty: version 2
 
     def find(self, path: str) -> str:
-        """The folder of a cgroup; of the topmost that can be seen if it lies outside."""
+        """Return the folder of a cgroup, or of the topmost visible one if it lies outside."""
         inside = self.root in ("/", path) or path.startswith(self.root + "/")
         if not inside or ".." in path.split("/"):
             return self.folder
@@ -33,7 +33,7 @@ class Mount:
         return folder if os.path.isdir(folder) else self.folder
 
     def list_up(self, folder: str) -> Iterator[str]:
-        """A cgroup's folder and those above it: each may set a limit."""
+        """Yield a cgroup's folder and those above it: each may set a limit."""
         while True:
             yield folder
             if len(folder) <= len(self.folder):
@@ -42,12 +42,12 @@ class Mount:
 
 
 class Group:
-    """A process's cgroup: for each controller its folder, and which version."""
+    """A process's cgroup: its version, and its folder for each controller."""
 
     def __init__(self, path: str, folders: dict[str, tuple[Mount, str]]) -> None:
         self.path, self.folders = path, folders
         counted = [folders[name][0] for name in ("cpuacct", "memory") if name in folders]
-        # The first version's root counts the machine, and every copy of a file as memory in use.
+        # The root of version 1 counts the whole machine, with the page cache as memory in use.
         self.roots = {
             name
             for name, (mount, folder) in folders.items()
@@ -56,17 +56,17 @@ class Group:
         self.version = 0 if not counted else 1 if any(m.controllers for m in counted) else 2
 
     def is_unified(self, controller: str) -> bool:
-        """Is this controller's tree of version 2?"""
+        """Return whether this controller is in the tree of version 2."""
         return controller in self.folders and not self.folders[controller][0].controllers
 
     def name(self, controller: str, file: str) -> str | None:
-        """A file of the cgroup; None if the controller is not there."""
+        """Return the path of a file of the cgroup, or None if there is no such controller."""
         if controller not in self.folders:
             return None
         return f"{self.folders[controller][1]}/{file}"
 
     def list_up(self, controller: str) -> list[str]:
-        """The folders that may limit it, its own first."""
+        """Return the folders that may limit the cgroup, its own first."""
         if controller not in self.folders:
             return []
         mount, folder = self.folders[controller]
@@ -82,11 +82,12 @@ class Groups:
         self._found: dict[tuple[bytes, int], tuple[Group, str | None]] = {}
 
     def find(self, pid: int) -> Group:
-        """The cgroup of a process, 0: of the container or machine; OSError if it is gone."""
+        """Return the cgroup of a process, or of the container or machine if `pid` is 0; raise
+        OSError if the process is gone."""
         return self._find(pid)[0]
 
     def find_unified(self, pid: int) -> str | None:
-        """The folder of its cgroup in the tree of version 2, which alone has pressure."""
+        """Return the folder of its cgroup in the tree of version 2, the only one with pressure."""
         try:
             return self._find(pid)[1]
         except OSError:
@@ -94,24 +95,24 @@ class Groups:
 
     def _find(self, pid: int) -> tuple[Group, str | None]:
         path = f"{self._reader.proc}/{pid}/cgroup"
-        said = self._reader.read(path)[1] if pid else self._read_top()
+        lines = self._reader.read(path)[1] if pid else self._read_top()
         # Trees are mounted when a machine or container starts: checking now and then is enough.
         age = self._reader.number // 64
         if self._mounts[0] != age:
             self._mounts = (age, self._read_mounts())
             self._found.clear()
-        if (said, age) not in self._found:
-            self._found[said, age] = self._resolve(said)
-        return self._found[said, age]
+        if (lines, age) not in self._found:
+            self._found[lines, age] = self._resolve(lines)
+        return self._found[lines, age]
 
     def _read_top(self) -> bytes:
-        """Where process 1 is: in the topmost cgroup that is ours to see. We ourselves may be
-        anywhere: in that of the login, or of the job, that happened to start us."""
+        """Return the lines of process 1, which is in the topmost cgroup that we can see. Our own
+        cgroup may be that of any login or job that happened to start us."""
         try:
-            said = self._reader.read(f"{self._reader.proc}/1/cgroup")[1]
-        except OSError:  # a /proc that hides what is not ours
+            lines = self._reader.read(f"{self._reader.proc}/1/cgroup")[1]
+        except OSError:  # this /proc hides processes of other users
             return self._reader.read(f"{self._reader.proc}/self/cgroup")[1]
-        return said.replace(f"{_INIT}\n".encode(), b"/\n").replace(b"//\n", b"/\n")
+        return lines.replace(f"{_INIT}\n".encode(), b"/\n").replace(b"//\n", b"/\n")
 
     def _read_mounts(self) -> list[Mount]:
         found = []
@@ -127,9 +128,9 @@ class Groups:
                 found.append(Mount(_unescape(words[3]), _unescape(words[4]), controllers))
         return found
 
-    def _resolve(self, said: bytes) -> tuple[Group, str | None]:
+    def _resolve(self, lines: bytes) -> tuple[Group, str | None]:
         paths: dict[str, str] = {}  # controller, or "" for version 2
-        for line in os.fsdecode(said).splitlines():
+        for line in os.fsdecode(lines).splitlines():
             _number, names, path = line.split(":", 2)
             for name in names.split(","):
                 paths[name] = path
@@ -151,7 +152,7 @@ class Groups:
 
 
 def _list_unified(folder: str) -> Iterator[str]:
-    """The controllers of version 2 that count for this cgroup, by their names in version 1."""
+    """Yield the controllers of version 2 that are on for this cgroup, by their version 1 names."""
     files = (("cpu", "cpu.max"), ("cpuacct", "cpu.stat"), ("memory", "memory.stat"),
              ("blkio", "io.stat"), ("cpuset", "cpuset.cpus.effective"))  # fmt: skip
     for name, file in files:

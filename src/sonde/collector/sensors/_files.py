@@ -15,9 +15,9 @@ T = TypeVar("T")
 _CHUNK = 65536
 # A file of /proc comes in pieces of about a page; a much shorter piece is the last.
 _LAST = 1024
-_MOST = 2**16  # counters whose last values are kept; the longest unread are forgotten
+_MAX_COUNTERS = 2**16  # whose last values are kept; beyond that, the longest unread are forgotten
 _FILES = 4096
-_UNUSED_READINGS = 16  # a file that nobody has read for so long is closed
+_UNUSED_READINGS = 16  # a file that nobody has read for this long is closed
 
 
 class Held:
@@ -32,8 +32,8 @@ class Held:
 class Reader:
     """Reads files of the machine, one reading after the other.
 
-    Files stay open: reading a process's `stat` again takes 2.5 µs, opening it 15; and an open file
-    never becomes that of another process."""
+    Files stay open: reading a process's `stat` again takes 2.5 µs, opening it 15 µs; and an open
+    file never becomes that of another process."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class Reader:
         files: int | None = None,
     ) -> None:
         self.proc, self.sys, self.clock = proc, sys, clock
-        self.number = 0  # of this reading
-        self.is_real = proc == "/proc"  # not a folder of a test
-        # Keep at most half of the files open that the process may have.
+        self.number = 0  # of the current reading
+        self.is_real = proc == "/proc"  # otherwise it is a test's folder
+        # Keep open at most half as many files as the process may have.
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._files = min(limit // 2, _FILES) if files is None else files
         self._open: dict[str, list[int]] = {}  # path -> file, and the reading that used it last
@@ -56,7 +56,7 @@ class Reader:
         self._shared: dict[Callable[[Reader], object], object] = {}
 
     def begin(self) -> None:
-        """Begin the next reading: everything is read anew."""
+        """Begin the next reading: everything is read again."""
         self.number += 1
         self._read.clear()
         if self.number % _UNUSED_READINGS == 0:
@@ -67,7 +67,7 @@ class Reader:
                 self.forget(key)
 
     def close(self) -> None:
-        """Close all files and all that the sensors share."""
+        """Close all files and everything that the sensors share."""
         for path in list(self._open):
             self._close(path)
         for key in list(self._held):
@@ -83,9 +83,9 @@ class Reader:
         return self._shared[make]  # type: ignore[return-value]
 
     def read(self, path: str, *, keep: bool = True) -> tuple[int, bytes]:
-        """Return when a file was read in this reading, and its contents; OSError if that fails.
-
-        `keep` leaves it open; not for a file that would keep something of the job alive."""
+        """Return when a file was read in this reading, and its contents; raise OSError if that
+        fails. `keep` leaves it open; do not use it for a file that would keep something of the job
+        alive."""
         found = self._read.get(path)
         if found is None:
             data = self._read_kept(path) if keep else self._read_once(path)
@@ -93,9 +93,9 @@ class Reader:
         return found
 
     def open(self, key: Hashable, path: str, *more: str) -> list[int]:
-        """Open files for reading until shut(); by `key` they are found again in the next reading.
+        """Open files for reading until shut(); the next reading finds them again by `key`.
 
-        OSError if the first cannot be opened; any other is -1 if it cannot."""
+        Raise OSError if the first cannot be opened; any other that cannot is -1."""
         held = self._held.get(key)
         if held is not None:
             held.number = self.number
@@ -163,7 +163,7 @@ def _read_all(fd: int) -> bytes:
 
 
 class Past:
-    """The values of counters at the reading before."""
+    """The values of counters at the previous reading."""
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, tuple[int, Sequence[int]]] = {}
@@ -171,13 +171,13 @@ class Past:
     def move(
         self, key: Hashable, now_ns: int, counts: Sequence[int]
     ) -> tuple[int, list[int]] | None:
-        """Return how long ago the reading before was, and how much each counter has grown since.
+        """Return how long ago the previous reading was, and how much each counter has grown since.
 
-        None at the first reading, where there are no counters, and where one has shrunk: it wrapped
-        or began anew, so nobody knows how much it counted."""
+        Return None at the first reading, if there are no counters, or if one has shrunk: it wrapped
+        or was reset, so nobody knows how much it counted."""
         before = self._seen.pop(key, None)
         self._seen[key] = (now_ns, counts)
-        if len(self._seen) > _MOST:
+        if len(self._seen) > _MAX_COUNTERS:
             del self._seen[next(iter(self._seen))]  # the longest unread
         if before is None or now_ns <= before[0] or len(counts) != len(before[1]) or not counts:
             return None
@@ -185,7 +185,7 @@ class Past:
         return None if min(grown) < 0 else (now_ns - before[0], grown)
 
     def forget(self, keys: Iterable[Hashable]) -> None:
-        """Forget these counters: whatever gets their names later begins anew."""
+        """Forget these counters: whatever gets their names later starts from zero."""
         for key in keys:
             self._seen.pop(key, None)
 

@@ -1,4 +1,4 @@
-"""The collector's side of the process that asks NVIDIA's library."""
+"""The collector's end of the connection to the process that queries NVIDIA's library."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _CODE = (
     "import sys; sys.path[0] = sys.argv.pop(1); "
     "from sonde.collector.sensors._gpu_process import main; main()"
 )
-_WAIT_S = 0.05  # in one reading; what takes longer comes with the next
+_WAIT_S = 0.05  # in one reading; an answer that takes longer comes with the next
 _FIRST_S = 60.0  # the library wakes all GPUs when it starts
 _LATE_S = 5.0
-# One of these exists if there is a driver; /dev/dxg is Windows lending a GPU to Linux.
+# One of these exists if there is a driver; /dev/dxg is a GPU that Windows shares with Linux.
 _SIGNS = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
 
 
 class Answer:
-    """What NVIDIA's library said of all GPUs at one moment; ValueError if it is no answer."""
+    """The state of all GPUs at one moment, from NVIDIA's library; raises ValueError if invalid."""
 
     __slots__ = ("error", "gpus", "lost")
 
@@ -39,21 +39,22 @@ class Answer:
 
 
 class Gpus:
-    """Starts that process at the first question, and ends it when it does not answer."""
+    """Starts that process at the first request, and ends it when it does not answer."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._child: subprocess.Popen[bytes] | None = None
         self._dying: list[subprocess.Popen[bytes]] = []
         self._text = b""
-        self._asked_ns: int | None = None  # a question is under way
+        self._asked_ns: int | None = None  # when the pending request was sent
         self._answers = 0
         self._last: tuple[int, Answer | None] = (-1, None)
 
     def ask(self) -> Answer | None:
-        """Return its answer for this reading; None if there is none yet.
+        """Return the answer for this reading, or None if there is none yet.
 
-        Unavailable or OSError if there cannot be one; a later question starts the process anew."""
+        Raise Unavailable or OSError if there cannot be one; a later request starts the process
+        again."""
         if self._last[0] != self._reader.number:
             self._last = (self._reader.number, self._ask())
         return self._last[1]
@@ -71,7 +72,7 @@ class Gpus:
             late_s = _LATE_S if self._answers else _FIRST_S
             if self._reader.clock() - self._asked_ns > late_s * 1e9:
                 self.end()
-                raise TimeoutError(f"NVML has not answered for {late_s:g} s; tried again later")
+                raise TimeoutError(f"NVML has not answered for {late_s:g} s; sonde will try again")
         if answer is not None and answer.error is not None:
             self.end()
             raise Unavailable(answer.error)
@@ -80,7 +81,7 @@ class Gpus:
     def _start(self) -> None:
         fake = environ.find_nvml()
         if fake is None and not any(os.path.exists(path) for path in _SIGNS):
-            raise Unavailable("there is no NVIDIA driver here")
+            raise Unavailable("this machine has no NVIDIA driver")
         here = os.path.dirname(plugins.PACKAGE)
         folders = [] if fake is None else [fake]
         self._child = subprocess.Popen(
@@ -123,7 +124,9 @@ class Gpus:
         except subprocess.TimeoutExpired:
             code = None
         died = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        raise ChildProcessError(f"the process that asks NVML has died ({died}); tried again later")
+        raise ChildProcessError(
+            f"the process that queries NVML died ({died}); sonde will try again"
+        )
 
     def end(self) -> None:
         """Kill the process. One that hangs in the driver cannot be waited for now."""

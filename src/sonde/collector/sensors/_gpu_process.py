@@ -1,7 +1,7 @@
-"""The process that asks NVIDIA's library, so that the collector need not.
+"""The process that queries NVIDIA's library, so that the collector need not.
 
-A call into a driver may hang for ever, or take the process with it; here that costs the GPUs' rows
-and nothing else. One line on stdin asks, one line of JSON on stdout answers."""
+A call into a driver may hang for ever or crash the process; here that costs the GPUs' rows and
+nothing else. One line on stdin is a request, one line of JSON on stdout the answer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import sys
 import time
 from types import ModuleType
 
-_SLOW_S = 5.0  # what seldom changes is read so often
+_SLOW_S = 5.0  # time between two reads of values that rarely change
 _GPUS = "/proc/driver/nvidia/gpus"
-# What holds the clocks down. That a GPU is idle is none of it.
+# Reasons for lowered clocks, except that the GPU is idle.
 _THROTTLES = {
     0x2: "app_clocks", 0x4: "sw_power_cap", 0x8: "hw_slowdown", 0x10: "sync_boost",
     0x20: "sw_thermal", 0x40: "hw_thermal", 0x80: "hw_power_brake", 0x100: "display_clocks",
@@ -24,7 +24,7 @@ _RECEIVED, _SENT = 198, 197  # fields of nvmlDeviceGetFieldValues: bytes over PC
 
 
 class Nvml:
-    """The library; a value that it does not give is None."""
+    """The library; a value that it does not provide is None."""
 
     def __init__(self, nvml: ModuleType) -> None:
         self._nvml = nvml
@@ -34,9 +34,9 @@ class Nvml:
         nvml.nvmlInit()
 
     def read(self) -> dict[str, object]:
-        """All GPUs now. An error of the library as a whole is raised."""
+        """Return the state of all GPUs; raise if the library as a whole fails."""
         plugged = _list_plugged()
-        if plugged != self._plugged:  # it counts them when it starts, and never again
+        if plugged != self._plugged:  # the library counts GPUs only when it is initialised
             self._plugged = plugged
             self._slow.clear()
             self._nvml.nvmlShutdown()
@@ -52,7 +52,7 @@ class Nvml:
         return {"gpus": gpus, "lost": lost}
 
     def _ask(self, name: str, *args: object) -> object:
-        """A call of the library; None if it, or this version of it, does not answer."""
+        """Return the result of a call; None if it fails or if this version does not have it."""
         try:
             return getattr(self._nvml, name)(*args)
         except self._refusals:
@@ -103,21 +103,21 @@ class Nvml:
         return values
 
     def _read_memory(self, handle: object) -> object:
-        # The second version tells what the driver keeps for itself apart, as nvidia-smi does.
+        # The second version does not count what the driver reserves for itself, like nvidia-smi.
         version = getattr(self._nvml, "nvmlMemory_v2", None)
         found = self._ask("nvmlDeviceGetMemoryInfo", handle, version) if version else None
         return found or self._ask("nvmlDeviceGetMemoryInfo", handle)
 
     def _read_throttle(self, handle: object) -> str | None:
         bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
-        if bits is None:  # its name before 2023
+        if bits is None:  # the call had another name before 2023
             bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
         if not isinstance(bits, int):
             return None
         return "+".join(name for bit, name in _THROTTLES.items() if bits & bit) or None
 
     def _read_pcie(self, handle: object) -> tuple[int | None, int | None]:
-        """Bytes received and sent since the driver came up."""
+        """Return the bytes received and sent since the driver was loaded."""
         fields = self._ask("nvmlDeviceGetFieldValues", handle, [_RECEIVED, _SENT])
         if fields is None:
             return None, None
@@ -162,7 +162,7 @@ def _open(out: int) -> Nvml | None:
     try:
         import pynvml
     except ImportError:
-        _answer(out, {"error": "pynvml is not installed; `pip install nvidia-ml-py` brings it"})
+        _answer(out, {"error": "pynvml is not installed; run `pip install nvidia-ml-py`"})
         return None
     try:
         return Nvml(pynvml)
@@ -172,8 +172,8 @@ def _open(out: int) -> Nvml | None:
 
 
 def main() -> None:
-    """Run as `_nvml [FOLDER]`: a folder with a pynvml to use instead of the installed one."""
-    # It may not outlive the collector, not even while a call hangs.
+    """Answer requests; arguments are folders with a pynvml to use instead of the installed one."""
+    # This process must not outlive the collector, not even while a call hangs.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     sys.path[:0] = sys.argv[1:]
     # What the library prints must not be taken for an answer.
@@ -187,6 +187,6 @@ def main() -> None:
         try:
             _answer(out, nvml.read())
         except sys.modules["pynvml"].NVMLError as error:
-            # The driver was unloaded, or is ill as a whole: the next one begins anew.
+            # The driver was unloaded, or fails as a whole: the next process starts afresh.
             _answer(out, {"error": f"NVML: {error}"})
             return

@@ -1,4 +1,4 @@
-"""What takes long to read of a process: a few processes in turn, so that it stays cheap."""
+"""Read what is slow to read of a process, a few processes at a time so that it stays cheap."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from collections.abc import Sequence
 from sonde.collector.sensors._descendants import Node
 from sonde.collector.sensors._files import Reader
 
-# Threads and processes read in a second, at 30 µs each; fewer where there are many processes,
-# which take time themselves.
+# Threads and processes read per second, at 30 µs each; fewer if there are many processes, because
+# these take time themselves.
 _RATE, _LEAST = 120.0, 15.0
 _PSS_NS = 30 * 10**9
-_PSS_SHARE = 500  # reading it holds up the process's own memory calls: 0.2 % of the time at most
+_PSS_SHARE = 500  # reading it blocks the process's own memory calls: at most 0.2 % of the time
 
 Values = tuple[float | None, int | None, int | None, int | None, int | None, int | None]
 NOTHING: Values = (None,) * 6
 
 
 class Turn:
-    """What was read when it was last the turn of a process."""
+    """What was read the last time it was a process's turn."""
 
     __slots__ = ("counts", "pss_due_ns", "start", "t_ns")
 
     def __init__(self, start: int) -> None:
         self.start, self.t_ns, self.pss_due_ns = start, 0, 0
-        # Of each thread: nanoseconds it waited for a processor, switches of both kinds.
+        # By thread: nanoseconds of waiting for a processor, and context switches of both kinds.
         self.counts: dict[str, tuple[int, int, int]] | None = None
 
 
 class Details:
-    """Waiting for processors, switches, swap, open files and PSS of many processes."""
+    """Reads waits for processors, context switches, swap, open files and PSS of many processes."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -41,14 +41,14 @@ class Details:
         self._pss_done = False
 
     def begin(self) -> None:
-        """Begin the next reading: the time since the last one allows for so much work."""
+        """Begin the next reading; how much it may read depends on the time since the last one."""
         now = self._reader.clock()
         self._tokens = min(_RATE, self._tokens + self._rate * (now - self._began_ns) / 1e9)
         self._began_ns, self._pss_done = now, False
         self._read.clear()
 
     def read(self, nodes: Sequence[Node]) -> None:
-        """Read as many processes as there is time for, those that waited longest first."""
+        """Read as many processes as there is time for, those not read for longest first."""
         self._rate = max(_LEAST, _RATE - len(nodes))
         if len(self._turns) > 4 * len(nodes) + 1024:
             self._turns.clear()
@@ -63,8 +63,8 @@ class Details:
                 self._read[node.pid] = self._read_node(node, self._turns[node.pid])
 
     def take(self, pid: int) -> Values:
-        """Return wait share, PSS, swap, open files and switches of both kinds; each None if it
-        was not the turn of this process."""
+        """Return wait share, PSS, swap, open files and switches of both kinds; all None if it was
+        not this process's turn."""
         return self._read.get(pid, NOTHING)
 
     def _read_node(self, node: Node, turn: Turn) -> Values:
@@ -77,7 +77,8 @@ class Details:
         fds = _count_files(folder)
         if counts is None or known is None or now <= before:
             return None, pss, swap, fds, None, None
-        # All counts of a new thread are new; what a thread counted last before it ended is lost.
+        # A new thread counts from zero; what a thread added between its last reading and its end is
+        # lost.
         new = [tuple(map(_grow, counts[tid], known.get(tid, (0, 0, 0)))) for tid in counts]
         waited, own, forced = (sum(column) for column in zip(*new, strict=True))
         return 100 * waited / (now - before), pss, swap, fds, own, forced
@@ -100,7 +101,7 @@ class Details:
                 counts[tid] = (int(waited[1]), own, forced)
                 swap = _find(status, b"\nVmSwap") if swap is None else swap
             except (OSError, ValueError, IndexError):
-                continue  # it has ended
+                continue  # the thread has ended
         return counts or None, None if swap is None else swap * 1024
 
     def _read_pss(self, folder: str, turn: Turn, now: int) -> int | None:
@@ -133,7 +134,7 @@ def _find(data: bytes, name: bytes) -> int | None:
 
 def _count_files(folder: str) -> int | None:
     try:
-        # Linux 6.2 and later say it here; the files need not be listed.
+        # Since Linux 6.2 this is the number of open files, so they need not be listed.
         return os.stat(f"{folder}/fd").st_size or len(os.listdir(f"{folder}/fd"))
     except OSError:
         return None

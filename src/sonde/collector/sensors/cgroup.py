@@ -1,4 +1,4 @@
-"""The cgroup of each recorded process: its use and its limits, as in a container."""
+"""The cgroup of each recorded process: usage and limits, as in a container."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from sonde.collector.sensors._cgroups import Group, Groups
 from sonde.collector.sensors._files import Past, Reader, Row, read_numbers
 from sonde.tables.system import Cgroup
 
-_LIMITS_LOOKS = 10  # limits are read so often
-_ENDLESS = 2**60  # version 1 says a huge number where there is no limit
+_LIMITS_EVERY = 10  # readings between two reads of the limits
+_UNLIMITED = 2**60  # version 1 gives a huge number where there is no limit
 
 
 class Sensor:
@@ -22,11 +22,11 @@ class Sensor:
         self._limits: dict[str, tuple[int, tuple[float | None, int | None]]] = {}
 
     def read_machine(self) -> Iterator[Row]:
-        """Nothing: each session may be in another cgroup."""
+        """Yield nothing: each session may be in another cgroup."""
         return iter(())
 
     def read_process(self, pid: int) -> Iterator[Row]:
-        """Rows about the cgroup of one process; none once it is gone."""
+        """Yield a row about the cgroup of a process; none once it has ended."""
         try:
             group = self._groups.find(pid)
             cores: int | None = len(os.sched_getaffinity(pid or 1))
@@ -34,7 +34,7 @@ class Sensor:
             return
         now = self._reader.clock()
         who = (pid, group.path)
-        # Each counter has a past of its own: a file that is missing costs one value only.
+        # Each counter has a past of its own, so that a missing file costs only one value.
         passed = self._past.move((who, "time"), now, [0])
         cpu = self._past.move((who, "cpu"), self._reader.clock(), self._read_cpu(group))
         periods = self._past.move((who, "periods"), now, self._read_periods(group))
@@ -50,7 +50,7 @@ class Sensor:
             *((None, None) if traffic is None else traffic[1]),
         )  # fmt: skip
 
-    # ---- each of these knows both versions; nothing where the kernel says nothing ---------------
+    # ---- each of these knows both versions, and returns nothing if the kernel has no number ------
 
     def _read(self, group: Group, controller: str, file: str) -> bytes | None:
         path = group.name(controller, file)
@@ -60,7 +60,7 @@ class Sensor:
             return None
 
     def _read_cpu(self, group: Group) -> list[int]:
-        """Nanoseconds in programs and in the kernel."""
+        """Return the nanoseconds spent in programs and in the kernel."""
         if group.is_unified("cpuacct"):
             counts = read_numbers(self._read(group, "cpuacct", "cpu.stat") or b"")
             if b"user_usec" not in counts:
@@ -70,7 +70,7 @@ class Sensor:
         return [int(part) for part in parts if part] if all(parts) else []
 
     def _read_periods(self, group: Group) -> list[int]:
-        """Periods of the processor limit, and those in which it was reached."""
+        """Return the periods of the processor limit, and how many were throttled."""
         counts = read_numbers(self._read(group, "cpu", "cpu.stat") or b"")
         if b"nr_periods" not in counts:
             return []
@@ -88,7 +88,7 @@ class Sensor:
         return min(limits, default=None)
 
     def _read_memory(self, group: Group) -> list[int | None]:
-        """In use, limit, peak."""
+        """Return the memory in use, its limit, and its peak."""
         if group.is_unified("memory"):
             use, peak = "memory.current", "memory.peak"
         else:
@@ -102,9 +102,10 @@ class Sensor:
         ]
 
     def _find_limits(self, group: Group) -> tuple[float | None, int | None]:
-        """Processors and memory. They stand in every cgroup above, too, and seldom change."""
-        number, limits = self._limits.get(group.path, (-_LIMITS_LOOKS, (None, None)))
-        if self._reader.number - number >= _LIMITS_LOOKS:
+        """Return the limits of processors and memory. Every cgroup above may set one, too, and they
+        rarely change."""
+        number, limits = self._limits.get(group.path, (-_LIMITS_EVERY, (None, None)))
+        if self._reader.number - number >= _LIMITS_EVERY:
             limits = (self._read_cpu_limit(group), self._read_memory_limit(group))
             self._limits[group.path] = (self._reader.number, limits)
         return limits
@@ -114,7 +115,7 @@ class Sensor:
         limits = []
         for folder in group.list_up("memory"):
             words = self._read_words(f"{folder}/{file}")
-            if words and words[0].isdigit() and int(words[0]) < _ENDLESS:
+            if words and words[0].isdigit() and int(words[0]) < _UNLIMITED:
                 limits.append(int(words[0]))
         return min(limits, default=None)
 
@@ -124,7 +125,7 @@ class Sensor:
         return [counts[b"oom_kill"]] if b"oom_kill" in counts else []
 
     def _read_traffic(self, group: Group) -> list[int]:
-        """Bytes read and written, of all devices."""
+        """Return the bytes read and written on all devices."""
         unified = group.is_unified("blkio")
         file = "io.stat" if unified else "blkio.throttle.io_service_bytes"
         data = self._read(group, "blkio", file)
@@ -145,7 +146,7 @@ class Sensor:
         return [read, written]
 
     def _is_stacked(self, device: bytes) -> bool:
-        """Does it lie on other devices, which count the same bytes again?"""
+        """Return whether the device is built on others, which count the same bytes again."""
         try:
             return bool(os.listdir(f"{self._reader.sys}/dev/block/{os.fsdecode(device)}/slaves"))
         except OSError:

@@ -1,4 +1,4 @@
-"""The machine's processors, together and one by one."""
+"""The machine's processors, together and individually."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Sensor:
         self._seen: dict[bytes, tuple[int, list[int]]] = {}
 
     def read_machine(self) -> Iterator[Row]:
-        """Rows about the machine."""
+        """Yield rows about the machine."""
         now, data = self._reader.read(f"{self._reader.proc}/stat")
         lines = [line.split() for line in data.splitlines()]
         names = [words[0] for words in lines if words and words[0].startswith(b"cpu")]
@@ -27,7 +27,7 @@ class Sensor:
             if found is not None:
                 used[words[0]] = found
         switches = self._count_switches(now, counts.get(b"ctxt"))
-        kept = {*names, b"ctxt"}  # a processor that comes back begins anew
+        kept = {*names, b"ctxt"}  # a processor that comes back starts afresh
         self._seen = {name: seen for name, seen in self._seen.items() if name in kept}
         cores = {name: found for name, found in used.items() if name != b"cpu"}
         if b"cpu" in used:
@@ -42,17 +42,17 @@ class Sensor:
             yield Core, (now, passed, int(name[3:]), *shares[:4])
 
     def _move(self, name: bytes, now: int, ticks: list[int]) -> tuple[int, list[float]] | None:
-        """Interval, and the shares: busy, user, system, iowait, steal."""
+        """Return the interval and the shares: busy, user, system, iowait, steal."""
         before = self._seen.get(name)
         self._seen[name] = (now, ticks)
         if before is None:
             return None
-        # Idle and iowait may go back a little: the kernel estimates them for a sleeping processor.
+        # Idle and iowait may decrease a little: the kernel estimates them for an idle processor.
         used = [max(0, new - old) for new, old in zip(ticks, before[1], strict=True)]
         whole = sum(used)
         if whole == 0 or now <= before[0]:
             return None
-        # Guest time is inside user already. Where the kernel has fewer columns they are missing.
+        # User time includes guest time. Columns that an older kernel lacks count as 0.
         user, nice, system, idle, iowait, irq, softirq, steal = (
             100 * ticks / whole for ticks in (*used, *[0] * 8)[:8]
         )
@@ -68,5 +68,5 @@ class Sensor:
         return None if before is None else max(0, count - before[1][0])
 
     def read_process(self, _pid: int) -> Iterator[Row]:
-        """Nothing: see the sensor `process`."""
+        """Yield nothing: see the sensor `process`."""
         return iter(())

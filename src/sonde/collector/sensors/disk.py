@@ -1,4 +1,4 @@
-"""Disks: what was read and written, and how busy they were."""
+"""Disks: what they read and wrote, and how busy they were."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from sonde.collector.sensors._files import Past, Reader, Row
 from sonde.tables.system import Disk
 
-_SECTOR = 512  # of /proc/diskstats, whatever the device's own are
+_SECTOR = 512  # bytes in /proc/diskstats, whatever the device's own sectors are
 
 
 class Sensor:
@@ -19,7 +19,7 @@ class Sensor:
         self._proper: dict[bytes, bool] = {}
 
     def read_machine(self) -> Iterator[Row]:
-        """Rows about the machine."""
+        """Yield rows about the machine."""
         now, data = self._reader.read(f"{self._reader.proc}/diskstats")
         lines = [words for words in (line.split() for line in data.splitlines()) if len(words) > 12]
         names = {words[2] for words in lines}
@@ -41,23 +41,24 @@ class Sensor:
                                  min(100.0, 100e6 * busy / passed))  # fmt: skip
 
     def _is_proper(self, name: bytes) -> bool:
+        """Return whether this is a disk whose traffic no other device counts."""
         if name not in self._proper:
-            self._proper[name] = self._find_out(os.fsdecode(name))
+            self._proper[name] = self._check_proper(os.fsdecode(name))
         return self._proper[name]
 
-    def _find_out(self, name: str) -> bool:
-        # Memory that looks like a disk is none, and a loop's file is on a disk of its own.
+    def _check_proper(self, name: str) -> bool:
+        # A RAM disk is not a disk, and the file of a loop device is on another disk.
         if name.startswith(("loop", "ram", "zram")):
             return False
         folder = f"{self._reader.sys}/block/{name.replace('/', '!')}"
         try:
             if os.listdir(f"{folder}/slaves"):
                 return False
-            with open(f"{folder}/hidden", "rb") as file:  # one path of several to the same disk
+            with open(f"{folder}/hidden", "rb") as file:  # one of several paths to the same disk
                 return file.read().strip() != b"1"
         except OSError:
             return os.path.isdir(folder)  # partitions have no folder here
 
     def read_process(self, _pid: int) -> Iterator[Row]:
-        """Nothing: see the sensor `process`."""
+        """Yield nothing: see the sensor `process`."""
         return iter(())

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: use, memory, power, clocks, temperature, PCIe, errors, processes."""
+"""NVIDIA GPUs: utilisation, memory, power, clocks, temperature, PCIe, errors, processes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sonde.collector.sensors._files import Past, Reader, Row
 from sonde.collector.sensors._gpu_client import Gpus
 from sonde.tables.system import Gpu, GpuProcess
 
-# The columns between `gpu` and the counters, as the answer has them.
+# The columns from `gpu` to the counters, which the answer contains under the same names.
 _PLAIN = tuple(name for name in Gpu.__annotations__ if name not in ("t_ns", "interval_ns"))[:-4]
 
 
 class Sensor:
-    """Asks NVIDIA's library through a process of its own: see _gpu_process.py."""
+    """Queries NVIDIA's library through a separate process: see _gpu_process.py."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader, self._past = reader, Past()
@@ -56,7 +56,8 @@ class Sensor:
         )  # fmt: skip
 
     def read_process(self, pid: int) -> Iterator[Row]:
-        """Yield the memory of a process and its descendants on each GPU (0: of all processes)."""
+        """Yield the memory of a process and its descendants on each GPU; of all processes if `pid`
+        is 0."""
         if self._answer[0] != self._reader.number:
             return
         mine = {node.pid for node, _depth in self._tree.list_below(pid)}

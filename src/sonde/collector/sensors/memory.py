@@ -20,7 +20,7 @@ class Sensor:
         self._reader, self._past = reader, Past()
 
     def read_machine(self) -> Iterator[Row]:
-        """Rows about the machine."""
+        """Yield rows about the machine."""
         now, data = self._reader.read(f"{self._reader.proc}/meminfo")
         found = {name: 1024 * number for name, number in read_numbers(data).items()}
         total, available = found[b"MemTotal"], found[b"MemAvailable"]
@@ -31,7 +31,7 @@ class Sensor:
                        *self._read_traffic(cached, dirty))  # fmt: skip
 
     def _read_traffic(self, cached: int | None, dirty: int | None) -> tuple[int | None, ...]:
-        """From interval_ns on."""
+        """Return the columns from interval_ns on."""
         try:
             now, data = self._reader.read(f"{self._reader.proc}/vmstat")
             counts = {name: int(number) for name, number in _TRAFFIC.findall(data)}
@@ -44,7 +44,7 @@ class Sensor:
         return grown[0], cached, dirty, *grown[1]
 
     def read_process(self, _pid: int) -> Iterator[Row]:
-        """Nothing: see the sensor `process`."""
+        """Yield nothing: see the sensor `process`."""
         return iter(())
 
 

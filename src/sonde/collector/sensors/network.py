@@ -10,7 +10,7 @@ from sonde.tables.system import Network
 
 _LOOPBACK = b"772"  # ARPHRD_LOOPBACK
 _ETHERNET = b"1"
-_LANES = 4  # RDMA ports count words of four bytes
+_WORD_BYTES = 4  # RDMA ports count words of four bytes
 
 
 class Sensor:
@@ -22,7 +22,7 @@ class Sensor:
         self._kinds: dict[int, dict[bytes, str]] = {}
 
     def read_machine(self) -> Iterator[Row]:
-        """The RDMA ports."""
+        """Yield rows about the RDMA ports."""
         base = f"{self._reader.sys}/class/infiniband"
         try:
             devices = sorted(os.listdir(base))
@@ -37,12 +37,13 @@ class Sensor:
                 yield from self._read_port(f"{device}/{port}", f"{base}/{device}/ports/{port}")
 
     def read_process(self, pid: int) -> Iterator[Row]:
-        """The interfaces that a process sees, 0 being ourselves; none once it is gone."""
+        """Yield rows about the interfaces that a process sees, or the collector if `pid` is 0; none
+        once it has ended."""
         folder = f"{self._reader.proc}/{pid or 'self'}"
         try:
             namespace = os.stat(f"{folder}/ns/net").st_ino
         except PermissionError:
-            namespace = -pid  # another user's: it may share one with others, but who can tell
+            namespace = -pid  # another user's process: its namespace is unknown, maybe shared
         except OSError:
             return
         if self._rows[0] != self._reader.number:
@@ -52,7 +53,7 @@ class Sensor:
         yield from self._rows[1][namespace]
 
     def _read_interfaces(self, namespace: int, folder: str) -> Iterator[Row]:
-        # Not kept open: that would keep a container's network alive after its end.
+        # Not kept open, because that would keep a container's network alive after its end.
         now, data = self._reader.read(f"{folder}/net/dev", keep=False)
         lines = dict(line.strip().partition(b":")[::2] for line in data.splitlines()[2:])
         kinds = self._kinds.setdefault(namespace, {})
@@ -82,12 +83,12 @@ class Sensor:
             for file in files:
                 try:
                     found += int(self._reader.read(f"{folder}/counters/{file}")[1])
-                except (OSError, ValueError):  # a device may not have all of them
+                except (OSError, ValueError):  # a device may lack some of them
                     continue
             return found
 
         counts = [
-            _LANES * count("port_rcv_data"), _LANES * count("port_xmit_data"),
+            _WORD_BYTES * count("port_rcv_data"), _WORD_BYTES * count("port_xmit_data"),
             count("port_rcv_packets"), count("port_xmit_packets"),
             count("port_rcv_errors", "symbol_error", "local_link_integrity_errors"),
             count("port_xmit_discards"),

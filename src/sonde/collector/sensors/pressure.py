@@ -1,4 +1,4 @@
-"""Pressure: how long work stood still for want of processors, memory or I/O."""
+"""Pressure: how long work was stalled because it lacked processors, memory or I/O."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _RESOURCES = ("cpu", "memory", "io")
 
 
 class Sensor:
-    """Reads /proc/pressure, and the same of the process's cgroup (version 2)."""
+    """Reads /proc/pressure, and the pressure of the process's cgroup (version 2)."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader, self._past = reader, Past()
         self._groups = reader.share(Groups)
-        self._machine: tuple[int, list[Row]] = (-1, [])  # of which reading
+        self._machine: tuple[int, list[Row]] = (-1, [])  # number of the reading, and its rows
 
     def read_machine(self) -> Iterator[Row]:
-        """Nothing: rows belong to a session, since each may be in another cgroup."""
+        """Yield nothing: each session may be in another cgroup, and gets rows of its own."""
         if not os.path.isdir(f"{self._reader.proc}/pressure"):
             raise Unavailable("this kernel does not measure pressure (CONFIG_PSI, psi=1)")
         return iter(())
 
     def read_process(self, pid: int) -> Iterator[Row]:
-        """The machine's pressure and that of the process's cgroup."""
+        """Yield rows about the pressure of the machine and of the process's cgroup."""
         if self._machine[0] != self._reader.number:
             self._machine = (self._reader.number, list(self._read("machine", self._find_machine())))
         yield from self._machine[1]
@@ -45,7 +45,7 @@ class Sensor:
             try:
                 now, data = self._reader.read(path)
             except OSError:
-                continue  # the kernel has it for some resources only
+                continue  # the kernel measures it only for some resources
             lines = dict(line.partition(b" ")[::2] for line in data.splitlines())
             totals = [
                 int(rest.rpartition(b"total=")[2])

@@ -1,4 +1,4 @@
-"""Each recorded process and all that it started: CPU, memory, I/O."""
+"""Each recorded process and its descendants: CPU, memory, I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TICK_NS = 10**9 // os.sysconf("SC_CLK_TCK")
 
 
 class Raw(NamedTuple):
-    """What was read of a process in this reading; see process.c."""
+    """One reading of a process; see process.c."""
 
     t_ns: int
     cpu_ns: int
@@ -29,26 +29,26 @@ class Raw(NamedTuple):
     parent: int
     start: int
     small_faults: int
-    reaped: int  # minor faults of its children that have ended and were waited for
+    reaped: int  # minor faults of its children that ended and were waited for
     faults: int
     user_ticks: int
     system_ticks: int
     threads: int
     vms_bytes: int
     rss_pages: int
-    io: tuple[int, int, int, int] | None  # NULL: another user's process
+    io: tuple[int, int, int, int] | None  # None for another user's process
 
 
 class Seen:
-    """A process at the reading before."""
+    """A process at the previous reading."""
 
     __slots__ = ("cpu_ns", "debts", "node", "raw", "skipped", "system_ns", "t_ns")
 
     def __init__(self, node: Node, raw: Raw, t_ns: int, cpu_ns: int, system_ns: int) -> None:
         self.node, self.raw, self.t_ns = node, raw, t_ns
-        self.cpu_ns, self.system_ns = cpu_ns, system_ns  # given out so far: see _split()
+        self.cpu_ns, self.system_ns = cpu_ns, system_ns  # reported so far: see _split()
         self.skipped = 0
-        # Of children that are gone: in which reading, their minor faults, their I/O.
+        # For each child that has ended: number of that reading, its minor faults, its I/O.
         self.debts: list[tuple[int, int, tuple[int, ...]]] = []
 
 
@@ -58,29 +58,30 @@ class Sensor:
     def __init__(self, reader: Reader) -> None:
         self._reader, self._tree, self._details = reader, reader.share(Tree), Details(reader)
         self._seen: dict[int, Seen] = {}
-        self._raw: dict[int, Raw | None] = {}  # of this reading, like all that follows
+        self._raw: dict[int, Raw | None] = {}  # of this reading, as are the next two
         self._rows: dict[int, tuple[tuple[object, ...], tuple[object, ...]] | None] = {}
         self._number = -1
-        self._last_ns = 0  # when the reading before began
+        self._last_ns = 0  # when the previous reading began
         self._began_ns = 0
 
     def read_machine(self) -> Iterator[Row]:
-        """Nothing: see the other sensors."""
+        """Yield nothing: see the other sensors."""
         return iter(())
 
     def read_process(self, pid: int) -> Iterator[Row]:
-        """Yield rows about a process and its descendants (0: about all); none once it is gone."""
+        """Yield rows about a process and its descendants, or about all processes if `pid` is 0;
+        none once it has ended."""
         if self._number != self._reader.number:
             self._begin()
         below = self._tree.list_below(pid)
-        # All are read, parents first, before any is measured: a child that is gone is then known
-        # before its parent's I/O is counted, and one that is still there was not part of it.
+        # All are read, parents first, before any is measured: then we know which children have
+        # ended before we count the I/O of their parent, which includes only those.
         for node, _depth in below:
             if node.pid not in self._raw:
                 self._raw[node.pid] = self._read(node)
         gone = {pid: seen for pid, seen in self._seen.items() if not seen.node.alive}
         for seen in sorted(gone.values(), key=lambda one: -_count_above(one, gone)):
-            self._bury(seen)
+            self._forget(seen)
         for node, _depth in below:
             if node.pid not in self._rows:
                 raw = self._raw[node.pid]
@@ -94,7 +95,7 @@ class Sensor:
     def _begin(self) -> None:
         if self._number >= 0:
             for pid in self._seen.keys() - self._raw.keys():
-                del self._seen[pid]  # no session wants it any more
+                del self._seen[pid]  # no session needs it any more
         self._number = self._reader.number
         self._raw.clear()
         self._rows.clear()
@@ -123,11 +124,11 @@ class Sensor:
         self._tree.drop(node)
         return None
 
-    def _bury(self, seen: Seen) -> None:
-        """Forget a process that is gone.
+    def _forget(self, seen: Seen) -> None:
+        """Forget a process that has ended.
 
-        Its I/O, already counted, is now also part of the process that waited for it; and so is that
-        of its own children, which were buried before it."""
+        Its I/O is already counted, and is now also part of the I/O of its parent; so is that of its
+        own children, which were forgotten before it."""
         raw = seen.raw
         del self._seen[seen.node.pid]
         parent = self._seen.get(raw.parent)
@@ -138,7 +139,7 @@ class Sensor:
     def _measure(
         self, node: Node, raw: Raw
     ) -> tuple[tuple[object, ...], tuple[object, ...]] | None:
-        """Return the values of its row before and after `depth`; None at the first reading."""
+        """Return the columns of its row before and after `depth`; None at the first reading."""
         cpu_ns = raw.cpu_ns
         if cpu_ns < 0:
             cpu_ns = (raw.user_ticks + raw.system_ticks) * _TICK_NS
@@ -147,7 +148,7 @@ class Sensor:
             born_ns = self._find_birth(raw)
             since_ns = self._last_ns - _TICK_NS
             if since_ns < 0 or not since_ns <= born_ns < raw.t_ns:
-                # It ran before the reading before, and nobody read it then.
+                # It was already running at the previous reading, but was not read then.
                 system_ns = raw.system_ticks * _TICK_NS
                 self._seen[node.pid] = Seen(node, raw, raw.t_ns, cpu_ns, system_ns)
                 return None
@@ -171,7 +172,7 @@ class Sensor:
         return raw.start * _TICK_NS - asleep_ns
 
     def _count_io(self, seen: Seen, raw: Raw) -> tuple[int | None, ...]:
-        """Return bytes since the reading before, less what was counted for children that ended."""
+        """Return bytes since the previous reading, less those counted for children that ended."""
         before = seen.raw.io
         if raw.io is None or before is None:
             return None, None, None, None
@@ -185,13 +186,13 @@ class Sensor:
                     reaped -= faults
                     grown = [mine - its for mine, its in zip(grown, io, strict=True)]
                 elif number == self._reader.number:
-                    left.append((number, faults, io))  # it may have ended after its parent was read
+                    left.append((number, faults, io))  # it may have ended after the parent was read
             seen.debts = left
         return tuple([max(0, amount) for amount in grown])
 
 
 def _count_above(seen: Seen, gone: dict[int, Seen]) -> int:
-    """Return how many of its ancestors are gone."""
+    """Return how many of its ancestors have ended."""
     above = 0
     while above < len(gone) and seen.raw.parent in gone:
         seen, above = gone[seen.raw.parent], above + 1
@@ -201,8 +202,8 @@ def _count_above(seen: Seen, gone: dict[int, Seen]) -> int:
 def _find_known(seen: Seen | None) -> int:
     """Return the CPU time at which a process need not be read again; -1 if it must be.
 
-    A process that did not run did nothing. Others can change its memory, though, so it is read now
-    and then."""
+    A process that has not run has done nothing. But others can change its memory, so it is read
+    now and then."""
     if seen is None or seen.raw.state == "R":
         return -1
     seen.skipped = (seen.skipped + 1) % _SKIP
@@ -210,11 +211,11 @@ def _find_known(seen: Seen | None) -> int:
 
 
 def _split(seen: Seen, cpu_ns: int, system_ns: int, passed: int) -> tuple[int, int]:
-    """Return CPU time in the program and in the kernel since the reading before.
+    """Return CPU time in the program and in the kernel since the previous reading.
 
     The time of the CPU clock is split so that the kernel's part is never more than a tick behind.
-    The clock lags while a thread runs, so it may jump by more than all processors can do: the rest
-    is left for the next reading."""
+    The clock lags while a thread runs, so it may jump by more than all processors could provide:
+    the excess is left for the next reading."""
     used = min(passed * _CORES, max(0, cpu_ns - seen.cpu_ns))
     seen.cpu_ns += used
     system = min(used, max(0, system_ns - seen.system_ns))

@@ -1,1 +1,1 @@
-"""Other tools that are told of regions, counters and markers: one file each."""
+"""Mirrors: each passes regions, counters and markers on to another tool. One file each."""

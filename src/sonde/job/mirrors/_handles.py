@@ -1,4 +1,4 @@
-"""A tool's handles for names: each is made once, and their number is bounded."""
+"""A tool's handles for names: each is created once, and their number is bounded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sonde.job.mirrors._plain import clean
 
-MOST = 10_000
+MAX_NAMES = 10_000
 REST = "(other names)"
 
 Key = tuple[str | None, str, str]  # domain, name, kind
@@ -20,11 +20,11 @@ else:
     Handles = dict
 
 
-class Made(Handles):
-    """The results of `make(domain, name, kind)`, by these three.
+class HandleTable(Handles):
+    """Handles by domain, name and kind; `make(domain, name, kind)` creates one when first needed.
 
-    A tool keeps a name until the program ends. One that makes a new name for every step would grow
-    without end, so names beyond the first 10,000 are passed on as one."""
+    A tool keeps a name until the program ends. A program that makes a new name for every step would
+    let the tool grow without bound, so all names beyond the first 10,000 share one."""
 
     def __init__(self, make: Callable[[str | None, str, str], object]) -> None:
         super().__init__()
@@ -32,9 +32,9 @@ class Made(Handles):
 
     def __missing__(self, key: Key) -> object:
         domain, name, kind = key
-        if len(self) >= MOST and name is not REST:
+        if len(self) >= MAX_NAMES and name is not REST:
             return self[None, REST, kind]
-        made = self[key] = self._make(
+        handle = self[key] = self._make(
             domain if domain is None else clean(domain), clean(name), kind
         )
-        return made
+        return handle

@@ -1,4 +1,4 @@
-"""Ends of regions in an order that a tool accepts: it keeps open ones as a stack per thread."""
+"""End regions in an order that a tool accepts, if it keeps open ones as a stack per thread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from _thread import _local
 from collections.abc import Callable
 from sys import modules
 
-from sonde.job.mirrors._handles import MOST
+from sonde.job.mirrors._handles import MAX_NAMES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class Nesting:
-    """Which regions nest in their thread, and what is open.
+    """Knows which regions nest in their thread, and which are open.
 
     ITT and NVTX have two kinds of calls: one for regions that nest, which their views show best,
-    and one for regions that may end anywhere. At its begin nobody knows how a region will end. So
-    those of an asyncio loop are *loose*, and so are all whose name has once not nested. The first
-    one of such a name is ended in the tool as soon as that can be done in order: too late, if it
-    ended before one inside it, or in another thread."""
+    and one for regions that may end anywhere. When a region begins, nobody knows how it will end.
+    So regions in an asyncio loop are *loose*, and so are all regions whose name has once failed to
+    nest. The first region that fails to nest is ended in the tool as soon as the order permits:
+    too late, if it ended before a region inside it, or in another thread."""
 
-    # One function and plain tuples on the way of every region: this is what a mirror costs.
+    # One function and plain tuples per region, because this is the cost of a mirror.
 
     def __init__(self) -> None:
         self._open: dict[int, tuple[object, Call, list[tuple[int, Call]] | None]] = {}
@@ -34,9 +34,11 @@ class Nesting:
     def begin(
         self, number: int, key: object, begin: Call | None, end: Call | None, begin_loose: Call
     ) -> None:
-        """Begin a region in the tool: by `begin`, which `end` ends if it is the innermost one of
-        this thread, or by `begin_loose`, which gives what ends it. `begin` is None for regions
-        that are always loose."""
+        """Begin a region in the tool, with `begin` or with `begin_loose`.
+
+        A region begun with `begin` is ended with `end`, when it is the innermost of its thread.
+        `begin_loose` returns the function that ends its region. `begin` is None for regions that
+        are always loose."""
         events = modules.get("asyncio.events")
         in_loop = events is not None and events._get_running_loop() is not None
         if begin is None or end is None or in_loop or key in self._loose:
@@ -53,7 +55,7 @@ class Nesting:
         stack.append((number, end))
 
     def end(self, number: int) -> None:
-        """End a region in the tool; one that began before the tool listened is not known."""
+        """End a region in the tool; ignore one that began before the mirror was connected."""
         region = self._open.pop(number, None)
         if region is None:
             return
@@ -62,13 +64,13 @@ class Nesting:
             end()
             return
         here = getattr(self._here, "stack", None)
-        if (stack is not here or here[-1][0] != number) and len(self._loose) < MOST:
+        if (stack is not here or here[-1][0] != number) and len(self._loose) < MAX_NAMES:
             self._loose.add(key)
         if here and here[-1][0] not in self._open:
             self._end_innermost(here)
 
     def end_all(self) -> None:
-        """End what is open, where that can be done from this thread."""
+        """End the open regions that can be ended from this thread."""
         loose = [end for _key, end, stack in self._open.values() if stack is None]
         self._open.clear()
         for end in loose:
@@ -76,6 +78,6 @@ class Nesting:
         self._end_innermost(getattr(self._here, "stack", []))
 
     def _end_innermost(self, stack: list[tuple[int, Call]]) -> None:
-        """End what is open in this thread and has ended, from the innermost out."""
+        """End in the tool the regions of this thread that have ended, from the innermost out."""
         while stack and stack[-1][0] not in self._open:
             stack.pop()[1]()

@@ -1,4 +1,4 @@
-"""Names and values as C code takes them."""
+"""Convert names and values to forms that C code accepts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ if TYPE_CHECKING:
 
 
 def clean(text: str) -> str:
-    """Return a whole name in UTF-8; what UTF-8 cannot hold is escaped."""
+    """Return the name with NUL bytes, and whatever UTF-8 cannot encode, escaped."""
     return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
 def to_float(value: Any) -> float:
-    """Return the value of a counter; an integer too large for a float becomes infinite."""
+    """Return the value of a counter as a float; an integer too large for one becomes infinite."""
     try:
         return float(value)
     except OverflowError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from sonde.errors import Unavailable
-from sonde.job.mirrors._handles import Made
+from sonde.job.mirrors._handles import HandleTable
 from sonde.job.mirrors._order import Nesting
 from sonde.job.mirrors._plain import to_float
 from sonde.job.source_context import SourceContext
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-_DOMAIN = "sonde"  # of what has none: ITT knows nothing without
-_ABSENT = (1, 2)  # states of collection: could not be loaded, is not there
+_DOMAIN = "sonde"  # for events that have none, because ITT requires one
+_ABSENT = (1, 2)  # collection states: the collector could not be loaded, or there is none
 _DOUBLE = 8  # the type of a counter's values
 _BIGGEST = 2.0**64 - 2**12  # a float that is less than 2**64
-# ITT's words are global, track group, track, task and marker.
+# ITT calls these scopes global, track group, track, task and marker.
 _SCOPES = {"global": 1, "process": 2, "thread": 3, "task": 4, "marker": 5}
 
 
 class Mirror:
-    """Spans and tasks are ITT tasks. A frame of ITT has a domain and no name, so each name of ours
-    is a domain there: `domain.name`."""
+    """Passes events on to ITT. Spans and tasks become ITT tasks. An ITT frame has a domain but no
+    name, so each name of ours becomes a domain there: `domain.name`."""
 
     def __init__(self, _context: SourceContext) -> None:
-        from pyitt import native  # the C functions: what pyitt has around them is slower than ours
+        from pyitt import native  # the C functions: pyitt's wrappers are slower than ours
 
         self._native, self._static = native, _Static(native.__file__)
         if self._static.state in _ABSENT:
             raise Unavailable("no ITT collector is loaded: run the program under VTune, or name "
                               "one in INTEL_LIBITTNOTIFY64")  # fmt: skip
         self._nesting = Nesting()
-        self._domains = Made(lambda _domain, name, _kind: native.Domain(name))
-        self._made = Made(self._make)
-        self._counters = Made(self._make_counter)
-        self._markers = Made(self._make_marker)
+        self._domains = HandleTable(lambda _domain, name, _kind: native.Domain(name))
+        self._regions = HandleTable(self._make_region)
+        self._counters = HandleTable(self._make_counter)
+        self._markers = HandleTable(self._make_marker)
 
     def begin(self, domain: str | None, name: str, kind: str, number: int, _value: object) -> None:
         key = (domain, name, kind)
-        self._nesting.begin(number, key, *self._made[key])
+        self._nesting.begin(number, key, *self._regions[key])
 
     def end(self, _domain: object, _name: str, _kind: str, number: int, _value: object) -> None:
         self._nesting.end(number)
@@ -62,8 +62,9 @@ class Mirror:
     def stop(self) -> None:
         self._nesting.end_all()
 
-    def _make(self, domain: str | None, name: str, kind: str) -> tuple[Any, Any, Any]:
-        """How a region of this name is begun and ended if it nests, and begun if it may not."""
+    def _make_region(self, domain: str | None, name: str, kind: str) -> tuple[Any, Any, Any]:
+        """Return the functions that begin and end a region of this name if it nests, and the one
+        that begins it if it may not nest."""
         native = self._native
         if kind == "event":
             return None, None, partial(_begin_event, native.Event(name))
@@ -78,7 +79,7 @@ class Mirror:
     def _make_counter(self, domain: str | None, name: str, _kind: str) -> Callable[[Any], object]:
         set_value = self._static.make_counter(domain or _DOMAIN, name)
         if set_value is None:
-            # pyitt's own has whole numbers of 64 bits and no sign.
+            # A counter of pyitt's own takes only unsigned 64-bit integers.
             plain = self._native.Counter(name, self._domains[None, domain or _DOMAIN, ""])
             return lambda value: plain.set(int(min(max(0.0, value), _BIGGEST)))
         return set_value
@@ -86,7 +87,7 @@ class Mirror:
     def _make_marker(self, domain: str | None, name: str, _kind: str) -> Callable[[int], object]:
         mark = self._static.make_marker(domain or _DOMAIN, name)
         if mark is None:
-            # An event that does not end is shown as a moment.
+            # Tools show an event that never ends as a moment.
             event = self._native.Event(name)
             return lambda _scope: event.begin()
         return mark
@@ -110,10 +111,10 @@ def _begin_task(native: Any, place: Any, handle: Any) -> Any:
 
 
 class _Static:
-    """Calls of ITT that pyitt has no word for: through the pointers that it has to the collector's
-    functions, which are part of ITT and among the symbols of pyitt's library.
+    """ITT calls that pyitt does not wrap, made through ITT's pointers to the collector's functions,
+    which are symbols of pyitt's library.
 
-    What is not among them, or not in the collector, is None here."""
+    A call that the library or the collector lacks is None here."""
 
     def __init__(self, path: str) -> None:
         import ctypes
@@ -122,8 +123,8 @@ class _Static:
         self.state = self._load()
 
     def _load(self) -> int:
-        """Load the collector, and say whether that went well. A domain that is made before would
-        be known to ITT alone."""
+        """Load the collector and return its state. The collector would not know of a domain that
+        was made before it was loaded."""
         try:
             return int(self._lib["__itt_get_collection_state"]())
         except AttributeError:
@@ -159,6 +160,6 @@ class _Static:
         handle = create_name and create_name(name.encode())
         if not (mark and place and handle):
             return None
-        # The first field of a domain says whether somebody wants to hear of it.
+        # The first field of a domain says whether a collector is interested in it.
         enabled, none = c.c_int.from_address(place), Id()
         return lambda scope: mark(place, none, handle, scope) if enabled.value else None

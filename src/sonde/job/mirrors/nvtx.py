@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from sonde.job.mirrors._handles import Made
+from sonde.job.mirrors._handles import HandleTable
 from sonde.job.mirrors._order import Nesting
 from sonde.job.mirrors._plain import to_float
 from sonde.job.source_context import SourceContext
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 class Mirror:
-    """A kind of ours is a category there. What has no domain is in NVTX's default one, where
-    PyTorch's own ranges are."""
+    """Passes events on to NVTX. Our kinds become categories there. Events without a domain go to
+    NVTX's default domain, where PyTorch's own ranges are."""
 
     def __init__(self, _context: SourceContext) -> None:
         import nvtx
 
         self._find_domain = nvtx.get_domain
         self._nesting = Nesting()
-        self._made = Made(self._make)
-        self._markers = Made(self._make_marker)
-        self._counters = Made(self._make_counter)
+        self._regions = HandleTable(self._make_region)
+        self._markers = HandleTable(self._make_marker)
+        self._counters = HandleTable(self._make_counter)
 
     def begin(self, domain: str | None, name: str, kind: str, number: int, _value: object) -> None:
         key = (domain, name, kind)
-        self._nesting.begin(number, key, *self._made[key])
+        self._nesting.begin(number, key, *self._regions[key])
 
     def end(self, _domain: object, _name: str, _kind: str, number: int, _value: object) -> None:
         self._nesting.end(number)
@@ -44,8 +44,9 @@ class Mirror:
     def stop(self) -> None:
         self._nesting.end_all()
 
-    def _make(self, domain: str | None, name: str, kind: str) -> tuple[Any, Any, Any]:
-        """How a region of this name is begun and ended if it nests, and begun if it may not."""
+    def _make_region(self, domain: str | None, name: str, kind: str) -> tuple[Any, Any, Any]:
+        """Return the functions that begin and end a region of this name if it nests, and the one
+        that begins it if it may not nest."""
         place = self._find_domain(domain)
         handle = place.get_event_attributes(message=name, category=kind)
         return partial(place.push_range, handle), place.pop_range, partial(_begin, place, handle)
@@ -57,9 +58,9 @@ class Mirror:
     def _make_counter(self, domain: str | None, name: str, _kind: str) -> Callable[[Any], object]:
         place = self._find_domain(domain)
         if hasattr(place, "get_counter"):
-            counter = place.get_counter(name, float)  # whole numbers of any size, and below zero
+            counter = place.get_counter(name, float)  # a float holds large and negative numbers
             return counter.sample  # type: ignore[no-any-return]
-        # An older nvtx has none: a mark that carries the value.
+        # An older nvtx has no counters: use a mark that carries the value.
         return lambda value: place.mark(message=name, category="counter", payload=value)
 
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry: regions are spans, markers are events of them, counters are gauges."""
+"""OpenTelemetry: regions are spans, markers are events of spans, counters are gauges."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from _thread import _local
 from _weakref import ref
 
-from sonde.job.mirrors._handles import Made
+from sonde.job.mirrors._handles import HandleTable
 from sonde.job.mirrors._plain import clean, to_float
 from sonde.job.source_context import SourceContext
 
@@ -15,26 +15,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-_SCOPE = "sonde"  # the instrumentation scope of what has no domain
-_LONGEST = 255  # of an instrument's name
+_SCOPE = "sonde"  # the instrumentation scope of events that have no domain
+_MAX_NAME = 255  # characters in an instrument's name
 
 
 class _Region:
-    """A span that was begun, and the way back from it."""
+    """An open span, and the context to return to when it ends."""
 
     __slots__ = ("before", "context", "ended", "span")
 
     def __init__(self, span: Any, before: Any) -> None:
         self.span, self.before, self.ended = span, before, False
-        self.context: Callable[[], Any] = _nothing  # weak: it holds this region
+        self.context: Callable[[], Any] = (
+            _nothing  # a weak reference, because the context holds this region
+        )
 
 
 class Mirror:
-    """The spans go to the provider that the program has set, and lie inside its own spans.
+    """Passes events on to the provider that the program has set, inside the program's own spans.
 
-    A region is the current span of its thread or asyncio task until it ends. OpenTelemetry's way
-    back, a token, prints a complaint where a region ends in another place than it began. So the
-    way back is kept here, and taken only where nothing else has become current."""
+    A region is the current span of its thread or asyncio task until it ends. OpenTelemetry would
+    restore the outer context with a token, which logs an error when a region ends in another
+    context than the one it began in. So the outer context is kept here, and restored only where
+    nothing else has become current."""
 
     def __init__(self, _context: SourceContext) -> None:
         from opentelemetry import context, metrics, trace
@@ -42,20 +45,20 @@ class Mirror:
         self._context, self._trace = context, trace
         self._key = context.create_key("sonde")
         self._open: dict[int, _Region] = {}
-        self._tracers = Made(lambda _domain, name, _kind: trace.get_tracer(name))
-        self._gauges = Made(lambda domain, name, _kind: _make_gauge(metrics, domain, name))
+        self._tracers = HandleTable(lambda _domain, name, _kind: trace.get_tracer(name))
+        self._gauges = HandleTable(lambda domain, name, _kind: _make_gauge(metrics, domain, name))
         self._here = _local()
 
     def begin(self, domain: str | None, name: str, kind: str, number: int, value: Any) -> None:
-        # A processor of spans may have regions of its own: they would call us without end.
+        # A span processor may use regions of its own, which would recurse without end.
         if getattr(self._here, "busy", False):
             return
         self._here.busy = True
         try:
             before = self._find_open()
-            parent, said = value or (0, {})
+            parent, attributes = value or (0, {})
             around = self._open[parent].context() if parent in self._open else None
-            span = self._start(around or before, domain, name, kind, number, said)
+            span = self._start(around or before, domain, name, kind, number, attributes)
             region = self._open[number] = _Region(span, before)
             inside = self._context.set_value(self._key, region, before)
             inside = self._trace.set_span_in_context(span, inside)
@@ -73,7 +76,7 @@ class Mirror:
         if before is not self._context.get_current():
             self._context.attach(before)
         if value is not None:
-            self._say_why(region.span, value)
+            self._set_error(region.span, value)
         region.span.end()
 
     def mark(self, domain: str | None, name: str, _kind: str, number: int, value: Any) -> None:
@@ -94,15 +97,16 @@ class Mirror:
             self.end(None, "", "", number, None)
 
     def _start(
-        self, parent: Any, domain: str | None, name: str, kind: str, number: int, said: Any
+        self, parent: Any, domain: str | None, name: str, kind: str, number: int, attributes: Any
     ) -> Any:
         tracer = self._tracers[None, domain or _SCOPE, ""]
-        attributes = {clean(key): _say(value) for key, value in said.items()}
-        attributes |= {"sonde.kind": kind, "sonde.id": number}
-        return tracer.start_span(clean(name), context=parent, attributes=attributes)
+        converted = {clean(key): _convert(value) for key, value in attributes.items()}
+        converted |= {"sonde.kind": kind, "sonde.id": number}
+        return tracer.start_span(clean(name), context=parent, attributes=converted)
 
-    def _say_why(self, span: Any, why: str) -> None:
-        """`why` names the exception that ended it; it is on its way while its region ends."""
+    def _set_error(self, span: Any, why: str) -> None:
+        """Mark the span as failed. `why` names the exception that ended its region, which is still
+        propagating."""
         error = sys.exc_info()[1]
         if error is not None and type(error).__name__ == why:
             span.record_exception(error)
@@ -110,7 +114,7 @@ class Mirror:
         span.set_status(self._trace.StatusCode.ERROR, clean(why))
 
     def _find_open(self) -> Any:
-        """The context in force here, without the regions that have ended elsewhere."""
+        """Return the current context, without the regions that have ended elsewhere."""
         context = self._context.get_current()
         while True:
             region = context.get(self._key)
@@ -123,15 +127,16 @@ def _nothing() -> None:
     return None
 
 
-def _say(value: object) -> object:
-    """An attribute's value as OpenTelemetry takes it."""
+def _convert(value: object) -> object:
+    """Return an attribute's value in a form that OpenTelemetry accepts."""
     return value if isinstance(value, (bool, int, float)) else clean(str(value))
 
 
 def _make_gauge(metrics: Any, domain: str | None, name: str) -> Any:
-    """An instrument has a name of letters, digits and `_.-/`; what ours is called is told, too."""
+    """Return a gauge. An instrument's name may have only letters, digits and `_.-/`, so the full
+    name goes into the description."""
     plain = "".join(char if char.isascii() and (char.isalnum() or char in "_.-/") else "_"
                     for char in name)  # fmt: skip
     if not plain[:1].isalpha():
         plain = "n" + plain
-    return metrics.get_meter(domain or _SCOPE).create_gauge(plain[:_LONGEST], description=name)
+    return metrics.get_meter(domain or _SCOPE).create_gauge(plain[:_MAX_NAME], description=name)

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 class Mirror:
-    """Waits until the program has imported torch: before that there is no profile to appear in.
+    """Passes events on to torch's profiler, once the program has imported torch.
 
-    A record_function may end in any order and in any thread. Counters have no place there."""
+    A record_function may end in any order and in any thread. Counters have no counterpart there."""
 
     def __init__(self, context: SourceContext) -> None:
         self._make = _find_record_function()
         self._open: dict[int, Any] = {}
         if self._make is None:
-            context.detail = "waits until the program imports torch"
+            context.detail = "waiting for the program to import torch"
 
     def begin(self, _domain: object, name: str, _kind: str, number: int, _value: object) -> None:
         if self._make is None:
@@ -47,7 +47,7 @@ class Mirror:
 
 
 def _find_record_function() -> Any:
-    """Return the class, once the program has imported all of torch."""
+    """Return the class, or None until the program has imported all of torch."""
     profiler = sys.modules.get("torch.autograd.profiler")
-    whole = "compile" in getattr(sys.modules.get("torch"), "__dict__", {})
-    return getattr(profiler, "record_function", None) if whole else None
+    is_complete = "compile" in getattr(sys.modules.get("torch"), "__dict__", {})
+    return getattr(profiler, "record_function", None) if is_complete else None

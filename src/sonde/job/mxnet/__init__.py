@@ -1,1 +1,1 @@
-"""The calls and objects of `mxnet.profiler`, on top of a recording."""
+"""The functions and classes of `mxnet.profiler`, built on a recording."""

@@ -1,4 +1,4 @@
-"""The functions of mxnet.profiler under their own names: they check arguments and pass them on."""
+"""The functions of mxnet.profiler under their original names: each checks its arguments."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _STATES = ("stop", "run")
 
 
 def set_config(**settings: object) -> None:
-    """Say what is profiled and where it goes; docs/profiler.md lists all names.
+    """Set what is profiled and which file it goes to; docs/profiler.md lists all names.
 
-    Nothing is recorded until set_state('run'). A file that is there stays until there is a new one
-    to take its place."""
+    Nothing is recorded until set_state('run'). An existing file stays until a new one replaces
+    it."""
     checked = MxnetSettings(settings)
     if checked.process == "server":
-        ranks.tell("configure", {**settings, "profile_process": "worker"}, checked.path)
+        ranks.send_request("configure", {**settings, "profile_process": "worker"}, checked.path)
     else:
         _state.configure(checked)
 
 
 def set_state(state: str = "stop", profile_process: str = "worker") -> None:
-    """'run' or 'stop' the profile; what there is stays when it stops."""
+    """Run or stop the profile; what was recorded is kept when it stops."""
     if state not in _STATES:
-        raise ConfigError(f"state={state!r}: one of {', '.join(_STATES)}")
+        raise ConfigError(f"state={state!r} must be one of {', '.join(_STATES)}")
     _steer("run" if state == "run" else "halt", profile_process)
 
 
 def pause(profile_process: str = "worker") -> None:
-    """Leave out what happens until resume()."""
+    """Record nothing until resume()."""
     _steer("halt", profile_process)
     if profile_process == "worker":
         event_mirrors.pause()
@@ -48,10 +48,10 @@ def resume(profile_process: str = "worker") -> None:
 
 
 def dump(finished: bool = True, profile_process: str = "worker") -> None:
-    """Write the trace file and wait for it; `finished` ends the profile, else it goes on."""
+    """Write the trace file and wait for it; end the profile if `finished`."""
     is_last = read_switch("finished", finished)
     if read_process("profile_process", profile_process) == "server":
-        ranks.tell("dump", {"finished": is_last})
+        ranks.send_request("dump", {"finished": is_last})
     else:
         _state.dump(is_last)
 
@@ -59,14 +59,14 @@ def dump(finished: bool = True, profile_process: str = "worker") -> None:
 def dumps(
     reset: bool = False, format: str = "table", sort_by: str = "total", ascending: bool = False
 ) -> str:
-    """Return the sums of all that was profiled, as text; empty unless `aggregate_stats` was set.
+    """Return the sums of everything profiled, as text; empty unless `aggregate_stats` was set.
 
-    Reading changes nothing; `reset` starts the sums anew."""
+    Reading changes nothing unless `reset` is given: it clears the sums."""
     is_reset, is_up = read_switch("reset", reset), read_switch("ascending", ascending)
     if format not in table.FORMATS:
-        raise ConfigError(f"format={format!r}: one of {', '.join(table.FORMATS)}")
+        raise ConfigError(f"format={format!r} must be one of {', '.join(table.FORMATS)}")
     if sort_by not in table.SORTS:
-        raise ConfigError(f"sort_by={sort_by!r}: one of {', '.join(table.SORTS)}")
+        raise ConfigError(f"sort_by={sort_by!r} must be one of {', '.join(table.SORTS)}")
     text = _write_sums(format, sort_by, is_up) if _state.settings.aggregates else ""
     if is_reset:
         _state.reset_sums()
@@ -81,7 +81,7 @@ def _write_sums(format: str, sort_by: str, ascending: bool) -> str:
 
 def _steer(what: str, profile_process: str) -> None:
     if read_process("profile_process", profile_process) == "server":
-        ranks.tell(what, {})
+        ranks.send_request(what, {})
         return
     calls: dict[str, Callable[[], None]] = {
         "run": _state.run, "halt": _state.halt, "resume": _state.resume,
@@ -89,29 +89,29 @@ def _steer(what: str, profile_process: str) -> None:
     calls[what]()
 
 
-# ---- what the original keeps for old programs ----------------------------------------------------
+# ---- deprecated functions of the original --------------------------------------------------------
 
 
 def profiler_set_config(mode: str = "symbolic", filename: str = FILE) -> None:
-    """Deprecated: set_config()."""
+    """Deprecated: use set_config()."""
     _deprecate("profiler_set_config", "set_config")
     set_config(**{f"profile_{mode}": True, "filename": filename})
 
 
 def profiler_set_state(state: str = "stop") -> None:
-    """Deprecated: set_state()."""
+    """Deprecated: use set_state()."""
     _deprecate("profiler_set_state", "set_state")
     set_state(state)
 
 
 def dump_profile() -> None:
-    """Deprecated: dump()."""
+    """Deprecated: use dump()."""
     _deprecate("dump_profile", "dump")
     dump(True)
 
 
 def set_kvstore_handle(handle: object) -> None:
-    """Do nothing: 'server' is found by the name of the job."""
+    """Do nothing: 'server' processes are found by the name of the job."""
 
 
 def _deprecate(old: str, new: str) -> None:

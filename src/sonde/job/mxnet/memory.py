@@ -1,4 +1,4 @@
-"""GPU memory as a file: what torch's allocator holds, with the original's columns."""
+"""Write what torch's GPU allocator holds to a file, with the columns of mxnet's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
-from sonde.job.source_context import say
+from sonde.job.source_context import print_notice
 from sonde.session.files import Replacement
 
 TYPE_CHECKING = False
@@ -18,11 +18,11 @@ COLUMNS = ("Attribute Name", "Requested Size", "Device", "Actual Size", "Reuse?"
 
 
 def write_memory(prefix: str, parts: Sequence[str]) -> str | None:
-    """`<prefix>-pid_<pid>.csv`: a row for each piece of memory in use; the file. None where torch
-    has no GPU in use, or memory is not wanted."""
+    """Write `<prefix>-pid_<pid>.csv`, a row per block of memory in use, and return its path; None
+    if torch uses no GPU or memory is not wanted."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
-    # Not a call that would make a context on the device: the program decides about that.
+    # is_initialized() creates no context on the device: that is up to the program.
     if "memory" not in parts or not getattr(cuda, "is_initialized", bool)():
         return None
     path = f"{prefix}-pid_{os.getpid()}.csv"
@@ -35,7 +35,7 @@ def write_memory(prefix: str, parts: Sequence[str]) -> str | None:
             lines.writerow(COLUMNS)
             lines.writerows(_list_blocks(cuda))
     except OSError as error:
-        say(f"{path} is not written: {error.strerror}")
+        print_notice(f"{path} could not be written: {error.strerror}")
         return None
     return path
 
@@ -46,7 +46,7 @@ def _list_blocks(cuda: Any) -> Iterator[tuple[str, int, int, int, int]]:
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
                 size = block["size"]
-                # A segment that is one block was got for it; any other block shares one.
+                # A segment of a single block was allocated for it; other blocks share a segment.
                 is_shared = int(size != segment["total_size"])
                 requested = block.get("requested_size", size)
                 yield pool, requested, segment["device"], size, is_shared

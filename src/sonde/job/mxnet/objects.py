@@ -1,7 +1,7 @@
 """Domain, Task, Frame, Event, Counter, Marker and scope.
 
-Regions are context managers and decorators, may be started again before they stop, in any thread,
-and follow asyncio tasks: they are those of `sonde.span`."""
+Like those of `sonde.span`, regions are context managers and decorators, may be started again before
+they stop, in any thread, and follow asyncio tasks."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ class Domain:
         return f"Domain({self.name!r})"
 
     def new_task(self, name: str) -> Task:
-        """A task of this domain."""
+        """Return a task of this domain."""
         return Task(self, name)
 
     def new_frame(self, name: str) -> Frame:
-        """A frame of this domain."""
+        """Return a frame of this domain."""
         return Frame(self, name)
 
     def new_counter(self, name: str, value: float | None = None) -> Counter:
-        """A counter of this domain."""
+        """Return a counter of this domain."""
         return Counter(self, name, value)
 
     def new_marker(self, name: str) -> Marker:
-        """A marker of this domain."""
+        """Return a marker of this domain."""
         return Marker(self, name)
 
 
 class Task(_core.Region):
-    """A region whose passes are pooled in the statistics."""
+    """A region whose passes are added up in the statistics."""
 
     def __new__(cls, domain: Domain, name: str) -> Task:
         return super().__new__(cls, name, str(domain), "task")
@@ -55,7 +55,7 @@ class Task(_core.Region):
 
 
 class Frame(_core.Region):
-    """A region each pass of which has a number of its own."""
+    """A region whose passes each have a number of their own."""
 
     def __new__(cls, domain: Domain, name: str) -> Frame:
         return super().__new__(cls, name, str(domain), "frame")
@@ -75,7 +75,7 @@ class Event(_core.Region):
 
 
 class Counter(_core.Count):
-    """A value over time: whole numbers of any size, negative ones, fractions."""
+    """A value over time: an integer of any size, or a fraction; it may be negative."""
 
     def __new__(cls, domain: Domain, name: str, value: float | None = None) -> Counter:
         made = super().__new__(cls, name, str(domain))
@@ -88,7 +88,7 @@ class Counter(_core.Count):
 
 
 class Marker(_core.Mark):
-    """A moment: `mark()`."""
+    """A moment, marked with `mark()`."""
 
     def __new__(cls, domain: Domain, name: str) -> Marker:
         return super().__new__(cls, name, str(domain))
@@ -99,10 +99,10 @@ class Marker(_core.Mark):
 
 @contextmanager
 def scope(name: str = _NO_SCOPE, append_mode: bool = True) -> Iterator[str]:
-    """A region that names what happens in it: `outer:inner:`, which it yields.
+    """Enter a region for what happens in it, and yield its full name, such as `outer:inner:`.
 
-    All that is recorded in it, in this thread or asyncio task, lies below it. It does not rename
-    what it holds: the passes of a task are one statistic wherever they are made."""
+    Everything recorded in it, in this thread or asyncio task, appears below it. It renames nothing:
+    all passes of a task are one statistic, whatever scope they are in."""
     full = name if name.endswith(":") else f"{name}:"
     outer = _scope.get()
     if append_mode and outer != _NO_SCOPE:

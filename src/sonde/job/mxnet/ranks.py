@@ -1,7 +1,7 @@
-"""profile_process='server': the other ranks of the job on this machine are told the same.
+"""Send profiler calls to the other ranks of the job on this machine: profile_process='server'.
 
-A request goes into the session folder of the other process, and its control page rings. Its
-profiler obeys at the next safe point of its main thread, and says which file it will write."""
+A request is written to the session folder of the other process, and its control page wakes it. Its
+profiler obeys at the next safe point of its main thread, and answers which file it will write."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from sonde.errors import Damaged, Error, NoSession
 from sonde.job.mxnet.settings import NOWHERE, MxnetSettings
 from sonde.job.mxnet.state import DUMP_S, state
 from sonde.job.recorder import recorder
-from sonde.job.source_context import say
+from sonde.job.source_context import print_notice
 from sonde.session import Session, files, list_sessions
 from sonde.session.records import ProfilerAnswer, ProfilerRequest, ProfilerRequests
 
 REQUESTS, ANSWER = "profiler.json", "profiler.answer.json"
 OBEY_S = 5.0
-_KEPT = 32  # requests; one that did not obey so many is not there
+_MAX_REQUESTS = 32  # kept per process; one that has not obeyed so many is gone
 
 
-def tell(what: str, values: dict[str, object], path: str | None = None) -> None:
-    """Make the other ranks do it; one line names those that did not in time."""
+def send_request(what: str, values: dict[str, object], path: str | None = None) -> None:
+    """Make the other ranks do this; print which of them did not answer in time."""
     if path is not None:
         values = {**values, "filename": path}
     number, wall_ns = _core.clock_ns(), time.time_ns()
@@ -36,13 +36,13 @@ def tell(what: str, values: dict[str, object], path: str | None = None) -> None:
         late += _wait(done, DUMP_S, lambda one: _is_written(one, wall_ns))
     if late:
         pids = ", ".join(str(one.pid) for one in late)
-        say(f"profiler: asked, but process {pids} has not answered yet; it does when it can")
+        print_notice(f"profiler: no answer yet from process {pids}; it will obey when it can")
     if refused:
         raise Error("; ".join(refused))
 
 
 def obey(folder: str, done: int) -> int:
-    """Do what was asked of this process since `done`; return the number of the last request."""
+    """Handle the requests to this process after number `done`; return the number of the last."""
     errors: dict[str, str] = {}
     for request in _read_requests(os.path.join(folder, REQUESTS)):
         if request.number > done:
@@ -50,7 +50,7 @@ def obey(folder: str, done: int) -> int:
             try:
                 _do(request.what, request.values)
             except Error as error:
-                errors[str(done)] = str(error)  # it is whoever asked that must know
+                errors[str(done)] = str(error)  # reported to the process that asked
             path = state.last_path if state.profile is None else state.profile.path
             answer = ProfilerAnswer(
                 number=done, path=None if path == NOWHERE else path, errors=errors
@@ -66,7 +66,7 @@ def _do(what: str, values: dict[str, object]) -> None:
             MxnetSettings(values), f"-pid_{os.getpid()}" if rank is None else f"rank{rank}_"
         )
     elif what == "dump":
-        # Not waited for: this is the main thread, and it has its own work.
+        # With no timeout, because the main thread has its own work to do.
         state.dump(bool(values["finished"]), 0)
     else:
         {"run": state.run, "halt": state.halt, "resume": state.resume}[what]()
@@ -77,8 +77,8 @@ def _find_others() -> list[Session]:
     own = environ.read_identity()
     if own.job is None:
         raise Error(
-            "profile_process='server' means the other ranks of the job, and this process is in "
-            "none; start it with `sonde run`, torchrun or Slurm, or set SONDE_JOB"
+            "profile_process='server' means the other ranks of the job, but this process belongs "
+            "to no job; start it with `sonde run`, torchrun or Slurm, or set SONDE_JOB"
         )
     root = environ.find_root() if recorder.session is None else recorder.session.root
     found: dict[object, Session] = {}
@@ -97,10 +97,10 @@ def _ask(one: Session, number: int, what: str, values: dict[str, object]) -> boo
         with files.Locked(one.folder, OBEY_S):
             request = ProfilerRequest(number=number, what=what, values=values)
             requests = [*_read_requests(one.path(REQUESTS)), request]
-            ProfilerRequests(requests=requests[-_KEPT:]).write(one.path(REQUESTS))
+            ProfilerRequests(requests=requests[-_MAX_REQUESTS:]).write(one.path(REQUESTS))
         _core.control_ask(one.map_control(writable=True))
     except (OSError, NoSession):
-        return False  # it has just ended
+        return False  # the process has just ended
     return True
 
 
@@ -117,7 +117,7 @@ def _wait(
 
 
 def _find_error(one: Session, number: int) -> str | None:
-    """Return why a rank did not do it."""
+    """Return why a rank refused the request, or None if it did not."""
     return _read_answer(one).errors.get(str(number))
 
 

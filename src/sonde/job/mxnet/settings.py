@@ -1,4 +1,4 @@
-"""What `set_config` takes: names, defaults, and what each chooses for the trace."""
+"""The settings of `set_config`: names, defaults, and what each puts into the trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILE, PREFIX = "profile.json", "gpu_memory_profile"
 
 
 def read_switch(name: str, raw: object) -> bool:
-    """Return a boolean, from one or from a word for one."""
+    """Return a boolean, given one or a word for one."""
     if isinstance(raw, bool):
         return raw
     try:
@@ -34,21 +34,21 @@ def _read_period(name: str, raw: object) -> float:
     except (TypeError, ValueError):
         period_s = -1.0
     if not 0 < period_s < float("inf"):
-        raise ConfigError(f"{name}={raw!r}: give seconds, more than 0")
+        raise ConfigError(f"{name}={raw!r} must be a number of seconds greater than 0")
     return period_s
 
 
 def read_process(name: str, raw: object) -> str:
     """Return `worker` or `server`."""
     if raw not in PROCESSES:
-        raise ConfigError(f"{name}={raw!r}: one of {', '.join(PROCESSES)}")
+        raise ConfigError(f"{name}={raw!r} must be one of {', '.join(PROCESSES)}")
     return str(raw)
 
 
 def _read_file(name: str, raw: object) -> str:
     if not isinstance(raw, (str, os.PathLike)) or not os.fspath(raw):
-        raise ConfigError(f"{name}={raw!r} is no file name")
-    # Now: the program may change its folder before the file is written.
+        raise ConfigError(f"{name}={raw!r} is not a file name")
+    # Made absolute now: the program may change its working directory before the file is written.
     return os.path.abspath(os.fsdecode(raw))
 
 
@@ -74,7 +74,8 @@ class MxnetSettings:
     def __init__(self, given: Mapping[str, object]) -> None:
         unknown = [name for name in given if name not in _KEYS]
         if unknown:
-            raise ConfigError(f"there is no setting {unknown[0]}; known: {', '.join(_KEYS)}")
+            names = ", ".join(_KEYS)
+            raise ConfigError(f"there is no setting {unknown[0]}; the settings are {names}")
         self.given = dict(given)
         self._values = {
             name: read(name, given.get(name, default)) for name, (read, default) in _KEYS.items()
@@ -92,12 +93,12 @@ class MxnetSettings:
 
     @property
     def process(self) -> str:
-        """Which processes it is for: `worker` is this process, `server` the other ranks."""
+        """The processes it applies to: `worker` is this process, `server` the other ranks."""
         return str(self._values["profile_process"])
 
     @property
     def period_s(self) -> float | None:
-        """Time between two refreshes of the file; None: it is written when asked."""
+        """Time between two refreshes of the file; None if it is written only when asked for."""
         return float(self._values["dump_period"]) if self._values["continuous_dump"] else None
 
     @property
@@ -129,17 +130,17 @@ class MxnetSettings:
         }
 
     def check_path(self) -> None:
-        """Raise if the trace file could not be written: now, not when it is lost."""
+        """Raise now if the trace file cannot be written, before any data is lost."""
         path = self.path
         if path == NOWHERE:
             return
         folder = os.path.dirname(path)
         if not os.path.isdir(folder):
-            raise ConfigError(f"filename: there is no folder {folder}; make it first")
+            raise ConfigError(f"filename: there is no folder {folder}; create it first")
         if os.path.lexists(path) and not stat.S_ISREG(_read_mode(path)):
-            raise ConfigError(f"filename: {path} is there and is no plain file")
+            raise ConfigError(f"filename: {path} exists and is not a regular file")
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise ConfigError(f"filename: {folder} cannot be written by you")
+            raise ConfigError(f"filename: you have no permission to write to {folder}")
 
 
 def _read_mode(path: str) -> int:

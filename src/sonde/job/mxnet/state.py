@@ -1,7 +1,8 @@
-"""The profile of this process: what is recorded for it, when, and which file it becomes.
+"""The profile of this process: what is recorded for it, when, and which file it goes to.
 
 A profile begins with the first `run` and ends with dump(True), with another configuration or with
-the program. Between, windows of time are open or not; what lies in them goes into its file."""
+the program. In between, the program opens and closes windows of time; what happens in them goes
+into the file."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from sonde.job.mxnet.memory import write_memory
 from sonde.job.mxnet.settings import NOWHERE, MxnetSettings
 from sonde.job.mxnet.writer_line import WriterLine
 from sonde.job.recorder import recorder
-from sonde.job.source_context import SourceContext, say
+from sonde.job.source_context import SourceContext, print_notice
 from sonde.session.profiler_line import join, name_file
 
 TYPE_CHECKING = False
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from _thread import RLock
 
 DUMP_S, EXIT_S, MEMORY_S = 60.0, 20.0, 2.0
-_MOST_WINDOWS = 1000  # a program may pause in each of its steps, for days
+_MAX_WINDOWS = 1000  # a program may pause in each of its steps, for days
 
 
 class MxnetProfile:
@@ -35,24 +36,24 @@ class MxnetProfile:
     def __init__(self, settings: MxnetSettings, path: str, *, is_child: bool = False) -> None:
         self.settings, self.path, self.is_child = settings, path, is_child
         self.pid = os.getpid()
-        self.windows = array("q")  # begin, end, begin, …: the last is open if they are uneven
-        self.folder: str | None = None  # of the recording
+        self.windows = array("q")  # begin, end, begin, …: an odd number means that the last is open
+        self.folder: str | None = None  # of the session
 
     @property
     def is_open(self) -> bool:
         """Whether what happens now goes into the file."""
         return len(self.windows) % 2 == 1
 
-    def turn(self) -> int:
-        """Open or close a window; when that was."""
+    def toggle(self) -> int:
+        """Open or close a window, and return the time."""
         t_ns = _core.clock_ns()
         self.windows.append(t_ns)
-        if len(self.windows) > 2 * _MOST_WINDOWS:
-            self.windows = array("q", join(self.windows, _MOST_WINDOWS // 2))
+        if len(self.windows) > 2 * _MAX_WINDOWS:
+            self.windows = array("q", join(self.windows, _MAX_WINDOWS // 2))
         return t_ns
 
     def describe(self) -> dict[str, object]:
-        """Return what the process that writes must know."""
+        """Return what the writer process must know."""
         return {
             "do": "begin",
             "session": self.folder,
@@ -65,38 +66,38 @@ class MxnetProfile:
 
 
 class State:
-    """What the calls of `sonde.profiler` change."""
+    """The state that the functions of `sonde.profiler` change."""
 
     def __init__(self) -> None:
         self.settings = MxnetSettings({})
         self.profile: MxnetProfile | None = None
         self.has_run = self._hooked = False
         self.last_path: str | None = None  # of the last profile that ended
-        self._sums: Sequence[Sequence[object]] = []  # of that one
-        self._memory: dict[str, dict[str, float]] = {}  # the same
-        self._mark: str | None = None  # put before or into the file's name; see _name_file
+        self._sums: Sequence[Sequence[object]] = []  # of the last profile that ended
+        self._memory: dict[str, dict[str, float]] = {}  # of the last profile that ended
+        self._label: str | None = None  # goes before or into the file's name; see _name_file
         self._reset_ns = 0
-        self._scribe = WriterLine()
+        self._writer = WriterLine()
 
     @property
     def lock(self) -> RLock:
-        """The recorder's: each calls the other, and two locks would be taken in two orders."""
+        """The recorder's lock: each calls the other, so two locks would be taken in both orders."""
         return recorder.lock
 
-    # ---- what is asked ---------------------------------------------------------------------------
+    # ---- requests --------------------------------------------------------------------------------
 
-    def configure(self, settings: MxnetSettings, mark: str | None = None) -> None:
-        """Another configuration. With another file the profile under way ends; if time was passing
-        for it, that goes on for the new one."""
+    def configure(self, settings: MxnetSettings, label: str | None = None) -> None:
+        """Apply another configuration. If it names another file, the current profile ends, and a
+        new one begins if a window was open."""
         settings.check_path()
         with self.lock:
-            before, self.settings, self._mark = self.profile, settings, mark
+            before, self.settings, self._label = self.profile, settings, label
             if before is None:
                 _core.events_gate(False)
             elif self._name_file() == before.path:
                 before.settings = settings
                 if before.folder is not None:
-                    self._tell_all(before)
+                    self._send_profile(before)
             else:
                 was_open = before.is_open
                 self._guard(lambda: self._finish(before, 0))
@@ -104,31 +105,31 @@ class State:
                     self.run()
 
     def run(self) -> None:
-        """Add what happens from now on to the profile; begin one if there is none."""
+        """Open a window of the profile; begin a profile if there is none."""
         self._guard(self._run)
 
     def halt(self) -> None:
-        """Stop adding to the profile; what there is stays."""
+        """Close the window; the profile keeps what it has."""
         with self.lock:
             _core.events_gate(False)
             profile = self.profile
             if profile is not None and profile.is_open:
-                self._turn(profile)
+                self._toggle(profile)
 
     def resume(self) -> None:
-        """Go on after `halt`; do nothing if there is no profile."""
+        """Open a window again after `halt`; do nothing if there is no profile."""
         with self.lock:
             if self.profile is not None:
                 self.run()
 
     def dump(self, finished: bool, timeout_s: float = DUMP_S) -> None:
-        """Write the file and wait for it, if there is a timeout; does the profile end with it?"""
+        """Write the file; wait for it unless the timeout is 0; end the profile if `finished`."""
         with self.lock:
             profile = self.profile
             if profile is None and not self.has_run:
                 raise NotRun("the profiler has not run; call set_config() and set_state('run')")
         if profile is None:
-            return  # its file is written
+            return  # the profile has ended, and its file is written
         work = self._finish if finished else self._write
         self._guard(lambda: work(profile, timeout_s))
 
@@ -138,14 +139,14 @@ class State:
             return self._sums if self.profile is None else _core.events_summary()
 
     def read_memory(self) -> dict[str, dict[str, float]]:
-        """Return the memory statistics by device, as far as they were read."""
+        """Return the memory statistics by device, as far as there are readings."""
         with self.lock:
             profile = self.profile
             if profile is None:
                 return self._memory
         if "memory" not in profile.settings.parts:
             return {}
-        return _find_memory(self._scribe.ask(MEMORY_S, do="memory", since_ns=self._reset_ns))
+        return _find_memory(self._writer.ask(MEMORY_S, do="memory", since_ns=self._reset_ns))
 
     def reset_sums(self) -> None:
         """Reset all sums."""
@@ -153,30 +154,30 @@ class State:
             _core.events_reset()
             self._sums, self._memory, self._reset_ns = [], {}, _core.clock_ns()
 
-    # ---- how it is done --------------------------------------------------------------------------
+    # ---- the work --------------------------------------------------------------------------------
 
     def _guard(self, work: Callable[[], object]) -> None:
-        """Do it, such that nothing of ours that breaks reaches the program. Not with signals held
-        back: a dump takes a while, and Ctrl-C must end it."""
+        """Do `work` so that no failure of ours reaches the program. Signals are not held back: a
+        dump takes a while, and Ctrl-C must end it."""
         SourceContext(recorder, "profiler").guard(work)()
 
     def _run(self) -> None:
         with self.lock:
-            # Even if nothing can be recorded: then a dump has nothing to do, and must not raise.
+            # Set even if nothing can be recorded, because a dump must not raise then.
             self.has_run = True
             self._hook()
             if self.profile is None:
                 self._begin()
             if self.profile is not None and not self.profile.is_open:
-                self._turn(self.profile)
+                self._toggle(self.profile)
             _core.events_gate(True)
 
     def _begin(self) -> None:
         profile = MxnetProfile(self.settings, self._name_file())
         if recorder.session is None or recorder.parked:
-            # What could not be begun has said so on stderr; the program runs on.
+            # If this fails, a line on stderr says so, and the program keeps running.
             recorder.start(profile.settings.make_recording())
-            recorder.lent = recorder.session is not None
+            recorder.ends_with_profile = recorder.session is not None
         if recorder.session is None:
             return
         self._adopt(profile)
@@ -184,24 +185,21 @@ class State:
         self.profile = profile
 
     def _adopt(self, profile: MxnetProfile) -> None:
-        """Make the profile part of the recording that is under way."""
+        """Make the profile part of the current recording."""
         assert recorder.session is not None
         profile.folder = recorder.session.folder
-        if not self._tell_all(profile):
+        if not self._send_profile(profile):
             recorder.note("profiler", "failed", "the process that writes traces cannot be started")
 
-    def _turn(self, profile: MxnetProfile) -> None:
+    def _toggle(self, profile: MxnetProfile) -> None:
         """Open or close a window."""
-        self._tell({"do": "turn", "t_ns": profile.turn()})
-
-    def _tell(self, request: dict[str, object]) -> None:
-        self._scribe.send(**request)
+        self._writer.send(do="toggle", t_ns=profile.toggle())
 
     def _finish(self, profile: MxnetProfile, timeout_s: float) -> None:
-        """Write the last file of a profile, and wait for it if there is a timeout."""
+        """Write the last file of a profile, and wait for it unless the timeout is 0."""
         with self.lock:
             if self.profile is not profile:
-                return  # another thread was first
+                return  # another thread has finished it
             self.halt()
             self._sums = _core.events_summary()
             self.profile, self.last_path = None, profile.path
@@ -209,7 +207,7 @@ class State:
             self._write(profile, timeout_s, finished=True)
         finally:
             with self.lock:
-                if self.profile is None and recorder.lent:
+                if self.profile is None and recorder.ends_with_profile:
                     recorder.stop()
 
     def _write(self, profile: MxnetProfile, timeout_s: float, *, finished: bool = False) -> None:
@@ -220,55 +218,55 @@ class State:
         if finished and profile.settings.aggregates and "memory" in profile.settings.parts:
             request["since_ns"] = self._reset_ns
         if timeout_s == 0:
-            self._tell(request)
-            if not self._scribe.is_there and self._tell_all(profile):
-                self._tell(request)
+            self._writer.send(**request)
+            if not self._writer.is_connected and self._send_profile(profile):
+                self._writer.send(**request)
         else:
             self._wait(profile, request, timeout_s)
         write_memory(profile.settings.memory_prefix, profile.settings.parts)
 
     def _wait(self, profile: MxnetProfile, request: dict[str, object], timeout_s: float) -> None:
-        """Ask for the file; print one line if there is none."""
-        answer = self._scribe.ask(timeout_s, **request)
-        if answer is None and not self._scribe.is_there:
-            # It was killed before, and nobody had noticed.
+        """Ask for the file; print one line if it is not written."""
+        answer = self._writer.ask(timeout_s, **request)
+        if answer is None and not self._writer.is_connected:
+            # The writer process had been killed, and nobody had noticed.
             self._revive(profile)
-            answer = self._scribe.ask(timeout_s, **request)
+            answer = self._writer.ask(timeout_s, **request)
         if "since_ns" in request:
             self._memory = _find_memory(answer)
-        if answer is None and self._scribe.is_there:
-            say(f"{profile.path} is not written after {timeout_s:g} s; it will be when it can")
+        if answer is None and self._writer.is_connected:
+            print_notice(f"{profile.path} is not written after {timeout_s:g} s; it will be later")
         elif answer is None:
-            say(f"{profile.path} is not written: the process that writes it has ended")
+            print_notice(f"{profile.path} is not written: the process that writes it has ended")
         elif answer.get("error"):
-            say(f"{profile.path} is not written: {answer['error']}")
+            print_notice(f"{profile.path} is not written: {answer['error']}")
 
     def _revive(self, profile: MxnetProfile) -> None:
-        """Start another process that writes if the last one is gone."""
-        if not self._scribe.is_there:
-            self._tell_all(profile)
+        """Start another writer process if the last one is gone."""
+        if not self._writer.is_connected:
+            self._send_profile(profile)
 
-    def _tell_all(self, profile: MxnetProfile) -> bool:
-        """Have the process that writes know the profile; False if there can be none. It may have
-        left since we last heard of it: it does a minute after a profile."""
+    def _send_profile(self, profile: MxnetProfile) -> bool:
+        """Describe the profile to the writer process; return False if none can be started. The
+        first try may find that the process has exited: it does so a minute after a profile."""
         assert profile.folder is not None
         for _ in range(2):
-            if not self._scribe.start(os.path.dirname(profile.folder)):
+            if not self._writer.start(os.path.dirname(profile.folder)):
                 return False
-            self._tell(profile.describe())
-            if self._scribe.is_there:
+            self._writer.send(**profile.describe())
+            if self._writer.is_connected:
                 return True
         return False
 
     def _name_file(self) -> str:
-        """Where the profile of this very process goes: no two of one job share a file."""
+        """Return the path of this process's profile: no two processes of a job share a file."""
         path, identity = self.settings.path, environ.read_identity()
         if path == NOWHERE:
             return path
-        if self._mark is not None:
-            return name_file(path, self._mark, before=not self._mark.startswith("-"))
+        if self._label is not None:
+            return name_file(path, self._label, before=not self._label.startswith("-"))
         rank = identity.rank
-        # Rank 0 keeps the name; so does a file that is named after its rank.
+        # Rank 0 keeps the name, and so does a rank whose number is already in it.
         if rank and not re.search(rf"(?<!\d){rank}(?!\d)", os.path.basename(path)):
             return name_file(path, f"rank{rank}_", before=True)
         return path
@@ -280,7 +278,7 @@ class State:
             self._hooked = True
             os.register_at_fork(after_in_child=self._after_fork)
             recorder.on_begin = self._join
-        # Behind the recorder's own, which is to come after it.
+        # Registered after the recorder's hook, so that it runs before it.
         atexit.unregister(self._at_exit)
         atexit.register(self._at_exit)
 
@@ -288,20 +286,20 @@ class State:
         profile = self.profile
         if profile is not None and profile.pid == os.getpid():
             self._guard(lambda: self._finish(profile, EXIT_S))
-        self._scribe.close()
+        self._writer.close()
 
     def _after_fork(self) -> None:
-        self._scribe.leave_parent()
+        self._writer.leave_parent()
         before, self.profile = self.profile, None
-        self._mark = f"-pid_{os.getpid()}"
+        self._label = f"-pid_{os.getpid()}"
         if before is not None and before.is_open and before.folder is not None:
-            # Like its recording, its file begins with its first event, or in a moment.
+            # Like the child's recording, its file begins with the first event or after a delay.
             self.profile = MxnetProfile(before.settings, self._name_file(), is_child=True)
-            self.profile.turn()
+            self.profile.toggle()
             end_with_multiprocessing(self, State._at_exit)
 
     def _join(self) -> None:
-        """Make a child's profile part of the recording that has just begun."""
+        """Make a child's profile part of its recording, which has just begun."""
         with self.lock:
             profile = self.profile
             if profile is not None and profile.folder is None:
@@ -317,10 +315,10 @@ state = State()
 
 
 def autostart(given: dict[str, object]) -> None:
-    """Profile this process from its first moment to its end: the environment asks for it."""
-    mark = None if environ.claim_profiler() else f"-pid_{os.getpid()}"
-    # The file is written at the end, as the original does it.
+    """Profile this process from start to end, because the environment asks for it."""
+    label = None if environ.claim_profiler() else f"-pid_{os.getpid()}"
+    # The file is written at the end, as in the original.
     state.configure(
-        MxnetSettings({**given, "continuous_dump": False, "aggregate_stats": True}), mark
+        MxnetSettings({**given, "continuous_dump": False, "aggregate_stats": True}), label
     )
     state.run()

@@ -1,4 +1,4 @@
-"""What `dumps` prints: the sums of all regions, counters and markers, as a table or JSON."""
+"""The text that `dumps` returns: sums of all regions, counters and markers, as a table or JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMATS = ("table", "json")
 SORTS = {"total": "Total", "avg": "Avg", "min": "Min", "max": "Max", "count": "Count"}
 UNITS = {"Time": "ms", "Memory": "kB", "Counter": "as set", "Marker": "times"}
 
-# What each part tells, beside the name; the words of the original where it has the part.
+# The columns of each part, besides the name, titled as in the original where it has the part.
 _COLUMNS = {
     "Time": {"Count": "Total Count", "Total": "Time (ms)", "Min": "Min Time (ms)",
              "Max": "Max Time (ms)", "Avg": "Avg Time (ms)"},
@@ -30,7 +30,7 @@ _NAME_WIDTH, _WIDTH = 25, 16
 
 
 def collect(summary: Iterable[Sequence[Any]], memory: Mapping[str, Mapping[str, Any]]) -> Sums:
-    """Part, category, name: its numbers. `summary` is that of _core.events_summary()."""
+    """Return the numbers by part, category and name. `summary` is from _core.events_summary()."""
     found: Sums = {part: {} for part in _COLUMNS}
     for kind, domain, name, count, *numbers in summary:
         part, values = _read_numbers(kind, count, numbers)
@@ -53,7 +53,7 @@ def _read_numbers(kind: str, count: int, numbers: Sequence[Any]) -> tuple[str, A
 
 
 def _simplify(value: float) -> float | None:
-    """Return a whole number as an int; None for what JSON cannot express."""
+    """Return a whole number as an int, and None for a value that JSON cannot express."""
     if not isfinite(value):
         return None
     return int(value) if value == int(value) and abs(value) <= 2**63 else value
@@ -69,7 +69,7 @@ def _name_category(kind: str, domain: str | None) -> str:
 
 
 def order(sums: Sums, sort_by: str, ascending: bool) -> Sums:
-    """The same with names in order; what has no total goes by its average, or count."""
+    """Return the same sums sorted; names without the wanted number go by their average or count."""
     wanted = SORTS[sort_by]
 
     def rank(entry: tuple[str, dict[str, Any]]) -> tuple[Any, str]:
@@ -87,14 +87,15 @@ def order(sums: Sums, sort_by: str, ascending: bool) -> Sums:
 
 
 def write_json(sums: Sums) -> str:
-    """To the last digit. What the original has not (counters, markers) only where there are any."""
+    """Return all digits as JSON. Parts that the original lacks (counters, markers) appear only
+    if they have entries."""
     shown = {part: sums[part] for part in sums if sums[part] or part in ("Time", "Memory")}
     units = {part: UNITS[part] for part in shown}
     return json.dumps({**shown, "Unit": units}, indent=4) + "\n"
 
 
 def write_table(sums: Sums) -> str:
-    """Return the table as mxnet lays it out, with a column of names as wide as it must be."""
+    """Return the table as mxnet lays it out, with the column of names as wide as needed."""
     lines = ["", "Profile Statistics:", "\tNote the difference in units for different entries."]
     for part, categories in sums.items():
         for category, names in categories.items():
@@ -130,5 +131,5 @@ def _show(value: Any) -> str:
 
 
 def _escape(name: str) -> str:
-    """Return text as one line."""
+    """Return the name on one line, with unprintable characters escaped."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in name)

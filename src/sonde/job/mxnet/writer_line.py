@@ -1,8 +1,9 @@
 """The connection from the job to the process that writes trace files.
 
-The job needs no Arrow and no database, and the GIL is free while a file is written. That process
-reads the session folder like any reader; the connection only says what and when. When it breaks
-(the job is gone, however it ended) the process writes the last file by itself."""
+Thanks to that process the job needs no Arrow and no database, and its GIL is free while a file is
+written. The process reads the session folder like any reader; the connection only carries what to
+write and when. When it breaks, because the job has ended in whatever way, the process writes the
+last file on its own."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from _thread import RLock
 
 from sonde import _core, launch
 
-_MOST_BYTES = 2**20  # that were not taken: whoever should is stopped or gone
-_TURN_S = 0.01  # another thread may have read our answer
+_MAX_UNSENT_BYTES = 2**20  # beyond this, the process at the other end is stopped or gone
+_POLL_S = 0.01  # short, because another thread may have read our answer
 
 
 class WriterLine:
-    """Sends requests, one JSON object a line, and waits for answers. Never raises:
-    no answer is an answer."""
+    """Sends requests, one JSON object per line, and waits for answers. It never raises: a lost
+    connection is simply no answer."""
 
     def __init__(self) -> None:
         self.lock = RLock()
@@ -32,14 +33,14 @@ class WriterLine:
         self._last = 0
 
     @property
-    def is_there(self) -> bool:
-        """Whether the process was started and not lost since."""
+    def is_connected(self) -> bool:
+        """Whether the process was started and has not been lost since."""
         return self._line is not None and self._pid == os.getpid()
 
     def start(self, root: str) -> bool:
-        """Start the process, if there is none; False if that is not possible."""
+        """Start the process if there is none; return False if that is not possible."""
         with self.lock:
-            if self.is_there:
+            if self.is_connected:
                 return True
             self._forget()
             command = launch.make_command("export.profiler_writer", root)
@@ -61,19 +62,19 @@ class WriterLine:
             return True
 
     def send(self, **request: object) -> None:
-        """Say something that needs no answer; never waits."""
+        """Send a request that needs no answer; never wait."""
         with self.lock:
             self._unsent += json.dumps(request).encode() + b"\n"
             self._flush()
 
     def ask(self, timeout_s: float, **request: object) -> dict[str, object] | None:
-        """Say something and wait for the answer; None if it does not come in time."""
+        """Send a request and return the answer, or None if it does not come in time."""
         deadline = time.monotonic() + timeout_s
         with self.lock:
             self._last += 1
             number = self._last
             self.send(**request, ask=number)
-        while self.is_there:
+        while self.is_connected:
             with self.lock:
                 self._flush()
                 self._read()
@@ -83,8 +84,8 @@ class WriterLine:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return None
-            # Without the lock: others want to say something meanwhile.
-            _wait(line, min(_TURN_S, left_s))
+            # Without the lock, so that other threads can send requests meanwhile.
+            _wait(line, min(_POLL_S, left_s))
         return None
 
     def close(self) -> None:
@@ -93,7 +94,7 @@ class WriterLine:
             self._forget()
 
     def leave_parent(self) -> None:
-        """In a forked child: the line is the parent's, and so may be the lock."""
+        """Forget the connection in a forked child: it is the parent's, and so may be the lock."""
         self.lock = RLock()
         self._forget()
 
@@ -111,11 +112,11 @@ class WriterLine:
         try:
             self._line.settimeout(0)
             while self._unsent:
-                # Without a signal: a program may die of SIGPIPE.
+                # Without a signal, because SIGPIPE may end the program.
                 sent = self._line.send(self._unsent, _socket.MSG_NOSIGNAL)
                 self._unsent = self._unsent[sent:]
         except BlockingIOError:
-            if len(self._unsent) > _MOST_BYTES:
+            if len(self._unsent) > _MAX_UNSENT_BYTES:
                 self._forget()
         except OSError:
             self._forget()
@@ -140,7 +141,7 @@ class WriterLine:
 
 
 def _wait(line: int, timeout_s: float) -> None:
-    """Wait until there is something to read, or the time is over."""
+    """Wait until there is something to read, or until the timeout."""
     poll = select.poll()
     if line >= 0:
         poll.register(line, select.POLLIN)

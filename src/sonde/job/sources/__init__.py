@@ -1,1 +1,1 @@
-"""Sources: what is seen from inside the job. One file each; see docs/how-it-works.md."""
+"""Sources: what can be observed from inside the job. One file each; see docs/how-it-works.md."""

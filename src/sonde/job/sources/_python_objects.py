@@ -1,4 +1,4 @@
-"""What only Python can tell of its threads: their names, locals and tasks. Holds the GIL."""
+"""Read what only Python knows about its threads: names, locals and tasks. Holds the GIL."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 
 NAMES, INSPECTION, STACKS = 1, 2, 4  # as in sampling.c
 
-_MOST_FRAMES, _MOST_LOCALS, _MOST_ITEMS, _MOST_CHARS, _MOST_DEPTH = 64, 64, 8, 200, 3
-_MOST_TASKS = 1000
-_DEEPEST = 512  # frames of a stack, as in frames.h
+_MAX_FRAMES, _MAX_LOCALS, _MAX_ITEMS, _MAX_CHARS, _MAX_DEPTH = 64, 64, 8, 200, 3
+_MAX_TASKS = 1000
+_MAX_STACK = 512  # frames, as in frames.h
 
 
 class Objects:
-    """Answers the sampler's questions, in its helper thread."""
+    """Answers the sampler's requests, in its helper thread."""
 
     def __init__(self, context: SourceContext, emit_task: _core.Writer) -> None:
         self._context, self._emit_task = context, emit_task
-        self._session = context.session  # gone from the context while the recording stops
+        self._session = context.session  # kept: the context has none while the recording stops
 
-    def tell(self, sampler: _core.Sampler, wants: int) -> None:
-        """Do what is wanted: a sum of NAMES, INSPECTION and STACKS."""
-        look, number = sampler.asked()
+    def answer(self, sampler: _core.Sampler, wants: int) -> None:
+        """Do what the sampler wants: a sum of NAMES, INSPECTION and STACKS."""
+        moment, number = sampler.asked()
         if wants & STACKS:
-            sampler.take(list(_list_stacks()), look)
+            sampler.take(list(_list_stacks()), moment)
         if wants & (NAMES | INSPECTION):
             sampler.name(dict(_list_names()))
         if wants & INSPECTION:
             try:
                 self._write_locals(number)
-            except OSError as error:  # a full disk must not end all that this thread does
-                self._session.log(f"locals are not written: {error}")
+            except OSError as error:  # a full disk must not end this thread's other work
+                self._session.log(f"locals could not be written: {error}")
             _write_tasks(self._emit_task)
             self._context.publish()
             sampler.inspected(number)
@@ -81,7 +81,7 @@ def _list_names() -> Iterator[tuple[int, str]]:
 
 
 def _find_ids() -> dict[int, int]:
-    """Python's number of a thread, and the kernel's."""
+    """Return the kernel's id of each thread, by Python's id."""
     found = {}
     for thread in _list_threads():
         known = _read_dict(thread)
@@ -94,21 +94,21 @@ def _find_ids() -> dict[int, int]:
 
 
 def _read_dict(value: object) -> dict[str, object]:
-    """The attributes of an object, past whatever its class makes of them."""
+    """Return the attributes of an object without running code of its class."""
     found = object.__getattribute__(value, "__dict__")
     return found if type(found) is dict else {}
 
 
 def _list_stacks() -> Iterator[tuple[int, bool, list[tuple[str, str, int, int]]]]:
-    """The slow way: every stack, root first."""
+    """Yield every thread's stack, root first: the slow way, where C cannot read stacks."""
     tids = _find_ids()
     for ident, frame in sys._current_frames().items():
         if ident in tids:
-            some = list(islice(_walk(frame), _DEEPEST + 1))
-            frames = [_describe(f.f_code, f.f_lineno) for f in some[: _DEEPEST - 1]]
-            if len(some) > _DEEPEST:
+            some = list(islice(_walk(frame), _MAX_STACK + 1))
+            frames = [_describe(f.f_code, f.f_lineno) for f in some[: _MAX_STACK - 1]]
+            if len(some) > _MAX_STACK:
                 frames.append(("<cut>", "", 0, 0))
-            elif len(some) == _DEEPEST:
+            elif len(some) == _MAX_STACK:
                 frames.append(_describe(some[-1].f_code, some[-1].f_lineno))
             yield tids[ident], False, frames[::-1]
 
@@ -129,28 +129,29 @@ def _describe(code: CodeType, line: int | None) -> tuple[str, str, int, int]:
 
 
 def _list_frames(frame: FrameType) -> Iterator[LocalsFrame]:
-    """Frames with their locals, the innermost first."""
+    """Yield frames with their locals, innermost first."""
     for depth, f in enumerate(_walk(frame)):
-        if depth == _MOST_FRAMES:
+        if depth == _MAX_FRAMES:
             return
         name, file, line, _first = _describe(f.f_code, f.f_lineno)
-        # Not f_locals: before 3.13 reading it has the frame keep what it held, to its end.
+        # Not f_locals: before 3.13, reading it makes the frame keep these objects until it ends.
         found = [] if name == "<module>" else _core.frame_locals(f)
-        shown = {key: show(value) for key, value in found[:_MOST_LOCALS]}
-        if len(found) > _MOST_LOCALS:
-            shown["…"] = f"{len(found) - _MOST_LOCALS} more"
+        shown = {key: show(value) for key, value in found[:_MAX_LOCALS]}
+        if len(found) > _MAX_LOCALS:
+            shown["…"] = f"{len(found) - _MAX_LOCALS} more"
         yield LocalsFrame(func=name, file=file, line=line, locals=shown)
 
 
-def show(value: object, depth: int = _MOST_DEPTH) -> str:
-    """A bounded text for a value. No code of the program runs: other types show their name only."""
+def show(value: object, depth: int = _MAX_DEPTH) -> str:
+    """Return a bounded text for a value, without running code of the program: of types that are
+    not known, only the name is shown."""
     kind = type(value)
     if value is None or kind in (bool, int, float, complex):
-        # A huge integer takes long to spell out.
+        # A huge integer takes long to convert to decimal.
         huge = kind is int and value.bit_length() > 256  # type: ignore[attr-defined]
         return f"<int of {value.bit_length()} bits>" if huge else repr(value)  # type: ignore[attr-defined]
     if kind in (str, bytes, bytearray):
-        cut = value[:_MOST_CHARS]  # type: ignore[index]
+        cut = value[:_MAX_CHARS]  # type: ignore[index]
         rest = len(value) - len(cut)  # type: ignore[arg-type]
         return repr(cut) + (f" … {rest} more" if rest else "")
     if kind in (list, tuple, set, frozenset, dict):
@@ -159,7 +160,7 @@ def show(value: object, depth: int = _MOST_DEPTH) -> str:
 
 
 def _name_type(kind: type) -> str:
-    """Past its metaclass."""
+    """Return the full name of a type without running code of its metaclass."""
     module, name = (
         type.__dict__[key].__get__(kind, type(kind)) for key in ("__module__", "__qualname__")
     )
@@ -170,12 +171,12 @@ def _show_items(value: object, kind: type, depth: int) -> str:
     count = len(value)  # type: ignore[arg-type]
     if depth == 0:
         return f"<{kind.__name__} of {count}>"
-    # Without hashing anything: that would be the program's code.
+    # Nothing is hashed, because that could run code of the program.
     if kind is dict:
-        pairs = list(islice(value.items(), _MOST_ITEMS))  # type: ignore[attr-defined]
+        pairs = list(islice(value.items(), _MAX_ITEMS))  # type: ignore[attr-defined]
         shown = [f"{show(key, 0)}: {show(item, depth - 1)}" for key, item in pairs]
     else:
-        shown = [show(item, depth - 1) for item in islice(value, _MOST_ITEMS)]  # type: ignore[call-overload]
+        shown = [show(item, depth - 1) for item in islice(value, _MAX_ITEMS)]  # type: ignore[call-overload]
     if count > len(shown):
         shown.append(f"… {count - len(shown)} more")
     first, last = "[]" if kind is list else "()" if kind is tuple else "{}"
@@ -183,7 +184,8 @@ def _show_items(value: object, kind: type, depth: int) -> str:
 
 
 def _show_array(value: object, kind: type) -> str | None:
-    """Shape and type of the arrays everyone has; exact types, so it is not the program's code."""
+    """Return the shape and type of a tensor or array, or None for anything else. A subclass does
+    not count: it could run code of the program."""
     for module, name in (("torch", "Tensor"), ("numpy", "ndarray")):
         known = getattr(sys.modules.get(module), name, None)
         if kind is known:
@@ -201,7 +203,7 @@ def _write_tasks(emit: _core.Writer) -> None:
     kind: Any = getattr(sys.modules.get("_asyncio"), "Task", None)
     running = getattr(sys.modules.get("asyncio.tasks"), "_current_tasks", {})
     for task in _list_tasks(kind):
-        # Methods of the type itself: a subclass may have its own.
+        # Methods of the base type, because a subclass may override them.
         frames, waits_for = _follow(kind.get_coro(task))
         state = "running" if any(task is one for one in running.values()) else "waiting"
         name = kind.get_name(task)
@@ -210,7 +212,7 @@ def _write_tasks(emit: _core.Writer) -> None:
 
 
 def _list_tasks(kind: Any) -> list[object]:
-    """Every task that is not done, of every loop."""
+    """Return every task of every loop that is not done."""
     tasks = sys.modules.get("asyncio.tasks")
     if tasks is None or kind is None:
         return []
@@ -221,13 +223,14 @@ def _list_tasks(kind: Any) -> list[object]:
             found = list(group)
             break
     found += list(getattr(tasks, "_eager_tasks", ()))
-    return [one for one in found if isinstance(one, kind) and not kind.done(one)][:_MOST_TASKS]
+    return [one for one in found if isinstance(one, kind) and not kind.done(one)][:_MAX_TASKS]
 
 
 def _follow(coro: object) -> tuple[list[tuple[str, str, int, int]], str | None]:
-    """The chain of awaits from a coroutine in, outermost first; and what the last one waits for."""
+    """Return the chain of awaits from a coroutine inwards, outermost first, and what the innermost
+    one waits for."""
     frames: list[tuple[str, str, int, int]] = []
-    while coro is not None and len(frames) < _MOST_FRAMES:
+    while coro is not None and len(frames) < _MAX_FRAMES:
         prefix = next((p for p in ("cr", "gi", "ag") if hasattr(coro, f"{p}_frame")), None)
         if prefix is None:
             return frames, _name_type(type(coro))

@@ -16,27 +16,27 @@ EVERY_NS = 10_000_000_000
 
 
 class Source:
-    """Counts and times in C; rows every 10 s, when asked, and at the end."""
+    """Counts and times calls in C; writes rows every 10 s, on request, and at the end."""
 
     def __init__(self, context: SourceContext) -> None:
         self._context = context
-        rows, marks = context.writer(Call), context.writer(CallPublication)
+        rows, publications = context.writer(Call), context.writer(CallPublication)
         package = plugins.PACKAGE
-        self._tracer = _core.CallTracer(rows, marks, EVERY_NS, os.path.join(package, ""))
+        self._tracer = _core.CallTracer(rows, publications, EVERY_NS, os.path.join(package, ""))
 
     def start(self) -> None:
         try:
             self._tracer.start()
         except RuntimeError as error:
-            raise Unavailable(f"calls cannot be traced: {error}") from None
+            raise Unavailable(f"calls cannot be counted: {error}") from None
         if self._tracer.left_alone:
             self._context.detail = (
-                f"not in {self._tracer.left_alone} thread(s) with a profile function of their own"
+                f"except in {self._tracer.left_alone} thread(s) with their own profile function"
             )
 
     def stop(self) -> None:
         self._tracer.stop()
 
     def publish(self) -> None:
-        """Write what changed since the last time, now."""
+        """Write now what has changed since the last time."""
         self._tracer.publish()

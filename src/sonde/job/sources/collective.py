@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class Source:
-    """Has c10d's works seen and its flight recorder read, in C."""
+    """Lets the core observe c10d's works and read its flight recorder."""
 
     def __init__(self, context: SourceContext) -> None:
         self._context = context
-        self._ask = context.guard(self._tell_groups)
-        self._observed: str | None = None  # why works are not seen; None: they are
+        self._update_groups = context.guard(self._register_groups)
+        self._unobserved: str | None = None  # why works cannot be observed; None if they can
         self._known: set[str] = set()
 
     def start(self) -> None:
@@ -35,28 +35,28 @@ class Source:
         if distributed is None or not distributed.is_available():
             raise Unavailable("this torch was built without torch.distributed")
         session = self._context.session
-        self._observed = check_header(torch)
+        self._unobserved = check_header(torch)
         cuda = find_library(torch, "libtorch_cuda.so")
         emit, cpu = self._context.writer(Collective), find_library(torch, "libtorch_cpu.so")
         _core.collective_start(
             emit, session.text, session.page, cpu,
-            cuda if os.path.exists(cuda) else None, self._ask, steps.number,
-            self._observed is None,
+            cuda if os.path.exists(cuda) else None, self._update_groups, steps.number,
+            self._unobserved is None,
         )  # fmt: skip
-        if self._observed is None:
+        if self._unobserved is None:
             _find_inputs(torch)
-        self._context.detail = "waits until the program has a process group"
+        self._context.detail = "waiting for the program to create a process group"
         steps.subscribe(_core.collective_step)
 
     def stop(self) -> None:
         steps.unsubscribe(_core.collective_step)
-        self._ask()
+        self._update_groups()
         _core.collective_stop()
 
     # ---- groups --------------------------------------------------------------------------------
 
-    def _tell_groups(self) -> None:
-        """Tell the core what groups there are; it asks when it meets one that it does not know."""
+    def _register_groups(self) -> None:
+        """Pass new groups to the core, which calls this when it meets one it does not know."""
         world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
         names: dict[Any, str] = getattr(world, "pg_names", {})
         ranks: dict[Any, dict[int, int]] = getattr(world, "pg_group_ranks", {})
@@ -69,29 +69,30 @@ class Source:
             if kinds.get(group, ("",))[0] == "nccl" and self._is_timed():
                 _time_device(group)
         if fresh:
-            self._context.tell(self._describe())
+            self._context.report(self._describe())
 
     def _is_timed(self) -> bool:
         return bool(self._context.session.values["collective.device"])
 
     def _describe(self) -> str:
         state = _core.collective_state()
-        seen = "c10d's works" if self._observed is None else f"no durations ({self._observed})"
+        why = self._unobserved
+        seen = "c10d's works" if why is None else f"no durations ({why})"
         recorded = "its flight recorder" if state["recorded"] else "no groups (no flight recorder)"
         return f"{seen}, {recorded}"
 
 
 def _find_inputs(torch: Any) -> None:
-    """Have the core find where a range of torch's keeps the tensors it was given."""
+    """Have the core find where torch's ranges keep their input tensors."""
     tensor = torch.empty(0)
     _core.collective_look(tensor._cdata, tensor.neg)
 
 
 def _time_device(group: Any) -> None:
-    """Have NCCL note when its kernels begin and end."""
+    """Have NCCL record when its kernels begin and end."""
     enable = getattr(group, "_enable_collectives_timing", None)
     if enable is not None:
         try:
             enable()
         except RuntimeError:
-            pass  # a backend that has no clock of its own
+            pass  # this backend has no clock of its own

@@ -22,8 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Torch wraps each phase such that a profiler of its makers can be put around it. It asks this class
-# whether there is one (`enabled`), and hands it the phase (`profile_compile_time`).
+# Torch wraps each phase so that a profiler of Meta's can run around it. It asks this class whether
+# that profiler is on (`enabled`), and hands it the phase (`profile_compile_time`).
 _MODULE, _CLASS, _HOOK = (
     "torch._strobelight.compile_time_profiler", "StrobelightCompileTimeProfiler",
     "profile_compile_time",
@@ -36,30 +36,30 @@ MAX_S = 1800.0
 
 
 class _Phase:
-    """A phase under way."""
+    """A phase in progress."""
 
     __slots__ = ("compile_id", "name", "state", "t_ns", "thread", "ticket")
 
     def __init__(self, name: str) -> None:
         self.name, self.thread, self.t_ns = name, get_ident(), 0
-        self.state = ""  # nothing is to be written of it
+        self.state = ""  # empty: no row is written for it
         self.compile_id: str | None = None
         self.ticket: Ticket | None = None
 
 
 class Source:
-    """Stands where torch has its own phase profiler; steps aside when it is switched off."""
+    """Takes the place of torch's own phase profiler until it is switched off."""
 
     def __init__(self, context: SourceContext) -> None:
         self._context = context
         self._emit = context.writer(CompilePhase)
         self._settings = ProfileSettings(max_duration=MAX_S, quiet=True)
-        self._inside: set[int] = set()  # threads in a phase that is profiled
+        self._inside: set[int] = set()  # threads that are in a profiled phase
         self._on = False
-        self._hook = self._run  # one object, so that it can be known again
+        self._hook = self._run  # a single object, so that it can be recognised later
         self._seam: Any = None
         self._before: tuple[object, object] = (None, None)
-        self._enter: Callable[[_Phase], object] = context.guard(self._look)
+        self._enter: Callable[[_Phase], object] = context.guard(self._begin_if_wanted)
         self._write: Callable[..., object] = context.guard(self._emit_row)
 
     def start(self) -> None:
@@ -67,22 +67,22 @@ class Source:
         self.configure()
         seam = _find_seam()
         if seam.enabled:
-            raise Unavailable("torch's own profiler of its phases is on; one of the two can be")
+            raise Unavailable("torch's own phase profiler is on; only one of the two can be")
         self._before = (seam.enabled, vars(seam)[_HOOK])
         setattr(seam, _HOOK, self._hook)
-        seam.enabled = True  # last: from here on torch calls us
+        seam.enabled = True  # last, because torch calls us from here on
         self._seam = seam
 
     def stop(self) -> None:
         self._on = False
-        # Somebody who came after us keeps what we are to them; then we only pass phases on.
+        # If somebody has wrapped our hook, it stays in place and only passes phases on.
         if self._seam is not None and vars(self._seam).get(_HOOK) is self._hook:
             self._seam.enabled, original = self._before
             setattr(self._seam, _HOOK, original)
         self._seam = None
 
     def configure(self) -> None:
-        """Take over the frame filter."""
+        """Read the frame filter from the settings."""
         pattern = self._context.session.values["compile.frames"]
         self._frames = re.compile(str(pattern)) if pattern else None
 
@@ -92,7 +92,7 @@ class Source:
         """Run a phase for torch."""
         skip = kwargs.get("skip")
         if isinstance(skip, int):
-            kwargs["skip"] = skip + 1  # frames that torch leaves out of stacks it shows: this one
+            kwargs["skip"] = skip + 1  # torch leaves this frame, too, out of the stacks it shows
         phase = _Phase(name)
         try:
             self._enter(phase)
@@ -104,8 +104,8 @@ class Source:
         self._leave(phase, None)
         return result
 
-    def _look(self, phase: _Phase) -> None:
-        """Have a phase profiled, if it is one to profile."""
+    def _begin_if_wanted(self, phase: _Phase) -> None:
+        """Begin profiling a phase, if it is wanted."""
         writing = recorder.session
         if writing is None or not _core.control_get(writing.page)["on"]:
             return
@@ -122,11 +122,11 @@ class Source:
     def _is_wanted(self, compile_id: str | None) -> bool:
         if self._frames is None:
             return True
-        # Who asks for some frames gets no others: also none that have no number.
+        # A filter also excludes compilations that have no id.
         return compile_id is not None and self._frames.match(compile_id) is not None
 
     def _begin(self, phase: _Phase) -> None:
-        # Locked, because begin() would start a recording anew that was stopped a moment ago.
+        # Locked, because begin() would restart a recording that was stopped a moment ago.
         with recorder.lock:
             if not self._on or recorder.session is None:
                 return
@@ -151,8 +151,8 @@ class Source:
     def _emit_row(self, phase: _Phase, now_ns: int, error: BaseException | None) -> None:
         run = None if phase.ticket is None else phase.ticket.run
         if run is not None and run.about.final is not None:
-            phase.state = FAILED  # it was given up before it ran
-        begin_ns = phase.t_ns or now_ns  # 0: interrupted before it began
+            phase.state = FAILED  # the run was given up before it began
+        begin_ns = phase.t_ns or now_ns  # 0 if it was interrupted before it began
         self._emit(
             begin_ns, now_ns - begin_ns, phase.name, phase.compile_id,
             None if run is None else run.id, phase.state,
@@ -172,7 +172,7 @@ def _find_seam() -> Any:
 
 
 def _find_compile_id() -> str | None:
-    """Which compilation this thread is in, as torch numbers them: 1/0."""
+    """Return the id of the compilation that this thread is in, as torch writes it: 1/0."""
     context = getattr(sys.modules.get("torch._guards"), "CompileContext", None)
     current = getattr(context, "current_compile_id", None)
     found = None if current is None else current()

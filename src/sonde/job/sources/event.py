@@ -17,7 +17,7 @@ NEEDS = ()
 
 
 class Source:
-    """Has `_core`'s regions, counters and markers write into this session."""
+    """Makes `_core`'s regions, counters and markers write to this session."""
 
     def __init__(self, context: SourceContext) -> None:
         self._context = context
@@ -43,13 +43,13 @@ class Source:
         _core.events_detach()
 
     def _open(self) -> None:
-        """At the first event: make room for sums and open regions."""
+        """Create the file of sums and open regions, at the first event."""
         with self._lock:
             if self._is_open:
                 return  # another thread had the first event
             path = os.path.join(self._context.session.folder, EVENT_TOTALS)
             if os.path.exists(path):
-                os.unlink(path)  # from before this source was switched off
+                os.unlink(path)  # left from before this source was switched off
             fd = create_file(path, _core.TOTALS_BYTES)
             try:
                 totals = _core.Map(fd, True)

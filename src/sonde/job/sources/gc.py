@@ -13,10 +13,10 @@ NEEDS = ()
 
 
 class Source:
-    """Rows from gc.callbacks."""
+    """Writes a row per collection, from gc.callbacks."""
 
     def __init__(self, context: SourceContext) -> None:
-        # In C, so no guard: it cannot raise, and no signal can be lost in it.
+        # The callback is in C and needs no guard: it cannot raise, and no signal can be lost in it.
         self._on = _core.GcCallback(context.writer(GcPause))
 
     def start(self) -> None:

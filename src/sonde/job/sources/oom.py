@@ -1,4 +1,4 @@
-"""What was going on when a device ran out of memory."""
+"""The state of the program when a device ran out of memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
 from sonde import _core, words
-from sonde.job.source_context import SourceContext, say
+from sonde.job.source_context import SourceContext, print_notice
 from sonde.job.torch.steps import Step, steps
 from sonde.session.torch_records import Oom, OomBlocks, OomSegments, OomStep
 from sonde.tables.torch import TorchOom
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 FILE = "oom-{}.json"
 _ATTACH = "_cuda_attach_out_of_memory_observer"
-_MOST_FILES = 16  # a program that looks for the largest batch runs out of memory on purpose
-_MOST_FRAMES, _MOST_BLOCKS, _LAST_STEPS = 100, 20, 32
+_MAX_FILES = 16  # a program that searches for the largest batch runs out of memory on purpose
+_MAX_FRAMES, _MAX_BLOCKS, _LAST_STEPS = 100, 20, 32
 
 
 class _Relay:
-    """What torch calls from then on, for an observer cannot be removed; passes calls on."""
+    """The observer given to torch, which can never be removed: it passes calls on to a listener."""
 
     def __init__(self) -> None:
         self.listener: Callable[..., object] | None = None
@@ -45,21 +45,21 @@ _relay = _Relay()
 
 
 class Source:
-    """Attached to torch's allocator as soon as the program uses CUDA; before that it is idle."""
+    """Attaches to torch's allocator as soon as the program uses CUDA; before that it is idle."""
 
     def __init__(self, context: SourceContext) -> None:
-        # Kept: the context has none while the recording stops.
+        # The session is kept, because the context has none while the recording stops.
         self._context, self._session = context, context.session
         self._emit = context.writer(TorchOom)
         self._number = 0
-        self._file: str | None = None  # of the newest
+        self._file: str | None = None  # written for the newest event
         self._newest: Oom | None = None
         self._steps: deque[Step] = deque(maxlen=_LAST_STEPS)
-        self._remember = self._steps.append  # one object, so that it can be known again
-        self._attach = context.guard(self._attach_now)  # one object: torch's queue holds it
+        self._remember = self._steps.append  # a single object, so that it can be unsubscribed
+        self._attach = context.guard(self._attach_now)  # likewise: torch's queue holds it
 
     def start(self) -> None:
-        """Torch calls us when CUDA is there: asking for it would begin to use the device."""
+        """Have torch call us when CUDA is initialised: asking now would initialise it."""
         torch = sys.modules["torch"]
         call = getattr(sys.modules.get("torch.cuda"), "_lazy_call", None)
         if not hasattr(torch._C, _ATTACH) or call is None:
@@ -75,7 +75,7 @@ class Source:
         if isinstance(queue, list):
             queue[:] = [entry for entry in queue if entry[0] is not self._attach]
         if self._session.pid == os.getpid():
-            self._see_last()
+            self._check_exit()
 
     def _attach_now(self) -> None:
         _relay.listener = self._context.guard(self._observe)
@@ -84,11 +84,11 @@ class Source:
             _relay.is_attached = True
             getattr(sys.modules["torch"]._C, _ATTACH)(_relay)
 
-    # ---- when it happens -------------------------------------------------------------------------
+    # ---- out of memory ---------------------------------------------------------------------------
 
     def _observe(self, device: int, needed: int, total: int, free: int) -> None:
-        """In the thread that wanted memory; the allocator's lock is free. Nothing here may take
-        memory of the device."""
+        """Record the state; runs in the thread that wanted memory, without the allocator's lock.
+        Nothing here may allocate memory of the device."""
         stats, segments = _read_allocator(device)
         seen = self._make(f"cuda:{device}").replace(
             needed_bytes=needed, free_bytes=free, total_bytes=total,
@@ -108,7 +108,7 @@ class Source:
         )  # fmt: skip
 
     def _keep(self, seen: Oom) -> None:
-        has_file = seen.number <= _MOST_FILES
+        has_file = seen.number <= _MAX_FILES
         self._newest, self._file = seen, self._write(seen) if has_file else None
         self._emit(
             seen.t_ns, seen.step, seen.device, seen.needed_bytes, seen.free_bytes, seen.total_bytes,
@@ -116,13 +116,13 @@ class Source:
             seen.number, self._file,
         )  # fmt: skip
         if has_file:
-            say(_describe(seen, self._file or self._session.folder))
+            print_notice(_describe(seen, self._file or self._session.folder))
 
     def _write(self, seen: Oom) -> str | None:
         path = os.path.join(self._session.folder, FILE.format(seen.number))
         try:
             seen.write(path)
-        except OSError as error:  # a full disk: the row and the line are there
+        except OSError as error:  # a full disk: there are still the row and the notice
             self._session.log(f"{path}: {error.strerror}")
             return None
         return path
@@ -133,10 +133,10 @@ class Source:
             for one in self._steps
         ]
 
-    # ---- when it was the end ---------------------------------------------------------------------
+    # ---- exit ------------------------------------------------------------------------------------
 
-    def _see_last(self) -> None:
-        """At the end: if the program ended by it, say so where it is kept."""
+    def _check_exit(self) -> None:
+        """If running out of memory ended the program, add the exception to the last file."""
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         kind = getattr(sys.modules.get("torch.cuda"), "OutOfMemoryError", None)
         if not isinstance(kind, type) or not isinstance(error, kind):
@@ -149,11 +149,11 @@ class Source:
             self._keep(seen.replace(exception=name, traceback=list(_list_trace(trace))))
 
 
-# ---- what is there to see ------------------------------------------------------------------------
+# ---- state ---------------------------------------------------------------------------------------
 
 
 def _read_allocator(device: int) -> tuple[dict[str, int], OomSegments]:
-    """Return the allocator's own numbers, and its memory summed up. Changes nothing."""
+    """Return the allocator's own numbers and a summary of its memory; change nothing."""
     cuda: Any = sys.modules["torch.cuda"]
     segments = [one for one in cuda.memory_snapshot() if one.get("device") == device]
     return cuda.memory_stats(device), _sum_segments(segments)
@@ -166,7 +166,7 @@ def _sum_segments(segments: list[dict[str, Any]]) -> OomSegments:
     for block in blocks:
         if str(block.get("state", "")).startswith("active"):
             used[block["size"]] = used.get(block["size"], 0) + 1
-    largest = sorted(used.items(), key=lambda item: -item[0] * item[1])[:_MOST_BLOCKS]
+    largest = sorted(used.items(), key=lambda item: -item[0] * item[1])[:_MAX_BLOCKS]
     return OomSegments(
         segments=len(segments),
         blocks=len(blocks),
@@ -178,12 +178,12 @@ def _sum_segments(segments: list[dict[str, Any]]) -> OomSegments:
 
 
 def _list_stacks() -> dict[str, list[str]]:
-    """What every thread of Python was doing, the innermost frame first."""
+    """Return the stack of every Python thread, innermost frame first."""
     return {str(ident): list(_list_frames(frame)) for ident, frame in sys._current_frames().items()}
 
 
 def _list_frames(frame: FrameType | None) -> Iterator[str]:
-    for _ in range(_MOST_FRAMES):
+    for _ in range(_MAX_FRAMES):
         if frame is None:
             return
         code = frame.f_code
@@ -192,7 +192,7 @@ def _list_frames(frame: FrameType | None) -> Iterator[str]:
 
 
 def _list_trace(trace: TracebackType | None) -> Iterator[str]:
-    for _ in range(_MOST_FRAMES):
+    for _ in range(_MAX_FRAMES):
         if trace is None:
             return
         code = trace.tb_frame.f_code

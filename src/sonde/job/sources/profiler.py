@@ -1,4 +1,4 @@
-"""What other ranks of the job tell this rank's `sonde.profiler`."""
+"""Requests of other ranks of the job to this rank's `sonde.profiler`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NEEDS = ()
 
 
 class Source:
-    """Obeys at a safe point of the main thread; see mxnet/ranks.py."""
+    """Obeys requests at a safe point of the main thread; see mxnet/ranks.py."""
 
     def __init__(self, context: SourceContext) -> None:
         self._folder = context.session.folder
@@ -22,8 +22,8 @@ class Source:
     def stop(self) -> None: ...
 
     def configure(self) -> None:
-        """The control page rang; it may be for us."""
+        """Obey new requests, if the control page rang because of them."""
         if os.path.exists(os.path.join(self._folder, "profiler.json")):
-            from sonde.job.mxnet import ranks  # a job that has no profiler loads none
+            from sonde.job.mxnet import ranks  # a job that does not use the profiler never loads it
 
             self._done = ranks.obey(self._folder, self._done)

@@ -18,7 +18,7 @@ _NODE_BYTES = 64
 
 
 class Source:
-    """The sampler in the native thread, and what only Python can tell it."""
+    """Runs the sampler in the native thread, and reads for it what only Python knows."""
 
     def __init__(self, context: SourceContext) -> None:
         self._context = context
@@ -30,13 +30,13 @@ class Source:
     def start(self) -> None:
         slow = bool(self._context.session.values["stack.slow"])
         if slow:
-            self._context.detail = "slow, as asked: through the GIL"
+            self._context.detail = "slow, through the GIL, because stack.slow is set"
         try:
             self._begin(slow)
         except OSError as error:
             if slow:
                 raise
-            # Not this Python, or the kernel does not let a process read itself so.
+            # We do not know this Python, or the kernel does not let a process read itself this way.
             self._context.detail = f"slow, through the GIL: {error}"
             self._begin(True)
 
@@ -65,12 +65,12 @@ class Source:
         return round(float(self._context.session.values["stack.every"]) * 1e9)
 
     def _inspect(self, wants: int) -> None:
-        self._objects.tell(self._sampler, wants)
+        self._objects.answer(self._sampler, wants)
 
 
 def _open_nodes(folder: str, size: int) -> _core.Map:
     path = os.path.join(folder, NODES)
-    if os.path.exists(path):  # switched off and on again
+    if os.path.exists(path):  # the source was switched off and on again
         return ring.map_file(path, writable=True)
     entries = size // _NODE_BYTES
     with Replacement(path) as hidden:

@@ -38,5 +38,5 @@ class Source:
         self._recording.stop()
 
     def configure(self) -> None:
-        """Adopt the settings."""
+        """Apply the settings."""
         self._recording.configure()

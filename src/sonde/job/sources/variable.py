@@ -1,4 +1,4 @@
-"""Variables of the training loop, at the end of each step: those that torch.watch names."""
+"""Variables of the training loop at the end of each step, as named by torch.watch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Source:
-    """Does nothing until something is watched; then looks whenever a step ends."""
+    """Does nothing until something is watched; then records it whenever a step ends."""
 
     def __init__(self, context: SourceContext) -> None:
         self._context = context
@@ -24,24 +24,24 @@ class Source:
         self._variables: Variables | None = None
 
     def start(self) -> None:
-        self._take_over()
-        self._context.detail = self._say()
+        self._apply_setting()
+        self._context.detail = self._describe()
 
     def stop(self) -> None:
-        self._let_go()
+        self._stop_watching()
 
     def configure(self) -> None:
         """Watch what torch.watch names now."""
-        if self._take_over():
-            self._context.tell(self._say())
+        if self._apply_setting():
+            self._context.report(self._describe())
 
-    def _take_over(self) -> bool:
-        """Adopt the setting; return whether it has changed."""
+    def _apply_setting(self) -> bool:
+        """Apply the setting; return whether it has changed."""
         wanted = str(self._context.session.values["torch.watch"])
         if wanted == self._watched:
             return False
         self._watched = wanted
-        self._let_go()
+        self._stop_watching()
         if wanted:
             # Most programs never need these.
             from sonde.job.torch.steps import steps
@@ -52,10 +52,10 @@ class Source:
             steps.subscribe(self._ended)
         return True
 
-    def _say(self) -> str | None:
-        return None if self._watched else "nothing is watched: set torch.watch"
+    def _describe(self) -> str | None:
+        return None if self._watched else "nothing is watched; set torch.watch"
 
-    def _let_go(self) -> None:
+    def _stop_watching(self) -> None:
         variables, self._variables = self._variables, None
         if variables is not None:
             from sonde.job.torch.steps import steps
@@ -64,7 +64,7 @@ class Source:
             variables.finish()
 
     def _end_step(self, step: Step) -> None:
-        # Another thread may be taking over settings.
+        # A local copy, because another thread may be applying settings.
         variables = self._variables
         if variables is not None:
-            variables.look(step)
+            variables.record(step)

@@ -1,1 +1,1 @@
-"""What sonde knows of PyTorch; nothing here imports torch unless the program has."""
+"""Everything that knows PyTorch's internals; nothing here imports torch unless the program has."""

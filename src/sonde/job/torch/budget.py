@@ -1,4 +1,4 @@
-"""The budget: how much is recorded, so that recording costs no more than it may."""
+"""The budget: choose how much to record, so that recording costs no more than allowed."""
 
 from __future__ import annotations
 
@@ -10,34 +10,33 @@ from sonde.job.torch.budget_evidence import Neighbours, Ratios
 from sonde.job.torch.budget_levels import BARE, EVERYTHING, FULL, NONE, Level, StepPlan, list_levels
 
 _KEPT = (15, 5, 5)  # steps of each kind that are remembered
-_FIRST = 3  # first steps, in which things are made and named: they prove nothing
-_FAR = 8  # a step this many times as dear as is usual for its kind is not our doing
-_QUICK = 3  # recorded steps after which a gross overload is believed
-_GROSS = 1.5  # a cost of this many times the budget is gross
-_STEADY = 64  # steps after which the measured cost itself is believed
-_BATCH = 32  # steps that are thought about at once, from then on; no more: _core/torch/step_end.h
+_FIRST = 3  # first steps, which are ignored because things are created and named in them
+_FAR = 8  # a step that costs this many times what is usual for its kind was disturbed by others
+_QUICK = 3  # recorded steps after which a gross overload is acted on
+_GROSS = 1.5  # a cost of this many times the budget is a gross overload
+_STEADY = 64  # steps after which the measured cost itself is acted on
+_BATCH = 32  # steps evaluated at once from then on; the limit is in _core/torch/step_end.h
 _JUDGE_EVERY = 16  # comparisons between two judgements
-_SURE, _SHOWN = 2.5, 2.0  # standard deviations: to act on (it is judged often), and to show
-_ROOM = 0.75  # more is recorded only if that costs no more than this share of the budget, and less
-# only if the cost is surely higher: so the level does not swing
-_PATIENCE, _MOST_PATIENCE = (
-    256,
-    2**15,
-)  # steps on a level before the one above is tried
+_SURE, _SHOWN = 2.5, 2.0  # standard deviations to act on (judgements are frequent), and to show
+# More is recorded only if that costs no more than this share of the budget, and less only if the
+# cost is certainly higher than it, so that the level does not oscillate.
+_ROOM = 0.75
+_PATIENCE, _MAX_PATIENCE = 256, 2**15  # steps on a level before the one above is tried
 _ROW_NS = 10_000_000_000  # time of steps between two rows
 
 
 class Budget:
-    """Chooses what is recorded of each step, and learns from what the step then took.
+    """Chooses what to record of each step, and learns from how long the steps take.
 
-    Two measures. What the recording itself says it took is exact and there at once, but is not all:
-    caches it empties and GPUs it holds up are not in it. Steps without recording show all, after
-    some hundreds of steps. Whichever says that too much is spent is believed; both must agree
-    before more is recorded again, and each return to a level that was too much waits twice as long
-    as the one before.
+    There are two measures. The time that recording measures in its own code is exact and available
+    at once, but incomplete: it lacks the effect on caches and the delays of GPUs. The comparison
+    with steps that are not recorded is complete, but takes some hundreds of steps. If either says
+    that too much is spent, less is recorded. Both must agree before more is recorded again, and
+    each return to a level that was too expensive waits twice as long as the one before.
 
-    What is spent on every step, recorded or not, no level can save. It is part of the budget, but
-    leaves a quarter of it in any case: else all detail would go, and nothing be gained."""
+    Some time is spent on every step, recorded or not, and no level can save it. It is part of the
+    budget, but always leaves a quarter for what is recorded: otherwise all detail would go, and
+    nothing would be gained."""
 
     def __init__(
         self, limit_pct: float, depth: int = EVERYTHING, every: int = 1, has_detail: bool = True
@@ -45,11 +44,11 @@ class Budget:
         self._given: tuple[object, ...] = ()
         self._steps = self._recorded = 0  # on this level
         self._direct_ns = self._whole_ns = 0
-        self._unjudged = 0  # comparisons since they were last looked at
+        self._unjudged = 0  # comparisons since the last judgement
         self.configure(limit_pct, depth, every, has_detail)
 
     def configure(self, limit_pct: float, depth: int, every: int, has_detail: bool) -> None:
-        """Adopt settings; if any is new, forget all that was learned."""
+        """Apply settings; if any has changed, forget everything that was learned."""
         given = (limit_pct, depth, every, has_detail)
         if self._given == given:
             return
@@ -66,25 +65,25 @@ class Budget:
         self._move(0)
 
     def plan(self, step: int) -> StepPlan:
-        """Return what to record of a step; only its number and the level decide."""
+        """Return what to record of a step, which depends only on its number and the level."""
         plans, baseline, every, steps, detail = self.steer()
         return plans[_core.torch_plan(step, baseline, every, steps, detail)]
 
     def steer(self) -> tuple[tuple[StepPlan, ...], bool, int, int, int]:
-        """Return the plans of this level, and the rule that gives each step one of them."""
+        """Return the plans of this level, and the rule that assigns one of them to each step."""
         level = self._levels[self.level]
-        # Without a limit nothing is left out, not even to measure.
+        # Without a limit nothing is left out, not even to measure the cost.
         return level.list_plans(), bool(self.limit_pct), self._every, level.steps, level.detail
 
     @property
     def batch(self) -> int:
-        """Return how many steps may be noted at once. After a step our code is in no cache: many at
-        once cost little more than one."""
+        """How many steps may be noted at once. After a step our code is no longer in any cache, so
+        many at once cost little more than one."""
         return _BATCH if self._steps >= _STEADY else 1
 
     def note(self, step: int, duration_ns: int, plan: StepPlan, direct_ns: int) -> bool:
-        """Note a step that is over: how long it took, its plan, and the time that recording
-        measured in its own code. Say whether there is something new to write down."""
+        """Note a step that has ended: how long it took, its plan, and the time that recording
+        measured in its own code. Return whether a new row should be written."""
         return self.note_all([(step, duration_ns, plan, direct_ns)])
 
     def note_all(self, steps: list[tuple[int, int, StepPlan, int]]) -> bool:
@@ -97,21 +96,21 @@ class Budget:
                 if self._noted > _FIRST:
                     self._pending.append(one)
         if self._pending and len(self._pending) >= self.batch:
-            self._work_off()
+            self._learn_pending()
         if self._row_ns < _ROW_NS:
             return False
         self._row_ns = 0
         return True
 
-    def _work_off(self) -> None:
+    def _learn_pending(self) -> None:
         pending, self._pending = self._pending, []
         for one in pending:
             self._learn(*one)
-            # Asked first, and not in there: most steps change nothing.
+            # Checked here first, because most steps change nothing and a call costs time.
             is_due = self._is_react_due() or self._unjudged >= _JUDGE_EVERY
             if is_due and self.limit_pct and (self._react() or self._judge()):
                 self._row_ns = _ROW_NS
-                return  # the rest was planned on another level
+                return  # the remaining steps were planned on another level
 
     def describe(self, t_ns: int) -> tuple[object, ...]:
         """Return the values of a row of Overhead."""
@@ -122,7 +121,7 @@ class Budget:
             level.describe(self._every), self._compared,
         )  # fmt: skip
 
-    # ---- what is known -----------------------------------------------------------------------
+    # ---- evidence ----------------------------------------------------------------------------
 
     def _forget(self) -> None:
         """Forget what a recorded step costs."""
@@ -139,8 +138,8 @@ class Budget:
         recent.append(share)
         if len(recent) > _KEPT[kind]:
             del recent[0]
-            # Whoever loses the processor inside our code does not do so because of us. The middle
-            # is dear to find, and at least the least.
+            # A thread that is descheduled inside our code is not slow because of us. The median is
+            # expensive to find and at least the minimum, so the minimum is checked first.
             if share > _FAR * min(recent):
                 direct_ns = min(direct_ns, round(_FAR * _middle(recent) * duration_ns))
         self._steps += 1
@@ -153,7 +152,7 @@ class Budget:
         self._unjudged += used
 
     def _read_direct(self) -> float:
-        """Return the measured percentage on this level so far; the expected one, if it is new."""
+        """Return the percentage measured on this level so far, or the expected one if it is new."""
         if not self._whole_ns:
             return self._find_base() + self._expect_direct(self._levels[self.level])
         return 100 * self._direct_ns / self._whole_ns
@@ -177,7 +176,7 @@ class Budget:
         return 100 * spent * self._guess_depth(level)
 
     def _compare(self, level: Level, sure: float) -> tuple[float, float, float] | None:
-        """Return how much longer steps would take on a level, in percent, and an interval."""
+        """Return how much longer steps take on a level, in percent, and a confidence interval."""
         seen = {kind: ratios.read(sure) for kind, ratios in self._ratios.items()}
         bare, full = seen[BARE] or seen[FULL], seen[FULL] or seen[BARE]
         if bare is None or full is None:
@@ -192,18 +191,19 @@ class Budget:
         return scale * middle, scale * (middle - below), scale * (middle + above)
 
     def _guess_depth(self, level: Level) -> float:
-        """Return the cost of a step on a level relative to here; each cut in depth halves it."""
+        """Return the cost of a step on a level relative to the current one: each cut in depth is
+        assumed to halve it."""
         return float(2.0 ** (self._levels[self.level].cuts - level.cuts))
 
-    # ---- what is done ------------------------------------------------------------------------
+    # ---- decisions ---------------------------------------------------------------------------
 
     def _is_react_due(self) -> bool:
-        """Say whether to react now: at first always, then now and then, for reacting is dear."""
+        """Return whether to react now: always at first, then rarely, because reacting is costly."""
         recorded = self._recorded
         return not recorded % 8 if recorded > 8 else recorded >= _QUICK
 
     def _react(self) -> bool:
-        """Record less if recording itself takes too much; at once if it takes far too much."""
+        """Record less if recording itself takes too long, and at once if it takes far too long."""
         if not self._is_react_due():
             return False
         level = self._levels[self.level]
@@ -215,7 +215,7 @@ class Budget:
         return self._descend(self._expect_direct)
 
     def _judge(self) -> bool:
-        """Record less if neighbouring steps show that it costs too much; else perhaps more."""
+        """Record less if neighbouring steps show that it costs too much; otherwise maybe more."""
         if self._unjudged < _JUDGE_EVERY:
             return False
         self._unjudged = 0
@@ -226,7 +226,7 @@ class Budget:
         return self._climb()
 
     def _descend(self, expect: Callable[[Level], float]) -> bool:
-        """Go to the first level below that is expected to be cheap enough."""
+        """Go to the first lower level that is expected to be cheap enough."""
         last = len(self._levels) - 1
         if self.level == last:
             return False
@@ -235,14 +235,14 @@ class Budget:
         target = next((at for at in below if expect(self._levels[at]) <= most_pct), last)
         rare = max(at for at, level in enumerate(self._levels) if level.steps == 0)
         if rare > self.level and not self._recent[BARE]:
-            # All of the cost may be detail: stop where detail is rare, and see.
+            # Detail may be the whole cost: go only to where detail is rare, and measure.
             target = min(target, rare)
-        self._waits[self.level] = min(2 * self._waits[self.level], _MOST_PATIENCE)
+        self._waits[self.level] = min(2 * self._waits[self.level], _MAX_PATIENCE)
         self._move(target)
         return True
 
     def _climb(self) -> bool:
-        """Go one level up, if there is room and the last attempt is long enough ago."""
+        """Go one level up if there is room and the last attempt was long enough ago."""
         if self.level == 0 or self._steps < self._waits[self.level - 1]:
             return False
         upper, room_pct = self._levels[self.level - 1], _ROOM * self._find_allowed()

@@ -1,24 +1,25 @@
-"""What recording costs, from comparing recorded steps with neighbouring unrecorded ones."""
+"""Measure the cost of recording by comparing recorded steps with unrecorded neighbours."""
 
 from __future__ import annotations
 
 from math import expm1, log, sqrt
 
-# A ratio is kept to a thousandth, and none is kept apart beyond 20 times: both ends are outliers.
+# Logarithms of ratios are kept in places of 1/2000, and limited to ±3 (a factor of 20), because
+# everything beyond is an outlier.
 _FINE, _FAR = 2000, 3.0
-_MOST = 8192  # ratios that count; beyond, the older ones fade
-_LEAST = 16  # ratios that say anything
-# Several ratios share a step and are not independent: about so many of them are worth one.
+_MOST = 8192  # ratios that count; with more, the older ones fade
+_LEAST = 16  # ratios needed for a result
+# Several ratios share a step and are not independent: about this many of them are worth one.
 _SHARED = 3.0
 _REACH = 2  # steps on either side that a step is compared with
 
 
 class Ratios:
-    """The middle of many ratios of durations, and how sure it is; in constant memory.
+    """The median of many ratios of durations with its confidence interval, in constant memory.
 
-    A logarithm of a ratio lies around the true cost evenly, whatever the noise of a step looks
-    like, for both steps have it. So the median is right with heavy tails, too, and a checkpoint
-    now and then is an outlier that moves nothing."""
+    Both steps of a ratio have the same kind of noise, so its logarithm is distributed evenly around
+    the true cost, whatever that noise is. The median is therefore right even with heavy tails, and
+    an occasional checkpoint is an outlier without effect."""
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
@@ -35,9 +36,10 @@ class Ratios:
             self.total = sum(self._counts.values())
 
     def read(self, sure: float) -> tuple[float, float, float] | None:
-        """Return the median and an interval of `sure` standard deviations; None: too few ratios.
+        """Return the median and an interval of `sure` standard deviations, or None if there are too
+        few ratios.
 
-        The bounds are those of a median by its ranks: they assume nothing of the noise."""
+        The bounds of the median come from ranks, which assume nothing about the noise."""
         if self.total < _LEAST:
             return None
         spread = sure * sqrt(_SHARED * self.total) / 2
@@ -48,9 +50,9 @@ class Ratios:
 
 
 def _find(places: list[tuple[int, int]], rank: float) -> float:
-    """Return where this rank lies among counted places, evenly spread inside each."""
+    """Return the position of this rank among counted places, interpolating inside each."""
     if rank < 0 or rank > sum(count for _at, count in places):
-        return _FAR * _FINE * (-1 if rank < 0 else 1)  # beyond all that was seen
+        return _FAR * _FINE * (-1 if rank < 0 else 1)  # beyond all observations
     below = 0
     for at, count in places:
         if below + count >= rank:
@@ -60,13 +62,13 @@ def _find(places: list[tuple[int, int]], rank: float) -> float:
 
 
 class Neighbours:
-    """Pairs each step that stands out (the rarer kind) with the steps beside it of the other kind.
+    """Pairs each step of the rarer kind with the steps of the other kind next to it.
 
-    Steps so close have the same share of whatever changes slowly, on both sides alike."""
+    Steps this close are affected alike by anything that changes slowly."""
 
     def __init__(self) -> None:
         self._window: list[tuple[int, int, int]] = []
-        self._bare = 0  # steps in the window that were not recorded
+        self._bare = 0  # steps in it that were not recorded
         self._last_bare = -1
 
     def clear(self) -> None:
@@ -84,7 +86,7 @@ class Neighbours:
             self._bare += 1
         if len(window) <= 2 * _REACH:
             return 0
-        # Most steps are like those beside them and end here.
+        # Most steps are of the same kind as their neighbours, and end here.
         others = self._bare if window[_REACH][2] else len(window) - self._bare
         used = self._pair(ratios) if others > _REACH else 0
         if not window[0][2]:

@@ -1,9 +1,9 @@
-"""The levels of recording: how much is recorded, and of which steps."""
+"""The levels of recording: how much is recorded, and in which steps."""
 
 from __future__ import annotations
 
 EVERYTHING = 1000  # deeper than any module: the default of torch.depth
-_BASELINE_EVERY = 20  # one step in this many is not recorded, to measure the cost: step_plan.c
+_BASELINE_EVERY = 20  # one step in this many is not recorded, to measure the cost; see step_plan.c
 
 
 # Kinds of steps: nothing is recorded, modules are, or modules with detail.
@@ -11,14 +11,14 @@ NONE, BARE, FULL = 0, 1, 2
 
 
 class StepPlan:
-    """What is recorded of one step."""
+    """What to record of one step."""
 
     __slots__ = ("baseline", "depth", "detail", "kind", "on")
 
     def __init__(self, on: bool, depth: int, detail: bool, baseline: bool = False) -> None:
-        self.on = on  # modules at all
-        self.depth = depth  # the deepest modules; 0 is the one that the program calls
-        self.detail = detail  # backward by module, and GPU times
+        self.on = on  # whether modules are recorded at all
+        self.depth = depth  # of the deepest modules; 0 is the module that the program calls
+        self.detail = detail  # whether to record backward by module, and GPU times
         self.baseline = baseline  # off only so that recorded steps can be compared with it
         self.kind = NONE if not on else FULL if detail else BARE
 
@@ -29,7 +29,7 @@ WHOLE = StepPlan(True, EVERYTHING, True)
 
 
 class Level:
-    """One way to record: one step in 2^steps, to a depth; one in 2^detail of those with detail."""
+    """One way to record: one step in 2^steps, to a depth; of those, one in 2^detail in detail."""
 
     __slots__ = ("bare", "cuts", "depth", "detail", "full", "steps")
 
@@ -39,7 +39,7 @@ class Level:
         self.full, self.bare = StepPlan(True, depth, True), StepPlan(True, depth, False)
 
     def is_like(self, other: Level) -> bool:
-        """Say whether both levels record the same."""
+        """Return whether both levels record the same."""
         return (self.steps, self.detail, self.depth) == (other.steps, other.detail, other.depth)
 
     def list_plans(self) -> tuple[StepPlan, ...]:
@@ -47,7 +47,7 @@ class Level:
         return BASELINE, OFF, self.bare, self.full, WHOLE
 
     def share(self, every: int, baseline: bool) -> tuple[float, float]:
-        """Return the shares of all steps that have modules only, and that have detail as well."""
+        """Return the share of steps recorded with modules only, and the share with detail."""
         recorded = (1 - 1 / _BASELINE_EVERY if baseline else 1.0) / every / 2**self.steps
         detail = recorded / 2**self.detail
         return recorded - detail, detail
@@ -68,7 +68,8 @@ def _one_in(number: int, always: str, words: str) -> str:
     return always if number == 1 else f"{words} {number}"
 
 
-# Detail costs most and changes least from step to step; single steps are missed less than modules.
+# Detail goes first: it costs most and varies least between steps. Users miss single steps less than
+# they miss modules, so depth goes last.
 _LEVELS = (
     (0, 0, EVERYTHING), (0, 2, EVERYTHING), (0, 4, EVERYTHING), (1, 3, EVERYTHING),
     (2, 2, EVERYTHING), (3, 2, EVERYTHING), (4, 2, EVERYTHING),
@@ -77,7 +78,7 @@ _LEVELS = (
 
 
 def list_levels(depth: int, has_detail: bool) -> list[Level]:
-    """Return the distinct levels, where no module deeper than `depth` is wanted."""
+    """Return the distinct levels if no module deeper than `depth` is wanted."""
     levels: list[Level] = []
     for steps, detail, deepest in _LEVELS:
         level = Level(steps, detail if has_detail else 0, min(deepest, depth))

@@ -1,8 +1,8 @@
-"""The backward pass by module, from when the gradient of each parameter was ready.
+"""Time the backward pass by module, from the moments at which each parameter's gradient was ready.
 
-This is coarser than watching autograd itself, and works with every torch: a module without
-parameters counts as part of the one whose parameter is ready next. Where gradients come in one go
-(FSDP: a block at a time, or all), so do their times."""
+This is coarser than watching autograd itself, but works with every torch: a module without
+parameters counts as part of the one whose parameter is ready next. Where several gradients become
+ready together (with FSDP a block at a time, or all), they share one time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 _ROOM = 2**16  # times between two calls of take(): 1 MiB
 
 
-def _do_nothing(_mark: object, _parameter: object) -> None:
-    """Stand in for the hook where autograd is compiled: it gives up at a function in C. So compiled
-    backward passes have no gradient times."""
+def _do_nothing(_hook: object, _parameter: object) -> None:
+    """Stand in for the hook where autograd is compiled, because the compiler gives up at a function
+    in C. Compiled backward passes therefore have no gradient times."""
 
 
 class GradientTimes:
@@ -36,17 +36,17 @@ class GradientTimes:
 
     @property
     def lost(self) -> int:
-        """Return how many times found no room, so far."""
+        """How many times were lost so far because there was no room."""
         return self._times.lost
 
     def watch(self, model: Any, name: str | None = None) -> int:
         """Hook the trainable parameters of a model that have no hook yet; return their number.
 
-        May be called at any time: parameters come later, are frozen and let go, and FSDP puts
-        others in their place."""
+        Call this again from time to time: parameters are added later, frozen and freed, and FSDP
+        replaces them."""
         self._forget_dead()
         before = len(self._watched)
-        # Otherwise a mode of the program would be asked about each of them.
+        # Otherwise a torch function mode of the program would be called for each of them.
         with self._torch._C.DisableTorchFunction():
             for module, path in _walk(model, name or type(model).__name__):
                 for parameter in vars(module).get("_parameters", {}).values():
@@ -55,11 +55,11 @@ class GradientTimes:
         return len(self._watched) - before
 
     def take(self, begins: Sequence[int] = ()) -> list[tuple[str, int, int]]:
-        """Return module, begin and end of the work since the last call, in the order of time.
+        """Return module, begin and end of the work since the last call, ordered by time.
 
         `begins` are the times at which backward passes began, in order; the first gradient after
-        one counts from there. A gradient that nothing came before has no known begin: its duration
-        is 0."""
+        one counts from there. The beginning of a gradient with nothing before it is unknown: its
+        duration is 0."""
         found: list[tuple[str, int, int]] = []
         last_ns, last_key, at = 0, -1, 0
         for end_ns, key in self._times.take():
@@ -98,7 +98,7 @@ class GradientTimes:
         self._watched[id(parameter)] = (weakref.ref(parameter), handle)
 
     def _forget_dead(self) -> None:
-        # A new parameter may have the address of one that is gone.
+        # A new parameter may get the address of one that was freed.
         dead = [one for one, (parameter, _handle) in self._watched.items() if parameter() is None]
         for one in dead:
             del self._watched[one]
@@ -107,7 +107,8 @@ class GradientTimes:
 def _walk(model: Any, name: str) -> Iterator[tuple[Any, str]]:
     """Yield every module once with its name, outer ones first, without running code of the program.
 
-    A compiled module counts as one: its gradients come all at once, in any order."""
+    A compiled module counts as a single one, because its gradients come all at once, in any
+    order."""
     seen, left = set(), [(model, name, False)]
     while left:
         module, path, compiled = left.pop()
@@ -126,7 +127,7 @@ def _walk(model: Any, name: str) -> Iterator[tuple[Any, str]]:
 
 
 class Part:
-    """Time of the backward pass in a module: without and with its inner modules."""
+    """The time of the backward pass in a module, without and with its inner modules."""
 
     __slots__ = ("begin_ns", "own_ns", "total_ns")
 
@@ -135,7 +136,7 @@ class Part:
 
 
 def add_up(taken: Sequence[tuple[str, int, int]]) -> dict[str, Part]:
-    """Return the time of each module, by begin; a module includes its inner modules."""
+    """Return the time of each module, in the order in which they began."""
     found: dict[str, Part] = {}
     for name, begin_ns, end_ns in taken:
         words = name.split(".")

@@ -1,4 +1,4 @@
-"""What the training loop consists of; written when a part is first used, not at every step."""
+"""Describe the parts of the training loop when each is first used, not at every step."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_MOST = 256  # loaders that are told apart at a time
-_REST_NS = 10**9  # programs that take turns between loaders tell of it so often at most
+_MAX_LOADERS = 256  # that are kept apart at a time
+_MIN_INTERVAL_NS = 10**9  # between two rows of a program that alternates between loaders
 
 
 class LoaderFacts:
-    """Writes what is known of an iterator over a DataLoader, when it is met for the first time.
+    """Writes what is known about an iterator over a DataLoader when it is first used.
 
-    All of it lies in the iterator: no property of the program's runs, nothing is held alive."""
+    All of it is read from the iterator's attributes: no code of the program runs, and nothing is
+    kept alive."""
 
     def __init__(self, loader: _core.Writer, worker: _core.Writer) -> None:
         self._emit, self._emit_worker = loader, worker
         self._met: WeakSet[Any] = WeakSet()
-        self._known: dict[int, tuple[int, object]] = {}  # by sampler: number, and what was told
+        self._known: dict[int, tuple[int, object]] = {}  # by sampler: number, and last row's facts
         self._count = 0
-        self._told = -1, 0  # the loader of the last row, and when
+        self._last = -1, 0  # loader and time of the last row
 
     def meet(self, iterator: Any) -> None:
         """Note that batches come from this iterator from now on."""
         facts, now_ns = _describe(vars(iterator)), _core.clock_ns()
-        number, told = self._find(id(vars(iterator).get("_index_sampler")))
-        last, last_ns = self._told
-        if told != facts or (last != number and now_ns - last_ns > _REST_NS):
+        number, written = self._find(id(vars(iterator).get("_index_sampler")))
+        last, last_ns = self._last
+        if written != facts or (last != number and now_ns - last_ns > _MIN_INTERVAL_NS):
             self._known[id(vars(iterator).get("_index_sampler"))] = number, facts
-            self._told = number, now_ns
+            self._last = number, now_ns
             self._emit(now_ns, number, *facts)
         if iterator not in self._met:
             self._met.add(iterator)
@@ -43,10 +44,10 @@ class LoaderFacts:
                 self._emit_worker(now_ns, number, at, worker.pid)
 
     def _find(self, sampler: int) -> tuple[int, object]:
-        # A loader keeps its sampler, and each of its iterators has it. Ids come again: then a new
-        # loader has the number of one that is gone, and its own facts.
+        # A loader keeps its sampler, and all its iterators share it. Ids are reused: a new loader
+        # may get the number of one that is gone, but it has its own facts.
         if sampler not in self._known:
-            if len(self._known) >= _MOST:
+            if len(self._known) >= _MAX_LOADERS:
                 self._known.clear()
             self._known[sampler] = self._count, None
             self._count += 1
@@ -54,7 +55,7 @@ class LoaderFacts:
 
 
 def _describe(held: dict[str, Any]) -> tuple[object, ...]:
-    """The facts in the order of the row's columns, from what an iterator holds."""
+    """Return the facts in the order of the row's columns, from an iterator's attributes."""
     kind, workers = type(held.get("_dataset")), held.get("_workers", ())
     sampler = getattr(held.get("_index_sampler"), "__dict__", {})
     size = sampler.get("batch_size") if held.get("_auto_collation") else None
@@ -71,11 +72,11 @@ def _describe(held: dict[str, Any]) -> tuple[object, ...]:
 
 
 class OptimizerFacts:
-    """Writes how an optimizer goes through its parameters, when it begins to lead."""
+    """Writes how an optimizer updates its parameters, when it begins to lead."""
 
     def __init__(self, emit: _core.Writer) -> None:
         self._emit = emit
-        self._told: set[tuple[object, ...]] = set()
+        self._written: set[tuple[object, ...]] = set()
 
     def meet(self, optimizer: object) -> None:
         groups = vars(optimizer).get("param_groups")
@@ -84,18 +85,18 @@ class OptimizerFacts:
         first, device = groups[0], _find_device(groups[0]["params"])
         facts = (
             type(optimizer).__name__,
-            _find_way(first, device),
+            _find_implementation(first, device),
             "fused" in first,
             sum(len(group["params"]) for group in groups),
             device,
         )
-        if facts not in self._told and len(self._told) < _MOST:
-            self._told.add(facts)
+        if facts not in self._written and len(self._written) < _MAX_LOADERS:
+            self._written.add(facts)
             self._emit(_core.clock_ns(), *facts)
 
 
-def _find_way(group: dict[str, Any], device: str | None) -> str | None:
-    """How torch goes through the parameters of a group, by its options and its own choice."""
+def _find_implementation(group: dict[str, Any], device: str | None) -> str | None:
+    """Return how torch updates the parameters of a group, by its options or torch's choice."""
     if group.get("fused"):
         return "fused"
     if "foreach" not in group:
@@ -107,7 +108,7 @@ def _find_way(group: dict[str, Any], device: str | None) -> str | None:
 
 
 def _find_device(parameters: list[Any]) -> str | None:
-    # Otherwise a mode of the program would be asked.
+    # Otherwise a torch function mode of the program would be called.
     with sys.modules["torch"]._C.DisableTorchFunction():
         return str(parameters[0].device) if parameters else None
 
@@ -117,15 +118,16 @@ class Threads:
 
     def __init__(self, emit: _core.Writer, torch: Any) -> None:
         self._emit, self._torch = emit, torch
-        self._told: tuple[int, ...] = ()
+        self._written: tuple[int, ...] = ()
 
-    def look(self) -> None:
-        """Write what changed. Not before the first step: asking for the numbers fixes them."""
+    def check(self) -> None:
+        """Write the numbers if they have changed. Call this only after the first step: asking for
+        the numbers fixes them."""
         found = (
             self._torch.get_num_threads(),
             self._torch.get_num_interop_threads(),
             len(os.sched_getaffinity(0)),
         )
-        if found != self._told:
-            self._told = found
+        if found != self._written:
+            self._written = found
             self._emit(_core.clock_ns(), *found)

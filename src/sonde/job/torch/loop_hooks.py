@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Optimizers:
-    """Tells the end of a step by torch's global optimizer hooks, and how long optimizers take.
+    """Finds the end of a step with torch's global optimizer hooks, and times optimizers.
 
-    Where several are used in turn (two models that play against each other), the first one leads:
-    one step is one round. If it is not used any more, the next one that comes twice leads. `meet`
-    is told who leads. What happens at every step is in _core/torch/."""
+    If several optimizers alternate, as with two models that compete, the first one leads: a step is
+    one round of all. If the leader is no longer used, the next one that is seen twice leads. `meet`
+    is called with each new leader. What happens at every step is in _core/torch/."""
 
     def __init__(
         self, context: SourceContext, steps: Steps, meet: Callable[[object], object]
@@ -44,7 +44,7 @@ class Optimizers:
         self._handles = []
 
     def _meet_other(self, optimizer: object) -> None:
-        """Handle a step of an optimizer that does not lead, or not yet."""
+        """Handle a step of an optimizer that does not lead, at least not yet."""
         lead, since = self.core.lead, self.core.since
         if lead is not None and lead() is not None and id(optimizer) not in since:
             since.add(id(optimizer))
@@ -56,8 +56,8 @@ class Optimizers:
 
 
 class Loaders:
-    """Measures how long the loop waits for data, at torch's DataLoader; `meet` is told of each
-    iterator that was not the last one in use."""
+    """Measures how long the loop waits for torch's DataLoader; `meet` is called with an iterator
+    whenever it is not the one used last."""
 
     def __init__(self, meet: Callable[[object], object]) -> None:
         self._meet = meet
@@ -65,7 +65,7 @@ class Loaders:
         self.core: _core.TorchNext | None = None
 
     def start(self) -> None:
-        """Put ourselves in front of `next()` of every iterator over a DataLoader."""
+        """Wrap `next()` of every iterator over a DataLoader."""
         module = sys.modules.get("torch.utils.data.dataloader")
         kind = getattr(module, "_BaseDataLoaderIter", None)
         if kind is None:

@@ -1,4 +1,4 @@
-"""Memory of the process and of the devices it uses, read in the cheapest way there is."""
+"""Read the memory of the process and of the devices it uses, in the cheapest way possible."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 _MB = 1e6
 _STATM = "/proc/self/statm"
-_LOOK_AGAIN = 256  # steps until devices that were not in use are looked at again
-# A look is followed by so many times its own time without one, but by no more than a tenth of a
-# second: a step that is shorter is left out. A look takes 10 µs to 60 µs, out of a budget of 1 %.
+_RECHECK_STEPS = 256  # steps until devices that were not in use are checked again
+# After a reading there is a pause of this many times its duration, but of a tenth of a second at
+# most; steps that end meanwhile have no reading. One takes 10 µs to 60 µs, of a budget of 1 %.
 _REST = 2000
 
 
 class MemoryWriter:
     """Writes one row for the process and one for each device in use.
 
-    The peaks of torch are the program's: it may reset them, we never do. Ours only grow."""
+    Torch's peaks belong to the program: it may reset them, and we never do. Ours only grow."""
 
     def __init__(
         self,
@@ -34,23 +34,24 @@ class MemoryWriter:
     ) -> None:
         self._emit, self._torch = emit, torch
         cuda = getattr(torch, "cuda", None)
-        # The process's own, and when to look: in C, for that is at every step.
+        # The process's memory, and when to read, are in C, because that happens at every step.
         self.core = self._statm = _core.TorchMemory(
             emit, cuda, guard(self._write_devices), statm, rest
         )
         self._most: dict[int, int] = {}
         self._used: tuple[int, ...] = ()
-        self._look_in = 0  # steps
-        self.missing: str | None = None  # what this torch does not have
+        self._recheck_in = 0  # steps
+        self.missing: str | None = None  # what this torch lacks
 
     def at_step(self, step: int) -> int:
-        """Write the rows of a step that has just ended, unless the last ones are from a moment ago;
-        the nanoseconds it took."""
+        """Write the rows of a step that has just ended, unless the last ones are very recent;
+        return how long that took, in nanoseconds."""
         return self.core.at_step(step)
 
     def read(self, device: int | None) -> tuple[float, float, float] | None:
-        """Allocated, most allocated so far and cached, in MB, of a CUDA device, or, if it is None,
-        of the process; None: it cannot be told. Costs what `at_step` does for one device."""
+        """Return the memory in MB of a CUDA device, or of the process if `device` is None:
+        allocated, most allocated so far, and cached. Return None if it cannot be read. This costs
+        as much as `at_step` with one device."""
         if device is None:
             return self.core.read()
         stats = self._read_stats(device)
@@ -86,17 +87,17 @@ class MemoryWriter:
         )  # fmt: skip
 
     def _find_used(self) -> tuple[int, ...]:
-        """Devices that torch holds memory of; the others are looked at now and then."""
+        """Return the devices on which torch holds memory; the others are checked now and then."""
         if not self._is_cuda_used():
             return ()
-        if self._look_in == 0:
-            self._look_in = _LOOK_AGAIN
+        if self._recheck_in == 0:
+            self._recheck_in = _RECHECK_STEPS
             self._used = tuple(
                 device for device in range(self._torch.cuda.device_count()) if self._holds(device)
             )
             if not self._used:
-                self._look_in = 1  # it has just begun: see again at the next step
-        self._look_in -= 1
+                self._recheck_in = 1  # CUDA has just been initialised: check again at the next step
+        self._recheck_in -= 1
         return self._used
 
     def _holds(self, device: int) -> bool:
@@ -104,20 +105,21 @@ class MemoryWriter:
         return bool(stats) and _pick(stats, "reserved_bytes", "peak")[0] > 0
 
     def _is_cuda_used(self) -> bool:
-        """Asking must not begin to use it; not so in a fork, where it cannot be used."""
+        """Return whether CUDA is initialised, without initialising it; False in a forked child,
+        where it cannot be used."""
         cuda = getattr(self._torch, "cuda", None)
         return self.missing is None and cuda is not None and bool(cuda.is_initialized())
 
     def _read_stats(self, device: int) -> dict[str, Any]:
-        """The allocator's own numbers. Not torch.cuda.memory_stats: it sorts a hundred names, which
-        takes eight times as long as all the rest."""
+        """Return the allocator's own numbers. torch.cuda.memory_stats would sort a hundred names,
+        which takes eight times as long as everything else."""
         read = getattr(self._torch._C, "_cuda_memoryStats", None)
         if read is None:
-            self.missing = "no memory of devices: torch._C._cuda_memoryStats is not there"
+            self.missing = "no memory of devices: this torch lacks torch._C._cuda_memoryStats"
         elif self._is_cuda_used():
             try:
                 return dict(read(device))
-            except RuntimeError as error:  # an allocator that somebody else wrote
+            except RuntimeError as error:  # the program uses an allocator that is not torch's
                 if is_from_signal(error):
                     raise
                 self.missing = f"no memory of devices: {error}".partition("\n")[0]
@@ -125,6 +127,6 @@ class MemoryWriter:
 
 
 def _pick(stats: dict[str, Any], name: str, *which: str) -> tuple[int, ...]:
-    """Numbers of one statistic, over all pools; 0 where this torch has none."""
+    """Return numbers of one statistic over all pools; 0 where this torch lacks them."""
     whole = stats.get(name, {}).get("all", {})
     return tuple(whole.get(one, 0) for one in which)

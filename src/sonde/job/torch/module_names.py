@@ -1,4 +1,4 @@
-"""What modules are called: by their place in the model that they are a part of."""
+"""Name modules by their place in the model they are part of."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_WALKS = 8  # of one model, to find parts that it did not have before
-_MOST = 1000  # models of one class that have a number; a loss that is made anew in every step has
-# a name of its own no more then, or names would fill the memory
+_MAX_WALKS = 8  # through one model, to find parts that were added later
+# Models of one class that get a number of their own. A loss that is created anew in every step
+# would otherwise fill the memory with names.
+_MAX_NUMBERS = 1000
 
 
 class Named:
@@ -28,10 +29,10 @@ class Named:
 
 
 class Naming:
-    """Gives each module a name when it is first called; holds none of them alive.
+    """Gives each module a name when it is first called, and keeps none of them alive.
 
-    A model that the program calls itself is called like its class (`GPT`, the next one of that
-    class `GPT#2`), its parts `GPT.blocks.0.attn`."""
+    A model that the program itself calls is named after its class (`GPT`, the next one of that
+    class `GPT#2`), and its parts by their path: `GPT.blocks.0.attn`."""
 
     def __init__(self, emit: Callable[..., object]) -> None:
         self._emit = emit
@@ -41,19 +42,19 @@ class Naming:
         self._walks: dict[int, int] = {}
         self._roots: dict[str, int] = {}
         self._next, self._free = 1, list[int]()  # keys
-        self._fresh: list[Named] = []  # not written down yet
+        self._fresh: list[Named] = []  # no row is written for these yet
         self._described: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
         self.tracer: _core.TorchTracer | None = None
 
     def filter(self, pattern: str) -> None:
-        """From now on record only modules whose name has this in it; empty: all."""
+        """From now on record only modules whose name matches this; all modules if it is empty."""
         self._pattern = re.compile(pattern) if pattern else None
-        # Copies, here and below: in other threads modules are made and let go.
+        # Copies, here and below, because other threads create and free modules.
         for named in list(self._known.values()):
             module = named.ref()
             if module is not None:
-                self._tell(module, named)
+                self._pass_on(module, named)
 
     def name(self, module: Any, parent_key: int) -> None:
         """Name a module that is called for the first time, and all parts of its model."""
@@ -66,20 +67,20 @@ class Naming:
         root_name = parent.name.partition(".")[0]
         model = self._models.get(root_name)
         root = None if model is None else model.ref()
-        if root is not None and self._walks.get(id(root), 0) < _WALKS:
+        if root is not None and self._walks.get(id(root), 0) < _MAX_WALKS:
             self._walk(root, root_name)
-        if id(module) not in self._known:  # made on the fly, or kept where torch does not look
+        if id(module) not in self._known:  # created on the fly, or not registered with its parent
             self._add(module, f"{parent.name}.({type(module).__name__})", False)
 
     def list_roots(self) -> list[tuple[Any, str]]:
-        """Models that the program calls itself, and their names."""
+        """Return the models that the program itself calls, with their names."""
         roots = [(named.ref(), named.name) for named in list(self._models.values())]
         return [(model, name) for model, name in roots if model is not None]
 
     def _name_root(self, module: object) -> str:
         kind = type(module).__name__
         number = self._roots[kind] = self._roots.get(kind, 0) + 1
-        if number > _MOST:
+        if number > _MAX_NUMBERS:
             return f"{kind}#more"
         return kind if number == 1 else f"{kind}#{number}"
 
@@ -99,12 +100,12 @@ class Naming:
         self._known[address] = self._by_key[key] = named
         if is_root:
             self._models[name] = named
-        self._tell(module, named)
+        self._pass_on(module, named)
         self._fresh.append(named)
 
     def describe(self) -> None:
-        """Write down what is new, between steps: the program may be tracing its tensors while a
-        module is called, and would find our looks at them in its trace."""
+        """Write rows for new modules. Call this between steps: while a module is called, the
+        program may be tracing its tensors, and our reads would become part of that trace."""
         fresh, self._fresh = self._fresh, []
         for named in fresh:
             module: Any = named.ref()
@@ -113,13 +114,14 @@ class Naming:
                 self._emit(_core.clock_ns(), named.name, type(module).__name__, *_measure(module),
                            named.name.rpartition(".")[0] or None)  # fmt: skip
 
-    def _tell(self, module: object, named: Named) -> None:
+    def _pass_on(self, module: object, named: Named) -> None:
+        """Pass a module's name and key to the core."""
         ignored = self._pattern is not None and self._pattern.search(named.name) is None
         if self.tracer is not None:
             self.tracer.add_module(module, named.name, named.key, ignored)
 
     def _forget(self, address: int, key: int) -> None:
-        # Called in the middle of anything: only what cannot fail.
+        # This may be called in the middle of anything, so nothing here may fail.
         named = self._by_key.pop(key, None)
         if named is not None and self._models.get(named.name) is named:
             del self._models[named.name]
@@ -132,8 +134,8 @@ class Naming:
 
 
 def _list_parts(root: Any, name: str) -> list[tuple[Any, str]]:
-    """Every module of a model once, with its name, as `named_modules` has them: that one may be the
-    program's own, and another thread may be adding a part."""
+    """Return every module of a model once, with its name, as `named_modules` would: the program may
+    have overridden that one, and another thread may be adding a part."""
     found, seen, left = [], set(), [(root, name)]
     while left:
         module, path = left.pop()
@@ -147,20 +149,21 @@ def _list_parts(root: Any, name: str) -> list[tuple[Any, str]]:
 
 
 def _list_own(module: Any, kind: str) -> list[tuple[str, Any]]:
-    """What a module has of a kind. Not by `vars`: CPython would make a dict of what it keeps in the
-    object, and from then on each access of the program's to an attribute would take longer."""
-    if hasattr(type(module), kind):  # a property of the program's, say
+    """Return the entries of a module's dict `kind`. `vars` would make CPython build a dict of the
+    values it keeps inside the object, and slow down the program's accesses from then on."""
+    if hasattr(type(module), kind):  # for example a property that the program defines
         return list(vars(module).get(kind, {}).items())
     try:
         return list(object.__getattribute__(module, kind).items())
-    except AttributeError:  # its __init__ has not come that far
+    except AttributeError:  # its __init__ has not got that far
         return []
 
 
 def _measure(module: Any) -> tuple[int, int, str | None, str | None]:
-    """Numbers that a module learns, with its parts and without; their type, and where they are."""
-    # Or a mode of the program would be asked about each of them; and one that is not there yet
-    # (LazyLinear) would refuse to say that it has none.
+    """Return how many numbers a module learns, with its parts and without, their type and their
+    device."""
+    # Otherwise a torch function mode of the program would be called for each of them, and an
+    # uninitialised one (LazyLinear) would raise.
     with sys.modules["torch"]._C.DisableTorchFunction():
         own = _list_parameters([(module, "")])
         every = _list_parameters(_list_parts(module, ""))
@@ -171,7 +174,7 @@ def _measure(module: Any) -> tuple[int, int, str | None, str | None]:
 
 
 def _list_parameters(parts: list[tuple[Any, str]]) -> list[Any]:
-    """Those of some modules, each once."""
+    """Return the parameters of these modules, each once."""
     found: dict[int, Any] = {}
     for part, _ in parts:
         found.update((id(one), one) for _, one in _list_own(part, "_parameters"))

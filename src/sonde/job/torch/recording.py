@@ -1,4 +1,4 @@
-"""Records torch: modules, autograd, optimizers, data loaders and memory, within a budget."""
+"""Record torch: modules, autograd, optimizers, data loaders and memory, within a budget."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
     from sonde.job.torch.budget_levels import StepPlan
 
-# How the time of backward is found, once a backward pass has shown it.
-_SEEN = {
-    "engine": "backward by autograd's nodes, as the engine runs them",
-    "observer": "backward by autograd's nodes, as torch reports them to observers",
-    "failed": "no backward: the sequence numbers of autograd's nodes were not found",
+# How backward is timed, which is known after the first backward pass.
+_BACKWARD = {
+    "engine": "backward is timed by autograd's nodes, as the engine runs them",
+    "observer": "backward is timed by autograd's nodes, as torch reports them to observers",
+    "failed": "no backward times: the sequence numbers of autograd's nodes were not found",
 }
 
 
 class TorchRecording:
-    """Replaces attributes of torch while it runs, and is told of every step."""
+    """Replaces attributes of torch while it records, and is called at the end of every step."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class TorchRecording:
         )  # fmt: skip
         self._step_end = _core.TorchStepEnd(
             context, session.text, self._tracer, steps, self._optimizers.core, self._memory.core,
-            step, trace, context.guard(self._look), context.guard(self._naming.describe),
-            context.guard(self._think),
+            step, trace, context.guard(self._check), context.guard(self._naming.describe),
+            context.guard(self._adapt),
         )  # fmt: skip
         self._compiled = ImportWatch(_is_compiling, context.guard(self._place_compiled))
         self._places: list[ReplacedAttribute] = []
-        self._observes = self._is_told = False
-        self._gradient_times: GradientTimes | None = None  # where autograd cannot be watched
-        self._device: str | None = None  # "": there is one that gives no times
+        self._observes = self._is_reported = False
+        self._gradient_times: GradientTimes | None = None  # used if autograd cannot be observed
+        self._device: str | None = None  # empty if the device gives no times
         self._budget = Budget(0)
 
     def start(self) -> None:
@@ -99,7 +99,7 @@ class TorchRecording:
             self._step_end.gradient_times = self._context.guard(
                 lambda *step: self._write_gradient_times(times, *step)
             )
-            self._say(f"backward by the times of gradients, which is coarse: {error}")
+            self._add_detail(f"backward is timed by gradients, which is coarse: {error}")
         self.configure()
         self._tracer.start()
         self._step_end.begin()
@@ -125,14 +125,14 @@ class TorchRecording:
         for place in self._places:
             place.give_back()
         self._finish()
-        _core.torch_ignore()  # not sooner: other threads may be ending a step
+        _core.torch_ignore()  # last, because other threads may be ending a step
         if self._gradient_times is not None:
             self._gradient_times.stop()
         self._memory.close()
         self._naming.tracer = None
 
     def configure(self) -> None:
-        """Adopt the budget and the other settings of torch."""
+        """Apply the budget and the other settings of torch."""
         values = self._context.session.values
         limit, depth, every = (values[f"torch.{name}"] for name in ("budget_pct", "depth", "every"))
         self._naming.filter(str(values["torch.modules"]))
@@ -148,17 +148,18 @@ class TorchRecording:
         self._steer()
 
     def _steer(self) -> None:
-        """Tell the core what to record from the next step on."""
+        """Set what the core records from the next step on."""
         self._step_end.set_plans(*self._budget.steer())
         self._step_end.batch = self._budget.batch
-        # Each event makes a busy device wait: within a budget one direction is timed at a time.
+        # Each event makes a busy device wait, so within a budget only one of forward and backward
+        # is timed at a time.
         self._step_end.device = (1 if self._budget.limit_pct else 2) if self._device else 0
 
-    def _say(self, what: str) -> None:
-        said = self._context.detail
-        self._context.tell(f"{said}; {what}" if said else what)
+    def _add_detail(self, detail: str) -> None:
+        before = self._context.detail
+        self._context.report(f"{before}; {detail}" if before else detail)
 
-    # ---- torch's places ------------------------------------------------------------------------
+    # ---- hooks in torch ------------------------------------------------------------------------
 
     def _place_compiled(self) -> None:
         self._places.append(ReplacedAttribute(find_compiled(), "__call__", _core.TorchCall))
@@ -167,37 +168,37 @@ class TorchRecording:
         for place in self._places:
             place.put_back()
 
-    def _look_for_device(self) -> None:
+    def _find_device(self) -> None:
         try:
             self._device = find_device()
         except Unavailable as error:
             self._device = ""
-            self._say(f"no device times: {error}")
+            self._add_detail(f"no device times: {error}")
         if self._device:
             self.configure()
 
-    def _tell_how(self) -> None:
-        how = _SEEN.get(_core.torch_observed())
-        if how is not None:
-            self._is_told = True
-            self._say(how)
+    def _report_backward(self) -> None:
+        detail = _BACKWARD.get(_core.torch_observed())
+        if detail is not None:
+            self._is_reported = True
+            self._add_detail(detail)
 
     def _read_memory(self) -> tuple[float, float, float] | None:
         return self._memory.read(self._torch._C._cuda_getDevice() if self._device else None)
 
-    # ---- a step: what is rare in it; the rest is in _core/torch/step_end.c -----------------------
+    # ---- steps: the rare work; the rest is in _core/torch/step_end.c -----------------------------
 
-    def _look(self) -> None:
-        """Called at the first step, and now and then."""
+    def _check(self) -> None:
+        """Check torch's hooks and threads; called after the first step, and now and then."""
         self._replace_again()
-        self._threads.look()
+        self._threads.check()
 
-    def _think(self, noted: list[tuple[int, int, StepPlan, int]], end_ns: int) -> None:
-        """Learn from steps that are over what to record of the next ones."""
+    def _adapt(self, noted: list[tuple[int, int, StepPlan, int]], end_ns: int) -> None:
+        """Learn from steps that have ended, and choose what to record of the next ones."""
         if self._device is None:
-            self._look_for_device()
-        if self._observes and not self._is_told:
-            self._tell_how()
+            self._find_device()
+        if self._observes and not self._is_reported:
+            self._report_backward()
         budget, level = self._budget, self._budget.level
         if budget.note_all(noted):
             self._emit_overhead(*budget.describe(end_ns))
@@ -207,7 +208,7 @@ class TorchRecording:
     def _write_gradient_times(
         self, times: GradientTimes, step: int, begins: tuple[int, ...]
     ) -> None:
-        """Write the backward pass of a step by gradient times; then hook the models seen so far."""
+        """Write the backward pass of a step by gradient times; then hook known models."""
         thread, found = get_native_id(), add_up(times.take(begins))
         for seq, (name, part) in enumerate(found.items()):
             self._emit(
@@ -218,7 +219,7 @@ class TorchRecording:
             times.watch(model, name)
 
     def _finish(self) -> None:
-        """Write what there is of the last step."""
+        """Write what is known of the last step."""
         noted = self._step_end.finish(END)
         self._tracer.stop()
         self._naming.describe()
@@ -227,12 +228,12 @@ class TorchRecording:
 
 
 def _is_compiling() -> bool:
-    """Say whether the program uses torch.compile."""
+    """Return whether the program uses torch.compile."""
     return find_compiled() is not None
 
 
 def _end_by_root() -> None:
-    """End the step, because a model is called again; but not while torch traces the program: the
-    trace would contain what we do at the end of a step."""
+    """End the step because a model is called again. Do nothing while torch traces the program: what
+    we do at the end of a step would become part of the trace."""
     if not is_tracing():
         steps.end(ROOT)

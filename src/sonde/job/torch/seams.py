@@ -1,4 +1,4 @@
-"""Where torch lets itself be watched, and what the installed torch has of it."""
+"""The places where torch can be observed, and checks of whether the installed torch has them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# What must stand in torch's headers, in this order: the core's torch/ and collectives/
-# rely on it.
+# The core's torch/ and collectives/ rely on torch's headers having these members in this order.
 _CALLBACK = (
     r"StartCallback start_;\s*EndCallback end_;\s*double sampling_prob_[^;]*;"
     r"\s*std::array<bool,[^;]*> scopes_[^;]*;\s*bool needs_inputs_[^;]*;"
@@ -37,7 +36,7 @@ _NODE = (
 
 
 class ReplacedAttribute:
-    """An attribute of torch that is replaced for a while."""
+    """An attribute of torch that is replaced while we record."""
 
     def __init__(self, owner: Any, name: str, make: Any) -> None:
         self._owner, self._name = owner, name
@@ -46,28 +45,28 @@ class ReplacedAttribute:
         setattr(owner, name, self._ours)
 
     def put_back(self) -> None:
-        """Replace it again, where somebody restored the original: torch.fx does after tracing."""
+        """Replace it again if somebody restored the original, as torch.fx does after tracing."""
         if vars(self._owner).get(self._name) is self._original:
             setattr(self._owner, self._name, self._ours)
 
     def give_back(self) -> None:
-        # Whoever came after us keeps what we are to them; we only pass calls on then.
+        # If somebody has wrapped ours, it stays in place and only passes calls on.
         if vars(self._owner).get(self._name) is self._ours:
             setattr(self._owner, self._name, self._original)
 
 
 def find_compiled() -> Any:
-    """The class of what torch.compile makes of a module, once it is imported; else None."""
+    """Return the class of compiled modules, or None until torch has imported it."""
     found = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
     return found if "__call__" in vars(found or object) else None
 
 
 def is_tracing() -> bool:
-    """Say whether torch traces what is done to tensors (jit.trace, make_fx, a dispatch mode)."""
+    """Return whether torch traces operations on tensors (jit.trace, make_fx, a dispatch mode)."""
     inner = sys.modules["torch"]._C
     if inner._get_tracing_state() is not None or getattr(inner, "_len_torch_dispatch_stack", int)():
         return True
-    # torch.set_default_device is such a mode, for all of the program.
+    # torch.set_default_device also is such a mode, for the whole program.
     count = getattr(inner, "_len_torch_function_stack", int)()
     mode_at = getattr(inner, "_get_function_stack_at", lambda _: None)
     return any(type(mode_at(at)).__name__ != "DeviceContext" for at in range(count))
@@ -82,11 +81,11 @@ def find_engine() -> tuple[Any, str] | None:
 
 
 def observe_nodes() -> None:
-    """Start observing the nodes of autograd's graph; Unavailable says what is missing."""
+    """Start observing the nodes of autograd's graph; raise Unavailable if something is missing."""
     torch: Any = sys.modules["torch"]
     library = find_library(torch, "libtorch_cpu.so")
     current = getattr(torch._C, "_current_autograd_node", None)
-    reason = "torch does not tell the current node" if current is None else check_header(torch)
+    reason = "torch does not expose the current node" if current is None else check_header(torch)
     try:
         _core.torch_observe(library, None if reason else current, _has_known_nodes(torch))
     except OSError as error:
@@ -96,23 +95,23 @@ def observe_nodes() -> None:
 
 
 def check_header(torch: Any) -> str | None:
-    """Return why the installed torch lacks the layout that we rely on; None if it has it."""
+    """Return why the layout that we rely on cannot be confirmed, or None if torch has it."""
     text = _read_header(torch, "ATen", "record_function.h")
     if text is None:
         return "torch's headers are not installed"
     if all(re.search(pattern, text) for pattern in (_CALLBACK, _FUNCTION, _SCOPES)):
         return None
-    return f"torch {torch.__version__} lays out its observers in another way"
+    return f"the layout of observers in torch {torch.__version__} is not supported"
 
 
 def _has_known_nodes(torch: Any) -> bool:
-    """Say whether the engine's nodes have a layout that we know; seeing others costs more."""
+    """Return whether we know the layout of the engine's nodes; observing others costs more."""
     places = (("torch", "csrc", "autograd", name) for name in ("node.h", "function.h"))
     return any(re.search(_NODE, _read_header(torch, *place) or "") for place in places)
 
 
 def _read_header(torch: Any, *place: str) -> str | None:
-    """Return the text of a header without comments; None if it is not there."""
+    """Return the text of a header without comments, or None if it is not installed."""
     try:
         with open(os.path.join(_folder(torch), "include", *place), encoding="utf-8") as file:
             return re.sub(r"//[^\n]*|^#[^\n]*", "", file.read(), flags=re.MULTILINE)

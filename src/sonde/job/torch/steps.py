@@ -1,35 +1,35 @@
-"""When a step of training or inference ends, and who wants to know."""
+"""The ends of steps of training or inference, and the listeners that are called at them."""
 
 from __future__ import annotations
 
 from sonde import _core
 
-# What can end a step, the surest last.
+# What can end a step, from the least to the most reliable.
 ROOT = "root"  # the model that began the step is called again, and nothing else ends steps
 OPTIMIZER = "optimizer"  # an optimizer has made its step
-USER = "user"  # sonde.step()
-END = "end"  # the recording is over
+USER = "user"  # the program called sonde.step()
+END = "end"  # the recording has ended
 
-# A step that has just ended, and all of them: `steps` counts the steps of this process; each
-# listener is called in the thread that ends one, right after its end, and must be quick and raise
+# `Step` is a step that has just ended. `steps` counts the steps of this process, and calls each
+# listener in the thread that ends a step, right after its end. A listener must be quick and raise
 # nothing: wrap it in `context.guard`.
 #
-# Once the user has said where a step ends, optimizers and models end none any more: two of them
-# may be in one step, or none. But whoever has said it while training may not say it while the
-# model is evaluated afterwards, and that must not become one endless step. So when far more
-# ends of other kinds came than ever between two words of the user, they count again, until the
-# next such word. Between optimizers and models whoever reports the end of one decides.
+# Once the user has called sonde.step(), optimizers and models no longer end steps, because a step
+# may contain several of them or none. But a program that calls it while training may not call it
+# while it evaluates the model afterwards, which must not become one endless step. So when far more
+# ends of other kinds come than ever came between two calls of the user, they count again until the
+# next call. Between optimizers and models, an optimizer's step decides.
 #
-# In C, because every step passes here: _core/torch/.
+# This is in C, in _core/torch/, because it runs at every step.
 Step = _core.Step
 Steps = _core.Steps
 steps = Steps()
 
 
 def step() -> int | None:
-    """Say that a step of training or inference is over.
+    """End a step of training or inference.
 
-    sonde finds the ends of steps by itself, at optimizers and models. Once you call this, nothing
-    else ends steps, unless you stop calling it. Returns the number of the step that is over, as in
-    python.torch_step; None if the program is not being recorded."""
+    sonde finds the ends of steps by itself, from optimizers and models. Once you call this, nothing
+    else ends steps, unless you stop calling it. Return the number of the step that has ended, as in
+    python.torch_step, or None if the program is not being recorded."""
     return steps.end(USER)

@@ -1,4 +1,4 @@
-"""Rows of watched variables: what they are at the end of a step."""
+"""Write the values of watched variables at the end of a step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Head: TypeAlias = tuple[int, int, str, str]
 
-_MOST_TEXTS = 1000  # different ones; they are kept for ever, and a loop can make any number
+_MAX_TEXTS = 1000  # different texts; they are kept for ever, and a loop can make any number
 _NO_ARRAY = (None,) * 9
 
 
@@ -45,8 +45,8 @@ class Variables:
         self._pid = os.getpid()
         self._waiting: list[tuple[Head, str, Layout, Copy]] = []
 
-    def look(self, step: Step) -> None:
-        """Write them all; those on a device when they have come from there."""
+    def record(self, step: Step) -> None:
+        """Write all variables; those on a device are written when they have been copied."""
         if self._waiting:
             self._collect()
         frame = sys._getframe(1)
@@ -59,20 +59,20 @@ class Variables:
             self._missing.pop(watch, None)
             if not self._write_array(head, value):
                 number = _find_number(value)
-                said = None if number is not None else self._keep(self._tell(value))
-                self._emit(*head, said, number, self._keep(name_kind(value)), *_NO_ARRAY)
+                text = None if number is not None else self._keep(self._describe(value))
+                self._emit(*head, text, number, self._keep(name_kind(value)), *_NO_ARRAY)
 
     def finish(self) -> None:
-        """Write what has not come yet, without its numbers: nobody waits for a device."""
+        """Write unfinished copies without their numbers: we never wait for a device."""
         if self._pid != os.getpid():
-            return  # a fork: the device and what comes from there are the parent's
+            return  # in a forked child the device and its copies are the parent's
         self._collect()
         waiting, self._waiting = self._waiting, []
         for head, kind, layout, _copy in waiting:
             self._write(head, kind, layout, NOTHING)
 
     def _write_missing(self, watch: Watch, head: Head, why: str) -> None:
-        # Once, and again when it has been there meanwhile.
+        # Written once, and again if the variable existed in between.
         if self._missing.get(watch) != why:
             self._missing[watch] = why
             self._emit(*head, self._keep(why), None, "missing", *_NO_ARRAY)
@@ -80,7 +80,7 @@ class Variables:
     # ---- arrays ----------------------------------------------------------------------------------
 
     def _write_array(self, head: Head, value: Any) -> bool:
-        """Write it, if it is an array of torch or numpy."""
+        """Write the value if it is an array of torch or numpy; return whether it is."""
         torch = sys.modules.get("torch")
         layout = describe_array(value)
         if layout is None and torch is not None:
@@ -105,7 +105,7 @@ class Variables:
             self._waiting.append((head, kind, layout, copy))
 
     def _collect(self) -> None:
-        """Write what has arrived."""
+        """Write the variables whose copies are finished."""
         left = []
         for entry in self._waiting:
             head, kind, layout, copy = entry
@@ -126,28 +126,29 @@ class Variables:
 
     # ---- anything else ---------------------------------------------------------------------------
 
-    def _tell(self, value: object) -> str:
-        """Values of the built-in types; of others the type alone, for their addresses never end."""
-        said = self._show(value)
-        at = said.find(" at 0x")
-        return f"{said[:at]}>" if said.startswith("<") and at > 0 else said
+    def _describe(self, value: object) -> str:
+        """Return the value if its type is built in, otherwise only the type: addresses would make
+        ever new texts."""
+        text = self._show(value)
+        at = text.find(" at 0x")
+        return f"{text[:at]}>" if text.startswith("<") and at > 0 else text
 
-    def _keep(self, said: str) -> str:
-        """A text to be stored, as long as there are not too many."""
-        if said not in self._texts:
-            if len(self._texts) >= _MOST_TEXTS:
-                return f"<more than {_MOST_TEXTS} different>"
-            self._texts.add(said)
-        return said
+    def _keep(self, text: str) -> str:
+        """Return the text, or a replacement if there are too many different ones."""
+        if text not in self._texts:
+            if len(self._texts) >= _MAX_TEXTS:
+                return f"<more than {_MAX_TEXTS} different>"
+            self._texts.add(text)
+        return text
 
 
 def _find_number(value: Any) -> float | None:
-    """A number, as a column can hold it."""
+    """Return a number as a float, or None if the value is not a number."""
     kind = type(value)
     if kind in (bool, float) or (kind is int and value.bit_length() < 1000):
         return float(value)
     numpy: Any = sys.modules.get("numpy")
-    # Of numpy itself: a type that inherits from its types may have a __float__ of its own.
+    # Only numpy's own types: one that inherits from them may have a __float__ of its own.
     if numpy is None or kind.__module__ != "numpy":
         return None
     if (

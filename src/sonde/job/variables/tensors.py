@@ -1,4 +1,4 @@
-"""Summaries of arrays, without the framework's noticing and without waiting for a device."""
+"""Summarise arrays without the framework noticing and without waiting for a device."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     Summary: TypeAlias = tuple[int, int, float | None, float | None, float | None]
 
-MOST = 4096  # numbers that are looked at
-_SLOTS, _SLOT_BYTES = 16, MOST * 8
-_PIECES = 4  # of a large tensor on a device
+MAX_NUMBERS = 4096  # that a summary covers
+_SLOTS, _SLOT_BYTES = 16, MAX_NUMBERS * 8
+_PIECES = 4  # that are copied of a large tensor on a device
 _KINDS = {
     "float32": "f", "float64": "d", "float16": "e", "bfloat16": "E", "int64": "q", "int32": "i",
     "int16": "h", "int8": "b", "uint64": "Q", "uint32": "I", "uint16": "H", "uint8": "B",
@@ -27,7 +27,7 @@ NOTHING: Summary = (0, 0, None, None, None)
 
 
 class Layout:
-    """Where an array lies, and of what it is."""
+    """Where an array is in memory, and what it consists of."""
 
     __slots__ = ("address", "device", "dtype", "elements", "itemsize", "shape", "strides")
 
@@ -42,22 +42,22 @@ class Layout:
             self.elements *= length
 
     def count_spanned(self) -> int:
-        """Bytes from its first element to the end of its last."""
+        """Return the bytes from its first element to the end of its last."""
         if not self.elements:
             return 0
         pairs = zip(self.shape, self.strides, strict=True)
         return self.itemsize + sum((length - 1) * stride for length, stride in pairs)
 
     def summarize(self) -> Summary:
-        """What its numbers in this process's memory are; NOTHING: they cannot be looked at."""
+        """Summarise its numbers in this process's memory; NOTHING if they cannot be read."""
         kind = _KINDS.get(self.dtype)
         if kind is None or not self.address or not self.elements or len(self.shape) > 16:
             return NOTHING
-        return _core.summarize(self.address, kind, self.shape, self.strides, MOST)
+        return _core.summarize(self.address, kind, self.shape, self.strides, MAX_NUMBERS)
 
 
 def describe_array(value: Any) -> Layout | None:
-    """Where a numpy array lies; None: it is none."""
+    """Return the layout of a numpy array, or None if the value is not one."""
     array = getattr(sys.modules.get("numpy"), "ndarray", None)
     if array is None or type(value) is not array:
         return None
@@ -69,10 +69,11 @@ def describe_array(value: Any) -> Layout | None:
 
 
 def describe_tensor(value: Any, torch: Any) -> Layout | None:
-    """Where a tensor of torch lies, address 0 if that cannot be told or must not be looked at."""
+    """Return the layout of a tensor of torch, or None if the value is not one; its address is 0 if
+    it is unknown or must not be read."""
     if not is_tensor(value):
         return None
-    # Or modes of the program would be asked about what is no business of theirs.
+    # Otherwise torch function modes of the program would be called.
     with torch._C.DisableTorchFunction():
         size = value.element_size()
         layout = Layout(
@@ -86,13 +87,13 @@ def describe_tensor(value: Any, torch: Any) -> Layout | None:
 
 
 def _find_address(value: Any, layout: Layout, torch: Any) -> int:
-    """0: it has no memory of its own, or what was there was given back (as FSDP does)."""
+    """Return the address; 0 if the tensor has no memory, or if it was freed, as FSDP does."""
     try:
         storage = value.untyped_storage()
         begin = value.storage_offset() * layout.itemsize
         if begin + layout.count_spanned() > storage.nbytes():
             return 0
-        # One that shares its memory until it is written would be given a copy by being asked.
+        # Asking a copy-on-write tensor for its address would make it copy its memory.
         is_shared: Callable[[Any], bool] | None = getattr(torch._C, "_is_cow_tensor", None)
         return 0 if is_shared is not None and is_shared(value) else int(value.data_ptr())
     except RuntimeError as error:  # inside vmap and other transforms
@@ -105,7 +106,7 @@ def _find_address(value: Any, layout: Layout, torch: Any) -> int:
 
 
 class Copy:
-    """A copy of some numbers that is on its way from a device."""
+    """A copy of some numbers from a device, which may be unfinished."""
 
     __slots__ = ("event", "layout", "slot")
 
@@ -114,11 +115,12 @@ class Copy:
 
 
 class Copies:
-    """Copies small parts of tensors from a CUDA device, behind what their stream has to do.
+    """Copies small parts of tensors from a CUDA device, in their stream.
 
-    Nothing waits: the copy goes to pinned memory, and is looked at when its event has come, steps
-    later. It needs no memory of the device, so it cannot make room there or fail for want of it;
-    the tensor itself is not kept. There is room for a few; more are not made meanwhile."""
+    Nothing waits: the copy goes to pinned memory, and is read when its event has passed, steps
+    later. It needs no memory on the device, so it can neither cause memory to be freed there nor
+    run out of it; the tensor itself is not kept. There is room for a few copies at a time; beyond
+    that, none are made."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -126,7 +128,7 @@ class Copies:
         self._free = list(range(_SLOTS))
 
     def start(self, tensor: Any, layout: Layout) -> Copy | None:
-        """Begin to copy; None: not now, or not this one."""
+        """Begin to copy; return None if this tensor cannot be copied, or not now."""
         torch = self._torch
         if not self._free or not layout.address or not self._is_possible(tensor, layout):
             return None
@@ -142,18 +144,19 @@ class Copies:
             return Copy(slot, *self._copy(tensor.detach(), layout, slot))
 
     def is_done(self, copy: Copy) -> bool:
-        """Has it arrived? Asked while a graph is captured, the driver would end the capture."""
+        """Return whether the copy is finished. During the capture of a CUDA graph the answer is no,
+        because querying the event would end the capture."""
         return not self._torch.cuda.is_current_stream_capturing() and bool(copy.event.query())
 
     def end(self, copy: Copy) -> Summary:
-        """What has arrived; its place may be used again."""
+        """Return the summary of a finished copy, and free its slot."""
         self._free.append(copy.slot)
         return copy.layout.summarize()
 
     def _is_possible(self, tensor: Any, layout: Layout) -> bool:
         torch = self._torch
-        # What is copied while a graph is captured would be copied at every replay. What is done
-        # under a dispatch mode would be seen by it.
+        # A copy made while a graph is captured would be repeated at every replay, and a dispatch
+        # mode would see it.
         return (
             tensor.is_cuda
             and layout.device == f"cuda:{torch.cuda.current_device()}"
@@ -163,18 +166,18 @@ class Copies:
 
     def _copy(self, tensor: Any, layout: Layout, slot: int) -> tuple[Layout, Any]:
         torch, size = self._torch, layout.itemsize
-        count = min(layout.elements, MOST)
+        count = min(layout.elements, MAX_NUMBERS)
         pieces = 1 if count == layout.elements else _PIECES
         each = count // pieces
         begin = slot * _SLOT_BYTES
         room = self._pinned[begin : begin + count * size].view(tensor.dtype)
         first = tensor.storage_offset()
         for piece in range(pieces):
-            # One after the other in memory, so each is a plain copy that needs no kernel.
+            # Each piece is contiguous in memory, so it is a plain copy that needs no kernel.
             apart = (layout.elements - each) // max(1, pieces - 1) if pieces > 1 else 0
             part = tensor.as_strided((each,), (1,), first + piece * apart)
             room[piece * each : (piece + 1) * each].copy_(part, non_blocking=True)
         event = torch.cuda.Event()
         event.record()
-        there = Layout(room.data_ptr(), layout.dtype, "cpu", (each * pieces,), (size,), size)
-        return there, event
+        copied = Layout(room.data_ptr(), layout.dtype, "cpu", (each * pieces,), (size,), size)
+        return copied, event
