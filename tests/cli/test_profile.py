@@ -210,6 +210,6 @@ def test_a_starter_that_dies_leaves_the_process_free(start, sonde_cli, root, mon
         runs.start(session, runs.RunOptions())
     os.waitpid(child, 0)
     stale = runs.list_runs(session)[0]
-    assert stale.find_state() == ("FAILED", "whoever started it died")
+    assert stale.find_state() == ("FAILED", "the process that started it died")
     assert sonde_cli("profile", process.pid, "-d", "0.2").returncode == 0
     assert [run.state for run in runs.list_runs(session)] == ["FAILED", "SUCCEEDED"]

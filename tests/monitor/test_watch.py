@@ -376,7 +376,7 @@ def test_detached_trouble_is_told_at_once(work: Path, sonde_cli, root: Path) -> 
     root.mkdir(mode=0o700)
     root.chmod(0o722)  # a root that others can write is refused
     done = sonde_cli("monitor", "-o", work / "out", "--detach")
-    assert done.returncode == 1 and "can be written to by other users" in done.stderr
+    assert done.returncode == 1 and "other users can write to" in done.stderr
 
 
 # ---- what is said --------------------------------------------------------------------------------

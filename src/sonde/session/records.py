@@ -1,7 +1,7 @@
-"""What each JSON file of a session holds; types are checked once, when a file is read.
+"""The contents of each JSON file of a session; types are checked once, when a file is read.
 
 A record is a class whose annotations are the keys of the file. A key with a default may be missing
-in the file; a key that the class does not know is left out."""
+in the file; a key that the class does not know is ignored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**_options: object) -> object:
-        """Have the type checker know the arguments of each record; nothing at run time."""
+        """Tell the type checker the arguments of each record; do nothing at run time."""
         return lambda kind: kind
 
 
@@ -36,7 +36,7 @@ class Record:
 
     @classmethod
     def read(cls, path: str) -> Self:
-        """Read a file; FileNotFoundError if there is none, Damaged if anything in it is wrong."""
+        """Read a file; raise FileNotFoundError if there is none, Damaged if anything is wrong."""
         try:
             return cls.load(files.read_checked(path), path)
         except FileNotFoundError:
@@ -46,7 +46,7 @@ class Record:
 
     @classmethod
     def load(cls, values: object, path: str) -> Self:
-        """Check what was read; Damaged, with the name of the file, if anything is wrong."""
+        """Check what was read; raise Damaged, with the name of the file, if anything is wrong."""
         try:
             if not isinstance(values, dict):
                 raise ValueError(f"not a value of type {cls.__name__}")
@@ -68,7 +68,7 @@ class Record:
         return cls(**found)
 
     def dump(self) -> dict[str, object]:
-        """Return the keys and values, as they stand in the file."""
+        """Return the keys and values as they are in the file."""
         return {name: _dump(getattr(self, name)) for name in type(self).__annotations__}
 
     def write(self, path: str) -> None:
@@ -92,7 +92,7 @@ def _dump(value: object) -> object:
 
 
 def _convert(value: object, kind: str) -> object:
-    """Check a value of a file against an annotation; ValueError says what it should be."""
+    """Check a value of a file against an annotation; raise ValueError if it does not fit."""
     if kind == "object":
         return value
     if kind.endswith(" | None"):
@@ -103,7 +103,7 @@ def _convert(value: object, kind: str) -> object:
         return _convert_dict(value, kind)
     if kind == "float" and isinstance(value, (int, float)) and not isinstance(value, bool):
         value = float(value)
-        sound = abs(value) < float("inf")  # not for NaN; `math` would be one more import in the job
+        sound = abs(value) < float("inf")  # false for NaN; `math` is one more import in the job
     else:
         sound = type(value).__name__ == kind and (type(value) is not int or _fits(value, value))
     if not sound:
@@ -141,10 +141,10 @@ def _convert_tuple(values: list[object], kinds: list[str]) -> tuple[object, ...]
 
 
 def _check_integers(values: list[object]) -> None:
-    """Check them all at once: the result of a run may have a million."""
+    """Check all values at once: the result of a run may have a million."""
     numbers = [one for one in values if type(one) is int]
     if len(numbers) < len(values) or (numbers and not _fits(min(numbers), max(numbers))):
-        raise ValueError("not all are integers")
+        raise ValueError("not all values are integers")
 
 
 def _fits(low: int, high: int) -> bool:
@@ -172,10 +172,10 @@ class Meta(Record):
     python: str
     machine: str
     kernel: str
-    monotonic_ns: int  # the begin of the recording on the monotonic clock
-    wall_ns: int  # and on the wall clock
-    locked: bool  # false where the file system has no locks
-    config: dict[str, object]  # the settings it began with
+    monotonic_ns: int  # when the recording began, on the monotonic clock
+    wall_ns: int  # the same moment on the wall clock
+    locked: bool  # false if the file system has no locks
+    config: dict[str, object]  # the settings that the recording began with
     launcher: str | None
     rank: int | None
     world_size: int | None
@@ -186,7 +186,7 @@ class Meta(Record):
 
 
 class SealedTable(Record):
-    """What was known of a table when its ring was removed."""
+    """What the ring of a table counted, written when the ring is removed."""
 
     schema: str
     head: int
@@ -197,7 +197,7 @@ class SealedTable(Record):
 
 
 class Sealed(Record):
-    """sealed.json: how an ended session ended, and what its rings counted."""
+    """sealed.json: how a session ended, and what its rings counted."""
 
     state: str
     end_wall_ns: int
@@ -221,7 +221,7 @@ class LocalsFrame(Record):
 
 
 class Locals(Record):
-    """locals.json: what `sonde stacks --locals` asked for last."""
+    """locals.json: the answer to the last `sonde stacks --locals`."""
 
     number: int
     t_ns: int
@@ -229,7 +229,7 @@ class Locals(Record):
 
 
 def read_config(path: str) -> dict[str, settings.Value]:
-    """Read config.json: every setting, with the default of one that the file does not have."""
+    """Read config.json: every setting, with its default if the file does not have it."""
     try:
         values = files.read_checked(path)
     except FileNotFoundError:
@@ -251,7 +251,7 @@ def read_config(path: str) -> dict[str, settings.Value]:
 
 
 class SnapshotAbout(Record):
-    """What the numbers of a snapshot are of; behind the statistics in its file."""
+    """What the numbers of a snapshot are about; it follows the statistics in the file."""
 
     kind: str  # delta or total
     of: str  # samples or calls
@@ -273,7 +273,7 @@ class SnapshotAbout(Record):
 
 
 class RunEnd(Record):
-    """The last state of a run, why, and since when."""
+    """The last state of a run, its reason, and when it was reached."""
 
     state: str
     reason: str | None
@@ -281,19 +281,19 @@ class RunEnd(Record):
 
 
 class RunAbout(Record):
-    """run.json: what a run was asked to be, and what became of it."""
+    """run.json: the request for a run, and its outcome."""
 
     id: str
     session: str
-    number: int  # which run of its process, as the control page counts
+    number: int  # of the run within its process, as the control page counts
     name: str | None
     by: str
     tags: list[str]
     sources: list[str]
     every_ns: int
     max_s: float | None
-    whole: bool  # it begins where the recording did
-    past: bool  # of a recording that had ended
+    whole: bool  # it covers the recording from its start
+    past: bool  # the recording had already ended
     asked_ns: int
     stop_ns: int | None = None
     skipped: int = 0
@@ -320,14 +320,14 @@ class RunResult(Record):
     reason: str | None
     frames: list[tuple[str, str, int, int]]  # function, file, its first line, the line that ran
     nodes: list[tuple[int, int, int, int, int, int]]  # parent, frame, then as `ours`
-    ours: tuple[int, int, int, int]  # samples; wall, CPU and GIL time of our own begin and end
+    ours: tuple[int, int, int, int]  # samples; wall, CPU and GIL time of our own code around it
 
 
 # ---- attach ---------------------------------------------------------------------------------
 
 
 class AttachAnswer(Record):
-    """answer.json: what the visitor of `sonde attach` answers; see job/attached.py."""
+    """answer.json: the answer of the code that `sonde attach` runs; see job/attached.py."""
 
     session: str | None = None
     is_new: bool = False
@@ -338,15 +338,15 @@ class AttachAnswer(Record):
 
 
 class ProfilerRequest(Record):
-    """What the profiler of another rank wants this process to do; see job/mxnet/ranks.py."""
+    """A request from the profiler of another rank; see job/mxnet/ranks.py."""
 
-    number: int  # a request has a larger number than those before it
+    number: int  # larger than that of every earlier request
     what: str
     values: dict[str, object]
 
 
 class ProfilerRequests(Record):
-    """profiler.json: the last requests, the oldest first."""
+    """profiler.json: the last requests, oldest first."""
 
     requests: list[ProfilerRequest]
 

@@ -15,8 +15,8 @@ SUFFIX = ".ring"
 def create_file(path: str, size: int) -> int:
     """Create a file of `size` zero bytes and return it open for writing.
 
-    Its room on the disk is taken now: a store to a mapped page that the disk has no room for would
-    end the job with SIGBUS."""
+    Its space on disk is allocated now: a store to a mapped page for which the disk has no space
+    would end the job with SIGBUS."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(path, flags, 0o600)
     try:
@@ -35,7 +35,7 @@ def map_file(path: str, *, writable: bool = False) -> _core.Map:
     try:
         return _core.Map(fd, writable)
     except _core.Damaged:
-        raise Damaged(f"{path} is cut off or not a file of sonde") from None
+        raise Damaged(f"{path} is truncated or not a file of sonde") from None
     finally:
         os.close(fd)
 
@@ -46,13 +46,13 @@ def create_ring(folder: str, schema: Schema, ring_bytes: int) -> _core.Map:
     raw = schema.dump()
     smallest = _core.ring_bytes(2, row_bytes, len(raw))
     if smallest == 0:
-        raise SchemaError(f"{schema.table} says too much about its columns: {len(raw)} bytes")
+        raise SchemaError(f"the schema of {schema.table} is too long: {len(raw)} bytes")
     header = smallest - 2 * (row_bytes + 16)
     capacity = 2
     while _core.ring_bytes(capacity * 2, row_bytes, len(raw)) - header <= ring_bytes:
         capacity *= 2
     path = os.path.join(folder, schema.table + SUFFIX)
-    with Replacement(path) as hidden:  # a reader finds it only when its header is complete
+    with Replacement(path) as hidden:  # readers find it only once its header is complete
         fd = create_file(hidden, _core.ring_bytes(capacity, row_bytes, len(raw)))
         try:
             ring = _core.Map(fd, True)
@@ -69,11 +69,11 @@ class Ring:
         self.path = path
         self.map = map_file(path)
         self._columns: Schema | None = None
-        self.schema  # noqa: B018  a ring whose schema cannot be read is refused here
+        self.schema  # noqa: B018  a ring whose schema cannot be read is rejected here
 
     @property
     def schema(self) -> Schema:
-        """Return the schema of the rows; it is read once."""
+        """The schema of the rows; it is read once."""
         if self._columns is None:
             try:
                 self._columns = load_schema(bytes(self.info()["schema"]))
@@ -87,40 +87,40 @@ class Ring:
         return self._columns
 
     def info(self) -> dict[str, int | bytes]:
-        """Return capacity, head, counters and schema as of now."""
+        """Return the current capacity, head, counters and schema."""
         try:
             return _core.ring_info(self.map)
         except _core.Damaged:
-            raise Damaged(f"{self.path} is cut off or damaged") from None
+            raise Damaged(f"{self.path} is truncated or damaged") from None
         except _core.Newer:
             raise Newer(self.path) from None
 
     def count(self, name: str) -> int:
         """Return one number of info()."""
         value = int(self.info()[name])
-        if value >= 2**62:  # no counter gets there in a thousand years
+        if value >= 2**62:  # no counter reaches this in a thousand years
             raise Damaged(f"{self.path} is damaged: {name} is {value}")
         return value
 
     @property
     def head(self) -> int:
-        """Return how many rows were ever written or dropped."""
+        """How many rows were ever written or dropped."""
         return self.count("head")
 
     @property
     def capacity(self) -> int:
-        """Return how many rows fit."""
+        """How many rows fit."""
         return self.count("capacity")
 
     @property
     def row_bytes(self) -> int:
-        """Return the bytes of a row."""
+        """The bytes of a row."""
         return self.count("row_bytes")
 
     def read(self, first: int = 0, last: int = 2**63) -> Batch:
         """Return the complete rows with tickets first … last-1 that are still there."""
         schema = self.schema
-        # The name of a damaged file may hold any number; the core takes 64 bits and would wrap it.
+        # The name of a damaged file may contain any number; the core takes 64 bits and would wrap.
         first = min(first, last)
         found = _core.ring_read(self.map, schema.kinds, schema.optional, first, last, False, True)
         return Batch(*found)
@@ -138,7 +138,7 @@ class Ring:
 
 
 class Batch:
-    """Rows copied out of a ring, column by column, and counts of those that could not be."""
+    """Rows copied out of a ring, column by column, and counts of rows that could not be copied."""
 
     def __init__(
         self,
@@ -151,4 +151,4 @@ class Batch:
     ) -> None:
         self.rows, self.buffers = rows, buffers  # data and validity of each column in turn
         self.lost, self.pending, self.corrupt = lost, pending, corrupt
-        self.top_text = top_text  # the largest text id that a row names
+        self.top_text = top_text  # the largest text id in these rows

@@ -1,4 +1,4 @@
-"""One run: its states, its end, and what it found; seen from any process of the same user."""
+"""One run: its states, its end and its result, from any process of the same user."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ STATES = PREPARING, RUNNING, STOPPING, PROCESSING, SUCCEEDED, FAILED, CANCELLED 
 )  # fmt: skip
 FINAL = (SUCCEEDED, FAILED, CANCELLED)
 ANSWER_S, LOCK_S = 1.0, 0.25
-_ALIVE_NS = 50_000_000  # between two checks that the process still lives
+_ALIVE_NS = 50_000_000  # between two checks that the process is still alive
 
 
 @contextlib.contextmanager
 def locked(target: Session, timeout_s: float = LOCK_S) -> Iterator[str]:
-    """Hold the runs of a session for this process alone; free again even if the process dies."""
+    """Lock the runs of a session for this process; the lock is freed even if the process dies."""
     folder = target.path(FOLDER)
     try:
-        # Not its parents: a session that was removed does not come back.
+        # Its parents are not created: a session that was removed must not come back.
         if not os.path.isdir(folder):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, 0o700)
-        # The work waits for this: whoever holds the lock may be stopped for good.
+        # With a timeout, because the user's work waits for this, and the process that holds the
+        # lock may be stopped for good.
         with files.Locked(os.path.join(folder, "lock"), timeout_s):
             yield folder
     except OSError as error:
@@ -40,7 +41,7 @@ def locked(target: Session, timeout_s: float = LOCK_S) -> Iterator[str]:
 
 
 class Run:
-    """One run, seen from any process."""
+    """One run, from any process."""
 
     def __init__(
         self,
@@ -69,28 +70,28 @@ class Run:
 
     @property
     def page(self) -> _core.Map:
-        """Return the control page of its session."""
+        """The control page of its session."""
         if self._page is None:
             self._page = self.session.map_control(writable=True)
         return self._page
 
     @property
     def number(self) -> int:
-        """Return which run of its process this is, as the control page counts."""
+        """The number of the run within its process, as the control page counts."""
         return self.about.number
 
     @property
     def tags(self) -> list[str]:
-        """Return what the run was tagged with."""
+        """The tags of the run."""
         return self.about.tags
 
     @property
     def state(self) -> str:
-        """Return the state of the run as of now."""
+        """The current state of the run."""
         return self.find_state()[0]
 
     def find_state(self) -> tuple[str, str | None]:
-        """Return the state of the run as of now, and the reason if it did not go well."""
+        """Return the current state of the run, and the reason if something went wrong."""
         self.about = self._read_about()
         if self.about.final is not None:
             return self.about.final.state, self.about.final.reason
@@ -111,16 +112,16 @@ class Run:
                 f"the stack sums could not be written: {os.strerror(-control['run_status'])}",
             )
         if not os.path.exists(self.path(END)):
-            return FAILED, "its end could not be written"
+            return FAILED, "the stack sums at its end could not be written"
         return PROCESSING, None
 
     def _find_first_state(self, control: dict[str, int], is_alive: bool) -> tuple[str, str | None]:
         if self._is_stale(control):
-            return FAILED, "whoever started it died"
-        return (PREPARING, None) if is_alive else (FAILED, "the process ended before it began")
+            return FAILED, "the process that started it died"
+        return (PREPARING, None) if is_alive else (FAILED, "the process ended before the run began")
 
     def _is_stale(self, control: dict[str, int]) -> bool:
-        """Tell whether its starter died before asking for it; then another run has its number."""
+        """Return whether its starter died before requesting it; then another run has its number."""
         if control["run_asked"] < self.number:
             return not self._has_starter()
         return control["run_asked"] == self.number and not self._is_newest()
@@ -133,7 +134,7 @@ class Run:
         return process.read_start_ticks(self.about.starter_pid) == self.about.starter_ticks
 
     def list_states(self) -> list[tuple[str, int]]:
-        """Return the states so far, each with its begin on the monotonic clock."""
+        """Return the states so far, each with its start on the monotonic clock."""
         begin_ns, end_ns = self.read_times()
         state, about = self.find_state()[0], self.about
         found = [(PREPARING, about.asked_ns)]
@@ -148,7 +149,7 @@ class Run:
         return found
 
     def read_times(self) -> tuple[int, int]:
-        """Return when the run began and ended, on the monotonic clock; 0 means not yet."""
+        """Return when the run began and ended, on the monotonic clock; 0 if it has not yet."""
         found = [0, 0]
         with contextlib.suppress(FileNotFoundError, Error):
             result = RunResult.read(self.path(RESULT))
@@ -158,7 +159,7 @@ class Run:
                 found[at] = _core.nodes_read(ring.map_file(self.path(name)))[4]
         return found[0], found[1]
 
-    # ---- steering ------------------------------------------------------------------------------
+    # ---- control -------------------------------------------------------------------------------
 
     def wait_running(self, timeout_s: float = ANSWER_S) -> None:
         """Wait until the run has begun; RunNotBegun if it may still, NotProfiled if it will not."""
@@ -170,7 +171,7 @@ class Run:
             raise RunNotBegun(f"{self.id} is not running after {timeout_s:g} s")
 
     def stop(self, timeout_s: float = ANSWER_S) -> None:
-        """End the run and wait until its end is written; the work goes on."""
+        """End the run and wait until its stack sums are written; the work continues."""
         now_ns = _core.clock_ns()
         if _core.control_get(self.page)["run_ended"] >= self.number:
             if self.skipped:
@@ -179,8 +180,8 @@ class Run:
                 self.on_end(self)
             return
         if not self._is_newest():
-            return  # it never began, and another has its number
-        _core.run_stop(self.page, self.number)  # first of all: what comes now is not the work
+            return  # it never began, and another run has its number
+        _core.run_stop(self.page, self.number)  # first, because what follows is not the user's work
         if self.about.stop_ns is None:
             self._note(stop_ns=now_ns, skipped=self.skipped)
         self._wait(timeout_s, ended=True)
@@ -188,7 +189,7 @@ class Run:
             self.on_end(self)
 
     def cancel(self, reason: str = "cancelled", state: str = CANCELLED) -> None:
-        """End the run and keep nothing of it."""
+        """End the run and discard what it recorded."""
         with contextlib.suppress(Error, OSError):
             if self._is_newest():
                 _core.run_stop(self.page, self.number)
@@ -196,7 +197,7 @@ class Run:
         self._drop_sums()
 
     def wait(self, timeout_s: float) -> str:
-        """Wait until the run has ended and its result is there; return its last state."""
+        """Wait until the run has ended and has its result; return its last state."""
         deadline = time.monotonic() + timeout_s
         while self.state not in (PROCESSING, *FINAL):
             left_s = deadline - time.monotonic()
@@ -207,7 +208,7 @@ class Run:
         return self.state
 
     def wait_end(self, timeout_s: float) -> None:
-        """Wait until its end is written, for at most this long."""
+        """Wait until the stack sums at its end are written, or until the timeout."""
         self._wait(timeout_s, ended=True)
 
     def _wait(self, timeout_s: float, *, ended: bool) -> None:
@@ -227,13 +228,13 @@ class Run:
         self.about.write(self.path(ABOUT))
 
     def _finish(self, state: str, reason: str | None) -> None:
-        with contextlib.suppress(OSError, Error):  # on a full disk the state is only not kept
+        with contextlib.suppress(OSError, Error):  # a full disk costs the state and nothing else
             self._note(final=_end(state, reason), skipped=self.skipped)
 
     # ---- the result ----------------------------------------------------------------------------
 
     def result(self, timeout_s: float = 10.0) -> Result:
-        """Wait for the end of the run and return what it found; NotProfiled if it failed."""
+        """Wait for the end of the run and return its result; raise NotProfiled if it failed."""
         self.wait(timeout_s)
         state, reason = self.find_state()
         if state != SUCCEEDED:
@@ -242,25 +243,25 @@ class Run:
         return Result(found, self.path(""), self.about.exports, self._note_export)
 
     def _note_export(self, path: str) -> None:
-        with contextlib.suppress(OSError, Error):  # a full disk: the file is there all the same
+        with contextlib.suppress(OSError, Error):  # a full disk costs the note, not the file
             self._note(exports=[*self.about.exports, path])
 
     def process(self) -> None:
-        """Work out the result of a run that has ended, unless that is done."""
+        """Compute the result of a run that has ended, unless that is done."""
         state, reason = self.find_state()
         if state == FAILED and self.about.final is None:
             self._finish(FAILED, reason)
         if state != PROCESSING:
             return
-        # Not under the lock: it may take a second, and somebody's work may wait to begin.
+        # Without the lock: this may take a second, and somebody's work may be waiting to begin.
         try:
-            found = self._work_out()
+            found = self._compute()
             found.write(self.path(RESULT))
             final = _end(SUCCEEDED, found.reason)
         except FileNotFoundError:
             if self.state == SUCCEEDED:
-                return  # another process was faster, and has removed the stack sums
-            final = _end(FAILED, "its stack sums are gone")
+                return  # another process was faster and has removed the stack sums
+            final = _end(FAILED, "its stack sums are missing")
         except (OSError, Error) as error:
             final = _end(FAILED, error.strerror if isinstance(error, OSError) else str(error))
         with locked(self.session, ANSWER_S):
@@ -268,7 +269,7 @@ class Run:
                 self._write_about(final=final)
         self._drop_sums()
 
-    def _work_out(self) -> RunResult:
+    def _compute(self) -> RunResult:
         reason = None
         if self.about.whole:
             begin, begin_ns = stack_table.Nodes.make_empty(), self.session.meta.monotonic_ns
@@ -296,10 +297,10 @@ class Run:
         )  # fmt: skip
 
     def _explain_end(self, end_ns: int) -> str:
-        """Say why a run ended that nobody stopped."""
+        """Return why a run ended that nobody stopped."""
         max_s = self.about.max_s
         if max_s is not None and end_ns >= self.about.asked_ns + max_s * 1e9:
-            return f"cut after {max_s:g} s, as asked"
+            return f"cut after {max_s:g} s, as requested"
         return "the process or its recording ended"
 
     def _drop_sums(self) -> None:
@@ -313,4 +314,4 @@ def _end(state: str, reason: str | None) -> RunEnd:
 
 
 class RunNotBegun(NotProfiled, TimeoutError):
-    """A run that did not begin in time, and still may."""
+    """A run did not begin in time, but still may."""

@@ -1,4 +1,4 @@
-"""What a run found: stacks with their samples and times, and what is worked out of them."""
+"""The result of a run: stacks with their samples and times, and what is computed from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sonde.session.stack_table import WEIGHTS
 
 FrameTuple = tuple[str, str, int, int]  # function, file, its first line, the line that ran
 Sums = tuple[int, int, int, int]  # samples; wall, CPU and GIL time in ns
-# With less CPU time than this share of the elapsed time, waiting is what there is to see.
+# With less CPU time than this share of the elapsed time, the profile is mostly about waiting.
 _BUSY = 0.1
 
 
@@ -37,32 +37,32 @@ class Result:
 
     @property
     def run_id(self) -> str:
-        """Return the id of the run."""
+        """The id of the run."""
         return self.found.id
 
     @property
     def reason(self) -> str | None:
-        """Return why the run ended, if nobody stopped it."""
+        """Why the run ended, if nobody stopped it."""
         return self.found.reason
 
     @property
     def tags(self) -> list[str]:
-        """Return what the run was tagged with."""
+        """The tags of the run."""
         return self.found.tags
 
     @property
     def skipped(self) -> int:
-        """Return how many calls ran without a profile because this one was under way."""
+        """How many calls ran without a profile because this run was in progress."""
         return self.found.skipped
 
     @property
     def samples(self) -> int:
-        """Return how many times a thread was sampled."""
+        """The number of samples of all threads."""
         return self._sum(2)
 
     @property
     def duration_s(self) -> float:
-        """Return how long the run took; of several runs, the sum."""
+        """How long the run took, in seconds; the sum if several were merged."""
         return self._duration_ns / 1e9
 
     @property
@@ -73,19 +73,19 @@ class Result:
 
     @property
     def cpu_s(self) -> float:
-        """Return the CPU time of all threads."""
+        """The CPU time of all threads, in seconds."""
         return self._sum(4) / 1e9
 
     @property
     def truncated(self) -> bool:
-        """Tell whether the run ended before the work did because its time was up."""
+        """Whether the run ended before the work because its time was up."""
         if self._parts:
             return any(part.truncated for part in self._parts)
         return (self.reason or "").startswith("cut")
 
     @property
     def weight(self) -> str:
-        """Return the time to look at: `cpu`, or `wall` if hardly any CPU time was used."""
+        """The time to rank by: `cpu`, or `wall` if hardly any CPU time was used."""
         return "cpu" if self.cpu_s >= _BUSY * self.duration_s else "wall"
 
     def iter_stacks(self) -> Iterator[tuple[tuple[FrameTuple, ...], Sums]]:
@@ -98,7 +98,7 @@ class Result:
                 yield paths[-1], (sums[0], sums[1], sums[2], sums[3])
 
     def table(self, weight: str | None = None, limit: int | None = None) -> list[dict[str, object]]:
-        """Return a row for each function, by own time: own and total time, and their shares."""
+        """Return a row for each function with own and total time and shares, by own time."""
         weight = self.weight if weight is None else weight
         by = WEIGHTS.index(weight) + 1
         own: dict[tuple[str, str, int], list[int]] = {}
@@ -124,11 +124,11 @@ class Result:
     def show(self, weight: str | None = None, limit: int = 8) -> str:
         """Return a few lines for people."""
         weight = self.weight if weight is None else weight
-        said = {"cpu": "CPU", "wall": "elapsed", "gil": "GIL"}[weight]
+        title = {"cpu": "CPU", "wall": "elapsed", "gil": "GIL"}[weight]
         head = f"{self.run_id}: {self.samples:,} samples in {self.duration_s:.2f} s"
         lines = [
             f"{head}, {self.cpu_s:.2f} s of CPU" + (f"; {self.reason}" if self.reason else ""),
-            f"  {'own':>6} {'total':>6}  function, by {said} time",
+            f"  {'own':>6} {'total':>6}  function, by {title} time",
         ]
         for row in self.table(weight, limit):
             place = os.path.basename(str(row["file"]))
@@ -138,17 +138,17 @@ class Result:
             )
         if self.folder:
             how = f"sonde profile results {self.run_id} --to flamegraph"
-            lines.append(f"  all of it: {self.folder}; as a picture: {how}")
+            lines.append(f"  everything: {self.folder}; as a picture: {how}")
         for path in self.exports:
             lines.append(f"  written: {path}")
         if self.skipped:
             lines.append(
-                f"  {self.skipped} calls ran without a profile while this one was under way"
+                f"  {self.skipped} calls ran without a profile while this run was in progress"
             )
         return "\n".join(lines)
 
     def describe(self) -> dict[str, object]:
-        """Return everything but the stacks, for a machine."""
+        """Return everything but the stacks, for programs."""
         left_out = ("frames", "nodes", "ours")
         found = {key: value for key, value in self.found.dump().items() if key not in left_out}
         return {
@@ -163,13 +163,13 @@ class Result:
         return {"runs": [part.run_id for part in self._parts]} if self._parts else {}
 
     def note_export(self, path: str) -> None:
-        """Remember a file that was written from this result."""
+        """Record that a file was written from this result."""
         if self._on_export is not None:
             self._on_export(os.path.abspath(path))
 
 
 def merge(results: Sequence[Result], name: str) -> Result:
-    """Return several runs as one profile, whose numbers are their exact sums."""
+    """Return several runs as one profile, whose numbers are exact sums."""
     if not results:
         raise Error("there is nothing to merge")
     parts = [result.found for result in results]

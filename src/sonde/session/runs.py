@@ -1,8 +1,8 @@
 """Runs: bounded profiles of a process, each with an id, states and a result.
 
-A run is a folder in its session: what was asked for, and the sums of the stack table as the job's
-native thread wrote them at the begin and at the end. So a run needs no Python thread, no server and
-no file that somebody must hold: any process of the same user can start one, end it and read it."""
+A run is a folder in its session with the request and the stack sums that the job's native thread
+wrote at its start and at its end. So a run needs no Python thread, no server and no open file: any
+process of the same user can start it, end it and read it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FOREVER_NS = 2**62
 
 
 class RunOptions:
-    """What a run should be like."""
+    """The options of a run."""
 
     __slots__ = ("by", "every_s", "max_s", "name", "sources", "tags")
 
@@ -44,10 +44,10 @@ class RunOptions:
 def start(
     target: Session, options: RunOptions, page: _core.Map | None = None, *, is_whole: bool = False
 ) -> Run:
-    """Ask for a run and return it in state PREPARING; RunActive if another one is under way.
+    """Request a run and return it in state PREPARING; raise RunActive if one is in progress.
 
-    `page` is the control page, for a caller who knows that the process lives. With `is_whole` the
-    run begins where the recording did, not now."""
+    `page` is the control page, if the caller knows that the process is alive. With `is_whole` the
+    run covers the recording from its start, not from now."""
     page = _open_page(target) if page is None else page
     with locked(target) as folder:
         control = _core.control_get(page)
@@ -72,7 +72,7 @@ def start(
 
 
 def start_past(target: Session, options: RunOptions) -> Run:
-    """Return the whole of a recording that has ended as a run."""
+    """Return a run that covers the whole of a recording that has ended."""
     with locked(target) as folder:
         run_id = _make_id(target.pid)
         os.mkdir(os.path.join(folder, run_id), 0o700)
@@ -94,19 +94,20 @@ def _make_id(pid: int) -> str:
 
 def _open_page(target: Session) -> _core.Map:
     if not target.is_alive():
-        raise NotProfiled(f"the recording of process {target.pid} is over; nothing can be profiled")
+        raise NotProfiled(f"the recording of process {target.pid} has ended; nothing to profile")
     control = target.read_control()
     if not control["on"]:
-        raise NotProfiled(f"process {target.pid} is paused; `sonde resume {target.pid}` first")
+        raise NotProfiled(f"process {target.pid} is paused; run `sonde resume {target.pid}` first")
     if not target.read_config()["source.stack"]:
         raise NotProfiled(
-            f"process {target.pid} samples no stacks; `sonde config {target.pid} source.stack=on`"
+            f"process {target.pid} samples no stacks; "
+            f"run `sonde config {target.pid} source.stack=on` first"
         )
     return target.map_control(writable=True)
 
 
 def find_active(target: Session) -> Run | None:
-    """Return the run that is under way in a process, if any."""
+    """Return the run that is in progress in a process, if any."""
     control = target.read_control()
     if control["run_asked"] == control["run_ended"]:
         return None
@@ -135,7 +136,7 @@ def list_names(target: Session) -> list[str]:
 
 
 def is_id(word: str) -> bool:
-    """Tell whether a word is the id of a run."""
+    """Return whether a word is the id of a run."""
     return word.startswith("run-") and os.sep not in word
 
 
@@ -144,10 +145,11 @@ def find_run(run_id: str, root: str) -> Run:
     for target in list_sessions(root):
         if is_id(run_id) and os.path.isdir(target.path(FOLDER, run_id)):
             return Run(target, run_id)
-    raise NoSession(f"there is no run {run_id}; `sonde profile list` shows them")
+    raise NoSession(f"there is no run {run_id}; `sonde profile list` lists all runs")
 
 
 def process_all(target: Session) -> None:
-    """Work out the result of every run that has ended; the collector does it before texts go."""
+    """Compute the result of every run that has ended; the collector calls this before it removes
+    texts."""
     for run in list_runs(target):
         run.process()

@@ -1,4 +1,4 @@
-"""Schemas: what the columns of a table are called, hold and mean."""
+"""Schemas: the names, types and meanings of a table's columns."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from sonde.errors import SchemaError
 from sonde.session import json_text
 
-# Without `re`: importing that takes as long as all of a start's other imports.
+# Used instead of `re`, whose import takes as long as all other imports of a start.
 _CAPITALS, _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "0123456789"
 _SMALL = _CAPITALS.lower() + _DIGITS
 
-TYPE_CHECKING = False  # the type checker takes this name for true; `typing` costs 3 ms to import
+TYPE_CHECKING = False  # type checkers take this name for true; importing `typing` takes 3 ms
 
 
 class Kind:
@@ -57,7 +57,7 @@ else:
 
 
 class Column:
-    """What `column()` says of one column; the name and kind come from the class."""
+    """What `column()` says about one column; the name and kind come from the class."""
 
     __slots__ = ("doc", "unit")
 
@@ -65,7 +65,7 @@ class Column:
         self.doc, self.unit = doc, unit
 
 
-def column(doc: str, unit: str = "") -> Any:  # stands where a column's value would
+def column(doc: str, unit: str = "") -> Any:  # it stands where a column's value would
     """Describe a column of a row class: what it means, and its unit."""
     return Column(doc, unit)
 
@@ -76,8 +76,9 @@ class Field:
     __slots__ = ("doc", "kind", "letter", "name", "optional", "unit")
 
     def __init__(self, name: str, kind: str, optional: bool, doc: str, unit: str) -> None:
-        if kind not in _KINDS and kind != "timestamp":  # that one is only ever worked out
-            raise SchemaError(f"column {name}: there is no kind {kind}; known: {', '.join(_KINDS)}")
+        if kind not in _KINDS and kind != "timestamp":  # timestamps are only ever computed
+            kinds = ", ".join(_KINDS)
+            raise SchemaError(f"column {name}: there is no kind {kind}; the kinds are {kinds}")
         self.name, self.kind, self.optional, self.doc, self.unit = name, kind, optional, doc, unit
         self.letter = _KINDS[kind].letter if kind in _KINDS else ""
 
@@ -96,23 +97,23 @@ class Schema:
     ) -> None:
         words = table.split(".")
         if len(words) != 2 or not all(_is_name(word) for word in words):
-            raise SchemaError(f"{table} is not a table name: schema.table, in small letters")
+            raise SchemaError(f"{table} is not a table name; write schema.table in lower case")
         self.table, self.fields, self.doc = table, tuple(fields), doc
-        self.scope = scope  # "process", or "host": rows about the machine, not about one process
-        self.timed = timed  # t_ns is filled in at the call
+        self.scope = scope  # "process", or "host" for rows about the machine
+        self.timed = timed  # t_ns is filled in at each call
 
     @property
     def kinds(self) -> str:
-        """Return one letter for each column, as the core takes them."""
+        """One letter for each column, as the core expects them."""
         return "".join(field.letter for field in self.fields)
 
     @property
     def optional(self) -> str:
-        """Return `1` for each column that may be NULL, `0` for the others."""
+        """`1` for each column that may be NULL, `0` for the others."""
         return "".join("01"[field.optional] for field in self.fields)
 
     def dump(self) -> bytes:
-        """Return the schema as it stands in a ring's header."""
+        """Return the schema as it is in a ring's header."""
         columns = [
             {"name": f.name, "kind": f.kind, "optional": f.optional, "unit": f.unit, "doc": f.doc}
             for f in self.fields
@@ -122,8 +123,8 @@ class Schema:
 
 
 def load_schema(raw: bytes) -> Schema:
-    """Read the schema in a ring's header; ValueError if it is none."""
-    import json  # slow to import, and only readers need it
+    """Read the schema in a ring's header; raise ValueError if it is not valid."""
+    import json  # here, because it is slow to import and only readers need it
 
     whole = json.loads(raw)
     try:
@@ -132,7 +133,7 @@ def load_schema(raw: bytes) -> Schema:
             for c in whole["columns"]
         ]
         if any(field.letter == "" for field in fields):
-            raise SchemaError("a column that cannot be stored")
+            raise SchemaError("a column has a kind that cannot be stored")
         return Schema(whole["table"], fields, whole.get("doc", ""), scope=whole.get("scope", ""))
     except (KeyError, TypeError, AttributeError, SchemaError) as error:
         raise ValueError(str(error)) from None
@@ -144,15 +145,16 @@ def make_schema(row: type, table: str, scope: str = "process") -> Schema:
     A table without a `t_ns` column gets one in front, which is filled in at each call."""
     fields = [_make_field(row, name, kind) for name, kind in _annotations(row).items()]
     if not fields:
-        raise SchemaError(f"{row.__name__} has no columns; write `name: i64` lines in it")
+        raise SchemaError(f"{row.__name__} has no columns; add lines such as `name: i64`")
     timed = not any(field.name == "t_ns" for field in fields)
     if timed:
         fields.insert(0, Field("t_ns", "i64", False, "when the row was written", "ns"))
     elif not any(f.name == "t_ns" and f.kind == "i64" and not f.optional for f in fields):
-        raise SchemaError(f"{row.__name__}.t_ns is a time: an i64 that is never missing")
+        raise SchemaError(f"{row.__name__}.t_ns is a time and must be an i64 that is never NULL")
     clash = {"ts", "host", "pid", "rank"} & {field.name for field in fields}
     if clash:
-        raise SchemaError(f"{row.__name__}: {', '.join(sorted(clash))} is added to every table")
+        names = ", ".join(sorted(clash))
+        raise SchemaError(f"{row.__name__}: sonde adds {names} to every table; use another name")
     return Schema(table, fields, _first_line(row), scope=scope, timed=timed)
 
 
@@ -168,8 +170,8 @@ def _make_field(row: type, name: str, annotation: object) -> Field:
     kind, optional = _read_annotation(annotation)
     if kind is None:
         raise SchemaError(f"{row.__name__}.{name}: {annotation!r} is not a column kind")
-    said = getattr(row, name, None)
-    doc, unit = (said.doc, said.unit) if isinstance(said, Column) else ("", "")
+    given = getattr(row, name, None)
+    doc, unit = (given.doc, given.unit) if isinstance(given, Column) else ("", "")
     return Field(name, kind, optional, doc, unit)
 
 
@@ -177,9 +179,9 @@ def _read_annotation(annotation: object) -> tuple[str | None, bool]:
     if isinstance(annotation, Kind):
         return annotation.name, annotation.optional
     words = getattr(annotation, "__name__", None) if isinstance(annotation, type) else None
-    said = words or str(annotation)
-    optional = "None" in said or "Optional[" in said
-    plain = "".join(said.split()).replace("|None", "").replace("None|", "")
+    written = words or str(annotation)
+    optional = "None" in written or "Optional[" in written
+    plain = "".join(written.split()).replace("|None", "").replace("None|", "")
     name = plain.replace("Optional[", "").replace("]", "").rpartition(".")[2]
     name = _PLAIN.get(name, name)
     return (name if name in _KINDS else None), optional
@@ -194,12 +196,12 @@ def _first_line(row: type) -> str:
 def name_table(row: type, schema: str) -> str:
     """Return the table of a row class: `GcPause` in schema `python` is `python.gc_pause`."""
     name = row.__name__
-    # A word begins where a capital follows what is none.
+    # A word begins where a capital follows a character that is not one.
     begins = [i for i in range(1, len(name)) if name[i] in _CAPITALS and name[i - 1] in _SMALL]
     words = (name[i:j] for i, j in zip([0, *begins], [*begins, None], strict=True))
     return f"{schema}.{'_'.join(words).lower()}"
 
 
 def _is_name(word: str) -> bool:
-    """Is it small ASCII letters, digits and `_`, and no digit first?"""
+    """Return whether a word has only lower-case ASCII letters, digits and `_`, no digit first."""
     return word != "" and word[0] not in _DIGITS and not set(word) - set(_SMALL + "_")

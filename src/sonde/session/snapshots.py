@@ -1,7 +1,7 @@
-"""Snapshots: the profile of a program that does not end, as numbered files, without stopping it.
+"""Snapshots: profiles of a program that does not end, as numbered files, without stopping it.
 
-The sums in the stack table only ever grow, and outlive the process. A snapshot reads them and
-writes two files of the same moment: what came since the last snapshot, and all since the start."""
+The stack sums only ever grow, and outlive the process. A snapshot reads them and writes two files
+of the same moment: one since the last snapshot, and one since the start."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def take(session: Session, *, weight: str = "wall", keep: int = 1000) -> dict[st
             stats = pstats_file.summarise(_list_paths(nodes, before, now, weight))
             paths[kind] = name_file(session, now.number, kind)
             files.write_whole(paths[kind], pstats_file.dump(stats, [about]), sync=True)
-        # Last: if we die before, the next snapshot takes this number and covers this time.
+        # Written last: if we die first, the next snapshot gets this number and covers this time.
         files.write_whole(os.path.join(folder, _STATE), marshal.dumps(vars(now), 4), sync=True)
         _drop_old(session, now.number - keep, pstats_file.DELTA, pstats_file.TOTAL)
         return paths
 
 
 def write_calls(session: Session, stats: pstats_file.Stats) -> str:
-    """Write exact calls, numbered like the samples; always since the counting began."""
+    """Write exact calls since counting began; they are numbered like the samples."""
     with _locked(session) as folder:
         names = (name.partition("-") for name in os.listdir(folder))
         taken = [int(number) for number, _, rest in names if rest == "calls.prof"]
@@ -91,15 +91,15 @@ def _read_state(folder: str) -> _LastSnapshot:
         with open(path, "rb") as file:
             vars(state).update(marshal.load(file))
     except FileNotFoundError:
-        pass  # the first one
+        pass  # this is the first snapshot
     except (EOFError, ValueError, TypeError):
-        raise Error(f"{path} is damaged; remove {folder} to begin anew") from None
+        raise Error(f"{path} is damaged; remove {folder} to start over") from None
     return state
 
 
 @contextmanager
 def _locked(session: Session) -> Iterator[str]:
-    """Hold the snapshots of a session for this process alone: each number is given out once."""
+    """Lock the snapshots of a session for this process, so that each number is used once."""
     folder = session.path(FOLDER)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     try:
@@ -131,7 +131,7 @@ def _name(
 
 
 def _now_ns(session: Session) -> int:
-    """Return the time now, or when the process ended."""
+    """Return the current time, or when the process ended."""
     if session.is_alive():
         return _core.clock_ns()
     control = session.read_control()
@@ -158,29 +158,30 @@ def _wall(session: Session, t_ns: int) -> str:
 
 
 def _drop_old(session: Session, up_to: int, *kinds: str) -> None:
-    """Remove the oldest: deltas add up to the cumulative one, which has everything."""
+    """Remove the oldest snapshots; the newest cumulative one still has everything."""
     for kind in kinds:
         for number in range(up_to, 0, -1):
             try:
                 os.unlink(name_file(session, number, kind))
             except FileNotFoundError:
-                break  # older ones are gone already
+                break  # older ones were removed before
 
 
 def _explain(session: Session) -> str:
     if session.read_sealed() is not None:
         return (
-            f"the recording of process {session.pid} is over and archived; "
-            f"`sonde export {session.id} --to pstats` has all of it"
+            f"the recording of process {session.pid} has ended and is archived; "
+            f"`sonde export {session.id} --to pstats` writes all of it"
         )
     return (
         f"no stack of process {session.pid} was sampled; "
-        f"`sonde config {session.pid} source.stack=on` starts it"
+        f"`sonde config {session.pid} source.stack=on` starts sampling"
     )
 
 
 def main() -> None:
-    """Run as `snapshots FOLDER`: the job's native thread starts this when a signal asks for one."""
+    """Take a snapshot of the session given as an argument; the job's native thread starts this
+    when a signal asks for one."""
     import sys
 
     take(Session(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""The stack table, read without Arrow: the tree of all stacks, and the newest of each thread."""
+"""Read the stack table without Arrow: the tree of all stacks, and each thread's newest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINDS = "IIIIiiqQqqq"
 _AROUND = (
     "/sonde/job/profile.py",
     "/sonde/job/profile_run.py",
-)  # our code around the work of a run
+)  # our own code around the user's work in a run
 
 
 class StackFrame:
@@ -43,13 +43,13 @@ class Nodes:
         (self.ids, self.parents, self.funcs, self.files, self.lines, self.first_lines,
          self.hashes, self.samples, self.wall_ns, self.cpu_ns, self.gil_ns) = columns  # fmt: skip
         self.texts, self.damaged = texts, damaged
-        self.t_ns = 0  # when the sums were written, if a run had them written
+        self.t_ns = 0  # when the sums were written, if they belong to a run
         sound = not self.ids or self.ids[-1] == len(self.ids)
         self._places = None if sound else {number: at for at, number in enumerate(self.ids)}
 
     @classmethod
     def make_empty(cls) -> Nodes:
-        """Return the table as it is before the first sample."""
+        """Return the table as it was before the first sample."""
         return cls([[] for _ in _KINDS], [], 0)
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class Nodes:
 
 
 def has_nodes(session: Session) -> bool:
-    """Tell whether the session has a stack table that is not in the archive yet."""
+    """Return whether the session has a stack table that is not archived yet."""
     try:
         ring.map_file(session.path(NODES))
     except FileNotFoundError:
@@ -91,7 +91,7 @@ def has_nodes(session: Session) -> bool:
 
 
 def read_nodes(session: Session) -> Nodes:
-    """Return all nodes as of now; FileNotFoundError if there are none, or they are archived."""
+    """Return all nodes; raise FileNotFoundError if there are none, or they are archived."""
     return read_sums(session, session.path(NODES))
 
 
@@ -100,12 +100,12 @@ def read_sums(session: Session, path: str) -> Nodes:
     try:
         count, buffers, damaged, _lost, t_ns = _core.nodes_read(ring.map_file(path))
     except _core.Damaged:
-        raise Damaged(f"{path} is cut off or damaged") from None
+        raise Damaged(f"{path} is truncated or damaged") from None
     except _core.Newer:
         raise Newer(path) from None
     pairs = zip(buffers, _KINDS, strict=True)
     columns = [_cast(buffer, kind)[:count] for buffer, kind in pairs]
-    # Read after the nodes: every text that a node names was there before it.
+    # Texts are read after the nodes, because each text is written before a node that names it.
     nodes = Nodes(columns, intern.read_texts(session.folder), damaged)
     nodes.t_ns = t_ns
     return nodes
@@ -117,7 +117,7 @@ def _freeze(node: list[int]) -> Node:
 
 
 def _is_ours(nodes: Nodes, place: int) -> bool:
-    """Tell whether a node is our own begin or end around the work, and not the work."""
+    """Return whether a node is our own code around the user's work, and not the work itself."""
     for at in nodes.walk(place):
         if nodes.text(nodes.files[at]).endswith(_AROUND):
             return at == place or not nodes.text(nodes.funcs[at]).endswith("wrapper")
@@ -128,7 +128,7 @@ def subtract(
     begin: Nodes, end: Nodes
 ) -> tuple[list[tuple[str, str, int, int]], list[Node], tuple[int, int, int, int]]:
     """Return what was added between two moments: frames, the tree of stacks with their sums, and
-    the sums of our own begin and end."""
+    the sums of our own code around the work."""
     before = {
         number: (begin.samples[at], begin.wall_ns[at], begin.cpu_ns[at], begin.gil_ns[at])
         for at, number in enumerate(begin.ids)
@@ -153,7 +153,7 @@ def subtract(
         new = end.samples[at], end.wall_ns[at], end.cpu_ns[at], end.gil_ns[at]
         grown = [b - a for a, b in zip(old, new, strict=True)]
         if min(grown) < 0:
-            raise Damaged("a stack sum that only grows has shrunk: one of the files is damaged")
+            raise Damaged("a stack sum has shrunk, so one of the files is damaged")
         if any(grown) and _is_ours(end, at):
             ours = [a + b for a, b in zip(ours, grown, strict=True)]
         elif any(grown):

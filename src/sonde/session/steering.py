@@ -12,21 +12,22 @@ from sonde.session.folder import Session
 
 
 def _open_page(target: Session) -> _core.Map:
-    """Return the control page of a live recording; NotAnswering if it is over."""
+    """Return the control page of a live recording; raise NotAnswering if it has ended."""
     if not target.is_alive():
-        raise NotAnswering(f"the recording of process {target.pid} is over; it cannot be changed")
-    target.read_control()  # a damaged page is refused before anything is written to it
+        raise NotAnswering(f"the recording of process {target.pid} has ended and cannot be changed")
+    target.read_control()  # raises if the page is damaged, before anything is written to it
     return target.map_control(writable=True)
 
 
 def select_alive(targets: list[Session]) -> list[Session]:
-    """Return the live ones of several recordings; the first if none is, for the error it raises."""
+    """Return the live ones of several recordings, or the first if none is live, so that using it
+    raises the right error."""
     alive = [target for target in targets if target.is_alive()]
     return alive or targets[:1]
 
 
 def pause(target: Session) -> None:
-    """Record no rows until resume(); from the next row on, whatever the job is doing."""
+    """Record no rows until resume(); this holds from the next row on, whatever the job is doing."""
     _core.control_on(_open_page(target), False)
 
 
@@ -36,17 +37,17 @@ def resume(target: Session) -> None:
 
 
 def stop(target: Session, timeout_s: float) -> None:
-    """End the recording; the job runs on. NotAnswering if the recording does not end in time."""
+    """End the recording, not the job; raise NotAnswering if the recording does not end in time."""
     page = _open_page(target)
     _core.control_on(page, False)
     _core.control_ask(page, True)
-    _wait(lambda: not target.is_alive(), timeout_s, target.pid, "stops recording")
+    _wait(lambda: not target.is_alive(), timeout_s, target.pid, "will stop recording")
 
 
 def configure(
     target: Session, changes: Mapping[str, object], timeout_s: float
 ) -> dict[str, settings.Value]:
-    """Change settings of a live recording and return all of them; a bad one changes nothing."""
+    """Change settings of a live recording and return all; an invalid one changes nothing."""
     values = settings.read_values(changes)
     fixed = [name for name in values if not settings.list_keys()[name].changeable]
     if fixed:
@@ -59,18 +60,18 @@ def configure(
         lambda: _core.control_get(page)["obeyed"] >= epoch or not target.is_alive(),
         timeout_s,
         target.pid,
-        "applies it",
+        "will apply the change",
     )
     return target.read_config()
 
 
 def sample_now(target: Session, timeout_s: float) -> bool:
-    """Have every thread sampled now, whatever it is doing; False if that takes too long."""
+    """Have every thread sampled now, whatever it is doing; return False if that takes too long."""
     return _request(target, "look", "looked", timeout_s)
 
 
 def inspect(target: Session, timeout_s: float) -> bool:
-    """Have locals and tasks written; False if the job does not get the GIL in time."""
+    """Have locals and tasks written; return False if the job does not get the GIL in time."""
     return _request(target, "inspect", "inspected", timeout_s)
 
 
@@ -86,9 +87,9 @@ def _request(target: Session, what: str, answer: str, timeout_s: float) -> bool:
 
 
 def _store(target: Session, values: Mapping[str, settings.Value]) -> bool:
-    """Merge values into config.json, and say whether that changed anything."""
+    """Merge values into config.json, and return whether that changed anything."""
     try:
-        # Two tools at once take turns, and so does the job: see source_switch.py.
+        # Locked against other tools, and against the job: see source_switch.py.
         with files.Locked(target.folder, files.LOCK_S):
             before = target.read_config()
             after = {**before, **values}
@@ -105,8 +106,8 @@ def _wait(done: Callable[[], bool], timeout_s: float, pid: int, what: str) -> No
     while not done():
         if time.monotonic() > deadline:
             raise NotAnswering(
-                f"asked, but process {pid} has not reached a safe point in {timeout_s:g} s "
-                f"(its main thread may sit in one long C call); it {what} when it does"
+                f"process {pid} has not reached a safe point in {timeout_s:g} s "
+                f"(its main thread may be in one long C call); it {what} when it does"
             )
         time.sleep(nap)
         nap = min(nap * 2, 0.1)

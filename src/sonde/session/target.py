@@ -18,17 +18,17 @@ def find_sessions(target: str, root: str) -> list[Session]:
     a pid is `job:NUMBER`."""
     found: dict[str, Session] = {}
     if os.path.isdir(target) and os.sep in target:
-        return _find_folder(target)  # its name may hold a comma
+        return _find_folder(target)  # its name may contain a comma
     for part in filter(None, (word.strip() for word in target.split(","))):
         for session in _find_part(part, root):
             found[session.folder] = session
     if not found:
-        raise NoSession("no target given; `sonde ps` lists what is recorded")
+        raise NoSession("no target given; `sonde ps` lists all recordings")
     return list(found.values())
 
 
 def add_children(sessions: list[Session]) -> list[Session]:
-    """Return sessions with those of their forked children: a loader's workers belong to its job."""
+    """Return sessions and those of their forked children: a loader's workers belong to its job."""
     found = {session.folder: session for session in sessions}
     ids = {session.id for session in sessions}
     roots = {os.path.dirname(session.folder) for session in sessions}
@@ -60,7 +60,7 @@ def _find_part(part: str, root: str) -> list[Session]:
     folder = os.path.join(root, part)
     if os.path.isdir(folder):
         return [Session(folder)]
-    raise NoSession(f"nothing recorded is called {part}; `sonde ps` lists what is")
+    raise NoSession(f"there is no recording called {part}; `sonde ps` lists all recordings")
 
 
 def _find_folder(path: str) -> list[Session]:
@@ -82,7 +82,7 @@ def _find_pid(pid: int, root: str) -> list[Session]:
     if jobs:
         return jobs
     if read_start_ticks(pid) is None:
-        raise NoSession(f"there is no process {pid} and no recording of one; `sonde ps` lists them")
+        raise NoSession(f"there is no process {pid}, and no recording; `sonde ps` lists recordings")
     raise NoSession(
         f"process {pid} is not being recorded; `sonde attach {pid}` records it without a restart"
     )

@@ -1,4 +1,4 @@
-"""The text table: it has each distinct text once, and rows hold its number."""
+"""The text table: it stores each distinct text once, and rows hold its number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sonde.errors import Damaged, Newer
 from sonde.session.ring import create_file, map_file
 
 NAME = "text.intern"
-_BYTES_PER_TEXT = 48  # a guess at the mean; if entries or bytes run out, texts lost are counted
+_BYTES_PER_TEXT = 48  # a guess at the mean; if entries or bytes run out, lost texts are counted
 
 
 def create_text(folder: str, data_bytes: int) -> _core.Text:
@@ -30,16 +30,16 @@ def open_text(folder: str) -> _core.Text:
     try:
         return _core.Text(map_file(path, writable=True))
     except _core.Damaged:
-        raise Damaged(f"{path} is cut off or damaged") from None
+        raise Damaged(f"{path} is truncated or damaged") from None
 
 
 def read_texts(folder: str) -> list[str | None]:
-    """Return every text in the order of its number, which begins at 1; None where it is damaged."""
+    """Return every text, ordered by number from 1; None in place of a damaged one."""
     path = os.path.join(folder, NAME)
     try:
         texts, _lost = _core.intern_read(map_file(path))
     except _core.Damaged:
-        raise Damaged(f"{path} is cut off or damaged") from None
+        raise Damaged(f"{path} is truncated or damaged") from None
     except _core.Newer:
         raise Newer(path) from None
     return [None if text is None else text.decode("utf-8", "backslashreplace") for text in texts]

@@ -1,4 +1,4 @@
-"""What the JSON files about PyTorch hold: captures, and what was seen when memory ran out."""
+"""The contents of the JSON files about PyTorch: captures, and out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sonde.session.records import Record
 
 
 class CaptureAbout(Record):
-    """captures/<id>.about.json: what a capture was asked to be, and what became of it."""
+    """captures/<id>.about.json: the request for a capture, and its state."""
 
     id: str
     state: str
@@ -22,7 +22,7 @@ class CaptureAbout(Record):
     shapes: bool
     memory: bool
     stacks: bool
-    # What the job adds.
+    # The job adds the rest.
     step: int | None = None
     begin_ns: int | None = None
     end_ns: int | None = None
@@ -34,7 +34,7 @@ class CaptureAbout(Record):
     device: str | None = None
     torch: str | None = None
     anchors: list[tuple[int, int]] | None = None  # moments on the wall and the monotonic clock
-    bounds: list[tuple[int, int]] | None = None  # number and begin of each step
+    bounds: list[tuple[int, int]] | None = None  # number and start of each step
     file: str | None = None
     bytes: int | None = None
 
@@ -46,7 +46,7 @@ class CaptureGo(Record):
 
 
 class CaptureStop(Record):
-    """captures/<id>.stop.json: the capture is not wanted any more; that it exists says it all."""
+    """captures/<id>.stop.json: an empty record whose existence cancels the capture."""
 
 
 # ---- out of memory --------------------------------------------------------------------------
@@ -60,18 +60,18 @@ class OomBlocks(Record):
 
 
 class OomSegments(Record):
-    """The memory of the allocator, summed up."""
+    """A summary of the allocator's memory."""
 
     segments: int
     blocks: int
     free_blocks: int
     free_bytes: int
     largest_free_bytes: int
-    most_used: list[OomBlocks]  # the sizes that took up most memory, the largest sum first
+    most_used: list[OomBlocks]  # the sizes that took up the most memory, largest sum first
 
 
 class OomStep(Record):
-    """One of the last steps before it."""
+    """One of the last steps before memory ran out."""
 
     step: int
     t_ns: int
@@ -79,7 +79,7 @@ class OomStep(Record):
 
 
 class Oom(Record):
-    """oom-<n>.json: what was seen when a device ran out of memory."""
+    """oom-<n>.json: the state of the program when a device ran out of memory."""
 
     number: int
     t_ns: int

@@ -1,4 +1,4 @@
-"""Make a session folder for this process, and keep it live."""
+"""Create a session folder for this process, and keep it live."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _current: SessionWriter | None = None
 
 
 def set_current(writer: SessionWriter | None) -> None:
-    """Say which session this process writes from now on."""
+    """Set the session that this process writes from now on."""
     global _current
     _current = writer
 
 
 def find_current() -> str | None:
-    """Return the folder of the session that this process writes; None if it writes none."""
-    # After a fork it is the parent's until the child begins one of its own.
+    """Return the folder of the session that this process writes, or None if there is none."""
+    # After a fork it is the parent's session, until the child begins one of its own.
     is_own = _current is not None and _current.pid == os.getpid()
     return _current.folder if is_own else None  # type: ignore[union-attr]
 
 
 class SessionWriter:
-    """A session that this process writes: the folder, its files and what keeps them open."""
+    """A session that this process writes: the folder, and its mapped files."""
 
     def __init__(self, root: str, values: dict[str, settings.Value], parent: str | None) -> None:
         self.values, self.root = values, make_root(root)
@@ -50,10 +50,10 @@ class SessionWriter:
         try:
             os.mkdir(hidden, 0o700)
             self._fill(hidden)
-            # Nobody is to see a session without its files.
+            # Renamed last, so that nobody sees a session without its files.
             os.rename(hidden, self.folder)
         except BaseException as error:
-            import shutil  # only when something is wrong: it is slow to import
+            import shutil  # here, because it is slow to import and rarely needed
 
             _core.alive_release()
             shutil.rmtree(hidden, ignore_errors=True)
@@ -62,8 +62,8 @@ class SessionWriter:
             raise
 
     def _fill(self, folder: str) -> None:
-        # The lock is held until this process ends, execs or stops, and proves that it lives. Some
-        # network file systems have no locks; then the mapped control page is the proof.
+        # The lock is held until this process ends, execs or stops recording, and proves that it is
+        # alive. Some network file systems have no locks; then the mapped control page is the proof.
         self.meta.locked = _core.alive_hold(os.fsencode(os.path.join(folder, ALIVE)))
         self.meta.write(os.path.join(folder, META))
         write_checked(os.path.join(folder, CONFIG), dict(self.values))
@@ -81,7 +81,7 @@ class SessionWriter:
         return ring.create_ring(self.folder, schema, min(size, hint_bytes or size))
 
     def read_run_sources(self) -> list[str]:
-        """Return the sources that the run under way wants besides those that are on."""
+        """Return the sources that the current run wants besides those that are on."""
         control = _core.control_get(self.page)
         if control["run_begun"] == control["run_ended"]:
             return []
@@ -103,16 +103,16 @@ class SessionWriter:
 
 
 def make_root(root: str) -> str:
-    """Create the root folder if need be; NotRecording if others can write to it."""
+    """Create the root folder if it is missing; raise NotRecording if others can write to it."""
     try:
         os.makedirs(root, mode=0o700, exist_ok=True)
         status = os.lstat(root)
         if status.st_uid != os.getuid():
             raise NotRecording(
-                f"{root} belongs to another user; set SONDE_DIR to a folder of yours"
+                f"{root} belongs to another user; set SONDE_DIR to a folder of your own"
             )
         if status.st_mode & 0o022:
-            raise NotRecording(f"{root} can be written to by other users; `chmod go-w` it")
+            raise NotRecording(f"other users can write to {root}; run `chmod go-w {root}`")
     except OSError as error:
         raise NotRecording(
             f"{root}: {error.strerror}; set SONDE_DIR to a folder that you can write to"
@@ -121,7 +121,7 @@ def make_root(root: str) -> str:
 
 
 def describe_process(values: dict[str, settings.Value], parent: str | None) -> Meta:
-    """Return what meta.json says of this process."""
+    """Return the contents of meta.json for this process."""
     monotonic, wall = _core.clock_ns(), time.time_ns()
     pid, host = os.getpid(), os.uname().nodename
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(wall // 10**9))

@@ -11,10 +11,10 @@ class Collective:
     RING_BYTES = 4 * 2**20
     t_ns: i64 = column("when it was requested", "ns")
     dur_ns: i64 | None = column(
-        "host time until it was complete, waiting for other ranks included; where a device does "
+        "host time until it was complete, including waiting for other ranks; if a device does "
         "the work (NCCL), host time until it was handed to the device", "ns",
     )  # fmt: skip
-    device_dur_ns: i64 | None = column("device time, where a device does the work", "ns")
+    device_dur_ns: i64 | None = column("device time, if a device does the work", "ns")
     op: text = column("name of the operation as the backend spells it: all_reduce, all_gather, …")
     backend: text = column("backend: gloo, nccl, …")
     group_name: text | None = column("name of the process group")
@@ -22,12 +22,12 @@ class Collective:
     group_ranks: text | None = column("ranks in the group, separated by commas")
     group_size: u32 | None = column("number of ranks in the group")
     seq: u64 | None = column("number within its group, from 1; equal on every rank of the group")
-    input_bytes: u64 | None = column("data that this rank sent in", "bytes")
+    input_bytes: u64 | None = column("data that this rank contributed", "bytes")
     output_bytes: u64 | None = column("data that this rank received", "bytes")
     dtype: text | None = column("type of the elements")
     state: text = column(
-        "ended; running: still under way after 5 s, or when the recording ended (another row "
-        "follows if it ends); timeout: given up"
+        "ended; running: unfinished after 5 s, or when the recording ended (another row follows "
+        "when it ends); timeout: given up"
     )
     thread: i64 | None = column("kernel id of the thread that requested it")
     step: i64 = column("number of the step: see python.torch_step")

@@ -23,14 +23,14 @@ class Span:
     thread: i32 = column("kernel id of the thread that began it")
     end_thread: i32 = column("kernel id of the thread that ended it")
     paused_ns: i64 = column("part of dur_ns during which recording was paused", "ns")
-    cut: text | None = column("begin, end or both: this part lies in a pause and was not seen; "
+    cut: text | None = column("begin, end or both: this part lies in a pause and was not recorded; "
                               "lost: the object was deleted before the span ended")  # fmt: skip
-    number: i64 | None = column("for a Frame: 1, 2, …, counted for each name")
+    number: i64 | None = column("for a Frame: 1, 2, …, counted separately for each name")
     error: text | None = column("type of the exception that ended it")
 
 
 class Counter:
-    """A counter of the program, each time that it is set."""
+    """A value to which the program set a counter."""
 
     SCHEMA = "event"
     t_ns: i64 = column("when", "ns")
@@ -42,7 +42,7 @@ class Counter:
 
 
 class Marker:
-    """A moment that the program marks."""
+    """A moment that the program marked."""
 
     SCHEMA = "event"
     t_ns: i64 = column("when", "ns")

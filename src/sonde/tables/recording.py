@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from sonde.session.schema import column, i64, text
 
-# How the detail begins of a source that is on, and has nothing to do yet.
+# The detail of a source that is on but has nothing to do yet begins with this.
 WAITS = "waiting for the program to import "
 
 
 class SourceLog:
-    """A source was switched on or off, failed, or is not available here."""
+    """A source that was switched on or off, failed, or is not available here."""
 
     SCHEMA = "sonde"
     RING_BYTES = 64 * 1024
     t_ns: i64 = column("when", "ns")
     source: text = column("name of the source or sensor")
     state: text = column("on, off, failed or unavailable")
-    detail: text | None = column("why, or what a user should know of a source that is on")
+    detail: text | None = column("reason, or what a user should know about a source that is on")
 
 
 ROWS = (SourceLog,)

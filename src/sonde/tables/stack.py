@@ -26,12 +26,12 @@ class StackSample:
 
 
 class Thread:
-    """A thread was first seen, got a name, or ended; repeated every five minutes."""
+    """A thread that was first seen, got a name, or ended; repeated every five minutes."""
 
     RING_BYTES = 2**21
     t_ns: i64 = column("when", "ns")
     thread: i64 = column("kernel thread id")
-    name: text | None = column("its name in Python")
+    name: text | None = column("name of the thread in Python")
     state: text = column("started, named or ended")
 
 
@@ -51,7 +51,7 @@ class Sampling:
     cpu_ns: i64 = column("CPU time of sonde's own thread", "ns")
     threads: u32 = column("number of threads")
     stacks: u32 = column("distinct stacks, including the parts they share")
-    stacks_lost: u64 = column("samples whose stack found no room: raise stack.bytes")
+    stacks_lost: u64 = column("samples for whose stack there was no room: raise stack.bytes")
 
 
 class Task:
@@ -63,10 +63,10 @@ class Task:
     name: text = column("name of the task")
     state: text = column("running or waiting")
     waits_for: text | None = column("what the task awaits, if that is not a coroutine")
-    depth: u32 = column("0 is the innermost frame: the one that awaits or runs")
-    func: text | None = column("function")
+    depth: u32 = column("position in the stack; 0 is the innermost frame, which awaits or runs")
+    func: text | None = column("name of the function")
     file: text | None = column("source file")
-    lineno: i64 = column("line")
+    lineno: i64 = column("line that runs or awaits")
 
 
 ROWS = (StackSample, Thread, Sampling, Task)

@@ -16,7 +16,7 @@ class Cpu:
     t_ns: i64 = column("when", "ns")
     interval_ns: i64 = column("time since the previous row", "ns")
     cores: i64 = column("processors online")
-    busy_pct: f64 = column("busy, over all processors together; counted in ticks of 10 ms", "%")
+    busy_pct: f64 = column("busy time of all processors together; counted in ticks of 10 ms", "%")
     user_pct: f64 = column("busy in programs", "%")
     system_pct: f64 = column("busy in the kernel", "%")
     iowait_pct: f64 = column("idle while I/O was pending", "%")
@@ -34,13 +34,13 @@ class Core:
     """How each processor was used since the previous row."""
 
     SCHEMA = "system"
-    # Enough for some minutes of rows, even of a large machine.
+    # Enough for some minutes of rows, even on a large machine.
     RING_BYTES = 2**18 * max(1, min(8, (os.cpu_count() or 1) // 16))
     SCOPE = "host"
     t_ns: i64 = column("when", "ns")
     interval_ns: i64 = column("time since the previous row", "ns")
     core: i64 = column("number of the processor")
-    busy_pct: f64 = column("busy; counted in ticks of 10 ms", "%")
+    busy_pct: f64 = column("busy time; counted in ticks of 10 ms", "%")
     user_pct: f64 = column("busy in programs", "%")
     system_pct: f64 = column("busy in the kernel", "%")
     iowait_pct: f64 = column("idle while I/O was pending", "%")
@@ -71,7 +71,7 @@ class Memory:
 class Disk:
     """What each disk did since the previous row.
 
-    Only physical disks: partitions, LVM and RAID would count the same data twice."""
+    Only physical disks are listed: partitions, LVM and RAID would count the same data twice."""
 
     SCHEMA = "system"
     RING_BYTES = 2**18
@@ -115,7 +115,7 @@ class Network:
 
 
 class Pressure:
-    """How long work stood still since the previous row, as the kernel counts it (PSI)."""
+    """How long work was stalled since the previous row, as the kernel measures it (PSI)."""
 
     SCHEMA = "system"
     RING_BYTES = 2**18
@@ -136,19 +136,19 @@ class Cgroup:
     RING_BYTES = 2**18
     t_ns: i64 = column("when", "ns")
     interval_ns: i64 | None = column("time since the previous row; NULL in the first", "ns")
-    version: i64 = column("cgroup version: 1 or 2; 0: there is no cgroup")
+    version: i64 = column("cgroup version: 1 or 2; 0 if there is no cgroup")
     path: text | None = column("path of the cgroup")
     user_pct: f64 | None = column(
         "CPU time in programs, in percent of one processor, to the microsecond", "%"
     )
     system_pct: f64 | None = column("CPU time in the kernel, in percent of one processor", "%")
     throttled_pct: f64 | None = column(
-        "share of the limit's periods in which it was throttled; NULL: no limit", "%"
+        "share of the limit's periods in which it was throttled; NULL without a limit", "%"
     )
-    cpu_limit: f64 | None = column("processors it may use at a time; NULL: no limit")
+    cpu_limit: f64 | None = column("processors it may use at a time; NULL without a limit")
     allowed_cores: i64 | None = column("processors that the process may run on")
-    memory_bytes: i64 | None = column("memory in use, cached files included", "bytes")
-    memory_limit_bytes: i64 | None = column("memory it may use; NULL: no limit", "bytes")
+    memory_bytes: i64 | None = column("memory in use, including cached files", "bytes")
+    memory_limit_bytes: i64 | None = column("memory it may use; NULL without a limit", "bytes")
     memory_peak_bytes: i64 | None = column("most memory it ever used", "bytes")
     oom_kills: i64 | None = column("processes killed for lack of memory in the interval")
     read_bytes: i64 | None = column("data read from devices in the interval", "bytes")
@@ -158,7 +158,7 @@ class Cgroup:
 class Process:
     """The watched process and every descendant, as the kernel sees them.
 
-    Where there are many of them, values that take long to get are not in every row: they are NULL
+    If there are many processes, values that take long to read are not in every row: they are NULL
     in between, and amounts cover the time since the last row that had them."""
 
     SCHEMA = "system"
@@ -170,32 +170,32 @@ class Process:
                            "most one tick of the scheduler: 1 to 10 ms",
                            "%")  # fmt: skip
     system_pct: f64 = column(
-        "CPU time in the kernel, in percent of one processor; known to 10 ms", "%"
+        "CPU time in the kernel, in percent of one processor; accurate to 10 ms", "%"
     )
     rss_bytes: i64 = column("resident memory", "bytes")
     vms_bytes: i64 = column("address space", "bytes")
     threads: i64 = column("number of threads")
     process: i64 = column("pid of the process")
-    parent: i64 = column("pid of its present parent")
-    depth: i64 = column("0 is the watched process, 1 its children, …; in the tree as first seen")
+    parent: i64 = column("pid of its current parent")
+    depth: i64 = column("0 is the watched process, 1 its children, …, by the parent first seen")
     name: text = column("name in the kernel, cut at 15 characters")
     state: text = column("R running, S sleeping, D waiting for I/O, T stopped, Z ended")
     run_wait_pct: f64 | None = column(
-        "threads ready to run that had no processor; 100 is one thread", "%"
+        "time that threads were ready to run but had no processor; 100 is one thread", "%"
     )
-    pss_bytes: i64 | None = column("proportional share of memory: shared pages count in parts; "
+    pss_bytes: i64 | None = column("proportional share of memory: shared pages count in part; "
                                    "read every half minute at most", "bytes")  # fmt: skip
     swap_bytes: i64 | None = column("memory swapped out", "bytes")
     fds: i64 | None = column("open files")
     switches: i64 | None = column(
-        "context switches in which a thread gave up its processor by itself"
+        "context switches in which a thread gave up its processor voluntarily"
     )
     forced_switches: i64 | None = column(
         "context switches in which a processor was taken from a thread"
     )
     major_faults: i64 = column("pages that had to be read from disk in the interval")
-    read_bytes: i64 | None = column("data fetched from disks in the interval, including what "
-                                    "children fetched that ended unseen", "bytes")  # fmt: skip
+    read_bytes: i64 | None = column("data read from disks in the interval, including what "
+                                    "unseen children read before they ended", "bytes")  # fmt: skip
     written_bytes: i64 | None = column(
         "data that it caused to be written to disks in the interval", "bytes"
     )
@@ -234,7 +234,7 @@ class Gpu:
     temperature_c: i64 | None = column("temperature", "°C")
     throttle: text | None = column(
         "reasons for lowered clocks, joined by +: app_clocks, sw_power_cap, hw_slowdown, "
-        "sync_boost, sw_thermal, hw_thermal, hw_power_brake, display_clocks; NULL: none"
+        "sync_boost, sw_thermal, hw_thermal, hw_power_brake, display_clocks; NULL if there are none"
     )
     pcie_gen: i64 | None = column("PCIe generation of its link now; lower while the GPU is idle")
     pcie_gen_max: i64 | None = column("highest PCIe generation that GPU and machine support")
@@ -256,8 +256,8 @@ class GpuProcess:
     t_ns: i64 = column("when", "ns")
     gpu: i64 = column("index of the GPU")
     process: i64 | None = column(
-        "pid; NULL: all other processes together. In a container NVML may report the machine's "
-        "pids; then every process counts as another"
+        "pid; NULL for all other processes together. In a container NVML may report the machine's "
+        "pids; then every process counts among the others"
     )
     memory_bytes: i64 | None = column("memory in use", "bytes")
 

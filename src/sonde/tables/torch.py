@@ -6,23 +6,23 @@ from sonde.session.schema import column, f64, i64, text, u16, u32, u64
 
 
 class TorchTrace:
-    """One call of a module, one row for each stage."""
+    """One stage of one call of a module."""
 
     RING_BYTES = 16 * 2**20
     step: i64 = column("number of the step: see python.torch_step")
     seq: u32 = column("position of this row within its step, by start")
     module: text = column("qualified name of the module: GPT.blocks.0.attn")
     stage: text = column("forward, backward, recompute (forward again, inside backward) or step")
-    allocated: f64 | None = column("memory in use at the end of the call, where it was read", "MB")
+    allocated: f64 | None = column("memory in use at the end of the call, if it was read", "MB")
     max_allocated: f64 | None = column("most memory in use so far", "MB")
     cached: f64 | None = column("memory that torch holds, used or not", "MB")
-    duration: f64 = column("host time, inner modules included", "s")
+    duration: f64 = column("host time, including inner modules", "s")
     t_ns: i64 = column("start", "ns")
-    device_duration: f64 | None = column("device time, inner modules included", "s")
-    self_duration: f64 = column("host time, inner modules left out", "s")
-    device: text | None = column("device of device_duration")
+    device_duration: f64 | None = column("device time, including inner modules", "s")
+    self_duration: f64 = column("host time, excluding inner modules", "s")
+    device: text | None = column("device that device_duration was measured on")
     thread: i64 = column("kernel thread id")
-    depth: u16 = column("nesting depth; 0 is a module that the program calls itself")
+    depth: u16 = column("nesting depth; 0 is a module that the program itself calls")
     call: u32 = column("number of this call of the module within its step, from 0")
     raised: bool = column("the call ended with an exception")
     device_timed: bool = column(
@@ -30,7 +30,7 @@ class TorchTrace:
         "with the host, and device_duration is the host time from one module to the next"
     )
     input_shapes: text | None = column(
-        "shapes of the tensors that it was given: [[4,8],[4]]; NULL unless torch.shapes is on"
+        "shapes of the input tensors: [[4,8],[4]]; NULL unless torch.shapes is on"
     )
 
 
@@ -57,19 +57,19 @@ class TorchStep:
         "torch.every"
     )
     modules: u32 = column("module calls that were recorded")
-    lost: u32 = column("module calls that found no room")
-    owned_pct: f64 | None = column("share of backward that belongs to a known module", "%")
+    lost: u32 = column("module calls for which there was no room")
+    owned_pct: f64 | None = column("share of backward that could be assigned to a module", "%")
 
 
 class TorchModule:
-    """A module, at its first call."""
+    """A module, as it was at its first call."""
 
     RING_BYTES = 2 * 2**20
     t_ns: i64 = column("when", "ns")
     module: text = column("qualified name of the module")
     type: text = column("class of the module")
-    parameters: u64 = column("number of trainable values, inner modules included")
-    own_parameters: u64 = column("number of trainable values, inner modules left out")
+    parameters: u64 = column("number of trainable values, including inner modules")
+    own_parameters: u64 = column("number of trainable values, excluding inner modules")
     dtype: text | None = column("type of its parameters")
     device: text | None = column("device that its parameters are on")
     parent: text | None = column("qualified name of the module that contains it")
@@ -91,26 +91,26 @@ class TorchMemory:
         "free pieces of blocks that are partly in use: fragmentation", "bytes"
     )
     retries: u64 | None = column(
-        "how often the allocator had to give memory back to find room, so far"
+        "how often so far the allocator had to release memory to find room"
     )
-    ooms: u64 | None = column("how often there was no memory left, so far")
+    ooms: u64 | None = column("how often so far there was no memory left")
 
 
 class TorchLoader:
-    """A DataLoader, when its first batch came."""
+    """A DataLoader, as it was at its first batch."""
 
     RING_BYTES = 2**18
     t_ns: i64 = column("when its first batch came, or when it was found in use", "ns")
     loader: u32 = column("number of the loader in this process, from 0")
     dataset: text = column("class of the dataset")
-    workers: u32 = column("worker processes; 0: the program loads the data itself")
+    workers: u32 = column("worker processes; 0 if the program loads the data itself")
     batch_size: i64 | None = column(
-        "examples in a batch; NULL: the program makes its batches itself"
+        "examples in a batch; NULL if the program makes its own batches"
     )
-    pin_memory: bool = column(
-        "batches are put into pinned memory; never true where there is no device"
+    pin_memory: bool = column("batches are put into pinned memory; never true without a device")
+    prefetch_factor: i64 | None = column(
+        "batches that each worker loads ahead; NULL without workers"
     )
-    prefetch_factor: i64 | None = column("batches that each worker loads ahead; NULL: no workers")
     persistent_workers: bool = column("workers stay alive from one epoch to the next")
     drop_last: bool = column("an incomplete last batch is left out")
     context: text | None = column("how workers are started: fork, spawn or forkserver")
@@ -127,14 +127,14 @@ class TorchWorker:
 
 
 class TorchOptimizer:
-    """An optimizer, after its first step."""
+    """An optimizer, as it was after its first step."""
 
     RING_BYTES = 2**16
     t_ns: i64 = column("when", "ns")
     optimizer: text = column("class of the optimizer, as in python.torch_trace")
     way: text | None = column(
         "how it updates parameters: fused (one kernel), foreach (many tensors at a time) or single "
-        "(one tensor after the other); NULL: a way of its own"
+        "(one tensor after the other); NULL if it has a way of its own"
     )
     can_fuse: bool = column("it has the option `fused`")
     tensors: u32 = column("number of parameter tensors that it updates")
@@ -167,7 +167,7 @@ class TorchOom:
     thread: i64 = column("kernel thread id")
     number: u32 = column("number of this failure in the process, from 1")
     file: text | None = column(
-        "file with the last steps, the stacks and the allocator's state; NULL: there were too many"
+        "file with the last steps, the stacks and the allocator's state; NULL after too many"
     )
 
 
@@ -179,12 +179,12 @@ class CompilePhase:
     dur_ns: i64 = column("duration", "ns")
     phase: text = column("phase, as torch names it: compile_inner, backward, export")
     compile_id: text | None = column(
-        "frame/compilation, as torch numbers them; NULL: the phase has none"
+        "frame/compilation, as torch numbers them; NULL if the phase has none"
     )
     run: text | None = column("run that profiled it: see sonde.run")
     state: text = column(
         "profiled, or why not: recursive (inside a profiled phase), filtered (compile.frames), "
-        "conflict (another run was under way) or failed (its run could not begin)"
+        "conflict (another run was in progress) or failed (its run could not begin)"
     )
     error: text | None = column("type of the exception that the phase raised")
 

@@ -17,15 +17,15 @@ class Variable:
         "value as (shortened) text, if it is not a number; or why it is missing"
     )
     number: f64 | None = column("value, if it is a number or an array with one element")
-    kind: text = column("type of the value; missing: the variable is not there (reported once)")
+    kind: text = column("type of the value; missing if there is no such variable (reported once)")
     shape: text | None = column("shape of an array: 8x128")
     dtype: text | None = column("element type of an array")
     device: text | None = column("device that an array is on")
     elements: u64 | None = column("elements of an array")
     seen: u64 | None = column(
-        "elements that were examined, spread over the whole array; 0: none could be"
+        "elements that were examined, spread over the whole array; 0 if none could be"
     )
-    least: f64 | None = column("smallest of the examined elements, NaN left out")
+    least: f64 | None = column("smallest of the examined elements, ignoring NaN")
     largest: f64 | None = column("largest of the examined elements")
     mean: f64 | None = column("mean of the examined elements")
     nans: u64 | None = column("how many of the examined elements are NaN")
