@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from sonde.advice.verdict import LEVELS, Evidence, Number, Verdict, summarize
-from sonde.words import show_bytes
+from sonde.words import show_bytes, show_duration
 
 # The words and shares of OpenPAI's profiler.
 VOTES = ((0.8, "most"), (0.3, "several"), (0.0, "a little"))
@@ -182,18 +182,19 @@ def _sum_up(name: str, values: Sequence[Number | str | None]) -> Number | str | 
     return texts.most_common(1)[0][0] if texts else None
 
 
-_UNITS: Mapping[str, str] = {"pct": " %", "s": " s", "w": " W", "c": " °C", "mhz": " MHz"}
+_UNITS: Mapping[str, str] = {"pct": " %", "w": " W", "c": " °C", "mhz": " MHz"}
+_SHOWN: Mapping[str, Callable[[float], str]] = {"bytes": show_bytes, "ns": show_duration}
 
 
 def show_evidence(name: str, value: Number | str | None) -> str:
     """Return evidence for people: `util_pct` 43.2 is `util 43 %`."""
     label, _, unit = name.rpartition("_")
-    known = bool(label) and (unit in _UNITS or unit == "bytes")
+    known = bool(label) and (unit in _UNITS or unit in _SHOWN)
     said = (label if known else name).replace("_", " ")
     if isinstance(value, str) or value is None:
         return f"{said} {'unknown' if value is None else value}"
-    if known and unit == "bytes":
-        return f"{said} {show_bytes(value)}"
+    if known and unit in _SHOWN:
+        return f"{said} {_SHOWN[unit](value)}"
     return f"{said} {_show_number(value)}{_UNITS[unit] if known else ''}"
 
 

@@ -52,7 +52,7 @@ class Limits(dict[str, float]):
 class Verdict(NamedTuple):
     """What a rule says about one piece (and about one GPU or rank in it, if `who` is given).
 
-    The name of an evidence number ends in its unit (`_pct`, `_bytes`, `_s`, `_w`, `_c`, `_mhz`).
+    The name of an evidence number ends in its unit (`_pct`, `_bytes`, `_ns`, `_w`, `_c`, `_mhz`).
     The median over pieces is shown, or what a prefix `max_`, `min_` or `total_` says."""
 
     piece: int

@@ -33,7 +33,7 @@ sleep AS (
   SELECT {{piece}} AS piece, 100 * SUM(wall_ns) FILTER (idle) / SUM(wall_ns) AS idle_pct
   FROM python.stack_sample WHERE {{inside}} AND thread = pid AND rank IS NOT NULL GROUP BY piece)
 SELECT piece, COUNT(*) AS steps, 100 * SUM(travel_s) / SUM(step_s) AS travel_pct,
-       COALESCE(ANY_VALUE(idle_pct), 0) AS idle_pct, AVG(step_s) AS step_s
+       COALESCE(ANY_VALUE(idle_pct), 0) AS idle_pct, AVG(step_s) * 1e9 AS step_ns
 FROM least JOIN sleep USING (piece)
 WHERE (SELECT COUNT(DISTINCT rank) FROM step) > 1
   AND NOT EXISTS (SELECT 1 FROM python.collective WHERE device_dur_ns IS NOT NULL)
@@ -45,6 +45,6 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     for row in rows:
         exposed_pct = min(row.travel_pct, row.idle_pct)
         evidence = {"travelling_pct": row.travel_pct, "exposed_pct": exposed_pct,
-                    "step_s": row.step_s}  # fmt: skip
+                    "step_ns": row.step_ns}  # fmt: skip
         yield Verdict(row.piece, exposed_pct >= limits.exposed_pct, evidence, lost_pct=exposed_pct,
                       readings=row.steps)  # fmt: skip

@@ -30,7 +30,7 @@ total AS (
   SELECT piece, host, pid, COUNT(*) AS pauses, SUM(dur_ns) / 1e9 AS all_s,
          COALESCE(SUM(dur_ns) FILTER (generation = 2), 0) / 1e9 AS full_s,
          COUNT(*) FILTER (dur_ns >= {{pause_s}} * 1e9) AS long,
-         MAX(dur_ns) / 1e9 AS longest_s, SUM(collected)::DOUBLE AS collected
+         MAX(dur_ns) AS longest_ns, SUM(collected)::DOUBLE AS collected
   FROM pause GROUP BY 1, 2, 3),
 place AS ({PLACE}),
 line AS (
@@ -42,7 +42,7 @@ top AS (
   SELECT piece, host, pid, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place
   FROM line GROUP BY 1, 2, 3)
 SELECT piece, pid, COALESCE(pauses, 0) AS pauses, COALESCE(all_s, 0) AS all_s,
-       COALESCE(full_s, 0) AS full_s, COALESCE(long, 0) AS long, longest_s, collected,
+       COALESCE(full_s, 0) AS full_s, COALESCE(long, 0) AS long, longest_ns, collected,
        {{piece_s}}::DOUBLE AS piece_s, place.file, place.lineno, place.func
 FROM alive LEFT JOIN total USING (piece, host, pid) LEFT JOIN top USING (piece, host, pid)
 """
@@ -53,7 +53,7 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         full_pct, all_pct = (100 * spent / row.piece_s for spent in (row.full_s, row.all_s))
         evidence = {
             "full_collections_pct": full_pct, "collections": row.pauses,
-            "max_pause_s": row.longest_s, "freed_objects": row.collected,
+            "max_pause_ns": row.longest_ns, "freed_objects": row.collected,
         }  # fmt: skip
         yield Verdict(
             row.piece, full_pct >= limits.share_pct or row.long >= 2, evidence, lost_pct=all_pct,

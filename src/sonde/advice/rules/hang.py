@@ -62,7 +62,8 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         longest_s = max(limits.least_s, limits.times * row.usual_s)
         fired = row.silent_s > longest_s and row.same_pct >= limits.same_pct
         evidence = {
-            "without_step_s": row.silent_s, "usual_step_s": row.usual_s, "last_step": row.step,
+            "without_step_ns": 1e9 * row.silent_s, "usual_step_ns": 1e9 * row.usual_s,
+            "last_step": row.step,
             "same_place_pct": row.same_pct, "waiting_pct": row.waiting_pct,
         }  # fmt: skip
         yield Verdict(

@@ -31,7 +31,7 @@ WITH job AS (
 step AS (
   SELECT {piece} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
          100 * SUM(forward_ns + backward_ns + optimizer_ns) / SUM(dur_ns) AS model_pct,
-         AVG(modules) AS modules, AVG(dur_ns) / 1e9 AS step_s
+         AVG(modules) AS modules, AVG(dur_ns) AS step_ns
   FROM python.torch_step WHERE {inside} AND ended_by <> 'end' GROUP BY 1, 2, 3),
 gpu AS (
   SELECT {piece} AS piece, host, AVG(util_pct) AS util_pct
@@ -41,11 +41,11 @@ cpu AS (
          AVG(user_pct + system_pct + COALESCE(run_wait_pct, 0)) AS cpu_pct
   FROM system.process WHERE {inside} AND depth = 0 GROUP BY 1, 2, 3),
 kernel AS (
-  SELECT host, pid, AVG(busy_pct) AS busy_pct, AVG(kernel_s) AS kernel_s
-  FROM (SELECT host, pid, capture, MEDIAN(dur_ns) / 1e9 AS kernel_s,
+  SELECT host, pid, AVG(busy_pct) AS busy_pct, AVG(kernel_ns) AS kernel_ns
+  FROM (SELECT host, pid, capture, MEDIAN(dur_ns) AS kernel_ns,
                100 * SUM(dur_ns) / (MAX(t_ns + dur_ns) - MIN(t_ns)) AS busy_pct
         FROM python.torch_kernel GROUP BY 1, 2, 3) GROUP BY 1, 2)
-SELECT piece, rank, steps, step_s, model_pct, modules, util_pct, busy_pct, kernel_s, cpu_pct
+SELECT piece, rank, steps, step_ns, model_pct, modules, util_pct, busy_pct, kernel_ns, cpu_pct
 FROM step JOIN job USING (host, pid) JOIN cpu USING (piece, host, pid)
 LEFT JOIN gpu USING (piece, host) LEFT JOIN kernel USING (host, pid)
 """
@@ -63,9 +63,9 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         )
         evidence = {
             "gpu_util_pct": row.util_pct, "kernels_run_pct": row.busy_pct,
-            "usual_kernel_s": row.kernel_s, "host_in_model_pct": row.model_pct,
+            "usual_kernel_ns": row.kernel_ns, "host_in_model_pct": row.model_pct,
             "cpu_of_process_pct": row.cpu_pct, "modules_a_step": row.modules,
-            "step_s": row.step_s,
+            "step_ns": row.step_ns,
         }  # fmt: skip
         yield Verdict(
             row.piece, fired, {name: one for name, one in evidence.items() if one is not None},

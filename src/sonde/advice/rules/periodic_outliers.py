@@ -73,7 +73,7 @@ top AS (
 known AS (SELECT host, pid, COUNT(*) AS samples FROM sample GROUP BY 1, 2)
 SELECT piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, SUM(whole_s) AS step_s,
        COALESCE(SUM(took_s - usual_s) FILTER (outlier), 0) AS lost_s, ANY_VALUE(usual_s) AS usual_s,
-       MEDIAN(took_s) FILTER (outlier) AS outlier_s,
+       MEDIAN(took_s * 1e9) FILTER (outlier) AS outlier_ns,
        LIST(step ORDER BY step) FILTER (outlier) AS outliers,
        ANY_VALUE(CASE WHEN samples > 0 THEN 100 * COALESCE(own_s, 0) / NULLIF(excess_s, 0) END)
          AS explained_pct,
@@ -102,7 +102,8 @@ def _judge_process(rows: list[Any], limits: Limits) -> Iterator[Verdict]:
     fired = period is not None and lost_pct >= limits.lost_pct and explained
     for row in rows:
         evidence = {
-            "period_steps": period, "usual_step_s": row.usual_s, "outlier_step_s": row.outlier_s,
+            "period_steps": period, "usual_step_ns": 1e9 * row.usual_s,
+            "outlier_step_ns": row.outlier_ns,
             "explained_by_own_code_pct": row.explained_pct,
             "total_outliers": len(row.outliers or ()),
         }  # fmt: skip

@@ -55,8 +55,9 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         gap_s = victim[0] - culprit[0]
         gap_pct = 100 * gap_s / victim[2].step_s
         evidence = {
-            "waiting_of_others_pct": gap_pct, "step_s": victim[2].step_s, "ranks": len(ranks),
-            "own_wait_s": culprit[0], "wait_of_others_s": victim[0], "host": culprit[2].host,
+            "waiting_of_others_pct": gap_pct, "step_ns": 1e9 * victim[2].step_s,
+            "ranks": len(ranks), "own_wait_ns": 1e9 * culprit[0],
+            "wait_of_others_ns": 1e9 * victim[0], "host": culprit[2].host,
         }  # fmt: skip
         fired = gap_pct >= limits.gap_pct
         yield Verdict(
