@@ -142,10 +142,13 @@ static enum sonde_frames_result read_once(sonde_view *view, sonde_stack *stack, 
     stack->tid = tid_of(&sonde_copy.state);
     if (sonde_copy.current == 0)
         return SONDE_FRAMES_EMPTY;
-    if (sonde_stack_copy_rest(view) < 0)
+    sonde_outside_expect(view);
+    if (sonde_stack_copy_rest(view) < 0) {
+        sonde_outside_keep(view); /* the next try reads them in one go */
         return SONDE_FRAMES_TORN;
+    }
     int walked = walk(stack, text, &fresh);
-    int is_sound = walked == 0 && sonde_stack_copy_hold(view, !fresh) &&
+    int is_sound = walked == 0 && sonde_outside_hold(view, !fresh) &&
                    (!fresh || is_top_unchanged(view, stack));
     if (fresh && !is_sound)
         for (int i = 0; i < stack->depth; i++)
@@ -155,7 +158,7 @@ static enum sonde_frames_result read_once(sonde_view *view, sonde_stack *stack, 
         return SONDE_FRAMES_TORN;
     if (stack->depth && !is_root_known(view, stack))
         return SONDE_FRAMES_TORN;
-    sonde_stack_copy_keep(view);
+    sonde_outside_keep(view);
     return stack->depth ? SONDE_FRAMES_OK : SONDE_FRAMES_EMPTY;
 }
 

@@ -15,7 +15,6 @@
 #if SONDE_HAS_FRAMES
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* The copies of the top are a few dozen nanoseconds of a system call of one
@@ -26,7 +25,6 @@
 #define SLOWEST_NS 20000
 #define SLOW_BYTES_PER_NS 2
 #define SLOW_CHUNK_NS 1500
-#define SLOW_PIECE_NS 1500
 #define FIRST_LOOKS 64
 #define SPLIT_NS 600 /* for one more system call */
 #define WINDOW_BELOW 1536
@@ -40,18 +38,6 @@ static _Alignas(8) char first_bytes[WINDOW_BELOW + WINDOW_ABOVE + FRAME_BYTES];
 static _Alignas(8) char window_bytes[sizeof first_bytes];
 static _Alignas(8) char lower_bytes[LOWER_BYTES];
 #endif
-static raw_frame again[SONDE_MAX_DEPTH + 1]; /* FRAME_BYTES of each */
-
-/* The first pieces, then the others. On aarch64 stores become visible in any order,
- * but soon: the half microsecond between two system calls is enough. (membarrier()
- * would be the sure way; its 3 us are time to leave frames and come back to them.) */
-static int read_in_order(const sonde_piece *pieces, int first_n, int pieces_n)
-{
-    if (!sonde_copy.is_strict)
-        return sonde_read_pieces(pieces, pieces_n);
-    int status = sonde_read_pieces(pieces, first_n);
-    return status < 0 ? status : sonde_read_pieces(pieces + first_n, pieces_n - first_n);
-}
 
 static int is_inside(const sonde_copied_range *region, uintptr_t address)
 {
@@ -110,35 +96,8 @@ static int64_t limit_ns(void)
     int64_t most_ns = 3 * usual_ns;
     return most_ns < SLOW_NS ? SLOW_NS : most_ns > SLOWEST_NS ? SLOWEST_NS : most_ns;
 }
-#endif
-
-/* Is it short enough since the reading began, for what has been read since? If not, there was
- * time to leave these frames and come back to them by another way. */
-static int is_in_time(int pieces)
-{
-#if PY_VERSION_HEX >= 0x030b0000
-    int64_t most_ns = sonde_copy.most_ns + limit_ns() / 2 + pieces * (int64_t)SLOW_PIECE_NS;
-    return sonde_clock_ns() - sonde_copy.begin_ns < most_ns;
-#else
-    return pieces >= 0;
-#endif
-}
-
-/* The frames that were not on the data stack last time, to be read again. */
-static int expect_outside(const sonde_view *view, sonde_piece *pieces)
-{
-    int n = view->outside_n < SONDE_MAX_PIECES ? view->outside_n : SONDE_MAX_PIECES - 1;
-    for (int i = 0; i < n; i++) {
-        sonde_copy.outside[i] = view->outside[i];
-        sonde_copy.level[i] = -1;
-        pieces[i] = (sonde_piece){&sonde_copy.outside_copy[i], view->outside[i], FRAME_BYTES};
-    }
-    return n;
-}
 
 /* ---- the thread's state, and the top of its stack ----------------------------------- */
-
-#if PY_VERSION_HEX >= 0x030b0000
 
 /* Where the window should lie, as the state says now. 0: where it was. */
 static int move_window(sonde_view *view)
@@ -209,7 +168,7 @@ static int is_window_sound(void)
     uintptr_t at = sonde_copy.current;
     for (int level = 0; at && level < MAX_STEPS; level++) {
         if (!is_inside(&sonde_copy.window, at))
-            return 1; /* for what lies below see find_junction() and sonde_stack_copy_hold() */
+            return 1; /* for what lies below see find_junction() and sonde_outside_hold() */
         const raw_frame *second = (const raw_frame *)(window_bytes + (at - sonde_copy.window.low));
         const raw_frame *first = (const raw_frame *)(first_bytes + (at - sonde_copy.window.low));
         if ((level > 0 || sonde_copy.is_strict) && !same_frame(first, second, level <= 2))
@@ -360,95 +319,17 @@ static int needs_lower(void)
     return ((const _PyStackChunk *)window_bytes)->previous != NULL;
 }
 
-/* Have the frames that were not on the data stack last time read in one go. */
-static void prefetch_outside(const sonde_view *view)
-{
-    static sonde_piece pieces[SONDE_MAX_PIECES];
-    sonde_copy.outside_n = sonde_copy.next_outside = 0;
-    int n = view->outside_n >= 2 ? expect_outside(view, pieces) : 0;
-    if (n && sonde_read_pieces(pieces, n) == 0)
-        sonde_copy.outside_n = n;
-}
-
-int sonde_stack_copy_rest(sonde_view *view)
+int sonde_stack_copy_rest(const sonde_view *view)
 {
     sonde_copy.junction = 0;
     sonde_copy.lower_n = 0;
-    sonde_copy.most_ns = 3 * limit_ns() / 2;
-    prefetch_outside(view);
+    sonde_copy.limit_ns = limit_ns();
+    sonde_copy.most_ns = 3 * sonde_copy.limit_ns / 2;
     if (!needs_lower() || (find_lower() == 0 && find_junction() == 0 && read_lower(view) == 0))
         return 0;
-    sonde_stack_copy_keep(view); /* the next try reads them in one go */
     return -EINTR;
 }
 
-#else /* 3.10 */
-
-int sonde_stack_copy_rest(sonde_view *view)
-{
-    (void)view;
-    return 0; /* frames are found one by one */
-}
-
-int sonde_stack_copy_top(sonde_view *view)
-{
-    /* The state, then the frames it had last time, the innermost first. */
-    static sonde_piece pieces[SONDE_MAX_PIECES];
-    sonde_copy.outside_n = sonde_copy.next_outside = 0;
-    pieces[0] = (sonde_piece){&sonde_copy.state, view->state, sizeof sonde_copy.state};
-    int n = expect_outside(view, pieces + 1);
-    int status = sonde_read_pieces(pieces, n + 1);
-    if (status == 0)
-        sonde_copy.outside_n = n;
-    else
-        status = sonde_read_memory(&sonde_copy.state, view->state, sizeof sonde_copy.state);
-    sonde_copy.current = status < 0 ? 0 : (uintptr_t)sonde_copy.state.frame;
-    return status;
-}
-
-#endif
-
-int sonde_stack_copy_hold(const sonde_view *view, int must_be_quick)
-{
-    static sonde_piece pieces[SONDE_MAX_PIECES];
-    static int place[SONDE_MAX_DEPTH];
-    uintptr_t current = sonde_copy.current;
-    int n = 0, is_outside = 0;
-    for (int i = 0; i < sonde_copy.outside_n && n < SONDE_MAX_PIECES - 1; i++)
-        if (sonde_copy.level[i] >= SURE_LEVEL) {
-            is_outside |= sonde_copy.level[i] == 0;
-            place[n++] = i;
-        }
-    /* Where the thread is comes first: see read_lower(). */
-    pieces[0] = (sonde_piece){&current, find_current_word(view), sizeof current};
-    for (int i = 0; i < n; i++)
-        pieces[i + 1] = (sonde_piece){&again[i], sonde_copy.outside[place[i]], FRAME_BYTES};
-    if (n == 0)
-        return 1;
-    if (read_in_order(pieces, 1, n + 1) < 0 || (is_outside && current != sonde_copy.current))
-        return 0;
-    if (must_be_quick && !is_in_time(n))
-        return 0;
-    for (int i = 0; i < n; i++)
-        if (!same_frame(&sonde_copy.outside_copy[place[i]], &again[i],
-                        sonde_copy.level[place[i]] <= 2))
-            return 0;
-    return 1;
-}
-
-void sonde_stack_copy_keep(sonde_view *view)
-{
-    view->outside_n = 0;
-    if (sonde_copy.outside_n > view->outside_room) {
-        uintptr_t *room = realloc(view->outside, (size_t)sonde_copy.outside_n * sizeof *room);
-        if (room == NULL)
-            return;
-        view->outside = room;
-        view->outside_room = sonde_copy.outside_n;
-    }
-    for (int i = 0; i < sonde_copy.outside_n; i++)
-        if (sonde_copy.level[i] >= 0)
-            view->outside[view->outside_n++] = sonde_copy.outside[i];
-}
+#endif /* 3.11 on; for 3.10 see outside_frames.c */
 
 #endif
