@@ -1,25 +1,15 @@
-/* Sampler: the sampler for Python, and the help that it needs from Python.
- *
- * Thread names, locals and asyncio's tasks are Python objects. They are read by
- * a short-lived native thread that takes the GIL like any other thread, so the
- * sampler itself never waits for the GIL, and a main thread that is stuck in C code
- * (without the GIL) stops nobody.
- */
+/* Sampler: the sampler as a Python object, and what the native thread does for it. */
 #define _GNU_SOURCE 1
+#include "stacks/helper_thread.h"
 #include "stacks/sampler.h"
 #include "kernel/fork.h"
-#include "kernel/thread.h"
 
-#include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <unistd.h>
 
-/* New threads wait this long for a name, and names are asked for this often. */
-#define NAME_NS 50000000
-#define NAMES_NS 1000000000
-#define LEAVE_MS 2000
+#define NAME_NS 50000000    /* a new thread waits at least this long for its name */
+#define NAMES_NS 1000000000 /* between two requests for names */
 
 enum { WANT_NAMES = 1, WANT_INSPECTION = 2, WANT_STACKS = 4 };
 
@@ -37,14 +27,6 @@ typedef struct {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `active` and its sampler */
 static SamplerObject *active;
 
-static struct {
-    pthread_t thread;
-    int is_made;      /* made and not joined; under `lock`, or with nobody active */
-    uint32_t running; /* atomic */
-    int wants;
-    SamplerObject *sampler;
-} helper;
-
 static void abandon_in_child(void)
 {
     /* The thread that may have been in the middle of things does not exist here,
@@ -52,8 +34,6 @@ static void abandon_in_child(void)
     if (active != NULL)
         active->is_abandoned = 1;
     active = NULL;
-    helper.is_made = 0;
-    helper.running = 0;
     pthread_mutex_init(&lock, NULL);
 #if SONDE_HAS_FRAMES
     sonde_codes_forget();
@@ -61,35 +41,6 @@ static void abandon_in_child(void)
 }
 
 SONDE_IN_CHILD(abandon_in_child)
-
-static void *help(void *Py_UNUSED(arg))
-{
-    prctl(PR_SET_NAME, "sonde-help", 0, 0, 0);
-    sonde_store_relaxed(&helper.sampler->sampler.helper_tid, (uint32_t)sonde_find_tid());
-    PyGILState_STATE gil = PyGILState_Ensure();
-    PyObject *result = PyObject_CallFunction(helper.sampler->inspect, "i", helper.wants);
-    Py_XDECREF(result);
-    PyErr_Clear(); /* inspect() catches its own exceptions; nobody can handle a MemoryError, say */
-    PyGILState_Release(gil);
-    sonde_store_release(&helper.running, 0);
-    return NULL;
-}
-
-/* Under `lock`. */
-static int ask_helper(SamplerObject *self, int wants)
-{
-    if (sonde_load_acquire(&helper.running))
-        return 0;
-    if (helper.is_made)
-        pthread_join(helper.thread, NULL); /* it has ended, or is about to */
-    helper.sampler = self;
-    helper.wants = wants;
-    helper.running = 1;
-    helper.is_made = sonde_thread_start(help, NULL, &helper.thread) == 0;
-    if (!helper.is_made)
-        helper.running = 0;
-    return helper.is_made;
-}
 
 static int find_wants(SamplerObject *self, int64_t now_ns, int is_inspection)
 {
@@ -121,7 +72,7 @@ static int64_t take_turn(sonde_control *page)
                             sonde_load_acquire(&page->inspected);
         int64_t now_ns = sonde_clock_ns();
         int wants = find_wants(self, now_ns, is_inspection);
-        if (wants && ask_helper(self, wants)) {
+        if (wants && sonde_helper_ask(self->inspect, wants, &self->sampler.helper_tid)) {
             self->sampler.wants_stacks = 0;
             if (wants & WANT_NAMES) {
                 self->named_ns = now_ns;
@@ -245,22 +196,8 @@ static void leave(SamplerObject *self)
     int was_active = active == self;
     active = was_active ? NULL : active;
     pthread_mutex_unlock(&lock);
-    if (!was_active || !helper.is_made || pthread_equal(helper.thread, pthread_self()))
-        return;
-    helper.is_made = 0;
-    pthread_t thread = helper.thread;
-    int left_ms = LEAVE_MS;
-    /* It may be waiting for the GIL. */
-    Py_BEGIN_ALLOW_THREADS
-    for (; sonde_load_acquire(&helper.running) && left_ms > 0; left_ms--)
-        usleep(1000);
-    if (left_ms > 0)
-        pthread_join(thread, NULL);
-    else
-        pthread_detach(thread); /* the program must not wait for what it is stuck in */
-    Py_END_ALLOW_THREADS
-    if (left_ms <= 0)
-        Py_INCREF(self); /* it may still use this object */
+    if (was_active && sonde_helper_join() < 0)
+        Py_INCREF(self); /* the helper may still use this object */
 }
 
 static PyObject *sampler_stop(SamplerObject *self, PyObject *Py_UNUSED(none))
