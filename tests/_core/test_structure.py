@@ -22,10 +22,12 @@ LAW = {
     "format": set(),
     "kernel": {"format"},
     "binding": {"format", "kernel"},
+    "gc": FLOOR,
     "stacks": FLOOR,
     "calls": FLOOR,
     "events": FLOOR,
     "torch": FLOOR,
+    "variables": FLOOR,
     "collectives": FLOOR | {"torch"},  # a collective belongs to a step
     "attach": FLOOR,
 }

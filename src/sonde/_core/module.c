@@ -4,9 +4,11 @@
 #include "calls/calls.h"
 #include "collectives/collectives.h"
 #include "events/events.h"
+#include "gc/gc_callback.h"
 #include "kernel/fork.h"
 #include "stacks/sampler.h"
 #include "torch/step_end.h"
+#include "variables/array_summary.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "sonde writes little-endian files and supports x86_64 and aarch64"

@@ -115,7 +115,6 @@ void sonde_native_threads_ring(void);
 
 /* ---- the rest ----------------------------------------------------------------------- */
 
-extern PyTypeObject sonde_GcCallbackType;
-extern PyMethodDef sonde_kernel_methods[], sonde_delayed_call_methods[], sonde_array_summary_methods[];
+extern PyMethodDef sonde_kernel_methods[], sonde_delayed_call_methods[];
 
 #endif

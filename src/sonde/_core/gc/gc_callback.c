@@ -3,7 +3,7 @@
  * In C because of signals: a Ctrl-C that arrives while a callback written in
  * Python runs is raised inside the callback, and the collector throws it away.
  */
-#include "binding/binding.h"
+#include "gc/gc_callback.h"
 
 typedef struct {
     PyObject_HEAD

@@ -2,7 +2,7 @@
  *
  * In C and straight from memory, because an operation of the framework would
  * be seen by whatever watches its operations: modes, profilers, tracers. */
-#include "binding/binding.h"
+#include "variables/array_summary.h"
 
 #include <math.h>
 #include <string.h>
