@@ -6,7 +6,8 @@
 
 extern PyMethodDef sonde_visit_methods[], sonde_hold_threads_methods[];
 
-/* The names of the functions that a visitor calls, in order: a new tuple; NULL with an exception. */
+/* Return the names of the functions that a visitor calls, in order, as a new tuple; NULL with an
+ * exception. */
 PyObject *sonde_visit_calls(void);
 
 #endif

@@ -1,14 +1,12 @@
-/* hold(): have threads of another process wait a moment, so that one gets the GIL.
+/* hold(): make threads of another process wait a moment, so that the visitor gets the GIL.
  *
- * A thread that gives the GIL away for microseconds, again and again, takes it
- * back before those that wait for it have woken up. Here it is stopped where it
- * is about to make a system call: if it gave the GIL away for that, the GIL is
- * free now. All busy threads have to be stopped at the same time, or the next
- * of them takes it.
+ * A thread that releases the GIL for microseconds, again and again, takes it back before those
+ * that wait for it have woken up. Here it is stopped where it is about to make a system call: if
+ * it released the GIL for that, the GIL is free now. All busy threads have to be stopped at the
+ * same time, or the next of them takes it.
  *
- * A thread is never traced inside a system call that may wait: it is let go from
- * where the call begins, so we never have to interrupt one. Nothing that belongs to
- * the program is written to.
+ * A thread is never traced inside a system call that may wait: it is let go from where the call
+ * begins, so we never have to interrupt one. Nothing that belongs to the program is written to.
  */
 #define _GNU_SOURCE 1
 #include "attach/attach.h"
@@ -35,16 +33,16 @@
 
 enum { MOST_THREADS = 256, NAP_NS = 50000 };
 
-static const int64_t HOLD_NS = 100000000;       /* one thread, at one system call */
-static const int64_t IN_VAIN_NS = 2000000;     /* all stand, and still nobody has the GIL */
+static const int64_t HOLD_NS = 100000000;       /* how long one thread is held at one system call */
+static const int64_t IN_VAIN_NS = 2000000;     /* all are held, yet the visitor has no GIL */
 
-/* Held: it stands where a system call begins. */
+/* HELD: it is stopped where a system call begins. */
 enum { RUNS, WAITS, HELD };
 
 typedef struct {
     pid_t tid;
     int state;
-    int is_inside; /* a system call that we let pass */
+    int is_inside; /* it is inside a system call that we let pass */
     int64_t since_ns; /* when it was held */
 } one;
 
@@ -52,12 +50,12 @@ typedef struct {
     pid_t pid, visitor;
     one threads[MOST_THREADS];
     int n;
-    int is_stir; /* a thread has stopped since the last look */
+    int is_stir; /* a thread has stopped since we last checked */
 } crowd;
 
 /* ---- what /proc says ------------------------------------------------------------ */
 
-/* A thread's state ('R', 'S', …); 0 if it is gone. */
+/* Return a thread's state ('R', 'S', …), or 0 if the thread is gone. */
 static char read_state(pid_t pid, pid_t tid)
 {
     char path[64], line[256];
@@ -113,8 +111,8 @@ static int catch_busy(crowd *self)
 
 /* ---- a thread that has stopped ---------------------------------------------------- */
 
-/* Does it wait for a lock or a condition, as everyone does who wants the GIL? If that is interrupted,
- * the kernel restarts it by itself, so here a thread may be traced. */
+/* Does the thread wait for a lock or a condition, like every thread that wants the GIL? The
+ * kernel restarts such a wait by itself when it is interrupted, so a thread may be traced here. */
 static int is_waiting(const sonde_where *where)
 {
     int operation = (int)where->second & FUTEX_CMD_MASK;
@@ -123,8 +121,8 @@ static int is_waiting(const sonde_where *where)
             (operation == FUTEX_WAIT || operation == FUTEX_WAIT_BITSET));
 }
 
-/* Calls that never wait and are made with the GIL, or with the lock that guards it:
- * stopping there helps nobody. */
+/* Is this a system call that never waits and is made while holding the GIL, or the lock that
+ * guards it? Stopping a thread there helps nobody. */
 static int is_passing(const sonde_where *where)
 {
     switch (where->number) {
@@ -145,7 +143,7 @@ static int is_passing(const sonde_where *where)
     }
 }
 
-/* Does it go on untraced? If not, it has been killed, and we will hear of that. */
+/* Let the thread go on untraced. Returns 0 if it was killed; then the kernel will report that. */
 static int let_go(one *thread)
 {
     thread->state = RUNS;
@@ -158,7 +156,7 @@ static int send_on(one *thread, int signal)
     return 0;
 }
 
-/* At the begin or the end of a system call. */
+/* Handle a stop at the beginning or the end of a system call. */
 static int stand(one *thread)
 {
     sonde_where where;
@@ -175,7 +173,8 @@ static int stand(one *thread)
     return 0;
 }
 
-/* `status` is what waitid() says about a stop. 1: the thread is not ours any more. */
+/* Handle a stop; `status` is what waitid() says about it. Returns 1 if we no longer trace the
+ * thread. */
 static int handle_stop(one *thread, int status)
 {
     int signal = status & 0x7f;
@@ -186,7 +185,7 @@ static int handle_stop(one *thread, int status)
     return status == (SIGTRAP | 0x80) ? stand(thread) : send_on(thread, signal);
 }
 
-/* Handle what the kernel reports about a thread; 1: it is not ours any more. */
+/* Handle what the kernel reports about a thread. Returns 1 if we no longer trace it. */
 static int look(crowd *self, one *thread)
 {
     siginfo_t info = {0};
@@ -214,8 +213,8 @@ static void look_at_all(crowd *self)
 
 static void nap(void) { nanosleep(&(struct timespec){0, NAP_NS}, NULL); }
 
-/* Release those that were held for long enough; or all, if holding them was in vain: then one of
- * them has the GIL, and has to go on to where it gives it away. */
+/* Release the threads that were held for long enough, or all of them if holding them was in vain:
+ * then one of them has the GIL, and must go on until it releases it. */
 static void let_some_go(crowd *self, int64_t now_ns, int is_in_vain)
 {
     for (int i = self->n - 1; i >= 0; i--) {
@@ -234,7 +233,7 @@ static int is_any_running(const crowd *self)
     return 0;
 }
 
-/* Until the visitor is done, or the time is over. */
+/* Hold threads until the visitor is done or the time is up. */
 static void hold_all(crowd *self, int64_t until_ns)
 {
     int64_t now_ns = sonde_clock_ns(), still_ns = now_ns;
@@ -252,9 +251,8 @@ static void hold_all(crowd *self, int64_t until_ns)
 }
 
 /* This runs in a process of its own, the only one that traces. In a process that traces, every
- * wait for a child reports stops, too: another thread of the tool could take one away, and the
- * stopped thread would stand for ever. When this process ends, in whatever way, the kernel
- * lets all of them go on. */
+ * wait for a child reports stops, too: another thread of the tool could consume a stop, and the
+ * stopped thread would never go on. However this process ends, the kernel lets all threads go on. */
 static void hold_and_end(crowd *self, int64_t until_ns, pid_t tool)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -275,7 +273,7 @@ static int run_hold(crowd *self, int64_t until_ns)
         hold_and_end(self, until_ns, tool);
     int status = child < 0 ? -errno : 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    /* It ends by itself when the time is over. */
+    /* The child ends by itself when the time is up. */
     while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
         ;
     return status;
@@ -300,7 +298,7 @@ static PyObject *hold(PyObject *Py_UNUSED(module), PyObject *args)
 
 PyMethodDef sonde_hold_threads_methods[] = {
     {"hold", hold, METH_VARARGS,
-     "hold(pid, visitor, until_ns): have the busy threads of a process wait at their system calls, a\n"
-     "moment each, until the visitor is done."},
+     "hold(pid, visitor, until_ns): make the busy threads of a process wait a moment at each of their\n"
+     "system calls, until the visitor is done."},
     {NULL, NULL, 0, NULL},
 };

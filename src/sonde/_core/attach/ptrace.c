@@ -1,9 +1,9 @@
 /* ptrace: stop a thread, have it make a call, put it back. See ptrace.h.
  *
- * One thread is stopped, the others run on, so that locks which they hold are
- * released. Every wait has a deadline. A signal that comes meanwhile is kept
- * and sent again at the end, when the thread is where the signal would have
- * found it. PTRACE_O_EXITKILL is never set: if the tool dies, the target lives.
+ * One thread is stopped while the others run on, so that they release the locks that they hold.
+ * Every wait has a deadline. A signal that arrives meanwhile is kept and sent again at the end,
+ * when the thread is back where the signal would have found it. PTRACE_O_EXITKILL is never set:
+ * if the tool dies, the target lives.
  */
 #define _GNU_SOURCE 1
 #include "attach/ptrace.h"
@@ -29,13 +29,14 @@
 
 enum { SPIN_NS = 300000, NAP_NS = 50000, PAGE = 4096, ROOM_PAGES = 8 };
 
-enum { CLONE3 = 435 }; /* everywhere; older headers do not know it */
+enum { CLONE3 = 435 }; /* the same on all machines; older headers do not know it */
 
 /* A thread that cannot be stopped is stuck in the kernel; waiting a moment longer than the
  * deadline is better than leaving it half traced. */
 static const int64_t PATIENCE_NS = 2000000000;
 
-/* A stop is microseconds away as a rule. 0 with `*status`, -ETIMEDOUT or -ESRCH. */
+/* Wait until the thread stops, usually for microseconds. Returns 0 with `*status`, -ETIMEDOUT or
+ * -ESRCH. */
 static int wait_stop(pid_t tid, int64_t deadline_ns, int *status)
 {
     int64_t begin_ns = sonde_clock_ns();
@@ -92,13 +93,13 @@ static int detach(sonde_ptraced *self)
 enum { RUNS, STANDS };
 enum { PASS_ON, HOLD };
 
-/* Have the thread stop because we asked it to, and not elsewhere. Signals that come
- * first are passed on, or held until it is back where they should find it. */
+/* Have the thread stop because we asked it to, and nowhere else. Signals that arrive first are
+ * passed on, or held until the thread is back where they should find it. */
 static int halt(sonde_ptraced *self, int state, int signals, int64_t deadline_ns)
 {
     int status, signal = 0;
     for (;;) {
-        /* Each time: any other stop takes the request away. */
+        /* Asked again each time: any other stop cancels the request. */
         if (ptrace(PTRACE_INTERRUPT, self->tid, NULL, NULL) < 0)
             return -errno;
         int failure = state == STANDS ? resume(self, PTRACE_CONT, signal) : 0;
@@ -175,7 +176,8 @@ static int has_room(const sonde_ptraced *self, uint64_t at)
 
 static int is_birth(int64_t number) { return number == SYS_clone || number == CLONE3; }
 
-/* One stop of the thread in our call: 1 when it is about to return, 0 to go on. */
+/* Handle one stop of the thread in our call. Returns 1 when the call is about to return, 0 to go
+ * on. */
 static int handle_stop(sonde_ptraced *self, int status, uint64_t at, int *is_inside)
 {
     sonde_where where;
@@ -200,8 +202,8 @@ static int handle_stop(sonde_ptraced *self, int status, uint64_t at, int *is_ins
     return 0;
 }
 
-/* The deadline has passed inside the call. What it waits for will come; then it
- * returns through the frame on its stack, and nobody has to be there. */
+/* The deadline has passed inside the call: let go of the thread. Once it gets what it waits for,
+ * it returns through the frame on its stack, and nobody has to be there. */
 static int leave(sonde_ptraced *self)
 {
     int status = halt(self, RUNS, PASS_ON, sonde_clock_ns() + PATIENCE_NS);
@@ -210,13 +212,13 @@ static int leave(sonde_ptraced *self)
     return status == 0 ? -ETIMEDOUT : status == -ETIMEDOUT ? -EBUSY : status;
 }
 
-/* The thread is about to call rt_sigreturn, and is to stop where the kernel takes
- * new registers for those of an interrupted system call. */
+/* The thread is about to call rt_sigreturn: stop it where the kernel accepts new registers as
+ * those of an interrupted system call. */
 static int come_back(sonde_ptraced *self)
 {
     int failure = 0;
-    /* rt_sigreturn forgets what is left of a sleep. Without it the thread would be
-     * lost if we died in the next microseconds, so only then. */
+    /* rt_sigreturn loses the rest of a sleep, so in that case it is skipped. Only in that case:
+     * without it the thread would be lost if we died in the next microseconds. */
     if (sonde_registers_rest(&self->was, &self->place))
         failure = sonde_call_skip(self->tid);
     if (failure == 0)
@@ -248,7 +250,7 @@ int sonde_ptrace_call(sonde_ptraced *self, uint64_t function, const uint64_t arg
         return -ENOBUFS;
     int status = sonde_ptrace_write(self, at, frame, bytes);
     if (status < 0)
-        return -ENOBUFS; /* a stack that has not grown so far */
+        return -ENOBUFS; /* the stack has not grown that far */
     status = sonde_call_begin(self, at, function, args);
     return status < 0 ? status : run_call(self, at);
 }

@@ -1,13 +1,12 @@
 /* Have a thread of another process make a call, and leave it as it was.
  *
- * The tool's half only: nothing here runs in a job, but for visitor.c, whose
- * bytes are copied there.
+ * This is the tool's half: nothing here runs in a job, except visitor.c, whose bytes are copied
+ * there.
  *
- * A thread is made to call a function as if that were a signal handler: a
- * signal frame lies on its stack, and the function returns into the kernel's
- * own way back, rt_sigreturn. We catch it there and put the registers back by
- * ptrace, so that nothing is left behind. Should the tool die at any moment, the
- * kernel goes that way by itself: the thread is back where it was.
+ * A thread is made to call a function as if that were a signal handler: a signal frame lies on
+ * its stack, and the function returns into the kernel's own way back, rt_sigreturn. We catch it
+ * there and put the registers back by ptrace, so that nothing is left behind. Should the tool die
+ * at any moment, the kernel goes that way by itself, and the thread is back where it was.
  */
 #ifndef SONDE_PTRACE_H
 #define SONDE_PTRACE_H
@@ -47,10 +46,10 @@ typedef struct {
 /* What a stopped thread's registers say. */
 typedef struct {
     uint64_t pc, sp;
-    int64_t number; /* of the system call, at its begin and end */
-    int64_t result; /* at its end; else the first word that a function returns */
+    int64_t number; /* of the system call, at its beginning and end */
+    int64_t result; /* at the end of a system call; otherwise the first word that a function returns */
     int64_t answer; /* the second one */
-    uint64_t second; /* of the system call's arguments, at its begin */
+    uint64_t second; /* the second argument of the system call, at its beginning */
 } sonde_where;
 
 /* A thread that we trace. */
@@ -61,29 +60,29 @@ typedef struct {
     sonde_waiting_place place;   /* before it was stopped */
     sonde_registers was; /* when it was stopped */
     uint64_t mask;       /* its blocked signals */
-    int held[SONDE_MAX_HELD]; /* signals that came meanwhile: sent again at the end */
+    int held[SONDE_MAX_HELD]; /* signals that arrived meanwhile, to be sent again at the end */
     int held_n;
     int64_t result; /* of a call's last system call */
-    int64_t answer; /* the second word that a call returned; on the way back the first is lost */
-    pid_t made; /* the thread that a call has made, or 0 */
+    int64_t answer; /* the second word that a call returned; the first is lost on the way back */
+    pid_t made; /* the thread that a call has started, or 0 */
 } sonde_ptraced;
 
 /* ---- ptrace.c ------------------------------------------------------------ */
 
-/* Stop a thread, and remember where. 0; -ESRCH: gone; -EPERM; -EBUSY: it did not
+/* Stop a thread, and remember where. Returns 0; -ESRCH: it is gone; -EPERM; -EBUSY: it did not
  * stop in time, and is let go when this process ends. */
 int sonde_ptrace_stop(sonde_ptraced *self);
 
-/* Have the stopped thread call a function of up to six arguments and stop again;
- * see `result` and `answer`. -ETIMEDOUT: it was not back at the deadline; it is not
- * traced any more and finds its way alone. -EFAULT: the function crashed; the thread
- * is stopped again. -ENOBUFS: no room on its stack. -EBUSY, -ESRCH: as above. */
+/* Have the stopped thread call a function of up to six arguments and stop again; see `result` and
+ * `answer`. Returns 0. -ETIMEDOUT: it was not back at the deadline; it is no longer traced and
+ * will return by itself. -EFAULT: the function crashed; the thread is stopped again. -ENOBUFS:
+ * there is no room on its stack. -EBUSY, -ESRCH: as above. */
 int sonde_ptrace_call(sonde_ptraced *self, uint64_t function, const uint64_t args[6]);
 
 /* Put everything back and let the thread go on. */
 int sonde_ptrace_release(sonde_ptraced *self);
 
-/* Memory of the stopped thread's process; `bytes` a multiple of 8. */
+/* Write to the memory of the stopped thread's process; `bytes` is a multiple of 8. */
 int sonde_ptrace_write(const sonde_ptraced *self, uint64_t to, const void *from, size_t bytes);
 int sonde_ptrace_read(const sonde_ptraced *self, void *to, uint64_t from, size_t bytes);
 
@@ -93,24 +92,25 @@ int sonde_registers_save(pid_t tid, sonde_registers *registers);
 int sonde_registers_restore(pid_t tid, const sonde_registers *registers);
 int sonde_registers_where(pid_t tid, sonde_where *where);
 
-/* Have the interrupted system call go on as if nothing had happened. */
+/* Change the registers so that the interrupted system call goes on as if nothing had happened. */
 void sonde_registers_mend(sonde_registers *registers, const sonde_waiting_place *place);
 
-/* Does only the kernel remember what is left of it, and no register? */
+/* Is the rest of the interrupted wait known only to the kernel, and in no register? */
 int sonde_registers_rest(const sonde_registers *registers, const sonde_waiting_place *place);
 
-/* Where the place's thread would be after this stop: in that system call, or just out of it. */
+/* Do these registers belong to a thread that waited at `place`: still in that system call, or
+ * just out of it? */
 int sonde_registers_fit(const sonde_registers *registers, const sonde_waiting_place *place);
 
-/* A signal frame below `sp` that brings `registers` back; in `frame`, which is to
- * be copied to `*at` in the target. Returns its bytes, a multiple of 8; 0: it does not fit. */
+/* Make a signal frame below `sp` that brings `registers` back. It is written to `frame`, to be
+ * copied to `*at` in the target. Returns its size in bytes, a multiple of 8; 0: it does not fit. */
 size_t sonde_frame_make(const sonde_ptraced *self, uint8_t *frame, uint64_t *at);
 
-/* Registers for a call that returns into that frame. */
+/* Set the registers for a call that returns into that frame. */
 int sonde_call_begin(const sonde_ptraced *self, uint64_t at, uint64_t function,
                      const uint64_t args[6]);
 int sonde_call_is_over(uint64_t at, const sonde_where *where);
-int sonde_call_skip(pid_t tid); /* the system call that it is about to make */
+int sonde_call_skip(pid_t tid); /* skip the system call that it is about to make */
 
 /* ---- visitor.c --------------------------------------------------------------- */
 
@@ -135,15 +135,15 @@ enum {
     SONDE_CALLS
 };
 
-/* What the visitor needs to know; it lies beside the visitor's code. There are two: one for the
- * thread that was stopped, one for the new thread, which gives its own memory back while
- * the other may still be in its code. */
+/* What the visitor needs to know; it lies beside the visitor's code. There are two copies: one
+ * for the thread that was stopped, and one for the new thread, which frees its own memory while
+ * the other thread may still be in its code. */
 typedef struct {
-    uint64_t page, bytes; /* its own memory, and how to give it back: see visitor.c */
+    uint64_t page, bytes; /* its own memory, which it frees at the end: see visitor.c */
     uint64_t munmap;
     uint64_t begin;   /* the new thread's sonde_visitor_begin, and its errand */
     uint64_t errand;
-    uint64_t source;  /* Python text, ended by a 0 */
+    uint64_t source;  /* Python source, ended by a 0 */
     int64_t deadline_ns;
     uint64_t stack_bytes;
     uint64_t every_signal[16]; /* as large as a sigset_t */

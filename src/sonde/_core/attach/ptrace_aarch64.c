@@ -57,7 +57,7 @@ int sonde_registers_save(pid_t tid, sonde_registers *registers)
     int status = get_set(tid, NT_PRSTATUS, &registers->general, &bytes);
     if (status < 0)
         return status;
-    registers->vector_kind = NT_ARM_SVE; /* it holds the others, too */
+    registers->vector_kind = NT_ARM_SVE; /* this set includes the others */
     registers->vector_bytes = sizeof registers->vector;
     if (get_set(tid, NT_ARM_SVE, registers->vector, &registers->vector_bytes) == 0)
         return 0;
@@ -102,8 +102,8 @@ int sonde_registers_rest(const sonde_registers *registers, const sonde_waiting_p
     return is_relative && registers->general.pc == place->pc - SONDE_SYSCALL_BYTES;
 }
 
-/* The kernel has moved pc back to the `svc` where the call is made again. It will
- * not know any more that a sleep was under way: only restart_syscall does. */
+/* The kernel has moved pc back to the `svc` where the call is made again. It no longer knows that
+ * a sleep was in progress: only restart_syscall does. */
 void sonde_registers_mend(sonde_registers *registers, const sonde_waiting_place *place)
 {
     sonde_general *now = &registers->general;
@@ -123,8 +123,8 @@ int sonde_registers_fit(const sonde_registers *registers, const sonde_waiting_pl
            (now->pc == place->pc || now->pc == place->pc - SONDE_SYSCALL_BYTES);
 }
 
-/* The vector registers as a record: those that every function may use. Larger
- * ones (SVE) do not outlive a call by the machine's rules. */
+/* Add the vector registers that every function may use as a record. Larger ones (SVE) need not be
+ * preserved across a call. */
 static int add_vectors(kernel_frame *frame, pid_t tid)
 {
     struct fpsimd_context context = {.head = {FPSIMD_MAGIC, sizeof context}};
@@ -145,13 +145,13 @@ size_t sonde_frame_make(const sonde_ptraced *self, uint8_t *memory, uint64_t *at
     const sonde_general *was = &self->was.general;
     kernel_frame *frame = (kernel_frame *)memory;
     memset(frame, 0, sizeof *frame);
-    frame->stack_flags = 7; /* no such thing: the signal stack stays as it is */
+    frame->stack_flags = 7; /* an invalid value: the signal stack stays as it is */
     frame->mask = self->mask;
     memcpy(frame->regs, was->regs, sizeof frame->regs);
     frame->sp = was->sp;
     frame->pc = was->pc;
     frame->pstate = was->pstate;
-    /* That way a sleep starts from its beginning: sigreturn forgets what is left of it. */
+    /* This way a sleep starts from the beginning: sigreturn forgets how much of it is left. */
     if (was->pc == self->place.pc - SONDE_SYSCALL_BYTES && self->place.number >= 0)
         frame->regs[8] = (uint64_t)self->place.number;
     if (add_vectors(frame, self->tid) < 0)
@@ -169,7 +169,7 @@ int sonde_call_begin(const sonde_ptraced *self, uint64_t at, uint64_t function,
     general.regs[30] = self->restorer;
     general.sp = at;
     general.pc = function;
-    general.pstate &= ~UINT64_C(0xc00); /* BTYPE: no branch is under way */
+    general.pstate &= ~UINT64_C(0xc00); /* BTYPE: no branch is in progress */
     return put_set(self->tid, NT_PRSTATUS, &general, sizeof general);
 }
 

@@ -19,7 +19,7 @@
 enum { RESTARTSYS = 512, RESTARTNOINTR = 513, RESTARTNOHAND = 514, RESTARTBLOCK = 516 };
 
 enum {
-    XSAVE_SOFTWARE = 464, /* in the XSAVE image: bytes that are the software's */
+    XSAVE_SOFTWARE = 464, /* bytes of the XSAVE image that belong to the software */
     XSAVE_LEAST = 576,
     XSAVE_ALIGN = 64,
     MAGIC1 = 0x46505853,
@@ -120,8 +120,8 @@ static int is_at_rest(const sonde_general *now)
     return (int64_t)now->orig_rax >= 0 && (int64_t)now->rax == -RESTARTBLOCK;
 }
 
-/* The kernel restarts the calls that it can restart when it sees the registers that it left.
- * epoll is not one of them; a wait without a timeout can simply be restarted. */
+/* The kernel restarts the calls that it can restart when it finds the registers that it left.
+ * epoll is not one of them, but a wait without a timeout can simply be restarted. */
 void sonde_registers_mend(sonde_registers *registers, const sonde_waiting_place *place)
 {
     sonde_general *now = &registers->general;
@@ -152,8 +152,8 @@ static int is_made_again(const sonde_general *was)
                                            result == RESTARTNOHAND || result == RESTARTBLOCK);
 }
 
-/* How much of the XSAVE image a signal frame holds: newer kernels look for the second
- * magic word at just that place. Those that are not in it do not outlive a call. */
+/* Return how much of the XSAVE image a signal frame holds: newer kernels look for the second
+ * magic word at exactly that place. Registers beyond it need not be preserved across a call. */
 static size_t count_vectors(uint64_t *features)
 {
     size_t most = XSAVE_LEAST;
@@ -209,12 +209,12 @@ size_t sonde_frame_make(const sonde_ptraced *self, uint8_t *memory, uint64_t *at
     size_t bytes = add_vectors(&self->was, vectors);
     uint64_t vectors_at =
         (self->was.general.rsp - SONDE_RED_ZONE - bytes) & ~(uint64_t)(XSAVE_ALIGN - 1);
-    *at = ((vectors_at - sizeof *frame) & ~UINT64_C(15)) - 8; /* as a function finds its stack */
+    *at = ((vectors_at - sizeof *frame) & ~UINT64_C(15)) - 8; /* aligned as at a function's start */
     memset(memory, 0, SONDE_FRAME_BYTES);
     frame->restorer = self->restorer;
-    /* The vectors are XSAVE's; ss is to be restored. */
+    /* The vectors are in XSAVE's format, and ss is to be restored. */
     frame->flags = self->was.vector_kind == NT_X86_XSTATE ? 7 : 6;
-    frame->stack_flags = 7; /* no such thing: the signal stack stays as it is */
+    frame->stack_flags = 7; /* an invalid value: the signal stack stays as it is */
     frame->mask = self->mask;
     copy_general(frame, &self->was.general);
     frame->vectors = vectors_at;

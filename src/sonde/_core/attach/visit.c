@@ -1,9 +1,9 @@
-/* visit(): run a Python text in another process, through one of its threads.
+/* visit(): run Python source in another process, through one of its threads.
  *
- * The thread must be at a safe place: one where it holds no lock of the C
- * library's (malloc, thread stacks, the loader), since it is about to make a
- * thread. That is so while it waits in a system call that none of these makes
- * with a lock held, and while it runs code of any other library.
+ * The thread must be at a safe place: one where it holds no lock of the C library (malloc, thread
+ * stacks, the loader), since it is about to start a thread. That is so while it waits in a system
+ * call that none of these makes with a lock held, and while it runs the code of any other
+ * library.
  */
 #define _GNU_SOURCE 1
 #include "attach/attach.h"
@@ -21,7 +21,7 @@
 
 enum { STACK_BYTES = 4 << 20, PROOF_BYTES = 16, MAX_RANGES = 1024, RUNNING = -2, NOWHERE = -1 };
 
-/* What sonde_errand.calls are; some may be missing in a C library. */
+/* The names of sonde_errand.calls; some may be missing in a C library. */
 static const char *const names[SONDE_CALLS] = {
     [SONDE_CALL_ERRNO] = "__errno_location",
     [SONDE_CALL_SIGMASK] = "pthread_sigmask",
@@ -45,16 +45,16 @@ typedef struct {
     uint64_t start, end;
 } range;
 
-/* One visit: what the tool found out before it touches anything. */
+/* One visit: what the tool found out before touching anything. */
 typedef struct {
     sonde_ptraced traced;
-    range ranges[MAX_RANGES]; /* text in which a running thread may be stopped */
+    range ranges[MAX_RANGES]; /* machine code in which a running thread may be stopped */
     int ranges_n;
     uint64_t caught; /* signals that the program handles */
     uint64_t calls[SONDE_CALLS];
     uint8_t proofs[SONDE_CALLS][PROOF_BYTES]; /* how these functions begin */
     const char *source;
-    size_t source_bytes; /* with its 0 */
+    size_t source_bytes; /* including the 0 at its end */
 } visit;
 
 /* ---- safe places ------------------------------------------------------------- */
@@ -119,7 +119,7 @@ static int is_patient(const sonde_waiting_place *place)
     }
 }
 
-/* After the stop: is it where it waited, or in text that is known to be safe? */
+/* Is the stopped thread where it waited, or in code that is known to be safe? */
 static int is_safe(const visit *self)
 {
     const sonde_ptraced *traced = &self->traced;
@@ -148,7 +148,7 @@ static int is_same_program(const visit *self)
     return 1;
 }
 
-/* The thread is not ours any more: it died, runs on alone, or cannot be stopped. */
+/* Do we no longer control the thread? It died, runs on alone, or cannot be stopped. */
 static int is_gone(int status)
 {
     return status == -ESRCH || status == -ETIMEDOUT || status == -EBUSY;
@@ -156,8 +156,8 @@ static int is_gone(int status)
 
 /* ---- the visit ------------------------------------------------------------------ */
 
-/* A visitor's memory: its code, at the same place in a page as here, then its
- * errand and the text. */
+/* A visitor's memory: its code, at the same place in a page as here, then its errand and the
+ * Python source. */
 typedef struct {
     size_t code_bytes, code_at, errand_at, text_at, bytes;
 } layout;
@@ -178,7 +178,7 @@ static size_t offset_of(const void *function)
     return (uintptr_t)function - (uintptr_t)__start_sonde_visitor;
 }
 
-/* `page` is where this visitor comes to lie, `mate` where the new thread's does. */
+/* Write a visitor to `page`; `mate` is where the new thread's visitor lies. */
 static int write_visitor(const visit *self, const layout *to, uint64_t page, uint64_t mate)
 {
     sonde_errand errand = {
@@ -207,7 +207,7 @@ static int write_visitor(const visit *self, const layout *to, uint64_t page, uin
 
 static int make_room(visit *self, size_t bytes, uint64_t *page)
 {
-    /* Read and run: we write it by ptrace, so it need not be writable there. */
+    /* Readable and executable: we write it by ptrace, so it need not be writable there. */
     const uint64_t args[6] = {0, bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS,
                               (uint64_t)-1, 0};
     int status = sonde_ptrace_call(&self->traced, self->calls[SONDE_CALL_MMAP], args);
@@ -226,8 +226,8 @@ static int give_back(visit *self, uint64_t page, size_t bytes)
     return sonde_ptrace_call(&self->traced, self->calls[SONDE_CALL_MUNMAP], args);
 }
 
-/* In the stopped thread: put two visitors there and have the first make the thread
- * of the second. */
+/* Put two visitors into the process, and have the stopped thread run the first, which starts a
+ * thread that runs the second. */
 static int pay_visit(visit *self)
 {
     layout to = lay_out(self->source_bytes);
@@ -247,12 +247,12 @@ static int pay_visit(visit *self)
     }
     if (is_gone(status))
         return status;
-    /* If there is a thread, the second half is its own. */
+    /* If the new thread exists, it frees the second half itself. */
     int left = give_back(self, page, status == 0 ? to.bytes : 2 * to.bytes);
     return is_gone(left) ? left : status;
 }
 
-/* The new thread; 0: this one was not at a safe place; else -errno. */
+/* Return the id of the new thread; 0 if this one was not at a safe place; or -errno. */
 static int try_visit(visit *self)
 {
     sonde_ptraced *traced = &self->traced;
@@ -270,7 +270,7 @@ static int try_visit(visit *self)
         status = is_same_program(self) ? pay_visit(self) : -ESTALE;
         is_done = status == 0;
         if (status == -ENOBUFS)
-            status = 0; /* another thread, or another moment */
+            status = 0; /* try another thread, or another moment */
     }
     if (is_gone(status))
         return status;
@@ -295,7 +295,7 @@ static int take_ranges(visit *self, PyObject *list)
 static int take_calls(visit *self, PyObject *list)
 {
     if (PyList_GET_SIZE(list) != SONDE_CALLS) {
-        PyErr_SetString(PyExc_ValueError, "an address and a proof for each of VISIT_CALLS");
+        PyErr_SetString(PyExc_ValueError, "expected an address and a proof for each of VISIT_CALLS");
         return -1;
     }
     for (int i = 0; i < SONDE_CALLS; i++) {
@@ -305,7 +305,7 @@ static int take_calls(visit *self, PyObject *list)
         if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "Ky#", &address, &proof, &bytes))
             return -1;
         if (bytes != PROOF_BYTES) {
-            PyErr_SetString(PyExc_ValueError, "a proof is 16 bytes");
+            PyErr_SetString(PyExc_ValueError, "a proof must have 16 bytes");
             return -1;
         }
         self->calls[i] = address;
@@ -359,6 +359,7 @@ PyObject *sonde_visit_calls(void)
 PyMethodDef sonde_visit_methods[] = {
     {"visit", core_visit, METH_VARARGS,
      "visit(pid, tid, ranges, caught, restorer, calls, source, deadline_ns): have a thread of another\n"
-     "process make one that runs this Python text; its id, or 0 if it is at no safe place now."},
+     "process start a new thread that runs this Python source. Returns the id of the new thread, or 0\n"
+     "if the given thread is not at a safe place now."},
     {NULL, NULL, 0, NULL},
 };

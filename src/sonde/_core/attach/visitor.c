@@ -1,9 +1,9 @@
 /* The code that is copied into another process.
  *
- * It stands alone: it refers to nothing outside its section, no function, no
- * data, no stack protector; it finds the functions that it calls in its errand. `visit` runs
- * in the thread that was stopped and makes a thread; that one waits for the
- * GIL, runs a Python text, and takes its own memory away.
+ * It stands alone: it refers to nothing outside its section (no function, no data, no stack
+ * protector), and finds the functions that it calls in its errand. `visit` runs in the thread
+ * that was stopped and starts a new thread, which waits for the GIL, runs Python source, and
+ * frees its own memory.
  */
 #include "attach/ptrace.h"
 
@@ -17,7 +17,7 @@
 #endif
 #define VISITOR __attribute__((section("sonde_visitor"), used, noinline)) ALONE
 
-/* sizeof(pthread_attr_t) and sizeof(sigset_t) are less in every C library. */
+/* Room enough: sizeof(pthread_attr_t) and sizeof(sigset_t) are smaller in every C library. */
 enum { ROOM_WORDS = 32, DETACHED = 1, FILE_INPUT = 257 };
 
 #define CALL(errand, number, type) ((type)(errand)->calls[number])
@@ -27,7 +27,7 @@ VISITOR sonde_visited sonde_visitor_visit(const sonde_errand *errand)
     uint64_t before[ROOM_WORDS], attr[ROOM_WORDS], thread;
     int *error = CALL(errand, SONDE_CALL_ERRNO, int *(*)(void))();
     int kept = *error;
-    /* The new thread inherits it: signals belong to the program's threads. */
+    /* The new thread inherits the mask: signals belong to the program's threads. */
     CALL(errand, SONDE_CALL_SIGMASK, int (*)(int, const void *, void *))
     (SIG_SETMASK, errand->every_signal, before);
     CALL(errand, SONDE_CALL_ATTR_INIT, int (*)(void *))(attr);
@@ -40,7 +40,7 @@ VISITOR sonde_visited sonde_visitor_visit(const sonde_errand *errand)
     return (sonde_visited){0, failure};
 }
 
-/* In the new thread. Nobody waits for us any more after the deadline. */
+/* Run the source in the new thread. After the deadline nobody waits for us any more. */
 VISITOR void sonde_visitor_work(const sonde_errand *errand)
 {
     struct timespec now;
@@ -49,7 +49,7 @@ VISITOR void sonde_visitor_work(const sonde_errand *errand)
     int gil = CALL(errand, SONDE_CALL_ENSURE, int (*)(void))();
     CALL(errand, SONDE_CALL_CLOCK, int (*)(int, void *))(CLOCK_MONOTONIC, &now);
     if (now.tv_sec * INT64_C(1000000000) + now.tv_nsec < errand->deadline_ns) {
-        /* The text has a namespace of its own: the program's names are not touched. */
+        /* The source has a namespace of its own: the program's names are not touched. */
         void *names = CALL(errand, SONDE_CALL_DICT, void *(*)(void))(), *result = NULL;
         if (names != NULL)
             result = CALL(errand, SONDE_CALL_RUN, void *(*)(uint64_t, int, void *, void *, void *))(
@@ -64,8 +64,8 @@ VISITOR void sonde_visitor_work(const sonde_errand *errand)
     CALL(errand, SONDE_CALL_RELEASE, void (*)(int))(gil);
 }
 
-/* The thread's function: work, then munmap(page, bytes). No code of ours is there
- * to come back to, so munmap is jumped to and returns to the C library. */
+/* The thread's function: work, then munmap(page, bytes). There is no code of ours left to return
+ * to, so it jumps to munmap, which returns to the C library. */
 #if defined(__x86_64__)
 __asm__(".pushsection sonde_visitor,\"ax\",@progbits\n"
         ".hidden sonde_visitor_begin\n"

@@ -13,7 +13,7 @@
 PyObject *sonde_raise(int status, const char *what);
 extern PyObject *sonde_Damaged, *sonde_Newer;
 
-/* Make these two exceptions. 0, or -1 with an exception. */
+/* Make these two exceptions. Returns 0, or -1 with an exception. */
 int sonde_errors_make(void);
 
 /* ---- mapped files (map.c) ------------------------------------------------------ */
@@ -27,18 +27,18 @@ typedef struct {
 
 extern PyTypeObject sonde_MapType;
 
-/* The memory of a map, or NULL with an exception set. */
+/* Return the memory of a map, or NULL with an exception. */
 void *sonde_map_memory(PyObject *map, int writable);
 
 /* ---- text (text.c) ------------------------------------------------------------- */
 
 extern PyTypeObject sonde_TextType;
 
-/* The id of a str in an intern table, through the cache of its `Text` object.
- * 0 if the table is full (counted there). -1 with an exception if not a str. */
+/* Return the id of a str in an intern table, through the cache of its `Text` object; 0 if the
+ * table is full (counted there); -1 with an exception if it is not a str. */
 int64_t sonde_text_id(PyObject *text, PyObject *str);
 
-/* The table behind a Text. */
+/* Return the table behind a Text. */
 sonde_intern *sonde_text_table(PyObject *text);
 
 /* ---- rows (row_layout.c, writer.c, reader.c, tables.c) --------------------------- */
@@ -53,26 +53,26 @@ typedef struct {
     uint16_t offset[SONDE_MAX_COLUMNS];
 } sonde_row_layout;
 
-/* From one letter a column (docs/format.md) and one '0'/'1' a column.
- * Returns 0, or -1 with ValueError set. */
+/* Lay out a row, from one letter for each column (docs/format.md) and one '0' or '1' for each
+ * column: may it be NULL? Returns 0, or -1 with ValueError. */
 int sonde_row_layout_make(sonde_row_layout *layout, const char *kinds, const char *optional);
 
-/* Bytes that a value of this kind takes in a row; 0: no such kind. */
+/* Return the bytes that a value of this kind takes in a row; 0: there is no such kind. */
 uint32_t sonde_kind_bytes(char kind);
 
 extern PyTypeObject sonde_WriterType;
 
-/* The ring that a Writer writes to now, and the map that keeps it; NULL with an
- * exception if it has none, or if its rows are of other kinds. */
+/* Return the ring that a Writer writes to now, and the map that keeps it; NULL with an exception
+ * if it has no ring, or if its rows are of other kinds. */
 sonde_ring *sonde_writer_ring(PyObject *writer, const char *kinds, PyObject **map);
 
-/* 0 if its rows are of these kinds; -1 with ValueError. */
+/* Check that its rows are of these kinds. Returns 0, or -1 with ValueError. */
 int sonde_writer_is(PyObject *writer, const char *kinds);
 
-/* Have its ring made if that waits for the first row. 0, or -1 with an exception. */
+/* Make its ring now if that would wait for the first row. Returns 0, or -1 with an exception. */
 int sonde_writer_open(PyObject *writer);
 
-/* Append a row that is laid out already, even while recording is paused. 0, or -1 with an
+/* Append a row that is laid out already, even while recording is paused. Returns 0, or -1 with an
  * exception raised while the ring was made. Without a ring the row is dropped. */
 int sonde_writer_put(PyObject *writer, const void *row, uint32_t nulls);
 
@@ -82,18 +82,19 @@ int sonde_writer_append(PyObject *writer, const void *row, uint32_t nulls);
 /* Count a text of one of its rows that found no room in the text table. */
 void sonde_writer_lose_text(PyObject *writer);
 
-/* Rows in a writer's ring so far, and how many it holds at once. -1 while it takes none. */
+/* Tell how many rows were written to a writer's ring so far, and how many it holds at once.
+ * Returns 0, or -1 while the writer takes no rows. */
 int sonde_writer_count(PyObject *writer, uint64_t *rows, uint64_t *capacity);
 
-/* Append a new bytearray to a list and return its memory; NULL with an exception. Bits need
- * zeroed memory; data does not, as its rows are all written. */
+/* Append a new bytearray to a list and return its memory; NULL with an exception. Bitmaps need
+ * zeroed memory; data does not, because every row is written. */
 char *sonde_append_buffer(PyObject *list, uint64_t bytes, int zeroed);
 
 extern PyMethodDef sonde_reader_methods[], sonde_tables_methods[], sonde_control_methods[];
 
 /* ---- strings (strings.c) ------------------------------------------------------------ */
 
-/* Copies of the bytes objects in a list, NULL-terminated; NULL with an exception. */
+/* Return copies of the bytes objects in a list, NULL-terminated; NULL with an exception. */
 char **sonde_strings_copy(PyObject *list);
 void sonde_strings_free(char **strings); /* NULL is fine */
 
@@ -103,11 +104,11 @@ extern PyTypeObject sonde_NativeThreadType;
 
 /* What the native thread does when it is due, without the GIL. */
 typedef struct {
-    int64_t (*take_turn)(sonde_control *page); /* returns when the next one is due */
-    void (*rest)(void);                        /* the thread is about to end */
+    int64_t (*take_turn)(sonde_control *page); /* returns when the next turn is due */
+    void (*rest)(void);                        /* called when the thread is about to end */
 } sonde_native_work;
 
-/* Have it do this from its next turn on; `work` stays valid for good. */
+/* Make the native thread do this from its next turn on; `work` stays valid for good. */
 void sonde_native_thread_serve(const sonde_native_work *work);
 
 /* Make every native thread look at its control page now. */

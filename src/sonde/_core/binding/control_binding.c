@@ -1,9 +1,9 @@
-/* The control page for Python: the side of the job, and that of the tool that controls it. */
+/* The control page for Python: the job's side, and that of the tool that controls the job. */
 #include "binding/binding.h"
 
 #include <string.h>
 
-/* How late a wake is noticed whose sender died before it. */
+/* How late we notice a change whose sender died before waking us. */
 #define RUN_LOOK_NS 20000000
 
 static sonde_control *page_of(PyObject *map, int writable)
@@ -69,7 +69,7 @@ static PyObject *control_state(PyObject *Py_UNUSED(module), PyObject *args)
     if (page == NULL)
         return NULL;
     sonde_store_relaxed(&page->state_t_ns, sonde_clock_ns());
-    /* The time before the state it belongs to. */
+    /* Release: the time is stored before the state that it belongs to. */
     sonde_store_release(&page->state, state);
     Py_RETURN_NONE;
 }
@@ -104,7 +104,7 @@ static PyObject *control_ask(PyObject *Py_UNUSED(module), PyObject *args)
     return PyLong_FromUnsignedLongLong(epoch);
 }
 
-/* Ask for something for which the page counts requests and answers. */
+/* Ask for something that the page has a pair of numbers for: requests and answers. */
 static PyObject *control_request(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *map;
@@ -132,13 +132,13 @@ static PyObject *run_start(PyObject *Py_UNUSED(module), PyObject *args)
     if (page == NULL)
         return NULL;
     if (strlen(name) >= SONDE_RUN_NAME)
-        return PyErr_Format(PyExc_ValueError, "the name of a run has less than 48 bytes");
+        return PyErr_Format(PyExc_ValueError, "the name of a run must have fewer than 48 bytes");
     memset(page->run_name, 0, SONDE_RUN_NAME);
     memcpy(page->run_name, name, strlen(name));
     sonde_store_relaxed(&page->run_every_ns, (int64_t)every_ns);
     sonde_store_relaxed(&page->run_end_ns, (int64_t)end_ns);
     sonde_store_relaxed(&page->run_sources, (uint32_t)sources);
-    /* All of it becomes visible before the number that asks for it. */
+    /* Ordered: all of the request is visible before the number that makes it one. */
     uint64_t number = sonde_increment_ordered(&page->run_asked);
     sonde_control_ring(page);
     return PyLong_FromUnsignedLongLong(number);
@@ -181,7 +181,7 @@ static PyObject *run_stop(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* Sleep until this run has begun (or ended), but not past `end_ns`. True if it has. */
+/* Sleep until this run has begun (or ended), but not past `end_ns`. Returns whether it has. */
 static PyObject *run_wait(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *map;
@@ -222,21 +222,23 @@ static PyObject *control_obeyed(PyObject *Py_UNUSED(module), PyObject *args)
 
 PyMethodDef sonde_control_methods[] = {
     {"control_init", control_init, METH_VARARGS, "control_init(map, pid, start_ticks)."},
-    {"control_get", control_get, METH_O, "control_get(map): the values of the page, by name."},
-    {"control_state", control_state, METH_VARARGS, "control_state(map, state): say which state the job is in."},
+    {"control_get", control_get, METH_O, "control_get(map): return the values of the page, by name."},
+    {"control_state", control_state, METH_VARARGS, "control_state(map, state): set the state of the job."},
     {"control_on", control_on, METH_VARARGS, "control_on(map, on): record rows, or pause."},
     {"control_ask", control_ask, METH_VARARGS,
-     "control_ask(map, stop=False): make the job read its configuration again; the epoch asked for."},
+     "control_ask(map, stop=False): make the job read its configuration again; returns the epoch that\n"
+     "it is asked to apply."},
     {"control_request", control_request, METH_VARARGS,
-     "control_request(map, what): ask for a 'look' at all threads or to 'inspect' them; returns the\n"
-     "number of the request."},
+     "control_request(map, what): ask for a sample of all threads ('look') or for their locals and\n"
+     "tasks ('inspect'); returns the number of the request."},
     {"run_start", run_start, METH_VARARGS,
      "run_start(map, name, every_ns, end_ns, sources): begin a run; returns its number."},
-    {"run_name", run_name, METH_O, "run_name(map): the run that was asked for last."},
+    {"run_name", run_name, METH_O, "run_name(map): return the name of the run that was asked for last."},
     {"run_is_over", run_is_over, METH_VARARGS, "run_is_over(map, number): has that run ended?"},
     {"run_stop", run_stop, METH_VARARGS, "run_stop(map, number): end that run now."},
     {"run_wait", run_wait, METH_VARARGS,
-     "run_wait(map, number, ended, end_ns): wait until that run has begun, or ended; has it?"},
+     "run_wait(map, number, ended, end_ns): wait until that run has begun, or ended; returns\n"
+     "whether it has."},
     {"control_obeyed", control_obeyed, METH_VARARGS, "control_obeyed(map, epoch): say that the job has applied the configuration of that epoch."},
     {NULL, NULL, 0, NULL},
 };

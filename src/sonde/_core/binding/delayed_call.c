@@ -1,4 +1,5 @@
-/* Calls that the main thread makes later or soon: a forked child begins its recording with one. */
+/* Calls that the main thread makes after a delay or as soon as it can: a forked child begins its
+ * recording with one. */
 #include "binding/binding.h"
 #include "kernel/fork.h"
 #include "kernel/thread.h"
@@ -16,7 +17,7 @@ static struct {
 
 static void forget_in_child(void)
 {
-    /* In a forked child the thread does not exist; there is nothing to join. */
+    /* In a forked child the thread does not exist, so there is nothing to join. */
     late.running = 0;
 }
 
@@ -48,7 +49,7 @@ static void *wait_and_queue(void *Py_UNUSED(arg))
     return NULL;
 }
 
-/* Before the interpreter ends: the thread must not touch it afterwards. */
+/* Give the call up. Needed before the interpreter ends: the thread must not touch it afterwards. */
 static PyObject *later_cancel(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     if (late.running) {
@@ -93,7 +94,8 @@ static int run_soon(void *call)
 
 static PyObject *soon(PyObject *Py_UNUSED(module), PyObject *call)
 {
-    /* Another thread makes the call now: the main one may stay in C code for long. */
+    /* If we are in another thread, make the call here: the main thread may stay in C code for
+     * long. */
     if (sonde_find_tid() != getpid())
         return PyObject_CallNoArgs(call);
     Py_INCREF(call);
@@ -106,7 +108,7 @@ static PyObject *soon(PyObject *Py_UNUSED(module), PyObject *call)
 
 PyMethodDef sonde_delayed_call_methods[] = {
     {"later", later, METH_VARARGS,
-     "later(call, delay_ns): call it in the main thread after this time; one call at a time."},
+     "later(call, delay_ns): call it in the main thread after this delay; one call at a time."},
     {"later_cancel", later_cancel, METH_NOARGS, "Give up the call that later() was given."},
     {"soon", soon, METH_O, "soon(call): call it in the main thread, at its next safe point."},
     {NULL, NULL, 0, NULL},

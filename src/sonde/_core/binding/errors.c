@@ -12,7 +12,7 @@ PyObject *sonde_raise(int status, const char *what)
     if (status == -EPROTO)
         return PyErr_Format(sonde_Newer, "%s was written by a newer sonde", what);
     if (status == -EINVAL)
-        return PyErr_Format(PyExc_ValueError, "%s: impossible sizes", what);
+        return PyErr_Format(PyExc_ValueError, "%s: the sizes are impossible", what);
     errno = -status;
     return PyErr_SetFromErrno(PyExc_OSError);
 }

@@ -7,8 +7,8 @@
 
 #include <signal.h>
 
-/* In C, because between any two lines of Python a signal handler may run and raise,
- * and the program's signals would then stay blocked for ever. */
+/* This is in C because a signal handler may run and raise between any two lines of Python, and
+ * the program's signals would then stay blocked for ever. */
 static PyObject *undisturbed(PyObject *Py_UNUSED(module), PyObject *call)
 {
     sigset_t all, before;
@@ -45,7 +45,7 @@ static PyObject *spawn(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* (read_bytes, write_bytes, rchar, wchar), or None where they may not be read. */
+/* Return (read_bytes, write_bytes, rchar, wchar), or None where they may not be read. */
 static PyObject *make_io(const sonde_process_stat *stat)
 {
     if (!stat->has_io)
@@ -111,7 +111,7 @@ static PyObject *alive_probe(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyObject *signal_catch(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    static PyObject *kept; /* also after signal_release(): another thread may be in the handler */
+    static PyObject *kept; /* still kept after signal_release(): another thread may be in the handler */
     int number;
     PyObject *map;
     if (!PyArg_ParseTuple(args, "iO!", &number, &sonde_MapType, &map))
@@ -137,20 +137,20 @@ static PyObject *signal_release(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED
 PyMethodDef sonde_kernel_methods[] = {
     {"clock_ns", clock_ns, METH_NOARGS, "Return CLOCK_MONOTONIC in nanoseconds."},
     {"undisturbed", undisturbed, METH_O,
-     "undisturbed(call): call it while signals to this thread wait."},
+     "undisturbed(call): call it while signals to this thread are blocked."},
     {"spawn", spawn, METH_VARARGS,
      "spawn(argv, env, line=-1): start a process that is nobody's child; `line` becomes its standard\n"
      "input and output."},
     {"process_read", process_read, METH_VARARGS,
-     "process_read(pid, stat, io, known_ns): what these open files of /proc say about a process, and\n"
-     "its CPU time; only the time of reading if the CPU time is still `known_ns`."},
+     "process_read(pid, stat, io, known_ns): return what these open files of /proc say about a\n"
+     "process, and its CPU time; only the time of reading if the CPU time is still `known_ns`."},
     {"alive_hold", alive_hold, METH_VARARGS,
      "alive_hold(path): lock this process's alive file; False if its file system has no locks."},
     {"alive_release", alive_release, METH_NOARGS, "Let go of the alive file."},
-    {"alive_probe", alive_probe, METH_VARARGS, "alive_probe(path): does any process hold it?"},
+    {"alive_probe", alive_probe, METH_VARARGS, "alive_probe(path): return whether any process holds the lock."},
     {"signal_catch", signal_catch, METH_VARARGS,
-     "signal_catch(number, map): from now on this signal asks for a snapshot; what it did before, it\n"
-     "still does."},
-    {"signal_release", signal_release, METH_NOARGS, "Make the signal what it was."},
+     "signal_catch(number, map): from now on this signal asks for a snapshot, in addition to what\n"
+     "it did before."},
+    {"signal_release", signal_release, METH_NOARGS, "Make the signal do again what it did before signal_catch()."},
     {NULL, NULL, 0, NULL},
 };

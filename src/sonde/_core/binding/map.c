@@ -8,7 +8,7 @@
 void *sonde_map_memory(PyObject *object, int writable)
 {
     if (!PyObject_TypeCheck(object, &sonde_MapType)) {
-        PyErr_SetString(PyExc_TypeError, "a Map expected");
+        PyErr_SetString(PyExc_TypeError, "expected a Map");
         return NULL;
     }
     MapObject *map = (MapObject *)object;
@@ -61,7 +61,7 @@ PyTypeObject sonde_MapType = {
     .tp_name = "sonde._core.Map",
     .tp_basicsize = sizeof(MapObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "Map(fd, writable=False): a file mapped whole, for as long as this object lives.",
+    .tp_doc = "Map(fd, writable=False): a whole file, mapped for as long as this object lives.",
     .tp_new = map_new,
     .tp_dealloc = (destructor)map_dealloc,
     .tp_as_sequence = &map_sequence,

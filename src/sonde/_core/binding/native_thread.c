@@ -1,8 +1,7 @@
 /* NativeThread: the one native thread in the job.
  *
- * It never takes the GIL, so it works while a C call holds it and while the
- * program hangs. What needs Python is handed to the main thread's next safe
- * point (Py_AddPendingCall).
+ * It never takes the GIL, so it works while a C call holds it and while the program hangs.
+ * Whatever needs Python is left to the main thread's next safe point (Py_AddPendingCall).
  */
 #include "binding/binding.h"
 #include "kernel/fork.h"
@@ -18,23 +17,23 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How late a request is seen whose sender died between asking and waking us. */
+/* How late we see a request whose sender died before waking us. */
 #define LOOK_NS 1000000000
 /* How long a queued call may wait before a thread makes Python see it. */
 #define NUDGE_NS 20000000
 /* At most one snapshot in this time: writing one takes a tenth of a second. */
 #define SNAPSHOT_NS 300000000
-/* How often to check whether there is a collector, and how often to start one at most. */
+/* How often to check whether there is a collector; also the shortest time between two starts. */
 #define KEEP_NS 2000000000
 #define SPAWN_NS 10000000000
 #define RETRY_S 10
 
-/* A thread that takes the GIL and gives it back. Up to 3.12 a pending call that
- * a thread without the GIL has queued is not seen by a main thread that never
- * lets go of the GIL, until somebody else asks for it. */
+/* A thread that takes the GIL and releases it. Up to 3.12, a main thread that never releases the
+ * GIL does not see a pending call that was queued by a thread without the GIL until another
+ * thread asks for the GIL. */
 typedef struct {
     pthread_t thread;
-    int is_made;      /* and not joined */
+    int is_made;      /* made and not joined */
     uint32_t running; /* atomic */
 } sonde_nudge;
 
@@ -67,7 +66,7 @@ static void nudge_begin(sonde_nudge *self)
 typedef struct NativeThreadObject {
     PyObject_HEAD
     PyObject *page_map;
-    PyObject *obey; /* called in the main thread when something was asked */
+    PyObject *obey; /* called in the main thread when something was asked for */
     sonde_control *page;
     pthread_t thread;
     int running;       /* under the GIL: a thread was made and not joined */
@@ -75,20 +74,20 @@ typedef struct NativeThreadObject {
     uint32_t pending;  /* obey is queued, or being called */
     int is_obeying;    /* under the GIL: it is being called */
     struct NativeThreadObject *next;
-    /* The collector to keep alive, as copies of our own; NULL: none. */
+    /* The collector to keep alive, as copies of our own; NULL: there is none. */
     char *lock, **argv, **envp;
     int64_t looked_ns, spawned_ns;
     char **snapshot; /* the command that writes a snapshot, in the same environment */
     int64_t snapshot_ns; /* when the last snapshot was started */
-    int64_t queued_ns; /* when obey was queued; 0: Python was nudged since */
+    int64_t queued_ns; /* when obey was queued; 0: Python was nudged since then */
     sonde_nudge nudge;
 } NativeThreadObject;
 
-static NativeThreadObject *threads; /* those that run */
+static NativeThreadObject *threads; /* the running ones */
 
 static void forget_in_child(void)
 {
-    /* In a forked child the threads do not exist; there is nothing to join. */
+    /* In a forked child the threads do not exist, so there is nothing to join. */
     for (NativeThreadObject *thread = threads; thread != NULL; thread = thread->next) {
         thread->running = 0;
         thread->nudge = (sonde_nudge){0};
@@ -108,7 +107,7 @@ static const sonde_native_work *work;
 
 void sonde_native_thread_serve(const sonde_native_work *given)
 {
-    /* What it points to is constant; nothing else is ordered. */
+    /* Relaxed: it points to constants, so nothing else has to be ordered. */
     sonde_store_relaxed(&work, given);
 }
 
@@ -139,9 +138,9 @@ static int run_obey(void *arg)
         status = result == NULL ? -1 : 0;
         Py_XDECREF(result);
     }
-    /* Lowered only now: 3.11 never gets out of a pending call that switches a
-     * profile function on while another one waits. What was asked meanwhile is
-     * seen when the page rings again. */
+    /* Lowered only now: 3.11 never gets out of a pending call that switches a profile function on
+     * while another pending call waits. What is asked for meanwhile is seen when the page rings
+     * again. */
     sonde_store_release(&self->pending, 0);
     if (!sonde_load_acquire(&self->leave))
         sonde_control_ring(self->page);
@@ -155,10 +154,10 @@ static int wants_python(const sonde_control *page)
            sonde_load_acquire(&page->stop);
 }
 
-/* A collector holds its lock file for as long as it lives; it writes into it
- * when it begins and empties it when it ends in an orderly way. A collector that
- * died young left it full and fresh: then wait, or all the jobs of a host would
- * start collectors that die as fast as they come. */
+/* Is a collector wanted? A collector holds its lock file for as long as it lives; it writes into
+ * the file when it begins and empties it when it ends in an orderly way. A collector that died
+ * young left it full and fresh: then wait, or all the jobs of a host would start collectors that
+ * die as fast as they come. */
 static int is_wanted(const char *lock)
 {
     int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
@@ -183,7 +182,7 @@ static void keep_collector(NativeThreadObject *self)
     if ((self->spawned_ns && now - self->spawned_ns < SPAWN_NS) || !is_wanted(self->lock))
         return;
     self->spawned_ns = now;
-    /* A failure is tried again later; the recording goes on without a collector. */
+    /* After a failure we try again later; the recording goes on without a collector. */
     (void)sonde_spawn(self->argv, self->envp, -1);
 }
 
@@ -201,7 +200,7 @@ static void take_snapshot(NativeThreadObject *self)
         (void)sonde_spawn(self->snapshot, self->envp, -1);
 }
 
-/* Make Python see a call that waits too long. Returns how long to sleep at most. */
+/* Make Python see a call that has waited too long. Returns how long to sleep at most. */
 static int64_t push_obey(NativeThreadObject *self)
 {
     if (!sonde_load_acquire(&self->pending) || self->queued_ns == 0)
@@ -220,7 +219,7 @@ static void *watch(void *arg)
     /* Samples are due to the microsecond; by default the kernel wakes us up to 50 us late. */
     prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
     while (!sonde_load_acquire(&self->leave)) {
-        /* The bell is read before what it announces: a ring after this wakes us. */
+        /* Acquire: the bell is read before what it announces, so a ring after this wakes us. */
         uint32_t bell = sonde_load_acquire(&self->page->bell);
         if (wants_python(self->page) && !sonde_load_acquire(&self->pending)) {
             sonde_store_release(&self->pending, 1);
@@ -268,7 +267,7 @@ static PyObject *thread_keep(NativeThreadObject *self, PyObject *args)
                           &PyList_Type, &envp))
         return NULL;
     if (self->running || self->envp != NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "keep() comes once, before start()");
+        PyErr_SetString(PyExc_RuntimeError, "keep() must be called once, before start()");
         return NULL;
     }
     self->argv = sonde_strings_copy(argv);
@@ -280,7 +279,7 @@ static PyObject *thread_keep(NativeThreadObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* 0 if there is one now, or none is wanted any more; else -errno. */
+/* Returns 0 if there is a thread now, or none is wanted any more; otherwise -errno. */
 static int begin_thread(NativeThreadObject *self)
 {
     if (self->running || sonde_load_acquire(&self->leave))
@@ -333,15 +332,15 @@ static PyObject *thread_stop(NativeThreadObject *self, PyObject *Py_UNUSED(none)
     pthread_join(thread, NULL);
     nudge_join(&self->nudge);
     Py_END_ALLOW_THREADS
-    /* Still queued: the interpreter holds our address and cannot be told to
-     * forget it, so this object stays: the thread's reference is not given back. */
+    /* obey is still queued: the interpreter holds our address and cannot be told to forget it, so
+     * this object stays, and the thread's reference is not given back. */
     if (!sonde_load_acquire(&self->pending) || self->is_obeying)
         Py_DECREF(self);
     Py_RETURN_NONE;
 }
 
-/* No thread while the program forks: Python 3.12 warns of a fork with threads,
- * and the child would have whatever ours was in the middle of. */
+/* End the thread while the program forks: Python 3.12 warns of a fork with threads, and the child
+ * would inherit whatever our thread was in the middle of. */
 static PyObject *thread_rest(NativeThreadObject *self, PyObject *Py_UNUSED(none))
 {
     if (!self->running)
@@ -371,8 +370,8 @@ static PyMethodDef thread_methods[] = {
      "keep(lock, argv, snapshot, env): start this collector whenever nobody holds its lock (None:\n"
      "never), and this snapshot whenever a signal asks for one."},
     {"start", (PyCFunction)thread_start, METH_NOARGS, "Start the thread."},
-    {"rest", (PyCFunction)thread_rest, METH_NOARGS, "End the thread for a moment."},
-    {"wake", (PyCFunction)thread_wake, METH_NOARGS, "Start the thread again."},
+    {"rest", (PyCFunction)thread_rest, METH_NOARGS, "End the thread; wake() starts it again."},
+    {"wake", (PyCFunction)thread_wake, METH_NOARGS, "Start the thread again after rest()."},
     {"stop", (PyCFunction)thread_stop, METH_NOARGS, "End the thread and wait for it."},
     {NULL, NULL, 0, NULL},
 };

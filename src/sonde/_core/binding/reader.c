@@ -1,4 +1,4 @@
-/* From a mapped ring to buffers that Arrow takes as they are. */
+/* Copies rows from a mapped ring to buffers that Arrow takes as they are. */
 #include "binding/binding.h"
 
 #include <string.h>
@@ -8,8 +8,8 @@ static void set_bit(char *bits, uint64_t at) { bits[at >> 3] |= (char)(1 << (at 
 typedef struct {
     char *data[SONDE_MAX_COLUMNS];
     char *valid[SONDE_MAX_COLUMNS]; /* NULL: the column is never NULL */
-    uint64_t *tickets;              /* NULL: not asked for */
-    int places;                     /* texts as positions in a dictionary, id - 1, instead of ids */
+    uint64_t *tickets;              /* NULL if they were not asked for */
+    int places;                     /* texts as positions (id - 1) in a dictionary, not as ids */
     uint32_t top_text;              /* the largest text id seen */
     uint64_t rows, lost, pending, corrupt;
 } sonde_batch;
@@ -205,7 +205,7 @@ static PyObject *wall_us(PyObject *Py_UNUSED(module), PyObject *args)
     for (Py_ssize_t i = 0; i < rows; i++) {
         int64_t wall;
         memcpy(&wall, from + i * 8, 8);
-        /* As unsigned numbers: a damaged time must not cause undefined behaviour. */
+        /* Added as unsigned numbers: a damaged time must not cause undefined behaviour. */
         wall = (int64_t)((uint64_t)wall + (uint64_t)offset_ns) / 1000;
         memcpy(to + i * 8, &wall, 8);
     }
@@ -292,11 +292,12 @@ static PyObject *layout_bytes(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 PyMethodDef sonde_reader_methods[] = {
-    {"layout_bytes", layout_bytes, METH_VARARGS, "layout_bytes(kinds, optional): bytes of a row."},
+    {"layout_bytes", layout_bytes, METH_VARARGS, "layout_bytes(kinds, optional): return the size of a row."},
     {"ring_bytes", ring_bytes, METH_VARARGS,
-     "ring_bytes(capacity, row_bytes, schema_bytes): size of the file; 0 if the numbers are impossible."},
+     "ring_bytes(capacity, row_bytes, schema_bytes): return the size of the file; 0 if the\n"
+     "numbers are impossible."},
     {"ring_init", ring_init, METH_VARARGS, "ring_init(map, capacity, row_bytes, schema)."},
-    {"ring_info", ring_info, METH_O, "ring_info(map): the numbers in the ring's header, and its schema."},
+    {"ring_info", ring_info, METH_O, "ring_info(map): return the numbers in the ring's header, and its schema."},
     {"ring_read", ring_read, METH_VARARGS,
      "ring_read(map, kinds, optional, first, last, tickets=False, places=False):\n"
      "(rows, [data, valid, data, valid, …], lost, pending, corrupt, largest text id).\n"
@@ -304,7 +305,7 @@ PyMethodDef sonde_reader_methods[] = {
     {"wall_us", wall_us, METH_VARARGS,
      "wall_us(times, rows, offset_ns): add an offset to nanoseconds, and return microseconds."},
     {"ring_settled", ring_settled, METH_VARARGS,
-     "ring_settled(map, first): the first ticket from `first` on whose row is not complete yet."},
+     "ring_settled(map, first): return the first ticket from `first` on whose row is not complete."},
     {"ring_heal", ring_heal, METH_O, "ring_heal(map): free the slots that dead writers left busy."},
     {NULL, NULL, 0, NULL},
 };

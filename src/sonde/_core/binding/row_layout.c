@@ -20,13 +20,13 @@ int sonde_row_layout_make(sonde_row_layout *layout, const char *kinds, const cha
     uint32_t at = 0;
     memset(layout, 0, sizeof *layout);
     if (columns == 0 || columns > SONDE_MAX_COLUMNS || strlen(optional) != columns) {
-        PyErr_Format(PyExc_ValueError, "a row has 1 to %u columns", SONDE_MAX_COLUMNS);
+        PyErr_Format(PyExc_ValueError, "a row must have 1 to %u columns", SONDE_MAX_COLUMNS);
         return -1;
     }
     for (size_t i = 0; i < columns; i++) {
         uint32_t bytes = sonde_kind_bytes(kinds[i]);
         if (bytes == 0) {
-            PyErr_Format(PyExc_ValueError, "no column kind '%c'", kinds[i]);
+            PyErr_Format(PyExc_ValueError, "there is no column kind '%c'", kinds[i]);
             return -1;
         }
         at = (at + bytes - 1) / bytes * bytes;
@@ -36,7 +36,7 @@ int sonde_row_layout_make(sonde_row_layout *layout, const char *kinds, const cha
         at += bytes;
     }
     if (layout->optionals > (int)SONDE_MAX_OPTIONAL) {
-        PyErr_Format(PyExc_ValueError, "a row has at most %u optional columns", SONDE_MAX_OPTIONAL);
+        PyErr_Format(PyExc_ValueError, "a row can have at most %u optional columns", SONDE_MAX_OPTIONAL);
         return -1;
     }
     layout->columns = (int)columns;

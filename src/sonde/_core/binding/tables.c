@@ -1,4 +1,4 @@
-/* Text tables and stack tables for Python, and the check of bytes. */
+/* Text tables and stack tables for Python, and the checksum of bytes. */
 #include "binding/binding.h"
 
 #include <string.h>
@@ -153,15 +153,15 @@ static PyObject *nodes_read(PyObject *Py_UNUSED(module), PyObject *map)
 }
 
 PyMethodDef sonde_tables_methods[] = {
-    {"check_bytes", check_bytes, METH_O, "Return the 32-bit check of bytes."},
-    {"intern_bytes", intern_bytes, METH_VARARGS, "intern_bytes(entries, data_bytes): size of the file."},
+    {"check_bytes", check_bytes, METH_O, "Return the 32-bit checksum of bytes."},
+    {"intern_bytes", intern_bytes, METH_VARARGS, "intern_bytes(entries, data_bytes): return the size of the file."},
     {"intern_init", intern_init, METH_VARARGS, "intern_init(map, entries, data_bytes): make an empty text table."},
     {"intern_read", intern_read, METH_O,
-     "intern_read(map): ([bytes or None of id 1, 2, …], lost)."},
-    {"nodes_bytes", nodes_bytes, METH_VARARGS, "nodes_bytes(entries): size of the file."},
+     "intern_read(map): return ([bytes or None of id 1, 2, …], lost)."},
+    {"nodes_bytes", nodes_bytes, METH_VARARGS, "nodes_bytes(entries): return the size of the file."},
     {"nodes_init", nodes_init, METH_VARARGS, "nodes_init(map, entries): make an empty stack table."},
     {"nodes_read", nodes_read, METH_O,
-     "nodes_read(map): (sound nodes, [id, parent, func, file, line, first line, hash, samples,\n"
+     "nodes_read(map): return (sound nodes, [id, parent, func, file, line, first line, hash, samples,\n"
      "wall, cpu, gil] as buffers, damaged, lost, when the sums were copied; 0: this is the table)."},
     {NULL, NULL, 0, NULL},
 };

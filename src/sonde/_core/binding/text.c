@@ -69,7 +69,7 @@ int64_t sonde_text_id(PyObject *text, PyObject *str)
     if (self->cache[at].str == str)
         return self->cache[at].id;
     if (!PyUnicode_Check(str)) {
-        PyErr_Format(PyExc_TypeError, "text expected, not %.100s", Py_TYPE(str)->tp_name);
+        PyErr_Format(PyExc_TypeError, "expected text, not %.100s", Py_TYPE(str)->tp_name);
         return -1;
     }
     int64_t id = put_str(self->table, str);
@@ -89,7 +89,7 @@ static PyObject *text_put(PyObject *self, PyObject *str)
 }
 
 static PyMethodDef text_methods[] = {
-    {"put", text_put, METH_O, "The id of a str; 0 if the table is full."},
+    {"put", text_put, METH_O, "put(text): return the id of a str; 0 if the table is full."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,7 +1,7 @@
 /* GcCallback: what Python's garbage collector calls around each collection.
  *
- * In C because of signals: a Ctrl-C that arrives while a callback written in
- * Python runs is raised inside the callback, and the collector throws it away.
+ * This is in C because of signals: a Ctrl-C that arrives while a callback written in Python runs
+ * is raised inside the callback, and the collector throws it away.
  */
 #include "gc/gc_callback.h"
 

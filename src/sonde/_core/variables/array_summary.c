@@ -1,7 +1,7 @@
 /* The smallest, the largest and the mean of numbers in memory, and how many are NaN.
  *
- * In C and straight from memory, because an operation of the framework would
- * be seen by whatever watches its operations: modes, profilers, tracers. */
+ * This is in C and reads memory directly, because an operation of the framework would be seen by
+ * whatever watches its operations: modes, profilers, tracers. */
 #include "variables/array_summary.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ typedef struct {
     const char *at;
     char kind;
     int dimensions;
-    int64_t shape[MOST_DIMENSIONS], strides[MOST_DIMENSIONS]; /* in elements; in bytes */
+    int64_t shape[MOST_DIMENSIONS], strides[MOST_DIMENSIONS]; /* in elements; strides in bytes */
     int64_t elements;
 } numbers;
 
@@ -70,12 +70,12 @@ static const char *place(const numbers *all, int64_t index)
     return at;
 }
 
-/* Lengths and strides from two tuples. 0, or -1 with an exception. */
+/* Read lengths and strides from two tuples. Returns 0, or -1 with an exception. */
 static int read_shape(numbers *all, PyObject *shape, PyObject *strides)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(shape);
     if (count > MOST_DIMENSIONS || PyTuple_GET_SIZE(strides) != count) {
-        PyErr_SetString(PyExc_ValueError, "a stride for each of at most 16 dimensions expected");
+        PyErr_SetString(PyExc_ValueError, "expected a stride for each of at most 16 dimensions");
         return -1;
     }
     all->dimensions = (int)count;
@@ -87,7 +87,7 @@ static int read_shape(numbers *all, PyObject *shape, PyObject *strides)
             return -1;
         if (all->shape[i] < 0 ||
             __builtin_mul_overflow(all->elements, all->shape[i], &all->elements)) {
-            PyErr_SetString(PyExc_ValueError, "lengths that cannot be");
+            PyErr_SetString(PyExc_ValueError, "the lengths are impossible");
             return -1;
         }
     }
@@ -132,7 +132,7 @@ static PyObject *summarize(PyObject *Py_UNUSED(module), PyObject *args)
 
 PyMethodDef sonde_array_summary_methods[] = {
     {"summarize", summarize, METH_VARARGS,
-     "summarize(address, kind, shape, strides, most): (seen, nans, least, largest, mean) of at most\n"
-     "`most` numbers, evenly spread, in memory that must belong to the caller; strides in bytes."},
+     "summarize(address, kind, shape, strides, most): return (seen, nans, least, largest, mean) of at\n"
+     "most `most` numbers, evenly spread, in memory that must belong to the caller; strides in bytes."},
     {NULL, NULL, 0, NULL},
 };
