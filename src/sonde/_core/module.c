@@ -1,5 +1,5 @@
-/* sonde._core: the roof. It registers what the rooms below offer to Python, and nothing else:
- * nobody includes or calls this file. */
+/* sonde._core: the roof. It registers what the folders below offer to Python, and does nothing
+ * else; nobody includes or calls this file. */
 #include "attach/attach.h"
 #include "calls/calls.h"
 #include "collectives/collectives.h"
@@ -101,7 +101,8 @@ static int add_errors(PyObject *core)
 
 static int fill_module(PyObject *core)
 {
-    /* One recording per process: its state is the process's, not an interpreter's. */
+    /* There is one recording per process: its state belongs to the process, not to an
+     * interpreter. */
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
         PyErr_SetString(PyExc_ImportError, "sonde records the main interpreter only");
         return -1;

@@ -1,10 +1,10 @@
 /* What the files of the call tracer share. Everything here needs the GIL.
  *
- * A thread has a shadow stack of its current calls, and tables of its own: a node per
- * function, and an edge per pair of caller and callee. Only recursion needs the level of
- * a node on every event, so calls and own time are kept in edges alone; those of a function
- * are the sum of its edges. Functions and links hold what all threads found together;
- * that is worked out when it is published.
+ * A thread has a shadow stack of its current calls, and tables of its own: a node for each
+ * function, and an edge for each pair of caller and callee. Only recursion needs the level of a
+ * node on every event, so calls and own time are kept in edges alone; those of a function are the
+ * sum of its edges. Functions and links hold the numbers of all threads together, which are
+ * worked out when they are published.
  *
  * Times are ticks of the processor's counter until they are published.
  */
@@ -17,7 +17,7 @@
 
 extern int sonde_has_counter;
 
-/* The processor's counter where it is reliable: it costs a quarter of the clock. */
+/* Read the processor's counter where it is reliable: that costs a quarter of reading the clock. */
 static inline int64_t sonde_ticks(void)
 {
 #if defined(__aarch64__)
@@ -31,7 +31,7 @@ static inline int64_t sonde_ticks(void)
 #endif
 }
 
-/* Before the first sonde_ticks(). */
+/* Call this before the first sonde_ticks(). */
 void sonde_ticks_init(void);
 
 /* One moment on both clocks. */
@@ -45,7 +45,7 @@ static inline sonde_moment sonde_read_moment(void)
     return (sonde_moment){ticks, sonde_clock_ns()};
 }
 
-/* Ticks per nanosecond as a fraction, measured between two moments. */
+/* Nanoseconds per tick as a fraction, measured between two moments. */
 typedef struct {
     uint64_t ns, ticks;
 } sonde_rate;
@@ -53,10 +53,10 @@ sonde_rate sonde_ticks_rate(const sonde_moment *begin, const sonde_moment *now);
 int64_t sonde_ticks_to_ns(sonde_rate rate, int64_t ticks);
 
 typedef struct {
-    int64_t calls, recursive, own, total; /* recursive: calls inside one of the same */
+    int64_t calls, recursive, own, total; /* recursive: calls inside a call of the same function */
 } sonde_numbers;
 
-/* What the newest row says: in ticks, to see what changed, and in ns, as it was published. */
+/* What the newest row says: in ticks, to see what has changed, and in ns, as published. */
 typedef struct {
     sonde_numbers numbers;
     int64_t own_ns, total_ns;
@@ -65,16 +65,16 @@ typedef struct {
 /* A code object or a builtin, in any thread. */
 typedef struct sonde_function {
     const void *key;      /* the PyCodeObject or PyMethodDef */
-    PyObject *code;       /* keeps that address from being used again; NULL for builtins */
+    PyObject *code;       /* keeps that address from being reused; NULL for builtins */
     PyObject *name, *file;
     long lineno;
     uint32_t copies;      /* functions with the same label, counted in the first of them */
     int is_coroutine;
-    sonde_numbers past, sum; /* of threads and coroutines that ended; of all, now */
+    sonde_numbers past, sum; /* of threads and coroutines that have ended; of all, now */
     sonde_published published;
 } sonde_function;
 
-/* Who called whom, in any thread; caller NULL: nobody that we saw. */
+/* Who called whom, in any thread; caller NULL: we saw no caller. */
 typedef struct {
     sonde_function *caller, *callee;
     sonde_numbers past, sum;
@@ -102,10 +102,10 @@ struct sonde_edge {
 
 typedef struct {
     sonde_edge *edge;
-    int64_t start, inner; /* inner: ticks spent in what it called */
+    int64_t start, inner; /* inner: ticks spent in the calls that it made */
 } sonde_call;
 
-/* Pointers, open addressing; NULL is free. At most half full. */
+/* A set of pointers with open addressing; NULL is free. At most half full. */
 typedef struct {
     void **slots;
     size_t size, used; /* size: a power of two, or 0 */
@@ -117,7 +117,7 @@ typedef struct sonde_call_thread {
     uint32_t ended;  /* atomic */
     unsigned long ident; /* pthread_self */
     uint64_t state_id;   /* of its PyThreadState */
-    int claimed;         /* the thread itself has found it */
+    int claimed;         /* the thread itself uses it */
     int64_t last;        /* time of the newest event: time never runs backwards */
     sonde_call *stack, *top, *limit;
     sonde_set nodes, edges;
@@ -130,7 +130,7 @@ typedef struct {
     const void *frame;
     int64_t start;
     sonde_function *caller, *callee;
-    int is_outer_call, is_outer_edge; /* not inside a call of the same */
+    int is_outer_call, is_outer_edge; /* not inside another call of the same */
 } sonde_awaited;
 
 /* The one tracer of this process. */
@@ -138,10 +138,10 @@ typedef struct {
     uint64_t epoch; /* changes at every start and stop: what threads remember is then void */
     sonde_moment begin;
     int64_t publish_at;         /* in ticks */
-    void (*publish_due)(void);  /* to be called when that has passed */
+    void (*publish_due)(void);  /* called when that time has passed */
     uint32_t first; /* the first publication of this run; 0: none yet */
-    uint64_t rows_since_full; /* rows written since all were */
-    int is_unsure; /* the last one may have lost rows */
+    uint64_t rows_since_full; /* rows written since the last publication of all rows */
+    int is_unsure; /* the last publication may have lost rows */
     sonde_call_thread *threads;
     sonde_set functions, labels, links, awaited;
     PyObject *muted; /* until this code returns, its thread is not traced; or NULL */
@@ -169,17 +169,18 @@ static inline size_t sonde_hash(const void *a, const void *b)
     return (size_t)(mixed >> 32);
 }
 
-/* 0, or -1 if there is no memory; after reserve, the next add does not fail.
- * `hash_of` finds an item's place again. */
+/* Make room for one more item, and add an item. Both return 0, or -1 if there is no memory; after
+ * reserve, the next add does not fail. `hash_of` finds an item's place again. */
 int sonde_set_reserve(sonde_set *set, size_t (*hash_of)(const void *item));
 int sonde_set_add(sonde_set *set, size_t (*hash_of)(const void *item), void *item);
 void sonde_set_remove(sonde_set *set, size_t (*hash_of)(const void *item), size_t at);
-/* Empty it; `release` gets every item, and may find the set empty already. */
+/* Empty the set. `release` gets every item, and may find the set empty already. */
 void sonde_set_clear(sonde_set *set, void (*release)(void *item));
 
-/* NULL where there is no memory: that call is then not counted. */
+/* Return the function that was called, which is made if it is new; NULL if there is no memory:
+ * that call is then not counted. */
 sonde_function *sonde_function_find(const sonde_callee *callee);
-/* The function with this key, if it is known. */
+/* Return the function with this key, or NULL if it is not known. */
 sonde_function *sonde_function_get(const void *key);
 void sonde_function_free(void *function);
 sonde_called *sonde_called_find(sonde_call_thread *calls, sonde_function *function);
@@ -195,9 +196,11 @@ void sonde_calls_clear(void);
 
 /* ---- events ------------------------------------------------------------------------ */
 
-/* A return of a call that is not the top one: a stack switch, or an event that we never got. */
+/* Handle the return of a call that is not the top one: the stack was switched, or we missed an
+ * event. */
 void sonde_leave_other(sonde_call_thread *calls, const void *key, const void *frame, int ended);
-/* The top call is a coroutine: it begins (or began before us) or goes on; it stops or ends. */
+/* The top call is a coroutine that begins (or began before us) or goes on; or one that pauses or
+ * ends. */
 void sonde_await_begin(sonde_call_thread *calls, const void *frame, int is_new);
 void sonde_await_leave(sonde_call_thread *calls, const void *frame, int ended);
 
@@ -208,7 +211,7 @@ static inline void sonde_tick(sonde_call_thread *calls)
         calls->last = now;
 }
 
-/* The call that begins now, or NULL if it is not counted. */
+/* Begin a call. Returns it, or NULL if it is not counted. */
 static inline sonde_call *sonde_enter(sonde_call_thread *calls, const sonde_callee *callee)
 {
     sonde_call *top = calls->top;
@@ -235,7 +238,7 @@ static inline sonde_call *sonde_enter(sonde_call_thread *calls, const sonde_call
     return top;
 }
 
-/* The top ends now. */
+/* End the top call. */
 static inline void sonde_leave(sonde_call_thread *calls)
 {
     sonde_call *top = calls->top;
@@ -261,7 +264,8 @@ int sonde_is_hooked(unsigned long ident);
 
 /* ---- publication (publish.c) --------------------------------------------------------- */
 
-/* Write what changed since the last publication; -1 with an exception if there is no memory. */
+/* Write what has changed since the last publication. Returns 0, or -1 with an exception if there
+ * is no memory. */
 int sonde_publish(PyObject *rows, PyObject *publications);
 
 #endif

@@ -10,7 +10,7 @@ int sonde_has_counter;
 void sonde_ticks_init(void)
 {
 #ifdef __x86_64__
-    /* Invariant: one speed, whatever the processor does to save power. */
+    /* An invariant counter has one speed, whatever the processor does to save power. */
     unsigned int a, b, c, d = 0;
     sonde_has_counter = __get_cpuid(0x80000007, &a, &b, &c, &d) && (d & 1u << 8);
 #else
@@ -27,7 +27,7 @@ sonde_rate sonde_ticks_rate(const sonde_moment *begin, const sonde_moment *now)
     __asm__ volatile("mrs %0, cntfrq_el0" : "=r"(per_second));
     return (sonde_rate){1000000000, per_second};
 #else
-    /* Nothing says how fast it runs; the time since the start shows it. */
+    /* Nothing says how fast the counter runs, so that is measured over the time since the start. */
     if (!sonde_has_counter || now->ticks <= begin->ticks)
         return (sonde_rate){1, 1};
     return (sonde_rate){(uint64_t)(now->ns - begin->ns), (uint64_t)(now->ticks - begin->ticks)};

@@ -1,4 +1,4 @@
-/* The calls of the current thread: found, made, and kept until the thread ends. */
+/* The calls of the current thread: how they are found, made, and kept until the thread ends. */
 #include "calls/hook.h"
 
 #include <pthread.h>
@@ -10,10 +10,10 @@ static pthread_key_t end_key;
 
 static void on_thread_end(void *arg)
 {
-    /* Without the GIL: only say so; the next publication adds its numbers. */
+    /* Here we have no GIL, so only say so; the next publication adds this thread's numbers. */
     sonde_call_thread *calls = arg;
     sonde_call_here.epoch = 0;
-    /* Release: all that this thread wrote comes before. */
+    /* Release: all that this thread wrote is visible before this. */
     sonde_store_release(&calls->ended, 1);
     sonde_call_thread_release(calls);
 }
@@ -45,7 +45,7 @@ void sonde_unmute(const void *code)
 {
     if (sonde_call_here.epoch != sonde_calls.epoch || sonde_calls.muted != code)
         return;
-    sonde_call_here.epoch = 0; /* its next event finds the calls that are under way */
+    sonde_call_here.epoch = 0; /* this thread's next event finds its calls in progress */
     Py_CLEAR(sonde_calls.muted);
 }
 

@@ -13,7 +13,7 @@ static size_t hash_function(const void *item)
 static size_t hash_label(const void *item)
 {
     const sonde_function *function = item;
-    /* Exact strings: their hash runs no code and cannot fail. */
+    /* These are exact strings: their hash runs no code and cannot fail. */
     Py_hash_t name = PyObject_Hash(function->name), file = PyObject_Hash(function->file);
     return sonde_hash((const void *)(name ^ function->lineno), (const void *)file);
 }
@@ -40,8 +40,8 @@ void sonde_function_free(void *item)
 
 /* ---- names ------------------------------------------------------------------------ */
 
-/* The method of a type that a bound builtin was made from: `<method 'append' of 'list' objects>`,
- * whatever a subclass calls so. */
+/* Find the method of a type that a bound builtin was made from. It gives the name `<method
+ * 'append' of 'list' objects>`, also where the list is of a subclass. */
 static PyObject *find_descriptor(PyTypeObject *type, const PyMethodDef *method)
 {
     PyObject *mro = type->tp_mro;
@@ -82,7 +82,8 @@ static PyObject *name_builtin(PyObject *builtin)
     return PyUnicode_FromFormat("<built-in method %s>", name);
 }
 
-/* Of several functions with the same label the second is `name #2`: no number is lost. */
+/* Give functions with the same label different names: the second is `name #2`. So no number is
+ * lost. */
 static int set_apart(sonde_function *function)
 {
     const sonde_set *set = &sonde_calls.labels;
@@ -107,7 +108,7 @@ static int set_label(sonde_function *function, const sonde_callee *callee)
 {
     if (callee->code != NULL) {
         PyCodeObject *code = (PyCodeObject *)callee->code;
-        /* A subclass of str could run code in its hash; this makes it plain. */
+        /* A subclass of str could run code in its hash; this makes a plain str of it. */
         function->name = PyUnicode_FromObject(code->co_name);
         function->file = PyUnicode_FromObject(code->co_filename);
         function->lineno = code->co_firstlineno > 0 ? code->co_firstlineno : 0;
@@ -136,8 +137,8 @@ static sonde_function *make_function(const sonde_callee *callee)
     return NULL;
 }
 
-/* A program that makes code without end would fill the memory: beyond a limit,
- * all new functions count as one. */
+/* Return the function that stands for all further ones. A program that makes code without end
+ * would fill the memory; so beyond a limit, all new functions count as one. */
 static sonde_function *find_crowd(void)
 {
     static const sonde_callee crowd = {.key = &crowd};

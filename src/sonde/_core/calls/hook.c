@@ -78,7 +78,8 @@ static PyObject *on_yield(PyObject *Py_UNUSED(hook), PyObject *const *args, size
     return leave(args[0], 0);
 }
 
-/* The builtin that is being called, or NULL: a Python function, a type, an object. */
+/* Return the builtin that is being called, or NULL if it is a Python function, a type or an
+ * object. */
 static inline const void *find_builtin(PyObject *const *args)
 {
     PyObject *callable = args[2];
@@ -133,7 +134,7 @@ static int set_handler(PyObject *monitoring, int tool, int event, vectorcallfunc
     return before == NULL ? -1 : 0;
 }
 
-/* Put our handlers in place, or take them out. */
+/* Install our handlers, or remove them. */
 static int set_handlers(PyObject *monitoring, int tool, int on)
 {
     PyObject *events = PyObject_GetAttrString(monitoring, "events");
@@ -153,7 +154,7 @@ static int set_handlers(PyObject *monitoring, int tool, int on)
     return done == NULL ? -1 : 0;
 }
 
-/* A tool number that nobody uses. Never 2: that is cProfile's, which the program may want. */
+/* Take a tool number that nobody uses. Never 2: that is cProfile's, which the program may want. */
 static int take_tool(PyObject *monitoring)
 {
     static const int wanted[] = {4, 3, 5, 1, 0};
@@ -166,7 +167,7 @@ static int take_tool(PyObject *monitoring)
             return -1;
         PyErr_Clear();
     }
-    PyErr_SetString(PyExc_RuntimeError, "other tools use all places of sys.monitoring");
+    PyErr_SetString(PyExc_RuntimeError, "other tools use all tool ids of sys.monitoring");
     return -1;
 }
 
@@ -236,7 +237,7 @@ static PyThreadState *first_thread(void)
     return PyInterpreterState_ThreadHead(PyInterpreterState_Main());
 }
 
-/* Does a coroutine that leaves its frame now come back? */
+/* Has a coroutine that leaves its frame now ended, so that it will not come back? */
 static int has_ended(PyFrameObject *frame, PyCodeObject *code, PyObject *result)
 {
     if (result == NULL)
@@ -273,7 +274,7 @@ static void on_python(sonde_call_thread *calls, PyFrameObject *frame, int what, 
     } else {
         leave(calls, frame, code, result);
     }
-    Py_DECREF(code); /* the frame has it, too */
+    Py_DECREF(code); /* the frame holds it, too */
 }
 
 static void on_untraced_return(PyFrameObject *frame)
@@ -302,7 +303,7 @@ static int on_profile(PyObject *Py_UNUSED(self), PyFrameObject *frame, int what,
             return 0;
         }
         sonde_leave_builtin(calls, key);
-        /* A thread that was started has not run yet: its starter still has the GIL. */
+        /* A thread that has just been started has not run yet: its starter still has the GIL. */
         if ((int64_t)first_thread()->id > newest_thread)
             hook_new_threads(sonde_call_tracer);
     }
@@ -310,8 +311,8 @@ static int on_profile(PyObject *Py_UNUSED(self), PyFrameObject *frame, int what,
     return 0;
 }
 
-/* What _PyEval_SetProfile does, without its audit event: a hook of the program that runs there
- * could end threads while we go through them. sonde_hook raises it once for all. */
+/* Do what _PyEval_SetProfile does, without its audit event: a hook of the program that runs there
+ * could end threads while we go through them. sonde_hook raises the event once for all threads. */
 static void set_profile(PyThreadState *state, PyObject *self)
 {
     PyObject *before = state->c_profileobj;
@@ -322,7 +323,8 @@ static void set_profile(PyThreadState *state, PyObject *self)
     Py_XDECREF(before);
 }
 
-/* A native thread makes its state without the GIL; 3.11 puts it on the list first. */
+/* Is this state complete? A native thread makes its state without the GIL; 3.11 first puts it on
+ * the list. */
 static int is_made(PyThreadState *state)
 {
 #if PY_VERSION_HEX >= 0x030B0000
@@ -332,8 +334,8 @@ static int is_made(PyThreadState *state)
 #endif
 }
 
-/* A thread that we have seen before and that has no hook now lost it to the program: what
- * happened meanwhile is not known, so that thread is left alone. */
+/* Hook the threads that are new. A thread that we have seen before and that has no hook now lost
+ * it to the program: we do not know what happened meanwhile, so that thread is left alone. */
 static void hook_new_threads(sonde_CallTracer *self)
 {
     int64_t newest = newest_thread, unmade = INT64_MAX;
@@ -349,7 +351,7 @@ static void hook_new_threads(sonde_CallTracer *self)
         else if (state->c_profilefunc != on_profile)
             self->left_alone++;
     }
-    newest_thread = newest < unmade ? newest : unmade - 1; /* it is tried again */
+    newest_thread = newest < unmade ? newest : unmade - 1; /* so that this thread is tried again */
 }
 
 int sonde_hook(sonde_CallTracer *self)

@@ -11,7 +11,7 @@
 typedef struct {
     PyObject_HEAD
     PyObject *rows, *publications; /* writers */
-    PyObject *own_folder;   /* str: code there that starts us is not the program's */
+    PyObject *own_folder;   /* a str: code in this folder that starts us is not part of the program */
     int64_t every_ns, due_ns;
     int tool;        /* of sys.monitoring */
     long left_alone; /* threads that had a profile function at the start */
@@ -26,13 +26,13 @@ typedef struct {
 
 extern __thread sonde_call_current sonde_call_here;
 
-/* The calls of this thread, found or made; NULL if nothing is traced. */
+/* Return the calls of this thread, which are found or made; NULL if nothing is traced. */
 sonde_call_thread *sonde_call_join(void);
 
-/* Have the ends of threads noticed. 0, or -1 if no thread-specific key is left. */
+/* Notice from now on when threads end. Returns 0, or -1 if no thread-specific key is left. */
 int sonde_calls_watch_threads(void);
 
-/* This code returns in a thread that is not traced (yet). */
+/* Note that this code returns in a thread that is not traced (yet). */
 void sonde_unmute(const void *code);
 
 static inline sonde_call_thread *sonde_call_thread_here(void)
@@ -40,14 +40,15 @@ static inline sonde_call_thread *sonde_call_thread_here(void)
     return sonde_call_here.epoch == sonde_calls.epoch ? sonde_call_here.calls : sonde_call_join();
 }
 
-/* Last in every handler. */
+/* Every handler calls this last. */
 static inline void sonde_publish_if_due(const sonde_call_thread *calls)
 {
     if (calls->last >= sonde_calls.publish_at)
         sonde_calls.publish_due();
 }
 
-/* Be called from now on; -1 with RuntimeError where that is not possible. */
+/* Have the interpreter call us from now on. Returns 0, or -1 with RuntimeError where that is not
+ * possible. */
 int sonde_hook(sonde_CallTracer *self);
 void sonde_unhook(sonde_CallTracer *self);
 /* ---- events, as both kinds of hook have them ------------------------------------------ */

@@ -11,14 +11,14 @@ static void add(sonde_numbers *sum, const sonde_numbers *more)
     sum->total += more->total;
 }
 
-/* A call under way counts as if it ended now. */
+/* Add a call in progress as if it ended now. */
 static void add_call(const sonde_call *call, int64_t inner, int64_t now)
 {
     sonde_edge *edge = call->edge;
     int64_t total = now - call->start;
     edge->link->sum.own += total - call->inner - inner;
     if (edge->is_coroutine)
-        return; /* add_awaited has the rest */
+        return; /* add_awaited counts the rest */
     edge->link->sum.calls++;
     if (edge->flight++ == 0)
         edge->link->sum.total += total;
@@ -47,9 +47,9 @@ static void add_thread(const sonde_call_thread *calls, int64_t now)
             add(&edge->link->sum, &edge->numbers);
         }
     }
-    /* The time of a thread whose hook the program replaced stands still. */
+    /* For a thread whose hook the program replaced, time stands still. */
     now = now > calls->last && sonde_is_hooked(calls->ident) ? now : calls->last;
-    /* From the bottom: the first of several is the outermost. */
+    /* From the bottom up: of several calls of a function, the first is the outermost. */
     for (const sonde_call *call = calls->stack + 1; call <= calls->top; call++)
         add_call(call, call < calls->top ? now - call[1].start : 0, now);
 }
@@ -79,7 +79,7 @@ static void fold_ended(void)
 {
     for (sonde_call_thread **at = &sonde_calls.threads; *at != NULL;) {
         sonde_call_thread *calls = *at;
-        /* Acquire: all that the thread did is done. */
+        /* Acquire: we see all that the thread did before it ended. */
         if (sonde_load_acquire(&calls->ended)) {
             *at = calls->next;
             sonde_call_thread_fold(calls);
@@ -115,13 +115,13 @@ typedef struct {
     PyObject *writer;
     PyObject *t_ns, *number;
     sonde_rate rate;
-    int is_full;      /* every row, changed or not */
+    int is_full;      /* write every row, changed or not */
     uint64_t written;
 } publication;
 
 enum { COLUMNS = 12 };
 
-/* Append one row; -1 if there is no memory. Runs no code of the program. */
+/* Append one row. Returns 0, or -1 if there is no memory. Runs no code of the program. */
 static int write_row(publication *to, const sonde_function *function, const sonde_function *caller,
                      const sonde_published *published)
 {
@@ -151,7 +151,7 @@ static int write_row(publication *to, const sonde_function *function, const sond
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* The row of a function or a link, if it is due. */
+/* Write the row of a function or a link, if it is due. */
 static int write_due(publication *to, const sonde_function *function, const sonde_function *caller,
                      const sonde_numbers *now, sonde_published *published)
 {
@@ -182,7 +182,7 @@ static int write_rows(publication *to)
     return 0;
 }
 
-/* The row that makes a publication count; only if all its rows are in the ring. */
+/* Write the row that makes a publication count, but only if all its rows are in the ring. */
 static int write_publication(const publication *from, PyObject *publications)
 {
     PyObject *first = PyLong_FromUnsignedLong(sonde_calls.first);

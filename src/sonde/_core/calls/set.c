@@ -41,7 +41,7 @@ void sonde_set_remove(sonde_set *set, size_t (*hash_of)(const void *item), size_
     size_t mask = set->size - 1;
     set->slots[at] = NULL;
     set->used--;
-    /* Those behind it may have come here only because it was in their way. */
+    /* The ones behind it may stand there only because it was in their way: put them in again. */
     for (size_t next = (at + 1) & mask; set->slots[next] != NULL; next = (next + 1) & mask) {
         void *item = set->slots[next];
         set->slots[next] = NULL;

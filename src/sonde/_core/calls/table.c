@@ -152,7 +152,7 @@ int sonde_call_thread_grow(sonde_call_thread *calls)
 {
     ptrdiff_t depth = calls->top - calls->stack;
     if (depth >= SONDE_MAX_CALLS) {
-        /* Deeper than Python goes: those calls must have ended without our noticing. */
+        /* Python does not go this deep: those calls must have ended without our noticing. */
         while (calls->top > calls->stack)
             leave_top(calls);
         return 0;
@@ -195,7 +195,7 @@ void sonde_call_thread_fold(sonde_call_thread *calls)
 
 void sonde_call_thread_release(sonde_call_thread *calls)
 {
-    /* Ordered: whoever frees it comes after everything that the other owner did with it. */
+    /* Ordered: whoever frees it does so after everything that the other owner did with it. */
     if (sonde_decrement_ordered(&calls->owners) == 0)
         free(calls);
 }
@@ -247,7 +247,7 @@ static size_t hash_awaited(const void *item)
     return sonde_hash(((const sonde_awaited *)item)->frame, NULL);
 }
 
-/* The place of a frame's record, or -1. */
+/* Return the place of a frame's record, or -1. */
 static ptrdiff_t find_awaited(const void *frame)
 {
     const sonde_set *set = &sonde_calls.awaited;
@@ -261,7 +261,8 @@ static ptrdiff_t find_awaited(const void *frame)
     return -1;
 }
 
-/* Its call ends. That is added to the numbers of all threads, as it may have begun in another one. */
+/* End the call of a coroutine. Its time is added to the numbers of all threads, as it may have
+ * begun in another thread. */
 static void await_end(ptrdiff_t at, int64_t now)
 {
     sonde_awaited *awaited = sonde_calls.awaited.slots[at];
@@ -285,7 +286,7 @@ void sonde_await_begin(sonde_call_thread *calls, const void *frame, int is_new)
     if (at >= 0 && !is_new)
         return;
     if (at >= 0)
-        await_end(at, calls->last); /* of an earlier one at this address, whose end we missed */
+        await_end(at, calls->last); /* this ends an earlier coroutine at this address, whose end we missed */
     sonde_awaited *awaited = malloc(sizeof *awaited);
     if (awaited == NULL)
         return;

@@ -13,8 +13,8 @@ static void set_alarm(int64_t wait_ns)
 {
     sonde_moment now = sonde_read_moment();
     sonde_rate rate = sonde_ticks_rate(&sonde_calls.begin, &now);
-    /* On x86 the rate is not known in the first moment: 1 GHz is less than any, so this is early,
-     * and the next alarm is right. */
+    /* On x86 the rate is not known in the first moment. 1 GHz is slower than any, so the first
+     * alarm comes early, and the next one is right. */
     sonde_rate reverse = rate.ns < 1000 ? (sonde_rate){1, 1} : (sonde_rate){rate.ticks, rate.ns};
     sonde_calls.publish_at = now.ticks + sonde_ticks_to_ns(reverse, wait_ns);
 }
@@ -34,7 +34,8 @@ static void publish_due(void)
 
 /* ---- start and stop ---------------------------------------------------------------------- */
 
-/* The frames of a thread from the innermost, new references; as many as there is memory for. */
+/* Return the frames of a thread from the innermost on, as new references; as many as there is
+ * memory for. */
 static PyFrameObject **list_frames(PyFrameObject *innermost, Py_ssize_t *depth)
 {
     PyFrameObject **frames = NULL;
@@ -63,8 +64,8 @@ static int is_ours(const sonde_CallTracer *self, PyCodeObject *code)
            PyUnicode_CompareWithASCIIString(code->co_name, "wrapper") != 0;
 }
 
-/* The frames of the recorder that switches us on are no calls of the program: leave them out,
- * and all that they still do. Returns how many they are. */
+/* Leave out the frames of the recorder that switches us on, and all that they still do: they are
+ * not calls of the program. Returns how many there are. */
 static Py_ssize_t mute_own(const sonde_CallTracer *self, PyFrameObject **frames, Py_ssize_t depth)
 {
     Py_ssize_t own = 0;
@@ -175,7 +176,7 @@ static PyObject *tracer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
                                      &sonde_WriterType, &publications, &every_ns, &own_folder))
         return NULL;
     if (every_ns <= 0)
-        return PyErr_Format(PyExc_ValueError, "every_ns is a positive time");
+        return PyErr_Format(PyExc_ValueError, "every_ns must be positive");
     sonde_CallTracer *self = (sonde_CallTracer *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
@@ -201,15 +202,15 @@ static PyObject *tracer_left_alone(sonde_CallTracer *self, void *Py_UNUSED(closu
 
 static PyMethodDef tracer_methods[] = {
     {"start", (PyCFunction)tracer_start, METH_NOARGS,
-     "Begin, with the current calls. RuntimeError where it is not possible."},
-    {"stop", (PyCFunction)tracer_stop, METH_NOARGS, "Publish, and forget everything."},
-    {"publish", (PyCFunction)tracer_publish, METH_NOARGS, "Write what changed, now."},
+     "Begin, with the current calls. Raises RuntimeError where that is not possible."},
+    {"stop", (PyCFunction)tracer_stop, METH_NOARGS, "Publish what has changed, and forget everything."},
+    {"publish", (PyCFunction)tracer_publish, METH_NOARGS, "Write what has changed, now."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef tracer_getset[] = {
     {"left_alone", (getter)tracer_left_alone, NULL,
-     "Threads that had a profile function of their own at the start.", NULL},
+     "The number of threads that had a profile function of their own at the start.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

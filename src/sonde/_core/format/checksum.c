@@ -1,4 +1,4 @@
-/* Checks that find torn and damaged bytes. */
+/* Checksums that find torn and damaged bytes. */
 #include "format/format.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* The one clock. */
+/* The one clock of all our times. */
 #define _POSIX_C_SOURCE 200809L
 #include "format/format.h"
 

@@ -55,7 +55,7 @@ void sonde_control_on(sonde_control *page, uint32_t on)
     } else if (!on && was) {
         sonde_store_relaxed(&page->paused_t_ns, now);
     }
-    /* The times before the switch that they are about. */
+    /* Release: the times are stored before the switch that they belong to. */
     sonde_store_release(&page->on, on);
 }
 
@@ -77,13 +77,13 @@ void sonde_wait_until(uint32_t *word, uint32_t seen, int64_t end_ns)
         .tv_sec = (time_t)(end_ns / 1000000000),
         .tv_nsec = (long)(end_ns % 1000000000),
     };
-    /* This one takes a point in time, on the clock that all our times are from. */
+    /* This form takes a point in time, on the clock that all our times are from. */
     syscall(SYS_futex, word, FUTEX_WAIT_BITSET, seen, &end, NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
 void sonde_control_ring(sonde_control *page)
 {
-    /* What was asked for before the bell that announces it. */
+    /* Release: what was asked for is stored before the bell that announces it. */
     sonde_add_release(&page->bell, 1);
     sonde_wake(&page->bell);
 }

@@ -87,13 +87,13 @@ static uint32_t check_open(const sonde_open *open)
 static void begin(uint64_t *seq)
 {
     sonde_store_relaxed(seq, sonde_load_relaxed(seq) | 1);
-    /* The busy number before any byte of the change. */
+    /* The busy number is visible before any byte of the change. */
     sonde_fence_release();
 }
 
 static void end(uint64_t *seq)
 {
-    /* Every byte of the change before the number that says it is complete. */
+    /* Release: every byte of the change is stored before the number that says it is complete. */
     sonde_store_release(seq, sonde_load_relaxed(seq) + 1);
 }
 
@@ -112,14 +112,14 @@ void sonde_open_end(sonde_open *open)
     end(&open->seq);
 }
 
-/* Copy `bytes` that belong to one state. */
+/* Copy `bytes` that all belong to one state. */
 static int copy(const uint64_t *seq, const void *from, void *to, size_t bytes)
 {
     for (int i = 0; i < TRIES; i++) {
-        /* The number that says "complete" before the bytes it vouches for. */
+        /* Acquire: the number that says "complete" is read before the bytes it vouches for. */
         uint64_t before = sonde_load_acquire(seq);
         memcpy(to, from, bytes);
-        /* The bytes before the number is read again; pairs with the writer's fence. */
+        /* The bytes are read before the number is read again; pairs with the writer's fence. */
         sonde_fence_acquire();
         if (!(before & 1) && sonde_load_relaxed(seq) == before)
             return 0;

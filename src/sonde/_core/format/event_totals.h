@@ -1,8 +1,7 @@
 /* What the events of a process add up to: sums by name, and the regions that are open.
  *
- * They are one file of a session, `event.totals`. Only the job writes it, one thread at a
- * time (it holds the GIL); any process reads it without a lock. Nothing here knows
- * Python.
+ * They are one file of a session, `event.totals`. Only the job writes it, one thread at a time
+ * (the one that holds the GIL); any process reads it without a lock. Nothing here knows Python.
  */
 #ifndef SONDE_EVENT_TOTALS_H
 #define SONDE_EVENT_TOTALS_H
@@ -35,8 +34,8 @@ typedef struct {
     uint64_t used;      /* sums 0 … used-1 are in use */
     uint64_t sums_lost; /* events whose name found no room among the sums */
     uint64_t open_lost; /* regions that found no slot: they are seen only when they have ended */
-    int64_t closed_ns;  /* when the program stopped the recording of its events; 0: it goes on */
-    int64_t paused_ns;  /* while it is stopped: all pauses before that; else only those that the program made */
+    int64_t closed_ns;  /* when the program stopped recording its events; 0: it records */
+    int64_t paused_ns;  /* while stopped: all pauses until then; else the program's own pauses */
     uint8_t pad1[88];
 } sonde_totals;
 
@@ -47,12 +46,12 @@ typedef struct {
     uint32_t kind;         /* enum sonde_event_kind */
     uint32_t check;        /* of the words after it and the three before */
     uint64_t count;
-    int64_t total_ns;          /* of regions, without pauses; of a counter: the time in `area` */
+    int64_t total_ns;          /* of regions: without pauses; of a counter: the time in `area` */
     int64_t min_ns, max_ns;    /* of regions */
-    double low, high, last;    /* of a counter: its values */
+    double low, high, last;    /* values of a counter */
     double area;               /* of a counter: value times ns, up to last_ns, without pauses */
     int64_t first_ns, last_ns; /* the first and the newest event */
-    int64_t since_ns;          /* they count from here on */
+    int64_t since_ns;          /* the sums count from here on */
     int64_t paused_ns;         /* of a counter: all pauses up to last_ns */
     uint64_t pad;
 } sonde_sum;
@@ -83,10 +82,11 @@ _Static_assert(offsetof(sonde_open, number) == 56, "open layout");
 
 uint64_t sonde_totals_bytes(void);
 
-/* Lay out an empty file in zeroed memory. 0, or -EINVAL if there is too little. */
+/* Lay out an empty file in zeroed memory. Returns 0, or -EINVAL if there is too little memory. */
 int sonde_totals_init(void *mem, uint64_t mem_bytes);
 
-/* Can this memory be read and written as such a file without leaving it? 0, -EBADMSG or -EPROTO. */
+/* Can this memory be read and written as such a file without leaving it? Returns 0, -EBADMSG or
+ * -EPROTO. */
 int sonde_totals_verify(const void *mem, uint64_t mem_bytes);
 
 sonde_sum *sonde_totals_sum(const sonde_totals *totals, uint64_t at);
@@ -98,8 +98,8 @@ void sonde_sum_end(sonde_sum *sum);
 void sonde_open_begin(sonde_open *open);
 void sonde_open_end(sonde_open *open);
 
-/* Copy an entry. 0, -EAGAIN if it is being changed all the time (or its writer died
- * in the middle), -EBADMSG if it is damaged. */
+/* Copy an entry. Returns 0; -EAGAIN if it is being changed all the time (or its writer died in
+ * the middle); -EBADMSG if it is damaged. */
 int sonde_sum_read(const sonde_sum *from, sonde_sum *to);
 int sonde_open_read(const sonde_open *from, sonde_open *to);
 

@@ -21,15 +21,15 @@
 
 /* ---- clock ---------------------------------------------------------------- */
 
-/* CLOCK_MONOTONIC in nanoseconds. Any thread; safe in a signal handler. */
+/* Return CLOCK_MONOTONIC in nanoseconds. Any thread; safe in a signal handler. */
 int64_t sonde_clock_ns(void);
 
 /* ---- check ---------------------------------------------------------------- */
 
-/* 32-bit check of 64-bit words; never 0. Not for secrets: it finds torn and
- * damaged bytes. The state is a sum of the seed and each word, times powers of an
- * odd number, so a change of any one word always changes it, and the products do
- * not wait for each other; a damaged row passes with a chance of 2^-32. */
+/* A 32-bit checksum of 64-bit words; never 0. It finds torn and damaged bytes and is not meant
+ * for secrets. The state is the sum of the seed and each word, times powers of an odd number, so
+ * changing any one word always changes it, and the products do not wait for each other. A damaged
+ * row passes with a chance of 2^-32. */
 extern const uint64_t sonde_check_keys[SONDE_MAX_COLUMNS + 1];
 
 static inline uint64_t sonde_check_begin(uint64_t seed) { return seed * sonde_check_keys[0]; }
@@ -46,16 +46,16 @@ static inline uint32_t sonde_check_end(uint64_t state)
     return check ? check : 1;
 }
 
-/* The check of words in one call; at most SONDE_MAX_COLUMNS of them. */
+/* Return the checksum of words in one call; at most SONDE_MAX_COLUMNS of them. */
 uint32_t sonde_check(uint64_t seed, const uint64_t *words, size_t words_n);
 
-/* The check of bytes of any length; never 0 (0 means "not there yet"). */
+/* Return the checksum of bytes of any length; never 0 (0 means "not there yet"). */
 uint32_t sonde_check_bytes(const void *bytes, size_t bytes_n);
 
 /* ---- ring: one table of one process --------------------------------------- */
 
 typedef struct {
-    /* Written once, before the file gets its name; covered by `check`. */
+    /* Written once, before the file gets its name, and covered by `check`. */
     char magic[8];         /* "SONDERNG" */
     uint32_t version;      /* SONDE_FORMAT_VERSION */
     uint32_t header_bytes; /* offset of slot 0; a multiple of SONDE_PAGE */
@@ -66,7 +66,7 @@ typedef struct {
     uint32_t check;        /* sonde_check_bytes of this part with check = 0, then the schema */
     uint8_t pad0[88];
     /* These change all the time; each group has cache lines of its own. */
-    uint64_t head; /* tickets handed out = rows ever asked for */
+    uint64_t head; /* tickets handed out, which is rows ever asked for */
     uint8_t pad1[56];
     uint64_t dropped;   /* rows not written: the slot's last writer was still busy */
     uint64_t misfit;    /* rows not written: a value does not fit its column */
@@ -95,16 +95,16 @@ _Static_assert(offsetof(sonde_slot, check) == 8, "slot layout");
 _Static_assert(offsetof(sonde_slot, nulls) == 12, "slot layout");
 _Static_assert(offsetof(sonde_slot, row) == 16, "slot layout");
 
-/* Bytes of a ring file, or 0 if the numbers are impossible. */
+/* Return the size of a ring file, or 0 if the numbers are impossible. */
 uint64_t sonde_ring_bytes(uint64_t capacity, uint32_t row_bytes, uint32_t schema_bytes);
 
-/* Lay out an empty ring in zeroed memory of sonde_ring_bytes() bytes.
- * Returns -EINVAL if the numbers are impossible. One thread, before anyone reads. */
+/* Lay out an empty ring in zeroed memory of sonde_ring_bytes() bytes. Returns 0, or -EINVAL if
+ * the numbers are impossible. One thread, before anyone reads. */
 int sonde_ring_init(void *mem, uint64_t mem_bytes, uint64_t capacity, uint32_t row_bytes,
                     const void *schema, uint32_t schema_bytes);
 
-/* Is this memory a ring that can be read or written without leaving it?
- * 0, -EBADMSG (not a ring, cut or damaged) or -EPROTO (a newer version). */
+/* Is this memory a ring that can be read and written without leaving it? Returns 0, -EBADMSG (not
+ * a ring, cut or damaged) or -EPROTO (a newer version). */
 int sonde_ring_verify(const void *mem, uint64_t mem_bytes);
 
 /* Append one row. Never blocks. Returns 0, or -EAGAIN if the slot's last
@@ -123,7 +123,7 @@ enum sonde_slot_state {
 enum sonde_slot_state sonde_ring_get(const sonde_ring *ring, uint64_t ticket, uint64_t *row,
                                      uint32_t *nulls);
 
-/* First ticket in [first, last) that is PENDING, else `last`. */
+/* Return the first ticket in [first, last) that is PENDING, or `last` if there is none. */
 uint64_t sonde_ring_settled(const sonde_ring *ring, uint64_t first, uint64_t last);
 
 /* Free the slots that dead writers left busy. Only while nobody writes. */
@@ -141,7 +141,7 @@ typedef struct {
     uint32_t check;        /* sonde_check_bytes of this part with check = 0 */
     uint8_t pad0[92];
     uint64_t used;  /* data bytes handed out */
-    uint64_t lost;  /* interns refused: full */
+    uint64_t lost;  /* texts refused because the table was full */
     uint32_t count; /* ids handed out */
     uint8_t pad1[108];
 } sonde_intern;
@@ -163,11 +163,11 @@ uint64_t sonde_intern_bytes(uint32_t entries, uint64_t data_bytes);
 int sonde_intern_init(void *mem, uint64_t mem_bytes, uint32_t entries, uint64_t data_bytes);
 int sonde_intern_verify(const void *mem, uint64_t mem_bytes);
 
-/* The id of these bytes (1 …), the same for the same bytes; 0 when the table
- * is full (counted in `lost`). Any thread of any process; never blocks. */
+/* Return the id of these bytes (1 …), always the same for the same bytes; 0 when the table is
+ * full (counted in `lost`). Any thread of any process; never blocks. */
 uint32_t sonde_intern_put(sonde_intern *table, const void *bytes, uint32_t bytes_n);
 
-/* The bytes of an id, or NULL if there is no such id or they are damaged. */
+/* Return the bytes of an id, or NULL if there is no such id or they are damaged. */
 const void *sonde_intern_get(const sonde_intern *table, uint32_t id, uint32_t *bytes_n);
 
 /* ---- stack nodes: every stack that was seen, as a tree ------------------------ */
@@ -182,8 +182,8 @@ typedef struct {
     uint8_t pad0[100];
     uint32_t count; /* ids handed out */
     uint32_t pad1;
-    uint64_t lost; /* stacks that found no room; their time is node 1's */
-    int64_t t_ns;  /* of a copy of the sums: when it was made; 0 in the table itself */
+    uint64_t lost; /* stacks that found no room; their time is added to node 1 */
+    int64_t t_ns;  /* in a copy of the sums: when it was made; 0 in the table itself */
     uint8_t pad2[104];
 } sonde_nodes;
 
@@ -192,7 +192,7 @@ typedef struct {
     uint32_t parent;    /* id of the caller; 0: a root */
     uint32_t func;      /* text ids; 0: not known */
     uint32_t file;
-    int32_t line;       /* the line that runs, or calls */
+    int32_t line;       /* the line that runs, or that made the call */
     int32_t first_line; /* of the function */
     uint32_t check;     /* of id and the words around it; 0: not complete. Written last */
     uint64_t hash;      /* of the whole path's text and lines: the same in every process */
@@ -200,7 +200,7 @@ typedef struct {
     uint64_t samples;
     int64_t wall_ns;
     int64_t cpu_ns;
-    int64_t gil_ns; /* of wall_ns, while the thread held the GIL */
+    int64_t gil_ns; /* the part of wall_ns in which the thread held the GIL */
 } sonde_node;
 
 _Static_assert(sizeof(sonde_nodes) == 256, "nodes header layout");
@@ -212,7 +212,7 @@ _Static_assert(offsetof(sonde_node, check) == 20, "node layout");
 _Static_assert(offsetof(sonde_node, hash) == 24, "node layout");
 _Static_assert(offsetof(sonde_node, samples) == 32, "node layout");
 
-/* What a frame is, apart from its caller. */
+/* What identifies a frame, apart from its caller. */
 typedef struct {
     uint32_t func, file;
     int32_t line, first_line;
@@ -225,36 +225,36 @@ uint64_t sonde_hash_bytes(uint64_t hash, const void *bytes, size_t bytes_n);
 
 uint64_t sonde_nodes_bytes(uint32_t entries);
 
-/* Lay out an empty table in zeroed memory; the header alone. */
+/* Write the header of an empty table into zeroed memory. */
 void sonde_nodes_head(sonde_nodes *table, uint32_t entries);
 int sonde_nodes_init(void *mem, uint64_t mem_bytes, uint32_t entries);
 int sonde_nodes_verify(const void *mem, uint64_t mem_bytes);
 
-/* Words of index that sonde_nodes_put() needs; zeroed by the caller, private. */
+/* Return how many words of index sonde_nodes_put() needs; private, zeroed by the caller. */
 uint64_t sonde_nodes_slots(const sonde_nodes *table);
 
 /* Fill the index of a table that has nodes already. */
 void sonde_nodes_index(sonde_nodes *table, uint32_t *index);
 
-/* The id of this frame under this parent; 0 when the table is full (the caller
- * counts). One thread at a time; readers in other processes need no lock. */
+/* Return the id of this frame under this parent; 0 when the table is full (the caller counts
+ * that). One thread at a time; readers in other processes need no lock. */
 uint32_t sonde_nodes_put(sonde_nodes *table, uint32_t *index, uint32_t parent,
                          const sonde_frame_key *key);
 
-/* Find it without adding it; 0 if it is not there. */
+/* Find a frame without adding it; 0 if it is not there. */
 uint32_t sonde_nodes_find(sonde_nodes *table, uint32_t *index, uint32_t parent,
                           const sonde_frame_key *key);
 
-/* A node that is complete and sound, or NULL. */
+/* Return a node that is complete and sound, or NULL. */
 const sonde_node *sonde_nodes_get(const sonde_nodes *table, uint32_t id);
 
-/* A node to add to its sums; `id` must come from sonde_nodes_put(). */
+/* Return a node in order to add to its sums; `id` must come from sonde_nodes_put(). */
 sonde_node *sonde_nodes_at(sonde_nodes *table, uint32_t id);
 
 /* ---- lines: where in its file each instruction stands --------------------------- */
 
-/* Fill lines[0 … units-1] from a code object's line table; -1 where an
- * instruction has no line. Bounded by both lengths, whatever the bytes are. */
+/* Fill lines[0 … units-1] from a code object's line table; -1 where an instruction has no line.
+ * Stays within both lengths, whatever the bytes are. */
 void sonde_lines_310(int32_t *lines, uint32_t units, const uint8_t *table, uint32_t bytes,
                      int32_t first_line);
 void sonde_lines_311(int32_t *lines, uint32_t units, const uint8_t *table, uint32_t bytes,
@@ -275,36 +275,38 @@ typedef struct {
     char magic[8];    /* "SONDECTL" */
     uint32_t version; /* SONDE_FORMAT_VERSION */
     uint32_t pid;
-    uint64_t start_ticks; /* of the process, from /proc/PID/stat: tells a reused pid */
+    uint64_t start_ticks; /* of the process, from /proc/PID/stat: tells whether the pid was reused */
     uint32_t check;       /* sonde_check_bytes of this part with check = 0 */
     uint8_t pad0[36];
     uint32_t state;     /* enum sonde_state; the job writes */
     uint32_t on;        /* 1: rows are recorded; 0: paused. Either side writes */
-    uint32_t bell;      /* futex: changed and woken when the job should read this page */
+    uint32_t bell;      /* futex: changed and woken to make the job read this page */
     uint32_t stop;      /* 1: please stop recording; the tool writes */
-    uint64_t asked;     /* epoch of config.json; the tool writes, then rings */
-    uint64_t obeyed;    /* the last epoch the job has applied */
+    uint64_t asked;     /* epoch of config.json that is to be applied; the tool writes it, then rings */
+    uint64_t obeyed;    /* the last epoch that the job has applied */
     int64_t state_t_ns; /* when `state` last changed */
-    /* To ask for something, raise the first number of a pair; the job then sets the second one to it. */
+    /* To ask for something, raise the first number of a pair; the job then sets the second one to
+     * it. */
     uint64_t look_asked;    /* sample every thread now, idle or not */
     uint64_t looked;
-    uint64_t inspect_asked; /* write locals and tasks down: needs the GIL */
+    uint64_t inspect_asked; /* write down locals and tasks: this needs the GIL */
     uint64_t inspected;
-    uint64_t snapshot_asked; /* by a signal; the native thread starts whoever writes it */
+    uint64_t snapshot_asked; /* raised by a signal; the native thread starts what writes it */
     uint64_t snapshots;
-    /* A run, one at a time: see stack_sums.c. Whoever starts one fills in the first five fields, then
-     * raises run_asked; the native thread sets run_begun to it, and run_ended at the end. */
+    /* A run, one at a time: see stack_sums.c. Whoever starts one fills in the first five fields,
+     * then raises run_asked; the native thread sets run_begun to that number, and run_ended at
+     * the end. */
     char run_name[SONDE_RUN_NAME]; /* its folder in runs/; ends with NUL */
-    int64_t run_every_ns;          /* sample at least so often meanwhile; 0: as configured */
-    int64_t run_end_ns;            /* when it ends at the latest; moved to now to end it */
-    uint32_t run_sources;          /* 1: it wants sources that Python switches on and off */
+    int64_t run_every_ns;          /* sample at least this often meanwhile; 0: as configured */
+    int64_t run_end_ns;            /* when it ends at the latest; set to now to end it */
+    uint32_t run_sources;          /* 1: it needs sources that Python switches on and off */
     uint32_t run_bell;             /* futex: woken when it has begun or ended */
     uint64_t run_asked;
     uint64_t run_begun;
     uint64_t run_ended;
-    int64_t run_begin_t_ns; /* when it did */
+    int64_t run_begin_t_ns; /* when it began */
     int64_t run_end_t_ns;
-    int64_t run_status; /* 0, or -errno of what could not be written */
+    int64_t run_status; /* 0, or -errno if something could not be written */
     /* Pauses: whoever changes `on` updates them; see sonde_control_on(). */
     int64_t resumed_t_ns; /* when `on` last became 1 */
     int64_t paused_t_ns;  /* when it last became 0 */
@@ -329,14 +331,14 @@ _Static_assert(offsetof(sonde_control, paused_ns) == 288, "control layout");
 int sonde_control_init(void *mem, uint64_t mem_bytes, uint32_t pid, uint64_t start_ticks);
 int sonde_control_verify(const void *mem, uint64_t mem_bytes);
 
-/* Have rows recorded, or pause. Any process. */
+/* Record rows, or pause. Any process. */
 void sonde_control_on(sonde_control *page, uint32_t on);
 
 /* Make the job's native thread read the page now. Any process. */
 void sonde_control_ring(sonde_control *page);
 
-/* Sleep until someone wakes this word, unless it is no longer `seen`, or until
- * `timeout_ns` passed. The word may be in memory that processes share. */
+/* Sleep until someone wakes this word, or until `timeout_ns` has passed; not at all if the word
+ * is no longer `seen`. The word may be in memory that processes share. */
 void sonde_wait(uint32_t *word, uint32_t seen, int64_t timeout_ns);
 void sonde_wait_until(uint32_t *word, uint32_t seen, int64_t end_ns);
 void sonde_wake(uint32_t *word);

@@ -1,9 +1,8 @@
-/* Bytes to ids, append only, shared between processes, without a lock.
+/* Bytes to ids: append-only, shared between processes, without a lock.
  *
- * An insert reserves room, fills it, and only then publishes the id in the
- * hash index with one compare-and-swap. Two threads that insert the same bytes
- * at once waste one entry; the index names one of them. A process that dies in
- * the middle leaves an entry that nothing points to.
+ * An insert reserves room, fills it, and only then publishes the id in the hash index with one
+ * compare-and-swap. Two threads that insert the same bytes at once waste one entry; the index
+ * names one of the two. A process that dies in the middle leaves an entry that nothing points to.
  */
 #include "format/format.h"
 
@@ -12,8 +11,8 @@
 
 static const char intern_magic[8] = {'S', 'O', 'N', 'D', 'E', 'I', 'N', 'T'};
 
-/* A reservation that loses this many races in a row counts as "full": every
- * loop here is bounded. */
+/* A reservation that loses this many races in a row counts as "full", so that every loop here is
+ * bounded. */
 #define RESERVE_TRIES 1024
 
 static uint32_t slots_for(uint32_t entries)
@@ -85,7 +84,7 @@ int sonde_intern_verify(const void *mem, uint64_t mem_bytes)
     return 0;
 }
 
-/* An entry's check holds for its own id only: one that stands in another's place is damage. */
+/* Bind a checksum to its id: an entry that stands in the place of another is damage. */
 static uint32_t bind(uint32_t id, uint32_t check)
 {
     uint64_t both = (uint64_t)id << 32 | check;
@@ -97,7 +96,7 @@ const void *sonde_intern_get(const sonde_intern *table, uint32_t id, uint32_t *b
     if (id == 0 || id > table->entries)
         return NULL;
     const sonde_entry *entry = entry_of(table, id);
-    /* The check is written last: when it is there, so is the rest. */
+    /* Acquire: the checksum is written last, so when it is there, so is the rest. */
     uint32_t check = sonde_load_acquire(&entry->check);
     if (check == 0)
         return NULL;
@@ -121,7 +120,7 @@ static int same(const sonde_intern *table, uint32_t id, uint32_t check, const vo
            memcmp(data_of(table) + entry->offset, bytes, bytes_n) == 0;
 }
 
-/* Reserve `bytes_n` data bytes and an id, fill both. 0 when full. */
+/* Reserve `bytes_n` data bytes and an id, and fill both. Returns 0 when the table is full. */
 static uint32_t insert(sonde_intern *table, uint32_t check, const void *bytes, uint32_t bytes_n)
 {
     uint64_t used = sonde_load_relaxed(&table->used);
@@ -131,7 +130,7 @@ static uint32_t insert(sonde_intern *table, uint32_t check, const void *bytes, u
         if (sonde_cas_relaxed(&table->used, &used, used + bytes_n))
             break;
     }
-    /* Looked at before it is raised, so that refusals cannot wrap it round. */
+    /* Checked before it is raised, so that refusals cannot make it wrap around. */
     if (sonde_load_relaxed(&table->count) >= table->entries)
         return 0;
     uint32_t id = sonde_add_relaxed(&table->count, 1) + 1;
@@ -141,7 +140,7 @@ static uint32_t insert(sonde_intern *table, uint32_t check, const void *bytes, u
     memcpy(data_of(table) + used, bytes, bytes_n);
     entry->offset = used;
     entry->bytes = bytes_n;
-    /* Bytes, offset and length before the check that vouches for them. */
+    /* Release: bytes, offset and length are stored before the checksum that vouches for them. */
     sonde_store_release(&entry->check, bind(id, check));
     return id;
 }
@@ -153,12 +152,12 @@ uint32_t sonde_intern_put(sonde_intern *table, const void *bytes, uint32_t bytes
     uint32_t fresh = 0;
     for (uint32_t probe = 0; probe < table->slots; probe++) {
         uint32_t *slot = &slots[(check + probe) & (table->slots - 1)];
-        /* The id before the entry it names. */
+        /* Acquire: the id is read before the entry that it names. */
         uint32_t id = sonde_load_acquire(slot);
         if (id == 0) {
             if (fresh == 0 && (fresh = insert(table, check, bytes, bytes_n)) == 0)
                 break;
-            /* The entry before the id that names it. */
+            /* Release: the entry is stored before the id that names it. */
             if (sonde_cas_release(slot, &id, fresh))
                 return fresh;
         }

@@ -43,7 +43,7 @@ static int32_t take_signed(sonde_varints *from)
 
 enum { ONE_LINE0 = 10, ONE_LINE2 = 12, NO_COLUMNS = 13, LONG = 14, NONE = 15 };
 
-/* 3.11 on: a byte with a kind and a length, then what the kind needs. */
+/* From 3.11 on: a byte with a kind and a length, then what the kind needs. */
 void sonde_lines_311(int32_t *lines, uint32_t units, const uint8_t *table, uint32_t bytes,
                      int32_t first_line)
 {

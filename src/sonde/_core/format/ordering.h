@@ -33,8 +33,8 @@
 #define sonde_fence_acquire() __atomic_thread_fence(__ATOMIC_ACQUIRE)
 #define sonde_fence_release() __atomic_thread_fence(__ATOMIC_RELEASE)
 
-/* Compare and swap; true if it was swapped. Strong: a spurious failure would be counted as a lost row.
- * A failure orders nothing, except that of `release`, which acquires. */
+/* Compare and swap; true if it was swapped. Strong: a spurious failure would be counted as a lost
+ * row. A failure orders nothing, except with `release`, where it acquires. */
 #define sonde_cas_relaxed(p, expected, v) \
     __atomic_compare_exchange_n((p), (expected), (v), 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)
 #define sonde_cas_acquire(p, expected, v) \

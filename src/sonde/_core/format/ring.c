@@ -1,9 +1,9 @@
 /* Rows of fixed width in memory that several processes map.
  *
- * A ticket is the number of a row; its slot is ticket modulo capacity. The
- * slot's sequence word tells whose row it holds and whether it is complete, so
- * nobody ever waits: a writer that finds the slot busy drops its row and counts
- * it, a reader that finds another sequence than it expects skips the row.
+ * A ticket is the number of a row; its slot is ticket modulo capacity. The slot's sequence word
+ * tells whose row it holds and whether it is complete, so nobody ever waits: a writer that finds
+ * the slot busy drops its row and counts it, and a reader that finds a sequence other than it
+ * expects skips the row.
  */
 #include "format/format.h"
 
@@ -90,15 +90,15 @@ int sonde_ring_append(sonde_ring *ring, const uint64_t *row, uint32_t nulls)
     uint32_t words = ring->row_bytes / 8;
     sonde_slot *slot = slot_of(ring, ticket);
     uint64_t seen = sonde_load_relaxed(&slot->seq);
-    /* Odd: an earlier writer sleeps in the middle of this slot. Larger: we
-     * slept, and a later row is already here. Either way ours is the one lost.
-     * Taking the slot comes after its last writer's bytes. */
+    /* Odd: an earlier writer is asleep in the middle of this slot. Larger: we were asleep, and a
+     * later row is already here. Either way ours is the row that is lost. Acquire: we take the
+     * slot after its last writer's bytes. */
     if ((seen & 1) || seen >= done || !sonde_cas_acquire(&slot->seq, &seen, done - 1)) {
         sonde_add_relaxed(&ring->dropped, 1);
         return -EAGAIN;
     }
-    /* The busy number before any byte of the row: a reader that sees a new byte
-     * and then reads seq again sees that number. */
+    /* The busy number is visible before any byte of the row: a reader that sees a new byte and
+     * then reads seq again sees that number. */
     sonde_fence_release();
     uint64_t check = sonde_check_begin(seed_of(ticket, nulls));
     for (uint32_t i = 0; i < words; i++) {
@@ -107,7 +107,7 @@ int sonde_ring_append(sonde_ring *ring, const uint64_t *row, uint32_t nulls)
     }
     sonde_store_relaxed(&slot->nulls, nulls);
     sonde_store_relaxed(&slot->check, sonde_check_end(check));
-    /* Every byte of the row before the number that says it is complete. */
+    /* Release: every byte of the row is stored before the number that says it is complete. */
     sonde_store_release(&slot->seq, done);
     return 0;
 }
@@ -118,7 +118,7 @@ enum sonde_slot_state sonde_ring_get(const sonde_ring *ring, uint64_t ticket, ui
     uint64_t done = 2 * (ticket + 1);
     uint32_t words = ring->row_bytes / 8;
     const sonde_slot *slot = slot_of(ring, ticket);
-    /* The number that says "complete" before the bytes it vouches for. */
+    /* Acquire: the number that says "complete" is read before the bytes it vouches for. */
     uint64_t seen = sonde_load_acquire(&slot->seq);
     if (seen != done)
         return seen > done ? SONDE_ROW_LOST : SONDE_ROW_PENDING;
@@ -129,7 +129,7 @@ enum sonde_slot_state sonde_ring_get(const sonde_ring *ring, uint64_t ticket, ui
         check = sonde_check_word(check, i, row[i]);
     }
     uint32_t stored = sonde_load_relaxed(&slot->check);
-    /* The bytes before seq is read again; pairs with the writer's fence. */
+    /* The bytes are read before seq is read again; pairs with the writer's fence. */
     sonde_fence_acquire();
     if (sonde_load_relaxed(&slot->seq) != done)
         return SONDE_ROW_LOST;
@@ -139,7 +139,7 @@ enum sonde_slot_state sonde_ring_get(const sonde_ring *ring, uint64_t ticket, ui
 uint64_t sonde_ring_settled(const sonde_ring *ring, uint64_t first, uint64_t last)
 {
     for (uint64_t ticket = first; ticket < last; ticket++) {
-        /* Only seq is read; whoever reads the row reads it again. */
+        /* Relaxed: only seq is used here; whoever reads the row checks it again. */
         if (sonde_load_relaxed(&slot_of(ring, ticket)->seq) < 2 * (ticket + 1))
             return ticket;
     }
@@ -150,7 +150,7 @@ void sonde_ring_heal(sonde_ring *ring)
 {
     for (uint64_t i = 0; i < ring->capacity; i++) {
         sonde_slot *slot = slot_of(ring, i);
-        /* Nobody writes: 0 reads as "never used", and the next writer takes it. */
+        /* Relaxed: nobody writes now. 0 means "never used", and the next writer takes the slot. */
         if (sonde_load_relaxed(&slot->seq) & 1)
             sonde_store_relaxed(&slot->seq, 0);
     }

@@ -1,8 +1,8 @@
 /* Stacks as a tree in a file: a node is a frame under its caller.
  *
- * One thread writes. A node is filled in, then its check is stored, then the
- * count is raised; from then on only its sums change. So a reader in another
- * process needs no lock, and a job that is killed leaves every node whole.
+ * One thread writes. A node is filled in, then its checksum is stored, then the count is raised;
+ * from then on only its sums change. So a reader in another process needs no lock, and a job that
+ * is killed leaves every node whole.
  */
 #include "format/format.h"
 
@@ -64,7 +64,8 @@ sonde_node *sonde_nodes_at(sonde_nodes *table, uint32_t id)
     return (sonde_node *)((char *)table + SONDE_PAGE) + (id - 1);
 }
 
-/* Of all that never changes; a node in another's place is damage. */
+/* Return the checksum of all that never changes in a node, and of its id: a node in the place of
+ * another is damage. */
 static uint32_t node_check(uint32_t id, const sonde_node *node)
 {
     uint64_t words[4] = {
@@ -81,9 +82,9 @@ const sonde_node *sonde_nodes_get(const sonde_nodes *table, uint32_t id)
     if (id == 0 || id > table->entries)
         return NULL;
     const sonde_node *node = sonde_nodes_at((sonde_nodes *)table, id);
-    /* The check is written last: when it is there, so is the rest. */
+    /* Acquire: the checksum is written last, so when it is there, so is the rest. */
     uint32_t check = sonde_load_acquire(&node->check);
-    /* A parent is older than its child, so a path cannot go round in a circle. */
+    /* A parent is older than its child, so no path is a circle. */
     return check != 0 && node->parent < id && check == node_check(id, node) ? node : NULL;
 }
 
@@ -108,7 +109,7 @@ uint64_t sonde_hash_bytes(uint64_t hash, const void *bytes, size_t bytes_n)
     const uint8_t *from = bytes;
     for (size_t i = 0; i < bytes_n; i++)
         hash = (hash ^ from[i]) * 0x100000001b3u;
-    return (hash ^ 0xff) * 0x100000001b3u; /* an end: "ab","c" is not "a","bc" */
+    return (hash ^ 0xff) * 0x100000001b3u; /* marks the end: "ab","c" is not "a","bc" */
 }
 
 static int same(const sonde_node *node, uint32_t parent, const sonde_frame_key *key)
@@ -131,14 +132,15 @@ static uint32_t insert(sonde_nodes *table, uint32_t parent, const sonde_frame_ke
     node->first_line = key->first_line;
     node->hash = mix(mix(above, key->text_hash),
                      (uint64_t)(uint32_t)key->line << 32 | (uint32_t)key->first_line);
-    /* Everything before the check that vouches for it, and that before the count. */
+    /* Release: everything is stored before the checksum that vouches for it, and that before the
+     * count. */
     sonde_store_release(&node->check, node_check(id, node));
     sonde_store_release(&table->count, id);
     return id;
 }
 
-/* Where a frame stands in the index, or should. Never full: there are twice as
- * many slots as nodes. */
+/* Find where a frame stands in the index, or should stand. The index is never full: it has twice
+ * as many slots as there are nodes. */
 static uint32_t *find_slot(sonde_nodes *table, uint32_t *index, uint32_t parent,
                            const sonde_frame_key *key)
 {

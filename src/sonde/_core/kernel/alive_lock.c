@@ -1,11 +1,10 @@
 /* The lock that proves that a job is alive.
  *
- * An open-file-description lock: unlike a record lock, it is not lost when some
- * code of the job opens and closes the same file (copies the folder, say). It is
- * shared with forked children, so they close their copy before anything else.
- * The descriptor has a high number, out of the way of programs that close "all" low
- * ones, and is closed only if it still is the file that we opened: the number may
- * belong to a file of the job by now.
+ * It is an open-file-description lock: unlike a record lock, it is not lost when some code of the
+ * job opens and closes the same file (to copy the folder, say). Forked children share it, so they
+ * close their copy before anything else. The descriptor has a high number, out of the way of
+ * programs that close "all" low ones, and is closed only if it is still the file that we opened:
+ * by now the number may belong to a file of the job.
  */
 #define _GNU_SOURCE 1
 #include "kernel/alive_lock.h"

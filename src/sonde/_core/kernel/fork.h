@@ -8,11 +8,11 @@
 
 #include <stdint.h>
 
-/* The forks between this process and the one that loaded the core: what was remembered under
- * another number (a process id, a thread id) is void. */
+/* How many forks lie between this process and the one that loaded the core: whatever was
+ * remembered under another number (a process id, a thread id) is void. */
 extern uint32_t sonde_forks;
 
-/* Add to the list; at the time when the core is loaded. */
+/* Add a function to the list, while the core is being loaded. */
 void sonde_fork_add(void (*in_child)(void));
 
 #define SONDE_IN_CHILD(function)                                               \
@@ -21,7 +21,7 @@ void sonde_fork_add(void (*in_child)(void));
         sonde_fork_add(function);                                              \
     }
 
-/* Have the list called in every child from now on. Returns 0 or -errno. */
+/* Have the functions of the list called in every child from now on. Returns 0 or -errno. */
 int sonde_fork_watch(void);
 
 #endif

@@ -23,7 +23,7 @@ static ssize_t read_file(int fd, char *to, size_t room)
     return got;
 }
 
-/* The next number in a text, or -1 if there is none; `text` moves past it. Minus signs are
+/* Return the next number in a text, or -1 if there is none; `text` moves past it. Minus signs are
  * skipped: the fields of `stat` that may be negative (tty, priority) are not used. */
 static long long next_number(const char **text)
 {
@@ -42,8 +42,8 @@ static long long next_number(const char **text)
     return number;
 }
 
-/* The time, and the CPU time of a process up to then, ended threads included; -1 if the
- * kernel does not say. Both are read again if we were interrupted between the two clocks. */
+/* Read the time, and the CPU time of a process up to then, including threads that have ended; -1
+ * if the kernel does not say. Both are read again if we were interrupted between the two clocks. */
 static void read_clocks(int pid, long long *now, long long *used)
 {
     struct timespec time;
@@ -74,7 +74,7 @@ static int read_io(int fd, long long *numbers)
     return 1;
 }
 
-/* The name and the fields after it. 0 or -EINVAL. */
+/* Parse the name and the fields after it. Returns 0 or -EINVAL. */
 static int parse_stat(sonde_process_stat *to)
 {
     const char *name = strchr(to->text, '(');
@@ -93,8 +93,8 @@ static int parse_stat(sonde_process_stat *to)
 
 int sonde_process_read(int pid, int stat_fd, int io_fd, long long known_ns, sonde_process_stat *to)
 {
-    /* The order counts. `stat` comes last: it proves that everything was read from one process,
-     * and what it says of ended children is never behind the I/O that includes theirs. */
+    /* The order matters. `stat` comes last: it proves that everything was read from one process,
+     * and what it says of ended children is never older than the I/O that includes theirs. */
     read_clocks(pid, &to->now_ns, &to->cpu_ns);
     if (to->cpu_ns >= 0 && to->cpu_ns == known_ns)
         return 1;

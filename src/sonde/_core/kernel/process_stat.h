@@ -31,17 +31,17 @@ enum {
 
 typedef struct {
     long long now_ns;  /* when it was read */
-    long long cpu_ns;  /* the CPU time up to then, ended threads included; -1: not known */
+    long long cpu_ns;  /* the CPU time up to then, with ended threads; -1: not known */
     const char *name;  /* in `text` */
     size_t name_bytes;
     long long field[SONDE_STAT_FIELDS];
-    int has_io; /* 0: it may not be read */
+    int has_io; /* 0: we may not read it */
     long long io[SONDE_IO_LINES];
     char text[1024];
 } sonde_process_stat;
 
-/* Read a process through its open files of /proc (`io_fd` may be -1). 0; 1 if its CPU time is
- * still `known_ns`: then only now_ns and cpu_ns are filled in; or -errno. */
+/* Read about a process through its open files of /proc (`io_fd` may be -1). Returns 0; 1 if its
+ * CPU time is still `known_ns` (then only now_ns and cpu_ns are filled in); or -errno. */
 int sonde_process_read(int pid, int stat_fd, int io_fd, long long known_ns, sonde_process_stat *to);
 
 #endif

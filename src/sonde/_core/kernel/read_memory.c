@@ -15,9 +15,9 @@
 
 enum { FIRST_PAGE = 4096 };
 
-/* Asking for it is a system call of its own. */
+/* The process id, remembered because asking for it is a system call of its own. */
 static struct {
-    uint32_t forks; /* sonde_forks when it was asked for */
+    uint32_t forks; /* sonde_forks when we asked for it */
     pid_t pid;
 } self = {.forks = UINT32_MAX};
 

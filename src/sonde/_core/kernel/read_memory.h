@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Copy `bytes` from an address that may not be mapped (any more). 0 or -EFAULT,
- * -EPERM, -ENOSYS. Any thread; no lock, no signal. */
+/* Copy `bytes` from an address that may not be mapped (any more). Returns 0, -EFAULT, -EPERM or
+ * -ENOSYS. Any thread; no lock, no signal. */
 int sonde_read_memory(void *to, uintptr_t from, size_t bytes);
 
 typedef struct {
@@ -15,8 +15,8 @@ typedef struct {
     size_t bytes;
 } sonde_piece;
 
-/* Copy several pieces in this order; 0 only if all of them were copied. At most
- * SONDE_MAX_PIECES. */
+/* Copy several pieces in this order, at most SONDE_MAX_PIECES. Returns 0 only if all of them were
+ * copied. */
 #define SONDE_MAX_PIECES 512
 int sonde_read_pieces(const sonde_piece *pieces, int pieces_n);
 

@@ -1,8 +1,8 @@
 /* A signal that asks for a snapshot.
  *
- * Python runs its handlers when the main thread is back in Python, which may be
- * minutes later. This handler is in C: it raises a number in the control page, rings,
- * and passes the signal on to the handler that was there before.
+ * Python runs its handlers when the main thread is back in Python, which may be minutes later.
+ * This handler is in C: it raises a number in the control page, rings the bell, and passes the
+ * signal on to the handler that was there before.
  */
 #include "kernel/snapshot_signal.h"
 #include "kernel/fork.h"

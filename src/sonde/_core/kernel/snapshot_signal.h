@@ -4,12 +4,12 @@
 
 #include "format/format.h"
 
-/* From now on this signal raises `snapshot_asked` in the page; whatever it did before, it still
- * does. The page must stay mapped for good: a handler may be running in another thread.
- * 0 or -errno. */
+/* From now on this signal raises `snapshot_asked` in the page, in addition to what it did before.
+ * The page must stay mapped for good: a handler may be running in another thread. Returns 0 or
+ * -errno. */
 int sonde_signal_catch(int number, sonde_control *page);
 
-/* Make the signal what it was. */
+/* Make the signal do again what it did before. */
 void sonde_signal_release(void);
 
 #endif

@@ -1,10 +1,10 @@
 /* Start a process that is nobody's child.
  *
- * The caller is somebody's training job. A plain fork and exec would hand it a
- * child: SIGCHLD into its handlers, a pid out of its os.wait(), its pipes and
- * sockets kept open by us. So a first clone, without an exit signal and sharing
- * memory (no page tables are copied, however large the job), makes a second one
- * and ends; only a wait that asks for clones can see it, and we do that wait.
+ * The caller is somebody's training job. A plain fork and exec would give it a child: SIGCHLD in
+ * its handlers, a pid in its os.wait(), its pipes and sockets kept open by us. So a first clone,
+ * without an exit signal and sharing memory (no page tables are copied, however large the job),
+ * makes a second one and ends. Only a wait that asks for clones can see the first one, and we do
+ * that wait.
  */
 #define _GNU_SOURCE 1
 #include "kernel/spawn.h"
@@ -25,9 +25,9 @@ enum { STACK_BYTES = 64 * 1024 };
 typedef struct {
     char *const *argv;
     char *const *envp;
-    int line;             /* becomes its standard input and output; -1: /dev/null does */
+    int line;             /* its standard input and output; -1: /dev/null */
     char *stack;          /* for the second clone */
-    volatile int failure; /* shared memory: set by either clone */
+    volatile int failure; /* set by either clone, in memory that they share */
 } spawn_job;
 
 static void close_from(int first)
@@ -46,7 +46,7 @@ static void close_from(int first)
 static int run(void *arg)
 {
     spawn_job *job = arg;
-    /* First move it out of the way: the program may have closed its own 0, 1 or 2. */
+    /* First move it to another number: the program may have closed its own 0, 1 or 2. */
     int line = job->line < 0 ? -1 : fcntl(job->line, F_DUPFD, 3);
     int null = open("/dev/null", O_RDWR);
     if ((job->line >= 0 && line < 0) || null < 0 || dup2(line < 0 ? null : line, 0) < 0 ||
@@ -56,7 +56,7 @@ static int run(void *arg)
     }
     close_from(3);
     if (chdir("/") < 0) {
-        /* Then it stays in the job's folder, which only keeps that folder busy. */
+        /* On failure it stays in the job's folder, which only keeps that folder busy. */
     }
     execve(job->argv[0], job->argv, job->envp);
     job->failure = errno;

@@ -39,7 +39,7 @@ int64_t sonde_thread_cpu(uint32_t tid)
 {
     struct timespec now;
     clockid_t clock = (clockid_t)(~tid << 3 | 6);
-    /* The system call itself: the C library refuses clocks that it did not make. */
+    /* We make the system call ourselves: the C library refuses clocks that it did not make. */
     if (syscall(SYS_clock_gettime, clock, &now) != 0)
         return -1;
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
@@ -52,8 +52,8 @@ int sonde_thread_is_runnable(uint32_t tid)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return 1;
-    /* pread() instead of read(): if the program closes all its files just now and another file gets
-     * this number, its position does not move. */
+    /* pread() instead of read(): if the program closes all its files at this moment and another
+     * file gets this number, its position does not move. */
     ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
     close(fd);
     text[bytes < 0 ? 0 : bytes] = 0;

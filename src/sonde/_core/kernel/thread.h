@@ -6,16 +6,18 @@
 
 #include <pthread.h>
 
-/* Start a native thread of ours: it has a small stack and gets no signals. 0 or -errno. */
+/* Start a native thread of ours, which has a small stack and gets no signals. Returns 0 or
+ * -errno. */
 int sonde_thread_start(void *(*body)(void *), void *arg, pthread_t *thread);
 
-/* The CPU time of a thread of this process in nanoseconds; -1 if there is no such thread. */
+/* Return the CPU time of a thread of this process in nanoseconds; -1 if there is no such thread. */
 int64_t sonde_thread_cpu(uint32_t tid);
 
-/* Does it run, or wait for nothing but a CPU? Takes some microseconds. */
+/* Does this thread run, or wait for nothing but a CPU? This takes some microseconds. */
 int sonde_thread_is_runnable(uint32_t tid);
 
-/* Not PyThreadState's id: a program in C may make a state in one thread and use it in another. */
+/* The kernel's id of this thread. PyThreadState's will not do: a program in C may make a state in
+ * one thread and use it in another. */
 typedef struct {
     uint32_t forks; /* sonde_forks when the kernel was asked */
     int32_t tid;
@@ -25,7 +27,7 @@ extern __thread sonde_thread_id sonde_thread_me;
 
 int32_t sonde_thread_ask(void);
 
-/* The kernel's id of this thread; the kernel is asked once in each thread and process. */
+/* Return the kernel's id of this thread; the kernel is asked once in each thread and process. */
 static inline int32_t sonde_find_tid(void)
 {
     return sonde_thread_me.forks == sonde_forks ? sonde_thread_me.tid : sonde_thread_ask();

@@ -1,9 +1,9 @@
 /* The name and the lines of each code object, read once.
  *
- * The table is keyed by address, and an address is used again once its code
- * object is gone. So destruction is watched (by CPython's own watchers from
- * 3.12, by the type's tp_dealloc before), and what was read is believed only
- * if the frame that led to it is still there afterwards.
+ * The table is keyed by address, and an address is used again once its code object is gone. So we
+ * watch code objects being destroyed (through CPython's own watchers from 3.12 on, through the
+ * type's tp_dealloc before), and what was read is believed only if the frame that led to it is
+ * still there afterwards.
  */
 #define _GNU_SOURCE 1
 #include "stacks/frames.h"
@@ -17,14 +17,14 @@
 
 #define SLOTS (1u << 15)
 #define MOST (SLOTS / 2)
-#define MOST_BYTES (8u << 20) /* then they are forgotten; there are two such tables at most */
+#define MOST_BYTES (8u << 20) /* beyond this all are forgotten; there are at most two such tables */
 #define MOST_UNITS (1u << 22)
-/* Longer names are cut, and end with an ellipsis. */
+/* Longer names are cut and end with an ellipsis. */
 #define MOST_CHARS 2000
 
 typedef struct {
     sonde_code *slot[SLOTS];
-    sonde_code *replaced; /* by others at the same address; somebody may still hold them */
+    sonde_code *replaced; /* replaced by others at the same address; somebody may still hold them */
     uint32_t used;
     uint64_t bytes;
 } sonde_codes;
@@ -40,7 +40,7 @@ static uint32_t place_of(uintptr_t address)
     return (uint32_t)(h >> 40) & (SLOTS - 1);
 }
 
-/* The slot of an address, or the empty one where it belongs. */
+/* Return the slot of an address, or the empty one where it belongs. */
 static sonde_code **find_slot(sonde_codes *table, uintptr_t address)
 {
     for (uint32_t at = place_of(address);; at++) {
@@ -55,8 +55,8 @@ static sonde_code **find_slot(sonde_codes *table, uintptr_t address)
 
 static void on_death(uintptr_t address)
 {
-    /* Counted before the lookup: an entry that is stored after it is not
-     * believed, see sonde_codes_get(). */
+    /* Total: counted before the lookup, so an entry that is stored after it is not believed; see
+     * sonde_codes_get(). */
     sonde_add_total(&deaths, 1);
     sonde_codes *table = sonde_load_total(&codes);
     if (table == NULL)
@@ -79,7 +79,7 @@ static int watch(void)
 {
     int id = PyCode_AddWatcher(on_event);
     if (id < 0)
-        PyErr_Clear(); /* all eight are taken */
+        PyErr_Clear(); /* all eight watchers are taken */
     return id < 0 ? -1 : 0;
 }
 
@@ -95,7 +95,7 @@ static void dealloc(PyObject *code)
 
 static int watch(void)
 {
-    /* This stays for good: whoever replaced it after us calls ours. */
+    /* Ours stays in place for good: whoever replaced it after us calls it. */
     dealloc_before = PyCode_Type.tp_dealloc;
     PyCode_Type.tp_dealloc = dealloc;
     return 0;
@@ -140,7 +140,7 @@ static size_t put_utf8(char *to, uint32_t c)
 static char utf8[MOST_CHARS * 4 + 4]; /* large, and used by one thread only */
 static size_t utf8_bytes;             /* of the last one */
 
-/* Intern the str at an address. 0, or -1 if there is none. */
+/* Intern the str at an address. Returns 0, or -1 if there is no str. */
 static int take_str(uintptr_t address, sonde_intern *text, uint32_t *id, uint64_t *hash)
 {
     static char raw[MOST_CHARS * 4];
@@ -192,7 +192,8 @@ static int take_lines(sonde_code *code, uintptr_t table, int32_t first_line)
     }
     if (copy != small)
         free(copy);
-    /* Instructions that the compiler added have no line of their own: they get the one before. */
+    /* Instructions that the compiler added have no line of their own: they get that of the one
+     * before. */
     for (uint32_t i = 0; status == 0 && i < code->units; i++)
         if (code->lines[i] < 0)
             code->lines[i] = i ? code->lines[i - 1] : first_line;
@@ -273,8 +274,8 @@ static void free_table(sonde_codes *table)
     free(table);
 }
 
-/* An empty table in place of a full one. A thread of the job may be in
- * on_death() with the old one; it is freed only when this happens again. */
+/* Put an empty table in place of a full one. A thread of the job may be in on_death() with the
+ * old one, which is therefore freed only when this happens again. */
 static void renew(void)
 {
     sonde_codes *fresh = calloc(1, sizeof *fresh);
@@ -288,7 +289,7 @@ static void renew(void)
 
 void sonde_codes_clear(void)
 {
-    /* Under the GIL, which on_death() holds, too: nobody is inside it. */
+    /* We hold the GIL, which on_death() holds, too: nobody is inside it. */
     free_table(retired);
     free_table(codes);
     retired = codes = NULL;
@@ -318,8 +319,8 @@ sonde_code *sonde_codes_get(uintptr_t address, sonde_intern *text, int *fresh)
         old->next = codes->replaced;
         codes->replaced = old;
     }
-    /* The entry before the count is read: a death is either counted by now,
-     * or its handler finds the entry. */
+    /* Total: the entry is stored before the count is read. A death is either counted by now, or
+     * its handler finds the entry. */
     sonde_store_total(slot, code);
     if (sonde_load_total(&deaths) != before)
         sonde_store_relaxed(&code->alive, 0);

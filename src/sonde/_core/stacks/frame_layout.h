@@ -35,7 +35,7 @@ static inline uintptr_t code_of(const raw_frame *frame)
 #endif
 }
 
-/* The instruction it is at, in a form that can be compared. */
+/* Return the instruction that a frame is at, in a form that can be compared. */
 static inline uintptr_t place_of(const raw_frame *frame)
 {
 #if PY_VERSION_HEX >= 0x030d0000
@@ -63,7 +63,7 @@ static inline int is_shim(const raw_frame *frame)
 #endif
 }
 
-/* Can it be the outermost frame of a stack, one that was called from C? */
+/* Can this be the outermost frame of a stack, one that was called from C? */
 static inline int may_be_first(const raw_frame *frame)
 {
 #if PY_VERSION_HEX >= 0x030c0000
@@ -98,7 +98,7 @@ static inline int is_shim(const raw_frame *frame) { (void)frame; return 0; }
 static inline int may_be_first(const raw_frame *frame) { (void)frame; return 1; }
 static inline int is_sane(const raw_frame *frame)
 {
-    /* A frame that has ended is kept for the next call of its function. */
+    /* 3.10 keeps a frame that has ended for the next call of its function. */
     return ((const PyObject *)frame)->ob_type == &PyFrame_Type &&
            (frame->f_state == FRAME_EXECUTING || frame->f_state == FRAME_UNWINDING);
 }
@@ -131,7 +131,7 @@ static inline int same_frame(const raw_frame *one, const raw_frame *other, int i
            (is_innermost || place_of(one) == place_of(other));
 }
 
-/* Where the address of the innermost frame is stored. */
+/* Return the address at which the address of the innermost frame is stored. */
 static inline uintptr_t find_current_word(const sonde_view *view)
 {
 #if HAS_CFRAME

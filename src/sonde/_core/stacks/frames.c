@@ -12,7 +12,7 @@
 
 #define TRIES 6
 
-/* Frames from the innermost out. 0, or -1 if something does not fit. */
+/* Walk the frames from the innermost outwards. Returns 0, or -1 if something does not fit. */
 static int walk(sonde_stack *stack, sonde_intern *text, int *fresh)
 {
     int is_first = 0, steps = 0;
@@ -46,8 +46,8 @@ static int walk(sonde_stack *stack, sonde_intern *text, int *fresh)
         if (is_generator_frame(frame, code))
             is_first = 0;
     }
-    /* A generator that was just suspended, or a frame that is just being made,
-     * does not say who called it. */
+    /* A generator that was just suspended, or a frame that is just being made, does not know its
+     * caller. */
     return is_first || steps == 0 ? 0 : -1;
 }
 
@@ -84,7 +84,7 @@ static int is_top_unchanged(sonde_view *view, const sonde_stack *stack)
 
 #if PY_VERSION_HEX < 0x030b0000
 
-/* Where in glibc's struct behind pthread_self() the kernel's thread id stands. */
+/* Where the kernel's thread id stands in glibc's struct behind pthread_self(). */
 static size_t tid_offset;
 
 static int find_tid_offset(void)
@@ -117,9 +117,9 @@ static uint32_t tid_of(const PyThreadState *state) { return (uint32_t)state->nat
 
 #endif
 
-/* A frame that is just being made may not know its caller yet, and then looks
- * like the first one of its thread. A new first frame (greenlets have their
- * own) is believed when it is seen twice in a row. */
+/* Do we know the outermost frame? A frame that is just being made may not know its caller yet,
+ * and then looks like the first one of its thread. A new first frame (greenlets have their own)
+ * is believed when it is seen twice in a row. */
 static int is_root_known(sonde_view *view, const sonde_stack *stack)
 {
     uint32_t root = stack->is_cut ? view->root : stack->frame[stack->depth - 1].code->id;
@@ -153,7 +153,7 @@ static enum sonde_frames_result read_once(sonde_view *view, sonde_stack *stack, 
     if (fresh && !is_sound)
         for (int i = 0; i < stack->depth; i++)
             sonde_store_relaxed(&stack->frame[i].code->alive, 0);
-    /* Reading code takes long; with what is known now the next try will succeed. */
+    /* Reading code objects takes long; now that they are known, the next try will succeed. */
     if (fresh || !is_sound)
         return SONDE_FRAMES_TORN;
     if (stack->depth && !is_root_known(view, stack))
@@ -203,7 +203,7 @@ int sonde_frames_prepare(void)
     char byte;
     int status = sonde_read_memory(&byte, (uintptr_t)&status, 1);
     if (status < 0)
-        return status; /* the kernel, or a sandbox, does not let us */
+        return status; /* the kernel or a sandbox forbids it */
     if (find_tid_offset() < 0)
         return -ENOSYS;
     return sonde_codes_watch() < 0 ? -EBUSY : 0;

@@ -17,27 +17,27 @@
 /* ---- codes: what is known of the code objects that were seen ---------------- */
 
 typedef struct sonde_code {
-    struct sonde_code *next; /* among the replaced */
+    struct sonde_code *next; /* in the list of replaced ones */
     uintptr_t address;
     uint32_t id;    /* never used twice */
-    uint32_t alive; /* atomic; 0: destroyed, its address may be another's by now */
+    uint32_t alive; /* atomic; 0: destroyed, and its address may belong to another by now */
     uint32_t units; /* instructions */
     uint32_t is_generator;
-    uint32_t is_shim; /* 3.12's own, between C and Python: never a frame of the program */
+    uint32_t is_shim; /* one of 3.12's own, between C and Python: never a frame of the program */
     sonde_frame_key key; /* all but the line */
     int32_t lines[];
 } sonde_code;
 
-/* The code object at this address, as it was read now or before. NULL if there is no code
- * object there. `*fresh` is set to 1 if it was read now: then nothing vouches for it yet,
- * and the caller drops it (alive = 0) unless it finds the frame still in place.
- * Without `text` only code that is known already is found. Native thread only. */
+/* Return the code object at this address, as it was read now or before; NULL if there is none.
+ * `*fresh` is set to 1 if it was read now: then nothing vouches for it yet, and the caller drops
+ * it (alive = 0) unless it finds the frame still in place. Without `text` only code that is
+ * already known is found. Native thread only. */
 sonde_code *sonde_codes_get(uintptr_t address, sonde_intern *text, int *fresh);
 
 /* Notice every code object that is destroyed from now on. Needs the GIL. */
 int sonde_codes_watch(void);
 
-/* Forget all of them: their texts belong to a table that is gone. No sampler runs. */
+/* Forget all code objects: their texts belong to a table that is gone. No sampler may be running. */
 void sonde_codes_clear(void);
 
 /* The same in a forked child, where not even their memory may be touched. */
@@ -53,20 +53,20 @@ typedef struct {
 /* A stack, innermost frame first. */
 typedef struct {
     int depth;
-    int is_cut; /* there were more */
+    int is_cut; /* the stack had more frames */
     int holds_gil;
-    uint32_t tid; /* of the thread, as its state says now */
+    uint32_t tid; /* the thread's id, as its state says now */
     sonde_frame frame[SONDE_MAX_DEPTH];
 } sonde_stack;
 
-/* What is remembered of a thread from one sample to the next: where to read. */
+/* What is remembered of a thread from one sample to the next: where to read its stack. */
 typedef struct {
     uintptr_t state; /* its PyThreadState */
     uint64_t id;     /* PyThreadState.id */
     uintptr_t cframe;
     uintptr_t window, window_end;
-    uint32_t root, next_root; /* code of the outermost frame: the last one, and maybe the next */
-    /* Frames that are not on the data stack; to be freed by the owner. */
+    uint32_t root, next_root; /* code of the outermost frame: the known one, and a candidate */
+    /* Addresses of frames outside the data stack; freed by the owner. */
     uintptr_t *outside;
     int outside_n, outside_room;
 } sonde_view;
@@ -74,12 +74,12 @@ typedef struct {
 enum sonde_frames_result {
     SONDE_FRAMES_OK = 0,
     SONDE_FRAMES_EMPTY = 1, /* no Python frame */
-    SONDE_FRAMES_TORN = 2,  /* changed while we read it, each time we tried */
+    SONDE_FRAMES_TORN = 2,  /* it changed while we read it, each time we tried */
     SONDE_FRAMES_GONE = 3,  /* the thread has ended */
 };
 
-/* Read the stack of a thread. A strict reading is slower and fails more often; what it returns is
- * true in whatever order stores become visible. */
+/* Read the stack of a thread. A strict reading is slower and fails more often, but what it
+ * returns is true in whatever order stores become visible. */
 enum sonde_frames_result sonde_frames_read(sonde_view *view, sonde_stack *stack, sonde_intern *text,
                                   int is_strict);
 
@@ -87,7 +87,7 @@ enum sonde_frames_result sonde_frames_read(sonde_view *view, sonde_stack *stack,
 typedef struct {
     uintptr_t state, next;
     uint64_t id;
-    uint32_t tid; /* of the kernel; 0: not known (yet) */
+    uint32_t tid; /* the kernel's thread id; 0: not known (yet) */
 } sonde_thread_entry;
 
 uintptr_t sonde_frames_head(void);
@@ -96,7 +96,7 @@ int sonde_frames_entry(uintptr_t state, sonde_thread_entry *entry); /* 0 or -err
 /* Are there interpreters besides the main one? */
 int sonde_frames_has_others(void);
 
-/* Get ready. 0, or -errno if stacks cannot be read this way here. Needs the GIL. */
+/* Get ready. Returns 0, or -errno if stacks cannot be read this way here. Needs the GIL. */
 int sonde_frames_prepare(void);
 
 #endif

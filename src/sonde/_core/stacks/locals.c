@@ -4,7 +4,7 @@
 
 #if SONDE_HAS_FRAMES && PY_VERSION_HEX < 0x030d0000
 
-/* Append (name, value) unless there is no value; a cell is what it holds. */
+/* Append (name, value), unless there is no value; of a cell, append what it holds. */
 static int append(PyObject *list, PyObject *name, PyObject *value)
 {
     if (value != NULL && PyCell_Check(value))
@@ -46,12 +46,12 @@ static int append_all(PyObject *list, PyFrameObject *frame, PyCodeObject *code)
 static PyObject *frame_locals(PyObject *Py_UNUSED(module), PyObject *frame)
 {
     if (!PyFrame_Check(frame)) {
-        PyErr_SetString(PyExc_TypeError, "a frame expected");
+        PyErr_SetString(PyExc_TypeError, "expected a frame");
         return NULL;
     }
     PyCodeObject *code = PyFrame_GetCode((PyFrameObject *)frame);
     PyObject *list = PyList_New(0);
-    /* Without fast locals (a class body) there is only the mapping. */
+    /* A frame without fast locals (a class body) has only the mapping. */
     int status = list == NULL ? -1
                  : code->co_flags & CO_OPTIMIZED ? append_all(list, (PyFrameObject *)frame, code)
                                                  : 0;
@@ -75,6 +75,6 @@ static PyObject *frame_locals(PyObject *Py_UNUSED(module), PyObject *frame)
 #endif
 
 PyMethodDef sonde_locals_methods[] = {
-    {"frame_locals", frame_locals, METH_O, "frame_locals(frame): [(name, value), …] as they are now."},
+    {"frame_locals", frame_locals, METH_O, "frame_locals(frame): return [(name, value), …] as they are now."},
     {NULL, NULL, 0, NULL},
 };

@@ -98,8 +98,8 @@ static uint32_t put_cut(sonde_sampler *s)
     return sonde_nodes_put(s->nodes, s->index, 0, &cut);
 }
 
-/* A call that was never seen before is believed when a strict reading sees it again, even a
- * moment later: what a torn reading makes up is not seen twice. */
+/* Is this call doubtful? A call that was never seen before is believed when a strict reading sees
+ * it again, even a moment later: what a torn reading makes up is not seen twice. */
 static int is_doubtful(sonde_sampler *s, uint32_t parent, const sonde_code *code, int is_strict)
 {
     uint64_t call = (uint64_t)parent << 32 | code->id;
@@ -110,12 +110,12 @@ static int is_doubtful(sonde_sampler *s, uint32_t parent, const sonde_code *code
     return 1;
 }
 
-/* The node of a stack; 0 if it is doubtful. What it shares with the thread's
- * last one, from the root on, is not looked up again. */
+/* Frames that this stack shares with the thread's last one, from the root on, are not looked up
+ * again. */
 uint32_t sonde_sample_stack(sonde_sampler *s, sonde_sampled_thread *thread, const sonde_stack *stack,
                            int is_strict)
 {
-    int is_sure = 0; /* of all calls from here on */
+    int is_sure = 0; /* the doubt about new calls is settled */
     int same = 0, depth = stack->depth;
     uint32_t node = stack->is_cut ? put_cut(s) : 0;
     int was_cut = thread->path_n == SONDE_MAX_DEPTH;
@@ -178,8 +178,8 @@ void sonde_sample_count(sonde_sampler *s, sonde_sampled_thread *thread, const so
     if (!thread->has_row)
         write_first_row(s, thread);
     else if (thread->name && now_ns - thread->row_ns > REPEAT_NS)
-        sonde_sample_thread(s, thread, s->named_text); /* the rows of others may have filled the ring since */
-    /* Nobody else writes these; a reader must not see half a number. */
+        sonde_sample_thread(s, thread, s->named_text); /* later rows may have overwritten its own */
+    /* Relaxed: nobody else writes these, and a reader must not see half a number. */
     sonde_store_relaxed(&node->samples, node->samples + 1);
     sonde_store_relaxed(&node->wall_ns, node->wall_ns + wall_ns);
     sonde_store_relaxed(&node->cpu_ns, node->cpu_ns + cpu_ns);

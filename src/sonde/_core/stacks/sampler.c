@@ -16,11 +16,11 @@
 
 #define SCAN_NS 5000000000   /* the whole list of threads is searched this often */
 #define SUMS_NS 10000000000  /* a row about the sampling itself */
-#define MOST_NS 200000       /* for one sample of all threads; those that are left wait for the next */
-#define AGAIN_NS 50000       /* for each thread, between two full searches */
+#define MOST_NS 200000       /* for one sample of all threads; the rest of them wait for the next one */
+#define AGAIN_NS 50000       /* times the number of threads: the least time between two full searches */
 #define LEAST_NS 50000       /* between two samples */
 #define DOUBT_US 30
-#define DOUBT_TRIES 4        /* readings of a thread, until a new call is certain */
+#define DOUBT_TRIES 4        /* readings of a thread until a new call is certain */
 #define MOST_THREADS 100000
 
 static void end_thread(sonde_sampler *s, uint32_t at)
@@ -34,17 +34,17 @@ static void end_thread(sonde_sampler *s, uint32_t at)
 
 #if SONDE_HAS_FRAMES
 
-/* The CPU time that a thread which is seen for the first time has used since the last sample:
- * all that it ever used, if it is younger than that. */
+/* Return the CPU time that a thread seen for the first time has used since the last sample: all
+ * that it ever used, if it is younger than that sample. */
 static int64_t count_first(const sonde_sampler *s, int64_t now_ns, int64_t cpu_ns)
 {
     return s->last_ns && cpu_ns < now_ns - s->last_ns ? cpu_ns : 0;
 }
 
-/* A sample of one thread; 0 if it has ended. */
+/* Sample one thread. Returns 0 if it has ended. */
 static int look_at(sonde_sampler *s, sonde_sampled_thread *thread, int everyone)
 {
-    static sonde_stack stack; /* one thread samples; too large for its stack */
+    static sonde_stack stack; /* only one thread samples; this is too large for its stack */
     int64_t now_ns = sonde_clock_ns(), cpu_ns = sonde_thread_cpu(thread->tid);
     if (cpu_ns < 0)
         return 0;
@@ -73,7 +73,7 @@ static int look_at(sonde_sampler *s, sonde_sampled_thread *thread, int everyone)
         return 1;
     }
     if (stack.tid != thread->tid) {
-        /* A new thread: until it runs, its state names the one that made it. */
+        /* A new thread: until it runs, its state has the id of the thread that made it. */
         thread->tid = stack.tid;
         cpu_ns = sonde_thread_cpu(thread->tid);
         thread->cpu_ns = -1;
@@ -87,13 +87,13 @@ static int look_at(sonde_sampler *s, sonde_sampled_thread *thread, int everyone)
     thread->cpu_ns = cpu_ns;
     s->sums.cut += node != 0 && stack.is_cut;
     if (node) {
-        /* On a busy machine we may be the ones who have its CPU just now. */
+        /* On a busy machine it may be waiting only for the CPU that we have just now. */
         thread->is_off = sonde_thread_cpu(thread->tid) == cpu_ns &&
                          !sonde_thread_is_runnable(thread->tid);
         sonde_sample_facts facts = {now_ns, used_ns, thread->is_off, is_same, everyone};
         sonde_sample_count(s, thread, &facts);
     } else {
-        thread->seen_ns = 0; /* C code that only calls into Python: its time is not counted */
+        thread->seen_ns = 0; /* C code that only calls into Python now and then: not counted */
     }
     return 1;
 }
@@ -107,11 +107,11 @@ static void end_known(sonde_sampler *s, const sonde_sampled_thread *thread)
         }
 }
 
-/* Find threads that are new. They are put in front of the list, so the first
- * known one ends the search, unless the list changed under it last time. */
+/* Find new threads. They are put in front of the list, so the first known one ends the search,
+ * unless the list changed during the last search. */
 static void scan(sonde_sampler *s, int64_t now_ns)
 {
-    /* Search all of it again only if that is cheap: there may be ten thousand threads. */
+    /* Search all of the list again only if that is cheap: there may be ten thousand threads. */
     int64_t since_ns = now_ns - s->scanned_ns;
     int is_full = since_ns > SCAN_NS ||
                   (s->must_scan && since_ns > s->threads.count * (int64_t)AGAIN_NS);
@@ -134,7 +134,7 @@ static void scan(sonde_sampler *s, int64_t now_ns)
         if (thread != NULL && !is_full)
             return;
         if (entry.tid != 0 && entry.tid == sonde_load_relaxed(&s->helper_tid)) {
-            s->must_scan = 1; /* it hides new threads behind it */
+            s->must_scan = 1; /* there may be new threads behind it */
         } else if (thread == NULL && entry.tid != 0) {
             thread = sonde_threads_add(&s->threads, at);
             if (thread == NULL)
@@ -199,8 +199,8 @@ static uint64_t draw(sonde_sampler *s)
     return s->seed ^= s->seed << 17;
 }
 
-/* One sample in every period, at a random point of it: a program that does something
- * every 10 ms would otherwise always be seen at the same point. */
+/* Plan one sample in every period, at a random point of it: a program that does something every
+ * 10 ms would otherwise always be seen at the same point. */
 static void plan(sonde_sampler *s, int64_t now_ns)
 {
     uint64_t current = (uint64_t)((now_ns - s->base_ns) / s->interval_ns);
@@ -211,7 +211,7 @@ static void plan(sonde_sampler *s, int64_t now_ns)
     s->due_ns = begin_ns + (int64_t)(draw(s) % (uint64_t)s->interval_ns);
 }
 
-/* A run may want samples more often than they are taken anyway. */
+/* Return the interval in force: a run may want samples more often than they are taken anyway. */
 static int64_t find_interval(const sonde_sampler *s)
 {
     int64_t run_ns = sonde_load_relaxed(&s->page->run_every_ns);
@@ -228,7 +228,7 @@ void sonde_sampler_set_interval(sonde_sampler *s, int64_t every_ns)
     s->due_ns = s->base_ns;
 }
 
-/* After a pause: the time that passed is not counted. */
+/* Forget the times of all threads after a pause: the time that passed is not counted. */
 static void forget_times(sonde_sampler *s)
 {
     for (uint32_t i = 0; i < s->threads.count; i++) {
@@ -239,7 +239,7 @@ static void forget_times(sonde_sampler *s)
     sonde_sampler_set_interval(s, s->every_ns);
 }
 
-/* Begin and end the run; what every thread did up to then has been counted. */
+/* Begin or end the run. What every thread did up to now has been counted already. */
 static void begin_or_end_run(sonde_sampler *s, int64_t now_ns)
 {
     if (sonde_run_begins(s))
@@ -358,7 +358,7 @@ int sonde_sampler_open(sonde_sampler *s)
     s->index = calloc(sonde_nodes_slots(s->nodes), sizeof *s->index);
     if (s->index == NULL)
         return -ENOMEM;
-    sonde_nodes_index(s->nodes, s->index); /* switched off and on again */
+    sonde_nodes_index(s->nodes, s->index); /* there are nodes if it was switched off and on again */
     s->empty_text = put_text(s, "");
     s->cut_text = put_text(s, "<cut>");
     s->started_text = put_text(s, "started");
@@ -378,7 +378,7 @@ void sonde_sampler_close(sonde_sampler *s)
     for (uint32_t i = 0; i < s->threads.count; i++)
         sonde_sample_settle(s, s->threads.list[i]);
     if (s->index != NULL)
-        sonde_run_end(s); /* nobody else would */
+        sonde_run_end(s); /* nobody else would end it */
     if (s->index != NULL)
         sonde_sample_sums(s, sonde_clock_ns());
     sonde_threads_clear(&s->threads);

@@ -7,7 +7,7 @@
 /* Rows as their tables lay them out; tables/stack.py names the columns. */
 typedef struct {
     int64_t t_ns, thread;
-    uint64_t stack; /* a hash; a signed number in the table, which every engine knows */
+    uint64_t stack; /* a hash; in the table a signed number, which every engine knows */
     uint32_t samples;
     int64_t wall_ns, cpu_ns;
     uint8_t gil, idle;
@@ -37,40 +37,40 @@ _Static_assert(sizeof(sonde_sampling_row) == 80, "sampling layout");
 #define SONDE_DOUBTS 64
 
 typedef struct {
-    /* Where to write; whoever sets these keeps the memory mapped. */
+    /* Where to write. Whoever sets these keeps the memory mapped. */
     sonde_ring *samples, *thread_rows, *sampling;
     sonde_intern *text;
     sonde_nodes *nodes;
     uint32_t *index; /* of the nodes; private */
     sonde_control *page;
     char *folder;        /* of the session */
-    int64_t interval_ns; /* in force: `every_ns`, or the interval of the run if that is shorter */
+    int64_t interval_ns; /* the one in force: `every_ns`, or that of the run if it is shorter */
     int64_t every_ns;
     int is_slow; /* stacks come through sonde_sampler_take() */
 
-    int64_t base_ns, due_ns, last_ns; /* period 0, the next sample, the last one */
-    uint64_t period;                  /* the one `due_ns` is in */
+    int64_t base_ns, due_ns, last_ns; /* of period 0, the next sample and the last one */
+    uint64_t period;                  /* the period that `due_ns` is in */
     uint64_t seed;
     sonde_threads threads;
-    uint32_t cursor; /* where the budget ran out last time */
+    uint32_t cursor; /* the thread at which the time for one sample ran out last */
     int64_t scanned_ns, sums_ns;
     int must_scan;
-    uint32_t lost_node; /* where the time of stacks without room goes */
+    uint32_t lost_node; /* the node that gets the time of stacks that found no room */
     uint64_t doubts[SONDE_DOUBTS]; /* calls that were seen only once */
     uint32_t doubts_n;
     uint32_t cut_text, empty_text, started_text, named_text, ended_text, main_text;
     uint32_t unnamed; /* threads whose names only Python knows */
     int was_off;
-    int wants_stacks; /* slow: a sample is due */
+    int wants_stacks; /* if is_slow: a sample is due */
     uint32_t own_tid;   /* of the native thread */
-    int64_t own_cpu_ns; /* of the native threads before it */
+    int64_t own_cpu_ns; /* CPU time of the native threads before this one */
     uint32_t helper_tid; /* atomic: a thread of ours that runs Python; it is not sampled */
     sonde_sampling_row sums;
 } sonde_sampler;
 
 /* ---- one sample (sample.c) ---------------------------------------------------- */
 
-/* The node of a stack; 0 if it is doubtful. */
+/* Return the node of a stack; 0 if the stack is doubtful. */
 uint32_t sonde_sample_stack(sonde_sampler *s, sonde_sampled_thread *thread, const sonde_stack *stack,
                            int is_strict);
 
@@ -92,7 +92,7 @@ void sonde_sample_count(sonde_sampler *s, sonde_sampled_thread *thread, const so
 /* Write the samples that are held back. */
 void sonde_sample_release(sonde_sampler *s, sonde_sampled_thread *thread);
 
-/* A thread ends: write these, and the CPU time that no sample has got. */
+/* Write the samples that are held back and the CPU time that no sample has got: the thread ends. */
 void sonde_sample_settle(sonde_sampler *s, sonde_sampled_thread *thread);
 
 void sonde_sample_thread(sonde_sampler *s, sonde_sampled_thread *thread, uint32_t state);
@@ -100,29 +100,30 @@ void sonde_sample_sums(sonde_sampler *s, int64_t now_ns);
 
 /* ---- sampler -------------------------------------------------------------------- */
 
-/* Get ready; the fields of the first group are set. 0 or -errno. */
+/* Get ready; the fields of the first group are set. Returns 0 or -errno. */
 int sonde_sampler_open(sonde_sampler *sampler);
 
-/* Take a sample if it is due, or one of every thread if `everyone`. When the
- * next one is due. The native thread, without the GIL. */
+/* Take a sample if it is due, or one of every thread if `everyone`. Returns when the next one is
+ * due. Called by the native thread, without the GIL. */
 int64_t sonde_sampler_turn(sonde_sampler *sampler, int everyone);
 
-/* The native thread is about to end; another one may go on. */
+/* Note that the native thread is about to end; another one may go on. */
 void sonde_sampler_rest(sonde_sampler *sampler);
 
-/* Change the interval. The caller keeps turn() out. */
+/* Change the interval. The caller makes sure that sonde_sampler_turn() is not running. */
 void sonde_sampler_set_interval(sonde_sampler *sampler, int64_t interval_ns);
 
-/* Give a thread (of sampler->threads) its name. The caller keeps turn() out. */
+/* Give a thread (of sampler->threads) its name. The caller makes sure that sonde_sampler_turn()
+ * is not running. */
 void sonde_sampler_name(sonde_sampler *sampler, sonde_sampled_thread *thread, uint32_t name);
 
-/* Take a stack that somebody else has read, outermost frame first; and at the end of a round
- * of them: threads that were not in it have ended. */
+/* Take a stack that somebody else has read, outermost frame first. sonde_sampler_taken() ends a
+ * round of these: threads that were not in it have ended. */
 void sonde_sampler_take(sonde_sampler *sampler, uint32_t tid, const sonde_frame_key *keys, int n,
                         int holds_gil);
 void sonde_sampler_taken(sonde_sampler *sampler, int64_t begin_ns);
 
-/* Write what is held back, and the sums. */
+/* Write the samples that are held back, and the sums. */
 void sonde_sampler_close(sonde_sampler *sampler);
 
 extern PyTypeObject sonde_SamplerType;
@@ -130,11 +131,11 @@ extern PyMethodDef sonde_locals_methods[];
 
 /* ---- runs (stack_sums.c), which the native thread begins and ends ---------------------------- */
 
-/* Was a run asked for? Then first sample every thread, and then call sonde_run_begin(). */
+/* Was a run asked for? If so, first sample every thread, then call sonde_run_begin(). */
 int sonde_run_begins(const sonde_sampler *sampler);
 void sonde_run_begin(sonde_sampler *sampler);
 
-/* When the current run ends; INT64_MAX if there is none. */
+/* Return when the current run ends; INT64_MAX if there is none. */
 int64_t sonde_run_ends(const sonde_sampler *sampler);
 void sonde_run_end(sonde_sampler *sampler);
 

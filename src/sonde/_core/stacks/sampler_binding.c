@@ -20,7 +20,7 @@ typedef struct {
     PyObject *text;
     PyObject *inspect; /* called with the GIL in the helper thread */
     int is_open;
-    int is_abandoned; /* a forked child: what it points to is the parent's */
+    int is_abandoned; /* in a forked child: what it points to belongs to the parent */
     int64_t named_ns, unnamed_ns;
 } SamplerObject;
 
@@ -29,8 +29,8 @@ static SamplerObject *active;
 
 static void abandon_in_child(void)
 {
-    /* The thread that may have been in the middle of things does not exist here,
-     * so nothing it touched can be used, not even freed. */
+    /* The native thread may have been in the middle of anything. It does not exist here, so
+     * nothing that it touched can be used, or even freed. */
     if (active != NULL)
         active->is_abandoned = 1;
     active = NULL;
@@ -65,7 +65,7 @@ static int64_t take_turn(sonde_control *page)
         uint64_t look = sonde_load_acquire(&page->look_asked);
         int everyone = look != sonde_load_acquire(&page->looked);
         due_ns = sonde_sampler_turn(&self->sampler, everyone);
-        /* The rows before the number that says they are there. */
+        /* Release: the rows are written before the number that says they are there. */
         if (everyone && !self->sampler.is_slow)
             sonde_store_release(&page->looked, look);
         int is_inspection = sonde_load_acquire(&page->inspect_asked) !=
@@ -167,7 +167,7 @@ static PyObject *sampler_start(SamplerObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "L", &interval_ns))
         return NULL;
     if (interval_ns < 1000 || self->is_open || active != NULL) {
-        PyErr_SetString(PyExc_ValueError, "one sampler at a time, at most every microsecond");
+        PyErr_SetString(PyExc_ValueError, "one sampler at a time, with an interval of at least a microsecond");
         return NULL;
     }
     int status = 0;
@@ -181,7 +181,7 @@ static PyObject *sampler_start(SamplerObject *self, PyObject *args)
         return sonde_raise(status, "sampler");
     sonde_sampler_set_interval(&self->sampler, interval_ns);
     self->is_open = 1;
-    Py_INCREF(self); /* the native thread's; given back by stop() */
+    Py_INCREF(self); /* the native thread's reference; stop() gives it back */
     pthread_mutex_lock(&lock);
     active = self;
     pthread_mutex_unlock(&lock);
@@ -229,7 +229,7 @@ static PyObject *sampler_set_interval(SamplerObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* The id of the name of one thread; 0 if nobody knows it, -1 with an exception. */
+/* Return the text id of a thread's name; 0 if nobody knows it, -1 with an exception. */
 static int64_t find_name(SamplerObject *self, PyObject *names, uint32_t tid)
 {
     PyObject *key = PyLong_FromUnsignedLong(tid);
@@ -268,7 +268,7 @@ static uint64_t hash_str(uint64_t h, PyObject *str)
     return sonde_hash_bytes(h, bytes, (size_t)bytes_n);
 }
 
-/* (func, file, line, first line) to a key; -1 with an exception. */
+/* Make a key of (func, file, line, first line). Returns 0, or -1 with an exception. */
 static int take_frame(SamplerObject *self, PyObject *frame, sonde_frame_key *key)
 {
     PyObject *func, *file;
@@ -285,7 +285,7 @@ static int take_frame(SamplerObject *self, PyObject *frame, sonde_frame_key *key
 
 static int take_stack(SamplerObject *self, PyObject *entry)
 {
-    static sonde_frame_key keys[SONDE_MAX_DEPTH]; /* under the GIL */
+    static sonde_frame_key keys[SONDE_MAX_DEPTH]; /* guarded by the GIL */
     unsigned int tid;
     int gil;
     PyObject *frames;
@@ -356,9 +356,10 @@ static PyMethodDef sampler_methods[] = {
     {"set_interval", (PyCFunction)sampler_set_interval, METH_VARARGS, "set_interval(interval_ns): sample this often from now on."},
     {"name", (PyCFunction)sampler_name, METH_VARARGS, "name({tid: name}): set the names of threads."},
     {"take", (PyCFunction)sampler_take, METH_VARARGS,
-     "take([(tid, gil, [(func, file, line, first line), …]), …], look): stacks, root first, of all\n"
-     "threads, read by somebody else; `look` is the number of the request that they answer."},
-    {"asked", (PyCFunction)sampler_asked, METH_NOARGS, "Return the numbers of the newest look and inspection that were asked for."},
+     "take([(tid, gil, [(func, file, line, first line), …]), …], look): take the stacks of\n"
+     "all threads, root first, that somebody else has read; `look` is the number of the request that\n"
+     "they answer."},
+    {"asked", (PyCFunction)sampler_asked, METH_NOARGS, "Return the numbers of the newest requests for a sample and for an inspection."},
     {"inspected", (PyCFunction)sampler_inspected, METH_VARARGS,
      "inspected(number): say that this inspection is written."},
     {NULL, NULL, 0, NULL},
@@ -370,8 +371,8 @@ PyTypeObject sonde_SamplerType = {
     .tp_basicsize = sizeof(SamplerObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_doc = "Sampler(samples, threads, sampling, text, nodes, page, folder, inspect, slow=False):\n"
-              "stacks of all threads, read by the native thread; `inspect(wants)` is called\n"
-              "with the GIL for what only Python can tell.",
+              "samples the stacks of all threads, in the native thread; `inspect(wants)` is called\n"
+              "with the GIL for what only Python knows.",
     .tp_new = sampler_new,
     .tp_dealloc = (destructor)sampler_dealloc,
     .tp_methods = sampler_methods,

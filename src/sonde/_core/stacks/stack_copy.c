@@ -1,13 +1,11 @@
 /* Copies of a stack that its thread goes on using.
  *
- * From 3.11 on a thread's frames lie one after the other on its data stack. The
- * top of it, where things change, is copied twice in one short read, and between the
- * copies the read asks where the thread is; what lies below cannot change while the
- * lowest frame of that copy is alive, so it is copied afterwards and that frame
- * is read once more. Frames elsewhere (those of generators; all of them on
- * 3.10) are read one by one and then read again. A read that took too long, or
- * anything that does not fit, is a torn stack: it is tried again a few times, then
- * given up and counted.
+ * From 3.11 on a thread's frames lie one after the other on its data stack. The top of it, where
+ * things change, is copied twice in one short read, and between the two copies the same read asks
+ * where the thread is. What lies below cannot change while the lowest frame of that copy is
+ * alive, so it is copied afterwards, and then that frame is read once more. Frames elsewhere are
+ * read one by one and then read again: see outside_frames.c. If a read took too long, or anything
+ * does not fit, the stack is torn: we try again a few times, then give up and count it.
  */
 #include "stacks/stack_copy.h"
 #include "kernel/read_memory.h"
@@ -17,10 +15,9 @@
 #include <errno.h>
 #include <string.h>
 
-/* The copies of the top are a few dozen nanoseconds of a system call of one
- * microsecond. If that took this long, and longer than it usually does here, we
- * were interrupted, maybe inside. The same for what lies below, plus some time
- * for each byte. */
+/* Copying the top takes a few dozen nanoseconds of a system call of one microsecond. If the call
+ * took this long, and longer than it usually does here, we were interrupted, maybe between the
+ * copies. The same goes for what lies below, plus some time for each byte. */
 #define SLOW_NS 2500
 #define SLOWEST_NS 20000
 #define SLOW_BYTES_PER_NS 2
@@ -87,7 +84,7 @@ raw_frame *sonde_stack_copy_find(uintptr_t address, int level)
 }
 
 #if PY_VERSION_HEX >= 0x030b0000
-/* How long reading the top may take: three times the median; in strict mode hardly longer
+/* Return how long reading the top may take: three times the median; in strict mode hardly longer
  * than usual. */
 static int64_t limit_ns(void)
 {
@@ -99,7 +96,7 @@ static int64_t limit_ns(void)
 
 /* ---- the thread's state, and the top of its stack ----------------------------------- */
 
-/* Where the window should lie, as the state says now. 0: where it was. */
+/* Move the window to where the state now says it should lie. Returns 0 if it was there already. */
 static int move_window(sonde_view *view)
 {
     uintptr_t chunk = (uintptr_t)sonde_copy.state.datastack_chunk;
@@ -117,8 +114,8 @@ static int move_window(sonde_view *view)
     return has_moved;
 }
 
-/* In one read: the state, the window, where the thread is, the window again.
- * 0 or -errno; -EAGAIN if a guess was wrong and has been put right. */
+/* Read in one go: the state, the window, where the thread is, the window again. Returns 0 or
+ * -errno; -EAGAIN if a guess was wrong and has been corrected. */
 static int read_top(sonde_view *view)
 {
     sonde_piece pieces[4] = {{&sonde_copy.state, view->state, sizeof sonde_copy.state}};
@@ -159,10 +156,9 @@ static int read_top(sonde_view *view)
     return 0;
 }
 
-/* What ran at the moment between the two copies of the window is known if the
- * frames below it are the same in both. Of the innermost frame only the second
- * copy counts: calls come and go. A caller or two may have gone on to another
- * line meanwhile; that does not change who called whom. */
+/* Do both copies of the window agree? Then we know what ran at the moment between them. Of the
+ * innermost frame only the second copy counts: calls come and go. A caller or two may have gone
+ * on to another line meanwhile; that does not change who called whom. */
 static int is_window_sound(void)
 {
     uintptr_t at = sonde_copy.current;
@@ -184,7 +180,7 @@ static int is_slow(void)
 {
     int64_t took_ns = sonde_clock_ns() - sonde_copy.begin_ns;
     if (!sonde_copy.is_strict) {
-        static int looks; /* at first in large steps */
+        static int looks; /* the first readings change the usual time in large steps */
         int64_t step_ns = looks < FIRST_LOOKS ? usual_ns / 16 : 8;
         looks += looks < FIRST_LOOKS;
         usual_ns += took_ns > usual_ns ? step_ns : -step_ns;
@@ -194,7 +190,7 @@ static int is_slow(void)
 
 int sonde_stack_copy_top(sonde_view *view)
 {
-    /* Guesses are put right by what was read: at most the cframe, then the window. */
+    /* Each reading corrects wrong guesses: at most that of the cframe, then that of the window. */
     for (int i = 0; i < 4; i++) {
         sonde_copy.begin_ns = sonde_clock_ns();
         int status = read_top(view);
@@ -217,8 +213,8 @@ int sonde_stack_copy_top(sonde_view *view)
     return -EINTR;
 }
 
-/* Where the parts of the data stack lie that the window does not show, the
- * nearest first. 0 or -errno. */
+/* Find the parts of the data stack that the window does not show, the nearest first. Returns 0 or
+ * -errno. */
 static int find_lower(void)
 {
     uintptr_t chunk = (uintptr_t)sonde_copy.state.datastack_chunk;
@@ -229,10 +225,11 @@ static int find_lower(void)
     sonde_copy.lower_n = 0;
     while (chunk && sonde_copy.lower_n < MOST_CHUNKS) {
         if (!may_be_frame(chunk) || high < chunk || high - chunk > LOWER_BYTES - used)
-            return 0; /* beyond what is shown of a stack, or found one by one */
+            return 0; /* deeper than any stack that we show, or its frames are found one by one */
         sonde_copy.lower[sonde_copy.lower_n++] = (sonde_copied_range){chunk, high, lower_bytes + used};
         used += (high - chunk + 15) & ~(size_t)15;
-        /* The head of a chunk says where the one before it is, and that how full it is. */
+        /* The head of a chunk says where the chunk before it is, and that one's head how full it
+         * is. */
         _PyStackChunk head;
         if (sonde_read_memory(&head, chunk, offsetof(_PyStackChunk, data)) < 0)
             return -EFAULT;
@@ -256,7 +253,7 @@ static int is_lower(uintptr_t address)
     return 0;
 }
 
-/* The lowest frame of the window that is on the stack. 0 or -1. */
+/* Find the lowest frame of the window that is on the stack. Returns 0 or -1. */
 static int find_junction(void)
 {
     uintptr_t at = sonde_copy.current;
@@ -269,9 +266,9 @@ static int find_junction(void)
     return 0;
 }
 
-/* Copy what lies below the window, then look once more at the lowest frame of
- * the window, and whether the stack still reaches up to it: memory of frames
- * that have ended keeps its bytes until it is used again. */
+/* Copy what lies below the window. Then look once more at the lowest frame of the window, and
+ * whether the stack still reaches up to it: the memory of frames that have ended keeps its bytes
+ * until it is used again. */
 static int read_lower(const sonde_view *view)
 {
     sonde_piece pieces[MOST_CHUNKS + 2];
@@ -285,15 +282,16 @@ static int read_lower(const sonde_view *view)
         pieces[n] = (sonde_piece){sonde_copy.lower[n].bytes, sonde_copy.lower[n].low, bytes};
         most_ns += (int64_t)(bytes / SLOW_BYTES_PER_NS);
     }
-    /* In this order: if the stack reached so far up, the frame there was alive, and
-     * is either still what it was or has been written over. */
+    /* In this order: if the stack reached this far up, the frame there was alive, and is either
+     * still what it was or has been overwritten. */
     pieces[n++] = (sonde_piece){&current, find_current_word(view), sizeof current};
     int first_n = n;
     if (sonde_copy.junction)
         pieces[n++] = (sonde_piece){&junction, sonde_copy.junction, FRAME_BYTES};
     if (read_in_order(pieces, first_n, n) < 0)
         return -EFAULT;
-    /* That would be enough time to leave all these frames and come back by another way. */
+    /* Longer than this would be time enough to leave all these frames and come back by another
+     * way. */
     sonde_copy.most_ns = most_ns;
     if (sonde_clock_ns() - sonde_copy.begin_ns > most_ns)
         return -EINTR;

@@ -11,13 +11,13 @@
 #define SLOW_PIECE_NS 1500 /* reading one frame outside the data stack takes less */
 
 typedef struct {
-    uintptr_t low, high; /* the addresses it was copied from; high == low: nothing */
+    uintptr_t low, high; /* the addresses it was copied from; equal: nothing was copied */
     char *bytes;
 } sonde_copied_range;
 
 typedef struct {
     PyThreadState state;
-    int is_strict;     /* take the time that is needed to know what came first */
+    int is_strict;     /* take the time needed to be certain of the order of changes */
     int64_t begin_ns;  /* when this reading began */
     int64_t limit_ns;  /* how long reading the top may take */
     int64_t most_ns;   /* how long this reading may have taken so far */
@@ -25,12 +25,12 @@ typedef struct {
     sonde_copied_range window;
     sonde_copied_range lower[MOST_CHUNKS];
     int lower_n;
-    uintptr_t junction;    /* the lowest frame of the window that was passed */
+    uintptr_t junction;    /* the lowest frame of the window that we came by */
     raw_frame junction_copy;
     int outside_n;
-    int next_outside; /* where the next one is expected */
+    int next_outside; /* index of the frame that is expected next */
     uintptr_t outside[MOST_OUTSIDE];
-    int level[MOST_OUTSIDE]; /* how far from the innermost; -1: not on the stack */
+    int level[MOST_OUTSIDE]; /* how many frames from the innermost; -1: not on the stack */
     raw_frame outside_copy[MOST_OUTSIDE]; /* FRAME_BYTES of each */
 } sonde_stack_copy;
 

@@ -14,7 +14,7 @@
 
 #define SUMS_PATH 4096
 
-/* Is it the plain name of a folder, and not a path that leads out of ours? */
+/* Is this the plain name of a folder, and not a path that leads out of ours? */
 static int is_name(const char *name)
 {
     size_t length = strnlen(name, SONDE_RUN_NAME);
@@ -43,7 +43,7 @@ static int write_all(int fd, const void *bytes, size_t left)
 static int write_sums(const sonde_nodes *nodes, int fd, int64_t t_ns)
 {
     static char page[SONDE_PAGE]; /* only the native thread writes sums */
-    /* A table has at least one node; in a copy the first one may be empty. */
+    /* A table has room for at least one node; in a copy that one may be empty. */
     uint32_t count = nodes->count ? nodes->count : 1;
     memset(page, 0, sizeof page);
     sonde_nodes_head((sonde_nodes *)page, count);
@@ -75,7 +75,7 @@ static int make_sums(const sonde_sampler *s, const char *run, const char *which,
     return status;
 }
 
-/* Python switches the sources of a run on and off. */
+/* Have Python switch the sources of a run on or off. */
 static void ask_python(sonde_control *page)
 {
     if (!sonde_load_acquire(&page->run_sources))
@@ -115,7 +115,7 @@ void sonde_run_begin(sonde_sampler *s)
     int status = make_sums(s, page->run_name, "begin", now_ns);
     sonde_store_relaxed(&page->run_begin_t_ns, now_ns);
     sonde_store_relaxed(&page->run_status, status);
-    /* All of it before the number that says so. */
+    /* Release: all of it is stored before the number that says so. */
     if (status < 0)
         sonde_store_release(&page->run_ended, asked);
     sonde_store_release(&page->run_begun, asked);
@@ -133,7 +133,7 @@ void sonde_run_end(sonde_sampler *s)
     int status = make_sums(s, page->run_name, "end", now_ns);
     sonde_store_relaxed(&page->run_end_t_ns, now_ns);
     sonde_store_relaxed(&page->run_status, status);
-    /* All of it before the number that says so. */
+    /* Release: all of it is stored before the number that says so. */
     sonde_store_release(&page->run_ended, sonde_load_acquire(&page->run_asked));
     wake(page);
     ask_python(page);

@@ -28,7 +28,7 @@ sonde_sampled_thread *sonde_threads_find(const sonde_threads *threads, uintptr_t
     return NULL;
 }
 
-/* Room for one more in the list, and twice that in the index. */
+/* Make room for one more in the list, and for twice that in the index. */
 static int grow(sonde_threads *threads)
 {
     uint32_t room = threads->room ? threads->room * 2 : 32;
@@ -68,7 +68,7 @@ static void drop_index(sonde_threads *threads, const sonde_sampled_thread *threa
     while (threads->index[at] != thread)
         at = (at + 1) & mask;
     threads->index[at] = NULL;
-    /* Those behind it may be there only because it was in their way: put them in again. */
+    /* The ones behind it may stand there only because it was in their way: put them in again. */
     for (at = (at + 1) & mask; threads->index[at] != NULL; at = (at + 1) & mask) {
         sonde_sampled_thread *moved = threads->index[at];
         threads->index[at] = NULL;

@@ -20,12 +20,13 @@ typedef struct {
     int64_t cpu_ns;  /* its CPU clock at the last sample; -1: none yet */
     int64_t seen_ns; /* when it was last sampled; 0: never */
     int64_t owed_ns; /* CPU time that belongs to a later sample */
-    uint32_t node;   /* its stack then; 0: none */
+    uint32_t node;   /* the node of its stack then; 0: none */
     int holds_gil;
-    int is_off; /* it slept then, or waited for anything but a CPU */
+    int is_off; /* it slept then, or waited for something other than a CPU */
     sonde_step *path; /* root first */
     int path_n, path_room;
-    /* Samples that are not written yet because they equal the last row: no CPU, same stack. */
+    /* Samples that are not written yet because they are like the last row: no CPU time, same
+     * stack. */
     uint32_t held;
     int64_t held_wall_ns, held_since_ns, held_ns;
 } sonde_sampled_thread;
@@ -39,10 +40,10 @@ typedef struct {
 
 sonde_sampled_thread *sonde_threads_find(const sonde_threads *threads, uintptr_t state);
 
-/* A new one, zeroed; NULL if there is no memory. */
+/* Add a new thread, zeroed; NULL if there is no memory. */
 sonde_sampled_thread *sonde_threads_add(sonde_threads *threads, uintptr_t state);
 
-/* Take list[at] out and free it; the last one moves into its place. */
+/* Remove list[at] and free it; the last one moves into its place. */
 void sonde_threads_remove(sonde_threads *threads, uint32_t at);
 void sonde_threads_clear(sonde_threads *threads);
 
