@@ -286,7 +286,7 @@ void sonde_await_begin(sonde_call_thread *calls, const void *frame, int is_new)
     if (at >= 0 && !is_new)
         return;
     if (at >= 0)
-        await_end(at, calls->last); /* this ends an earlier coroutine at this address, whose end we missed */
+        await_end(at, calls->last); /* of an earlier coroutine here, whose end we missed */
     sonde_awaited *awaited = malloc(sizeof *awaited);
     if (awaited == NULL)
         return;

@@ -16,16 +16,16 @@ enum { RELAXED = 2 };
 static void *work(void *Py_UNUSED(arg))
 {
     int mode = RELAXED;
-    /* While the program captures a CUDA graph, a query of an event by a thread that has not set
-     * this mode would spoil the capture. */
+    /* While the program captures a CUDA graph, a query of an event would spoil the capture,
+     * unless the thread that makes it has set this mode. */
     if (sonde_collectives.set_mode != NULL)
         (void)sonde_collectives.set_mode(&mode);
     int is_waiting = 0;
     while (!sonde_load_acquire(&sonde_collectives.leave)) {
         uint32_t bell = sonde_load_acquire(&sonde_collectives.bell);
-        /* Works that come from here on ring. */
+        /* Works that begin from here on ring the bell. */
         is_waiting = sonde_collectives_write(0);
-        /* Where works are not observed nobody rings. */
+        /* Where works are not observed, nobody rings the bell. */
         is_waiting |= !sonde_collectives.is_observed;
         sonde_wait(&sonde_collectives.bell, bell, is_waiting ? WRITE_NS : IDLE_NS);
     }
@@ -33,8 +33,9 @@ static void *work(void *Py_UNUSED(arg))
     return NULL;
 }
 
-/* At the first work after a while: wake the thread. It is made only for the very first work, so that
- * a program without collectives has no such thread; Python warns of threads at a fork. */
+/* Wake the thread at the first work after a while. The thread is made only for the very first
+ * work, so that a program without collectives has no such thread: Python warns of threads at a
+ * fork. */
 static void ring(void)
 {
     pthread_mutex_lock(&sonde_collectives.lock);
@@ -115,7 +116,7 @@ static PyObject *collective_start(PyObject *Py_UNUSED(module), PyObject *args)
                           &sonde_MapType, &page, &cpu_path, &cuda_path, &ask, &step, &observe))
         return NULL;
     if (sonde_collectives.is_open)
-        return PyErr_Format(PyExc_RuntimeError, "collectives are watched already");
+        return PyErr_Format(PyExc_RuntimeError, "collectives are already being recorded");
     sonde_control *control = sonde_map_memory(page, 0);
     void *cpu = control == NULL ? NULL : dlopen(cpu_path, RTLD_NOW | RTLD_NOLOAD);
     if (control != NULL && cpu == NULL)
@@ -141,7 +142,7 @@ static PyObject *collective_start(PyObject *Py_UNUSED(module), PyObject *args)
         Py_RETURN_NONE;
     sonde_collectives.is_open = 0;
     release();
-    return PyErr_Format(PyExc_OSError, "torch's observers are not where they should be");
+    return PyErr_Format(PyExc_OSError, "torch's observers were not found");
 }
 
 static PyObject *collective_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
@@ -166,7 +167,7 @@ static PyObject *collective_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSE
 
 static void forget_in_child(void)
 {
-    /* The thread is the parent's, and so are the mapped files. */
+    /* The thread belongs to the parent, and so do the mapped files. */
     pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
     sonde_collectives.lock = fresh;
     sonde_collectives.is_open = sonde_collectives.is_running = 0;
@@ -192,7 +193,7 @@ static PyObject *collective_look(PyObject *Py_UNUSED(module), PyObject *args)
 static PyObject *collective_step(PyObject *Py_UNUSED(module), PyObject *object)
 {
     if (!Py_IS_TYPE(object, &sonde_StepType))
-        return PyErr_Format(PyExc_TypeError, "a Step expected");
+        return PyErr_Format(PyExc_TypeError, "expected a Step");
     const sonde_Step *step = (sonde_Step *)object;
     pthread_mutex_lock(&sonde_collectives.lock);
     sonde_collectives.steps[sonde_collectives.steps_n % SONDE_STEPS].number = step->number;
@@ -240,13 +241,13 @@ static PyObject *collective_state(PyObject *Py_UNUSED(module), PyObject *Py_UNUS
 PyMethodDef sonde_collectives_methods[] = {
     {"collective_start", collective_start, METH_VARARGS,
      "collective_start(writer, text, page, libtorch_cpu, libtorch_cuda, ask, step, observe): have\n"
-     "works of c10d written; `ask` is called when groups have to be named."},
+     "works of c10d written; `ask` is called when groups need names."},
     {"collective_stop", collective_stop, METH_NOARGS, "Write what is left, and record no more."},
     {"collective_look", collective_look, METH_VARARGS,
      "collective_look(address, call): find where torch keeps the inputs of a range;\n"
      "`call` has torch do one operation on the tensor at that address."},
     {"collective_step", collective_step, METH_O,
-     "collective_step(step): say that this step ended, in this thread."},
+     "collective_step(step): note that this step has ended, in this thread."},
     {"collective_group", collective_group, METH_VARARGS,
      "collective_group(name, size, ranks): name a process group."},
     {"collective_state", collective_state, METH_NOARGS, "Return what was found in torch, and how many works were lost."},

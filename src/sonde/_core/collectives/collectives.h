@@ -1,10 +1,9 @@
-/* Collectives of torch.distributed, seen from C: what its files share.
+/* Collectives of torch.distributed, seen from C: what the files of this folder share.
  *
- * c10d offers two views. Torch's observers see its works from when a backend takes one up
- * to when it is over (observed.c). Its flight recorder keeps the last 2000 with their group,
- * number and sizes (flight_recorder.c). A thread of ours puts the two together and writes the
- * rows (rows.c); it never holds the GIL, and whatever issues or does a collective never
- * waits for it.
+ * c10d offers two views. Torch's observers see a work from when a backend takes it up until it is
+ * over (observed.c). Its flight recorder keeps the last 2000 works with their group, number and
+ * sizes (flight_recorder.c). A thread of ours puts the two together and writes the rows (rows.c);
+ * it never holds the GIL, and nothing that issues or does a collective ever waits for it.
  */
 #ifndef SONDE_COLLECTIVES_H
 #define SONDE_COLLECTIVES_H
@@ -14,44 +13,46 @@
 #include <pthread.h>
 
 #define SONDE_OBSERVED_MAX 4096u /* works that have no row yet */
-#define SONDE_ENTRIES_MAX 4096u /* the same of the flight recorder's */
+#define SONDE_ENTRIES_MAX 4096u /* the same for entries of the flight recorder */
 #define SONDE_TITLE 56
 
 /* ---- types of numbers (dtypes.c) ------------------------------------------------------ */
 
-/* Numbered as torch does. -1: there is none of that name. */
-int sonde_dtype_find(const char *name, size_t bytes); /* as C++ calls it: BFloat16 */
-const char *sonde_dtype_name(int dtype);              /* as Python does: bfloat16; or NULL */
+/* Types have the numbers that torch gives them. -1: there is none of that name. */
+int sonde_dtype_find(const char *name, size_t bytes); /* by its name in C++: BFloat16 */
+const char *sonde_dtype_name(int dtype);              /* its name in Python: bfloat16; or NULL */
 uint32_t sonde_dtype_bytes(int dtype);                /* of one number; 0: not known */
 
 /* ---- what an observer sees ---------------------------------------------------------- */
 
 typedef struct {
-    const void *function; /* torch's own object, by which an end finds its beginning */
+    const void *function; /* torch's own object, by which the end of a work finds its beginning */
     uint64_t serial;      /* from 1, in the order of beginnings */
     int64_t begin_ns;
-    int64_t end_ns; /* 0: under way */
+    int64_t end_ns; /* 0: in progress */
     int64_t tid;    /* the thread that took it up */
     uint64_t bytes, numel; /* of what it was given */
     int16_t dtype;         /* -1: none, or not known */
     uint8_t is_sized;      /* bytes and numel are known */
-    uint8_t was_running;   /* it has a row that says it is running */
+    uint8_t was_running;   /* a row already says that it is running */
     uint8_t is_taken;      /* an entry of the flight recorder is about it */
     char title[SONDE_TITLE]; /* gloo:all_reduce */
 } sonde_observed_work;
 
-/* Have works observed. `library` is libtorch_cpu. 0, or -ENOENT if it lacks something.
- * `first` is called, by any thread, for a work that comes while none is waiting. */
+/* Observe works from now on. `library` is libtorch_cpu. Returns 0, or -ENOENT if it lacks
+ * something. `first` is called, by any thread, for a work that begins while none is waiting for
+ * its row. */
 int sonde_observed_start(void *library, const uint32_t *on, void (*first)(void));
 void sonde_observed_stop(void);
 
-/* Where a range keeps its inputs is found by trying: between these two calls, this
- * thread has torch do one operation on this tensor. */
+/* Find by trial where a range keeps its inputs: between these two calls, this thread has torch do
+ * one operation on this tensor. */
 void sonde_observed_look(uintptr_t tensor);
 void sonde_observed_looked(void);
 int sonde_observed_is_sized(void); /* was it found? */
 
-/* Copy what has no row yet, by serial; how many. `to` holds SONDE_OBSERVED_MAX. */
+/* Copy the works that have no row yet, by serial. Returns how many. `to` holds
+ * SONDE_OBSERVED_MAX. */
 uint32_t sonde_observed_copy(sonde_observed_work *to);
 void sonde_observed_update(const sonde_observed_work *work, int is_done); /* keep its flags, or forget it */
 uint64_t sonde_observed_lost(void); /* works that found no room, so far */
@@ -61,28 +62,28 @@ uint64_t sonde_observed_lost(void); /* works that found no room, so far */
 enum { SONDE_RECORDER_CPU, SONDE_RECORDER_NCCL, SONDE_RECORDERS };
 
 typedef struct {
-    uint64_t id; /* of the recorder's own */
+    uint64_t id; /* the recorder's own */
     int64_t created_wall_ns;
     uint64_t seq;
     uint64_t given_bytes, given_numel, got_bytes;
     double device_s; /* below 0: not known */
-    uint64_t thread; /* pthread_t of the one that issued it; 0: not known */
+    uint64_t thread; /* pthread_t of the thread that issued it; 0: not known */
     uint32_t group, group_desc; /* text ids */
     int16_t dtype;
     uint8_t recorder;
     uint8_t is_over; /* completed, or given up */
     uint8_t is_completed;
     uint8_t was_running;
-    uint64_t serial; /* of the work seen; 0: none */
+    uint64_t serial; /* of the observed work; 0: none */
     char title[SONDE_TITLE];
 } sonde_recorder_entry;
 
-/* Find a recorder in `library`; 0 or -ENOENT. */
+/* Find a recorder in `library`. Returns 0 or -ENOENT. */
 int sonde_flight_recorder_open(int recorder, void *library);
 int sonde_flight_recorder_has(int recorder);
 
-/* Ask a recorder, and call `each` for every entry; 0, or -errno if it could not be read. The texts go to
- * `texts`. Needs no GIL; takes some 10 us an entry. */
+/* Ask a recorder, and call `each` for every entry. Returns 0, or -errno if it could not be read.
+ * The texts go to `texts`. Needs no GIL; takes about 10 us for each entry. */
 int sonde_flight_recorder_ask(int recorder, sonde_intern *texts, void (*each)(const sonde_recorder_entry *));
 
 /* ---- what both are put together with ------------------------------------------------- */
@@ -95,9 +96,9 @@ typedef struct {
     sonde_intern *texts;
     const uint32_t *on; /* of the control page */
     pthread_t thread;
-    int is_open;     /* under the GIL: between start and stop */
-    int is_running;  /* under the lock: a thread was made and not joined */
-    int is_observed; /* works are seen */
+    int is_open;     /* guarded by the GIL: between start and stop */
+    int is_running;  /* guarded by the lock: a thread was made and not joined */
+    int is_observed; /* works are observed */
     uint32_t leave, bell; /* atomics */
     uint32_t is_asked; /* atomic: Python was asked for the groups */
     int (*set_mode)(int *);
@@ -111,9 +112,9 @@ typedef struct {
     struct { uint32_t name, size, ranks; } groups[SONDE_GROUPS];
     uint32_t groups_n;
 
-    /* The thread's own. */
+    /* Only the thread uses these. */
     int64_t started_ns, wall_ns; /* wall_ns: how far the wall clock is ahead of ours */
-    int64_t asked_ns, cost_ns;   /* the recorders: when last, and how long it took */
+    int64_t asked_ns, cost_ns;   /* when the recorders were last asked, and how long that took */
     int64_t asking_ns;
     uint64_t asked_serial;
     int is_unreadable;                 /* the answer of a recorder was not understood */
@@ -129,10 +130,10 @@ typedef struct {
 
 extern sonde_collectives_state sonde_collectives; /* one for the process: rows.c */
 
-#define SONDE_COLLECTIVE_KINDS "qqqtttttIQQQttqq" /* of a row: rows.c */
+#define SONDE_COLLECTIVE_KINDS "qqqtttttIQQQttqq" /* the columns of a row: rows.c */
 
-/* Write the rows that are due; all of them if it is the last time. 1: something still waits.
- * The thread's alone, without the GIL. */
+/* Write the rows that are due; all of them if it is the last time. Returns 1 if something still
+ * waits for its row. Only the thread calls this, without the GIL. */
 int sonde_collectives_write(int is_last);
 
 extern PyMethodDef sonde_collectives_methods[];

@@ -1,4 +1,4 @@
-/* The types of numbers that torch knows, by its own numbers for them. */
+/* The types of numbers that torch knows, by the numbers it gives them. */
 #include "collectives/collectives.h"
 
 #include <string.h>

@@ -1,10 +1,10 @@
 /* c10d's flight recorder and its entries about the last collectives.
  *
- * It is asked through the function that torch's own tools use, from a thread of ours and
- * without the GIL, which its Python function would hold for tens of milliseconds. The answer
- * is a pickle of plain dicts, lists, texts and numbers. JSON is not used: making
- * it fails, with an exception that nobody could catch here, on a thread's name that is not
- * UTF-8, and the kernel cuts names at 15 bytes.
+ * It is asked through the function that torch's own tools use, from a thread of ours and without
+ * the GIL, which its Python function would hold for tens of milliseconds. The answer is a pickle
+ * of plain dicts, lists, texts and numbers. We do not ask for JSON: torch fails to make it, with
+ * an exception that nobody could catch here, if a thread's name is not UTF-8, and the kernel cuts
+ * names at 15 bytes, maybe inside a character.
  */
 #include "collectives/collectives.h"
 
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <stdbool.h>
 
-/* A std::string, returned like a struct of C of its size. */
+/* A std::string, which is returned like a C struct of its size. */
 typedef struct {
     char *at;
     size_t bytes;
@@ -35,11 +35,11 @@ typedef struct {
 
 typedef struct {
     const uint8_t *at, *end;
-    piece *memo; /* texts that were written once and are referred to */
+    piece *memo; /* texts that are written once and then referred to */
     uint32_t memo_n, memo_room;
     int is_bad;
     sonde_intern *texts;
-    sonde_recorder_entry entry; /* the entry under way */
+    sonde_recorder_entry entry; /* the entry that is being read */
     void (*each)(const sonde_recorder_entry *);
 } pickle;
 
@@ -129,7 +129,7 @@ static value take_real(pickle *from)
     return read;
 }
 
-/* A list's or dict's opening; its members follow until its last code. */
+/* Open a list or dict; its members follow until its closing code. */
 static value open_box(pickle *from, enum kind kind)
 {
     remember(from, (piece){NULL, 0});
@@ -158,7 +158,7 @@ static value take_value(pickle *from)
     }
 }
 
-/* Is this the end of the box with this code? Then go past it. */
+/* Is this the end of the list or dict that has this closing code? If so, go past it. */
 static int is_closed(pickle *from, int code)
 {
     if (from->is_bad)
@@ -195,7 +195,8 @@ typedef struct {
     uint32_t count;
 } sizes;
 
-/* [[2, 10], [3]]: the elements of each tensor. Tensors beyond our room are added to the last. */
+/* Read sizes such as [[2, 10], [3]]: the elements of each tensor. Tensors that we have no room
+ * for are added to the last. */
 static void take_sizes(pickle *from, value read, sizes *to)
 {
     to->count = 0;
@@ -214,7 +215,8 @@ static void take_sizes(pickle *from, value read, sizes *to)
     }
 }
 
-/* ["Float", "Float"]: with the sizes before, bytes. The last type is the type. */
+/* Read types such as ["Float", "Float"], and return the bytes that they make with the sizes. The
+ * last type counts as the type. */
 static uint64_t take_bytes(pickle *from, value read, const sizes *of, int16_t *dtype)
 {
     uint64_t bytes = 0;

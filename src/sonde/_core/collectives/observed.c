@@ -1,10 +1,10 @@
 /* Works of c10d, as torch's observers see them.
  *
- * Every backend opens a range around a work: gloo from when one of its threads takes it up
- * until it is over, NCCL while it is handed to the device. A range has the user's scope, so
- * whoever observes only that scope pays nothing for torch's operators. An observer is a C++
- * value; like torch/observer.c this file has no headers and relies on job/torch/seams.py
- * having compared the installed ones.
+ * Every backend opens a range around a work: gloo from when one of its threads takes it up until
+ * it is over, NCCL while it is handed to the device. A range has the user's scope, so observing
+ * only that scope costs torch's operators nothing. An observer is a C++ value; like
+ * torch/observer.c, this file is compiled without torch's headers and relies on
+ * job/torch/seams.py having compared the installed ones.
  */
 #include "collectives/collectives.h"
 #include "kernel/fork.h"
@@ -42,16 +42,16 @@ static struct {
     int32_t (*dtype)(void *, int32_t *);
     uint64_t handle, handle_here;
     int is_added; /* torch calls us */
-    int is_on;    /* atomic, and changed under the lock: we record what it reports */
-    const uint32_t *on; /* of the control page: are rows wanted? */
+    int is_on;    /* atomic, and changed under the lock: we record what torch reports */
+    const uint32_t *on; /* in the control page: are rows wanted? */
     void (*first)(void);
-    pthread_mutex_t lock; /* what follows */
+    pthread_mutex_t lock; /* guards what follows */
     uint64_t head;        /* works so far */
     uint32_t waiting;     /* slots that are not free */
     uint64_t lost;
     uint8_t state[SONDE_OBSERVED_MAX];
     sonde_observed_work *slots;
-    /* Where a range keeps its values; 0: not known. Written before it is on. */
+    /* Where a range keeps its values; 0: not known. Written before it is switched on. */
     uintptr_t wanted;
     uint32_t inputs_at, tag;
 } seen = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -60,7 +60,8 @@ static struct {
 
 int sonde_observed_is_sized(void) { return seen.inputs_at != 0; }
 
-/* In the range of an operation on that tensor, search for a view of few values whose first is the tensor. */
+/* In the range of an operation on that tensor, search for a view of a few values of which the
+ * first is the tensor. */
 static void look(const char *function)
 {
     for (uint32_t at = 8; at < LOOK_BYTES; at += 8) {
@@ -88,7 +89,7 @@ static void measure(sonde_observed_work *work, const char *function)
     for (uint64_t i = 0; i < view.count; i++) {
         int64_t numel = 0;
         int32_t dtype = -1;
-        /* A tensor is a class with one member, its address: this is one. */
+        /* A tensor is a class with one member, its address: so this is one. */
         void *tensor = &view.values[i].payload;
         if (view.values[i].tag != seen.tag || view.values[i].payload == 0)
             continue;
@@ -115,7 +116,7 @@ static int is_work(const char *title)
     return 0;
 }
 
-/* A slot for the next work, or NULL. A work that never ends must not stop the others. */
+/* Return a slot for the next work, or NULL. A work that never ends must not stop the others. */
 static sonde_observed_work *find_slot(void)
 {
     for (int i = 0; i < TRIES; i++, seen.head++) {
@@ -167,7 +168,7 @@ static void end_work(const void *function, void *Py_UNUSED(context))
     if (title == NULL || !is_work(title))
         return;
     pthread_mutex_lock(&seen.lock);
-    /* From the newest on: most works end soon. */
+    /* The newest first: most works end soon. */
     for (uint32_t i = 1; seen.waiting != 0 && i <= SONDE_OBSERVED_MAX; i++) {
         uint32_t at = (uint32_t)(seen.head - i) % SONDE_OBSERVED_MAX;
         if (seen.state[at] == OPEN && seen.slots[at].function == function) {
@@ -179,8 +180,8 @@ static void end_work(const void *function, void *Py_UNUSED(context))
     pthread_mutex_unlock(&seen.lock);
 }
 
-/* The start callback returns a std::unique_ptr, which a C++ function writes to where its
- * caller says; ours is empty. */
+/* The start callback returns a std::unique_ptr, which a C++ function writes to where its caller
+ * says; ours is empty. */
 #if defined(__x86_64__)
 static void *begin_work(void **result, const void *function)
 {
@@ -190,7 +191,7 @@ static void *begin_work(void **result, const void *function)
 }
 #define BEGIN_WORK ((void *)begin_work)
 #elif defined(__aarch64__)
-/* x8 holds the place. */
+/* x8 holds that address. */
 __attribute__((visibility("hidden"))) extern char sonde_observed_begin_work[];
 __asm__(".pushsection .text\n"
         ".hidden sonde_observed_begin_work\n"
@@ -294,11 +295,11 @@ int sonde_observed_start(void *library, const uint32_t *on, void (*first)(void))
     seen.waiting = 0;
     seen.on = on;
     seen.first = first;
-    /* Release: who sees it on sees all of the above. */
+    /* Release: whoever sees that it is on sees all of the above. */
     sonde_store_release(&seen.is_on, 1);
     pthread_mutex_unlock(&seen.lock);
     if (seen.is_added)
-        return 0; /* by the process that this one was forked from */
+        return 0; /* it was added by the process that this one was forked from */
     seen.handle = seen.add(make_observer(SCOPE_USER));
     seen.is_added = 1;
     return 0;
@@ -310,7 +311,8 @@ void sonde_observed_stop(void)
     int was_on = seen.is_on;
     sonde_store_release(&seen.is_on, 0);
     pthread_mutex_unlock(&seen.lock);
-    /* Not in a forked child: some thread of its parent may have been inside torch's lock. */
+    /* Do not remove it in a forked child: a thread of its parent may have been inside torch's
+     * lock. */
     if (was_on && seen.is_added) {
         seen.remove(seen.handle);
         seen.is_added = 0;

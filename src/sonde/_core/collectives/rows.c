@@ -6,7 +6,7 @@
 
 #define RUNNING_NS 5000000000   /* a work that takes longer gets a row before it ends */
 #define GROUP_NS 3000000000     /* how long a row waits for Python to name its group */
-#define NEAR_NS 1000000         /* two clocks, read one after the other */
+#define NEAR_NS 1000000         /* the most between two clocks that are read one after the other */
 /* Asking the recorder takes at most this fraction of one core's time, and five times as much
  * if it would forget something otherwise. */
 enum { SHARE = 100, SHARE_IN_NEED = 20, NEED = 1500 };
@@ -38,14 +38,14 @@ static int64_t wall_ahead_ns(void)
 
 static int64_t created_ns(const sonde_recorder_entry *entry) { return entry->created_wall_ns - sonde_collectives.wall_ns; }
 
-/* Does the host do the work itself? Then the end of the range is the end of the work, not only of
- * handing it on. */
+/* Does the host do the work itself? Then the end of the range is the end of the work, and not
+ * only of handing it over. */
 static int is_of_host(const char *title)
 {
     return strncmp(title, "gloo:", 5) == 0 || strncmp(title, "mpi:", 4) == 0;
 }
 
-/* Is it taken up by the thread that asks for it, not by one of the backend's? */
+/* Is a work taken up by the thread that asks for it, and not by a thread of the backend? */
 static int is_begun_at_once(const char *title)
 {
     return !is_of_host(title) || strstr(title, ":send") != NULL || strstr(title, ":recv") != NULL;
@@ -69,11 +69,11 @@ static int fits(const sonde_recorder_entry *entry, const sonde_observed_work *wo
     if (work->is_sized && entry->given_numel != work->numel)
         return 0;
     if (is_of_host(work->title)) {
-        /* A thread of gloo's works for one group all its life. */
+        /* A thread of gloo works for one group all its life. */
         uint32_t group = find_group_of(work->tid);
         return group == 0 || group == entry->group;
     }
-    return since_ns < NEAR_NS; /* it is entered in the call that makes it */
+    return since_ns < NEAR_NS; /* the recorder enters it in the call that makes it */
 }
 
 /* Is it certain that the work does not belong to another group? Only then is its thread remembered. */
@@ -111,7 +111,7 @@ static void take(const sonde_recorder_entry *entry)
     if (entry->id >= sonde_collectives.top_id[recorder])
         sonde_collectives.top_id[recorder] = entry->id + 1;
     if (entry->id >= sonde_collectives.next_id[recorder]) {
-        /* What was asked for before us, or while we were paused, does not count. */
+        /* What was asked for before we started, or while we were paused, does not count. */
         if (created_ns(entry) >= sonde_collectives.started_ns && sonde_load_relaxed(sonde_collectives.on) &&
             sonde_collectives.entries_n < SONDE_ENTRIES_MAX)
             sonde_collectives.entries[sonde_collectives.entries_n++] = *entry;
@@ -149,7 +149,7 @@ static void ask_one(int recorder, void (*each)(const sonde_recorder_entry *))
     sonde_collectives.top_id[recorder] = 0;
     if (sonde_flight_recorder_ask(recorder, sonde_collectives.texts, each) < 0)
         sonde_store_relaxed(&sonde_collectives.is_unreadable, 1);
-    sonde_collectives.next_id[recorder] = sonde_collectives.top_id[recorder]; /* smaller than before: it was emptied */
+    sonde_collectives.next_id[recorder] = sonde_collectives.top_id[recorder]; /* smaller than before: the recorder was emptied */
 }
 
 static int is_due(int64_t now_ns)
@@ -240,7 +240,7 @@ static void fill_work(row *to, uint32_t *nulls, const sonde_observed_work *work,
     }
 }
 
-/* One row; either of the two may be missing. */
+/* Write one row; either the entry or the work may be missing. */
 static void write_row(const sonde_recorder_entry *entry, const sonde_observed_work *work, uint32_t state)
 {
     row to = {.state = state};
@@ -316,14 +316,14 @@ static int is_done(const sonde_recorder_entry *entry, const sonde_observed_work 
     return entry->is_over && (work == NULL || work->end_ns != 0);
 }
 
-/* Is it about something that is no work of its own (one of several that NCCL does together), or
- * that nobody wanted to see (we were paused)? */
+/* Is this entry about something that is not a work of its own (one of several that NCCL does
+ * together), or that nobody wanted to see (we were paused)? */
 static int is_nothing(const sonde_recorder_entry *entry, const sonde_observed_work *work)
 {
     return sonde_collectives.is_observed && work == NULL && (entry->is_over || !is_of_host(entry->title));
 }
 
-/* 1: nothing more is to be written about it. */
+/* Write what is known about an entry. Returns 1 if nothing more is to be written about it. */
 static int settle_entry(sonde_recorder_entry *entry, int64_t now_ns, int is_last)
 {
     sonde_observed_work *work = find_work(entry->serial);
@@ -348,7 +348,7 @@ static int settle_entry(sonde_recorder_entry *entry, int64_t now_ns, int is_last
     return 0;
 }
 
-/* A work without an entry: the recorder does not keep its kind, or has forgotten it. */
+/* Write a work that has no entry: the recorder does not keep its kind, or has forgotten it. */
 static void settle_work(sonde_observed_work *work, int64_t now_ns, int is_last)
 {
     int will_have_entry = (sonde_flight_recorder_has(SONDE_RECORDER_CPU) || sonde_flight_recorder_has(SONDE_RECORDER_NCCL)) &&
@@ -365,7 +365,6 @@ static void settle_work(sonde_observed_work *work, int64_t now_ns, int is_last)
     }
 }
 
-/* 1: something still waits for its row. */
 int sonde_collectives_write(int is_last)
 {
     int64_t now_ns = sonde_clock_ns();

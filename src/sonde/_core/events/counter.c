@@ -1,4 +1,4 @@
-/* Count: values that change; and the attributes of all events. */
+/* Count: values that change. Also the attributes of all events. */
 #include "events/events.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 
 /* ---- numbers --------------------------------------------------------------------- */
 
-/* Is it a number of NumPy? Its own methods return its value at no cost. Other types are not
+/* Is this a number of NumPy? Its own methods return its value at no cost. Other types are not
  * asked: a tensor would wait for the device. */
 static int is_numpy(PyObject *value) { return strncmp(Py_TYPE(value)->tp_name, "numpy.", 6) == 0; }
 
@@ -111,7 +111,7 @@ static void add_value(const sonde_counter_row *row)
     int64_t paused_ns = sonde_events_paused_ns(row->t_ns);
     int64_t held_ns = row->t_ns - sum->last_ns - (paused_ns - sum->paused_ns);
     sonde_sum_begin(sum);
-    /* One infinite value or NaN must not spoil all that follow it. */
+    /* One infinite value or NaN must not spoil all values that follow it. */
     if (sum->count > 0 && held_ns > 0 && isfinite(sum->last)) {
         sum->area += sum->last * (double)held_ns;
         sum->total_ns += held_ns;
@@ -131,7 +131,7 @@ static void add_value(const sonde_counter_row *row)
     sonde_sum_end(sum);
 }
 
-/* Write the present value. */
+/* Write the current value. */
 static int record(CountObject *self)
 {
     if (!sonde_events_ready())
@@ -155,7 +155,7 @@ static int record(CountObject *self)
 static int set_value(CountObject *self, PyObject *value)
 {
     if (!PyNumber_Check(value)) {
-        PyErr_Format(PyExc_TypeError, "a counter's value is a number, not %.100s",
+        PyErr_Format(PyExc_TypeError, "a counter's value must be a number, not %.100s",
                      Py_TYPE(value)->tp_name);
         return -1;
     }
@@ -192,7 +192,7 @@ static PyObject *count_change(PyObject *self, PyObject *const *args, Py_ssize_t 
         return NULL;
     Py_ssize_t named = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
     if (given + named > 1) {
-        PyErr_SetString(PyExc_TypeError, "one number expected: by how much");
+        PyErr_SetString(PyExc_TypeError, "expected one number: by how much");
         return NULL;
     }
     if (change((CountObject *)self, given + named ? args[0] : one, sign) < 0)
@@ -230,7 +230,7 @@ static PyObject *count_get_value(PyObject *self, void *Py_UNUSED(closure))
 static int count_put_value(PyObject *self, PyObject *value, void *Py_UNUSED(closure))
 {
     if (value == NULL) {
-        PyErr_SetString(PyExc_TypeError, "a counter has a value");
+        PyErr_SetString(PyExc_TypeError, "the value of a counter cannot be deleted");
         return -1;
     }
     return set_value((CountObject *)self, value);
@@ -257,7 +257,7 @@ static PyObject *count_repr(PyObject *object)
 }
 
 static PyMethodDef count_methods[] = {
-    {"set_value", count_set_value, METH_O, "set_value(value): any number, whole or not."},
+    {"set_value", count_set_value, METH_O, "set_value(value): set the value, which may be any number."},
     {"increment", (PyCFunction)(void (*)(void))count_increment, METH_FASTCALL | METH_KEYWORDS,
      "increment(delta=1)"},
     {"decrement", (PyCFunction)(void (*)(void))count_decrement, METH_FASTCALL | METH_KEYWORDS,
@@ -266,7 +266,7 @@ static PyMethodDef count_methods[] = {
 };
 
 static PyGetSetDef count_getset[] = {
-    {"value", count_get_value, count_put_value, "What it was last set to; None before.", NULL},
+    {"value", count_get_value, count_put_value, "The value it was last set to; None before the first.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

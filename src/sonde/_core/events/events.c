@@ -14,7 +14,7 @@ const char *const sonde_kind_names[SONDE_EVENT_KINDS] = {"span",  "task",    "fr
 /* ---- sums, and where to find them ------------------------------------------------ */
 
 enum { INDEX = 2 * SONDE_TOTALS_SUMS };
-static uint16_t sum_index[INDEX]; /* place of a sum + 1; 0: free */
+static uint16_t sum_index[INDEX]; /* index of a sum, plus 1; 0: free */
 static uint64_t sums_used;
 
 sonde_sum *sonde_events_sum(uint32_t kind, uint32_t domain, uint32_t name)
@@ -31,14 +31,14 @@ sonde_sum *sonde_events_sum(uint32_t kind, uint32_t domain, uint32_t name)
             sum_index[at] = (uint16_t)++sums_used;
             sonde_sum *sum = sonde_totals_sum(totals, sums_used - 1);
             sonde_sum_begin(sum);
-            /* It may have belonged to another name before the sums were reset. */
+            /* This entry may have belonged to another name before the sums were reset. */
             memset((char *)sum + sizeof sum->seq, 0, sizeof *sum - sizeof sum->seq);
             sum->kind = kind;
             sum->domain = domain;
             sum->name = name;
             sum->since_ns = sonde_clock_ns();
             sonde_sum_end(sum);
-            /* The entry before the number that says it is there. */
+            /* Release: the entry is written before the number that says it is there. */
             sonde_store_release(&totals->used, sums_used);
             return sum;
         }
@@ -89,7 +89,7 @@ int sonde_events_wake(void)
             PyErr_Clear();
         Py_XDECREF(result);
         if (sonde_events.totals == NULL)
-            sonde_events.on = &never; /* there is no room: do not try again and again */
+            sonde_events.on = &never; /* there is no room, so do not try again and again */
     }
     return sonde_events_on();
 }
@@ -107,7 +107,8 @@ int64_t sonde_events_page_paused_ns(int64_t now)
 
 int64_t sonde_events_paused_ns(int64_t now)
 {
-    /* Time in which both are off counts once: of the program's own pause, only what the page does not count. */
+    /* Time in which both are off counts once: of the program's own pause, only what the page does
+     * not count. */
     if (sonde_events.is_open)
         return sonde_events.gate_paused_ns + sonde_events_page_paused_ns(now);
     return sonde_events.gate_paused_ns + sonde_events.gate_page_ns + now - sonde_events.gate_closed_ns;
@@ -124,7 +125,8 @@ int64_t sonde_events_stopped_ns(void)
     int is_on = sonde_load_relaxed(&sonde_events.page->on) != 0;
     int64_t page = sonde_load_relaxed(&sonde_events.page->paused_t_ns);
     int64_t gate = sonde_events.gate_closed_ns;
-    /* The one that is off now counts; if both are, the one that was first. */
+    /* Of the page and the gate, the one that is off now counts; if both are, the one that was off
+     * first. */
     if (is_on)
         return gate;
     return sonde_events.is_open || page < gate ? page : gate;
@@ -165,7 +167,8 @@ uint32_t sonde_events_value(PyObject *str)
 
 uint32_t sonde_events_word(const char *word)
 {
-    /* There are few, and each row needs one: they are remembered by the address of the literal. */
+    /* There are few words, and each row needs one: they are remembered by the address of the
+     * literal. */
     enum { WORDS = 32 };
     static struct { const char *word; uint32_t id, epoch; } known[WORDS];
     size_t at = ((uintptr_t)word >> 2) % WORDS;
@@ -182,7 +185,7 @@ uint32_t sonde_events_word(const char *word)
 
 /* ---- mirror ---------------------------------------------------------------------- */
 
-/* One of our words as a str, made once. Borrowed; NULL with an exception. */
+/* Return one of our words as a str, made once. Borrowed; NULL with an exception. */
 static PyObject *word_object(const char *word)
 {
     enum { WORDS = 16 };

@@ -1,4 +1,4 @@
-/* Regions, counters and markers of a program: what their files share. Needs the GIL. */
+/* Regions, counters and markers of a program: what the files of this folder share. Needs the GIL. */
 #ifndef SONDE_EVENTS_H
 #define SONDE_EVENTS_H
 
@@ -13,14 +13,14 @@ extern PyMethodDef sonde_events_methods[];
 /* Add Region and Span to the module. */
 int sonde_region_ready(PyObject *core);
 
-/* What regions, counters and markers begin with: a domain may be NULL. */
+/* What the structs of regions, counters and markers begin with; a domain may be NULL. */
 #define SONDE_NAMED_HEAD PyObject_HEAD PyObject *name, *domain;
 
 typedef struct {
     SONDE_NAMED_HEAD
 } sonde_named;
 
-/* One of a type below Named; `domain` may be None. NULL with an exception. */
+/* Make an object of a subtype of Named; `domain` may be None. NULL with an exception. */
 PyObject *sonde_named_new(PyTypeObject *type, PyObject *name, PyObject *domain);
 PyObject *sonde_named_parse(PyTypeObject *type, PyObject *args, PyObject *kwargs);
 
@@ -72,7 +72,7 @@ _Static_assert(sizeof(sonde_counter_row) == 40, "counter row");
 _Static_assert(sizeof(sonde_marker_row) == 48, "marker row");
 _Static_assert(sizeof(sonde_attribute_row) == 48, "attribute row");
 
-/* What is NULL in them: a bit for each column that may be. */
+/* What is NULL in a row: a bit for each column that may be. */
 enum { SPAN_DOMAIN = 1, SPAN_PARENT = 2, SPAN_CUT = 4, SPAN_NUMBER = 8, SPAN_ERROR = 16 };
 enum { COUNTER_DOMAIN = 1, COUNTER_WHOLE = 2 };
 enum { MARKER_DOMAIN = 1, MARKER_PARENT = 2 };
@@ -80,7 +80,7 @@ enum { ATTRIBUTE_NUMBER = 1, ATTRIBUTE_WHOLE = 2, ATTRIBUTE_TEXT = 4 };
 
 enum { TO_SPAN, TO_COUNTER, TO_MARKER, TO_ATTRIBUTE, EVENT_TABLES };
 
-/* The low bits of a region's number are its slot among the open ones; 0: it has none. */
+/* The low bits of a region's number are its slot among the open regions; 0: it has no slot. */
 #define SONDE_SLOT_BITS 13
 _Static_assert(1u << SONDE_SLOT_BITS == SONDE_TOTALS_OPEN, "a slot in a number");
 
@@ -89,7 +89,7 @@ typedef struct {
     sonde_totals *totals;   /* NULL: not recording, or no event so far */
     const uint32_t *on; /* in the control page; never NULL */
     uint32_t is_open;   /* does the program want its events recorded? */
-    uint32_t epoch;     /* of the recording; 0: none. A number is never used again */
+    uint32_t epoch;     /* of the recording; 0: none. Numbers are never reused */
     sonde_control *page;
     PyObject *text, *totals_map, *page_map;
     PyObject *opener;               /* makes `totals` at the first event */
@@ -100,7 +100,7 @@ typedef struct {
     uint32_t regions;       /* activations on the heap */
     int64_t gate_open_ns;   /* when it last opened */
     int64_t gate_closed_ns; /* when it last closed; 0: never */
-    int64_t gate_paused_ns; /* how long it was closed and the page on, before it last opened */
+    int64_t gate_paused_ns; /* how long it was closed while the page was on, before it last opened */
     int64_t gate_page_ns;   /* all pauses of the page, when it last closed */
 } sonde_events_t;
 
@@ -111,10 +111,10 @@ static inline int sonde_events_on(void)
     return sonde_events.totals != NULL && sonde_load_relaxed(sonde_events.on) && sonde_events.is_open;
 }
 
-/* If only a first event is missing, make room for it. Are events recorded now? */
+/* Are events recorded now? If all that is missing is a first event, make room for it. */
 int sonde_events_wake(void);
 
-/* The same, but quick while nothing is recorded. */
+/* The same as sonde_events_wake(), but quick while nothing is recorded. */
 static inline int sonde_events_ready(void)
 {
     if (sonde_events.totals != NULL)
@@ -122,68 +122,72 @@ static inline int sonde_events_ready(void)
     return sonde_events.tables[TO_SPAN] != NULL && sonde_events_wake();
 }
 
-/* Write nowhere; also in a forked child. */
+/* Write nowhere from now on; also called in a forked child. */
 void sonde_events_forget(void);
 
 /* Begin the sums anew. */
 void sonde_events_begin_sums(void);
 
-/* All pauses of the control page up to now. */
+/* Return the length of all pauses of the control page up to now. */
 int64_t sonde_events_page_paused_ns(int64_t now);
 
-/* All time up to now in which nothing was recorded although there is a recording. */
+/* Return the length of all time up to now in which nothing was recorded although there is a
+ * recording. */
 int64_t sonde_events_paused_ns(int64_t now);
 
-/* When recording last went on, and off. */
+/* Return when recording last went on, and when it last went off. */
 int64_t sonde_events_resumed_ns(void);
 int64_t sonde_events_stopped_ns(void);
 
-/* The number of the next event, with its slot. */
+/* Return the number of the next event, which contains its slot. */
 int64_t sonde_events_number(uint32_t slot);
 
-/* Text ids, for a row of one of the tables; 0 if there is nothing to name, or no room
+/* Return text ids for a row of one of the tables; 0 if there is nothing to name, or no room
  * (counted there). */
 uint32_t sonde_events_text(int table, PyObject *str);
 uint32_t sonde_events_value(PyObject *str); /* of an attribute */
 uint32_t sonde_events_word(const char *word); /* one of ours, of at most 15 letters */
 
-/* The sum of a kind, domain and name; NULL if there is no room (counted). Valid until
- * the epoch changes. */
+/* Return the sum of a kind, domain and name; NULL if there is no room (counted). Valid until the
+ * epoch changes. */
 sonde_sum *sonde_events_sum(uint32_t kind, uint32_t domain, uint32_t name);
 
-/* Slots of open regions: 0 if none is free. One that is given back as `late` is used again late. */
+/* Take and give back slots of open regions; 0 if none is free. A slot that is given back as
+ * `late` is not reused soon. */
 uint32_t sonde_slot_take(void);
 void sonde_slot_give(uint32_t slot, int late);
 void sonde_slots_reset(void);
 
-/* In which context the region of a slot was begun; NULL: the thread's own. */
+/* Note the context in which the region of a slot was begun; NULL: the thread's own. */
 void sonde_slot_begin(uint32_t slot, const void *context);
 
-/* The innermost region that is still open, from this one up; 0: none. */
+/* Return the innermost region that is still open, from this one up; 0: none. */
 int64_t sonde_region_resolve(int64_t id);
 
-/* The innermost region here, as it was last set; 0: none. */
+/* Return the innermost region here, as it was last set; 0: none. */
 int64_t sonde_region_current(const sonde_event_place *here);
 void sonde_region_set_current(const sonde_event_place *here, int64_t id);
 
-/* The parent of what begins where `outer` is the innermost region; 0: none. A task may
- * begin after the region has ended in which it was made: that is its parent, still. */
+/* Return the parent of a region that begins where `outer` is the innermost one; 0: none. A task
+ * may begin after the region in which it was made has ended: that region is still its parent. */
 int64_t sonde_region_around(const sonde_event_place *here, int64_t outer);
 int64_t sonde_region_here(void);
 
 /* Write attributes: `keys` is a tuple of names, with a value for each. */
 int sonde_attributes_put(int64_t id, int64_t t_ns, PyObject *keys, PyObject *const *values);
 
-/* A value as one that may be kept for long: plain numbers and texts as they are, all
- * else as the name of its type. A new reference; NULL with an exception. */
+/* Return a value in a form that may be kept for long: plain numbers and texts as they are,
+ * anything else as the name of its type. A new reference; NULL with an exception. */
 PyObject *sonde_attribute_plain(PyObject *value);
 
-/* A Python number as rows have it. 0; -1 with an exception if it is not a number. */
+/* Convert a Python number to what rows hold. Returns 0, or -1 with an exception if it is not a
+ * number. */
 int sonde_number(PyObject *value, double *number, int64_t *whole, int *is_whole);
 
-/* Pass the event on to the mirror, if there is one. `value` is that of a counter, the scope of a marker, or the
- * name of the exception that ended a region; at a begin, its parent and attributes, if given. 0,
- * or -1 with an exception that belongs to the program. */
+/* Pass the event on to the mirror, if there is one. `value` is the value of a counter, the scope
+ * of a marker, or the name of the exception that ended a region; at the beginning of a region,
+ * its parent and attributes, if given. Returns 0, or -1 with an exception that belongs to the
+ * program. */
 int sonde_events_mirror(const char *what, PyObject *domain, PyObject *name, uint32_t kind,
                         int64_t id, PyObject *value);
 

@@ -1,4 +1,4 @@
-/* Python switches the recording of events on and off, and asks for what they add up to. */
+/* How Python switches the recording of events on and off, and asks for what they add up to. */
 #include "events/events.h"
 
 static PyObject *events_detach(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
@@ -43,7 +43,7 @@ static PyObject *events_attach(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* Readers of the file need the pauses, too. */
+/* Write the pauses into the file, whose readers need them, too. */
 static void tell_gate(void)
 {
     sonde_totals *totals = sonde_events.totals;
@@ -107,14 +107,15 @@ PyMethodDef sonde_events_methods[] = {
      "opener calls events_totals() at the first one."},
     {"events_totals", events_totals, METH_O, "events_totals(map): keep sums and open regions in this."},
     {"events_detach", events_detach, METH_NOARGS, "Record no events."},
-    {"events_gate", events_gate, METH_O, "events_gate(open): record the program's events, or not."},
+    {"events_gate", events_gate, METH_O, "events_gate(open): start or stop recording the program's events."},
     {"events_reset", events_reset, METH_NOARGS, "Reset the sums to zero."},
     {"events_mirror", set_mirror, METH_O,
-     "events_mirror(call): have it called at each event with what, domain, name, kind, id, value."},
+     "events_mirror(call): call this at each event, with what, domain, name, kind, id, value."},
     {"events_summary", sonde_events_summary, METH_NOARGS,
-     "The sums: (kind, domain, name, count, total_ns, min_ns, max_ns, min, max, mean, last, since)."},
+     "Return the sums: (kind, domain, name, count, total_ns, min_ns, max_ns, min, max, mean, last, since)."},
     {"totals_read", sonde_totals_read, METH_VARARGS,
-     "totals_read(map, until_ns, paused_ns): (sums, open regions, damaged) of event.totals, texts as ids."},
+     "totals_read(map, until_ns, paused_ns): return (sums, open regions, damaged) of event.totals, with\n"
+     "texts as ids."},
     {"mark", (PyCFunction)(void (*)(void))sonde_mark_now, METH_FASTCALL | METH_KEYWORDS,
      "mark(name, /, **attributes): mark this moment."},
     {NULL, NULL, 0, NULL},

@@ -11,7 +11,7 @@ static const char *parse_scope(PyObject *word)
         if (PyUnicode_Check(word) && PyUnicode_CompareWithASCIIString(word, scopes[i]) == 0)
             return scopes[i];
     PyErr_Format(PyExc_ValueError,
-                 "a marker is about the process, global, thread, task or marker, not %R", word);
+                 "the scope of a marker is process, global, thread, task or marker, not %R", word);
     return NULL;
 }
 
@@ -90,7 +90,7 @@ static PyObject *mark_repr(PyObject *object)
 
 static PyMethodDef mark_methods[] = {
     {"mark", (PyCFunction)(void (*)(void))mark_mark, METH_FASTCALL | METH_KEYWORDS,
-     "mark(scope='process'): mark this moment, for the process, global, thread, task or marker."},
+     "mark(scope='process'): mark this moment; the scope is process, global, thread, task or marker."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -99,7 +99,7 @@ PyTypeObject sonde_MarkType = {
     .tp_name = "sonde._core.Mark",
     .tp_basicsize = sizeof(sonde_named),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .tp_doc = "Mark(name, domain=None): a moment that can be marked again and again.",
+    .tp_doc = "Mark(name, domain=None): a marker that can be used again and again.",
     .tp_base = &sonde_NamedType,
     .tp_new = sonde_named_parse,
     .tp_repr = mark_repr,

@@ -1,10 +1,10 @@
-/* Named: what regions, counters and markers have in common, a name and a domain. */
+/* Named: a name and a domain, which regions, counters and markers have in common. */
 #include "events/events.h"
 
 PyObject *sonde_named_new(PyTypeObject *type, PyObject *name, PyObject *domain)
 {
     if (domain != Py_None && !PyUnicode_Check(domain)) {
-        PyErr_SetString(PyExc_TypeError, "the name of a domain is text");
+        PyErr_SetString(PyExc_TypeError, "the name of a domain must be text");
         return NULL;
     }
     sonde_named *self = (sonde_named *)type->tp_alloc(type, 0);
@@ -44,7 +44,7 @@ static PyObject *get_domain(PyObject *self, void *Py_UNUSED(closure))
 
 static PyGetSetDef named_getset[] = {
     {"name", get_name, NULL, NULL, NULL},
-    {"domain", get_domain, NULL, "The name of the domain; None: there is none.", NULL},
+    {"domain", get_domain, NULL, "The name of the domain, or None.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

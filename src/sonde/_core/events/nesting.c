@@ -1,7 +1,7 @@
 /* NestingCheck: do the regions of a process simply lie inside each other on their threads?
  *
- * Nearly all do, and then a timeline can draw them as they are. Python does the same, and
- * decides about those that do not, at fifty times the price. */
+ * Nearly all do, and then a timeline can draw them as they are. Python has the same check, and
+ * decides about those that do not, but takes fifty times as long. */
 #include "events/events.h"
 
 typedef struct {
@@ -49,7 +49,8 @@ static int push(thread_stack *stack, int64_t id, int64_t end_ns)
     return 0;
 }
 
-/* 1: all of them do; 0: one does not; -1: no memory. A parent of -1 means none. */
+/* Check more regions. Returns 1 if all of them nest, 0 if one does not, -1 if there is no memory.
+ * A parent of -1 means none. */
 static int feed(NestingCheckObject *self, int64_t *const *column, size_t rows)
 {
     thread_stack *stack = NULL;
@@ -79,7 +80,7 @@ static PyObject *check_feed(PyObject *object, PyObject *const *args, Py_ssize_t 
     int64_t *column[COLUMNS];
     int taken = 0, answer = -1;
     if (given != COLUMNS) {
-        PyErr_SetString(PyExc_TypeError, "six columns expected");
+        PyErr_SetString(PyExc_TypeError, "expected six columns");
         return NULL;
     }
     while (taken < COLUMNS && PyObject_GetBuffer(args[taken], &views[taken], PyBUF_SIMPLE) == 0) {
@@ -92,7 +93,7 @@ static PyObject *check_feed(PyObject *object, PyObject *const *args, Py_ssize_t 
             if (views[i].len != views[0].len)
                 answer = -1;
         if (answer < 0)
-            PyErr_SetString(PyExc_ValueError, "columns of one length expected");
+            PyErr_SetString(PyExc_ValueError, "expected columns of the same length");
         else if ((answer = feed((NestingCheckObject *)object, column, (size_t)views[0].len / 8)) < 0)
             PyErr_NoMemory();
     }
@@ -112,8 +113,8 @@ static void check_dealloc(PyObject *object)
 
 static PyMethodDef check_methods[] = {
     {"feed", (PyCFunction)(void (*)(void))check_feed, METH_FASTCALL,
-     "feed(ids, parents, threads, end_threads, starts, ends): does each of these regions, which start\n"
-     "after those given before, lie inside its parent or in none? Buffers of 64-bit numbers."},
+     "feed(ids, parents, threads, end_threads, starts, ends): return whether each of these regions, which\n"
+     "start after those given before, lies inside its parent or in none. Buffers of 64-bit numbers."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,16 +1,16 @@
 /* Slots for regions that are open, and which region is around which. */
 #include "events/events.h"
 
-/* A slot is used again at once, except one whose region may still be taken for the
- * innermost one somewhere (it ended out of order, or in another thread): that slot
- * waits until this many others were given back, and names its parent until then. */
+/* A slot is reused at once, except one whose region may still be taken for the innermost one
+ * somewhere (it ended out of order, or in another thread): that slot waits until this many others
+ * were given back, and names its parent until then. */
 enum { LATE = 1024 };
 static uint16_t free_slots[SONDE_TOTALS_OPEN];
 static uint32_t free_n;
 static uint16_t late_slots[LATE];
 static uint32_t late_n, late_at;
-static const void *begun_in[SONDE_TOTALS_OPEN]; /* the context of the one that has the slot */
-static int64_t serials_before;                /* numbers up to this are of another recording */
+static const void *begun_in[SONDE_TOTALS_OPEN]; /* the context of the region in each slot */
+static int64_t serials_before;                /* numbers up to this belong to another recording */
 
 void sonde_slots_reset(void)
 {
@@ -56,10 +56,10 @@ int64_t sonde_region_resolve(int64_t id)
     for (int i = 0; i < 64 && id > 0; i++) {
         uint32_t slot = (uint32_t)id & (SONDE_TOTALS_OPEN - 1);
         if (slot == 0)
-            return id; /* it found no slot, so nothing better is known */
+            return id; /* it found no slot, so nothing more is known */
         const sonde_open *open = sonde_totals_open(sonde_events.totals, slot);
         if (open->id != id)
-            return 0; /* long ended, or of another recording */
+            return 0; /* it ended long ago, or belongs to another recording */
         if (open->is_open)
             return id;
         id = open->parent;
@@ -80,7 +80,7 @@ int64_t sonde_region_current(const sonde_event_place *here)
     Py_XDECREF(number);
     if (PyErr_Occurred())
         PyErr_Clear();
-    /* Not set: the context was made where the thread's own value counts, as by asyncio.run(). */
+    /* Not set: the context was made where the thread's own value counts, as asyncio.run() does. */
     return id < 0 ? innermost : id;
 }
 
@@ -91,8 +91,8 @@ void sonde_region_set_current(const sonde_event_place *here, int64_t id)
         return;
     }
 #if PY_VERSION_HEX < 0x030C0000
-    /* Until 3.11 making an object may run a garbage collection, which may run code of the program;
-     * if that sets a context variable, too, CPython crashes. */
+    /* Up to 3.11, making an object may run a garbage collection, which may run code of the
+     * program; if that code sets a context variable, too, CPython crashes. */
     int collects = PyGC_Disable();
 #endif
     PyObject *number = PyLong_FromLongLong(id);

@@ -11,11 +11,11 @@
 typedef struct {
     int32_t tid; /* the kernel's number of this thread */
     int in_context;
-    const void *context; /* to be compared and never followed; NULL: not in one */
+    const void *context; /* only for comparison, never dereferenced; NULL: not in a context */
 } sonde_event_place;
 
 #if PY_VERSION_HEX < 0x030E0000
-/* CPython's own, the same from 3.7 to 3.13. */
+/* CPython's own struct, which is the same from 3.7 to 3.13. */
 typedef struct {
     PyObject_HEAD
     PyObject *prev, *vars, *weakrefs;
@@ -27,7 +27,8 @@ static inline sonde_event_place sonde_here(void)
 {
     sonde_event_place here = {.tid = sonde_find_tid(), .context = PyThreadState_Get()->context};
 #if PY_VERSION_HEX < 0x030E0000
-    /* A thread's own context is made when it is first needed, maybe between begin and end. */
+    /* A thread's own context is made when it is first needed, maybe between the beginning and the
+     * end of a region. */
     here.in_context = here.context != NULL && ((const sonde_context *)here.context)->is_entered;
     if (!here.in_context)
         here.context = NULL;

@@ -1,10 +1,11 @@
-/* Sums and open regions as Python's values: in the job, and from its file. */
+/* Sums and open regions as Python values: in the job, and from its file. */
 #include "events/events.h"
 
 #include <errno.h>
 #include <math.h>
 
-/* The mean of a counter over the time it was recorded and finite, up to `until_ns`. */
+/* Return the mean of a counter over the time for which it was recorded and finite, up to
+ * `until_ns`. */
 static double find_mean(const sonde_sum *sum, int64_t until_ns, int64_t paused_ns)
 {
     int64_t held_ns = until_ns - sum->last_ns - (paused_ns - sum->paused_ns);
@@ -15,7 +16,7 @@ static double find_mean(const sonde_sum *sum, int64_t until_ns, int64_t paused_n
     return (sum->area + (tail_ns > 0 ? sum->last * tail_ns : 0)) / whole_ns;
 }
 
-/* The numbers, which depend on the kind; None where one has no meaning. */
+/* Return the numbers of a sum, which depend on its kind; None where one has no meaning. */
 static PyObject *numbers_of(const sonde_sum *sum, int64_t until_ns, int64_t paused_ns)
 {
     if (sum->kind == SONDE_COUNTER)
@@ -38,7 +39,7 @@ static int append(PyObject *list, PyObject *item)
     return status;
 }
 
-/* The sum at `at`, as (kind, domain id, name id, numbers…). */
+/* Return a sum as (kind, domain id, name id, numbers…). */
 static PyObject *describe_sum(const sonde_sum *sum, int64_t until_ns, int64_t paused_ns)
 {
     PyObject *numbers = numbers_of(sum, until_ns, paused_ns);
@@ -98,7 +99,7 @@ PyObject *sonde_totals_read(PyObject *Py_UNUSED(module), PyObject *args)
         return sonde_raise(status, "event.totals");
     int64_t closed_ns = sonde_load_acquire(&totals->closed_ns);
     if (closed_ns != 0 && until_ns > closed_ns)
-        paused_ns = until_ns - closed_ns; /* pauses of the page since then lie in this */
+        paused_ns = until_ns - closed_ns; /* this includes the pauses of the page since then */
     paused_ns += sonde_load_relaxed(&totals->paused_ns);
     unsigned long damaged = 0;
     PyObject *sums = PyList_New(0), *open = PyList_New(0), *result = NULL;
@@ -111,7 +112,7 @@ PyObject *sonde_totals_read(PyObject *Py_UNUSED(module), PyObject *args)
     return result;
 }
 
-/* A text by its id, as this process wrote it. */
+/* Return a text by its id, as this process wrote it. */
 static PyObject *text_of(uint32_t id)
 {
     uint32_t bytes_n;

@@ -5,8 +5,8 @@
  */
 #include "events/region.h"
 
-/* The most activations on the heap in all, and of one object: a program that begins regions and never
- * ends them takes no more memory, and one such object leaves room for the others. */
+/* The most activations on the heap in total, and of one object: a program that begins regions and
+ * never ends them takes no more memory than that, and one such object leaves room for the others. */
 enum { MOST = 65536, MOST_OF_ONE = 16384 };
 
 /* ---- activations ----------------------------------------------------------------- */
@@ -25,7 +25,7 @@ static activation *find_room(RegionObject *self)
     return new;
 }
 
-/* Make one, which nobody can end before it is pushed. */
+/* Make an activation, which nobody can end before it is pushed. */
 static inline activation *make(RegionObject *self, enum state state)
 {
     activation *new = find_room(self);
@@ -63,7 +63,7 @@ static int is_same(const sonde_event_place *one, const sonde_event_place *other)
     return one->tid == other->tid && one->context == other->context;
 }
 
-/* The newest of this task, else of this thread, else of all. */
+/* Choose the newest activation of this task, else of this thread, else of all. */
 activation *sonde_region_choose(const RegionObject *self)
 {
     sonde_event_place here = sonde_here();
@@ -100,7 +100,7 @@ static void fill_slot(const RegionObject *self, activation *new)
     sonde_open_end(open);
 }
 
-/* Make it the innermost region here. */
+/* Make this the innermost region here. */
 static void enter(activation *new)
 {
     new->outer = sonde_region_current(&new->place);
@@ -113,14 +113,16 @@ static int64_t next_frame(const RegionObject *self)
                                       sonde_events_text(TO_SPAN, self->name));
     if (sum == NULL)
         return 0;
-    /* Counted here, not at the end: two may be open at once. `area` is a counter's. */
+    /* Counted here and not at the end, because two may be open at once. `area` is used for
+     * counters only. */
     sonde_sum_begin(sum);
     sum->area += 1;
     sonde_sum_end(sum);
     return (int64_t)sum->area;
 }
 
-/* A mirror gets the parent that was given (0: none) and the attributes, if there are any. */
+/* Tell the mirror of the beginning, with the parent that was given (0: none) and the attributes,
+ * if there are any. */
 static int tell_begin(const RegionObject *self, int64_t id)
 {
     if (sonde_events.mirror == NULL)
@@ -134,7 +136,7 @@ static int tell_begin(const RegionObject *self, int64_t id)
             Py_CLEAR(all);
     if (all != NULL)
         value = Py_BuildValue("LN", (long long)self->under, all);
-    PyErr_Clear(); /* no memory: then without */
+    PyErr_Clear(); /* no memory: tell the mirror without them */
     int status = sonde_events_mirror("begin", self->domain, self->name, self->kind, id, value);
     Py_XDECREF(value);
     return status;
@@ -157,14 +159,14 @@ static int begin_open(RegionObject *self)
     new->start_ns = sonde_clock_ns();
     new->paused_ns = sonde_events_paused_ns(new->start_ns);
     fill_slot(self, new);
-    /* Making a ring runs Python, and another thread may end it. */
+    /* Making a ring runs Python, so another thread may end the region meanwhile. */
     if (self->keys != NULL)
         sonde_attributes_put(id, new->start_ns, self->keys,
                              ((PyTupleObject *)self->values)->ob_item);
     return tell_begin(self, id);
 }
 
-/* Changes whenever recording goes on again. */
+/* Return a number that changes whenever recording goes on again. */
 static int64_t find_pause(void)
 {
     return sonde_load_relaxed(&sonde_events.page->resumed_t_ns) + sonde_events.gate_open_ns;
@@ -186,14 +188,14 @@ int sonde_region_begin(RegionObject *self)
 
 /* ---- end ------------------------------------------------------------------------- */
 
-/* It is not the innermost region any more. Returns whether it was; if not (it ends out of order, or
- * in another thread or task), it may still be taken for the innermost one somewhere. */
+/* Note that this is no longer the innermost region. Returns whether it was; if not (it ends out
+ * of order, or in another thread or task), it may still be taken for the innermost one somewhere. */
 static int leave(const activation *old)
 {
     sonde_event_place here = sonde_here();
     if (sonde_region_current(&here) != old->id)
         return 0;
-    /* What was around it may have ended before it. */
+    /* The region around it may have ended before it. */
     sonde_region_set_current(&here, sonde_region_around(&here, old->outer));
     return is_same(&old->place, &here);
 }
@@ -216,7 +218,7 @@ static void add_up(const sonde_span_row *row, uint32_t kind)
         return;
     int64_t took = row->dur_ns - row->paused_ns;
     sonde_sum_begin(sum);
-    /* All of its time is in the sum, so it counts from its begin. */
+    /* All of its time is in the sum, so the sum counts from its beginning. */
     if (row->t_ns < sum->since_ns)
         sum->since_ns = row->t_ns;
     if (sum->count == 0) {
@@ -233,7 +235,7 @@ static void add_up(const sonde_span_row *row, uint32_t kind)
     sonde_sum_end(sum);
 }
 
-/* From when to when it was seen. */
+/* Find from when to when the region was recorded. Returns a word for what is missing, or NULL. */
 static const char *clip(activation *old, int64_t *end_ns)
 {
     const char *cut;
@@ -292,7 +294,7 @@ static int write_row(RegionObject *self, activation *old, int64_t now, const cha
     return sonde_writer_put(sonde_events.tables[TO_SPAN], &row, nulls);
 }
 
-/* Is it of another recording, or was there a pause from its begin to its end? */
+/* Does it belong to another recording, or was recording paused from its beginning to its end? */
 static int is_unseen(const activation *one)
 {
     if (one->epoch != sonde_events.epoch || sonde_events.epoch == 0)
@@ -302,8 +304,8 @@ static int is_unseen(const activation *one)
 
 static int end_seen(RegionObject *self, activation *ended, const char *cut, PyObject *error)
 {
-    /* Making a ring runs Python, and another thread may end the region meanwhile: so first of all it
-     * is taken off the list. */
+    /* Making a ring runs Python, and another thread may end the region meanwhile: so it is taken
+     * off the list first of all. */
     activation old = *ended;
     drop(self, ended);
     int64_t now = sonde_clock_ns();
