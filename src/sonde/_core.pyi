@@ -200,9 +200,10 @@ class NativeThread:
 
 def clock_ns() -> int: ...
 
-# t_ns, cpu_ns (-1: unknown), name, state, parent, start, small_faults, reaped, faults, user_ticks,
-# system_ticks, threads, vms_bytes, rss_pages, io: (read, written, asked to read, to write) or None.
-# Only t_ns if cpu_ns is still `known_ns`; -1: nothing is known.
+# Returns t_ns, cpu_ns (-1: not known), name, state, parent, start, small_faults, reaped, faults,
+# user_ticks, system_ticks, threads, vms_bytes, rss_pages, and io: (bytes read, bytes written, bytes
+# asked to be read, to be written) or None. Returns t_ns alone if cpu_ns is still `known_ns`
+# (-1: read everything).
 def process_read(pid: int, stat: int, io: int, known_ns: int, /) -> int | tuple[object, ...]: ...
 def check_bytes(data: bytes | memoryview, /) -> int: ...
 def undisturbed(call: Callable[[], object], /) -> object: ...

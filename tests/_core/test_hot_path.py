@@ -1,4 +1,4 @@
-"""The hot path calls nothing that could allocate, lock or wait: what its objects import says so."""
+"""The hot path calls nothing that could allocate, lock or wait, as its imported symbols show."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ def test_the_hot_path_calls_only_what_is_safe_in_a_signal_handler(
 
 
 def test_a_call_that_may_wait_would_be_noticed(tmp_path: Path) -> None:
-    # spawn.c allocates and waits: were its imports all allowed, the test above would prove nothing.
+    # spawn.c allocates and waits: if its imports were all allowed, the test above would prove nothing.
     imports = _list_imports("kernel/spawn", tmp_path)
     assert any(not ALLOWED.fullmatch(symbol) for symbol in imports)

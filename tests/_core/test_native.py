@@ -1,4 +1,4 @@
-"""The core in C, in processes of its own; `make check-native` runs the same for longer."""
+"""Tests of the core in C, in their own processes; `make check-native` runs them for longer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def native(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], None]:
-    """Run one part in every build it has; fails with what it said."""
+    """Return a function that runs one part in each of its builds, and fails with its output."""
     folder = tmp_path_factory.mktemp("native")
 
     def native(part: str) -> None:

@@ -1,4 +1,4 @@
-"""The core in C is a tree: who may use whom, found by the symbols of its object files."""
+"""The core in C is a tree: the symbols of its object files show who uses whom."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def compile_one(name: str, folder: Path) -> Path:
 
 
 def list_symbols(target: Path) -> Iterator[tuple[str, str]]:
-    """Yield each symbol of an object file that is not its own affair, with nm's letter."""
+    """Yield each external symbol of an object file, with nm's letter."""
     found = subprocess.run(["nm", "-P", str(target)], capture_output=True, text=True, check=True)
     for line in found.stdout.splitlines():
         name, letter = line.split()[:2]
@@ -90,7 +90,7 @@ def list_symbols(target: Path) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def symbols(tmp_path_factory: pytest.TempPathFactory) -> Graph:
-    """Every C file, and the C files whose symbols it uses."""
+    """Return every C file, and the C files whose symbols it uses."""
     if shutil.which(COMPILER) is None or shutil.which("nm") is None:
         pytest.skip("no cc or nm here")
     folder = tmp_path_factory.mktemp("objects")
@@ -111,7 +111,7 @@ def symbols(tmp_path_factory: pytest.TempPathFactory) -> Graph:
 
 
 def read_includes() -> Graph:
-    """Every C file and header, and the headers of ours that it includes."""
+    """Return every C file and header, and which of our headers it includes."""
     return {
         name: set(re.findall(r'#include "(.+)"', (CORE / name).read_text()))
         for name in list_files("*.[ch]")
@@ -127,7 +127,7 @@ def test_files_use_only_the_folders_that_theirs_may_use(symbols: Graph) -> None:
 
 
 def test_the_graph_is_not_empty(symbols: Graph) -> None:
-    # Were symbols not found, the tests above would prove nothing.
+    # If no symbols were found, the tests above would prove nothing.
     assert "format/ring.c" in symbols["binding/writer.c"]
 
 

@@ -23,7 +23,7 @@ uint32_t make_row(uint64_t *row, uint32_t words, uint64_t writer, uint64_t count
 static void require_whole(const uint64_t *row, uint32_t words, uint32_t nulls, uint64_t ticket)
 {
     uint64_t right[MAX_WORDS];
-    REQUIRE(row[0] < MAX_WRITERS, "ticket %" PRIu64 ": no writer %" PRIu64, ticket, row[0]);
+    REQUIRE(row[0] < MAX_WRITERS, "ticket %" PRIu64 ": there is no writer %" PRIu64, ticket, row[0]);
     REQUIRE(make_row(right, words, row[0], row[1]) == nulls && !memcmp(row, right, words * 8),
             "ticket %" PRIu64 " is torn", ticket);
 }
@@ -83,8 +83,8 @@ void append_all(arena *it, int writer)
 
 /* ---- readers: every row they are given is whole and stands where it should ----------- */
 
-/* Read tickets upwards. A writer's rows have rising tickets, so its counters
- * must rise, too: a row of another ticket would not. */
+/* Read tickets upwards. A writer's rows have rising tickets, so its counters must rise, too; a
+ * row of another ticket would break that. */
 static void read_range(const arena *it, uint64_t first, uint64_t last, uint64_t *newest)
 {
     uint64_t row[MAX_WORDS];
@@ -98,7 +98,7 @@ static void read_range(const arena *it, uint64_t first, uint64_t last, uint64_t 
         REQUIRE(row[1] >= newest[row[0]] && row[1] <= ticket,
                 "ticket %" PRIu64 " holds row %" PRIu64 " of writer %" PRIu64, ticket, row[1],
                 row[0]);
-        REQUIRE(it->writers > 1 || row[1] == ticket, "ticket %" PRIu64 " holds another", ticket);
+        REQUIRE(it->writers > 1 || row[1] == ticket, "ticket %" PRIu64 " holds another row", ticket);
         newest[row[0]] = row[1] + 1;
     }
 }
@@ -119,7 +119,7 @@ static void *read_all(void *arg)
         uint64_t first = oldest + draw(&random) % it->ring->capacity;
         read_range(it, first, first + 32, again);
         REQUIRE(sonde_ring_settled(it->ring, first, head) <= (head > first ? head : first),
-                "settled past the end");
+                "settled is past the end");
     } while (busy);
     return NULL;
 }
@@ -173,7 +173,7 @@ uint64_t audit(arena *it)
             "%" PRIu64 " kept and %" PRIu64 " dropped of %" PRIu64, counts[KEPT], dropped, asked);
     uint64_t missing = find_rows(it, oldest);
     REQUIRE(missing <= dropped, "%" PRIu64 " rows are missing uncounted", missing - dropped);
-    REQUIRE(it->ring->capacity < asked || missing == dropped, "drops miscounted");
+    REQUIRE(it->ring->capacity < asked || missing == dropped, "drops were miscounted");
     for (int w = 0; w < it->writers; w++)
         for (uint64_t c = oldest[w]; c < it->rows; c++)
             REQUIRE(it->fates[(uint64_t)w * it->rows + c] != KEPT,

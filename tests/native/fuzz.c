@@ -1,11 +1,11 @@
-/* Damaged files: whatever the bytes say, nothing outside the file is touched, and what is read
- * as sound is what was written.
+/* Damaged files: whatever the bytes say, nothing outside the file is touched, and what is read as
+ * sound is what was written.
  *
  *   fuzz PART SECONDS SEED [CASE]
  *
- * PART is ring, intern, control, nodes or lines. Each case makes a sound file in memory, damages it, asks
- * `verify`, and if that accepts it, reads and writes all of it. The file ends at a page that
- * cannot be read. Case by case the same for the same SEED; with CASE, only that one.
+ * PART is ring, intern, control, nodes or lines. Each case makes a sound file in memory, damages
+ * it, asks `verify`, and if that accepts it, reads and writes all of it. The file ends at a page
+ * that cannot be read. The cases are the same for the same SEED; with CASE, only that one runs.
  */
 #define _GNU_SOURCE
 #include "require.h"
@@ -35,11 +35,11 @@ static unsigned char *room; /* ROOM bytes with GUARD bytes on both sides */
 /* ---- a file that ends where memory ends ------------------------------------------- */
 
 typedef struct {
-    unsigned char *mem; /* aligned as a mapped file is, as far as the core relies on it */
+    unsigned char *mem; /* aligned like a mapped file, as far as the core relies on it */
     size_t bytes;
 } image;
 
-/* Hide all of the room but the file. */
+/* Make everything but the file inaccessible. */
 static void fence(const image *file)
 {
     ASAN_POISON_MEMORY_REGION(room, ROOM);
@@ -49,13 +49,13 @@ static void fence(const image *file)
 static image place(size_t bytes)
 {
     ASAN_UNPOISON_MEMORY_REGION(room, ROOM);
-    HOLDS(bytes <= ROOM, "no room for %zu bytes", bytes);
+    HOLDS(bytes <= ROOM, "there is no room for %zu bytes", bytes);
     image file = {room + ROOM - (bytes + 7) / 8 * 8, bytes};
     memset(file.mem, 0, bytes);
     return file;
 }
 
-/* The same file with another length: cut, or with zeros behind. */
+/* Return the same file with another length: cut, or followed by zeros. */
 static image resize(image file, size_t bytes)
 {
     unsigned char *copy = malloc(file.bytes + 1);
@@ -162,7 +162,7 @@ static image make_ring(uint64_t *random, uint32_t *words)
     return file;
 }
 
-/* The header's check as the core makes it, so that the damage behind it is reached. */
+/* Set the header's check as the core makes it, so that the damage behind it is reached. */
 static void fix_ring(image *file)
 {
     sonde_ring *ring = (sonde_ring *)file->mem;
@@ -180,12 +180,12 @@ static void get_row(const sonde_ring *ring, uint64_t ticket, uint32_t words)
 {
     uint64_t row[MAX_WORDS], right[MAX_WORDS];
     uint32_t nulls = 0;
-    /* No ring gets to 2^63 rows, where sequence words begin again: only not to crash there. */
+    /* No ring gets to 2^63 rows, where sequence words begin again: there it only must not crash. */
     if (sonde_ring_get(ring, ticket, row, &nulls) != SONDE_ROW_OK || ticket >> 63)
         return;
     HOLDS(ring->row_bytes == words * 8 && make_row(right, words, ticket) == nulls &&
               !memcmp(row, right, words * 8),
-          "ticket %" PRIu64 " is read as sound and is not", ticket);
+          "ticket %" PRIu64 " is damaged and was read as sound", ticket);
 }
 
 static int try_ring(uint64_t *random)
@@ -209,7 +209,7 @@ static int try_ring(uint64_t *random)
         get_row(ring, draw_value(random, file.bytes), words);
     }
     uint64_t settled = sonde_ring_settled(ring, head - capacity, head);
-    HOLDS(settled - (head - capacity) <= capacity, "settled outside");
+    HOLDS(settled - (head - capacity) <= capacity, "settled is outside of the ring");
     for (uint64_t i = 0; i < capacity; i++) {
         status = sonde_ring_append(ring, row, 0);
         HOLDS(status == 0 || status == -EAGAIN, "append: %d", status);
@@ -221,7 +221,7 @@ static int try_ring(uint64_t *random)
 
 /* ---- part: intern ---------------------------------------------------------------------------- */
 
-/* The text of an id; its length. Id 1 is empty; the others start with their id. */
+/* Make the text of an id, and return its length. Id 1 is empty; the others start with their id. */
 static uint32_t make_text(char *text, uint32_t id)
 {
     uint64_t state = id;
@@ -268,7 +268,7 @@ static void get_text(const image *file, uint32_t id)
     HOLDS(bytes >= file->mem && bytes + bytes_n <= file->mem + file->bytes, "text %u is outside",
           id);
     HOLDS(make_text(right, id) == bytes_n && !memcmp(bytes, right, bytes_n),
-          "text %u is read as sound and is not", id);
+          "text %u is damaged and was read as sound", id);
 }
 
 static void put_texts(sonde_intern *table, uint64_t *random)
@@ -280,7 +280,7 @@ static void put_texts(sonde_intern *table, uint64_t *random)
         HOLDS(id <= table->entries, "id %u", id);
         const void *back = id == 0 ? NULL : sonde_intern_get(table, id, &bytes_n);
         HOLDS(id == 0 || (back && bytes_n == bytes && !memcmp(back, text, bytes)),
-              "put gave a wrong id");
+              "put returned a wrong id");
     }
 }
 
@@ -321,8 +321,8 @@ static int try_control(uint64_t *random)
     if (status != 0)
         return 0;
     page = (sonde_control *)file.mem;
-    HOLDS(page->pid == pid && page->start_ticks == ticks, "another process is read as sound");
-    sonde_wait(&page->bell, page->bell - 1, 1000000000); /* rung since: must not sleep */
+    HOLDS(page->pid == pid && page->start_ticks == ticks, "the page of another process was accepted");
+    sonde_wait(&page->bell, page->bell - 1, 1000000000); /* rung since then: must not sleep */
     sonde_control_ring(page);
     return 1;
 }
@@ -357,7 +357,7 @@ static int try_nodes(uint64_t *random)
         size_t at = SONDE_PAGE + (size_t)(id - 1) * sizeof *node;
         HOLDS(node == NULL || (at + sizeof *node <= bytes && node->parent < id &&
                                memcmp(node, sound + at, offsetof(sonde_node, samples)) == 0),
-              "node %u is read as sound", id);
+              "node %u is damaged and was read as sound", id);
     }
     return 1;
 }
@@ -372,11 +372,11 @@ static int try_lines(uint64_t *random)
         table.mem[i] = (unsigned char)draw(random);
     fence(&table);
     int32_t *lines = malloc((units + 1) * sizeof *lines);
-    HOLDS(lines != NULL, "no memory");
+    HOLDS(lines != NULL, "there is no memory");
     lines[units] = 77;
     sonde_lines_311(lines, units, table.mem, bytes, (int32_t)draw(random));
     sonde_lines_310(lines, units, table.mem, bytes, 1);
-    HOLDS(lines[units] == 77, "a line beyond the last");
+    HOLDS(lines[units] == 77, "a line beyond the last was written");
     free(lines);
     return 1;
 }

@@ -1,9 +1,8 @@
-/* An ITT collector that writes down every call it gets: a line each, with the thread.
+/* An ITT collector that writes down every call it gets: one line each, with the thread.
  *
- * ITT's static part, which is in the program, loads the library that INTEL_LIBITTNOTIFY64 names and
- * calls its __itt_api_init, which is to put its functions into the program's table. Names are
- * written with their odd bytes as \xNN. The file is SONDE_TEST_LOG,
- * if that is set. */
+ * ITT's static part, which is in the program, loads the library that INTEL_LIBITTNOTIFY64 names
+ * and calls its __itt_api_init, which puts its functions into the program's table. Unusual bytes
+ * of names are written as \xNN. The file is SONDE_TEST_LOG, if that is set. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -41,7 +40,7 @@ typedef struct id {
 	unsigned long long d1, d2, d3;
 } id;
 
-/* A function of ITT's: its name, and where the program keeps the pointer to it. */
+/* A function of ITT: its name, and where the program keeps the pointer to it. */
 typedef struct entry {
 	const char *name;
 	void **pointer;
@@ -70,7 +69,7 @@ enum { WHOLE = 1 }; /* the type of a counter that was made without one */
 static const char *events[MOST];
 static int event_count;
 
-/* Four buffers in turn: a line has that many names at most. */
+/* Quote a text, in four buffers that take turns: a line has at most that many names. */
 static const char *quote(const char *text)
 {
 	static __thread char buffers[4][65536];

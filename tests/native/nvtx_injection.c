@@ -1,8 +1,8 @@
-/* An NVTX tool that writes down every call it gets: a line each, with the thread.
+/* An NVTX tool that writes down every call it gets: one line each, with the thread.
  *
  * NVTX, which is in the program, loads the library that NVTX_INJECTION64_PATH names and calls its
- * InitializeInjectionNvtx2, which is to put its functions into the program's tables: those of
- * domains are in the fifth. Counters are an extension, with tables of its own. The file is
+ * InitializeInjectionNvtx2, which puts its functions into the program's tables: those of domains
+ * are in the fifth. Counters are an extension, with tables of its own. The file is
  * SONDE_TEST_LOG, if that is set. */
 
 #include <fcntl.h>

@@ -1,7 +1,8 @@
-/* A device that is not there: what of CUDA's runtime and of torch's library for it is called.
+/* A device that does not exist: the functions that we call in CUDA's runtime and in torch's
+ * library for it.
  *
- * Work is queued by `work(ns)`, and done in order; an event is done when all before it is. A work of 0
- * leaves the device waiting for the host. */
+ * `work(ns)` queues work, which is done in order; an event is done when everything before it is.
+ * Work of 0 leaves the device waiting for the host. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <time.h>

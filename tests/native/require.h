@@ -1,4 +1,5 @@
-/* What the native tests share: one line and an end for what is wrong, and random numbers. */
+/* What the native tests share: random numbers, and requirements that end the program with one
+ * line. */
 #ifndef SONDE_REQUIRE_H
 #define SONDE_REQUIRE_H
 
@@ -6,7 +7,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* _exit: the other threads stop here and now, and nothing is printed twice by a child. */
+/* _exit: the other threads stop at once, and a child does not print anything twice. */
 #define REQUIRE(holds, ...)                                 \
     do {                                                    \
         if (!(holds)) {                                     \
@@ -17,7 +18,7 @@
         }                                                   \
     } while (0)
 
-/* The next random number of a seed (splitmix64). */
+/* Return the next random number of a seed (splitmix64). */
 static inline uint64_t draw(uint64_t *state)
 {
     uint64_t mixed = *state += 0x9E3779B97F4A7C15u;

@@ -1,8 +1,8 @@
-"""The core alone, under sanitizers: stress, damage and a line for each part.
+"""Run the core alone, under sanitizers: stress, damage, and one line of output for each part.
 
 Each job is a part of one program in one build; a crash, a report of a sanitizer, a hang or a
-failed requirement makes the exit status 1. `--seconds` is shared out among the jobs; building
-comes on top the first time."""
+failed requirement makes the exit status 1. `--seconds` is divided among the jobs; the first time,
+building takes additional time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ FLAGS = (
 BUILDS = {
     "plain": ("-O2",),
     "memory": ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
-    # It does not know fences. Nothing it could then get wrong: what they order is all atomic.
+    # ThreadSanitizer does not know fences. That causes no false reports: all that they order is
+    # atomic.
     "race": ("-O1", "-fsanitize=thread", "-Wno-tsan"),
 }
 PROGRAMS = {
@@ -41,7 +42,7 @@ JOBS = (
     ("nodes", "fuzz", "memory"), ("lines", "fuzz", "memory"),
 )  # fmt: skip
 HANG_S = 60.0
-# The core never allocates; a leak check would only need rights that containers do not give.
+# The core never allocates, and a leak check would need rights that containers do not give.
 OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=0",
     "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -50,7 +51,7 @@ OPTIONS = {
 
 
 def compile_c(sources: list[Path], build: str, target: Path) -> str:
-    """Compile and link; what the compiler says when it fails, else nothing."""
+    """Compile and link; return what the compiler says when it fails, otherwise nothing."""
     command = [COMPILER, *FLAGS, *BUILDS[build], *map(str, sources), "-o", str(target)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -60,7 +61,7 @@ def compile_c(sources: list[Path], build: str, target: Path) -> str:
 
 
 def make_program(name: str, build: str, folder: Path) -> Path:
-    """The program, built if its sources are newer."""
+    """Return the program, built if its sources are newer."""
     target = folder / f"{name}-{build}"
     core = [
         CORE / "format" / f"{part}.c"
@@ -76,7 +77,7 @@ def make_program(name: str, build: str, folder: Path) -> Path:
 
 
 def find_trouble(build: str, folder: Path) -> str:
-    """Why programs of this build cannot run here; nothing if they can."""
+    """Return why programs of this build cannot run here, or nothing if they can."""
     source, target = folder / "probe.c", folder / f"probe-{build}"
     if target.exists():
         return ""
@@ -90,7 +91,7 @@ def find_trouble(build: str, folder: Path) -> str:
 
 
 def run_job(program: Path, part: str, seconds: float, seed: int) -> tuple[bool, str]:
-    """Run one part; whether all was well, and what it said."""
+    """Run one part; return whether it passed, and what it said."""
     command = [str(program), part, str(seconds), str(seed)]
     try:
         done = subprocess.run(
@@ -105,7 +106,7 @@ def run_job(program: Path, part: str, seconds: float, seed: int) -> tuple[bool, 
 
 
 def run_jobs(jobs: list[tuple[str, str, str]], folder: Path, seconds: float, seed: int) -> bool:
-    """Run jobs one after the other, a line for each; whether all was well."""
+    """Run jobs one after the other, with a line for each; return whether all passed."""
     well = True
     for part, name, build in jobs:
         trouble = find_trouble(build, folder)

@@ -1,10 +1,9 @@
-/* Many writers and readers on one ring: nothing torn, nothing lost uncounted.
+/* Many writers and readers on one ring: no row is torn, and none is lost uncounted.
  *
  *   stress PART SECONDS SEED
  *
- * Rounds of PART (see `parts` at the end) run for SECONDS, each of its shapes
- * at least once. Then one line says what was done. The first thing that is
- * wrong is one line on stderr and exit status 1.
+ * Rounds of PART (see `parts` at the end) run for SECONDS, each of its shapes at least once. Then
+ * one line says what was done. The first failure is one line on stderr, and exit status 1.
  */
 #define _GNU_SOURCE
 #include "arena.h"
@@ -116,7 +115,7 @@ static uint64_t run_killed(arena *it, uint64_t *random)
     sonde_ring_heal(it->ring);
     uint64_t row[MAX_WORDS], dropped = it->ring->dropped;
     for (uint64_t i = 0; i < it->ring->capacity; i++)
-        REQUIRE(!sonde_ring_append(it->ring, row, make_row(row, it->words, 0, i)), "not healed");
+        REQUIRE(!sonde_ring_append(it->ring, row, make_row(row, it->words, 0, i)), "the ring was not healed");
     return dropped;
 }
 
@@ -125,7 +124,8 @@ static uint64_t run_killed(arena *it, uint64_t *random)
 static arena *struck;
 static uint64_t strikes;
 
-/* Writer 1: more rows than the ring holds, so that the interrupted row's slot comes round. */
+/* Write as writer 1: more rows than the ring holds, so that the slot of the interrupted row comes
+ * round. */
 static void strike(int number)
 {
     int before = errno;
@@ -167,7 +167,7 @@ static uint64_t run_signals(arena *it, uint64_t *random)
         append_one(it, 1, it->done[1]);
     __atomic_fetch_sub(it->busy, 1, __ATOMIC_RELEASE);
     join_readers(it, readers);
-    signal(SIGUSR1, SIG_IGN); /* takes back one that was sent and never came */
+    signal(SIGUSR1, SIG_IGN); /* discards a signal that was sent and has not arrived */
     pthread_sigmask(SIG_UNBLOCK, &only, NULL);
     return audit(it);
 }
@@ -185,7 +185,7 @@ static const shape signal_shapes[] = {
 
 typedef struct {
     const char *name;
-    uint64_t (*run)(arena *it, uint64_t *random); /* rows dropped */
+    uint64_t (*run)(arena *it, uint64_t *random); /* returns the rows dropped */
     const shape *shapes;
     size_t shapes_n;
 } part;
@@ -202,7 +202,7 @@ static void run_part(const part *it, double seconds, uint64_t random)
 {
     int64_t deadline = sonde_clock_ns() + (int64_t)(seconds * 1e9);
     uint64_t rounds = 0, rows = 0, dropped = 0;
-    /* On a busy machine it may take long until a signal comes in the middle of an append. */
+    /* On a busy machine it may take long until a signal arrives in the middle of an append. */
     enum { PATIENCE_S = 30 };
     int64_t last = deadline + PATIENCE_S * INT64_C(1000000000);
     for (; rounds < it->shapes_n || sonde_clock_ns() < (strikes && !dropped ? last : deadline);
@@ -212,8 +212,8 @@ static void run_part(const part *it, double seconds, uint64_t random)
         rows += place.ring->head;
         close_arena(&place);
     }
-    /* One thread writes: a drop proves that a signal came in the middle of an append. */
-    REQUIRE(!strikes || dropped, "no signal came at the right moment");
+    /* One thread writes: a drop proves that a signal arrived in the middle of an append. */
+    REQUIRE(!strikes || dropped, "no signal arrived in the middle of an append");
     printf("%" PRIu64 " rounds, %" PRIu64 " rows, %" PRIu64 " of them dropped and counted", rounds,
            rows, dropped);
     if (strikes)
@@ -229,5 +229,5 @@ int main(int argc, char **argv)
             run_part(&parts[i], atof(argv[2]), strtoull(argv[3], NULL, 0));
             return 0;
         }
-    REQUIRE(0, "no part %s", argv[1]);
+    REQUIRE(0, "there is no part %s", argv[1]);
 }

@@ -1,8 +1,9 @@
-/* Many threads on one intern table: one id for the same bytes, never one for two.
+/* Many threads on one intern table: the same bytes always have one id, and no id has two texts.
  *
  *   texts PART SECONDS SEED
  *
- * PART is `shared` (room for all) or `full` (not). Otherwise as stress.c.
+ * PART is `shared` (there is room for all texts) or `full` (there is not). Otherwise like
+ * stress.c.
  */
 #define _GNU_SOURCE
 #include "require.h"
@@ -21,13 +22,14 @@ typedef struct {
     size_t bytes;
     uint64_t seed;
     uint32_t texts;
-    pthread_barrier_t start; /* all at once: a table gets full only once */
+    pthread_barrier_t start; /* all start at once: a table gets full only once */
     uint32_t busy;           /* threads that still put texts in */
     uint32_t ids[THREADS][MAX_TEXTS];
     uint64_t refused[THREADS];
 } arena;
 
-/* Text `number`; its length. Number 0 is empty; the others start with their number. */
+/* Make text `number`, and return its length. Number 0 is empty; the others start with their
+ * number. */
 static uint32_t make_text(char *text, uint32_t number)
 {
     uint64_t state = number;
@@ -61,7 +63,7 @@ typedef struct {
     int thread;
 } task;
 
-/* Put every text in twice, each thread from a place of its own, up or down. */
+/* Put every text in twice, each thread starting at a place of its own, upwards or downwards. */
 static void *put_all(void *arg)
 {
     task *of = arg;
@@ -76,7 +78,7 @@ static void *put_all(void *arg)
         uint32_t id = sonde_intern_put(it->table, text, bytes);
         uint32_t *known = &it->ids[of->thread][number];
         REQUIRE(id <= it->table->entries, "id %u of %u", id, it->table->entries);
-        /* Refused once, it may have come in through another thread since. */
+        /* A text that was refused once may have been put in by another thread since. */
         REQUIRE(*known == 0 || id == *known, "text %u had id %u, now %u", number, *known, id);
         *known = id;
         it->refused[of->thread] += id == 0;
@@ -85,7 +87,7 @@ static void *put_all(void *arg)
     return NULL;
 }
 
-/* As the collector does: read what there is, while it grows. */
+/* Read what there is while it grows, as the collector does. */
 static void *get_all(void *arg)
 {
     arena *it = arg;
@@ -104,7 +106,7 @@ static void *get_all(void *arg)
     return NULL;
 }
 
-/* Once all are done: what every thread was told agrees with the table. */
+/* Once all are done, require that what every thread was told agrees with the table. */
 static void audit(arena *it)
 {
     uint64_t refused = 0;
@@ -150,7 +152,7 @@ typedef struct {
     uint64_t data_bytes;
 } shape;
 
-/* Two threads that put the same text in at once waste an entry: room for the worst. */
+/* Two threads that put the same text in at once waste an entry: this is room for the worst case. */
 #define ROOM ((uint64_t)THREADS * MAX_TEXTS)
 static const shape shapes[] = {
     {"shared", MAX_TEXTS, ROOM, ROOM *MAX_BYTES},
@@ -160,7 +162,7 @@ static const shape shapes[] = {
     {"full", 3, 1, 1},
 };
 
-/* One round; the texts that were refused. */
+/* Run one round. Returns the number of texts that were refused. */
 static uint64_t run_round(const shape *of, uint64_t seed)
 {
     arena *it = calloc(1, sizeof *it);

@@ -149,7 +149,7 @@ static void ask_one(int recorder, void (*each)(const sonde_recorder_entry *))
     sonde_collectives.top_id[recorder] = 0;
     if (sonde_flight_recorder_ask(recorder, sonde_collectives.texts, each) < 0)
         sonde_store_relaxed(&sonde_collectives.is_unreadable, 1);
-    sonde_collectives.next_id[recorder] = sonde_collectives.top_id[recorder]; /* smaller than before: the recorder was emptied */
+    sonde_collectives.next_id[recorder] = sonde_collectives.top_id[recorder]; /* may shrink: it was emptied */
 }
 
 static int is_due(int64_t now_ns)

@@ -79,7 +79,7 @@ static PyObject *decorate(PyObject *self, PyObject *function)
     return result;
 }
 
-/* region(function) decorates it; the other two are what a `with` does: see Bound. */
+/* region(function) decorates the function; the other two cases are what a `with` does: see Bound. */
 static PyObject *region_call(PyObject *self, PyObject *const *args, size_t nargsf,
                              PyObject *kwnames)
 {
@@ -90,15 +90,15 @@ static PyObject *region_call(PyObject *self, PyObject *const *args, size_t nargs
         return region_exit(self, args, given);
     if (kwnames == NULL && given == 1)
         return decorate(self, args[0]);
-    PyErr_SetString(PyExc_TypeError, "a region decorates one function");
+    PyErr_SetString(PyExc_TypeError, "a region can decorate one function");
     return NULL;
 }
 
-/* ---- Bound: what stands for __enter__ and __exit__ --------------------------------
+/* ---- Bound: what stands in place of __enter__ and __exit__ --------------------------------
  *
- * A `with` asks the class for both and binds them, which makes two objects: half of the
- * cost of an empty region. Asked through an object, this returns the object itself,
- * which knows by the number of arguments what it is called for. */
+ * A `with` asks the class for both and binds them, which makes two objects: half of the cost of
+ * an empty region. When asked through an object, this returns the object itself, which knows by
+ * the number of arguments what it is called for. */
 
 typedef struct {
     PyObject_HEAD
@@ -167,7 +167,7 @@ static int parse_kind(const char *word)
     for (int kind = 0; kind <= SONDE_EVENT; kind++)
         if (strcmp(word, sonde_kind_names[kind]) == 0)
             return kind;
-    PyErr_Format(PyExc_ValueError, "a region is a span, task, frame or event, not a %.20s", word);
+    PyErr_Format(PyExc_ValueError, "the kind of a region is span, task, frame or event, not %.20s", word);
     return -1;
 }
 
@@ -206,8 +206,8 @@ static int keep_attributes(RegionObject *self, PyObject *keys, PyObject *const *
     return 0;
 }
 
-/* Spans come and go one after the other: a few are kept for the next ones, as good as new but for
- * their references. */
+/* Spans come and go one after the other: a few are kept for the next ones, as good as new apart
+ * from their reference counts. */
 enum { SPARE = 16 };
 static RegionObject *spare[SPARE];
 static int spare_n;
@@ -307,7 +307,7 @@ static PyMethodDef region_methods[] = {
 };
 
 static PyGetSetDef region_getset[] = {
-    {"id", get_id, NULL, "Number of the innermost open activation; None if none is recorded.", NULL},
+    {"id", get_id, NULL, "The number of the innermost open activation; None if none is recorded.", NULL},
     {"kind", get_kind, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

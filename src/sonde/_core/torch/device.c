@@ -32,7 +32,7 @@ static struct {
     int32_t free[POOL];
     void *events[POOL];
     uint8_t devices[POOL];
-    uint8_t users[POOL]; /* calls that an event is the beginning or end of */
+    uint8_t users[POOL]; /* how many calls begin or end with each event */
 } cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static int32_t take(void)
@@ -66,14 +66,14 @@ int32_t sonde_torch_event(void)
         return -1;
     torch_stream stream = cuda.stream_of((int8_t)device);
     void *handle = cuda.handle_of(&stream);
-    /* In a graph that is being captured an event would become a part of it. */
+    /* In a graph that is being captured, an event would become a part of the graph. */
     if (cuda.is_capturing(handle, &capturing) != 0 || capturing != 0)
         return -1;
     int32_t event = take();
     if (event < 0)
         return -1;
     if (cuda.record(cuda.events[event], handle) != 0) {
-        (void)cuda.last_error(); /* it is ours: the program's own checks must not find it */
+        (void)cuda.last_error(); /* the error is ours: the program's own checks must not find it */
         sonde_torch_event_free(event);
         cuda.ready = 0;
         return -1;
@@ -83,8 +83,8 @@ int32_t sonde_torch_event(void)
     return event;
 }
 
-/* No kernel can be launched in so short a time, so the device has done nothing in between; and each
- * event makes a busy device wait a little. */
+/* Reuse an event of a moment ago: no kernel can be launched in so short a time, so the device has
+ * done nothing in between, and each event makes a busy device wait a little. */
 int32_t sonde_torch_event_near(sonde_torch_lane *lane)
 {
     int64_t now_ns = sonde_clock_ns();
@@ -138,14 +138,14 @@ void sonde_torch_device_enter(void)
         return;
     is_done = 1;
     int mode = CAPTURE_RELAXED;
-    /* Else the first call here would make a context on device 0. */
+    /* Otherwise the first call here would make a context on device 0. */
     (void)cuda.set_device(cuda.devices[0]);
-    /* Else a look at an event here would break a capture in another thread. */
+    /* Otherwise asking about an event here would break a capture in another thread. */
     (void)cuda.capture_mode(&mode);
     (void)cuda.last_error();
 }
 
-/* A thread of the parent's may have held the lock; and CUDA does not work in a child. */
+/* A thread of the parent may have held the lock, and CUDA does not work in a child. */
 static void forget_in_child(void)
 {
     pthread_mutex_init(&cuda.lock, NULL);
@@ -176,7 +176,7 @@ static int find_all(void *runtime, void *c10)
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         *wanted[i].to = dlsym(wanted[i].library, wanted[i].name);
         if (*wanted[i].to == NULL) {
-            PyErr_Format(PyExc_OSError, "there is no function %s", wanted[i].name);
+            PyErr_Format(PyExc_OSError, "the function %s was not found", wanted[i].name);
             return -1;
         }
     }

@@ -1,11 +1,12 @@
 /* Does the device keep up with the host?
  *
- * Where the device waits for the host to launch its work, each module takes as long on the device as
- * on the host: the host's clock also measures the device, and an event at each module would add
- * nothing for its two microseconds. So where a step with all events has shown that, most modules of
- * the steps after it have none. In each of those steps the whole is checked (the modules that the
- * program calls itself, and backward passes), and one part in 16; now and then a step has all events
- * again. Any difference ends this, and the device times of that step are dropped.
+ * Where the device waits for the host to launch its work, each module takes as long on the device
+ * as on the host: the host's clock also measures the device, and an event at each module, which
+ * costs two microseconds, would add nothing. So once a step with all events has shown that, most
+ * modules of the steps after it have none. In each of those steps the whole is checked (the
+ * modules that the program calls itself, and backward passes), and so is one part in 16; now and
+ * then a step has all events again. Any difference ends this, and the device times of that step
+ * are dropped.
  */
 #include "torch/torch.h"
 
@@ -24,17 +25,17 @@ typedef struct {
 /* A backward pass as a whole. */
 typedef struct {
     int64_t step, begin_ns;
-    int64_t end_ns; /* atomic; 0: it is under way */
+    int64_t end_ns; /* atomic; 0: in progress */
     int32_t events[2];
 } backward_pass;
 
 static struct {
-    uint32_t keeps; /* atomic: directions */
+    uint32_t keeps; /* atomic: a bit for each direction */
     struct {
         comparison now;
         int64_t lost;       /* the step in which the pace was lost last */
-        uint32_t row, need; /* steps that agreed in a row, and that must */
-        uint32_t strikes;   /* parts that did not agree, since all did */
+        uint32_t row, need; /* steps in a row that agreed, and how many must agree */
+        uint32_t strikes;   /* parts that did not agree, since the last step in which all did */
     } ways[3];
     backward_pass passes[PASSES];
     uint32_t head, checked; /* atomic */
@@ -59,7 +60,7 @@ static int is_within(double device_s, int64_t host_ns, int64_t latency_ns, int64
 static int is_same(double device_s, int64_t host_ns) { return is_within(device_s, host_ns, 10000, 10); }
 /* No part may differ by this much. */
 static int is_near(double device_s, int64_t host_ns) { return is_within(device_s, host_ns, 30000, 4); }
-/* A whole must agree more closely, as differences of its parts may cancel out. */
+/* A whole must agree more closely, because differences of its parts may cancel out. */
 static int is_same_whole(double device_s, int64_t host_ns) { return is_within(device_s, host_ns, 50000, 50); }
 
 /* ---- won and lost ----------------------------------------------------------------------------------- */
@@ -69,7 +70,8 @@ static void lose(int way, int64_t step)
     uint32_t kept = sonde_and_relaxed(&pace.keeps, ~(uint32_t)way);
     pace.ways[way].row = pace.ways[way].strikes = 0;
     pace.ways[way].lost = step;
-    /* If it is lost again and again, it has to be won harder: otherwise just the slow steps had no times. */
+    /* If the pace is lost again and again, it must be harder to win back: otherwise it would be
+     * just the slow steps that have no times. */
     if (kept & (uint32_t)way && pace.ways[way].need < MOST_NEED)
         pace.ways[way].need *= 2;
 }
@@ -134,7 +136,7 @@ int64_t sonde_torch_pass_begin(int64_t begin_ns)
         sonde_torch_hurry();
     pace.passes[head % PASSES] =
         (backward_pass){.step = sonde_torch.step, .begin_ns = begin_ns, .events = {sonde_torch_event(), -1}};
-    /* Release: one that is there has its fields. */
+    /* Release: a pass that is there has its fields. */
     sonde_store_release(&pace.head, head + 1);
     return head;
 }
@@ -176,7 +178,7 @@ void sonde_torch_check_passes(void)
         check_pass(one);
         sonde_torch_event_free(one->events[0]);
         sonde_torch_event_free(one->events[1]);
-        /* Release: its place is read, and may be written again. */
+        /* Release: its place has been read, and may be written again. */
         sonde_store_release(&pace.checked, at + 1);
     }
 }
@@ -195,7 +197,7 @@ int8_t sonde_torch_kept_up_in(int64_t step)
 
 /* ---- start and stop ---------------------------------------------------------------------------------- */
 
-/* Before any thread writes or reads. */
+/* Call this before any thread writes or reads. */
 void sonde_torch_pace_start(void)
 {
     memset(&pace, 0, sizeof pace);

@@ -1,4 +1,4 @@
-/* What stands in place of autograd's engine: it is the engine, and knows when it runs. */
+/* What stands in place of autograd's engine: it behaves like the engine, and knows when it runs. */
 #include "torch/module_call.h"
 
 typedef struct {
@@ -22,7 +22,8 @@ static PyObject *run_call(PyObject *callable, PyObject *const *args, size_t narg
     sonde_torch.had_backward = 1;
     uint32_t epoch = sonde_torch.epoch;
     int64_t begin_ns = sonde_clock_ns();
-    /* One thread's are counted, as in forward: those of several would be more than the step. */
+    /* Only the passes of one thread are counted, as in forward: those of several threads could
+     * take longer than the step. */
     if (sonde_torch.back_lead == NULL)
         sonde_torch.back_lead = lane;
     if (sonde_torch.back_lead == lane)
@@ -42,7 +43,7 @@ static PyObject *run_call(PyObject *callable, PyObject *const *args, size_t narg
             sonde_torch.backward_ns += now_ns - sonde_torch.back_since_ns;
             sonde_torch.back_since_ns = 0;
             if (lane == sonde_torch.lead && lane->passing > 0)
-                sonde_torch.forward_ns -= now_ns - begin_ns; /* it is inside a module's forward */
+                sonde_torch.forward_ns -= now_ns - begin_ns; /* it ran inside a module's forward */
         }
         sonde_torch_close_spans(lane);
     }
@@ -113,7 +114,7 @@ PyTypeObject sonde_TorchEngineType = {
     .tp_name = "sonde._core.TorchEngine",
     .tp_basicsize = sizeof(EngineObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "TorchEngine(engine): the engine, with backward passes measured.",
+    .tp_doc = "TorchEngine(engine): stands in for the engine and measures backward passes.",
     .tp_new = engine_new,
     .tp_dealloc = (destructor)engine_dealloc,
     .tp_getattro = engine_attribute,

@@ -1,9 +1,9 @@
 /* TorchGradientTimes: when the gradient of each parameter was ready.
  *
- * Torch calls one of our objects after it has accumulated a gradient. It is in C because
- * it is called once per parameter and step, in the thread that runs backward:
- * an empty Python function takes five times as long. All under the GIL,
- * which torch takes to call it, so there is nothing to lock. */
+ * Torch calls one of our objects after it has accumulated a gradient. The object is in C because
+ * it is called once for each parameter and step, in the thread that runs backward: an empty
+ * Python function takes five times as long. Torch takes the GIL for the call, so nothing has to
+ * be locked. */
 #include "torch/torch.h"
 
 #include <string.h>
@@ -27,7 +27,7 @@ typedef struct {
     uint32_t key;
 } TimeObject;
 
-/* ---- Mark ----------------------------------------------------------------------- */
+/* ---- one parameter ----------------------------------------------------------------------- */
 
 static PyObject *time_call(PyObject *callable, PyObject *const *Py_UNUSED(args),
                            size_t Py_UNUSED(nargsf), PyObject *Py_UNUSED(kwnames))
@@ -67,7 +67,7 @@ static PyObject *times_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "n", names, &capacity))
         return NULL;
     if (capacity < 1 || capacity > 1 << 24)
-        return PyErr_Format(PyExc_ValueError, "room for 1 to %d times", 1 << 24);
+        return PyErr_Format(PyExc_ValueError, "capacity must be 1 to %d", 1 << 24);
     TimesObject *self = (TimesObject *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
@@ -92,7 +92,7 @@ static PyObject *times_make(TimesObject *self, PyObject *number)
     if (key == (unsigned long)-1 && PyErr_Occurred())
         return NULL;
     if (key > UINT32_MAX) {
-        PyErr_SetString(PyExc_OverflowError, "a key has 32 bits");
+        PyErr_SetString(PyExc_OverflowError, "a key must fit into 32 bits");
         return NULL;
     }
     TimeObject *noter = PyObject_New(TimeObject, &sonde_TorchGradientTimeType);
@@ -106,8 +106,8 @@ static PyObject *times_make(TimesObject *self, PyObject *number)
 
 static PyObject *times_take(TimesObject *self, PyObject *Py_UNUSED(none))
 {
-    /* Making objects may run a garbage collection, and that any code: also a
-     * backward pass that adds times. So the entries are copied before the first object. */
+    /* Making objects may run a garbage collection, and that may run any code, even a backward
+     * pass that adds times. So the entries are copied before the first object is made. */
     Py_ssize_t count = self->count;
     entry *taken = PyMem_Malloc(count ? (size_t)count * sizeof *taken : 1);
     if (taken == NULL)
@@ -131,8 +131,8 @@ static PyObject *times_lost(TimesObject *self, void *Py_UNUSED(closure))
     return PyLong_FromUnsignedLongLong(self->lost);
 }
 
-/* The slot of the type stays ours; only who looks for `__call__` by its name,
- * as a compiler does that traces hooks, finds this function instead. */
+/* Set what is found under the name `__call__`. The slot of the type stays ours; only code that
+ * looks up `__call__` by name, like a compiler that traces hooks, finds this function instead. */
 static PyObject *times_show(PyObject *Py_UNUSED(type), PyObject *function)
 {
     if (PyDict_SetItemString(sonde_TorchGradientTimeType.tp_dict, "__call__", function) < 0)
@@ -143,14 +143,14 @@ static PyObject *times_show(PyObject *Py_UNUSED(type), PyObject *function)
 
 static PyMethodDef times_methods[] = {
     {"show", (PyCFunction)times_show, METH_O | METH_STATIC,
-     "show(function): what those see who look up `__call__`; calls are not affected."},
-    {"make", (PyCFunction)times_make, METH_O, "make(key): a callable that notes the time."},
-    {"take", (PyCFunction)times_take, METH_NOARGS, "[(t_ns, key), …] since the last time."},
+     "show(function): set what a lookup of `__call__` finds; calls are not affected."},
+    {"make", (PyCFunction)times_make, METH_O, "make(key): return a callable that notes the time."},
+    {"take", (PyCFunction)times_take, METH_NOARGS, "Return [(t_ns, key), …] since the last call."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef times_getset[] = {
-    {"lost", (getter)times_lost, NULL, "Times that found no room.", NULL},
+    {"lost", (getter)times_lost, NULL, "How many times found no room.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

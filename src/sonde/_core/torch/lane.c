@@ -19,7 +19,7 @@ static void on_thread_end(void *arg)
 {
     sonde_torch_lane *lane = arg;
     mine = NULL;
-    /* Release: all that this thread wrote comes before. */
+    /* Release: all that this thread wrote is visible before this. */
     sonde_store_release(&lane->ended, 1);
 }
 
@@ -39,7 +39,7 @@ int sonde_torch_need_calls(sonde_torch_lane *lane)
     return lane->calls == NULL ? -ENOMEM : 0;
 }
 
-/* One whose thread is gone and whose rows are written, or a new one. */
+/* Return a lane whose thread is gone and whose rows are written, or a new one. */
 static sonde_torch_lane *find_free(void)
 {
     for (sonde_torch_lane *lane = sonde_torch.lanes; lane != NULL; lane = lane->next) {
@@ -99,7 +99,7 @@ sonde_torch_lane *sonde_torch_here(void)
     sonde_torch_lane *lane = mine;
     if (lane == NULL)
         return join();
-    if (lane->epoch != sonde_torch.epoch) { /* a tracer that has ended since */
+    if (lane->epoch != sonde_torch.epoch) { /* it belongs to a tracer that has ended since */
         reset(lane);
         lane->torch_tid = sonde_torch.thread_id == NULL ? 0 : sonde_torch.thread_id();
     }
@@ -116,7 +116,7 @@ static void forget_in_child(void)
     pthread_mutex_init(&lanes_lock, NULL);
     for (sonde_torch_lane *lane = sonde_torch.lanes; lane != NULL; lane = lane->next)
         if (lane != mine)
-            lane->ended = 1; /* its thread is the parent's */
+            lane->ended = 1; /* its thread belongs to the parent */
 }
 
 SONDE_IN_CHILD(forget_in_child)

@@ -16,12 +16,13 @@ enum { JUMP_SLOT = R_AARCH64_JUMP_SLOT };
 
 typedef struct {
     const ElfW(Rela) * slots;
-    size_t bytes; /* of them */
+    size_t bytes; /* of the slots */
     const ElfW(Sym) * symbols;
     const char *names;
 } linkage;
 
-/* The loader of glibc has made addresses of these, that of musl leaves them as they were. */
+/* Make an address of a value: glibc's loader has done so already, that of musl leaves it as it
+ * was. */
 static const void *resolve(const struct link_map *map, ElfW(Addr) value)
 {
     return (const void *)(value < map->l_addr ? value + map->l_addr : value);
@@ -53,7 +54,7 @@ typedef struct {
     int is_writable;
 } question;
 
-/* Is it in memory that stays writable once the library is loaded? */
+/* Is the slot in memory that stays writable once the library is loaded? */
 static int ask_object(struct dl_phdr_info *object, size_t size, void *arg)
 {
     (void)size;
@@ -71,7 +72,8 @@ static int ask_object(struct dl_phdr_info *object, size_t size, void *arg)
     return is_in;
 }
 
-/* Until the first call it holds an address in the library, which looks the function up. */
+/* Does this address belong to the library? Until the first call a slot holds the address of code
+ * in the library that looks the function up. */
 static int is_of_library(const struct link_map *map, const void *target)
 {
     Dl_info about;
@@ -99,8 +101,8 @@ void sonde_linkage_slot_find(sonde_linkage_slot *slot, void *library, const char
     }
 }
 
-/* A first call that is being resolved in another thread writes the function there, over ours: then we
- * take the slot again the next time. */
+/* If a first call is being resolved in another thread, that writes the function over ours: then
+ * we take the slot again the next time. */
 int sonde_linkage_slot_take(sonde_linkage_slot *slot, void *ours)
 {
     if (slot->at == NULL)
@@ -114,7 +116,7 @@ int sonde_linkage_slot_take(sonde_linkage_slot *slot, void *ours)
 void sonde_linkage_slot_give_back(sonde_linkage_slot *slot, void *ours)
 {
     void *expected = ours;
-    /* If somebody took it after us, it stays theirs; we then only pass calls on. */
+    /* If somebody took the slot after us, it stays theirs; ours then only passes calls on. */
     if (slot->at != NULL)
         (void)sonde_cas_relaxed(slot->at, &expected, slot->original);
 }

@@ -1,7 +1,7 @@
 /* The linkage slot through which a library calls a function that it exports itself.
  *
- * Such a call goes through a pointer in the library's data, so that a library loaded
- * before it may replace the function. We put ours there, and take it out again. */
+ * Such a call goes through a pointer in the library's data, so that a library loaded before it
+ * may replace the function. We put our function there, and take it out again. */
 #ifndef SONDE_LINKAGE_SLOT_H
 #define SONDE_LINKAGE_SLOT_H
 

@@ -1,4 +1,4 @@
-/* Where the program's loop shows itself, at every step: its optimizers, and its loaders. */
+/* Where the program's loop shows itself at every step: in its optimizers and its loaders. */
 #include "torch/step_end.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ int sonde_host_failed(PyObject *host)
     return truth;
 }
 
-/* Is this what a weak reference, or NULL, refers to? */
+/* Is this object what a weak reference (or NULL) refers to? */
 static int is_referent(PyObject *reference, PyObject *object)
 {
     if (reference == NULL)
@@ -46,7 +46,8 @@ static PyObject *optimizers_before(PyObject *Py_UNUSED(self), PyObject *const *P
     Py_RETURN_NONE;
 }
 
-/* The name of its class, without a look at its metaclass: that may be the program's. 0: none. */
+/* Return the name of its class without asking its metaclass, which may belong to the program. 0:
+ * none. */
 static uint32_t name_class(const sonde_TorchOptimizers *self, PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);
@@ -66,7 +67,7 @@ static void note_done(sonde_TorchOptimizers *self, PyObject *optimizer)
     int64_t begin_ns = began.epoch == sonde_torch.epoch ? began.begin_ns : 0;
     began.begin_ns = 0;
     if (begin_ns == 0)
-        return; /* it began before us */
+        return; /* it began before we started */
     int64_t now_ns = sonde_clock_ns();
     self->spent_ns += now_ns - begin_ns;
     if (self->done_n < SONDE_TORCH_DONE) {
@@ -134,16 +135,17 @@ static void optimizers_dealloc(sonde_TorchOptimizers *self)
 
 static PyMethodDef optimizers_methods[] = {
     {"before", (PyCFunction)(void (*)(void))optimizers_before, METH_FASTCALL,
-     "before(optimizer, args, kwargs): it begins its step."},
+     "before(optimizer, args, kwargs): note that an optimizer begins its step."},
     {"after", (PyCFunction)(void (*)(void))optimizers_after, METH_FASTCALL,
-     "after(optimizer, args, kwargs): it has made it; if it leads, that is the end of one of ours."},
+     "after(optimizer, args, kwargs): note that it has made its step; if it is the lead, a step of\n"
+     "training ends."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef optimizers_members[] = {
-    {"lead", T_OBJECT, offsetof(sonde_TorchOptimizers, lead), 0, "A weak reference, or None."},
+    {"lead", T_OBJECT, offsetof(sonde_TorchOptimizers, lead), 0, "A weak reference to the optimizer that ends steps, or None."},
     {"since", T_OBJECT_EX, offsetof(sonde_TorchOptimizers, since), READONLY,
-     "Ids of those that came since the lead."},
+     "Ids of the optimizers that made a step since the lead did."},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -162,12 +164,13 @@ PyTypeObject sonde_TorchOptimizersType = {
 
 /* ---- loaders ------------------------------------------------------------------------------------ */
 
-/* 0, or -1 with an exception of the program. What is raised already, a StopIteration mostly, stays. */
+/* Returns 0, or -1 with an exception of the program. An exception that is already set, mostly a
+ * StopIteration, stays set. */
 static int meet(sonde_TorchNext *self, PyObject *iterator)
 {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
-    /* By reference: the workers end when the program lets go of it. */
+    /* A weak reference: the workers end when the program lets go of the iterator. */
     PyObject *reference = PyWeakref_NewRef(iterator, NULL);
     if (reference == NULL)
         PyErr_Clear();
@@ -256,7 +259,7 @@ PyTypeObject sonde_TorchNextType = {
     .tp_basicsize = sizeof(sonde_TorchNext),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
                 Py_TPFLAGS_METHOD_DESCRIPTOR,
-    .tp_doc = "TorchNext(original, meet): in a class, measures how long `next()` takes.",
+    .tp_doc = "TorchNext(original, meet): as a method of a class, measures how long `next()` takes.",
     .tp_new = next_new,
     .tp_dealloc = (destructor)next_dealloc,
     .tp_traverse = (traverseproc)next_traverse,

@@ -1,4 +1,4 @@
-/* Memory at the end of a step: that of the process here, that of devices in Python. */
+/* Memory at the end of a step: that of the process is read here, that of devices in Python. */
 #include "torch/step_end.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Not for long, if a look took long only because the processor was lost in it. */
+/* The rest is limited, because a reading may have taken long only because we lost the processor. */
 #define LONGEST_REST_NS INT64_C(100000000)
 
 typedef struct {
@@ -21,10 +21,10 @@ typedef struct {
     PyObject *cpu;     /* "cpu" */
     PyObject *path;    /* bytes */
     int fd;
-    dev_t dev; /* of that file: a program that becomes a daemon closes all, */
-    ino_t ino; /* and may have the number now */
+    dev_t dev; /* device and inode of that file: a program that becomes a daemon */
+    ino_t ino; /* closes all files, and may have reused the number */
     double page_bytes, most_bytes;
-    long long rest; /* a look is followed by so many times its own time without one */
+    long long rest; /* a reading is followed by this many times its duration without one */
     int64_t next_ns;
 } MemoryObject;
 
@@ -55,7 +55,7 @@ static int open_file(MemoryObject *self)
     return 0;
 }
 
-/* Seven numbers and nothing else: the first two, in pages. */
+/* Parse seven numbers and nothing else; keep the first two, which are in pages. */
 static int parse(const char *text, double pages[2])
 {
     for (int field = 0; field < 7; field++) {
@@ -71,7 +71,7 @@ static int parse(const char *text, double pages[2])
     return text[strspn(text, " \n")] == '\0' ? 0 : -1;
 }
 
-/* Resident and whole size in bytes; -1: the kernel does not tell. */
+/* Read the resident and the total size in bytes. Returns -1 if the kernel does not tell. */
 static int read_process(MemoryObject *self, double *resident_bytes, double *size_bytes)
 {
     for (int turn = 0; turn < 2; turn++) {
@@ -113,8 +113,8 @@ static int write_process(MemoryObject *self, int64_t now_ns, long long step)
     return result == NULL ? -1 : 0;
 }
 
-/* Asking torch is Python, and costs more than all the rest: not while it says itself that CUDA is
- * not in use. */
+/* May CUDA be in use? Asking torch is Python, and costs more than all the rest, so we do not ask
+ * while torch itself says that CUDA is not in use. */
 static int may_use_cuda(const MemoryObject *self)
 {
     static PyObject *name;
@@ -222,15 +222,16 @@ static void memory_dealloc(MemoryObject *self)
 static PyMethodDef memory_methods[] = {
     {"at_step", (PyCFunction)memory_at_step, METH_O,
      "at_step(step): write the rows of a step that has just ended, unless the last ones are from a\n"
-     "moment ago; the nanoseconds it took."},
+     "moment ago. Returns the nanoseconds that took."},
     {"read", (PyCFunction)memory_read, METH_NOARGS,
-     "Resident, most resident and whole size of the process in MB; None: the kernel does not tell."},
+     "Return the resident, the highest resident and the total size of the process in MB; None if the\n"
+     "kernel does not tell."},
     {"close", (PyCFunction)memory_close, METH_NOARGS, "Close the file, if it is still ours to close."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef memory_members[] = {
-    {"_fd", T_INT, offsetof(MemoryObject, fd), READONLY, "The file; below 0: it is not open."},
+    {"_fd", T_INT, offsetof(MemoryObject, fd), READONLY, "The file descriptor; below 0: it is not open."},
     {NULL, 0, 0, 0, NULL},
 };
 

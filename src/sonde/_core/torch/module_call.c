@@ -1,21 +1,21 @@
 /* What stands in place of `nn.Module.__call__`.
  *
- * `module(x)` finds it in the class and calls it; whoever asks for the attribute
- * gets the original. So torch.compile, fx, pickle and friends see nothing of us.
+ * `module(x)` finds it in the class and calls it; whoever asks for the attribute gets the
+ * original. So torch.compile, fx, pickle and others do not notice us.
  */
 #include "torch/module_call.h"
 
 #include <string.h>
 
-/* Our own work is measured in one call of so many; UNSEEN_NS is half of what cannot be measured from
- * inside a call: getting here and back, and what the program then misses in its caches (measured from
- * outside, on the host of an H200). */
+/* Our own work is measured in one call of this many. UNSEEN_NS is half of what cannot be measured
+ * from inside a call: getting here and back, and the program's extra cache misses afterwards
+ * (measured from outside, on the host of an H200). */
 enum { MEASURE_EVERY = 16, UNSEEN_NS = 300 };
 
 /* ---- which module is this? ----------------------------------------------------------- */
 
-/* Open addressing; keys are addresses of live modules: a weak reference of module_names.py
- * has each one forgotten in time. */
+/* Find a module by open addressing. Keys are addresses of live modules: a weak reference of
+ * module_names.py makes us forget each one in time. */
 static sonde_torch_module *find_module(sonde_torch_modules *modules, const void *address)
 {
     if (modules->room == 0)
@@ -30,8 +30,8 @@ static sonde_torch_module *find_module(sonde_torch_modules *modules, const void 
     }
 }
 
-/* Its name is asked for once. NULL: it has none; with an exception set, a signal handler of the
- * program's raised it in there, and it is the program's. */
+/* Ask for the name of a module, once. NULL: it has none; if an exception is set, a signal handler
+ * of the program raised it in there, and the exception is the program's. */
 static sonde_torch_module *name_module(sonde_TorchTracer *self, PyObject *module,
                                        const sonde_torch_lane *lane)
 {
@@ -74,7 +74,8 @@ static uint32_t describe_inputs(sonde_TorchTracer *self, PyObject *const *args, 
     return id < 0 ? 0 : (uint32_t)id;
 }
 
-/* Autograd's number, where nodes of this step are seen; else the last one known: no node is between two. */
+/* Return autograd's number if nodes of this step are seen, else the last one known: then no node
+ * lies between two calls. */
 static uint64_t read_sequence(sonde_torch_lane *lane)
 {
     if (sonde_torch.has_nodes && sonde_torch.sequence != NULL)
@@ -82,7 +83,8 @@ static uint64_t read_sequence(sonde_torch_lane *lane)
     return lane->sequence;
 }
 
-/* As the call around it, unless a backward pass was begun in between; torch is asked for the rest. */
+/* Return the stage: that of the call around it, unless a backward pass was begun in between;
+ * otherwise torch is asked. */
 static uint8_t find_stage(const sonde_torch_lane *lane)
 {
     if (lane->open != SONDE_TORCH_NONE && lane->running == 0 && lane->nodes_n == 0)
@@ -100,7 +102,8 @@ static void time_device(sonde_torch_lane *lane, sonde_torch_call *call)
         call->events[0] = sonde_torch_event_near(lane);
 }
 
-/* Is there a call to record, and is it entered? -1: an exception of the program. */
+/* Enter a call if it is to be recorded. Returns 1 if it was entered, 0 if not, -1 with an
+ * exception of the program. */
 static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_torch_lane *lane,
                  entry *to)
 {
@@ -142,7 +145,7 @@ static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_
     if (self->describe != NULL) {
         call->shapes = describe_inputs(self, args, nargsf, kwnames);
         if (sonde_torch_tracer != self || sonde_torch_at(lane, lane->head) != call)
-            return 0; /* its Python code stopped us, or called modules */
+            return 0; /* the Python code that names modules stopped us, or called modules */
     }
     time_device(lane, call);
     to->lane = lane;
@@ -153,7 +156,7 @@ static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_
     /* Release: a call that is there has its fields. */
     sonde_store_release(&lane->head, lane->head + 1);
     if (lane->head % (SONDE_TORCH_CALLS / 4) == 0)
-        sonde_torch_hurry(); /* a fast program fills its room in less than a nap */
+        sonde_torch_hurry(); /* a fast program fills its room sooner than the writer wakes up */
     if (to->measured)
         sonde_add_relaxed(&sonde_torch.direct_ns, (call->enter_ns - begin_ns + UNSEEN_NS) * MEASURE_EVERY);
     return 1;
@@ -196,8 +199,8 @@ static int leave(const entry *from, int raised)
     if (call->parent != SONDE_TORCH_NONE)
         sonde_torch_at(lane, call->parent)->inner_ns += took_ns;
     else if (lane->nodes_n > 0 && lane->nodes_n <= SONDE_TORCH_DEEP)
-        lane->nodes[lane->nodes_n - 1].inner_ns += took_ns; /* forward again, inside a node */
-    /* An exception that is on its way must not meet other Python code. A tracer that is being
+        lane->nodes[lane->nodes_n - 1].inner_ns += took_ns; /* recompute, inside a node */
+    /* While an exception is on its way, no other Python code may run. And a tracer that is being
      * stopped writes its last rows while other threads are in their modules. */
     int status = 0;
     if (!raised && call->depth < sonde_torch.memory_depth && sonde_torch_tracer != NULL)
@@ -222,8 +225,9 @@ static int may_end(const PyObject *module, const sonde_torch_lane *lane)
 {
     if (sonde_torch.first == NULL || sonde_torch.roots == 0)
         return 0;
-    /* The model that began the step may never be called again, by that thread or at all; and what
-     * trained before may go on without an optimizer. A step that takes up half of the room ends. */
+    /* The model that began the step may never be called again, by that thread or at all, and what
+     * was trained before may go on without an optimizer. So a step that takes up half of the room
+     * ends. */
     if (sonde_torch.calls >= SONDE_TORCH_CALLS / 2 && !sonde_torch.had_backward)
         return 1;
     if ((sonde_torch.first != module && sonde_torch.first != &sonde_torch) ||
@@ -241,7 +245,7 @@ static int may_end(const PyObject *module, const sonde_torch_lane *lane)
 }
 
 /* The model that began the step is called again: where nothing else ends steps, this does.
- * 0, or -1 with an exception of the program. */
+ * Returns 0, or -1 with an exception of the program. */
 static int begin_root(PyObject *module, sonde_torch_lane *lane)
 {
     if (may_end(module, lane) && sonde_torch_tracer != NULL) {
@@ -259,7 +263,7 @@ static int begin_root(PyObject *module, sonde_torch_lane *lane)
     return 0;
 }
 
-/* A call by the program itself; its time counts as forward whether it is recorded or not. */
+/* Handle a call by the program itself; its time counts as forward whether it is recorded or not. */
 static PyObject *call_root(PyObject *original, PyObject *const *args, size_t nargsf,
                            PyObject *kwnames, sonde_torch_lane *lane)
 {
@@ -274,7 +278,7 @@ static PyObject *call_root(PyObject *original, PyObject *const *args, size_t nar
     if (recorded < 0)
         return NULL;
     int64_t begin_ns = sonde_clock_ns();
-    /* Not sooner: Python code of ours ran, and another thread may have begun a recording anew. */
+    /* Read only now: Python code of ours ran, and another thread may have begun a new recording. */
     uint32_t epoch = lane->epoch;
     lane->passing++;
     PyObject *result = PyObject_Vectorcall(original, args, nargsf, kwnames);
@@ -365,7 +369,8 @@ PyTypeObject sonde_TorchCallType = {
     .tp_basicsize = sizeof(sonde_TorchCall),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
                 Py_TPFLAGS_METHOD_DESCRIPTOR,
-    .tp_doc = "TorchCall(original): in a class, records implicit calls; as an attribute, the original.",
+    .tp_doc = "TorchCall(original): a class attribute that records implicit calls; read as an attribute, it\n"
+              "is the original.",
     .tp_new = call_new,
     .tp_dealloc = (destructor)call_dealloc,
     .tp_traverse = (traverseproc)call_traverse,

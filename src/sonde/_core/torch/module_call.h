@@ -5,7 +5,7 @@
 #include "torch/torch.h"
 
 typedef struct {
-    const void *address; /* NULL: free; &sonde_torch_gone: was forgotten */
+    const void *address; /* NULL: free; &sonde_torch_gone: the module was forgotten */
     uint32_t name;       /* text id */
     uint32_t key;        /* from 1 on; 0 is no module */
     int ignored;         /* the user does not want to see it */
@@ -13,7 +13,7 @@ typedef struct {
 
 typedef struct {
     sonde_torch_module *slots;
-    size_t room, used; /* room: 0 or a power of two; used: also forgotten ones */
+    size_t room, used; /* room: 0 or a power of two; used: includes forgotten ones */
 } sonde_torch_modules;
 
 static inline size_t sonde_torch_hash(const void *address)
@@ -32,17 +32,17 @@ typedef struct {
     PyObject *text, *map, *page_map;
     const sonde_control *page;
     PyObject *name;     /* name(module, parent key): calls add_module */
-    PyObject *end;      /* end(): a root ends the step */
+    PyObject *end;      /* end(): a call of the program ends the step */
     PyObject *is_grad;  /* torch.is_grad_enabled */
     PyObject *memory;   /* memory() -> allocated, max_allocated, cached; or NULL */
     PyObject *describe; /* describe(*inputs) -> text; or NULL: not wanted */
     sonde_torch_modules modules;
     sonde_torch_texts texts;
     PyTypeObject *watched; /* or NULL */
-    PyObject *heal;        /* heal(): it was changed */
+    PyObject *heal;        /* heal(): called when it was changed */
     unsigned version;      /* of the class, when it was healed */
-    int is_asked;          /* atomic: to heal */
-    int is_fresh;          /* modules were named that nobody has described yet */
+    int is_asked;          /* atomic: heal() was asked for */
+    int is_fresh;          /* there are named modules that nobody has described yet */
 } sonde_TorchTracer;
 
 extern sonde_TorchTracer *sonde_torch_tracer; /* the one that runs, or NULL; borrowed */
@@ -52,15 +52,15 @@ typedef struct {
     int on, depth, device, memory_depth, roots; /* as in sonde_torch_state */
 } sonde_torch_wish;
 
-/* What there was of a step that is over. */
+/* The sums of a step that is over. */
 typedef struct {
     int64_t first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, direct_ns;
     uint32_t calls, lost, events, nodes;
 } sonde_torch_sums;
 
-/* A step is over, and this one begins. */
+/* End a step, and begin this one. */
 void sonde_torch_begin(sonde_TorchTracer *tracer, int64_t step, const sonde_torch_wish *wish,
                        sonde_torch_sums *ended);
-PyObject *sonde_torch_begins(void); /* of backward passes so far in this step: a tuple */
+PyObject *sonde_torch_begins(void); /* when the backward passes of this step began: a tuple */
 
 #endif

@@ -1,7 +1,7 @@
-/* Time of autograd's nodes, and the module calls that they belong to.
+/* The time of autograd's nodes, and the module calls that they belong to.
  *
- * A node has a number, which its thread gave it when it was made in forward; and a call
- * knows which numbers were given while it ran.
+ * A node has a number, which its thread gave it when it was made in forward, and a call knows
+ * which numbers were given while it ran.
  */
 #include "torch/module_call.h"
 #include "torch/nodes.h"
@@ -24,14 +24,15 @@ sonde_torch_lane *sonde_torch_find_lane(const sonde_torch_lane *here, uint64_t t
     return lane;
 }
 
-/* Backward goes through the calls in reverse: first try those near the previous one. */
+/* Is this the last call that began before the number? Backward goes through the calls in reverse,
+ * so those near the previous one are tried first. */
 static int is_last_before(const sonde_torch_lane *lane, uint64_t call, uint64_t number, uint64_t head)
 {
     return sonde_torch_at(lane, call)->seq_enter <= number &&
            (call + 1 >= head || sonde_torch_at(lane, call + 1)->seq_enter > number);
 }
 
-/* The innermost call under way when autograd's counter had this number. */
+/* Find the innermost call in progress when autograd's counter had this number. */
 static uint64_t find_call(const sonde_torch_lane *lane, uint64_t number, uint64_t near)
 {
     uint64_t low = sonde_load_acquire(&lane->settled), high = sonde_load_acquire(&lane->head), first = low;
@@ -40,7 +41,7 @@ static uint64_t find_call(const sonde_torch_lane *lane, uint64_t number, uint64_
             low = high = near + 1;
             break;
         }
-    while (low < high) { /* the last one that began before */
+    while (low < high) { /* find the last one that began before */
         uint64_t middle = low + (high - low) / 2;
         if (sonde_torch_at(lane, middle)->seq_enter <= number)
             low = middle + 1;
@@ -65,7 +66,7 @@ static void find_owner(sonde_torch_lane *here, sonde_torch_node *node, int64_t n
                               ? SONDE_TORCH_NONE
                               : find_call(lane, (uint64_t)number, here->last_call);
     }
-    /* One without a number adds up a gradient: it belongs to the node before it. */
+    /* A node without a number accumulates a gradient: it belongs to the node before it. */
     node->lane = here->last_call == SONDE_TORCH_NONE ? NULL : here->last_lane;
     node->call = here->last_call;
 }
@@ -87,7 +88,7 @@ void sonde_torch_node_end(sonde_torch_lane *here, int by_engine)
     int64_t now_ns = sonde_clock_ns();
     if (here->nodes_n == 0 || (here->nodes_n <= SONDE_TORCH_DEEP &&
                                here->nodes[here->nodes_n - 1].by_engine != by_engine))
-        return; /* it began before us, or was seen in another way */
+        return; /* it began before we started, or was seen in another way */
     if (--here->nodes_n >= SONDE_TORCH_DEEP)
         return;
     const sonde_torch_node *node = &here->nodes[here->nodes_n];
@@ -118,8 +119,8 @@ void sonde_torch_node_seen(sonde_torch_lane *here, int is_over)
 
 /* ---- the device's time -------------------------------------------------------------------------- */
 
-/* Each change of owner gets an event; or, where the device keeps up with it, the host's time, and an event
- * only with the next one, now and then. Was there an event? */
+/* Note a change of owner, with an event; or, where the device keeps up with the host, with the
+ * host's time, and only now and then with an event. Returns whether there was an event. */
 static int change_owner(sonde_torch_lane *here, sonde_torch_lane *owner, uint64_t call, int64_t t_ns, int device)
 {
     if (here->spans == NULL)
@@ -154,7 +155,7 @@ void sonde_torch_node_change_owner(sonde_torch_lane *here, int device)
         return;
     sonde_torch_node *node = &here->nodes[here->nodes_n - 1];
     if (change_owner(here, node->lane, node->call, node->begin_ns, device))
-        node->begin_ns = sonde_clock_ns(); /* that was ours */
+        node->begin_ns = sonde_clock_ns(); /* recording the event was our own work */
 }
 
 void sonde_torch_close_spans(sonde_torch_lane *own)
@@ -163,7 +164,8 @@ void sonde_torch_close_spans(sonde_torch_lane *own)
     if (!(device & SONDE_DEVICE_BACKWARD))
         return;
     int64_t now_ns = sonde_clock_ns();
-    /* The nodes ran in this thread, or in the engine's own, which have nothing to do if no other pass does. */
+    /* The nodes ran in this thread, or in the engine's own threads, which have nothing to do if
+     * there is no other pass. */
     for (sonde_torch_lane *lane = sonde_load_acquire(&sonde_torch.lanes); lane != NULL; lane = lane->next)
         if (lane->spans != NULL && lane->epoch == sonde_torch.epoch && (lane == own || sonde_torch.runs == 0))
             (void)change_owner(lane, NULL, SONDE_TORCH_NONE, now_ns, device);

@@ -1,12 +1,12 @@
 /* How autograd's nodes are seen.
  *
- * The engine calls one of its functions for each node, through a slot that we can take over;
- * that costs next to nothing. Torch also calls every observer when a node begins and ends,
- * which costs torch a microsecond, and happens where the current stream is that of the node.
+ * The engine calls one of its functions for each node, through a slot that we can take over; that
+ * costs next to nothing. Torch also calls every observer when a node begins and ends; that costs
+ * torch a microsecond, but happens where the current stream is that of the node.
  *
- * An observer is a C++ value; we have no headers of the torch that is installed, so it is laid
- * out by hand here (seams.py has compared the installed headers), and where a node's number lies
- * is found by looking: the first nodes are asked for theirs through Python.
+ * An observer is a C++ value. We do not have the headers of the torch that is installed, so the
+ * value is laid out by hand here (seams.py has compared the installed headers). Where a node
+ * keeps its number is found by trial: the first nodes are asked for theirs through Python.
  */
 #include "torch/module_call.h"
 #include "torch/nodes.h"
@@ -17,25 +17,25 @@
 #include <string.h>
 
 enum { SCOPE_BACKWARD = 1, LOOK_NODES = 6, GIVE_UP = 256 };
-/* A node's number is among the first words of it. */
+/* A node's number is among its first words. */
 enum { FUNCTION_WORDS = 64, NODE_WORDS = 8 };
-/* From its number to its forward thread. In what observers get: a view, a map and a vector are between;
- * in the node: another number and a flag. */
+/* How far a node's forward thread lies behind its number. In what observers get, a view, a map
+ * and a vector lie between them; in the node, another number and a flag. */
 enum { FUNCTION_THREAD = 8 + 16 + 56 + 24, NODE_THREAD = 24 };
 
 static const char EVALUATE[] =
     "_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEE"
     "PNS0_4NodeERNS0_11InputBufferERKS2_INS0_10ReadyQueueEE";
 
-/* at::RecordFunctionCallback, passed by value: more than 16 bytes and nothing to copy
- * by hand, so both machines pass it as they would this. */
+/* at::RecordFunctionCallback, passed by value: it has more than 16 bytes and needs no copy
+ * constructor, so both machines pass it like this struct. */
 typedef struct {
     void *start, *end;
     double probability;
     uint8_t scopes_and_needs[24];
 } observer;
 
-/* Where something keeps a node's number. */
+/* Where a node's number is kept. */
 typedef struct {
     int words;
     uint64_t candidates; /* a bit for each word */
@@ -52,7 +52,7 @@ static struct {
     uint32_t by_engine; /* atomic: … and in the slot */
     sonde_linkage_slot slot;
     int looked, failed, no_engine;
-    uint32_t is_known; /* atomic: the places are */
+    uint32_t is_known; /* atomic: the places are known */
     pthread_mutex_t lock;
     place function, node;
     int64_t last;
@@ -75,7 +75,8 @@ static int64_t ask_number(void)
     return number;
 }
 
-/* Of all words that a few nodes have in common with their numbers, one is left. How many are? */
+/* Exclude the words that are not this node's number; after a few nodes one word is left. Returns
+ * how many are left. */
 static int narrow(place *one, const char *memory, int64_t number)
 {
     int left = 0, at = 0;
@@ -95,7 +96,8 @@ static int narrow(place *one, const char *memory, int64_t number)
     return left;
 }
 
-/* The engine's node may be laid out in another way than we think: then the observer is left. */
+/* Do the same for the engine's node. It may be laid out differently from what we expect: then
+ * only the observer is used. */
 static void narrow_node(const char *node, int64_t number, const char *function)
 {
     uint64_t node_tid, seen_tid;
@@ -144,7 +146,8 @@ static int64_t read_number(const char *memory, uint32_t at, uint32_t thread, con
 
 /* ---- what torch calls an observer with ------------------------------------------------------------ */
 
-/* An event goes to the current stream, which is certainly that of the node only where an observer is called. */
+/* Must the owner be changed here? An event goes to the current stream, which is certainly that of
+ * the node only where an observer is called. */
 static int must_change_owner(int device, int by_engine)
 {
     if (!(device & SONDE_DEVICE_BACKWARD))
@@ -163,7 +166,7 @@ void sonde_torch_node_begins(const void *function)
         return;
     sonde_add_relaxed(&sonde_torch.nodes, 1u);
     if (!sonde_load_relaxed(&nodes.by_engine)) {
-        /* The thread of the first few is not known; take the one that began the step. */
+        /* The thread of the first few nodes is not known; take the one that began the step. */
         sonde_torch_lane *lane = sonde_torch.lead;
         int64_t number = -1;
         if (sonde_load_acquire(&nodes.is_known))
@@ -188,8 +191,8 @@ static void end_node(const void *Py_UNUSED(function), void *Py_UNUSED(context))
         sonde_torch_node_end(here, 0);
 }
 
-/* The start callback returns a std::unique_ptr, which a C++ function writes to where its
- * caller says; we return an empty one. */
+/* The start callback returns a std::unique_ptr, which a C++ function writes to where its caller
+ * says; ours is empty. */
 #if defined(__x86_64__)
 static void *begin_node(void **result, const void *function)
 {
@@ -199,7 +202,7 @@ static void *begin_node(void **result, const void *function)
 }
 #define BEGIN_NODE ((void *)begin_node)
 #else
-/* x8 holds the place. */
+/* x8 holds that address. */
 __attribute__((visibility("hidden"))) extern char sonde_torch_begin_node[];
 __asm__(".pushsection .text\n"
         ".hidden sonde_torch_begin_node\n"
@@ -232,8 +235,8 @@ static void end_evaluation(const evaluation *one)
         sonde_torch_node_end(one->lane, 1);
 }
 
-/* In place of Engine::evaluate_function, whose arguments are addresses. What it throws passes by here, and
- * ends the node. */
+/* This is called in place of Engine::evaluate_function, whose arguments are addresses. An
+ * exception that it throws passes through here, and ends the node. */
 static void evaluate(void *engine, void *task, const void *node, void *inputs, void *queue)
 {
     __attribute__((cleanup(end_evaluation))) evaluation one = {.epoch = sonde_torch.epoch};
@@ -296,7 +299,7 @@ static PyObject *torch_observe(PyObject *Py_UNUSED(module), PyObject *args)
     if (current == Py_None)
         Py_RETURN_NONE;
     if (sonde_torch.sequence == NULL || sonde_torch.thread_id == NULL)
-        return PyErr_Format(PyExc_OSError, "torch does not say the numbers of its nodes");
+        return PyErr_Format(PyExc_OSError, "torch does not tell the numbers of its nodes");
     nodes.add = (uint64_t(*)(observer))find(
         library, "_ZN2at17addGlobalCallbackENS_22RecordFunctionCallbackE");
     nodes.remove = (void (*)(uint64_t))find(library, "_ZN2at14removeCallbackEm");
@@ -323,7 +326,7 @@ static void add_observer(int on)
 
 void sonde_torch_see_nodes(int on, int events)
 {
-    /* A step that ends while another thread stops the tracer must not begin it again. */
+    /* A step that ends while another thread stops the tracer must not switch this on again. */
     on = on && nodes.add != NULL && sonde_torch_tracer != NULL;
     int is_known = (int)sonde_load_acquire(&nodes.is_known); /* then no_engine does not change any more */
     int has_slot = on && !nodes.no_engine && sonde_linkage_slot_take(&nodes.slot, (void *)evaluate) == 0;
@@ -340,7 +343,7 @@ static PyObject *torch_ignore(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(n
     Py_RETURN_NONE;
 }
 
-/* A thread of the parent may have held it. */
+/* A thread of the parent may have held the lock. */
 static void unlock_in_child(void) { pthread_mutex_init(&nodes.lock, NULL); }
 
 SONDE_IN_CHILD(unlock_in_child)
@@ -357,10 +360,10 @@ static PyObject *torch_observed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED
 
 PyMethodDef sonde_observer_methods[] = {
     {"torch_observe", torch_observe, METH_VARARGS,
-     "torch_observe(library, current_node, engine): have autograd's nodes seen; with None only the\n"
-     "functions of torch are found."},
-    {"torch_ignore", torch_ignore, METH_NOARGS, "Have autograd's nodes seen no more."},
+     "torch_observe(library, current_node, engine): see autograd's nodes from now on; with None only\n"
+     "find the functions of torch."},
+    {"torch_ignore", torch_ignore, METH_NOARGS, "Stop seeing autograd's nodes."},
     {"torch_observed", torch_observed, METH_NOARGS,
-     "How autograd's nodes are seen: looking, engine, observer or failed."},
+     "Return how autograd's nodes are seen: looking, engine, observer or failed."},
     {NULL, NULL, 0, NULL},
 };

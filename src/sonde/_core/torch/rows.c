@@ -1,5 +1,5 @@
-/* Calls become rows, in a thread of their own: names are known, events of the device are
- * over, and what backward spent for each call is added up. Never takes the GIL. */
+/* Calls become rows in a thread of their own, once their names are known and their events of the
+ * device are over; what backward spent for each call is added up. Never takes the GIL. */
 #include "torch/torch.h"
 #include "kernel/fork.h"
 #include "kernel/thread.h"
@@ -8,13 +8,13 @@
 #include <string.h>
 
 #define NAP_NS INT64_C(50000000)
-enum { BY_HOST = -2 }; /* in place of a device: it is less its number */
-#define LATE_NS INT64_C(10000000000) /* then a device that does not answer is not waited for */
+enum { BY_HOST = -2 }; /* in place of a device: BY_HOST - its number */
+#define LATE_NS INT64_C(10000000000) /* a device that does not answer is not waited for longer */
 
-/* Calls of one step in one lane, worked on. */
+/* The calls of one step in one lane that are being written. */
 typedef struct {
     uint64_t number;
-    int64_t begin_ns, total_ns; /* in backward, with the calls inside */
+    int64_t begin_ns, total_ns; /* in backward, including the calls inside */
     double device_s;            /* below 0: not known */
     int8_t device;
 } back;
@@ -25,7 +25,7 @@ static struct {
     int running;
     int64_t seq_step; /* rows of this step so far */
     uint32_t seq;
-    uint32_t *counts; /* by module: calls in the step */
+    uint32_t *counts; /* calls in the step, by module */
     int64_t *count_steps;
     uint32_t counts_n;
     back *backs;
@@ -158,7 +158,7 @@ static int compare_backs(const void *a, const void *b)
     return x->number < y->number ? -1 : x->number > y->number;
 }
 
-/* Inside out: what the calls inside spent belongs to those around them, too. */
+/* Add up from the inside out: what the inner calls spent also belongs to the calls around them. */
 static void add_up(const sonde_torch_lane *lane, uint64_t first, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -183,8 +183,8 @@ static void add_up(const sonde_torch_lane *lane, uint64_t first, size_t n)
     }
 }
 
-/* A call that the program made itself, and those inside it: the device that kept up with the host in it;
- * -1: none. Where each call has events, these say whether it keeps up. */
+/* Return the device that kept up with the host in a call of the program and the calls inside it;
+ * -1: none. Where each call has events, they show whether it keeps up. */
 static int8_t judge_forward(const sonde_torch_lane *lane, uint64_t first, size_t n)
 {
     const sonde_torch_call *root = sonde_torch_at(lane, first);
@@ -209,7 +209,7 @@ static int8_t judge_forward(const sonde_torch_lane *lane, uint64_t first, size_t
     return (int8_t)(agrees ? kept : -1);
 }
 
-/* Calls from `first` on, of `n`, that belong to one call of the program. */
+/* Return how many calls from `first` on, of `n`, belong to one call of the program. */
 static size_t count_group(const sonde_torch_lane *lane, uint64_t first, size_t n)
 {
     size_t count = 1;
@@ -271,7 +271,7 @@ static void settle_span(const sonde_torch_span *span, const sonde_torch_span *ne
     }
 }
 
-/* Spans of a device in backward whose ends are over. */
+/* Settle the spans of a device in backward whose ends are over. */
 static void settle_spans(sonde_torch_lane *lane)
 {
     uint64_t head = sonde_load_acquire(&lane->spans_head), at = lane->spans_settled;
@@ -283,7 +283,7 @@ static void settle_spans(sonde_torch_lane *lane)
         settle_span(span, next);
         sonde_torch_event_free(span->event);
     }
-    /* The last one, if it belongs to nobody, is only an end. */
+    /* The last span, if it belongs to nobody, is only an end. */
     const sonde_torch_span *last = &lane->spans[at % SONDE_TORCH_SPANS];
     if (at + 1 == head && last->lane == NULL && (last->event < 0 || sonde_torch_event_done(last->event) != 0)) {
         sonde_torch_event_free(last->event);
@@ -308,7 +308,7 @@ static int is_device_done(const sonde_torch_call *call)
     return call->events[1] < 0 || sonde_torch_event_done(call->events[1]) != 0;
 }
 
-/* Calls from `first` on that are of one step, which is over; 0: they are not ready. */
+/* Return how many calls from `first` on are of one step that is over; 0: they are not ready. */
 static size_t find_ready(const sonde_torch_lane *lane, uint64_t first, int64_t step, int is_last)
 {
     uint64_t head = sonde_load_acquire(&lane->head), at = first;
@@ -350,7 +350,7 @@ static void pass(int is_last)
                (n = find_ready(lane, first, step, is_last)) > 0) {
             settle(lane, first, n);
             first += n;
-            /* Release: the places are read, and may be written again. */
+            /* Release: the places have been read, and may be written again. */
             sonde_store_release(&lane->settled, first);
         }
     }
@@ -393,7 +393,7 @@ void sonde_torch_rows_stop(void)
     sonde_torch_pace_stop();
 }
 
-/* The thread, and the ring that it writes to, are the parent's. */
+/* The thread, and the ring that it writes to, belong to the parent. */
 static void forget_in_child(void) { rows.running = 0; }
 
 SONDE_IN_CHILD(forget_in_child)

@@ -1,9 +1,9 @@
 /* TorchStepEnd: from one step to the next.
  *
- * It listens to the ends of steps, writes what there was of the step, and says what is
- * recorded of the next one. After a step nothing of ours is in any cache, and a line of
- * Python then takes a microsecond: so all that every step needs is done here, and Python
- * is called for what is rare, and to judge several steps at once.
+ * It is called at the ends of steps, writes the rows of the step, and decides what is recorded of
+ * the next one. After a step nothing of ours is in any cache, and a line of Python then takes a
+ * microsecond. So all that every step needs is done here, and Python is called only for what is
+ * rare, and to judge several steps at once.
  */
 #include "torch/step_end.h"
 
@@ -13,16 +13,17 @@
 /* Costs that the recording itself cannot see: a busy device waits for each event, and torch reports
  * each node of autograd (measured on an H200). */
 enum { EVENT_NS = 3000, NODE_NS = 700 };
-enum { LOOK_EVERY = 64 };                     /* steps; a change of nn.Module is seen at once */
-enum { MEMORY_EVERY = 16, MEMORY_DEPTH = 2 }; /* steps in which modules' memory is looked at */
+enum { LOOK_EVERY = 64 };                     /* in steps; a change of nn.Module is seen at once */
+enum { MEMORY_EVERY = 16, MEMORY_DEPTH = 2 }; /* in steps: how often modules' memory is read */
 enum { FORWARD = SONDE_DEVICE_FORWARD, BACKWARD = SONDE_DEVICE_BACKWARD };
-enum { WATCH_EVERY = 64 };                    /* steps in which a device that keeps up gets all its events */
-enum { ALTERNATELY = 1 };                     /* one of them at a time; else both */
-#define MOST_NS INT64_C(1000000000) /* of steps are judged at once, or a batch of them */
+enum { WATCH_EVERY = 64 };                    /* in steps; then a device that keeps up has all events */
+enum { ALTERNATELY = 1 };                     /* one direction at a time; otherwise both */
+#define MOST_NS INT64_C(1000000000) /* of steps are judged together, or a batch of them */
 
 /* ---- what is recorded of the next step ------------------------------------------------------ */
 
-/* Within a budget events are in one direction at a time: each makes a busy device wait. */
+/* Choose what is timed on the device. Within a budget that is one direction at a time: each event
+ * makes a busy device wait. */
 static int choose_device(sonde_TorchStepEnd *self)
 {
     int keeps = sonde_torch_keeps_pace(), device = 0;
@@ -59,7 +60,8 @@ static void begin_step(sonde_TorchStepEnd *self, sonde_torch_sums *ended)
 
 static PyObject *take_noted(sonde_TorchStepEnd *self)
 {
-    /* Making objects may run a garbage collection, and that any code: so they are ours first. */
+    /* Making objects may run a garbage collection, and that may run any code: so take the notes
+     * first. */
     sonde_step_end_noted taken[SONDE_STEP_END_BATCH];
     unsigned n = self->noted_n;
     memcpy(taken, self->noted, n * sizeof *taken);
@@ -123,7 +125,7 @@ static int call_gradient_times(sonde_TorchStepEnd *self, long long step, PyObjec
     return result == NULL ? -1 : 0;
 }
 
-/* 0, or -1 with an exception of the program: our own failures here are guarded. */
+/* Returns 0, or -1 with an exception of the program; our own failures here are guarded. */
 static int end_step(sonde_TorchStepEnd *self, const sonde_Step *step)
 {
     int64_t begin_ns = sonde_clock_ns(), begun_ns;
@@ -161,7 +163,7 @@ static PyObject *end_call(PyObject *callable, PyObject *const *args, size_t narg
 {
     sonde_TorchStepEnd *self = (sonde_TorchStepEnd *)callable;
     if (PyVectorcall_NARGS(nargsf) != 1 || !Py_IS_TYPE(args[0], &sonde_StepType))
-        return PyErr_Format(PyExc_TypeError, "a Step expected");
+        return PyErr_Format(PyExc_TypeError, "expected a Step");
     int failed = sonde_host_failed(self->host);
     if (failed)
         return failed < 0 ? NULL : Py_NewRef(Py_None);
@@ -181,7 +183,7 @@ static int read_plan(sonde_TorchStepEnd *self, int at, PyObject *plan)
         if (values[i] == -1 && PyErr_Occurred())
             return -1;
     }
-    /* Calls above a depth are recorded: those of that depth, too. */
+    /* Calls above a depth are recorded; the plan's depth is included. */
     self->wishes[at] = (sonde_torch_wish){.on = (int)values[0], .depth = (int)values[1] + 1};
     self->details[at] = values[2] != 0;
     Py_XSETREF(self->plans[at], Py_NewRef(plan));
@@ -196,7 +198,7 @@ static PyObject *end_set_plans(sonde_TorchStepEnd *self, PyObject *args)
                           &level.detail))
         return NULL;
     if (PyTuple_GET_SIZE(plans) != SONDE_PLANS)
-        return PyErr_Format(PyExc_ValueError, "%d plans expected", SONDE_PLANS);
+        return PyErr_Format(PyExc_ValueError, "expected %d plans", SONDE_PLANS);
     for (int i = 0; i < SONDE_PLANS; i++)
         if (read_plan(self, i, PyTuple_GET_ITEM(plans, i)) < 0)
             return NULL;
@@ -299,26 +301,27 @@ static void end_dealloc(sonde_TorchStepEnd *self)
 static PyObject *end_watch(sonde_TorchStepEnd *self, PyObject *loaders)
 {
     if (loaders != Py_None && !Py_IS_TYPE(loaders, &sonde_TorchNextType))
-        return PyErr_Format(PyExc_TypeError, "a TorchNext or None expected");
+        return PyErr_Format(PyExc_TypeError, "expected a TorchNext or None");
     Py_SETREF(self->loaders, Py_NewRef(loaders));
     Py_RETURN_NONE;
 }
 
 static PyMethodDef end_methods[] = {
     {"set_plans", (PyCFunction)end_set_plans, METH_VARARGS,
-     "set_plans(plans, baseline, every, steps, detail): what is recorded of the steps to come, and of which."},
-    {"watch", (PyCFunction)end_watch, METH_O, "watch(next): where batches are waited for; or None."},
-    {"begin", (PyCFunction)end_begin, METH_NOARGS, "Record the step that is under way, from here on."},
+     "set_plans(plans, baseline, every, steps, detail): set what is recorded, and of which of the steps to\n"
+     "come."},
+    {"watch", (PyCFunction)end_watch, METH_O, "watch(next): set the TorchNext through which batches come; or None."},
+    {"begin", (PyCFunction)end_begin, METH_NOARGS, "Record the current step from here on."},
     {"finish", (PyCFunction)end_finish, METH_O,
-     "finish(kind): end the last step as it is; returns the steps that were not judged yet."},
+     "finish(kind): end the current step as it is; returns the steps that were not judged yet."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef end_members[] = {
-    {"observes", T_INT, offsetof(sonde_TorchStepEnd, observes), 0, "Nodes of autograd are seen."},
+    {"observes", T_INT, offsetof(sonde_TorchStepEnd, observes), 0, "Whether nodes of autograd are seen."},
     {"device", T_INT, offsetof(sonde_TorchStepEnd, device), 0,
      "0: no device is timed; 1: one direction in each step; 2: both."},
-    {"batch", T_UINT, offsetof(sonde_TorchStepEnd, batch), 0, "Steps that are judged at once; at most 32."},
+    {"batch", T_UINT, offsetof(sonde_TorchStepEnd, batch), 0, "How many steps are judged at once; at most 32."},
     {"gradient_times", T_OBJECT_EX, offsetof(sonde_TorchStepEnd, gradient_times), 0, "gradient_times(step, begins), or None."},
     {NULL, 0, 0, 0, NULL},
 };

@@ -1,5 +1,4 @@
-/* From one step to the next: what the files share that run at the end of every step.
- * Everything here needs the GIL. */
+/* What the files share that run at the end of every step. Everything here needs the GIL. */
 #ifndef SONDE_TORCH_STEP_END_H
 #define SONDE_TORCH_STEP_END_H
 
@@ -15,16 +14,16 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    long long number;   /* of the step that is under way */
-    long long begin_ns; /* 0: before the first end of one */
+    long long number;   /* of the current step */
+    long long begin_ns; /* 0: no step has ended yet */
     PyObject *last;     /* a str: what ended the last one */
-    char whole;         /* somebody wants all of the steps to come, whatever it costs */
+    char whole;         /* somebody wants all steps to come recorded, whatever it costs */
     PyObject *listeners; /* a tuple */
-    long long ignored, most_ignored; /* ends since the user's last word; and ever between two */
+    long long ignored, most_ignored; /* other ends: since the user's last, and the most between two */
 } sonde_Steps;
 
-/* The step that was under way is over. 1; 0: it is not over, or nobody wants to know; -1: a
- * listener raised. `number`, if not NULL, is which one it was. */
+/* End the current step. Returns 1; 0: it is not over, or nobody wants to know; -1: a listener
+ * raised. `number`, if not NULL, is set to the number of that step. */
 int sonde_steps_end(sonde_Steps *steps, PyObject *kind, long long *number);
 
 /* Is `kind` this word? */
@@ -41,10 +40,10 @@ typedef struct {
     PyObject_HEAD
     PyObject *host, *text;
     sonde_Steps *steps;
-    PyObject *kind;  /* what a step is ended by */
-    PyObject *other; /* other(optimizer): not the one that leads has made a step */
+    PyObject *kind;  /* what the lead ends a step with */
+    PyObject *other; /* other(optimizer): called when one that is not the lead has made a step */
     PyObject *lead;  /* a weak reference, or NULL */
-    PyObject *since; /* a set: ids of those that came since the lead */
+    PyObject *since; /* a set: ids of those that made a step since the lead did */
     int64_t spent_ns; /* in this step; whoever reads it sets it to 0 */
     uint32_t done_n;
     struct {
@@ -57,20 +56,20 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
     PyObject *original;
-    PyObject *meet; /* meet(iterator): it is not the one that gave the last batch */
-    PyObject *last; /* a weak reference to that, or NULL */
+    PyObject *meet; /* meet(iterator): called when another one than the last gives a batch */
+    PyObject *last; /* a weak reference to the last iterator, or NULL */
     int64_t spent_ns; /* in this step; whoever reads it sets it to 0 */
     int64_t first_ns; /* when the first batch was asked for */
     int64_t last_ns;  /* when the last batch of this step came; likewise */
 } sonde_TorchNext;
 
-/* Was the source switched off that this object works for? -1 with an exception. */
+/* Was the source switched off for which this object works? -1 with an exception. */
 int sonde_host_failed(PyObject *host);
 
 /* ---- memory: memory.c ---------------------------------------------------------------------- */
 
-/* Write the rows of a step that has just ended, unless the last ones are from a moment ago. How
- * long that took, 0 if it was not due, -1 with an exception. */
+/* Write the rows of a step that has just ended, unless the last ones are from a moment ago.
+ * Returns how long that took, 0 if it was not due, -1 with an exception. */
 int64_t sonde_torch_memory_at(PyObject *memory, long long step);
 
 extern PyTypeObject sonde_StepType, sonde_StepsType, sonde_TorchOptimizersType, sonde_TorchNextType,
@@ -82,7 +81,7 @@ enum { SONDE_PLAN_BASELINE, SONDE_PLAN_OFF, SONDE_PLAN_BARE, SONDE_PLAN_FULL, SO
 
 /* One step in `every`, one in 2^steps of those, detail in one of 2^detail of those. */
 typedef struct {
-    int baseline; /* are some left out, to be compared with? */
+    int baseline; /* are some steps left out, to compare the others with? */
     uint32_t every, steps, detail;
 } sonde_torch_level;
 
@@ -108,10 +107,10 @@ typedef struct {
     sonde_TorchOptimizers *optimizers;
     PyObject *loaders;               /* a TorchNext, or None */
     PyObject *emit_step, *emit_trace; /* writers */
-    PyObject *look;                  /* look(): now and then, before a step begins */
-    PyObject *describe;              /* describe(): modules are new */
-    PyObject *judge;                 /* judge(noted, end_ns): these steps are over */
-    PyObject *gradient_times;                 /* gradient_times(step, begins): backward is found by them; or None */
+    PyObject *look;                  /* look(): called now and then, before a step begins */
+    PyObject *describe;              /* describe(): called when there are new modules */
+    PyObject *judge;                 /* judge(noted, end_ns): called when these steps are over */
+    PyObject *gradient_times;        /* gradient_times(step, begins): finds backward by them; or None */
     uint32_t stage;                  /* text id of "step" */
     sonde_torch_level level;
     PyObject *plans[SONDE_PLANS];
@@ -119,22 +118,22 @@ typedef struct {
     uint8_t details[SONDE_PLANS];
     int plan;     /* of the step under way */
     int observes; /* nodes of autograd are seen in steps with detail */
-    int device;   /* 0: none is timed; else ALTERNATELY, or both directions at once */
-    int side;     /* the next one to be timed */
+    int device;   /* 0: no device is timed; else ALTERNATELY, or both directions at once */
+    int side;     /* the direction to be timed next */
     unsigned unwatched[3]; /* by direction: steps since it had all its events */
     unsigned batch;   /* steps that are judged at once */
-    int64_t share_ns; /* of the last judging, for each of the steps until the next */
+    int64_t share_ns; /* the time of the last judging, for each of the steps until the next */
     int64_t noted_ns;
     unsigned noted_n;
     sonde_step_end_noted noted[SONDE_STEP_END_BATCH];
 } sonde_TorchStepEnd;
 
-/* Write the row of a step; when it began, or -1 with an exception. */
+/* Write the row of a step. Returns when the step began, or -1 with an exception. */
 int64_t sonde_step_end_write_step(sonde_TorchStepEnd *self, const sonde_Step *step,
                               const sonde_torch_sums *sums, int on);
 
-/* What optimizers did, after the modules' rows, of which there are fewer than `seq`. 0, or -1 with
- * an exception. */
+/* Write what optimizers did, after the modules' rows, of which there are fewer than `seq`.
+ * Returns 0, or -1 with an exception. */
 int sonde_step_end_write_optimizers(sonde_TorchStepEnd *self, long long step, int on, uint32_t seq);
 
 #endif

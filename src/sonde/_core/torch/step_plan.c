@@ -1,17 +1,18 @@
 /* Which steps are recorded, and how.
  *
- * By number alone, so that the ranks of a job choose the same ones without a word between
- * them; and without a rhythm, or a program with one (a log line every 20 steps) would
- * always be seen at the same beat. What a lower level records is part of what a higher one
- * does, and baseline steps are the same on all of them: ranks on different rungs differ in
- * how much they record, no more. Each then measures what its own recording adds.
+ * This depends on the step's number alone, so that the ranks of a job choose the same steps
+ * without communicating. There is no rhythm in it, because a program with a rhythm (a log line
+ * every 20 steps) would always be seen at the same beat. What a lower level records is part of
+ * what a higher one records, and baseline steps are the same on all levels: ranks on different
+ * levels differ only in how much they record. Each rank then measures what its own recording
+ * adds.
  */
 #include "torch/step_end.h"
 
-enum { WARM = 10 };           /* the first steps are like no others: nothing is compared with them */
-enum { BASELINE_EVERY = 20 }; /* one step in so many is not recorded, to see what recording costs */
+enum { WARM = 10 };           /* the first steps are unlike the others: nothing is compared with them */
+enum { BASELINE_EVERY = 20 }; /* one step in this many is not recorded, to see what recording costs */
 
-/* Bits that look like chance; the same everywhere. */
+/* Return bits that look random but are the same everywhere. */
 static uint32_t mix(uint64_t number)
 {
     uint32_t bits = (uint32_t)(number + 1) * UINT32_C(0x9E3779B1);
@@ -19,7 +20,7 @@ static uint32_t mix(uint64_t number)
     return bits ^ bits >> 13;
 }
 
-/* One step in 2^(last - first): of every two neighbours at each size, one goes on. */
+/* Choose one step in 2^(last - first): of every two neighbours at each size, one goes on. */
 static int is_chosen(uint64_t step, uint32_t first, uint32_t last)
 {
     for (uint32_t size = first; size < last; size++)
@@ -57,6 +58,6 @@ static PyObject *torch_plan(PyObject *Py_UNUSED(module), PyObject *args)
 
 PyMethodDef sonde_step_plan_methods[] = {
     {"torch_plan", torch_plan, METH_VARARGS,
-     "torch_plan(step, baseline, every, steps, detail): which of the plans of budget_levels.py a step has."},
+     "torch_plan(step, baseline, every, steps, detail): return which plan of budget_levels.py a step has."},
     {NULL, NULL, 0, NULL},
 };

@@ -55,7 +55,7 @@ int64_t sonde_step_end_write_step(sonde_TorchStepEnd *self, const sonde_Step *st
     if (kind == 0)
         sonde_writer_lose_text(self->emit_step);
     step_row row;
-    memset(&row, 0, sizeof row); /* what lies between the columns, too */
+    memset(&row, 0, sizeof row); /* also clears what lies between the columns */
     row.step = step->number;
     row.t_ns = begin_ns;
     row.dur_ns = whole_ns;

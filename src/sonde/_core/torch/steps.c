@@ -3,8 +3,9 @@
 
 #include <structmember.h>
 
-/* The user's word is given up after this many ends of other kinds, and so many times the most
- * that came between two of it. A count and no time: so every rank gives it up at the same step. */
+/* We stop waiting for the user's own step ends after this many ends of other kinds, and this many
+ * times the most that ever came between two of the user's. It is a count and not a time, so that
+ * every rank gives up at the same step. */
 enum { PATIENCE = 16, ROUNDS = 4 };
 
 /* ---- a step that has ended -------------------------------------------------------------- */
@@ -39,8 +40,8 @@ static void step_dealloc(sonde_Step *self)
 }
 
 static PyMemberDef step_members[] = {
-    {"number", T_LONGLONG, offsetof(sonde_Step, number), READONLY, "Which one, from 0."},
-    {"begin_ns", T_LONGLONG, offsetof(sonde_Step, begin_ns), READONLY, "0: not known."},
+    {"number", T_LONGLONG, offsetof(sonde_Step, number), READONLY, "The number of the step, from 0."},
+    {"begin_ns", T_LONGLONG, offsetof(sonde_Step, begin_ns), READONLY, "When it began; 0: not known."},
     {"end_ns", T_LONGLONG, offsetof(sonde_Step, end_ns), READONLY, NULL},
     {"kind", T_OBJECT_EX, offsetof(sonde_Step, kind), READONLY, "What ended it."},
     {NULL, 0, 0, 0, NULL},
@@ -98,7 +99,7 @@ int sonde_steps_end(sonde_Steps *self, PyObject *kind, long long *number)
     self->number++;
     self->begin_ns = now_ns;
     Py_SETREF(self->last, Py_NewRef(kind));
-    /* A listener may have itself taken out. */
+    /* A listener may unsubscribe while it is called. */
     PyObject *listeners = Py_NewRef(self->listeners);
     int status = tell(listeners, ended);
     Py_DECREF(listeners);
@@ -110,7 +111,7 @@ static PyObject *steps_end(sonde_Steps *self, PyObject *kind)
 {
     long long number;
     if (!PyUnicode_Check(kind))
-        return PyErr_Format(PyExc_TypeError, "what ends a step is a str");
+        return PyErr_Format(PyExc_TypeError, "the kind of a step end must be a str");
     int status = sonde_steps_end(self, kind, &number);
     if (status < 0)
         return NULL;
@@ -187,19 +188,19 @@ static PyMethodDef steps_methods[] = {
      "subscribe(listener): have listener(step) called at the end of every step."},
     {"unsubscribe", (PyCFunction)steps_unsubscribe, METH_O, "unsubscribe(listener)"},
     {"end", (PyCFunction)steps_end, METH_O,
-     "end(kind): the step that was under way is over, and the next one begins. Its number; None if\n"
-     "it is not over, or if nobody wants to know."},
+     "end(kind): end the current step and begin the next one. Returns the number of the ended step;\n"
+     "None if it is not over, or if nobody wants to know."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef steps_members[] = {
-    {"number", T_LONGLONG, offsetof(sonde_Steps, number), READONLY, "Of the step that is under way."},
+    {"number", T_LONGLONG, offsetof(sonde_Steps, number), READONLY, "The number of the current step."},
     {"begin_ns", T_LONGLONG, offsetof(sonde_Steps, begin_ns), READONLY,
-     "0: before the first end of one."},
-    {"last", T_OBJECT_EX, offsetof(sonde_Steps, last), READONLY, "What ended the last one."},
+     "When the current step began; 0: no step has ended yet."},
+    {"last", T_OBJECT_EX, offsetof(sonde_Steps, last), READONLY, "What ended the last step."},
     {"_listeners", T_OBJECT_EX, offsetof(sonde_Steps, listeners), READONLY, "A tuple."},
     {"whole", T_BOOL, offsetof(sonde_Steps, whole), 0,
-     "Somebody wants all of the steps to come, whatever it costs."},
+     "Whether somebody wants all steps to come recorded, whatever it costs."},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -22,7 +22,7 @@ static int grow(sonde_torch_modules *modules)
     size_t live = 0;
     for (size_t i = 0; i < modules->room; i++)
         live += modules->slots[i].address != NULL && modules->slots[i].address != &gone;
-    /* Modules that are made anew in every step leave only places behind. */
+    /* Modules that are made anew in every step leave only free places behind. */
     sonde_torch_modules more = {.room = 256};
     while (more.room < live * 4)
         more.room *= 2;
@@ -95,7 +95,7 @@ void sonde_torch_begin(sonde_TorchTracer *self, int64_t step, const sonde_torch_
                        sonde_torch_sums *ended)
 {
     sonde_torch_state *s = &sonde_torch;
-    if (s->back_since_ns != 0) { /* an optimizer inside backward ends the step */
+    if (s->back_since_ns != 0) { /* an optimizer inside a backward pass ends the step */
         int64_t now_ns = sonde_clock_ns();
         s->backward_ns += now_ns - s->back_since_ns;
         s->back_since_ns = now_ns;
@@ -121,7 +121,7 @@ void sonde_torch_begin(sonde_TorchTracer *self, int64_t step, const sonde_torch_
     s->device = wish->device;
     s->memory_depth = self->memory == NULL ? 0 : wish->memory_depth;
     s->roots = wish->roots;
-    /* Release: the calls of the step before come before. */
+    /* Release: the calls of the last step are visible before this. */
     sonde_store_release(&s->step, step);
 }
 
@@ -134,7 +134,7 @@ static PyObject *tracer_watch(sonde_TorchTracer *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!O", &PyType_Type, &type, &call))
         return NULL;
     if (self->watched != NULL)
-        return PyErr_Format(PyExc_RuntimeError, "a class is watched already");
+        return PyErr_Format(PyExc_RuntimeError, "a class is already watched");
     self->heal = Py_NewRef(call);
     self->version = type->tp_version_tag;
     self->watched = (PyTypeObject *)Py_NewRef(type);
@@ -146,7 +146,7 @@ static PyObject *tracer_watch(sonde_TorchTracer *self, PyObject *args)
 static PyObject *tracer_start(sonde_TorchTracer *self, PyObject *Py_UNUSED(none))
 {
     if (sonde_torch_tracer != NULL)
-        return PyErr_Format(PyExc_RuntimeError, "torch is traced already");
+        return PyErr_Format(PyExc_RuntimeError, "torch is already being traced");
     uint32_t epoch = ++epochs;
     sonde_torch.epoch = epoch == 0 ? epochs = 1 : epoch;
     int status = sonde_torch_rows_start(&self->texts);
@@ -234,7 +234,7 @@ static int tracer_traverse(sonde_TorchTracer *self, visitproc visit, void *arg)
 
 static int tracer_clear(sonde_TorchTracer *self)
 {
-    if (sonde_torch_tracer != self) { /* what runs is needed */
+    if (sonde_torch_tracer != self) { /* a running tracer needs them */
         Py_CLEAR(self->name);
         Py_CLEAR(self->end);
         Py_CLEAR(self->is_grad);
@@ -268,10 +268,10 @@ static PyMethodDef tracer_methods[] = {
     {"start", (PyCFunction)tracer_start, METH_NOARGS, "Record from now on, as a TorchStepEnd says."},
     {"stop", (PyCFunction)tracer_stop, METH_NOARGS, "Write what is left, and record no more."},
     {"add_module", (PyCFunction)tracer_add_module, METH_VARARGS,
-     "add_module(module, name, key, ignored): what a module is called from now on."},
-    {"forget", (PyCFunction)tracer_forget, METH_O, "forget(address): that module is gone."},
+     "add_module(module, name, key, ignored): set the name of a module."},
+    {"forget", (PyCFunction)tracer_forget, METH_O, "forget(address): forget the module at this address, which is gone."},
     {"watch", (PyCFunction)tracer_watch, METH_VARARGS,
-     "watch(type, heal): heal() is called when somebody has changed that class."},
+     "watch(type, heal): call heal() when somebody has changed that class."},
     {"describe", (PyCFunction)tracer_describe, METH_O,
      "describe(call): describe(*inputs) -> text for input_shapes; None: not any more."},
     {NULL, NULL, 0, NULL},
