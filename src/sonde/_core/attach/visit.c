@@ -126,7 +126,8 @@ static int is_safe(const visit *self)
     sonde_where where;
     if (traced->place.number >= 0)
         return sonde_registers_fit(&traced->was, &traced->place);
-    /* It may be in a signal handler that has interrupted malloc: then the signal is blocked. */
+    /* The thread may be in a signal handler that has interrupted malloc: then the signal is
+     * blocked. */
     if (traced->mask & self->caught)
         return 0;
     if (sonde_registers_where(traced->tid, &where) < 0)

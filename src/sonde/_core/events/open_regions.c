@@ -114,7 +114,8 @@ int64_t sonde_region_around(const sonde_event_place *here, int64_t outer)
     for (int i = 0; i < 64 && outer >> SONDE_SLOT_BITS > serials_before; i++) {
         uint32_t slot = (uint32_t)outer & (SONDE_TOTALS_OPEN - 1);
         const sonde_open *open = sonde_totals_open(sonde_events.totals, slot);
-        /* It began in this very task and ended in another: nothing lies inside it any more. */
+        /* A region that began in this very task and ended in another: nothing lies inside it any
+         * more. */
         int is_over = slot != 0 && open->id == outer && !open->is_open && begun_in[slot] == here->context;
         if (!is_over)
             return outer;

@@ -40,7 +40,7 @@ int sonde_codes_watch(void);
 /* Forget all code objects: their texts belong to a table that is gone. No sampler may be running. */
 void sonde_codes_clear(void);
 
-/* The same in a forked child, where not even their memory may be touched. */
+/* Forget them in a forked child, where not even their memory may be touched. */
 void sonde_codes_forget(void);
 
 /* ---- frames ------------------------------------------------------------------- */

@@ -66,7 +66,7 @@ int sonde_helper_join(void)
     helper.is_made = 0;
     pthread_t thread = helper.thread;
     int left_ms = JOIN_MS;
-    /* It may be waiting for the GIL. */
+    /* The helper may be waiting for the GIL. */
     Py_BEGIN_ALLOW_THREADS
     for (; sonde_load_acquire(&helper.running) && left_ms > 0; left_ms--)
         usleep(1000);

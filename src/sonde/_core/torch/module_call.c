@@ -162,7 +162,7 @@ static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_
     return 1;
 }
 
-/* 0, or -1 with an exception of the program. */
+/* Returns 0, or -1 with an exception of the program. */
 static int look_at_memory(sonde_TorchTracer *self, sonde_torch_call *call)
 {
     PyObject *memory = Py_NewRef(self->memory);
@@ -182,7 +182,7 @@ static int look_at_memory(sonde_TorchTracer *self, sonde_torch_call *call)
     return 0;
 }
 
-/* 0, or -1 with an exception of the program. */
+/* Returns 0, or -1 with an exception of the program. */
 static int leave(const entry *from, int raised)
 {
     int64_t now_ns = sonde_clock_ns();

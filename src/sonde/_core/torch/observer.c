@@ -348,7 +348,7 @@ static void unlock_in_child(void) { pthread_mutex_init(&nodes.lock, NULL); }
 
 SONDE_IN_CHILD(unlock_in_child)
 
-/* observed() -> how: "engine", "observer", "looking" or "failed". */
+/* torch_observed(): "engine", "observer", "looking" or "failed". */
 static PyObject *torch_observed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     const char *how = nodes.failed                             ? "failed"

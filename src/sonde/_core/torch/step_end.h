@@ -116,7 +116,7 @@ typedef struct {
     PyObject *plans[SONDE_PLANS];
     sonde_torch_wish wishes[SONDE_PLANS];
     uint8_t details[SONDE_PLANS];
-    int plan;     /* of the step under way */
+    int plan;     /* of the current step */
     int observes; /* nodes of autograd are seen in steps with detail */
     int device;   /* 0: no device is timed; else ALTERNATELY, or both directions at once */
     int side;     /* the direction to be timed next */
