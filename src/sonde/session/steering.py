@@ -67,7 +67,7 @@ def configure(
 
 def sample_now(target: Session, timeout_s: float) -> bool:
     """Have every thread sampled now, whatever it is doing; return False if that takes too long."""
-    return _request(target, "look", "looked", timeout_s)
+    return _request(target, "sample", "sampled", timeout_s)
 
 
 def inspect(target: Session, timeout_s: float) -> bool:

@@ -44,8 +44,8 @@ static PyObject *control_get(PyObject *Py_UNUSED(module), PyObject *map)
         sonde_load_acquire(&page->on), "stop", sonde_load_acquire(&page->stop), "asked",
         (unsigned long long)sonde_load_acquire(&page->asked), "obeyed",
         (unsigned long long)sonde_load_acquire(&page->obeyed), "state_t_ns",
-        (long long)sonde_load_acquire(&page->state_t_ns), "looked",
-        (unsigned long long)sonde_load_acquire(&page->looked), "inspected",
+        (long long)sonde_load_acquire(&page->state_t_ns), "sampled",
+        (unsigned long long)sonde_load_acquire(&page->sampled), "inspected",
         (unsigned long long)sonde_load_acquire(&page->inspected), "run_asked",
         (unsigned long long)sonde_load_acquire(&page->run_asked), "run_begun",
         (unsigned long long)sonde_load_acquire(&page->run_begun), "run_ended",
@@ -114,7 +114,7 @@ static PyObject *control_request(PyObject *Py_UNUSED(module), PyObject *args)
     sonde_control *page = page_of(map, 1);
     if (page == NULL)
         return NULL;
-    uint64_t *asked = strcmp(what, "look") == 0 ? &page->look_asked : &page->inspect_asked;
+    uint64_t *asked = strcmp(what, "sample") == 0 ? &page->sample_asked : &page->inspect_asked;
     uint64_t number = sonde_increment_ordered(asked);
     sonde_control_ring(page);
     return PyLong_FromUnsignedLongLong(number);
@@ -229,8 +229,8 @@ PyMethodDef sonde_control_methods[] = {
      "control_ask(map, stop=False): make the job read its configuration again; returns the epoch that\n"
      "it is asked to apply."},
     {"control_request", control_request, METH_VARARGS,
-     "control_request(map, what): ask for a sample of all threads ('look') or for their locals and\n"
-     "tasks ('inspect'); returns the number of the request."},
+     "control_request(map, what): ask to 'sample' all threads, or to 'inspect' their locals and\n"
+     "tasks; returns the number of the request."},
     {"run_start", run_start, METH_VARARGS,
      "run_start(map, name, every_ns, end_ns, sources): begin a run; returns its number."},
     {"run_name", run_name, METH_O, "run_name(map): return the name of the run that was asked for last."},

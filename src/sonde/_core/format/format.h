@@ -287,8 +287,8 @@ typedef struct {
     int64_t state_t_ns; /* when `state` last changed */
     /* To ask for something, raise the first number of a pair; the job then sets the second one to
      * it. */
-    uint64_t look_asked;    /* sample every thread now, idle or not */
-    uint64_t looked;
+    uint64_t sample_asked;  /* sample every thread now, idle or not */
+    uint64_t sampled;
     uint64_t inspect_asked; /* write down locals and tasks: this needs the GIL */
     uint64_t inspected;
     uint64_t snapshot_asked; /* raised by a signal; the native thread starts what writes it */
@@ -321,7 +321,7 @@ _Static_assert(offsetof(sonde_control, bell) == 72, "control layout");
 _Static_assert(offsetof(sonde_control, asked) == 80, "control layout");
 _Static_assert(offsetof(sonde_control, obeyed) == 88, "control layout");
 _Static_assert(offsetof(sonde_control, state_t_ns) == 96, "control layout");
-_Static_assert(offsetof(sonde_control, look_asked) == 104, "control layout");
+_Static_assert(offsetof(sonde_control, sample_asked) == 104, "control layout");
 _Static_assert(offsetof(sonde_control, inspected) == 128, "control layout");
 _Static_assert(offsetof(sonde_control, run_name) == 152, "control layout");
 _Static_assert(offsetof(sonde_control, run_asked) == 224, "control layout");

@@ -42,7 +42,7 @@ static int64_t count_first(const sonde_sampler *s, int64_t now_ns, int64_t cpu_n
 }
 
 /* Sample one thread. Returns 0 if it has ended. */
-static int look_at(sonde_sampler *s, sonde_sampled_thread *thread, int everyone)
+static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyone)
 {
     static sonde_stack stack; /* only one thread samples; this is too large for its stack */
     int64_t now_ns = sonde_clock_ns(), cpu_ns = sonde_thread_cpu(thread->tid);
@@ -55,20 +55,20 @@ static int look_at(sonde_sampler *s, sonde_sampled_thread *thread, int everyone)
         sonde_sample_count(s, thread, &facts);
         return 1;
     }
-    enum sonde_frames_result look = SONDE_FRAMES_TORN;
+    enum sonde_frames_result found = SONDE_FRAMES_TORN;
     uint32_t node = 0;
     for (int tries = 0; tries < DOUBT_TRIES && node == 0; tries++) {
-        look = sonde_frames_read(&thread->view, &stack, s->text, tries > 0);
-        if (look == SONDE_FRAMES_GONE)
+        found = sonde_frames_read(&thread->view, &stack, s->text, tries > 0);
+        if (found == SONDE_FRAMES_GONE)
             return 0;
-        if (look == SONDE_FRAMES_EMPTY)
+        if (found == SONDE_FRAMES_EMPTY)
             break;
-        if (look == SONDE_FRAMES_OK)
+        if (found == SONDE_FRAMES_OK)
             node = sonde_sample_stack(s, thread, &stack, tries > 0);
-        if (look == SONDE_FRAMES_OK && node == 0)
+        if (found == SONDE_FRAMES_OK && node == 0)
             usleep(DOUBT_US); /* whatever caused a false reading may last for microseconds */
     }
-    if (look != SONDE_FRAMES_EMPTY && node == 0) {
+    if (found != SONDE_FRAMES_EMPTY && node == 0) {
         s->sums.torn++;
         return 1;
     }
@@ -158,7 +158,7 @@ static void look_at_all(sonde_sampler *s, int64_t now_ns, int everyone)
     for (; left > 0 && s->threads.count > 0; left--) {
         if (s->cursor >= s->threads.count)
             s->cursor = 0;
-        if (look_at(s, s->threads.list[s->cursor], everyone))
+        if (sample_one(s, s->threads.list[s->cursor], everyone))
             s->cursor++;
         else
             end_thread(s, s->cursor);

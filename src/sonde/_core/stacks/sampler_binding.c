@@ -62,12 +62,12 @@ static int64_t take_turn(sonde_control *page)
     pthread_mutex_lock(&lock);
     SamplerObject *self = active;
     if (self != NULL) {
-        uint64_t look = sonde_load_acquire(&page->look_asked);
-        int everyone = look != sonde_load_acquire(&page->looked);
+        uint64_t asked = sonde_load_acquire(&page->sample_asked);
+        int everyone = asked != sonde_load_acquire(&page->sampled);
         due_ns = sonde_sampler_turn(&self->sampler, everyone);
         /* Release: the rows are written before the number that says they are there. */
         if (everyone && !self->sampler.is_slow)
-            sonde_store_release(&page->looked, look);
+            sonde_store_release(&page->sampled, asked);
         int is_inspection = sonde_load_acquire(&page->inspect_asked) !=
                             sonde_load_acquire(&page->inspected);
         int64_t now_ns = sonde_clock_ns();
@@ -307,8 +307,8 @@ static int take_stack(SamplerObject *self, PyObject *entry)
 static PyObject *sampler_take(SamplerObject *self, PyObject *args)
 {
     PyObject *stacks;
-    unsigned long long look;
-    if (!PyArg_ParseTuple(args, "O!K", &PyList_Type, &stacks, &look))
+    unsigned long long number;
+    if (!PyArg_ParseTuple(args, "O!K", &PyList_Type, &stacks, &number))
         return NULL;
     int64_t begin_ns = sonde_clock_ns();
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(stacks); i++)
@@ -317,7 +317,7 @@ static PyObject *sampler_take(SamplerObject *self, PyObject *args)
     pthread_mutex_lock(&lock);
     if (active == self) {
         sonde_sampler_taken(&self->sampler, begin_ns);
-        sonde_store_release(&self->sampler.page->looked, look);
+        sonde_store_release(&self->sampler.page->sampled, number);
     }
     pthread_mutex_unlock(&lock);
     Py_RETURN_NONE;
@@ -326,7 +326,7 @@ static PyObject *sampler_take(SamplerObject *self, PyObject *args)
 static PyObject *sampler_asked(SamplerObject *self, PyObject *Py_UNUSED(none))
 {
     const sonde_control *page = self->sampler.page;
-    return Py_BuildValue("KK", (unsigned long long)sonde_load_acquire(&page->look_asked),
+    return Py_BuildValue("KK", (unsigned long long)sonde_load_acquire(&page->sample_asked),
                          (unsigned long long)sonde_load_acquire(&page->inspect_asked));
 }
 
@@ -356,8 +356,8 @@ static PyMethodDef sampler_methods[] = {
     {"set_interval", (PyCFunction)sampler_set_interval, METH_VARARGS, "set_interval(interval_ns): sample this often from now on."},
     {"name", (PyCFunction)sampler_name, METH_VARARGS, "name({tid: name}): set the names of threads."},
     {"take", (PyCFunction)sampler_take, METH_VARARGS,
-     "take([(tid, gil, [(func, file, line, first line), …]), …], look): take the stacks of\n"
-     "all threads, root first, that somebody else has read; `look` is the number of the request that\n"
+     "take([(tid, gil, [(func, file, line, first line), …]), …], number): take the stacks of\n"
+     "all threads, root first, that somebody else has read; `number` is that of the request that\n"
      "they answer."},
     {"asked", (PyCFunction)sampler_asked, METH_NOARGS, "Return the numbers of the newest requests for a sample and for an inspection."},
     {"inspected", (PyCFunction)sampler_inspected, METH_VARARGS,
