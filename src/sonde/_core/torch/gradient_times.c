@@ -150,7 +150,7 @@ static PyMethodDef times_methods[] = {
 };
 
 static PyGetSetDef times_getset[] = {
-    {"lost", (getter)times_lost, NULL, "How many times found no room.", NULL},
+    {"lost", (getter)times_lost, NULL, "How many gradient times were lost for lack of room.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
