@@ -133,7 +133,7 @@ def name_command(argv: list[str], job: str | None) -> dict[str, str]:
     return {"SONDE_COMMAND": f"{name}-{os.getpid()}"}
 
 
-# With these VTune and Nsight Systems tell a program which library to load to reach them.
+# VTune and Nsight Systems set these to the library that a program should load to reach them.
 _LISTENERS = {"itt": "INTEL_LIBITTNOTIFY{bits}", "nvtx": "NVTX_INJECTION{bits}_PATH"}
 
 

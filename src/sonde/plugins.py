@@ -8,7 +8,7 @@ from types import ModuleType
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
-# Read once: each look at a file gives the GIL away, and a busy program is slow to give it back.
+# Read once: each access to a file releases the GIL, and a busy program is slow to give it back.
 _names: dict[str, tuple[str, ...]] = {}
 _texts: dict[tuple[str, str], str] = {}
 

@@ -183,7 +183,7 @@ def test_a_terminal_gets_a_bar(start, tmp_path) -> None:
         (("profile", "status", "run-x"), 3, "no run run-x"),
         (("profile", "1", "--duration", "soon"), 2, "not a time"),
         (("profile", "results", "run-x", "-o", "f"), 2, "--to"),
-        (("profile", "nothing-so-called"), 3, "nothing recorded"),
+        (("profile", "nothing-so-called"), 3, "there is no recording called"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(sonde_cli, start, words, code, said) -> None:

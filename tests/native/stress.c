@@ -112,7 +112,7 @@ static uint64_t run_killed(arena *it, uint64_t *random)
         for (uint64_t c = oldest[w]; c < it->done[w]; c++)
             lost += it->fates[(uint64_t)w * it->rows + c] == KEPT;
     REQUIRE(lost == 0, "%" PRIu64 " rows are lost uncounted", lost);
-    sonde_ring_heal(it->ring);
+    sonde_ring_free_slots(it->ring);
     uint64_t row[MAX_WORDS], dropped = it->ring->dropped;
     for (uint64_t i = 0; i < it->ring->capacity; i++)
         REQUIRE(!sonde_ring_append(it->ring, row, make_row(row, it->words, 0, i)), "the ring was not healed");

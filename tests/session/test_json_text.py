@@ -30,7 +30,7 @@ def test_lines_are_an_object(values: dict[str, object]) -> None:
 
 
 def test_what_has_no_form_is_refused() -> None:
-    with pytest.raises(TypeError, match="set has no form"):
+    with pytest.raises(TypeError, match="set cannot be written as JSON"):
         dump({"a": {1, 2}})
 
 

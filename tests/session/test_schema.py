@@ -63,7 +63,7 @@ def test_a_schema_survives_its_own_file_format() -> None:
     [
         ({}, "no columns"),
         ({"x": "complex"}, "not a column kind"),
-        ({"host": "str"}, "added to every table"),
+        ({"host": "str"}, "adds host to every table"),
     ],
 )
 def test_a_row_that_cannot_be_a_table_is_refused(columns: dict[str, str], said: str) -> None:

@@ -335,7 +335,7 @@ def test_every_reader_opens_a_snapshot(start, tmp_path) -> None:
 def test_what_is_no_statistics_file_is_refused(tmp_path) -> None:
     path = tmp_path / "x.prof"
     path.write_bytes(b"nothing of the kind")
-    with pytest.raises(Error, match="not a statistics file"):
+    with pytest.raises(Error, match="not a Python statistics file"):
         pstats_file.load(str(path))
 
 

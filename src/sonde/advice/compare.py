@@ -18,7 +18,7 @@ from sonde.errors import Error
 from sonde.store.recording import FrozenRecording, open_recording
 
 PIECES = 20  # that each period is cut into; their spread is the noise
-FEWEST = 5  # pieces that must have a number for anything to be said
+FEWEST = 5  # pieces that must have a number for a verdict
 SHORTEST_S = 1.0  # of a piece: the sensors take a reading once a second
 _SURE = 1.96  # standard errors: 19 times in 20
 _SURE_OF_MANY = 4.0  # of hundreds of functions, some differ by chance

@@ -168,9 +168,9 @@ class Tally:
 
     def pick(self, name: str) -> str:
         """Return the text that the verdicts gave most often."""
-        said = Counter(getattr(verdict, name) for verdict in self.yes)
-        said.pop("", None)
-        return said.most_common(1)[0][0] if said else ""
+        texts = Counter(getattr(verdict, name) for verdict in self.yes)
+        texts.pop("", None)
+        return texts.most_common(1)[0][0] if texts else ""
 
 
 def _sum_up(name: str, values: Sequence[Number | str | None]) -> Number | str | None:
@@ -190,12 +190,12 @@ def show_evidence(name: str, value: Number | str | None) -> str:
     """Return evidence for people: `util_pct` 43.2 is `util 43 %`."""
     label, _, unit = name.rpartition("_")
     known = bool(label) and (unit in _UNITS or unit in _SHOWN)
-    said = (label if known else name).replace("_", " ")
+    title = (label if known else name).replace("_", " ")
     if isinstance(value, str) or value is None:
-        return f"{said} {'unknown' if value is None else value}"
+        return f"{title} {'unknown' if value is None else value}"
     if known and unit in _SHOWN:
-        return f"{said} {_SHOWN[unit](value)}"
-    return f"{said} {_show_number(value)}{_UNITS[unit] if known else ''}"
+        return f"{title} {_SHOWN[unit](value)}"
+    return f"{title} {_show_number(value)}{_UNITS[unit] if known else ''}"
 
 
 def _show_number(value: Number) -> str:

@@ -108,8 +108,8 @@ def judge(recording: Recording, rules: Sequence[Rule], period: Period) -> Advice
         try:
             outcome, tally = _ask(recording, rule, period)
         except Exception as error:  # a rule's bug must not hide what the others found
-            said = " ".join(str(error).split())
-            outcome, tally = Outcome(rule.name, "failed", f"{type(error).__name__}: {said}"), None
+            why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            outcome, tally = Outcome(rule.name, "failed", why), None
         outcomes.append(outcome)
         if tally is not None and tally.is_found:
             tallies.append((rule, tally))
@@ -141,8 +141,8 @@ def _leave_out(
             kept.append((rule, tally))
             continue
         at = next(at for at, outcome in enumerate(outcomes) if outcome.rule == rule.name)
-        said = f"{outcomes[at].detail}; left to {', '.join(causes)}"
-        outcomes[at] = replace(outcomes[at], detail=said)
+        detail = f"{outcomes[at].detail}; left to {', '.join(causes)}"
+        outcomes[at] = replace(outcomes[at], detail=detail)
     return kept
 
 

@@ -61,7 +61,7 @@ class CaptureRequest:
         self.about = self.about.replace(state=FAILED, why=why)
         captures.write_about(self.session.folder, self.about)
 
-    def tell_job(self, suffix: str, record: CaptureGo | CaptureStop) -> None:
+    def write_to_job(self, suffix: str, record: CaptureGo | CaptureStop) -> None:
         """Write the job a file about this request."""
         path = captures.name_file(self.session.folder, self.id, suffix)
         with suppress(OSError):  # a full disk: the job has a deadline of its own
@@ -143,7 +143,7 @@ def wait_for_captures(
         _wait(asked, _is_over, 3 * timeout_s + _EXTRA_S, show)
     except BaseException:  # nobody waits any more: the jobs need not go on
         for one in asked:
-            one.tell_job(STOP, CaptureStop())
+            one.write_to_job(STOP, CaptureStop())
         raise
     return asked
 
@@ -155,23 +155,23 @@ def _select_training(asked: Sequence[CaptureRequest]) -> Sequence[CaptureRequest
     training = [one for one in asked if one.about.step]
     for one in asked:
         if training and one not in training:
-            one.tell_job(STOP, CaptureStop())
+            one.write_to_job(STOP, CaptureStop())
     return training or asked
 
 
 def _choose_first_step(asked: Sequence[CaptureRequest], waited_s: float) -> None:
-    """Choose the first step: one that no rank has reached when it is told."""
+    """Choose the first step: one that no rank has reached when it learns of the choice."""
     ready = [one for one in asked if one.state == WAITING]
     numbers = [one.about.step or 0 for one in ready]
     first = 0  # the next step of each rank
     if ready and max(numbers) > 0 and max(numbers) - min(numbers) <= _NEAR:
         first = max(numbers) + _guess_ahead(ready, waited_s)
     for one in ready:
-        one.tell_job(GO, CaptureGo(first_step=first))
+        one.write_to_job(GO, CaptureGo(first_step=first))
 
 
 def _guess_ahead(ready: Sequence[CaptureRequest], waited_s: float) -> int:
-    """Estimate how many steps the fastest rank makes until all ranks are told."""
+    """Estimate how many steps the fastest rank makes until all ranks know the first step."""
     paces = [_read_pace(one.session) for one in ready]
     known = [pace for pace in paces if pace]
     if not known:

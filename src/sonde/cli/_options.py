@@ -76,8 +76,8 @@ def add_span(
 ) -> None:  # fmt: skip
     """Add an option that is a length of time, in seconds once parsed. With `bare` the option may
     stand alone, and means that."""
-    said = "" if default is None else " (default: %(default)s)"
-    parser.add_argument(*names, metavar="SPAN", default=default, help=what + said, const=bare,
+    suffix = "" if default is None else " (default: %(default)s)"
+    parser.add_argument(*names, metavar="SPAN", default=default, help=what + suffix, const=bare,
                         nargs=None if bare is None else "?",
                         type=_make_span(names[-1], or_zero))  # fmt: skip
 
@@ -104,11 +104,11 @@ def add_timeout(
 
 def add_by(parser: argparse._ActionsContainer, default: str | None = "wall") -> None:
     """Add --by: which time of a sampled stack counts."""
-    said = "cpu, or wall if hardly any was used" if default is None else default
+    shown = "cpu, or wall if hardly any was used" if default is None else default
     parser.add_argument(
         "--by", choices=WEIGHTS, default=default,
         help="the time that counts: wall (elapsed), cpu, or gil (while holding the GIL) "
-        f"(default: {said})",
+        f"(default: {shown})",
     )  # fmt: skip
 
 

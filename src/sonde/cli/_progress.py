@@ -39,12 +39,12 @@ class Bar:
         sys.stderr.write(f"\r{line[: columns - 1]}\x1b[K")
         sys.stderr.flush()
 
-    def tell(self, title: str, passed_s: float | None = None) -> None:
+    def set_title(self, title: str, passed_s: float | None = None) -> None:
         """Draw the bar with another title."""
         self._title = title
         self.show(passed_s)
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """Write one line that stays."""
         if self._is_shown:
             sys.stderr.write(f"\r{line}\x1b[K\n")

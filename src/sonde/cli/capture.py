@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     _check_output(args.output, len(targets))
     asked = capture.request_captures(targets, options)
     with _progress.Bar("capture", None) as bar:
-        counting = capture.wait_for_captures(asked, timeout_s + (duration_s or 0), bar.tell)
+        counting = capture.wait_for_captures(asked, timeout_s + (duration_s or 0), bar.set_title)
     return _report(counting, args.output)
 
 

@@ -89,11 +89,11 @@ def run(args: argparse.Namespace) -> int:
                 file.write(_JOB.replace("SECONDS", str(args.duration)))
         what = "a small transformer" if trains else "a small job"
         print(f"$ sonde run train.py        ({what}, {args.duration:g} s)")
-        said = os.path.join(folder, "said.txt")
-        pid = _record([path, f"--seconds={args.duration}"], args.duration, folder, said)
+        output = os.path.join(folder, "output.txt")
+        pid = _record([path, f"--seconds={args.duration}"], args.duration, folder, output)
         if pid is None:
             return 1
-        with open(said, encoding="utf-8") as file:
+        with open(output, encoding="utf-8") as file:
             print(*file.readlines()[-1:], end="")
     recording = open_recording(pid)
     if trains:
@@ -106,9 +106,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _record(command: list[str], seconds: float, folder: str, said: str) -> int | None:
+def _record(command: list[str], seconds: float, folder: str, output: str) -> int | None:
     """Run the job under the recorder and return its pid, or None if it failed."""
-    with open(said, "w", encoding="utf-8") as file:
+    with open(output, "w", encoding="utf-8") as file:
         job = subprocess.Popen(
             [sys.executable, *command],
             env=environ.make_child_environment(SONDE="1"),

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    options = _read_options(args)  # what is wrong is said before anything is touched
+    options = _read_options(args)  # first, so that errors are reported before anything is touched
     path = os.path.abspath(args.output or time.strftime("sonde-monitor-%Y%m%d-%H%M%S"))
     if args.detach:
         pid = background.start(path, _repeat(args, path))
@@ -171,7 +171,7 @@ def _show(bar: _progress.Bar, progress: Progress, options: MonitorOptions) -> No
         words.append(f"{_show_span(progress.max_s - progress.passed_s)} left")
     if progress.reading is not None:
         words += _show_reading(progress.reading)
-    bar.tell("  ".join(words), progress.passed_s)
+    bar.set_title("  ".join(words), progress.passed_s)
 
 
 def _show_span(seconds: float) -> str:

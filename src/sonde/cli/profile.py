@@ -92,7 +92,7 @@ class _ProgressListener(ProfileListener):
 
     def stop_early(self, run: Run) -> None:  # noqa: ARG002
         if self._bar is not None:
-            self._bar.say("stopping early; what was seen so far is the result")
+            self._bar.print_line("stopping early; what was seen so far is the result")
 
     def warn(self, problem: Error) -> None:
         print(f"sonde: {problem}", file=sys.stderr)

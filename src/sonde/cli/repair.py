@@ -16,7 +16,7 @@ EXAMPLES = (
     "sonde repair damaged.json -o repaired.json",
     "sonde repair rank0.json.gz rank1.json.gz -o both.pftrace",
 )
-_MANY = 20  # kinds of repairs that are told
+_MANY = 20  # kinds of repairs that are listed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

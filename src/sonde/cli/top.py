@@ -70,8 +70,8 @@ def _print_once(processes: list[TopProcess], choice: Choice, args: argparse.Name
 
     rows = [row for process in processes for row in _list_rows(process, choice)]
     if not rows:
-        said = {make_page(choice, process, processes).note for process in processes}
-        print(f"sonde: {'; '.join(sorted(filter(None, said)))}", file=sys.stderr)
+        notes = {make_page(choice, process, processes).note for process in processes}
+        print(f"sonde: {'; '.join(sorted(filter(None, notes)))}", file=sys.stderr)
     kinds = _THREADS if choice.view == "threads" else _SHARES
     if len(processes) > 1:
         kinds = {"rank": "int64", "pid": "int64", **kinds}

@@ -123,7 +123,7 @@ class Watched:
                 return None  # sonde was updated while the job ran, and the columns have changed
             memory = ring.map_file(path, writable=True)
             if row is not SourceLog:
-                _core.ring_heal(memory)  # an earlier collector may have died while writing
+                _core.ring_free_slots(memory)  # an earlier collector may have died while writing
         else:
             memory = ring.create_ring(self.session.folder, table, getattr(row, "RING_BYTES", 2**20))
         # Strict: a sensor row that does not fit is a bug.

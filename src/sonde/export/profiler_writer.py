@@ -307,7 +307,7 @@ def claim(path: str, root: str, pid: int) -> tuple[str, int] | None:
 
 
 def _lock(fd: int, path: str) -> bool:
-    """Lock a file; tell whether that worked and the path still leads to this file."""
+    """Lock a file; return whether that worked and the path still leads to this file."""
     try:
         return files.take_lock(fd) and os.path.samestat(os.stat(path), os.fstat(fd))
     except FileNotFoundError:

@@ -23,7 +23,7 @@ from sonde.session.run_result import Result
 
 
 class StoredProfile(Profile):
-    """The stacks of a result. A result does not tell threads apart: all are one."""
+    """The stacks of a result, which does not distinguish threads: all are one."""
 
     def __init__(self, result: Result, weight: str) -> None:
         self._result = result

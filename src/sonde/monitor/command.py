@@ -107,7 +107,7 @@ class Command:
 
 def _has_terminal() -> bool:
     """Tell whether we are in the foreground of a terminal, which signals the command as well."""
-    # Our own files do not tell: all may be redirected while the terminal is still ours.
+    # Our own files do not show it: all may be redirected while the terminal is still ours.
     with contextlib.suppress(OSError):
         fd = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
         try:

@@ -162,7 +162,7 @@ class Run:
     # ---- control -------------------------------------------------------------------------------
 
     def wait_running(self, timeout_s: float = ANSWER_S) -> None:
-        """Wait until the run has begun; RunNotBegun if it may still, NotProfiled if it will not."""
+        """Wait until the run has begun; raise RunNotBegun if it still may, NotProfiled if not."""
         self._wait(timeout_s, ended=False)
         state, reason = self.find_state()
         if state in (FAILED, CANCELLED):

@@ -154,7 +154,7 @@ class Result:
         return {
             **found, "samples": self.samples, "duration_ns": self._duration_ns,
             "cpu_ns": self._sum(4), "truncated": self.truncated,
-            "ours_ns": self.found.ours[1],  # our own begin and end: no part of the work
+            "ours_ns": self.found.ours[1],  # our own code around the work, which is no part of it
             "folder": self.folder,
             "exports": self.exports, **self._describe_parts(),
         }  # fmt: skip

@@ -1,7 +1,7 @@
 """The archive: rows in Parquet files that any engine reads.
 
 A file `archive/<schema.table>/<date>/<first>-<last>-<corrupt>-<check>.parquet` of a session holds
-the rows with tickets first … last-1. The names are the index: they tell what is archived, where
+the rows with tickets first … last-1. The names are the index: they show what is archived, where
 reading the ring begins, how many damaged rows were left out, and whether a file is intact."""
 
 from __future__ import annotations

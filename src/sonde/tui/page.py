@@ -29,7 +29,7 @@ class PageColumn(NamedTuple):
     title: str
     width: int = 0
     right: bool = False
-    cut_left: bool = False  # the end of a path tells most
+    cut_left: bool = False  # the end of a path says most
     descends: bool = False  # the largest first
 
 
@@ -188,7 +188,7 @@ def _make_title(choice: Choice, process: TopProcess) -> str:
         parts.append(_describe_idle(choice, process))
     if choice.thread is not None:
         parts.append(f"thread {choice.thread}")
-        window_s = window_s or LONGEST_S  # python.stack does not tell threads apart
+        window_s = window_s or LONGEST_S  # python.stack does not distinguish threads
     parts.append(show_window(window_s))
     return " · ".join(filter(None, parts))
 
@@ -198,7 +198,7 @@ _WEIGHT_WORDS = {"wall": "wall time", "cpu": "CPU time", "gil": "GIL held"}
 
 def _describe_idle(choice: Choice, process: TopProcess) -> str:
     if choice.window_s is None and choice.thread is None:
-        return "" if choice.idle else "with idle"  # python.stack does not tell it apart
+        return "" if choice.idle else "with idle"  # python.stack does not distinguish it
     if choice.idle:
         return "with idle"
     sums = process.add_up(choice.window_s or LONGEST_S)
@@ -255,7 +255,7 @@ def name_thread(load: Load) -> str:
 
 
 def _make_threads(choice: Choice, process: TopProcess) -> Page:
-    window_s = choice.window_s or LONGEST_S  # python.stack does not tell threads apart
+    window_s = choice.window_s or LONGEST_S  # python.stack does not distinguish threads
     span = process.find_span(window_s)
     rows = []
     for load in process.list_loads(window_s):

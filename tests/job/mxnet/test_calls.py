@@ -295,12 +295,12 @@ def test_a_trace_of_all_objects_loads_without_a_warning_in_the_real_viewer() -> 
 
 
 @pytest.mark.parametrize("call, said", [
-    (lambda: profiler.set_config(filname="x"), "known: filename, gpu_memory_profile"),
+    (lambda: profiler.set_config(filname="x"), "the settings are filename, gpu_memory_profile"),
     (lambda: profiler.set_config(profile_all="perhaps"), "profile_all='perhaps'"),
-    (lambda: profiler.set_config(dump_period=0), "more than 0"),
-    (lambda: profiler.set_config(dump_period=float("nan")), "more than 0"),
+    (lambda: profiler.set_config(dump_period=0), "greater than 0"),
+    (lambda: profiler.set_config(dump_period=float("nan")), "greater than 0"),
     (lambda: profiler.set_config(filename="no/such/folder/x.json"), "there is no folder"),
-    (lambda: profiler.set_config(filename="."), "no plain file"),
+    (lambda: profiler.set_config(filename="."), "not a regular file"),
     (lambda: profiler.set_config(filename=""), "is not a file name"),
     (lambda: profiler.set_config(profile_process="boss"), "worker, server"),
     (lambda: profiler.set_state("go"), "stop, run"),
@@ -331,7 +331,7 @@ def test_a_profiler_that_has_not_run_has_nothing_to_dump() -> None:
 
 
 def test_server_without_a_job_is_an_error_that_says_so() -> None:
-    with pytest.raises(sonde.Error, match="this process is in none"):
+    with pytest.raises(sonde.Error, match="this process belongs to no job"):
         profiler.set_state("run", profile_process="server")
 
 

@@ -164,7 +164,7 @@ def test_calls_that_began_before_it_was_switched_on_count_from_then(run) -> None
         assert list(callers(stats, name)) == [caller]
     assert by_name(stats, "below")[3] < by_name(stats, "above")[3] < by_name(stats, "<module>")[3]
     assert by_name(stats, "waiter")[3] >= 0.02
-    assert not [key for key in stats if key[2] in ("_fill", "_start_source")]
+    assert not [key for key in stats if key[2] in ("_set_up", "_start_source")]
 
 
 # ---- threads -------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def refuse(_device: int) -> None:
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        (None, "torch._C._cuda_memoryStats is not there"),
+        (None, "this torch lacks torch._C._cuda_memoryStats"),
         (refuse, "this allocator has no statistics"),
     ],
 )

@@ -272,12 +272,12 @@ static PyObject *ring_init(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *ring_heal(PyObject *Py_UNUSED(module), PyObject *map)
+static PyObject *ring_free_slots(PyObject *Py_UNUSED(module), PyObject *map)
 {
     sonde_ring *ring = sonde_map_memory(map, 1);
     if (ring == NULL || ring_of(map) == NULL)
         return NULL;
-    sonde_ring_heal(ring);
+    sonde_ring_free_slots(ring);
     Py_RETURN_NONE;
 }
 
@@ -306,6 +306,6 @@ PyMethodDef sonde_reader_methods[] = {
      "wall_us(times, rows, offset_ns): add an offset to nanoseconds, and return microseconds."},
     {"ring_settled", ring_settled, METH_VARARGS,
      "ring_settled(map, first): return the first ticket from `first` on whose row is not complete."},
-    {"ring_heal", ring_heal, METH_O, "ring_heal(map): free the slots that dead writers left busy."},
+    {"ring_free_slots", ring_free_slots, METH_O, "ring_free_slots(map): free the slots that dead writers left busy."},
     {NULL, NULL, 0, NULL},
 };

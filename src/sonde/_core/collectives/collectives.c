@@ -177,8 +177,8 @@ SONDE_IN_CHILD(forget_in_child)
 
 /* ---- what the program reports ----------------------------------------------------------------------------------- */
 
-/* collective_look(address of a tensor, call that has torch do something with it) */
-static PyObject *collective_look(PyObject *Py_UNUSED(module), PyObject *args)
+/* collective_find_inputs(address of a tensor, call that has torch do something with it) */
+static PyObject *collective_find_inputs(PyObject *Py_UNUSED(module), PyObject *args)
 {
     unsigned long long tensor;
     PyObject *call;
@@ -243,8 +243,8 @@ PyMethodDef sonde_collectives_methods[] = {
      "collective_start(writer, text, page, libtorch_cpu, libtorch_cuda, ask, step, observe): have\n"
      "works of c10d written; `ask` is called when groups need names."},
     {"collective_stop", collective_stop, METH_NOARGS, "Write what is left, and record no more."},
-    {"collective_look", collective_look, METH_VARARGS,
-     "collective_look(address, call): find where torch keeps the inputs of a range;\n"
+    {"collective_find_inputs", collective_find_inputs, METH_VARARGS,
+     "collective_find_inputs(address, call): find where torch keeps the inputs of a range;\n"
      "`call` has torch do one operation on the tensor at that address."},
     {"collective_step", collective_step, METH_O,
      "collective_step(step): note that this step has ended, in this thread."},

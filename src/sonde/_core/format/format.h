@@ -127,7 +127,7 @@ enum sonde_slot_state sonde_ring_get(const sonde_ring *ring, uint64_t ticket, ui
 uint64_t sonde_ring_settled(const sonde_ring *ring, uint64_t first, uint64_t last);
 
 /* Free the slots that dead writers left busy. Only while nobody writes. */
-void sonde_ring_heal(sonde_ring *ring);
+void sonde_ring_free_slots(sonde_ring *ring);
 
 /* ---- intern table: bytes <-> a small id, for text, frames and stacks ------- */
 

@@ -146,7 +146,7 @@ uint64_t sonde_ring_settled(const sonde_ring *ring, uint64_t first, uint64_t las
     return last;
 }
 
-void sonde_ring_heal(sonde_ring *ring)
+void sonde_ring_free_slots(sonde_ring *ring)
 {
     for (uint64_t i = 0; i < ring->capacity; i++) {
         sonde_slot *slot = slot_of(ring, i);

@@ -1,13 +1,13 @@
 /* Has somebody changed a class in which we replaced something? */
 #include "torch/module_call.h"
 
-static int heal(void *Py_UNUSED(arg))
+static int restore(void *Py_UNUSED(arg))
 {
     sonde_TorchTracer *self = sonde_torch_tracer;
-    if (self == NULL || self->heal == NULL)
+    if (self == NULL || self->restore == NULL)
         return 0;
     Py_INCREF(self);
-    PyObject *result = PyObject_CallNoArgs(self->heal);
+    PyObject *result = PyObject_CallNoArgs(self->restore);
     Py_XDECREF(result);
     self->version = self->watched->tp_version_tag;
     sonde_store_release(&self->is_asked, 0);
@@ -23,6 +23,6 @@ void sonde_torch_watch(void)
         sonde_load_relaxed(&self->watched->tp_version_tag) == self->version)
         return;
     sonde_store_release(&self->is_asked, 1);
-    if (Py_AddPendingCall(heal, NULL) < 0)
+    if (Py_AddPendingCall(restore, NULL) < 0)
         sonde_store_release(&self->is_asked, 0);
 }

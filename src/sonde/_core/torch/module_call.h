@@ -39,9 +39,9 @@ typedef struct {
     sonde_torch_modules modules;
     sonde_torch_texts texts;
     PyTypeObject *watched; /* or NULL */
-    PyObject *heal;        /* heal(): called when it was changed */
-    unsigned version;      /* of the class, when it was healed */
-    int is_asked;          /* atomic: heal() was asked for */
+    PyObject *restore;     /* restore(): called when it was changed */
+    unsigned version;      /* of the class, when it was last restored */
+    int is_asked;          /* atomic: restore() was asked for */
     int is_fresh;          /* there are named modules that nobody has described yet */
 } sonde_TorchTracer;
 

@@ -73,7 +73,7 @@ static int is_ignored(sonde_Steps *self, PyObject *kind)
     return 0;
 }
 
-static int tell(PyObject *listeners, PyObject *ended)
+static int notify(PyObject *listeners, PyObject *ended)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(listeners); i++) {
         PyObject *result = PyObject_CallOneArg(PyTuple_GET_ITEM(listeners, i), ended);
@@ -101,7 +101,7 @@ int sonde_steps_end(sonde_Steps *self, PyObject *kind, long long *number)
     Py_SETREF(self->last, Py_NewRef(kind));
     /* A listener may unsubscribe while it is called. */
     PyObject *listeners = Py_NewRef(self->listeners);
-    int status = tell(listeners, ended);
+    int status = notify(listeners, ended);
     Py_DECREF(listeners);
     Py_DECREF(ended);
     return status < 0 ? -1 : 1;

@@ -235,7 +235,7 @@ typedef struct {
 int sonde_torch_rows_start(const sonde_torch_texts *texts);
 void sonde_torch_rows_stop(void); /* writes what is left; without the GIL */
 
-/* Has somebody changed a class in which we replaced something? Then heal() is called soon. */
+/* Has somebody changed a class in which we replaced something? Then restore() is called soon. */
 void sonde_torch_watch(void);
 
 extern PyMethodDef sonde_observer_methods[], sonde_step_plan_methods[], sonde_device_methods[];

@@ -135,7 +135,7 @@ static PyObject *tracer_watch(sonde_TorchTracer *self, PyObject *args)
         return NULL;
     if (self->watched != NULL)
         return PyErr_Format(PyExc_RuntimeError, "a class is already watched");
-    self->heal = Py_NewRef(call);
+    self->restore = Py_NewRef(call);
     self->version = type->tp_version_tag;
     self->watched = (PyTypeObject *)Py_NewRef(type);
     Py_RETURN_NONE;
@@ -228,7 +228,7 @@ static int tracer_traverse(sonde_TorchTracer *self, visitproc visit, void *arg)
     Py_VISIT(self->is_grad);
     Py_VISIT(self->memory);
     Py_VISIT(self->describe);
-    Py_VISIT(self->heal);
+    Py_VISIT(self->restore);
     return 0;
 }
 
@@ -240,7 +240,7 @@ static int tracer_clear(sonde_TorchTracer *self)
         Py_CLEAR(self->is_grad);
         Py_CLEAR(self->memory);
         Py_CLEAR(self->describe);
-        Py_CLEAR(self->heal);
+        Py_CLEAR(self->restore);
     }
     return 0;
 }
@@ -271,7 +271,7 @@ static PyMethodDef tracer_methods[] = {
      "add_module(module, name, key, ignored): set the name of a module."},
     {"forget", (PyCFunction)tracer_forget, METH_O, "forget(address): forget the module at this address, which is gone."},
     {"watch", (PyCFunction)tracer_watch, METH_VARARGS,
-     "watch(type, heal): call heal() when somebody has changed that class."},
+     "watch(type, restore): call restore() when somebody has changed that class."},
     {"describe", (PyCFunction)tracer_describe, METH_O,
      "describe(call): describe(*inputs) -> text for input_shapes; None: not any more."},
     {NULL, NULL, 0, NULL},

@@ -17,9 +17,9 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 LINE = "waiting"
 NEEDS = ("python.collective.dur_ns", "python.torch_step.dur_ns", "python.stack_sample.idle")
 LIMITS = {"exposed_pct": Limit(20, "of a step in which ranks wait for data to arrive")}
-# The last rank to come waits for nobody: the least time of all ranks is that of the transfer. What
-# of it the loop's thread does not sleep through is hidden behind work. Where a device communicates,
-# the host cannot tell.
+# The last rank to arrive waits for nobody, so the least time of all ranks is that of the transfer.
+# The part of it in which the loop's thread does not sleep is hidden behind work. If a device
+# communicates, the host cannot see this.
 SQL = f"""
 WITH step AS (
   SELECT {{piece}} AS piece, host, pid, rank, step, dur_ns FROM python.torch_step

@@ -4,7 +4,7 @@ Why it hurts: when the quota of a period is used up, all threads stand still unt
 including the one that feeds the GPU.
 
 What to do: ask for more CPU, or use fewer threads and workers than the limit has cores
-(`torch.set_num_threads`, OMP_NUM_THREADS, num_workers): `os.cpu_count()` tells how many the
+(`torch.set_num_threads`, OMP_NUM_THREADS, num_workers): `os.cpu_count()` is how many the
 machine has, not how many you may use.
 """
 

@@ -1,6 +1,6 @@
 """The job hangs: no step has ended for far longer than usual.
 
-Why it hurts: a job that waits for ever costs as much as one that works, and tells nobody.
+Why it hurts: a job that waits for ever costs as much as one that works, and nobody notices.
 
 What to do: see where every thread and rank stands (`sonde stacks TARGET`); look first at a
 rank whose line is not that of the others. If they stand in a collective, one rank has not reached

@@ -162,7 +162,7 @@ def _find_load(row: Any, limits: Limits) -> Cause:
 
 
 def _guess_load(row: Any, limits: Limits) -> Cause:
-    """What workers do whose stacks are not part of this recording: by what the kernel tells."""
+    """Guess what workers do whose stacks are not recorded, from the kernel's numbers."""
     if row.seen_cpu_pct is None:
         return Cause("", "", {})
     wanted_pct = row.seen_cpu_pct + row.seen_queue_pct

@@ -23,8 +23,8 @@ LIMITS = {
         10, "and the job moved this share of the bytes, or waited for a disk this often"
     ),
 }
-# Of the job's own container where that is told; else of the machine. Both have other processes:
-# who neither moves bytes nor stands at a disk does not wait for it.
+# The pressure of the job's own container if it is known, otherwise of the machine. Both have other
+# processes, too: a job that neither moves bytes nor waits for a disk is not the one that waits.
 SQL = """
 WITH waiting AS (
   SELECT {piece} AS piece, host, COUNT(*) AS readings,
@@ -67,7 +67,7 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
 
 
 def _is_own(row: Any, limits: Limits) -> bool:
-    """Is it the job that waits? Where its bytes are not told, it is taken to be."""
+    """Return whether it is the job that waits; assume so if its bytes are unknown."""
     if row.own_moved is None or row.moved is None:
         return True
     share = limits.own_pct / 100

@@ -64,8 +64,8 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
 
 
 def _is_lock(row: Any) -> bool:
-    """Is it a lock that is waited for there? Only what the line says can tell: a sleep, a read and
-    an empty queue look the same from outside."""
+    """Return whether the thread waits for a lock. Only its source line shows that: a sleep, a read
+    and an empty queue look the same from outside."""
     if row.leaf_file.endswith("/threading.py"):
         return row.leaf_func.rpartition(".")[2] in _INSIDE
     return bool(_WITH.search(read_line(row.leaf_file, row.leaf_line)))

@@ -24,7 +24,7 @@ LIMITS = {
     "fit": Limit(0.8, "how straight the growth is (R²)"),
     "pieces": Limit(6, "fewest pieces to judge by"),
 }
-# Workers share pages with their parent: only PSS tells what they add. It is looked at seldom.
+# Workers share pages with their parent: only PSS shows what they add. It is rarely read.
 SQL = """
 SELECT {piece} AS piece, host, pid, depth = 0 AS own, process, COUNT(*) AS readings,
        CASE WHEN depth = 0 THEN MEDIAN(rss_bytes) ELSE MEDIAN(pss_bytes) END AS bytes

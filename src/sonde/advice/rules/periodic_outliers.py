@@ -97,7 +97,7 @@ def _judge_process(rows: list[Any], limits: Limits) -> Iterator[Verdict]:
     steps = [step for row in rows for step in row.outliers or ()]
     period = _find_period(steps, limits)
     lost_pct = 100 * sum(row.lost_s for row in rows) / sum(row.step_s for row in rows)
-    # Without samples it cannot be told whether they do something of their own.
+    # Without samples we cannot know whether they do something of their own.
     explained = rows[0].explained_pct is None or rows[0].explained_pct >= limits.explained_pct
     fired = period is not None and lost_pct >= limits.lost_pct and explained
     for row in rows:

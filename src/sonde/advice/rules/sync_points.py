@@ -80,6 +80,6 @@ def _judge_process(piece: int, lines: list[Any], limits: Limits) -> Verdict:
 
 
 def _waits(row: Any) -> bool:
-    """Does the line, or what it called in Python, say that it waits for the GPU?"""
-    said = f"{read_line(row.file, row.lineno)} {read_line(row.leaf_file, row.leaf_line)}"
-    return row.leaf_func.rpartition(".")[2] == "synchronize" or bool(_CALL.search(said))
+    """Return whether the line, or the line it called in Python, waits for the GPU."""
+    code = f"{read_line(row.file, row.lineno)} {read_line(row.leaf_file, row.leaf_line)}"
+    return row.leaf_func.rpartition(".")[2] == "synchronize" or bool(_CALL.search(code))

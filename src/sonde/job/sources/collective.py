@@ -85,7 +85,7 @@ class Source:
 def _find_inputs(torch: Any) -> None:
     """Have the core find where torch's ranges keep their input tensors."""
     tensor = torch.empty(0)
-    _core.collective_look(tensor._cdata, tensor.neg)
+    _core.collective_find_inputs(tensor._cdata, tensor.neg)
 
 
 def _time_device(group: Any) -> None:
