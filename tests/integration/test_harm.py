@@ -273,7 +273,7 @@ print(len([n for n in os.listdir(sys.argv[1]) if n[0] != "."]))
     "name", ["system.cpu", "sonde.loss", "python.gc_pause", "main.x", "event.span"]
 )
 def test_our_schemas_are_not_for_users_tables(name: str) -> None:
-    with pytest.raises(SchemaError, match="taken"):
+    with pytest.raises(SchemaError, match="reserved"):
         sonde.table(type("Row", (), {"__annotations__": {"x": "int"}}), name)
 
 

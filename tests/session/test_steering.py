@@ -81,7 +81,7 @@ def test_stop_ends_the_recording_and_not_the_job(start) -> None:
     session = find(process.pid)
     steering.stop(session, 10)
     assert session.find_state() == "ended" and process.poll() is None
-    with pytest.raises(NotAnswering, match="over"):
+    with pytest.raises(NotAnswering, match="has ended"):
         steering.pause(session)
 
 
@@ -125,7 +125,7 @@ def test_the_command_line_steers(start, sonde_cli) -> None:
     assert sonde_cli("resume", process.pid).returncode == 0
     assert sonde_cli("stop", process.pid).returncode == 0
     over = sonde_cli("pause", process.pid)
-    assert over.returncode == 6 and "over" in over.stderr
+    assert over.returncode == 6 and "has ended" in over.stderr
     assert process.poll() is None
 
 

@@ -39,7 +39,7 @@ def test_pausing_in_each_of_very_many_steps_keeps_requests_small() -> None:
     for _ in range(100_001):
         profile.toggle()
     assert profile.is_open
-    told = profile.deline()["windows"]
+    told = profile.describe()["windows"]
     assert isinstance(told, list) and 500 <= len(told) <= 2000
     assert told == sorted(told)
 
