@@ -169,7 +169,7 @@ FAILS = """
 start("loss@train")
 import sonde.job.variables.rows as variables
 def broken(*_): raise KeyError("ours")
-variables.Variables.look = broken
+variables.Variables.record = broken
 def train():
     loss = 1
     end()
