@@ -109,7 +109,7 @@ def test_a_damaged_trace_is_one_line_and_the_captures_say_so(recorded, sonde_cli
     folder, _ = recorded
     path = next(Path(folder, "captures").glob("*.gz"))
     path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(Damaged, match="cut off or damaged"):
+    with pytest.raises(Damaged, match="truncated or damaged"):
         query(folder, "SELECT * FROM python.torch_op")
     done = sonde_cli("query", folder, "SELECT * FROM python.torch_kernel")
     assert done.returncode == 4 and done.stderr.count("\n") == 1 and str(path) in done.stderr

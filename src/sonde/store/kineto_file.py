@@ -65,7 +65,7 @@ class KinetoTrace:
 
 
 def read_trace(path: str) -> KinetoTrace:
-    """Return the contents of a trace file; raise Damaged if it is cut off or is not a trace."""
+    """Return the contents of a trace file; raise Damaged if it is truncated or not a trace."""
     found, base_ns = KinetoTrace(), 0
     try:
         with _open(path) as file:
@@ -87,7 +87,7 @@ def read_trace(path: str) -> KinetoTrace:
     ) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise Damaged(
-            f"{path} is cut off or damaged ({reason}); remove it to read the others"
+            f"{path} is truncated or damaged ({reason}); remove it to read the others"
         ) from None
     for span in found.spans:
         span.start_ns += base_ns

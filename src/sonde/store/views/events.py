@@ -63,7 +63,7 @@ class EventTotals:
         try:
             sums, regions, self.damaged = _core.totals_read(mapped, *_find_end(session))
         except _core.Damaged:
-            raise Damaged(f"{session.path(EVENT_TOTALS)} is cut off or damaged") from None
+            raise Damaged(f"{session.path(EVENT_TOTALS)} is truncated or damaged") from None
         except _core.Newer:
             raise Newer(session.path(EVENT_TOTALS)) from None
         texts = intern.read_texts(session.folder)
