@@ -162,8 +162,14 @@ def run_anew(root: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedPr
 
 
 @pytest.fixture
-def start(root: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start(start_anew) -> Callable[..., subprocess.Popen[str]]:
     """Start Python code and go on; it is killed when the test ends. It may print `ready`."""
+    return start_anew
+
+
+@pytest.fixture
+def start_anew(root: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """As `start`, in a process of its own also where a file's `start` is another."""
     started: list[subprocess.Popen[str]] = []
 
     def start(code: str, *args: str, ready: bool = True, **env: str) -> subprocess.Popen[str]:

@@ -287,9 +287,12 @@ def _prepare(request: dict[str, object]) -> tuple[str, dict[str, object]]:
     tempfile.tempdir = None
     time.tzset()
     for number, (name, mode, errors) in enumerate(_STREAMS):
-        file = open(  # noqa: SIM115
-            number, mode, 1 if name == "stderr" else -1, "utf-8", errors, closefd=False
-        )
+        if mode == "w" and argv[0] != "-m":  # as `python -u program.py`
+            raw = open(number, "wb", 0, closefd=False)  # noqa: SIM115
+            file = io.TextIOWrapper(raw, "utf-8", errors, write_through=True)
+        else:
+            size = 1 if name == "stderr" else -1
+            file = open(number, mode, size, "utf-8", errors, closefd=False)  # noqa: SIM115
         setattr(sys, name, file)
         setattr(sys, f"__{name}__", file)
     if argv[0] == "-m":

@@ -224,8 +224,8 @@ def test_a_profiler_that_the_program_starts_displaces_ours(start, sonde_cli) -> 
     ]
 
 
-def test_without_torch_one_line_says_so(start, sonde_cli) -> None:
-    process = start(
+def test_without_torch_one_line_says_so(start_anew, sonde_cli) -> None:
+    process = start_anew(
         "import sonde, time\nsonde.start(collector=False)\nprint('ready', flush=True)\n"
         "while True: time.sleep(0.01)"
     )
