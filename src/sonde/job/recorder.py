@@ -13,7 +13,8 @@ from sonde import _core, environ, launch, plugins, settings
 from sonde.errors import Error
 from sonde.job.deferred_source import DeferredSource
 from sonde.job.fork import end_with_multiprocessing, watch_forks
-from sonde.job.source_context import SourceContext, print_notice
+from sonde.job.notice import print_notice
+from sonde.job.source_context import SourceContext
 from sonde.job.table_writers import TableWriters, name_user_table
 from sonde.session import files
 from sonde.session.writer import SessionWriter, set_current

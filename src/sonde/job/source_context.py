@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # the enums of `signal` are slow to create
-import os
 from collections.abc import Callable
 
 from sonde import _core
@@ -96,11 +95,3 @@ def is_from_signal(error: Exception) -> bool:
             return True
         trace = trace.tb_next
     return False
-
-
-def print_notice(line: str) -> None:
-    """Write one line to stderr, for a user who asked for something and does not get it."""
-    try:
-        os.write(2, f"sonde: {line}\n".encode("utf-8", "backslashreplace"))
-    except OSError:
-        pass

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
-from sonde.job.source_context import print_notice
+from sonde.job.notice import print_notice
 from sonde.session.files import Replacement
 
 TYPE_CHECKING = False

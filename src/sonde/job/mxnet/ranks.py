@@ -13,8 +13,8 @@ from sonde import _core, environ
 from sonde.errors import Damaged, Error, NoSession
 from sonde.job.mxnet.settings import NOWHERE, MxnetSettings
 from sonde.job.mxnet.state import DUMP_S, state
+from sonde.job.notice import print_notice
 from sonde.job.recorder import recorder
-from sonde.job.source_context import print_notice
 from sonde.session import Session, files, list_sessions
 from sonde.session.records import ProfilerAnswer, ProfilerRequest, ProfilerRequests
 

@@ -18,8 +18,9 @@ from sonde.job.fork import end_with_multiprocessing
 from sonde.job.mxnet.memory import write_memory
 from sonde.job.mxnet.settings import NOWHERE, MxnetSettings
 from sonde.job.mxnet.writer_line import WriterLine
+from sonde.job.notice import print_notice
 from sonde.job.recorder import recorder
-from sonde.job.source_context import SourceContext, print_notice
+from sonde.job.source_context import SourceContext
 from sonde.session.profiler_line import join, name_file
 
 TYPE_CHECKING = False

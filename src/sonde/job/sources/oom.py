@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 
 from sonde import _core, words
-from sonde.job.source_context import SourceContext, print_notice
+from sonde.job.notice import print_notice
+from sonde.job.source_context import SourceContext
 from sonde.job.torch.steps import Step, steps
 from sonde.session.torch_records import Oom, OomBlocks, OomSegments, OomStep
 from sonde.tables.torch import TorchOom

@@ -1,0 +1,55 @@
+"""The few lines that sonde writes to the program's stderr, and to nothing else."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sonde import _core
+
+
+def print_notice(line: str) -> None:
+    """Write one line to stderr, for a user who asked for something and does not get it.
+
+    Nothing is written if descriptor 2 is no longer what it was, or if that would take waiting."""
+    data = f"sonde: {line}\n".encode("utf-8", "backslashreplace")
+    # With signals held back: writing to a terminal from the background may stop the program.
+    _core.undisturbed(lambda: _write(data))
+
+
+def _write(data: bytes) -> None:
+    from select import PIPE_BUF, POLLOUT, poll  # most programs never get here
+
+    try:
+        while data and _is_stderr():
+            waiting = poll()
+            waiting.register(2, POLLOUT)
+            # Anything but POLLOUT alone is an error, such as a pipe that nobody reads: writing to
+            # it sends SIGPIPE, which ends a program that does not ignore it.
+            if waiting.poll(0) != [(2, POLLOUT)]:
+                return
+            data = data[os.write(2, data[:PIPE_BUF]) :]  # a writable pipe has room for that much
+    except OSError:
+        pass
+
+
+def _is_stderr() -> bool:
+    """Tell whether descriptor 2 is still the program's stderr: a program may close it, and the next
+    file that it opens gets the number."""
+    python = getattr(sys, "__stderr__", None)
+    # Files that Python opens are closed in children, which a stderr is not.
+    is_kept = python is not None and not python.closed and os.get_inheritable(2)
+    return is_kept and _identify(2) == _AT_START
+
+
+def _identify(descriptor: int) -> tuple[int, int, int] | None:
+    """Return what a descriptor is: device, inode and kind; None if it is closed."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mode >> 12
+
+
+# Taken when the job imports us, which is before it can reuse the number if `sonde run` starts it.
+_AT_START = _identify(2)
