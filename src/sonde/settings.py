@@ -193,7 +193,8 @@ _FIXED = (
         changeable=True, low=0.1, high=3600),
     Key("host.pid", parse_count, -1, "process to watch, with all that it starts; -1: the recorded "
         "one, 0: the whole container or machine", changeable=True, low=-1, high=2**31),
-    Key("retain.bytes", parse_size, 2**30, "keep at most this much on disk"),
+    Key("retain.bytes", parse_size, 2**30, "keep at most this much on disk, of all recordings of a "
+        "host"),
     Key("retain.age", parse_duration, 7 * 86400.0, "keep a recording this long after its end"),
 )  # fmt: skip
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import duckdb
 import pyarrow.parquet as pq
-import pytest
 
 import sonde
 from conftest import find_processes, wait_for
@@ -228,58 +227,6 @@ def test_with_the_archive_off_the_rings_stay(start, root: Path) -> None:
     one.step(0.0)
     assert session.read_sealed() is None and session.find_rings()
     assert query(session, "SELECT COUNT(*) > 900 AS ok FROM job.row") == [{"ok": True}]
-
-
-# ---- retention ---------------------------------------------------------------------------------
-
-BRIEF = "import sonde, gc; sonde.start(collector='off'); gc.collect()"
-
-
-@pytest.fixture
-def ended(run, root: Path) -> list[Session]:
-    """Five ended, sealed sessions, oldest first."""
-    for _ in range(5):
-        run(BRIEF)
-    loop.Collector(str(root)).step(0.0)
-    return list(list_sessions(str(root)))
-
-
-def limits(**changes: object) -> dict[str, object]:
-    return {"retain.bytes": 2**30, "retain.age": 7 * 86400.0} | {
-        f"retain.{name}": value for name, value in changes.items()
-    }
-
-
-def test_what_fits_is_kept(ended: list[Session], root: Path) -> None:
-    assert retention.enforce_limits(str(root), limits()) == []
-
-
-def test_old_sessions_go_by_age(ended: list[Session], root: Path) -> None:
-    gone = retention.enforce_limits(str(root), limits(), time.time() + 8 * 86400)
-    assert gone == [session.id for session in ended]
-    assert list(list_sessions(str(root))) == []
-
-
-def test_the_oldest_go_first_when_there_is_too_much(ended: list[Session], root: Path) -> None:
-    each = retention.measure_bytes(ended[0].folder)
-    gone = retention.enforce_limits(str(root), limits(bytes=each * 3 + each // 2))
-    assert gone == [ended[0].id, ended[1].id]
-
-
-def test_a_running_session_is_never_removed_but_trimmed(start, root: Path) -> None:
-    start(STREAM, "50000", "4", "60", SONDE_RING_BYTES="256KiB")
-    session = only_session()
-    wait_for(lambda: len(archive.list_segments(session, "job.row")) >= 3)
-    (pid,) = collectors(root)
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        assert retention.enforce_limits(str(root), limits(bytes=0), time.time() + 10**7) == []
-        assert len(archive.list_segments(session, "job.row")) == 1
-        (loss,) = query(session, "SELECT * FROM sonde.loss WHERE table_name = 'job.row'")
-        parts = ("kept", "dropped", "unfinished", "overwritten", "corrupt", "expired")
-        assert loss["expired"] > 0 and sum(loss[key] for key in parts) == loss["written"]
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def test_a_hundred_sessions_are_fine(root: Path, sonde_cli, run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -29,27 +30,35 @@ class Drain:
         self.capacity = self.ring.capacity
         self._since_s: float | None = None  # when a row was first seen waiting
 
-    def run(self, now_s: float, every_s: float, ended: bool) -> None:
-        """Archive if a quarter of the ring waits, if a row has waited too long, or at the end."""
+    def run(self, now_s: float, every_s: float, ended: bool) -> int:
+        """Archive if a quarter of the ring waits, if a row has waited too long, or at the end.
+
+        Return how many bytes were added to the archive."""
         head = self.ring.head
         waiting = head - self.next
         if waiting <= 0:
             self._since_s = None
-            return
+            return 0
         if self._since_s is None:
             self._since_s = now_s
         if ended or waiting >= self.capacity // 4 or now_s - self._since_s >= every_s:
-            self._archive(head if ended else self.ring.find_new_end(self.next))
             self._since_s = None
+            return self._archive(head if ended else self.ring.find_new_end(self.next))
+        return 0
 
-    def _archive(self, end: int) -> None:
+    def _archive(self, end: int) -> int:
+        added = 0
         # Not store.tail.RingTail: rows that could not be archived (a full disk) are read again.
         batch = self.ring.read(self.next, end)
         if batch.rows:
             rows = make_table(self.session, self.ring.schema, batch)
-            archive.write_segment(self.session, self.table, rows, self.next, end, batch.corrupt)
+            path = archive.write_segment(
+                self.session, self.table, rows, self.next, end, batch.corrupt
+            )
+            added = os.stat(path).st_size
         self.next = end
         self._merge()
+        return added
 
     def _merge(self) -> None:
         parts = archive.find_merge(archive.list_segments(self.session, self.table))

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 from sonde import _core, environ
 from sonde.collector.drain import Drain, seal
-from sonde.collector.retention import enforce_limits
+from sonde.collector.retention import Retention
 from sonde.collector.sensor_schedule import Sensors
 from sonde.errors import Damaged, NoSession
 from sonde.launch import collector_lock
@@ -30,7 +30,6 @@ from sonde.tables.recording import SourceLog
 
 TICK_S = 0.2  # a ring of the default size takes 300 k rows/s at this pace
 LINGER_S = 10.0  # how long to stay after the last session
-RETAIN_S = 30.0
 SEAL_S = 0.5  # for sealing sessions, in one scan
 STALE_S = 60.0  # a folder that never became a session is removed after this
 
@@ -60,10 +59,10 @@ class Watched:
         self.snapshot_every_s = float(values["snapshot.every"])
         self.snapshot_keep = int(values["snapshot.keep"])
 
-    def drain(self, now_s: float, *, ended: bool = False) -> None:
-        """Archive the rows that are due."""
+    def drain(self, now_s: float, *, ended: bool = False) -> int:
+        """Archive the rows that are due; return how many bytes that took."""
         if not self.archive:
-            return
+            return 0
         # Listing the folder at every tick would take as long as everything else.
         changed_ns = os.stat(self.folder).st_mtime_ns
         if changed_ns != self._listed_ns:
@@ -72,8 +71,7 @@ class Watched:
                     self.drains[path] = Drain(self.session, path)
             # The kernel's stamps are coarse: another file may still get the same one.
             self._listed_ns = changed_ns if time.time_ns() - changed_ns > 10**8 else 0
-        for drain in self.drains.values():
-            drain.run(now_s, self.archive_every_s, ended)
+        return sum(drain.run(now_s, self.archive_every_s, ended) for drain in self.drains.values())
 
     def snapshot(self, now_s: float, *, ended: bool = False) -> None:
         """Write a snapshot if one is due; at the end, a last one if there were any."""
@@ -142,7 +140,9 @@ class Collector:
         self.watched: dict[str, Watched] = {}
         self._sensors = Sensors()
         self._done: set[str] = set()  # sealed, of another machine, or unreadable
-        self._drained_s = self._scanned_s = self._retained_s = float("-inf")
+        self._retention = Retention(root, environ.load_settings({})[0])
+        self._archived_bytes = 0  # in this round
+        self._drained_s = self._scanned_s = float("-inf")
         self._busy_s = time.monotonic()
         self.leaving = False
 
@@ -176,12 +176,11 @@ class Collector:
             self._scan()
         for folder, one in list(self.watched.items()):
             with self._attempt(folder):
-                one.drain(now_s)
+                self._archived_bytes += one.drain(now_s)
                 one.snapshot(now_s)
-        if now_s - self._retained_s >= RETAIN_S:
-            self._retained_s = now_s
-            with self._attempt(self.root):
-                enforce_limits(self.root, environ.load_settings({})[0])
+        archived_bytes, self._archived_bytes = self._archived_bytes, 0
+        with self._attempt(self.root):
+            self._retention.run(now_s, archived_bytes)
 
     def _scan(self) -> None:
         folders = list_folders(self.root)
@@ -201,7 +200,7 @@ class Collector:
                 one.process_runs(begin_s + SEAL_S)
                 # Live sessions must not wait for many ended ones: the next scan seals the rest.
                 if not one.session.is_alive() and time.monotonic() - begin_s < SEAL_S:
-                    one.drain(time.monotonic(), ended=True)
+                    self._archived_bytes += one.drain(time.monotonic(), ended=True)
                     one.snapshot(time.monotonic(), ended=True)
                     runs.process_all(one.session)  # while its texts still exist
                     seal(one.session)

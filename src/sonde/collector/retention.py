@@ -1,39 +1,71 @@
-"""Retention: how long and how much is kept. Sessions that ended first are removed first."""
+"""Retention: how long and how much is kept. What is oldest goes first."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from sonde.collector.drain import find_end_wall_ns
 from sonde.errors import Error
-from sonde.session import Session, list_folders
+from sonde.session import Session, captures, list_folders, snapshots
+from sonde.session.files import remove_quietly
 from sonde.settings import Value
 from sonde.store import archive
 
 Limits = Mapping[str, Value]
 
+EVERY_S = 30.0
+SPARE = (
+    16  # one part in this many is freed beyond the limit, and may be archived before we look again
+)
+REST = 20  # looking at many sessions takes long: rest this many times as long
+
+
+class Retention:
+    """Enforces the limits of a root: now and then, and at once when much has been archived."""
+
+    def __init__(self, root: str, limits: Limits) -> None:
+        self._root, self._limits = root, limits
+        self._last_s, self._took_s = float("-inf"), 0.0
+        self._archived_bytes = 0
+
+    def run(self, now_s: float, archived_bytes: int) -> None:
+        """Enforce the limits if it is time; `archived_bytes` were added since the last call."""
+        self._archived_bytes += archived_bytes
+        is_much = self._archived_bytes * SPARE > int(self._limits["retain.bytes"])
+        if now_s - self._last_s < (REST * self._took_s if is_much else EVERY_S):
+            return
+        self._last_s, self._archived_bytes = now_s, 0
+        begin_s = time.monotonic()
+        enforce_limits(self._root, self._limits)
+        self._took_s = time.monotonic() - begin_s
+
 
 def enforce_limits(root: str, limits: Limits, now_s: float | None = None) -> list[str]:
     """Remove ended sessions past their age, then the oldest until the rest fits; return their ids.
 
-    A live session is never removed; if it alone is too large, its oldest segments are. The rings
-    of a live session are its working memory and do not count."""
+    Everything counts, live sessions as well. A live session and the one that ended last are never
+    removed for their size: they lose their oldest rows. So does any other if that is enough."""
     now_s = time.time() if now_s is None else now_s
     age, room = float(limits["retain.age"]), int(limits["retain.bytes"])
     running, ended = _list_all(root)
     gone = [session for session, end in ended if now_s - end > age]
     left = [session for session, end in ended if now_s - end <= age]
-    over = sum(map(measure_kept, [*running, *left])) - room
-    while over > 0 and left:
-        over -= measure_kept(left[0])
+    over = sum(measure_bytes(session.folder) for session in [*running, *left]) - room
+    if over > 0:
+        over += room // SPARE
+    while over > 0 and len(left) > 1 and sum(map(_size, _list_pieces(left[0]))) < over:
+        over -= measure_bytes(left[0].folder)
         gone.append(left.pop(0))
     for session in gone:
         _remove(root, session)
-    if over > 0:
-        _trim(running, over)
+    if over > 0 and len(left) > 1:
+        _trim(left[:1], over)
+    elif over > 0:
+        _trim([*left, *running], over)
     return [session.id for session in gone]
 
 
@@ -60,11 +92,6 @@ def _find_end_s(session: Session) -> float | None:
     return find_end_wall_ns(session) / 1e9 if session.host == os.uname().nodename else None
 
 
-def measure_kept(session: Session) -> int:
-    """Return the bytes that count: all of an ended session, the archive of a live one."""
-    return measure_bytes(session.path(archive.FOLDER) if session.is_alive() else session.folder)
-
-
 def measure_bytes(folder: str) -> int:
     """Return how much room a folder takes on disk."""
     total = 0
@@ -84,18 +111,52 @@ def _remove(root: str, session: Session) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
+# ---- parts of a session ---------------------------------------------------------------------
+
+# What can be taken from a session that stays: the rank and the time by which it is sorted, its
+# bytes, and how it is removed.
+_Piece = tuple[int, int, int, Callable[[], None]]
+
+
+def _size(piece: _Piece) -> int:
+    return piece[2]
+
+
 def _trim(sessions: list[Session], over: int) -> None:
-    """Remove the oldest archived segments of live sessions until `over` bytes are free."""
+    """Remove the oldest segments of these sessions until `over` bytes are free; if that is not
+    enough, their oldest snapshots and captures."""
     with archive.changing:
-        found = [
-            (os.stat(segment.path), session, table, segment)
-            for session in sessions
-            for table in archive.list_tables(session)
-            # The newest one stays: its name says how far the ring has been archived.
-            for segment in archive.list_segments(session, table)[:-1]
-        ]
-        for status, session, table, segment in sorted(found, key=lambda entry: entry[0].st_mtime):
+        pieces = [piece for session in sessions for piece in _list_pieces(session)]
+        for _rank, _t_ns, size, remove in sorted(pieces, key=lambda piece: piece[:2]):
             if over <= 0:
                 return
-            archive.expire(session, table, segment)
-            over -= status.st_blocks * 512
+            remove()
+            over -= size
+
+
+def _list_pieces(session: Session) -> Iterator[_Piece]:
+    """Yield what can be removed; the newest of everything stays."""
+    for table in archive.list_tables(session):
+        newer_ns = 2**63
+        # The newest segment stays: its name says how far the ring has been archived.
+        for segment in archive.list_segments(session, table)[-2::-1]:
+            status = os.stat(segment.path)
+            # A merge makes a file that is younger than the rows after it.
+            newer_ns = min(newer_ns, status.st_mtime_ns)
+            expire = partial(archive.expire, session, table, segment)
+            yield 0, newer_ns, status.st_blocks * 512, expire
+    for folder, suffix in ((snapshots.FOLDER, ".prof"), (captures.FOLDER, captures.PACKED)):
+        found = _list_files(session.path(folder), suffix)
+        for t_ns, size, path in found[: -2 if suffix == ".prof" else -1]:
+            yield 1, t_ns, size, partial(remove_quietly, path)
+
+
+def _list_files(folder: str, suffix: str) -> list[tuple[int, int, str]]:
+    """Return when the files of a folder were written, their sizes and their paths, oldest first."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [(one.stat(follow_symlinks=False), one.path) for one in entries
+                     if one.name.endswith(suffix)]  # fmt: skip
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted((status.st_mtime_ns, status.st_blocks * 512, path) for status, path in found)
