@@ -169,6 +169,8 @@ _FIXED = (
     Key("snapshot.signal", parse_signal, "", "signal that asks for a snapshot: USR1"),
     Key("compile.frames", parse_pattern, "", "profile compilations whose id starts with a match of "
         "this: 1/.*", changeable=True),
+    Key("exception.locals", parse_switch, False, "record local variables with uncaught exceptions",
+        changeable=True),
     Key("torch.budget_pct", parse_number, 1.0, "how much longer recording may make a step, in "
         "percent; 0: no limit", changeable=True, high=100),
     Key("torch.depth", parse_count, 1000, "record modules down to this depth; 0: the model alone",

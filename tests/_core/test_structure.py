@@ -23,6 +23,7 @@ LAW = {
     "kernel": {"format"},
     "binding": {"format", "kernel"},
     "gc": FLOOR,
+    "exceptions": FLOOR,
     "stacks": FLOOR,
     "calls": FLOOR,
     "events": FLOOR,

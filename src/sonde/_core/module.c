@@ -4,6 +4,7 @@
 #include "calls/calls.h"
 #include "collectives/collectives.h"
 #include "events/events.h"
+#include "exceptions/chained_hook.h"
 #include "gc/gc_callback.h"
 #include "kernel/fork.h"
 #include "stacks/sampler.h"
@@ -20,6 +21,7 @@ static PyTypeObject *const types[] = {
     &sonde_WriterType,
     &sonde_NativeThreadType,
     &sonde_GcCallbackType,
+    &sonde_ChainedHookType,
     &sonde_SamplerType,
     &sonde_CallTracerType,
     &sonde_NestingCheckType,

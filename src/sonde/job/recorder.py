@@ -14,7 +14,7 @@ from sonde.errors import Error
 from sonde.job.deferred_source import DeferredSource
 from sonde.job.fork import end_with_multiprocessing, watch_forks
 from sonde.job.notice import print_notice
-from sonde.job.source_context import SourceContext
+from sonde.job.source_context import SourceContext, find_last_exception
 from sonde.job.table_writers import TableWriters, name_user_table
 from sonde.session import files
 from sonde.session.writer import SessionWriter, set_current
@@ -322,7 +322,16 @@ class Recorder:
     # ---- exit and fork ---------------------------------------------------------------------------
 
     def _at_exit(self) -> None:
-        SourceContext(self, "recorder").guard(lambda: self.stop(_core.EXITED))()
+        SourceContext(self, "recorder").guard(self._finish)()
+
+    def _finish(self) -> None:
+        is_new = self._forked_from is not None and find_last_exception() is not None
+        if is_new:
+            self._on_time()  # a child that fails at once is worth a session
+        for source, context in list(self._sources.values()):
+            if hasattr(source, "at_exit"):
+                context.guard(source.at_exit)(is_new)
+        self.stop(_core.EXITED)
 
     def rest(self) -> None:
         """Before a fork: stop the native thread until `wake()`."""

@@ -156,10 +156,10 @@ def show(value: object, depth: int = _MAX_DEPTH) -> str:
         return repr(cut) + (f" … {rest} more" if rest else "")
     if kind in (list, tuple, set, frozenset, dict):
         return _show_items(value, kind, depth)
-    return _show_array(value, kind) or f"<{_name_type(kind)} at {id(value):#x}>"
+    return _show_array(value, kind) or f"<{name_type(kind)} at {id(value):#x}>"
 
 
-def _name_type(kind: type) -> str:
+def name_type(kind: type) -> str:
     """Return the full name of a type without running code of its metaclass."""
     module, name = (
         type.__dict__[key].__get__(kind, type(kind)) for key in ("__module__", "__qualname__")
@@ -233,7 +233,7 @@ def _follow(coro: object) -> tuple[list[tuple[str, str, int, int]], str | None]:
     while coro is not None and len(frames) < _MAX_FRAMES:
         prefix = next((p for p in ("cr", "gi", "ag") if hasattr(coro, f"{p}_frame")), None)
         if prefix is None:
-            return frames, _name_type(type(coro))
+            return frames, name_type(type(coro))
         frame = getattr(coro, f"{prefix}_frame")
         if frame is not None:
             frames.append(_describe(frame.f_code, frame.f_lineno))

@@ -1,0 +1,103 @@
+/* ChainedHook: stands in sys.excepthook or threading.excepthook, tells a listener, and then calls
+ * the hook that was there before.
+ *
+ * This is in C so that it has no frame: if the hook behind it fails, Python prints a traceback that
+ * starts here, and that must look as it does without us.
+ */
+#include "exceptions/chained_hook.h"
+
+#include <structmember.h>
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *listener; /* None: it only calls the other hook */
+    PyObject *previous;
+} HookObject;
+
+static PyObject *hook_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    HookObject *self = (HookObject *)callable;
+    /* The listener may end the recording, and the program may drop this object. */
+    PyObject *listener = Py_NewRef(self->listener), *previous = Py_NewRef(self->previous);
+    if (listener != Py_None) {
+        PyObject *heard = PyObject_Vectorcall(listener, args, (size_t)PyVectorcall_NARGS(nargsf), NULL);
+        if (heard == NULL)
+            PyErr_Clear(); /* the listener catches its own exceptions; this is a lack of memory */
+        Py_XDECREF(heard);
+    }
+    Py_DECREF(listener);
+    PyObject *result = PyObject_Vectorcall(previous, args, (size_t)PyVectorcall_NARGS(nargsf), kwnames);
+    Py_DECREF(previous);
+    return result;
+}
+
+static PyObject *hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *listener, *previous;
+    static char *names[] = {"listener", "previous", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO", names, &listener, &previous))
+        return NULL;
+    HookObject *self = (HookObject *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->call = hook_call;
+    self->listener = Py_NewRef(listener);
+    self->previous = Py_NewRef(previous);
+    return (PyObject *)self;
+}
+
+static int hook_traverse(HookObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->listener);
+    Py_VISIT(self->previous);
+    return 0;
+}
+
+static int hook_clear(HookObject *self)
+{
+    /* Not `previous`: the hook must work for as long as somebody can call it. */
+    Py_SETREF(self->listener, Py_NewRef(Py_None));
+    return 0;
+}
+
+static void hook_dealloc(HookObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->listener);
+    Py_CLEAR(self->previous);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+/* A program that asks for the name or module of the hook gets what it would get without us. */
+static PyObject *hook_attribute(PyObject *self, PyObject *name)
+{
+    PyObject *found = PyObject_GenericGetAttr(self, name);
+    if (found != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))
+        return found;
+    PyErr_Clear();
+    return PyObject_GetAttr(((HookObject *)self)->previous, name);
+}
+
+static PyMemberDef hook_members[] = {
+    {"listener", T_OBJECT_EX, offsetof(HookObject, listener), 0, "Called first; or None."},
+    {"previous", T_OBJECT_EX, offsetof(HookObject, previous), READONLY, "The hook that was there before."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyTypeObject sonde_ChainedHookType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sonde._core.ChainedHook",
+    .tp_basicsize = sizeof(HookObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_doc = "ChainedHook(listener, previous): call the listener, and then the previous hook with the\n"
+              "same arguments, whatever the listener does.",
+    .tp_new = hook_new,
+    .tp_dealloc = (destructor)hook_dealloc,
+    .tp_traverse = (traverseproc)hook_traverse,
+    .tp_clear = (inquiry)hook_clear,
+    .tp_vectorcall_offset = offsetof(HookObject, call),
+    .tp_call = PyVectorcall_Call,
+    .tp_getattro = hook_attribute,
+    .tp_members = hook_members,
+};
