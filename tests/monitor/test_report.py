@@ -436,7 +436,7 @@ def test_the_page_has_all_data_and_needs_nothing_from_elsewhere(
     charts = {chart["title"]: chart for chart in data["charts"]}
     assert [line["name"] for line in charts["GPU utilization"]["lines"]] == ["GPU 0", "GPU 1"]
     assert charts["GPU utilization"]["lines"][1]["mean"] == [20.0] * 30
-    assert {"CPU", "Memory", "Disk", "Network", "GPU memory", "GPU power"} <= set(charts)
+    assert {"CPU", "Memory", "Disk", "GPU memory", "GPU power"} <= set(charts)
     assert data["findings"] and all(
         finding["why"] and finding["todo"] for finding in data["findings"]
     )
@@ -451,7 +451,7 @@ def test_an_hour_at_ten_readings_a_second_with_eight_gpus_stays_below_three_mega
         ("volume_bytes", "max_bytes_s", "min_without_zero_bytes_s", "mean_bytes_s"), 1.0
     )
     numbers = {"cpu_pct": empty, "memory_used_bytes": empty, "gpus": [], "read_bytes": moved,
-               "written_bytes": moved, "received_bytes": moved, "sent_bytes": moved}  # fmt: skip
+               "written_bytes": moved, "received_bytes": moved, "sent_bytes": moved, "network_of": ""}  # fmt: skip
     said = {"title": "</script><img src=x onerror=alert(1)>", "about": [], "patterns": [], "missing": [],
             "advice": {"findings": [], "summary": "fine"}, "statistics": numbers}  # fmt: skip
     text = page.make(said, drawn)
@@ -501,6 +501,27 @@ def test_the_page_draws_hovers_zooms_and_hides_in_a_browser(
     keys = ("zoomed", "changed", "hidden", "drawn", "themed", "reset", "wide")
     assert all(said[key] for key in keys), said
     assert said["charts"] >= 6 and said["findings"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("scope", "title"),
+    [
+        (Scope(1, 1), "Network inbound, the whole container or machine"),
+        (Scope(1, has_own_network=True), "Network inbound"),
+        (Scope(), "Network inbound"),
+    ],
+)
+def test_a_command_is_not_charged_with_the_network_of_others(
+    watched: Watched, tmp_path: Path, capsys, scope: Scope, title: str
+) -> None:
+    watched.machine.run(5, network=WIRES)
+    report.write(watched.describe(tmp_path, scope), sys.stdout)
+    assert title in capsys.readouterr().out.splitlines()
+    assert f"| {title} |" in (tmp_path / "report.md").read_text()
+    charts = [chart["title"] for chart in unpack((tmp_path / "report.html").read_text())["charts"]]
+    assert title.replace(" inbound", "") in charts
+    said = json.loads((tmp_path / "report.json").read_text())
+    assert said["statistics"]["network_of"] == title.partition(", ")[2]
 
 
 # ---- the report ----------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ class ChartLines:
     gap_s: float = 2.5
     readings: dict[str, ChartLine] = field(default_factory=dict)
     gpus: dict[int, dict[str, ChartLine]] = field(default_factory=dict)
+    network_of: str = ""
 
 
 def read(recording: Recording, window: MeasuredTime, gpus: Sequence[int] | None) -> ChartLines:
@@ -56,7 +57,7 @@ def read(recording: Recording, window: MeasuredTime, gpus: Sequence[int] | None)
             )  # fmt: skip
     readings = {name: ChartLine(name, unit, rows[name], rows[f"{name}_low"], rows[f"{name}_high"])
              for name, unit, _sql in LINES}  # fmt: skip
-    return ChartLines(seconds, 2.5 * every_s, readings, cards)
+    return ChartLines(seconds, 2.5 * every_s, readings, cards, window.scope.network_of)
 
 
 def _make_empty(name: str, unit: str, count: int) -> ChartLine:

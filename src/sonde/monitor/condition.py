@@ -35,7 +35,7 @@ METRICS: dict[str, tuple[str, Callable[[Reading], float | None]]] = {
         reading.used_bytes, reading.total_bytes)),
     "disk": ("MiB/s, read and written", lambda reading: _find_rate(
         reading.read_bytes_s, reading.written_bytes_s)),
-    "network": ("MiB/s, in and out", lambda reading: _find_rate(
+    "network": ("MiB/s, in and out, whole machine", lambda reading: _find_rate(
         reading.received_bytes_s, reading.sent_bytes_s)),
 }  # fmt: skip
 

@@ -77,6 +77,8 @@ def list_charts(lines: ChartLines) -> list[Drawn]:
             label: lines.readings[name] for name, label in names.items() if name in lines.readings
         }
         found.append({"title": title, "unit": unit, "top": None, "lines": _pack(known)})
+        if title == "Network" and lines.network_of:
+            found[-1]["title"] += f", {lines.network_of}"
     # The processor comes first: it is always known.
     found.sort(key=lambda chart: chart["title"] != "CPU")
     return [chart for chart in found if chart["lines"]]

@@ -188,7 +188,8 @@ def _draw_disk(figure: Figure, lines: ChartLines) -> None:
 
 
 def _draw_network(figure: Figure, lines: ChartLines) -> None:
-    _draw_traffic(figure, lines, "Network", {"received": "received", "sent": "sent"})
+    title = ", ".join(filter(None, ("Network", lines.network_of)))
+    _draw_traffic(figure, lines, title, {"received": "received", "sent": "sent"})
 
 
 _DRAW: Sequence[Callable[[Figure, ChartLines], None]] = (

@@ -31,8 +31,7 @@ def say_statistics(numbers: Report) -> Iterator[str]:
     yield from _say_spread(numbers["memory_used_bytes"], show_bytes)
     yield f"  {'total':<34}{show_bytes(numbers['memory_total_bytes'])}"
     yield _RULE
-    for label, key in _VOLUMES:
-        found = numbers[key]
+    for label, found in _list_volumes(numbers):
         yield label
         yield f"  {'max':<34}{show_bytes(found['max_bytes_s'], '/s')}"
         yield f"  {'min without zero':<34}{_show_least(found)}"
@@ -43,6 +42,12 @@ def say_statistics(numbers: Report) -> Iterator[str]:
         yield f"GPU {gpu['gpu']}: {gpu['name'] or 'unknown'}"
         yield f"  {'peak of memory':<34}{show_pct(gpu['memory_pct']['max'])}"
         yield from _say_spread(gpu["util_pct"], show_pct, "utilization, ")
+
+
+def _list_volumes(numbers: Report) -> Iterator[tuple[str, Report]]:
+    others = f", {numbers['network_of']}" if numbers["network_of"] else ""
+    for label, key in _VOLUMES:
+        yield label + (others if label.startswith("Network") else ""), numbers[key]
 
 
 def _show_least(found: Report) -> str:
@@ -145,8 +150,7 @@ def list_tables(numbers: Report) -> list[tuple[str, Sequence[str], list[Sequence
         rows.append((f"{name} utilization", *(show_pct(gpu["util_pct"][k]) for k, _ in _SPREAD)))
         rows.append((f"{name} memory", *(show_pct(gpu["memory_pct"][k]) for k, _ in _SPREAD)))
     moved: list[Sequence[str]] = []
-    for label, key in _VOLUMES:
-        one = numbers[key]
+    for label, one in _list_volumes(numbers):
         most, mean = (show_bytes(one[name], "/s") for name in ("max_bytes_s", "mean_bytes_s"))
         moved.append((label, show_bytes(one["volume_bytes"]), most, _show_least(one), mean))
     return [

@@ -14,16 +14,23 @@ class Scope:
     `pid` is the top of a process tree; 0 means everything in this container or on this machine.
     With a command the top is the monitor itself, which is left out: `depth` is 1 then. When the
     command ends, at `ended_ns`, the kernel adds its traffic to the monitor's: what it did after its
-    last reading is found there."""
+    last reading is found there. `has_own_network`: see network_owner.py."""
 
     pid: int = 0
     depth: int = 0
     ended_ns: int = 2**62
+    has_own_network: bool = False
 
     @property
     def is_tree(self) -> bool:
         """Whether it is a process tree."""
         return self.pid != 0
+
+    @property
+    def network_of(self) -> str:
+        """Whose traffic the network's numbers are; empty if it is that of what is watched."""
+        is_own = self.has_own_network or not self.is_tree
+        return "" if is_own else "the whole container or machine"
 
     def describe(self) -> str:
         """Return it in words, for the report."""

@@ -41,6 +41,7 @@ def compute(recording: Recording, window: MeasuredTime, gpus: Sequence[int] | No
         "memory_used_bytes": _read(_SPREAD, row, "memory"),
         "memory_total_bytes": row["memory_total_bytes"],
         **{name: _read(_AMOUNT, row, name) for name in _AMOUNTS},
+        "network_of": window.scope.network_of,
         "gpus": _compute_gpus(recording, f"{readings}, {write_gpus(window, gpus)}"),
     }
 

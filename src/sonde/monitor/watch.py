@@ -13,6 +13,7 @@ from sonde.monitor.command import Command
 from sonde.monitor.condition import Condition
 from sonde.monitor.folder import MEASURING, WAITING, Folder
 from sonde.monitor.log import Log
+from sonde.monitor.network_owner import has_own_network
 from sonde.monitor.reading_sql import MeasuredTime
 from sonde.monitor.readings import ReadingsReader
 from sonde.monitor.scope import Reading, Scope
@@ -71,6 +72,7 @@ class Monitor:
         self.options, self.folder, self.job, self.scope = options, folder, job, scope
         every_ns = round(options.every_s * 1e9)
         self.session = _begin_session(options, scope)
+        self._had_own_network = scope.is_tree and has_own_network(scope.pid)
         self._readings = ReadingsReader(self.session, scope, every_ns)
         fixed = options.gpus if isinstance(options.gpus, list) else None
         try:
@@ -90,7 +92,12 @@ class Monitor:
         """Return what was measured; an empty time if measuring never began."""
         last_ns = self._last.t_ns if self._last else _core.clock_ns()
         begin_ns = last_ns if self._begin_ns is None else self._begin_ns
-        window = MeasuredTime(begin_ns, last_ns, round(self.options.every_s * 1e9), self.scope)
+        # Somebody may have come in meanwhile; if the process has ended, the first look stands.
+        is_own = self._had_own_network and (
+            read_start_ticks(self.scope.pid) is None or has_own_network(self.scope.pid)
+        )
+        scope = replace(self.scope, has_own_network=is_own)
+        window = MeasuredTime(begin_ns, last_ns, round(self.options.every_s * 1e9), scope)
         return Measurement(
             self.folder.path, self.session.folder, window, self.options.piece_s, self.gpus,
             self.reason, self._explain_start(), list(self.options.command),
