@@ -21,6 +21,10 @@ class Damaged(Error):
     exit_code = 4
 
 
+class NotYours(Error):
+    """A folder belongs to another user, or others can write to it; sonde does not write there."""
+
+
 class Newer(Error):
     """A session folder was written by a newer sonde."""
 

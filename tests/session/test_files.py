@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.errors import Damaged
+from sonde.errors import Damaged, NotYours
 from sonde.session import files
 
 
@@ -106,3 +106,53 @@ def test_the_log_stops_growing(tmp_path: Path) -> None:
         files.log(str(tmp_path), "x" * 100_000)
     assert (tmp_path / files.LOG).stat().st_size < files.LOG_BYTES + 100_100
     files.log(str(tmp_path / "gone"), "lost, without a word")
+
+
+# ---- whose folder it is ----------------------------------------------------------------------
+
+
+def give_away(folder: Path) -> None:
+    """Make a folder another user's."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    os.chown(folder, 54321, 54321)
+
+
+def test_a_folder_of_ones_own_is_written_to_through_its_descriptor(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with files.OwnFolder(str(tmp_path), "inner", make=True) as folder:
+        tmp_path.rename(moved := tmp_path.with_name("moved"))
+        tmp_path.symlink_to("/")  # as the owner of a folder further up could do
+        files.write_whole(os.path.join(folder, "a"), "ours")
+    assert (moved / "inner" / "a").read_text() == "ours"
+    tmp_path.unlink()
+    moved.rename(tmp_path)
+
+
+def test_a_folder_of_another_user_is_not_written_to(tmp_path: Path) -> None:
+    give_away(tmp_path)
+    with pytest.raises(NotYours, match=r"belongs to user #54321, .* `sudo -u #54321 sonde …`"), \
+         files.OwnFolder(str(tmp_path)):  # fmt: skip
+        pass
+
+
+def test_a_folder_that_others_can_write_to_is_not_written_to(tmp_path: Path) -> None:
+    tmp_path.chmod(0o770)
+    with pytest.raises(NotYours, match="other users can write to"), \
+         files.OwnFolder(str(tmp_path)):  # fmt: skip
+        pass
+
+
+@pytest.mark.parametrize("name", ("link", "..", "a/b", ""))
+def test_an_inner_folder_never_leads_out(tmp_path: Path, name: str) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "link").symlink_to("/")
+    with pytest.raises((NotADirectoryError, Damaged)), files.OwnFolder(str(tmp_path), name):
+        pass
+
+
+def test_a_log_that_is_a_link_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("theirs")
+    (tmp_path / files.LOG).symlink_to("other")
+    files.log(str(tmp_path), "ours")
+    assert (tmp_path / "other").read_text() == "theirs"

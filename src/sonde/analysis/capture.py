@@ -63,9 +63,8 @@ class CaptureRequest:
 
     def write_to_job(self, suffix: str, record: CaptureGo | CaptureStop) -> None:
         """Write the job a file about this request."""
-        path = captures.name_file(self.session.folder, self.id, suffix)
         with suppress(OSError):  # a full disk: the job has a deadline of its own
-            record.write(path)
+            captures.write_file(self.session.folder, self.id, suffix, record)
         self.notify()
 
     def find_file(self) -> str:

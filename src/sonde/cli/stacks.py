@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from sonde import _core, environ
 from sonde.cli import _options
-from sonde.errors import Error
+from sonde.errors import Error, NotYours
 from sonde.session import Session, stack_table, steering
 from sonde.session.stack_table import StackFrame, ThreadStack
 from sonde.session.target import find_sessions
@@ -51,11 +51,20 @@ class _Shown:
         self.locals: dict[tuple[object, ...], dict[str, str]] = {}
         self.tasks: list[list[dict[str, object]]] = []
         since_ns = _core.clock_ns()
-        if self.is_alive and not steering.sample_now(session, _LOOK_S):
-            self.notes.append("the sampler did not answer: these are the last stacks it saw")
+        is_asked = self.is_alive and self._sample()
         self.threads = _read(session)
-        if (args.locals or args.tasks) and self.is_alive:
+        if (args.locals or args.tasks) and is_asked:
             self._inspect(args, since_ns)
+
+    def _sample(self) -> bool:
+        """Have the process sampled now; return whether it may be asked for more."""
+        try:
+            if not steering.sample_now(self.session, _LOOK_S):
+                self.notes.append("the sampler did not answer: these are the last stacks it saw")
+        except NotYours as error:  # reading needs no leave, but asking the process does
+            self.notes.append(f"these are the last stacks that it saw: {error}")
+            return False
+        return True
 
     def _inspect(self, args: argparse.Namespace, since_ns: int) -> None:
         if not steering.inspect(self.session, args.timeout):

@@ -10,6 +10,8 @@ import time
 
 from sonde import _core
 from sonde.errors import Damaged
+from sonde.session.files import OwnFolder
+from sonde.session.records import Record
 from sonde.session.torch_records import CaptureAbout
 
 FOLDER, ABOUT, RAW, PACKED = "captures", ".about.json", ".json", ".json.gz"
@@ -64,7 +66,6 @@ def name_file(folder: str, capture_id: str, suffix: str) -> str:
 
 def write_request(folder: str, capture_id: str, options: CaptureOptions) -> None:
     """Write a request for a capture; the job reads it when its control page rings."""
-    os.makedirs(os.path.join(folder, FOLDER), mode=0o700, exist_ok=True)
     now_ns = _core.clock_ns()
     about = CaptureAbout(
         id=capture_id, state=ASKED, asked_ns=now_ns,
@@ -77,7 +78,13 @@ def write_request(folder: str, capture_id: str, options: CaptureOptions) -> None
 
 def write_about(folder: str, about: CaptureAbout) -> None:
     """Write the state of a capture."""
-    about.write(name_file(folder, about.id, ABOUT))
+    write_file(folder, about.id, ABOUT, about)
+
+
+def write_file(folder: str, capture_id: str, suffix: str, record: Record) -> None:
+    """Write one of a capture's files."""
+    with OwnFolder(folder, FOLDER, make=True) as own:
+        record.write(os.path.join(own, capture_id + suffix))
 
 
 def read_about(folder: str, capture_id: str) -> CaptureAbout:

@@ -1,4 +1,4 @@
-"""Write and read the files of a session, whole, checked and under a lock; and the log."""
+"""Write and read the files of a session: in folders of our own, whole, checked, under a lock."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import stat
 import time
 
 from sonde import _core
-from sonde.errors import Damaged
+from sonde.errors import Damaged, NotYours
 from sonde.session import json_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
 
 META, ALIVE, CONTROL, CONFIG, SEALED, LOG, NODES, LOCALS, EVENT_TOTALS = (
     "meta.json", "alive", "control", "config.json", "sealed.json", "log", "stack.nodes",
@@ -17,6 +21,72 @@ META, ALIVE, CONTROL, CONFIG, SEALED, LOG, NODES, LOCALS, EVENT_TOTALS = (
 VERSION = 1
 LOG_BYTES = 256 * 1024
 LOCK_S = 5.0  # the settings of a session are locked for an instant only
+
+# ---- whose folder it is ---------------------------------------------------------------------
+
+
+class OwnFolder:
+    """A folder of this user's that nobody else can write to, held open for the block; NotYours if
+    it is somebody else's.
+
+    The block gets a path that leads through the open folder. Under its usual path, whoever owns a
+    folder further up could put a link in its place after it was checked. `parts` are folders in it:
+    never links, and created if `make` says so."""
+
+    __slots__ = ("_fd", "folder", "make", "parts")
+
+    def __init__(self, folder: str, *parts: str, make: bool = False) -> None:
+        self.folder, self.parts, self.make = folder, parts, make
+
+    def __enter__(self) -> str:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        self._fd = os.open(self.folder, flags)
+        try:
+            _require_own(self._fd, self.folder)
+            for part in self.parts:
+                if os.sep in part or part in ("", ".", ".."):
+                    raise Damaged(f"{self.folder}: {part!r} is not the name of a folder")
+                self._enter(part, flags | os.O_NOFOLLOW)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        return f"/proc/self/fd/{self._fd}"
+
+    def _enter(self, part: str, flags: int) -> None:
+        outer = self._fd
+        if self.make:
+            try:
+                os.mkdir(part, 0o700, dir_fd=outer)
+            except FileExistsError:
+                pass
+        self._fd = os.open(part, flags, dir_fd=outer)
+        os.close(outer)
+        _require_own(self._fd, os.path.join(self.folder, part))
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
+def _require_own(fd: int, path: str) -> None:
+    status = os.fstat(fd)
+    if status.st_uid != os.geteuid():
+        name = _name_user(status.st_uid)
+        raise NotYours(
+            f"{path} belongs to user {name}, and sonde writes only into folders of the user who "
+            f"runs it; run this as {name}: `sudo -u {name} sonde …`"
+        )
+    if status.st_mode & 0o022:
+        raise NotYours(f"other users can write to {path}; run `chmod go-w {path}`")
+
+
+def _name_user(uid: int) -> str:
+    import pwd  # here, because the job never needs it
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"#{uid}"  # as sudo writes it
+
 
 # ---- write, then rename ---------------------------------------------------------------------
 
@@ -152,13 +222,9 @@ def read_json(path: str) -> dict[str, object]:
     """Read a JSON object; raise Damaged if the file holds none."""
     import json  # here, because it is slow to import and a start reads no JSON
 
-    # Opened without blocking, because somebody may have put a pipe there.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with open(fd, encoding="utf-8", errors="replace") as file:
+    with open_plain(path) as file:
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise ValueError
-            found = json.load(file)
+            found = json.loads(file.read().decode("utf-8", "replace"))
         except (ValueError, RecursionError):
             raise Damaged(f"{path} is not valid JSON") from None
     if not isinstance(found, dict):
@@ -166,12 +232,22 @@ def read_json(path: str) -> dict[str, object]:
     return found
 
 
+def open_plain(path: str) -> BinaryIO:
+    """Open a file for reading; raise Damaged if it is a pipe or a device, OSError if a link."""
+    # Without blocking, because opening a pipe waits for somebody who writes to it.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise Damaged(f"{path} is not a file")
+    return open(fd, "rb")
+
+
 # ---- the log --------------------------------------------------------------------------------
 
 
 def log(folder: str, line: str) -> None:
     """Add a line to a session's log, unless it holds LOG_BYTES already."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         fd = os.open(os.path.join(folder, LOG), flags, 0o600)
         try:

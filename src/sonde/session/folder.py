@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from sonde import _core
 from sonde.errors import Damaged, Newer, NoSession
 from sonde.session import ring
-from sonde.session.files import ALIVE, CONFIG, CONTROL, META, SEALED, VERSION, read_checked
+from sonde.session.files import (
+    ALIVE,
+    CONFIG,
+    CONTROL,
+    META,
+    SEALED,
+    VERSION,
+    OwnFolder,
+    read_checked,
+)
 from sonde.session.process import read_boot_id, read_start_ticks
 from sonde.session.records import Meta, Sealed, read_config
 from sonde.settings import Value
@@ -54,8 +63,11 @@ class Session:
             raise NoSession(f"{self.folder} has been removed or has lost its {CONFIG}") from None
 
     def map_control(self, *, writable: bool = False) -> _core.Map:
-        """Map the control page."""
-        return ring.map_file(self.path(CONTROL), writable=writable)
+        """Map the control page; NotYours if it is to be writable and belongs to another user."""
+        if not writable:
+            return ring.map_file(self.path(CONTROL))
+        with OwnFolder(self.folder) as folder:
+            return ring.map_file(os.path.join(folder, CONTROL), writable=True)
 
     def read_control(self) -> dict[str, int]:
         """Return the fields of the control page."""

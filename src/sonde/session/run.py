@@ -28,14 +28,13 @@ def locked(target: Session, timeout_s: float = LOCK_S) -> Iterator[str]:
     """Lock the runs of a session for this process; the lock is freed even if the process dies."""
     folder = target.path(FOLDER)
     try:
-        # Its parents are not created: a session that was removed must not come back.
-        if not os.path.isdir(folder):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder, 0o700)
         # With a timeout, because the user's work waits for this, and the process that holds the
         # lock may be stopped for good.
-        with files.Locked(os.path.join(folder, "lock"), timeout_s):
-            yield folder
+        with (
+            files.OwnFolder(target.folder, FOLDER, make=True) as own,
+            files.Locked(os.path.join(own, "lock"), timeout_s),
+        ):
+            yield own
     except OSError as error:
         raise NotProfiled(f"{folder}: {error.strerror}") from None
 
@@ -225,7 +224,14 @@ class Run:
 
     def _write_about(self, **changes: object) -> None:
         self.about = self._read_about().replace(**changes)
-        self.about.write(self.path(ABOUT))
+        self._write(ABOUT, self.about)
+
+    def _write(self, name: str, record: RunAbout | RunResult) -> None:
+        with self._own() as folder:
+            record.write(os.path.join(folder, name))
+
+    def _own(self) -> files.OwnFolder:
+        return files.OwnFolder(self.session.folder, FOLDER, self.id)
 
     def _finish(self, state: str, reason: str | None) -> None:
         with contextlib.suppress(OSError, Error):  # a full disk costs the state and nothing else
@@ -256,7 +262,7 @@ class Run:
         # Without the lock: this may take a second, and somebody's work may be waiting to begin.
         try:
             found = self._compute()
-            found.write(self.path(RESULT))
+            self._write(RESULT, found)
             final = _end(SUCCEEDED, found.reason)
         except FileNotFoundError:
             if self.state == SUCCEEDED:
@@ -304,9 +310,10 @@ class Run:
         return "the process or its recording ended"
 
     def _drop_sums(self) -> None:
-        for name in (BEGIN, END):
-            with contextlib.suppress(OSError):
-                os.unlink(self.path(name))
+        with contextlib.suppress(OSError, Error), self._own() as folder:
+            for name in (BEGIN, END):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(folder, name))
 
 
 def _end(state: str, reason: str | None) -> RunEnd:

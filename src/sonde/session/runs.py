@@ -112,10 +112,11 @@ def find_active(target: Session) -> Run | None:
     if control["run_asked"] == control["run_ended"]:
         return None
     try:
-        run = Run(target, _core.run_name(target.map_control()))
+        name = _core.run_name(target.map_control())
+        run = Run(target, name) if is_id(name) else None
     except (Error, OSError):
         return None
-    return None if run.find_state()[0] in (PROCESSING, *FINAL) else run
+    return None if run is None or run.find_state()[0] in (PROCESSING, *FINAL) else run
 
 
 def list_runs(target: Session) -> list[Run]:

@@ -27,7 +27,7 @@ def take(session: Session, *, weight: str = "wall", keep: int = 1000) -> dict[st
     if not stack_table.has_nodes(session):
         raise Error(_explain(session))
     with _locked(session) as folder:
-        last = _read_state(folder)
+        last = _read_state(session, folder)
         nodes = stack_table.read_nodes(session)
         now = _LastSnapshot(last.number + 1, _now_ns(session), nodes)
         paths = {}
@@ -35,10 +35,11 @@ def take(session: Session, *, weight: str = "wall", keep: int = 1000) -> dict[st
             about = _describe(session, kind, now.number, before.end_ns, now.end_ns, weight)
             stats = pstats_file.summarise(_list_paths(nodes, before, now, weight))
             paths[kind] = name_file(session, now.number, kind)
-            files.write_whole(paths[kind], pstats_file.dump(stats, [about]), sync=True)
+            path = os.path.join(folder, _name(now.number, kind))
+            files.write_whole(path, pstats_file.dump(stats, [about]), sync=True)
         # Written last: if we die first, the next snapshot gets this number and covers this time.
         files.write_whole(os.path.join(folder, _STATE), marshal.dumps(vars(now), 4), sync=True)
-        _drop_old(session, now.number - keep, pstats_file.DELTA, pstats_file.TOTAL)
+        _drop_old(folder, now.number - keep, pstats_file.DELTA, pstats_file.TOTAL)
         return paths
 
 
@@ -49,21 +50,26 @@ def write_calls(session: Session, stats: pstats_file.Stats) -> str:
         taken = [int(number) for number, _, rest in names if rest == "calls.prof"]
         number, now_ns = max(taken, default=0) + 1, _now_ns(session)
         about = _describe(session, pstats_file.TOTAL, number, 0, now_ns, "wall")
-        path = name_file(session, number, "calls")
-        files.write_whole(path, pstats_file.dump(stats, [about.replace(of="calls")]), sync=True)
+        name = _name(number, "calls")
+        data = pstats_file.dump(stats, [about.replace(of="calls")])
+        files.write_whole(os.path.join(folder, name), data, sync=True)
         keep = int(session.read_config()["snapshot.keep"])
-        _drop_old(session, number - keep, "calls")
-        return path
+        _drop_old(folder, number - keep, "calls")
+        return session.path(FOLDER, name)
 
 
 def name_file(session: Session, number: int, kind: str) -> str:
     """Return the path of a snapshot."""
-    return session.path(FOLDER, f"{number:06d}-{kind}.prof")
+    return session.path(FOLDER, _name(number, kind))
+
+
+def _name(number: int, kind: str) -> str:
+    return f"{number:06d}-{kind}.prof"
 
 
 def count(session: Session) -> int:
     """Return the number of the newest snapshot; 0 if there is none."""
-    return _read_state(session.path(FOLDER)).number
+    return _read_state(session, session.path(FOLDER)).number
 
 
 class _LastSnapshot:
@@ -84,29 +90,30 @@ class _LastSnapshot:
         )
 
 
-def _read_state(folder: str) -> _LastSnapshot:
-    path = os.path.join(folder, _STATE)
+def _read_state(session: Session, folder: str) -> _LastSnapshot:
     state = _LastSnapshot(0, 0)
     try:
-        with open(path, "rb") as file:
+        with files.open_plain(os.path.join(folder, _STATE)) as file:
             vars(state).update(marshal.load(file))
     except FileNotFoundError:
         pass  # this is the first snapshot
     except (EOFError, ValueError, TypeError):
-        raise Error(f"{path} is damaged; remove {folder} to start over") from None
+        usual = session.path(FOLDER)
+        raise Error(f"{usual}/{_STATE} is damaged; remove {usual} to start over") from None
     return state
 
 
 @contextmanager
 def _locked(session: Session) -> Iterator[str]:
     """Lock the snapshots of a session for this process, so that each number is used once."""
-    folder = session.path(FOLDER)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
     try:
-        with files.Locked(os.path.join(folder, _LOCK), LOCK_S):
+        with (
+            files.OwnFolder(session.folder, FOLDER, make=True) as folder,
+            files.Locked(os.path.join(folder, _LOCK), LOCK_S),
+        ):
             yield folder
     except TimeoutError as error:
-        raise NotAnswering(f"{folder}: {error.strerror}; try again") from None
+        raise NotAnswering(f"{session.path(FOLDER)}: {error.strerror}; try again") from None
 
 
 def _list_paths(
@@ -118,11 +125,11 @@ def _list_paths(
     for place, number in enumerate(nodes.ids):
         samples, ns = (a - b for a, b in zip(new[number], old.get(number, (0, 0)), strict=True))
         if samples > 0 and (ns > 0 or weight == "wall"):
-            path = [names.get(at) or _name(nodes, names, at) for at in nodes.walk(place)]
+            path = [names.get(at) or _name_function(nodes, names, at) for at in nodes.walk(place)]
             yield path[::-1], samples, ns
 
 
-def _name(
+def _name_function(
     nodes: stack_table.Nodes, names: dict[int, pstats_file.Function], place: int
 ) -> pstats_file.Function:
     frame = nodes.frame(place)
@@ -157,12 +164,12 @@ def _wall(session: Session, t_ns: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-def _drop_old(session: Session, up_to: int, *kinds: str) -> None:
+def _drop_old(folder: str, up_to: int, *kinds: str) -> None:
     """Remove the oldest snapshots; the newest cumulative one still has everything."""
     for kind in kinds:
         for number in range(up_to, 0, -1):
             try:
-                os.unlink(name_file(session, number, kind))
+                os.unlink(os.path.join(folder, _name(number, kind)))
             except FileNotFoundError:
                 break  # older ones were removed before
 

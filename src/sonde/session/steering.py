@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 
@@ -90,12 +91,12 @@ def _store(target: Session, values: Mapping[str, settings.Value]) -> bool:
     """Merge values into config.json, and return whether that changed anything."""
     try:
         # Locked against other tools, and against the job: see source_switch.py.
-        with files.Locked(target.folder, files.LOCK_S):
+        with files.OwnFolder(target.folder) as folder, files.Locked(folder, files.LOCK_S):
             before = target.read_config()
             after = {**before, **values}
             if after == before:
                 return False
-            files.write_checked(target.path(files.CONFIG), dict(after))
+            files.write_checked(os.path.join(folder, files.CONFIG), dict(after))
     except OSError as error:
         raise Error(f"{target.path(files.CONFIG)}: {error.strerror}") from None
     return True

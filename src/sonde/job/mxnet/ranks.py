@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from sonde import _core, environ
-from sonde.errors import Damaged, Error, NoSession
+from sonde.errors import Damaged, Error, NoSession, NotYours
 from sonde.job.mxnet.settings import NOWHERE, MxnetSettings
 from sonde.job.mxnet.state import DUMP_S, state
 from sonde.job.notice import print_notice
@@ -94,13 +94,14 @@ def _find_others() -> list[Session]:
 
 def _ask(one: Session, number: int, what: str, values: dict[str, object]) -> bool:
     try:
-        with files.Locked(one.folder, OBEY_S):
+        with files.OwnFolder(one.folder) as folder, files.Locked(folder, OBEY_S):
+            path = os.path.join(folder, REQUESTS)
             request = ProfilerRequest(number=number, what=what, values=values)
-            requests = [*_read_requests(one.path(REQUESTS)), request]
-            ProfilerRequests(requests=requests[-_MAX_REQUESTS:]).write(one.path(REQUESTS))
+            requests = [*_read_requests(path), request]
+            ProfilerRequests(requests=requests[-_MAX_REQUESTS:]).write(path)
         _core.control_ask(one.map_control(writable=True))
-    except (OSError, NoSession):
-        return False  # the process has just ended
+    except (OSError, NoSession, NotYours):
+        return False  # the process has just ended, or it is another user's
     return True
 
 
