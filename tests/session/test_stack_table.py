@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
+from pathlib import Path
 
 from conftest import wait_for
+
+ENDED = Path(__file__).parents[1] / "golden" / "ended"
 
 HANGING = """
 import threading, time, asyncio, sonde
@@ -26,6 +30,15 @@ print("ready", flush=True)
 {end}
 """
 DEADLOCK = "def deadlock():\n    lock.acquire()\ndeadlock()"
+FOREIGN = """
+import ctypes
+c = ctypes.CDLL(None)
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+def foreign(_):
+    while True: time.sleep(0.1)
+c.pthread_create(ctypes.byref(ctypes.c_ulong()), None, foreign, None)
+time.sleep(1000)
+"""
 HELD = "def held():\n    sum(range(10**11))\nheld()"
 
 
@@ -75,6 +88,58 @@ def test_locals_are_shown_without_running_code_of_the_program(start, sonde_cli) 
     assert seen["odd"].startswith("<__main__.Odd at 0x")
     assert seen["many"] == "[0, 1, 2, 3, 4, 5, 6, 7, … 992 more]"
     assert process.poll() is None
+
+
+MOVING = """
+import itertools, sonde
+sonde.start(collector=False)
+def burn(n):
+    total = 0
+    for i in range(n):
+        total += i * i
+def dive(left, word):
+    if left:
+        return dive(left - 1, word)
+    return burn(50)
+print("ready", flush=True)
+for turn in itertools.count():
+    dive(10 + turn % 7, "deep")
+"""
+
+
+def test_locals_belong_to_the_stack_that_is_shown_while_the_program_moves(start, sonde_cli) -> None:
+    process = start(MOVING)
+    for _ in range(3):
+        found = read(sonde_cli, process, "--locals", "--timeout", "20")
+        assert not found["notes"]
+        frames = find(found, "MainThread")["frames"]
+        dives = [frame["locals"] for frame in frames if frame["func"] == "dive"]
+        assert frames[-1]["func"] == "<module>" and len(dives) == len(frames) - 1 - (
+            frames[0]["func"] == "burn"
+        )
+        # Each call passes one less on: these were the variables of this very stack.
+        least = int(dives[0]["left"]) if dives else 0
+        assert [one["left"] for one in dives] == [str(least + at) for at in range(len(dives))]
+
+
+def test_a_thread_without_locals_is_named(start, sonde_cli) -> None:
+    process = start(HANGING.format(end=FOREIGN))
+    found = wait_for(
+        lambda: (seen := read(sonde_cli, process, "--locals", "--timeout", "20"))["notes"] and seen
+    )
+    (note,) = found["notes"]
+    (alone,) = (one for one in found["threads"] if one["frames"][0]["func"] == "foreign")
+    assert str(alone["thread"]) in note and "no locals" in note
+
+
+def test_old_locals_are_not_shown_as_new_ones(start, sonde_cli, root) -> None:
+    full = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+    process = start(HANGING.format(end=full + DEADLOCK))
+    (session,) = root.glob("*-*/")
+    shutil.copy(ENDED / "locals.json", session)
+    found = read(sonde_cli, process, "--locals", "--timeout", "20")
+    assert {frame["locals"] for one in found["threads"] for frame in one["frames"]} == {None}
+    assert any("could not be written" in note for note in found["notes"])
 
 
 def test_waiting_tasks_are_shown_with_their_chain_of_awaits(start, sonde_cli) -> None:

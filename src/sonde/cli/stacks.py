@@ -48,7 +48,7 @@ class _Shown:
     def __init__(self, session: Session, args: argparse.Namespace) -> None:
         self.session, self.notes = session, list[str]()
         self.is_alive = session.is_alive()
-        self.locals: dict[tuple[object, ...], dict[str, str]] = {}
+        self.locals: dict[int, list[dict[str, str]]] = {}  # by thread, then as its frames
         self.tasks: list[list[dict[str, object]]] = []
         since_ns = _core.clock_ns()
         is_asked = self.is_alive and self._sample()
@@ -74,9 +74,30 @@ class _Shown:
             )
             return
         if args.locals:
-            self.locals = stack_table.read_locals(self.session)
+            self._take_locals(since_ns)
         if args.tasks:
             self.tasks = list(_read_tasks(self.session, since_ns))
+
+    def _take_locals(self, since_ns: int) -> None:
+        """Take stacks and locals from the inspection, which saw both at one moment: the program
+        has moved since it was sampled."""
+        found = stack_table.read_inspection(self.session)
+        if found is None or found.t_ns < since_ns:
+            self.notes.append("no locals: they could not be written; the session's log says why")
+            return
+        names = stack_table.read_threads(self.session)[0]
+        known = {one.thread: one for one in self.threads}
+        for number, frames in found.threads.items():
+            thread = int(number)
+            one = known.setdefault(thread, ThreadStack(thread, names.get(thread), found.t_ns))
+            one.t_ns = found.t_ns
+            one.frames = [StackFrame(frame.func, frame.file, frame.line, 0) for frame in frames]
+            self.locals[thread] = [frame.locals for frame in frames]
+        self.threads = [one for _thread, one in sorted(known.items())]
+        for thread in sorted(known.keys() - self.locals.keys()):
+            self.notes.append(
+                f"no locals of thread {thread}: it has just ended, or Python did not start it"
+            )
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -87,7 +108,7 @@ class _Shown:
                  "idle": one.idle,
                  "frames": [
                     {"func": frame.func, "file": frame.file, "line": frame.line,
-                     "locals": self._find_locals(one, depth, frame)}
+                     "locals": self._find_locals(one, depth)}
                     for depth, frame in enumerate(one.frames)
                  ]}
                 for one in self.threads
@@ -103,7 +124,7 @@ class _Shown:
             yield f"{_bold(f'Thread {one.thread}')} {_name(one)}  {_describe(one)}"
             for depth, frame in enumerate(one.frames):
                 yield _show(frame)
-                for name, value in (self._find_locals(one, depth, frame) or {}).items():
+                for name, value in (self._find_locals(one, depth) or {}).items():
                     yield f"        {name} = {value}"
         for task in self.tasks:
             first = task[0]
@@ -115,10 +136,8 @@ class _Shown:
         for note in self.notes:
             yield f"({note})"
 
-    def _find_locals(
-        self, one: ThreadStack, depth: int, frame: StackFrame
-    ) -> dict[str, str] | None:
-        return self.locals.get((one.thread, depth, frame.func, frame.line))
+    def _find_locals(self, one: ThreadStack, depth: int) -> dict[str, str] | None:
+        return self.locals[one.thread][depth] if one.thread in self.locals else None
 
 
 def _read(session: Session) -> list[ThreadStack]:

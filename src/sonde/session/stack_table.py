@@ -263,14 +263,21 @@ def read_rows(session: Session, table: str) -> Iterator[dict[str, Any]]:
         }
 
 
-def read_locals(session: Session) -> dict[tuple[object, ...], dict[str, str]]:
-    """Return local variables by thread, depth, function and line, from the last inspection."""
+def read_inspection(session: Session) -> Locals | None:
+    """Return the stacks of the last inspection, with their local variables; None if there was
+    none."""
     try:
-        found = Locals.read(session.path(LOCALS))
+        return Locals.read(session.path(LOCALS))
     except FileNotFoundError:
-        return {}
+        return None
+
+
+def read_locals(session: Session) -> dict[tuple[object, ...], dict[str, str]]:
+    """Return local variables from the last inspection, by thread, height in the stack (the
+    outermost frame is 1), function and line."""
+    found = read_inspection(session)
     return {
-        (int(thread), depth, frame.func, frame.line): frame.locals
-        for thread, frames in found.threads.items()
+        (int(thread), len(frames) - depth, frame.func, frame.line): frame.locals
+        for thread, frames in ({} if found is None else found.threads).items()
         for depth, frame in enumerate(frames)
     }

@@ -129,13 +129,12 @@ def _describe(code: CodeType, line: int | None) -> tuple[str, str, int, int]:
 
 
 def _list_frames(frame: FrameType) -> Iterator[LocalsFrame]:
-    """Yield frames with their locals, innermost first."""
-    for depth, f in enumerate(_walk(frame)):
-        if depth == _MAX_FRAMES:
-            return
+    """Yield frames with their locals, innermost first; of far callers only the frames."""
+    for depth, f in enumerate(islice(_walk(frame), _MAX_STACK)):
         name, file, line, _first = _describe(f.f_code, f.f_lineno)
         # Not f_locals: before 3.13, reading it makes the frame keep these objects until it ends.
-        found = [] if name == "<module>" else _core.frame_locals(f)
+        is_near = depth < _MAX_FRAMES and name != "<module>"
+        found = _core.frame_locals(f) if is_near else []
         shown = {key: show(value) for key, value in found[:_MAX_LOCALS]}
         if len(found) > _MAX_LOCALS:
             shown["…"] = f"{len(found) - _MAX_LOCALS} more"

@@ -115,8 +115,9 @@ def _list_backtrace(session: Session) -> list[Row]:
     seen = stack_table.read_locals(session)
     found: list[Row] = []
     for thread, row in sorted(newest.items()):
-        for depth, frame in enumerate(chains.get(row["stack"], [])):
-            known = seen.get((thread, depth, frame["func"], frame["lineno"]))
+        chain = chains.get(row["stack"], [])
+        for depth, frame in enumerate(chain):
+            known = seen.get((thread, len(chain) - depth, frame["func"], frame["lineno"]))
             found.append({
                 "t_ns": row["t_ns"], "thread": thread, "name": names.get(thread), "depth": depth,
                 "gil": row["gil"], "idle": row["idle"], **frame,
