@@ -13,6 +13,7 @@ import time
 import pytest
 
 from conftest import wait_for
+from sonde.collector.drain import Drain, seal
 from sonde.errors import Error
 from sonde.session import pstats_file, snapshots, stack_table
 from sonde.session.target import find_sessions
@@ -314,6 +315,26 @@ def test_killed_it_still_has_what_was_sampled(start) -> None:
     process.wait(10)
     stats, _about = pstats_file.load(snapshots.take(session)["total"])
     assert get(stats, "serve_forever")[3] > 0.3
+
+
+def test_archived_it_still_has_what_was_sampled(start, sonde_cli) -> None:
+    process = serve(start)
+    session = session_of(process)
+    wait_for(lambda: stack_table.read_newest(session))
+    snapshots.take(session)
+    wait_for(lambda: sum(stack_table.read_nodes(session).samples) > 100)
+    process.kill()
+    process.wait(10)
+    before = snapshots.take(session)["total"]
+    for path in session.find_rings():
+        Drain(session, path).run(0.0, 0.0, ended=True)
+    seal(session)
+    assert session.read_sealed() is not None and not stack_table.has_nodes(session)
+    done = sonde_cli("snapshot", session.folder, "--cumulative")
+    assert done.returncode == 0, done.stderr
+    assert pstats_file.load(done.stdout.strip())[0] == pstats_file.load(before)[0]
+    # The snapshot before had all of it.
+    assert pstats_file.load(snapshots.name_file(session, 3, "delta"))[0] == {}
 
 
 def test_every_reader_opens_a_snapshot(start, tmp_path) -> None:

@@ -10,8 +10,9 @@ import sys
 from sonde import environ
 from sonde.cli import _options
 from sonde.errors import Error
-from sonde.session import Session, pstats_file, snapshots
+from sonde.session import Session, pstats_file, snapshots, stack_table
 from sonde.session.files import Replacement
+from sonde.session.stack_table import Nodes
 from sonde.session.target import find_sessions
 
 GROUP = "profile"
@@ -55,9 +56,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _take(session: Session, args: argparse.Namespace) -> str:
     try:
-        return snapshots.take(session, weight=args.by)[args.kind]
+        return snapshots.take(session, weight=args.by, read=_read_nodes)[args.kind]
     except OSError as error:
         raise Error(f"{session.path(snapshots.FOLDER)}: {error.strerror}") from None
+
+
+def _read_nodes(session: Session) -> Nodes:
+    try:
+        return stack_table.read_nodes(session)
+    except FileNotFoundError:  # it has ended, and is archived
+        from sonde.store.stack_nodes import read_archived_nodes  # Arrow: only when it is needed
+
+        return read_archived_nodes(session)
 
 
 def _take_calls(session: Session) -> str:

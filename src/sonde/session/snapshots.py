@@ -8,7 +8,7 @@ from __future__ import annotations
 import marshal
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sonde import _core
@@ -22,13 +22,23 @@ _STATE, _LOCK = "state", "lock"
 LOCK_S = 60.0  # a snapshot of a large program takes a few seconds
 
 
-def take(session: Session, *, weight: str = "wall", keep: int = 1000) -> dict[str, str]:
-    """Write the next snapshot; return the paths of both files by kind."""
-    if not stack_table.has_nodes(session):
-        raise Error(_explain(session))
+def take(
+    session: Session,
+    *,
+    weight: str = "wall",
+    keep: int = 1000,
+    read: Callable[[Session], stack_table.Nodes] = stack_table.read_nodes,
+) -> dict[str, str]:
+    """Write the next snapshot; return the paths of both files by kind. `read` reads the stack sums:
+    those of a sealed session are in its archive."""
+    if session.read_sealed() is None and not stack_table.has_nodes(session):
+        raise Error(
+            f"no stack of process {session.pid} was sampled; "
+            f"`sonde config {session.pid} source.stack=on` starts sampling"
+        )
     with _locked(session) as folder:
         last = _read_state(session, folder)
-        nodes = stack_table.read_nodes(session)
+        nodes = read(session)
         now = _LastSnapshot(last.number + 1, _now_ns(session), nodes)
         paths = {}
         for kind, before in ((pstats_file.DELTA, last), (pstats_file.TOTAL, _LastSnapshot(0, 0))):
@@ -73,21 +83,20 @@ def count(session: Session) -> int:
 
 
 class _LastSnapshot:
-    """The stack sums at the last snapshot, by node."""
+    """The stack sums at the last snapshot, by stack: numbers of nodes are not archived."""
 
     def __init__(self, number: int, end_ns: int, nodes: stack_table.Nodes | None = None) -> None:
         self.number, self.end_ns = number, end_ns
-        self.ids = [] if nodes is None else nodes.ids
+        self.stacks = [] if nodes is None else nodes.hashes
         self.samples = [] if nodes is None else nodes.samples
         self.wall = [] if nodes is None else nodes.wall_ns
         self.cpu = [] if nodes is None else nodes.cpu_ns
         self.gil = [] if nodes is None else nodes.gil_ns
 
     def weigh(self, weight: str) -> dict[int, tuple[int, int]]:
-        """Return samples and nanoseconds of each node."""
-        return dict(
-            zip(self.ids, zip(self.samples, getattr(self, weight), strict=True), strict=True)
-        )
+        """Return samples and nanoseconds of each stack."""
+        sums = zip(self.samples, getattr(self, weight), strict=True)
+        return dict(zip(self.stacks, sums, strict=True))
 
 
 def _read_state(session: Session, folder: str) -> _LastSnapshot:
@@ -95,6 +104,8 @@ def _read_state(session: Session, folder: str) -> _LastSnapshot:
     try:
         with files.open_plain(os.path.join(folder, _STATE)) as file:
             vars(state).update(marshal.load(file))
+        for weight in stack_table.WEIGHTS:
+            state.weigh(weight)  # raises if a list is shorter than the others
     except FileNotFoundError:
         pass  # this is the first snapshot
     except (EOFError, ValueError, TypeError):
@@ -122,8 +133,8 @@ def _list_paths(
     """Yield the stacks whose sums have grown, and by how much."""
     old, new = before.weigh(weight), now.weigh(weight)
     names: dict[int, pstats_file.Function] = {}
-    for place, number in enumerate(nodes.ids):
-        samples, ns = (a - b for a, b in zip(new[number], old.get(number, (0, 0)), strict=True))
+    for place, stack in enumerate(nodes.hashes):
+        samples, ns = (a - b for a, b in zip(new[stack], old.get(stack, (0, 0)), strict=True))
         if samples > 0 and (ns > 0 or weight == "wall"):
             path = [names.get(at) or _name_function(nodes, names, at) for at in nodes.walk(place)]
             yield path[::-1], samples, ns
@@ -141,6 +152,9 @@ def _now_ns(session: Session) -> int:
     """Return the current time, or when the process ended."""
     if session.is_alive():
         return _core.clock_ns()
+    sealed = session.read_sealed()
+    if sealed is not None:
+        return sealed.end_wall_ns - session.wall_offset_ns
     control = session.read_control()
     ended = control["state"] in (_core.STOPPED, _core.EXITED)
     return control["state_t_ns"] if ended else _core.clock_ns()
@@ -172,18 +186,6 @@ def _drop_old(folder: str, up_to: int, *kinds: str) -> None:
                 os.unlink(os.path.join(folder, _name(number, kind)))
             except FileNotFoundError:
                 break  # older ones were removed before
-
-
-def _explain(session: Session) -> str:
-    if session.read_sealed() is not None:
-        return (
-            f"the recording of process {session.pid} has ended and is archived; "
-            f"`sonde export {session.id} --to pstats` writes all of it"
-        )
-    return (
-        f"no stack of process {session.pid} was sampled; "
-        f"`sonde config {session.pid} source.stack=on` starts sampling"
-    )
 
 
 def main() -> None:
