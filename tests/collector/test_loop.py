@@ -12,6 +12,7 @@ from pathlib import Path
 
 import duckdb
 import pyarrow.parquet as pq
+import pytest
 
 import sonde
 from conftest import find_processes, wait_for
@@ -304,3 +305,23 @@ def test_a_ring_of_an_earlier_version_is_left_as_it_is(start, root: Path) -> Non
     assert query(session, "SELECT state FROM sonde.source WHERE source = 'cpu'") == [
         {"state": "on"}
     ]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may make a pid namespace")
+def test_pids_of_another_namespace_are_not_looked_up_here(start, root: Path) -> None:
+    inner = """
+import sonde, time
+sonde.start(collector="off")
+print("ready", flush=True)
+time.sleep(600)
+"""
+    command = ["unshare", "-pf", "--kill-child", sys.executable, "-u", "-c", inner]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+            session = only_session()
+            assert session.pid == 1 and session.is_alive() and not session.shares_pids()
+            watched = loop.Watched(session)
+            assert watched.host_pid is None
+        finally:
+            process.kill()

@@ -17,6 +17,7 @@ from sonde.collector.sensors._files import Reader
 from sonde.collector.sensors.memory import Memory
 from sonde.collector.sensors.pressure import Pressure
 from sonde.tables.recording import SourceLog
+from sonde.tables.system import Cgroup, Network, Process
 
 IDLE = "import sonde, time; sonde.start(); print('ready', flush=True); time.sleep(600)"
 
@@ -24,7 +25,7 @@ IDLE = "import sonde, time; sonde.start(); print('ready', flush=True); time.slee
 class Target:
     """A session that only remembers what is written into it."""
 
-    def __init__(self, folder: str, every_s: float, pid: int) -> None:
+    def __init__(self, folder: str, every_s: float, pid: int | None) -> None:
         self.folder, self.host_every_s, self.host_pid = folder, every_s, pid
         self.rows: list[tuple[type, tuple[object, ...]]] = []
 
@@ -175,3 +176,14 @@ def test_another_process_can_be_watched_instead(start) -> None:
         return recording.query(sql).to_pylist() if recording.query(tables).num_rows else []
 
     assert wait_for(watched) == [{"process": other.pid, "depth": 0, "pid": job.pid}]
+
+
+def test_a_process_of_another_namespace_is_not_mistaken_for_one_of_ours(sensors: Sensors) -> None:
+    ours, foreign = Target("a", 1.0, os.getpid()), Target("b", 1.0, None)
+    for now_s in (10.0, 11.0):
+        sensors.measure([ours, foreign], now_s, no_trouble)
+    assert ours.list(Process) and foreign.list(Memory) == ours.list(Memory)
+    assert not foreign.list(Process) and not foreign.list(Cgroup) and not foreign.list(Network)
+    states = {values[1]: values[2:] for values in foreign.list(SourceLog)}
+    assert states["memory"] == ("on", None)
+    assert states["process"] == ("unavailable", sensor_schedule.UNSEEN)

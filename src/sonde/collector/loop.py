@@ -55,9 +55,14 @@ class Watched:
         self.archive_every_s = float(values["archive.every"])
         self.host_every_s = float(values["host.every"])
         pid = int(values["host.pid"])
-        self.host_pid = self.session.pid if pid < 0 else pid
+        self.host_pid = self._find_pid(pid)
         self.snapshot_every_s = float(values["snapshot.every"])
         self.snapshot_keep = int(values["snapshot.keep"])
+
+    def _find_pid(self, wanted: int) -> int | None:
+        if wanted == 0 or self.session.shares_pids():
+            return self.session.pid if wanted < 0 else wanted
+        return None  # here this number is another process's, or nobody's
 
     def drain(self, now_s: float, *, ended: bool = False) -> int:
         """Archive the rows that are due; return how many bytes that took."""

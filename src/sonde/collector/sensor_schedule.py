@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         """A session that gets rows."""
 
         host_every_s: float
-        host_pid: int
+        host_pid: int | None  # None: it is in another pid namespace
         folder: str
 
         def write(self, row: type, values: tuple[object, ...]) -> None: ...
@@ -30,6 +30,10 @@ Attempt = Callable[[str], AbstractContextManager[None]]
 Status = tuple[str, str | None]  # state and detail
 
 RETRY_S = (1.0, 30.0)  # pause after a failure of a sensor: the first, and the longest
+UNSEEN = (
+    "the process is in another pid namespace than the collector; processes of different containers "
+    "need different folders (SONDE_DIR)"
+)
 # Errors that the files of a kernel we have never seen may lead to.
 _FAILURES = (OSError, ValueError, LookupError, ArithmeticError, TypeError, AttributeError,
              AssertionError)  # fmt: skip
@@ -41,6 +45,7 @@ class Guarded:
     def __init__(self, name: str, reader: Reader) -> None:
         module: ModuleType = plugins.load("collector.sensors", name)
         self.name, self._sensor = name, module.Sensor(reader)
+        self.is_about_processes = getattr(module, "ABOUT_PROCESSES", False)
         self._rest_s = 0.0
         self._again_s = float("-inf")
         self.status: Status = ("on", None)
@@ -85,20 +90,23 @@ class Cadence:
 
     def measure(self, targets: list[Target], now_s: float, attempt: Attempt) -> None:
         """Read every sensor once and write the rows into these sessions."""
-        pids = sorted({target.host_pid for target in targets})
+        pids = sorted({target.host_pid for target in targets if target.host_pid is not None})
         for sensor in self._sensors:
             machine, own = sensor.read(pids, now_s)
             for target in targets:
                 with attempt(target.folder):
-                    for row, values in [*machine, *own.get(target.host_pid, [])]:
+                    mine = [] if target.host_pid is None else own.get(target.host_pid, [])
+                    for row, values in [*machine, *mine]:
                         target.write(row, values)
                     self._write_status(target, sensor)
 
     def _write_status(self, target: Target, sensor: Guarded) -> None:
-        key = (target.folder, sensor.name)
-        if self._written.get(key) != sensor.status:
-            self._written[key] = sensor.status
-            target.write(SourceLog, (_core.clock_ns(), sensor.name, *sensor.status))
+        key, status = (target.folder, sensor.name), sensor.status
+        if target.host_pid is None and sensor.is_about_processes and status[0] == "on":
+            status = ("unavailable", UNSEEN)
+        if self._written.get(key) != status:
+            self._written[key] = status
+            target.write(SourceLog, (_core.clock_ns(), sensor.name, *status))
 
     def forget(self, folders: set[str]) -> None:
         """Forget all sessions but these."""

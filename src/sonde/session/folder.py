@@ -18,7 +18,7 @@ from sonde.session.files import (
     OwnFolder,
     read_checked,
 )
-from sonde.session.process import read_boot_id, read_start_ticks
+from sonde.session.process import read_boot_id, read_pid_namespace, read_start_ticks
 from sonde.session.records import Meta, Sealed, read_config
 from sonde.settings import Value
 
@@ -92,6 +92,10 @@ class Session:
         """Return whether the session was recorded on this machine since it last booted."""
         return self.host == os.uname().nodename and self.meta.boot_id == read_boot_id()
 
+    def shares_pids(self) -> bool:
+        """Return whether the session's pid means the same process to us as to itself."""
+        return self.is_here() and self.meta.pid_namespace in (None, read_pid_namespace())
+
     def is_alive(self) -> bool:
         """Return whether a process is still recording into this folder."""
         try:
@@ -109,7 +113,7 @@ class Session:
             return False
 
     def _is_same_process(self) -> bool:
-        return self.is_here() and read_start_ticks(self.pid) == self.meta.start_ticks
+        return self.shares_pids() and read_start_ticks(self.pid) == self.meta.start_ticks
 
     def _is_mapped(self) -> bool:
         try:

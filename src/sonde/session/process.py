@@ -1,6 +1,8 @@
-"""Identify processes: pids are reused, and mean nothing after the machine has rebooted."""
+"""Identify processes: pids are reused, and mean nothing after a boot or in another namespace."""
 
 from __future__ import annotations
+
+import os
 
 
 def read_start_ticks(pid: int, proc: str = "/proc") -> int | None:
@@ -19,5 +21,14 @@ def read_boot_id() -> str | None:
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
+    except OSError:
+        return None
+
+
+def read_pid_namespace() -> int | None:
+    """Return the number of the namespace that the pids of this process are of; None if the kernel
+    does not provide one."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         return None

@@ -166,6 +166,7 @@ class Meta(Record):
     uid: int
     start_ticks: int  # when the process started, as the kernel counts; 0 if unknown
     boot_id: str | None
+    pid_namespace: int | None = None  # what `pid` is a number of; another container has another
     argv: list[str]
     cwd: str | None
     executable: str | None

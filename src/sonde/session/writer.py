@@ -18,7 +18,7 @@ from sonde.session.files import (
     log,
     write_checked,
 )
-from sonde.session.process import read_boot_id, read_start_ticks
+from sonde.session.process import read_boot_id, read_pid_namespace, read_start_ticks
 from sonde.session.records import Meta, RunAbout
 from sonde.session.schema import Schema
 
@@ -136,6 +136,7 @@ def describe_process(values: dict[str, settings.Value], parent: str | None) -> M
         uid=os.getuid(),
         start_ticks=read_start_ticks(pid) or 0,
         boot_id=read_boot_id(),
+        pid_namespace=read_pid_namespace(),
         argv=list(getattr(sys, "orig_argv", sys.argv)),
         cwd=_current_folder(),
         executable=sys.executable,

@@ -9,6 +9,7 @@ from sonde.collector.sensors._cgroups import Group, Groups
 from sonde.collector.sensors._files import Past, Reader, Row, read_numbers
 from sonde.tables.system import Cgroup
 
+ABOUT_PROCESSES = True  # its rows are about the recorded process or what it sees
 _LIMITS_EVERY = 10  # readings between two reads of the limits
 _UNLIMITED = 2**60  # version 1 gives a huge number where there is no limit
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from sonde.collector.sensors._files import Past, Reader, Row
 from sonde.tables.system import Network
 
+ABOUT_PROCESSES = True  # its rows are about the recorded process or what it sees
 _LOOPBACK = b"772"  # ARPHRD_LOOPBACK
 _ETHERNET = b"1"
 _WORD_BYTES = 4  # RDMA ports count words of four bytes

@@ -10,6 +10,7 @@ from sonde.collector.sensors._files import Past, Reader, Row
 from sonde.errors import Unavailable
 from sonde.tables.system import Pressure
 
+ABOUT_PROCESSES = True  # its rows are about the recorded process or what it sees
 _RESOURCES = ("cpu", "memory", "io")
 
 

@@ -13,6 +13,7 @@ from sonde.collector.sensors._files import Reader, Row
 from sonde.collector.sensors._slow_reads import Details
 from sonde.tables.system import Process
 
+ABOUT_PROCESSES = True  # its rows are about the recorded process or what it sees
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _SKIP = 5  # readings until a sleeping process is read again
 _CORES = os.cpu_count() or 1
