@@ -13,9 +13,38 @@ from sonde.errors import Error
 
 def collector_lock(root: str) -> str:
     """Return the file that the host's one collector keeps locked; create it if need be."""
-    path = os.path.join(root, f".collector-{os.uname().nodename}.lock")
+    path = _name_file(root, "lock")
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     return path
+
+
+def collector_report(root: str) -> str:
+    """Return the file that says why the host's collector last failed; it exists only then."""
+    return _name_file(root, "failed")
+
+
+def _name_file(root: str, kind: str) -> str:
+    return os.path.join(root, f".collector-{os.uname().nodename}.{kind}")
+
+
+def has_collector(root: str) -> bool:
+    """Return whether the host's collector is running."""
+    import fcntl  # only in the tool
+
+    try:
+        fd = os.open(_name_file(root, "lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        # Shared: two that look at once must not take each other for the collector.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass  # the file system has no locks, so there is no collector
+    finally:
+        os.close(fd)
+    return False
 
 
 def make_job_environment(argv: list[str], job: str | None = None, **more: str) -> dict[str, str]:
@@ -35,22 +64,21 @@ def make_commands(
     both; empty if this Python's executable is unknown."""
     settings = environ.name_settings(values, ("retain.bytes", "retain.age"))
     return (
-        make_command("collector.loop", root),
+        make_command("collector.loop", root, report=collector_report(root)),
         make_command("session.snapshots", folder),
         make_environment(SONDE="0", **settings) if _find_python() else [],
     )
 
 
-def make_command(module: str, *words: str) -> list[bytes]:
+def make_command(module: str, *words: str, report: str = "") -> list[bytes]:
     """Return the command that runs `main()` of one of our modules; empty if the executable of this
-    Python is unknown."""
+    Python is unknown. The file `report` gets one line if it fails."""
     python = _find_python()
     if python is None:
         return []
-    # From the folder that sonde was imported from: the helper does not have the job's sys.path.
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    code = f"import sys; sys.path[0] = sys.argv.pop(1); from sonde.{module} import main; main()"
-    return [os.fsencode(word) for word in (python, "-c", code, here, *words)]
+    # By its path: the process does not have the job's sys.path.
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "background.py")
+    return [os.fsencode(word) for word in (python, script, report, module, *words)]
 
 
 def make_environment(**changes: str) -> list[bytes]:

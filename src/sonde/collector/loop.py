@@ -21,7 +21,7 @@ from sonde.collector.drain import Drain, seal
 from sonde.collector.retention import Retention
 from sonde.collector.sensor_schedule import Sensors
 from sonde.errors import Damaged, NoSession
-from sonde.launch import collector_lock
+from sonde.launch import collector_lock, collector_report
 from sonde.session import Session, files, list_folders, ring, runs, snapshots, stack_table, texts
 from sonde.session.run import FINAL, PROCESSING, Run
 from sonde.session.schema import make_schema
@@ -287,6 +287,7 @@ def main() -> None:
     # thread starts a new collector only after a crash.
     os.truncate(lock, 0)
     os.write(lock, f"{os.getpid()}\n".encode())
+    files.remove_quietly(collector_report(root))
     raise_file_limit()
     collector = Collector(root)
 

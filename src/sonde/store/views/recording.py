@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable
 
+from sonde import launch
 from sonde.session import Session
 from sonde.session.run import Run
 from sonde.session.runs import list_runs
@@ -13,6 +16,8 @@ from sonde.store.rows import count_losses, open_tables
 from sonde.store.view import View, encode, view_of_rows
 
 Row = dict[str, object]
+
+_START_S = 10.0  # how long a collector may take until it is missed
 
 
 def _view(
@@ -53,14 +58,35 @@ def _read_session(session: Session) -> list[Row]:
 
 def read_sources(session: Session) -> list[Row]:
     """Return the newest state of each source and sensor."""
+    found = _miss_collector(session)
     table = open_tables(session).get("sonde.source_log")
     if table is None:
-        return []
+        return found
     rows = [row for part in table.list_sound() for row in read_segment(part).to_pylist()]
     rows += table.read_live().to_pylist()
     newest = {row["source"]: row for row in sorted(rows, key=lambda row: int(row["t_ns"]))}
     keys = ("source", "state", "detail", "t_ns")
-    return [{key: row[key] for key in keys} for _, row in sorted(newest.items(), key=str)]
+    found += [{key: row[key] for key in keys} for _, row in sorted(newest.items(), key=str)]
+    return found
+
+
+def _miss_collector(session: Session) -> list[Row]:
+    """Return a row if a live session should have a collector and has none: nobody else tells."""
+    root = os.path.dirname(session.folder)
+    if not session.is_here() or not session.is_alive() or launch.has_collector(root):
+        return []
+    if not session.read_config()["collector"]:
+        return []
+    since_ns, state, detail = session.start_wall_ns, "unavailable", "no collector is running"
+    try:
+        with open(launch.collector_report(root), encoding="utf-8", errors="replace") as file:
+            state, detail = "failed", file.read(1000).strip()
+            since_ns = os.fstat(file.fileno()).st_mtime_ns
+    except OSError:
+        if time.time_ns() - since_ns < _START_S * 1e9:
+            return []
+    t_ns = since_ns - session.wall_offset_ns
+    return [{"source": "collector", "state": state, "detail": detail, "t_ns": t_ns}]
 
 
 def _read_losses(session: Session) -> list[Row]:

@@ -1,0 +1,64 @@
+"""Run one of our modules as a process of its own: `python background.py REPORT MODULE WORDS`.
+
+This file is run by its path, and decides where modules come from. The standard library is first:
+the folder that sonde is in may hold modules of the same names (old backports, say), which the job
+never sees because they come last there. Sonde itself is the one beside this file, whatever else is
+installed. If anything fails, REPORT gets one line that says why: nobody sees our stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run `main()` of the module; write why it failed."""
+    report, module = sys.argv[1:3]
+    del sys.argv[1:3]
+    package = os.path.dirname(os.path.abspath(__file__))
+    try:
+        order_path(package)
+        load_package(package)
+        from importlib import import_module
+
+        import_module(f"sonde.{module}").main()
+    except Exception as error:
+        write_report(report, error)
+        raise
+
+
+def order_path(package: str) -> None:
+    """Put the standard library first, even before PYTHONPATH; then what is installed; then the
+    folder that sonde is in, since the packages that it needs may be there alone."""
+    library = os.path.dirname(os.__file__)
+    first = [library, os.path.join(library, "lib-dynload")]
+    rest = [path for path in sys.path if path not in ("", package, *first)]
+    sys.path[:] = [*first, *rest, os.path.dirname(package)]
+
+
+def load_package(package: str) -> None:
+    """Import sonde from this folder."""
+    from importlib import util
+
+    place = os.path.join(package, "__init__.py")
+    spec = util.spec_from_file_location("sonde", place, submodule_search_locations=[package])
+    assert spec is not None and spec.loader is not None
+    sys.modules["sonde"] = util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["sonde"])
+
+
+def write_report(path: str, error: Exception) -> None:
+    """Write what went wrong, and in which file."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    file = "" if at is None else f" ({at.tb_frame.f_code.co_filename}, line {at.tb_lineno})"
+    line = " ".join(f"{type(error).__name__}: {error}{file}".split())
+    if path:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        os.write(fd, f"{line}\n".encode("utf-8", "backslashreplace"))
+        os.close(fd)
+
+
+if __name__ == "__main__":
+    main()

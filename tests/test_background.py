@@ -1,0 +1,73 @@
+"""Processes of our own: nothing that is installed beside sonde breaks them, and failures are told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import sonde
+from conftest import find_processes, wait_for
+from sonde import launch
+from sonde.session import list_sessions
+from support.places import SOURCE
+
+SHADOWED = """
+import dataclasses, sys, time
+sys.path.insert(0, sys.argv[1])
+import sonde
+assert sonde.__file__.startswith(sys.argv[1])
+sonde.start()
+print("ready", flush=True)
+time.sleep(600)
+"""
+ALONE = """
+import os, sonde, time
+os.environ["PYTHONHOME"] = "/nowhere"  # no Python starts from here on
+sonde.start()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_module_beside_sonde_does_not_hide_the_standard_library(
+    start, root: Path, tmp_path: Path
+) -> None:
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "sonde").symlink_to(SOURCE)
+    for name in ("dataclasses", "typing", "threading", "queue"):
+        (site / f"{name}.py").write_text("raise ImportError('a backport for Python 2')")
+    start(SHADOWED, str(site))
+    wait_for(lambda: launch.has_collector(str(root)), 60)
+    (pid,) = find_processes(str(root))
+    command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    assert command[1] == str(site / "sonde" / "background.py")
+
+
+def test_a_process_that_fails_says_why(tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    command = [sys.executable, str(SOURCE / "background.py"), str(report), "collector.nothing"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 1
+    assert report.read_text().startswith("ModuleNotFoundError: No module named 'sonde.collector.no")
+    assert report.read_text().count("\n") == 1
+
+
+def test_a_missing_collector_is_a_row_with_the_reason(start, root: Path) -> None:
+    start(ALONE)
+    Path(launch.collector_report(str(root))).write_text("ImportError: no pyarrow (x.py, line 3)\n")
+    sql = "SELECT state, detail, t_ns > 0 AS t FROM sonde.source WHERE source = 'collector'"
+    (session,) = list_sessions(os.environ["SONDE_DIR"])
+    assert sonde.open(session.folder).query(sql).to_pylist() == [
+        {"state": "failed", "detail": "ImportError: no pyarrow (x.py, line 3)", "t": True}
+    ]
+
+
+def test_a_collector_that_starts_takes_the_report_away(start, root: Path) -> None:
+    root.mkdir(mode=0o700)
+    report = Path(launch.collector_report(str(root)))
+    report.write_text("it failed\n")
+    start("import sonde, time; sonde.start(); print('ready', flush=True); time.sleep(600)")
+    wait_for(lambda: not report.exists(), 60)
