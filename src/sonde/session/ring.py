@@ -10,17 +10,19 @@ from sonde.session.files import Replacement
 from sonde.session.schema import Schema, load_schema
 
 SUFFIX = ".ring"
+_HEADER_BYTES = 4096
 
 
 def create_file(path: str, size: int) -> int:
     """Create a file of `size` zero bytes and return it open for writing.
 
-    Its space on disk is allocated now: a store to a mapped page for which the disk has no space
-    would end the job with SIGBUS."""
+    Only its header takes room on the disk; the rest takes room as it is written. A page that finds no
+    room is lost and counted, and does no harm: see map_guard.h."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(path, flags, 0o600)
     try:
-        os.posix_fallocate(fd, 0, size)
+        os.posix_fallocate(fd, 0, min(size, _HEADER_BYTES))
+        os.ftruncate(fd, size)
     except BaseException:
         os.close(fd)
         os.unlink(path)

@@ -38,8 +38,8 @@ extern PyTypeObject sonde_TextType;
  * table is full (counted there); -1 with an exception if it is not a str. */
 int64_t sonde_text_id(PyObject *text, PyObject *str);
 
-/* Return the table behind a Text. */
-sonde_intern *sonde_text_table(PyObject *text);
+/* Return the table behind a Text; it stays valid for as long as the Text lives. */
+const sonde_intern_handle *sonde_text_table(PyObject *text);
 
 /* ---- rows (row_layout.c, writer.c, reader.c, tables.c) --------------------------- */
 
@@ -62,9 +62,9 @@ uint32_t sonde_kind_bytes(char kind);
 
 extern PyTypeObject sonde_WriterType;
 
-/* Return the ring that a Writer writes to now, and the map that keeps it; NULL with an exception
- * if it has no ring, or if its rows are of other kinds. */
-sonde_ring *sonde_writer_ring(PyObject *writer, const char *kinds, PyObject **map);
+/* Copy the handle of the ring that a Writer writes to now, and return the map that keeps it; NULL
+ * with an exception if it has none, or if its rows are of other kinds. */
+PyObject *sonde_writer_ring(PyObject *writer, const char *kinds, sonde_ring_handle *ring);
 
 /* Check that its rows are of these kinds. Returns 0, or -1 with ValueError. */
 int sonde_writer_is(PyObject *writer, const char *kinds);

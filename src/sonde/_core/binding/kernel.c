@@ -13,6 +13,7 @@ static PyObject *undisturbed(PyObject *Py_UNUSED(module), PyObject *call)
 {
     sigset_t all, before;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* the guard of mapped files needs it */
     pthread_sigmask(SIG_BLOCK, &all, &before);
     PyObject *result = PyObject_CallNoArgs(call);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

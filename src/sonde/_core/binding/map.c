@@ -1,5 +1,6 @@
 /* Map: a file mapped into this process. */
 #include "binding/binding.h"
+#include "kernel/map_guard.h"
 
 #include <errno.h>
 #include <sys/mman.h>
@@ -41,14 +42,17 @@ static PyObject *map_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         Py_DECREF(self);
         return PyErr_SetFromErrno(PyExc_OSError);
     }
+    sonde_guard_add(mem, self->bytes, writable);
     self->mem = mem;
     return (PyObject *)self;
 }
 
 static void map_dealloc(MapObject *self)
 {
-    if (self->mem != NULL)
+    if (self->mem != NULL) {
+        sonde_guard_remove(self->mem);
         munmap(self->mem, self->bytes);
+    }
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

@@ -5,6 +5,7 @@
  */
 #include "binding/binding.h"
 #include "kernel/fork.h"
+#include "kernel/map_guard.h"
 #include "kernel/spawn.h"
 #include "kernel/thread.h"
 
@@ -231,6 +232,8 @@ static void *watch(void *arg)
         int64_t nudge_ns = push_obey(self);
         keep_collector(self);
         take_snapshot(self);
+        sonde_guard_renew();
+        sonde_store_relaxed(&self->page->pages_lost, sonde_guard_lost());
         int64_t due_ns = take_turn(self->page), look_ns = sonde_clock_ns() + nudge_ns;
         if (!sonde_load_acquire(&self->leave))
             sonde_wait_until(&self->page->bell, bell, due_ns < look_ns ? due_ns : look_ns);

@@ -88,7 +88,7 @@ static void take_block(const sonde_row_layout *layout, sonde_block *block, sonde
     block->rows = 0;
 }
 
-static void read_rows(const sonde_ring *ring, const sonde_row_layout *layout, uint64_t first,
+static void read_rows(const sonde_ring_handle *ring, const sonde_row_layout *layout, uint64_t first,
                       uint64_t last, sonde_batch *to)
 {
     sonde_block block;
@@ -111,15 +111,16 @@ static void read_rows(const sonde_ring *ring, const sonde_row_layout *layout, ui
     take_block(layout, &block, to);
 }
 
-static const sonde_ring *ring_of(PyObject *map)
+/* Open the ring in a map. 0, or -1 with an exception. */
+static int open_ring(PyObject *map, int writable, sonde_ring_handle *ring)
 {
-    const sonde_ring *ring = sonde_map_memory(map, 0);
-    if (ring == NULL)
-        return NULL;
-    int status = sonde_ring_verify(ring, ((MapObject *)map)->bytes);
+    const void *mem = sonde_map_memory(map, writable);
+    if (mem == NULL)
+        return -1;
+    int status = sonde_ring_open(ring, mem, ((MapObject *)map)->bytes);
     if (status < 0)
-        return (const sonde_ring *)sonde_raise(status, "ring");
-    return ring;
+        sonde_raise(status, "ring");
+    return status < 0 ? -1 : 0;
 }
 
 static int make_buffers(const sonde_row_layout *layout, uint64_t rows, PyObject *columns,
@@ -151,21 +152,21 @@ static PyObject *ring_read(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "O!ssKK|pp", &sonde_MapType, &map, &kinds, &optional, &first, &last,
                           &tickets, &places))
         return NULL;
-    const sonde_ring *ring = ring_of(map);
+    sonde_ring_handle ring;
     sonde_row_layout layout;
-    if (ring == NULL || sonde_row_layout_make(&layout, kinds, optional) < 0)
+    if (open_ring(map, 0, &ring) < 0 || sonde_row_layout_make(&layout, kinds, optional) < 0)
         return NULL;
-    if (layout.row_bytes != ring->row_bytes)
+    if (layout.row_bytes != ring.row_bytes)
         return sonde_raise(-EBADMSG, "ring");
     sonde_batch batch = {.places = places};
-    uint64_t head = sonde_load_acquire(&ring->head);
+    uint64_t head = sonde_load_acquire(&ring.shared->head);
     if (last > head)
         last = head;
     if (last < first)
         last = first;
-    if (last - first > ring->capacity) {
-        batch.lost = last - first - ring->capacity;
-        first = last - ring->capacity;
+    if (last - first > ring.capacity) {
+        batch.lost = last - first - ring.capacity;
+        first = last - ring.capacity;
     }
     PyObject *columns = PyList_New(0);
     if (columns == NULL)
@@ -178,7 +179,7 @@ static PyObject *ring_read(PyObject *Py_UNUSED(module), PyObject *args)
     }
     Py_INCREF(map);
     Py_BEGIN_ALLOW_THREADS
-    read_rows(ring, &layout, first, last, &batch);
+    read_rows(&ring, &layout, first, last, &batch);
     Py_END_ALLOW_THREADS
     Py_DECREF(map);
     return Py_BuildValue("KNKKKI", (unsigned long long)batch.rows, columns,
@@ -214,16 +215,16 @@ static PyObject *wall_us(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyObject *ring_info(PyObject *Py_UNUSED(module), PyObject *map)
 {
-    const sonde_ring *ring = ring_of(map);
-    if (ring == NULL)
+    sonde_ring_handle ring;
+    if (open_ring(map, 0, &ring) < 0)
         return NULL;
     return Py_BuildValue(
-        "{s:K,s:I,s:K,s:K,s:K,s:K,s:y#}", "capacity", (unsigned long long)ring->capacity,
-        "row_bytes", ring->row_bytes, "head", (unsigned long long)sonde_load_acquire(&ring->head),
-        "dropped", (unsigned long long)sonde_load_relaxed(&ring->dropped), "misfit",
-        (unsigned long long)sonde_load_relaxed(&ring->misfit), "text_lost",
-        (unsigned long long)sonde_load_relaxed(&ring->text_lost), "schema",
-        (const char *)(ring + 1), (Py_ssize_t)ring->schema_bytes);
+        "{s:K,s:I,s:K,s:K,s:K,s:K,s:y#}", "capacity", (unsigned long long)ring.capacity,
+        "row_bytes", ring.row_bytes, "head", (unsigned long long)sonde_load_acquire(&ring.shared->head),
+        "dropped", (unsigned long long)sonde_load_relaxed(&ring.shared->dropped), "misfit",
+        (unsigned long long)sonde_load_relaxed(&ring.shared->misfit), "text_lost",
+        (unsigned long long)sonde_load_relaxed(&ring.shared->text_lost), "schema",
+        (const char *)(ring.shared + 1), (Py_ssize_t)ring.schema_bytes);
 }
 
 static PyObject *ring_settled(PyObject *Py_UNUSED(module), PyObject *args)
@@ -232,15 +233,15 @@ static PyObject *ring_settled(PyObject *Py_UNUSED(module), PyObject *args)
     unsigned long long first;
     if (!PyArg_ParseTuple(args, "O!K", &sonde_MapType, &map, &first))
         return NULL;
-    const sonde_ring *ring = ring_of(map);
-    if (ring == NULL)
+    sonde_ring_handle ring;
+    if (open_ring(map, 0, &ring) < 0)
         return NULL;
-    uint64_t head = sonde_load_acquire(&ring->head);
+    uint64_t head = sonde_load_acquire(&ring.shared->head);
     if (first > head)
         first = head;
-    if (head - first > ring->capacity)
-        first = head - ring->capacity;
-    return PyLong_FromUnsignedLongLong(sonde_ring_settled(ring, first, head));
+    if (head - first > ring.capacity)
+        first = head - ring.capacity;
+    return PyLong_FromUnsignedLongLong(sonde_ring_settled(&ring, first, head));
 }
 
 static PyObject *ring_bytes(PyObject *Py_UNUSED(module), PyObject *args)
@@ -274,10 +275,10 @@ static PyObject *ring_init(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyObject *ring_free_slots(PyObject *Py_UNUSED(module), PyObject *map)
 {
-    sonde_ring *ring = sonde_map_memory(map, 1);
-    if (ring == NULL || ring_of(map) == NULL)
+    sonde_ring_handle ring;
+    if (open_ring(map, 1, &ring) < 0)
         return NULL;
-    sonde_ring_free_slots(ring);
+    sonde_ring_free_slots(&ring);
     Py_RETURN_NONE;
 }
 

@@ -56,21 +56,22 @@ static PyObject *intern_init(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyObject *intern_read(PyObject *Py_UNUSED(module), PyObject *map)
 {
-    const sonde_intern *table = sonde_map_memory(map, 0);
-    if (table == NULL)
+    const void *mem = sonde_map_memory(map, 0);
+    if (mem == NULL)
         return NULL;
-    int status = sonde_intern_verify(table, ((MapObject *)map)->bytes);
+    sonde_intern_handle table;
+    int status = sonde_intern_open(&table, mem, ((MapObject *)map)->bytes);
     if (status < 0)
         return sonde_raise(status, "intern table");
-    uint32_t count = sonde_load_acquire(&table->count);
-    if (count > table->entries)
-        count = table->entries;
+    uint32_t count = sonde_load_acquire(&table.shared->count);
+    if (count > table.entries)
+        count = table.entries;
     PyObject *texts = PyList_New(count);
     if (texts == NULL)
         return NULL;
     for (uint32_t id = 1; id <= count; id++) {
         uint32_t bytes_n = 0;
-        const void *bytes = sonde_intern_get(table, id, &bytes_n);
+        const void *bytes = sonde_intern_get(&table, id, &bytes_n);
         PyObject *text = bytes == NULL ? Py_NewRef(Py_None)
                                        : PyBytes_FromStringAndSize(bytes, (Py_ssize_t)bytes_n);
         if (text == NULL) {
@@ -79,7 +80,7 @@ static PyObject *intern_read(PyObject *Py_UNUSED(module), PyObject *map)
         }
         PyList_SET_ITEM(texts, id - 1, text);
     }
-    return Py_BuildValue("NK", texts, (unsigned long long)sonde_load_relaxed(&table->lost));
+    return Py_BuildValue("NK", texts, (unsigned long long)sonde_load_relaxed(&table.shared->lost));
 }
 
 static PyObject *nodes_bytes(PyObject *Py_UNUSED(module), PyObject *args)
@@ -114,10 +115,8 @@ static void take_node(char *const *columns, uint32_t at, uint32_t id, const sond
 {
     const uint32_t small[6] = {id, node->parent, node->func, node->file, (uint32_t)node->line,
                                (uint32_t)node->first_line};
-    const uint64_t large[5] = {node->hash, sonde_load_relaxed(&node->samples),
-                               (uint64_t)sonde_load_relaxed(&node->wall_ns),
-                               (uint64_t)sonde_load_relaxed(&node->cpu_ns),
-                               (uint64_t)sonde_load_relaxed(&node->gil_ns)};
+    const uint64_t large[5] = {node->hash, node->samples, (uint64_t)node->wall_ns,
+                               (uint64_t)node->cpu_ns, (uint64_t)node->gil_ns};
     for (int i = 0; i < 6; i++)
         memcpy(columns[i] + (size_t)at * 4, &small[i], 4);
     for (int i = 0; i < 5; i++)
@@ -126,15 +125,16 @@ static void take_node(char *const *columns, uint32_t at, uint32_t id, const sond
 
 static PyObject *nodes_read(PyObject *Py_UNUSED(module), PyObject *map)
 {
-    const sonde_nodes *table = sonde_map_memory(map, 0);
-    if (table == NULL)
+    const void *mem = sonde_map_memory(map, 0);
+    if (mem == NULL)
         return NULL;
-    int status = sonde_nodes_verify(table, ((MapObject *)map)->bytes);
+    sonde_nodes_handle table;
+    int status = sonde_nodes_open(&table, mem, ((MapObject *)map)->bytes);
     if (status < 0)
         return sonde_raise(status, "stack table");
-    uint32_t count = sonde_load_acquire(&table->count), sound = 0;
-    if (count > table->entries)
-        count = table->entries;
+    uint32_t count = sonde_load_acquire(&table.shared->count), sound = 0;
+    if (count > table.entries)
+        count = table.entries;
     PyObject *list = PyList_New(0);
     char *columns[NODE_COLUMNS];
     for (int i = 0; list != NULL && i < NODE_COLUMNS; i++)
@@ -143,13 +143,13 @@ static PyObject *nodes_read(PyObject *Py_UNUSED(module), PyObject *map)
     if (list == NULL)
         return NULL;
     for (uint32_t id = 1; id <= count; id++) {
-        const sonde_node *node = sonde_nodes_get(table, id);
-        if (node != NULL)
-            take_node(columns, sound++, id, node);
+        sonde_node node;
+        if (sonde_nodes_get(&table, id, &node) == 0)
+            take_node(columns, sound++, id, &node);
     }
     return Py_BuildValue("INIKL", sound, list, count - sound,
-                         (unsigned long long)sonde_load_relaxed(&table->lost),
-                         (long long)table->t_ns);
+                         (unsigned long long)sonde_load_relaxed(&table.shared->lost),
+                         (long long)sonde_load_relaxed(&table.shared->t_ns));
 }
 
 PyMethodDef sonde_tables_methods[] = {

@@ -6,7 +6,7 @@ enum { CACHE = 1024, CACHED_CHARS = 4096 };
 typedef struct {
     PyObject_HEAD
     PyObject *map;
-    sonde_intern *table;
+    sonde_intern_handle table;
     /* Keyed by the address of the str, which is kept alive here: an address
      * that was freed and used again would name the wrong text. */
     struct { PyObject *str; uint32_t id; } cache[CACHE];
@@ -18,10 +18,11 @@ static PyObject *text_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     static char *names[] = {"map", NULL};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!", names, &sonde_MapType, &map))
         return NULL;
-    sonde_intern *table = sonde_map_memory(map, 1);
-    if (table == NULL)
+    void *mem = sonde_map_memory(map, 1);
+    if (mem == NULL)
         return NULL;
-    int status = sonde_intern_verify(table, ((MapObject *)map)->bytes);
+    sonde_intern_handle table;
+    int status = sonde_intern_open(&table, mem, ((MapObject *)map)->bytes);
     if (status < 0)
         return sonde_raise(status, "intern table");
     TextObject *self = (TextObject *)type->tp_alloc(type, 0);
@@ -40,9 +41,9 @@ static void text_dealloc(TextObject *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-sonde_intern *sonde_text_table(PyObject *text) { return ((TextObject *)text)->table; }
+const sonde_intern_handle *sonde_text_table(PyObject *text) { return &((TextObject *)text)->table; }
 
-static int64_t put_str(sonde_intern *table, PyObject *str)
+static int64_t put_str(const sonde_intern_handle *table, PyObject *str)
 {
     Py_ssize_t bytes_n;
     const char *bytes = PyUnicode_AsUTF8AndSize(str, &bytes_n);
@@ -72,7 +73,7 @@ int64_t sonde_text_id(PyObject *text, PyObject *str)
         PyErr_Format(PyExc_TypeError, "expected text, not %.100s", Py_TYPE(str)->tp_name);
         return -1;
     }
-    int64_t id = put_str(self->table, str);
+    int64_t id = put_str(&self->table, str);
     if (id > 0 && PyUnicode_CheckExact(str) && PyUnicode_GET_LENGTH(str) <= CACHED_CHARS) {
         PyObject *before = self->cache[at].str;
         self->cache[at].str = Py_NewRef(str);

@@ -11,7 +11,7 @@ typedef struct WriterObject {
     PyObject_HEAD
     vectorcallfunc call;
     const uint32_t *on; /* in the control page; `always_off` while detached */
-    sonde_ring *ring;
+    sonde_ring_handle ring;        /* `shared` is NULL while detached */
     PyObject *text;                /* Text, or NULL while detached */
     PyObject *ring_map, *page_map; /* keep the memory above mapped */
     PyObject *opener;              /* called at the first row to attach us; or NULL */
@@ -34,10 +34,11 @@ SONDE_IN_CHILD(switch_off_in_child)
 int sonde_writer_count(PyObject *writer, uint64_t *rows, uint64_t *capacity)
 {
     const WriterObject *self = (WriterObject *)writer;
-    if (self->ring == NULL || !sonde_load_relaxed(self->on))
+    const sonde_ring *shared = self->ring.shared;
+    if (shared == NULL || !sonde_load_relaxed(self->on))
         return -1;
-    *rows = sonde_load_relaxed(&self->ring->head) - sonde_load_relaxed(&self->ring->dropped);
-    *capacity = self->ring->capacity;
+    *rows = sonde_load_relaxed(&shared->head) - sonde_load_relaxed(&shared->dropped);
+    *capacity = self->ring.capacity;
     return 0;
 }
 
@@ -102,7 +103,7 @@ static int put_bool(PyObject *value, char *to)
 /* The row being written. It holds references to what it needs: a value's own __index__ or
  * __float__ may run any code, even code that stops the recording. */
 typedef struct {
-    sonde_ring *ring;
+    sonde_ring_handle ring;
     PyObject *ring_map, *text;
     uint32_t nulls;
     uint64_t words[SONDE_MAX_ROW_BYTES / 8];
@@ -116,7 +117,7 @@ static int put_text(const sonde_row_layout *layout, sonde_row *row, int column, 
         return -1;
     if (id == 0) {
         /* Full: NULL in the row (id 0 reads as NULL in any text column), and counted. */
-        sonde_add_relaxed(&row->ring->text_lost, 1);
+        sonde_add_relaxed(&row->ring.shared->text_lost, 1);
         if (layout->null_bit[column] >= 0)
             row->nulls |= 1u << layout->null_bit[column];
     }
@@ -166,12 +167,12 @@ static int put_values(WriterObject *self, sonde_row *row, PyObject *const *args,
 
 /* A value that does not fit is counted in the job and raised in the tool; but an exception that
  * is not ours to catch, such as a Ctrl-C inside a value's __float__, is always raised. */
-static int is_misfit(const WriterObject *self, sonde_ring *ring)
+static int is_misfit(const WriterObject *self, const sonde_ring_handle *ring)
 {
     if (self->strict || !PyErr_ExceptionMatches(PyExc_Exception))
         return 0;
     PyErr_Clear();
-    sonde_add_relaxed(&ring->misfit, 1);
+    sonde_add_relaxed(&ring->shared->misfit, 1);
     return 1;
 }
 
@@ -191,16 +192,16 @@ static int open_ring(WriterObject *self)
 int sonde_writer_open(PyObject *writer)
 {
     WriterObject *self = (WriterObject *)writer;
-    return self->ring == NULL ? open_ring(self) : 0;
+    return self->ring.shared == NULL ? open_ring(self) : 0;
 }
 
 int sonde_writer_put(PyObject *writer, const void *row, uint32_t nulls)
 {
     WriterObject *self = (WriterObject *)writer;
-    if (self->ring == NULL && open_ring(self) < 0)
+    if (self->ring.shared == NULL && open_ring(self) < 0)
         return -1;
-    if (self->ring != NULL)
-        (void)sonde_ring_append(self->ring, row, nulls); /* a drop is counted there */
+    if (self->ring.shared != NULL)
+        (void)sonde_ring_append(&self->ring, row, nulls); /* a drop is counted there */
     return 0;
 }
 
@@ -211,9 +212,9 @@ int sonde_writer_append(PyObject *writer, const void *row, uint32_t nulls)
 
 void sonde_writer_lose_text(PyObject *writer)
 {
-    sonde_ring *ring = ((WriterObject *)writer)->ring;
-    if (ring != NULL)
-        sonde_add_relaxed(&ring->text_lost, 1);
+    sonde_ring *shared = ((WriterObject *)writer)->ring.shared;
+    if (shared != NULL)
+        sonde_add_relaxed(&shared->text_lost, 1);
 }
 
 int sonde_writer_is(PyObject *writer, const char *kinds)
@@ -232,10 +233,10 @@ static PyObject *writer_call(PyObject *callable, PyObject *const *args, size_t n
     WriterObject *self = (WriterObject *)callable;
     if (!sonde_load_relaxed(self->on))
         Py_RETURN_NONE;
-    if (self->ring == NULL) {
+    if (self->ring.shared == NULL) {
         if (open_ring(self) < 0)
             return NULL;
-        if (self->ring == NULL || !sonde_load_relaxed(self->on))
+        if (self->ring.shared == NULL || !sonde_load_relaxed(self->on))
             Py_RETURN_NONE;
     }
     sonde_row row;
@@ -247,8 +248,8 @@ static PyObject *writer_call(PyObject *callable, PyObject *const *args, size_t n
         row.words[i] = 0;
     int status = put_values(self, &row, args, PyVectorcall_NARGS(nargsf), kwnames);
     if (status == 0)
-        (void)sonde_ring_append(row.ring, row.words, row.nulls); /* a drop is counted there */
-    else if (is_misfit(self, row.ring))
+        (void)sonde_ring_append(&row.ring, row.words, row.nulls); /* a drop is counted there */
+    else if (is_misfit(self, &row.ring))
         status = 0;
     Py_DECREF(row.text);
     Py_DECREF(row.ring_map);
@@ -290,7 +291,7 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 static void writer_release(WriterObject *self)
 {
     self->on = &always_off;
-    self->ring = NULL;
+    self->ring.shared = NULL;
     Py_CLEAR(self->text);
     Py_CLEAR(self->ring_map);
     Py_CLEAR(self->page_map);
@@ -315,13 +316,14 @@ static PyObject *writer_attach(WriterObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!O!|O", &sonde_MapType, &ring_map, &sonde_TextType, &text,
                           &page_map))
         return NULL;
-    sonde_ring *ring = sonde_map_memory(ring_map, 1);
-    if (ring == NULL)
+    void *mem = sonde_map_memory(ring_map, 1);
+    if (mem == NULL)
         return NULL;
-    int status = sonde_ring_verify(ring, ((MapObject *)ring_map)->bytes);
+    sonde_ring_handle ring;
+    int status = sonde_ring_open(&ring, mem, ((MapObject *)ring_map)->bytes);
     if (status < 0)
         return sonde_raise(status, "ring");
-    if (ring->row_bytes != self->layout.row_bytes) {
+    if (ring.row_bytes != self->layout.row_bytes) {
         PyErr_SetString(PyExc_ValueError, "the ring holds rows of another shape");
         return NULL;
     }
@@ -358,17 +360,17 @@ static PyObject *writer_detach(WriterObject *self, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-sonde_ring *sonde_writer_ring(PyObject *object, const char *kinds, PyObject **map)
+PyObject *sonde_writer_ring(PyObject *object, const char *kinds, sonde_ring_handle *ring)
 {
     WriterObject *self = (WriterObject *)object;
     if (sonde_writer_is(object, kinds) < 0)
         return NULL;
-    if (self->ring == NULL) {
+    if (self->ring.shared == NULL) {
         PyErr_SetString(PyExc_OSError, "there is no room for the rows of this table");
         return NULL;
     }
-    *map = Py_NewRef(self->ring_map);
-    return self->ring;
+    *ring = self->ring;
+    return Py_NewRef(self->ring_map);
 }
 
 static PyObject *writer_row_bytes(WriterObject *self, void *Py_UNUSED(closure))
@@ -378,7 +380,7 @@ static PyObject *writer_row_bytes(WriterObject *self, void *Py_UNUSED(closure))
 
 static PyObject *writer_attached(WriterObject *self, void *Py_UNUSED(closure))
 {
-    return PyBool_FromLong(self->ring != NULL);
+    return PyBool_FromLong(self->ring.shared != NULL);
 }
 
 static PyMethodDef writer_methods[] = {

@@ -93,7 +93,6 @@ static void release(void)
     Py_CLEAR(sonde_collectives.text);
     Py_CLEAR(sonde_collectives.page_map);
     Py_CLEAR(sonde_collectives.ask);
-    sonde_collectives.ring = NULL;
 }
 
 static void open_recorders(void *cpu, const char *cuda_path)
@@ -121,8 +120,8 @@ static PyObject *collective_start(PyObject *Py_UNUSED(module), PyObject *args)
     void *cpu = control == NULL ? NULL : dlopen(cpu_path, RTLD_NOW | RTLD_NOLOAD);
     if (control != NULL && cpu == NULL)
         return PyErr_Format(PyExc_OSError, "%s is not loaded", cpu_path);
-    sonde_collectives.ring = cpu == NULL ? NULL : sonde_writer_ring(writer, SONDE_COLLECTIVE_KINDS, &sonde_collectives.ring_map);
-    if (sonde_collectives.ring == NULL)
+    sonde_collectives.ring_map = cpu == NULL ? NULL : sonde_writer_ring(writer, SONDE_COLLECTIVE_KINDS, &sonde_collectives.ring);
+    if (sonde_collectives.ring_map == NULL)
         return NULL;
     sonde_collectives.text = Py_NewRef(text);
     sonde_collectives.page_map = Py_NewRef(page);

@@ -82,9 +82,9 @@ typedef struct {
 int sonde_flight_recorder_open(int recorder, void *library);
 int sonde_flight_recorder_has(int recorder);
 
-/* Ask a recorder, and call `each` for every entry. Returns 0, or -errno if it could not be read.
- * The texts go to `texts`. Needs no GIL; takes about 10 us for each entry. */
-int sonde_flight_recorder_ask(int recorder, sonde_intern *texts, void (*each)(const sonde_recorder_entry *));
+/* Ask a recorder, and call `each` for every entry; 0, or -errno if it could not be read. The texts go to
+ * `texts`. Needs no GIL; takes some 10 us an entry. */
+int sonde_flight_recorder_ask(int recorder, const sonde_intern_handle *texts, void (*each)(const sonde_recorder_entry *));
 
 /* ---- what both are put together with ------------------------------------------------- */
 
@@ -92,8 +92,8 @@ enum { SONDE_STEPS = 1024, SONDE_THREADS = 64, SONDE_GROUPS = 1024, SONDE_WORKER
 
 typedef struct {
     PyObject *ring_map, *text, *page_map, *ask; /* ask: makes Python call collective_group() */
-    sonde_ring *ring;
-    sonde_intern *texts;
+    sonde_ring_handle ring;
+    const sonde_intern_handle *texts;
     const uint32_t *on; /* of the control page */
     pthread_t thread;
     int is_open;     /* guarded by the GIL: between start and stop */

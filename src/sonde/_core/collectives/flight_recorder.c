@@ -38,7 +38,7 @@ typedef struct {
     piece *memo; /* texts that are written once and then referred to */
     uint32_t memo_n, memo_room;
     int is_bad;
-    sonde_intern *texts;
+    const sonde_intern_handle *texts;
     sonde_recorder_entry entry; /* the entry that is being read */
     void (*each)(const sonde_recorder_entry *);
 } pickle;
@@ -357,7 +357,7 @@ int sonde_flight_recorder_open(int recorder, void *library)
 
 int sonde_flight_recorder_has(int recorder) { return recorders[recorder].dump != NULL; }
 
-int sonde_flight_recorder_ask(int recorder, sonde_intern *texts, void (*each)(const sonde_recorder_entry *))
+int sonde_flight_recorder_ask(int recorder, const sonde_intern_handle *texts, void (*each)(const sonde_recorder_entry *))
 {
     string answer = recorders[recorder].dump(true, false, false);
     pickle from = {.at = (const uint8_t *)answer.at, .texts = texts, .each = each};

@@ -264,7 +264,7 @@ static void write_row(const sonde_recorder_entry *entry, const sonde_observed_wo
     fill_place(&to, &nulls, entry, work);
     uint64_t words[sizeof to / 8];
     memcpy(words, &to, sizeof to);
-    (void)sonde_ring_append(sonde_collectives.ring, words, nulls); /* a drop is counted there */
+    (void)sonde_ring_append(&sonde_collectives.ring, words, nulls); /* a drop is counted there */
 }
 
 static sonde_observed_work *find_work(uint64_t serial)

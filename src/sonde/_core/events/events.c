@@ -157,9 +157,9 @@ uint32_t sonde_events_value(PyObject *str)
     if (sonde_events.text == NULL)
         return 0;
     /* Values may all be different, so a quarter of the room is kept for names. */
-    const sonde_intern *known = sonde_text_table(sonde_events.text);
-    if (sonde_load_relaxed(&known->used) < known->data_bytes / 4 * 3 &&
-        sonde_load_relaxed(&known->count) < known->entries / 4 * 3)
+    const sonde_intern_handle *known = sonde_text_table(sonde_events.text);
+    if (sonde_load_relaxed(&known->shared->used) < known->data_bytes / 4 * 3 &&
+        sonde_load_relaxed(&known->shared->count) < known->entries / 4 * 3)
         return sonde_events_text(TO_ATTRIBUTE, str);
     sonde_writer_lose_text(sonde_events.tables[TO_ATTRIBUTE]);
     return 0;

@@ -103,14 +103,23 @@ uint64_t sonde_ring_bytes(uint64_t capacity, uint32_t row_bytes, uint32_t schema
 int sonde_ring_init(void *mem, uint64_t mem_bytes, uint64_t capacity, uint32_t row_bytes,
                     const void *schema, uint32_t schema_bytes);
 
-/* Is this memory a ring that can be read and written without leaving it? Returns 0, -EBADMSG (not
- * a ring, cut or damaged) or -EPROTO (a newer version). */
-int sonde_ring_verify(const void *mem, uint64_t mem_bytes);
+/* A ring as one process sees it. Sizes and addresses are private copies that were checked once:
+ * whatever happens to the file afterwards, no access leaves the mapping. */
+typedef struct {
+    sonde_ring *shared; /* the counters */
+    char *slots;
+    uint64_t capacity;
+    uint32_t row_bytes, slot_bytes, schema_bytes;
+} sonde_ring_handle;
+
+/* Check that this memory is a ring, and fill in a handle for it. Returns 0,
+ * -EBADMSG (not a ring, cut or damaged) or -EPROTO (a newer version). */
+int sonde_ring_open(sonde_ring_handle *ring, const void *mem, uint64_t mem_bytes);
 
 /* Append one row. Never blocks. Returns 0, or -EAGAIN if the slot's last
  * writer is still busy (the row is dropped and counted). Any thread of any
  * process; safe in a signal handler. `row` holds ring->row_bytes bytes. */
-int sonde_ring_append(sonde_ring *ring, const uint64_t *row, uint32_t nulls);
+int sonde_ring_append(const sonde_ring_handle *ring, const uint64_t *row, uint32_t nulls);
 
 enum sonde_slot_state {
     SONDE_ROW_OK = 0,      /* `row` and `nulls` are filled in */
@@ -120,14 +129,14 @@ enum sonde_slot_state {
 };
 
 /* Copy the row of one ticket out. Any thread of any process; never blocks. */
-enum sonde_slot_state sonde_ring_get(const sonde_ring *ring, uint64_t ticket, uint64_t *row,
+enum sonde_slot_state sonde_ring_get(const sonde_ring_handle *ring, uint64_t ticket, uint64_t *row,
                                      uint32_t *nulls);
 
 /* Return the first ticket in [first, last) that is PENDING, or `last` if there is none. */
-uint64_t sonde_ring_settled(const sonde_ring *ring, uint64_t first, uint64_t last);
+uint64_t sonde_ring_settled(const sonde_ring_handle *ring, uint64_t first, uint64_t last);
 
 /* Free the slots that dead writers left busy. Only while nobody writes. */
-void sonde_ring_free_slots(sonde_ring *ring);
+void sonde_ring_free_slots(const sonde_ring_handle *ring);
 
 /* ---- intern table: bytes <-> a small id, for text, frames and stacks ------- */
 
@@ -161,14 +170,26 @@ _Static_assert(sizeof(sonde_entry) == 16, "entry layout");
 
 uint64_t sonde_intern_bytes(uint32_t entries, uint64_t data_bytes);
 int sonde_intern_init(void *mem, uint64_t mem_bytes, uint32_t entries, uint64_t data_bytes);
-int sonde_intern_verify(const void *mem, uint64_t mem_bytes);
+
+/* An intern table as one process sees it; sizes and addresses are private, as in sonde_ring_handle. */
+typedef struct {
+    sonde_intern *shared; /* the counters */
+    sonde_entry *entry;   /* of id 1 */
+    uint32_t *slot;
+    char *data;
+    uint32_t entries, slots;
+    uint64_t data_bytes;
+} sonde_intern_handle;
+
+/* Check that this memory is an intern table, and fill in a handle for it; as sonde_ring_open(). */
+int sonde_intern_open(sonde_intern_handle *table, const void *mem, uint64_t mem_bytes);
 
 /* Return the id of these bytes (1 …), always the same for the same bytes; 0 when the table is
  * full (counted in `lost`). Any thread of any process; never blocks. */
-uint32_t sonde_intern_put(sonde_intern *table, const void *bytes, uint32_t bytes_n);
+uint32_t sonde_intern_put(const sonde_intern_handle *table, const void *bytes, uint32_t bytes_n);
 
 /* Return the bytes of an id, or NULL if there is no such id or they are damaged. */
-const void *sonde_intern_get(const sonde_intern *table, uint32_t id, uint32_t *bytes_n);
+const void *sonde_intern_get(const sonde_intern_handle *table, uint32_t id, uint32_t *bytes_n);
 
 /* ---- stack nodes: every stack that was seen, as a tree ------------------------ */
 
@@ -228,28 +249,37 @@ uint64_t sonde_nodes_bytes(uint32_t entries);
 /* Write the header of an empty table into zeroed memory. */
 void sonde_nodes_head(sonde_nodes *table, uint32_t entries);
 int sonde_nodes_init(void *mem, uint64_t mem_bytes, uint32_t entries);
-int sonde_nodes_verify(const void *mem, uint64_t mem_bytes);
 
-/* Return how many words of index sonde_nodes_put() needs; private, zeroed by the caller. */
-uint64_t sonde_nodes_slots(const sonde_nodes *table);
+/* A table of nodes as one process sees it; sizes and addresses are private, as in sonde_ring_handle. */
+typedef struct {
+    sonde_nodes *shared;
+    sonde_node *node; /* of id 1 */
+    uint32_t entries;
+    uint32_t count;  /* of the one process that writes: nodes so far */
+    uint32_t *index; /* likewise: private memory of sonde_nodes_slots() words, zeroed by the caller */
+} sonde_nodes_handle;
+
+/* Check that this memory is such a table, and fill in a handle without an index; as sonde_ring_open(). */
+int sonde_nodes_open(sonde_nodes_handle *table, const void *mem, uint64_t mem_bytes);
+
+/* Return how many words of index sonde_nodes_put() needs. */
+uint64_t sonde_nodes_slots(const sonde_nodes_handle *table);
 
 /* Fill the index of a table that has nodes already. */
-void sonde_nodes_index(sonde_nodes *table, uint32_t *index);
+void sonde_nodes_index(sonde_nodes_handle *table);
 
 /* Return the id of this frame under this parent; 0 when the table is full (the caller counts
  * that). One thread at a time; readers in other processes need no lock. */
-uint32_t sonde_nodes_put(sonde_nodes *table, uint32_t *index, uint32_t parent,
-                         const sonde_frame_key *key);
+uint32_t sonde_nodes_put(sonde_nodes_handle *table, uint32_t parent, const sonde_frame_key *key);
 
 /* Find a frame without adding it; 0 if it is not there. */
-uint32_t sonde_nodes_find(sonde_nodes *table, uint32_t *index, uint32_t parent,
-                          const sonde_frame_key *key);
+uint32_t sonde_nodes_find(const sonde_nodes_handle *table, uint32_t parent, const sonde_frame_key *key);
 
-/* Return a node that is complete and sound, or NULL. */
-const sonde_node *sonde_nodes_get(const sonde_nodes *table, uint32_t id);
+/* Copy a node that is complete and sound. Returns 0, -ENOENT if there is none, -EBADMSG if it is damaged. */
+int sonde_nodes_get(const sonde_nodes_handle *table, uint32_t id, sonde_node *node);
 
 /* Return a node in order to add to its sums; `id` must come from sonde_nodes_put(). */
-sonde_node *sonde_nodes_at(sonde_nodes *table, uint32_t id);
+sonde_node *sonde_nodes_at(const sonde_nodes_handle *table, uint32_t id);
 
 /* ---- lines: where in its file each instruction stands --------------------------- */
 
@@ -311,7 +341,8 @@ typedef struct {
     int64_t resumed_t_ns; /* when `on` last became 1 */
     int64_t paused_t_ns;  /* when it last became 0 */
     int64_t paused_ns;    /* the length of all pauses that have ended */
-    uint8_t pad1[4096 - 296];
+    uint64_t pages_lost;  /* pages of mapped files that the job could not write: see map_guard.h */
+    uint8_t pad1[4096 - 304];
 } sonde_control;
 
 _Static_assert(sizeof(sonde_control) == SONDE_PAGE, "control layout");

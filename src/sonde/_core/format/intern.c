@@ -23,21 +23,6 @@ static uint32_t slots_for(uint32_t entries)
     return slots;
 }
 
-static sonde_entry *entry_of(const sonde_intern *table, uint32_t id)
-{
-    return (sonde_entry *)((char *)table + table->header_bytes) + (id - 1);
-}
-
-static uint32_t *slots_of(const sonde_intern *table)
-{
-    return (uint32_t *)entry_of(table, table->entries + 1);
-}
-
-static char *data_of(const sonde_intern *table)
-{
-    return (char *)(slots_of(table) + table->slots);
-}
-
 uint64_t sonde_intern_bytes(uint32_t entries, uint64_t data_bytes)
 {
     if (entries == 0 || entries > 1u << 28 || data_bytes == 0 || data_bytes > (uint64_t)1 << 40)
@@ -70,28 +55,57 @@ int sonde_intern_init(void *mem, uint64_t mem_bytes, uint32_t entries, uint64_t 
     return 0;
 }
 
-int sonde_intern_verify(const void *mem, uint64_t mem_bytes)
+int sonde_intern_open(sonde_intern_handle *table, const void *mem, uint64_t mem_bytes)
 {
-    const sonde_intern *table = mem;
-    if (mem_bytes < sizeof *table || memcmp(table->magic, intern_magic, sizeof intern_magic))
+    sonde_intern head;
+    if (mem_bytes < sizeof head)
         return -EBADMSG;
-    if (table->version > SONDE_FORMAT_VERSION)
+    memcpy(&head, mem, sizeof head); /* what is checked here is what is used later */
+    if (memcmp(head.magic, intern_magic, sizeof intern_magic))
+        return -EBADMSG;
+    if (head.version > SONDE_FORMAT_VERSION)
         return -EPROTO;
-    uint64_t bytes = sonde_intern_bytes(table->entries, table->data_bytes);
-    if (bytes == 0 || bytes > mem_bytes || table->header_bytes != SONDE_PAGE ||
-        table->slots != slots_for(table->entries) || table->check != header_check(table))
+    uint64_t bytes = sonde_intern_bytes(head.entries, head.data_bytes);
+    if (bytes == 0 || bytes > mem_bytes || head.header_bytes != SONDE_PAGE ||
+        head.slots != slots_for(head.entries) || head.check != header_check(&head))
         return -EBADMSG;
+    sonde_entry *entry = (sonde_entry *)((char *)mem + SONDE_PAGE);
+    uint32_t *slot = (uint32_t *)(entry + head.entries);
+    *table = (sonde_intern_handle){.shared = (sonde_intern *)mem,
+                                   .entry = entry,
+                                   .slot = slot,
+                                   .data = (char *)(slot + head.slots),
+                                   .entries = head.entries,
+                                   .slots = head.slots,
+                                   .data_bytes = head.data_bytes};
     return 0;
 }
 
-/* Bind a checksum to its id: an entry that stands in the place of another is damage. */
+static sonde_entry *entry_of(const sonde_intern_handle *table, uint32_t id)
+{
+    return &table->entry[id - 1];
+}
+
+/* Where an entry's bytes are, or NULL if they would leave the table. Both numbers are read once. */
+static const char *find_bytes(const sonde_intern_handle *table, const sonde_entry *entry,
+                              uint32_t *bytes_n)
+{
+    uint64_t offset = sonde_load_relaxed(&entry->offset);
+    uint32_t bytes = sonde_load_relaxed(&entry->bytes);
+    if (offset > table->data_bytes || bytes > table->data_bytes - offset)
+        return NULL;
+    *bytes_n = bytes;
+    return table->data + offset;
+}
+
+/* An entry's check holds for its own id only: one that stands in another's place is damage. */
 static uint32_t bind(uint32_t id, uint32_t check)
 {
     uint64_t both = (uint64_t)id << 32 | check;
     return sonde_check_bytes(&both, sizeof both);
 }
 
-const void *sonde_intern_get(const sonde_intern *table, uint32_t id, uint32_t *bytes_n)
+const void *sonde_intern_get(const sonde_intern_handle *table, uint32_t id, uint32_t *bytes_n)
 {
     if (id == 0 || id > table->entries)
         return NULL;
@@ -100,44 +114,39 @@ const void *sonde_intern_get(const sonde_intern *table, uint32_t id, uint32_t *b
     uint32_t check = sonde_load_acquire(&entry->check);
     if (check == 0)
         return NULL;
-    uint64_t offset = entry->offset;
-    uint32_t bytes = entry->bytes;
-    if (offset > table->data_bytes || bytes > table->data_bytes - offset)
-        return NULL;
-    const char *data = data_of(table) + offset;
-    if (bind(id, sonde_check_bytes(data, bytes)) != check)
-        return NULL;
-    *bytes_n = bytes;
-    return data;
+    const char *data = find_bytes(table, entry, bytes_n);
+    return data != NULL && bind(id, sonde_check_bytes(data, *bytes_n)) == check ? data : NULL;
 }
 
-static int same(const sonde_intern *table, uint32_t id, uint32_t check, const void *bytes,
+static int same(const sonde_intern_handle *table, uint32_t id, uint32_t check, const void *bytes,
                 uint32_t bytes_n)
 {
     const sonde_entry *entry = entry_of(table, id);
-    return sonde_load_acquire(&entry->check) == bind(id, check) && entry->bytes == bytes_n &&
-           entry->offset <= table->data_bytes && bytes_n <= table->data_bytes - entry->offset &&
-           memcmp(data_of(table) + entry->offset, bytes, bytes_n) == 0;
+    if (sonde_load_acquire(&entry->check) != bind(id, check))
+        return 0;
+    uint32_t stored_n;
+    const char *stored = find_bytes(table, entry, &stored_n);
+    return stored != NULL && stored_n == bytes_n && memcmp(stored, bytes, bytes_n) == 0;
 }
 
-/* Reserve `bytes_n` data bytes and an id, and fill both. Returns 0 when the table is full. */
-static uint32_t insert(sonde_intern *table, uint32_t check, const void *bytes, uint32_t bytes_n)
+/* Reserve `bytes_n` data bytes and an id, fill both. 0 when full. */
+static uint32_t insert(const sonde_intern_handle *table, uint32_t check, const void *bytes, uint32_t bytes_n)
 {
-    uint64_t used = sonde_load_relaxed(&table->used);
+    uint64_t used = sonde_load_relaxed(&table->shared->used);
     for (int tries = 0;; tries++) {
         if (used > table->data_bytes || bytes_n > table->data_bytes - used || tries == RESERVE_TRIES)
             return 0;
-        if (sonde_cas_relaxed(&table->used, &used, used + bytes_n))
+        if (sonde_cas_relaxed(&table->shared->used, &used, used + bytes_n))
             break;
     }
-    /* Checked before it is raised, so that refusals cannot make it wrap around. */
-    if (sonde_load_relaxed(&table->count) >= table->entries)
+    /* Looked at before it is raised, so that refusals cannot wrap it round. */
+    if (sonde_load_relaxed(&table->shared->count) >= table->entries)
         return 0;
-    uint32_t id = sonde_add_relaxed(&table->count, 1) + 1;
+    uint32_t id = sonde_add_relaxed(&table->shared->count, 1) + 1;
     if (id > table->entries)
         return 0;
     sonde_entry *entry = entry_of(table, id);
-    memcpy(data_of(table) + used, bytes, bytes_n);
+    memcpy(table->data + used, bytes, bytes_n);
     entry->offset = used;
     entry->bytes = bytes_n;
     /* Release: bytes, offset and length are stored before the checksum that vouches for them. */
@@ -145,13 +154,12 @@ static uint32_t insert(sonde_intern *table, uint32_t check, const void *bytes, u
     return id;
 }
 
-uint32_t sonde_intern_put(sonde_intern *table, const void *bytes, uint32_t bytes_n)
+uint32_t sonde_intern_put(const sonde_intern_handle *table, const void *bytes, uint32_t bytes_n)
 {
     uint32_t check = sonde_check_bytes(bytes, bytes_n);
-    uint32_t *slots = slots_of(table);
     uint32_t fresh = 0;
     for (uint32_t probe = 0; probe < table->slots; probe++) {
-        uint32_t *slot = &slots[(check + probe) & (table->slots - 1)];
+        uint32_t *slot = &table->slot[(check + probe) & (table->slots - 1)];
         /* Acquire: the id is read before the entry that it names. */
         uint32_t id = sonde_load_acquire(slot);
         if (id == 0) {
@@ -161,9 +169,9 @@ uint32_t sonde_intern_put(sonde_intern *table, const void *bytes, uint32_t bytes
             if (sonde_cas_release(slot, &id, fresh))
                 return fresh;
         }
-        if (id <= table->entries && same(table, id, check, bytes, bytes_n))
+        if (id != 0 && id <= table->entries && same(table, id, check, bytes, bytes_n))
             return id;
     }
-    sonde_add_relaxed(&table->lost, 1);
+    sonde_add_relaxed(&table->shared->lost, 1);
     return 0;
 }

@@ -12,10 +12,9 @@
 
 static const char ring_magic[8] = {'S', 'O', 'N', 'D', 'E', 'R', 'N', 'G'};
 
-static sonde_slot *slot_of(const sonde_ring *ring, uint64_t ticket)
+static sonde_slot *slot_of(const sonde_ring_handle *ring, uint64_t ticket)
 {
-    uint64_t index = ticket & (ring->capacity - 1);
-    return (sonde_slot *)((char *)ring + ring->header_bytes + index * ring->slot_bytes);
+    return (sonde_slot *)(ring->slots + (ticket & (ring->capacity - 1)) * ring->slot_bytes);
 }
 
 static uint64_t header_bytes_for(uint32_t schema_bytes)
@@ -35,14 +34,15 @@ uint64_t sonde_ring_bytes(uint64_t capacity, uint32_t row_bytes, uint32_t schema
     return header_bytes_for(schema_bytes) + capacity * (sizeof(sonde_slot) + row_bytes);
 }
 
-static uint32_t header_check(const sonde_ring *ring)
+/* The check of a header; `schema` is what follows it. */
+static uint32_t header_check(const sonde_ring *ring, const void *schema)
 {
     sonde_ring copy;
     memcpy(&copy, ring, offsetof(sonde_ring, pad0));
     copy.check = 0;
     uint64_t parts[2] = {
         sonde_check_bytes(&copy, offsetof(sonde_ring, pad0)),
-        sonde_check_bytes(ring + 1, ring->schema_bytes),
+        sonde_check_bytes(schema, ring->schema_bytes),
     };
     return sonde_check_bytes(parts, sizeof parts);
 }
@@ -62,30 +62,39 @@ int sonde_ring_init(void *mem, uint64_t mem_bytes, uint64_t capacity, uint32_t r
     ring->slot_bytes = (uint32_t)sizeof(sonde_slot) + row_bytes;
     ring->schema_bytes = schema_bytes;
     memcpy(ring + 1, schema, schema_bytes);
-    ring->check = header_check(ring);
+    ring->check = header_check(ring, ring + 1);
     return 0;
 }
 
-int sonde_ring_verify(const void *mem, uint64_t mem_bytes)
+int sonde_ring_open(sonde_ring_handle *ring, const void *mem, uint64_t mem_bytes)
 {
-    const sonde_ring *ring = mem;
-    if (mem_bytes < sizeof *ring || memcmp(ring->magic, ring_magic, sizeof ring_magic))
+    sonde_ring head;
+    if (mem_bytes < sizeof head)
         return -EBADMSG;
-    if (ring->version > SONDE_FORMAT_VERSION)
+    memcpy(&head, mem, sizeof head); /* what is checked here is what is used later */
+    if (memcmp(head.magic, ring_magic, sizeof ring_magic))
+        return -EBADMSG;
+    if (head.version > SONDE_FORMAT_VERSION)
         return -EPROTO;
-    uint64_t bytes = sonde_ring_bytes(ring->capacity, ring->row_bytes, ring->schema_bytes);
-    if (bytes == 0 || bytes > mem_bytes || ring->slot_bytes != sizeof(sonde_slot) + ring->row_bytes ||
-        ring->header_bytes != header_bytes_for(ring->schema_bytes) ||
-        ring->check != header_check(ring))
+    uint64_t bytes = sonde_ring_bytes(head.capacity, head.row_bytes, head.schema_bytes);
+    if (bytes == 0 || bytes > mem_bytes || head.slot_bytes != sizeof(sonde_slot) + head.row_bytes ||
+        head.header_bytes != header_bytes_for(head.schema_bytes) ||
+        head.check != header_check(&head, (const sonde_ring *)mem + 1))
         return -EBADMSG;
+    *ring = (sonde_ring_handle){.shared = (sonde_ring *)mem,
+                                .slots = (char *)mem + head.header_bytes,
+                                .capacity = head.capacity,
+                                .row_bytes = head.row_bytes,
+                                .slot_bytes = head.slot_bytes,
+                                .schema_bytes = head.schema_bytes};
     return 0;
 }
 
 static uint64_t seed_of(uint64_t ticket, uint32_t nulls) { return ticket ^ (uint64_t)nulls << 32; }
 
-int sonde_ring_append(sonde_ring *ring, const uint64_t *row, uint32_t nulls)
+int sonde_ring_append(const sonde_ring_handle *ring, const uint64_t *row, uint32_t nulls)
 {
-    uint64_t ticket = sonde_add_relaxed(&ring->head, 1);
+    uint64_t ticket = sonde_add_relaxed(&ring->shared->head, 1);
     uint64_t done = 2 * (ticket + 1);
     uint32_t words = ring->row_bytes / 8;
     sonde_slot *slot = slot_of(ring, ticket);
@@ -94,7 +103,7 @@ int sonde_ring_append(sonde_ring *ring, const uint64_t *row, uint32_t nulls)
      * later row is already here. Either way ours is the row that is lost. Acquire: we take the
      * slot after its last writer's bytes. */
     if ((seen & 1) || seen >= done || !sonde_cas_acquire(&slot->seq, &seen, done - 1)) {
-        sonde_add_relaxed(&ring->dropped, 1);
+        sonde_add_relaxed(&ring->shared->dropped, 1);
         return -EAGAIN;
     }
     /* The busy number is visible before any byte of the row: a reader that sees a new byte and
@@ -112,7 +121,7 @@ int sonde_ring_append(sonde_ring *ring, const uint64_t *row, uint32_t nulls)
     return 0;
 }
 
-enum sonde_slot_state sonde_ring_get(const sonde_ring *ring, uint64_t ticket, uint64_t *row,
+enum sonde_slot_state sonde_ring_get(const sonde_ring_handle *ring, uint64_t ticket, uint64_t *row,
                                      uint32_t *nulls)
 {
     uint64_t done = 2 * (ticket + 1);
@@ -136,7 +145,7 @@ enum sonde_slot_state sonde_ring_get(const sonde_ring *ring, uint64_t ticket, ui
     return stored == sonde_check_end(check) ? SONDE_ROW_OK : SONDE_ROW_CORRUPT;
 }
 
-uint64_t sonde_ring_settled(const sonde_ring *ring, uint64_t first, uint64_t last)
+uint64_t sonde_ring_settled(const sonde_ring_handle *ring, uint64_t first, uint64_t last)
 {
     for (uint64_t ticket = first; ticket < last; ticket++) {
         /* Relaxed: only seq is used here; whoever reads the row checks it again. */
@@ -146,7 +155,7 @@ uint64_t sonde_ring_settled(const sonde_ring *ring, uint64_t first, uint64_t las
     return last;
 }
 
-void sonde_ring_free_slots(sonde_ring *ring)
+void sonde_ring_free_slots(const sonde_ring_handle *ring)
 {
     for (uint64_t i = 0; i < ring->capacity; i++) {
         sonde_slot *slot = slot_of(ring, i);

@@ -28,6 +28,7 @@ int sonde_thread_start(void *(*body)(void *), void *arg, pthread_t *thread)
     pthread_attr_setstacksize(&attr, STACK_BYTES);
     /* Signals belong to the job's own threads. */
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* except ours: see map_guard.h */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failure = pthread_create(thread, &attr, body, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -141,7 +141,7 @@ static char utf8[MOST_CHARS * 4 + 4]; /* large, and used by one thread only */
 static size_t utf8_bytes;             /* of the last one */
 
 /* Intern the str at an address. Returns 0, or -1 if there is no str. */
-static int take_str(uintptr_t address, sonde_intern *text, uint32_t *id, uint64_t *hash)
+static int take_str(uintptr_t address, const sonde_intern_handle *text, uint32_t *id, uint64_t *hash)
 {
     static char raw[MOST_CHARS * 4];
     PyASCIIObject head;
@@ -216,7 +216,7 @@ static int count_units(const PyCodeObject *copy, uint32_t *units)
     return 0;
 }
 
-static int fill(sonde_code *code, const PyCodeObject *copy, sonde_intern *text)
+static int fill(sonde_code *code, const PyCodeObject *copy, const sonde_intern_handle *text)
 {
     uint64_t hash = SONDE_HASH_SEED;
 #if PY_VERSION_HEX >= 0x030b0000
@@ -238,7 +238,7 @@ static int fill(sonde_code *code, const PyCodeObject *copy, sonde_intern *text)
     return 0;
 }
 
-static sonde_code *read_code(uintptr_t address, sonde_intern *text)
+static sonde_code *read_code(uintptr_t address, const sonde_intern_handle *text)
 {
     PyCodeObject copy;
     uint32_t units;
@@ -297,7 +297,7 @@ void sonde_codes_clear(void)
 
 void sonde_codes_forget(void) { retired = codes = NULL; }
 
-sonde_code *sonde_codes_get(uintptr_t address, sonde_intern *text, int *fresh)
+sonde_code *sonde_codes_get(uintptr_t address, const sonde_intern_handle *text, int *fresh)
 {
     if (codes == NULL || codes->used >= MOST || codes->bytes >= MOST_BYTES)
         renew();

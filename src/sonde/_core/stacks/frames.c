@@ -13,7 +13,7 @@
 #define TRIES 6
 
 /* Walk the frames from the innermost outwards. Returns 0, or -1 if something does not fit. */
-static int walk(sonde_stack *stack, sonde_intern *text, int *fresh)
+static int walk(sonde_stack *stack, const sonde_intern_handle *text, int *fresh)
 {
     int is_first = 0, steps = 0;
     stack->depth = stack->is_cut = 0;
@@ -131,7 +131,7 @@ static int is_root_known(sonde_view *view, const sonde_stack *stack)
 }
 
 /* Try once; SONDE_FRAMES_TORN asks for another try. */
-static enum sonde_frames_result read_once(sonde_view *view, sonde_stack *stack, sonde_intern *text)
+static enum sonde_frames_result read_once(sonde_view *view, sonde_stack *stack, const sonde_intern_handle *text)
 {
     int status = sonde_stack_copy_top(view), fresh = 0;
     if (status == -EFAULT || (status == 0 && !is_same_thread(view)))
@@ -162,7 +162,7 @@ static enum sonde_frames_result read_once(sonde_view *view, sonde_stack *stack, 
     return stack->depth ? SONDE_FRAMES_OK : SONDE_FRAMES_EMPTY;
 }
 
-enum sonde_frames_result sonde_frames_read(sonde_view *view, sonde_stack *stack, sonde_intern *text,
+enum sonde_frames_result sonde_frames_read(sonde_view *view, sonde_stack *stack, const sonde_intern_handle *text,
                                   int is_strict)
 {
     sonde_copy.is_strict = is_strict;

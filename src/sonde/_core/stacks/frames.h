@@ -28,11 +28,11 @@ typedef struct sonde_code {
     int32_t lines[];
 } sonde_code;
 
-/* Return the code object at this address, as it was read now or before; NULL if there is none.
- * `*fresh` is set to 1 if it was read now: then nothing vouches for it yet, and the caller drops
- * it (alive = 0) unless it finds the frame still in place. Without `text` only code that is
- * already known is found. Native thread only. */
-sonde_code *sonde_codes_get(uintptr_t address, sonde_intern *text, int *fresh);
+/* The code object at this address, as it was read now or before. NULL if there is no code
+ * object there. `*fresh` is set to 1 if it was read now: then nothing vouches for it yet,
+ * and the caller drops it (alive = 0) unless it finds the frame still in place.
+ * Without `text` only code that is known already is found. Native thread only. */
+sonde_code *sonde_codes_get(uintptr_t address, const sonde_intern_handle *text, int *fresh);
 
 /* Notice every code object that is destroyed from now on. Needs the GIL. */
 int sonde_codes_watch(void);
@@ -78,9 +78,9 @@ enum sonde_frames_result {
     SONDE_FRAMES_GONE = 3,  /* the thread has ended */
 };
 
-/* Read the stack of a thread. A strict reading is slower and fails more often, but what it
- * returns is true in whatever order stores become visible. */
-enum sonde_frames_result sonde_frames_read(sonde_view *view, sonde_stack *stack, sonde_intern *text,
+/* Read the stack of a thread. A strict reading is slower and fails more often; what it returns is
+ * true in whatever order stores become visible. */
+enum sonde_frames_result sonde_frames_read(sonde_view *view, sonde_stack *stack, const sonde_intern_handle *text,
                                   int is_strict);
 
 /* One thread of the main interpreter's list. */

@@ -18,7 +18,7 @@ static void write_sample(sonde_sampler *s, const sonde_sampled_thread *thread, i
     sonde_sample_row row = {
         .t_ns = t_ns,
         .thread = thread->tid,
-        .stack = sonde_nodes_at(s->nodes, thread->node)->hash,
+        .stack = sonde_nodes_at(&s->nodes, thread->node)->hash,
         .samples = samples,
         .wall_ns = wall_ns,
         .cpu_ns = cpu_ns,
@@ -27,7 +27,7 @@ static void write_sample(sonde_sampler *s, const sonde_sampled_thread *thread, i
     };
     uint64_t words[sizeof row / 8] = {0};
     memcpy(words, &row, sizeof row);
-    (void)sonde_ring_append(s->samples, words, 0); /* a drop is counted there */
+    (void)sonde_ring_append(&s->samples, words, 0); /* a drop is counted there */
 }
 
 void sonde_sample_release(sonde_sampler *s, sonde_sampled_thread *thread)
@@ -43,7 +43,7 @@ void sonde_sample_settle(sonde_sampler *s, sonde_sampled_thread *thread)
     sonde_sample_release(s, thread);
     if (thread->owed_ns == 0 || thread->node == 0)
         return;
-    sonde_node *node = sonde_nodes_at(s->nodes, thread->node);
+    sonde_node *node = sonde_nodes_at(&s->nodes, thread->node);
     sonde_store_relaxed(&node->cpu_ns, node->cpu_ns + thread->owed_ns);
     write_sample(s, thread, thread->seen_ns, 0, 0, thread->owed_ns, 0);
     thread->owed_ns = 0;
@@ -55,7 +55,7 @@ void sonde_sample_thread(sonde_sampler *s, sonde_sampled_thread *thread, uint32_
     sonde_thread_row row = {thread->row_ns, thread->tid, thread->name, state};
     uint64_t words[sizeof row / 8];
     memcpy(words, &row, sizeof row);
-    (void)sonde_ring_append(s->thread_rows, words, thread->name == 0);
+    (void)sonde_ring_append(&s->thread_rows, words, thread->name == 0);
 }
 
 void sonde_sample_sums(sonde_sampler *s, int64_t now_ns)
@@ -65,17 +65,17 @@ void sonde_sample_sums(sonde_sampler *s, int64_t now_ns)
     s->sums.t_ns = now_ns;
     s->sums.cpu_ns = s->own_cpu_ns + (s->own_tid ? sonde_thread_cpu(s->own_tid) : 0);
     s->sums.threads = s->threads.count;
-    s->sums.stacks = s->nodes->count;
-    s->sums.stacks_lost = s->nodes->lost;
+    s->sums.stacks = s->nodes.count;
+    s->sums.stacks_lost = s->nodes.shared->lost;
     memcpy(words, &s->sums, sizeof words);
-    (void)sonde_ring_append(s->sampling, words, 0);
+    (void)sonde_ring_append(&s->sampling, words, 0);
 }
 
 /* ---- stacks to nodes -------------------------------------------------------------- */
 
 uint32_t sonde_sample_lose(sonde_sampler *s)
 {
-    sonde_add_relaxed(&s->nodes->lost, 1);
+    sonde_add_relaxed(&s->nodes.shared->lost, 1);
     return s->lost_node;
 }
 
@@ -95,7 +95,7 @@ static int make_room(sonde_sampled_thread *thread, int steps)
 static uint32_t put_cut(sonde_sampler *s)
 {
     sonde_frame_key cut = {.func = s->cut_text, .file = s->empty_text, .text_hash = 1};
-    return sonde_nodes_put(s->nodes, s->index, 0, &cut);
+    return sonde_nodes_put(&s->nodes, 0, &cut);
 }
 
 /* Is this call doubtful? A call that was never seen before is believed when a strict reading sees
@@ -133,13 +133,13 @@ uint32_t sonde_sample_stack(sonde_sampler *s, sonde_sampled_thread *thread, cons
         const sonde_frame *frame = &stack->frame[depth - 1 - i];
         sonde_frame_key key = frame->code->key;
         key.line = frame->line;
-        if (!is_sure && sonde_nodes_find(s->nodes, s->index, node, &key) == 0) {
+        if (!is_sure && sonde_nodes_find(&s->nodes, node, &key) == 0) {
             thread->path_n = i;
             if (is_doubtful(s, node, frame->code, is_strict))
                 return 0;
             is_sure = 1;
         }
-        node = sonde_nodes_put(s->nodes, s->index, node, &key);
+        node = sonde_nodes_put(&s->nodes, node, &key);
         if (node == 0) {
             thread->path_n = i;
             return sonde_sample_lose(s);
@@ -173,7 +173,7 @@ void sonde_sample_count(sonde_sampler *s, sonde_sampled_thread *thread, const so
      * sample that finds it on a CPU. */
     int64_t cpu_ns = facts->is_off ? 0 : thread->owed_ns + facts->cpu_ns;
     thread->owed_ns = facts->is_off ? thread->owed_ns + facts->cpu_ns : 0;
-    sonde_node *node = sonde_nodes_at(s->nodes, thread->node);
+    sonde_node *node = sonde_nodes_at(&s->nodes, thread->node);
     thread->seen_ns = now_ns;
     if (!thread->has_row)
         write_first_row(s, thread);

@@ -323,7 +323,7 @@ void sonde_sampler_take(sonde_sampler *s, uint32_t tid, const sonde_frame_key *k
     int64_t used_ns = thread->cpu_ns < 0 || cpu_ns < 0 ? 0 : cpu_ns - thread->cpu_ns;
     uint32_t node = 0;
     for (int i = 0; i < n; i++) {
-        node = sonde_nodes_put(s->nodes, s->index, node, &keys[i]);
+        node = sonde_nodes_put(&s->nodes, node, &keys[i]);
         if (node == 0) {
             node = sonde_sample_lose(s);
             break;
@@ -355,10 +355,10 @@ static uint32_t put_text(sonde_sampler *s, const char *text)
 
 int sonde_sampler_open(sonde_sampler *s)
 {
-    s->index = calloc(sonde_nodes_slots(s->nodes), sizeof *s->index);
-    if (s->index == NULL)
+    s->nodes.index = calloc(sonde_nodes_slots(&s->nodes), sizeof *s->nodes.index);
+    if (s->nodes.index == NULL)
         return -ENOMEM;
-    sonde_nodes_index(s->nodes, s->index); /* there are nodes if it was switched off and on again */
+    sonde_nodes_index(&s->nodes); /* there are nodes if it was switched off and on again */
     s->empty_text = put_text(s, "");
     s->cut_text = put_text(s, "<cut>");
     s->started_text = put_text(s, "started");
@@ -366,7 +366,7 @@ int sonde_sampler_open(sonde_sampler *s)
     s->ended_text = put_text(s, "ended");
     s->main_text = put_text(s, "MainThread");
     sonde_frame_key lost = {.func = put_text(s, "<no room>"), .file = s->empty_text, .text_hash = 2};
-    s->lost_node = sonde_nodes_put(s->nodes, s->index, 0, &lost);
+    s->lost_node = sonde_nodes_put(&s->nodes, 0, &lost);
     s->seed = (uint64_t)sonde_clock_ns() | 1;
     s->was_off = 1; /* so that the first turn starts the clocks */
     s->sums_ns = sonde_clock_ns();
@@ -377,11 +377,11 @@ void sonde_sampler_close(sonde_sampler *s)
 {
     for (uint32_t i = 0; i < s->threads.count; i++)
         sonde_sample_settle(s, s->threads.list[i]);
-    if (s->index != NULL)
+    if (s->nodes.index != NULL)
         sonde_run_end(s); /* nobody else would end it */
-    if (s->index != NULL)
+    if (s->nodes.index != NULL)
         sonde_sample_sums(s, sonde_clock_ns());
     sonde_threads_clear(&s->threads);
-    free(s->index);
-    s->index = NULL;
+    free(s->nodes.index);
+    s->nodes.index = NULL;
 }

@@ -37,11 +37,10 @@ _Static_assert(sizeof(sonde_sampling_row) == 80, "sampling layout");
 #define SONDE_DOUBTS 64
 
 typedef struct {
-    /* Where to write. Whoever sets these keeps the memory mapped. */
-    sonde_ring *samples, *thread_rows, *sampling;
-    sonde_intern *text;
-    sonde_nodes *nodes;
-    uint32_t *index; /* of the nodes; private */
+    /* Where to write; whoever sets these keeps the memory mapped. */
+    sonde_ring_handle samples, thread_rows, sampling;
+    const sonde_intern_handle *text;
+    sonde_nodes_handle nodes; /* with an index while samples are taken */
     sonde_control *page;
     char *folder;        /* of the session */
     int64_t interval_ns; /* the one in force: `every_ns`, or that of the run if it is shorter */

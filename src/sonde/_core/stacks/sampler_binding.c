@@ -98,15 +98,14 @@ static const sonde_native_work work = {take_turn, rest};
 
 static int open_nodes(SamplerObject *self, PyObject *map)
 {
-    sonde_nodes *nodes = sonde_map_memory(map, 1);
-    if (nodes == NULL)
+    void *mem = sonde_map_memory(map, 1);
+    if (mem == NULL)
         return -1;
-    int status = sonde_nodes_verify(nodes, ((MapObject *)map)->bytes);
+    int status = sonde_nodes_open(&self->sampler.nodes, mem, ((MapObject *)map)->bytes);
     if (status < 0) {
         sonde_raise(status, "stack table");
         return -1;
     }
-    self->sampler.nodes = nodes;
     self->maps[3] = Py_NewRef(map);
     return 0;
 }
@@ -143,15 +142,15 @@ static PyObject *sampler_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         return NULL;
     sonde_sampler *s = &self->sampler;
     s->is_slow = is_slow || !SONDE_HAS_FRAMES;
-    s->samples = sonde_writer_ring(samples, SONDE_SAMPLE_KINDS, &self->maps[0]);
-    if (s->samples != NULL)
-        s->thread_rows = sonde_writer_ring(threads, SONDE_THREAD_KINDS, &self->maps[1]);
-    if (s->thread_rows != NULL)
-        s->sampling = sonde_writer_ring(sampling, SONDE_SAMPLING_KINDS, &self->maps[2]);
+    self->maps[0] = sonde_writer_ring(samples, SONDE_SAMPLE_KINDS, &s->samples);
+    if (self->maps[0] != NULL)
+        self->maps[1] = sonde_writer_ring(threads, SONDE_THREAD_KINDS, &s->thread_rows);
+    if (self->maps[1] != NULL)
+        self->maps[2] = sonde_writer_ring(sampling, SONDE_SAMPLING_KINDS, &s->sampling);
     s->folder = strdup(folder);
     if (s->folder == NULL)
         PyErr_NoMemory();
-    if (s->folder == NULL || s->sampling == NULL || open_nodes(self, nodes) < 0 || open_page(self, page) < 0) {
+    if (s->folder == NULL || self->maps[2] == NULL || open_nodes(self, nodes) < 0 || open_page(self, page) < 0) {
         Py_DECREF(self);
         return NULL;
     }

@@ -40,7 +40,7 @@ static int write_all(int fd, const void *bytes, size_t left)
     return 0;
 }
 
-static int write_sums(const sonde_nodes *nodes, int fd, int64_t t_ns)
+static int write_sums(const sonde_nodes_handle *nodes, int fd, int64_t t_ns)
 {
     static char page[SONDE_PAGE]; /* only the native thread writes sums */
     /* A table has room for at least one node; in a copy that one may be empty. */
@@ -48,16 +48,17 @@ static int write_sums(const sonde_nodes *nodes, int fd, int64_t t_ns)
     memset(page, 0, sizeof page);
     sonde_nodes_head((sonde_nodes *)page, count);
     ((sonde_nodes *)page)->count = nodes->count;
-    ((sonde_nodes *)page)->lost = nodes->lost;
+    ((sonde_nodes *)page)->lost = nodes->shared->lost;
     ((sonde_nodes *)page)->t_ns = t_ns;
     int status = write_all(fd, page, sizeof page);
     return status < 0 ? status
-                      : write_all(fd, (const char *)nodes + SONDE_PAGE, count * sizeof(sonde_node));
+                      : write_all(fd, nodes->node, count * sizeof(sonde_node));
 }
 
-static int make_sums(const sonde_sampler *s, const char *run, const char *which, int64_t t_ns)
+static int make_sums(const sonde_sampler *s, const char *which, int64_t t_ns)
 {
-    char path[SUMS_PATH], hidden[SUMS_PATH + 8];
+    char path[SUMS_PATH], hidden[SUMS_PATH + 8], run[SONDE_RUN_NAME];
+    memcpy(run, s->page->run_name, sizeof run); /* what is checked is what is used */
     if (!is_name(run))
         return -EINVAL;
     if (snprintf(path, sizeof path, "%s/runs/%s/%s.nodes", s->folder, run, which) >= SUMS_PATH)
@@ -66,7 +67,7 @@ static int make_sums(const sonde_sampler *s, const char *run, const char *which,
     int fd = open(hidden, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return -errno;
-    int status = write_sums(s->nodes, fd, t_ns);
+    int status = write_sums(&s->nodes, fd, t_ns);
     close(fd);
     if (status == 0 && rename(hidden, path) < 0)
         status = -errno;
@@ -112,7 +113,7 @@ void sonde_run_begin(sonde_sampler *s)
     sonde_control *page = s->page;
     uint64_t asked = sonde_load_acquire(&page->run_asked);
     int64_t now_ns = sonde_clock_ns();
-    int status = make_sums(s, page->run_name, "begin", now_ns);
+    int status = make_sums(s, "begin", now_ns);
     sonde_store_relaxed(&page->run_begin_t_ns, now_ns);
     sonde_store_relaxed(&page->run_status, status);
     /* Release: all of it is stored before the number that says so. */
@@ -130,7 +131,7 @@ void sonde_run_end(sonde_sampler *s)
     if (!is_running(page))
         return;
     int64_t now_ns = sonde_clock_ns();
-    int status = make_sums(s, page->run_name, "end", now_ns);
+    int status = make_sums(s, "end", now_ns);
     sonde_store_relaxed(&page->run_end_t_ns, now_ns);
     sonde_store_relaxed(&page->run_status, status);
     /* Release: all of it is stored before the number that says so. */

@@ -43,7 +43,7 @@ static void append(sonde_torch_row *row, uint32_t nulls)
     row->seq = rows.seq++;
     uint64_t words[sizeof *row / 8];
     memcpy(words, row, sizeof words);
-    (void)sonde_ring_append(rows.texts.ring, words, nulls);
+    (void)sonde_ring_append(&rows.texts.ring, words, nulls);
 }
 
 static uint32_t count_call(uint32_t key, int64_t step)

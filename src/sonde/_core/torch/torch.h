@@ -227,7 +227,7 @@ enum {
 };
 
 typedef struct {
-    sonde_ring *ring;
+    sonde_ring_handle ring;
     uint32_t stages[3];  /* text ids: forward, recompute, backward */
     uint32_t devices[64]; /* text ids of cuda:0, … */
 } sonde_torch_texts;

@@ -180,8 +180,8 @@ static PyObject *tracer_stop(sonde_TorchTracer *self, PyObject *Py_UNUSED(none))
 static int fill_texts(sonde_TorchTracer *self, PyObject *writer)
 {
     static const char *stages[] = {"forward", "recompute", "backward"};
-    self->texts.ring = sonde_writer_ring(writer, SONDE_TORCH_TRACE, &self->map);
-    if (self->texts.ring == NULL)
+    self->map = sonde_writer_ring(writer, SONDE_TORCH_TRACE, &self->texts.ring);
+    if (self->map == NULL)
         return -1;
     for (int i = 0; i < 3 + 64; i++) {
         PyObject *text = i < 3 ? PyUnicode_FromString(stages[i]) : PyUnicode_FromFormat("cuda:%d", i - 3);
