@@ -157,7 +157,7 @@ _FIXED = (
     Key("follow", parse_switch, True, "record the Python processes that the program starts"),
     Key("collector", parse_switch, True, "start the collector: it archives, and watches the host"),
     Key("ring.bytes", parse_size, 16 * 2**20, "memory of one table's ring", low=2**12, high=2**36),
-    Key("text.bytes", parse_size, 4 * 2**20, "memory for distinct texts", low=2**12, high=2**32),
+    Key("text.bytes", parse_size, 8 * 2**20, "memory for distinct texts", low=2**12, high=2**32),
     Key("stack.every", parse_duration, 0.01, "time between two samples of all stacks",
         changeable=True, low=50e-6, high=3600),
     Key("stack.bytes", parse_size, 8 * 2**20, "memory for distinct stacks", low=2**14, high=2**34),

@@ -46,10 +46,10 @@ arena open_arena(const shape *of)
     it.bytes = sonde_ring_bytes(of->capacity, of->words * 8, 2);
     FILE *file = tmpfile();
     REQUIRE(file && ftruncate(fileno(file), (off_t)it.bytes) == 0, "%s", strerror(errno));
-    it.ring = map_shared(it.bytes, fileno(file));
+    void *mem = map_shared(it.bytes, fileno(file));
     fclose(file);
-    REQUIRE(sonde_ring_init(it.ring, it.bytes, of->capacity, of->words * 8, "{}", 2) == 0, "init");
-    REQUIRE(sonde_ring_verify(it.ring, it.bytes) == 0, "verify");
+    REQUIRE(sonde_ring_init(mem, it.bytes, of->capacity, of->words * 8, "{}", 2) == 0, "init");
+    REQUIRE(sonde_ring_open(&it.ring, mem, it.bytes) == 0, "open");
     it.done = map_shared((MAX_WRITERS + 1) * sizeof *it.done, -1);
     it.busy = (uint32_t *)(it.done + MAX_WRITERS);
     *it.busy = (uint32_t)of->writers;
@@ -59,7 +59,7 @@ arena open_arena(const shape *of)
 
 void close_arena(arena *it)
 {
-    munmap(it->ring, it->bytes);
+    munmap(it->ring.shared, it->bytes);
     munmap(it->done, (MAX_WRITERS + 1) * sizeof *it->done);
     munmap(it->fates, (size_t)it->writers * it->rows);
 }
@@ -68,7 +68,7 @@ void append_one(arena *it, int writer, uint64_t counter)
 {
     uint64_t row[MAX_WORDS];
     uint32_t nulls = make_row(row, it->words, (uint64_t)writer, counter);
-    int status = sonde_ring_append(it->ring, row, nulls);
+    int status = sonde_ring_append(&it->ring, row, nulls);
     REQUIRE(status == 0 || status == -EAGAIN, "append: %d", status);
     it->fates[(uint64_t)writer * it->rows + counter] = status == 0 ? KEPT : DROPPED;
     sonde_store_relaxed(&it->done[writer], counter + 1);
@@ -90,7 +90,7 @@ static void read_range(const arena *it, uint64_t first, uint64_t last, uint64_t 
     uint64_t row[MAX_WORDS];
     uint32_t nulls;
     for (uint64_t ticket = first; ticket < last; ticket++) {
-        enum sonde_slot_state state = sonde_ring_get(it->ring, ticket, row, &nulls);
+        enum sonde_slot_state state = sonde_ring_get(&it->ring, ticket, row, &nulls);
         REQUIRE(state != SONDE_ROW_CORRUPT, "ticket %" PRIu64 " is corrupt", ticket);
         if (state != SONDE_ROW_OK)
             continue;
@@ -110,15 +110,15 @@ static void *read_all(void *arg)
     uint32_t busy;
     do {
         busy = sonde_load_acquire(it->busy);
-        uint64_t head = sonde_load_acquire(&it->ring->head);
-        uint64_t oldest = head > it->ring->capacity ? head - it->ring->capacity : 0;
+        uint64_t head = sonde_load_acquire(&it->ring.shared->head);
+        uint64_t oldest = head > it->ring.capacity ? head - it->ring.capacity : 0;
         next = next < oldest ? oldest : next;
         read_range(it, next, head, newest);
         next = head;
         uint64_t again[MAX_WRITERS] = {0};
-        uint64_t first = oldest + draw(&random) % it->ring->capacity;
+        uint64_t first = oldest + draw(&random) % it->ring.capacity;
         read_range(it, first, first + 32, again);
-        REQUIRE(sonde_ring_settled(it->ring, first, head) <= (head > first ? head : first),
+        REQUIRE(sonde_ring_settled(&it->ring, first, head) <= (head > first ? head : first),
                 "settled is past the end");
     } while (busy);
     return NULL;
@@ -140,13 +140,13 @@ void join_readers(arena *it, pthread_t *readers)
 
 uint64_t find_rows(arena *it, uint64_t *oldest)
 {
-    uint64_t row[MAX_WORDS], newest[MAX_WRITERS] = {0}, missing = 0, head = it->ring->head;
+    uint64_t row[MAX_WORDS], newest[MAX_WRITERS] = {0}, missing = 0, head = it->ring.shared->head;
     memset(oldest, 0xff, MAX_WRITERS * sizeof *oldest);
     uint32_t nulls;
-    uint64_t first = head > it->ring->capacity ? head - it->ring->capacity : 0;
+    uint64_t first = head > it->ring.capacity ? head - it->ring.capacity : 0;
     read_range(it, first, head, newest);
     for (uint64_t ticket = first; ticket < head; ticket++) {
-        enum sonde_slot_state state = sonde_ring_get(it->ring, ticket, row, &nulls);
+        enum sonde_slot_state state = sonde_ring_get(&it->ring, ticket, row, &nulls);
         REQUIRE(state == SONDE_ROW_OK || state == SONDE_ROW_PENDING, "ticket %" PRIu64 ": state %d",
                 ticket, (int)state);
         if (state == SONDE_ROW_PENDING) {
@@ -167,13 +167,13 @@ uint64_t audit(arena *it)
     uint64_t asked = (uint64_t)it->writers * it->rows, counts[4] = {0}, oldest[MAX_WRITERS];
     for (uint64_t i = 0; i < asked; i++)
         counts[it->fates[i]]++;
-    uint64_t head = it->ring->head, dropped = it->ring->dropped;
+    uint64_t head = it->ring.shared->head, dropped = it->ring.shared->dropped;
     REQUIRE(head == asked, "%" PRIu64 " tickets for %" PRIu64 " rows", head, asked);
     REQUIRE(counts[KEPT] + dropped == asked && counts[DROPPED] == dropped,
             "%" PRIu64 " kept and %" PRIu64 " dropped of %" PRIu64, counts[KEPT], dropped, asked);
     uint64_t missing = find_rows(it, oldest);
     REQUIRE(missing <= dropped, "%" PRIu64 " rows are missing uncounted", missing - dropped);
-    REQUIRE(it->ring->capacity < asked || missing == dropped, "drops were miscounted");
+    REQUIRE(it->ring.capacity < asked || missing == dropped, "drops were miscounted");
     for (int w = 0; w < it->writers; w++)
         for (uint64_t c = oldest[w]; c < it->rows; c++)
             REQUIRE(it->fates[(uint64_t)w * it->rows + c] != KEPT,

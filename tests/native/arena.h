@@ -18,7 +18,7 @@ typedef struct {
 } shape;
 
 typedef struct {
-    sonde_ring *ring;
+    sonde_ring_handle ring;
     size_t bytes;
     uint32_t words;
     int writers, readers;

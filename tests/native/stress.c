@@ -85,7 +85,7 @@ static uint64_t run_processes(arena *it, uint64_t *random)
 static void kill_writers(arena *it, const pid_t *children, uint64_t rows)
 {
     int64_t deadline = sonde_clock_ns() + 10000000000;
-    while (sonde_load_relaxed(&it->ring->head) < rows) {
+    while (sonde_load_relaxed(&it->ring.shared->head) < rows) {
         REQUIRE(sonde_clock_ns() < deadline, "no rows in 10 s");
         sched_yield();
     }
@@ -101,21 +101,21 @@ static uint64_t run_killed(arena *it, uint64_t *random)
     uint64_t oldest[MAX_WRITERS], done = 0, lost = 0;
     fork_writers(it, children);
     kill_writers(it, children, draw(random) % ((uint64_t)it->writers * it->rows));
-    uint64_t head = it->ring->head, killed = (uint64_t)it->writers;
+    uint64_t head = it->ring.shared->head, killed = (uint64_t)it->writers;
     for (int i = 0; i < it->writers; i++)
         done += it->done[i];
     REQUIRE(head >= done && head <= done + killed, "%" PRIu64 " tickets, %" PRIu64 " done", head,
             done);
     uint64_t missing = find_rows(it, oldest);
-    REQUIRE(missing <= it->ring->dropped + killed, "%" PRIu64 " rows are missing", missing);
+    REQUIRE(missing <= it->ring.shared->dropped + killed, "%" PRIu64 " rows are missing", missing);
     for (int w = 0; w < it->writers; w++)
         for (uint64_t c = oldest[w]; c < it->done[w]; c++)
             lost += it->fates[(uint64_t)w * it->rows + c] == KEPT;
     REQUIRE(lost == 0, "%" PRIu64 " rows are lost uncounted", lost);
-    sonde_ring_free_slots(it->ring);
-    uint64_t row[MAX_WORDS], dropped = it->ring->dropped;
-    for (uint64_t i = 0; i < it->ring->capacity; i++)
-        REQUIRE(!sonde_ring_append(it->ring, row, make_row(row, it->words, 0, i)), "the ring was not healed");
+    sonde_ring_free_slots(&it->ring);
+    uint64_t row[MAX_WORDS], dropped = it->ring.shared->dropped;
+    for (uint64_t i = 0; i < it->ring.capacity; i++)
+        REQUIRE(!sonde_ring_append(&it->ring, row, make_row(row, it->words, 0, i)), "the ring was not healed");
     return dropped;
 }
 
@@ -130,7 +130,7 @@ static void strike(int number)
 {
     int before = errno;
     (void)number;
-    for (uint64_t i = 0; i <= struck->ring->capacity && struck->done[1] < struck->rows; i++)
+    for (uint64_t i = 0; i <= struck->ring.capacity && struck->done[1] < struck->rows; i++)
         append_one(struck, 1, struck->done[1]);
     sonde_add_relaxed(&strikes, 1);
     errno = before;
@@ -209,7 +209,7 @@ static void run_part(const part *it, double seconds, uint64_t random)
          rounds++) {
         arena place = open_arena(&it->shapes[rounds % it->shapes_n]);
         dropped += it->run(&place, &random);
-        rows += place.ring->head;
+        rows += place.ring.shared->head;
         close_arena(&place);
     }
     /* One thread writes: a drop proves that a signal arrived in the middle of an append. */

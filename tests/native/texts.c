@@ -18,7 +18,7 @@
 enum { THREADS = 4, MAX_TEXTS = 2000, MAX_BYTES = 160 };
 
 typedef struct {
-    sonde_intern *table;
+    sonde_intern_handle table;
     size_t bytes;
     uint64_t seed;
     uint32_t texts;
@@ -75,9 +75,9 @@ static void *put_all(void *arg)
     for (uint32_t i = 0; i < 2 * it->texts; i++) {
         char text[MAX_BYTES];
         uint32_t number = (start + i * way) % it->texts, bytes = make_text(text, number);
-        uint32_t id = sonde_intern_put(it->table, text, bytes);
+        uint32_t id = sonde_intern_put(&it->table, text, bytes);
         uint32_t *known = &it->ids[of->thread][number];
-        REQUIRE(id <= it->table->entries, "id %u of %u", id, it->table->entries);
+        REQUIRE(id <= it->table.entries, "id %u of %u", id, it->table.entries);
         /* A text that was refused once may have been put in by another thread since. */
         REQUIRE(*known == 0 || id == *known, "text %u had id %u, now %u", number, *known, id);
         *known = id;
@@ -94,11 +94,11 @@ static void *get_all(void *arg)
     uint32_t busy;
     do {
         busy = sonde_load_acquire(&it->busy);
-        uint32_t count = sonde_load_acquire(&it->table->count);
+        uint32_t count = sonde_load_acquire(&it->table.shared->count);
         for (uint32_t id = 0; id <= count + 1; id++) {
             uint32_t bytes_n = 0;
-            const void *bytes = sonde_intern_get(it->table, id, &bytes_n);
-            REQUIRE(bytes == NULL || (id > 0 && id <= it->table->entries), "there is no id %u", id);
+            const void *bytes = sonde_intern_get(&it->table, id, &bytes_n);
+            REQUIRE(bytes == NULL || (id > 0 && id <= it->table.entries), "there is no id %u", id);
             if (bytes != NULL)
                 require_text(bytes, bytes_n, number_of(bytes, bytes_n));
         }
@@ -110,22 +110,22 @@ static void *get_all(void *arg)
 static void audit(arena *it)
 {
     uint64_t refused = 0;
-    uint8_t *taken = calloc(it->table->entries + 1, 1);
+    uint8_t *taken = calloc(it->table.entries + 1, 1);
     for (int t = 0; t < THREADS; t++)
         refused += it->refused[t];
-    REQUIRE(it->table->lost == refused, "%" PRIu64 " refused, %" PRIu64 " counted", refused,
-            it->table->lost);
-    REQUIRE(it->table->used <= it->table->data_bytes, "more bytes than room");
+    REQUIRE(it->table.shared->lost == refused, "%" PRIu64 " refused, %" PRIu64 " counted", refused,
+            it->table.shared->lost);
+    REQUIRE(it->table.shared->used <= it->table.data_bytes, "more bytes than room");
     for (uint32_t number = 0; number < it->texts; number++) {
         char text[MAX_BYTES];
-        uint32_t bytes_n = 0, id = sonde_intern_put(it->table, text, make_text(text, number));
+        uint32_t bytes_n = 0, id = sonde_intern_put(&it->table, text, make_text(text, number));
         for (int t = 0; t < THREADS; t++)
             REQUIRE(it->ids[t][number] == 0 || it->ids[t][number] == id, "text %u has two ids",
                     number);
         if (id == 0)
             continue;
         REQUIRE(!taken[id]++, "two texts have id %u", id);
-        const void *bytes = sonde_intern_get(it->table, id, &bytes_n);
+        const void *bytes = sonde_intern_get(&it->table, id, &bytes_n);
         REQUIRE(bytes != NULL, "id %u has no text", id);
         require_text(bytes, bytes_n, number);
     }
@@ -167,19 +167,19 @@ static uint64_t run_round(const shape *of, uint64_t seed)
 {
     arena *it = calloc(1, sizeof *it);
     it->bytes = sonde_intern_bytes(of->entries, of->data_bytes);
-    it->table = mmap(NULL, it->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    REQUIRE(it->table != MAP_FAILED, "mmap");
-    REQUIRE(sonde_intern_init(it->table, it->bytes, of->entries, of->data_bytes) == 0, "init");
-    REQUIRE(sonde_intern_verify(it->table, it->bytes) == 0, "verify");
+    void *mem = mmap(NULL, it->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(mem != MAP_FAILED, "mmap");
+    REQUIRE(sonde_intern_init(mem, it->bytes, of->entries, of->data_bytes) == 0, "init");
+    REQUIRE(sonde_intern_open(&it->table, mem, it->bytes) == 0, "open");
     it->seed = seed;
     it->texts = of->texts;
     it->busy = THREADS;
     pthread_barrier_init(&it->start, NULL, THREADS);
     run_threads(it);
     pthread_barrier_destroy(&it->start);
-    uint64_t lost = it->table->lost;
+    uint64_t lost = it->table.shared->lost;
     audit(it);
-    munmap(it->table, it->bytes);
+    munmap(it->table.shared, it->bytes);
     free(it);
     return lost;
 }

@@ -19,13 +19,20 @@ RESERVED = frozenset(
 )  # fmt: skip
 
 
+def is_ours(table: str) -> bool:
+    """Tell whether a table is one of sonde's own, and not the program's."""
+    return table.partition(".")[0] in RESERVED
+
+
 class _OpenTable:
     __slots__ = ("hint_bytes", "schema", "writer")
 
     def __init__(self, schema: Schema, hint_bytes: int | None) -> None:
         self.schema, self.hint_bytes = schema, hint_bytes
         try:
-            self.writer = _core.Writer(schema.kinds, schema.optional, schema.timed)
+            self.writer = _core.Writer(
+                schema.kinds, schema.optional, schema.timed, guest=not is_ours(schema.table)
+            )
         except ValueError as error:
             raise SchemaError(f"{schema.table}: {error}") from None
 

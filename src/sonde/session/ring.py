@@ -16,8 +16,8 @@ _HEADER_BYTES = 4096
 def create_file(path: str, size: int) -> int:
     """Create a file of `size` zero bytes and return it open for writing.
 
-    Only its header takes room on the disk; the rest takes room as it is written. A page that finds no
-    room is lost and counted, and does no harm: see map_guard.h."""
+    Only its header takes room on the disk; the rest takes room as it is written. A page that finds
+    no room is lost and counted, and does no harm: see map_guard.h."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(path, flags, 0o600)
     try:

@@ -37,6 +37,7 @@ extern PyTypeObject sonde_TextType;
 /* Return the id of a str in an intern table, through the cache of its `Text` object; 0 if the
  * table is full (counted there); -1 with an exception if it is not a str. */
 int64_t sonde_text_id(PyObject *text, PyObject *str);
+int64_t sonde_text_id_within(PyObject *text, PyObject *str, enum sonde_text_share share);
 
 /* Return the table behind a Text; it stays valid for as long as the Text lives. */
 const sonde_intern_handle *sonde_text_table(PyObject *text);

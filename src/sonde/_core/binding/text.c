@@ -43,12 +43,12 @@ static void text_dealloc(TextObject *self)
 
 const sonde_intern_handle *sonde_text_table(PyObject *text) { return &((TextObject *)text)->table; }
 
-static int64_t put_str(const sonde_intern_handle *table, PyObject *str)
+static int64_t put_str(const sonde_intern_handle *table, PyObject *str, enum sonde_text_share share)
 {
     Py_ssize_t bytes_n;
     const char *bytes = PyUnicode_AsUTF8AndSize(str, &bytes_n);
     if (bytes != NULL)
-        return bytes_n > UINT32_MAX ? 0 : sonde_intern_put(table, bytes, (uint32_t)bytes_n);
+        return bytes_n > UINT32_MAX ? 0 : sonde_intern_put_within(table, bytes, (uint32_t)bytes_n, share);
     /* Lone surrogates have no UTF-8 form; they are written as escapes, so nothing is lost. */
     PyErr_Clear();
     PyObject *spelled = PyUnicode_AsEncodedString(str, "utf-8", "backslashreplace");
@@ -57,12 +57,17 @@ static int64_t put_str(const sonde_intern_handle *table, PyObject *str)
     bytes_n = PyBytes_GET_SIZE(spelled);
     int64_t id = bytes_n > UINT32_MAX
                      ? 0
-                     : sonde_intern_put(table, PyBytes_AS_STRING(spelled), (uint32_t)bytes_n);
+                     : sonde_intern_put_within(table, PyBytes_AS_STRING(spelled), (uint32_t)bytes_n, share);
     Py_DECREF(spelled);
     return id;
 }
 
 int64_t sonde_text_id(PyObject *text, PyObject *str)
+{
+    return sonde_text_id_within(text, str, SONDE_TEXTS_OURS);
+}
+
+int64_t sonde_text_id_within(PyObject *text, PyObject *str, enum sonde_text_share share)
 {
     TextObject *self = (TextObject *)text;
     uintptr_t address = (uintptr_t)str;
@@ -73,7 +78,7 @@ int64_t sonde_text_id(PyObject *text, PyObject *str)
         PyErr_Format(PyExc_TypeError, "expected text, not %.100s", Py_TYPE(str)->tp_name);
         return -1;
     }
-    int64_t id = put_str(&self->table, str);
+    int64_t id = put_str(&self->table, str, share);
     if (id > 0 && PyUnicode_CheckExact(str) && PyUnicode_GET_LENGTH(str) <= CACHED_CHARS) {
         PyObject *before = self->cache[at].str;
         self->cache[at].str = Py_NewRef(str);

@@ -17,6 +17,7 @@ typedef struct WriterObject {
     PyObject *opener;              /* called at the first row to attach us; or NULL */
     int timed;                     /* the first column is filled in from the clock */
     int strict;                    /* raise instead of counting */
+    int is_guest;                  /* a table of the program: its texts leave room for ours */
     sonde_row_layout layout;
     struct WriterObject *next, *prev; /* all writers, for a forked child */
 } WriterObject;
@@ -105,6 +106,7 @@ static int put_bool(PyObject *value, char *to)
 typedef struct {
     sonde_ring_handle ring;
     PyObject *ring_map, *text;
+    enum sonde_text_share share;
     uint32_t nulls;
     uint64_t words[SONDE_MAX_ROW_BYTES / 8];
 } sonde_row;
@@ -112,7 +114,7 @@ typedef struct {
 static int put_text(const sonde_row_layout *layout, sonde_row *row, int column, PyObject *value,
                     void *to)
 {
-    int64_t id = sonde_text_id(row->text, value);
+    int64_t id = sonde_text_id_within(row->text, value, row->share);
     if (id < 0)
         return -1;
     if (id == 0) {
@@ -243,6 +245,7 @@ static PyObject *writer_call(PyObject *callable, PyObject *const *args, size_t n
     row.ring = self->ring;
     row.ring_map = Py_NewRef(self->ring_map);
     row.text = Py_NewRef(self->text);
+    row.share = self->is_guest ? SONDE_TEXTS_VALUES : SONDE_TEXTS_OURS;
     row.nulls = 0;
     for (uint32_t i = 0; i < self->layout.row_bytes / 8; i++)
         row.words[i] = 0;
@@ -261,10 +264,10 @@ static PyObject *writer_call(PyObject *callable, PyObject *const *args, size_t n
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     const char *kinds, *optional;
-    int timed = 0, strict = 0;
-    static char *names[] = {"kinds", "optional", "timed", "strict", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ss|pp", names, &kinds, &optional, &timed,
-                                     &strict))
+    int timed = 0, strict = 0, is_guest = 0;
+    static char *names[] = {"kinds", "optional", "timed", "strict", "guest", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ss|ppp", names, &kinds, &optional, &timed,
+                                     &strict, &is_guest))
         return NULL;
     sonde_row_layout layout;
     if (sonde_row_layout_make(&layout, kinds, optional) < 0)
@@ -280,6 +283,7 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->on = &always_off;
     self->timed = timed;
     self->strict = strict;
+    self->is_guest = is_guest;
     self->layout = layout;
     self->next = writers;
     if (writers != NULL)
@@ -403,7 +407,7 @@ PyTypeObject sonde_WriterType = {
     .tp_name = "sonde._core.Writer",
     .tp_basicsize = sizeof(WriterObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_doc = "Writer(kinds, optional, timed=False, strict=False): call it with a row's values.",
+    .tp_doc = "Writer(kinds, optional, timed=False, strict=False, guest=False): call it with a row's values.",
     .tp_new = writer_new,
     .tp_dealloc = (destructor)writer_dealloc,
     .tp_vectorcall_offset = offsetof(WriterObject, call),

@@ -139,12 +139,12 @@ int64_t sonde_events_number(uint32_t slot)
 
 /* ---- texts ----------------------------------------------------------------------- */
 
-uint32_t sonde_events_text(int table, PyObject *str)
+static uint32_t put_text(int table, PyObject *str, enum sonde_text_share share)
 {
-    /* Making a ring runs Python: the recording may have ended since we looked. */
+    /* Making a ring runs Python: the recording may have ended meanwhile. */
     if (str == NULL || str == Py_None || sonde_events.text == NULL)
         return 0;
-    int64_t id = sonde_text_id(sonde_events.text, str);
+    int64_t id = sonde_text_id_within(sonde_events.text, str, share);
     if (id < 0)
         PyErr_Clear();
     if (id <= 0)
@@ -152,18 +152,9 @@ uint32_t sonde_events_text(int table, PyObject *str)
     return id < 0 ? 0 : (uint32_t)id;
 }
 
-uint32_t sonde_events_value(PyObject *str)
-{
-    if (sonde_events.text == NULL)
-        return 0;
-    /* Values may all be different, so a quarter of the room is kept for names. */
-    const sonde_intern_handle *known = sonde_text_table(sonde_events.text);
-    if (sonde_load_relaxed(&known->shared->used) < known->data_bytes / 4 * 3 &&
-        sonde_load_relaxed(&known->shared->count) < known->entries / 4 * 3)
-        return sonde_events_text(TO_ATTRIBUTE, str);
-    sonde_writer_lose_text(sonde_events.tables[TO_ATTRIBUTE]);
-    return 0;
-}
+uint32_t sonde_events_text(int table, PyObject *str) { return put_text(table, str, SONDE_TEXTS_NAMES); }
+
+uint32_t sonde_events_value(PyObject *str) { return put_text(TO_ATTRIBUTE, str, SONDE_TEXTS_VALUES); }
 
 uint32_t sonde_events_word(const char *word)
 {

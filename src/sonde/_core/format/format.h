@@ -188,6 +188,16 @@ int sonde_intern_open(sonde_intern_handle *table, const void *mem, uint64_t mem_
  * full (counted in `lost`). Any thread of any process; never blocks. */
 uint32_t sonde_intern_put(const sonde_intern_handle *table, const void *bytes, uint32_t bytes_n);
 
+/* How much of the table new texts may fill, in eighths. The program can make texts without end, so
+ * its texts must leave room for the names that every reader needs. */
+enum sonde_text_share {
+    SONDE_TEXTS_OURS = 8,   /* functions, files, threads, modules, sources */
+    SONDE_TEXTS_NAMES = 6,  /* names that the program gives: spans, counters, markers */
+    SONDE_TEXTS_VALUES = 4, /* its data: attributes, columns of its own tables */
+};
+uint32_t sonde_intern_put_within(const sonde_intern_handle *table, const void *bytes,
+                                 uint32_t bytes_n, enum sonde_text_share share);
+
 /* Return the bytes of an id, or NULL if there is no such id or they are damaged. */
 const void *sonde_intern_get(const sonde_intern_handle *table, uint32_t id, uint32_t *bytes_n);
 

@@ -15,6 +15,8 @@ static const char intern_magic[8] = {'S', 'O', 'N', 'D', 'E', 'I', 'N', 'T'};
  * bounded. */
 #define RESERVE_TRIES 1024
 
+enum { NEAR_SLOTS = 4096, NEAR_TRIES = 8 };
+
 static uint32_t slots_for(uint32_t entries)
 {
     uint32_t slots = 2;
@@ -130,18 +132,19 @@ static int same(const sonde_intern_handle *table, uint32_t id, uint32_t check, c
 }
 
 /* Reserve `bytes_n` data bytes and an id, fill both. 0 when full. */
-static uint32_t insert(const sonde_intern_handle *table, uint32_t check, const void *bytes, uint32_t bytes_n)
+static uint32_t insert(const sonde_intern_handle *table, uint32_t check, const void *bytes,
+                       uint32_t bytes_n, enum sonde_text_share share)
 {
-    uint64_t used = sonde_load_relaxed(&table->shared->used);
+    uint64_t room = table->data_bytes * share / 8, used = sonde_load_relaxed(&table->shared->used);
+    /* The count is read before it is raised, so that refusals cannot make it wrap around. */
+    if (sonde_load_relaxed(&table->shared->count) >= (uint64_t)table->entries * share / 8)
+        return 0;
     for (int tries = 0;; tries++) {
-        if (used > table->data_bytes || bytes_n > table->data_bytes - used || tries == RESERVE_TRIES)
+        if (used > room || bytes_n > room - used || tries == RESERVE_TRIES)
             return 0;
         if (sonde_cas_relaxed(&table->shared->used, &used, used + bytes_n))
             break;
     }
-    /* Looked at before it is raised, so that refusals cannot wrap it round. */
-    if (sonde_load_relaxed(&table->shared->count) >= table->entries)
-        return 0;
     uint32_t id = sonde_add_relaxed(&table->shared->count, 1) + 1;
     if (id > table->entries)
         return 0;
@@ -154,16 +157,25 @@ static uint32_t insert(const sonde_intern_handle *table, uint32_t check, const v
     return id;
 }
 
-uint32_t sonde_intern_put(const sonde_intern_handle *table, const void *bytes, uint32_t bytes_n)
+/* The slots that a text may have, in order. The first ones are near the beginning of the index, so a
+ * table with few texts takes few pages of its file. */
+static uint32_t *slot_at(const sonde_intern_handle *table, uint32_t check, uint32_t probe)
+{
+    uint32_t slots = probe < NEAR_TRIES && table->slots > NEAR_SLOTS ? NEAR_SLOTS : table->slots;
+    return &table->slot[(check + probe) & (slots - 1)];
+}
+
+uint32_t sonde_intern_put_within(const sonde_intern_handle *table, const void *bytes,
+                                 uint32_t bytes_n, enum sonde_text_share share)
 {
     uint32_t check = sonde_check_bytes(bytes, bytes_n);
     uint32_t fresh = 0;
     for (uint32_t probe = 0; probe < table->slots; probe++) {
-        uint32_t *slot = &table->slot[(check + probe) & (table->slots - 1)];
+        uint32_t *slot = slot_at(table, check, probe);
         /* Acquire: the id is read before the entry that it names. */
         uint32_t id = sonde_load_acquire(slot);
         if (id == 0) {
-            if (fresh == 0 && (fresh = insert(table, check, bytes, bytes_n)) == 0)
+            if (fresh == 0 && (fresh = insert(table, check, bytes, bytes_n, share)) == 0)
                 break;
             /* Release: the entry is stored before the id that names it. */
             if (sonde_cas_release(slot, &id, fresh))
@@ -174,4 +186,9 @@ uint32_t sonde_intern_put(const sonde_intern_handle *table, const void *bytes, u
     }
     sonde_add_relaxed(&table->shared->lost, 1);
     return 0;
+}
+
+uint32_t sonde_intern_put(const sonde_intern_handle *table, const void *bytes, uint32_t bytes_n)
+{
+    return sonde_intern_put_within(table, bytes, bytes_n, SONDE_TEXTS_OURS);
 }

@@ -30,6 +30,7 @@ static struct sigaction others[HANDLERS];
 static int others_n;
 
 static uintptr_t page_bytes;
+static uint32_t maps_n;
 static uint32_t busy;      /* a lock for what follows; the handler does not take it */
 static uint32_t is_aside;  /* a SIGBUS was not ours: we never take the signal again */
 static uint64_t lost;
@@ -107,6 +108,16 @@ static void take_signal(void)
     sigaction(SIGBUS, &ours, NULL);
 }
 
+/* The signal goes back to whoever had it, unless somebody has taken it from us since. */
+static void give_back(void)
+{
+    struct sigaction now;
+    if (others_n != 1 || sigaction(SIGBUS, NULL, &now) < 0 || !is_ours(&now))
+        return;
+    sigaction(SIGBUS, &others[0], NULL);
+    others_n = 0;
+}
+
 void sonde_guard_renew(void)
 {
     hold();
@@ -141,6 +152,7 @@ void sonde_guard_add(void *mem, size_t bytes, int writable)
         map->end = (uintptr_t)mem + bytes;
         map->writable = writable;
         sonde_store_release(&map->begin, (uintptr_t)mem); /* after the rest */
+        maps_n++;
     }
     let_go();
 }
@@ -149,8 +161,11 @@ void sonde_guard_remove(const void *mem)
 {
     hold();
     guarded *map = find((uintptr_t)mem);
-    if (map != NULL)
+    if (map != NULL) {
         sonde_store_release(&map->begin, 0);
+        if (--maps_n == 0)
+            give_back();
+    }
     let_go();
 }
 

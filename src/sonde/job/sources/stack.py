@@ -26,6 +26,7 @@ class Source:
         self._threads = context.writer(Thread)
         self._sampling = context.writer(Sampling)
         self._objects = _python_objects.Objects(context, context.writer(Task))
+        self._sampler: _core.Sampler | None = None
 
     def start(self) -> None:
         slow = bool(self._context.session.values["stack.slow"])
@@ -56,16 +57,21 @@ class Source:
         self._sampler.start(self._interval_ns())
 
     def stop(self) -> None:
-        self._sampler.stop()
+        # The sampler holds our `_inspect`, and keeps its files mapped: let go of it.
+        sampler, self._sampler = self._sampler, None
+        if sampler is not None:
+            sampler.stop()
 
     def configure(self) -> None:
-        self._sampler.set_interval(self._interval_ns())
+        if self._sampler is not None:
+            self._sampler.set_interval(self._interval_ns())
 
     def _interval_ns(self) -> int:
         return round(float(self._context.session.values["stack.every"]) * 1e9)
 
     def _inspect(self, wants: int) -> None:
-        self._objects.answer(self._sampler, wants)
+        if self._sampler is not None:
+            self._objects.answer(self._sampler, wants)
 
 
 def _open_nodes(folder: str, size: int) -> _core.Map:

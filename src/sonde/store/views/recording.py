@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from sonde import launch
+from sonde.errors import Damaged
 from sonde.session import Session
 from sonde.session.run import Run
 from sonde.session.runs import list_runs
@@ -35,12 +36,15 @@ def _read_session(session: Session) -> list[Row]:
     meta = session.meta
     sealed = session.read_sealed()
     state = session.find_state()
-    paused = state == "running" and not session.read_control()["on"]
+    try:
+        control = session.read_control()
+    except Damaged:
+        control = {}  # a sealed session has none any more
     return [
         {
             "session": session.id,
             "state": state,
-            "paused": paused,
+            "paused": state == "running" and not control.get("on", 1),
             "start_wall_ns": session.start_wall_ns,
             "end_wall_ns": None if sealed is None else sealed.end_wall_ns,
             "command": " ".join(meta.argv),
@@ -49,6 +53,7 @@ def _read_session(session: Session) -> list[Row]:
             "world_size": meta.world_size,
             "local_rank": meta.local_rank,
             "folder": session.folder,
+            "pages_lost": control.get("pages_lost"),
             "meta": json.dumps(meta.dump()),
             "job": meta.job,
             "launcher": meta.launcher,
@@ -135,6 +140,11 @@ VIEWS = (
         ("local_rank", "i64", "rank on its host"),
         ("parent", "text", "session it was forked from"),
         ("folder", "text", "path of the session folder"),
+        (
+            "pages_lost",
+            "i64",
+            "pages of its files that the job could not write: the disk was full or a file was cut",
+        ),
         ("meta", "text", "contents of meta.json"),
     ),
     _view(
