@@ -9,6 +9,7 @@ NATIVE_SECONDS ?= 40
 STRESS_SECONDS ?= 60
 STRESS_CYCLES ?= 100
 DAMAGE_CASES ?= 1000
+FILE_SYSTEMS ?= ext4 xfs btrfs tmpfs
 CC ?= cc
 CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wundef -fPIC
 
@@ -58,6 +59,7 @@ stress-one: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python tests/stress/attach.py --cycles $(STRESS_CYCLES)
 	$(BIN)/python tests/stress/attach.py --cycles $(STRESS_CYCLES) --kill
 	$(BIN)/python tests/stress/damage.py $(DAMAGE_CASES)
+	$(BIN)/python tests/stress/file_systems.py $(FILE_SYSTEMS)
 
 # Every supported Python that is installed; each has its own virtual environment.
 test-all:
