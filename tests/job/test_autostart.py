@@ -190,7 +190,9 @@ try:
     import _xxsubinterpreters as interpreters
 except ImportError:
     import _interpreters as interpreters
-interpreters.run_string(interpreters.create(), "import site; site.main()")
+look = "import site, sys; site.main(); print([m for m in sys.modules if m[:5] == 'sonde'], flush=True)"
+interpreters.run_string(interpreters.create(), look)
 """
     done = launch(sys.executable, "-c", code, env={"SONDE": "1"})
     assert done.stderr == "" and len(sessions()) == 1
+    assert done.stdout.strip() == "[]"  # it imports nothing, and so takes no time

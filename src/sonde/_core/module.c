@@ -45,6 +45,7 @@ static PyMethodDef *const functions[] = {
     sonde_tables_methods,
     sonde_control_methods,
     sonde_delayed_call_methods,
+    sonde_fork_methods,
     sonde_array_summary_methods,
     sonde_locals_methods,
     sonde_events_methods,

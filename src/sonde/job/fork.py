@@ -4,42 +4,54 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import RLock  # `threading` would be one more import in the job
 from collections.abc import Callable
-from functools import partial
 
 from sonde import _core
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Protocol, TypeVar
+    from typing import TypeVar
 
     T = TypeVar("T")
 
-    class Forking(Protocol):
-        """The object whose methods are called at forks: the recorder. None of them may raise."""
 
-        def rest(self) -> None: ...
-        def wake(self) -> None: ...
-        def leave_parent(self) -> None: ...
+class ForkLock:
+    """A lock for state that a forked child inherits: the first to take it there calls `settle`,
+    with the lock held. Nothing is done at the fork itself, since most children never need it."""
+
+    def __init__(self, settle: Callable[[], object]) -> None:
+        self._lock, self._settle, self._forks = RLock(), settle, _core.forks()
+        # A thread of the parent may have held the lock. That thread does not exist in the child.
+        self.renew = self._lock._at_fork_reinit  # type: ignore[attr-defined]
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if self.is_inherited():
+            self._forks = _core.forks()
+            self._settle()
+
+    def __exit__(self, *_error: object) -> None:
+        self._lock.release()
+
+    def is_inherited(self) -> bool:
+        """Tell whether the state is a parent's."""
+        return self._forks != _core.forks()
 
 
-def watch_forks(recorder: Forking) -> None:
-    """Have `rest` called before each fork, `wake` after it in the parent, and `leave_parent` in the
-    child. Call this once: fork hooks cannot be removed."""
+def watch_forks(lock: ForkLock, before: Callable[[], object]) -> None:
+    """Have `before` called before each fork, and the native thread rest meanwhile. Call this once:
+    fork hooks cannot be removed."""
+    # Python calls the hooks before a fork in reverse order: `before` comes first.
     os.register_at_fork(
-        before=recorder.rest,
-        # Python 3.13 counts threads after this hook and warns about them, so ours must come back
-        # only when fork() has returned. `soon` is in C because a Python one would run too early,
-        # in the hook itself.
-        after_in_parent=partial(_core.soon, recorder.wake)
-        if sys.version_info >= (3, 13)
-        else recorder.wake,
-        after_in_child=recorder.leave_parent,
+        before=_core.fork_rest, after_in_parent=_core.fork_wake, after_in_child=lock.renew
     )
+    os.register_at_fork(before=before, after_in_child=_core.fork_child)
 
 
-def end_with_multiprocessing(owner: T, at_exit: Callable[[T], object]) -> None:
-    """Have `at_exit(owner)` called when a multiprocessing child ends.
+def end_with_multiprocessing(owner: T, at_exit: Callable[[T], object]) -> bool:
+    """Have `at_exit(owner)` called when a multiprocessing child ends. Return False if the program
+    has not imported multiprocessing yet.
 
     Such a child leaves through os._exit after running its finalizers; `at_exit` becomes one."""
 
@@ -47,6 +59,8 @@ def end_with_multiprocessing(owner: T, at_exit: Callable[[T], object]) -> None:
         sys.modules["multiprocessing.util"].Finalize(None, at_exit, (one,), exitpriority=-100)
 
     util = sys.modules.get("multiprocessing.util")
-    if util is not None:
-        # A finalizer registered right now would be cleared when the child's bootstrap begins.
-        util.register_after_fork(owner, finalize)
+    if util is None or not hasattr(util, "register_after_fork"):
+        return False
+    # A finalizer registered right now would be cleared when the child's bootstrap begins.
+    util.register_after_fork(owner, finalize)
+    return True

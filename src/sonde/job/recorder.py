@@ -5,14 +5,13 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # the enums of `signal` are slow to create
 import atexit
 import os
-from _thread import RLock  # `threading` would be one more import in the job
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from sonde import _core, environ, launch, plugins, settings
 from sonde.errors import Error
 from sonde.job.deferred_source import DeferredSource
-from sonde.job.fork import end_with_multiprocessing, watch_forks
+from sonde.job.fork import ForkLock, end_with_multiprocessing, watch_forks
 from sonde.job.notice import print_notice
 from sonde.job.source_context import SourceContext, find_last_exception
 from sonde.job.table_writers import TableWriters, name_user_table
@@ -38,8 +37,8 @@ class Recorder:
     """Starts, steers and ends the recording of this process."""
 
     def __init__(self) -> None:
-        self.lock = RLock()
-        self.session: SessionWriter | None = None
+        self.lock = ForkLock(self._leave_parent)
+        self._session: SessionWriter | None = None
         self._tables = TableWriters(self._make_opener)
         self._sources: dict[str, tuple[Source, SourceContext]] = {}
         self._native_thread: _core.NativeThread | None = None
@@ -48,12 +47,21 @@ class Recorder:
         self.parked = False  # recording exists only for runs, and is paused between them
         self.ends_with_profile = False  # recording exists only for a profile of mxnet/state.py
         self.on_begin: Callable[[], object] | None = None  # see mxnet/state.py
-        self._watches_forks = False
+        self._watches_forks = self._ends_children = False
+        self.since_ns = 0  # while the session of a forked child begins: the time of the fork
         self._forked_from: SessionWriter | None = None  # in a child that has no session yet
         self._busy = False
         self._postponed: Callable[[], object] | None = None
         self._report: Callable[[str], object] = print_notice  # receives why a start failed
         self.gate: object = None  # the fork hook of attached.py
+
+    @property
+    def session(self) -> SessionWriter | None:
+        """The session of this process."""
+        if self.lock.is_inherited():
+            with self.lock:
+                pass
+        return self._session
 
     # ---- start and stop --------------------------------------------------------------------
 
@@ -70,7 +78,7 @@ class Recorder:
         values, complaints = environ.load_settings(given)
         if not self._watches_forks:
             self._watches_forks = True  # first, because another thread may fork meanwhile
-            watch_forks(self)
+            watch_forks(self.lock, self._before_fork)
         with self.lock:
             self.ends_with_profile = False
             if self.parked:
@@ -126,7 +134,7 @@ class Recorder:
         forked, self._forked_from = self._forked_from, None
         root = root or (environ.find_root() if forked is None else forked.root)
         try:
-            self.session = writing = SessionWriter(root, values, parent)
+            self._session = writing = SessionWriter(root, values, parent)
         except Error as error:
             self._report(f"not recording: {error}")
             self._forget_session()
@@ -151,14 +159,16 @@ class Recorder:
         self._start_native_thread(writing)
         if writing.values["follow"]:
             self._environment = environ.follow_children(writing.root) or self._environment
+            _core.follow_forks(self._begin_late, FORK_DELAY_NS)
         _core.control_state(writing.page, _core.RUNNING)
         if self.on_begin is not None:
             SourceContext(self, "profiler").guard(self.on_begin)()
 
     def _end(self, state: int) -> None:
-        writing, self.session = self.session, None
+        writing, self._session = self.session, None
         self._forked_from, self.parked, self.ends_with_profile = None, False, False
         _core.later_cancel()
+        _core.follow_forks(None, 0)
         if writing is None or writing.pid != os.getpid():
             return  # no session, or a parent's: C code may fork without calling Python's hooks
         for name in list(self._sources):
@@ -176,7 +186,7 @@ class Recorder:
     def _forget_session(self) -> None:
         """Forget the session; the writers of its tables stay, and drop their rows."""
         set_current(None)
-        self.session = self._native_thread = self._emit_source = None
+        self._session = self._native_thread = self._emit_source = None
         self._tables.detach()
 
     def set_on(self, on: bool) -> None:
@@ -322,60 +332,58 @@ class Recorder:
     # ---- exit and fork ---------------------------------------------------------------------------
 
     def _at_exit(self) -> None:
+        _core.later_finish()
         SourceContext(self, "recorder").guard(self._finish)()
 
     def _finish(self) -> None:
-        is_new = self._forked_from is not None and find_last_exception() is not None
+        has_failed = find_last_exception() is not None
+        if self.lock.is_inherited() and not has_failed:
+            return  # a short-lived child, which was never recorded
+        is_new = has_failed and self.session is None
         if is_new:
-            self._on_time()  # a child that fails at once is worth a session
+            self._begin_late()  # a child that fails at once is worth a session
         for source, context in list(self._sources.values()):
             if hasattr(source, "at_exit"):
                 context.guard(source.at_exit)(is_new)
         self.stop(_core.EXITED)
 
     def rest(self) -> None:
-        """Before a fork: stop the native thread until `wake()`."""
-        _core.later_cancel()
-        if self._native_thread is not None:
-            self._native_thread.rest()
+        """Stop the native thread for a fork that has begun."""
+        _core.fork_rest()
 
-    def wake(self) -> None:
-        """After a fork, in the parent: start the native thread again."""
-        if self._native_thread is not None:
-            SourceContext(self, "native thread").guard(self._native_thread.wake)()
-        if self._forked_from is not None:
-            _core.later(self._on_time, FORK_DELAY_NS)
-
-    def leave_parent(self) -> None:
-        """After a fork, in the child: leave the parent's session alone. A session of the child's
-        own begins with its first row or after a delay; most children never need one."""
-        # A thread of the parent may have held the lock, and that thread does not exist here.
-        self.lock = RLock()
-        self._busy, self._postponed = False, None
-        _core.undisturbed(SourceContext(self, "recorder").guard(self._leave_parent))
+    def _before_fork(self) -> None:
+        if not self._ends_children:
+            self._ends_children = end_with_multiprocessing(self, Recorder._at_exit)
 
     def _leave_parent(self) -> None:
-        parent = self.session or self._forked_from
+        """In a child, when it is first needed: leave the parent's session alone. A session of the
+        child's own begins with its first row or after a delay; most children never need one."""
+        self._busy, self._postponed = False, None
+        _core.undisturbed(SourceContext(self, "recorder").guard(self._leave))
+
+    def _leave(self) -> None:
+        parent = self._session or self._forked_from
         if parent is None:
             return
         sources, self._sources = self._sources, {}
         self._forget_session()
         for source, _context in sources.values():
             source.stop()
-        if parent.values["follow"]:
+        # Where Python did not know of the fork, nothing else is known of the child either.
+        if parent.values["follow"] and _core.forked_ns():
             self._forked_from = parent
             self._tables.prepare(None, soon=True)
-            _core.later(self._on_time, FORK_DELAY_NS)
-            end_with_multiprocessing(self, Recorder._at_exit)
 
-    def _on_time(self) -> None:
+    def _begin_late(self) -> None:
         with self.lock:
             self._begin_in_child()
 
     def _begin_in_child(self) -> None:
         parent = self._forked_from
         if parent is not None:
+            self.since_ns = _core.forked_ns()
             self.start(parent.values, parent.id)
+            self.since_ns = 0
 
 
 recorder = Recorder()

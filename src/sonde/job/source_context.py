@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     class Owner(Protocol):
         """The recorder, as far as a source may use it."""
 
-        session: SessionWriter | None
+        since_ns: int
 
+        @property
+        def session(self) -> SessionWriter | None: ...
         def open_table(self, row: type, table: str) -> _core.Writer: ...
         def note(self, source: str, state: str, detail: str | None = None) -> None: ...
         def publish(self) -> None: ...
@@ -30,6 +32,7 @@ class SourceContext:
 
     def __init__(self, owner: Owner, name: str) -> None:
         self._owner, self._name = owner, name
+        self._forks = _core.forks()
         self.failed = False
         self.detail: str | None = None  # what a user should know about a source that is on
 
@@ -38,6 +41,11 @@ class SourceContext:
         """The session that is being written: its folder, settings, texts and control page."""
         assert self._owner.session is not None
         return self._owner.session
+
+    @property
+    def since_ns(self) -> int:
+        """In a forked child whose session begins: when it was forked; else 0."""
+        return self._owner.since_ns
 
     def writer(self, row: type) -> _core.Writer:
         """Return the writer of rows of this class: create it once, call it often."""
@@ -65,7 +73,8 @@ class SourceContext:
         """Return `call` wrapped so that no failure in it reaches the program."""
 
         def guarded(*args: object) -> object:
-            if self.failed:
+            # In a forked child, the parent's sources are in place until its own session begins.
+            if self.failed or self._forks != _core.forks():
                 return None
             try:
                 return call(*args)

@@ -87,6 +87,10 @@ void sonde_writer_lose_text(PyObject *writer);
  * Returns 0, or -1 while the writer takes no rows. */
 int sonde_writer_count(PyObject *writer, uint64_t *rows, uint64_t *capacity);
 
+/* In a forked child: have the first row of a table of the program, or sonde_writer_open(), call
+ * `opener`, which begins the recording. Until then all writers are off, and drop their rows. */
+void sonde_writers_wait(PyObject *opener);
+
 /* Append a new bytearray to a list and return its memory; NULL with an exception. Bitmaps need
  * zeroed memory; data does not, because every row is written. */
 char *sonde_append_buffer(PyObject *list, uint64_t bytes, int zeroed);
@@ -115,8 +119,27 @@ void sonde_native_thread_serve(const sonde_native_work *work);
 /* Make every native thread look at its control page now. */
 void sonde_native_threads_ring(void);
 
+/* Before a fork: keep every native thread from its next turn, so that a child does not inherit half
+ * of something. After it: let them go on. With the GIL. */
+void sonde_native_threads_rest(void);
+void sonde_native_threads_wake(void);
+
+/* ---- delayed calls (delayed_call.c) -------------------------------------------------- */
+
+/* Make the call in the main thread after this delay, or, if the main thread does not come to it, in
+ * a thread of our own. One call at a time. Returns 0 or -errno. */
+int sonde_later(PyObject *call, int64_t delay_ns);
+
+/* Before a fork: end the thread that waits. After it: wait on. Both return at once if no call is
+ * due. With the GIL. */
+void sonde_later_rest(void);
+void sonde_later_wake(void);
+
+/* Return the id of the thread of ours that is making such a call now; 0: there is none. */
+uint32_t sonde_later_tid(void);
+
 /* ---- the rest ----------------------------------------------------------------------- */
 
-extern PyMethodDef sonde_kernel_methods[], sonde_delayed_call_methods[];
+extern PyMethodDef sonde_kernel_methods[], sonde_delayed_call_methods[], sonde_fork_methods[];
 
 #endif

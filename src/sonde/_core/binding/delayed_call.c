@@ -1,27 +1,39 @@
-/* Calls that the main thread makes after a delay or as soon as it can: a forked child begins its
- * recording with one. */
+/* Calls that the main thread makes after a delay: a forked child begins its recording with one. */
 #include "binding/binding.h"
 #include "kernel/fork.h"
 #include "kernel/thread.h"
 
-#include <unistd.h>
+/* A main thread that has not made the call by then is waiting for something, perhaps for ever. */
+#define TAKE_NS 20000000
+
+enum { WAITING, GIVEN_UP, TAKEN };
 
 /* One call at a time. */
 static struct {
     pthread_t thread;
     int running;    /* under the GIL: a thread was made and not joined */
-    uint32_t leave; /* atomic, and what the thread sleeps on */
-    int64_t delay_ns;
-    PyObject *call; /* NULL once the call was made or given up */
+    uint32_t state; /* atomic, and what the thread sleeps on */
+    uint32_t tid;   /* atomic: of our thread while it makes the call itself */
+    int64_t due_ns;
+    PyObject *call; /* under the GIL: NULL once the call was made or given up */
 } late;
 
 static void forget_in_child(void)
 {
     /* In a forked child the thread does not exist, so there is nothing to join. */
     late.running = 0;
+    late.tid = 0;
 }
 
 SONDE_IN_CHILD(forget_in_child)
+
+uint32_t sonde_later_tid(void) { return sonde_load_relaxed(&late.tid); }
+
+static void set_state(uint32_t state)
+{
+    sonde_store_release(&late.state, state);
+    sonde_wake(&late.state);
+}
 
 static int run_late(void *Py_UNUSED(arg))
 {
@@ -29,87 +41,105 @@ static int run_late(void *Py_UNUSED(arg))
     late.call = NULL;
     if (call == NULL)
         return 0;
+    set_state(TAKEN);
     PyObject *result = PyObject_CallNoArgs(call);
     Py_DECREF(call);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
 }
 
-static void *wait_and_queue(void *Py_UNUSED(arg))
+/* Sleep until then, or until the call was made or given up. Returns whether it is still to be made. */
+static int wait_until(int64_t end_ns)
 {
-    int64_t end_ns = sonde_clock_ns() + late.delay_ns, left_ns;
-    while (!sonde_load_acquire(&late.leave) && (left_ns = end_ns - sonde_clock_ns()) > 0)
-        sonde_wait(&late.leave, 0, left_ns);
-    /* If the queue is full the call is not made; all that is lost is a session
-     * that no row has asked for yet. */
-    if (!sonde_load_acquire(&late.leave) && Py_AddPendingCall(run_late, NULL) == 0) {
+    int64_t left_ns;
+    while (sonde_load_acquire(&late.state) == WAITING && (left_ns = end_ns - sonde_clock_ns()) > 0)
+        sonde_wait(&late.state, WAITING, left_ns);
+    return sonde_load_acquire(&late.state) == WAITING;
+}
+
+static void *wait_and_call(void *Py_UNUSED(arg))
+{
+    if (!wait_until(late.due_ns))
+        return NULL;
+    if (Py_AddPendingCall(run_late, NULL) == 0) {
         PyGILState_STATE gil = PyGILState_Ensure(); /* see nudge() in native_thread.c */
         PyGILState_Release(gil);
+        if (!wait_until(sonde_clock_ns() + TAKE_NS))
+            return NULL;
     }
+    PyGILState_STATE gil = PyGILState_Ensure();
+    sonde_store_relaxed(&late.tid, (uint32_t)sonde_find_tid());
+    if (run_late(NULL) < 0)
+        PyErr_Clear(); /* nobody could handle it */
+    sonde_store_relaxed(&late.tid, 0);
+    PyGILState_Release(gil);
     return NULL;
+}
+
+/* End the thread and wait for it, even if it is making the call. */
+static void end_thread(void)
+{
+    if (!late.running || pthread_equal(late.thread, pthread_self()))
+        return;
+    late.running = 0;
+    set_state(GIVEN_UP);
+    pthread_t thread = late.thread;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_join(thread, NULL);
+    Py_END_ALLOW_THREADS
+}
+
+static int begin_thread(void)
+{
+    late.state = WAITING;
+    int status = sonde_thread_start(wait_and_call, NULL, &late.thread);
+    late.running = status == 0;
+    return status;
+}
+
+int sonde_later(PyObject *call, int64_t delay_ns)
+{
+    end_thread();
+    Py_XSETREF(late.call, Py_NewRef(call));
+    late.due_ns = sonde_clock_ns() + delay_ns;
+    int status = begin_thread();
+    if (status < 0)
+        Py_CLEAR(late.call);
+    return status;
+}
+
+void sonde_later_rest(void) { end_thread(); }
+
+void sonde_later_wake(void)
+{
+    if (late.call != NULL && !late.running)
+        (void)begin_thread();
 }
 
 /* Give the call up. Needed before the interpreter ends: the thread must not touch it afterwards. */
 static PyObject *later_cancel(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    if (late.running) {
-        late.running = 0;
-        sonde_store_release(&late.leave, 1);
-        sonde_wake(&late.leave);
-        pthread_t thread = late.thread;
-        Py_BEGIN_ALLOW_THREADS
-        pthread_join(thread, NULL);
-        Py_END_ALLOW_THREADS
-    }
     Py_CLEAR(late.call);
+    if (late.running && sonde_later_tid()) {
+        /* It is making the call, and may be waiting for a lock that our caller holds. */
+        late.running = 0;
+        pthread_detach(late.thread);
+    }
+    end_thread();
     Py_RETURN_NONE;
 }
 
-static PyObject *later(PyObject *module, PyObject *args)
+static PyObject *later_finish(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    PyObject *call;
-    long long delay_ns;
-    if (!PyArg_ParseTuple(args, "OL", &call, &delay_ns))
-        return NULL;
-    Py_XDECREF(later_cancel(module, NULL));
-    late.call = Py_NewRef(call);
-    late.delay_ns = delay_ns;
-    late.leave = 0;
-    int status = sonde_thread_start(wait_and_queue, NULL, &late.thread);
-    if (status < 0) {
+    if (!sonde_later_tid())
         Py_CLEAR(late.call);
-        return sonde_raise(status, "thread");
-    }
-    late.running = 1;
-    Py_RETURN_NONE;
-}
-
-static int run_soon(void *call)
-{
-    PyObject *result = PyObject_CallNoArgs(call);
-    Py_DECREF((PyObject *)call);
-    Py_XDECREF(result);
-    return result == NULL ? -1 : 0;
-}
-
-static PyObject *soon(PyObject *Py_UNUSED(module), PyObject *call)
-{
-    /* If we are in another thread, make the call here: the main thread may stay in C code for
-     * long. */
-    if (sonde_find_tid() != getpid())
-        return PyObject_CallNoArgs(call);
-    Py_INCREF(call);
-    if (Py_AddPendingCall(run_soon, call) < 0) {
-        Py_DECREF(call);
-        return PyObject_CallNoArgs(call); /* the queue is full */
-    }
+    end_thread();
     Py_RETURN_NONE;
 }
 
 PyMethodDef sonde_delayed_call_methods[] = {
-    {"later", later, METH_VARARGS,
-     "later(call, delay_ns): call it in the main thread after this delay; one call at a time."},
-    {"later_cancel", later_cancel, METH_NOARGS, "Give up the call that later() was given."},
-    {"soon", soon, METH_O, "soon(call): call it in the main thread, at its next safe point."},
+    {"later_cancel", later_cancel, METH_NOARGS, "Give up the call that is to be made after a delay."},
+    {"later_finish", later_finish, METH_NOARGS,
+     "Give it up, unless it is being made: then wait until it is. Not with a lock that it needs."},
     {NULL, NULL, 0, NULL},
 };

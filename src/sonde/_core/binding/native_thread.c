@@ -9,7 +9,9 @@
 #include "kernel/spawn.h"
 #include "kernel/thread.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -86,8 +88,24 @@ typedef struct NativeThreadObject {
 
 static NativeThreadObject *threads; /* the running ones */
 
+/* Taken by a native thread for each turn, and by a fork. A semaphore, because a mutex must be
+ * released by the thread that took it. */
+static sem_t turns;
+
+static int is_held; /* under the GIL: a fork has taken the turns */
+
+static void take_turns(void)
+{
+    while (sem_wait(&turns) < 0 && errno == EINTR)
+        ;
+}
+
+__attribute__((constructor)) static void make_turns(void) { sem_init(&turns, 0, 1); }
+
 static void forget_in_child(void)
 {
+    make_turns();
+    is_held = 0;
     /* In a forked child the threads do not exist, so there is nothing to join. */
     for (NativeThreadObject *thread = threads; thread != NULL; thread = thread->next) {
         thread->running = 0;
@@ -220,6 +238,7 @@ static void *watch(void *arg)
     /* Samples are due to the microsecond; by default the kernel wakes us up to 50 us late. */
     prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
     while (!sonde_load_acquire(&self->leave)) {
+        take_turns();
         /* Acquire: the bell is read before what it announces, so a ring after this wakes us. */
         uint32_t bell = sonde_load_acquire(&self->page->bell);
         if (wants_python(self->page) && !sonde_load_acquire(&self->pending)) {
@@ -235,6 +254,7 @@ static void *watch(void *arg)
         sonde_guard_renew();
         sonde_store_relaxed(&self->page->pages_lost, sonde_guard_lost());
         int64_t due_ns = take_turn(self->page), look_ns = sonde_clock_ns() + nudge_ns;
+        sem_post(&turns);
         if (!sonde_load_acquire(&self->leave))
             sonde_wait_until(&self->page->bell, bell, due_ns < look_ns ? due_ns : look_ns);
     }
@@ -342,19 +362,56 @@ static PyObject *thread_stop(NativeThreadObject *self, PyObject *Py_UNUSED(none)
     Py_RETURN_NONE;
 }
 
-/* End the thread while the program forks: Python 3.12 warns of a fork with threads, and the child
- * would inherit whatever our thread was in the middle of. */
-static PyObject *thread_rest(NativeThreadObject *self, PyObject *Py_UNUSED(none))
+/* End the thread; begin_thread() starts it again. */
+static void end_thread(NativeThreadObject *self)
 {
     if (!self->running)
-        Py_RETURN_NONE;
+        return;
     sonde_store_release(&self->leave, 1);
     sonde_control_ring(self->page);
     /* The thread needs no GIL, and ends within a millisecond. */
     pthread_join(self->thread, NULL);
     sonde_store_release(&self->leave, 0);
     self->running = 0;
+}
+
+static PyObject *thread_rest(NativeThreadObject *self, PyObject *Py_UNUSED(none))
+{
+    end_thread(self);
     Py_RETURN_NONE;
+}
+
+/* ---- forks ------------------------------------------------------------------------- */
+
+/* Python 3.12 warns of a fork in a process with more than one thread. If the program has threads of
+ * its own, it is warned of them in any case. */
+static int would_warn(void)
+{
+    struct stat task;
+    if (PY_VERSION_HEX < 0x030C0000)
+        return 0;
+    return stat("/proc/self/task", &task) < 0 || task.st_nlink <= 2 + 2;
+}
+
+void sonde_native_threads_rest(void)
+{
+    if (threads == NULL || is_held)
+        return;
+    if (would_warn())
+        for (NativeThreadObject *thread = threads; thread != NULL; thread = thread->next)
+            end_thread(thread);
+    take_turns(); /* it takes no GIL during its turn, which lasts a fraction of a millisecond */
+    is_held = 1;
+}
+
+void sonde_native_threads_wake(void)
+{
+    if (is_held)
+        sem_post(&turns);
+    is_held = 0;
+    /* If there is no room for a thread now, the next fork tries again. */
+    for (NativeThreadObject *thread = threads; thread != NULL; thread = thread->next)
+        (void)begin_thread(thread);
 }
 
 static void thread_dealloc(NativeThreadObject *self)

@@ -23,14 +23,28 @@ typedef struct WriterObject {
 } WriterObject;
 
 static WriterObject *writers;
+/* In a forked child whose recording has not begun: what begins it. */
+static PyObject *child_opener;
 
 static void switch_off_in_child(void)
 {
-    for (WriterObject *writer = writers; writer != NULL; writer = writer->next)
+    /* References are kept: giving them back would touch more memory, and a child may exec at once. */
+    for (WriterObject *writer = writers; writer != NULL; writer = writer->next) {
         writer->on = &always_off;
+        writer->ring.shared = NULL;
+    }
+    child_opener = NULL;
 }
 
 SONDE_IN_CHILD(switch_off_in_child)
+
+void sonde_writers_wait(PyObject *opener)
+{
+    child_opener = Py_NewRef(opener);
+    for (WriterObject *writer = writers; writer != NULL; writer = writer->next)
+        if (writer->is_guest && (writer->text != NULL || writer->opener != NULL))
+            writer->on = &always_on;
+}
 
 int sonde_writer_count(PyObject *writer, uint64_t *rows, uint64_t *capacity)
 {
@@ -180,15 +194,23 @@ static int is_misfit(const WriterObject *self, const sonde_ring_handle *ring)
 
 /* At the first row of a table: have its ring made. 0, or -1 with an exception.
  * Other threads that come meanwhile call the opener too, and wait in it for the first. */
-static int open_ring(WriterObject *self)
+static int call_opener(PyObject *opener)
 {
-    PyObject *opener = Py_XNewRef(self->opener);
     if (opener == NULL)
         return 0;
     PyObject *result = PyObject_CallNoArgs(opener);
     Py_DECREF(opener);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
+}
+
+static int open_ring(WriterObject *self)
+{
+    int status = call_opener(Py_XNewRef(child_opener));
+    Py_CLEAR(child_opener); /* only now: see above about other threads */
+    if (status < 0)
+        return -1;
+    return self->ring.shared == NULL ? call_opener(Py_XNewRef(self->opener)) : 0;
 }
 
 int sonde_writer_open(PyObject *writer)

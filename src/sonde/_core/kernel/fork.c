@@ -1,5 +1,6 @@
 /* The one list of what happens in a forked child. */
 #include "kernel/fork.h"
+#include "format/format.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -7,6 +8,7 @@
 enum { MOST = 32 };
 
 uint32_t sonde_forks;
+int64_t sonde_fork_ns;
 
 static void (*functions[MOST])(void);
 static int functions_n, is_full, is_watched;
@@ -22,6 +24,7 @@ void sonde_fork_add(void (*in_child)(void))
 static void run_all(void)
 {
     sonde_forks++;
+    sonde_fork_ns = sonde_clock_ns();
     for (int i = 0; i < functions_n; i++)
         functions[i]();
 }

@@ -12,6 +12,9 @@
  * remembered under another number (a process id, a thread id) is void. */
 extern uint32_t sonde_forks;
 
+/* When this process was forked, by CLOCK_MONOTONIC; 0 in the process that loaded the core. */
+extern int64_t sonde_fork_ns;
+
 /* Add a function to the list, while the core is being loaded. */
 void sonde_fork_add(void (*in_child)(void));
 

@@ -133,7 +133,8 @@ static void scan(sonde_sampler *s, int64_t now_ns)
         }
         if (thread != NULL && !is_full)
             return;
-        if (entry.tid != 0 && entry.tid == sonde_load_relaxed(&s->helper_tid)) {
+        if (entry.tid != 0 && (entry.tid == sonde_load_relaxed(&s->helper_tid) ||
+                               entry.tid == sonde_later_tid())) {
             s->must_scan = 1; /* there may be new threads behind it */
         } else if (thread == NULL && entry.tid != 0) {
             thread = sonde_threads_add(&s->threads, at);
@@ -186,7 +187,9 @@ static void sample(sonde_sampler *s, int64_t now_ns, int everyone)
         s->wants_stacks = 1;
     else
         look_at_all(s, now_ns, everyone);
-    s->last_ns = now_ns;
+    if (s->sums.samples) /* a first reading may be torn: then the next one is the first */
+        s->since_ns = 0;
+    s->last_ns = s->since_ns ? s->since_ns : now_ns;
     s->sums.taken++;
 }
 
@@ -235,7 +238,7 @@ static void forget_times(sonde_sampler *s)
         s->threads.list[i]->seen_ns = 0;
         s->threads.list[i]->cpu_ns = -1;
     }
-    s->last_ns = 0;
+    s->last_ns = s->since_ns;
     sonde_sampler_set_interval(s, s->every_ns);
 }
 

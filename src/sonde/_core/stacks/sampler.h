@@ -48,6 +48,7 @@ typedef struct {
     int is_slow; /* stacks come through sonde_sampler_take() */
 
     int64_t base_ns, due_ns, last_ns; /* of period 0, the next sample and the last one */
+    int64_t since_ns;                 /* what the first samples stand for begins here; 0: now */
     uint64_t period;                  /* the period that `due_ns` is in */
     uint64_t seed;
     sonde_threads threads;

@@ -162,8 +162,8 @@ static PyObject *sampler_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 
 static PyObject *sampler_start(SamplerObject *self, PyObject *args)
 {
-    long long interval_ns;
-    if (!PyArg_ParseTuple(args, "L", &interval_ns))
+    long long interval_ns, since_ns = 0;
+    if (!PyArg_ParseTuple(args, "L|L", &interval_ns, &since_ns))
         return NULL;
     if (interval_ns < 1000 || self->is_open || active != NULL) {
         PyErr_SetString(PyExc_ValueError, "one sampler at a time, with an interval of at least a microsecond");
@@ -178,6 +178,7 @@ static PyObject *sampler_start(SamplerObject *self, PyObject *args)
         status = sonde_sampler_open(&self->sampler);
     if (status < 0)
         return sonde_raise(status, "sampler");
+    self->sampler.since_ns = since_ns;
     sonde_sampler_set_interval(&self->sampler, interval_ns);
     self->is_open = 1;
     Py_INCREF(self); /* the native thread's reference; stop() gives it back */
@@ -350,7 +351,8 @@ static void sampler_dealloc(SamplerObject *self)
 
 static PyMethodDef sampler_methods[] = {
     {"start", (PyCFunction)sampler_start, METH_VARARGS,
-     "start(interval_ns): from now on the native thread takes samples."},
+     "start(interval_ns, since_ns=0): from now on the native thread takes samples; the first ones\n"
+     "stand for the time since then."},
     {"stop", (PyCFunction)sampler_stop, METH_NOARGS, "Take no more samples, and write the last ones."},
     {"set_interval", (PyCFunction)sampler_set_interval, METH_VARARGS, "set_interval(interval_ns): sample this often from now on."},
     {"name", (PyCFunction)sampler_name, METH_VARARGS, "name({tid: name}): set the names of threads."},

@@ -25,7 +25,7 @@ from sonde.session.profiler_line import join, name_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from _thread import RLock
+    from sonde.job.fork import ForkLock
 
 DUMP_S, EXIT_S, MEMORY_S = 60.0, 20.0, 2.0
 _MAX_WINDOWS = 1000  # a program may pause in each of its steps, for days
@@ -81,7 +81,7 @@ class State:
         self._writer = WriterLine()
 
     @property
-    def lock(self) -> RLock:
+    def lock(self) -> ForkLock:
         """The recorder's lock: each calls the other, so two locks would be taken in both orders."""
         return recorder.lock
 

@@ -54,7 +54,7 @@ class Source:
             self._context.guard(self._inspect),
             slow,
         )
-        self._sampler.start(self._interval_ns())
+        self._sampler.start(self._interval_ns(), self._context.since_ns)
 
     def stop(self) -> None:
         # The sampler holds our `_inspect`, and keeps its files mapped: let go of it.

@@ -1,0 +1,87 @@
+/* What Python calls around each os.fork().
+ *
+ * This is in C because of its cost. In a child, each page that is touched has to be copied, and a
+ * few lines of Python touch a hundred: many children live for less time than that takes. So the
+ * child starts one thread here, and everything else waits until its recording begins.
+ */
+#include "binding/binding.h"
+#include "kernel/fork.h"
+#include "kernel/thread.h"
+
+#include <unistd.h>
+
+static struct {
+    PyObject *begin; /* NULL: children are not recorded */
+    int64_t delay_ns;
+    uint32_t forks; /* sonde_forks when fork_child() was called */
+} child;
+
+static PyObject *follow_forks(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *begin;
+    long long delay_ns;
+    if (!PyArg_ParseTuple(args, "OL", &begin, &delay_ns))
+        return NULL;
+    Py_XSETREF(child.begin, begin == Py_None ? NULL : Py_NewRef(begin));
+    child.delay_ns = delay_ns;
+    Py_RETURN_NONE;
+}
+
+static PyObject *fork_rest(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    sonde_later_rest();
+    sonde_native_threads_rest();
+    Py_RETURN_NONE;
+}
+
+static int wake_all(void *Py_UNUSED(arg))
+{
+    sonde_native_threads_wake();
+    sonde_later_wake();
+    return 0;
+}
+
+/* Python 3.13 counts threads after this hook and warns of them, so ours must come back only when
+ * fork() has returned: at the next safe point of this thread. Only the main thread has such calls
+ * made; another one may not wait for it, because the main thread may stay in C code for long. */
+static PyObject *fork_wake(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    int can_wait = PY_VERSION_HEX >= 0x030D0000 && sonde_find_tid() == getpid();
+    if (!can_wait || Py_AddPendingCall(wake_all, NULL) < 0)
+        wake_all(NULL);
+    Py_RETURN_NONE;
+}
+
+static PyObject *fork_child(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    child.forks = sonde_forks;
+    if (child.begin != NULL) {
+        sonde_writers_wait(child.begin);
+        /* Without the thread, the first row begins the recording. */
+        (void)sonde_later(child.begin, child.delay_ns);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *forks(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return PyLong_FromUnsignedLong(sonde_forks);
+}
+
+static PyObject *forked_ns(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return PyLong_FromLongLong(child.forks == sonde_forks ? sonde_fork_ns : 0);
+}
+
+PyMethodDef sonde_fork_methods[] = {
+    {"follow_forks", follow_forks, METH_VARARGS,
+     "follow_forks(begin, delay_ns): have forked children call `begin` at their first row or after\n"
+     "this delay; None: never."},
+    {"fork_rest", fork_rest, METH_NOARGS, "Before a fork: stop the native threads."},
+    {"fork_wake", fork_wake, METH_NOARGS, "After a fork, in the parent: let the native threads go on."},
+    {"fork_child", fork_child, METH_NOARGS, "After a fork, in the child: wait until it is to be recorded."},
+    {"forks", forks, METH_NOARGS, "Return how many forks lie between this process and the one that loaded the core."},
+    {"forked_ns", forked_ns, METH_NOARGS,
+     "Return when this process was forked; 0 if it was not, or if Python did not know of the fork."},
+    {NULL, NULL, 0, NULL},
+};

@@ -1,0 +1,132 @@
+"""Forks: a child is recorded from its first moment, and a short one costs nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+
+import sonde
+from conftest import wait_for
+from sonde.session import files, list_sessions, stack_table
+
+HEAD = """
+import os, sys, threading, time
+import sonde
+def list_threads(): return sorted(os.listdir("/proc/self/task"))
+"""
+
+
+def list_functions(session) -> set[str]:
+    if not os.path.exists(session.path(files.NODES)):
+        return set()  # it is just beginning
+    nodes = stack_table.read_nodes(session)
+    return {nodes.frame(place).func for place in range(len(nodes)) if nodes.samples[place]}
+
+
+def find_session(pid: int):
+    return next((s for s in list_sessions(os.environ["SONDE_DIR"]) if s.pid == pid), None)
+
+
+def test_a_child_that_hangs_at_once_is_recorded(start) -> None:
+    code = """
+sonde.start(collector="off")
+lock = threading.Lock(); lock.acquire()
+def wait_for_ever(): lock.acquire()
+pid = os.fork()
+if pid == 0:
+    wait_for_ever()
+print(pid, flush=True)
+os.waitpid(pid, 0)
+"""
+    process = start(HEAD + code, ready=False)
+    pid = int(process.stdout.readline())
+    try:
+        wait_for(lambda: find_session(pid) is not None)
+        wait_for(lambda: list_functions(find_session(pid)) == {"wait_for_ever"})
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    found = sonde.open(pid).query("SELECT DISTINCT thread FROM python.stack_sample").to_pylist()
+    assert found == [{"thread": pid}]  # our own thread, which began the session, is not sampled
+
+
+def test_the_first_moments_of_a_child_are_in_its_sums(run) -> None:
+    code = """
+sonde.start(collector="off")
+pid = os.fork()
+if pid == 0:
+    begin = time.monotonic_ns()
+    end = time.monotonic() + 60
+    while sonde.session() is None and time.monotonic() < end: pass
+    until = time.monotonic() + 0.1
+    while time.monotonic() < until: pass
+    print(os.getpid(), begin, flush=True)
+    sonde.stop()
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+    pid, begin_ns = map(int, run(HEAD + code).stdout.split())
+    sql = "SELECT min(t_ns - wall_ns) AS first, sum(wall_ns) AS sum, max(t_ns) AS last FROM python.stack_sample"
+    [row] = sonde.open(pid).query(sql).to_pylist()
+    assert row["first"] <= begin_ns
+    assert row["sum"] == row["last"] - row["first"]
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_the_native_thread_lives_on_through_a_fork(run, others: int) -> None:
+    code = f"""
+sonde.start(collector="off")
+stop = threading.Event()
+for _ in range({others}): threading.Thread(target=stop.wait).start()
+before = list_threads()
+for _ in range(3):
+    pid = os.fork()
+    if pid == 0: os._exit(0)
+    os.waitpid(pid, 0)
+after = list_threads()
+stop.set()
+print(before == after, len(before) == len(after))
+"""
+    done = run(HEAD + code, PYTHONWARNINGS="ignore")
+    # Python 3.12 warns of a fork with threads: ours ends, unless the program has others.
+    is_same = sys.version_info < (3, 12) or others
+    assert done.stdout.split()[0] == str(bool(is_same))
+
+
+def test_a_short_child_has_no_session_whatever_it_does(run) -> None:
+    code = """
+import gc, multiprocessing
+sonde.start(collector="off")
+def work():
+    gc.collect()
+    exec("class A: pass")
+context = multiprocessing.get_context("fork")
+for _ in range(3):
+    child = context.Process(target=work)
+    child.start(); child.join()
+    assert child.exitcode == 0
+"""
+    run(HEAD + code)
+    assert len(list(list_sessions(os.environ["SONDE_DIR"]))) == 1
+
+
+def test_a_child_of_a_short_child_is_recorded(run) -> None:
+    code = """
+sonde.start(collector="off")
+pid = os.fork()
+if pid == 0:
+    grandchild = os.fork()
+    if grandchild:
+        print(grandchild, flush=True)
+        os._exit(0)
+    end = time.monotonic() + 60
+    while sonde.session() is None and time.monotonic() < end: time.sleep(0.01)
+    os._exit(0)
+os.waitpid(pid, 0)
+print(os.getpid())
+"""
+    grandchild, pid = map(int, run(HEAD + code).stdout.split())
+    wait_for(lambda: find_session(grandchild) is not None)
+    assert find_session(grandchild).meta.parent == find_session(pid).id
