@@ -328,13 +328,23 @@ def test_what_recording_costs_is_in_the_verdict(job: Job, sonde_cli) -> None:
     job.step(0, make_gpt())
     job.step(1, make_gpt())
 
-    def emit_row(at_ns: int, compared: float | None, direct: float) -> str:
-        emit(at_ns, 1, "torch", compared, compared, compared, direct, 1.0, 0, "every step", 20)
-        return str(sonde_cli("modules", os.getpid(), "--until", "+1h").stdout.splitlines()[0])
+    def emit_row(
+        at_ns: int, direct: float, low: float | None = None, high: float | None = None
+    ) -> str:
+        middle = None if low is None or high is None else (low + high) / 2
+        emit(at_ns, 1, "torch", middle, low, high, direct, 1.0, 0, "every step", 20)
+        verdict = sonde_cli("modules", os.getpid(), "--until", "+1h").stdout.splitlines()[0]
+        (said,) = (part for part in verdict.split("; ") if part.startswith("recording costs "))
+        return str(said.removeprefix("recording costs "))
 
     assert "recording costs" not in sonde_cli("modules", os.getpid(), "--until", "+1h").stdout
-    assert "; recording costs at least 0.2 %;" in emit_row(1, None, 0.2)
-    assert "; recording costs 0.7 %;" in emit_row(2, 0.7, 0.3)
+    assert emit_row(1, 0.2) == "at least 0.20 %"
+    assert emit_row(2, 0.3, 0.7, 0.72) == "0.7 %"
+    assert emit_row(3, 0.3, -0.5, 1.5) == "0.3 to 1.5 %"
+    assert emit_row(4, 0.01, -0.5, 1.5) == "less than 1.5 %"
+    assert emit_row(5, 0.3, 6.0, 14.0) == "6.0 to 14.0 %"
+    assert emit_row(6, 0.05, -20.0, 48.0) == "at least 0.05 %"  # the comparison is noise
+    assert emit_row(7, 0.3, -2.0, 0.1) == "at least 0.30 %"
 
 
 def test_json_and_csv_have_every_module_with_exact_numbers(folder: str, sonde_cli) -> None:

@@ -86,15 +86,20 @@ def read_report(recording: Recording, choice: StepSelection) -> ModuleReport:
     return ModuleReport([ProcessSteps(**row) for row in found], grow(rows))
 
 
-def read_overhead(recording: Recording) -> tuple[float, bool] | None:
-    """Return what recording costs in percent of a step, in the process that pays most, and whether
-    that is only what the recorder measured itself; None if nothing is known."""
+def read_overhead(recording: Recording) -> tuple[float, float | None] | None:
+    """Return what recording costs, in the process that pays most: at least and at most so many
+    percent of a step. None if nothing is known, or instead of the upper bound."""
     rows = recording.query(_OVERHEAD).to_pylist()
-    compared = [row["overhead_pct"] for row in rows if row["overhead_pct"] is not None]
-    direct = [row["direct_pct"] for row in rows]
-    if compared:
-        return max(0.0, *compared), False
-    return (max(direct), True) if direct else None
+    if not rows:
+        return None
+    # An interval that is wide and does not exclude zero says how unsteady the steps are, not what
+    # recording costs.
+    known = [row for row in rows if row["high_pct"] is not None
+             and (row["low_pct"] > 0 or row["high_pct"] - row["low_pct"] < _NOISE_PCT)]  # fmt: skip
+    least = max(row["direct_pct"] for row in rows)
+    least = max([least, *(row["low_pct"] for row in known)])
+    most = max((row["high_pct"] for row in known), default=None)
+    return least, most if most is not None and most > least else None
 
 
 def read_source_detail(recording: Recording) -> str | None:
@@ -356,7 +361,8 @@ FROM located JOIN counted USING (part) LEFT JOIN timed USING (part, stage)
 GROUP BY part, node, module, stage ORDER BY part, node, stage
 """
 
+_NOISE_PCT = 5.0
 _OVERHEAD = """\
-SELECT overhead_pct, direct_pct FROM sonde.overhead WHERE source = 'torch'
+SELECT low_pct, high_pct, direct_pct FROM sonde.overhead WHERE source = 'torch'
 QUALIFY row_number() OVER (PARTITION BY host, pid ORDER BY t_ns DESC) = 1
 """

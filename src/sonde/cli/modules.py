@@ -146,14 +146,23 @@ def _qualify(report: ModuleReport, recording: Recording) -> Iterator[str]:
         yield f"{_show_s(report.device_s)} of the device in modules"
     overhead = read_overhead(recording)
     if overhead is not None:
-        percent, is_direct = overhead
-        yield f"recording costs {'at least ' if is_direct else ''}{percent:.1f} %"
+        yield f"recording costs {_show_bounds(*overhead)}"
     owned = [one.owned for one in report.steps if one.owned is not None]
     if owned:
         yield f"{_show_pct(100 * median(owned))} of backward is known by module"
     way = read_source_detail(recording)
     if way:
         yield way
+
+
+def _show_bounds(least: float, most: float | None) -> str:
+    """Show what is known of a share: an interval, or one bound."""
+    low = f"{least:.1f}"
+    if most is None:
+        return f"at least {least:.2f} %"
+    if least < 0.05:
+        return f"less than {max(most, 0.1):.1f} %"
+    return f"{low} %" if low == f"{most:.1f}" else f"{low} to {most:.1f} %"
 
 
 def _draw_all(
