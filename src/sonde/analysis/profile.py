@@ -268,7 +268,7 @@ FROM selected GROUP BY part, thread, stack ORDER BY part, thread, stack
 _SAMPLES = """\
 {selected}
 SELECT part, thread, name, stack, end_ns, wall_ns, cpu_ns, CASE WHEN gil THEN wall_ns ELSE 0 END
-FROM selected ORDER BY part, thread, end_ns, stack
+FROM selected ORDER BY part, thread, end_ns, wall_ns DESC, stack
 """
 
 _SPAN = "{selected} SELECT MIN(end_ns - wall_ns) AS start_ns, MAX(end_ns) AS end_ns FROM selected"

@@ -35,6 +35,8 @@ class Slicer:
 
     def feed(self, sample: Sample) -> Iterator[Slice]:
         """Add a sample; yield the slices that it ends."""
+        if sample.ns[0] == 0:
+            return  # only CPU time that was settled later: it comes beside the sample it is of
         path = self.profile.path(sample.frames)
         follows = sample.start_ns - self._end_ns <= _GAP * self.profile.period_ns
         kept = self._count_same(path) if follows else 0

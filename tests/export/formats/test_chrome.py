@@ -44,6 +44,13 @@ def test_a_pause_between_samples_ends_every_slice() -> None:
     assert read_slices(recording.profile()) == [("a", 0, 20000), ("a", 990000, 10000)]
 
 
+def test_cpu_time_that_is_settled_at_the_end_of_a_thread_takes_no_time_away() -> None:
+    # Both rows have the time of the last sample, so either may come first.
+    recording = FakeRecording().see("a|b", 10).see("a|b", 1000, wall=0, cpu=1, samples=0)
+    recording.see("a|b", 1000, wall=990, cpu=0, samples=99)
+    assert read_slices(recording.profile()) == [("a", 0, 1000000), ("b", 0, 1000000)]
+
+
 def test_slices_are_exact_to_the_nanosecond() -> None:
     recording = FakeRecording().see("a", 10, wall=1.000001).see("b", 12.345678, wall=2.345678)
     text = export("chrome", recording.profile()).decode()
