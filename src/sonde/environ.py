@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
 
 from sonde.errors import ConfigError
 from sonde.settings import SWITCHES, Key, Value, list_keys, read_values
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
 
 # Short names for what people ask for most: a program's compile times, and its modules.
 _ALIASES = {"source.compile": "SONDE_TORCH_COMPILE", "source.torch": "SONDE_TORCH_PROFILING"}

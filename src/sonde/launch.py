@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 
 from sonde import environ
 from sonde import settings as config
 from sonde.errors import Error
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def collector_lock(root: str) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
-from types import ModuleType
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
 
 PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
@@ -27,7 +30,9 @@ def _find_names(folder: str) -> tuple[str, ...]:
 
 def load(folder: str, name: str) -> ModuleType:
     """Import one plugin."""
-    return import_module(f"sonde.{folder}.{name}")
+    module = f"sonde.{folder}.{name}"
+    __import__(module)  # importlib would be one more import in the job
+    return sys.modules[module]
 
 
 def read_help(folder: str, name: str) -> str:

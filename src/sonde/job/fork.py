@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from _thread import RLock  # `threading` would be one more import in the job
-from collections.abc import Callable
 
 from sonde import _core
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TypeVar
 
     T = TypeVar("T")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # the enums of `signal` are slow to create
 import atexit
 import os
-from collections.abc import Callable, Mapping
-from functools import partial
 
 from sonde import _core, environ, launch, plugins, settings
 from sonde.errors import Error
@@ -21,6 +19,7 @@ from sonde.tables.recording import SourceLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from typing import Protocol
 
     class Source(Protocol):
@@ -327,7 +326,8 @@ class Recorder:
         with self.lock:
             if self.session is not None:
                 match = SourceContext(self, "control").guard(self._match_sources)
-                _core.undisturbed(partial(match, self.session))
+                writing = self.session
+                _core.undisturbed(lambda: match(writing))
 
     # ---- exit and fork ---------------------------------------------------------------------------
 

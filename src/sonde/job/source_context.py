@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # the enums of `signal` are slow to create
 import sys
-from collections.abc import Callable
 
 from sonde import _core
 from sonde.errors import Unavailable
@@ -13,6 +12,7 @@ from sonde.tables import name_row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Protocol
 
     class Owner(Protocol):

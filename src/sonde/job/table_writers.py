@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sonde import _core
 from sonde.errors import SchemaError
 from sonde.session.schema import Schema, make_schema, name_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sonde.session.writer import SessionWriter
 
 # Schemas of sonde and of DuckDB; a user's table may be in any other.

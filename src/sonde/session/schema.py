@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from sonde.errors import SchemaError
 from sonde.session import json_text
 
@@ -38,6 +36,7 @@ _KINDS = {
 _PLAIN = {"int": "i64", "float": "f64", "str": "text", "bool": "bool"}
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from typing import Any, TypeAlias
 
     i8: TypeAlias = int

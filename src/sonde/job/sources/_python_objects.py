@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from itertools import islice
-from types import CodeType, FrameType
 
 from sonde import _core
 from sonde.job.source_context import SourceContext
@@ -15,6 +13,8 @@ from sonde.session.records import Locals, LocalsFrame
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import CodeType, FrameType
     from typing import Any
 
 NAMES, INSPECTION, STACKS = 1, 2, 4  # as in sampling.c

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from _thread import allocate_lock, get_native_id
-from collections import deque
 
 from sonde import _core
 from sonde.job.import_watch import ImportWatch
@@ -34,7 +33,7 @@ class Source:
         self._lock = allocate_lock()
         self._seen: object = None  # id of the last one of the main thread
         self._number = self._missed = 0
-        self._written_ns: deque[int] = deque(maxlen=_MOST)
+        self._written_ns: list[int] = []  # of the last ones
         self._main = context.guard(self._see)
         self._thread = context.guard(self._see_thread)
         self._watch = ImportWatch(_has_threading, context.guard(self._cover_threads))
@@ -97,7 +96,7 @@ class Source:
             if full:
                 self._missed += 1
                 return
-            self._written_ns.append(now_ns)
+            self._written_ns = [*self._written_ns[1 - _MOST :], now_ns]
             self._number += 1
             number, missed, self._missed = self._number, self._missed, 0
         from sonde.job.exception_rows import write_exception  # most programs never need it
