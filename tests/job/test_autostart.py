@@ -196,3 +196,23 @@ interpreters.run_string(interpreters.create(), look)
     done = launch(sys.executable, "-c", code, env={"SONDE": "1"})
     assert done.stderr == "" and len(sessions()) == 1
     assert done.stdout.strip() == "[]"  # it imports nothing, and so takes no time
+
+
+def test_a_signal_during_start_up_asks_for_a_snapshot_and_does_not_end_the_program() -> None:
+    """It is sent while our first module is imported, long before the handler is installed."""
+    code = """
+import os, signal, sys, time
+class Sender:
+    def find_spec(self, name, *_):
+        if name == "sonde.job.recorder": os.kill(os.getpid(), signal.SIGUSR1)
+sys.meta_path.insert(0, Sender())
+from sonde.job import autostart
+os.environ["SONDE"] = "1"
+autostart.start()
+import sonde
+folder = sonde.session().folder
+while not os.path.isdir(folder + "/snapshots"): time.sleep(0.01)
+print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
+    done = launch(sys.executable, "-c", code, env={"SONDE_SNAPSHOT_SIGNAL": "USR1"})
+    assert (done.returncode, done.stdout.strip()) == (0, "set()")

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+import sonde
 from conftest import wait_for
 from sonde.collector.drain import Drain, seal
 from sonde.errors import Error
@@ -117,6 +118,60 @@ def test_a_signal_goes_on_to_the_programs_own_handler(start) -> None:
     process.send_signal(signal.SIGUSR1)
     assert process.stdout.readline().strip() == "mine"
     wait_for(lambda: snapshots.count(session_of(process)) == 1)
+
+
+LATER = """
+import faulthandler, os, signal, sys, time
+import sonde
+folder = sonde.start(collector=False, snapshot_signal='USR1')
+def mine(number, frame): print('mine', flush=True)
+def wait_for(word):
+    log = folder + "/log"
+    while not os.path.exists(log) or word not in open(log).read(): time.sleep(0.01)
+"""
+
+
+def test_a_handler_that_the_program_installs_later_does_not_end_snapshots(run) -> None:
+    code = """
+signal.signal(signal.SIGUSR1, mine)
+while True:
+    os.kill(os.getpid(), signal.SIGUSR1)
+    if os.path.isdir(folder + "/snapshots"): break
+    time.sleep(0.1)
+sonde.stop()
+signal.raise_signal(signal.SIGUSR1)
+print(folder)
+"""
+    *lines, folder = run(LATER + code).stdout.split()
+    assert len(lines) > 1 and set(lines) == {"mine"}
+    found = sonde.open(folder).query(
+        "SELECT detail FROM sonde.source_log WHERE source = 'snapshot.signal'"
+    )
+    assert "called after ours" in found.to_pylist()[0]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("act", "word"),
+    [
+        ("signal.signal(signal.SIGUSR1, signal.SIG_IGN)", "ignores SIGUSR1"),
+        ("signal.signal(signal.SIGUSR1, signal.SIG_DFL)", "has reset SIGUSR1"),
+        ("faulthandler.register(signal.SIGUSR1, chain=True)", "only if that handler passes it on"),
+    ],
+)
+def test_what_the_program_does_to_the_signal_is_respected_and_recorded(run, act, word) -> None:
+    code = f"""
+{act}
+wait_for("snapshot.signal is unavailable")
+print(folder)
+signal.raise_signal(signal.SIGUSR1)
+"""
+    done = run(LATER + code, check=False)
+    assert done.returncode == (-signal.SIGUSR1 if "SIG_DFL" in act else 0)
+    assert done.stderr.count("most recent call first") == ("faulthandler" in act)
+    found = sonde.open(done.stdout.strip()).query(
+        "SELECT detail FROM sonde.source WHERE source = 'snapshot.signal'"
+    )
+    assert word in found.to_pylist()[0]["detail"]
 
 
 def test_after_stop_the_signal_is_what_it_was(run) -> None:

@@ -23,6 +23,7 @@ from sonde.collector.sensor_schedule import Sensors
 from sonde.errors import Damaged, NoSession
 from sonde.launch import collector_lock, collector_report
 from sonde.session import Session, files, list_folders, ring, runs, snapshots, stack_table, texts
+from sonde.session.process import read_start_ticks
 from sonde.session.run import FINAL, PROCESSING, Run
 from sonde.session.schema import make_schema
 from sonde.tables import name_row
@@ -52,6 +53,7 @@ class Watched:
         """Read the session's settings again."""
         values = self.session.read_config()
         self.archive = bool(values["archive"])
+        self.collector = bool(values["collector"])
         self.archive_every_s = float(values["archive.every"])
         self.host_every_s = float(values["host.every"])
         pid = int(values["host.pid"])
@@ -63,6 +65,18 @@ class Watched:
         if wanted == 0 or self.session.shares_pids():
             return self.session.pid if wanted < 0 else wanted
         return None  # here this number is another process's, or nobody's
+
+    def has_adopted(self, parent: int) -> bool:
+        """Return whether this job is our parent, and able to start a collector as it should be.
+
+        Then the process that started us has ended, and this one adopts orphans: its os.wait()
+        would wait for us for ever."""
+        session = self.session
+        return (
+            session.pid == parent
+            and self.collector
+            and read_start_ticks(parent) == session.meta.start_ticks  # or it is another namespace's
+        )
 
     def drain(self, now_s: float, *, ended: bool = False) -> int:
         """Archive the rows that are due; return how many bytes that took."""
@@ -213,6 +227,7 @@ class Collector:
                     self._done.add(folder)
         for path in _list_leftovers(self.root):
             shutil.rmtree(path, ignore_errors=True)
+        self.leaving |= any(one.has_adopted(os.getppid()) for one in self.watched.values())
 
     @contextmanager
     def _attempt(self, folder: str) -> Iterator[None]:

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # the enums of `signal` are slow to create
 import sys
 
+# The signals that may ask for a snapshot.
+_HELD = (_signal.SIGUSR1, _signal.SIGUSR2, _signal.SIGHUP)
 # Helper processes of Python's own, which are not part of the program.
 _HELPERS = ("from multiprocessing.resource_tracker", "from multiprocessing.semaphore_tracker")
 
 
 def start() -> None:
     """Record this process, or profile it, if the environment asks for it."""
+    # First of all: until its handler is installed, a signal that asks for a snapshot would end the
+    # program. Held back, it is handled a moment later.
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _HELD)
+    try:
+        _start()
+    finally:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
+
+
+def _start() -> None:
     from sonde import environ
     from sonde.job.recorder import recorder
 

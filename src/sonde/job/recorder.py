@@ -10,6 +10,7 @@ from sonde import _core, environ, launch, plugins, settings
 from sonde.errors import Error
 from sonde.job.deferred_source import DeferredSource
 from sonde.job.fork import ForkLock, end_with_multiprocessing, watch_forks
+from sonde.job.native_state import describe_signal, describe_start
 from sonde.job.notice import print_notice
 from sonde.job.source_context import SourceContext, find_last_exception
 from sonde.job.table_writers import TableWriters, name_user_table
@@ -172,9 +173,9 @@ class Recorder:
             return  # no session, or a parent's: C code may fork without calling Python's hooks
         for name in list(self._sources):
             self._stop_source(name)
-        _core.signal_release()
         if self._native_thread is not None:
             self._native_thread.stop()
+        _core.signal_release()  # after the native thread, which renews the handler
         self._forget_session()
         writing.close(state)
         environ.unfollow_children(self._environment)
@@ -274,7 +275,8 @@ class Recorder:
             if collector:
                 lock = os.fsencode(launch.collector_lock(writing.root))
                 kept = lock if writing.values["collector"] else None
-                thread.keep(kept, collector, snapshot, env)
+                wanted = snapshot if writing.values["snapshot.signal"] else []
+                thread.keep(kept, collector, wanted, env)
             thread.start()
             self._native_thread = thread
             self._catch_signal(writing)
@@ -287,16 +289,22 @@ class Recorder:
         if number is not None:
             _core.signal_catch(number, writing.page)
 
-    def _on_bell(self) -> None:
+    def _on_bell(self, start: int | None, signal: int | None) -> None:
         # A new guard each time, because one failure must not end all control.
-        _core.undisturbed(SourceContext(self, "control").guard(self._obey))
+        obey = SourceContext(self, "control").guard(self._obey)
+        _core.undisturbed(lambda: obey(start, signal))
 
-    def _obey(self) -> None:
-        """Do what the control page asks, at a safe point of the main thread."""
+    def _obey(self, start: int | None, signal: int | None) -> None:
+        """Do what the control page asks, at a safe point of the main thread, and record what the
+        native thread has noticed."""
         with self.lock:
             writing = self.session
             if writing is None:
                 return
+            if start is not None:
+                self.note(*describe_start(start))
+            if signal is not None:
+                self.note(*describe_signal(signal, str(writing.values["snapshot.signal"])))
             page = _core.control_get(writing.page)
             if page["stop"]:
                 self.stop()

@@ -1,9 +1,9 @@
 /* What kernel/ does, for Python: the clock, processes, the alive lock and signals. */
 #include "binding/binding.h"
 #include "kernel/alive_lock.h"
+#include "kernel/keeper.h"
 #include "kernel/process_stat.h"
 #include "kernel/snapshot_signal.h"
-#include "kernel/spawn.h"
 
 #include <signal.h>
 
@@ -35,7 +35,7 @@ static PyObject *spawn(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     char **arguments = sonde_strings_copy(argv);
     char **environment = arguments == NULL ? NULL : sonde_strings_copy(envp);
-    int status = environment == NULL ? 0 : sonde_spawn(arguments, environment, line);
+    int status = environment == NULL ? 0 : sonde_keeper_spawn(arguments, environment, line);
     int is_ready = environment != NULL;
     sonde_strings_free(arguments);
     sonde_strings_free(environment);
@@ -120,7 +120,7 @@ static PyObject *signal_catch(PyObject *Py_UNUSED(module), PyObject *args)
     sonde_control *page = sonde_map_memory(map, 1);
     if (page == NULL)
         return NULL;
-    int status = sonde_signal_catch(number, page);
+    int status = sonde_signal_catch(number, page, (const void *)PyErr_SetInterrupt);
     if (status < 0) {
         errno = -status;
         return PyErr_SetFromErrno(PyExc_OSError);

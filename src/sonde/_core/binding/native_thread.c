@@ -4,67 +4,22 @@
  * Whatever needs Python is left to the main thread's next safe point (Py_AddPendingCall).
  */
 #include "binding/binding.h"
+#include "binding/nudge.h"
 #include "kernel/fork.h"
 #include "kernel/map_guard.h"
-#include "kernel/spawn.h"
 #include "kernel/thread.h"
+#include "kernel/upkeep.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
 /* How late we see a request whose sender died before waking us. */
 #define LOOK_NS 1000000000
 /* How long a queued call may wait before a thread makes Python see it. */
 #define NUDGE_NS 20000000
-/* At most one snapshot in this time: writing one takes a tenth of a second. */
-#define SNAPSHOT_NS 300000000
-/* How often to check whether there is a collector; also the shortest time between two starts. */
-#define KEEP_NS 2000000000
-#define SPAWN_NS 10000000000
-#define RETRY_S 10
-
-/* A thread that takes the GIL and releases it. Up to 3.12, a main thread that never releases the
- * GIL does not see a pending call that was queued by a thread without the GIL until another
- * thread asks for the GIL. */
-typedef struct {
-    pthread_t thread;
-    int is_made;      /* made and not joined */
-    uint32_t running; /* atomic */
-} sonde_nudge;
-
-static void *nudge(void *arg)
-{
-    PyGILState_STATE gil = PyGILState_Ensure();
-    PyGILState_Release(gil);
-    sonde_store_release(&((sonde_nudge *)arg)->running, 0);
-    return NULL;
-}
-
-static void nudge_join(sonde_nudge *self)
-{
-    if (self->is_made)
-        pthread_join(self->thread, NULL);
-    self->is_made = 0;
-}
-
-static void nudge_begin(sonde_nudge *self)
-{
-    if (sonde_load_acquire(&self->running))
-        return;
-    nudge_join(self); /* it has ended, or is about to */
-    self->running = 1;
-    self->is_made = sonde_thread_start(nudge, self, &self->thread) == 0;
-    if (!self->is_made)
-        self->running = 0;
-}
 
 typedef struct NativeThreadObject {
     PyObject_HEAD
@@ -77,11 +32,7 @@ typedef struct NativeThreadObject {
     uint32_t pending;  /* obey is queued, or being called */
     int is_obeying;    /* under the GIL: it is being called */
     struct NativeThreadObject *next;
-    /* The collector to keep alive, as copies of our own; NULL: there is none. */
-    char *lock, **argv, **envp;
-    int64_t looked_ns, spawned_ns;
-    char **snapshot; /* the command that writes a snapshot, in the same environment */
-    int64_t snapshot_ns; /* when the last snapshot was started */
+    sonde_upkeep upkeep; /* its strings are copies of our own */
     int64_t queued_ns; /* when obey was queued; 0: Python was nudged since then */
     sonde_nudge nudge;
 } NativeThreadObject;
@@ -110,6 +61,7 @@ static void forget_in_child(void)
     for (NativeThreadObject *thread = threads; thread != NULL; thread = thread->next) {
         thread->running = 0;
         thread->nudge = (sonde_nudge){0};
+        sonde_keeper_forget(&thread->upkeep.keeper);
     }
     threads = NULL;
 }
@@ -143,6 +95,24 @@ static void rest(void)
         now->rest();
 }
 
+static PyObject *call_obey(NativeThreadObject *self)
+{
+    /* Acquire, as part of the exchange: the values are read after the bits. */
+    uint32_t changed = sonde_swap_acquire(&self->upkeep.untold, 0);
+    PyObject *start = changed & SONDE_START_CHANGED
+                          ? PyLong_FromLong(sonde_load_relaxed(&self->upkeep.start_status))
+                          : Py_NewRef(Py_None);
+    PyObject *state = changed & SONDE_SIGNAL_CHANGED
+                          ? PyLong_FromLong(sonde_load_relaxed(&self->upkeep.signal_state))
+                          : Py_NewRef(Py_None);
+    PyObject *result = start == NULL || state == NULL
+                           ? NULL
+                           : PyObject_CallFunctionObjArgs(self->obey, start, state, NULL);
+    Py_XDECREF(start);
+    Py_XDECREF(state);
+    return result;
+}
+
 static int run_obey(void *arg)
 {
     NativeThreadObject *self = arg;
@@ -150,7 +120,7 @@ static int run_obey(void *arg)
     Py_INCREF(self); /* obey may stop and drop this object */
     if (!sonde_load_acquire(&self->leave)) {
         self->is_obeying = 1;
-        PyObject *result = PyObject_CallNoArgs(self->obey);
+        PyObject *result = call_obey(self);
         self->is_obeying = 0;
         /* obey catches its own exceptions; one that still comes out is the program's, such as
          * a Ctrl-C that arrived meanwhile. */
@@ -167,56 +137,11 @@ static int run_obey(void *arg)
     return status;
 }
 
-static int wants_python(const sonde_control *page)
+static int wants_python(NativeThreadObject *self)
 {
-    return sonde_load_acquire(&page->asked) != sonde_load_acquire(&page->obeyed) ||
-           sonde_load_acquire(&page->stop);
-}
-
-/* Is a collector wanted? A collector holds its lock file for as long as it lives; it writes into
- * the file when it begins and empties it when it ends in an orderly way. A collector that died
- * young left it full and fresh: then wait, or all the jobs of a host would start collectors that
- * die as fast as they come. */
-static int is_wanted(const char *lock)
-{
-    int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0)
-        return 0;
-    struct stat status;
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    /* Shared, so that two jobs that check at once do not take each other for the collector. */
-    int wanted = flock(fd, LOCK_SH | LOCK_NB) == 0 && fstat(fd, &status) == 0 &&
-                 (status.st_size == 0 || llabs((long long)now.tv_sec - status.st_mtim.tv_sec) > RETRY_S);
-    close(fd);
-    return wanted;
-}
-
-static void keep_collector(NativeThreadObject *self)
-{
-    int64_t now = sonde_clock_ns();
-    if (self->lock == NULL || (self->looked_ns && now - self->looked_ns < KEEP_NS))
-        return;
-    self->looked_ns = now;
-    if ((self->spawned_ns && now - self->spawned_ns < SPAWN_NS) || !is_wanted(self->lock))
-        return;
-    self->spawned_ns = now;
-    /* After a failure we try again later; the recording goes on without a collector. */
-    (void)sonde_spawn(self->argv, self->envp, -1);
-}
-
-/* Several signals at once make one snapshot; a storm of them makes a few a second. */
-static void take_snapshot(NativeThreadObject *self)
-{
-    uint64_t asked = sonde_load_acquire(&self->page->snapshot_asked);
-    int64_t now_ns = sonde_clock_ns();
-    if (asked == sonde_load_acquire(&self->page->snapshots) ||
-        (self->snapshot_ns && now_ns - self->snapshot_ns < SNAPSHOT_NS))
-        return;
-    self->snapshot_ns = now_ns;
-    sonde_store_release(&self->page->snapshots, asked);
-    if (self->snapshot != NULL)
-        (void)sonde_spawn(self->snapshot, self->envp, -1);
+    const sonde_control *page = self->page;
+    return sonde_load_acquire(&self->upkeep.untold) || sonde_load_acquire(&page->stop) ||
+           sonde_load_acquire(&page->asked) != sonde_load_acquire(&page->obeyed);
 }
 
 /* Make Python see a call that has waited too long. Returns how long to sleep at most. */
@@ -227,7 +152,7 @@ static int64_t push_obey(NativeThreadObject *self)
     if (sonde_clock_ns() - self->queued_ns < NUDGE_NS)
         return NUDGE_NS;
     self->queued_ns = 0; /* once is enough */
-    nudge_begin(&self->nudge);
+    sonde_nudge_begin(&self->nudge);
     return LOOK_NS;
 }
 
@@ -241,7 +166,7 @@ static void *watch(void *arg)
         take_turns();
         /* Acquire: the bell is read before what it announces, so a ring after this wakes us. */
         uint32_t bell = sonde_load_acquire(&self->page->bell);
-        if (wants_python(self->page) && !sonde_load_acquire(&self->pending)) {
+        if (wants_python(self) && !sonde_load_acquire(&self->pending)) {
             sonde_store_release(&self->pending, 1);
             /* If the queue is full, try again next time. */
             if (Py_AddPendingCall(run_obey, self) < 0)
@@ -249,8 +174,7 @@ static void *watch(void *arg)
             self->queued_ns = sonde_clock_ns();
         }
         int64_t nudge_ns = push_obey(self);
-        keep_collector(self);
-        take_snapshot(self);
+        sonde_upkeep_turn(&self->upkeep, self->page);
         sonde_guard_renew();
         sonde_store_relaxed(&self->page->pages_lost, sonde_guard_lost());
         int64_t due_ns = take_turn(self->page), look_ns = sonde_clock_ns() + nudge_ns;
@@ -289,16 +213,17 @@ static PyObject *thread_keep(NativeThreadObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "OO!O!O!", &lock, &PyList_Type, &argv, &PyList_Type, &snapshot,
                           &PyList_Type, &envp))
         return NULL;
-    if (self->running || self->envp != NULL) {
+    if (self->running || self->upkeep.keeper.envp != NULL) {
         PyErr_SetString(PyExc_RuntimeError, "keep() must be called once, before start()");
         return NULL;
     }
-    self->argv = sonde_strings_copy(argv);
-    self->snapshot = self->argv == NULL ? NULL : sonde_strings_copy(snapshot);
-    self->envp = self->snapshot == NULL ? NULL : sonde_strings_copy(envp);
-    if (self->envp == NULL)
+    char ***commands = self->upkeep.keeper.commands;
+    commands[SONDE_COLLECTOR] = sonde_strings_copy(argv);
+    commands[SONDE_SNAPSHOT] = commands[SONDE_COLLECTOR] == NULL ? NULL : sonde_strings_copy(snapshot);
+    self->upkeep.keeper.envp = commands[SONDE_SNAPSHOT] == NULL ? NULL : sonde_strings_copy(envp);
+    if (self->upkeep.keeper.envp == NULL)
         return NULL;
-    self->lock = PyBytes_Check(lock) ? strdup(PyBytes_AS_STRING(lock)) : NULL;
+    self->upkeep.lock = PyBytes_Check(lock) ? strdup(PyBytes_AS_STRING(lock)) : NULL;
     Py_RETURN_NONE;
 }
 
@@ -353,8 +278,9 @@ static PyObject *thread_stop(NativeThreadObject *self, PyObject *Py_UNUSED(none)
     pthread_t thread = self->thread;
     Py_BEGIN_ALLOW_THREADS
     pthread_join(thread, NULL);
-    nudge_join(&self->nudge);
+    sonde_nudge_join(&self->nudge);
     Py_END_ALLOW_THREADS
+    sonde_keeper_leave(&self->upkeep.keeper);
     /* obey is still queued: the interpreter holds our address and cannot be told to forget it, so
      * this object stays, and the thread's reference is not given back. */
     if (!sonde_load_acquire(&self->pending) || self->is_obeying)
@@ -418,10 +344,10 @@ static void thread_dealloc(NativeThreadObject *self)
 {
     Py_CLEAR(self->page_map);
     Py_CLEAR(self->obey);
-    free(self->lock);
-    sonde_strings_free(self->argv);
-    sonde_strings_free(self->snapshot);
-    sonde_strings_free(self->envp);
+    free(self->upkeep.lock);
+    for (int i = 0; i < SONDE_COMMANDS_N; i++)
+        sonde_strings_free(self->upkeep.keeper.commands[i]);
+    sonde_strings_free(self->upkeep.keeper.envp);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -441,8 +367,9 @@ PyTypeObject sonde_NativeThreadType = {
     .tp_name = "sonde._core.NativeThread",
     .tp_basicsize = sizeof(NativeThreadObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "NativeThread(page, obey): a thread that has the main thread call `obey` when the control page\n"
-              "asks for something.",
+    .tp_doc = "NativeThread(page, obey): a thread that has the main thread call `obey(start, signal)` when the\n"
+              "control page asks for something, or when processes cannot be started (0 or -errno) or the\n"
+              "signal's state has changed; None stands for what has not changed.",
     .tp_new = thread_new,
     .tp_dealloc = (destructor)thread_dealloc,
     .tp_methods = thread_methods,

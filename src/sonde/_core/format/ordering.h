@@ -24,7 +24,9 @@
 #define sonde_add_total(p, v) __atomic_fetch_add((p), (v), __ATOMIC_SEQ_CST)
 #define sonde_and_relaxed(p, v) __atomic_fetch_and((p), (v), __ATOMIC_RELAXED)
 #define sonde_or_relaxed(p, v) __atomic_fetch_or((p), (v), __ATOMIC_RELAXED)
+#define sonde_or_release(p, v) __atomic_fetch_or((p), (v), __ATOMIC_RELEASE)
 #define sonde_swap_relaxed(p, v) __atomic_exchange_n((p), (v), __ATOMIC_RELAXED)
+#define sonde_swap_acquire(p, v) __atomic_exchange_n((p), (v), __ATOMIC_ACQUIRE)
 
 /* These return the value after the change. */
 #define sonde_increment_ordered(p) __atomic_add_fetch((p), 1, __ATOMIC_ACQ_REL)

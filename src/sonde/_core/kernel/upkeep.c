@@ -1,0 +1,68 @@
+/* The chores of the native thread; none of them needs Python. */
+#include "kernel/upkeep.h"
+#include "kernel/collector_lock.h"
+#include "kernel/snapshot_signal.h"
+
+/* At most one snapshot in this time: writing one takes a tenth of a second. */
+#define SNAPSHOT_NS 300000000
+/* How often to check whether there is a collector; also the shortest time between two starts. */
+#define KEEP_NS 2000000000
+#define SPAWN_NS 10000000000
+
+/* Remember a state that has changed until Python asks for it. */
+static void tell(sonde_upkeep *self, int *field, int value, uint32_t which)
+{
+    if (sonde_load_relaxed(field) == value)
+        return;
+    sonde_store_relaxed(field, value);
+    /* Release: the value is there when the bit is seen. */
+    sonde_or_release(&self->untold, which);
+}
+
+static void start_command(sonde_upkeep *self, int command)
+{
+    tell(self, &self->start_status, sonde_keeper_start(&self->keeper, command), SONDE_START_CHANGED);
+}
+
+static int has_snapshot(const sonde_upkeep *self)
+{
+    char **command = self->keeper.commands[SONDE_SNAPSHOT];
+    return command != NULL && command[0] != NULL;
+}
+
+static void keep_collector(sonde_upkeep *self)
+{
+    int64_t now = sonde_clock_ns();
+    if (self->looked_ns && now - self->looked_ns < KEEP_NS)
+        return;
+    if (!self->looked_ns && (self->lock != NULL || has_snapshot(self)))
+        tell(self, &self->start_status, sonde_keeper_prepare(&self->keeper), SONDE_START_CHANGED);
+    self->looked_ns = now;
+    sonde_keeper_beat(&self->keeper);
+    tell(self, &self->signal_state, sonde_signal_renew(), SONDE_SIGNAL_CHANGED);
+    if (self->lock == NULL || (self->spawned_ns && now - self->spawned_ns < SPAWN_NS) ||
+        !sonde_collector_is_wanted(self->lock))
+        return;
+    self->spawned_ns = now;
+    /* After a failure we try again later; the recording goes on without a collector. */
+    start_command(self, SONDE_COLLECTOR);
+}
+
+/* Several signals at once make one snapshot; a storm of them makes a few a second. */
+static void take_snapshot(sonde_upkeep *self, sonde_control *page)
+{
+    uint64_t asked = sonde_load_acquire(&page->snapshot_asked);
+    int64_t now_ns = sonde_clock_ns();
+    if (asked == sonde_load_acquire(&page->snapshots) ||
+        (self->snapshot_ns && now_ns - self->snapshot_ns < SNAPSHOT_NS))
+        return;
+    self->snapshot_ns = now_ns;
+    sonde_store_release(&page->snapshots, asked);
+    start_command(self, SONDE_SNAPSHOT);
+}
+
+void sonde_upkeep_turn(sonde_upkeep *self, sonde_control *page)
+{
+    keep_collector(self);
+    take_snapshot(self, page);
+}
