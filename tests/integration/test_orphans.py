@@ -26,7 +26,8 @@ def read(pid):
         with open(f"/proc/{pid}/cmdline", "rb") as file: return file.read()
     except OSError: return b""
 def children():
-    with open(f"/proc/self/task/{os.getpid()}/children") as file: return file.read().split()
+    tasks = os.listdir("/proc/self/task")
+    return [pid for task in tasks for pid in open(f"/proc/self/task/{task}/children").read().split()]
 def wait_for(condition):
     while not condition(): time.sleep(0.01)
 """
@@ -125,7 +126,7 @@ def test_the_keeper_lives_through_forks_and_holds_none_of_the_jobs_memory(run_an
     code = (
         LIVE
         + """
-keeper = [n for t in os.listdir("/proc/self/task") for n in open(f"/proc/self/task/{t}/children").read().split()]
+keeper = children()
 for _ in range(5):
     pid = os.fork()
     if pid == 0: os._exit(0)
