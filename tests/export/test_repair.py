@@ -1,4 +1,4 @@
-"""`sonde import`: damaged traces, made as the originals were, become whole ones."""
+"""`sonde repair`: damaged traces, made as the originals were, become whole ones."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sonde.export import repair_scan
 from support.trace_viewer import view
 
 PROCESS, THREAD = 2**63 + 12345, 9 * 10**18 + 77  # hashes of 64 bits, as the original has them
@@ -160,3 +161,32 @@ def test_an_end_without_a_name_ends_the_innermost(sonde_cli, tmp_path: Path) -> 
     assert {one["name"]: (one["ph"], one["dur"]) for one in events if one["ph"] != "M"} == {
         "outer": ("X", 4), "inner": ("X", 1),
     }  # fmt: skip
+
+
+def test_damaged_events_cost_the_same_wherever_they_are() -> None:
+    """Python counts the lines before an error in JSON; that made long traces take hours."""
+    counts = []
+    for many in (200, 2000):
+        text = "[" + ",\n".join(['{"name": "a"b", "ph": "X", "ts": 1}'] * many) + "]"
+        watched = _CountedText(text)
+        events = list(repair_scan.iter_events(watched, Counter()))
+        assert events == [{"name": 'a"b', "ph": "X", "ts": 1}] * many
+        counts.append(watched.searched)
+    assert counts == [0, 0]
+
+
+class _CountedText(str):
+    """A text that knows how often it was searched for line breaks, as errors of JSON do."""
+
+    searched = 0
+
+    def count(self, *words: object) -> int:  # type: ignore[override]
+        type(self).searched += 1
+        return super().count(*words)  # type: ignore[arg-type]
+
+
+def test_an_event_longer_than_a_piece_is_read() -> None:
+    for name in ("x" * 100_000, '"' * 30_000 + "x" * 100_000):
+        text = '[{"name": "a"}, {"name": "' + name + '", "ph": "X"}, {"name": "b"}]'
+        names = [event["name"] for event in repair_scan.iter_events(text, Counter())]
+        assert names == ["a", name, "b"]

@@ -20,6 +20,8 @@ _KEY_END = re.compile(r'"(?=\s*:)')
 # A quote ends a value only where JSON could go on: the next key, or the end of the object.
 _VALUE_END = re.compile(r'"(?=\s*(?:,\s*"[^"\n]*"\s*:|[}\]]\s*(?:[,}\]]|$)))')
 _SCALAR = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false|null")
+_NEXT = re.compile(r'\{\s*"(?:name|cat|ph|ts|pid)"')
+_PIECE, _LONGEST = 2**13, 2**22  # characters; few events are longer than a piece
 _DECODER = json.JSONDecoder()
 _LENIENT = json.JSONDecoder(strict=False)
 
@@ -70,6 +72,7 @@ def find_about(text: str) -> dict[str, Any]:
 def iter_events(text: str, found: Found) -> Iterator[dict[str, Any]]:
     """Yield every event that can be read, in the order of the file."""
     at, first = _find_start(text), True
+    pieces = _Pieces(text)
     while True:
         gap = _SPACE.match(text, at)
         assert gap is not None  # the pattern also matches an empty text
@@ -85,7 +88,7 @@ def iter_events(text: str, found: Found) -> Iterator[dict[str, Any]]:
             elif text.lstrip()[0] == "{" and "}" not in text[at:]:
                 found["no end of the trace"] += 1
             return
-        event, at = _read_event(text, at, found)
+        event, at = pieces.read_event(at, found)
         if event is not None:
             yield event
 
@@ -100,72 +103,123 @@ def _find_start(text: str) -> int:
     return start.end()
 
 
-def _read_event(text: str, at: int, found: Found) -> tuple[dict[str, Any] | None, int]:
+class _Pieces:
+    """Reads events from a text piece by piece. Python counts the lines before an error in JSON, so
+    that in one long text every damaged event would cost the time to read all events before it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._cut(0)
+
+    def _cut(self, at: int) -> None:
+        self._base, self._piece = at, self._text[at : at + 2 * _PIECE]
+        self._loose = _Loose(self._piece)
+
+    def read_event(self, at: int, found: Found) -> tuple[dict[str, Any] | None, int]:
+        """Return the event that begins at a place, or None if it is lost, and where to go on."""
+        if at - self._base > _PIECE:
+            self._cut(at)
+        event, end = self._read(at - self._base, found)
+        if event is not None:
+            return event, self._base + end
+        found["left out: an event that is cut or damaged"] += 1
+        after = _NEXT.search(self._text, at + 1)
+        return None, after.start() if after else len(self._text)
+
+    def _read(self, at: int, found: Found) -> tuple[dict[str, Any] | None, int]:
+        is_last = self._base + len(self._piece) >= len(self._text)
+        try:
+            return _DECODER.raw_decode(self._piece, at)
+        except json.JSONDecodeError as error:
+            is_cut = error.msg.startswith("Unterminated") or error.pos > len(self._piece) - 16
+            if is_cut and not is_last:
+                return self._read_long(at, found)
+        except (ValueError, RecursionError):
+            pass
+        event, end = _read_damaged(self._loose, at, found)
+        if event is None and not is_last and not _NEXT.search(self._piece, at + 1):
+            return self._read_long(at, found)
+        return event, end
+
+    def _read_long(self, at: int, found: Found) -> tuple[dict[str, Any] | None, int]:
+        """Read an event that is longer than a piece."""
+        text = self._text[self._base + at : self._base + at + _LONGEST]
+        try:
+            event, end = _DECODER.raw_decode(text)
+        except (ValueError, RecursionError):
+            event, end = _read_damaged(_Loose(text), 0, found)
+        return event, at + end
+
+
+def _read_damaged(loose: _Loose, at: int, found: Found) -> tuple[dict[str, Any] | None, int]:
     try:
-        return _DECODER.raw_decode(text, at)
-    except (ValueError, RecursionError):
-        pass
-    try:
-        event = _LENIENT.raw_decode(text, at)
+        event = _LENIENT.raw_decode(loose.text, at)
         found["control characters that were not escaped"] += 1
         return event
     except (ValueError, RecursionError):
         pass
     try:
-        event = _Loose(text).read_object(at)
+        event = loose.read_object(at)
         found["quotes or backslashes that were not escaped"] += 1
         return event
     except (ValueError, RecursionError):
-        found["left out: an event that is cut or damaged"] += 1
-    # Go on with the next event, if there is one.
-    after = re.compile(r'\{\s*"(?:name|cat|ph|ts|pid)"').search(text, at + 1)
-    return None, after.start() if after else len(text)
+        return None, at
 
 
 class _Loose:
     """Reads JSON whose texts may contain quotes: guesses where they end."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
+        self.text = text
+        # Where each pattern was last searched for, and what was found: a search that begins between
+        # the two would find the same.
+        self._known: dict[re.Pattern[str], tuple[int, re.Match[str] | None]] = {}
 
     def read_object(self, at: int) -> tuple[dict[str, Any], int]:
         found: dict[str, Any] = {}
         at = self._skip(at + 1)
-        while self._text[at : at + 1] != "}":
-            if self._text[at : at + 1] != '"':
+        while self.text[at : at + 1] != "}":
+            if self.text[at : at + 1] != '"':
                 raise ValueError
             key, at = self._read_text(at, _KEY_END)
             at = self._skip(at)
             found[key], at = self._read_value(self._skip(at + 1))
             at = self._skip(at)
-            if self._text[at : at + 1] == ",":
+            if self.text[at : at + 1] == ",":
                 at = self._skip(at + 1)
         return found, at + 1
 
     def _read_value(self, at: int) -> tuple[Any, int]:
-        mark = self._text[at : at + 1]
+        mark = self.text[at : at + 1]
         if mark == '"':
             return self._read_text(at, _VALUE_END)
         if mark == "{":
             return self.read_object(at)
         if mark == "[":
-            return _LENIENT.raw_decode(self._text, at)
-        match = _SCALAR.match(self._text, at)
+            return _LENIENT.raw_decode(self.text, at)
+        match = _SCALAR.match(self.text, at)
         if match is None:
             raise ValueError
         return json.loads(match[0]), match.end()
 
     def _read_text(self, at: int, end: re.Pattern[str]) -> tuple[str, int]:
-        match = end.search(self._text, at + 1)
+        match = self._search(end, at + 1)
         if match is None:
             raise ValueError
-        raw = self._text[at + 1 : match.start()]
+        raw = self.text[at + 1 : match.start()]
         try:
             return str(json.loads(f'"{raw}"', strict=False)), match.end()
         except ValueError:
             return raw, match.end()  # the text was not escaped at all
 
+    def _search(self, pattern: re.Pattern[str], at: int) -> re.Match[str] | None:
+        begin, match = self._known.get(pattern, (len(self.text) + 1, None))
+        if not begin <= at <= (len(self.text) if match is None else match.start()):
+            match = pattern.search(self.text, at)
+            self._known[pattern] = at, match
+        return match
+
     def _skip(self, at: int) -> int:
-        while at < len(self._text) and self._text[at].isspace():
+        while at < len(self.text) and self.text[at].isspace():
             at += 1
         return at
