@@ -490,7 +490,7 @@ def test_times_are_utc_wherever_they_are_read(run, root: Path, sonde_cli) -> Non
 
 def test_an_answer_that_is_too_large_is_refused(run, root: Path) -> None:
     session = sealed_session(run, root)
-    with pytest.raises(QueryError, match="larger than"):
+    with pytest.raises(QueryError, match="needs more than"):
         sonde.open(session.folder).query(
             "SELECT repeat('x', 1000) FROM range(1000000)", memory="100MB"
         )

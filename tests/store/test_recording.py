@@ -90,6 +90,7 @@ def test_only_the_tables_a_query_names_are_read(recorded: Recording, monkeypatch
 
 
 FORBIDDEN = [
+    "UPDATE EXTENSIONS",
     "CREATE TABLE x (a INT)", "INSERT INTO job.thing VALUES (1)", "DROP VIEW job.thing",
     "COPY (SELECT 1) TO 'out.csv'", "COPY job.thing TO 'out.parquet'", "ATTACH 'x.db'",
     "INSTALL httpfs", "LOAD httpfs", "SET threads = 1", "RESET threads",
@@ -155,7 +156,7 @@ def test_a_query_that_takes_too_long_is_stopped(recorded: Recording) -> None:
 
 
 def test_a_query_that_needs_too_much_memory_is_stopped(recorded: Recording) -> None:
-    with pytest.raises(QueryError, match="Out of Memory"):
+    with pytest.raises(QueryError, match="needs more than"):
         recorded.query("SELECT list(range) FROM range(200000000)", memory="100MB")
 
 

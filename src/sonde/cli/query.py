@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
+from sonde import settings
 from sonde.cli import _options, _table
+from sonde.errors import ConfigError
+from sonde.store.engine import limited
 from sonde.store.recording import MEMORY, TIMEOUT_S, open_recording
 
 GROUP = "ask"
@@ -28,6 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     sql = sys.stdin.read() if args.sql == "-" else args.sql
-    rows = open_recording(args.target).query(sql, timeout_s=args.timeout, memory=args.memory)
-    _table.write_rows(rows, args.format, args.output)
+    with limited(_check_size(args.memory)):
+        rows = open_recording(args.target).query(sql, timeout_s=args.timeout, memory=args.memory)
+        _table.write_rows(rows, args.format, args.output)
     return 0
+
+
+def _check_size(text: str) -> str:
+    try:
+        settings.parse_size(text)
+    except (KeyError, ValueError):
+        raise ConfigError(f"--memory {text!r} is not a size; write 500MiB or 2GiB") from None
+    return text

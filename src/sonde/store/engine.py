@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import resource
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import duckdb
@@ -15,6 +18,8 @@ from sonde import settings
 from sonde.errors import QueryError
 
 PIECE_ROWS = 100_000  # of a result that comes in pieces
+_LEAST_ROWS = 2048  # as many as the engine makes at once; a row may hold megabytes of text
+_STACK_BYTES = 16 << 20  # of address space for each thread of the engine
 _INTERRUPT_S = 2.0  # for the engine to notice that it was interrupted
 
 
@@ -37,6 +42,44 @@ def connect(memory: str) -> duckdb.DuckDBPyConnection:
     return connection
 
 
+@contextmanager
+def limited(memory: str) -> Iterator[None]:
+    """Have the kernel refuse this process more than `memory` beyond what it has, for the block.
+
+    The engine's own limit covers neither texts that a function makes nor the result. This is for
+    the tool alone: in a program that calls `sonde.open()`, it would hit everything else as well."""
+    size, before = settings.parse_size(memory), resource.getrlimit(resource.RLIMIT_DATA)
+    pool = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())  # the other one reserves a gigabyte at once
+    with open("/proc/self/statm", encoding="ascii") as file:
+        used = int(file.read().split()[5]) * resource.getpagesize()
+    room = used + size + _STACK_BYTES * (4 + (os.cpu_count() or 1))
+    if before[1] != resource.RLIM_INFINITY:
+        room = min(room, before[1])
+    resource.setrlimit(resource.RLIMIT_DATA, (room, before[1]))
+    try:
+        yield
+    except MemoryError:
+        raise too_large(memory) from None
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+        pa.set_memory_pool(pool)
+
+
+def is_too_large(error: BaseException) -> bool:
+    """Tell whether memory was the reason of an error; Arrow and DuckDB have several of them."""
+    words = ("Out of Memory", "bad_alloc", "bad allocation", "malloc of size", "realloc of size")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
+
+
+def too_large(memory: str) -> QueryError:
+    """Return the error of a query that needs more memory than it may use."""
+    return QueryError(
+        f"the query or its result needs more than {memory}; ask for less (LIMIT, fewer columns, "
+        "sums instead of rows), or give it more with --memory"
+    )
+
+
 # Connections of queries that did not stop: they cannot be closed, and the program must end without
 # waiting for them.
 abandoned: list[duckdb.DuckDBPyConnection] = []
@@ -46,12 +89,13 @@ def run(connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, memor
     """Run a query in its own thread, so that Ctrl-C and the time limit reach the engine."""
     answer: list[pa.Table] = []
     failure: list[BaseException] = []
+    stopped = threading.Event()
     # An event, not join(): a join that Ctrl-C interrupts takes the thread for dead (CPython 3.11).
     done = threading.Event()
 
     def work() -> None:
         try:
-            answer.append(_fetch(connection, sql, settings.parse_size(memory)))
+            answer.append(_fetch(connection, sql, settings.parse_size(memory), stopped))
         except BaseException as error:  # handed to the caller, which raises it
             failure.append(error)
         finally:
@@ -61,10 +105,9 @@ def run(connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, memor
     try:
         in_time = done.wait(timeout_s)
     finally:
-        if not done.is_set():
-            connection.interrupt()
-            if not done.wait(_INTERRUPT_S):
-                abandoned.append(connection)
+        stopped.set()
+        if not _interrupt(connection, done):
+            abandoned.append(connection)
     if not in_time:
         raise QueryError(f"stopped after {timeout_s:g} s; narrow the query or raise --timeout")
     if failure:
@@ -72,17 +115,28 @@ def run(connection: duckdb.DuckDBPyConnection, sql: str, timeout_s: float, memor
     return answer[0]
 
 
-def _fetch(connection: duckdb.DuckDBPyConnection, sql: str, limit_bytes: int) -> pa.Table:
+def _interrupt(connection: duckdb.DuckDBPyConnection, done: threading.Event) -> bool:
+    """Make a query end that has not; return whether it did."""
+    deadline = time.monotonic() + _INTERRUPT_S
+    while not done.is_set() and time.monotonic() < deadline:
+        connection.interrupt()  # again and again: an engine that has yet to begin forgets it
+        done.wait(0.05)
+    return done.is_set()
+
+
+def _fetch(
+    connection: duckdb.DuckDBPyConnection, sql: str, limit_bytes: int, stopped: threading.Event
+) -> pa.Table:
     """Return the result, fetched in pieces so that the memory limit applies to it as well."""
-    reader = connection.sql(sql).to_arrow_reader(PIECE_ROWS)
+    reader = connection.sql(sql).to_arrow_reader(_LEAST_ROWS)
     pieces, size = [], 0
     for piece in reader:
+        if stopped.is_set():
+            break
         pieces.append(piece)
         size += piece.nbytes
         if size > limit_bytes:
-            raise QueryError(
-                f"the result is larger than {limit_bytes} bytes; add LIMIT or --memory"
-            )
+            raise MemoryError
     return pa.Table.from_batches(pieces, reader.schema)
 
 

@@ -20,7 +20,7 @@ from sonde.session.schema import Schema
 from sonde.session.target import find_sessions
 from sonde.store import catalog
 from sonde.store.combined import CombinedTable, LazyTable
-from sonde.store.engine import abandoned, connect, iter_pieces, run
+from sonde.store.engine import abandoned, connect, is_too_large, iter_pieces, run, too_large
 from sonde.store.rows import SessionTable, open_tables, widen
 from sonde.store.view import View
 
@@ -30,6 +30,7 @@ _CATALOG = "memory"  # DuckDB's name for the database in memory
 _SYSTEM = re.compile(r'(?:system|"system")\s*\.\s*"?(\w+)', re.IGNORECASE)
 _TRIES = 3  # the archive may be merged during a query, and then its files have new names
 F = TypeVar("F", bound="FrozenRecording")
+_FAILURES = (OSError, MemoryError, pa.ArrowException, duckdb.Error)
 _ALLOWED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
 
@@ -67,13 +68,13 @@ class Recording:
         for _ in range(_TRIES - 1):
             try:
                 return self._query_once(sql, timeout_s, memory)
-            except (OSError, pa.ArrowException, duckdb.Error) as error:
+            except _FAILURES as error:
                 if not _is_vanished(error):
-                    raise _explain(error, self) from None
+                    raise _explain(error, self, memory) from None
         try:
             return self._query_once(sql, timeout_s, memory)
-        except (OSError, pa.ArrowException, duckdb.Error) as error:
-            raise _explain(error, self) from None
+        except _FAILURES as error:
+            raise _explain(error, self, memory) from None
 
     def stream(
         self,
@@ -92,9 +93,9 @@ class Recording:
                     begun = True  # rows that were yielded cannot be taken back
                     yield piece
                 return
-            except (OSError, pa.ArrowException, duckdb.Error) as error:
+            except _FAILURES as error:
                 if begun or not _is_vanished(error) or tried == _TRIES - 1:
-                    raise _explain(error, self) from None
+                    raise _explain(error, self, memory) from None
 
     def _stream_once(
         self, sql: str, given: Mapping[str, pa.Table], timeout_s: float, memory: str
@@ -287,15 +288,23 @@ def qualify(sql: str, names: Collection[str]) -> str:
 
 def _require_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     statements = connection.extract_statements(sql)
-    if len(statements) == 1 and statements[0].type in _ALLOWED:
+    kind = _find_kind(statements[0]) if len(statements) == 1 else None
+    if kind in _ALLOWED:
         return
     if re.match(r"\s*(pivot|unpivot)\b", sql, re.IGNORECASE):
         # DuckDB turns it into several statements, one of which creates a type.
         raise QueryError("name the values of PIVOT: PIVOT … ON column IN (value, …)")
     if len(statements) != 1:
         raise QueryError(f"give one SELECT at a time; these are {len(statements)} statements")
-    kind = statements[0].type.name
-    raise QueryError(f"a recording can only be read: use SELECT, not {kind}")
+    instead = "" if kind is None else f", not {kind.name}"
+    raise QueryError(f"a recording can only be read: use SELECT{instead}")
+
+
+def _find_kind(statement: duckdb.Statement) -> duckdb.StatementType | None:
+    try:
+        return statement.type
+    except ValueError:  # DuckDB's Python half does not know every kind that its parser does
+        return None
 
 
 # ---- errors a person can act on ------------------------------------------------------------------
@@ -305,7 +314,9 @@ def _is_vanished(error: Exception) -> bool:
     return isinstance(error, FileNotFoundError) or "No such file" in str(error)
 
 
-def _explain(error: Exception, recording: Recording) -> Exception:
+def _explain(error: Exception, recording: Recording, memory: str) -> Exception:
+    if is_too_large(error):
+        return too_large(memory)
     if not isinstance(error, duckdb.Error):
         reason = " ".join(str(error).split())
         return Damaged(f"{recording.sessions[0].folder} cannot be read: {reason}")
