@@ -61,6 +61,21 @@ def test_csv_is_exact(pid: int, sonde_cli) -> None:
     ]  # fmt: skip
 
 
+TIMES = """SELECT 'infinity'::TIMESTAMP AS a, '-infinity'::DATE AS b, '0044-03-15 (BC)'::DATE AS c,
+'2020-01-01 00:00:00.123456789'::TIMESTAMP_NS AS d, ['infinity'::TIMESTAMP] AS e,
+{'k': 'infinity'::TIMESTAMPTZ} AS f, NULL AS g"""
+
+
+def test_times_that_python_does_not_have_are_shown(pid: int, sonde_cli) -> None:
+    done = sonde_cli("query", pid, TIMES, "--format", "json")
+    assert json.loads(done.stdout) == [{
+        "a": "infinity", "b": "-infinity", "c": "-0043-03-15", "d": "2020-01-01 00:00:00.123456789",
+        "e": ["infinity"], "f": {"k": "infinity"}, "g": None,
+    }]  # fmt: skip
+    for form in ("table", "csv"):
+        assert "infinity" in sonde_cli("query", pid, TIMES, "--format", form).stdout
+
+
 @pytest.mark.parametrize("to_file", [True, False])
 def test_arrow_and_parquet_open_in_their_readers(pid: int, tmp_path: Path, to_file: bool) -> None:
     for form, read in (
@@ -251,3 +266,28 @@ def test_version() -> None:
         [sys.executable, "-m", "sonde", "--version"], capture_output=True, text=True
     )
     assert done.stdout.strip() == f"sonde {sonde.__version__}"
+
+
+WIDE = ", ".join(f"repeat('{letter}', 15000) AS {letter}" for letter in "abcdef")
+
+
+@pytest.mark.parametrize("sql", (
+    f"SELECT {WIDE} FROM range(100000)", "SELECT repeat('a', 100000000) FROM range(1000)",
+    "SELECT string_agg(repeat('a', 1000000)) FROM range(100000)",
+))  # fmt: skip
+def test_a_query_and_its_result_stay_within_the_memory_they_may_use(pid: int, sql: str) -> None:
+    code = """
+import resource, sys
+from sonde import cli
+code = cli.main(sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+raise SystemExit(code)
+"""
+    words = ("query", str(pid), sql, "--memory", "300MiB", "--format", "csv")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 5 and done.stderr.startswith("sonde: the query or its result needs")
+    assert done.stderr.count("\n") == 1
+    # In KiB: 300 MiB, what Python and its packages take, and stacks for as many threads.
+    assert int(done.stdout) < 1_000_000 + 16_000 * (os.cpu_count() or 1)

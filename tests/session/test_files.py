@@ -156,3 +156,10 @@ def test_a_log_that_is_a_link_is_not_written_to(tmp_path: Path) -> None:
     (tmp_path / files.LOG).symlink_to("other")
     files.log(str(tmp_path), "ours")
     assert (tmp_path / "other").read_text() == "theirs"
+
+
+def test_json_that_is_too_deep_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"a": ' + "[" * 700 + "]" * 700 + ', "check": 1}')
+    with pytest.raises(Damaged):
+        files.read_checked(str(path))

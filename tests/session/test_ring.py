@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sonde import _core
+from sonde.errors import Damaged
+from sonde.session import ring
 from support.ring_memory import (
     HEAD_AT,
     INTEGERS,
@@ -143,7 +146,10 @@ def test_a_wrong_number_of_values_is_counted_or_raised(values: tuple[int, ...]) 
 
 _DETACHES = """
 import os
+import stat
 from sonde import _core
+from sonde.errors import Damaged
+from sonde.session import ring
 
 def make_map(size):
     fd = os.memfd_create("x"); os.truncate(fd, size)
@@ -351,3 +357,16 @@ def test_a_ring_is_not_read_with_another_shape() -> None:
 def test_a_row_that_cannot_be_laid_out_is_refused(kinds: str, optional: str) -> None:
     with pytest.raises(ValueError):
         _core.Writer(kinds, optional)
+
+
+@pytest.mark.parametrize("kind", ("link", "folder", "socket"))
+def test_what_is_in_the_place_of_a_ring_is_damage(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.ring"
+    if kind == "link":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        os.mknod(path, 0o600 | stat.S_IFSOCK)
+    with pytest.raises(Damaged, match=r"is not a file of sonde|is truncated"):
+        ring.Ring(str(path))

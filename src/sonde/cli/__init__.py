@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from sonde import __version__, plugins
+from sonde.cli import _terminal
 from sonde.cli._options import Formatter, Parser, add_note
 from sonde.errors import ConfigError, Error
 
@@ -48,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; errors are one line on stderr."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     _open_closed()
-    code = _try(arguments)
+    with _terminal.guarded():
+        code = _try(arguments)
     engine = sys.modules.get("sonde.store.engine")
     if engine is not None and engine.abandoned:
         # A query that would not stop runs on in a thread; waiting for it would hang here.
@@ -71,7 +73,7 @@ def _try(arguments: list[str]) -> int:
         sys.stdout.flush()
         return code
     except Error as error:
-        print(f"sonde: {error}", file=sys.stderr)
+        print(f"sonde: {_terminal.clean_text(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130

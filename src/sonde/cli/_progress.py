@@ -6,6 +6,9 @@ import shutil
 import sys
 import time
 
+from sonde.cli._terminal import send
+from sonde.words import clean
+
 _WIDTH = 30
 
 
@@ -21,7 +24,7 @@ class Bar:
 
     def __exit__(self, *_error: object) -> None:
         if self._is_shown:
-            sys.stderr.write("\r\x1b[K")
+            send(sys.stderr, "\r\x1b[K")
             sys.stderr.flush()
 
     def show(self, passed_s: float | None = None) -> None:
@@ -36,7 +39,7 @@ class Bar:
             filled = "█" * round(done * _WIDTH)
             line = f"{self._title}  {filled:░<{_WIDTH}}  {passed_s:.0f}/{self._total_s:g} s"
         columns = shutil.get_terminal_size().columns
-        sys.stderr.write(f"\r{line[: columns - 1]}\x1b[K")
+        send(sys.stderr, f"\r{clean(line)[: columns - 1]}\x1b[K")
         sys.stderr.flush()
 
     def set_title(self, title: str, passed_s: float | None = None) -> None:
@@ -47,4 +50,4 @@ class Bar:
     def print_line(self, line: str) -> None:
         """Write one line that stays."""
         if self._is_shown:
-            sys.stderr.write(f"\r{line}\x1b[K\n")
+            send(sys.stderr, f"\r{clean(line)}\x1b[K\n")

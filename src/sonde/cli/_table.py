@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import io
 import json
 import math
 import shutil
@@ -28,6 +29,8 @@ def write_rows(rows: pa.Table, form: str, output: str | None) -> None:
         write_text(output, lambda file: draw_arrow(rows, file))
     elif form == "json":
         write_text(output, lambda file: _write_json(rows, file))
+    elif form == "csv" and output is None and sys.stdout.isatty():
+        _write_csv(rows, sys.stdout)
     else:
         _write_binary(rows, form, output)
 
@@ -38,14 +41,14 @@ def write_text(output: str | None, draw: Callable[[IO[str]], None]) -> None:
         draw(sys.stdout)
         return
     try:
-        with open(output, "w", encoding="utf-8") as file:
+        with open(output, "w", encoding="utf-8", errors="backslashreplace") as file:
             draw(file)
     except OSError as error:
         raise Error(f"{output}: {error.strerror}") from None
 
 
 def _write_binary(rows: pa.Table, form: str, output: str | None) -> None:
-    if output is None and form != "csv" and sys.stdout.isatty():
+    if output is None and sys.stdout.isatty():
         raise Error(f"{form} cannot be shown on a terminal; give -o FILE or use a pipe")
     try:
         # Not closed when it is stdout: the flush at the end still needs it.
@@ -61,12 +64,21 @@ def _write_binary(rows: pa.Table, form: str, output: str | None) -> None:
         raise Error(f"{form} cannot hold this: {error}; cast it in the query") from None
 
 
-def _write_csv(rows: pa.Table, file: IO[bytes]) -> None:
-    file.write((",".join(map(_csv_field, rows.column_names)) + "\n").encode())
+def _write_csv_bytes(rows: pa.Table, file: IO[bytes]) -> None:
+    # In UTF-8, whatever the encoding of stdout is.
+    text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
+    try:
+        _write_csv(rows, text)
+    finally:
+        text.detach()
+
+
+def _write_csv(rows: pa.Table, file: IO[str]) -> None:
+    file.write(",".join(map(_csv_field, rows.column_names)) + "\n")
     for batch in rows.to_batches(max_chunksize=10_000):
-        columns = [column.to_pylist() for column in batch.columns]
+        columns = [list_values(column) for column in batch.columns]
         lines = [",".join(map(_csv_field, row)) + "\n" for row in zip(*columns, strict=True)]
-        file.write("".join(lines).encode())
+        file.write("".join(lines))
 
 
 def _csv_field(value: object) -> str:
@@ -96,8 +108,31 @@ def _write_parquet(rows: pa.Table, file: IO[bytes]) -> None:
 
 
 _WRITERS: dict[str, Callable[[Any, IO[bytes]], None]] = {
-    "csv": _write_csv, "arrow": _write_arrow, "parquet": _write_parquet,
+    "csv": _write_csv_bytes, "arrow": _write_arrow, "parquet": _write_parquet,
 }  # fmt: skip
+
+
+def list_values(column: pa.Array) -> list[object]:
+    """Return the values of a column as Python's; times that Python has no value for are text."""
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        return [_value_of(one) for one in column]
+
+
+def _value_of(scalar: Any) -> object:
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        pass
+    if type(scalar).__name__ == "StructScalar":
+        return {key: _value_of(one) for key, one in scalar.items()}
+    if hasattr(scalar, "values"):  # a list, or a map, which is a list of structs
+        return [_value_of(one) for one in scalar.values]
+    # Python's times end with the year 9999, are finite, and have no nanoseconds.
+    if abs(scalar.value) >= 2 ** (scalar.type.bit_width - 1) - 1:
+        return "infinity" if scalar.value > 0 else "-infinity"
+    return str(scalar.cast("string"))
 
 
 def _plain(value: object) -> object:
@@ -144,10 +179,12 @@ def _write_json(rows: pa.Table, file: IO[str]) -> None:
     first = True
     rows = rows.rename_columns(_unique(rows.column_names))
     for batch in rows.to_batches(max_chunksize=10_000):
-        for row in batch.to_pylist():
+        columns = [list_values(column) for column in batch.columns]
+        for row in zip(*columns, strict=True):
             file.write("\n" if first else ",\n")
             first = False
-            json.dump({key: _json_value(value) for key, value in row.items()}, file)
+            cells = zip(rows.column_names, map(_json_value, row), strict=True)
+            json.dump(dict(cells), file)
     file.write("\n]\n")
 
 
@@ -170,7 +207,7 @@ def draw_arrow(rows: pa.Table, file: IO[str]) -> None:
         file.write("\n".join(rows["explain_value"].to_pylist()) + "\n")
         return
     shown = rows.slice(0, _MOST_ROWS) if file.isatty() else rows
-    columns = [column.to_pylist() for column in shown.columns]
+    columns = [list_values(column) for column in shown.columns]
     draw_table(rows.column_names, list(zip(*columns, strict=True)), file)
     if shown.num_rows < rows.num_rows:
         rest = rows.num_rows - shown.num_rows
@@ -188,6 +225,7 @@ def draw_table(
 
     `right` says which columns are right-aligned (default: those of numbers); `paint(row, column,
     cell)` may colour a cell, where there are colours."""
+    names = [clean(name) for name in names]
     cells = [[_show(value) for value in row] for row in rows]
     if right is None:
         right = [all(_is_number(row[i]) for row in rows) for i in range(len(names))]

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import IO
 
+from sonde.cli._terminal import clean_text, send
+
 _LEAST_S = 0.05
 
 
@@ -18,14 +20,14 @@ def watch(draw: Callable[[IO[str]], bool], period_s: float) -> None:
     At the end the terminal shows what it showed before, with the last drawing below it."""
     on_screen = sys.stdout.isatty()
     page = _Page()
-    sys.stdout.write("\x1b[?1049h\x1b[?25l" if on_screen else "")
+    send(sys.stdout, "\x1b[?1049h\x1b[?25l" if on_screen else "")
     try:
         while _draw_once(draw, page, on_screen):
             time.sleep(max(_LEAST_S, period_s))
     except KeyboardInterrupt:
         pass
     finally:
-        sys.stdout.write("\x1b[?25h\x1b[?1049l" if on_screen else "")
+        send(sys.stdout, "\x1b[?25h\x1b[?1049l" if on_screen else "")
     if on_screen:
         sys.stdout.write(page.getvalue())
 
@@ -38,7 +40,7 @@ def _draw_once(draw: Callable[[IO[str]], bool], page: _Page, on_screen: bool) ->
         new = _Page()
         goes_on = draw(new)
         page.take(new)
-        sys.stdout.write(page.fit(shutil.get_terminal_size().lines - 1))
+        send(sys.stdout, page.fit(shutil.get_terminal_size().lines - 1))
     sys.stdout.flush()
     return goes_on
 
@@ -57,7 +59,8 @@ class _Page(io.StringIO):
 
     def fit(self, height: int) -> str:
         """Return the page as text that overwrites the one on the screen, cut to a height."""
-        lines = self.getvalue().splitlines()
+        lines = clean_text(self.getvalue()).split("\n")
+        lines = lines[:-1] if lines[-1] == "" else lines
         if len(lines) > height:
             lines[height - 1 :] = [
                 f"\N{HORIZONTAL ELLIPSIS} and {len(lines) - height + 1} more lines"

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 import sonde.demo
 from sonde import environ
 from sonde.cli import _options, _table, modules
+from sonde.cli._terminal import send
 from sonde.store.recording import Recording, open_recording
 
 GROUP = "learn"
@@ -136,8 +137,8 @@ def _show_progress(job: subprocess.Popen[bytes], seconds: float) -> None:
     start = time.monotonic()
     while job.poll() is None and sys.stdout.isatty():
         done = min(1.0, (time.monotonic() - start) / (seconds + 0.2))
-        sys.stdout.write(f"\r[{'#' * int(30 * done):<30}] recording pid {job.pid}")
+        send(sys.stdout, f"\r[{'#' * int(30 * done):<30}] recording pid {job.pid}")
         sys.stdout.flush()
         time.sleep(0.1)
     if sys.stdout.isatty():
-        sys.stdout.write("\r" + " " * 60 + "\r")
+        send(sys.stdout, "\r" + " " * 60 + "\r")

@@ -142,7 +142,10 @@ def write_stdout(exporter: ModuleType, profile: Profile) -> None:
     """Write a profile to stdout."""
     if not exporter.TEXT and sys.stdout.isatty():
         raise Error("this format cannot be shown on a terminal; give -o FILE or use a pipe")
+    if sys.stdout.isatty():
+        exporter.write(profile, sys.stdout)
+        return
     sys.stdout.flush()
-    # A descriptor of our own: text must be UTF-8 whatever the terminal's encoding is.
+    # A descriptor of our own: text must be UTF-8 whatever the encoding of stdout is.
     with open_file(os.dup(sys.stdout.fileno()), exporter.TEXT) as file:
         exporter.write(profile, file)

@@ -13,6 +13,7 @@ from sonde.errors import Error, NotYours
 from sonde.session import Session, stack_table, steering
 from sonde.session.stack_table import StackFrame, ThreadStack
 from sonde.session.target import find_sessions
+from sonde.words import clean
 
 GROUP = "watch"
 EXAMPLES = (
@@ -116,7 +117,7 @@ class _Shown:
         }  # fmt: skip
 
     def as_text(self) -> Iterator[str]:
-        command = " ".join(self.session.meta.argv)
+        command = clean(" ".join(self.session.meta.argv))
         state = "" if self.is_alive else "; it has ended, this is where it was"
         yield _bold(f"Process {self.session.pid}: {command}") + state
         for one in self.threads:
@@ -125,14 +126,14 @@ class _Shown:
             for depth, frame in enumerate(one.frames):
                 yield _show(frame)
                 for name, value in (self._find_locals(one, depth) or {}).items():
-                    yield f"        {name} = {value}"
+                    yield f"        {clean(name)} = {clean(value)}"
         for task in self.tasks:
             first = task[0]
-            waits = f" for {first['waits_for']}" if first["waits_for"] else ""
+            waits = f" for {clean(str(first['waits_for']))}" if first["waits_for"] else ""
             yield ""
-            yield f"{_bold('Task')} {first['name']}  {first['state']}{waits}"
+            yield f"{_bold('Task')} {clean(str(first['name']))}  {first['state']}{waits}"
             for row in task:
-                yield f"    {row['func']} ({row['file']}:{row['lineno']})"
+                yield clean(f"    {row['func']} ({row['file']}:{row['lineno']})")
         for note in self.notes:
             yield f"({note})"
 
@@ -182,13 +183,13 @@ def _describe(one: ThreadStack) -> str:
 
 
 def _name(one: ThreadStack) -> str:
-    return f'"{one.name}"' if one.name else ""
+    return f'"{clean(one.name)}"' if one.name else ""
 
 
 def _show(frame: StackFrame) -> str:
     if not frame.file:
-        return f"    {frame.func}"
-    return f"    {frame.func} ({frame.file}:{frame.line})"
+        return clean(f"    {frame.func}")
+    return clean(f"    {frame.func} ({frame.file}:{frame.line})")
 
 
 def _bold(text: str) -> str:

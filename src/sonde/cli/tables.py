@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from sonde.cli import _options, _table
 from sonde.session.schema import Schema
@@ -33,11 +32,7 @@ def run(args: argparse.Namespace) -> int:
         schemas = [schema for schema in schemas if args.table in (schema.table, _bare(schema))]
     if args.format == "markdown":
         text = catalog.describe(schemas)
-        if args.output is None:
-            sys.stdout.write(text)
-        else:
-            with open(args.output, "w", encoding="utf-8") as file:
-                file.write(text)
+        _table.write_text(args.output, lambda file: print(text, end="", file=file))
         return 0
     import pyarrow as pa
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from errno import EISDIR, ELOOP, ENXIO
 
 from sonde import _core
 from sonde.errors import Damaged, Newer, SchemaError
@@ -33,7 +34,12 @@ def create_file(path: str, size: int) -> int:
 def map_file(path: str, *, writable: bool = False) -> _core.Map:
     """Map a file of a session as a whole."""
     flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    fd = os.open(path, flags)
+    try:
+        fd = os.open(path, flags)
+    except OSError as error:
+        if error.errno in (ELOOP, ENXIO, EISDIR):  # a link, a socket or a folder in its place
+            raise Damaged(f"{path} is not a file of sonde") from None
+        raise
     try:
         return _core.Map(fd, writable)
     except _core.Damaged:
