@@ -398,6 +398,22 @@ def test_a_thread_with_a_profile_function_of_its_own_is_left_alone() -> None:
     ]
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="sys.monitoring has places for both")
+def test_a_profiler_of_the_program_that_takes_our_place_is_on_record() -> None:
+    folder = sonde.start(**ON)
+    leaf()
+    profile = cProfile.Profile()
+    profile.enable()
+    leaf()
+    profile.disable()
+    sonde.stop()
+    sql = "SELECT state, detail FROM sonde.source_log WHERE source = 'call' ORDER BY t_ns"
+    said = [(row["state"], row["detail"]) for row in sonde.open(folder).query(sql).to_pylist()]
+    lost = "except in 1 thread(s) with their own profile function"
+    assert said == [("on", None), ("on", lost), ("off", None)]
+    assert by_name(read(folder), "leaf")[:2] == (1, 1)  # up to then
+
+
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="there is no sys.monitoring")
 def test_where_other_tools_have_all_places_it_says_so() -> None:
     taken = [i for i in (0, 1, 3, 4, 5) if sys.monitoring.get_tool(i) is None]

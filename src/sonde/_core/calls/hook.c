@@ -217,6 +217,8 @@ void sonde_unhook(sonde_CallTracer *self)
 
 int sonde_is_hooked(unsigned long Py_UNUSED(ident)) { return 1; }
 
+long sonde_count_unhooked(void) { return 0; }
+
 #else
 
 /* ---- a profile function in every thread --------------------------------------------------- */
@@ -348,8 +350,6 @@ static void hook_new_threads(sonde_CallTracer *self)
             unmade = id < unmade ? id : unmade;
         else if (state->c_profilefunc == NULL)
             set_profile(state, (PyObject *)self);
-        else if (state->c_profilefunc != on_profile)
-            self->left_alone++;
     }
     newest_thread = newest < unmade ? newest : unmade - 1; /* so that this thread is tried again */
 }
@@ -361,7 +361,6 @@ int sonde_hook(sonde_CallTracer *self)
         return -1;
     }
     newest_thread = -1;
-    self->left_alone = 0;
     hook_new_threads(self);
     return 0;
 }
@@ -379,6 +378,15 @@ int sonde_is_hooked(unsigned long ident)
         if (state->thread_id == ident && state->c_profilefunc == on_profile)
             return 1;
     return 0;
+}
+
+long sonde_count_unhooked(void)
+{
+    long count = 0;
+    for (PyThreadState *state = first_thread(); state != NULL; state = PyThreadState_Next(state))
+        count += (int64_t)state->id <= newest_thread && is_made(state) &&
+                 state->c_profilefunc != on_profile;
+    return count;
 }
 
 #endif

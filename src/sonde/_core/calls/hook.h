@@ -13,8 +13,7 @@ typedef struct {
     PyObject *rows, *publications; /* writers */
     PyObject *own_folder;   /* a str: code in this folder that starts us is not part of the program */
     int64_t every_ns, due_ns;
-    int tool;        /* of sys.monitoring */
-    long left_alone; /* threads that had a profile function at the start */
+    int tool; /* of sys.monitoring */
 } sonde_CallTracer;
 
 extern sonde_CallTracer *sonde_call_tracer; /* or NULL */
@@ -51,6 +50,10 @@ static inline void sonde_publish_if_due(const sonde_call_thread *calls)
  * possible. */
 int sonde_hook(sonde_CallTracer *self);
 void sonde_unhook(sonde_CallTracer *self);
+
+/* Return how many threads have, or had, a profile function of the program's instead of ours. */
+long sonde_count_unhooked(void);
+
 /* ---- events, as both kinds of hook have them ------------------------------------------ */
 
 /* Has this frame not run before? */

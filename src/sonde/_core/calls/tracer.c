@@ -197,7 +197,7 @@ static void tracer_dealloc(sonde_CallTracer *self)
 
 static PyObject *tracer_left_alone(sonde_CallTracer *self, void *Py_UNUSED(closure))
 {
-    return PyLong_FromLong(self->left_alone);
+    return PyLong_FromLong(sonde_call_tracer == self ? sonde_count_unhooked() : 0);
 }
 
 static PyMethodDef tracer_methods[] = {
@@ -210,7 +210,7 @@ static PyMethodDef tracer_methods[] = {
 
 static PyGetSetDef tracer_getset[] = {
     {"left_alone", (getter)tracer_left_alone, NULL,
-     "The number of threads that had a profile function of their own at the start.", NULL},
+     "The number of threads where the program has set a profile function of its own.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

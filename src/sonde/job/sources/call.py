@@ -29,14 +29,27 @@ class Source:
             self._tracer.start()
         except RuntimeError as error:
             raise Unavailable(f"calls cannot be counted: {error}") from None
-        if self._tracer.left_alone:
-            self._context.detail = (
-                f"except in {self._tracer.left_alone} thread(s) with their own profile function"
-            )
+        self._context.detail = self._describe()
 
     def stop(self) -> None:
+        self._tell()
         self._tracer.stop()
 
     def publish(self) -> None:
         """Write now what has changed since the last time."""
+        self._tell()
         self._tracer.publish()
+
+    def _tell(self) -> None:
+        """Record that the program has taken our place in a thread, if it has."""
+        detail = self._describe()
+        if detail != self._context.detail:
+            self._context.report(detail)
+
+    def _describe(self) -> str | None:
+        left_alone = self._tracer.left_alone
+        return (
+            f"except in {left_alone} thread(s) with their own profile function"
+            if left_alone
+            else None
+        )
