@@ -91,6 +91,46 @@ def parse_watch(text: str) -> str:
     return text.strip()
 
 
+TRIGGERS = r"""(?:exception|step\s*>\s*(?P<times>[\d.]+)\s*x|
+(?:(?P<kind>step|hang|memory)|(?P<named>span|counter)\s*:(?P<name>[^<>;,]*[^<>;,\s]))
+\s*(?P<sign>[<>])\s*(?P<limit>[^<>;,]*[^<>;,\s]))"""
+
+
+class Condition:
+    """One condition of `trigger.on`."""
+
+    __slots__ = ("is_below", "kind", "limit", "name", "text", "times")
+
+    def __init__(self, text: str) -> None:
+        import re  # slow to import, and most programs have no condition
+
+        found = re.fullmatch(TRIGGERS, text, re.VERBOSE)
+        if found is None:
+            raise ValueError(text)
+        kind = found["kind"] or found["named"] or ("step" if found["times"] else "exception")
+        self.text, self.kind, self.name = text, kind, (found["name"] or "").strip()
+        self.is_below = found["sign"] == "<"
+        if self.is_below and kind != "counter":
+            raise ValueError(text)  # only a counter can fall
+        self.times = float(found["times"]) if found["times"] else None  # of a usual step
+        read = {"memory": parse_size, "counter": parse_number}.get(kind, parse_duration)
+        self.limit = float(read(found["limit"])) if found["limit"] else 0.0  # seconds, bytes, …
+
+
+def list_conditions(text: str) -> list[Condition]:
+    """Return the conditions that a value of `trigger.on` names."""
+    parts = [part.strip() for part in text.replace(",", ";").split(";")]
+    return [Condition(part) for part in parts if part and part.lower() != "off"]
+
+
+def parse_conditions(text: str) -> str:
+    """Conditions: `step>2x; span:load>1s; counter:queue>100; memory>8GiB; hang>60s`, or `off`."""
+    found = list_conditions(text)
+    if len(found) > 64:
+        raise ValueError(text)
+    return "; ".join(one.text for one in found)
+
+
 def parse_mirrors(text: str) -> str:
     """Tools that events are passed on to: `itt,nvtx`, `auto` or `off`."""
     words = [word for word in text.lower().replace(",", " ").split() if word != "off"]
@@ -170,6 +210,10 @@ _FIXED = (
         "this: 1/.*", changeable=True),
     Key("exception.locals", parse_switch, False, "record local variables with uncaught exceptions",
         changeable=True),
+    Key("trigger.on", parse_conditions, "", "record all stacks when one of these is met: "
+        "exception, step>2x, span:NAME>1s, counter:NAME>5, memory>8GiB, hang>60s", changeable=True),
+    Key("trigger.most", parse_count, 60, "rows of python.trigger in one hour", changeable=True,
+        low=1, high=10**6),
     Key("torch.budget_pct", parse_number, 1.0, "how much longer recording may make a step, in "
         "percent; 0: no limit", changeable=True, high=100),
     Key("torch.depth", parse_count, 1000, "record modules down to this depth; 0: the model alone",

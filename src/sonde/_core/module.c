@@ -7,7 +7,7 @@
 #include "exceptions/chained_hook.h"
 #include "gc/gc_callback.h"
 #include "kernel/fork.h"
-#include "stacks/sampler.h"
+#include "stacks/trigger.h"
 #include "torch/step_end.h"
 #include "variables/array_summary.h"
 
@@ -23,6 +23,7 @@ static PyTypeObject *const types[] = {
     &sonde_GcCallbackType,
     &sonde_ChainedHookType,
     &sonde_SamplerType,
+    &sonde_TriggerType,
     &sonde_CallTracerType,
     &sonde_NestingCheckType,
     &sonde_CountType,

@@ -31,12 +31,16 @@ class Mirrors:
     """The mirrors that receive the events of this process; see the setting `event.mirror`."""
 
     current: Mirrors | None = None  # those of the current recording, if it has any
+    # Ours: it gets every event as a mirror does, and is told by `listen`.
+    listener: Callable[..., object] | None = None
+    _connected: Mirrors | None = None
 
     def __init__(self, context: SourceContext) -> None:
         self._context, self._pid = context, os.getpid()
         self._wanted: list[str] = []
         self._on: dict[str, tuple[Mirror, SourceContext]] = {}
         self._calls: list[Callable[..., object]] = []
+        Mirrors._connected = self
 
     def configure(self) -> None:
         """Start and stop mirrors to match the setting."""
@@ -49,6 +53,9 @@ class Mirrors:
         """Stop all mirrors."""
         self._wanted = []
         self._match()
+        if Mirrors._connected is self:
+            Mirrors._connected = None
+        _core.events_mirror(None)
 
     def pass_on(self, *event: object) -> None:
         """Pass an event to every mirror: call, domain, name, kind, number and value."""
@@ -69,14 +76,29 @@ class Mirrors:
         dropped = [self._on[name] for name in gone]
         self._on = kept
         self._calls = [context.guard(_make_call(mirror)) for mirror, context in kept.values()]
-        # A single mirror is called directly, without the loop.
-        call = self._calls[0] if len(kept) == 1 else self.pass_on
-        _core.events_mirror(call if kept else None)
+        self._connect()
         Mirrors.current = self if kept else None
         # In a forked child, what is open in the tool belongs to the parent.
         for mirror, context in dropped if os.getpid() == self._pid else ():
             context.guard(mirror.stop)()
             context.end()
+
+    def _connect(self) -> None:
+        calls = [*self._calls] if Mirrors.listener is None else [Mirrors.listener, *self._calls]
+
+        def pass_on(*event: object) -> None:
+            for call in calls:
+                call(*event)
+
+        # A single one is called directly, without the loop.
+        _core.events_mirror(pass_on if len(calls) > 1 else calls[0] if calls else None)
+
+    @classmethod
+    def listen(cls, call: Callable[..., object] | None) -> None:
+        """Have `call` told of every event from now on, or nobody; it must not raise."""
+        Mirrors.listener = call
+        if cls._connected is not None:
+            cls._connected._connect()
 
 
 def _make_call(mirror: Mirror) -> Callable[..., object]:

@@ -12,8 +12,9 @@ from sonde.job.deferred_source import DeferredSource
 from sonde.job.fork import ForkLock, end_with_multiprocessing, watch_forks
 from sonde.job.native_state import describe_signal, describe_start
 from sonde.job.notice import print_notice
-from sonde.job.source_context import SourceContext, find_last_exception
+from sonde.job.source_context import SourceContext
 from sonde.job.table_writers import TableWriters, name_user_table
+from sonde.job.uncaught import find_last_exception
 from sonde.session import files
 from sonde.session.writer import SessionWriter, set_current
 from sonde.tables.recording import SourceLog

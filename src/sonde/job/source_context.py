@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # the enums of `signal` are slow to create
-import sys
 
 from sonde import _core
 from sonde.errors import Unavailable
@@ -105,12 +104,3 @@ def is_from_signal(error: Exception) -> bool:
             return True
         trace = trace.tb_next
     return False
-
-
-def find_last_exception() -> BaseException | None:
-    """Return the exception that is ending the program, or has ended its main thread; None for an
-    orderly end."""
-    # Python sets the `last` ones before it calls sys.excepthook. Multiprocessing calls us while
-    # the exception is still on its way.
-    error = sys.exc_info()[1] or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    return None if isinstance(error, SystemExit) else error

@@ -26,6 +26,7 @@
 static void end_thread(sonde_sampler *s, uint32_t at)
 {
     sonde_sampled_thread *thread = s->threads.list[at];
+    s->moved_ns = sonde_clock_ns();
     sonde_sample_settle(s, thread);
     if (thread->has_row)
         sonde_sample_thread(s, thread, s->ended_text);
@@ -70,6 +71,7 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
     }
     if (found != SONDE_FRAMES_EMPTY && node == 0) {
         s->sums.torn++;
+        s->moved_ns = now_ns;
         return 1;
     }
     if (stack.tid != thread->tid) {
@@ -80,6 +82,8 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
     }
     int64_t used_ns = thread->cpu_ns < 0 ? count_first(s, now_ns, cpu_ns) : cpu_ns - thread->cpu_ns;
     int is_same = node == thread->node && stack.holds_gil == thread->holds_gil;
+    if (node != thread->node)
+        s->moved_ns = now_ns;
     if (!is_same || used_ns)
         sonde_sample_release(s, thread);
     thread->node = node;
@@ -239,6 +243,7 @@ static void forget_times(sonde_sampler *s)
         s->threads.list[i]->cpu_ns = -1;
     }
     s->last_ns = s->since_ns;
+    s->moved_ns = sonde_clock_ns(); /* nobody looked meanwhile */
     sonde_sampler_set_interval(s, s->every_ns);
 }
 
@@ -335,6 +340,8 @@ void sonde_sampler_take(sonde_sampler *s, uint32_t tid, const sonde_frame_key *k
     if (node == 0)
         return;
     int is_same = node == thread->node && gil == thread->holds_gil;
+    if (node != thread->node)
+        s->moved_ns = now_ns;
     if (!is_same || used_ns)
         sonde_sample_release(s, thread);
     thread->node = node;

@@ -55,6 +55,7 @@ typedef struct {
     uint32_t cursor; /* the thread at which the time for one sample ran out last */
     int64_t scanned_ns, sums_ns;
     int must_scan;
+    int64_t moved_ns;   /* when a stack was last seen to change, or a thread to begin or end */
     uint32_t lost_node; /* the node that gets the time of stacks that found no room */
     uint64_t doubts[SONDE_DOUBTS]; /* calls that were seen only once */
     uint32_t doubts_n;

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE 1
 #include "stacks/helper_thread.h"
 #include "stacks/sampler.h"
+#include "stacks/trigger.h"
 #include "kernel/fork.h"
 
 #include <pthread.h>
@@ -10,6 +11,8 @@
 
 #define NAME_NS 50000000    /* a new thread waits at least this long for its name */
 #define NAMES_NS 1000000000 /* between two requests for names */
+
+#define MET_TRIES 20        /* for the stack of a condition that is met: it may move while it is read */
 
 enum { WANT_NAMES = 1, WANT_INSPECTION = 2, WANT_STACKS = 4 };
 
@@ -64,7 +67,15 @@ static int64_t take_turn(sonde_control *page)
     if (self != NULL) {
         uint64_t asked = sonde_load_acquire(&page->sample_asked);
         int everyone = asked != sonde_load_acquire(&page->sampled);
-        due_ns = sonde_sampler_turn(&self->sampler, everyone);
+        int64_t begin_ns = sonde_clock_ns();
+        int is_met = sonde_triggers_due(&self->sampler, begin_ns);
+        due_ns = sonde_sampler_turn(&self->sampler, everyone || is_met);
+        for (int i = 0; is_met && i < MET_TRIES && !sonde_triggers_seen(&self->sampler, begin_ns); i++)
+            due_ns = sonde_sampler_turn(&self->sampler, 1);
+        if (is_met)
+            sonde_triggers_write(&self->sampler, sonde_clock_ns());
+        int64_t next_ns = sonde_triggers_next(&self->sampler);
+        due_ns = next_ns < due_ns ? next_ns : due_ns;
         /* Release: the rows are written before the number that says they are there. */
         if (everyone && !self->sampler.is_slow)
             sonde_store_release(&page->sampled, asked);

@@ -1,0 +1,104 @@
+"""Exceptions that nothing in the program catches, and the listeners that are told of them."""
+
+from __future__ import annotations
+
+import sys
+
+from sonde import _core
+from sonde.job.import_watch import ImportWatch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType, TracebackType
+    from typing import Any, TypeAlias
+
+    Listener: TypeAlias = Callable[[BaseException, TracebackType | None], object]
+
+
+class Uncaught:
+    """Stands in front of sys.excepthook and threading.excepthook, and always calls them.
+
+    A listener is called in the thread of the exception, before the program's hook; wrap it in
+    `context.guard`."""
+
+    def __init__(self) -> None:
+        self._listeners: tuple[Listener, ...] = ()
+        self._hooks: dict[str, _core.ChainedHook] = {}
+        # By module: the hook of ours that a later hook of the program may still call.
+        self._covered: dict[str, _core.ChainedHook] = {}
+        self._watch = ImportWatch(_has_threading, self._cover_threads)
+        self.seen: object = None  # id of the last exception that ended the main thread
+
+    def subscribe(self, listener: Listener) -> None:
+        self._listeners = (*self._listeners, listener)
+        if len(self._listeners) == 1:
+            # An old one, of a program that we were attached to, is not news.
+            self.seen = id(find_last_exception())
+            self._cover(sys, self._see)
+            if _has_threading():
+                self._cover_threads()
+            else:
+                self._watch.start()
+
+    def unsubscribe(self, listener: Listener) -> None:
+        self._listeners = tuple(one for one in self._listeners if one is not listener)
+        if not self._listeners:
+            self._watch.stop()
+            self._uncover()
+
+    def _cover_threads(self) -> None:
+        self._cover(sys.modules["threading"], self._see_thread)
+
+    def _cover(self, module: ModuleType, listener: Callable[..., object]) -> None:
+        name = module.__name__
+        hook = self._covered.pop(name, None)
+        if hook is None:
+            hook = _core.ChainedHook(None, module.excepthook)
+            module.excepthook = hook  # type: ignore[attr-defined]
+        hook.listener = listener
+        self._hooks[name] = hook
+
+    def _uncover(self) -> None:
+        hooks, self._hooks = self._hooks, {}
+        for name, hook in hooks.items():
+            hook.listener = None
+            module = sys.modules.get(name)
+            if module is not None and module.__dict__.get("excepthook") is hook:
+                module.excepthook = hook.previous  # type: ignore[attr-defined]
+            else:
+                self._covered[name] = hook  # the program has put its own in front
+
+    def _see(self, _kind: object, error: object, trace: TracebackType | None) -> None:
+        self.seen = id(error)
+        self._tell(error, trace)
+
+    def _see_thread(self, args: Any) -> None:
+        if args.exc_type is not SystemExit:  # with which a thread may end in an orderly way
+            self._tell(args.exc_value, args.exc_traceback)
+
+    def _tell(self, error: object, trace: TracebackType | None) -> None:
+        if isinstance(error, BaseException):
+            # Without signals: a handler of the program runs before or after us.
+            for listener in self._listeners:
+                _call_undisturbed(listener, error, trace)
+
+
+def _call_undisturbed(listener: Listener, error: BaseException, trace: TracebackType | None) -> None:
+    _core.undisturbed(lambda: listener(error, trace))
+
+
+def _has_threading() -> bool:
+    return "__excepthook__" in getattr(sys.modules.get("threading"), "__dict__", ())
+
+
+def find_last_exception() -> BaseException | None:
+    """Return the exception that is ending the program, or has ended its main thread; None for an
+    orderly end."""
+    # Python sets the `last` ones before it calls sys.excepthook. Multiprocessing calls us while
+    # the exception is still on its way.
+    error = sys.exc_info()[1] or getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return None if isinstance(error, SystemExit) else error
+
+
+uncaught = Uncaught()
