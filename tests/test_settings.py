@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import sonde
 from sonde import environ, settings
 from sonde.errors import ConfigError
 
@@ -123,4 +124,34 @@ def test_rank_and_job_come_from_the_launcher(given, launcher, rank, world, local
     identity = environ.read_identity(given)
     assert [getattr(identity, key) for key in ("launcher", "rank", "world_size", "local_rank", "job")] == [
         launcher, rank, world, local, job,
+    ]  # fmt: skip
+
+
+# ---- the environment of the program --------------------------------------------------------------
+
+
+def test_of_the_environment_only_harmless_values_are_kept() -> None:
+    env = {
+        "OMP_NUM_THREADS": "4", "HOME": "/root", "NCCL_DEBUG": "x" * 300, "TORCH_API_KEY": "s3cret",
+        "MY_FLAGS": "-O2", "MY_TOKEN": "s3cret", "TOKENIZERS_PARALLELISM": "false", "b\udc80d": "1",
+        "PYTHONPATH": "/home/me",
+    }  # fmt: skip
+    found = environ.read_environment("MY_FLAGS, MY_TOKEN", env)
+    assert found == {
+        "OMP_NUM_THREADS": "4", "HOME": None, "NCCL_DEBUG": f"{'x' * 200} … 100 more",
+        "TORCH_API_KEY": None, "MY_FLAGS": "-O2", "MY_TOKEN": None, "TOKENIZERS_PARALLELISM": "false",
+        "b\\udc80d": None, "PYTHONPATH": None,
+    }  # fmt: skip
+
+
+def test_the_environment_is_a_table(monkeypatch) -> None:
+    monkeypatch.setenv("MY_FLAGS", "-O2")
+    monkeypatch.setenv("MY_SECRET", "s3cret")
+    folder = sonde.start(collector="off", environment_values="MY_FLAGS,MY_SECRET")
+    sonde.stop()
+    found = sonde.open(folder).query(
+        "SELECT name, value FROM python.environment WHERE name LIKE 'MY_%' ORDER BY name"
+    )
+    assert found.to_pylist() == [
+        {"name": "MY_FLAGS", "value": "-O2"}, {"name": "MY_SECRET", "value": None}
     ]  # fmt: skip

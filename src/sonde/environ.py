@@ -207,6 +207,47 @@ def read_identity(environ: Mapping[str, str] | None = None) -> Identity:
     return found
 
 
+# Beginnings of names whose values say how fast a job can be, and nothing about anybody.
+_TELLING = (
+    "CUDA_", "CUDNN_", "CUBLAS_", "NCCL_", "RCCL_", "HIP_", "HSA_", "NVIDIA_VISIBLE", "UCX_",
+    "GLOO_", "FI_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "TRITON_", "XLA_", "TF_", "JAX_",
+    "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "VECLIB_", "MALLOC_", "TCMALLOC_",
+    "GLIBC_TUNABLES", "PYTHON", "TOKENIZERS_PARALLELISM", "SONDE", "RANK", "WORLD_SIZE",
+    "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "LD_PRELOAD", "SLURM_CPUS", "SLURM_GPUS",
+    "SLURM_JOB_ID", "SLURM_NTASKS",
+)  # fmt: skip
+# A name with one of these words never shows its value, whoever asks for it.
+_SECRET = ("SECRET", "PASS", "PWD", "CREDENTIAL", "PRIVATE", "AUTH", "COOKIE", "SIGNATURE", "DSN",
+           "URL", "URI", "KEY", "TOKEN")  # fmt: skip
+_MOST_NAMES, _MOST_CHARS = 1000, 200
+
+
+def read_environment(
+    wanted: str = "", env: Mapping[str, str] | None = None
+) -> dict[str, str | None]:
+    """Return the names of all variables, with the values of those that are known to be harmless;
+    `wanted` names others, separated by commas."""
+    env = os.environ if env is None else env
+    more = tuple(name for name in wanted.replace(",", " ").split())
+    found: dict[str, str | None] = {}
+    for name in sorted(env)[:_MOST_NAMES]:
+        plain = name.encode("utf-8", "backslashreplace").decode()[:_MOST_CHARS]
+        shown = name in more or (name.startswith(_TELLING) and not name.startswith("PYTHONPATH"))
+        found[plain] = _show(env[name]) if shown and not _is_secret(name) else None
+    return found
+
+
+def _is_secret(name: str) -> bool:
+    if name == "TOKENIZERS_PARALLELISM":
+        return False
+    return any(word in name.upper() for word in _SECRET)
+
+
+def _show(value: str) -> str:
+    text = value[:_MOST_CHARS].encode("utf-8", "backslashreplace").decode()
+    return text if len(value) <= _MOST_CHARS else f"{text} … {len(value) - _MOST_CHARS} more"
+
+
 def _number(env: Mapping[str, str], name: str) -> int | None:
     text = env.get(name, "")
     return int(text) if text.isdecimal() else None

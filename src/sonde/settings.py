@@ -96,7 +96,7 @@ TRIGGERS = r"""(?:exception|step\s*>\s*(?P<times>[\d.]+)\s*x|
 \s*(?P<sign>[<>])\s*(?P<limit>[^<>;,]*[^<>;,\s]))"""
 
 
-class Condition:
+class TriggerCondition:
     """One condition of `trigger.on`."""
 
     __slots__ = ("is_below", "kind", "limit", "name", "text", "times")
@@ -117,10 +117,10 @@ class Condition:
         self.limit = float(read(found["limit"])) if found["limit"] else 0.0  # seconds, bytes, …
 
 
-def list_conditions(text: str) -> list[Condition]:
+def list_conditions(text: str) -> list[TriggerCondition]:
     """Return the conditions that a value of `trigger.on` names."""
     parts = [part.strip() for part in text.replace(",", ";").split(";")]
-    return [Condition(part) for part in parts if part and part.lower() != "off"]
+    return [TriggerCondition(part) for part in parts if part and part.lower() != "off"]
 
 
 def parse_conditions(text: str) -> str:
@@ -129,6 +129,11 @@ def parse_conditions(text: str) -> str:
     if len(found) > 64:
         raise ValueError(text)
     return "; ".join(one.text for one in found)
+
+
+def parse_names(text: str) -> str:
+    """Names, separated by commas: `OMP_STACKSIZE, MY_FLAGS`, or `off`."""
+    return ",".join(word for word in text.replace(",", " ").split() if word.lower() != "off")
 
 
 def parse_mirrors(text: str) -> str:
@@ -208,6 +213,8 @@ _FIXED = (
     Key("snapshot.signal", parse_signal, "", "signal that asks for a snapshot: USR1"),
     Key("compile.frames", parse_pattern, "", "profile compilations whose id starts with a match of "
         "this: 1/.*", changeable=True),
+    Key("environment.values", parse_names, "", "environment variables whose values are recorded as "
+        "well; never those with a name like KEY, TOKEN or SECRET"),
     Key("exception.locals", parse_switch, False, "record local variables with uncaught exceptions",
         changeable=True),
     Key("trigger.on", parse_conditions, "", "record all stacks when one of these is met: "

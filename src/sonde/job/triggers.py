@@ -15,9 +15,9 @@ from sonde.tables.trigger import Trigger
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from sonde.job.torch.steps import Step
-    from sonde.settings import Condition
+    from sonde.settings import TriggerCondition
 
-    Numbered = tuple[int, Condition]
+    Numbered = tuple[int, TriggerCondition]
 
 _SLOTS = 256  # as in trigger.c
 _RECENT, _LEAST = 32, 8  # steps from which it is learnt how long one usually takes
@@ -83,7 +83,7 @@ class Triggers:
             self._core.watch_still(number, 0)
             self._arm(number, number, step.end_ns, round(one.limit * 1e9))
 
-    def _find_limit(self, one: Condition) -> int:
+    def _find_limit(self, one: TriggerCondition) -> int:
         """Return how long a step may take in nanoseconds; 0: that is not known yet."""
         if one.times is None:
             return round(one.limit * 1e9)
@@ -94,7 +94,7 @@ class Triggers:
     def _arm(self, slot: int, number: int, since_ns: int, limit_ns: int) -> None:
         self._core.arm(slot, number, since_ns, since_ns + limit_ns, get_native_id())
 
-    # ---- spans and exceptions -----------------------------------------------------------------------
+    # ---- spans and exceptions --------------------------------------------------------------------
 
     def _see_event(
         self, what: str, _domain: object, name: str, _kind: str, number: int, _value: object

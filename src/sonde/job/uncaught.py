@@ -84,7 +84,9 @@ class Uncaught:
                 _call_undisturbed(listener, error, trace)
 
 
-def _call_undisturbed(listener: Listener, error: BaseException, trace: TracebackType | None) -> None:
+def _call_undisturbed(
+    listener: Listener, error: BaseException, trace: TracebackType | None
+) -> None:
     _core.undisturbed(lambda: listener(error, trace))
 
 

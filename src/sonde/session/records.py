@@ -184,6 +184,7 @@ class Meta(Record):
     job: str | None
     job_kind: str | None
     job_env: dict[str, str]
+    environment: dict[str, str | None] | None = None  # all names; the values that may be shown
 
 
 class SealedTable(Record):

@@ -154,6 +154,7 @@ def describe_process(values: dict[str, settings.Value], parent: str | None) -> M
         job=whose.job,
         job_kind=whose.job_kind,
         job_env=whose.job_env,
+        environment=environ.read_environment(str(values.get("environment.values", ""))),
     )
 
 

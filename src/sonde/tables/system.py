@@ -262,4 +262,17 @@ class GpuProcess:
     memory_bytes: i64 | None = column("memory in use", "bytes")
 
 
-ROWS = (Cpu, Core, Memory, Disk, Network, Pressure, Cgroup, Process, Gpu, GpuProcess)
+class KernelLog:
+    """What the kernel logged about memory, GPUs and disks, if its log may be read here."""
+
+    SCHEMA = "system"
+    RING_BYTES = 2**16
+    SCOPE = "host"
+    t_ns: i64 = column("when it was read: up to host.every after it was logged", "ns")
+    number: i64 = column("the kernel's number of the message")
+    kind: text = column("oom: a process was killed for memory; gpu; io: an error of a disk")
+    level: text = column("how serious it is for the kernel: emergency … debug")
+    message: text = column("the message, shortened to 400 characters")
+
+
+ROWS = (Cpu, Core, Memory, Disk, Network, Pressure, Cgroup, Process, Gpu, GpuProcess, KernelLog)

@@ -13,7 +13,11 @@ class TorchTrace:
     seq: u32 = column("position of this row within its step, by start")
     module: text = column("qualified name of the module: GPT.blocks.0.attn")
     stage: text = column("forward, backward, recompute (forward again, inside backward) or step")
-    allocated: f64 | None = column("memory in use at the end of the call, if it was read", "MB")
+    allocated: f64 | None = column(
+        "memory in use at the end of the call: of a GPU, in some steps; where none is used, of the "
+        "process, at most 5 ms before; NULL in backward",
+        "MB",
+    )
     max_allocated: f64 | None = column("most memory in use so far", "MB")
     cached: f64 | None = column("memory that torch holds, used or not", "MB")
     duration: f64 = column("host time, including inner modules", "s")

@@ -137,6 +137,16 @@ def test_the_columns_are_those_users_know(run) -> None:
     ]
 
 
+def test_without_a_gpu_every_call_has_the_memory_of_the_process(run) -> None:
+    record(run, "train(Net(), 5)")
+    (row,) = query(
+        "SELECT count(*) n, count(allocated) a, count(max_allocated) m, count(cached) c,"
+        " bool_and(allocated BETWEEN 1 AND max_allocated AND max_allocated <= cached) sound"
+        " FROM python.torch_trace WHERE stage <> 'backward'"
+    )
+    assert row == {"n": 30, "a": 30, "m": 30, "c": 30, "sound": True}
+
+
 def test_what_is_inside_and_a_modules_own_time_add_up(run) -> None:
     record(run, "train(Net(), 5)")
     wrong = query(

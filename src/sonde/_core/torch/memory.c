@@ -91,6 +91,18 @@ static int read_process(MemoryObject *self, double *resident_bytes, double *size
     return -1;
 }
 
+int sonde_torch_memory_read(PyObject *memory, float values[3])
+{
+    MemoryObject *self = (MemoryObject *)memory;
+    double resident_bytes, size_bytes;
+    if (read_process(self, &resident_bytes, &size_bytes) < 0)
+        return -1;
+    values[0] = (float)(resident_bytes / 1e6);
+    values[1] = (float)(self->most_bytes / 1e6);
+    values[2] = (float)(size_bytes / 1e6);
+    return 0;
+}
+
 /* ---- rows --------------------------------------------------------------------------------------- */
 
 static int write_process(MemoryObject *self, int64_t now_ns, long long step)

@@ -205,6 +205,8 @@ static int leave(const entry *from, int raised)
     int status = 0;
     if (!raised && call->depth < sonde_torch.memory_depth && sonde_torch_tracer != NULL)
         status = look_at_memory(sonde_torch_tracer, call);
+    else if (sonde_torch_tracer != NULL && sonde_torch_recent_memory(sonde_torch_tracer, now_ns, call->memory) == 0)
+        call->flags |= SONDE_TORCH_MEMORY;
     /* Release: a call that has ended has its fields. */
     sonde_store_release(&call->exit_ns, now_ns);
     sonde_torch.calls++;

@@ -35,6 +35,9 @@ typedef struct {
     PyObject *end;      /* end(): a call of the program ends the step */
     PyObject *is_grad;  /* torch.is_grad_enabled */
     PyObject *memory;   /* memory() -> allocated, max_allocated, cached; or NULL */
+    PyObject *process;  /* a TorchMemory: memory is that of the process; or NULL: a device is used */
+    float recent[3];    /* its last reading, and when that was */
+    int64_t recent_ns;
     PyObject *describe; /* describe(*inputs) -> text; or NULL: not wanted */
     sonde_torch_modules modules;
     sonde_torch_texts texts;
@@ -46,6 +49,10 @@ typedef struct {
 } sonde_TorchTracer;
 
 extern sonde_TorchTracer *sonde_torch_tracer; /* the one that runs, or NULL; borrowed */
+
+/* Tell how much memory the process has in MB, as it was at most 5 ms before `now_ns`: allocated,
+ * the most so far, cached. Returns 0, or -1 if a device is used or the kernel does not tell. */
+int sonde_torch_recent_memory(sonde_TorchTracer *self, int64_t now_ns, float values[3]);
 
 /* What to record of a step. */
 typedef struct {

@@ -68,6 +68,9 @@ int sonde_host_failed(PyObject *host);
 
 /* ---- memory: memory.c ---------------------------------------------------------------------- */
 
+/* Read the memory of the process in MB. Returns 0, or -1 if the kernel does not tell. */
+int sonde_torch_memory_read(PyObject *memory, float values[3]);
+
 /* Write the rows of a step that has just ended, unless the last ones are from a moment ago.
  * Returns how long that took, 0 if it was not due, -1 with an exception. */
 int64_t sonde_torch_memory_at(PyObject *memory, long long step);

@@ -97,7 +97,15 @@ int sonde_step_end_write_optimizers(sonde_TorchStepEnd *self, long long step, in
         row.duration = row.self_duration = (double)(self->optimizers->done[i].end_ns - row.t_ns) / 1e9;
         row.thread = thread;
         row.call = i;
-        if (append(self->emit_trace, &row, sizeof row, SONDE_NULL_ALL) < 0)
+        uint32_t nulls = SONDE_NULL_ALL;
+        float memory[3];
+        if (sonde_torch_recent_memory(self->tracer, sonde_clock_ns(), memory) == 0) {
+            row.allocated = memory[0];
+            row.max_allocated = memory[1];
+            row.cached = memory[2];
+            nulls &= ~(uint32_t)(SONDE_NULL_ALLOCATED | SONDE_NULL_MAX | SONDE_NULL_CACHED);
+        }
+        if (append(self->emit_trace, &row, sizeof row, nulls) < 0)
             return -1;
     }
     return 0;

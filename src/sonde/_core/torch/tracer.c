@@ -1,5 +1,7 @@
 /* TorchTracer: one recording of torch's modules. */
-#include "torch/module_call.h"
+#include "torch/step_end.h"
+
+#include <string.h>
 
 #include <stdlib.h>
 
@@ -125,6 +127,22 @@ void sonde_torch_begin(sonde_TorchTracer *self, int64_t step, const sonde_torch_
     sonde_store_release(&s->step, step);
 }
 
+/* A reading takes one to three microseconds, so there is at most one in this time. */
+#define RECENT_NS 5000000
+
+int sonde_torch_recent_memory(sonde_TorchTracer *self, int64_t now_ns, float values[3])
+{
+    if (self->process == NULL)
+        return -1;
+    if (self->recent_ns == 0 || now_ns - self->recent_ns >= RECENT_NS) {
+        if (sonde_torch_memory_read(self->process, self->recent) < 0)
+            return -1;
+        self->recent_ns = now_ns;
+    }
+    memcpy(values, self->recent, sizeof self->recent);
+    return 0;
+}
+
 /* ---- others who change what we changed ---------------------------------------------------------- */
 
 static PyObject *tracer_watch(sonde_TorchTracer *self, PyObject *args)
@@ -227,6 +245,7 @@ static int tracer_traverse(sonde_TorchTracer *self, visitproc visit, void *arg)
     Py_VISIT(self->end);
     Py_VISIT(self->is_grad);
     Py_VISIT(self->memory);
+    Py_VISIT(self->process);
     Py_VISIT(self->describe);
     Py_VISIT(self->restore);
     return 0;
@@ -239,6 +258,7 @@ static int tracer_clear(sonde_TorchTracer *self)
         Py_CLEAR(self->end);
         Py_CLEAR(self->is_grad);
         Py_CLEAR(self->memory);
+        Py_CLEAR(self->process);
         Py_CLEAR(self->describe);
         Py_CLEAR(self->restore);
     }
@@ -258,6 +278,14 @@ static void tracer_dealloc(sonde_TorchTracer *self)
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
+static PyObject *tracer_read_process(sonde_TorchTracer *self, PyObject *memory)
+{
+    if (memory != Py_None && !PyObject_TypeCheck(memory, &sonde_TorchMemoryType))
+        return PyErr_Format(PyExc_TypeError, "a TorchMemory or None");
+    Py_XSETREF(self->process, keep(memory));
+    Py_RETURN_NONE;
+}
+
 static PyObject *tracer_describe(sonde_TorchTracer *self, PyObject *describe)
 {
     Py_XSETREF(self->describe, keep(describe));
@@ -272,6 +300,9 @@ static PyMethodDef tracer_methods[] = {
     {"forget", (PyCFunction)tracer_forget, METH_O, "forget(address): forget the module at this address, which is gone."},
     {"watch", (PyCFunction)tracer_watch, METH_VARARGS,
      "watch(type, restore): call restore() when somebody has changed that class."},
+    {"read_process", (PyCFunction)tracer_read_process, METH_O,
+     "read_process(memory): the memory of every call is that of the process, from a TorchMemory; None:\n"
+     "it is that of a device."},
     {"describe", (PyCFunction)tracer_describe, METH_O,
      "describe(call): describe(*inputs) -> text for input_shapes; None: not any more."},
     {NULL, NULL, 0, NULL},

@@ -71,6 +71,7 @@ class TorchRecording:
             context.guard(_end_by_root), self._torch.is_grad_enabled,
             context.guard(self._read_memory),
         )  # fmt: skip
+        self._tracer.read_process(self._memory.core)  # until CUDA is used
         self._step_end = _core.TorchStepEnd(
             context, session.text, self._tracer, steps, self._optimizers.core, self._memory.core,
             step, trace, context.guard(self._check), context.guard(self._naming.describe),
@@ -174,6 +175,8 @@ class TorchRecording:
         except Unavailable as error:
             self._device = ""
             self._add_detail(f"no device times: {error}")
+        if self._device is not None:
+            self._tracer.read_process(None)
         if self._device:
             self.configure()
 

@@ -1,4 +1,4 @@
-"""The views of the recording itself: sonde.session, sonde.source, sonde.run and sonde.loss."""
+"""The views of the recording itself: sonde.session, sonde.source, sonde.run and others."""
 
 from __future__ import annotations
 
@@ -59,6 +59,11 @@ def _read_session(session: Session) -> list[Row]:
             "launcher": meta.launcher,
         }
     ]
+
+
+def _read_environment(session: Session) -> list[Row]:
+    known = session.meta.environment or {}
+    return [{"name": name, "value": value} for name, value in known.items()]
 
 
 def read_sources(session: Session) -> list[Row]:
@@ -155,6 +160,18 @@ VIEWS = (
         ("state", "text", "on, off, failed or unavailable"),
         ("detail", "text", "why it is in this state"),
         ("t_ns", "i64", "since when it is in this state"),
+    ),
+    _view(
+        "python.environment",
+        "The environment of the process when its recording began: names, and values that are known "
+        "to be harmless.",
+        _read_environment,
+        ("name", "text", "name of the variable"),
+        (
+            "value",
+            "text",
+            "its value, if it is one that is shown: see environment.values",
+        ),
     ),
     _view(
         "sonde.run",
