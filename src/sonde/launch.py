@@ -26,6 +26,11 @@ def collector_report(root: str) -> str:
     return _name_file(root, "failed")
 
 
+def collector_starts(root: str) -> str:
+    """Return the file that holds a byte for each start since a collector proved itself."""
+    return _name_file(root, "starts")
+
+
 def _name_file(root: str, kind: str) -> str:
     return os.path.join(root, f".collector-{os.uname().nodename}.{kind}")
 

@@ -200,7 +200,8 @@ class Key:
 _FIXED = (
     Key("follow", parse_switch, True, "record the Python processes that the program starts"),
     Key("collector", parse_switch, True, "start the collector: it archives, and watches the host"),
-    Key("ring.bytes", parse_size, 16 * 2**20, "memory of one table's ring", low=2**12, high=2**36),
+    Key("ring.bytes", parse_size, 16 * 2**20, "size of one table's ring; five times as much while "
+        "rows wait for a collector", low=2**12, high=2**36),
     Key("text.bytes", parse_size, 8 * 2**20, "memory for distinct texts", low=2**12, high=2**32),
     Key("stack.every", parse_duration, 0.01, "time between two samples of all stacks",
         changeable=True, low=50e-6, high=3600),

@@ -13,6 +13,7 @@ import pytest
 
 import sonde
 from conftest import find_processes, wait_for
+from sonde import launch
 from sonde.collector import loop, retention
 from sonde.errors import Error, QueryError, SchemaError
 from sonde.session import Session, files, list_sessions
@@ -334,17 +335,27 @@ def test_trouble_in_one_session_stays_its_own(start, run, root: Path) -> None:
     assert find_processes(str(root)) == [pid]  # the same one, not one of many
 
 
-def test_a_collector_that_dies_young_is_not_started_again_at_once(start, root: Path) -> None:
+def test_a_collector_that_was_killed_is_replaced_and_one_that_dies_young_later(
+    start, root: Path
+) -> None:
     for _ in range(3):
         start(LIVE)
-    wait_for(lambda: find_processes(str(root)))
-    (lock,) = [root / name for name in os.listdir(root) if name.endswith(".lock")]
-    wait_for(lambda: lock.stat().st_size > 0)
-    for pid in find_processes(str(root)):
+    starts = Path(launch.collector_starts(str(root)))
+    wait_for(
+        lambda: launch.has_collector(str(root)) and not starts.exists()
+    )  # it has proved itself
+    first = find_processes(str(root))
+    for pid in first:
         os.kill(pid, signal.SIGKILL)
-    time.sleep(5)
+    second = wait_for(lambda: set(find_processes(str(root))) - set(first))
+    assert starts.stat().st_size >= 1
+    starts.write_text("+" * 9)  # as if many had died before
+    for pid in second:
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(1.6)  # every job has looked three times
     assert find_processes(str(root)) == []
-    wait_for(lambda: find_processes(str(root)), 30)
+    os.utime(starts, (0, 0))
+    wait_for(lambda: find_processes(str(root)))
 
 
 def test_a_killed_session_ended_when_it_was_killed(start, root: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -71,6 +71,68 @@ def test_values_of_every_kind_come_back_exactly(
         assert memory.count("misfit") == memory.count("dropped") == 0
     finally:
         memory.close()
+
+
+# ---- spare slots -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spacious() -> Iterator[Memory]:
+    memory = Memory("q", "0", capacity=64, spare=256)
+    yield memory
+    memory.close()
+
+
+def read_numbers(memory: Memory, first: int) -> list[object]:
+    tickets, rows, _missing = memory.read(first)
+    assert [row[0] for row in rows] == tickets
+    return tickets
+
+
+def test_while_nobody_archives_a_ring_grows_and_loses_nothing(spacious: Memory) -> None:
+    for number in range(64):
+        spacious.emit(number)
+    assert spacious.count("reach") == 64 + 256
+    for number in range(64, 256 + 32):
+        spacious.emit(number)
+    # The first half is where it was; the other slots are taken by the rows that came later.
+    assert read_numbers(spacious, 0) == list(range(256 + 32))
+    for number in range(256 + 32, 1000):
+        spacious.emit(number)
+    assert read_numbers(spacious, 0) == list(range(1000 - 256, 1000))
+    assert spacious.read(0)[2] == [1000 - 256, 0, 0]  # lost, pending, corrupt
+
+
+def test_a_ring_whose_rows_are_archived_in_time_uses_no_spare_slot(spacious: Memory) -> None:
+    for number in range(1000):
+        spacious.emit(number)
+        _core.ring_archived(spacious.map, number)
+    assert spacious.count("reach") == 64
+    assert read_numbers(spacious, 0) == list(range(1000 - 64, 1000))
+
+
+def test_once_the_rows_are_archived_the_spare_slots_are_left(spacious: Memory) -> None:
+    for number in range(100):
+        spacious.emit(number)
+    _core.ring_archived(spacious.map, 100)
+    for number in range(100, 150):
+        spacious.emit(number)
+    # Rows are in both places now, and a reader finds all that were not overwritten.
+    assert read_numbers(spacious, 32) == list(range(32, 150))
+    assert _core.ring_settled(spacious.map, 32) == 150
+
+
+def test_a_spare_that_the_file_has_no_room_for_is_refused() -> None:
+    memory = Memory("q", "0", capacity=64, spare=256)
+    size = os.fstat(memory.fd).st_size
+    os.truncate(memory.fd, size - 4096)
+    with pytest.raises(_core.Damaged):
+        _core.ring_info(_core.Map(memory.fd, False))
+    os.truncate(memory.fd, size)
+    memory.poke(40, 512)
+    with pytest.raises(_core.Damaged):
+        _core.ring_info(_core.Map(memory.fd, False))
+    memory.close()
 
 
 def test_a_timed_row_starts_with_the_clock() -> None:

@@ -32,11 +32,15 @@ class Memory:
     def __init__(
         self, kinds: str, optional: str, *, capacity: int = 8, texts: int = 4096,
         text_bytes: int = 2**20, strict: bool = False, timed: bool = False,
+        spare: int = 0,
     ) -> None:  # fmt: skip
         self.kinds, self.optional, self.capacity = kinds, optional, capacity
         self.row_bytes = _core.layout_bytes(kinds, optional)
-        self.map, self.fd = make_map(_core.ring_bytes(capacity, self.row_bytes, 2))
+        size = _core.ring_bytes(capacity, self.row_bytes, 2)
+        self.map, self.fd = make_map(size + spare * (self.row_bytes + SLOT_HEAD_BYTES))
         _core.ring_init(self.map, capacity, self.row_bytes, b"{}")
+        if spare:
+            _core.ring_add_spare(self.map, spare)
         self.text_map, text_fd = make_map(_core.intern_bytes(texts, text_bytes))
         os.close(text_fd)
         _core.intern_init(self.text_map, texts, text_bytes)

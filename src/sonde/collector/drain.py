@@ -11,7 +11,7 @@ from sonde.errors import Damaged
 from sonde.session import Session, stack_table, texts
 from sonde.session.files import EVENT_TOTALS, NODES, SEALED, remove_quietly
 from sonde.session.records import Sealed, SealedTable
-from sonde.session.ring import Ring
+from sonde.session.ring import Ring, map_file
 from sonde.store import archive
 from sonde.store.rows import SessionTable, make_table, open_tables
 from sonde.store.views import events, stacks
@@ -27,7 +27,10 @@ class Drain:
         archive.remove_leftovers(session, self.table)
         segments = archive.list_segments(session, self.table)
         self.next = segments[-1].last if segments else 0
-        self.capacity = self.ring.capacity
+        self.capacity = self.ring.count("capacity")
+        has_spare = self.ring.count("spare") > 0
+        self._written = map_file(path, writable=True) if has_spare else None
+        self._tell()
         self._since_s: float | None = None  # when a row was first seen waiting
 
     def run(self, now_s: float, every_s: float, ended: bool) -> int:
@@ -57,8 +60,14 @@ class Drain:
             )
             added = os.stat(path).st_size
         self.next = end
+        self._tell()
         self._merge()
         return added
+
+    def _tell(self) -> None:
+        """Tell the job how far its rows are archived, so that it knows whether we keep up."""
+        if self._written is not None:
+            _core.ring_archived(self._written, self.next)
 
     def _merge(self) -> None:
         parts = archive.find_merge(archive.list_segments(self.session, self.table))

@@ -21,7 +21,7 @@ from sonde.collector.drain import Drain, seal
 from sonde.collector.retention import Retention
 from sonde.collector.sensor_schedule import Sensors
 from sonde.errors import Damaged, NoSession
-from sonde.launch import collector_lock, collector_report
+from sonde.launch import collector_lock, collector_report, collector_starts
 from sonde.session import Session, files, list_folders, ring, runs, snapshots, stack_table, texts
 from sonde.session.process import read_start_ticks
 from sonde.session.run import FINAL, PROCESSING, Run
@@ -32,6 +32,7 @@ from sonde.tables.recording import SourceLog
 TICK_S = 0.2  # a ring of the default size takes 300 k rows/s at this pace
 LINGER_S = 10.0  # how long to stay after the last session
 SEAL_S = 0.5  # for sealing sessions, in one scan
+PROVEN_S = 3.0  # after this time it is not our fault if we die: see kernel/collector_lock.c
 STALE_S = 60.0  # a folder that never became a session is removed after this
 
 
@@ -162,7 +163,8 @@ class Collector:
         self._retention = Retention(root, environ.load_settings({})[0])
         self._archived_bytes = 0  # in this round
         self._drained_s = self._scanned_s = float("-inf")
-        self._busy_s = time.monotonic()
+        self._busy_s = self._begun_s = time.monotonic()
+        self._is_proven = False
         self.leaving = False
 
     def run(self) -> None:
@@ -176,6 +178,9 @@ class Collector:
         while not self.leaving:
             now_s = time.monotonic()
             self.step(now_s)
+            if not self._is_proven and now_s - self._begun_s > PROVEN_S:
+                self._is_proven = True
+                files.remove_quietly(collector_starts(self.root))
             if self.watched:
                 self._busy_s = now_s
             elif now_s - self._busy_s > LINGER_S:
@@ -298,8 +303,7 @@ def main() -> None:
     lock = take_lock(root)
     if lock is None:
         return
-    # The file holds our pid while we run, and is empty after an orderly end: the job's native
-    # thread starts a new collector only after a crash.
+    # The file holds our pid while we run, and is empty after an orderly end.
     os.truncate(lock, 0)
     os.write(lock, f"{os.getpid()}\n".encode())
     files.remove_quietly(collector_report(root))
@@ -313,6 +317,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
     collector.run()
+    files.remove_quietly(collector_starts(root))
     os.truncate(lock, 0)
 
 

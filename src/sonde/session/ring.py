@@ -12,6 +12,7 @@ from sonde.session.schema import Schema, load_schema
 
 SUFFIX = ".ring"
 _HEADER_BYTES = 4096
+_SPARE_FROM = 64  # a ring with fewer slots has no spare ones
 
 
 def create_file(path: str, size: int) -> int:
@@ -48,8 +49,9 @@ def map_file(path: str, *, writable: bool = False) -> _core.Map:
         os.close(fd)
 
 
-def create_ring(folder: str, schema: Schema, ring_bytes: int) -> _core.Map:
-    """Create an empty ring for a table, as large as fits into `ring_bytes`."""
+def create_ring(folder: str, schema: Schema, ring_bytes: int, spare: int = 0) -> _core.Map:
+    """Create an empty ring for a table, as large as fits into `ring_bytes`. While nobody archives
+    its rows, it is `spare` times larger."""
     row_bytes = _core.layout_bytes(schema.kinds, schema.optional)
     raw = schema.dump()
     smallest = _core.ring_bytes(2, row_bytes, len(raw))
@@ -61,12 +63,16 @@ def create_ring(folder: str, schema: Schema, ring_bytes: int) -> _core.Map:
         capacity *= 2
     path = os.path.join(folder, schema.table + SUFFIX)
     with Replacement(path) as hidden:  # readers find it only once its header is complete
-        fd = create_file(hidden, _core.ring_bytes(capacity, row_bytes, len(raw)))
+        spare *= capacity if capacity >= _SPARE_FROM else 0
+        size = _core.ring_bytes(capacity, row_bytes, len(raw)) + spare * (row_bytes + 16)
+        fd = create_file(hidden, size)
         try:
             ring = _core.Map(fd, True)
         finally:
             os.close(fd)
         _core.ring_init(ring, capacity, row_bytes, raw)
+        if spare:
+            _core.ring_add_spare(ring, spare)
     return ring
 
 
@@ -117,8 +123,8 @@ class Ring:
 
     @property
     def capacity(self) -> int:
-        """How many rows fit."""
-        return self.count("capacity")
+        """How many of the newest rows may still be there."""
+        return self.count("reach")
 
     @property
     def row_bytes(self) -> int:
@@ -142,7 +148,7 @@ class Ring:
 
         That is the first ticket whose row is still being written, unless it never will be: one
         that half a ring has passed by was given up by its writer."""
-        return max(self.find_settled(first), self.head - self.capacity // 2)
+        return max(self.find_settled(first), self.head - self.count("capacity") // 2)
 
 
 class Batch:

@@ -22,6 +22,8 @@ from sonde.session.process import read_boot_id, read_pid_namespace, read_start_t
 from sonde.session.records import Meta, RunAbout
 from sonde.session.schema import Schema
 
+SPARE = 4  # a ring may grow to five times its size while it waits for a collector
+
 _current: SessionWriter | None = None
 
 
@@ -78,7 +80,14 @@ class SessionWriter:
     def create_ring(self, schema: Schema, hint_bytes: int | None = None) -> _core.Map:
         """Create the ring of a table in this session."""
         size = int(self.values["ring.bytes"])
-        return ring.create_ring(self.folder, schema, min(size, hint_bytes or size))
+        spare = SPARE if self.values["collector"] and self.values["archive"] else 0
+        size = min(size, hint_bytes or size)
+        try:
+            return ring.create_ring(self.folder, schema, size, spare)
+        except OSError:
+            if not spare:
+                raise
+            return ring.create_ring(self.folder, schema, size)  # a limit of the process, maybe
 
     def read_run_sources(self) -> list[str]:
         """Return the sources that the current run wants besides those that are on."""

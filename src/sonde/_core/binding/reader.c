@@ -164,9 +164,10 @@ static PyObject *ring_read(PyObject *Py_UNUSED(module), PyObject *args)
         last = head;
     if (last < first)
         last = first;
-    if (last - first > ring.capacity) {
-        batch.lost = last - first - ring.capacity;
-        first = last - ring.capacity;
+    uint64_t reach = sonde_ring_reach(&ring);
+    if (last - first > reach) {
+        batch.lost = last - first - reach;
+        first = last - reach;
     }
     PyObject *columns = PyList_New(0);
     if (columns == NULL)
@@ -219,7 +220,8 @@ static PyObject *ring_info(PyObject *Py_UNUSED(module), PyObject *map)
     if (open_ring(map, 0, &ring) < 0)
         return NULL;
     return Py_BuildValue(
-        "{s:K,s:I,s:K,s:K,s:K,s:K,s:y#}", "capacity", (unsigned long long)ring.capacity,
+        "{s:K,s:K,s:K,s:I,s:K,s:K,s:K,s:K,s:y#}", "capacity", (unsigned long long)ring.capacity,
+        "spare", (unsigned long long)ring.spare, "reach", (unsigned long long)sonde_ring_reach(&ring),
         "row_bytes", ring.row_bytes, "head", (unsigned long long)sonde_load_acquire(&ring.shared->head),
         "dropped", (unsigned long long)sonde_load_relaxed(&ring.shared->dropped), "misfit",
         (unsigned long long)sonde_load_relaxed(&ring.shared->misfit), "text_lost",
@@ -239,8 +241,8 @@ static PyObject *ring_settled(PyObject *Py_UNUSED(module), PyObject *args)
     uint64_t head = sonde_load_acquire(&ring.shared->head);
     if (first > head)
         first = head;
-    if (head - first > ring.capacity)
-        first = head - ring.capacity;
+    if (head - first > sonde_ring_reach(&ring))
+        first = head - sonde_ring_reach(&ring);
     return PyLong_FromUnsignedLongLong(sonde_ring_settled(&ring, first, head));
 }
 
@@ -273,6 +275,33 @@ static PyObject *ring_init(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *ring_add_spare(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    unsigned long long spare;
+    if (!PyArg_ParseTuple(args, "O!K", &sonde_MapType, &map, &spare))
+        return NULL;
+    void *mem = sonde_map_memory(map, 1);
+    if (mem == NULL)
+        return NULL;
+    int status = sonde_ring_add_spare(mem, ((MapObject *)map)->bytes, spare);
+    if (status < 0)
+        return sonde_raise(status, "ring");
+    Py_RETURN_NONE;
+}
+
+static PyObject *ring_archived(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *map;
+    unsigned long long archived;
+    sonde_ring_handle ring;
+    if (!PyArg_ParseTuple(args, "O!K", &sonde_MapType, &map, &archived) || open_ring(map, 1, &ring) < 0)
+        return NULL;
+    /* Relaxed: it only decides where new rows go. */
+    sonde_store_relaxed(&ring.shared->archived, archived);
+    Py_RETURN_NONE;
+}
+
 static PyObject *ring_free_slots(PyObject *Py_UNUSED(module), PyObject *map)
 {
     sonde_ring_handle ring;
@@ -298,6 +327,10 @@ PyMethodDef sonde_reader_methods[] = {
      "ring_bytes(capacity, row_bytes, schema_bytes): return the size of the file; 0 if the\n"
      "numbers are impossible."},
     {"ring_init", ring_init, METH_VARARGS, "ring_init(map, capacity, row_bytes, schema)."},
+    {"ring_add_spare", ring_add_spare, METH_VARARGS,
+     "ring_add_spare(map, slots): use the memory behind a new ring while nobody archives its rows."},
+    {"ring_archived", ring_archived, METH_VARARGS,
+     "ring_archived(map, ticket): tell the writers that the rows before this one are archived."},
     {"ring_info", ring_info, METH_O, "ring_info(map): return the numbers in the ring's header, and its schema."},
     {"ring_read", ring_read, METH_VARARGS,
      "ring_read(map, kinds, optional, first, last, tickets=False, places=False):\n"

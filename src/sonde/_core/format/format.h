@@ -63,15 +63,19 @@ typedef struct {
     uint32_t row_bytes;    /* a multiple of 8, at most SONDE_MAX_ROW_BYTES */
     uint32_t slot_bytes;   /* sizeof(sonde_slot) + row_bytes */
     uint32_t schema_bytes; /* JSON right after this struct */
-    uint32_t check;        /* sonde_check_bytes of this part with check = 0, then the schema */
-    uint8_t pad0[88];
+    uint32_t check;        /* sonde_check_bytes of this part with check = 0, the schema, `spare` */
+    uint64_t spare;        /* slots behind the others, for when nobody archives; 0 or a power of two */
+    uint8_t pad0[80];
     /* These change all the time; each group has cache lines of its own. */
     uint64_t head; /* tickets handed out, which is rows ever asked for */
     uint8_t pad1[56];
     uint64_t dropped;   /* rows not written: the slot's last writer was still busy */
     uint64_t misfit;    /* rows not written: a value does not fit its column */
     uint64_t text_lost; /* texts stored as NULL: the text table was full */
-    uint8_t pad2[40];
+    uint64_t archived;  /* rows with smaller tickets are archived; written by the collector */
+    uint32_t is_spare;  /* 1: new rows go to the spare slots */
+    uint32_t was_spare; /* 1: the spare slots were used at some time */
+    uint8_t pad2[24];
 } sonde_ring;
 
 typedef struct {
@@ -86,10 +90,13 @@ _Static_assert(offsetof(sonde_ring, capacity) == 16, "ring header layout");
 _Static_assert(offsetof(sonde_ring, row_bytes) == 24, "ring header layout");
 _Static_assert(offsetof(sonde_ring, schema_bytes) == 32, "ring header layout");
 _Static_assert(offsetof(sonde_ring, check) == 36, "ring header layout");
+_Static_assert(offsetof(sonde_ring, spare) == 40, "ring header layout");
 _Static_assert(offsetof(sonde_ring, head) == 128, "ring header layout");
 _Static_assert(offsetof(sonde_ring, dropped) == 192, "ring header layout");
 _Static_assert(offsetof(sonde_ring, misfit) == 200, "ring header layout");
 _Static_assert(offsetof(sonde_ring, text_lost) == 208, "ring header layout");
+_Static_assert(offsetof(sonde_ring, archived) == 216, "ring header layout");
+_Static_assert(offsetof(sonde_ring, is_spare) == 224, "ring header layout");
 _Static_assert(sizeof(sonde_slot) == 16, "slot layout");
 _Static_assert(offsetof(sonde_slot, check) == 8, "slot layout");
 _Static_assert(offsetof(sonde_slot, nulls) == 12, "slot layout");
@@ -103,12 +110,16 @@ uint64_t sonde_ring_bytes(uint64_t capacity, uint32_t row_bytes, uint32_t schema
 int sonde_ring_init(void *mem, uint64_t mem_bytes, uint64_t capacity, uint32_t row_bytes,
                     const void *schema, uint32_t schema_bytes);
 
+/* Give a ring that was just laid out spare slots, in the zeroed memory behind it. Returns 0, or
+ * -EINVAL if there is no room or the number is impossible. One thread, before anyone reads. */
+int sonde_ring_add_spare(void *mem, uint64_t mem_bytes, uint64_t spare);
+
 /* A ring as one process sees it. Sizes and addresses are private copies that were checked once:
  * whatever happens to the file afterwards, no access leaves the mapping. */
 typedef struct {
     sonde_ring *shared; /* the counters */
     char *slots;
-    uint64_t capacity;
+    uint64_t capacity, spare;
     uint32_t row_bytes, slot_bytes, schema_bytes;
 } sonde_ring_handle;
 
@@ -120,6 +131,9 @@ int sonde_ring_open(sonde_ring_handle *ring, const void *mem, uint64_t mem_bytes
  * writer is still busy (the row is dropped and counted). Any thread of any
  * process; safe in a signal handler. `row` holds ring->row_bytes bytes. */
 int sonde_ring_append(const sonde_ring_handle *ring, const uint64_t *row, uint32_t nulls);
+
+/* Return how many of the newest tickets may have a row that is still there. */
+uint64_t sonde_ring_reach(const sonde_ring_handle *ring);
 
 enum sonde_slot_state {
     SONDE_ROW_OK = 0,      /* `row` and `nulls` are filled in */

@@ -4,6 +4,11 @@
  * tells whose row it holds and whether it is complete, so nobody ever waits: a writer that finds
  * the slot busy drops its row and counts it, and a reader that finds a sequence other than it
  * expects skips the row.
+ *
+ * A ring may have spare slots: they follow the others in a file that takes room only where it was
+ * written. While rows wait because nobody archives them, new rows go there, so that the others are
+ * not overwritten. Which slots are used now is one word that writers read; a reader looks in both
+ * places, so it does not matter when a writer sees that word change.
  */
 #include "format/format.h"
 
@@ -15,6 +20,12 @@ static const char ring_magic[8] = {'S', 'O', 'N', 'D', 'E', 'R', 'N', 'G'};
 static sonde_slot *slot_of(const sonde_ring_handle *ring, uint64_t ticket)
 {
     return (sonde_slot *)(ring->slots + (ticket & (ring->capacity - 1)) * ring->slot_bytes);
+}
+
+static sonde_slot *spare_of(const sonde_ring_handle *ring, uint64_t ticket)
+{
+    uint64_t at = ring->capacity + (ticket & (ring->spare - 1));
+    return (sonde_slot *)(ring->slots + at * ring->slot_bytes);
 }
 
 static uint64_t header_bytes_for(uint32_t schema_bytes)
@@ -38,13 +49,26 @@ uint64_t sonde_ring_bytes(uint64_t capacity, uint32_t row_bytes, uint32_t schema
 static uint32_t header_check(const sonde_ring *ring, const void *schema)
 {
     sonde_ring copy;
-    memcpy(&copy, ring, offsetof(sonde_ring, pad0));
+    memcpy(&copy, ring, offsetof(sonde_ring, spare));
     copy.check = 0;
-    uint64_t parts[2] = {
-        sonde_check_bytes(&copy, offsetof(sonde_ring, pad0)),
+    uint64_t parts[3] = {
+        sonde_check_bytes(&copy, offsetof(sonde_ring, spare)),
         sonde_check_bytes(schema, ring->schema_bytes),
+        ring->spare,
     };
-    return sonde_check_bytes(parts, sizeof parts);
+    return sonde_check_bytes(parts, ring->spare ? sizeof parts : 2 * sizeof *parts);
+}
+
+int sonde_ring_add_spare(void *mem, uint64_t mem_bytes, uint64_t spare)
+{
+    sonde_ring *ring = mem;
+    uint64_t bytes = sonde_ring_bytes(ring->capacity, ring->row_bytes, ring->schema_bytes);
+    if (spare < 4 || (spare & (spare - 1)) || ring->capacity < 16 ||
+        (mem_bytes - bytes) / ring->slot_bytes < spare)
+        return -EINVAL;
+    ring->spare = spare;
+    ring->check = header_check(ring, ring + 1);
+    return 0;
 }
 
 int sonde_ring_init(void *mem, uint64_t mem_bytes, uint64_t capacity, uint32_t row_bytes,
@@ -79,11 +103,14 @@ int sonde_ring_open(sonde_ring_handle *ring, const void *mem, uint64_t mem_bytes
     uint64_t bytes = sonde_ring_bytes(head.capacity, head.row_bytes, head.schema_bytes);
     if (bytes == 0 || bytes > mem_bytes || head.slot_bytes != sizeof(sonde_slot) + head.row_bytes ||
         head.header_bytes != header_bytes_for(head.schema_bytes) ||
-        head.check != header_check(&head, (const sonde_ring *)mem + 1))
+        head.check != header_check(&head, (const sonde_ring *)mem + 1) ||
+        (head.spare & (head.spare - 1)) || (mem_bytes - bytes) / head.slot_bytes < head.spare ||
+        (head.spare && head.capacity < 16))
         return -EBADMSG;
     *ring = (sonde_ring_handle){.shared = (sonde_ring *)mem,
                                 .slots = (char *)mem + head.header_bytes,
                                 .capacity = head.capacity,
+                                .spare = head.spare,
                                 .row_bytes = head.row_bytes,
                                 .slot_bytes = head.slot_bytes,
                                 .schema_bytes = head.schema_bytes};
@@ -92,12 +119,38 @@ int sonde_ring_open(sonde_ring_handle *ring, const void *mem, uint64_t mem_bytes
 
 static uint64_t seed_of(uint64_t ticket, uint32_t nulls) { return ticket ^ (uint64_t)nulls << 32; }
 
+uint64_t sonde_ring_reach(const sonde_ring_handle *ring)
+{
+    return ring->capacity + (sonde_load_relaxed(&ring->shared->was_spare) ? ring->spare : 0);
+}
+
+/* Now and then: do new rows belong to the spare slots? Relaxed: see the top of this file. */
+static void choose_slots(const sonde_ring_handle *ring, uint64_t ticket)
+{
+    sonde_ring *shared = ring->shared;
+    /* Negative if we were asleep, and later rows have been archived. */
+    int64_t waiting = (int64_t)(ticket - sonde_load_relaxed(&shared->archived));
+    if (waiting >= (int64_t)(ring->capacity / 2) && !sonde_load_relaxed(&shared->is_spare)) {
+        sonde_store_relaxed(&shared->was_spare, 1);
+        sonde_store_relaxed(&shared->is_spare, 1);
+    } else if (waiting < (int64_t)(ring->capacity / 4)) {
+        sonde_store_relaxed(&shared->is_spare, 0);
+    }
+}
+
+static sonde_slot *choose_slot(const sonde_ring_handle *ring, uint64_t ticket)
+{
+    if ((ticket & (ring->capacity / 8 - 1)) == 0)
+        choose_slots(ring, ticket);
+    return sonde_load_relaxed(&ring->shared->is_spare) ? spare_of(ring, ticket) : slot_of(ring, ticket);
+}
+
 int sonde_ring_append(const sonde_ring_handle *ring, const uint64_t *row, uint32_t nulls)
 {
     uint64_t ticket = sonde_add_relaxed(&ring->shared->head, 1);
     uint64_t done = 2 * (ticket + 1);
     uint32_t words = ring->row_bytes / 8;
-    sonde_slot *slot = slot_of(ring, ticket);
+    sonde_slot *slot = ring->spare ? choose_slot(ring, ticket) : slot_of(ring, ticket);
     uint64_t seen = sonde_load_relaxed(&slot->seq);
     /* Odd: an earlier writer is asleep in the middle of this slot. Larger: we were asleep, and a
      * later row is already here. Either way ours is the row that is lost. Acquire: we take the
@@ -121,14 +174,30 @@ int sonde_ring_append(const sonde_ring_handle *ring, const uint64_t *row, uint32
     return 0;
 }
 
+/* Find the slot that has the row of a ticket, and what its sequence word says. If there is none:
+ * a word that is larger if the row was overwritten. */
+static const sonde_slot *find_slot(const sonde_ring_handle *ring, uint64_t ticket, uint64_t *seen)
+{
+    const sonde_slot *slot = slot_of(ring, ticket);
+    /* Acquire: the number that says "complete" is read before the bytes it vouches for. */
+    *seen = sonde_load_acquire(&slot->seq);
+    if (*seen == 2 * (ticket + 1) || !ring->spare || !sonde_load_relaxed(&ring->shared->was_spare))
+        return slot;
+    const sonde_slot *spare = spare_of(ring, ticket);
+    uint64_t second = sonde_load_acquire(&spare->seq); /* as above */
+    if (second != 2 * (ticket + 1) && second < *seen)
+        return slot;
+    *seen = second;
+    return spare;
+}
+
 enum sonde_slot_state sonde_ring_get(const sonde_ring_handle *ring, uint64_t ticket, uint64_t *row,
                                      uint32_t *nulls)
 {
     uint64_t done = 2 * (ticket + 1);
     uint32_t words = ring->row_bytes / 8;
-    const sonde_slot *slot = slot_of(ring, ticket);
-    /* Acquire: the number that says "complete" is read before the bytes it vouches for. */
-    uint64_t seen = sonde_load_acquire(&slot->seq);
+    uint64_t seen;
+    const sonde_slot *slot = find_slot(ring, ticket, &seen);
     if (seen != done)
         return seen > done ? SONDE_ROW_LOST : SONDE_ROW_PENDING;
     *nulls = sonde_load_relaxed(&slot->nulls);
@@ -148,8 +217,9 @@ enum sonde_slot_state sonde_ring_get(const sonde_ring_handle *ring, uint64_t tic
 uint64_t sonde_ring_settled(const sonde_ring_handle *ring, uint64_t first, uint64_t last)
 {
     for (uint64_t ticket = first; ticket < last; ticket++) {
-        /* Relaxed: only seq is used here; whoever reads the row checks it again. */
-        if (sonde_load_relaxed(&slot_of(ring, ticket)->seq) < 2 * (ticket + 1))
+        uint64_t seen;
+        (void)find_slot(ring, ticket, &seen);
+        if (seen < 2 * (ticket + 1))
             return ticket;
     }
     return last;
@@ -157,8 +227,8 @@ uint64_t sonde_ring_settled(const sonde_ring_handle *ring, uint64_t first, uint6
 
 void sonde_ring_free_slots(const sonde_ring_handle *ring)
 {
-    for (uint64_t i = 0; i < ring->capacity; i++) {
-        sonde_slot *slot = slot_of(ring, i);
+    for (uint64_t i = 0; i < sonde_ring_reach(ring); i++) {
+        sonde_slot *slot = (sonde_slot *)(ring->slots + i * ring->slot_bytes);
         /* Relaxed: nobody writes now. 0 means "never used", and the next writer takes the slot. */
         if (sonde_load_relaxed(&slot->seq) & 1)
             sonde_store_relaxed(&slot->seq, 0);

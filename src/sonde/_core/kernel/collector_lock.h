@@ -1,11 +1,10 @@
-/* The lock file of the host's one collector. */
+/* Who starts the host's collector, and when. */
 #ifndef SONDE_COLLECTOR_LOCK_H
 #define SONDE_COLLECTOR_LOCK_H
 
-/* Is a collector wanted? A collector holds its lock file for as long as it lives; it writes into
- * the file when it begins and empties it when it ends in an orderly way. A collector that died
- * young left it full and fresh: then wait, or all the jobs of a host would start collectors that
- * die as fast as they come. */
-int sonde_collector_is_wanted(const char *lock);
+/* Is there no collector, and is it our turn to start one? If so, the start is noted for the other
+ * jobs of the host. `lock` is the path of the collector's lock file, which ends in ".lock".
+ * Returns 1 or 0. Any thread, without the GIL; it never waits. */
+int sonde_collector_claim(const char *lock);
 
 #endif

@@ -5,9 +5,8 @@
 
 /* At most one snapshot in this time: writing one takes a tenth of a second. */
 #define SNAPSHOT_NS 300000000
-/* How often to check whether there is a collector; also the shortest time between two starts. */
-#define KEEP_NS 2000000000
-#define SPAWN_NS 10000000000
+/* How often to check whether there is a collector. */
+#define KEEP_NS 500000000
 
 /* Remember a state that has changed until Python asks for it. */
 static void tell(sonde_upkeep *self, int *field, int value, uint32_t which)
@@ -40,10 +39,8 @@ static void keep_collector(sonde_upkeep *self)
     self->looked_ns = now;
     sonde_keeper_beat(&self->keeper);
     tell(self, &self->signal_state, sonde_signal_renew(), SONDE_SIGNAL_CHANGED);
-    if (self->lock == NULL || (self->spawned_ns && now - self->spawned_ns < SPAWN_NS) ||
-        !sonde_collector_is_wanted(self->lock))
+    if (self->lock == NULL || !sonde_collector_claim(self->lock))
         return;
-    self->spawned_ns = now;
     /* After a failure we try again later; the recording goes on without a collector. */
     start_command(self, SONDE_COLLECTOR);
 }
