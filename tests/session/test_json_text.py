@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sonde.session.json_text import dump, dump_lines
@@ -15,14 +15,18 @@ VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
     lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner),
 )
+# How fast values are made says something of the machine, and nothing of us.
+CALM = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 
 
+@CALM
 @given(VALUES)
 def test_it_is_what_json_writes(value: object) -> None:
     assert dump(value) == json.dumps(value)
     assert dump(value, sort=True) == json.dumps(value, sort_keys=True)
 
 
+@CALM
 @given(st.dictionaries(TEXTS, VALUES, min_size=1))
 def test_lines_are_an_object(values: dict[str, object]) -> None:
     read = json.loads("{" + ",\n".join(dump_lines(values)) + "}")
