@@ -1,6 +1,7 @@
 /* What kernel/ does, for Python: the clock, processes, the alive lock and signals. */
 #include "binding/binding.h"
 #include "kernel/alive_lock.h"
+#include "kernel/filter.h"
 #include "kernel/keeper.h"
 #include "kernel/process_stat.h"
 #include "kernel/snapshot_signal.h"
@@ -83,6 +84,16 @@ static PyObject *process_read(PyObject *Py_UNUSED(module), PyObject *args)
                          f[SONDE_STAT_RSS], io);
 }
 
+static PyObject *has_filter(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return PyBool_FromLong(sonde_has_filter());
+}
+
+static PyObject *may_read_memory(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return PyBool_FromLong(sonde_may_read_memory());
+}
+
 /* ---- the alive lock ---------------------------------------------------------------- */
 
 static PyObject *alive_hold(PyObject *Py_UNUSED(module), PyObject *args)
@@ -142,6 +153,9 @@ PyMethodDef sonde_kernel_methods[] = {
     {"spawn", spawn, METH_VARARGS,
      "spawn(argv, env, line=-1): start a process that is nobody's child; `line` becomes its standard\n"
      "input and output."},
+    {"has_filter", has_filter, METH_NOARGS, "Return whether system calls of this process are filtered."},
+    {"may_read_memory", may_read_memory, METH_NOARGS,
+     "Try in another process whether this one may read its own memory through the kernel."},
     {"process_read", process_read, METH_VARARGS,
      "process_read(pid, stat, io, known_ns): return what these open files of /proc say about a\n"
      "process, and its CPU time; only the time of reading if the CPU time is still `known_ns`."},

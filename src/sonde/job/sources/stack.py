@@ -32,6 +32,9 @@ class Source:
         slow = bool(self._context.session.values["stack.slow"])
         if slow:
             self._context.detail = "slow, through the GIL, because stack.slow is set"
+        elif _is_forbidden(bool(self._context.session.values["collector"])):
+            slow = True
+            self._context.detail = "slow, through the GIL: a seccomp filter may end a process that reads its own memory"
         try:
             self._begin(slow)
         except OSError as error:
@@ -72,6 +75,12 @@ class Source:
     def _inspect(self, wants: int) -> None:
         if self._sampler is not None:
             self._objects.answer(self._sampler, wants)
+
+
+def _is_forbidden(may_clone: bool) -> bool:
+    """Return whether a filter of system calls would end this process when it reads its memory."""
+    # Asking takes another process: where we are to start none, assume the worst.
+    return _core.has_filter() and not (may_clone and _core.may_read_memory())
 
 
 def _open_nodes(folder: str, size: int) -> _core.Map:
