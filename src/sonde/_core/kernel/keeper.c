@@ -41,6 +41,11 @@ static int adopts_orphans(void)
     return adopts;
 }
 
+int sonde_is_below_adopter(void)
+{
+    return !adopts_orphans() && is_below;
+}
+
 /* Would somebody adopt our orphans who does not expect any? A child of such a process asks for
  * itself, and must not give its parent a child either. */
 static int wants_keeper(void)

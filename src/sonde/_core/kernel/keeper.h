@@ -26,6 +26,9 @@ typedef struct {
  * -E2BIG: the process is too large to be copied for it. */
 int sonde_keeper_prepare(sonde_keeper *keeper);
 
+/* Was this process forked from a recorded one that adopts orphans? */
+int sonde_is_below_adopter(void);
+
 /* Start a command as nobody's child, or as the keeper's. Returns 0 or -errno, as above. */
 int sonde_keeper_start(sonde_keeper *keeper, int command);
 

@@ -36,6 +36,9 @@ static void keep_collector(sonde_upkeep *self)
         return;
     if (!self->looked_ns && (self->lock != NULL || has_snapshot(self)))
         tell(self, &self->start_status, sonde_keeper_prepare(&self->keeper), SONDE_START_CHANGED);
+    /* The parent starts a collector; one of ours would become its child when we end. */
+    if (!self->looked_ns && sonde_is_below_adopter())
+        self->spawned_ns = now;
     self->looked_ns = now;
     sonde_keeper_beat(&self->keeper);
     tell(self, &self->signal_state, sonde_signal_renew(), SONDE_SIGNAL_CHANGED);

@@ -34,7 +34,7 @@ class Source:
             self._context.detail = "slow, through the GIL, because stack.slow is set"
         elif _is_forbidden(bool(self._context.session.values["collector"])):
             slow = True
-            self._context.detail = "slow, through the GIL: a seccomp filter may end a process that reads its own memory"
+            self._context.detail = "slow, through the GIL: a seccomp filter may forbid the fast one"
         try:
             self._begin(slow)
         except OSError as error:
