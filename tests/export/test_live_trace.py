@@ -118,7 +118,7 @@ def test_only_what_lies_in_the_windows_is_in_it(program, tmp_path: Path) -> None
     (marker,) = _query(program.session, "SELECT epoch_us(ts) AS us FROM event.marker")
     program.work(7)
     trace = LiveTrace(program.session, str(path))
-    trace.refresh([Window((marker["us"] + 1) * 1000, FOREVER_NS)])
+    trace.refresh(lambda: [Window((marker["us"] + 1) * 1000, FOREVER_NS)])
     assert count(path)["n"] == 7
     trace.close()
 

@@ -51,6 +51,8 @@ static PyMethodDef *const functions[] = {
     sonde_locals_methods,
     sonde_events_methods,
     sonde_observer_methods,
+    sonde_operators_methods,
+    sonde_lane_methods,
     sonde_step_plan_methods,
     sonde_device_methods,
     sonde_collectives_methods,

@@ -21,8 +21,8 @@ from sonde.store.views import events, torch_captures
 # The tables whose rows are taken once. The others are small and read completely every time.
 TABLES = (
     "event.span", "event.counter", "event.marker", "event.attribute", "python.stack_sample",
-    "python.gc_pause", "python.collective", "python.torch_trace", "system.cpu", "system.memory",
-    "system.gpu", "system.disk", "system.network", "system.process",
+    "python.gc_pause", "python.collective", "python.torch_trace", "python.operator", "system.cpu",
+    "system.memory", "system.gpu", "system.disk", "system.network", "system.process",
 )  # fmt: skip
 _TRIES = 5
 _CAPTURED = ("python.torch_op", "python.torch_kernel")

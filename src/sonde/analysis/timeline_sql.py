@@ -11,8 +11,9 @@ COLUMNS = "ph, pid, tid, start_ns, dur_ns, name, cat, args, id, scope"
 TABLES = (
     "event.span", "event.open_span", "event.attribute", "event.marker", "event.counter",
     "python.gc_pause", "python.collective", "python.thread", "python.stack_sample", "python.frame",
-    "python.torch_trace", "python.torch_op", "python.torch_kernel", "python.torch_capture",
-    "system.cpu", "system.memory", "system.gpu", "system.disk", "system.network", "system.process",
+    "python.torch_trace", "python.operator", "python.torch_op", "python.torch_kernel",
+    "python.torch_capture", "system.cpu", "system.memory", "system.gpu", "system.disk",
+    "system.network", "system.process",
 )  # fmt: skip
 
 _PART = """

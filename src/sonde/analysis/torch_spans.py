@@ -45,6 +45,12 @@ operators AS (
         json_object('kind', kind, 'self_ns', self_ns, 'module', module, 'shapes', input_shapes,
             'sequence', sequence) AS about
     FROM python.torch_op JOIN process USING (host, pid)),
+observed AS (
+    SELECT part, 'operators' AS lane, thread, 0 AS device, t_ns + offset_ns AS start_ns, dur_ns,
+        op AS label, NULL::BIGINT AS step, depth::BIGINT AS depth, NULL::BIGINT AS launch_ns,
+        thread AS owner, json_object('self_ns', self_ns, 'backward', backward) AS about
+    FROM python.operator JOIN process USING (host, pid)
+    WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us),
 kernels AS (
     SELECT part, 'stream' AS lane, COALESCE(stream, 0) AS thread, COALESCE(device, 0) AS device,
         t_ns + offset_ns AS start_ns, dur_ns, kernel AS label, step, 0 AS depth,
@@ -54,7 +60,8 @@ kernels AS (
     FROM python.torch_kernel JOIN process USING (host, pid)),
 spans AS (
     SELECT together.*, COALESCE(named.name, 'thread') AS name
-    FROM (FROM modules UNION ALL FROM operators UNION ALL FROM kernels) AS together
+    FROM (FROM modules UNION ALL FROM operators UNION ALL FROM observed UNION ALL FROM kernels)
+        AS together
         JOIN process USING (part)
         LEFT JOIN named ON named.part = together.part AND named.thread = together.owner
     WHERE start_ns >= first_us * 1000 AND start_ns < next_us::HUGEINT * 1000

@@ -89,12 +89,12 @@ def _follow(recording: Recording, path: str, args: argparse.Namespace) -> int:
     trace = LiveTrace(recording.sessions, path, threads=args.thread)
     try:
         while any(session.find_state() == "running" for session in recording.sessions):
-            trace.refresh(windows)
+            trace.refresh(lambda: windows)
             _wait(recording, max(args.follow, trace.least_wait_s))
     except KeyboardInterrupt:
         pass
     finally:
-        trace.finish(windows)
+        trace.finish(lambda: windows)
     return 0
 
 

@@ -9,7 +9,7 @@ import io
 import os
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import IO, Any
 
 import pyarrow as pa
@@ -68,15 +68,16 @@ class LiveTrace:
         """The number of ended things in the file."""
         return self._state.writer.rows
 
-    def refresh(self, windows: Sequence[Window] = ()) -> None:
-        """Bring the file up to date. `windows` are the times that belong in it, by the wall clock;
-        without any, it is the whole recording. A window that is open ends at FOREVER_NS, because
-        each row is read only once. An Error leaves the file as it was."""
+    def refresh(self, list_windows: Callable[[], Sequence[Window]] = tuple) -> None:
+        """Bring the file up to date. `list_windows` returns the times that go into it, since 1970;
+        without any, it is the whole recording. A window that is open ends at FOREVER_NS,
+        because each row is read only once; for the same reason the windows are listed after the
+        rows were read. An Error leaves the file as it was."""
         begun_s = time.monotonic()
         before = copy.copy(self._state)
         self._state = self._state.copy()
         try:
-            self._refresh(windows or [Window(0, FOREVER_NS)])
+            self._refresh(list_windows)
         except BaseException as error:
             self._state = before
             if isinstance(error, OSError):
@@ -85,10 +86,10 @@ class LiveTrace:
         finally:
             self.took_s = time.monotonic() - begun_s
 
-    def finish(self, windows: Sequence[Window] = ()) -> None:
+    def finish(self, list_windows: Callable[[], Sequence[Window]] = tuple) -> None:
         """Refresh for the last time; only the trace is left."""
         try:
-            self.refresh(windows)
+            self.refresh(list_windows)
         finally:
             self.close()
 
@@ -98,11 +99,12 @@ class LiveTrace:
             self._body.close()
             self._body = None
 
-    def _refresh(self, windows: Sequence[Window]) -> None:
+    def _refresh(self, list_windows: Callable[[], Sequence[Window]]) -> None:
         state = self._state
         done = set() if "python.torch_op" in self._without else list_captures(self.sessions)
         captures = done - state.captures
         with NewRows(self.sessions, state.tickets, state.kept, captures, self._without) as new_rows:
+            windows = list_windows() or [Window(0, FOREVER_NS)]
             hull = Window(
                 min(window.since_ns for window in windows),
                 max(window.until_ns for window in windows),

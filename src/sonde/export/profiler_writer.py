@@ -13,6 +13,7 @@ import select
 import sys
 import time
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
 from importlib import import_module
 from types import TracebackType
@@ -24,6 +25,7 @@ from sonde.session.profiler_line import join, name_file
 
 if TYPE_CHECKING:
     from sonde.analysis.window import Window
+    from sonde.store.recording import Recording
 
 CHECK_S = 1.0  # between two checks whether the job is alive
 CLAIM_S = 5.0  # to wait for the last file of a job that has ended
@@ -34,7 +36,13 @@ _REST = 3  # after a refresh, wait this many times as long as it took
 # The tables that are left out of a trace unless the profile's settings ask for their part.
 _PARTS = {
     "stacks": ("python.stack_sample",),
-    "torch": ("python.torch_trace", "python.torch_op", "python.torch_kernel", "python.collective"),
+    "torch": (
+        "python.torch_trace",
+        "python.operator",
+        "python.torch_op",
+        "python.torch_kernel",
+        "python.collective",
+    ),
     "memory": ("system.memory", "system.process"),
     "system": ("system.cpu", "system.gpu", "system.disk", "system.network", "python.gc_pause"),
 }
@@ -46,6 +54,16 @@ FROM system.process WHERE process = {pid}
 UNION ALL
 SELECT t_ns, 'gpu/' || split_part(device, ':', 2), allocated_bytes / 1000
 FROM python.torch_memory WHERE device LIKE 'cuda:%'
+"""
+# Categories and names as in the table of dumps().
+_MODULES = """\
+SELECT kind, name, COUNT(*) AS count, SUM(ns)::BIGINT AS total_ns, MIN(ns) AS min_ns,
+    MAX(ns) AS max_ns
+FROM (SELECT CASE stage WHEN 'step' THEN 'optimizer' ELSE 'module,' || stage END AS kind,
+        module AS name, (duration * 1e9)::BIGINT AS ns, t_ns FROM python.torch_trace
+    UNION ALL SELECT 'collective', op, dur_ns, t_ns FROM python.collective WHERE state = 'ended')
+    JOIN (VALUES {windows}) AS during(begin_ns, end_ns) ON t_ns >= begin_ns AND t_ns < end_ns
+WHERE ns IS NOT NULL GROUP BY ALL
 """
 
 
@@ -60,8 +78,9 @@ class ProfileFile:
         if self.wish and self._claim is None:
             self.path = name_file(self.wish, f"-pid_{self.session.pid}", before=False)
         self.is_child: bool = request["is_child"]
+        self._parts: list[str] = request["parts"]
         self._without = [
-            table for part in _PARTS if part not in request["parts"] for table in _PARTS[part]
+            table for part in _PARTS if part not in self._parts for table in _PARTS[part]
         ]
         self.configure(request)
         self.windows: list[int] = request["windows"]  # begin, end, begin, …
@@ -97,8 +116,9 @@ class ProfileFile:
         """Tell whether the file should be refreshed now."""
         return self.period_s is not None and self.is_stale and time.monotonic() >= self.due_s
 
-    def write(self, *, finished: bool) -> None:
-        """Bring the file up to date."""
+    def write(self, catch_up: Callable[[], object], *, finished: bool) -> None:
+        """Bring the file up to date. `catch_up` takes over the windows that the job has opened and
+        closed while rows were read."""
         if self.wish is None or not self.windows:
             return
         # The readers are not loaded before they are needed.
@@ -109,12 +129,14 @@ class ProfileFile:
             self._trace = LiveTrace(
                 self.session, self.path, start_ns=start_ns, without=self._without
             )
-        self.is_stale = self.is_open
-        windows = self._list_windows()
-        if finished:
-            self._trace.finish(windows)
-        else:
-            self._trace.refresh(windows)
+
+        def list_windows() -> list[Window]:
+            catch_up()
+            self.is_stale = self.is_open
+            return self._list_windows()
+
+        write = self._trace.finish if finished else self._trace.refresh
+        write(list_windows)
         # A large trace with a short period must not keep a processor busy.
         self.due_s = time.monotonic() + max(self.period_s or 0, self._trace.took_s * _REST)
 
@@ -133,11 +155,31 @@ class ProfileFile:
     def _wall(self, t_ns: int) -> int:
         return t_ns + self.session.wall_offset_ns
 
-    def read_memory(self, since_ns: int) -> dict[str, dict[str, float]]:
-        """Return, by device, how often its memory was read in the windows, and its size in kB."""
+    def read_sums(self, since_ns: int) -> dict[str, object]:
+        """Return what is summed up from rows, for those parts of the profile that are wanted."""
         from sonde.store.recording import Recording
 
-        rows = Recording([self.session]).query(_MEMORY.format(pid=self.session.pid)).to_pylist()
+        recording = Recording([self.session])
+        return {
+            "memory": self._read_memory(recording, since_ns) if "memory" in self._parts else {},
+            "modules": self._read_modules(recording, since_ns) if "torch" in self._parts else [],
+        }
+
+    def _read_modules(self, recording: Recording, since_ns: int) -> list[list[object]]:
+        """Return kind, name, count, total, minimum and maximum of modules and collectives."""
+        from sonde.analysis.region_layout import FOREVER_NS
+
+        ends = [*self.windows, *([FOREVER_NS] if self.is_open else [])]
+        windows = [(max(ends[at], since_ns), ends[at + 1]) for at in range(0, len(ends), 2)]
+        if not windows:
+            return []
+        shown = ", ".join(f"({begin_ns}, {end_ns})" for begin_ns, end_ns in windows)
+        rows = recording.query(_MODULES.format(windows=shown)).to_pylist()
+        return [list(row.values()) for row in rows]
+
+    def _read_memory(self, recording: Recording, since_ns: int) -> dict[str, dict[str, float]]:
+        """Return, by device, how often its memory was read in the windows, and its size in kB."""
+        rows = recording.query(_MEMORY.format(pid=self.session.pid)).to_pylist()
         seen: dict[str, list[float]] = {}
         for row in rows:
             at = bisect_right(self.windows, row["t_ns"])
@@ -161,6 +203,7 @@ class ProfilerWriter:
         self._line, self._root = line, root
         self._is_warm = False
         self._unread = b""
+        self._requests: deque[dict[str, Any]] = deque()
         self._job: ProfileFile | None = None
         self._failure = "no profile was begun"  # why there is no profile
         self._idle_s = time.monotonic()
@@ -169,9 +212,9 @@ class ProfilerWriter:
 
     def run(self) -> None:
         """Serve until the line breaks or the job ends."""
-        while not self._is_over:
-            if select.select([self._line], [], [], self._find_wait())[0]:
-                self._read()
+        while self._requests or not self._is_over:
+            if self._requests or select.select([self._line], [], [], self._find_wait())[0]:
+                self._obey()
             elif self._job is not None and not self._job.is_child and not self._is_warm:
                 # Load it now, before somebody waits for it.
                 self._is_warm = bool(import_module("sonde.export.live_trace"))
@@ -204,6 +247,12 @@ class ProfilerWriter:
         elif now_s - self._idle_s > IDLE_S:
             self._is_over = True
 
+    def _obey(self) -> None:
+        if not self._requests:
+            self._read()
+        while self._requests:
+            self._do(self._requests.popleft())
+
     def _read(self) -> None:
         try:
             got = os.read(self._line, 65536)
@@ -211,8 +260,14 @@ class ProfilerWriter:
             got = b""
         self._is_over = not got
         *lines, self._unread = (self._unread + got).split(b"\n")
-        for line in lines:
-            self._do(json.loads(line))
+        self._requests += [json.loads(line) for line in lines]
+
+    def _catch_up(self) -> None:
+        """Open and close the windows that the job has asked for by now."""
+        while not self._is_over and select.select([self._line], [], [], 0)[0]:
+            self._read()
+        while self._requests and self._requests[0]["do"] == "toggle":
+            self._do(self._requests.popleft())
 
     def _do(self, request: dict[str, Any]) -> None:
         what, job = request["do"], self._job
@@ -221,13 +276,13 @@ class ProfilerWriter:
             self._begin(request)
         elif job is not None and what == "toggle":
             job.toggle(request["t_ns"])
-        elif job is not None and what == "memory":
-            answer = self._read_memory(job, request)
+        elif job is not None and what == "sums":
+            answer = self._read_sums(job, request)
         elif job is not None and what == "dump":
             answer = self._write(job, finished=request["finished"])
             if request["finished"]:
                 if "since_ns" in request:  # nobody can ask after this
-                    answer |= self._read_memory(job, request)
+                    answer |= self._read_sums(job, request)
                 job.close()
                 self._job = None
         elif what == "dump":
@@ -247,10 +302,10 @@ class ProfilerWriter:
             self._log(request["session"], f"{request['path']} is not written: {error}")
 
     def _write(self, job: ProfileFile, *, finished: bool) -> dict[str, object]:
-        return self._try(job, lambda: job.write(finished=finished))
+        return self._try(job, lambda: job.write(self._catch_up, finished=finished))
 
-    def _read_memory(self, job: ProfileFile, request: dict[str, Any]) -> dict[str, object]:
-        return self._try(job, lambda: {"memory": job.read_memory(request["since_ns"])})
+    def _read_sums(self, job: ProfileFile, request: dict[str, Any]) -> dict[str, object]:
+        return self._try(job, lambda: job.read_sums(request["since_ns"]))
 
     def _try(
         self, job: ProfileFile, work: Callable[[], dict[str, object] | None]

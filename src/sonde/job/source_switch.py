@@ -11,15 +11,16 @@ from sonde.session.files import CONFIG, LOCK_S, Locked, read_checked, write_chec
 
 def enable_torch_profiling() -> None:
     """Record PyTorch's modules and steps from now on; start a recording if there is none."""
-    _switch("torch", True)
+    switch_source("torch", True)
 
 
 def disable_torch_profiling() -> None:
     """Stop recording PyTorch's modules and steps; the rest of the recording continues."""
-    _switch("torch", False)
+    switch_source("torch", False)
 
 
-def _switch(source: str, on: bool) -> None:
+def switch_source(source: str, on: bool) -> None:
+    """Switch a source on or off; start a recording if there is none to switch it on in."""
     with recorder.lock:
         if recorder.session is not None and not recorder.parked:
             SourceContext(recorder, "control").guard(_store)(f"source.{source}", on)

@@ -33,6 +33,7 @@ def _over(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         profiler.dump()
     state.settings = type(state.settings)({})
     _core.events_gate(True)
+    _core.operators_gate(True)
 
 
 def configure(name: str, *, run: bool = True, **more: object) -> Path:
@@ -365,6 +366,45 @@ def test_names_survive_whatever_is_in_them() -> None:
     found = json.loads(profiler.dumps(format="json"))["Time"]
     assert {key for one in found.values() for key in one} == set(names)
     assert all(len(one) == 1 for one in found.values())
+
+
+@pytest.mark.parametrize("value", [2**63 - 1, 2**53 + 1, 1 - 2**63])
+def test_the_sums_of_a_counter_keep_every_digit_of_a_whole_number(value: int) -> None:
+    configure("exact.json", aggregate_stats=True)
+    counter = profiler.Domain("D").new_counter("c", value)
+    read_sums = lambda: json.loads(profiler.dumps(format="json"))["Counter"]["D"]["c"]  # noqa: E731
+    assert read_sums() == {"Count": 1, "Min": value, "Max": value, "Avg": value, "Last": value}
+    counter.set_value(0)
+    sums = read_sums()
+    assert (sums["Last"], sorted((sums["Min"], sums["Max"]))) == (0, sorted((0, value)))
+
+
+def test_the_methods_of_a_counter_take_their_arguments_by_name() -> None:
+    counter = profiler.Domain("D").new_counter("c")
+    counter.set_value(value=7)
+    counter.increment(delta=3)
+    counter.decrement(delta=1)
+    assert counter.value == 9
+    for call in (counter.set_value, counter.increment):
+        with pytest.raises(TypeError, match="expected one argument"):
+            call(amount=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="needs a value"):
+        counter.set_value()  # type: ignore[call-arg]
+
+
+def test_without_a_domain_there_is_none() -> None:
+    configure("none.json", aggregate_stats=True)
+    with profiler.Task(None, "t"), profiler.Frame(None, "f"):
+        pass
+    profiler.Counter(None, "c", 1)
+    profiler.Marker(None, "m").mark()
+    sums = json.loads(profiler.dumps(format="json"))
+    assert [*sums["Time"], *sums["Counter"], *sums["Marker"]] == [
+        "frame",
+        "task",
+        "counter",
+        "marker",
+    ]
 
 
 def test_counters_take_any_number_and_give_it_back() -> None:

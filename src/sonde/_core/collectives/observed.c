@@ -2,29 +2,20 @@
  *
  * Every backend opens a range around a work: gloo from when one of its threads takes it up until
  * it is over, NCCL while it is handed to the device. A range has the user's scope, so observing
- * only that scope costs torch's operators nothing. An observer is a C++ value; like
- * torch/observer.c, this file is compiled without torch's headers and relies on
- * job/torch/seams.py having compared the installed ones.
+ * only that scope costs torch's operators nothing.
  */
 #include "collectives/collectives.h"
 #include "kernel/fork.h"
 #include "kernel/read_memory.h"
 #include "kernel/thread.h"
+#include "torch/record_function.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SCOPE_FUNCTION = 0, SCOPE_USER = 7, SCOPES = 10 };
 enum { LOOK_BYTES = 512, LOOK_VALUES = 8, TRIES = 64 };
-
-/* at::RecordFunctionCallback, passed by value; see torch/observer.c. */
-typedef struct {
-    void *start, *end;
-    double probability;
-    uint8_t scopes_and_needs[24];
-} observer;
 
 /* c10::IValue: a tensor's is its address and a tag. */
 typedef struct {
@@ -35,7 +26,7 @@ typedef struct {
 enum { FREE, OPEN, ENDED };
 
 static struct {
-    uint64_t (*add)(observer), (*add_here)(observer);
+    uint64_t (*add)(sonde_observer), (*add_here)(sonde_observer);
     void (*remove)(uint64_t);
     const char *(*name)(const void *);
     int32_t (*numel)(void *, int64_t *);
@@ -180,31 +171,7 @@ static void end_work(const void *function, void *Py_UNUSED(context))
     pthread_mutex_unlock(&seen.lock);
 }
 
-/* The start callback returns a std::unique_ptr, which a C++ function writes to where its caller
- * says; ours is empty. */
-#if defined(__x86_64__)
-static void *begin_work(void **result, const void *function)
-{
-    *result = NULL;
-    sonde_observed_begins(function);
-    return result;
-}
-#define BEGIN_WORK ((void *)begin_work)
-#elif defined(__aarch64__)
-/* x8 holds that address. */
-__attribute__((visibility("hidden"))) extern char sonde_observed_begin_work[];
-__asm__(".pushsection .text\n"
-        ".hidden sonde_observed_begin_work\n"
-        ".globl sonde_observed_begin_work\n"
-        ".type sonde_observed_begin_work,@function\n"
-        ".balign 4\n"
-        "sonde_observed_begin_work:\n"
-        "    hint #34\n"
-        "    str xzr, [x8]\n"
-        "    b sonde_observed_begins\n"
-        ".popsection\n");
-#define BEGIN_WORK ((void *)sonde_observed_begin_work)
-#endif
+SONDE_START_CALLBACK(sonde_observed_begin_work, sonde_observed_begins)
 
 /* ---- for the thread that writes rows ------------------------------------------------------------ */
 
@@ -251,11 +218,11 @@ uint64_t sonde_observed_lost(void)
 
 /* ---- on and off ------------------------------------------------------------------------------------ */
 
-static observer make_observer(int scope)
+static sonde_observer make_observer(int scope)
 {
-    observer ours = {.start = BEGIN_WORK, .end = (void *)end_work, .probability = 1.0};
+    sonde_observer ours = {.start = (void *)sonde_observed_begin_work, .end = (void *)end_work, .probability = 1.0};
     ours.scopes_and_needs[scope] = 1;
-    ours.scopes_and_needs[SCOPES] = seen.numel != NULL && seen.dtype != NULL; /* needs_inputs */
+    ours.scopes_and_needs[SONDE_SCOPES] = seen.numel != NULL && seen.dtype != NULL; /* needs_inputs */
     return ours;
 }
 
@@ -264,7 +231,7 @@ void sonde_observed_look(uintptr_t tensor)
     if (seen.add_here == NULL || seen.numel == NULL || seen.dtype == NULL || seen.inputs_at != 0)
         return;
     seen.wanted = tensor;
-    seen.handle_here = seen.add_here(make_observer(SCOPE_FUNCTION));
+    seen.handle_here = seen.add_here(make_observer(SONDE_SCOPE_FUNCTION));
 }
 
 void sonde_observed_looked(void)
@@ -280,11 +247,10 @@ int sonde_observed_start(void *library, const uint32_t *on, void (*first)(void))
         seen.slots = calloc(SONDE_OBSERVED_MAX, sizeof *seen.slots);
     if (seen.slots == NULL)
         return -ENOMEM;
-    seen.add = (uint64_t(*)(observer))dlsym(
-        library, "_ZN2at17addGlobalCallbackENS_22RecordFunctionCallbackE");
-    seen.remove = (void (*)(uint64_t))dlsym(library, "_ZN2at14removeCallbackEm");
-    seen.name = (const char *(*)(const void *))dlsym(library, "_ZNK2at14RecordFunction4nameEv");
-    seen.add_here = (uint64_t(*)(observer))dlsym(
+    seen.add = (uint64_t(*)(sonde_observer))dlsym(library, SONDE_ADD_OBSERVER);
+    seen.remove = (void (*)(uint64_t))dlsym(library, SONDE_REMOVE_OBSERVER);
+    seen.name = (const char *(*)(const void *))dlsym(library, SONDE_OBSERVED_NAME);
+    seen.add_here = (uint64_t(*)(sonde_observer))dlsym(
         library, "_ZN2at22addThreadLocalCallbackENS_22RecordFunctionCallbackE");
     seen.numel = (int32_t(*)(void *, int64_t *))dlsym(library, "aoti_torch_get_numel");
     seen.dtype = (int32_t(*)(void *, int32_t *))dlsym(library, "aoti_torch_get_dtype");
@@ -300,7 +266,7 @@ int sonde_observed_start(void *library, const uint32_t *on, void (*first)(void))
     pthread_mutex_unlock(&seen.lock);
     if (seen.is_added)
         return 0; /* it was added by the process that this one was forked from */
-    seen.handle = seen.add(make_observer(SCOPE_USER));
+    seen.handle = seen.add(make_observer(SONDE_SCOPE_USER));
     seen.is_added = 1;
     return 0;
 }

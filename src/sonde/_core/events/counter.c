@@ -2,6 +2,7 @@
 #include "events/events.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- numbers --------------------------------------------------------------------- */
@@ -103,13 +104,56 @@ typedef struct {
     PyObject *value; /* None before it was first set */
 } CountObject;
 
-static void add_value(const sonde_counter_row *row)
+/* The sums are doubles, which do not hold every whole number beyond 2^53. Of such numbers this
+ * process also keeps the exact ones, by the index of their sum. */
+enum { LOW = 1, HIGH = 2, LAST = 4 };
+typedef struct {
+    int64_t low, high, last;
+    uint32_t has;
+} exact_values;
+static exact_values *exact; /* NULL until it is needed, which is hardly ever */
+
+static void keep_exact(const sonde_sum *sum, const sonde_counter_row *row, int is_whole)
+{
+    int is_large = is_whole && fabs(row->value) >= 9007199254740992.0;
+    if (exact == NULL && (!is_large || (exact = calloc(SONDE_TOTALS_SUMS, sizeof *exact)) == NULL))
+        return;
+    exact_values *one = &exact[sum - sonde_totals_sum(sonde_events.totals, 0)];
+    one->has &= sum->count == 0 || row->value < sum->low ? ~(uint32_t)LOW : UINT32_MAX;
+    one->has &= sum->count == 0 || row->value > sum->high ? ~(uint32_t)HIGH : UINT32_MAX;
+    one->has &= ~(uint32_t)LAST;
+    if (!is_large)
+        return;
+    int is_lowest = sum->count == 0 || row->value <= sum->low, is_highest = sum->count == 0 || row->value >= sum->high;
+    if (is_lowest && (!(one->has & LOW) || row->whole < one->low))
+        one->low = row->whole;
+    if (is_highest && (!(one->has & HIGH) || row->whole > one->high))
+        one->high = row->whole;
+    one->last = row->whole;
+    one->has |= LAST | (is_lowest ? LOW : 0u) | (is_highest ? HIGH : 0u);
+}
+
+static PyObject *make_number(double value, int is_exact, int64_t whole)
+{
+    return is_exact ? PyLong_FromLongLong(whole) : PyFloat_FromDouble(value);
+}
+
+PyObject *sonde_count_values(uint64_t at, const sonde_sum *sum, double mean)
+{
+    exact_values none = {0}, one = exact == NULL ? none : exact[at];
+    return Py_BuildValue("NNdN", make_number(sum->low, one.has & LOW, one.low),
+                         make_number(sum->high, one.has & HIGH, one.high), mean,
+                         make_number(sum->last, one.has & LAST, one.last));
+}
+
+static void add_value(const sonde_counter_row *row, int is_whole)
 {
     sonde_sum *sum = sonde_events_sum(SONDE_COUNTER, row->domain, row->name);
     if (sum == NULL)
         return;
     int64_t paused_ns = sonde_events_paused_ns(row->t_ns);
     int64_t held_ns = row->t_ns - sum->last_ns - (paused_ns - sum->paused_ns);
+    keep_exact(sum, row, is_whole);
     sonde_sum_begin(sum);
     /* One infinite value or NaN must not spoil all values that follow it. */
     if (sum->count > 0 && held_ns > 0 && isfinite(sum->last)) {
@@ -145,7 +189,7 @@ static int record(CountObject *self)
     row.name = sonde_events_text(TO_COUNTER, self->name);
     row.domain = sonde_events_text(TO_COUNTER, self->domain);
     row.t_ns = sonde_clock_ns();
-    add_value(&row);
+    add_value(&row, is_whole);
     if (sonde_writer_put(sonde_events.tables[TO_COUNTER], &row,
                          (row.domain ? 0 : COUNTER_DOMAIN) | (is_whole ? 0 : COUNTER_WHOLE)) < 0)
         return -1;
@@ -177,9 +221,24 @@ static int change(CountObject *self, PyObject *by, int sign)
     return record(self);
 }
 
-static PyObject *count_set_value(PyObject *self, PyObject *value)
+/* Return the one argument of a method, which may be given by its name; NULL, without an exception if
+ * there is none. */
+static PyObject *find_argument(PyObject *const *args, Py_ssize_t given, PyObject *kwnames, const char *name)
 {
-    if (set_value((CountObject *)self, value) < 0)
+    Py_ssize_t named = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    if (given + named > 1 || (named == 1 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, 0), name))) {
+        PyErr_Format(PyExc_TypeError, "expected one argument: %s", name);
+        return NULL;
+    }
+    return given + named == 1 ? args[0] : NULL;
+}
+
+static PyObject *count_set_value(PyObject *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames)
+{
+    PyObject *value = find_argument(args, given, kwnames, "value");
+    if (value == NULL && !PyErr_Occurred())
+        PyErr_SetString(PyExc_TypeError, "set_value() needs a value");
+    if (value == NULL || set_value((CountObject *)self, value) < 0)
         return NULL;
     Py_RETURN_NONE;
 }
@@ -190,12 +249,10 @@ static PyObject *count_change(PyObject *self, PyObject *const *args, Py_ssize_t 
     static PyObject *one;
     if (one == NULL && (one = PyLong_FromLong(1)) == NULL)
         return NULL;
-    Py_ssize_t named = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
-    if (given + named > 1) {
-        PyErr_SetString(PyExc_TypeError, "expected one number: by how much");
+    PyObject *by = find_argument(args, given, kwnames, "delta");
+    if (by == NULL && PyErr_Occurred())
         return NULL;
-    }
-    if (change((CountObject *)self, given + named ? args[0] : one, sign) < 0)
+    if (change((CountObject *)self, by == NULL ? one : by, sign) < 0)
         return NULL;
     Py_RETURN_NONE;
 }
@@ -257,7 +314,8 @@ static PyObject *count_repr(PyObject *object)
 }
 
 static PyMethodDef count_methods[] = {
-    {"set_value", count_set_value, METH_O, "set_value(value): set the value, which may be any number."},
+    {"set_value", (PyCFunction)(void (*)(void))count_set_value, METH_FASTCALL | METH_KEYWORDS,
+     "set_value(value): set the value, which may be any number."},
     {"increment", (PyCFunction)(void (*)(void))count_increment, METH_FASTCALL | METH_KEYWORDS,
      "increment(delta=1)"},
     {"decrement", (PyCFunction)(void (*)(void))count_decrement, METH_FASTCALL | METH_KEYWORDS,

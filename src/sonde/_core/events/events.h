@@ -24,6 +24,10 @@ typedef struct {
 PyObject *sonde_named_new(PyTypeObject *type, PyObject *name, PyObject *domain);
 PyObject *sonde_named_parse(PyTypeObject *type, PyObject *args, PyObject *kwargs);
 
+/* Return low, high, mean and last of the counter whose sum has this index: in this process whole
+ * numbers are exact. */
+PyObject *sonde_count_values(uint64_t at, const sonde_sum *sum, double mean);
+
 /* Rows as they lie in the rings; their columns are those of tables/event.py. */
 typedef struct {
     int64_t t_ns, dur_ns;

@@ -50,16 +50,37 @@ static PyObject *describe_sum(const sonde_sum *sum, int64_t until_ns, int64_t pa
     return whole;
 }
 
+/* Put the exact values of a counter of this process into a row. */
+static PyObject *refine(PyObject *row, uint64_t at, const sonde_sum *sum)
+{
+    enum { FIRST = 7, VALUES = 4 }; /* low, high, mean and last */
+    PyObject *values = NULL;
+    if (row == NULL || sum->kind != SONDE_COUNTER ||
+        (values = sonde_count_values(at, sum, PyFloat_AS_DOUBLE(PyTuple_GET_ITEM(row, FIRST + 2)))) == NULL)
+        return row;
+    for (Py_ssize_t i = 0; i < VALUES; i++) {
+        PyObject *before = PyTuple_GET_ITEM(row, FIRST + i);
+        PyTuple_SET_ITEM(row, FIRST + i, Py_NewRef(PyTuple_GET_ITEM(values, i))); /* nobody has seen the tuple */
+        Py_DECREF(before);
+    }
+    Py_DECREF(values);
+    return row;
+}
+
 static int list_sums(const sonde_totals *totals, int64_t until_ns, int64_t paused_ns, PyObject *found,
                      unsigned long *damaged)
 {
+    int is_ours = totals == sonde_events.totals;
     uint64_t used = sonde_load_acquire(&totals->used);
     for (uint64_t at = 0; at < used && at < SONDE_TOTALS_SUMS; at++) {
         sonde_sum sum;
         int status = sonde_sum_read(sonde_totals_sum(totals, at), &sum);
         if (status < 0)
             ++*damaged;
-        else if (sum.count > 0 && append(found, describe_sum(&sum, until_ns, paused_ns)) < 0)
+        if (status < 0 || sum.count == 0)
+            continue;
+        PyObject *row = describe_sum(&sum, until_ns, paused_ns);
+        if (append(found, is_ours ? refine(row, at, &sum) : row) < 0)
             return -1;
     }
     return 0;

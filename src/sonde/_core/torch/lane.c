@@ -6,6 +6,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
+
+enum { NAP_NS = 2000000 };
 
 sonde_torch_state sonde_torch;
 sonde_TorchTracer *sonde_torch_tracer;
@@ -120,3 +123,49 @@ static void forget_in_child(void)
 }
 
 SONDE_IN_CHILD(forget_in_child)
+
+/* ---- for those who want to read the rows now ----------------------------------------------- */
+
+/* Has each call of the steps that are over its row? */
+static int is_settled(void)
+{
+    int64_t step = sonde_load_acquire(&sonde_torch.step);
+    for (sonde_torch_lane *lane = sonde_load_acquire(&sonde_torch.lanes); lane != NULL; lane = lane->next) {
+        uint64_t at = sonde_load_acquire(&lane->settled);
+        if (lane->calls != NULL && sonde_load_acquire(&lane->epoch) == sonde_torch.epoch &&
+            at < sonde_load_acquire(&lane->head) && sonde_torch_at(lane, at)->step < step)
+            return 0;
+    }
+    return 1;
+}
+
+static PyObject *torch_settle(PyObject *Py_UNUSED(module), PyObject *timeout)
+{
+    double timeout_s = PyFloat_AsDouble(timeout);
+    if (timeout_s == -1.0 && PyErr_Occurred())
+        return NULL;
+    int is_done = sonde_torch.epoch == 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (int64_t end_ns = sonde_clock_ns() + (int64_t)(timeout_s * 1e9); !is_done;) {
+        is_done = is_settled();
+        if (is_done || sonde_clock_ns() >= end_ns)
+            break;
+        sonde_torch_hurry();
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    }
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(is_done);
+}
+
+static PyObject *torch_has_calls(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return PyBool_FromLong(sonde_torch.epoch != 0 && sonde_torch.first_ns != 0);
+}
+
+PyMethodDef sonde_lane_methods[] = {
+    {"torch_settle", torch_settle, METH_O,
+     "torch_settle(timeout_s): wait until the modules of all steps that are over have rows; return whether they\n"
+     "have."},
+    {"torch_has_calls", torch_has_calls, METH_NOARGS, "Return whether modules were called in the current step."},
+    {NULL, NULL, 0, NULL},
+};

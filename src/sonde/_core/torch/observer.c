@@ -4,19 +4,19 @@
  * costs next to nothing. Torch also calls every observer when a node begins and ends; that costs
  * torch a microsecond, but happens where the current stream is that of the node.
  *
- * An observer is a C++ value. We do not have the headers of the torch that is installed, so the
- * value is laid out by hand here (seams.py has compared the installed headers). Where a node
- * keeps its number is found by trial: the first nodes are asked for theirs through Python.
+ * Where a node keeps its number is found by trial: the first nodes are asked for theirs through
+ * Python.
  */
 #include "torch/module_call.h"
 #include "torch/nodes.h"
+#include "torch/record_function.h"
 #include "torch/linkage_slot.h"
 #include "kernel/fork.h"
 
 #include <dlfcn.h>
 #include <string.h>
 
-enum { SCOPE_BACKWARD = 1, LOOK_NODES = 6, GIVE_UP = 256 };
+enum { LOOK_NODES = 6, GIVE_UP = 256 };
 /* A node's number is among its first words. */
 enum { FUNCTION_WORDS = 64, NODE_WORDS = 8 };
 /* How far a node's forward thread lies behind its number. In what observers get, a view, a map
@@ -27,14 +27,6 @@ static const char EVALUATE[] =
     "_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEE"
     "PNS0_4NodeERNS0_11InputBufferERKS2_INS0_10ReadyQueueEE";
 
-/* at::RecordFunctionCallback, passed by value: it has more than 16 bytes and needs no copy
- * constructor, so both machines pass it like this struct. */
-typedef struct {
-    void *start, *end;
-    double probability;
-    uint8_t scopes_and_needs[24];
-} observer;
-
 /* Where a node's number is kept. */
 typedef struct {
     int words;
@@ -43,7 +35,7 @@ typedef struct {
 } place;
 
 static struct {
-    uint64_t (*add)(observer);
+    uint64_t (*add)(sonde_observer);
     void (*remove)(uint64_t);
     PyObject *current; /* torch._C._current_autograd_node */
     uint64_t handle;
@@ -191,31 +183,7 @@ static void end_node(const void *Py_UNUSED(function), void *Py_UNUSED(context))
         sonde_torch_node_end(here, 0);
 }
 
-/* The start callback returns a std::unique_ptr, which a C++ function writes to where its caller
- * says; ours is empty. */
-#if defined(__x86_64__)
-static void *begin_node(void **result, const void *function)
-{
-    *result = NULL;
-    sonde_torch_node_begins(function);
-    return result;
-}
-#define BEGIN_NODE ((void *)begin_node)
-#else
-/* x8 holds that address. */
-__attribute__((visibility("hidden"))) extern char sonde_torch_begin_node[];
-__asm__(".pushsection .text\n"
-        ".hidden sonde_torch_begin_node\n"
-        ".globl sonde_torch_begin_node\n"
-        ".type sonde_torch_begin_node,@function\n"
-        ".balign 4\n"
-        "sonde_torch_begin_node:\n"
-        "    hint #34\n"
-        "    str xzr, [x8]\n"
-        "    b sonde_torch_node_begins\n"
-        ".popsection\n");
-#define BEGIN_NODE ((void *)sonde_torch_begin_node)
-#endif
+SONDE_START_CALLBACK(sonde_torch_begin_node, sonde_torch_node_begins)
 
 /* ---- what the engine calls ---------------------------------------------------------------------------- */
 
@@ -300,9 +268,8 @@ static PyObject *torch_observe(PyObject *Py_UNUSED(module), PyObject *args)
         Py_RETURN_NONE;
     if (sonde_torch.sequence == NULL || sonde_torch.thread_id == NULL)
         return PyErr_Format(PyExc_OSError, "torch does not tell the numbers of its nodes");
-    nodes.add = (uint64_t(*)(observer))find(
-        library, "_ZN2at17addGlobalCallbackENS_22RecordFunctionCallbackE");
-    nodes.remove = (void (*)(uint64_t))find(library, "_ZN2at14removeCallbackEm");
+    nodes.add = (uint64_t(*)(sonde_observer))find(library, SONDE_ADD_OBSERVER);
+    nodes.remove = (void (*)(uint64_t))find(library, SONDE_REMOVE_OBSERVER);
     if (nodes.add == NULL || nodes.remove == NULL)
         return NULL;
     Py_XSETREF(nodes.current, Py_NewRef(current));
@@ -316,8 +283,8 @@ static void add_observer(int on)
         return;
     nodes.is_observed = on;
     if (on) {
-        observer ours = {.start = BEGIN_NODE, .end = (void *)end_node, .probability = 1.0};
-        ours.scopes_and_needs[SCOPE_BACKWARD] = 1;
+        sonde_observer ours = {.start = (void *)sonde_torch_begin_node, .end = (void *)end_node, .probability = 1.0};
+        ours.scopes_and_needs[SONDE_SCOPE_BACKWARD] = 1;
         nodes.handle = nodes.add(ours);
     } else {
         nodes.remove(nodes.handle);

@@ -43,7 +43,7 @@ static int choose_device(sonde_TorchStepEnd *self)
 static void begin_step(sonde_TorchStepEnd *self, sonde_torch_sums *ended)
 {
     const sonde_Steps *steps = self->steps;
-    self->plan = steps->whole ? SONDE_PLAN_WHOLE : sonde_torch_choose(steps->number, &self->level);
+    self->plan = steps->whole || steps->profiled ? SONDE_PLAN_WHOLE : sonde_torch_choose(steps->number, &self->level);
     int detail = self->details[self->plan];
     sonde_torch_wish wish = self->wishes[self->plan];
     if (detail && self->device)

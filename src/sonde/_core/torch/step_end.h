@@ -17,7 +17,8 @@ typedef struct {
     long long number;   /* of the current step */
     long long begin_ns; /* 0: no step has ended yet */
     PyObject *last;     /* a str: what ended the last one */
-    char whole;         /* somebody wants all steps to come recorded, whatever it costs */
+    char whole;         /* a capture wants all steps to come recorded, whatever it costs */
+    char profiled;      /* so does sonde.profiler */
     PyObject *listeners; /* a tuple */
     long long ignored, most_ignored; /* other ends: since the user's last, and the most between two */
 } sonde_Steps;

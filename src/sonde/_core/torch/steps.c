@@ -98,7 +98,9 @@ int sonde_steps_end(sonde_Steps *self, PyObject *kind, long long *number)
         *number = self->number;
     self->number++;
     self->begin_ns = now_ns;
-    Py_SETREF(self->last, Py_NewRef(kind));
+    /* A step that was cut short says nothing about what ends the others. */
+    if (!sonde_step_is(kind, "end"))
+        Py_SETREF(self->last, Py_NewRef(kind));
     /* A listener may unsubscribe while it is called. */
     PyObject *listeners = Py_NewRef(self->listeners);
     int status = notify(listeners, ended);
@@ -200,7 +202,8 @@ static PyMemberDef steps_members[] = {
     {"last", T_OBJECT_EX, offsetof(sonde_Steps, last), READONLY, "What ended the last step."},
     {"_listeners", T_OBJECT_EX, offsetof(sonde_Steps, listeners), READONLY, "A tuple."},
     {"whole", T_BOOL, offsetof(sonde_Steps, whole), 0,
-     "Whether somebody wants all steps to come recorded, whatever it costs."},
+     "Whether a capture wants all steps to come recorded, whatever it costs."},
+    {"profiled", T_BOOL, offsetof(sonde_Steps, profiled), 0, "The same for sonde.profiler."},
     {NULL, 0, 0, 0, NULL},
 };
 

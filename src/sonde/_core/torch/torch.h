@@ -239,6 +239,7 @@ void sonde_torch_rows_stop(void); /* writes what is left; without the GIL */
 void sonde_torch_watch(void);
 
 extern PyMethodDef sonde_observer_methods[], sonde_step_plan_methods[], sonde_device_methods[];
+extern PyMethodDef sonde_operators_methods[], sonde_lane_methods[];
 extern PyTypeObject sonde_TorchGradientTimeType, sonde_TorchGradientTimesType;
 extern PyTypeObject sonde_TorchTracerType, sonde_TorchCallType, sonde_TorchEngineType;
 

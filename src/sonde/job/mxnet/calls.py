@@ -74,8 +74,7 @@ def dumps(
 
 
 def _write_sums(format: str, sort_by: str, ascending: bool) -> str:
-    found = table.collect(_state.read_sums(), _state.read_memory())
-    sums = table.order(found, sort_by, ascending)
+    sums = table.order(table.collect(*_state.read_sums()), sort_by, ascending)
     return table.write_table(sums) if format == "table" else table.write_json(sums)
 
 

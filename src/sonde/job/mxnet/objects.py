@@ -44,11 +44,16 @@ class Domain:
         return Marker(self, name)
 
 
+def _name(domain: Domain | None) -> str | None:
+    """Return the name of a domain; without a domain there is none."""
+    return None if domain is None else str(domain)
+
+
 class Task(_core.Region):
     """A region whose passes are added up in the statistics."""
 
-    def __new__(cls, domain: Domain, name: str) -> Task:
-        return super().__new__(cls, name, str(domain), "task")
+    def __new__(cls, domain: Domain | None, name: str) -> Task:
+        return super().__new__(cls, name, _name(domain), "task")
 
     def __str__(self) -> str:
         return self.name
@@ -57,8 +62,8 @@ class Task(_core.Region):
 class Frame(_core.Region):
     """A region whose passes each have a number of their own."""
 
-    def __new__(cls, domain: Domain, name: str) -> Frame:
-        return super().__new__(cls, name, str(domain), "frame")
+    def __new__(cls, domain: Domain | None, name: str) -> Frame:
+        return super().__new__(cls, name, _name(domain), "frame")
 
     def __str__(self) -> str:
         return self.name
@@ -77,8 +82,8 @@ class Event(_core.Region):
 class Counter(_core.Count):
     """A value over time: an integer of any size, or a fraction; it may be negative."""
 
-    def __new__(cls, domain: Domain, name: str, value: float | None = None) -> Counter:
-        made = super().__new__(cls, name, str(domain))
+    def __new__(cls, domain: Domain | None, name: str, value: float | None = None) -> Counter:
+        made = super().__new__(cls, name, _name(domain))
         if value is not None:
             made.set_value(value)
         return made
@@ -90,8 +95,8 @@ class Counter(_core.Count):
 class Marker(_core.Mark):
     """A moment, marked with `mark()`."""
 
-    def __new__(cls, domain: Domain, name: str) -> Marker:
-        return super().__new__(cls, name, str(domain))
+    def __new__(cls, domain: Domain | None, name: str) -> Marker:
+        return super().__new__(cls, name, _name(domain))
 
     def __str__(self) -> str:
         return self.name

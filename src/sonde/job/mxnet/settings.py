@@ -126,6 +126,7 @@ class MxnetSettings:
         return {
             "source.stack": "stacks" in self.parts,
             "source.torch": is_torch,
+            "source.operator": is_torch,
             "source.collective": is_torch,
         }
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from sonde import _core, environ
 from sonde.errors import NotRun
 from sonde.job.fork import end_with_multiprocessing
+from sonde.job.mxnet.framework import FrameworkRecording, make_sum, read_operators, settle
 from sonde.job.mxnet.memory import write_memory
 from sonde.job.mxnet.settings import NOWHERE, MxnetSettings
 from sonde.job.mxnet.writer_line import WriterLine
@@ -25,9 +26,11 @@ from sonde.session.profiler_line import join, name_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from sonde.job.fork import ForkLock
 
-DUMP_S, EXIT_S, MEMORY_S = 60.0, 20.0, 2.0
+DUMP_S, EXIT_S, SUMS_S = 60.0, 20.0, 10.0
 _MAX_WINDOWS = 1000  # a program may pause in each of its steps, for days
 
 
@@ -74,7 +77,8 @@ class State:
         self.profile: MxnetProfile | None = None
         self.has_run = self._hooked = False
         self.last_path: str | None = None  # of the last profile that ended
-        self._sums: Sequence[Sequence[object]] = []  # of the last profile that ended
+        self._framework = FrameworkRecording()
+        self._sums: Sequence[Sequence[Any]] = []  # of the last profile that ended
         self._memory: dict[str, dict[str, float]] = {}  # of the last profile that ended
         self._label: str | None = None  # goes before or into the file's name; see _name_file
         self._reset_ns = 0
@@ -94,7 +98,7 @@ class State:
         with self.lock:
             before, self.settings, self._label = self.profile, settings, label
             if before is None:
-                _core.events_gate(False)
+                _gate(False)
             elif self._name_file() == before.path:
                 before.settings = settings
                 if before.folder is not None:
@@ -112,7 +116,7 @@ class State:
     def halt(self) -> None:
         """Close the window; the profile keeps what it has."""
         with self.lock:
-            _core.events_gate(False)
+            _gate(False)
             profile = self.profile
             if profile is not None and profile.is_open:
                 self._toggle(profile)
@@ -134,25 +138,23 @@ class State:
         work = self._finish if finished else self._write
         self._guard(lambda: work(profile, timeout_s))
 
-    def read_sums(self) -> Sequence[Sequence[object]]:
-        """Return the sums of all events of the profile, or of the last one."""
-        with self.lock:
-            return self._sums if self.profile is None else _core.events_summary()
-
-    def read_memory(self) -> dict[str, dict[str, float]]:
-        """Return the memory statistics by device, as far as there are readings."""
+    def read_sums(self) -> tuple[Sequence[Sequence[Any]], dict[str, dict[str, float]]]:
+        """Return the sums of everything in the profile, or in the last one, and the memory
+        statistics by device, as far as there are readings."""
         with self.lock:
             profile = self.profile
             if profile is None:
-                return self._memory
-        if "memory" not in profile.settings.parts:
-            return {}
-        return _find_memory(self._writer.ask(MEMORY_S, do="memory", since_ns=self._reset_ns))
+                return self._sums, self._memory
+            sums = _list_sums()
+        settle(profile.is_open)
+        answer = self._writer.ask(SUMS_S, do="sums", since_ns=self._reset_ns)
+        return [*sums, *_find_modules(answer)], _find_memory(answer)
 
     def reset_sums(self) -> None:
         """Reset all sums."""
         with self.lock:
             _core.events_reset()
+            _core.operators_reset()
             self._sums, self._memory, self._reset_ns = [], {}, _core.clock_ns()
 
     # ---- the work --------------------------------------------------------------------------------
@@ -171,7 +173,7 @@ class State:
                 self._begin()
             if self.profile is not None and not self.profile.is_open:
                 self._toggle(self.profile)
-            _core.events_gate(True)
+            _gate(True)
 
     def _begin(self) -> None:
         profile = MxnetProfile(self.settings, self._name_file())
@@ -181,6 +183,7 @@ class State:
             recorder.ends_with_profile = recorder.session is not None
         if recorder.session is None:
             return
+        self._framework.begin(profile.settings)
         self._adopt(profile)
         self.reset_sums()
         self.profile = profile
@@ -202,12 +205,14 @@ class State:
             if self.profile is not profile:
                 return  # another thread has finished it
             self.halt()
-            self._sums = _core.events_summary()
+            self._sums = _list_sums()
             self.profile, self.last_path = None, profile.path
         try:
             self._write(profile, timeout_s, finished=True)
         finally:
             with self.lock:
+                if self.profile is None:
+                    self._framework.end()
                 if self.profile is None and recorder.ends_with_profile:
                     recorder.stop()
 
@@ -216,7 +221,9 @@ class State:
             return  # a child that has recorded nothing
         self._revive(profile)
         request: dict[str, object] = {"do": "dump", "finished": finished}
-        if finished and profile.settings.aggregates and "memory" in profile.settings.parts:
+        if timeout_s > 0:
+            settle(profile.is_open)
+        if finished and profile.settings.aggregates:
             request["since_ns"] = self._reset_ns
         if timeout_s == 0:
             self._writer.send(**request)
@@ -235,6 +242,7 @@ class State:
             answer = self._writer.ask(timeout_s, **request)
         if "since_ns" in request:
             self._memory = _find_memory(answer)
+            self._sums = [*self._sums, *_find_modules(answer)]
         if answer is None and self._writer.is_connected:
             print_notice(f"{profile.path} is not written after {timeout_s:g} s; it will be later")
         elif answer is None:
@@ -305,6 +313,20 @@ class State:
             profile = self.profile
             if profile is not None and profile.folder is None:
                 self._adopt(profile)
+
+
+def _gate(on: bool) -> None:
+    """Record the program's events and torch's operators, or leave them out."""
+    _core.events_gate(on)
+    _core.operators_gate(on)
+
+
+def _list_sums() -> Sequence[Sequence[Any]]:
+    return [*_core.events_summary(), *read_operators()]
+
+
+def _find_modules(answer: dict[str, Any] | None) -> Sequence[Sequence[Any]]:
+    return [make_sum(*numbers) for numbers in (answer or {}).get("modules", ())]
 
 
 def _find_memory(answer: dict[str, object] | None) -> dict[str, dict[str, float]]:

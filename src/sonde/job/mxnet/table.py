@@ -44,7 +44,8 @@ def collect(summary: Iterable[Sequence[Any]], memory: Mapping[str, Mapping[str, 
 def _read_numbers(kind: str, count: int, numbers: Sequence[Any]) -> tuple[str, Any]:
     total_ns, min_ns, max_ns, low, high, mean, last, *_ = numbers
     if kind == "counter":
-        seen = {"Min": low, "Max": high, "Avg": mean, "Last": last}
+        # The mean is a float, which does not hold every whole number.
+        seen = {"Min": low, "Max": high, "Avg": low if low == high else mean, "Last": last}
         return "Counter", {"Count": count, **{key: _simplify(seen[key]) for key in seen}}
     if kind == "marker":
         return "Marker", {"Count": count}
@@ -64,7 +65,7 @@ def _name_category(kind: str, domain: str | None) -> str:
     if kind == "event":
         return "event"
     if kind == "frame":
-        return f"{domain},frame"
+        return "frame" if domain is None else f"{domain},frame"
     return kind if domain is None else domain
 
 
