@@ -12,8 +12,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-# Short names for what people ask for most: a program's compile times, and its modules.
-_ALIASES = {"source.compile": "SONDE_TORCH_COMPILE", "source.torch": "SONDE_TORCH_PROFILING"}
+# Other variables of a setting: short names for what people ask for most (a program's compile times,
+# and its modules), and those of torch's own profiler of compilations. The last that is set counts.
+_ALIASES = {
+    "source.compile": ("TORCH_COMPILE_STROBELIGHT", "SONDE_TORCH_COMPILE"),
+    "source.torch": ("SONDE_TORCH_PROFILING",),
+    "compile.frames": ("COMPILE_STROBELIGHT_FRAME_FILTER",),
+    "compile.max_duration": ("COMPILE_STROBELIGHT_MAX_PROFILE_TIME",),
+    "compile.max_frames": ("COMPILE_STROBELIGHT_MAX_STACK_LENGTH",),
+}
 
 
 def load_settings(given: Mapping[str, object]) -> tuple[dict[str, Value], list[str]]:
@@ -25,15 +32,20 @@ def load_settings(given: Mapping[str, object]) -> tuple[dict[str, Value], list[s
     values = {name: key.default for name, key in keys.items()}
     complaints = []
     for name, key in keys.items():
-        for variable in (_ALIASES.get(name), variable_of(name)):
-            raw = None if variable is None else os.environ.get(variable)
+        for variable in (*_ALIASES.get(name, ()), variable_of(name)):
+            raw = os.environ.get(variable)
             if raw is not None:
                 try:
-                    values[name] = key.read(raw)
+                    values[name] = _read_switch(key, variable, raw)
                 except ConfigError as error:
                     complaints.append(f"{variable}: {error}")
     values.update(read_values(given))
     return values, complaints
+
+
+def _read_switch(key: Key, variable: str, raw: str) -> Value:
+    # Torch takes any text for yes.
+    return True if variable.startswith("TORCH_") and raw.lower() not in SWITCHES else key.read(raw)
 
 
 def read_tool_setting(key: Key, given: object = None) -> Value:
@@ -50,14 +62,20 @@ def variable_of(name: str) -> str:
 def is_asked_for() -> bool:
     """Tell whether the environment asks for a recording of this very process.
 
-    SONDE decides. Where it is not set, SONDE_TORCH_COMPILE and SONDE_TORCH_PROFILING do: without a
-    recording nothing can be seen of a compilation or of modules."""
+    SONDE decides. Where it is not set, SONDE_TORCH_COMPILE, torch's own TORCH_COMPILE_STROBELIGHT
+    and SONDE_TORCH_PROFILING do: without a recording nothing can be seen of a compilation or of
+    modules."""
     only = os.environ.get("SONDE_ONLY")
     words = [os.environ.get("SONDE")]
     if words[0] is None:
-        words = [os.environ.get(name) for name in _ALIASES.values()]
+        words = [_read_last(_ALIASES[name]) for name in ("source.compile", "source.torch")]
     wanted = any(SWITCHES.get((word or "").lower(), True) for word in words)
     return wanted and (only is None or only == str(os.getpid()))
+
+
+def _read_last(names: tuple[str, ...]) -> str | None:
+    found = [os.environ[name] for name in names if name in os.environ]
+    return found[-1] if found else None
 
 
 def read_profiler() -> dict[str, object] | None:
@@ -109,6 +127,16 @@ def find_root() -> str:
         if folder and os.path.isdir(folder):
             return os.path.join(os.path.abspath(folder), f"sonde-{os.getuid()}")
     return os.path.abspath(f"sonde-{os.getuid()}")
+
+
+def read_variables(names: Iterable[str]) -> dict[str, str]:
+    """Return those of these variables that are set."""
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def read_user() -> str | None:
+    """Return the name of the user, as the login has set it."""
+    return os.environ.get("USER") or os.environ.get("LOGNAME")
 
 
 def make_child_environment(**changes: str) -> dict[str, str]:

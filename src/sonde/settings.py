@@ -222,6 +222,12 @@ _FIXED = (
         "exception, step>2x, span:NAME>1s, counter:NAME>5, memory>8GiB, hang>60s", changeable=True),
     Key("trigger.most", parse_count, 60, "rows of python.trigger in one hour", changeable=True,
         low=1, high=10**6),
+    Key("compile.every", parse_duration, 0.001, "time between two samples of a compilation",
+        changeable=True, low=50e-6, high=3600),
+    Key("compile.max_duration", parse_duration, 1800.0, "profile a phase of a compilation for this "
+        "long at most", changeable=True, low=0.001),
+    Key("compile.max_frames", parse_count, 0, "frames of a stack to keep in the profile of a "
+        "compilation, the innermost; 0: all", changeable=True, high=2**31),
     Key("torch.budget_pct", parse_number, 1.0, "how much longer recording may make a step, in "
         "percent; 0: no limit", changeable=True, high=100),
     Key("torch.depth", parse_count, 1000, "record modules down to this depth; 0: the model alone",

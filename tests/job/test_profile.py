@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+import sonde
 from conftest import wait_for
 from sonde.errors import ConfigError
 from sonde.session import list_sessions, runs
@@ -733,6 +734,60 @@ def test_there_is_nothing_to_profile_where_nothing_can_be_recorded(run, tmp_path
                SONDE_DIR=str(blocked))  # fmt: skip
     assert done.stdout.split() == ["5", "FAILED"]
     assert "not recording" in done.stderr
+
+
+def test_what_cannot_be_recorded_is_said_once_and_not_at_every_call(run, tmp_path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    done = run("import sonde\n@sonde.profile\ndef f(): return 5\nprint([f() for _ in range(5)])",
+               SONDE_DIR=str(blocked))  # fmt: skip
+    assert done.stdout.strip() == "[5, 5, 5, 5, 5]"
+    assert done.stderr.count("not recording") == 1
+
+
+def test_the_id_of_a_run_is_logged_at_its_beginning_and_its_end(run) -> None:
+    done = run("""
+import logging, sys
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(name)s %(levelname)s %(message)s")
+import sonde
+@sonde.profile
+def f(): return f.last_run.id
+run_id = f()
+class Broken(logging.Handler):
+    def handle(self, record): raise ValueError("of the program")
+logging.getLogger().addHandler(Broken())
+print(f() != run_id, run_id)
+""", SONDE_COLLECTOR="off")  # fmt: skip
+    first, second, *_, last = done.stdout.splitlines()
+    is_other, run_id = last.split()
+    assert is_other == "True"
+    assert first == f"sonde.profile INFO {run_id} begins: f"
+    assert second.startswith(f"sonde.profile INFO {run_id} has ended")
+
+
+def test_a_run_keeps_its_user_its_variables_and_the_innermost_frames(profiled) -> None:
+    shown = profiled(
+        """
+def deep(n): return burn(0.1) if n == 0 else deep(n - 1)
+with sonde.profile(max_frames=6, environment=["COLOUR", "ABSENT"], user="ann") as run: deep(30)
+found = run.result()
+rows = sonde.open(os.getpid()).query("SELECT user_name, environment FROM sonde.run").to_pylist()
+show(about=[found.describe()["user"], found.describe()["environment"]], rows=rows,
+     depth=max(len(path) for path, _ in found.iter_stacks()),
+     roots=sorted({path[0][0] for path, _ in found.iter_stacks() if len(path) > 6}),
+     whole=found.samples == sum(sums[0] for _, sums in found.iter_stacks()))
+""",
+        COLOUR="blue",
+    )
+    assert shown["about"] == ["ann", {"COLOUR": "blue"}]
+    assert shown["rows"] == [{"user_name": "ann", "environment": '{"COLOUR": "blue"}'}]
+    assert (shown["depth"], shown["roots"], shown["whole"]) == (7, ["<cut>"], True)
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5, "12"])
+def test_a_number_of_frames_that_is_none_is_an_error(most: object) -> None:
+    with pytest.raises(ConfigError, match="max_frames"):
+        sonde.profile(max_frames=most)
 
 
 def test_a_child_forked_while_the_runs_are_locked_does_not_keep_them_locked(profiled) -> None:

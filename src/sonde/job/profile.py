@@ -193,7 +193,8 @@ class ProfileApi:
         be merged. on_conflict: what to do if another run is in progress in this process: "run" the
         work without a profile, with one warning; "error" raises RunActive before the work; "wait"
         waits for up to wait_timeout. stop_at_error: raise NotProfiled before the work if the
-        profile cannot begin."""
+        profile cannot begin. max_frames: how many frames of a stack to keep, the innermost.
+        environment: variables of the environment to record with the run. user: who started it."""
         profiled = Profiled(ProfileSettings(**settings))
         return profiled if function is None else profiled(function)
 

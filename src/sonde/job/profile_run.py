@@ -13,6 +13,7 @@ from sonde import _core
 from sonde import settings as config
 from sonde.errors import ConfigError, Error, NotProfiled, RunActive
 from sonde.job.recorder import recorder
+from sonde.job.source_context import SourceContext
 from sonde.session import Session, runs
 from sonde.session.run import CANCELLED, FAILED, PREPARING, PROCESSING, RUNNING, STOPPING, Run
 from sonde.session.run_result import Result
@@ -79,11 +80,15 @@ class ProfileSettings:
         stop_at_error: bool = False,
         start_timeout: float | str = 0.5,
         wait_timeout: float | str = 60.0,
+        max_frames: int | None = None,
+        environment: Sequence[str] | str = (),
+        user: str | None = None,
         quiet: bool = False,
     ) -> None:
         if on_conflict not in _CONFLICTS:
             raise ConfigError(f"on_conflict={on_conflict!r} must be one of {', '.join(_CONFLICTS)}")
         self.on_conflict, self.stop_at_error = on_conflict, stop_at_error
+        self._set_details(max_frames, environment, user)
         self.quiet = quiet  # problems go to the log only, because the program did not ask for this
         self.start_timeout, self.wait_timeout = _read_span(start_timeout), _read_span(wait_timeout)
         self.name = None if name is None else str(name)
@@ -92,6 +97,14 @@ class ProfileSettings:
         self.tags = (tags,) if isinstance(tags, str) else tuple(map(str, tags))
         self.sources = (sources,) if isinstance(sources, str) else tuple(sources)
         config.read_values(dict.fromkeys((f"source.{source}" for source in self.sources), True))
+
+    def _set_details(
+        self, max_frames: int | None, environment: Sequence[str] | str, user: str | None
+    ) -> None:
+        if max_frames is not None and not (isinstance(max_frames, int) and max_frames > 0):
+            raise ConfigError(f"max_frames={max_frames!r} must be a number greater than 0")
+        self.max_frames, self.user = max_frames, None if user is None else str(user)
+        self.environment = (environment,) if isinstance(environment, str) else tuple(environment)
 
     def with_tags(self, tags: Sequence[str]) -> ProfileSettings:
         """Return the same settings with other tags."""
@@ -102,7 +115,8 @@ class ProfileSettings:
     def make_options(self, name: str | None) -> runs.RunOptions:
         return runs.RunOptions(
             every_s=self.every_s, max_s=self.max_s, sources=self.sources, tags=self.tags,
-            name=self.name or name,
+            name=self.name or name, max_frames=self.max_frames, environment=self.environment,
+            user=self.user,
         )  # fmt: skip
 
 
@@ -192,7 +206,10 @@ def _try(
     try:
         # A Ctrl-C comes before or after this, never between a run and the ticket that ends it.
         with recorder.lock:  # one thread at a time, so that the next one sees this run
-            return _core.undisturbed(lambda: _claim(settings, name))  # type: ignore[return-value]
+            ticket: Ticket = _core.undisturbed(lambda: _claim(settings, name))  # type: ignore[assignment]
+        name = ticket.run.about.name
+        _log(f"{ticket.run.id} begins" + (f": {name}" if name else ""))
+        return ticket
     except RunActive as error:
         if settings.on_conflict == "error":
             raise
@@ -252,6 +269,15 @@ def identify_caller() -> tuple[int, int]:
     """Return the ids of this thread and asyncio task."""
     asyncio = _find_asyncio()
     return get_ident(), 0 if asyncio is None else id(asyncio.current_task())
+
+
+def _log(line: str) -> None:
+    """Write a line to the program's log, if it uses `logging`; by default that shows no line of the
+    level INFO."""
+    logging: Any = sys.modules.get("logging")
+    if hasattr(logging, "getLogger"):  # otherwise it is being imported right now
+        # Its handlers are the program's: they may do and raise anything.
+        SourceContext(recorder, "profile").guard(logging.getLogger("sonde.profile").info)(line)
 
 
 def _warn(line: str, *, quiet: bool) -> None:
@@ -330,6 +356,7 @@ def end(
     if isinstance(ticket, Unprofiled) or ticket.run.session.pid != os.getpid():
         return  # there is no run, or it belongs to the parent process
     _core.undisturbed(lambda: _end_now(ticket, quiet))
+    _log(f"{ticket.run.id} has ended; `sonde profile results {ticket.run.id}` shows it")
     # The end of a generator is not an error of the work.
     if error is not None and not isinstance(error, (GeneratorExit, StopIteration)):
         run_id = ticket.run.id

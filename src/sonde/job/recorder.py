@@ -46,6 +46,7 @@ class Recorder:
         self._emit_source: _core.Writer | None = None
         self._environment: list[str] = []  # variables that we have set
         self.parked = False  # recording exists only for runs, and is paused between them
+        self._has_failed = False  # the last attempt to record for a run failed
         self.ends_with_profile = False  # recording exists only for a profile of mxnet/state.py
         self.on_begin: Callable[[], object] | None = None  # see mxnet/state.py
         self._watches_forks = self._ends_children = False
@@ -98,9 +99,15 @@ class Recorder:
         whether there is a recording."""
         with self.lock:
             # The program's children are not recorded then: nobody asked for that.
-            if self.session is None and self.start({"follow": False}) is not None:
-                self.parked = True
+            if self.session is None:
+                self.parked = self.start({"follow": False}, report=self._report_once) is not None
+                self._has_failed = not self.parked
             return self.session is not None
+
+    def _report_once(self, line: str) -> None:
+        """Print why runs cannot be recorded, once and not at every call that was to be profiled."""
+        if not self._has_failed:
+            print_notice(line)
 
     def stop(self, state: int = _core.STOPPED) -> None:
         """End recording; what was recorded is kept."""

@@ -303,6 +303,9 @@ class RunAbout(Record):
     starter_ticks: int | None
     final: RunEnd | None = None
     exports: list[str]
+    user: str | None = None  # who started it
+    environment: dict[str, str] | None = None  # variables that were to be recorded with it
+    max_frames: int | None = None  # of a stack that are kept
 
 
 class RunResult(Record):
@@ -323,6 +326,8 @@ class RunResult(Record):
     frames: list[tuple[str, str, int, int]]  # function, file, its first line, the line that ran
     nodes: list[tuple[int, int, int, int, int, int]]  # parent, frame, then as `ours`
     ours: tuple[int, int, int, int]  # samples; wall, CPU and GIL time of our own code around it
+    user: str | None = None
+    environment: dict[str, str] | None = None
 
 
 # ---- attach ---------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from sonde.errors import Damaged, Error, NoSession, NotAnswering, NotProfiled
 from sonde.session import files, process, ring, stack_table
 from sonde.session.folder import Session
 from sonde.session.records import RunAbout, RunEnd, RunResult
-from sonde.session.run_result import Result
+from sonde.session.run_result import Result, cut_stacks
 
 FOLDER, ABOUT, RESULT, BEGIN, END = "runs", "run.json", "result.json", "begin.nodes", "end.nodes"
 STATES = PREPARING, RUNNING, STOPPING, PROCESSING, SUCCEEDED, FAILED, CANCELLED = (
@@ -295,12 +295,14 @@ class Run:
             reason = self._explain_end(end.t_ns)
         about, session = self.about, self.session
         frames, nodes, ours = stack_table.subtract(begin, end)
-        return RunResult(
+        found = RunResult(
             id=about.id, session=about.session, name=about.name, tags=about.tags,
             skipped=max(self.skipped, about.skipped), host=session.host, pid=session.pid,
             rank=session.rank, begin_ns=begin_ns, end_ns=end.t_ns, reason=reason,
             wall_offset_ns=session.wall_offset_ns, frames=frames, nodes=nodes, ours=ours,
+            user=about.user, environment=about.environment,
         )  # fmt: skip
+        return found if about.max_frames is None else cut_stacks(found, about.max_frames)
 
     def _explain_end(self, end_ns: int) -> str:
         """Return why a run ended that nobody stopped."""

@@ -13,6 +13,7 @@ FrameTuple = tuple[str, str, int, int]  # function, file, its first line, the li
 Sums = tuple[int, int, int, int]  # samples; wall, CPU and GIL time in ns
 # With less CPU time than this share of the elapsed time, the profile is mostly about waiting.
 _BUSY = 0.1
+_CUT: FrameTuple = ("<cut>", "", 0, 0)
 
 
 class Result:
@@ -166,6 +167,23 @@ class Result:
         """Record that a file was written from this result."""
         if self._on_export is not None:
             self._on_export(os.path.abspath(path))
+
+
+def cut_stacks(found: RunResult, most: int) -> RunResult:
+    """Return the result with at most this many frames of each stack, the innermost; a frame `<cut>`
+    stands for the others."""
+    frames: dict[FrameTuple, int] = {}
+    nodes: list[list[int]] = []
+    known: dict[tuple[int, int], int] = {}
+    for path, sums in Result(found).iter_stacks():
+        at = -1
+        for frame in path if len(path) <= most else (_CUT, *path[len(path) - most :]):
+            number = frames.setdefault(frame, len(frames))
+            above, at = at, known.setdefault((at, number), len(nodes))
+            if at == len(nodes):
+                nodes.append([above, number, 0, 0, 0, 0])
+        nodes[at][2:] = [a + b for a, b in zip(nodes[at][2:], sums, strict=True)]
+    return found.replace(frames=list(frames), nodes=[tuple(node) for node in nodes])
 
 
 def merge(results: Sequence[Result], name: str) -> Result:

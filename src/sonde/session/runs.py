@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Sequence
 
-from sonde import _core
+from sonde import _core, environ
 from sonde.errors import Damaged, Error, NoSession, NotProfiled, RunActive
 from sonde.session import process
 from sonde.session.folder import Session, list_sessions
@@ -25,7 +25,9 @@ _FOREVER_NS = 2**62
 class RunOptions:
     """The options of a run."""
 
-    __slots__ = ("by", "every_s", "max_s", "name", "sources", "tags")
+    __slots__ = (
+        "by", "environment", "every_s", "max_frames", "max_s", "name", "sources", "tags", "user",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -36,7 +38,12 @@ class RunOptions:
         tags: Sequence[str] = (),
         name: str | None = None,
         by: str = "code",
+        user: str | None = None,
+        environment: Sequence[str] = (),
+        max_frames: int | None = None,
     ) -> None:
+        self.user, self.max_frames = user or environ.read_user(), max_frames
+        self.environment = environ.read_variables(environment)
         self.every_s, self.max_s, self.name, self.by = every_s, max_s, name, by
         self.sources, self.tags = tuple(sources), tuple(tags)
 
@@ -64,7 +71,8 @@ def start(
             name=options.name, by=options.by, tags=list(options.tags),
             sources=list(options.sources), every_ns=every_ns, max_s=options.max_s,
             whole=is_whole, past=False, asked_ns=now_ns, starter_pid=os.getpid(),
-            starter_ticks=process.read_start_ticks(os.getpid()), exports=[],
+            starter_ticks=process.read_start_ticks(os.getpid()), exports=[], user=options.user,
+            environment=options.environment, max_frames=options.max_frames,
         )  # fmt: skip
         about.write(os.path.join(folder, run_id, ABOUT))
         _core.run_start(page, run_id, every_ns, end_ns, bool(options.sources))
@@ -80,7 +88,8 @@ def start_past(target: Session, options: RunOptions) -> Run:
             id=run_id, session=target.id, number=target.read_control()["run_asked"] + 1,
             name=options.name, by=options.by, tags=list(options.tags), sources=[],
             every_ns=0, max_s=None, whole=True, past=True, asked_ns=_core.clock_ns(),
-            starter_pid=os.getpid(), starter_ticks=None, exports=[],
+            starter_pid=os.getpid(), starter_ticks=None, exports=[], user=options.user,
+            environment=options.environment, max_frames=options.max_frames,
         )  # fmt: skip
         about.write(os.path.join(folder, run_id, ABOUT))
     return Run(target, run_id, about)

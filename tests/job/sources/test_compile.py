@@ -488,11 +488,26 @@ def test_a_fork_in_a_phase_gives_the_child_phases_of_its_own(run, fake, root) ->
 # ---- asked for by the environment ----------------------------------------------------------------
 
 
+def test_rate_time_and_depth_of_the_runs_are_settings_of_ours_and_of_torch(run, fake, root) -> None:
+    run(
+        HEAD + START + "@use('compile_inner', '0/0')\ndef f(): burn(30)\n"
+        "def deep(n): f() if n == 0 else deep(n - 1)\ndeep(20)\n",
+        SONDE_COMPILE_EVERY="5ms", COMPILE_STROBELIGHT_MAX_PROFILE_TIME="77",
+        COMPILE_STROBELIGHT_MAX_STACK_LENGTH="4",
+    )  # fmt: skip
+    (found,) = runs.list_runs(only_session(root))
+    assert (found.about.every_ns, found.about.max_s) == (5_000_000, 77.0)
+    assert max(len(path) for path, _ in found.result().iter_stacks()) <= 5  # and a frame <cut>
+
+
 @pytest.mark.parametrize(
     ("env", "expected"),
     [
         ({"SONDE_TORCH_COMPILE": "1"}, 1),
         ({"SONDE_TORCH_COMPILE": "1", "SONDE": "1"}, 1),
+        ({"TORCH_COMPILE_STROBELIGHT": "True"}, 1),
+        ({"TORCH_COMPILE_STROBELIGHT": "meta"}, 1),  # torch takes any text for yes
+        ({"TORCH_COMPILE_STROBELIGHT": "1", "SONDE_TORCH_COMPILE": "0"}, None),
         ({"SONDE_SOURCE_COMPILE": "on", "SONDE": "1"}, 1),
         ({"SONDE": "1"}, 0),
         ({"SONDE_TORCH_COMPILE": "1", "SONDE_SOURCE_COMPILE": "off"}, 0),

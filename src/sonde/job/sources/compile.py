@@ -32,7 +32,6 @@ TAG = "torch.compile"
 PROFILED, RECURSIVE, FILTERED, CONFLICT, FAILED = (
     "profiled", "recursive", "filtered", "conflict", "failed",
 )  # fmt: skip
-MAX_S = 1800.0
 
 
 class _Phase:
@@ -53,7 +52,6 @@ class Source:
     def __init__(self, context: SourceContext) -> None:
         self._context = context
         self._emit = context.writer(CompilePhase)
-        self._settings = ProfileSettings(max_duration=MAX_S, quiet=True)
         self._inside: set[int] = set()  # threads that are in a profiled phase
         self._on = False
         self._hook = self._run  # a single object, so that it can be recognised later
@@ -82,8 +80,14 @@ class Source:
         self._seam = None
 
     def configure(self) -> None:
-        """Read the frame filter from the settings."""
-        pattern = self._context.session.values["compile.frames"]
+        """Apply the settings: which compilations are profiled, how often, and for how long."""
+        values = self._context.session.values
+        self._settings = ProfileSettings(
+            every=float(values["compile.every"]),
+            max_duration=float(values["compile.max_duration"]),
+            max_frames=int(values["compile.max_frames"]) or None, quiet=True,
+        )  # fmt: skip
+        pattern = values["compile.frames"]
         self._frames = re.compile(str(pattern)) if pattern else None
 
     # ---- a phase -------------------------------------------------------------------------------

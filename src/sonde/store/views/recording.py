@@ -124,6 +124,8 @@ def _describe_run(run: Run) -> Row:
         "skipped": run.about.skipped,
         "session": run.session.id,
         "folder": run.path(""),
+        "user_name": run.about.user,
+        "environment": None if not run.about.environment else json.dumps(run.about.environment),
     }
 
 
@@ -196,6 +198,8 @@ VIEWS = (
         ),
         ("session", "text", "id of the session it belongs to"),
         ("folder", "text", "folder with its files"),
+        ("user_name", "text", "who started it"),
+        ("environment", "text", "variables that were recorded with it, as JSON"),
     ),
     _view(
         "sonde.loss",
