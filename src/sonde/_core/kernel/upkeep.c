@@ -7,6 +7,8 @@
 #define SNAPSHOT_NS 300000000
 /* How often to check whether there is a collector. */
 #define KEEP_NS 500000000
+/* How long a worker of a job that adopts orphans leaves that to the job. */
+#define PARENT_NS 10000000000
 
 /* Remember a state that has changed until Python asks for it. */
 static void tell(sonde_upkeep *self, int *field, int value, uint32_t which)
@@ -38,11 +40,11 @@ static void keep_collector(sonde_upkeep *self)
         tell(self, &self->start_status, sonde_keeper_prepare(&self->keeper), SONDE_START_CHANGED);
     /* The parent starts a collector; one of ours would become its child when we end. */
     if (!self->looked_ns && sonde_is_below_adopter())
-        self->spawned_ns = now;
+        self->wait_ns = now + PARENT_NS;
     self->looked_ns = now;
     sonde_keeper_beat(&self->keeper);
     tell(self, &self->signal_state, sonde_signal_renew(), SONDE_SIGNAL_CHANGED);
-    if (self->lock == NULL || !sonde_collector_claim(self->lock))
+    if (self->lock == NULL || now < self->wait_ns || !sonde_collector_claim(self->lock))
         return;
     /* After a failure we try again later; the recording goes on without a collector. */
     start_command(self, SONDE_COLLECTOR);

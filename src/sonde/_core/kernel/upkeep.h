@@ -12,7 +12,7 @@ enum { SONDE_START_CHANGED = 1, SONDE_SIGNAL_CHANGED = 2 };
 typedef struct {
     char *lock; /* of the collector to keep alive; NULL: there is none */
     sonde_keeper keeper;
-    int64_t looked_ns;
+    int64_t looked_ns, wait_ns; /* when we looked for a collector; when we may start one */
     int64_t snapshot_ns; /* when the last snapshot was started */
     int start_status;    /* of the last command: 0 or -errno */
     int signal_state;    /* of the signal that asks for snapshots */
