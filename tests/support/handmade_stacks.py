@@ -52,7 +52,7 @@ OTHERS = {
     schema.table: arrow_schema(schema)
     for schema in catalog.list_recorded()
     if schema.table.startswith(("event.", "system."))
-    or schema.table in ("python.gc_pause", "python.collective")
+    or schema.table in ("python.gc_pause", "python.collective", "python.operator")
 }
 OTHERS["event.open_span"] = pa.schema(
     [field for field in OTHERS["event.span"] if field.name in

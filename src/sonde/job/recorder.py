@@ -183,9 +183,9 @@ class Recorder:
             self._stop_source(name)
         if self._native_thread is not None:
             self._native_thread.stop()
-        _core.signal_release()  # after the native thread, which renews the handler
         self._forget_session()
         writing.close(state)
+        _core.signal_release()  # after the native thread, which renews the handler
         environ.unfollow_children(self._environment)
         self._environment = []
         if state != _core.EXITED:  # otherwise this is the exit hook itself

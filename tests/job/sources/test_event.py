@@ -17,7 +17,7 @@ import sonde
 from conftest import wait_for
 from sonde import _core
 from sonde.errors import Damaged
-from sonde.job.source_switch import _switch
+from sonde.job.source_switch import switch_source
 from sonde.session import list_sessions
 from sonde.session.files import EVENT_TOTALS
 
@@ -928,11 +928,11 @@ def test_a_region_of_an_earlier_recording_is_not_in_the_next(record: Callable[..
 def test_the_source_can_be_switched_off_and_on_again(record: Callable[..., str]) -> None:
     folder = record()
     for number, on in enumerate((True, False, True, False)):
-        _switch("event", on)
+        switch_source("event", on)
         with sonde.span(f"r{number}"):
             pass
     assert set(spans(folder)) == {"r0", "r2"}
-    _switch("event", True)
+    switch_source("event", True)
     with sonde.span("last"):
         assert [row["name"] for row in read(folder, "open_span")] == ["last"]
 

@@ -1,5 +1,6 @@
 /* The control page for Python: the job's side, and that of the tool that controls the job. */
 #include "binding/binding.h"
+#include "kernel/map_guard.h"
 
 #include <string.h>
 
@@ -70,6 +71,7 @@ static PyObject *control_state(PyObject *Py_UNUSED(module), PyObject *args)
     if (page == NULL)
         return NULL;
     sonde_store_relaxed(&page->state_t_ns, sonde_clock_ns());
+    sonde_store_relaxed(&page->pages_lost, sonde_guard_lost());
     /* Release: the time is stored before the state that it belongs to. */
     sonde_store_release(&page->state, state);
     Py_RETURN_NONE;

@@ -1,5 +1,6 @@
 /* What kernel/ does, for Python: the clock, processes, the alive lock and signals. */
 #include "binding/binding.h"
+#include "kernel/map_guard.h"
 #include "kernel/alive_lock.h"
 #include "kernel/filter.h"
 #include "kernel/keeper.h"
@@ -121,9 +122,10 @@ static PyObject *alive_probe(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* ---- the signal that asks for a snapshot -------------------------------------------- */
 
+static PyObject *kept; /* still kept after signal_release(): another thread may be in the handler */
+
 static PyObject *signal_catch(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    static PyObject *kept; /* still kept after signal_release(): another thread may be in the handler */
     int number;
     PyObject *map;
     if (!PyArg_ParseTuple(args, "iO!", &number, &sonde_MapType, &map))
@@ -143,6 +145,9 @@ static PyObject *signal_catch(PyObject *Py_UNUSED(module), PyObject *args)
 static PyObject *signal_release(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     sonde_signal_release();
+    /* What is only kept needs no guard, which would keep SIGBUS. */
+    if (kept != NULL)
+        sonde_guard_remove(((MapObject *)kept)->mem);
     Py_RETURN_NONE;
 }
 
