@@ -399,7 +399,7 @@ print("done")
         row["table_name"]: row["kept"]
         for row in read(session.folder, "SELECT table_name, kept FROM sonde.loss")
     }
-    assert kept["job.row0"] == 300_000 > kept["job.row3"]
+    assert kept["job.row0"] == 300_000 > kept.get("job.row3", 0)
 
 
 def test_a_full_disk_at_the_start_costs_one_line(run, small_disk: Path) -> None:
