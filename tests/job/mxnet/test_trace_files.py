@@ -58,7 +58,7 @@ def wait_alone(root: Path) -> None:
 
 def _is_dumper(pid: int) -> bool:
     try:
-        return b"sonde.export.profiler_writer" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"export.profiler_writer" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 
@@ -345,7 +345,7 @@ def find():
         if entry.isdecimal():
             try: words = open(f"/proc/{entry}/cmdline", "rb").read()
             except OSError: continue
-            if b"sonde.export.profiler_writer" in words and os.environ["SONDE_DIR"].encode() in words:
+            if b"export.profiler_writer" in words and os.environ["SONDE_DIR"].encode() in words:
                 yield int(entry)
 while not (pids := list(find())): pass
 for pid in pids: os.kill(pid, signal.SIGKILL)
