@@ -11,7 +11,8 @@ import sonde
 from conftest import find_processes, wait_for
 from sonde import launch
 from sonde.session import list_sessions
-from support.places import SOURCE
+
+PACKAGE = Path(sonde.__file__).parent  # where the core is, too
 
 SHADOWED = """
 import dataclasses, sys, time
@@ -36,7 +37,7 @@ def test_a_module_beside_sonde_does_not_hide_the_standard_library(
 ) -> None:
     site = tmp_path / "site-packages"
     site.mkdir()
-    (site / "sonde").symlink_to(SOURCE)
+    (site / "sonde").symlink_to(PACKAGE)
     for name in ("dataclasses", "typing", "threading", "queue"):
         (site / f"{name}.py").write_text("raise ImportError('a backport for Python 2')")
     start(SHADOWED, str(site))
@@ -48,7 +49,7 @@ def test_a_module_beside_sonde_does_not_hide_the_standard_library(
 
 def test_a_process_that_fails_says_why(tmp_path: Path) -> None:
     report = tmp_path / "report"
-    command = [sys.executable, str(SOURCE / "background.py"), str(report), "collector.nothing"]
+    command = [sys.executable, str(PACKAGE / "background.py"), str(report), "collector.nothing"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 1
     assert report.read_text().startswith("ModuleNotFoundError: No module named 'sonde.collector.no")
