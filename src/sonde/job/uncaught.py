@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     Listener: TypeAlias = Callable[[BaseException, TracebackType | None], object]
 
+_NAMES = ("excepthook", "__excepthook__")
+
 
 class Uncaught:
     """Stands in front of sys.excepthook and threading.excepthook, and always calls them.
@@ -55,7 +57,10 @@ class Uncaught:
         hook = self._covered.pop(name, None)
         if hook is None:
             hook = _core.ChainedHook(None, module.excepthook)
-            module.excepthook = hook  # type: ignore[attr-defined]
+            # A console tells by `is` whether the program has a hook of its own: that must stay so.
+            for each in _NAMES:
+                if module.__dict__.get(each) is hook.previous:
+                    setattr(module, each, hook)
         hook.listener = listener
         self._hooks[name] = hook
 
@@ -64,12 +69,19 @@ class Uncaught:
         for name, hook in hooks.items():
             hook.listener = None
             module = sys.modules.get(name)
-            if module is not None and module.__dict__.get("excepthook") is hook:
-                module.excepthook = hook.previous  # type: ignore[attr-defined]
-            else:
+            is_in_front = module is not None and module.__dict__.get("excepthook") is hook
+            for each in _NAMES:
+                if module is not None and module.__dict__.get(each) is hook:
+                    setattr(module, each, hook.previous)
+            if not is_in_front:
                 self._covered[name] = hook  # the program has put its own in front
 
     def _see(self, _kind: object, error: object, trace: TracebackType | None) -> None:
+        # The program may call sys.__excepthook__ to show what it has caught. Python sets these
+        # before it calls the hook for what nobody has caught; a hook of the program may call again.
+        last = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        if error is not last or self.seen == id(error):
+            return
         self.seen = id(error)
         self._tell(error, trace)
 

@@ -159,3 +159,27 @@ if __name__ == "__main__":
         for row in sonde.open(one.folder).query("SELECT func FROM python.exception").to_pylist()
     ]
     assert found == [{"func": "load"}]
+
+
+CONSOLE = """
+import code, sys
+import sonde
+if sys.argv[1] == "recorded": sonde.start(collector=False)
+class Console(code.InteractiveInterpreter):
+    def write(self, data): print("console:", data.splitlines()[-1])
+Console().runsource("1 / 0")
+try: 1 / 0
+except ZeroDivisionError: sys.__excepthook__(*sys.exc_info())
+print(sys.excepthook is sys.__excepthook__)
+sonde.stop()
+print(sys.excepthook is sys.__excepthook__, type(sys.excepthook).__name__)
+"""
+
+
+def test_a_console_of_the_program_prints_where_it_did(run, root: Path) -> None:
+    bare, recorded = run(CONSOLE, "bare"), run(CONSOLE, "recorded")
+    assert recorded.stdout == bare.stdout and "console: ZeroDivisionError" in bare.stdout
+    assert recorded.stderr == bare.stderr
+    # What the program catches and shows itself is not uncaught.
+    (session,) = list_sessions(str(root))
+    assert sonde.open(session.folder).query("SELECT * FROM python.exception").num_rows == 0
