@@ -32,6 +32,19 @@ enum { STACK_BYTES = 32 * 1024 };
 
 static int is_below; /* this process, or one that it was forked from, adopts orphans */
 
+/* The name that the kernel has for a process; empty if it does not give it. */
+static void read_name(pid_t pid, char *name, size_t bytes)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t read_n = fd < 0 ? 0 : pread(fd, name, bytes - 1, 0);
+    if (fd >= 0)
+        close(fd);
+    name[read_n < 0 ? 0 : read_n] = 0;
+    name[strcspn(name, "\n")] = 0;
+}
+
 static int adopts_orphans(void)
 {
     int is_subreaper = 0;
@@ -46,11 +59,24 @@ int sonde_is_below_adopter(void)
     return !adopts_orphans() && is_below;
 }
 
+/* Is process 1 a program whose work it is to wait for orphans? */
+static int has_init(void)
+{
+    static const char *const names[] = {"systemd", "init", "tini", "docker-init", "dumb-init", "catatonit",
+                                        "s6-svscan", "runit", "supervisord"};
+    char name[32];
+    read_name(1, name, sizeof name);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0)
+            return 1;
+    return 0;
+}
+
 /* Would somebody adopt our orphans who does not expect any? A child of such a process asks for
  * itself, and must not give its parent a child either. */
 static int wants_keeper(void)
 {
-    return adopts_orphans() || is_below || getppid() == 1;
+    return adopts_orphans() || is_below || (getppid() == 1 && !has_init());
 }
 
 /* Is the memory that a fork would copy more than we may ask for? */
@@ -143,15 +169,15 @@ typedef struct {
     sonde_keeper_plan *plan;
     char *stack;         /* where the keeper's begins */
     volatile int answer; /* its pid, or -errno */
-} birth;
+} clone_order;
 
 /* In a clone that shares the job's memory. The kernel writes into the memory of a thread that has
  * restartable sequences, and a copy of that thread has them, too: without that memory it would
  * die. This clone has none, so its copy has none either. CLONE_PARENT makes that copy the job's
  * child, without an exit signal like this clone. */
-static int give_birth(void *arg)
+static int clone_keeper(void *arg)
 {
-    birth *self = arg;
+    clone_order *self = arg;
     int pid = clone(sonde_keeper_main, self->stack, CLONE_PARENT, self->plan);
     self->answer = pid < 0 ? -errno : pid;
     _exit(0);
@@ -168,30 +194,25 @@ static int make_keeper(const sonde_keeper *keeper, int line)
     if (plan == NULL)
         return -ENOMEM;
     char *end = (char *)plan + bytes;
-    birth given = {.plan = plan, .stack = end - STACK_BYTES};
+    clone_order order = {.plan = plan, .stack = end - STACK_BYTES};
     sigfillset(&all);
     /* A handler of the job must not run in a clone. */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int midwife = clone(give_birth, end, CLONE_VM | CLONE_VFORK, &given);
-    int failure = midwife < 0 ? -errno : 0;
-    if (midwife > 0)
-        while (waitpid(midwife, NULL, __WCLONE) < 0 && errno == EINTR)
+    int between = clone(clone_keeper, end, CLONE_VM | CLONE_VFORK, &order);
+    int failure = between < 0 ? -errno : 0;
+    if (between > 0)
+        while (waitpid(between, NULL, __WCLONE) < 0 && errno == EINTR)
             ;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     munmap(plan, bytes);
-    return failure < 0 ? failure : given.answer;
+    return failure < 0 ? failure : order.answer;
 }
 
 static int is_keeper(pid_t pid)
 {
-    char path[32], name[32];
-    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    ssize_t bytes = pread(fd, name, sizeof name, 0);
-    close(fd);
-    return bytes == sizeof SONDE_KEEPER_NAME && memcmp(name, SONDE_KEEPER_NAME, sizeof SONDE_KEEPER_NAME - 1) == 0;
+    char name[32];
+    read_name(pid, name, sizeof name);
+    return strcmp(name, SONDE_KEEPER_NAME) == 0;
 }
 
 /* Reap keepers that have ended, those of the program that this process was before exec included. */
