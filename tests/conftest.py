@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
@@ -19,6 +20,7 @@ import pytest
 from support.zygote import Forked, Zygote
 
 TIMEOUT_S = 240.0  # nothing takes as long, even on a machine that others use as well
+END_TIMEOUT_S = 120.0  # nor does the end of a worker
 
 
 # Started when a test first needs them; they end with the tests.
@@ -50,6 +52,26 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish() -> None:
     gc.unfreeze()  # DuckDB complains of what is not freed in the end
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        faulthandler.dump_traceback_later(END_TIMEOUT_S, exit=True, file=sys.__stderr__)
+
+
+class _NamesFailures:
+    """Names each failure when it comes: a run that is cut off has named them as well."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._write(f"{report.nodeid}: {report.when} failed after {report.duration:.0f} s")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(_NamesFailures(reporter.write_line))
 
 
 @pytest.fixture(autouse=True)
