@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -71,13 +73,19 @@ def results(tmp_path_factory) -> tuple[dict[str, object], dict[str, object]]:
     found = []
     for words in ([], ["record"]):
         folder = tmp_path_factory.mktemp("results")
-        done = subprocess.run(
-            [sys.executable, str(RESULTS), *words], capture_output=True, text=True, check=False,
-            timeout=5 * TIMEOUT_S, env={**os.environ, "SONDE_DIR": str(folder)},
+        program = subprocess.Popen(
+            [sys.executable, str(RESULTS), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, env={**os.environ, "SONDE_DIR": str(folder)}, start_new_session=True,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        said = re.sub(r"pid=\d+", "pid", done.stderr)  # 3.12 warns of forks by number
-        found.append({**json.loads(done.stdout), "stderr": said})
+        try:
+            out, err = program.communicate(timeout=TIMEOUT_S / 2)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)  # a child that hangs would take a processor
+            program.wait()
+        assert program.returncode == 0, err
+        said = re.sub(r"pid=\d+", "pid", err)  # 3.12 warns of forks by number
+        found.append({**json.loads(out), "stderr": said})
     return found[0], found[1]
 
 
