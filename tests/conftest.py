@@ -22,6 +22,8 @@ from support.zygote import Forked, Zygote
 TIMEOUT_S = 240.0  # nothing takes as long, even on a machine that others use as well
 END_TIMEOUT_S = 120.0  # nor does the end of a worker
 
+# A shell that starts us in the background has Ctrl-C ignored, and every process would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Started when a test first needs them; they end with the tests.
 _ZYGOTES = {
