@@ -68,7 +68,7 @@ class Scenario:
     def check(self, advice: Advice) -> tuple[bool, list[str]]:
         """Was it found, with its cause; and what else was, that is not there."""
         found = {finding.rule: finding.title for finding in advice.findings}
-        right = self.rule in found and (self.cause or "") in _say(advice, self.rule)
+        right = self.rule in found and (self.cause or "") in _describe(advice, self.rule)
         wrong = [rule for rule in found if rule != self.rule and rule not in self.also]
         failed = [f"{o.rule} failed: {o.detail}" for o in advice.outcomes if o.state == "failed"]
         return right or self.rule is None, [*wrong, *failed]
@@ -84,7 +84,7 @@ def _fake_gpu(root: Path) -> Path:
     return folder
 
 
-def _say(advice: Advice, rule: str | None) -> str:
+def _describe(advice: Advice, rule: str | None) -> str:
     one = next(finding for finding in advice.findings if finding.rule == rule)
     return f"{one.title} {', '.join(one.who)}"
 

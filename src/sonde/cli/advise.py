@@ -97,27 +97,27 @@ def _write_lines(lines: Iterator[str] | list[str], file: IO[str]) -> None:
 def _draw_advice(advice: Advice, everything: bool, file: IO[str]) -> None:
     colour = file.isatty() and environ.uses_colour()
     if not advice.findings:
-        file.write(_say_healthy(advice) + "\n")
+        file.write(_describe_health(advice) + "\n")
     for at, finding in enumerate(advice.findings):
         if at:
             file.write("\n")
-        _write_lines(_say(finding, colour), file)
+        _write_lines(_describe_finding(finding, colour), file)
     if advice.findings:
-        file.write("\n" + _say_looked_at(advice) + "\n")
+        file.write("\n" + _describe_coverage(advice) + "\n")
     if everything:
         file.write("\n")
         rows = [(outcome.rule, outcome.state, outcome.detail) for outcome in advice.outcomes]
         _table.draw_table(("rule", "state", "detail"), rows, file)
 
 
-def _say_healthy(advice: Advice) -> str:
+def _describe_health(advice: Advice) -> str:
     judged = [outcome for outcome in advice.outcomes if outcome.judged]
     if not judged:
-        return f"nothing can be said: no rule has the data it needs ({_say_looked_at(advice)})"
-    return f"nothing is wrong, as far as can be seen: {_say_looked_at(advice)}"
+        return f"nothing can be said: no rule has the data it needs ({_describe_coverage(advice)})"
+    return f"nothing is wrong, as far as can be seen: {_describe_coverage(advice)}"
 
 
-def _say_looked_at(advice: Advice) -> str:
+def _describe_coverage(advice: Advice) -> str:
     judged = sum(1 for outcome in advice.outcomes if outcome.judged)
     abstained = sum(1 for outcome in advice.outcomes if outcome.state == "abstained")
     failed = sum(1 for outcome in advice.outcomes if outcome.state == "failed")
@@ -136,7 +136,7 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-def _say(finding: Finding, colour: bool) -> Iterator[str]:
+def _describe_finding(finding: Finding, colour: bool) -> Iterator[str]:
     """Yield the lines of a finding: the verdict, the evidence, the next step."""
     begin, end = (_COLOURS[finding.severity], "\x1b[0m") if colour else ("", "")
     who = f" ({clean(', '.join(finding.who))})" if finding.who else ""

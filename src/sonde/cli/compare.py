@@ -67,9 +67,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _draw_all(found: Comparison, everything: bool, file: IO[str]) -> None:
     colour = file.isatty() and environ.uses_colour()
-    file.write(_paint(_say(found), found.verdict, colour) + "\n")
+    file.write(_paint(_describe_comparison(found), found.verdict, colour) + "\n")
     for name, side in (("before", found.before), ("after", found.after)):
-        file.write(f"{name:<7} {_say_side(side)}\n")
+        file.write(f"{name:<7} {_describe_side(side)}\n")
     wanted = (WORSE, BETTER, OTHER, UNCLEAR, SAME) if everything else (WORSE, BETTER, OTHER)
     rows = [row for row in found.changes if row.verdict in wanted or row.name == "step"]
     _draw_changes(rows, file, colour)
@@ -79,12 +79,12 @@ def _draw_all(found: Comparison, everything: bool, file: IO[str]) -> None:
         _draw_changes(code if everything else code[:_MOST], file, colour)
         if len(code) > _MOST and not everything:
             file.write(f"… and {len(code) - _MOST} more: --all\n")
-    file.writelines(f"{line}\n" for line in _say_advice(found))
+    file.writelines(f"{line}\n" for line in _describe_advice(found))
     if everything and found.missing:
         file.write("\nnot compared\n" + "".join(f"  {line}\n" for line in found.missing))
 
 
-def _say(found: Comparison) -> str:
+def _describe_comparison(found: Comparison) -> str:
     """Return the verdict in a sentence."""
     step = next((row for row in found.changes if row.name == "step"), None)
     if step is not None and step.change_pct is not None:
@@ -98,7 +98,7 @@ def _say(found: Comparison) -> str:
     return f"{count} of {len(found.changes)} numbers changed by more than noise"
 
 
-def _say_side(side: Side) -> str:
+def _describe_side(side: Side) -> str:
     return (
         f"{clean(side.target)}  {show_moment(side.start_ns)} … {show_moment(side.end_ns)}, "
         f"{side.pieces} pieces"
@@ -138,15 +138,15 @@ def _show_change(row: Change) -> str:
     return f"{row.change:+.3g} ({row.low:+.3g} … {row.high:+.3g})"
 
 
-def _say_advice(found: Comparison) -> Iterator[str]:
+def _describe_advice(found: Comparison) -> Iterator[str]:
     for title, findings in (("new advice", found.appeared), ("gone", found.vanished)):
         if findings:
             yield ""
             yield title
-            yield from (f"  {_say_finding(finding)}" for finding in findings)
+            yield from (f"  {_describe_finding(finding)}" for finding in findings)
 
 
-def _say_finding(finding: Finding) -> str:
+def _describe_finding(finding: Finding) -> str:
     at = f", at {clean(finding.line)}" if finding.line else ""
     return f"{finding.severity}: {finding.title} ({finding.rule}){at}"
 

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     folds = args.format == "table" and not args.all
     nodes = arrange(report, sort=args.sort, flat=args.flat, depth=args.depth, folds=folds)
     if args.format == "table":
-        lines = list(_say(report, recording))
+        lines = list(_describe_report(report, recording))
         _table.write_text(args.output, lambda file: _draw_all(lines, nodes, report, args, file))
     else:
         rows = make_table(nodes, report, flat=bool(args.flat))
@@ -115,7 +115,7 @@ def _export(recording: Recording, profile: ModuleProfile, args: argparse.Namespa
 # ---- for people ----------------------------------------------------------------------------------
 
 
-def _say(report: ModuleReport, recording: Recording) -> Iterator[str]:
+def _describe_report(report: ModuleReport, recording: Recording) -> Iterator[str]:
     """Yield the verdict: how long a step takes, how that splits, and how well it is known."""
     steps, whole = report.steps, report.step_s
     shares = {part: find_pct(median(getattr(one, part) for one in steps), whole) for part in _PARTS}

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         raise Error(f"{args.files[0]}: no event in it could be read")
     _write(args.output, rows, min(times))
     for trace in traces:
-        _tell(trace)
+        _print_summary(trace)
     return 0
 
 
@@ -61,7 +61,7 @@ def _write(path: str, rows: list[Any], start_ns: int) -> None:
     write_with(path, exporter.TEXT, path.endswith(".gz"), write)
 
 
-def _tell(trace: RepairedTrace) -> None:
+def _print_summary(trace: RepairedTrace) -> None:
     """Say on stderr what was repaired."""
     for what, count in trace.repairs.most_common(_MANY):
         times = f"{count} times: " if count > 1 else ""

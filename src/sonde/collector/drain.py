@@ -30,7 +30,7 @@ class Drain:
         self.capacity = self.ring.count("capacity")
         has_spare = self.ring.count("spare") > 0
         self._written = map_file(path, writable=True) if has_spare else None
-        self._tell()
+        self._publish_progress()
         self._since_s: float | None = None  # when a row was first seen waiting
 
     def run(self, now_s: float, every_s: float, ended: bool) -> int:
@@ -60,11 +60,11 @@ class Drain:
             )
             added = os.stat(path).st_size
         self.next = end
-        self._tell()
+        self._publish_progress()
         self._merge()
         return added
 
-    def _tell(self) -> None:
+    def _publish_progress(self) -> None:
         """Tell the job how far its rows are archived, so that it knows whether we keep up."""
         if self._written is not None:
             _core.ring_archived(self._written, self.next)

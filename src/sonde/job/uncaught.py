@@ -83,13 +83,13 @@ class Uncaught:
         if error is not last or self.seen == id(error):
             return
         self.seen = id(error)
-        self._tell(error, trace)
+        self._call_listeners(error, trace)
 
     def _see_thread(self, args: Any) -> None:
         if args.exc_type is not SystemExit:  # with which a thread may end in an orderly way
-            self._tell(args.exc_value, args.exc_traceback)
+            self._call_listeners(args.exc_value, args.exc_traceback)
 
-    def _tell(self, error: object, trace: TracebackType | None) -> None:
+    def _call_listeners(self, error: object, trace: TracebackType | None) -> None:
         if isinstance(error, BaseException):
             # Without signals: a handler of the program runs before or after us.
             for listener in self._listeners:

@@ -34,7 +34,7 @@ def write(measured: Measurement, file: IO[str]) -> None:
     report["pictures"], hint = pictures.write(measured.folder, drawn)
     report["missing"] += [hint] if hint else []
     problems = _write_files(measured.folder, report, drawn)
-    for line in _say(report, measured, problems):
+    for line in _describe_report(report, measured, problems):
         file.write(clean(line) + "\n")
 
 
@@ -138,7 +138,7 @@ def _list_troubles(recording: Recording) -> Iterator[str]:
         yield f"{row['lost']} rows of {row['table_name']} were lost"
 
 
-def _say(report: Report, measured: Measurement, problems: list[str]) -> Iterator[str]:
+def _describe_report(report: Report, measured: Measurement, problems: list[str]) -> Iterator[str]:
     yield from report["about"]
     yield ""
     if report["statistics"]["readings"]:

@@ -25,10 +25,10 @@ def say_pattern(pattern: str, votes: str) -> str:
 def say_statistics(numbers: Report) -> Iterator[str]:
     """Yield the statistics as the original prints them, for every GPU."""
     yield "CPU (100 % is one processor)"
-    yield from _say_spread(numbers["cpu_pct"], show_pct)
+    yield from _describe_spread(numbers["cpu_pct"], show_pct)
     yield _RULE
     yield "Memory"
-    yield from _say_spread(numbers["memory_used_bytes"], show_bytes)
+    yield from _describe_spread(numbers["memory_used_bytes"], show_bytes)
     yield f"  {'total':<34}{show_bytes(numbers['memory_total_bytes'])}"
     yield _RULE
     for label, found in _list_volumes(numbers):
@@ -41,7 +41,7 @@ def say_statistics(numbers: Report) -> Iterator[str]:
     for gpu in numbers["gpus"]:
         yield f"GPU {gpu['gpu']}: {gpu['name'] or 'unknown'}"
         yield f"  {'peak of memory':<34}{show_pct(gpu['memory_pct']['max'])}"
-        yield from _say_spread(gpu["util_pct"], show_pct, "utilization, ")
+        yield from _describe_spread(gpu["util_pct"], show_pct, "utilization, ")
 
 
 def _list_volumes(numbers: Report) -> Iterator[tuple[str, Report]]:
@@ -57,7 +57,7 @@ def _show_least(found: Report) -> str:
     return show_bytes(found["min_without_zero_bytes_s"], "/s")
 
 
-def _say_spread(spread: Report, show: Any, prefix: str = "") -> Iterator[str]:
+def _describe_spread(spread: Report, show: Any, prefix: str = "") -> Iterator[str]:
     for key, label in _SPREAD:
         yield f"  {prefix + label:<34}{show(spread[key])}"
 

@@ -186,7 +186,7 @@ static int handle_stop(one *thread, int status)
 }
 
 /* Handle what the kernel reports about a thread. Returns 1 if we no longer trace it. */
-static int look(crowd *self, one *thread)
+static int inspect(crowd *self, one *thread)
 {
     siginfo_t info = {0};
     if (waitid(P_PID, (id_t)thread->tid, &info, WNOHANG | WSTOPPED | WEXITED | __WALL) < 0)
@@ -205,7 +205,7 @@ static void look_at_all(crowd *self)
 {
     self->is_stir = 0;
     for (int i = self->n - 1; i >= 0; i--)
-        if (look(self, &self->threads[i]))
+        if (inspect(self, &self->threads[i]))
             self->threads[i] = self->threads[--self->n];
 }
 

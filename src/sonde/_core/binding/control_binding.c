@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* How late we notice a change whose sender died before waking us. */
-#define RUN_LOOK_NS 20000000
+#define RUN_CHECK_NS 20000000
 
 static sonde_control *page_of(PyObject *map, int writable)
 {
@@ -199,10 +199,10 @@ static PyObject *run_wait(PyObject *Py_UNUSED(module), PyObject *args)
     const uint64_t *word = ended ? &page->run_ended : &page->run_begun;
     while (sonde_load_acquire(word) < number && sonde_clock_ns() < end_ns) {
         uint32_t seen = sonde_load_acquire(&page->run_bell);
-        int64_t look_ns = sonde_clock_ns() + RUN_LOOK_NS;
+        int64_t check_ns = sonde_clock_ns() + RUN_CHECK_NS;
         Py_BEGIN_ALLOW_THREADS
         if (sonde_load_acquire(word) < number)
-            sonde_wait_until(&page->run_bell, seen, look_ns < end_ns ? look_ns : end_ns);
+            sonde_wait_until(&page->run_bell, seen, check_ns < end_ns ? check_ns : end_ns);
         Py_END_ALLOW_THREADS
         if (PyErr_CheckSignals() < 0)
             return NULL;

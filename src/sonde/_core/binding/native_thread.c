@@ -17,7 +17,7 @@
 #include <sys/prctl.h>
 
 /* How late we see a request whose sender died before waking us. */
-#define LOOK_NS 1000000000
+#define CHECK_NS 1000000000
 /* How long a queued call may wait before a thread makes Python see it. */
 #define NUDGE_NS 20000000
 
@@ -98,7 +98,7 @@ static void rest(void)
 static PyObject *call_obey(NativeThreadObject *self)
 {
     /* Acquire, as part of the exchange: the values are read after the bits. */
-    uint32_t changed = sonde_swap_acquire(&self->upkeep.untold, 0);
+    uint32_t changed = sonde_swap_acquire(&self->upkeep.unreported, 0);
     PyObject *start = changed & SONDE_START_CHANGED
                           ? PyLong_FromLong(sonde_load_relaxed(&self->upkeep.start_status))
                           : Py_NewRef(Py_None);
@@ -140,7 +140,7 @@ static int run_obey(void *arg)
 static int wants_python(NativeThreadObject *self)
 {
     const sonde_control *page = self->page;
-    return sonde_load_acquire(&self->upkeep.untold) || sonde_load_acquire(&page->stop) ||
+    return sonde_load_acquire(&self->upkeep.unreported) || sonde_load_acquire(&page->stop) ||
            sonde_load_acquire(&page->asked) != sonde_load_acquire(&page->obeyed);
 }
 
@@ -148,12 +148,12 @@ static int wants_python(NativeThreadObject *self)
 static int64_t push_obey(NativeThreadObject *self)
 {
     if (!sonde_load_acquire(&self->pending) || self->queued_ns == 0)
-        return LOOK_NS;
+        return CHECK_NS;
     if (sonde_clock_ns() - self->queued_ns < NUDGE_NS)
         return NUDGE_NS;
     self->queued_ns = 0; /* once is enough */
     sonde_nudge_begin(&self->nudge);
-    return LOOK_NS;
+    return CHECK_NS;
 }
 
 static void *watch(void *arg)
@@ -177,10 +177,10 @@ static void *watch(void *arg)
         sonde_upkeep_turn(&self->upkeep, self->page);
         sonde_guard_renew();
         sonde_store_relaxed(&self->page->pages_lost, sonde_guard_lost());
-        int64_t due_ns = take_turn(self->page), look_ns = sonde_clock_ns() + nudge_ns;
+        int64_t due_ns = take_turn(self->page), check_ns = sonde_clock_ns() + nudge_ns;
         sem_post(&turns);
         if (!sonde_load_acquire(&self->leave))
-            sonde_wait_until(&self->page->bell, bell, due_ns < look_ns ? due_ns : look_ns);
+            sonde_wait_until(&self->page->bell, bell, due_ns < check_ns ? due_ns : check_ns);
     }
     rest();
     return NULL;

@@ -183,9 +183,9 @@ static PyObject *collective_find_inputs(PyObject *Py_UNUSED(module), PyObject *a
     PyObject *call;
     if (!PyArg_ParseTuple(args, "KO", &tensor, &call))
         return NULL;
-    sonde_observed_look((uintptr_t)tensor);
+    sonde_observed_begin((uintptr_t)tensor);
     PyObject *result = PyObject_CallNoArgs(call);
-    sonde_observed_looked();
+    sonde_observed_end();
     return result;
 }
 

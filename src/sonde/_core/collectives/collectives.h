@@ -47,8 +47,8 @@ void sonde_observed_stop(void);
 
 /* Find by trial where a range keeps its inputs: between these two calls, this thread has torch do
  * one operation on this tensor. */
-void sonde_observed_look(uintptr_t tensor);
-void sonde_observed_looked(void);
+void sonde_observed_begin(uintptr_t tensor);
+void sonde_observed_end(void);
 int sonde_observed_is_sized(void); /* was it found? */
 
 /* Copy the works that have no row yet, by serial. Returns how many. `to` holds

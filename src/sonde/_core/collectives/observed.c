@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOOK_BYTES = 512, LOOK_VALUES = 8, TRIES = 64 };
+enum { SEARCH_BYTES = 512, SEARCH_VALUES = 8, TRIES = 64 };
 
 /* c10::IValue: a tensor's is its address and a tag. */
 typedef struct {
@@ -53,15 +53,15 @@ int sonde_observed_is_sized(void) { return seen.inputs_at != 0; }
 
 /* In the range of an operation on that tensor, search for a view of a few values of which the
  * first is the tensor. */
-static void look(const char *function)
+static void find_inputs(const char *function)
 {
-    for (uint32_t at = 8; at < LOOK_BYTES; at += 8) {
+    for (uint32_t at = 8; at < SEARCH_BYTES; at += 8) {
         uint64_t view[2];
         ivalue value;
         /* Any word may be taken for an address here, so it is read through the kernel. */
         if (sonde_read_memory(view, (uintptr_t)function + at, sizeof view) < 0)
             return;
-        if (view[1] >= 1 && view[1] <= LOOK_VALUES && sonde_read_memory(&value, view[0], sizeof value) == 0 &&
+        if (view[1] >= 1 && view[1] <= SEARCH_VALUES && sonde_read_memory(&value, view[0], sizeof value) == 0 &&
             value.payload == seen.wanted) {
             seen.tag = value.tag;
             seen.inputs_at = at;
@@ -127,7 +127,7 @@ void sonde_observed_begins(const void *function)
     const char *title = seen.name(function);
     if (title == NULL || !is_work(title)) {
         if (title != NULL && seen.wanted != 0 && strncmp(title, "aten::", 6) == 0)
-            look(function);
+            find_inputs(function);
         return;
     }
     sonde_observed_work work = {.function = function, .begin_ns = sonde_clock_ns(), .dtype = -1,
@@ -226,7 +226,7 @@ static sonde_observer make_observer(int scope)
     return ours;
 }
 
-void sonde_observed_look(uintptr_t tensor)
+void sonde_observed_begin(uintptr_t tensor)
 {
     if (seen.add_here == NULL || seen.numel == NULL || seen.dtype == NULL || seen.inputs_at != 0)
         return;
@@ -234,7 +234,7 @@ void sonde_observed_look(uintptr_t tensor)
     seen.handle_here = seen.add_here(make_observer(SONDE_SCOPE_FUNCTION));
 }
 
-void sonde_observed_looked(void)
+void sonde_observed_end(void)
 {
     if (seen.wanted != 0)
         seen.remove(seen.handle_here);

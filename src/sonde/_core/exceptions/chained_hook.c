@@ -21,10 +21,10 @@ static PyObject *hook_call(PyObject *callable, PyObject *const *args, size_t nar
     /* The listener may end the recording, and the program may drop this object. */
     PyObject *listener = Py_NewRef(self->listener), *previous = Py_NewRef(self->previous);
     if (listener != Py_None) {
-        PyObject *heard = PyObject_Vectorcall(listener, args, (size_t)PyVectorcall_NARGS(nargsf), NULL);
-        if (heard == NULL)
+        PyObject *answer = PyObject_Vectorcall(listener, args, (size_t)PyVectorcall_NARGS(nargsf), NULL);
+        if (answer == NULL)
             PyErr_Clear(); /* the listener catches its own exceptions; this is a lack of memory */
-        Py_XDECREF(heard);
+        Py_XDECREF(answer);
     }
     Py_DECREF(listener);
     PyObject *result = PyObject_Vectorcall(previous, args, (size_t)PyVectorcall_NARGS(nargsf), kwnames);

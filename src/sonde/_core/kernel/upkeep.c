@@ -17,7 +17,7 @@ static void tell(sonde_upkeep *self, int *field, int value, uint32_t which)
         return;
     sonde_store_relaxed(field, value);
     /* Release: the value is there when the bit is seen. */
-    sonde_or_release(&self->untold, which);
+    sonde_or_release(&self->unreported, which);
 }
 
 static void start_command(sonde_upkeep *self, int command)
@@ -34,14 +34,14 @@ static int has_snapshot(const sonde_upkeep *self)
 static void keep_collector(sonde_upkeep *self)
 {
     int64_t now = sonde_clock_ns();
-    if (self->looked_ns && now - self->looked_ns < KEEP_NS)
+    if (self->checked_ns && now - self->checked_ns < KEEP_NS)
         return;
-    if (!self->looked_ns && (self->lock != NULL || has_snapshot(self)))
+    if (!self->checked_ns && (self->lock != NULL || has_snapshot(self)))
         tell(self, &self->start_status, sonde_keeper_prepare(&self->keeper), SONDE_START_CHANGED);
     /* The parent starts a collector; one of ours would become its child when we end. */
-    if (!self->looked_ns && sonde_is_below_adopter())
+    if (!self->checked_ns && sonde_is_below_adopter())
         self->wait_ns = now + PARENT_NS;
-    self->looked_ns = now;
+    self->checked_ns = now;
     sonde_keeper_beat(&self->keeper);
     tell(self, &self->signal_state, sonde_signal_renew(), SONDE_SIGNAL_CHANGED);
     if (self->lock == NULL || now < self->wait_ns || !sonde_collector_claim(self->lock))

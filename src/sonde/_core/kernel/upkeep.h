@@ -5,18 +5,18 @@
 #include "format/format.h"
 #include "kernel/keeper.h"
 
-/* Bits of `untold`. */
+/* Bits of `unreported`. */
 enum { SONDE_START_CHANGED = 1, SONDE_SIGNAL_CHANGED = 2 };
 
 /* Zeroed by its owner, who sets the first two fields and owns their strings. */
 typedef struct {
     char *lock; /* of the collector to keep alive; NULL: there is none */
     sonde_keeper keeper;
-    int64_t looked_ns, wait_ns; /* when we looked for a collector; when we may start one */
+    int64_t checked_ns, wait_ns; /* when we looked for a collector; when we may start one */
     int64_t snapshot_ns; /* when the last snapshot was started */
     int start_status;    /* of the last command: 0 or -errno */
     int signal_state;    /* of the signal that asks for snapshots */
-    uint32_t untold;     /* atomic: which of the two has changed; whoever takes the bits clears them */
+    uint32_t unreported;     /* atomic: which of the two has changed; whoever takes the bits clears them */
 } sonde_upkeep;
 
 /* See to all of it, as far as it is due. The native thread alone. */

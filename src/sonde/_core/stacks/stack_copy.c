@@ -22,7 +22,7 @@
 #define SLOWEST_NS 20000
 #define SLOW_BYTES_PER_NS 2
 #define SLOW_CHUNK_NS 1500
-#define FIRST_LOOKS 64
+#define FIRST_READINGS 64
 #define SPLIT_NS 600 /* for one more system call */
 #define WINDOW_BELOW 1536
 #define WINDOW_ABOVE 256
@@ -180,9 +180,9 @@ static int is_slow(void)
 {
     int64_t took_ns = sonde_clock_ns() - sonde_copy.begin_ns;
     if (!sonde_copy.is_strict) {
-        static int looks; /* the first readings change the usual time in large steps */
-        int64_t step_ns = looks < FIRST_LOOKS ? usual_ns / 16 : 8;
-        looks += looks < FIRST_LOOKS;
+        static int readings; /* the first readings change the usual time in large steps */
+        int64_t step_ns = readings < FIRST_READINGS ? usual_ns / 16 : 8;
+        readings += readings < FIRST_READINGS;
         usual_ns += took_ns > usual_ns ? step_ns : -step_ns;
     }
     return took_ns > limit_ns();

@@ -40,9 +40,9 @@ static int is_still(const sonde_Trigger *self, const sonde_sampler *s, int64_t n
 static int is_large(sonde_Trigger *self, int64_t now_ns)
 {
     struct rusage usage;
-    if (self->memory == 0 || self->peak_bytes > 0 || now_ns - self->looked_ns < MEMORY_NS)
+    if (self->memory == 0 || self->peak_bytes > 0 || now_ns - self->checked_ns < MEMORY_NS)
         return 0;
-    self->looked_ns = now_ns;
+    self->checked_ns = now_ns;
     if (getrusage(RUSAGE_SELF, &usage) < 0 || (double)usage.ru_maxrss * 1024 <= self->memory_limit)
         return 0;
     self->peak_bytes = (double)usage.ru_maxrss * 1024;
@@ -177,7 +177,7 @@ void sonde_triggers_write(sonde_sampler *s, int64_t now_ns)
 
 static int64_t find_next(const sonde_Trigger *self, const sonde_sampler *s)
 {
-    int64_t next_ns = self->memory ? self->looked_ns + MEMORY_NS : INT64_MAX;
+    int64_t next_ns = self->memory ? self->checked_ns + MEMORY_NS : INT64_MAX;
     for (int i = 0; i < SONDE_SLOTS + SONDE_AT_ONCE; i++) {
         int64_t due_ns = sonde_load_relaxed(&self->slots[i].due_ns);
         if (due_ns != 0 && due_ns < next_ns)

@@ -52,7 +52,7 @@ typedef struct {
     int64_t stood_ns;       /* since when everything stood still, when that condition was last met */
     uint32_t memory;        /* condition about the size of the process, plus 1 */
     double memory_limit;    /* in bytes */
-    int64_t looked_ns;
+    int64_t checked_ns;
     double peak_bytes;      /* nonzero: that condition is met */
     uint64_t number, missed;
     int64_t hour_ns; /* when the current hour began, and how many rows it has */

@@ -16,7 +16,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-enum { LOOK_NODES = 6, GIVE_UP = 256 };
+enum { CHECK_NODES = 6, GIVE_UP = 256 };
 /* A node's number is among its first words. */
 enum { FUNCTION_WORDS = 64, NODE_WORDS = 8 };
 /* How far a node's forward thread lies behind its number. In what observers get, a view, a map
@@ -83,7 +83,7 @@ static int narrow(place *one, const char *memory, int64_t number)
             at = word * 8;
         }
     }
-    if (left == 1 && nodes.looked >= LOOK_NODES)
+    if (left == 1 && nodes.looked >= CHECK_NODES)
         one->at = (uint32_t)at;
     return left;
 }

@@ -32,15 +32,15 @@ class Source:
         self._context.detail = self._describe()
 
     def stop(self) -> None:
-        self._tell()
+        self._report_change()
         self._tracer.stop()
 
     def publish(self) -> None:
         """Write now what has changed since the last time."""
-        self._tell()
+        self._report_change()
         self._tracer.publish()
 
-    def _tell(self) -> None:
+    def _report_change(self) -> None:
         """Record that the program has taken our place in a thread, if it has."""
         detail = self._describe()
         if detail != self._context.detail:
