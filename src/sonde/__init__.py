@@ -171,7 +171,9 @@ def table(row: type, name: str | None = None) -> Callable[..., None]:
 
 
 def open(target: int | str | Sequence[int | str]) -> Recording:
-    """Open what was recorded of a pid, a session folder or id, a whole job, or several of them."""
+    """Open what was recorded of a pid, a session folder or id, a whole job, or several of them.
+
+    Its first query warns if names are missing because a table had no room for them."""
     from sonde.store.recording import open_recording
 
-    return open_recording(target)
+    return open_recording(target, warns=True)

@@ -237,12 +237,12 @@ def test_a_tree_in_any_order_is_the_same_tree() -> None:
 
 
 def test_losses_are_said_in_words() -> None:
-    none = dict.fromkeys(("stacks_lost", "torn", "cut", "skipped_interpreters"), 0)
+    none = dict.fromkeys(("torn", "cut", "skipped_interpreters"), 0)
     assert describe_misses({**none, "due": 100, "taken": 100}) == []
-    said = describe_misses({**none, "due": 1000, "taken": 900, "stacks_lost": 7})
+    said = describe_misses({**none, "due": 1000, "taken": 900, "cut": 7})
     assert said == [
-        "samples without room for their stack (see stack.bytes): 7",
         "samples not taken in time: 100 of 1,000",
+        "stacks cut at 512 frames: 7",
     ]
 
 

@@ -343,7 +343,8 @@ def _is_region(row: Row) -> bool:
 
 
 def _name(row: Row) -> Name:
-    return row["kind"], row["domain"], row["name"]
+    """Return how a line is named: with a question mark if its name found no room."""
+    return row["kind"], row["domain"], "?" if row["name"] is None else row["name"]
 
 
 def _key(row: Row) -> tuple[object, ...]:

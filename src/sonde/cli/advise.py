@@ -14,7 +14,9 @@ from sonde.advice.finding import Advice, Finding, show_evidence
 from sonde.advice.judge import PIECE_S, Rule, advise, load_rules
 from sonde.advice.verdict import LEVELS
 from sonde.cli import _options, _table
+from sonde.cli._missing import tell_missing
 from sonde.errors import ConfigError
+from sonde.session.target import find_sessions
 from sonde.words import clean
 
 GROUP = "ask"
@@ -68,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
         _table.write_text(args.output, lambda file: _write_lines([advice.to_json()], file))
     else:
         _table.write_text(args.output, lambda file: _draw_advice(advice, args.all, file))
+    tell_missing(find_sessions(args.target, environ.find_root()))
     for outcome in advice.outcomes:
         if outcome.state == "failed":
             print(f"sonde: rule {outcome.rule} failed: {outcome.detail}", file=sys.stderr)

@@ -20,8 +20,10 @@ from sonde.analysis.event_sums import (
 from sonde.analysis.event_table import SORTS, make_table, sort_report
 from sonde.analysis.window import find_window
 from sonde.cli import _options, _table
+from sonde.cli._missing import tell_missing
 from sonde.cli._watch import watch
 from sonde.errors import ConfigError
+from sonde.session.missing_names import describe_missing_names
 from sonde.store.recording import Recording, open_recording
 from sonde.words import clean, show_bar, show_curve, show_duration, show_moment, show_number
 
@@ -58,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
             _table.write_text(args.output, lambda file: _draw_all(report, args, file))
         else:
             _table.write_rows(make_table(report), args.format, args.output)
+        tell_missing(recording.sessions)
         return 0
     if args.format != "table" or args.output:
         raise ConfigError("--watch draws tables; leave out --format and -o, or --watch")
@@ -82,6 +85,8 @@ def _watch(recording: Recording, args: argparse.Namespace) -> int:
     def draw(file: IO[str]) -> bool:
         report = _read(recording, args)
         _draw_all(report, args, file)
+        for line in describe_missing_names(recording.sessions).values():
+            file.write(f"{line}\n")
         return any(one.is_running for one in report.processes)
 
     watch(draw, args.watch)

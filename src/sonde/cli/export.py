@@ -14,6 +14,7 @@ from sonde.analysis.profile import Profile, Selection
 from sonde.analysis.region_layout import FOREVER_NS
 from sonde.analysis.window import LAST, Window, find_window
 from sonde.cli import _options
+from sonde.cli._missing import tell_missing
 from sonde.errors import Error
 from sonde.export.files import open_file, write_file
 from sonde.session import runs
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     exporter = plugins.load("export.formats", args.to)
     recording = open_recording(args.target)
+    tell_missing(recording.sessions)
     path = args.output or name_file(recording, exporter.SUFFIX)
     if args.follow is not None:
         return _follow(recording, path, args)

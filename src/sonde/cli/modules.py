@@ -27,6 +27,7 @@ from sonde.analysis.modules import (
 from sonde.analysis.profile import Selection
 from sonde.analysis.window import find_window
 from sonde.cli import _options, _table
+from sonde.cli._missing import tell_missing
 from sonde.cli.export import name_file, write_stdout
 from sonde.errors import ConfigError
 from sonde.export.files import write_file
@@ -71,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     recording = open_recording(args.target)
+    tell_missing(recording.sessions)  # first: it may be why there are no modules
     window = find_window(recording, args.since, args.until, last=LAST)
     report = read_report(recording, StepSelection(window, *_read_range(args.steps)))
     if args.to:

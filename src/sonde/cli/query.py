@@ -7,6 +7,7 @@ import sys
 
 from sonde import settings
 from sonde.cli import _options, _table
+from sonde.cli._missing import tell_missing
 from sonde.errors import ConfigError
 from sonde.store.engine import limited
 from sonde.store.recording import MEMORY, TIMEOUT_S, open_recording
@@ -32,8 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     sql = sys.stdin.read() if args.sql == "-" else args.sql
     with limited(_check_size(args.memory)):
-        rows = open_recording(args.target).query(sql, timeout_s=args.timeout, memory=args.memory)
+        recording = open_recording(args.target)
+        rows = recording.query(sql, timeout_s=args.timeout, memory=args.memory)
         _table.write_rows(rows, args.format, args.output)
+    tell_missing(recording.sessions)
     return 0
 
 

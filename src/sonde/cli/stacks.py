@@ -11,6 +11,7 @@ from sonde import _core, environ
 from sonde.cli import _options
 from sonde.errors import Error, NotYours
 from sonde.session import Session, stack_table, steering
+from sonde.session.missing_names import describe_missing_names
 from sonde.session.stack_table import StackFrame, ThreadStack
 from sonde.session.target import find_sessions
 from sonde.words import clean
@@ -56,6 +57,7 @@ class _Shown:
         self.threads = _read(session)
         if (args.locals or args.tasks) and is_asked:
             self._inspect(args, since_ns)
+        self.notes += describe_missing_names([session]).values()
 
     def _sample(self) -> bool:
         """Have the process sampled now; return whether it may be asked for more."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from sonde import environ, settings
 from sonde.cli import _options, _table
+from sonde.cli._missing import tell_missing
 from sonde.errors import ConfigError
 from sonde.session.target import find_sessions
 from sonde.tui.page import WINDOWS_S, Choice, make_page, measure, units_of
@@ -77,6 +78,7 @@ def _print_once(processes: list[TopProcess], choice: Choice, args: argparse.Name
         kinds = {"rank": "int64", "pid": "int64", **kinds}
     schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in kinds.items()])
     _table.write_rows(pa.Table.from_pylist(rows, schema=schema), args.format, args.output)
+    tell_missing(process.session for process in processes)
     return 0
 
 

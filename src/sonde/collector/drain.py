@@ -10,6 +10,7 @@ from sonde import _core
 from sonde.errors import Damaged
 from sonde.session import Session, stack_table, texts
 from sonde.session.files import EVENT_TOTALS, NODES, SEALED, remove_quietly
+from sonde.session.missing_names import count_missing
 from sonde.session.records import Sealed, SealedTable
 from sonde.session.ring import Ring, map_file
 from sonde.store import archive
@@ -114,6 +115,7 @@ def seal(session: Session) -> None:
         end_wall_ns=find_end_wall_ns(session),
         sealed_wall_ns=time.time_ns(),
         tables=tables,
+        **count_missing(session),
     ).write(session.path(SEALED))
     for path in [*rings, *map(session.path, (NODES, EVENT_TOTALS, texts.NAME))]:
         remove_quietly(path)

@@ -205,6 +205,8 @@ class Sealed(Record):
     end_wall_ns: int
     sealed_wall_ns: int
     tables: dict[str, SealedTable]
+    texts_lost: int = 0  # texts that found no room in the text table
+    stacks_lost: int = 0  # samples that found no room for their stack
 
 
 class Expired(Record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -16,6 +17,7 @@ import pyarrow as pa
 from sonde import environ
 from sonde.errors import Damaged, QueryError
 from sonde.session import Session
+from sonde.session.missing_names import describe_missing_names
 from sonde.session.schema import Schema
 from sonde.session.target import find_sessions
 from sonde.store import catalog
@@ -34,19 +36,21 @@ _FAILURES = (OSError, MemoryError, pa.ArrowException, duckdb.Error)
 _ALLOWED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
 
-def open_recording(target: int | str | Sequence[int | str]) -> Recording:
-    """Return the recording that a target names; see target.find_sessions."""
+def open_recording(target: int | str | Sequence[int | str], *, warns: bool = False) -> Recording:
+    """Return the recording that a target names; see target.find_sessions. One that `warns` says
+    with its first query if names are missing."""
     words = [target] if isinstance(target, (int, str)) else list(target)
     root = environ.find_root()
     found = [session for word in words for session in find_sessions(str(word), root)]
-    return Recording(list({session.folder: session for session in found}.values()))
+    return Recording(list({session.folder: session for session in found}.values()), warns=warns)
 
 
 class Recording:
     """What one process or many left behind, live or ended."""
 
-    def __init__(self, sessions: Sequence[Session]) -> None:
+    def __init__(self, sessions: Sequence[Session], *, warns: bool = False) -> None:
         self.sessions = list(sessions)
+        self._warns = warns  # once, when names are missing
 
     @property
     def meta(self) -> dict[str, object]:
@@ -65,6 +69,7 @@ class Recording:
 
     def query(self, sql: str, *, timeout_s: float = TIMEOUT_S, memory: str = MEMORY) -> pa.Table:
         """Run one SELECT and return its rows. It can read the recording and nothing else."""
+        self._warn()
         for _ in range(_TRIES - 1):
             try:
                 return self._query_once(sql, timeout_s, memory)
@@ -86,6 +91,7 @@ class Recording:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one SELECT in pieces, for results larger than memory. `given` are more
         tables that the query may name. `timeout_s` applies to each piece."""
+        self._warn()
         for tried in range(_TRIES):
             begun = False
             try:
@@ -112,6 +118,12 @@ class Recording:
         finally:
             if connection not in abandoned:
                 connection.close()
+
+    def _warn(self) -> None:
+        lines = describe_missing_names(self.sessions).values() if self._warns else ()
+        for line in lines:
+            self._warns = False
+            warnings.warn(line, stacklevel=3)
 
     def freeze(self, text: str = "") -> FrozenRecording:
         """Return the recording as it is now, for many queries: its tables are opened once. `text`

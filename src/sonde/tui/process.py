@@ -10,6 +10,7 @@ from typing import Any
 from sonde import _core
 from sonde.errors import Error
 from sonde.session import Session, stack_table
+from sonde.session.missing_names import describe_missing_names
 from sonde.session.ring import SUFFIX, Ring
 from sonde.tui.samples import STEP_NS, Samples, Sums
 from sonde.tui.shares import Load, Weighed, list_loads, weigh, weigh_all
@@ -213,6 +214,7 @@ class TopProcess:
             for row in source
             if row["state"] != "on" or row["detail"]
         ]
+        lines += describe_missing_names([self.session]).values()
         for row in self.ask("SELECT * FROM sonde.loss ORDER BY table_name"):
             names = ("dropped", "overwritten", "corrupt", "misfit", "text_lost")
             parts = [f"{row[name]:,} {name}" for name in names if row[name]]
@@ -245,7 +247,6 @@ class TopProcess:
 def describe_misses(row: dict[str, float]) -> list[str]:
     """Return the counters of python.sampling in words, except those that are zero."""
     counters = (
-        (row["stacks_lost"], "samples without room for their stack (see stack.bytes): {:,}"),
         (row["due"] - row["taken"], f"samples not taken in time: {{:,}} of {row['due']:,}"),
         (row["torn"], "stacks that changed while they were read: {:,}"),
         (row["cut"], "stacks cut at 512 frames: {:,}"),

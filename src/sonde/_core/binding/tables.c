@@ -83,6 +83,18 @@ static PyObject *intern_read(PyObject *Py_UNUSED(module), PyObject *map)
     return Py_BuildValue("NK", texts, (unsigned long long)sonde_load_relaxed(&table.shared->lost));
 }
 
+static PyObject *intern_lost(PyObject *Py_UNUSED(module), PyObject *map)
+{
+    const void *mem = sonde_map_memory(map, 0);
+    if (mem == NULL)
+        return NULL;
+    sonde_intern_handle table;
+    int status = sonde_intern_open(&table, mem, ((MapObject *)map)->bytes);
+    if (status < 0)
+        return sonde_raise(status, "intern table");
+    return PyLong_FromUnsignedLongLong(sonde_load_relaxed(&table.shared->lost));
+}
+
 static PyObject *nodes_bytes(PyObject *Py_UNUSED(module), PyObject *args)
 {
     unsigned int entries;
@@ -152,14 +164,28 @@ static PyObject *nodes_read(PyObject *Py_UNUSED(module), PyObject *map)
                          (long long)sonde_load_relaxed(&table.shared->t_ns));
 }
 
+static PyObject *nodes_lost(PyObject *Py_UNUSED(module), PyObject *map)
+{
+    const void *mem = sonde_map_memory(map, 0);
+    if (mem == NULL)
+        return NULL;
+    sonde_nodes_handle table;
+    int status = sonde_nodes_open(&table, mem, ((MapObject *)map)->bytes);
+    if (status < 0)
+        return sonde_raise(status, "stack table");
+    return PyLong_FromUnsignedLongLong(sonde_load_relaxed(&table.shared->lost));
+}
+
 PyMethodDef sonde_tables_methods[] = {
     {"check_bytes", check_bytes, METH_O, "Return the 32-bit checksum of bytes."},
     {"intern_bytes", intern_bytes, METH_VARARGS, "intern_bytes(entries, data_bytes): return the size of the file."},
     {"intern_init", intern_init, METH_VARARGS, "intern_init(map, entries, data_bytes): make an empty text table."},
     {"intern_read", intern_read, METH_O,
      "intern_read(map): return ([bytes or None of id 1, 2, …], lost)."},
+    {"intern_lost", intern_lost, METH_O, "intern_lost(map): return how many texts found no room."},
     {"nodes_bytes", nodes_bytes, METH_VARARGS, "nodes_bytes(entries): return the size of the file."},
     {"nodes_init", nodes_init, METH_VARARGS, "nodes_init(map, entries): make an empty stack table."},
+    {"nodes_lost", nodes_lost, METH_O, "nodes_lost(map): return how many samples found no room for their stack."},
     {"nodes_read", nodes_read, METH_O,
      "nodes_read(map): return (sound nodes, [id, parent, func, file, line, first line, hash, samples,\n"
      "wall, cpu, gil] as buffers, damaged, lost, when the sums were copied; 0: this is the table)."},

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from sonde import launch
 from sonde.errors import Damaged
 from sonde.session import Session
+from sonde.session.missing_names import describe_missing_names
 from sonde.session.run import Run
 from sonde.session.runs import list_runs
 from sonde.store.archive import read_segment
@@ -68,7 +69,7 @@ def _read_environment(session: Session) -> list[Row]:
 
 def read_sources(session: Session) -> list[Row]:
     """Return the newest state of each source and sensor."""
-    found = _miss_collector(session)
+    found = _miss_collector(session) + _miss_names(session)
     table = open_tables(session).get("sonde.source_log")
     if table is None:
         return found
@@ -97,6 +98,14 @@ def _miss_collector(session: Session) -> list[Row]:
             return []
     t_ns = since_ns - session.wall_offset_ns
     return [{"source": "collector", "state": state, "detail": detail, "t_ns": t_ns}]
+
+
+def _miss_names(session: Session) -> list[Row]:
+    """Return a row for each table of names that is full; since when is not known."""
+    return [
+        {"source": table, "state": "full", "detail": line, "t_ns": None}
+        for table, line in describe_missing_names([session]).items()
+    ]
 
 
 def _read_losses(session: Session) -> list[Row]:
@@ -159,9 +168,13 @@ VIEWS = (
         "What is being recorded: the newest state of each source and sensor.",
         read_sources,
         ("source", "text", "name of the source or sensor"),
-        ("state", "text", "on, off, failed or unavailable"),
+        (
+            "state",
+            "text",
+            "on, off, failed or unavailable; full if it is a table without room for names",
+        ),
         ("detail", "text", "why it is in this state"),
-        ("t_ns", "i64", "since when it is in this state"),
+        ("t_ns", "i64", "since when it is in this state; NULL if that is not known"),
     ),
     _view(
         "python.environment",
