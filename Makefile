@@ -8,6 +8,7 @@ VERSIONS ?= 3.10 3.11 3.12 3.13
 NATIVE_SECONDS ?= 40
 STRESS_SECONDS ?= 60
 STRESS_CYCLES ?= 100
+STRESS_THREADS ?= 10000
 DAMAGE_CASES ?= 1000
 FILE_SYSTEMS ?= ext4 xfs btrfs tmpfs
 CC ?= cc
@@ -58,6 +59,7 @@ stress-one: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python tests/stress/stacks.py $(STRESS_SECONDS)
 	$(BIN)/python tests/stress/attach.py --cycles $(STRESS_CYCLES)
 	$(BIN)/python tests/stress/attach.py --cycles $(STRESS_CYCLES) --kill
+	$(BIN)/python tests/stress/threads.py $(STRESS_THREADS)
 	$(BIN)/python tests/stress/damage.py $(DAMAGE_CASES)
 	$(BIN)/python tests/stress/file_systems.py $(FILE_SYSTEMS)
 

@@ -17,6 +17,7 @@ import sonde
 from conftest import wait_for
 from sonde.errors import ConfigError, SchemaError
 from sonde.session import Session, list_sessions
+from support.many_threads import check_threads
 
 
 class Point:
@@ -110,33 +111,8 @@ def test_many_threads_start_stop_and_write_at_once() -> None:
     assert all(s.find_state() == "ended" for s in list_sessions(os.environ["SONDE_DIR"]))
 
 
-def test_ten_thousand_threads_write_one_table(run) -> None:
-    code = """
-import threading, sonde
-class Point:
-    x: int
-emit = sonde.table(Point)
-print(sonde.start(collector="off"))
-threading.stack_size(256 * 1024)
-go, threads = threading.Event(), []
-def work(n):
-    go.wait()
-    emit(n)
-try:
-    for n in range(10_000):
-        threads.append(threading.Thread(target=work, args=(n,)))
-        threads[-1].start()
-except RuntimeError:
-    threads.pop()          # this machine allows no more at once
-go.set()
-for thread in threads:
-    thread.join()
-print(len(threads))
-"""
-    folder, alive = run(code).stdout.split()
-    rows = read(folder, "SELECT COUNT(*) AS n, COUNT(DISTINCT x) AS d FROM job.point")
-    (loss,) = read(folder, "SELECT dropped FROM sonde.loss WHERE table_name = 'job.point'")
-    assert rows[0]["n"] == rows[0]["d"] == int(alive) - loss["dropped"] and int(alive) > 1000
+def test_thousands_of_threads_write_one_table(root: Path) -> None:
+    check_threads(2_000, root)  # tests/stress/threads.py has ten thousand
 
 
 # ---- forks -------------------------------------------------------------------------------------
