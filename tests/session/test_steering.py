@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 
@@ -104,9 +105,11 @@ def test_a_job_in_one_long_c_call_says_so_and_obeys_later(start) -> None:
     process = start(STUCK)
     session = find(process.pid)
 
+    values = itertools.cycle(["off", "on"])
+
     def find_refusal() -> str:
         try:
-            steering.configure(session, {"source.gc": "off"}, 0.3)
+            steering.configure(session, {"source.gc": next(values)}, 0.3)
         except NotAnswering as error:
             return str(error)
         return ""  # the call had not begun yet
