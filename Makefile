@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py sonde.pth $(shell find src -type f -not -path '*/__pycache__/*' -not -path '*.egg-info/*')
-VERSIONS ?= 3.10 3.11 3.12 3.13
+VERSIONS ?= 3.10 3.11 3.12 3.13 3.14 3.15
 NATIVE_SECONDS ?= 40
 STRESS_SECONDS ?= 60
 STRESS_CYCLES ?= 100
@@ -14,7 +14,7 @@ FILE_SYSTEMS ?= ext4 xfs btrfs tmpfs
 CC ?= cc
 CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wundef -fPIC
 
-.PHONY: demo test check check-core check-native bench stress stress-one test-all docs clean polyfill
+.PHONY: demo test check check-core check-native bench stress stress-one test-all pythons docs clean polyfill
 
 demo: $(VENV)/.installed
 	$(BIN)/sonde demo
@@ -37,7 +37,7 @@ check-core: $(CORE:src/sonde/_core/%.c=build/check/%.o)
 
 build/check/%.o: src/sonde/_core/%.c $(shell find src/sonde/_core -name '*.h')
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_STRICT) -I$(INCLUDE) -Isrc/sonde/_core -c $< -o $@
+	$(CC) $(CFLAGS_STRICT) -isystem $(INCLUDE) -Isrc/sonde/_core -c $< -o $@
 
 # The core under AddressSanitizer and UndefinedBehaviorSanitizer, fed with damaged files.
 check-native: $(VENV)/.installed $(VENV)/.test
@@ -63,13 +63,17 @@ stress-one: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python tests/stress/damage.py $(DAMAGE_CASES)
 	$(BIN)/python tests/stress/file_systems.py $(FILE_SYSTEMS)
 
-# Every supported Python that is installed; each has its own virtual environment.
+# Every supported Python that is installed, or was fetched with `make pythons`; each has its own virtual environment.
 test-all:
 	@for version in $(VERSIONS); do \
 		python=$$($(PYTHON) tests/support/find_python.py $$version) || { echo "no Python $$version here"; continue; }; \
 		echo "== Python $$version"; \
 		$(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$version || exit 1; \
 	done
+
+# The newest Pythons, where the system has none: Debian's packages, unpacked into .pythons/.
+pythons:
+	tests/pythons/get.sh .pythons
 
 docs: $(VENV)/.installed
 	$(BIN)/sonde tables --format markdown > docs/tables.md

@@ -176,7 +176,7 @@ def find_python(version: str) -> str | None:
     return done.stdout.strip() or None
 
 
-@pytest.mark.parametrize("version", ["3.9", "3.10", "3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("version", ["3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15"])
 def test_the_version_of_a_running_python_is_found_and_judged(root: Path, version: str) -> None:
     python = find_python(version)
     if python is None:

@@ -7,9 +7,12 @@ import subprocess
 import sys
 
 version = sys.argv[1]
+# Where tests/pythons/get.sh has put those that are not installed.
+fetched = os.environ.get("TEST_PYTHONS", os.path.join(os.path.dirname(__file__), "../../.pythons"))
 pyenv = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
 candidates = [
     shutil.which(f"python{version}"),
+    *glob.glob(f"{fetched}/{version}/bin/python{version}"),
     *sorted(glob.glob(f"{pyenv}/versions/{version}.*/bin/python{version}")),
     sys.executable,
 ]

