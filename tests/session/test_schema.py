@@ -46,6 +46,16 @@ def test_live_annotations_work_as_well_as_texts() -> None:
     ]  # fmt: skip
 
 
+def test_a_class_whose_annotations_are_computed_when_asked_for_has_columns() -> None:
+    names: dict[str, type] = {}
+    code = "class First:\n    a: int\nclass Row(First):\n    b: str | None\nclass Same(Row): pass"
+    exec(compile(code, "<rows>", "exec", dont_inherit=True), names)
+    schema = make_schema(names["Same"], "job.row")
+    assert [(f.name, f.kind, f.optional) for f in schema.fields[1:]] == [
+        ("a", "i64", False), ("b", "text", True),
+    ]  # fmt: skip
+
+
 def test_a_row_that_brings_its_own_time_keeps_it() -> None:
     row = type("Row", (), {"__annotations__": {"t_ns": "i64", "x": "f64"}})
     schema = make_schema(row, "job.row")

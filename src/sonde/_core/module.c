@@ -49,6 +49,7 @@ static PyMethodDef *const functions[] = {
     sonde_fork_methods,
     sonde_array_summary_methods,
     sonde_locals_methods,
+    sonde_running_loops_methods,
     sonde_events_methods,
     sonde_observer_methods,
     sonde_operators_methods,

@@ -22,7 +22,7 @@ from sonde.attach.symbols import (
 from sonde.errors import Error
 from sonde.session import list_sessions
 
-OLDEST, NEWEST = (3, 10), (3, 13)
+OLDEST, NEWEST = (3, 10), (3, 15)
 _SYS_PTRACE = 19
 PACKAGE = plugins.PACKAGE
 

@@ -221,6 +221,40 @@ def test_the_slow_way_says_so(run) -> None:
     )[0]["some"]
 
 
+DOCTORED = """
+import ctypes, sonde, time
+offsets = (ctypes.c_uint64 * 64).in_dll(ctypes.pythonapi, "_PyRuntime")
+for word in range({first}, {last}):
+    offsets[word] += 1 << 17
+print(sonde.start(collector=False))
+time.sleep(.2)
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="it does not say how it lays things out")
+@pytest.mark.parametrize(
+    ("first", "last", "said"),
+    [
+        (0, 1, "_Py_DebugOffsets"),
+        (1, 2, "version"),
+        (2, 3, "free_threaded"),
+        (3, 64, "thread_state"),
+    ],
+)
+def test_a_python_with_another_layout_is_sampled_the_slow_way(run, first, last, said) -> None:
+    folder = run(DOCTORED.format(first=first, last=last)).stdout.strip()
+    (row,) = ask(
+        folder, "SELECT detail FROM sonde.source_log WHERE source = 'stack' AND state = 'on'"
+    )
+    assert row["detail"].startswith(
+        "slow, through the GIL: this Python differs from the one that sonde was compiled for ("
+        + said
+    )
+    assert ask(folder, "SELECT samples > 3 AS some FROM python.stack WHERE func = '<module>'")[0][
+        "some"
+    ]
+
+
 # ---- being steered -------------------------------------------------------------------------------
 
 

@@ -1,6 +1,6 @@
 /* Making Python see a pending call. */
-#include "binding/nudge.h"
 #include "binding/binding.h"
+#include "binding/nudge.h"
 #include "kernel/thread.h"
 
 static void *nudge(void *arg)

@@ -14,8 +14,8 @@ typedef struct {
     const void *context; /* only for comparison, never dereferenced; NULL: not in a context */
 } sonde_event_place;
 
-#if PY_VERSION_HEX < 0x030E0000
-/* CPython's own struct, which is the same from 3.7 to 3.13. */
+#if PY_VERSION_HEX < 0x03100000
+/* CPython's own struct, which is the same from 3.7 to 3.15. */
 typedef struct {
     PyObject_HEAD
     PyObject *prev, *vars, *weakrefs;
@@ -26,7 +26,7 @@ typedef struct {
 static inline sonde_event_place sonde_here(void)
 {
     sonde_event_place here = {.tid = sonde_find_tid(), .context = PyThreadState_Get()->context};
-#if PY_VERSION_HEX < 0x030E0000
+#if PY_VERSION_HEX < 0x03100000
     /* A thread's own context is made when it is first needed, maybe between the beginning and the
      * end of a region. */
     here.in_context = here.context != NULL && ((const sonde_context *)here.context)->is_entered;

@@ -4,10 +4,16 @@
 
 #include "stacks/frames.h"
 
+#if SONDE_HAS_FRAMES
+
 #undef _PyGC_FINALIZED
 #if PY_VERSION_HEX >= 0x030b0000
 #define Py_BUILD_CORE 1
+#if PY_VERSION_HEX >= 0x030e0000
+#include <internal/pycore_interpframe_structs.h>
+#else
 #include <internal/pycore_frame.h>
+#endif
 #undef Py_BUILD_CORE
 #else
 #include <frameobject.h>
@@ -28,7 +34,9 @@ static inline uintptr_t previous_of(const raw_frame *frame) { return (uintptr_t)
 
 static inline uintptr_t code_of(const raw_frame *frame)
 {
-#if PY_VERSION_HEX >= 0x030d0000
+#if PY_VERSION_HEX >= 0x030e0000
+    return (uintptr_t)frame->f_executable.bits & ~(uintptr_t)3; /* the low bits say who owns it */
+#elif PY_VERSION_HEX >= 0x030d0000
     return (uintptr_t)frame->f_executable;
 #else
     return (uintptr_t)frame->f_code;
@@ -52,10 +60,14 @@ static inline int64_t unit_of(const raw_frame *frame)
     return bytes & 1 ? INT64_MIN : bytes / 2;
 }
 
-/* 3.12 puts a frame without code on the C stack between C and Python. */
+/* From 3.12 on there is a frame without code on the C stack between C and Python. */
 static inline int is_shim(const raw_frame *frame)
 {
-#if PY_VERSION_HEX >= 0x030c0000
+#if PY_VERSION_HEX >= 0x030f0000
+    return frame->owner == FRAME_OWNED_BY_INTERPRETER;
+#elif PY_VERSION_HEX >= 0x030e0000
+    return frame->owner == FRAME_OWNED_BY_INTERPRETER || frame->owner == FRAME_OWNED_BY_CSTACK;
+#elif PY_VERSION_HEX >= 0x030c0000
     return frame->owner == FRAME_OWNED_BY_CSTACK;
 #else
     (void)frame;
@@ -120,6 +132,18 @@ static inline int is_generator_frame(const raw_frame *frame, const sonde_code *c
 #define SURE_LEVEL 3
 #endif
 
+/* 3.15 puts an empty frame below the first one of a thread, in the thread's state: whoever comes to
+ * it has seen the whole stack. Returns its address, 0 before 3.15. */
+static inline uintptr_t find_bottom(const PyThreadState *state)
+{
+#if PY_VERSION_HEX >= 0x030f0000
+    return (uintptr_t)state->base_frame;
+#else
+    (void)state;
+    return 0;
+#endif
+}
+
 static inline int may_be_frame(uintptr_t address)
 {
     return address >= SONDE_PAGE && address >> 48 == 0 && (address & 7) == 0;
@@ -142,5 +166,7 @@ static inline uintptr_t find_current_word(const sonde_view *view)
     return view->state + offsetof(PyThreadState, frame);
 #endif
 }
+
+#endif /* SONDE_HAS_FRAMES */
 
 #endif

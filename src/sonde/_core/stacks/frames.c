@@ -16,8 +16,11 @@
 static int walk(sonde_stack *stack, const sonde_intern_handle *text, int *fresh)
 {
     int is_first = 0, steps = 0;
+    uintptr_t bottom = find_bottom(&sonde_copy.state);
     stack->depth = stack->is_cut = 0;
     for (uintptr_t at = sonde_copy.current; at; steps++) {
+        if (at == bottom)
+            return 0;
         if (stack->depth == SONDE_MAX_DEPTH) {
             stack->is_cut = 1;
             return 0;
@@ -53,7 +56,10 @@ static int walk(sonde_stack *stack, const sonde_intern_handle *text, int *fresh)
 
 static int holds_gil(const sonde_view *view)
 {
-#if PY_VERSION_HEX >= 0x030d0000
+#if PY_VERSION_HEX >= 0x030e0000
+    (void)view;
+    return sonde_copy.state.holds_gil;
+#elif PY_VERSION_HEX >= 0x030d0000
     (void)view;
     return sonde_copy.state._status.holds_gil;
 #elif PY_VERSION_HEX >= 0x030c0000

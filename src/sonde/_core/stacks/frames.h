@@ -6,7 +6,7 @@
 
 /* CPython's structures change with every minor version. Where they are not
  * known here, the slow way (sys._current_frames) is the only one. */
-#if PY_VERSION_HEX >= 0x030a0000 && PY_VERSION_HEX < 0x030e0000 && !defined(Py_GIL_DISABLED)
+#if PY_VERSION_HEX >= 0x030a0000 && PY_VERSION_HEX < 0x03100000 && !defined(Py_GIL_DISABLED)
 #define SONDE_HAS_FRAMES 1
 #else
 #define SONDE_HAS_FRAMES 0
@@ -95,6 +95,10 @@ int sonde_frames_entry(uintptr_t state, sonde_thread_entry *entry); /* 0 or -err
 
 /* Are there interpreters besides the main one? */
 int sonde_frames_has_others(void);
+
+/* Return the name of what the running interpreter lays out otherwise than the headers that this
+ * was compiled with, or NULL: all is as expected, or cannot be compared (before 3.13). */
+const char *sonde_layout_mismatch(void);
 
 /* Get ready. Returns 0, or -errno if stacks cannot be read this way here. Needs the GIL. */
 int sonde_frames_prepare(void);

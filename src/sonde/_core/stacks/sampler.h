@@ -129,6 +129,7 @@ void sonde_sampler_close(sonde_sampler *sampler);
 
 extern PyTypeObject sonde_SamplerType;
 extern PyMethodDef sonde_locals_methods[];
+extern PyMethodDef sonde_running_loops_methods[];
 
 /* ---- runs (stack_sums.c), which the native thread begins and ends ---------------------------- */
 

@@ -152,7 +152,7 @@ static PyObject *sampler_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (self == NULL)
         return NULL;
     sonde_sampler *s = &self->sampler;
-    s->is_slow = is_slow || !SONDE_HAS_FRAMES;
+    s->is_slow = is_slow;
     self->maps[0] = sonde_writer_ring(samples, SONDE_SAMPLE_KINDS, &s->samples);
     if (self->maps[0] != NULL)
         self->maps[1] = sonde_writer_ring(threads, SONDE_THREAD_KINDS, &s->thread_rows);
@@ -181,6 +181,10 @@ static PyObject *sampler_start(SamplerObject *self, PyObject *args)
         return NULL;
     }
     int status = 0;
+    const char *mismatch = self->sampler.is_slow ? NULL : sonde_layout_mismatch();
+    if (mismatch != NULL)
+        return PyErr_Format(PyExc_OSError, "this Python differs from the one that sonde was compiled for (%s)",
+                            mismatch);
 #if SONDE_HAS_FRAMES
     if (!self->sampler.is_slow)
         status = sonde_frames_prepare();

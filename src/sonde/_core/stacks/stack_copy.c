@@ -147,8 +147,11 @@ static int read_top(sonde_view *view)
         return status < 0 || sonde_copy.current ? -EAGAIN : 0;
     }
 #else
-    if (!is_known) {
+    if (!is_known)
         sonde_copy.current = (uintptr_t)sonde_copy.state.current_frame;
+    if (sonde_copy.current == find_bottom(&sonde_copy.state))
+        sonde_copy.current = 0; /* it runs no Python now */
+    if (!is_known) {
         move_window(view);
         return sonde_copy.current ? -EAGAIN : 0;
     }
@@ -256,8 +259,8 @@ static int is_lower(uintptr_t address)
 /* Find the lowest frame of the window that is on the stack. Returns 0 or -1. */
 static int find_junction(void)
 {
-    uintptr_t at = sonde_copy.current;
-    for (int steps = 0; at && !is_lower(at); steps++) {
+    uintptr_t at = sonde_copy.current, bottom = find_bottom(&sonde_copy.state);
+    for (int steps = 0; at && at != bottom && !is_lower(at); steps++) {
         const raw_frame *frame = steps < MAX_STEPS ? sonde_stack_copy_find(at, steps) : NULL;
         if (frame == NULL || !is_sane(frame))
             return -1;

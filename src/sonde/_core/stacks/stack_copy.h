@@ -2,8 +2,8 @@
 #ifndef SONDE_STACK_COPY_H
 #define SONDE_STACK_COPY_H
 
-#include "kernel/read_memory.h"
 #include "stacks/frame_layout.h"
+#include "kernel/read_memory.h"
 
 #define MOST_OUTSIDE (2 * SONDE_MAX_DEPTH)
 #define MOST_CHUNKS 16

@@ -3,8 +3,8 @@
  * Torch calls an observer when an operator begins and ends, in whatever thread runs it, with or
  * without the GIL. Torch then takes about a microsecond longer for each operator, so the observer
  * is there only while operators are wanted. */
-#include "torch/record_function.h"
 #include "torch/torch.h"
+#include "torch/record_function.h"
 #include "kernel/fork.h"
 #include "kernel/thread.h"
 

@@ -199,19 +199,34 @@ def _show_array(value: object, kind: type) -> str | None:
 
 def _write_tasks(emit: _core.Writer) -> None:
     now = _core.clock_ns()
-    kind: Any = getattr(sys.modules.get("_asyncio"), "Task", None)
-    running = getattr(sys.modules.get("asyncio.tasks"), "_current_tasks", {})
-    for task in _list_tasks(kind):
+    asyncio: Any = sys.modules.get("_asyncio")
+    kind: Any = getattr(asyncio, "Task", None)
+    loops = _find_loops(asyncio)
+    running = [*getattr(sys.modules.get("asyncio.tasks"), "_current_tasks", {}).values()]
+    running += [asyncio.current_task(loop) for loop in loops]
+    for task in _list_tasks(asyncio, kind, loops):
         # Methods of the base type, because a subclass may override them.
         frames, waits_for = _follow(kind.get_coro(task))
-        state = "running" if any(task is one for one in running.values()) else "waiting"
+        state = "running" if any(task is one for one in running) else "waiting"
         name = kind.get_name(task)
         for depth, (func, file, line, _first) in enumerate(reversed(frames)):
             emit(now, id(task), show(name)[1:-1], state, waits_for, depth, func, file, line)
 
 
-def _list_tasks(kind: Any) -> list[object]:
-    """Return every task of every loop that is not done."""
+def _find_loops(asyncio: Any) -> list[object]:
+    """Return the event loops that run; none before 3.14, where one list has the tasks of all."""
+    if not hasattr(asyncio, "all_tasks"):
+        return []
+    mark = object()
+    asyncio._set_running_loop(mark)  # of this thread, which has none
+    try:
+        return _core.running_loops(mark)
+    finally:
+        asyncio._set_running_loop(None)
+
+
+def _list_tasks(asyncio: Any, kind: Any, loops: list[object]) -> list[object]:
+    """Return every task that is not done: of every loop, from 3.14 on of those that run."""
     tasks = sys.modules.get("asyncio.tasks")
     if tasks is None or kind is None:
         return []
@@ -222,6 +237,8 @@ def _list_tasks(kind: Any) -> list[object]:
             found = list(group)
             break
     found += list(getattr(tasks, "_eager_tasks", ()))
+    for loop in loops:
+        found += asyncio.all_tasks(loop)
     return [one for one in found if isinstance(one, kind) and not kind.done(one)][:_MAX_TASKS]
 
 
