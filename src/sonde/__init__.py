@@ -9,6 +9,12 @@ See `sonde --help` for what can be done from outside, and docs/api.md for what s
 
 from __future__ import annotations
 
+import sys
+
+if "t" in sys.abiflags:
+    # Importing a C module that was not made for it would switch the GIL on, for the whole program.
+    raise ImportError("sonde does not work with free-threaded Python yet; use the ordinary build")
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -197,6 +198,15 @@ def test_the_version_of_a_running_python_is_found_and_judged(root: Path, version
                     preflight.check(process.pid, str(root))
         finally:
             process.kill()
+
+
+def test_a_free_threaded_python_is_told_as_such() -> None:
+    elf = SimpleNamespace(
+        find_symbols=lambda names: {name: SimpleNamespace(address=0) for name in names},
+        read=lambda _address, size: sys.hexversion.to_bytes(size, "little"),
+    )
+    with pytest.raises(preflight.OtherVersion, match="free-threaded"):
+        preflight._check_version(ProcessFiles(PID), SimpleNamespace(elf=elf))
 
 
 @pytest.mark.parametrize(

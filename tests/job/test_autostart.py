@@ -12,6 +12,7 @@ import pytest
 
 import sonde
 from sonde.session import list_sessions
+from support.places import TOP
 
 PROGRAM = """
 import os, sys
@@ -52,6 +53,26 @@ def test_the_environment_alone_starts_a_recording(program: str) -> None:
 def test_without_it_nothing_is_recorded(program: str, value: str) -> None:
     launch(sys.executable, program, "0", input="", env={"SONDE": value})
     assert sessions() == []
+
+
+FREE_THREADED = """
+import os, sys
+sys.abiflags += "t"
+os.environ["SONDE"] = "1"
+for line in open({hook!r}):
+    if line.startswith("import "):
+        exec(line)
+print([m for m in sys.modules if m.startswith("sonde.")])
+import sonde
+"""
+
+
+def test_free_threaded_python_is_left_alone_in_one_line() -> None:
+    done = launch(sys.executable, "-c", FREE_THREADED.format(hook=str(TOP / "sonde.pth")))
+    first, *rest = done.stderr.splitlines()
+    assert first.startswith("sonde: not recording: sonde does not work with free-threaded Python")
+    assert done.stdout.strip() == "[]" and sessions() == []
+    assert rest[-1] == "ImportError: " + first.removeprefix("sonde: not recording: ")
 
 
 def test_the_hook_is_one_line_that_imports_nothing_when_unset() -> None:

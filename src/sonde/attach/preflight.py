@@ -281,6 +281,10 @@ def _check_version(process: ProcessFiles, python: Library) -> tuple[tuple[int, i
         raise OtherVersion(
             f"process {process.pid} is Python {shown}, {word} {limit[0]}.{limit[1]}: not supported"
         )
+    if python.elf.find_symbols(["_Py_DecRefShared"]):  # which only such a Python has
+        raise OtherVersion(
+            f"process {process.pid} is free-threaded Python, with which sonde does not work yet"
+        )
     if version == ours:
         return version, True
     if not has_own(process):
