@@ -27,7 +27,7 @@ def steps(noise: float = 0.01, seed: int = 0, **parts: float):
             number = round(passed_s) * 10 + at
             times_ns = {f"{name}_ns": round(1e9 * value) for name, value in one.items()}
             rows.append({"step": number, "dur_ns": sum(times_ns.values()), "ended_by": "user",
-                         "unrecorded": False, **times_ns})  # fmt: skip
+                         "unrecorded": False, "training": True, **times_ns})  # fmt: skip
         return rows
 
     return look

@@ -16,6 +16,7 @@ STEP = {
     "dur_ns": 100 * MS, "input_wait_ns": 0, "host_to_device_ns": 0, "forward_ns": 40 * MS,
     "backward_ns": 50 * MS, "optimizer_ns": 5 * MS, "other_ns": 5 * MS, "ended_by": "optimizer", "modules": 50,
     "unrecorded": False,
+    "training": True,
 }  # fmt: skip
 CUDA = [{"device": "cuda:0", "allocated_bytes": 40 * 10**9, "max_allocated_bytes": 40 * 10**9,
          "cached_bytes": 50 * 10**9}]  # fmt: skip
@@ -151,6 +152,14 @@ def test_outliers_must_be_regular(every: int, told: bool) -> None:
     assert bool(found) == told
     if told:
         assert found[0].title == "Every 15 steps, one takes far longer"
+
+
+def test_evaluation_between_steps_of_training_is_no_outlier() -> None:
+    def loop(t: float) -> Sequence[dict]:
+        return [row | {"dur_ns": 600 * MS, "training": False} if row["step"] % 15 == 0 else row
+                for row in steps()(t)]  # fmt: skip
+
+    assert not advise(record(60, torch_step=loop, **NOTHING), "periodic_outliers").findings
 
 
 def _is_slow(step: int, every: int) -> bool:

@@ -34,10 +34,13 @@ def job(root: Path) -> Job:
     return Job(_core.clock_ns())
 
 
-def read(first: int | None = None, last: int | None = None, target: object = None) -> ModuleReport:
+def read(
+    first: int | None = None, last: int | None = None, target: object = None,
+    evaluation: bool = False,
+) -> ModuleReport:  # fmt: skip
     recording = open_recording(os.getpid() if target is None else target)
     window = find_window(recording, None, None, now_ns=_far(recording), last=LAST)
-    return read_report(recording, StepSelection(window, first, last))
+    return read_report(recording, StepSelection(window, first, last, evaluation))
 
 
 def _far(recording: Recording) -> int:
@@ -92,6 +95,25 @@ def test_a_step_is_its_parts(job: Job) -> None:
     assert sum(parts) == pytest.approx(steps.duration) == pytest.approx(report.step_s)
     roots = sum(node.total_s for node in report.nodes if node.up is None)
     assert roots == pytest.approx(steps.forward + steps.backward + steps.optimizer)
+
+
+def test_steps_of_training_and_of_evaluation_are_not_mixed(job: Job) -> None:
+    model = Part("Net", forward_ms=4, backward_ms=8)
+    for number in range(6):
+        job.step(number, model)
+    for number in range(6, 9):
+        job.step(number, model, backward=False, optimizer_ms=0, training=False)
+    (trained,), (evaluated,) = read().steps, read(evaluation=True).steps
+    assert (trained.count, trained.training, trained.other_kind) == (5, True, 3)
+    assert (evaluated.count, evaluated.training, evaluated.other_kind) == (3, False, 5)
+    assert trained.backward == pytest.approx(0.008) and evaluated.backward == 0
+
+
+def test_a_job_that_only_evaluates_has_its_modules(job: Job) -> None:
+    for number in range(3):
+        job.step(number, Part("Net"), backward=False, optimizer_ms=0, training=False)
+    (steps,) = read().steps
+    assert (steps.count, steps.training, steps.other_kind) == (2, False, 0)
 
 
 def test_the_first_step_is_left_out_unless_it_is_asked_for(job: Job) -> None:

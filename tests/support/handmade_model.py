@@ -55,7 +55,7 @@ class Job:
     def step(
         self, number: int, *models: Part, optimizer_ms: float = 2.0, other_ms: float = 1.0,
         input_ms: float = 0.5, unrecorded: bool = False, backward: bool = True, first_seq: int = 0,
-        timed: str = "forward backward", known: bool = True,
+        timed: str = "forward backward", known: bool = True, training: bool = True,
     ) -> None:  # fmt: skip
         """One step: wait for input, every model forward, backward, the optimizer. The device is
         timed in the stages of `timed`; backward is not known by module unless `known`."""
@@ -78,7 +78,7 @@ class Job:
             number, begin_ns, self.now_ns - begin_ns, round(input_ms * MS), 0, round(spent[0] * MS),
             round((spent[1] + spent[2]) * MS), round(optimizer_ms * MS), round(other_ms * MS),
             "optimizer", unrecorded, 0 if unrecorded else len(self._rows), 0,
-            90.0 if backward and known else None,
+            90.0 if backward and known else None, training,
         )  # fmt: skip
 
     def _run(self, part: Part, stage: str, depth: int, above: str | None) -> None:

@@ -39,7 +39,7 @@ class Measure:
 def _step(part: str) -> Measure:
     sql = f"""
     SELECT {{piece}} AS piece, AVG({part}_ns) / 1e6 AS value FROM python.torch_step
-    WHERE {{inside}} GROUP BY ALL"""
+    WHERE {{inside}} AND {{main_step}} GROUP BY ALL"""
     return Measure(part.replace("_", " "), A_STEP, sql, change=0.75, much=2.0)
 
 
@@ -57,7 +57,7 @@ GROUP BY ALL"""
 STEP = Measure(
     "step", "ms", """
     SELECT {piece} AS piece, MEDIAN(dur_ns) / 1e6 AS value FROM python.torch_step
-    WHERE {inside} GROUP BY ALL""",
+    WHERE {inside} AND {main_step} GROUP BY ALL""",
 )  # fmt: skip
 PARTS = tuple(
     _step(part)

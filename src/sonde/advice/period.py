@@ -50,6 +50,7 @@ class Period:
     count: int
     warm_up_s: float
     job_gpu: str  # SQL: is a row with host and gpu about one that the job uses?
+    main_step: str = "TRUE"  # SQL: is this step of what the job does most: training, if it trains?
 
     @property
     def end_ns(self) -> int:
@@ -69,6 +70,7 @@ class Period:
             "inside": f"(ts >= make_timestamptz({start_us}) AND ts < make_timestamptz({end_us}))",
             "piece_s": f"{self.piece_s:g}",
             "job_gpu": self.job_gpu,
+            "main_step": self.main_step,
         }
 
 
@@ -85,7 +87,7 @@ def find_period(
     # What is left at the end is a piece if it is most of one; a short recording is one piece.
     count = max(1, math.floor(passed_s / piece_s + 0.5))
     return Period(start_ns + warm_up_ns, piece_s, count, warm_up_ns / 1e9,
-                   find_job_gpus(recording))  # fmt: skip
+                   find_job_gpus(recording), find_main_steps(recording))  # fmt: skip
 
 
 def find_warm_up(recording: Recording, since_ns: int, until_ns: int) -> int:
@@ -110,6 +112,13 @@ def find_job_gpus(recording: Recording) -> str:
         at_work = "util_pct >= 1 OR memory_used_bytes >= 0.02 * memory_total_bytes"
         used = _list_pairs(recording, f"system.gpu WHERE {at_work}")
     return f"((host, gpu) IN ({', '.join(used)}))" if used else "FALSE"
+
+
+def find_main_steps(recording: Recording) -> str:
+    """Return an SQL condition for the steps of training, or for all of a job that does not train.
+    Evaluation has other lengths and other causes of trouble, which would look like outliers."""
+    trained = recording.query("SELECT bool_or(training) AS trained FROM python.torch_step")
+    return "(training IS NOT FALSE)" if trained["trained"][0].as_py() else "TRUE"
 
 
 def _list_pairs(recording: Recording, source: str) -> list[str]:

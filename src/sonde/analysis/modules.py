@@ -24,11 +24,13 @@ LAST = "SELECT (MAX(epoch_us(ts) + dur_ns / 1e3) + 1)::BIGINT AS us FROM python.
 
 @dataclass(frozen=True)
 class StepSelection:
-    """Which steps: those in the window, with numbers from `first` to `last`."""
+    """Which steps: those in the window, with numbers from `first` to `last`; of training, or of
+    evaluation. If only one of both was recorded, that one."""
 
     window: Window
     first: int | None = None
     last: int | None = None
+    evaluation: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class ProcessSteps:
     owned: float | None  # the share of backward that belongs to modules; None if not known
     lost: int
     shallow: int  # steps that were left out because others are more detailed
+    other_kind: int  # steps that were left out: of evaluation, or of training if that was wanted
+    training: bool  # the others are of training
 
 
 @dataclass(frozen=True)
@@ -252,6 +256,7 @@ def _choose(recording: Recording, choice: StepSelection) -> str:
         last=2**62 if choice.last is None else choice.last,
         # The first step does not belong in a mean: kernels are chosen, memory is allocated.
         warm="true" if named else "step > first_step",
+        wanted="false" if choice.evaluation else "true",
     )
 
 
@@ -274,20 +279,27 @@ step AS (
     FROM python.torch_step s JOIN process USING (host, pid)
     WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us),
 detailed AS (
-    SELECT step.*, deepest, models, backward_ns = 0 OR owned_pct IS NOT NULL
+    SELECT step.*, COALESCE(training, true) AS is_training, deepest, models,
+        backward_ns = 0 OR owned_pct IS NOT NULL
             OR COUNT(owned_pct) OVER (PARTITION BY part, models) = 0 AS is_known
     FROM step JOIN whole USING (part, step)
     WHERE NOT unrecorded AND modules > 0 AND step BETWEEN {first} AND {last} AND {warm}
         AND t_ns + offset_ns > {since_ns} AND t_ns + offset_ns + dur_ns <= {until_ns}),
+kind AS (
+    SELECT part, CASE WHEN bool_or(is_training = {wanted}) THEN {wanted} ELSE NOT {wanted} END
+        AS is_training FROM detailed GROUP BY part),
 candidate AS MATERIALIZED (
     SELECT *, is_known AND deepest = MAX(deepest) FILTER (is_known)
             OVER (PARTITION BY part, models) AS is_deep
-    FROM detailed),
+    FROM detailed JOIN kind USING (part, is_training)),
 chosen AS (SELECT * FROM candidate WHERE is_deep),
 """
 
 _STEPS = """\
-shallow AS (SELECT part, COUNT(*) FILTER (NOT is_deep) AS shallow FROM candidate GROUP BY part)
+shallow AS (
+    SELECT part, COUNT(*) FILTER (NOT is_deep) AS shallow,
+        (SELECT COUNT(*) FROM detailed d WHERE d.part = c.part) - COUNT(*) AS other_kind
+    FROM candidate c GROUP BY part)
 SELECT part, any_value(rank) AS rank, any_value(pid) AS pid, COUNT(*) AS count,
     MIN(step) AS first, MAX(step) AS last,
     MEDIAN(dur_ns) / 1e9 AS median, AVG(dur_ns) / 1e9 AS duration,
@@ -295,7 +307,8 @@ SELECT part, any_value(rank) AS rank, any_value(pid) AS pid, COUNT(*) AS count,
     AVG(forward_ns) / 1e9 AS forward, AVG(backward_ns) / 1e9 AS backward,
     AVG(optimizer_ns) / 1e9 AS optimizer, AVG(other_ns) / 1e9 AS other,
     SUM(owned_pct / 100 * backward_ns) / NULLIF(SUM(backward_ns), 0) AS owned,
-    SUM(lost)::BIGINT AS lost, any_value(shallow) AS shallow
+    SUM(lost)::BIGINT AS lost, any_value(shallow) AS shallow,
+    any_value(other_kind) AS other_kind, any_value(is_training) AS training
 FROM chosen JOIN shallow USING (part) GROUP BY part ORDER BY rank NULLS LAST, part
 """
 

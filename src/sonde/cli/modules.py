@@ -51,6 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps", metavar="A-B",
         help="only these steps: A-B, A, A- or -B (default: all but the first, which warms up)",
     )  # fmt: skip
+    parser.add_argument(
+        "--evaluation", action="store_true",
+        help="steps of evaluation (no backward pass, no optimizer) instead of those of training",
+    )  # fmt: skip
     parser.add_argument("--depth", type=int, metavar="N",
                         help="show N levels below the model; 0 is the model alone")  # fmt: skip
     parser.add_argument("--sort", choices=SORTS, metavar="COLUMN",
@@ -74,7 +78,9 @@ def run(args: argparse.Namespace) -> int:
     recording = open_recording(args.target)
     tell_missing(recording.sessions)  # first: it may be why there are no modules
     window = find_window(recording, args.since, args.until, last=LAST)
-    report = read_report(recording, StepSelection(window, *_read_range(args.steps)))
+    report = read_report(
+        recording, StepSelection(window, *_read_range(args.steps), args.evaluation)
+    )
     if args.to:
         profile = ModuleProfile(recording, Selection(window))
         profile.report = report
@@ -137,6 +143,12 @@ def _describe_report(report: ModuleReport, recording: Recording) -> Iterator[str
     shallow = sum(one.shallow for one in steps)
     if shallow:
         yield f"{shallow} steps are left out: recorded in less detail, to keep to the budget"
+    others = sum(one.other_kind for one in steps)
+    if others:
+        kind = "training are left out"
+        if steps[0].training:
+            kind = "evaluation are left out: see --evaluation"
+        yield f"{others} steps of {kind}"
     lost = sum(one.lost for one in steps)
     if lost:
         yield f"{lost} calls of modules found no room: their time is in their callers' self"

@@ -155,8 +155,11 @@ class Recording:
                 parts.setdefault(name, []).append(table)
         for schema in catalog.list_recorded():
             # A table without rows is empty, not missing: a query need not know what was on.
-            empty = SessionTable(self.sessions[0], schema, None)
-            parts.setdefault(schema.table, [empty])
+            # A column that a table did not have yet when it was written is NULL.
+            columns = {field.name for field in schema.fields}
+            found = parts.setdefault(schema.table, [])
+            if not any(columns <= {field.name for field in table.schema.fields} for table in found):
+                found.append(SessionTable(self.sessions[0], schema, None))
         streams = []
         for name, tables in parts.items():
             if not self._wants(name):

@@ -63,6 +63,9 @@ class TorchStep:
     modules: u32 = column("module calls that were recorded")
     lost: u32 = column("module calls for which there was no room")
     owned_pct: f64 | None = column("share of backward that could be assigned to a module", "%")
+    training: bool = column(
+        "a backward pass ran or an optimizer made its step; otherwise it is a step of evaluation"
+    )
 
 
 class TorchModule:

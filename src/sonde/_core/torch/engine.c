@@ -45,6 +45,8 @@ static PyObject *run_call(PyObject *callable, PyObject *const *args, size_t narg
             if (lane == sonde_torch.lead && lane->passing > 0)
                 sonde_torch.forward_ns -= now_ns - begin_ns; /* it ran inside a module's forward */
         }
+        if (lane->passing > 0 && lane->open != SONDE_TORCH_NONE)
+            sonde_torch_at(lane, lane->open)->inner_ns += now_ns - begin_ns;
         sonde_torch_close_spans(lane);
     }
     return result;

@@ -32,18 +32,16 @@ static int is_referent(PyObject *reference, PyObject *object)
 
 /* ---- optimizers ------------------------------------------------------------------------------- */
 
-/* When an optimizer began its step in this thread, and for which recording. */
-static __thread struct {
-    int64_t begin_ns;
-    uint32_t epoch;
-} began;
-
-static PyObject *optimizers_before(PyObject *Py_UNUSED(self), PyObject *const *Py_UNUSED(args),
-                                   Py_ssize_t Py_UNUSED(given))
+/* Torch lets a hook replace the arguments. */
+static PyObject *optimizers_before(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given)
 {
-    began.begin_ns = sonde_clock_ns();
-    began.epoch = sonde_torch.epoch;
-    Py_RETURN_NONE;
+    if (sonde_torch.epoch == 0 || given < 1)
+        Py_RETURN_NONE;
+    PyObject *both = NULL;
+    if (given == 3 && PyTuple_Check(args[1]) && PyDict_Check(args[2]))
+        both = sonde_time_closure(args[0], args[1], args[2]);
+    sonde_optimizer_begin(args[0]);
+    return both != NULL ? both : Py_NewRef(Py_None);
 }
 
 /* Return the name of its class without asking its metaclass, which may belong to the program. 0:
@@ -62,18 +60,35 @@ static uint32_t name_class(const sonde_TorchOptimizers *self, PyObject *object)
     return id < 0 ? 0 : (uint32_t)id;
 }
 
+/* An optimizer inside a backward pass (in a hook of a gradient) or inside a module's forward: its
+ * time is not theirs. */
+static void take_from_outside(int64_t own_ns)
+{
+    sonde_torch_lane *lane = sonde_torch_tracer == NULL ? NULL : sonde_torch_here();
+    if (lane == NULL)
+        return;
+    if (sonde_torch.back_since_ns != 0)
+        sonde_torch.backward_ns -= own_ns;
+    else if (lane == sonde_torch.lead && sonde_torch.forward_since_ns != 0)
+        sonde_torch.forward_ns -= own_ns;
+    if (lane->nodes_n > 0 && lane->nodes_n <= SONDE_TORCH_DEEP)
+        lane->nodes[lane->nodes_n - 1].inner_ns += own_ns;
+    else if (lane->passing > 0 && lane->open != SONDE_TORCH_NONE)
+        sonde_torch_at(lane, lane->open)->inner_ns += own_ns;
+}
+
 static void note_done(sonde_TorchOptimizers *self, PyObject *optimizer)
 {
-    int64_t begin_ns = began.epoch == sonde_torch.epoch ? began.begin_ns : 0;
-    began.begin_ns = 0;
+    int64_t now_ns = sonde_clock_ns(), own_ns = 0, begin_ns = sonde_optimizer_end(optimizer, now_ns, &own_ns);
     if (begin_ns == 0)
         return; /* it began before we started */
-    int64_t now_ns = sonde_clock_ns();
-    self->spent_ns += now_ns - begin_ns;
+    self->spent_ns += own_ns;
+    take_from_outside(own_ns);
     if (self->done_n < SONDE_TORCH_DONE) {
         uint32_t name = name_class(self, optimizer);
         self->done[self->done_n].begin_ns = begin_ns;
         self->done[self->done_n].end_ns = now_ns;
+        self->done[self->done_n].own_ns = own_ns;
         self->done[self->done_n++].name = name;
     }
 }
@@ -84,6 +99,7 @@ static PyObject *optimizers_after(sonde_TorchOptimizers *self, PyObject *const *
     if (failed)
         return failed < 0 ? NULL : Py_NewRef(Py_None);
     note_done(self, args[0]);
+    sonde_torch.is_evaluating = 0;
     if (!is_referent(self->lead, args[0]))
         return PyObject_CallOneArg(self->other, args[0]);
     if (PySet_GET_SIZE(self->since) > 0)
@@ -197,6 +213,7 @@ static PyObject *next_call(PyObject *callable, PyObject *const *args, size_t nar
         self->first_ns = begin_ns;
     self->spent_ns += end_ns - begin_ns;
     self->last_ns = end_ns;
+    sonde_torch.has_batch = 1;
     if (PyVectorcall_NARGS(nargsf) > 0 && !is_referent(self->last, args[0]) &&
         meet(self, args[0]) < 0)
         Py_CLEAR(result);

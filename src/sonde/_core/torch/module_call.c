@@ -1,7 +1,10 @@
-/* What stands in place of `nn.Module.__call__`.
+/* What runs when a module is called.
  *
- * `module(x)` finds it in the class and calls it; whoever asks for the attribute gets the
- * original. So torch.compile, fx, pickle and others do not notice us.
+ * `module(x)` has CPython call the function `__call__` of its class by the function's vectorcall
+ * pointer; we put ours there. Class and function stay the same objects, so torch.compile, fx,
+ * pickle and others do not notice us. Calls from Python code to the function itself, such as
+ * `super().__call__(x)`, do not come here in some versions of CPython and do in others, so a class
+ * with a `__call__` of its own is seen there, and what that calls for the same module is left out.
  */
 #include "torch/module_call.h"
 
@@ -58,6 +61,7 @@ typedef struct {
     uint64_t number;
     uint32_t epoch;
     int measured;
+    int is_own; /* through a `__call__` of the module's own class */
 } entry;
 
 static uint32_t describe_inputs(sonde_TorchTracer *self, PyObject *const *args, size_t nargsf,
@@ -102,6 +106,15 @@ static void time_device(sonde_torch_lane *lane, sonde_torch_call *call)
         call->events[0] = sonde_torch_event_near(lane);
 }
 
+/* Is this what the module's own `__call__` calls for the same module? */
+static int is_inside_own(const sonde_torch_lane *lane, uint32_t key)
+{
+    if (lane->open == SONDE_TORCH_NONE)
+        return 0;
+    const sonde_torch_call *open = sonde_torch_at(lane, lane->open);
+    return open->key == key && open->flags & SONDE_TORCH_OWN;
+}
+
 /* Enter a call if it is to be recorded. Returns 1 if it was entered, 0 if not, -1 with an
  * exception of the program. */
 static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_torch_lane *lane,
@@ -122,7 +135,7 @@ static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_
         if (module == NULL)
             return PyErr_Occurred() ? -1 : 0;
     }
-    if (module->ignored)
+    if (module->ignored || is_inside_own(lane, module->key))
         return 0;
     /* Acquire: the writer has read the calls that these places held before. */
     if (lane->head - sonde_load_acquire(&lane->settled) >= SONDE_TORCH_CALLS) {
@@ -148,6 +161,7 @@ static int enter(PyObject *const *args, size_t nargsf, PyObject *kwnames, sonde_
             return 0; /* the Python code that names modules stopped us, or called modules */
     }
     time_device(lane, call);
+    call->flags |= to->is_own ? SONDE_TORCH_OWN : 0;
     to->lane = lane;
     to->number = lane->head;
     to->epoch = sonde_torch.epoch;
@@ -182,6 +196,19 @@ static int look_at_memory(sonde_TorchTracer *self, sonde_torch_call *call)
     return 0;
 }
 
+/* A call belongs to the call around it or, if that began a backward pass in between, to a node of
+ * that pass: then it is recompute. */
+static void add_to_outside(sonde_torch_lane *lane, uint64_t parent, int64_t took_ns)
+{
+    int is_deep = lane->nodes_n > 0 && lane->nodes_n <= SONDE_TORCH_DEEP;
+    sonde_torch_node *node = is_deep ? &lane->nodes[lane->nodes_n - 1] : NULL;
+    sonde_torch_call *around = parent == SONDE_TORCH_NONE ? NULL : sonde_torch_at(lane, parent);
+    if (around != NULL && (node == NULL || node->begin_ns < around->enter_ns))
+        around->inner_ns += took_ns;
+    else if (node != NULL)
+        node->inner_ns += took_ns;
+}
+
 /* Returns 0, or -1 with an exception of the program. */
 static int leave(const entry *from, int raised)
 {
@@ -196,10 +223,7 @@ static int leave(const entry *from, int raised)
     call->flags |= raised ? SONDE_TORCH_RAISED : 0;
     int64_t took_ns = now_ns - call->enter_ns;
     lane->open = call->parent;
-    if (call->parent != SONDE_TORCH_NONE)
-        sonde_torch_at(lane, call->parent)->inner_ns += took_ns;
-    else if (lane->nodes_n > 0 && lane->nodes_n <= SONDE_TORCH_DEEP)
-        lane->nodes[lane->nodes_n - 1].inner_ns += took_ns; /* recompute, inside a node */
+    add_to_outside(lane, call->parent, took_ns);
     /* While an exception is on its way, no other Python code may run. And a tracer that is being
      * stopped writes its last rows while other threads are in their modules. */
     int status = 0;
@@ -222,28 +246,57 @@ static inline int is_on(void)
 
 /* ---- calls that the program makes itself ------------------------------------------------- */
 
-/* May this call of a model end the step? */
-static int may_end(const PyObject *module, const sonde_torch_lane *lane)
+static int has_grad(void)
 {
-    if (sonde_torch.first == NULL || sonde_torch.roots == 0)
-        return 0;
+    PyObject *grad = PyObject_CallNoArgs(sonde_torch_tracer->is_grad);
+    int is_on = grad != Py_False;
+    Py_XDECREF(grad);
+    PyErr_Clear();
+    return is_on;
+}
+
+static int is_training(PyObject *module)
+{
+    static PyObject *name;
+    if (name == NULL)
+        name = PyUnicode_InternFromString("training");
+    PyObject *value = name == NULL ? NULL : PyObject_GetAttr(module, name);
+    int is_on = value != Py_False;
+    Py_XDECREF(value);
+    PyErr_Clear();
+    return is_on;
+}
+
+/* Does the program go over from training to evaluation with this call, or back? A model that is
+ * called without gradients in a step of training, such as a teacher, gets no batch of its own and
+ * stays in its mode. */
+static int is_turn(PyObject *module, int is_first)
+{
+    if (sonde_torch.has_batch)
+        return 1;
+    return is_first && (sonde_torch.is_evaluating || is_training(module) != sonde_torch.is_training);
+}
+
+/* May this call of a model end the step? */
+static int may_end(PyObject *module, const sonde_torch_lane *lane)
+{
+    sonde_torch_state *s = &sonde_torch;
+    if (s->first == NULL || s->roots == 0 || sonde_in_closure())
+        return 0; /* an optimizer may call its closure, and with it the model, several times */
     /* The model that began the step may never be called again, by that thread or at all, and what
      * was trained before may go on without an optimizer. So a step that takes up half of the room
      * ends. */
-    if (sonde_torch.calls >= SONDE_TORCH_CALLS / 2 && !sonde_torch.had_backward)
+    if (s->calls >= SONDE_TORCH_CALLS / 2 && !s->had_backward)
         return 1;
-    if ((sonde_torch.first != module && sonde_torch.first != &sonde_torch) ||
-        (sonde_torch.lead != lane && !sonde_load_acquire(&sonde_torch.lead->ended)))
+    int is_first = s->first == module || s->first == &sonde_torch;
+    if ((!is_first && !s->has_batch) || (s->lead != lane && !sonde_load_acquire(&s->lead->ended)))
         return 0;
-    if (sonde_torch.roots == 1)
-        return 1;
-    if (sonde_torch.had_backward)
-        return 0;
-    PyObject *grad = PyObject_CallNoArgs(sonde_torch_tracer->is_grad);
-    int is_training = grad != Py_False;
-    Py_XDECREF(grad);
-    PyErr_Clear();
-    return !is_training;
+    int grad = has_grad(), ends = is_first && (s->roots == 1 || (!grad && !s->had_backward));
+    if (grad != s->has_grad)
+        ends |= is_turn(module, is_first);
+    if (ends)
+        s->is_evaluating = !grad && !s->has_grad;
+    return ends;
 }
 
 /* The model that began the step is called again: where nothing else ends steps, this does.
@@ -257,128 +310,119 @@ static int begin_root(PyObject *module, sonde_torch_lane *lane)
         if (result == NULL)
             return -1;
     }
-    if (sonde_torch.first == NULL) {
+    if (sonde_torch.first == NULL && sonde_torch_tracer != NULL) {
         sonde_torch.first = module;
         sonde_torch.lead = lane;
         sonde_torch.first_ns = sonde_clock_ns();
+        sonde_torch.has_grad = has_grad();
+        sonde_torch.is_training = is_training(module);
     }
+    if (sonde_torch.lead == lane)
+        sonde_torch.has_batch = 0;
     return 0;
 }
 
+static vectorcallfunc call_python; /* how CPython calls a function that is written in Python */
+static PyObject *base_call;        /* the `__call__` of nn.Module */
+static PyTypeObject *module_type;  /* nn.Module */
+
 /* Handle a call by the program itself; its time counts as forward whether it is recorded or not. */
-static PyObject *call_root(PyObject *original, PyObject *const *args, size_t nargsf,
-                           PyObject *kwnames, sonde_torch_lane *lane)
+static PyObject *call_root(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames,
+                           sonde_torch_lane *lane)
 {
     if (begin_root(args[0], lane) < 0)
         return NULL;
     if (sonde_torch_tracer == NULL)
-        return PyObject_Vectorcall(original, args, nargsf, kwnames);
+        return call_python(function, args, nargsf, kwnames);
     /* Greenlets leave calls in another order than they entered them. */
     lane->open = SONDE_TORCH_NONE;
-    entry made;
+    entry made = {.is_own = function != base_call};
     int recorded = is_on() ? enter(args, nargsf, kwnames, lane, &made) : 0;
     if (recorded < 0)
         return NULL;
-    int64_t begin_ns = sonde_clock_ns();
+    if (lane == sonde_torch.lead)
+        sonde_torch.forward_since_ns = sonde_clock_ns();
     /* Read only now: Python code of ours ran, and another thread may have begun a new recording. */
     uint32_t epoch = lane->epoch;
     lane->passing++;
-    PyObject *result = PyObject_Vectorcall(original, args, nargsf, kwnames);
+    PyObject *result = call_python(function, args, nargsf, kwnames);
     if (sonde_torch.epoch == epoch && lane->epoch == epoch) {
         lane->passing--;
-        if (lane == sonde_torch.lead)
-            sonde_torch.forward_ns += sonde_clock_ns() - begin_ns;
+        if (lane == sonde_torch.lead && sonde_torch.forward_since_ns != 0) {
+            sonde_torch.forward_ns += sonde_clock_ns() - sonde_torch.forward_since_ns;
+            sonde_torch.forward_since_ns = 0;
+        }
         if (recorded && leave(&made, result == NULL) < 0)
             Py_CLEAR(result);
     }
     return result;
 }
 
-static PyObject *call_module(PyObject *callable, PyObject *const *args, size_t nargsf,
-                             PyObject *kwnames)
+static PyObject *call_module(PyObject *function, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    PyObject *original = ((sonde_TorchCall *)callable)->original;
     sonde_torch_lane *lane;
-    if (sonde_torch_tracer == NULL || PyVectorcall_NARGS(nargsf) < 1 || (lane = sonde_torch_here()) == NULL)
-        return PyObject_Vectorcall(original, args, nargsf, kwnames);
+    if (sonde_torch_tracer == NULL || PyVectorcall_NARGS(nargsf) < 1 ||
+        !PyType_IsSubtype(Py_TYPE(args[0]), module_type) || (lane = sonde_torch_here()) == NULL)
+        return call_python(function, args, nargsf, kwnames);
     if (lane->passing == 0 && !sonde_torch_in_backward(lane))
-        return call_root(original, args, nargsf, kwnames, lane);
-    entry made;
+        return call_root(function, args, nargsf, kwnames, lane);
+    entry made = {.is_own = function != base_call};
     int recorded = is_on() ? enter(args, nargsf, kwnames, lane, &made) : 0;
     if (recorded < 0)
         return NULL;
-    PyObject *result = PyObject_Vectorcall(original, args, nargsf, kwnames);
+    PyObject *result = call_python(function, args, nargsf, kwnames);
     if (recorded && leave(&made, result == NULL) < 0)
         Py_CLEAR(result);
     return result;
 }
 
-/* ---- the descriptor ------------------------------------------------------------------------ */
+/* ---- the functions that are seen ------------------------------------------------------------- */
 
-static PyObject *call_get(PyObject *self, PyObject *object, PyObject *Py_UNUSED(type))
+static void set_vectorcall(PyFunctionObject *function, vectorcallfunc call)
 {
-    PyObject *original = ((sonde_TorchCall *)self)->original;
-    if (object == NULL || object == Py_None)
-        return Py_NewRef(original);
-    return PyMethod_New(original, object);
+#if PY_VERSION_HEX >= 0x030C0000
+    PyFunction_SetVectorcall(function, call);
+#else
+    function->vectorcall = call;
+#if PY_VERSION_HEX >= 0x030B0000
+    function->func_version = 0; /* calls that were specialized for it are not any more */
+#endif
+#endif
 }
 
-static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+/* torch_see_calls(type, function): see the calls of modules, which are of this type, through this
+ * function. */
+static PyObject *torch_see_calls(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *original;
-    static char *names[] = {"original", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", names, &original))
+    PyTypeObject *type;
+    PyObject *function;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyType_Type, &type, &PyFunction_Type, &function))
         return NULL;
-    sonde_TorchCall *self = (sonde_TorchCall *)type->tp_alloc(type, 0);
-    if (self == NULL)
-        return NULL;
-    self->call = call_module;
-    self->original = Py_NewRef(original);
-    return (PyObject *)self;
+    PyFunctionObject *one = (PyFunctionObject *)function;
+    if (one->vectorcall == call_module)
+        Py_RETURN_NONE;
+    if (call_python == NULL) {
+        call_python = one->vectorcall;
+        base_call = Py_NewRef(function);
+        module_type = (PyTypeObject *)Py_NewRef(type);
+    }
+    if (one->vectorcall == call_python) /* otherwise somebody else is there */
+        set_vectorcall(one, call_module);
+    Py_RETURN_NONE;
 }
 
-static int call_traverse(sonde_TorchCall *self, visitproc visit, void *arg)
+static PyObject *torch_leave_calls(PyObject *Py_UNUSED(module), PyObject *function)
 {
-    Py_VISIT(self->original);
-    return 0;
+    if (PyFunction_Check(function) && ((PyFunctionObject *)function)->vectorcall == call_module)
+        set_vectorcall((PyFunctionObject *)function, call_python);
+    Py_RETURN_NONE;
 }
 
-static int call_clear(sonde_TorchCall *self)
-{
-    Py_CLEAR(self->original);
-    return 0;
-}
-
-static void call_dealloc(sonde_TorchCall *self)
-{
-    PyObject_GC_UnTrack(self);
-    (void)call_clear(self);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
-
-static PyObject *call_attribute(PyObject *self, PyObject *name)
-{
-    PyObject *found = PyObject_GenericGetAttr(self, name);
-    if (found != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))
-        return found;
-    PyErr_Clear();
-    return PyObject_GetAttr(((sonde_TorchCall *)self)->original, name);
-}
-
-PyTypeObject sonde_TorchCallType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "sonde._core.TorchCall",
-    .tp_basicsize = sizeof(sonde_TorchCall),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
-                Py_TPFLAGS_METHOD_DESCRIPTOR,
-    .tp_doc = "TorchCall(original): a class attribute that records implicit calls; read as an attribute, it\n"
-              "is the original.",
-    .tp_new = call_new,
-    .tp_dealloc = (destructor)call_dealloc,
-    .tp_traverse = (traverseproc)call_traverse,
-    .tp_clear = (inquiry)call_clear,
-    .tp_vectorcall_offset = offsetof(sonde_TorchCall, call),
-    .tp_call = PyVectorcall_Call,
-    .tp_descr_get = call_get,
-    .tp_getattro = call_attribute,
+PyMethodDef sonde_module_call_methods[] = {
+    {"torch_see_calls", torch_see_calls, METH_VARARGS,
+     "torch_see_calls(type, function): see the calls of modules, which are of this type, through this\n"
+     "function; the first one is that of nn.Module."},
+    {"torch_leave_calls", torch_leave_calls, METH_O,
+     "torch_leave_calls(function): have it called as if we were not there."},
+    {NULL, NULL, 0, NULL},
 };

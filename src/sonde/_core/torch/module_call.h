@@ -23,12 +23,6 @@ static inline size_t sonde_torch_hash(const void *address)
 
 typedef struct {
     PyObject_HEAD
-    vectorcallfunc call;
-    PyObject *original;
-} sonde_TorchCall;
-
-typedef struct {
-    PyObject_HEAD
     PyObject *text, *map, *page_map;
     const sonde_control *page;
     PyObject *name;     /* name(module, parent key): calls add_module */
@@ -41,10 +35,6 @@ typedef struct {
     PyObject *describe; /* describe(*inputs) -> text; or NULL: not wanted */
     sonde_torch_modules modules;
     sonde_torch_texts texts;
-    PyTypeObject *watched; /* or NULL */
-    PyObject *restore;     /* restore(): called when it was changed */
-    unsigned version;      /* of the class, when it was last restored */
-    int is_asked;          /* atomic: restore() was asked for */
     int is_fresh;          /* there are named modules that nobody has described yet */
 } sonde_TorchTracer;
 
@@ -63,6 +53,7 @@ typedef struct {
 typedef struct {
     int64_t first_ns, forward_ns, backward_ns, owned_ns, unowned_ns, direct_ns;
     uint32_t calls, lost, events, nodes;
+    int had_backward;
 } sonde_torch_sums;
 
 /* End a step, and begin this one. */

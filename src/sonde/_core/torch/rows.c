@@ -361,7 +361,6 @@ static void *run(void *Py_UNUSED(arg))
     while (!sonde_load_acquire(&sonde_torch.leave)) {
         sonde_wait(&sonde_torch.leave, 0, NAP_NS);
         pass(0);
-        sonde_torch_watch();
     }
     return NULL;
 }

@@ -48,7 +48,7 @@ typedef struct {
     int64_t spent_ns; /* in this step; whoever reads it sets it to 0 */
     uint32_t done_n;
     struct {
-        int64_t begin_ns, end_ns;
+        int64_t begin_ns, end_ns, own_ns;
         uint32_t name; /* text id */
     } done[SONDE_TORCH_DONE];
 } sonde_TorchOptimizers;
@@ -63,6 +63,15 @@ typedef struct {
     int64_t first_ns; /* when the first batch was asked for */
     int64_t last_ns;  /* when the last batch of this step came; likewise */
 } sonde_TorchNext;
+
+/* ---- what optimizers spend themselves: closure.c --------------------------------------------- */
+
+void sonde_optimizer_begin(const void *optimizer);
+/* Returns when it began its step, or 0 if we did not see that; `own_ns` is its time without closures
+ * and without optimizers inside it. */
+int64_t sonde_optimizer_end(const void *optimizer, int64_t now_ns, int64_t *own_ns);
+/* Return the arguments of `step` as (args, kwargs) with a closure that is timed; NULL: there is none. */
+PyObject *sonde_time_closure(PyObject *optimizer, PyObject *args, PyObject *kwargs);
 
 /* Was the source switched off for which this object works? -1 with an exception. */
 int sonde_host_failed(PyObject *host);
@@ -94,7 +103,7 @@ int sonde_torch_choose(int64_t step, const sonde_torch_level *level);
 /* ---- the end of a step: step_end.c, and its rows: step_rows.c --------------------------------- */
 
 #define SONDE_STEP_END_BATCH 32 /* the most steps that are judged at once */
-#define SONDE_TORCH_STEP "qqqqqqqqqt?IId" /* a row of python.torch_step */
+#define SONDE_TORCH_STEP "qqqqqqqqqt?IId?" /* a row of python.torch_step */
 
 typedef struct {
     long long step;

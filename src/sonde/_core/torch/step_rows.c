@@ -11,9 +11,10 @@ typedef struct {
     uint8_t unrecorded;
     uint32_t modules, lost;
     double owned_pct;
+    uint8_t training;
 } step_row;
 
-_Static_assert(sizeof(step_row) == 96, "torch_step layout");
+_Static_assert(sizeof(step_row) == 104, "torch_step layout");
 
 static int append(PyObject *writer, const void *row, size_t bytes, uint32_t nulls)
 {
@@ -45,7 +46,8 @@ int64_t sonde_step_end_write_step(sonde_TorchStepEnd *self, const sonde_Step *st
     int64_t whole_ns = step->end_ns - begin_ns;
     int64_t left_ns = whole_ns - input_ns - move_ns - sums->forward_ns - sums->backward_ns;
     int64_t optimizer_ns = take(&self->optimizers->spent_ns);
-    /* LBFGS calls the model, and goes backward, inside its step. */
+    int is_training = sums->had_backward || optimizer_ns > 0;
+    /* Optimizers in other threads count, models there do not. */
     optimizer_ns = optimizer_ns < left_ns ? optimizer_ns : left_ns;
     optimizer_ns = optimizer_ns > 0 ? optimizer_ns : 0;
     int64_t other_ns = left_ns > optimizer_ns ? left_ns - optimizer_ns : 0;
@@ -70,6 +72,7 @@ int64_t sonde_step_end_write_step(sonde_TorchStepEnd *self, const sonde_Step *st
     row.modules = sums->calls;
     row.lost = sums->lost;
     row.owned_pct = nodes_ns == 0 ? 0 : 100.0 * (double)sums->owned_ns / (double)nodes_ns;
+    row.training = (uint8_t)is_training;
     return append(self->emit_step, &row, sizeof row, nodes_ns == 0) < 0 ? -1 : begin_ns;
 }
 
@@ -94,7 +97,8 @@ int sonde_step_end_write_optimizers(sonde_TorchStepEnd *self, long long step, in
         if (row.module == 0)
             sonde_writer_lose_text(self->emit_trace);
         row.t_ns = self->optimizers->done[i].begin_ns;
-        row.duration = row.self_duration = (double)(self->optimizers->done[i].end_ns - row.t_ns) / 1e9;
+        row.duration = (double)(self->optimizers->done[i].end_ns - row.t_ns) / 1e9;
+        row.self_duration = (double)self->optimizers->done[i].own_ns / 1e9;
         row.thread = thread;
         row.call = i;
         uint32_t nulls = SONDE_NULL_ALL;

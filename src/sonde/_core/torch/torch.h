@@ -19,7 +19,7 @@
 #define SONDE_TORCH_NONE UINT64_MAX
 
 enum { SONDE_TORCH_FORWARD, SONDE_TORCH_RECOMPUTE };
-enum { SONDE_TORCH_RAISED = 1, SONDE_TORCH_MEMORY = 2, SONDE_TORCH_BY_HOST = 4 };
+enum { SONDE_TORCH_RAISED = 1, SONDE_TORCH_MEMORY = 2, SONDE_TORCH_BY_HOST = 4, SONDE_TORCH_OWN = 8 };
 /* What is timed on the device in a step: forward, backward; and which of these by the host's
  * clock, because the device keeps up with the host: see device_pace.c. */
 enum { SONDE_DEVICE_FORWARD = 1, SONDE_DEVICE_BACKWARD = 2, SONDE_DEVICE_BY_HOST = 4 };
@@ -110,6 +110,7 @@ typedef struct {
     sonde_torch_lane *lead; /* the lane of the first call of the step */
     sonde_torch_lane *back_lead; /* the lane of its first backward pass */
     int64_t back_since_ns;  /* 0: not in progress */
+    int64_t forward_since_ns; /* since when the lead is in a call of the program; 0: it is not */
     const void *first;      /* the module of that call; &sonde_torch: that module is gone */
     int64_t first_ns;
     int64_t forward_ns, backward_ns;
@@ -120,6 +121,9 @@ typedef struct {
     int64_t begins[SONDE_TORCH_BEGINS]; /* when backward passes began */
     uint32_t begins_n;
     int had_backward;
+    int has_grad, is_training; /* gradients were on, and the model was in training, at its first call */
+    int has_batch;          /* a loader has given a batch since the program last called a model */
+    int is_evaluating;      /* the last step ended where a model was called again without gradients */
     uint32_t runs;          /* backward passes in progress */
     int roots;              /* may a call of the first module end the step? 0 no, 1 yes, 2 without grad */
 
@@ -147,6 +151,8 @@ static inline int sonde_torch_in_backward(const sonde_torch_lane *lane)
 {
     return lane->nodes_n > 0 || (sonde_torch.graph_task != NULL && sonde_torch.graph_task() != -1);
 }
+
+int sonde_in_closure(void); /* is this thread in a closure that the program gave an optimizer? closure.c */
 
 /* ---- autograd's nodes: observer.c, nodes.c ------------------------------------------ */
 
@@ -235,12 +241,9 @@ typedef struct {
 int sonde_torch_rows_start(const sonde_torch_texts *texts);
 void sonde_torch_rows_stop(void); /* writes what is left; without the GIL */
 
-/* Has somebody changed a class in which we replaced something? Then restore() is called soon. */
-void sonde_torch_watch(void);
-
 extern PyMethodDef sonde_observer_methods[], sonde_step_plan_methods[], sonde_device_methods[];
-extern PyMethodDef sonde_operators_methods[], sonde_lane_methods[];
+extern PyMethodDef sonde_operators_methods[], sonde_lane_methods[], sonde_module_call_methods[];
 extern PyTypeObject sonde_TorchGradientTimeType, sonde_TorchGradientTimesType;
-extern PyTypeObject sonde_TorchTracerType, sonde_TorchCallType, sonde_TorchEngineType;
+extern PyTypeObject sonde_TorchTracerType, sonde_TorchEngineType;
 
 #endif

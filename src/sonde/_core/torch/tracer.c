@@ -102,14 +102,20 @@ void sonde_torch_begin(sonde_TorchTracer *self, int64_t step, const sonde_torch_
         s->backward_ns += now_ns - s->back_since_ns;
         s->back_since_ns = now_ns;
     }
+    if (s->forward_since_ns != 0) { /* or inside a module's forward */
+        int64_t now_ns = sonde_clock_ns();
+        s->forward_ns += now_ns - s->forward_since_ns;
+        s->forward_since_ns = now_ns;
+    }
     *ended = (sonde_torch_sums){
         s->first_ns, s->forward_ns, s->backward_ns, sonde_load_relaxed(&s->owned_ns),
         sonde_load_relaxed(&s->unowned_ns), sonde_load_relaxed(&s->direct_ns), s->calls, s->lost,
-        sonde_torch_events(), sonde_swap_relaxed(&s->nodes, 0)};
+        sonde_torch_events(), sonde_swap_relaxed(&s->nodes, 0), s->had_backward};
     if (sonde_torch_tracer != self)
         return; /* another thread ended a step while this one was stopped */
     s->first = NULL;
-    s->lead = NULL;
+    if (s->forward_since_ns == 0)
+        s->lead = NULL;
     if (s->back_since_ns == 0)
         s->back_lead = NULL;
     s->first_ns = s->forward_ns = s->backward_ns = 0;
@@ -117,7 +123,7 @@ void sonde_torch_begin(sonde_TorchTracer *self, int64_t step, const sonde_torch_
     sonde_store_relaxed(&s->unowned_ns, 0);
     sonde_store_relaxed(&s->direct_ns, 0);
     s->calls = s->lost = s->begins_n = 0;
-    s->had_backward = 0;
+    s->had_backward = s->back_since_ns != 0;
     s->on = wish->on;
     s->depth = (uint16_t)(wish->depth < 1 ? 1 : wish->depth > UINT16_MAX ? UINT16_MAX : wish->depth);
     s->device = wish->device;
@@ -143,22 +149,6 @@ int sonde_torch_recent_memory(sonde_TorchTracer *self, int64_t now_ns, float val
     return 0;
 }
 
-/* ---- others who change what we changed ---------------------------------------------------------- */
-
-static PyObject *tracer_watch(sonde_TorchTracer *self, PyObject *args)
-{
-    PyTypeObject *type;
-    PyObject *call;
-    if (!PyArg_ParseTuple(args, "O!O", &PyType_Type, &type, &call))
-        return NULL;
-    if (self->watched != NULL)
-        return PyErr_Format(PyExc_RuntimeError, "a class is already watched");
-    self->restore = Py_NewRef(call);
-    self->version = type->tp_version_tag;
-    self->watched = (PyTypeObject *)Py_NewRef(type);
-    Py_RETURN_NONE;
-}
-
 /* ---- start and stop ------------------------------------------------------------------------------ */
 
 static PyObject *tracer_start(sonde_TorchTracer *self, PyObject *Py_UNUSED(none))
@@ -173,7 +163,8 @@ static PyObject *tracer_start(sonde_TorchTracer *self, PyObject *Py_UNUSED(none)
         return sonde_raise(status, "torch");
     }
     sonde_torch.back_lead = NULL;
-    sonde_torch.back_since_ns = 0;
+    sonde_torch.back_since_ns = sonde_torch.forward_since_ns = 0;
+    sonde_torch.lead = NULL;
     sonde_torch.runs = 0;
     sonde_torch.allowed = &self->page->on;
     sonde_torch_tracer = self;
@@ -247,7 +238,6 @@ static int tracer_traverse(sonde_TorchTracer *self, visitproc visit, void *arg)
     Py_VISIT(self->memory);
     Py_VISIT(self->process);
     Py_VISIT(self->describe);
-    Py_VISIT(self->restore);
     return 0;
 }
 
@@ -260,7 +250,6 @@ static int tracer_clear(sonde_TorchTracer *self)
         Py_CLEAR(self->memory);
         Py_CLEAR(self->process);
         Py_CLEAR(self->describe);
-        Py_CLEAR(self->restore);
     }
     return 0;
 }
@@ -272,7 +261,6 @@ static void tracer_dealloc(sonde_TorchTracer *self)
     (void)tracer_clear(self);
     Py_CLEAR(self->text);
     Py_CLEAR(self->map);
-    Py_CLEAR(self->watched);
     Py_CLEAR(self->page_map);
     free(self->modules.slots);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -298,8 +286,6 @@ static PyMethodDef tracer_methods[] = {
     {"add_module", (PyCFunction)tracer_add_module, METH_VARARGS,
      "add_module(module, name, key, ignored): set the name of a module."},
     {"forget", (PyCFunction)tracer_forget, METH_O, "forget(address): forget the module at this address, which is gone."},
-    {"watch", (PyCFunction)tracer_watch, METH_VARARGS,
-     "watch(type, restore): call restore() when somebody has changed that class."},
     {"read_process", (PyCFunction)tracer_read_process, METH_O,
      "read_process(memory): the memory of every call is that of the process, from a TorchMemory; None:\n"
      "it is that of a device."},

@@ -23,7 +23,7 @@ LIMITS = {"exposed_pct": Limit(20, "of a step in which ranks wait for data to ar
 SQL = f"""
 WITH step AS (
   SELECT {{piece}} AS piece, host, pid, rank, step, dur_ns FROM python.torch_step
-  WHERE {{inside}} AND ended_by <> 'end' AND rank IS NOT NULL),
+  WHERE {{inside}} AND {{main_step}} AND ended_by <> 'end' AND rank IS NOT NULL),
 covered AS ({COVERED}),
 least AS (
   SELECT piece, step, MIN(s) AS travel_s, MAX(dur_ns) / 1e9 AS step_s

@@ -34,7 +34,7 @@ SQL = f"""
 WITH step AS (
   SELECT {{piece}} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
          MAX(ts) AS ts, SUM(dur_ns) / 1e9 AS step_s, SUM(input_wait_ns) / 1e9 AS wait_s
-  FROM python.torch_step WHERE {{inside}} AND ended_by <> 'end' GROUP BY 1, 2, 3),
+  FROM python.torch_step WHERE {{inside}} AND {{main_step}} AND ended_by <> 'end' GROUP BY 1, 2, 3),
 owner AS (
   SELECT host, process, pid AS job, worker FROM python.torch_worker
   UNION SELECT host, pid, pid, 0 FROM python.torch_loader WHERE workers = 0),

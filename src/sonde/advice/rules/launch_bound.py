@@ -32,7 +32,7 @@ step AS (
   SELECT {piece} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
          100 * SUM(forward_ns + backward_ns + optimizer_ns) / SUM(dur_ns) AS model_pct,
          AVG(modules) AS modules, AVG(dur_ns) AS step_ns
-  FROM python.torch_step WHERE {inside} AND ended_by <> 'end' GROUP BY 1, 2, 3),
+  FROM python.torch_step WHERE {inside} AND {main_step} AND ended_by <> 'end' GROUP BY 1, 2, 3),
 gpu AS (
   SELECT {piece} AS piece, host, AVG(util_pct) AS util_pct
   FROM system.gpu WHERE {inside} AND {job_gpu} GROUP BY 1, 2),

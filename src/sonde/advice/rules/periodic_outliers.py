@@ -32,7 +32,7 @@ SQL = f"""
 WITH whole AS (
   SELECT {{piece}} AS piece, host, pid, rank, step, t_ns,
          input_wait_ns / 1e9 AS input_s, dur_ns / 1e9 AS whole_s
-  FROM python.torch_step WHERE {{inside}} AND ended_by <> 'end'),
+  FROM python.torch_step WHERE {{inside}} AND {{main_step}} AND ended_by <> 'end'),
 pause AS (
   SELECT s.host, s.pid, s.step, SUM(g.dur_ns) / 1e9 AS pause_s
   FROM whole AS s JOIN python.gc_pause AS g ON g.host = s.host AND g.pid = s.pid

@@ -27,7 +27,7 @@ WITH job AS (
 step AS (
   SELECT {piece} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, MAX(ts) AS ts,
          100 * SUM(host_to_device_ns) / SUM(dur_ns) AS moving_pct
-  FROM python.torch_step WHERE {inside} AND ended_by <> 'end' GROUP BY 1, 2, 3),
+  FROM python.torch_step WHERE {inside} AND {main_step} AND ended_by <> 'end' GROUP BY 1, 2, 3),
 loader AS (
   SELECT ts, host, pid, dataset, pin_memory, workers FROM python.torch_loader),
 copy AS (

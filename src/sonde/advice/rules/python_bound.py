@@ -25,7 +25,7 @@ SQL = f"""
 WITH step AS (
   SELECT {{piece}} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
          100 * MEDIAN(other_ns + host_to_device_ns) / MEDIAN(dur_ns) AS outside_pct
-  FROM python.torch_step WHERE {{inside}} AND ended_by <> 'end' GROUP BY 1, 2, 3),
+  FROM python.torch_step WHERE {{inside}} AND {{main_step}} AND ended_by <> 'end' GROUP BY 1, 2, 3),
 pause AS (
   SELECT {{piece}} AS piece, host, pid, SUM(dur_ns) / 1e7 / {{piece_s}} AS pause_pct
   FROM python.gc_pause WHERE {{inside}} GROUP BY 1, 2, 3),

@@ -26,7 +26,8 @@ SQL = f"""
 WITH step AS (
   SELECT {{piece}} AS piece, host, rank, step, dur_ns, input_wait_ns, host_to_device_ns, forward_ns,
          backward_ns, optimizer_ns, other_ns
-  FROM python.torch_step WHERE {{inside}} AND ended_by <> 'end' AND rank IS NOT NULL),
+  FROM python.torch_step
+  WHERE {{inside}} AND {{main_step}} AND ended_by <> 'end' AND rank IS NOT NULL),
 shared AS (
   SELECT piece, step FROM step GROUP BY piece, step
   HAVING COUNT(DISTINCT rank) = (SELECT COUNT(DISTINCT rank) FROM step)),

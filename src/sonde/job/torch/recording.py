@@ -7,17 +7,16 @@ from _thread import get_native_id
 
 from sonde import _core
 from sonde.errors import Unavailable
-from sonde.job.import_watch import ImportWatch
 from sonde.job.source_context import SourceContext
 from sonde.job.torch.budget import Budget
 from sonde.job.torch.gradient_times import GradientTimes, add_up
 from sonde.job.torch.loop_facts import LoaderFacts, OptimizerFacts, Threads
 from sonde.job.torch.loop_hooks import Loaders, Optimizers
 from sonde.job.torch.memory import MemoryWriter
+from sonde.job.torch.module_calls import ModuleCalls
 from sonde.job.torch.module_names import Naming
 from sonde.job.torch.seams import (
     ReplacedAttribute,
-    find_compiled,
     find_device,
     find_engine,
     is_tracing,
@@ -77,8 +76,8 @@ class TorchRecording:
             step, trace, context.guard(self._check), context.guard(self._naming.describe),
             context.guard(self._adapt),
         )  # fmt: skip
-        self._compiled = ImportWatch(_is_compiling, context.guard(self._place_compiled))
-        self._places: list[ReplacedAttribute] = []
+        self._calls = ModuleCalls(self._torch.nn.Module, context.guard)
+        self._engine: ReplacedAttribute | None = None
         self._observes = self._is_reported = False
         self._gradient_times: GradientTimes | None = None  # used if autograd cannot be observed
         self._device: str | None = None  # empty if the device gives no times
@@ -108,23 +107,18 @@ class TorchRecording:
         self._optimizers.start()
         self._loaders.start()
         self._step_end.watch(self._loaders.core)
-        self._places = [ReplacedAttribute(self._torch.nn.Module, "__call__", _core.TorchCall)]
-        self._tracer.watch(self._torch.nn.Module, self._context.guard(self._replace_again))
+        self._calls.start()
         engine = find_engine()
         if engine is not None:
-            self._places.append(ReplacedAttribute(*engine, _core.TorchEngine))
-        if _is_compiling():
-            self._place_compiled()
-        else:
-            self._compiled.start()
+            self._engine = ReplacedAttribute(*engine, _core.TorchEngine)
 
     def stop(self) -> None:
-        self._compiled.stop()
         steps.unsubscribe(self._step_end)
         self._optimizers.stop()
         self._loaders.stop()
-        for place in self._places:
-            place.give_back()
+        self._calls.stop()
+        if self._engine is not None:
+            self._engine.give_back()
         self._finish()
         _core.torch_ignore()  # last, because other threads may be ending a step
         if self._gradient_times is not None:
@@ -162,13 +156,6 @@ class TorchRecording:
 
     # ---- hooks in torch ------------------------------------------------------------------------
 
-    def _place_compiled(self) -> None:
-        self._places.append(ReplacedAttribute(find_compiled(), "__call__", _core.TorchCall))
-
-    def _replace_again(self) -> None:
-        for place in self._places:
-            place.put_back()
-
     def _find_device(self) -> None:
         try:
             self._device = find_device()
@@ -193,7 +180,9 @@ class TorchRecording:
 
     def _check(self) -> None:
         """Check torch's hooks and threads; called after the first step, and now and then."""
-        self._replace_again()
+        self._calls.meet_again()
+        if self._engine is not None:
+            self._engine.put_back()
         self._threads.check()
 
     def _adapt(self, noted: list[tuple[int, int, StepPlan, int]], end_ns: int) -> None:
@@ -228,11 +217,6 @@ class TorchRecording:
         self._naming.describe()
         self._budget.note_all(noted)
         self._emit_overhead(*self._budget.describe(_core.clock_ns()))
-
-
-def _is_compiling() -> bool:
-    """Return whether the program uses torch.compile."""
-    return find_compiled() is not None
 
 
 def _end_by_root() -> None:

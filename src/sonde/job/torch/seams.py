@@ -55,12 +55,6 @@ class ReplacedAttribute:
             setattr(self._owner, self._name, self._original)
 
 
-def find_compiled() -> Any:
-    """Return the class of compiled modules, or None until torch has imported it."""
-    found = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
-    return found if "__call__" in vars(found or object) else None
-
-
 def is_tracing() -> bool:
     """Return whether torch traces operations on tensors (jit.trace, make_fx, a dispatch mode)."""
     inner = sys.modules["torch"]._C
