@@ -98,15 +98,29 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         from importlib import import_module
 
-        if name in ("profiler", "session"):
-            return import_module(f"sonde.{name}")
+        if name == "session":
+            return import_module("sonde.session")
+        if name == "profiler":
+            _begin_late()
+            return import_module("sonde.profiler")
         if name not in _PLACES:
             raise AttributeError(f"module 'sonde' has no attribute {name!r}")
+        if _PLACES[name].startswith("job."):
+            _begin_late()
         found = globals()[name] = getattr(import_module(f"sonde.{_PLACES[name]}"), name)
         return found
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})
+
+
+def _begin_late() -> None:
+    """Begin the recording now if this process waits with it: there is something to record."""
+    import sys
+
+    late_start = sys.modules.get("sonde.job.late_start")
+    if late_start is not None:
+        late_start.begin()
 
 
 def start(**settings: object) -> str | None:
@@ -118,6 +132,7 @@ def start(**settings: object) -> str | None:
     from sonde import settings as config
     from sonde.job.recorder import recorder
 
+    _begin_late()
     known = {name.replace(".", "_"): name for name in config.list_keys()}
     given = {known.get(name, name): value for name, value in settings.items()}
     return recorder.start(given)
@@ -127,6 +142,7 @@ def stop() -> None:
     """End the recording; what was recorded stays."""
     from sonde.job.recorder import recorder
 
+    _begin_late()
     recorder.stop()
 
 
@@ -134,6 +150,7 @@ def pause() -> None:
     """Record no rows until `resume()`; this costs next to nothing meanwhile."""
     from sonde.job.recorder import recorder
 
+    _begin_late()
     recorder.set_on(False)
 
 
@@ -141,6 +158,7 @@ def resume() -> None:
     """Record rows again."""
     from sonde.job.recorder import recorder
 
+    _begin_late()
     recorder.set_on(True)
 
 
@@ -173,6 +191,7 @@ def table(row: type, name: str | None = None) -> Callable[..., None]:
     a value that does not fit is counted in `sonde.loss`."""
     from sonde.job.recorder import recorder
 
+    _begin_late()
     return recorder.open_user_table(row, name)
 
 

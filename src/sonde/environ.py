@@ -99,17 +99,33 @@ def claim_profiler() -> bool:
 
 
 def follow_children(root: str) -> list[str]:
-    """Have the Python processes that this one starts record themselves under the same root.
-
-    Returns the variables that were set: none where the environment asked for this recording, since
-    children inherit that."""
-    if "SONDE" in os.environ:
-        return []
-    wanted = {"SONDE": "1"}
-    if "SONDE_DIR" not in os.environ and find_root() != root:
-        wanted["SONDE_DIR"] = root
+    """Have the Python processes that this one starts record themselves under the same root, and
+    know that they are children. Returns the variables that were set."""
+    wanted = {"SONDE_PARENT": f"{os.getpid()} {_find_rank()}"}
+    if "SONDE" not in os.environ:
+        wanted["SONDE"] = "1"
+        if "SONDE_DIR" not in os.environ and find_root() != root:
+            wanted["SONDE_DIR"] = root
     os.environ.update(wanted)
     return list(wanted)
+
+
+# What has to be there from the first moment on.
+_AT_ONCE = ("SONDE_SNAPSHOT_SIGNAL", "SONDE_SOURCE_CALL", "SONDE_PROFILER_AUTOSTART",
+            "MXNET_PROFILER_AUTOSTART")  # fmt: skip
+
+
+def may_start_late() -> bool:
+    """Tell whether a recorded process has started this one as one of its helpers. A rank that a
+    launcher starts is more than that."""
+    pid, _, rank = os.environ.get("SONDE_PARENT", "").partition(" ")
+    is_child = pid not in ("", str(os.getpid())) and rank == _find_rank()
+    return is_child and not any(os.environ.get(name) for name in _AT_ONCE)
+
+
+def _find_rank() -> str:
+    found = (os.environ.get(rank) for _launcher, rank, _world_size, _local_rank in _RANKS)
+    return next(filter(None, found), "")
 
 
 def unfollow_children(names: Iterable[str]) -> None:

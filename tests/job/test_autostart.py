@@ -153,10 +153,12 @@ def test_signals_go_to_the_program(tmp_path: Path, number: int) -> None:
 def test_python_children_are_followed_unless_told_otherwise(tmp_path: Path, follow: bool) -> None:
     script = tmp_path / "parent.py"
     script.write_text(
-        "import subprocess, sys; subprocess.run([sys.executable, '-c', 'pass'], check=True)"
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
     )
     options = [] if follow else ["--no-follow-children"]
-    launch(sys.executable, "-m", "sonde", "run", *options, str(script))
+    launch(
+        sys.executable, "-m", "sonde", "run", *options, str(script), "import sonde; sonde.mark('m')"
+    )
     assert len(sessions()) == (2 if follow else 1)
 
 

@@ -24,11 +24,16 @@ def start() -> None:
 
 def _start() -> None:
     from sonde import environ
-    from sonde.job.recorder import recorder
 
     if _is_helper(getattr(sys, "orig_argv", [])):
         return
-    if environ.is_asked_for():
+    if environ.is_asked_for() and environ.may_start_late():
+        from sonde.job import late_start
+
+        late_start.wait()
+    elif environ.is_asked_for():
+        from sonde.job.recorder import recorder
+
         recorder.start({})
     profiled = environ.read_profiler()
     if profiled is not None:

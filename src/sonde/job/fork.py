@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+DELAY_NS = 100_000_000  # most children have ended by then, or have become another program
+
 
 class ForkLock:
     """A lock for state that a forked child inherits: the first to take it there calls `settle`,

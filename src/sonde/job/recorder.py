@@ -9,7 +9,7 @@ import os
 from sonde import _core, environ, launch, plugins, settings
 from sonde.errors import Error
 from sonde.job.deferred_source import DeferredSource
-from sonde.job.fork import ForkLock, end_with_multiprocessing, watch_forks
+from sonde.job.fork import DELAY_NS, ForkLock, end_with_multiprocessing, watch_forks
 from sonde.job.native_state import describe_signal, describe_start
 from sonde.job.notice import print_notice
 from sonde.job.source_context import SourceContext
@@ -22,16 +22,8 @@ from sonde.tables.recording import SourceLog
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Protocol
 
-    class Source(Protocol):
-        """A plugin that produces rows inside the job."""
-
-        def start(self) -> None: ...
-        def stop(self) -> None: ...
-
-
-FORK_DELAY_NS = 100_000_000  # most children that exec have done so by then
+    from sonde.job.source_context import Source
 
 
 class Recorder:
@@ -50,7 +42,7 @@ class Recorder:
         self.ends_with_profile = False  # recording exists only for a profile of mxnet/state.py
         self.on_begin: Callable[[], object] | None = None  # see mxnet/state.py
         self._watches_forks = self._ends_children = False
-        self.since_ns = 0  # while the session of a forked child begins: the time of the fork
+        self.since_ns = 0  # while the session of a child begins: the time when the child began
         self._forked_from: SessionWriter | None = None  # in a child that has no session yet
         self._busy = False
         self._postponed: Callable[[], object] | None = None
@@ -166,8 +158,8 @@ class Recorder:
                 self._start_source(name)
         self._start_native_thread(writing)
         if writing.values["follow"]:
-            self._environment = environ.follow_children(writing.root) or self._environment
-            _core.follow_forks(self._begin_late, FORK_DELAY_NS)
+            self._environment += environ.follow_children(writing.root)
+            _core.follow_forks(self._begin_late, DELAY_NS)
         _core.control_state(writing.page, _core.RUNNING)
         if self.on_begin is not None:
             SourceContext(self, "profiler").guard(self.on_begin)()
@@ -358,6 +350,10 @@ class Recorder:
         is_new = has_failed and self.session is None
         if is_new:
             self._begin_late()  # a child that fails at once is worth a session
+        self.end_with_program(is_new)
+
+    def end_with_program(self, is_new: bool) -> None:
+        """End recording at the end of the program; `is_new`: it began only now, as that failed."""
         for source, context in list(self._sources.values()):
             if hasattr(source, "at_exit"):
                 context.guard(source.at_exit)(is_new)

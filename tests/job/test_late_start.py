@@ -1,0 +1,89 @@
+"""A program that a recorded program starts: it is recorded unless it is short and orderly."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import sonde
+from sonde import environ
+from sonde.session import Session, list_sessions
+
+# Starts programs as a recorded program does; each gets its code as an argument.
+PARENT = """
+import subprocess, sys
+import sonde
+sonde.start(collector="off")
+for code in sys.argv[1:]:
+    subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+"""
+WAIT = "import sonde, time\nwhile sonde.session() is None: time.sleep(0.01)\n"
+
+
+@pytest.fixture
+def record(run):
+    """Have a recorded program start programs; return the sessions of these."""
+
+    def record(*codes: str, **env: str) -> list[Session]:
+        run(PARENT, *codes, SONDE_COLLECTOR="off", **env)
+        return list(list_sessions(os.environ["SONDE_DIR"]))[1:]
+
+    return record
+
+
+def test_a_short_program_has_no_session(record) -> None:
+    assert record("pass", "import sys; sys.exit(3)") == []
+
+
+def test_a_program_is_recorded_after_a_while_whether_it_works_or_waits(record) -> None:
+    work = WAIT.replace("time.sleep(0.01)", "pass")
+    wait = "import threading, sys, time\nmain = threading.Event()\n" + (
+        "def watch():\n import sonde\n"
+        " while sonde.session() is None: time.sleep(0.01)\n"
+        " main.set()\n"
+        "threading.Thread(target=watch).start()\nmain.wait()\n"
+    )
+    assert [one.find_state() for one in record(work, wait)] == ["ended", "ended"]
+
+
+def test_a_short_program_that_fails_has_a_session_with_its_exception(record) -> None:
+    (session,) = record("def fail(): raise KeyError('lost')\nfail()")
+    rows = sonde.Recording([session]).query("SELECT type, func FROM python.exception").to_pylist()
+    assert rows == [{"type": "builtins.KeyError", "func": "fail"}]
+
+
+def test_a_short_program_that_uses_sonde_has_a_session(record) -> None:
+    (session,) = record("import sonde\nwith sonde.span('short'): pass")
+    rows = sonde.Recording([session]).query("SELECT name FROM event.span").to_pylist()
+    assert rows == [{"name": "short"}]
+
+
+def test_a_short_program_that_forks_is_recorded_and_so_is_its_child(record) -> None:
+    code = f"import os\nif os.fork() == 0:\n exec({WAIT!r})\nelse:\n os.wait()\n"
+    parent, child = record(code)
+    assert child.meta.parent == parent.id
+
+
+def test_what_has_to_be_there_at_once_begins_at_once(record) -> None:
+    assert len(record("pass", SONDE_SNAPSHOT_SIGNAL="USR1")) == 1
+
+
+def test_a_program_that_replaces_a_recorded_one_begins_at_once(run) -> None:
+    code = """
+import os, sys
+import sonde
+sonde.start(collector="off")
+os.execv(sys.executable, [sys.executable, "-c", "pass"])
+"""
+    run(code, SONDE_COLLECTOR="off")
+    assert len(list(list_sessions(os.environ["SONDE_DIR"]))) == 2
+
+
+def test_a_rank_that_a_launcher_starts_begins_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SONDE_PARENT", "1 ")
+    assert environ.may_start_late()
+    monkeypatch.setenv("RANK", "0")
+    assert not environ.may_start_late()
+    monkeypatch.setenv("SONDE_PARENT", "1 0")  # what the rank itself starts
+    assert environ.may_start_late()
