@@ -153,18 +153,26 @@ def test_a_job_that_is_too_large_to_be_copied_says_so(run_anew) -> None:
     code = (
         SUBREAPER
         + """
-large = bytearray(300 << 20)
+import mmap
+large = mmap.mmap(-1, 1100 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
 folder = sonde.start()
 print(folder)
 log = folder + "/log"
-wait_for(lambda: os.path.exists(log) and "too large" in open(log).read())
+wait_for(lambda: os.path.exists(log) and "more than 1 GiB" in open(log).read())
+large.close()
+from sonde.cli import main
+said = io.StringIO()
+with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()): main(["ps"])
+lines = said.getvalue().splitlines()
+print(len(lines), f"sonde: process {os.getpid()} has no collector: the job is process 1" in lines[0])
 """
         + WAIT
     )
-    folder, *rest = run_anew(code).stdout.split()
-    assert rest == ["reaped", "True", "end"]
+    folder, *rest = run_anew("import contextlib, io\n" + code).stdout.split()
+    assert rest == ["1", "True", "reaped", "True", "end"]
     found = sonde.open(folder).query("SELECT detail FROM sonde.source WHERE source = 'collector'")
-    assert "too large" in found.to_pylist()[0]["detail"]
+    (row,) = found.to_pylist()
+    assert "more than 1 GiB" in row["detail"]
 
 
 def test_a_collector_that_a_recorded_job_adopts_leaves(run_anew) -> None:

@@ -6,13 +6,15 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
-from sonde import environ
+from sonde import environ, launch
 from sonde.cli import _options, _table
 from sonde.collector.retention import measure_bytes
 from sonde.errors import Error
 from sonde.session import Session, list_folders
+from sonde.store.views.recording import read_sources
 from sonde.words import show_bytes
 
 GROUP = "record"
@@ -36,11 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     root = environ.find_root()
-    rows, broken = [], []
+    rows, broken = [], list[str]()
     for folder in list_folders(root):
         try:
             session = Session(folder)
             rows.append((session.start_wall_ns, _describe(session)))
+            broken += _miss_collector(session, root)
         except Error as error:
             broken.append(str(error))
     found = [row for _start_ns, row in sorted(rows, key=lambda entry: entry[0])]
@@ -58,9 +61,18 @@ def run(args: argparse.Namespace) -> int:
         _table.write_text(args.output, lambda file: _table.draw_table(names, cells, file))
     else:
         print(f"nothing is recorded in {root}; try `sonde run train.py`")
-    for line in broken:
+    for line in broken:  # what is wrong comes last, where it is seen
         print(f"sonde: {line}", file=sys.stderr)
     return 0
+
+
+def _miss_collector(session: Session, root: str) -> Iterator[str]:
+    """Yield why nobody archives the rows of a live session, if nobody does."""
+    if launch.has_collector(root) or not session.is_here() or not session.is_alive():
+        return
+    for row in read_sources(session):
+        if row["source"] == "collector" and row["state"] != "on":
+            yield f"process {session.pid} has no collector: {row['detail']}"
 
 
 def _choose_names(found: list[dict[str, Any]], is_long: bool) -> tuple[str, ...]:

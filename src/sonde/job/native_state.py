@@ -27,8 +27,9 @@ def describe_start(status: int) -> Note:
         return "collector", "on", None
     if status == -errno.E2BIG:
         why = (
-            "this process adopts orphans (it is process 1 or a subreaper), and is too large to be "
-            "copied for a process that takes them instead; record it from its beginning"
+            "the job is process 1 or a subreaper, and had more than 1 GiB of memory when recording "
+            "began, too much to start a collector from it; start recording earlier, or start "
+            "the job below an init such as tini"
         )
     else:
         why = f"processes cannot be started: {os.strerror(-status)}"

@@ -69,13 +69,15 @@ def _read_environment(session: Session) -> list[Row]:
 
 def read_sources(session: Session) -> list[Row]:
     """Return the newest state of each source and sensor."""
-    found = _miss_collector(session) + _miss_names(session)
+    found = _miss_names(session)
     table = open_tables(session).get("sonde.source_log")
     if table is None:
-        return found
+        return found + _miss_collector(session)
     rows = [row for part in table.list_sound() for row in read_segment(part).to_pylist()]
     rows += table.read_live().to_pylist()
     newest = {row["source"]: row for row in sorted(rows, key=lambda row: int(row["t_ns"]))}
+    if newest.get("collector", {}).get("state") != "unavailable":  # else the job has said why
+        found += _miss_collector(session)
     keys = ("source", "state", "detail", "t_ns")
     found += [{key: row[key] for key in keys} for _, row in sorted(newest.items(), key=str)]
     return found
