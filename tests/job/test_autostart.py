@@ -214,7 +214,9 @@ try:
 except ImportError:
     import _interpreters as interpreters
 look = "import site, sys; site.main(); print([m for m in sys.modules if m[:5] == 'sonde'], flush=True)"
-interpreters.run_string(interpreters.create(), look)
+number = interpreters.create()
+interpreters.run_string(number, look)
+interpreters.destroy(number)
 """
     done = launch(sys.executable, "-c", code, env={"SONDE": "1"})
     assert done.stderr == "" and len(sessions()) == 1

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+
+import pytest
 
 import sonde
 from sonde.session import list_sessions
@@ -141,6 +144,9 @@ for _ in range(70):
     assert rows[0] == {"type": "__main__.Loud", "message": "'plain', 7, [1]"}
 
 
+@pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="multiprocessing forgets it before any of our code can run"
+)
 def test_an_exception_of_a_multiprocessing_child_is_in_its_recording(run, root) -> None:
     run(
         "import multiprocessing\n"
