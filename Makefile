@@ -14,7 +14,7 @@ FILE_SYSTEMS ?= ext4 xfs btrfs tmpfs
 CC ?= cc
 CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wundef -fPIC
 
-.PHONY: demo test check check-core check-native bench stress stress-one test-all pythons docs clean polyfill
+.PHONY: demo test frameworks check check-core check-native bench stress stress-one test-all pythons docs clean polyfill
 
 demo: $(VENV)/.installed
 	$(BIN)/sonde demo
@@ -23,6 +23,11 @@ demo: $(VENV)/.installed
 # Most tests wait for other processes: four at a time keep two processors busy.
 test: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python -m pytest $(or $(TESTS),-n 4 --dist loadfile)
+
+# The tests with real transformers, Lightning and Accelerate, which take minutes to install; without
+# them, `make test` skips these tests.
+frameworks: $(VENV)/.installed $(VENV)/.test $(VENV)/.frameworks
+	$(BIN)/python -m pytest tests/integration/test_frameworks.py tests/integrations
 
 check: $(VENV)/.installed $(VENV)/.test $(VENV)/.check
 	$(BIN)/ruff check .
@@ -110,6 +115,10 @@ polyfill:
 
 $(VENV)/.check: pyproject.toml | $(VENV)/.installed
 	$(BIN)/python -m pip install -q '.[check]'
+	@touch $@
+
+$(VENV)/.frameworks: pyproject.toml | $(VENV)/.installed $(VENV)/.test
+	$(BIN)/python -m pip install -q '.[test,frameworks]'  # test: keeps torch at the version that is there
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/.installed

@@ -24,16 +24,28 @@ class SondeTracker(_Tracker):  # type: ignore[misc]  # the type of its base is u
     def __init__(self) -> None:
         super().__init__()
         self._loop = Loop("accelerate")
+        self._is_begun = False
+
+    def start(self) -> None:
+        """Begin to record: `init_trackers` calls this, with a configuration or without."""
+        self._begin({})
 
     @property
     def tracker(self) -> Loop:
         return self._loop
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        self._loop.begin({"library": f"accelerate {accelerate.__version__}", **values})
+        self._begin(values)
 
     def log(self, values: dict[str, Any], step: int | None = None, **_named: Any) -> None:
+        if not self._is_begun:  # old versions of Accelerate call no `start`
+            self._begin({})
         self._loop.log(values, step)
+
+    def _begin(self, values: dict[str, Any]) -> None:
+        library = {} if self._is_begun else {"library": f"accelerate {accelerate.__version__}"}
+        self._is_begun = True
+        self._loop.begin({**library, **values})
 
 
 _loop: Loop | None = None

@@ -44,6 +44,10 @@ extern sonde_TorchTracer *sonde_torch_tracer; /* the one that runs, or NULL; bor
  * the most so far, cached. Returns 0, or -1 if a device is used or the kernel does not tell. */
 int sonde_torch_recent_memory(sonde_TorchTracer *self, int64_t now_ns, float values[3]);
 
+/* The program calls a model, which may end a step and begin the next one: root_call.c. Returns 0, or
+ * -1 with an exception of the program. */
+int sonde_torch_begin_root(PyObject *module, sonde_torch_lane *lane);
+
 /* What to record of a step. */
 typedef struct {
     int on, depth, device, memory_depth, roots; /* as in sonde_torch_state */

@@ -119,7 +119,7 @@ typedef struct {
     uint32_t calls, lost;
     uint32_t nodes;         /* atomic */
     int64_t begins[SONDE_TORCH_BEGINS]; /* when backward passes began */
-    uint32_t begins_n;
+    uint32_t begins_n, first_begins_n; /* now, and at the first call of a model */
     int had_backward;
     int has_grad, is_training; /* gradients were on, and the model was in training, at its first call */
     int has_batch;          /* a loader has given a batch since the program last called a model */

@@ -1,0 +1,161 @@
+"""The libraries that people train with, as they are, where they are installed: `make frameworks`."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from sonde.analysis.modules import LAST, ModuleReport, StepSelection, arrange, read_report
+from sonde.analysis.window import find_window
+from sonde.session import list_sessions
+from sonde.store.recording import Recording
+from support.needs import need
+
+need("torch")
+
+START = "import sonde; sonde.start(**{'collector': 'off', 'torch.budget_pct': '0'})\n"
+PARTS = ("input_wait", "host_to_device", "forward", "backward", "optimizer", "other")
+
+
+def open_recording() -> Recording:
+    return Recording(list_sessions(os.environ["SONDE_DIR"]))
+
+
+def read(evaluation: bool = False) -> ModuleReport:
+    recording = open_recording()
+    window = find_window(recording, None, None, last=LAST)
+    return read_report(recording, StepSelection(window, evaluation=evaluation))
+
+
+def assert_adds_up(report: ModuleReport) -> None:
+    """The parts of a step are the step, and the tree is not more than its parts."""
+    for steps in report.steps:
+        whole = sum(getattr(steps, part) for part in PARTS)
+        assert whole == pytest.approx(steps.duration, rel=0.02)
+        inside = steps.forward + steps.backward + steps.optimizer
+        assert sum(node.total_s for node in report.nodes if node.up is None) <= 1.02 * inside
+
+
+TRANSFORMERS = """
+import json, sys, time, warnings
+warnings.simplefilter("ignore")
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+torch.set_num_threads(1)
+config = LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=3,
+                     num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=32)
+model = LlamaForCausalLM(config).train()
+if sys.argv[1] == "checkpoint": model.gradient_checkpointing_enable()
+optimizer = torch.optim.AdamW(model.parameters())
+ids = torch.zeros(2, 8, dtype=torch.long)
+ends = []
+for _ in range(5):
+    model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+    optimizer.step(); optimizer.zero_grad(); ends.append(time.perf_counter())
+took = ends[-1] - ends[0]
+if sys.argv[1] == "compile":
+    model.eval()
+    run = torch.compile(lambda x: model.model.layers[0].mlp(x), backend="eager", fullgraph=True)
+    block = torch.compile(model.model, backend="eager", fullgraph=True)
+    with torch.no_grad(): run(torch.ones(1, 2, 16)); block(input_ids=ids, use_cache=False)
+print(json.dumps(took))
+"""
+
+
+@pytest.mark.parametrize("way", ["compile", "checkpoint"])
+def test_blocks_of_transformers_are_seen_and_folded(run, root, way: str) -> None:
+    pytest.importorskip("transformers", minversion="5")
+    done = run(START + TRANSFORMERS, way)
+    report = read()
+    assert_adds_up(report)
+    (steps,) = report.steps
+    by_clock = json.loads(done.stdout.splitlines()[-1])
+    assert steps.count * steps.duration == pytest.approx(by_clock, rel=0.25)
+    nodes = {node.label: node for node in arrange(report, folds=True)}
+    block = nodes["model.layers.*"] if "model.layers.*" in nodes else nodes["layers.*"]
+    assert block.times == 3 and {"mlp", "self_attn"} <= {node.label for node in block.children}
+    assert block.total["backward"] > 0
+    assert ("recompute" in block.total) == (way == "checkpoint")
+
+
+LIGHTNING = """
+import json, logging, sys, time, warnings
+warnings.simplefilter("ignore")
+import torch
+import lightning.pytorch as pl
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+torch.set_num_threads(1)
+ends = []
+class Model(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+        self.automatic_optimization = sys.argv[1] != "manual"
+    def forward(self, x): return self.layer(x)
+    def training_step(self, batch, index):
+        time.sleep(0.005)
+        loss = self(batch).square().mean()
+        if not self.automatic_optimization:
+            for optimizer in self.optimizers():
+                optimizer.zero_grad(); self.manual_backward(loss, retain_graph=True); optimizer.step()
+        return loss
+    def validation_step(self, batch, index): time.sleep(0.002); self(batch)
+    def on_train_batch_end(self, *_): ends.append(time.perf_counter())
+    def configure_optimizers(self):
+        one = torch.optim.SGD(self.parameters(), lr=0.1)
+        return [one, torch.optim.Adam(self.parameters())] if sys.argv[1] == "manual" else one
+data = torch.utils.data.DataLoader(torch.ones(12, 4), batch_size=2)
+pl.Trainer(
+    max_epochs=2, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=1,
+    limit_val_batches=3, accumulate_grad_batches=2 if sys.argv[1] == "accumulate" else 1,
+).fit(Model(), data, data)
+"""
+
+
+@pytest.mark.parametrize("way", ["automatic", "accumulate", "manual"])
+def test_lightning_counts_each_moment_once(run, root, way: str) -> None:
+    pytest.importorskip("lightning.pytorch")
+    run(START + LIGHTNING, way)
+    training, evaluation = read(), read(evaluation=True)
+    assert_adds_up(training)
+    assert_adds_up(evaluation)
+    (steps,), (others,) = training.steps, evaluation.steps
+    assert steps.training and not others.training
+    assert others.count >= 3 and others.backward == others.optimizer == 0
+    # What `training_step` does outside of modules is not the optimizer's.
+    outside = steps.other + steps.host_to_device
+    assert outside >= 0.004 and steps.optimizer < outside
+
+
+ACCELERATE = """
+import torch
+from accelerate import Accelerator
+from sonde.integrations.accelerate import SondeTracker
+accelerator = Accelerator(cpu=True, log_with=SondeTracker())
+accelerator.init_trackers("p")
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2)
+model, optimizer, data = accelerator.prepare(model, optimizer, data)
+for batch in data:
+    accelerator.backward(model(batch).square().mean()); optimizer.step(); optimizer.zero_grad()
+    accelerator.log({"loss": 1.5})
+model.eval()
+with torch.no_grad():
+    for batch in data: model(batch)
+accelerator.end_training()
+"""
+
+
+def test_accelerate_records_without_a_configuration(run, root) -> None:
+    pytest.importorskip("accelerate")
+    run(ACCELERATE, SONDE_COLLECTOR="off")
+    recording = open_recording()
+    tags = recording.query("SELECT name FROM job.loop_tag").to_pylist()
+    assert [tag["name"] for tag in tags] == ["library"]
+    assert len(recording.query("SELECT * FROM job.loop_metric")) == 4
+    kinds = recording.query("SELECT training FROM python.torch_step ORDER BY step").to_pylist()
+    assert [row["training"] for row in kinds] == [True] * 4 + [False] * 4
