@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
+import struct
 import subprocess
 import sys
 import time
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import sonde
 from conftest import wait_for
 from sonde.session import Session, stack_table
 from sonde.session.target import find_sessions
@@ -449,3 +452,21 @@ def test_short_threads_have_their_cpu_time(run) -> None:
     row = ask(folder, "SELECT SUM(cpu_ns)::BIGINT AS c FROM python.stack_sample JOIN python.frame "
               "USING (stack) WHERE func = 'short'")[0]  # fmt: skip
     assert 0.5 * int(used) < row["c"] < 1.05 * int(used)
+
+
+def test_the_sampler_does_not_wait_for_the_thread_that_it_looks_at() -> None:
+    release = tuple(map(int, os.uname().release.split("-")[0].split(".")[:2]))
+    if release < (6, 12) or os.uname().machine != "x86_64":
+        pytest.skip("the kernel knows no slices, or its call has another number here")
+    sonde.start(collector=False)
+    rules, libc = ctypes.create_string_buffer(48), ctypes.CDLL(None)
+
+    def read_slices() -> list[int]:
+        found = []
+        for task in Path("/proc/self/task").glob("*/comm"):
+            if task.read_text().strip() == "sonde":
+                assert libc.syscall(315, int(task.parent.name), rules, 48, 0) == 0
+                found.append(struct.unpack_from("Q", rules, 24)[0])
+        return found
+
+    wait_for(lambda: read_slices() == [100_000])  # the thread asks for it when it begins to run

@@ -162,6 +162,9 @@ static void *watch(void *arg)
     prctl(PR_SET_NAME, "sonde", 0, 0, 0);
     /* Samples are due to the microsecond; by default the kernel wakes us up to 50 us late. */
     prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
+    /* On a busy machine we would get to look only when the thread that we want to see sleeps: a
+     * function that runs for 0.5 ms after each sleep would hardly ever be seen. */
+    sonde_thread_be_prompt();
     while (!sonde_load_acquire(&self->leave)) {
         take_turns();
         /* Acquire: the bell is read before what it announces, so a ring after this wakes us. */

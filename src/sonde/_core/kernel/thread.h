@@ -10,6 +10,10 @@
  * -errno. */
 int sonde_thread_start(void *(*body)(void *), void *arg, pthread_t *thread);
 
+/* Have the kernel run this thread as soon as it wakes, for a moment, even if others are running.
+ * Needs no rights; nothing happens before Linux 6.12, or where system calls are filtered. */
+void sonde_thread_be_prompt(void);
+
 /* Return the CPU time of a thread of this process in nanoseconds; -1 if there is no such thread. */
 int64_t sonde_thread_cpu(uint32_t tid);
 
