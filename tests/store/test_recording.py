@@ -16,6 +16,7 @@ import pytest
 import sonde
 from conftest import wait_for
 from sonde.errors import NoSession, QueryError
+from sonde.job.recorder import recorder
 from sonde.session import Session
 from sonde.store.recording import Recording, qualify
 
@@ -262,3 +263,15 @@ def test_a_session_is_itself_while_it_runs() -> None:
         [sys.executable, "-c", probe, folder], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "running"
+
+
+def test_a_column_that_a_table_did_not_have_yet_is_null(root: Path) -> None:
+    class TorchStep:
+        """As an older version would have written it."""
+
+        step: sonde.i64 = sonde.column("number of the step, from 0")
+
+    assert sonde.start(collector="off", source_torch="off")
+    recorder.open_table(TorchStep, "python.torch_step")(7)
+    rows = sonde.open(os.getpid()).query("SELECT step, training FROM python.torch_step")
+    assert rows.to_pylist() == [{"step": 7, "training": None}]
