@@ -28,7 +28,7 @@ enum { STACK_BYTES = 32 * 1024 };
 
 /* A job with more memory of its own than this is not copied. The kernel copies its page tables, and
  * meanwhile the job cannot get memory: 4 to 10 ms for 256 MiB in pages of 4 KiB, 50 to 80 ms for
- * 1 GiB, 160 ms for 4 GiB; 1 to 4 ms where all pages are huge. Once, up to 1 GiB, that is better
+ * 1 GiB, 160 ms for 4 GiB; 1 to 13 ms where all pages are huge. Once, up to 1 GiB, that is better
  * than a recording that nobody archives. */
 #define MAX_OWN_BYTES ((long)1 << 30)
 
