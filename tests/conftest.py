@@ -114,7 +114,8 @@ def _list_left(before: dict[str, object], after: dict[str, object]) -> dict[str,
 
 def _inventory(root: Path) -> dict[str, object]:
     return {
-        "threads": sorted(t.name for t in threading.enumerate()),
+        # Torch draws bars with tqdm where that is installed, and tqdm has a thread for ever.
+        "threads": sorted(t.name for t in threading.enumerate() if t.name != "tqdm_monitor"),
         "native threads": _count_native("sonde"),
         # Ours alone: Hypothesis has one of its own from its first test on.
         "gc callbacks": sum(type(one).__module__.startswith("sonde") for one in gc.callbacks),
