@@ -33,10 +33,14 @@ def begin() -> None:
 
 
 def _start(since_ns: int) -> None:
+    global _since_ns
     try:
         from sonde.job.recorder import recorder
     except ImportError:
-        return  # `sonde attach` is importing it in this thread, and begins a recording of its own
+        # This call interrupts the import of that module: by the program, or by `sonde attach`.
+        _since_ns = since_ns
+        _core.later(begin, DELAY_NS)
+        return
     recorder.since_ns = since_ns
     recorder.start({})
     recorder.since_ns = 0
@@ -46,7 +50,9 @@ def _before_fork() -> None:
     """Begin, so that the child is followed as the child of any recorded process."""
     if _since_ns:
         begin()
-        _core.fork_rest()  # the recorder's own hooks come too late for this fork
+        recorder = getattr(sys.modules.get("sonde.job.recorder"), "recorder", None)
+        if recorder is not None:
+            recorder.rest()  # its own hooks come too late for this fork
 
 
 def _at_exit() -> None:

@@ -360,7 +360,8 @@ class Recorder:
         self.stop(_core.EXITED)
 
     def rest(self) -> None:
-        """Stop the native thread for a fork that has begun."""
+        """Do what our hooks do before a fork, for a fork that had begun before they were there."""
+        self._before_fork()
         _core.fork_rest()
 
     def _before_fork(self) -> None:
