@@ -192,8 +192,9 @@ def test_threads_have_names_states_and_ends(run, settings: str) -> None:
     by_thread = ask(folder, "SELECT thread, SUM(wall_ns)::BIGINT w, SUM(cpu_ns)::BIGINT c, "
                     "COUNT(*) AS n FROM python.stack_sample GROUP BY thread")  # fmt: skip
     sums = {row["thread"]: row for row in by_thread}
-    assert sums[int(busy)]["c"] > 0.2 * sums[int(busy)]["w"]
-    assert sums[int(idle)]["c"] < 0.05 * sums[int(idle)]["w"]
+    at_work, at_rest = sums[int(busy)], sums[int(idle)]  # how much a busy thread gets is not ours
+    assert at_work["c"] / at_work["w"] > 3 * at_rest["c"] / at_rest["w"]
+    assert at_rest["c"] < 0.05 * at_rest["w"]
     leaves = ask(folder, f"SELECT DISTINCT lineno FROM python.stack_sample JOIN python.frame USING "
                  f"(stack) WHERE thread = {idle} AND depth = 0 AND func = 'idle'")  # fmt: skip
     assert [row["lineno"] for row in leaves] == [int(line)]
