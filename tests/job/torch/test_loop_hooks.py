@@ -96,7 +96,8 @@ def test_all_time_is_counted_once(run, way: str) -> None:
     (step,), (tree,) = query(STEPS), query(TREE)
     parts = step["forward"] + step["backward"] + step["optimizer"] + step["other"]
     assert parts == pytest.approx(step["whole"], rel=0.02) and step["least"] >= 0
-    assert step["whole"] == pytest.approx(float(done.stdout), rel=0.25)  # by the program's clock
+    # By the program's clock. Its moments lie a little beside ours, and the machine may be busy then.
+    assert 0.5 < step["whole"] / float(done.stdout) < 2
     assert tree["own"] <= 1.02 * (step["forward"] + step["backward"] + step["optimizer"])
     # Nobody sleeps less than they want to.
     assert step["forward"] >= 0.004 * tree["calls"] > 0
