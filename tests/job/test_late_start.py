@@ -18,7 +18,11 @@ sonde.start(collector="off")
 for code in sys.argv[1:]:
     subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
 """
-WAIT = "import sonde, time\nwhile sonde.session() is None: time.sleep(0.01)\n"
+# Not for ever: if the test fails, nobody ends the program.
+WAIT = (
+    "import sonde, time\nend = time.monotonic() + 100\n"
+    "while sonde.session() is None and time.monotonic() < end: time.sleep(0.01)\n"
+)
 
 
 @pytest.fixture
@@ -39,11 +43,14 @@ def test_a_short_program_has_no_session(record) -> None:
 
 def test_a_program_is_recorded_after_a_while_whether_it_works_or_waits(record) -> None:
     work = WAIT.replace("time.sleep(0.01)", "pass")
-    wait = "import threading, sys, time\nmain = threading.Event()\n" + (
-        "def watch():\n import sonde\n"
-        " while sonde.session() is None: time.sleep(0.01)\n"
-        " main.set()\n"
-        "threading.Thread(target=watch).start()\nmain.wait()\n"
+    wait = (
+        "import threading, sys, time\nend = time.monotonic() + 100\nmain = threading.Event()\n"
+        + (
+            "def watch():\n import sonde\n"
+            " while sonde.session() is None and time.monotonic() < end: time.sleep(0.01)\n"
+            " main.set()\n"
+            "threading.Thread(target=watch).start()\nmain.wait()\n"
+        )
     )
     assert [one.find_state() for one in record(work, wait)] == ["ended", "ended"]
 

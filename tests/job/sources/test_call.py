@@ -299,7 +299,7 @@ def test_a_coroutine_is_one_call_with_the_time_it_was_awaited(run) -> None:
     assert by_name(stats, "main")[3] > took + deep
     # One that was cancelled before it ran, and one that waited all the time.
     calls, total = by_name(stats, "never")[1], by_name(stats, "never")[3]
-    assert calls in (1, 2) and 0.29 < total < by_name(stats, "main")[3]
+    assert calls in (1, 2) and 0.29 < total < 1.1 * by_name(stats, "main")[3]
 
 
 MIDWAY = """

@@ -98,11 +98,12 @@ def test_all_time_is_counted_once(run, way: str) -> None:
     assert parts == pytest.approx(step["whole"], rel=0.02) and step["least"] >= 0
     # By the program's clock. Its moments lie a little beside ours, and the machine may be busy then.
     assert 0.5 < step["whole"] / float(done.stdout) < 2
-    assert tree["own"] <= 1.02 * (step["forward"] + step["backward"] + step["optimizer"])
+    # The clock is read at two moments, between which others may run; counting twice gives far more.
+    assert tree["own"] <= 1.3 * (step["forward"] + step["backward"] + step["optimizer"])
     # Nobody sleeps less than they want to.
     assert step["forward"] >= 0.004 * tree["calls"] > 0
     assert step["optimizer"] >= 0.002 * tree["updates"]
-    assert tree["optimizer"] == pytest.approx(step["optimizer"], rel=0.02)
+    assert tree["optimizer"] == pytest.approx(step["optimizer"], rel=0.3)
     assert way.startswith("inside") or step["other"] >= 0.003 * (tree["calls"] - 1)
     assert step["training"]
 
