@@ -332,9 +332,8 @@ class Recorder:
     def match_sources(self) -> None:
         """Switch sources on and off right now, for a run that this thread begins or ends."""
         with self.lock:
-            if self.session is not None:
+            if (writing := self.session) is not None:
                 match = SourceContext(self, "control").guard(self._match_sources)
-                writing = self.session
                 _core.undisturbed(lambda: match(writing))
 
     # ---- exit and fork ---------------------------------------------------------------------------
@@ -347,8 +346,7 @@ class Recorder:
         has_failed = find_last_exception() is not None
         if self.lock.is_inherited() and not has_failed:
             return  # a short-lived child, which was never recorded
-        is_new = has_failed and self.session is None
-        if is_new:
+        if is_new := has_failed and self.session is None:
             self._begin_late()  # a child that fails at once is worth a session
         self.end_with_program(is_new)
 

@@ -11,7 +11,8 @@ from sonde.collector.sensors._gpu_client import Gpus
 from sonde.tables.system import Gpu, GpuProcess
 
 # The columns from `gpu` to the counters, which the answer contains under the same names.
-_PLAIN = tuple(name for name in Gpu.__annotations__ if name not in ("t_ns", "interval_ns"))[:-4]
+_NAMES = tuple(Gpu.__annotations__)
+_PLAIN = _NAMES[_NAMES.index("gpu") : _NAMES.index("pcie_received_bytes")]
 
 
 class Sensor:

@@ -38,6 +38,13 @@ _BACKWARD = {
 }
 
 
+def _find_torch() -> Any:
+    torch = sys.modules["torch"]
+    if not hasattr(torch, "nn") or "torch.optim.optimizer" not in sys.modules:
+        raise Unavailable("this torch has no modules, or no optimizers")
+    return torch
+
+
 class TorchRecording:
     """Replaces attributes of torch while it records, and is called at the end of every step."""
 
@@ -56,9 +63,7 @@ class TorchRecording:
     ) -> None:
         self._context = context
         self._emit, self._emit_overhead = trace, overhead
-        self._torch: Any = sys.modules["torch"]
-        if not hasattr(self._torch, "nn") or "torch.optim.optimizer" not in sys.modules:
-            raise Unavailable("this torch has no modules, or no optimizers")
+        self._torch = _find_torch()
         self._optimizers = Optimizers(context, steps, OptimizerFacts(optimizer).meet)
         self._loaders = Loaders(context.guard(LoaderFacts(loader, worker).meet))
         self._naming = Naming(module)
