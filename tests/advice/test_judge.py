@@ -367,10 +367,10 @@ def test_a_frozen_recording_stands_still_and_the_other_does_not() -> None:
 
 def test_what_is_below_a_process_is_judged_with_it(run, root) -> None:
     run(
-        "import os, sonde, time\nsonde.start(collector='off')\n"
+        "import os, sonde\nsonde.start(collector='off')\n"
         "if os.fork() == 0:\n"
-        "    if os.fork() == 0: time.sleep(0.5); os._exit(0)\n"
-        "    os.wait(); time.sleep(0.3); os._exit(0)\n"
+        "    if os.fork() == 0: sonde.mark('here'); os._exit(0)\n"
+        "    os.wait(); sonde.mark('here'); os._exit(0)\n"
         "os.wait()"
     )
     oldest = min(list_sessions(str(root)), key=lambda session: session.start_wall_ns)

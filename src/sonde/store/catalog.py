@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from sonde import plugins
 from sonde.session.schema import Schema, make_schema
@@ -11,14 +12,15 @@ from sonde.store.views import events, recording, stacks, torch_captures
 from sonde.tables import name_row
 
 
-def list_recorded() -> list[Schema]:
+@cache  # every query asks
+def list_recorded() -> tuple[Schema, ...]:
     """Return the tables that sources, sensors and the recorder write."""
     modules = [plugins.load("tables", name) for name in plugins.list_names("tables")]
-    return [
+    return tuple(
         make_schema(row, name_row(row), getattr(row, "SCOPE", "process"))
         for module in modules
         for row in module.ROWS
-    ]
+    )
 
 
 def list_views() -> tuple[View, ...]:

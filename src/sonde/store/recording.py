@@ -30,6 +30,9 @@ MEMORY = "2GiB"
 TIMEOUT_S = 300.0
 _CATALOG = "memory"  # DuckDB's name for the database in memory
 _SYSTEM = re.compile(r'(?:system|"system")\s*\.\s*"?(\w+)', re.IGNORECASE)
+# A query with one of these words may be about tables that it does not name.
+_LISTING = ("show", "describe", "pragma", "information_schema", "duckdb_", "sqlite_", "pg_")
+_UNKNOWN_NAMES = (duckdb.CatalogException, duckdb.BinderException)
 _TRIES = 3  # the archive may be merged during a query, and then its files have new names
 F = TypeVar("F", bound="FrozenRecording")
 _FAILURES = (OSError, MemoryError, pa.ArrowException, duckdb.Error)
@@ -72,14 +75,23 @@ class Recording:
         self._warn()
         for _ in range(_TRIES - 1):
             try:
-                return self._query_once(sql, timeout_s, memory)
+                return self._query_named(sql, timeout_s, memory)
             except _FAILURES as error:
                 if not _is_vanished(error):
                     raise _explain(error, self, memory) from None
         try:
-            return self._query_once(sql, timeout_s, memory)
+            return self._query_named(sql, timeout_s, memory)
         except _FAILURES as error:
             raise _explain(error, self, memory) from None
+
+    def _query_named(self, sql: str, timeout_s: float, memory: str) -> pa.Table:
+        """Run a query with the tables that its text names: to register all takes longer than most
+        queries. Only where a name is unknown are all there: DuckDB then suggests one of them."""
+        text = sql.lower()
+        try:
+            return self._query_once(sql, text, timeout_s, memory)
+        except _UNKNOWN_NAMES:
+            return self._query_once(sql, _name_all(text), timeout_s, memory)
 
     def stream(
         self,
@@ -92,24 +104,33 @@ class Recording:
         """Yield the rows of one SELECT in pieces, for results larger than memory. `given` are more
         tables that the query may name. `timeout_s` applies to each piece."""
         self._warn()
+        text = sql.lower()
         for tried in range(_TRIES):
             begun = False
             try:
-                for piece in self._stream_once(sql, given or {}, timeout_s, memory):
+                for piece in self._stream_once(sql, text, given or {}, timeout_s, memory):
                     begun = True  # rows that were yielded cannot be taken back
                     yield piece
                 return
             except _FAILURES as error:
+                if isinstance(error, _UNKNOWN_NAMES) and tried == 0:
+                    text = _name_all(text)  # as in a query
+                    continue
                 if begun or not _is_vanished(error) or tried == _TRIES - 1:
                     raise _explain(error, self, memory) from None
 
     def _stream_once(
-        self, sql: str, given: Mapping[str, pa.Table], timeout_s: float, memory: str
+        self,
+        sql: str,
+        text: str,
+        given: Mapping[str, pa.Table],
+        timeout_s: float,
+        memory: str,
     ) -> Iterator[pa.RecordBatch]:
         connection = connect(memory)
         try:
             _require_select(connection, sql)
-            streams = self._register(connection, sql.lower())
+            streams = self._register(connection, text)
             for name, rows in given.items():
                 connection.register(name, rows)
             connection.execute("SET lock_configuration = true")
@@ -130,11 +151,11 @@ class Recording:
         contains the names of those that will be queried."""
         return FrozenRecording(self.sessions, text)
 
-    def _query_once(self, sql: str, timeout_s: float, memory: str) -> pa.Table:
+    def _query_once(self, sql: str, text: str, timeout_s: float, memory: str) -> pa.Table:
         connection = connect(memory)
         try:
             _require_select(connection, sql)
-            streams = self._register(connection, sql.lower())
+            streams = self._register(connection, text)
             connection.execute("SET lock_configuration = true")
             return _run(connection, streams, self._qualify(sql), timeout_s, memory)
         finally:
@@ -149,6 +170,8 @@ class Recording:
         return {name for first, name in found if first == schema}
 
     def _register(self, connection: duckdb.DuckDBPyConnection, text: str) -> list[LazyTable]:
+        """Make the tables known that `text` names: their names may also match other words, which
+        only costs time."""
         parts: dict[str, list[SessionTable]] = {}
         for session in self.sessions:
             for name, table in open_tables(session).items():
@@ -161,14 +184,17 @@ class Recording:
             if not any(columns <= {field.name for field in table.schema.fields} for table in found):
                 found.append(SessionTable(self.sessions[0], schema, None))
         streams = []
+        is_listing = _is_listing(text)
         for name, tables in parts.items():
-            if not self._wants(name):
+            named = _short_name(name) in text
+            if not self._wants(name) or not (named or is_listing):
                 continue
-            named = name.partition(".")[2] in text  # this may match too many, which only costs time
             relation, stream = self._open_table(connection, tables, named)
             _create_view(connection, name, relation)
             streams.append(stream)
         for view in filter(lambda view: self._wants(view.schema.table), catalog.list_views()):
+            if not (is_listing or _short_name(view.schema.table) in text):
+                continue
             stream = self._open_view(view)
             _create_view(connection, stream.name, connection.from_arrow(stream))
             streams.append(stream)
@@ -215,8 +241,8 @@ class FrozenRecording(Recording):
             self._schemas = super().tables()
         return self._schemas
 
-    def _query_once(self, sql: str, timeout_s: float, memory: str) -> pa.Table:
-        opened = self._open(sql, memory)
+    def _query_once(self, sql: str, text: str, timeout_s: float, memory: str) -> pa.Table:
+        opened = self._open(text, memory)
         try:
             _require_select(opened[0], sql)
             return _run(*opened, self._qualify(sql), timeout_s, memory)
@@ -224,10 +250,12 @@ class FrozenRecording(Recording):
             self.close()  # the files may have new names by now, or the engine may still be busy
             raise
 
-    def _open(self, sql: str, memory: str) -> tuple[duckdb.DuckDBPyConnection, list[LazyTable]]:
-        if any(name in sql.lower() and name not in self._text for name in self._list_short_names()):
-            # Damaged segments of a named table are left out when it is opened: open it again.
-            self._text += "\n" + sql.lower()
+    def _open(self, text: str, memory: str) -> tuple[duckdb.DuckDBPyConnection, list[LazyTable]]:
+        names = (_short_name(schema.table) for schema in self.tables())
+        if any(name in text and name not in self._text for name in names) or (
+            _is_listing(text) and not _is_listing(self._text)
+        ):
+            self._text += "\n" + text
             self.close()
         if self._opened is None:
             connection = connect(memory)
@@ -236,9 +264,14 @@ class FrozenRecording(Recording):
         return self._opened
 
     def _stream_once(
-        self, sql: str, given: Mapping[str, pa.Table], timeout_s: float, memory: str
+        self,
+        sql: str,
+        text: str,
+        given: Mapping[str, pa.Table],
+        timeout_s: float,
+        memory: str,
     ) -> Iterator[pa.RecordBatch]:
-        connection, streams = self._open(sql, memory)
+        connection, streams = self._open(text, memory)
         try:
             _require_select(connection, sql)
             for name, rows in given.items():
@@ -249,8 +282,17 @@ class FrozenRecording(Recording):
             self.close()  # as above
             raise
 
-    def _list_short_names(self) -> list[str]:
-        return [schema.table.partition(".")[2] for schema in self.tables()]
+
+def _short_name(table: str) -> str:
+    return table.partition(".")[2]
+
+
+def _is_listing(text: str) -> bool:
+    return any(word in text for word in _LISTING)
+
+
+def _name_all(text: str) -> str:
+    return f"{text}\n{_LISTING[0]}"
 
 
 def _run(
