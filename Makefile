@@ -97,7 +97,7 @@ $(VENV)/.made:
 # setuptools builds in place and would also install what earlier builds left: modules that are gone.
 $(VENV)/.installed: $(VENV)/.made $(SOURCES)
 	@if [ -d build ]; then find build -name '*.py' -delete; fi
-	$(BIN)/python -m pip install -q .
+	$(BIN)/python -m pip install -q '.[tools]'
 	@touch $@
 
 # A change of the sources does not call for the test tools again.

@@ -107,7 +107,13 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module 'sonde' has no attribute {name!r}")
         if _PLACES[name].startswith("job."):
             _begin_late()
-        found = globals()[name] = getattr(import_module(f"sonde.{_PLACES[name]}"), name)
+        try:
+            module = import_module(f"sonde.{_PLACES[name]}")
+        except ModuleNotFoundError as error:
+            from sonde.errors import explain_missing
+
+            raise explain_missing(error, f"sonde.{name}") from None
+        found = globals()[name] = getattr(module, name)
         return found
 
     def __dir__() -> list[str]:
@@ -199,6 +205,10 @@ def open(target: int | str | Sequence[int | str]) -> Recording:
     """Open what was recorded of a pid, a session folder or id, a whole job, or several of them.
 
     Its first query warns if names are missing because a table had no room for them."""
-    from sonde.store.recording import open_recording
+    try:
+        from sonde.store.recording import open_recording
+    except ModuleNotFoundError as error:
+        from sonde.errors import explain_missing
 
+        raise explain_missing(error, "sonde.open") from None
     return open_recording(target, warns=True)

@@ -80,5 +80,29 @@ class RunActive(NotProfiled):
         )
 
 
+class MissingPart(Error, ImportError):
+    """A package that only some installations have is not installed: see sonde[tools]."""
+
+
+# The packages of sonde[tools] that are imported by name, and what each is for.
+TOOLS = {
+    "duckdb": "SQL",
+    "pyarrow": "tables and archives",
+    "rich": "the live screen",
+    "textual": "the live screen",
+}
+
+
+def explain_missing(error: ModuleNotFoundError, who: str = "this") -> ImportError:
+    """Return what to raise for an import that failed: which extra to install, if that helps."""
+    name = error.name or ""
+    if name not in TOOLS:
+        return error
+    return MissingPart(
+        f"{who} needs {name} ({TOOLS[name]}), which is not installed here: "
+        "pip install 'sonde[tools]'"
+    )
+
+
 class NotRun(Error):
     """A trace was requested from a profiler that has not run."""

@@ -55,6 +55,17 @@ def has_collector(root: str) -> bool:
     return False
 
 
+def read_archive_problem(root: str) -> str | None:
+    """Return why the host's collector archives nothing, as it wrote below its pid; None if it
+    does."""
+    try:
+        with open(_name_file(root, "lock"), encoding="utf-8", errors="replace") as file:
+            lines = file.read(1000).splitlines()
+    except OSError:
+        return None
+    return lines[1] if len(lines) > 1 else None
+
+
 def make_job_environment(argv: list[str], job: str | None = None, **more: str) -> dict[str, str]:
     """Return the environment of a program that is to record itself and all that it starts."""
     return environ.make_child_environment(

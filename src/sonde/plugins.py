@@ -42,10 +42,12 @@ def read_help(folder: str, name: str) -> str:
 
 def read_on(folder: str, name: str) -> bool:
     """Return a plugin's constant `ON` without importing it: is it on unless switched off?"""
-    value = _find_constant(folder, name, "ON")
-    if value not in ("True", "False"):
-        raise ValueError(f"{folder}/{name}.py: ON = {value}; write True or False")
-    return value == "True"
+    return _read_bool(folder, name, "ON")
+
+
+def read_in_order(folder: str, name: str) -> bool:
+    """Return a format's constant `IN_ORDER` without importing it: does time's order count?"""
+    return _read_bool(folder, name, "IN_ORDER")
 
 
 def read_needs(folder: str, name: str) -> tuple[str, ...]:
@@ -60,6 +62,13 @@ def read_needs(folder: str, name: str) -> tuple[str, ...]:
 def read_group(folder: str, name: str) -> str:
     """Return a command's constant `GROUP` without importing it: where the help lists it."""
     return _find_constant(folder, name, "GROUP").strip("\"'")
+
+
+def _read_bool(folder: str, name: str, constant: str) -> bool:
+    value = _find_constant(folder, name, constant)
+    if value not in ("True", "False"):
+        raise ValueError(f"{folder}/{name}.py: {constant} = {value}; write True or False")
+    return value == "True"
 
 
 def _find_constant(folder: str, name: str, constant: str) -> str:

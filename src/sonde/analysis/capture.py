@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from sonde import _core
 from sonde.errors import ConfigError, Error, NotAnswering
-from sonde.session import Session, captures
+from sonde.session import Session, captures, source_states
 from sonde.session.captures import (
     ASKED,
     DONE,
@@ -22,7 +22,6 @@ from sonde.session.captures import (
     WAITING,
 )
 from sonde.session.torch_records import CaptureGo, CaptureStop
-from sonde.store.views.recording import read_sources
 from sonde.tables.recording import WAITS
 
 _EXTRA_S = 10.0  # beyond the job's own limits: it reports itself that it is late
@@ -110,7 +109,7 @@ def request_captures(
 
 def _lacks_torch(target: Session) -> bool:
     """Tell whether a program has not imported torch and so cannot answer."""
-    words = {row["source"]: row["detail"] for row in read_sources(target)}
+    words = {row["source"]: row["detail"] for row in source_states.read_states(target)}
     return str(words.get("capture")).startswith(WAITS)
 
 

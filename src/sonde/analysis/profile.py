@@ -6,15 +6,17 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sonde.analysis.torch_spans import TorchSpan, find_first_ns, iter_spans
 from sonde.analysis.window import Window
 from sonde.errors import Error
 from sonde.session.stack_table import WEIGHTS
-from sonde.store.recording import Recording
+
+if TYPE_CHECKING:  # the result of a run is a profile, too, and needs neither Arrow nor SQL
+    import pyarrow as pa
+
+    from sonde.store.recording import Recording
 
 Amounts = tuple[int, int, int]  # in the order of WEIGHTS
 

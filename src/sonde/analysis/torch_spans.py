@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sonde.store.recording import Recording
+if TYPE_CHECKING:
+    from sonde.store.recording import Recording
 
 # The kinds of lanes; on one lane of one thread, spans nest.
 MODULES, BACKWARD, OPERATORS, STREAM = "modules", "backward", "operators", "stream"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sonde import settings
 from sonde.errors import ConfigError
-from sonde.store.recording import Recording
+
+if TYPE_CHECKING:
+    from sonde.store.recording import Recording
 
 _FORMS = "10s or 5m (before the end), +30s (after the start), or 2030-01-31T12:00:00 (UTC)"
 LAST = "SELECT epoch_us(MAX(ts)) AS us FROM python.stack_sample"

@@ -16,7 +16,7 @@ from types import ModuleType
 from sonde import __version__, plugins
 from sonde.cli import _terminal
 from sonde.cli._options import Formatter, Parser, add_note
-from sonde.errors import ConfigError, Error
+from sonde.errors import ConfigError, Error, explain_missing
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 GROUPS = {
@@ -73,14 +73,23 @@ def _try(arguments: list[str]) -> int:
         sys.stdout.flush()
         return code
     except Error as error:
-        print(f"sonde: {_terminal.clean_text(str(error))}", file=sys.stderr)
-        return error.exit_code
+        return _say(error)
+    except ModuleNotFoundError as error:
+        missing = explain_missing(error, f"`sonde {_find_command(arguments)}`")
+        if not isinstance(missing, Error):
+            raise
+        return _say(missing)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # The reader (head, less) has seen enough; the interpreter's own flush must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _say(error: Error) -> int:
+    print(f"sonde: {_terminal.clean_text(str(error))}", file=sys.stderr)
+    return error.exit_code
 
 
 def _run(arguments: list[str]) -> int:

@@ -10,7 +10,6 @@ from sonde import environ, plugins
 from sonde.analysis.profile_process import ProfileOptions
 from sonde.cli import _options
 from sonde.errors import ConfigError, Error
-from sonde.export.run_profile import export_result
 from sonde.session import runs
 from sonde.session.run import SUCCEEDED, Run
 from sonde.session.run_result import Result
@@ -59,7 +58,7 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
 def _list_formats() -> list[str]:
     """Return the formats that do without the order of time, which a result does not have."""
     names = plugins.list_names("export.formats")
-    return [name for name in names if not plugins.load("export.formats", name).IN_ORDER]
+    return [name for name in names if not plugins.read_in_order("export.formats", name)]
 
 
 def check_output(args: argparse.Namespace) -> None:
@@ -75,6 +74,8 @@ def show_result(result: Result, args: argparse.Namespace) -> int:
     if args.to:
         name = result.run_id.replace(os.sep, "_")  # a tag may be anything
         path = args.output or name + plugins.load("export.formats", args.to).SUFFIX
+        from sonde.export.run_profile import export_result
+
         export_result(result, path, args.to, args.by)
         print(path)
     elif args.format == "json":

@@ -9,7 +9,7 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from sonde import environ
@@ -19,6 +19,9 @@ from sonde.words import clean
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Rows = Sequence[tuple[object, ...]]
+
+_TEXTS = ("csv", "json")
 _MOST_ROWS = 1000  # on a terminal; a pipe or a file gets them all
 _NARROWEST = 6
 
@@ -27,12 +30,45 @@ def write_rows(rows: pa.Table, form: str, output: str | None) -> None:
     """Write a result in one of the formats of `--format`, to a file or to stdout."""
     if form == "table":
         write_text(output, lambda file: draw_arrow(rows, file))
-    elif form == "json":
-        write_text(output, lambda file: _write_json(rows, file))
-    elif form == "csv" and output is None and sys.stdout.isatty():
-        _write_csv(rows, sys.stdout)
+    elif form in _TEXTS:
+        _write_text_form(rows.column_names, _list_parts(rows), form, output)
     else:
-        _write_binary(rows, form, output)
+        _write_binary(output, form, lambda file: _WRITERS[form](rows, file))
+
+
+def write_records(
+    records: Sequence[Mapping[str, object]], kinds: Mapping[str, str], form: str, output: str | None
+) -> None:
+    """Write rows that are not of a query: their columns, each with its kind in Arrow's words.
+
+    Arrow itself is needed only for its own formats."""
+    names = list(kinds)
+    cells = [tuple(record.get(name) for name in names) for record in records]
+    if form == "table":
+        write_text(output, lambda file: draw_rows(names, cells, file))
+    elif form in _TEXTS:
+        _write_text_form(names, [cells], form, output)
+    else:
+        import pyarrow as pa
+
+        schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in kinds.items()])
+        write_rows(pa.Table.from_pylist(list(records), schema=schema), form, output)
+
+
+def _write_text_form(
+    names: list[str], parts: Iterable[Rows], form: str, output: str | None
+) -> None:
+    if form == "json":
+        write_text(output, lambda file: _write_json(names, parts, file))
+    elif output is None and sys.stdout.isatty():
+        _write_csv(names, parts, sys.stdout)
+    else:
+        _write_binary(output, form, lambda file: _write_csv_bytes(names, parts, file))
+
+
+def _list_parts(rows: pa.Table) -> Iterator[Rows]:
+    for batch in rows.to_batches(max_chunksize=10_000):
+        yield list(zip(*(list_values(column) for column in batch.columns), strict=True))
 
 
 def write_text(output: str | None, draw: Callable[[IO[str]], None]) -> None:
@@ -47,13 +83,13 @@ def write_text(output: str | None, draw: Callable[[IO[str]], None]) -> None:
         raise Error(f"{output}: {error.strerror}") from None
 
 
-def _write_binary(rows: pa.Table, form: str, output: str | None) -> None:
+def _write_binary(output: str | None, form: str, write: Callable[[IO[bytes]], None]) -> None:
     if output is None and sys.stdout.isatty():
         raise Error(f"{form} cannot be shown on a terminal; give -o FILE or use a pipe")
     try:
         # Not closed when it is stdout: the flush at the end still needs it.
         file = sys.stdout.buffer if output is None else open(output, "wb")  # noqa: SIM115
-        _WRITERS[form](rows, file)
+        write(file)
         if output is not None:
             file.close()
     except BrokenPipeError:
@@ -64,21 +100,19 @@ def _write_binary(rows: pa.Table, form: str, output: str | None) -> None:
         raise Error(f"{form} cannot hold this: {error}; cast it in the query") from None
 
 
-def _write_csv_bytes(rows: pa.Table, file: IO[bytes]) -> None:
+def _write_csv_bytes(names: list[str], parts: Iterable[Rows], file: IO[bytes]) -> None:
     # In UTF-8, whatever the encoding of stdout is.
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
     try:
-        _write_csv(rows, text)
+        _write_csv(names, parts, text)
     finally:
         text.detach()
 
 
-def _write_csv(rows: pa.Table, file: IO[str]) -> None:
-    file.write(",".join(map(_csv_field, rows.column_names)) + "\n")
-    for batch in rows.to_batches(max_chunksize=10_000):
-        columns = [list_values(column) for column in batch.columns]
-        lines = [",".join(map(_csv_field, row)) + "\n" for row in zip(*columns, strict=True)]
-        file.write("".join(lines))
+def _write_csv(names: list[str], parts: Iterable[Rows], file: IO[str]) -> None:
+    file.write(",".join(map(_csv_field, names)) + "\n")
+    for part in parts:
+        file.write("".join([",".join(map(_csv_field, row)) + "\n" for row in part]))
 
 
 def _csv_field(value: object) -> str:
@@ -108,7 +142,7 @@ def _write_parquet(rows: pa.Table, file: IO[bytes]) -> None:
 
 
 _WRITERS: dict[str, Callable[[Any, IO[bytes]], None]] = {
-    "csv": _write_csv_bytes, "arrow": _write_arrow, "parquet": _write_parquet,
+    "arrow": _write_arrow, "parquet": _write_parquet,
 }  # fmt: skip
 
 
@@ -174,17 +208,15 @@ def _json_value(value: object) -> object:
     return _plain(value)
 
 
-def _write_json(rows: pa.Table, file: IO[str]) -> None:
+def _write_json(names: list[str], parts: Iterable[Rows], file: IO[str]) -> None:
     file.write("[")
     first = True
-    rows = rows.rename_columns(_unique(rows.column_names))
-    for batch in rows.to_batches(max_chunksize=10_000):
-        columns = [list_values(column) for column in batch.columns]
-        for row in zip(*columns, strict=True):
+    names = _unique(names)
+    for part in parts:
+        for row in part:
             file.write("\n" if first else ",\n")
             first = False
-            cells = zip(rows.column_names, map(_json_value, row), strict=True)
-            json.dump(dict(cells), file)
+            json.dump(dict(zip(names, map(_json_value, row), strict=True)), file)
     file.write("\n]\n")
 
 
@@ -208,9 +240,17 @@ def draw_arrow(rows: pa.Table, file: IO[str]) -> None:
         return
     shown = rows.slice(0, _MOST_ROWS) if file.isatty() else rows
     columns = [list_values(column) for column in shown.columns]
-    draw_table(rows.column_names, list(zip(*columns, strict=True)), file)
-    if shown.num_rows < rows.num_rows:
-        rest = rows.num_rows - shown.num_rows
+    draw_rows(rows.column_names, list(zip(*columns, strict=True)), file, rows.num_rows)
+
+
+def draw_rows(names: Sequence[str], rows: Rows, file: IO[str], count: int | None = None) -> None:
+    """Draw rows as a table, and on a terminal no more than a screenful of screenfuls: `count` is
+    how many there are, if these are not all."""
+    count = len(rows) if count is None else count
+    shown = rows[:_MOST_ROWS] if file.isatty() else rows
+    draw_table(names, shown, file)
+    if len(shown) < count:
+        rest = count - len(shown)
         file.write(f"… and {rest:,} more rows; use LIMIT, or -o FILE for all of them\n")
 
 

@@ -6,10 +6,11 @@ import argparse
 import os
 import sys
 import time
+from importlib.util import find_spec
 
 from sonde import launch, settings
 from sonde.cli import _options, _progress
-from sonde.errors import ConfigError, Error, NoSession
+from sonde.errors import ConfigError, Error, NoSession, explain_missing
 from sonde.monitor import background
 from sonde.monitor.command import Command
 from sonde.monitor.condition import METRICS, Condition
@@ -64,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
               f"{path}, stops it")  # fmt: skip
         return 0
     try:
+        _need_database()
         folder = Folder(path)
     except Error as error:
         return _run_alone(options, error)
@@ -71,6 +73,12 @@ def run(args: argparse.Namespace) -> int:
         return _monitor(options, folder)
     finally:
         folder.close()
+
+
+def _need_database() -> None:
+    """Refuse to measure for a report that cannot be written, without loading the database yet."""
+    if find_spec("duckdb") is None:
+        raise explain_missing(ModuleNotFoundError(name="duckdb"), "`sonde monitor`")
 
 
 def _make_job(options: MonitorOptions) -> Command:

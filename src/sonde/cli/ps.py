@@ -13,8 +13,7 @@ from sonde import environ, launch
 from sonde.cli import _options, _table
 from sonde.collector.retention import measure_bytes
 from sonde.errors import Error
-from sonde.session import Session, list_folders
-from sonde.store.views.recording import read_sources
+from sonde.session import Session, list_folders, source_states
 from sonde.words import show_bytes
 
 GROUP = "record"
@@ -24,8 +23,11 @@ EXAMPLES = (
     "sonde ps --format json",
 )
 _NAMES = ("pid", "state", "rank", "started", "lasted", "size", "command")
-_COLUMNS = ("pid", "state", "rank", "start_wall_ns", "dur_ns", "size_bytes", "command", "session",
-            "folder", "host", "job")  # fmt: skip
+_COLUMNS = {
+    "pid": "int64", "state": "string", "rank": "int64", "start_wall_ns": "int64", "dur_ns": "int64",
+    "size_bytes": "int64", "command": "string", "session": "string", "folder": "string",
+    "host": "string", "job": "string",
+}  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,10 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if args.running:
         found = [row for row in found if row["state"] in ("running", "paused")]
     if args.format != "table":
-        import pyarrow as pa
-
-        rows = pa.Table.from_pylist(found) if found else pa.table({name: [] for name in _COLUMNS})
-        _table.write_rows(rows, args.format, args.output)
+        _table.write_records(found, _COLUMNS, args.format, args.output)
     elif found or args.output:
         names = _choose_names(found, args.long)
         shown = [{**row, **_show(row)} for row in found]
@@ -70,7 +69,7 @@ def _miss_collector(session: Session, root: str) -> Iterator[str]:
     """Yield why nobody archives the rows of a live session, if nobody does."""
     if launch.has_collector(root) or not session.is_here() or not session.is_alive():
         return
-    for row in read_sources(session):
+    for row in source_states.read_states(session):
         if row["source"] == "collector" and row["state"] != "on":
             yield f"process {session.pid} has no collector: {row['detail']}"
 

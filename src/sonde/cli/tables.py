@@ -34,17 +34,13 @@ def run(args: argparse.Namespace) -> int:
         text = catalog.describe(schemas)
         _table.write_text(args.output, lambda file: print(text, end="", file=file))
         return 0
-    import pyarrow as pa
-
     rows = [
         {"table": s.table, "column": f.name, "kind": f.kind, "unit": f.unit, "meaning": f.doc}
         for s in schemas
         for f in s.fields
     ]
-    names = pa.schema(
-        [(name, pa.string()) for name in ("table", "column", "kind", "unit", "meaning")]
-    )
-    _table.write_rows(pa.Table.from_pylist(rows, schema=names), args.format, args.output)
+    names = dict.fromkeys(("table", "column", "kind", "unit", "meaning"), "string")
+    _table.write_records(rows, names, args.format, args.output)
     return 0
 
 

@@ -67,8 +67,6 @@ def _read_window(text: str) -> float | None:
 
 
 def _print_once(processes: list[TopProcess], choice: Choice, args: argparse.Namespace) -> int:
-    import pyarrow as pa
-
     rows = [row for process in processes for row in _list_rows(process, choice)]
     if not rows:
         notes = {make_page(choice, process, processes).note for process in processes}
@@ -76,8 +74,7 @@ def _print_once(processes: list[TopProcess], choice: Choice, args: argparse.Name
     kinds = _THREADS if choice.view == "threads" else _SHARES
     if len(processes) > 1:
         kinds = {"rank": "int64", "pid": "int64", **kinds}
-    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in kinds.items()])
-    _table.write_rows(pa.Table.from_pylist(rows, schema=schema), args.format, args.output)
+    _table.write_records(rows, kinds, args.format, args.output)
     tell_missing(process.session for process in processes)
     return 0
 

@@ -9,12 +9,13 @@ import time
 from sonde import _core
 from sonde.errors import Damaged
 from sonde.session import Session, stack_table, texts
+from sonde.session.ending import find_end_wall_ns
 from sonde.session.files import EVENT_TOTALS, NODES, SEALED, remove_quietly
 from sonde.session.missing_names import count_missing
 from sonde.session.records import Sealed, SealedTable
 from sonde.session.ring import Ring, map_file
 from sonde.store import archive
-from sonde.store.rows import SessionTable, make_table, open_tables
+from sonde.store.rows import SessionTable, make_table
 from sonde.store.views import events, stacks
 
 
@@ -142,15 +143,3 @@ def _archive_events(session: Session) -> None:
             return  # what is damaged is lost; the rest of the session is not
         if rows.num_rows:
             archive.write_segment(session, view.schema.table, rows, 0, rows.num_rows, 0)
-
-
-def find_end_wall_ns(session: Session) -> int:
-    """Return when a session ended: as its control page says, or when its newest row was written.
-
-    Modification times of files are no help: stores to mapped memory do not change them."""
-    control = session.read_control()
-    if control["state"] in (_core.STOPPED, _core.EXITED):
-        return control["state_t_ns"] + session.wall_offset_ns
-    times = [table.find_newest_ns() for table in open_tables(session).values()]
-    newest = max((t for t in times if t is not None), default=None)
-    return time.time_ns() if newest is None else newest + session.wall_offset_ns

@@ -6,6 +6,7 @@ a ring or in a Parquet file, so it can be killed at any time and another takes o
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import resource
@@ -17,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sonde import _core, environ
-from sonde.collector.drain import Drain, seal
 from sonde.collector.retention import Retention
 from sonde.collector.sensor_schedule import Sensors
 from sonde.errors import Damaged, NoSession
@@ -34,6 +34,26 @@ LINGER_S = 10.0  # how long to stay after the last session
 SEAL_S = 0.5  # for sealing sessions, in one scan
 PROVEN_S = 3.0  # after this time it is not our fault if we die: see kernel/collector_lock.c
 STALE_S = 60.0  # a folder that never became a session is removed after this
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sonde.collector.drain import Drain
+
+
+@functools.cache
+def find_archive_problem() -> str | None:
+    """Return why nothing can be archived here; None if it can.
+
+    Without Arrow, or with one for another Python, everything else is done: rows stay in the rings
+    until newer ones take their place, and a collector that has Arrow archives what is left."""
+    try:
+        import sonde.collector.drain  # noqa: F401
+    except ImportError as error:
+        return (
+            f"{sys.executable} cannot import Arrow ({' '.join(str(error).split())}), so only what "
+            "fits into the rings is kept: pip install 'sonde[tools]'"
+        )
+    return None
 
 
 class Watched:
@@ -53,7 +73,7 @@ class Watched:
     def refresh(self) -> None:
         """Read the session's settings again."""
         values = self.session.read_config()
-        self.archive = bool(values["archive"])
+        self.archive = bool(values["archive"]) and find_archive_problem() is None
         self.collector = bool(values["collector"])
         self.archive_every_s = float(values["archive.every"])
         self.host_every_s = float(values["host.every"])
@@ -86,6 +106,8 @@ class Watched:
         # Listing the folder at every tick would take as long as everything else.
         changed_ns = os.stat(self.folder).st_mtime_ns
         if changed_ns != self._listed_ns:
+            from sonde.collector.drain import Drain
+
             for path in self.session.find_rings():
                 if path not in self.drains:
                     self.drains[path] = Drain(self.session, path)
@@ -102,6 +124,13 @@ class Watched:
         if wanted and stack_table.has_nodes(self.session):
             self._snapshot_s = now_s
             snapshots.take(self.session, keep=self.snapshot_keep)
+
+    def seal(self) -> None:
+        """Write how the session ended, and remove what is archived."""
+        if self.archive:
+            from sonde.collector.drain import seal
+
+            seal(self.session)
 
     def process_runs(self, end_s: float) -> None:
         """Compute the results of runs that have ended, until `end_s`.
@@ -227,7 +256,7 @@ class Collector:
                     self._archived_bytes += one.drain(time.monotonic(), ended=True)
                     one.snapshot(time.monotonic(), ended=True)
                     runs.process_all(one.session)  # while its texts still exist
-                    seal(one.session)
+                    one.seal()
                     del self.watched[folder]
                     self._done.add(folder)
         for path in _list_leftovers(self.root):
@@ -305,7 +334,8 @@ def main() -> None:
         return
     # The file holds our pid while we run, and is empty after an orderly end.
     os.truncate(lock, 0)
-    os.write(lock, f"{os.getpid()}\n".encode())
+    lines = [str(os.getpid()), *filter(None, [find_archive_problem()])]
+    os.write(lock, "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
     files.remove_quietly(collector_report(root))
     raise_file_limit()
     collector = Collector(root)

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from sonde.collector.drain import find_end_wall_ns
 from sonde.errors import Error
 from sonde.session import Session, captures, list_folders, snapshots
+from sonde.session.ending import find_end_wall_ns
 from sonde.session.files import remove_quietly
 from sonde.settings import Value
 from sonde.store import archive

@@ -2,7 +2,8 @@
 
 A file `archive/<schema.table>/<date>/<first>-<last>-<corrupt>-<check>.parquet` of a session holds
 the rows with tickets first … last-1. The names are the index: they show what is archived, where
-reading the ring begins, how many damaged rows were left out, and whether a file is intact."""
+reading the ring begins, how many damaged rows were left out, and whether a file is intact. Arrow
+is imported only to write or read rows: the collector also looks after sessions without it."""
 
 from __future__ import annotations
 
@@ -13,14 +14,15 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Sequence
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING
 
 from sonde import _core
 from sonde.session import Session
 from sonde.session.files import remove_quietly
 from sonde.session.records import Expired
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FOLDER, EXPIRED = "archive", "expired.json"
 SMALL_ROWS = 2**18  # segments below this are merged with their neighbours
@@ -110,6 +112,8 @@ def write_segment(
 
 
 def _write(rows: pa.Table, folder: str, first: int, last: int, corrupt: int) -> str:
+    import pyarrow.parquet as pq
+
     # Not files.Replacement: the name holds a checksum of the bytes, so it comes after them.
     hidden = os.path.join(folder, f".{first}-{last}.{os.getpid()}.tmp")
     try:
@@ -158,6 +162,8 @@ def merge(parts: Sequence[Segment]) -> None:
     """Merge segments into one; at every moment a reader finds each row exactly once.
 
     A damaged part prevents the merge: it must not get a valid checksum."""
+    import pyarrow as pa
+
     if not all(part.is_sound() for part in parts):
         return
     whole = pa.concat_tables([read_segment(part) for part in parts], promote_options="default")
@@ -170,6 +176,9 @@ def merge(parts: Sequence[Segment]) -> None:
 
 def read_segment(segment: Segment, schema: pa.Schema | None = None) -> pa.Table:
     """Return the rows of a segment; with a schema, in its columns, and NULL where it has none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     # Not by path: pyarrow would take folders called key=value for columns.
     with open(segment.path, "rb") as file:
         rows = pq.read_table(file)
@@ -181,6 +190,8 @@ def read_segment(segment: Segment, schema: pa.Schema | None = None) -> pa.Table:
 
 def count_rows(segments: Iterable[Segment]) -> int:
     """Count the rows in these segments, from their footers."""
+    import pyarrow.parquet as pq
+
     return sum(pq.read_metadata(segment.path).num_rows for segment in segments)
 
 
@@ -200,7 +211,10 @@ def read_expired(session: Session) -> dict[str, int]:
 def expire(session: Session, table: str, segment: Segment) -> None:
     """Remove a segment and record how many rows it had."""
     expired = read_expired(session)
-    rows = count_rows([segment]) if segment.is_sound() else segment.last - segment.first
+    try:
+        rows = count_rows([segment]) if segment.is_sound() else segment.last - segment.first
+    except ImportError:  # without Arrow, as many as its name says
+        rows = segment.last - segment.first
     expired[table] = expired.get(table, 0) + rows
     # Removed first: on a full disk nothing can be recorded before there is room again.
     os.unlink(segment.path)

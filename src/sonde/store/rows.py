@@ -84,14 +84,6 @@ class SessionTable:
         rest = make_table(self.session, self.schema, self.ring.read(missed[-1].last))
         return pa.concat_tables([*parts, rest.cast(wanted)])
 
-    def find_newest_ns(self) -> int | None:
-        """Return the time of the newest row that is still in the ring, or None."""
-        if self.ring is None:
-            return None
-        head = self.ring.head
-        last = make_table(self.session, self.schema, self.ring.read(max(0, head - 1024), head))
-        return pc.max(last["t_ns"]).as_py() if last.num_rows else None
-
 
 def make_table(session: Session, schema: Schema, batch: Batch) -> pa.Table:
     """Return rows of a ring as Arrow: buffers as they are, texts as a dictionary."""

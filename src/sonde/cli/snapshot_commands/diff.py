@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from sonde.cli import _options
-from sonde.cli._table import write_rows
+from sonde.cli._table import write_records
 from sonde.session import pstats_file
 
 EXAMPLES = (
@@ -29,20 +29,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import pyarrow as pa
-
     before, after = (pstats_file.load(path)[0] for path in (args.before, args.after))
     rows = compare(before, after)
     rows.sort(key=lambda row: -abs(row[f"{args.sort}_change_pct"]))
     if not rows:
         rows = [dict.fromkeys(_COLUMNS)]
-    write_rows(pa.Table.from_pylist(rows[: args.limit]), args.format, args.output)
+    write_records(rows[: args.limit], _COLUMNS, args.format, args.output)
     return 0
 
 
-_COLUMNS = ("func", "place", "own_before_pct", "own_after_pct", "own_change_pct",
-            "total_before_pct", "total_after_pct", "total_change_pct", "calls_before",
-            "calls_after")  # fmt: skip
+_COLUMNS = {
+    "func": "string", "place": "string", "own_before_pct": "float64", "own_after_pct": "float64",
+    "own_change_pct": "float64", "total_before_pct": "float64", "total_after_pct": "float64",
+    "total_change_pct": "float64", "calls_before": "int64", "calls_after": "int64",
+}  # fmt: skip
 
 
 _NONE: tuple[int, int, float, float, dict[pstats_file.Function, pstats_file.Numbers]] = (

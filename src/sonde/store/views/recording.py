@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from collections.abc import Callable
 
-from sonde import launch
 from sonde.errors import Damaged
-from sonde.session import Session
-from sonde.session.missing_names import describe_missing_names
+from sonde.session import Session, source_states
 from sonde.session.run import Run
 from sonde.session.runs import list_runs
 from sonde.store.archive import read_segment
@@ -18,8 +14,6 @@ from sonde.store.rows import count_losses, open_tables
 from sonde.store.view import View, encode, view_of_rows
 
 Row = dict[str, object]
-
-_START_S = 10.0  # how long a collector may take until it is missed
 
 
 def _view(
@@ -68,46 +62,13 @@ def _read_environment(session: Session) -> list[Row]:
 
 
 def read_sources(session: Session) -> list[Row]:
-    """Return the newest state of each source and sensor."""
-    found = _miss_names(session)
-    table = open_tables(session).get("sonde.source_log")
-    if table is None:
-        return found + _miss_collector(session)
-    rows = [row for part in table.list_sound() for row in read_segment(part).to_pylist()]
-    rows += table.read_live().to_pylist()
-    newest = {row["source"]: row for row in sorted(rows, key=lambda row: int(row["t_ns"]))}
-    if newest.get("collector", {}).get("state") != "unavailable":  # else the job has said why
-        found += _miss_collector(session)
-    keys = ("source", "state", "detail", "t_ns")
-    found += [{key: row[key] for key in keys} for _, row in sorted(newest.items(), key=str)]
-    return found
-
-
-def _miss_collector(session: Session) -> list[Row]:
-    """Return a row if a live session should have a collector and has none: nobody else tells."""
-    root = os.path.dirname(session.folder)
-    if not session.is_here() or not session.is_alive() or launch.has_collector(root):
-        return []
-    if not session.read_config()["collector"]:
-        return []
-    since_ns, state, detail = session.start_wall_ns, "unavailable", "no collector is running"
-    try:
-        with open(launch.collector_report(root), encoding="utf-8", errors="replace") as file:
-            state, detail = "failed", file.read(1000).strip()
-            since_ns = os.fstat(file.fileno()).st_mtime_ns
-    except OSError:
-        if time.time_ns() - since_ns < _START_S * 1e9:
-            return []
-    t_ns = since_ns - session.wall_offset_ns
-    return [{"source": "collector", "state": state, "detail": detail, "t_ns": t_ns}]
-
-
-def _miss_names(session: Session) -> list[Row]:
-    """Return a row for each table of names that is full; since when is not known."""
-    return [
-        {"source": table, "state": "full", "detail": line, "t_ns": None}
-        for table, line in describe_missing_names([session]).items()
-    ]
+    """Return the newest state of each source and sensor, of a live session or of a sealed one."""
+    table = open_tables(session).get(source_states.TABLE)
+    rows: list[Row] = []
+    if table is not None:
+        rows += [row for part in table.list_sound() for row in read_segment(part).to_pylist()]
+        rows += table.read_live().to_pylist()
+    return source_states.choose_newest(session, rows)
 
 
 def _read_losses(session: Session) -> list[Row]:
