@@ -1,22 +1,30 @@
 #define _GNU_SOURCE 1 /* dlinfo, dladdr */
 #include "torch/linkage_slot.h"
 #include "format/format.h"
+#include "kernel/sealed_word.h"
 
 #include <dlfcn.h>
 #include <elf.h>
+#include <errno.h>
 #include <link.h>
 #include <stddef.h>
 #include <string.h>
 
+/* A slot for calls; and one for addresses, which compilers and optimizers of binaries also use for
+ * calls (-fno-plt, BOLT). */
 #if defined(__x86_64__)
-enum { JUMP_SLOT = R_X86_64_JUMP_SLOT };
+enum { JUMP_SLOT = R_X86_64_JUMP_SLOT, ADDRESS_SLOT = R_X86_64_GLOB_DAT };
 #else
-enum { JUMP_SLOT = R_AARCH64_JUMP_SLOT };
+enum { JUMP_SLOT = R_AARCH64_JUMP_SLOT, ADDRESS_SLOT = R_AARCH64_GLOB_DAT };
 #endif
 
 typedef struct {
     const ElfW(Rela) * slots;
     size_t bytes; /* of the slots */
+} slot_list;
+
+typedef struct {
+    slot_list jumps, addresses;
     const ElfW(Sym) * symbols;
     const char *names;
 } linkage;
@@ -34,9 +42,13 @@ static linkage read_linkage(const struct link_map *map)
     int is_rela = 0;
     for (const ElfW(Dyn) *one = map->l_ld; one->d_tag != DT_NULL; one++) {
         if (one->d_tag == DT_JMPREL)
-            found.slots = resolve(map, one->d_un.d_ptr);
+            found.jumps.slots = resolve(map, one->d_un.d_ptr);
         else if (one->d_tag == DT_PLTRELSZ)
-            found.bytes = one->d_un.d_val;
+            found.jumps.bytes = one->d_un.d_val;
+        else if (one->d_tag == DT_RELA)
+            found.addresses.slots = resolve(map, one->d_un.d_ptr);
+        else if (one->d_tag == DT_RELASZ)
+            found.addresses.bytes = one->d_un.d_val;
         else if (one->d_tag == DT_SYMTAB)
             found.symbols = resolve(map, one->d_un.d_ptr);
         else if (one->d_tag == DT_STRTAB)
@@ -44,32 +56,24 @@ static linkage read_linkage(const struct link_map *map)
         else if (one->d_tag == DT_PLTREL)
             is_rela = one->d_un.d_val == DT_RELA;
     }
-    if (!is_rela || found.slots == NULL || found.symbols == NULL || found.names == NULL)
-        found.bytes = 0;
+    int has_names = found.symbols != NULL && found.names != NULL;
+    if (!is_rela || found.jumps.slots == NULL || !has_names)
+        found.jumps.bytes = 0;
+    if (found.addresses.slots == NULL || !has_names)
+        found.addresses.bytes = 0;
     return found;
 }
 
-typedef struct {
-    uintptr_t at;
-    int is_writable;
-} question;
-
-/* Is the slot in memory that stays writable once the library is loaded? */
-static int ask_object(struct dl_phdr_info *object, size_t size, void *arg)
+static void **find_in(const slot_list *list, ElfW(Xword) kind, const linkage *its, const struct link_map *map,
+                      const char *symbol)
 {
-    (void)size;
-    question *asked = arg;
-    int is_in = 0, is_sealed = 0;
-    for (int i = 0; i < object->dlpi_phnum; i++) {
-        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
-        uintptr_t begin = object->dlpi_addr + part->p_vaddr;
-        if (asked->at < begin || asked->at >= begin + part->p_memsz)
-            continue;
-        is_in |= part->p_type == PT_LOAD && (part->p_flags & PF_W) != 0;
-        is_sealed |= part->p_type == PT_GNU_RELRO;
+    for (size_t i = 0; i < list->bytes / sizeof *list->slots; i++) {
+        const ElfW(Rela) *one = &list->slots[i];
+        if (ELF64_R_TYPE(one->r_info) == kind &&
+            strcmp(its->names + its->symbols[ELF64_R_SYM(one->r_info)].st_name, symbol) == 0)
+            return (void **)(map->l_addr + one->r_offset);
     }
-    asked->is_writable |= is_in && !is_sealed;
-    return is_in;
+    return NULL;
 }
 
 /* Does this address belong to the library? Until the first call a slot holds the address of code
@@ -87,18 +91,12 @@ void sonde_linkage_slot_find(sonde_linkage_slot *slot, void *library, const char
     if (slot->original == NULL || dlinfo(library, RTLD_DI_LINKMAP, &map) != 0)
         return;
     linkage its = read_linkage(map);
-    for (size_t i = 0; i < its.bytes / sizeof *its.slots; i++) {
-        const ElfW(Rela) *one = &its.slots[i];
-        if (ELF64_R_TYPE(one->r_info) != JUMP_SLOT ||
-            strcmp(its.names + its.symbols[ELF64_R_SYM(one->r_info)].st_name, symbol) != 0)
-            continue;
-        void **at = (void **)(map->l_addr + one->r_offset);
-        question asked = {.at = (uintptr_t)at};
-        (void)dl_iterate_phdr(ask_object, &asked);
-        if (asked.is_writable && is_of_library(map, *at) && is_of_library(map, slot->original))
-            slot->first = *(slot->at = at);
-        return;
-    }
+    void **at = find_in(&its.jumps, JUMP_SLOT, &its, map, symbol);
+    if (at == NULL)
+        at = find_in(&its.addresses, ADDRESS_SLOT, &its, map, symbol);
+    slot->look = at == NULL ? -1 : sonde_word_look(at);
+    if (slot->look >= 0 && is_of_library(map, *at) && is_of_library(map, slot->original))
+        slot->first = *(slot->at = at);
 }
 
 /* If a first call is being resolved in another thread, that writes the function over ours: then
@@ -110,13 +108,17 @@ int sonde_linkage_slot_take(sonde_linkage_slot *slot, void *ours)
     void *found = sonde_load_relaxed(slot->at);
     if (found == ours)
         return 0;
-    return (found == slot->original || found == slot->first) && sonde_cas_relaxed(slot->at, &found, ours) ? 0 : -1;
+    if (found != slot->original && found != slot->first)
+        return -1;
+    int status = sonde_word_swap(slot->at, slot->look, found, ours);
+    if (status < 0 && status != -EAGAIN)
+        slot->at = NULL; /* it is not for us: do not ask at every step */
+    return status < 0 ? -1 : 0;
 }
 
 void sonde_linkage_slot_give_back(sonde_linkage_slot *slot, void *ours)
 {
-    void *expected = ours;
     /* If somebody took the slot after us, it stays theirs; ours then only passes calls on. */
-    if (slot->at != NULL)
-        (void)sonde_cas_relaxed(slot->at, &expected, slot->original);
+    if (slot->at != NULL && sonde_load_relaxed(slot->at) == ours)
+        (void)sonde_word_swap(slot->at, slot->look, ours, slot->original);
 }

@@ -9,12 +9,13 @@ typedef struct {
     void **at;      /* NULL: there is none */
     void *original; /* the function itself */
     void *first;    /* what the slot held: the function, or the code that looks it up at the first call */
+    int look;       /* SONDE_WORD_WRITABLE or SONDE_WORD_SEALED */
 } sonde_linkage_slot;
 
 /* Find the slot of `symbol` in a library from dlopen(). `at` stays NULL if there is none, if it cannot
- * be written to, or if somebody else has taken it. */
+ * be written to, or if somebody else has taken it. Take and give back with the GIL. */
 void sonde_linkage_slot_find(sonde_linkage_slot *slot, void *library, const char *symbol);
-int sonde_linkage_slot_take(sonde_linkage_slot *slot, void *ours); /* 0, or -1: it is no longer free */
+int sonde_linkage_slot_take(sonde_linkage_slot *slot, void *ours); /* 0, or -1: it is not free, or may not be changed */
 void sonde_linkage_slot_give_back(sonde_linkage_slot *slot, void *ours);
 
 #endif

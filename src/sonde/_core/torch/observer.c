@@ -12,6 +12,7 @@
 #include "torch/record_function.h"
 #include "torch/linkage_slot.h"
 #include "kernel/fork.h"
+#include "kernel/sealed_word.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -291,12 +292,22 @@ static void add_observer(int on)
     }
 }
 
+/* Linux did not let us change the slot. */
+static void give_engine_up(void)
+{
+    pthread_mutex_lock(&nodes.lock);
+    nodes.no_engine = 1;
+    pthread_mutex_unlock(&nodes.lock);
+}
+
 void sonde_torch_see_nodes(int on, int events)
 {
     /* A step that ends while another thread stops the tracer must not switch this on again. */
     on = on && nodes.add != NULL && sonde_torch_tracer != NULL;
     int is_known = (int)sonde_load_acquire(&nodes.is_known); /* then no_engine does not change any more */
     int has_slot = on && !nodes.no_engine && sonde_linkage_slot_take(&nodes.slot, (void *)evaluate) == 0;
+    if (on && nodes.slot.at == NULL)
+        give_engine_up();
     sonde_store_relaxed(&nodes.by_engine, (uint32_t)(is_known && has_slot));
     sonde_store_relaxed(&nodes.is_on, (uint32_t)on);
     sonde_torch.has_nodes = on;
@@ -315,12 +326,13 @@ static void unlock_in_child(void) { pthread_mutex_init(&nodes.lock, NULL); }
 
 SONDE_IN_CHILD(unlock_in_child)
 
-/* torch_observed(): "engine", "observer", "looking" or "failed". */
+/* torch_observed(): "engine", "sealed engine", "observer", "looking" or "failed". */
 static PyObject *torch_observed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     const char *how = nodes.failed                             ? "failed"
                        : !sonde_load_acquire(&nodes.is_known)   ? "looking"
                        : nodes.no_engine                        ? "observer"
+                       : nodes.slot.look == SONDE_WORD_SEALED   ? "sealed engine"
                                                                 : "engine";
     return PyUnicode_FromString(how);
 }
@@ -331,6 +343,6 @@ PyMethodDef sonde_observer_methods[] = {
      "find the functions of torch."},
     {"torch_ignore", torch_ignore, METH_NOARGS, "Stop seeing autograd's nodes."},
     {"torch_observed", torch_observed, METH_NOARGS,
-     "Return how autograd's nodes are seen: looking, engine, observer or failed."},
+     "Return how autograd's nodes are seen: looking, engine, sealed engine, observer or failed."},
     {NULL, NULL, 0, NULL},
 };

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 # How backward is timed, which is known after the first backward pass.
 _BACKWARD = {
     "engine": "backward is timed by autograd's nodes, as the engine runs them",
+    "sealed engine": "backward is timed by autograd's nodes, as the engine runs them (sealed slot)",
     "observer": "backward is timed by autograd's nodes, as torch reports them to observers",
     "failed": "no backward times: the sequence numbers of autograd's nodes were not found",
 }
