@@ -125,7 +125,7 @@ def _split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def make_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """Return a parser that knows all commands by name, and the one that is called in full."""
+    """Return a parser of the command that is called; of all names, if none of them is."""
     parser = Parser(
         prog="sonde", usage="sonde COMMAND [arguments]", allow_abbrev=False,
         description="An always-on profiler and flight recorder for Python and AI jobs.",
@@ -134,7 +134,8 @@ def make_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"sonde {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, help=argparse.SUPPRESS)
     chosen = _find_command(arguments)
-    for name in plugins.list_names("cli"):
+    # To make the parsers of all commands takes longer than some commands take.
+    for name in plugins.list_names("cli") if chosen is None else [chosen]:
         command = _add_parser(commands, f"sonde {name}", plugins.read_help("cli", name))
         if name == chosen:
             words = arguments[arguments.index(name) + 1 :]
@@ -161,10 +162,8 @@ def _fill(command: Parser, name: str, word: str) -> None:
 
     if word in names:
         inner = command.add_subparsers(dest="subcommand", required=True)
-        for one in names:
-            parser = _add_parser(inner, f"sonde {name} {one}", read_help(one))
-            if one == word:
-                _add_arguments(parser, plugins.load(f"cli.{folder}", one))
+        parser = _add_parser(inner, f"sonde {name} {word}", read_help(word))
+        _add_arguments(parser, plugins.load(f"cli.{folder}", word))
         return
     if names:
         lines = [f"  {one:<9} {read_help(one)}" for one in names]

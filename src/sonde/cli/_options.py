@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 from sonde import settings
 from sonde.errors import ConfigError
 from sonde.session.stack_table import WEIGHTS
+
+TYPE_CHECKING = False  # `typing` takes longer to import than `sonde stacks` to answer
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 FORMATS = ("table", "csv", "json", "arrow", "parquet")
 MOMENTS = "10s or 5min (before the end), +30s (after the start), or an ISO time (UTC)"

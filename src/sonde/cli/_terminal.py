@@ -9,9 +9,12 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
 
 from sonde.words import clean
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO, Any
 
 _OWN = re.compile(r"(\x1b\[(?:0|1|2|3[1236]|1;3[136])m|[\n\t])")
 
