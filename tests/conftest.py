@@ -29,7 +29,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _ZYGOTES = {
     # Torch imports its compiler when the first optimizer makes a step.
     "torch": Zygote(["torch", "torch._dynamo"]),
-    "cli": Zygote(["pyarrow", "duckdb", "sonde.cli"]),
+    "cli": Zygote(
+        [
+            "sonde.cli",
+            "sonde.store.recording",
+            "sonde.advice.judge",
+            "sonde.monitor.report",
+            "sonde.analysis.profile",
+            "sonde.export.files",
+        ]
+    ),
 }
 # What Python reads when it starts: a fork would not notice.
 _AT_START = ("PYTHON", "LD_", "SONDE_NVML", "LC_", "LANG")
@@ -85,9 +94,11 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             monkeypatch.delenv(name)
     monkeypatch.setenv("SONDE_DIR", str(folder))
     yield folder
-    for pid in find_processes(str(folder)):
+    left = find_processes(str(folder))
+    for pid in left:
         os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not find_processes(str(folder)))
+    if left:
+        wait_for(lambda: not find_processes(str(folder)))
 
 
 @pytest.fixture(autouse=True)
@@ -154,18 +165,30 @@ def _list_children() -> list[str]:
 
 
 def find_processes(marker: str) -> list[int]:
-    """Processes (not us) whose command line names `marker`."""
-    found = []
+    """Processes (not us) whose command line names `marker`. Every test asks: most are told apart by
+    one short read."""
+    wanted, found = marker.encode(), []
     for entry in os.listdir("/proc"):
-        if entry.isdecimal() and int(entry) != os.getpid():
-            try:
-                words = Path(f"/proc/{entry}/cmdline").read_bytes().decode(errors="replace")
-                state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
+        if not entry.isdecimal() or int(entry) == os.getpid():
+            continue
+        try:
+            words = _read_bytes(f"/proc/{entry}/cmdline")
+            if wanted not in words or wanted not in words.split(b"\0"):
                 continue
-            if marker in words.split("\0") and state != "Z":
-                found.append(int(entry))
+            state = _read_bytes(f"/proc/{entry}/stat").rpartition(b")")[2].split()[0]
+        except OSError:
+            continue
+        if state != b"Z":
+            found.append(int(entry))
     return found
+
+
+def _read_bytes(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 1 << 20)
+    finally:
+        os.close(fd)
 
 
 @pytest.fixture

@@ -19,11 +19,19 @@ import pytest
 from conftest import TIMEOUT_S, find_processes, wait_for
 from sonde.errors import Error
 from sonde.monitor.command import Command
+from support.zygote import Forked, Zygote
 
 QUICK = ("--every", "0.1s", "--piece", "1")
 PYTHON = sys.executable
 SPIN = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
-Start = Callable[..., subprocess.Popen[str]]
+# Drawing takes longer than all the rest; that pictures are missing is a line of the report.
+WITHOUT_PICTURES = """
+import sys
+sys.modules["matplotlib"] = None
+from sonde.cli import main
+sys.exit(main())
+"""
+Start = Callable[..., Forked]
 
 
 @pytest.fixture
@@ -35,17 +43,16 @@ def work(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def monitor(work: Path) -> Iterator[Start]:
+def monitor(work: Path, tmp_path: Path, cli_zygote: Zygote) -> Iterator[Start]:
     """Start `sonde monitor --out out …`; it is killed when the test ends."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Forked] = []
+    program = tmp_path / "sonde.py"
+    program.write_text(WITHOUT_PICTURES)
 
-    def monitor(*words: object, out: str = "out", **env: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [PYTHON, "-m", "sonde", "monitor", "-o", out, *QUICK, *map(str, words)], cwd=work,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **env},
-        )  # fmt: skip
-        started.append(process)
-        return process
+    def monitor(*words: object) -> Forked:
+        argv = [str(program), "monitor", "-o", "out", *QUICK, *map(str, words)]
+        started.append(cli_zygote.start(argv, dict(os.environ), str(work)))
+        return started[-1]
 
     yield monitor
     for process in started:
@@ -65,7 +72,7 @@ def read_report(work: Path, out: str = "out") -> dict[str, object]:
     return json.loads((work / out / "report.json").read_text())
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def finish(process: Forked) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=TIMEOUT_S)
     return process.returncode, out, err
 
@@ -85,9 +92,16 @@ def require_whole(work: Path) -> dict[str, object]:
 # ---- ways to end ---------------------------------------------------------------------------------
 
 
-def test_it_ends_after_its_time_with_a_report(monitor: Start, work: Path) -> None:
-    code, out, err = finish(monitor("--duration", "1.2s"))
+def test_it_ends_after_its_time_with_a_report(work: Path) -> None:
+    done = subprocess.run(
+        [PYTHON, "-m", "sonde", "monitor", "-o", "out", *QUICK, "--duration", "1.2s"], cwd=work,
+        capture_output=True, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    code, out, err = done.returncode, done.stdout, done.stderr
     said = require_whole(work)
+    assert len(said["pictures"]) == 5 and all(
+        (work / "out" / one).exists() for one in said["pictures"]
+    )
     assert (code, err) == (0, "") and "its time was over (0.02 min)" in said["reason"]
     assert 0 < said["duration_ns"] < 30e9 and said["statistics"]["readings"] == len(read_csv(work))
     assert "80th percentile" in out and out.strip().endswith("report.html")
@@ -187,9 +201,9 @@ def test_a_command_killed_by_a_signal_is_128_and_more(monitor: Start, work: Path
 
 def test_a_command_is_recorded_and_its_line_known(monitor: Start, work: Path) -> None:
     (work / "spin.py").write_text(SPIN)
-    assert finish(monitor("--", PYTHON, "spin.py", "3"))[0] == 0
+    assert finish(monitor("--", PYTHON, "spin.py", "1.5"))[0] == 0
     said = require_whole(work)
-    assert said["command"] == [PYTHON, "spin.py", "3"]
+    assert said["command"] == [PYTHON, "spin.py", "1.5"]
     processes = said["advice"]["processes"]
     assert len(processes) == 2, processes  # the monitor's own session, and the command's
     assert said["statistics"]["cpu_pct"]["max"] > 10
