@@ -31,8 +31,8 @@ _SCOPES = (
 )
 _NODE = (
     r"uint64_t sequence_nr_[^;]*;\s*uint64_t topological_nr_[^;]*;"
-    r"\s*mutable bool has_parent_[^;]*;\s*uint64_t thread_id_"
-)
+    r"\s*mutable bool has_parent_[^;]*;(?:\s*bool \w+[^;]*;){0,7}\s*uint64_t thread_id_"
+)  # the flags share eight bytes
 
 
 class ReplacedAttribute:
