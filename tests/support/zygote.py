@@ -310,6 +310,25 @@ def _prepare(request: dict[str, object]) -> tuple[str, dict[str, object]]:
     return code, {"path": path}
 
 
+def _end(status: int) -> None:
+    """End as Python does, up to the point where it would free every module: that copies all the
+    memory that a fork shares, and takes more than a second with torch."""
+    import atexit
+    import os
+    import sys
+    import threading
+
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    try:
+        for file in (sys.stdout, sys.stderr):
+            if file is not None and not file.closed:
+                file.flush()
+    except OSError:
+        sys.exit(status)  # nobody reads: Python has its own way to end then
+    os._exit(status & 0xFF)
+
+
 if __name__ == "__main__":
     _line = socket.socket(fileno=int(sys.argv[1]))
     _line.set_inheritable(False)
@@ -323,7 +342,14 @@ if __name__ == "__main__":
     # The program is __main__, as it would be, and nothing of ours is among its names.
     _path = str(_about["path"])
     _names = sys.modules["__main__"].__dict__
-    for _key in set(_names) - {"__name__", "__builtins__", "_code", "_path", "_names"}:
+    for _key in set(_names) - {"__name__", "__builtins__", "_code", "_path", "_names", "_end"}:
         del _names[_key]
     _names.update(__file__=_path, __doc__=None, __spec__=None, __package__=None, __loader__=None)
-    exec(compile(_names.pop("_code"), _path, "exec"), _names)
+    _status = 0
+    try:
+        exec(compile(_names.pop("_code"), _path, "exec"), _names)
+    except SystemExit as _left:
+        if not isinstance(_left.code, int | None):
+            raise
+        _status = _left.code or 0
+    _end(_status)
