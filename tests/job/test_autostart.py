@@ -55,6 +55,15 @@ def test_without_it_nothing_is_recorded(program: str, value: str) -> None:
     assert sessions() == []
 
 
+def test_why_nothing_is_recorded_is_said_once(tmp_path: Path) -> None:
+    """Python runs the hooks of a virtual environment twice."""
+    hook = (TOP / "sonde.pth").read_text().splitlines()[-1]
+    (tmp_path / "file").touch()
+    env = {"SONDE": "1", "SONDE_DIR": str(tmp_path / "file")}
+    done = launch(sys.executable, "-c", "import sys\nfor _ in 'ab': exec(sys.argv[1])", hook, env=env)
+    assert done.returncode == 0 and done.stderr.count("not recording") == 1
+
+
 FREE_THREADED = """
 import os, sys
 sys.abiflags += "t"

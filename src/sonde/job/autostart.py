@@ -9,10 +9,16 @@ import sys
 _HELD = (_signal.SIGUSR1, _signal.SIGUSR2, _signal.SIGHUP)
 # Helper processes of Python's own, which are not part of the program.
 _HELPERS = ("from multiprocessing.resource_tracker", "from multiprocessing.semaphore_tracker")
+_was_called = False
 
 
 def start() -> None:
-    """Record this process, or profile it, if the environment asks for it."""
+    """Record this process, or profile it, if the environment asks for it. Only the first call does:
+    Python runs the hooks of a virtual environment twice."""
+    global _was_called
+    if _was_called:
+        return
+    _was_called = True
     # First of all: until its handler is installed, a signal that asks for a snapshot would end the
     # program. Held back, it is handled a moment later.
     before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _HELD)
