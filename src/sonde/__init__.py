@@ -7,8 +7,6 @@
 See `sonde --help` for what can be done from outside, and docs/api.md for what stays as it is.
 """
 
-from __future__ import annotations
-
 import sys
 
 if "t" in sys.abiflags:
@@ -96,19 +94,18 @@ _PLACES = {
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        from importlib import import_module
-
+        # Called for modules as well, by `from sonde import environ`.
         if name == "session":
-            return import_module("sonde.session")
+            return _import("session")
         if name == "profiler":
             _begin_late()
-            return import_module("sonde.profiler")
+            return _import("profiler")
         if name not in _PLACES:
             raise AttributeError(f"module 'sonde' has no attribute {name!r}")
         if _PLACES[name].startswith("job."):
             _begin_late()
         try:
-            module = import_module(f"sonde.{_PLACES[name]}")
+            module = _import(_PLACES[name])
         except ModuleNotFoundError as error:
             from sonde.errors import explain_missing
 
@@ -116,17 +113,19 @@ if not TYPE_CHECKING:
         found = globals()[name] = getattr(module, name)
         return found
 
+    def _import(name: str) -> object:
+        __import__(f"sonde.{name}")  # `importlib` would be one more import in the job
+        return sys.modules[f"sonde.{name}"]
+
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})
 
 
 def _begin_late() -> None:
     """Begin the recording now if this process waits with it: there is something to record."""
-    import sys
-
-    late_start = sys.modules.get("sonde.job.late_start")
-    if late_start is not None:
-        late_start.begin()
+    autostart = sys.modules.get("sonde.job.autostart")
+    if autostart is not None:
+        autostart.begin()
 
 
 def start(**settings: object) -> str | None:
@@ -188,7 +187,7 @@ def snapshot(*, cumulative: bool = False) -> str | None:
     return snapshots.take(Session(folder))["total" if cumulative else "delta"]
 
 
-def table(row: type, name: str | None = None) -> Callable[..., None]:
+def table(row: type, name: str | None = None) -> "Callable[..., None]":
     """Make a table of your own: `emit = sonde.table(Batch)`, then `emit(step, loss)` writes a row.
 
     `row` is a dataclass, or any class with annotated columns (int, float, str, bool or sonde's
@@ -201,7 +200,7 @@ def table(row: type, name: str | None = None) -> Callable[..., None]:
     return recorder.open_user_table(row, name)
 
 
-def open(target: int | str | Sequence[int | str]) -> Recording:
+def open(target: "int | str | Sequence[int | str]") -> "Recording":
     """Open what was recorded of a pid, a session folder or id, a whole job, or several of them.
 
     Its first query warns if names are missing because a table had no room for them."""

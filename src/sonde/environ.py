@@ -1,4 +1,5 @@
-"""The environment variables that sonde reads and sets: nothing else touches os.environ."""
+"""The environment variables that sonde reads and sets: nothing else touches os.environ, except
+job/autostart.py, which decides before this is loaded."""
 
 from __future__ import annotations
 
@@ -100,8 +101,13 @@ def claim_profiler() -> bool:
 
 def follow_children(root: str) -> list[str]:
     """Have the Python processes that this one starts record themselves under the same root, and
-    know that they are children. Returns the variables that were set."""
-    wanted = {"SONDE_PARENT": f"{os.getpid()} {_find_rank()}"}
+    know that they are children. Returns the variables that were set.
+
+    SONDE_PARENT is the process and what a child finds if it may wait: see job/autostart.py. It may
+    not if a launcher made it a rank, or if something has to be there from the first moment on."""
+    ranks = [f"{rank}={os.environ.get(rank, '')}" for _launcher, rank, *_others in _RANKS]
+    words = [str(os.getpid()), *ranks, *(f"{name}=" for name in _AT_ONCE)]
+    wanted = {"SONDE_PARENT": " ".join(words)}
     if "SONDE" not in os.environ:
         wanted["SONDE"] = "1"
         if "SONDE_DIR" not in os.environ and find_root() != root:
@@ -110,22 +116,8 @@ def follow_children(root: str) -> list[str]:
     return list(wanted)
 
 
-# What has to be there from the first moment on.
 _AT_ONCE = ("SONDE_SNAPSHOT_SIGNAL", "SONDE_SOURCE_CALL", "SONDE_PROFILER_AUTOSTART",
             "MXNET_PROFILER_AUTOSTART")  # fmt: skip
-
-
-def may_start_late() -> bool:
-    """Tell whether a recorded process has started this one as one of its helpers. A rank that a
-    launcher starts is more than that."""
-    pid, _, rank = os.environ.get("SONDE_PARENT", "").partition(" ")
-    is_child = pid not in ("", str(os.getpid())) and rank == _find_rank()
-    return is_child and not any(os.environ.get(name) for name in _AT_ONCE)
-
-
-def _find_rank() -> str:
-    found = (os.environ.get(rank) for _launcher, rank, _world_size, _local_rank in _RANKS)
-    return next(filter(None, found), "")
 
 
 def unfollow_children(names: Iterable[str]) -> None:

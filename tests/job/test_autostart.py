@@ -60,7 +60,9 @@ def test_why_nothing_is_recorded_is_said_once(tmp_path: Path) -> None:
     hook = (TOP / "sonde.pth").read_text().splitlines()[-1]
     (tmp_path / "file").touch()
     env = {"SONDE": "1", "SONDE_DIR": str(tmp_path / "file")}
-    done = launch(sys.executable, "-c", "import sys\nfor _ in 'ab': exec(sys.argv[1])", hook, env=env)
+    done = launch(
+        sys.executable, "-c", "import sys\nfor _ in 'ab': exec(sys.argv[1])", hook, env=env
+    )
     assert done.returncode == 0 and done.stderr.count("not recording") == 1
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import sonde
 from sonde import environ
+from sonde.job import autostart
 from sonde.session import Session, list_sessions
 
 # Starts programs as a recorded program does; each gets its code as an argument.
@@ -41,6 +42,12 @@ def test_a_short_program_has_no_session(record) -> None:
     assert len(record(*["pass", "import sys; sys.exit(3)"] * 10)) < 20
 
 
+def test_a_program_that_waits_has_loaded_next_to_nothing(run) -> None:
+    code = "import sys; print(*sorted(name for name in sys.modules if name[:5] == 'sonde'))"
+    done = run(PARENT, *[code] * 5)  # where the machine is busy, some have waited long enough
+    assert "sonde sonde._core sonde.job sonde.job.autostart" in done.stdout.splitlines()
+
+
 def test_a_program_is_recorded_after_a_while_whether_it_works_or_waits(record) -> None:
     work = WAIT.replace("time.sleep(0.01)", "pass")
     wait = (
@@ -58,12 +65,12 @@ def test_a_program_is_recorded_after_a_while_whether_it_works_or_waits(record) -
 def test_a_program_that_is_importing_the_recorder_meanwhile_is_recorded(record) -> None:
     code = """
 import sys
-from sonde.job import late_start
+from sonde.job import autostart
 class Interrupt:
     def find_spec(self, name, path=None, target=None):
         if name == "sonde.job.table_writers":  # which the recorder imports
             sys.meta_path.remove(self)
-            late_start.begin()
+            autostart.begin()
 sys.meta_path.insert(0, Interrupt())
 import sonde.job.recorder
 assert sonde.session() is None
@@ -121,9 +128,15 @@ os.execv(sys.executable, [sys.executable, "-c", "pass"])
 
 
 def test_a_rank_that_a_launcher_starts_begins_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SONDE_PARENT", "1 ")
-    assert environ.may_start_late()
+    def tell_children() -> None:
+        environ.follow_children("/")
+        monkeypatch.setenv("SONDE_PARENT", "1" + os.environ["SONDE_PARENT"].lstrip("0123456789"))
+
+    monkeypatch.setenv("SONDE", "1")
+    monkeypatch.setenv("SONDE_PARENT", "")  # so that it is put back
+    tell_children()
+    assert autostart.may_wait()
     monkeypatch.setenv("RANK", "0")
-    assert not environ.may_start_late()
-    monkeypatch.setenv("SONDE_PARENT", "1 0")  # what the rank itself starts
-    assert environ.may_start_late()
+    assert not autostart.may_wait()
+    tell_children()  # what the rank itself starts
+    assert autostart.may_wait()

@@ -63,9 +63,11 @@ class Gate:
         # The wait is bounded: the program may fork inside an import that we are waiting for.
         if self._lock.acquire(timeout=_FORK_S):
             self._lock.release()
-        recorder = _find_recorder()
-        if recorder is not None:
-            recorder.rest()  # its own fork hook ran before this one, when nothing was recorded yet
+        if _find_recorder() is not None:
+            # Its own fork hook ran before this one, when nothing was recorded yet.
+            from sonde import _core
+
+            _core.fork_rest()
 
 
 def _find_recorder() -> Recorder | None:

@@ -23,32 +23,33 @@ class ForkLock:
     with the lock held. Nothing is done at the fork itself, since most children never need it."""
 
     def __init__(self, settle: Callable[[], object]) -> None:
-        self._lock, self._settle, self._forks = RLock(), settle, _core.forks()
-        # A thread of the parent may have held the lock. That thread does not exist in the child.
-        self.renew = self._lock._at_fork_reinit  # type: ignore[attr-defined]
+        self._settle, self._forks = settle, _core.forks()
+        # One for each process: a thread of the parent may have held the parent's, and that thread
+        # does not exist in the child.
+        self._locks = {self._forks: RLock()}
 
     def __enter__(self) -> None:
-        self._lock.acquire()
-        if self.is_inherited():
-            self._forks = _core.forks()
+        forks = _core.forks()
+        self._locks.setdefault(forks, RLock()).acquire()  # the same one for all threads
+        if self._forks != forks:
+            self._forks = forks
             self._settle()
 
     def __exit__(self, *_error: object) -> None:
-        self._lock.release()
+        self._locks[self._forks].release()
 
     def is_inherited(self) -> bool:
         """Tell whether the state is a parent's."""
         return self._forks != _core.forks()
 
 
-def watch_forks(lock: ForkLock, before: Callable[[], object]) -> None:
-    """Have `before` called before each fork, and the native thread rest meanwhile. Call this once:
-    fork hooks cannot be removed."""
-    # Python calls the hooks before a fork in reverse order: `before` comes first.
+def watch_forks(at_multiprocessing: Callable[[], bool]) -> None:
+    """Have the native thread rest during each fork; and call `at_multiprocessing` once, before the
+    first fork of a program that uses that module. Call this once: fork hooks cannot be removed."""
+    _core.fork_after_import("multiprocessing.util", at_multiprocessing)
     os.register_at_fork(
-        before=_core.fork_rest, after_in_parent=_core.fork_wake, after_in_child=lock.renew
+        before=_core.fork_rest, after_in_parent=_core.fork_wake, after_in_child=_core.fork_child
     )
-    os.register_at_fork(before=before, after_in_child=_core.fork_child)
 
 
 def end_with_multiprocessing(owner: T, at_exit: Callable[[T], object]) -> bool:

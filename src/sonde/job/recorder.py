@@ -41,7 +41,7 @@ class Recorder:
         self._has_failed = False  # the last attempt to record for a run failed
         self.ends_with_profile = False  # recording exists only for a profile of mxnet/state.py
         self.on_begin: Callable[[], object] | None = None  # see mxnet/state.py
-        self._watches_forks = self._ends_children = False
+        self._watches_forks = False
         self.since_ns = 0  # while the session of a child begins: the time when the child began
         self._forked_from: SessionWriter | None = None  # in a child that has no session yet
         self._busy = False
@@ -72,7 +72,7 @@ class Recorder:
         values, complaints = environ.load_settings(given)
         if not self._watches_forks:
             self._watches_forks = True  # first, because another thread may fork meanwhile
-            watch_forks(self.lock, self._before_fork)
+            watch_forks(lambda: end_with_multiprocessing(self, Recorder._at_exit))
         with self.lock:
             self.ends_with_profile = False
             if self.parked:
@@ -356,15 +356,6 @@ class Recorder:
             if hasattr(source, "at_exit"):
                 context.guard(source.at_exit)(is_new)
         self.stop(_core.EXITED)
-
-    def rest(self) -> None:
-        """Do what our hooks do before a fork, for a fork that had begun before they were there."""
-        self._before_fork()
-        _core.fork_rest()
-
-    def _before_fork(self) -> None:
-        if not self._ends_children:
-            self._ends_children = end_with_multiprocessing(self, Recorder._at_exit)
 
     def _leave_parent(self) -> None:
         """In a child, when it is first needed: leave the parent's session alone. A session of the

@@ -9,7 +9,7 @@
 enum { WAITING, GIVEN_UP, TAKEN };
 
 /* One call at a time. */
-static struct {
+SONDE_CHANGED_IN_CHILD static struct {
     pthread_t thread;
     int running;    /* under the GIL: a thread was made and not joined */
     uint32_t state; /* atomic, and what the thread sleeps on */

@@ -10,7 +10,7 @@
 
 #include <unistd.h>
 
-static struct {
+SONDE_CHANGED_IN_CHILD static struct {
     PyObject *begin; /* NULL: children are not recorded */
     int64_t delay_ns;
     uint32_t forks; /* sonde_forks when fork_child() was called */
@@ -27,8 +27,37 @@ static PyObject *follow_forks(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* Called before the first fork after a module was imported. */
+static struct {
+    PyObject *module, *call;
+} first;
+
+static PyObject *fork_after_import(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *name, *call;
+    if (!PyArg_ParseTuple(args, "UO", &name, &call))
+        return NULL;
+    Py_XSETREF(first.module, Py_NewRef(name));
+    Py_XSETREF(first.call, Py_NewRef(call));
+    Py_RETURN_NONE;
+}
+
+/* A few lines of Python before each fork would cost more than the fork's own. */
+static void make_first_call(void)
+{
+    if (first.call == NULL || !PyDict_GetItemWithError(PyImport_GetModuleDict(), first.module))
+        return;
+    PyObject *result = PyObject_CallNoArgs(first.call);
+    if (result == NULL)
+        PyErr_WriteUnraisable(first.call);
+    if (result != Py_False) /* false: the import has not ended yet */
+        Py_CLEAR(first.call);
+    Py_XDECREF(result);
+}
+
 static PyObject *fork_rest(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
+    make_first_call();
     sonde_later_rest();
     sonde_native_threads_rest();
     Py_RETURN_NONE;
@@ -77,6 +106,9 @@ PyMethodDef sonde_fork_methods[] = {
     {"follow_forks", follow_forks, METH_VARARGS,
      "follow_forks(begin, delay_ns): have forked children call `begin` at their first row or after\n"
      "this delay; None: never."},
+    {"fork_after_import", fork_after_import, METH_VARARGS,
+     "fork_after_import(module, call): call this before the next fork after the\n"
+     "import, until it returns something else than False."},
     {"fork_rest", fork_rest, METH_NOARGS, "Before a fork: stop the native threads."},
     {"fork_wake", fork_wake, METH_NOARGS, "After a fork, in the parent: let the native threads go on."},
     {"fork_child", fork_child, METH_NOARGS, "After a fork, in the child: wait until it is to be recorded."},

@@ -37,13 +37,13 @@ typedef struct NativeThreadObject {
     sonde_nudge nudge;
 } NativeThreadObject;
 
-static NativeThreadObject *threads; /* the running ones */
+SONDE_CHANGED_IN_CHILD static NativeThreadObject *threads; /* the running ones */
 
 /* Taken by a native thread for each turn, and by a fork. A semaphore, because a mutex must be
  * released by the thread that took it. */
-static sem_t turns;
+SONDE_CHANGED_IN_CHILD static sem_t turns;
 
-static int is_held; /* under the GIL: a fork has taken the turns */
+SONDE_CHANGED_IN_CHILD static int is_held; /* under the GIL: a fork has taken the turns */
 
 static void take_turns(void)
 {

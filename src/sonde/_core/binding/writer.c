@@ -23,9 +23,9 @@ typedef struct WriterObject {
     struct WriterObject *next, *prev; /* all writers, for a forked child */
 } WriterObject;
 
-static WriterObject *writers;
+SONDE_CHANGED_IN_CHILD static WriterObject *writers;
 /* In a forked child whose recording has not begun: what begins it. */
-static PyObject *child_opener;
+SONDE_CHANGED_IN_CHILD static PyObject *child_opener;
 
 static void switch_off_in_child(void)
 {

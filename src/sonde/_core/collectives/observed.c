@@ -25,7 +25,7 @@ typedef struct {
 
 enum { FREE, OPEN, ENDED };
 
-static struct {
+SONDE_CHANGED_IN_CHILD static struct {
     uint64_t (*add)(sonde_observer), (*add_here)(sonde_observer);
     void (*remove)(uint64_t);
     const char *(*name)(const void *);

@@ -17,7 +17,7 @@
 
 enum { HIGH_FD = 512 };
 
-static struct {
+SONDE_CHANGED_IN_CHILD static struct {
     int fd;
     dev_t dev;
     ino_t ino;

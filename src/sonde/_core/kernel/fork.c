@@ -7,8 +7,8 @@
 
 enum { MOST = 32 };
 
-uint32_t sonde_forks;
-int64_t sonde_fork_ns;
+SONDE_CHANGED_IN_CHILD uint32_t sonde_forks;
+SONDE_CHANGED_IN_CHILD int64_t sonde_fork_ns;
 
 static void (*functions[MOST])(void);
 static int functions_n, is_full, is_watched;

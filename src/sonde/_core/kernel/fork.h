@@ -18,6 +18,10 @@ extern int64_t sonde_fork_ns;
 /* Add a function to the list, while the core is being loaded. */
 void sonde_fork_add(void (*in_child)(void));
 
+/* For what these functions write to: it lies together. Each page that is written to in a child has
+ * to be copied first, which takes longer than the function. */
+#define SONDE_CHANGED_IN_CHILD __attribute__((section("sonde_child")))
+
 #define SONDE_IN_CHILD(function)                                               \
     __attribute__((constructor)) static void add_##function(void)              \
     {                                                                          \

@@ -31,7 +31,7 @@ static int others_n;
 
 static uintptr_t page_bytes;
 static uint32_t maps_n;
-static uint32_t busy;      /* a lock for what follows; the handler does not take it */
+SONDE_CHANGED_IN_CHILD static uint32_t busy; /* a lock for what follows; the handler does not take it */
 static uint32_t is_aside;  /* a SIGBUS was not ours: we never take the signal again */
 static uint64_t lost;
 

@@ -11,13 +11,13 @@
 #include <errno.h>
 #include <signal.h>
 
-static sonde_control *asked; /* atomic; NULL: nobody records */
+SONDE_CHANGED_IN_CHILD static sonde_control *asked; /* atomic; NULL: nobody records */
 /* The handler to pass the signal on to. The one that is not in use is written; then `before` is
  * switched, so that a handler in another thread never sees half of one. */
 static struct sigaction handlers[2];
 static struct sigaction *before = &handlers[0]; /* atomic */
-static int caught;                              /* the signal's number; 0: none */
-static int is_in_front;
+SONDE_CHANGED_IN_CHILD static int caught; /* the signal's number; 0: none */
+SONDE_CHANGED_IN_CHILD static int is_in_front;
 static sonde_range interpreter_code;
 
 static void on_signal(int number, siginfo_t *info, void *context)

@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE 1
 #include "stacks/frames.h"
+#include "kernel/fork.h"
 #include "kernel/read_memory.h"
 
 #if SONDE_HAS_FRAMES
@@ -29,7 +30,7 @@ typedef struct {
     uint64_t bytes;
 } sonde_codes;
 
-static sonde_codes *codes, *retired;
+SONDE_CHANGED_IN_CHILD static sonde_codes *codes, *retired;
 static uint32_t last_id;
 static uint64_t deaths; /* code objects destroyed; atomic */
 static int watching;

@@ -10,7 +10,7 @@
 
 #define JOIN_MS 2000
 
-static struct {
+SONDE_CHANGED_IN_CHILD static struct {
     pthread_t thread;
     int is_made;      /* made and not joined */
     uint32_t running; /* atomic */

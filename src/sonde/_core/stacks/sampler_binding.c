@@ -27,8 +27,8 @@ typedef struct {
     int64_t named_ns, unnamed_ns;
 } SamplerObject;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `active` and its sampler */
-static SamplerObject *active;
+SONDE_CHANGED_IN_CHILD static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `active` and its sampler */
+SONDE_CHANGED_IN_CHILD static SamplerObject *active;
 
 static void abandon_in_child(void)
 {

@@ -17,8 +17,8 @@
 #define HOUR_NS INT64_C(3600000000000)
 #define MEMORY_NS INT64_C(1000000000) /* between two looks at the size of the process */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `current` */
-static sonde_Trigger *current;
+SONDE_CHANGED_IN_CHILD static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `current` */
+SONDE_CHANGED_IN_CHILD static sonde_Trigger *current;
 
 static void forget_in_child(void)
 {

@@ -25,27 +25,28 @@ static struct {
     int (*capture_mode)(int *);
     torch_stream (*stream_of)(int8_t);
     void *(*handle_of)(const torch_stream *);
-    int ready;
-    pthread_mutex_t lock;
     uint32_t recorded; /* atomic */
     int32_t made, free_n;
     int32_t free[POOL];
     void *events[POOL];
     uint8_t devices[POOL];
     uint8_t users[POOL]; /* how many calls begin or end with each event */
-} cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} cuda;
+
+SONDE_CHANGED_IN_CHILD static pthread_mutex_t cuda_lock = PTHREAD_MUTEX_INITIALIZER;
+SONDE_CHANGED_IN_CHILD static int cuda_ready;
 
 static int32_t take(void)
 {
     int32_t event = -1;
-    pthread_mutex_lock(&cuda.lock);
+    pthread_mutex_lock(&cuda_lock);
     if (cuda.free_n > 0)
         event = cuda.free[--cuda.free_n];
     else if (cuda.made < POOL && cuda.create(&cuda.events[cuda.made], 0) == 0)
         event = cuda.made++;
     if (event >= 0)
         cuda.users[event] = 1;
-    pthread_mutex_unlock(&cuda.lock);
+    pthread_mutex_unlock(&cuda_lock);
     return event;
 }
 
@@ -53,16 +54,16 @@ void sonde_torch_event_free(int32_t event)
 {
     if (event < 0)
         return;
-    pthread_mutex_lock(&cuda.lock);
+    pthread_mutex_lock(&cuda_lock);
     if (--cuda.users[event] == 0)
         cuda.free[cuda.free_n++] = event;
-    pthread_mutex_unlock(&cuda.lock);
+    pthread_mutex_unlock(&cuda_lock);
 }
 
 int32_t sonde_torch_event(void)
 {
     int device = 0, capturing = 1;
-    if (!cuda.ready || cuda.get_device(&device) != 0)
+    if (!cuda_ready || cuda.get_device(&device) != 0)
         return -1;
     torch_stream stream = cuda.stream_of((int8_t)device);
     void *handle = cuda.handle_of(&stream);
@@ -75,7 +76,7 @@ int32_t sonde_torch_event(void)
     if (cuda.record(cuda.events[event], handle) != 0) {
         (void)cuda.last_error(); /* the error is ours: the program's own checks must not find it */
         sonde_torch_event_free(event);
-        cuda.ready = 0;
+        cuda_ready = 0;
         return -1;
     }
     cuda.devices[event] = (uint8_t)device;
@@ -89,10 +90,10 @@ int32_t sonde_torch_event_near(sonde_torch_lane *lane)
 {
     int64_t now_ns = sonde_clock_ns();
     if (lane->event_ns != 0 && now_ns - lane->event_ns < NEAR_NS) {
-        pthread_mutex_lock(&cuda.lock);
+        pthread_mutex_lock(&cuda_lock);
         int is_kept = cuda.users[lane->event] > 0 && cuda.users[lane->event] < UINT8_MAX;
         cuda.users[lane->event] += (uint8_t)is_kept;
-        pthread_mutex_unlock(&cuda.lock);
+        pthread_mutex_unlock(&cuda_lock);
         if (is_kept)
             return lane->event;
     }
@@ -124,7 +125,7 @@ double sonde_torch_event_span(int32_t begin, int32_t end)
 int8_t sonde_torch_device_now(void)
 {
     int device = 0;
-    return (int8_t)(!cuda.ready || cuda.get_device(&device) != 0 ? -1 : device);
+    return (int8_t)(!cuda_ready || cuda.get_device(&device) != 0 ? -1 : device);
 }
 
 int8_t sonde_torch_event_device(int32_t event) { return (int8_t)(event < 0 ? -1 : cuda.devices[event]); }
@@ -134,7 +135,7 @@ uint32_t sonde_torch_events(void) { return sonde_swap_relaxed(&cuda.recorded, 0)
 void sonde_torch_device_enter(void)
 {
     static __thread int is_done;
-    if (is_done || !cuda.ready || cuda.made == 0)
+    if (is_done || !cuda_ready || cuda.made == 0)
         return;
     is_done = 1;
     int mode = CAPTURE_RELAXED;
@@ -148,8 +149,8 @@ void sonde_torch_device_enter(void)
 /* A thread of the parent may have held the lock, and CUDA does not work in a child. */
 static void forget_in_child(void)
 {
-    pthread_mutex_init(&cuda.lock, NULL);
-    cuda.ready = 0;
+    pthread_mutex_init(&cuda_lock, NULL);
+    cuda_ready = 0;
 }
 
 SONDE_IN_CHILD(forget_in_child)
@@ -201,7 +202,7 @@ static PyObject *torch_device(PyObject *Py_UNUSED(module), PyObject *args)
     torch_stream stream = cuda.stream_of((int8_t)device);
     if ((uintptr_t)cuda.handle_of(&stream) != (uintptr_t)expected)
         return PyErr_Format(PyExc_OSError, "torch's stream could not be found");
-    cuda.ready = 1;
+    cuda_ready = 1;
     Py_RETURN_NONE;
 }
 

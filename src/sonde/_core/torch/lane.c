@@ -10,13 +10,13 @@
 
 enum { NAP_NS = 2000000 };
 
-sonde_torch_state sonde_torch;
-sonde_TorchTracer *sonde_torch_tracer;
+SONDE_CHANGED_IN_CHILD sonde_torch_state sonde_torch;
+SONDE_CHANGED_IN_CHILD sonde_TorchTracer *sonde_torch_tracer;
 
 static __thread sonde_torch_lane *mine;
 static pthread_key_t end_key;
 static pthread_once_t end_once = PTHREAD_ONCE_INIT;
-static pthread_mutex_t lanes_lock = PTHREAD_MUTEX_INITIALIZER;
+SONDE_CHANGED_IN_CHILD static pthread_mutex_t lanes_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void on_thread_end(void *arg)
 {

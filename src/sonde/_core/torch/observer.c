@@ -35,7 +35,7 @@ typedef struct {
     uint32_t at;         /* 0: not known yet */
 } place;
 
-static struct {
+SONDE_CHANGED_IN_CHILD static struct {
     uint64_t (*add)(sonde_observer);
     void (*remove)(uint64_t);
     PyObject *current; /* torch._C._current_autograd_node */

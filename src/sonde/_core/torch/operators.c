@@ -44,7 +44,7 @@ static __thread struct {
     uint32_t depth, epoch;
 } here;
 
-static struct {
+SONDE_CHANGED_IN_CHILD static struct {
     uint64_t (*add)(sonde_observer);
     void (*remove)(uint64_t);
     const char *(*name)(const void *);

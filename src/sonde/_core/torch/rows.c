@@ -19,7 +19,7 @@ typedef struct {
     int8_t device;
 } back;
 
-static struct {
+SONDE_CHANGED_IN_CHILD static struct {
     sonde_torch_texts texts;
     pthread_t thread;
     int running;
