@@ -14,7 +14,7 @@ FILE_SYSTEMS ?= ext4 xfs btrfs tmpfs
 CC ?= cc
 CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wundef -fPIC
 
-.PHONY: demo test frameworks check check-core check-native bench stress stress-one test-all pythons docs clean polyfill
+.PHONY: demo test frameworks check check-core check-native bench stress stress-one test-all pythons wheels docs clean polyfill
 
 demo: $(VENV)/.installed
 	$(BIN)/sonde demo
@@ -80,6 +80,10 @@ test-all:
 pythons:
 	tests/pythons/get.sh .pythons
 
+# One wheel with a core for every Python that is here, in dist/, checked and tried in empty environments.
+wheels:
+	$(PYTHON) release/wheels.py $(VERSIONS)
+
 docs: $(VENV)/.installed
 	$(BIN)/sonde tables --format markdown > docs/tables.md
 	$(BIN)/sonde advise --list --format markdown > docs/advice.table
@@ -87,7 +91,7 @@ docs: $(VENV)/.installed
 	rm docs/advice.table
 
 clean:
-	rm -rf .venv* build *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv* build dist *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+# The Python of the tool that attached to this process and lent it its own sonde: the processes that
+# we start are then of that Python, whose version may be another than ours.
+lender: str | None = None
+_FOR_OURS = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "__PYVENV_LAUNCHER__")
+
+
 def collector_lock(root: str) -> str:
     """Return the file that the host's one collector keeps locked; create it if need be."""
     path = _name_file(root, "lock")
@@ -103,13 +109,14 @@ def make_command(module: str, *words: str, report: str = "") -> list[bytes]:
 def make_environment(**changes: str) -> list[bytes]:
     """Return the environment of such a process."""
     env = environ.make_child_environment(**changes)
-    return [os.fsencode(f"{name}={value}") for name, value in env.items()]
+    left_out = _FOR_OURS if lender else ()
+    return [os.fsencode(f"{n}={value}") for n, value in env.items() if n not in left_out]
 
 
 def _find_python() -> str | None:
     # A program that embeds Python (a web server, say) names itself here: never start that.
     named = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-    for path in (sys.executable, os.path.join(sys.exec_prefix, "bin", named)):
+    for path in (lender, sys.executable, os.path.join(sys.exec_prefix, "bin", named)):
         if path and os.path.basename(path).startswith("python") and os.access(path, os.X_OK):
             return path
     return None

@@ -458,7 +458,7 @@ def test_several_processes_are_attached_to_and_one_failure_is_told(start, sonde_
 
 def test_a_process_that_is_not_recorded_is_told_how_to_be(start, sonde_cli) -> None:
     process = start(make_program("time.sleep(100)"))
-    done = sonde_cli("stacks", process.pid)
+    done = sonde_cli("config", process.pid)
     assert done.returncode == 3 and f"`sonde attach {process.pid}`" in done.stderr
 
 

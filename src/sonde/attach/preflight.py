@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import subprocess
-import sys
 from dataclasses import dataclass
 
 from sonde import plugins
@@ -273,7 +273,7 @@ def read_version(python: Library) -> tuple[int, int]:
 
 
 def _check_version(process: ProcessFiles, python: Library) -> tuple[tuple[int, int], bool]:
-    version, ours = read_version(python), sys.version_info[:2]
+    version = read_version(python)
     if not OLDEST <= version <= NEWEST:
         word = "older than" if version < OLDEST else "newer than"
         limit = OLDEST if version < OLDEST else NEWEST
@@ -285,14 +285,29 @@ def _check_version(process: ProcessFiles, python: Library) -> tuple[tuple[int, i
         raise OtherVersion(
             f"process {process.pid} is free-threaded Python, with which sonde does not work yet"
         )
-    if version == ours:
+    if version in list_cores():
         return version, True
     if not has_own(process):
+        cores = ", ".join(f"{one[0]}.{one[1]}" for one in list_cores())
         raise OtherVersion(
             f"process {process.pid} is Python {version[0]}.{version[1]} without sonde, and this "
-            f"sonde is for {ours[0]}.{ours[1]}: install sonde there, or use one of that version"
+            f"sonde has a core for {cores} only: {describe_python(process)} -m pip install sonde"
         )
     return version, False
+
+
+def list_cores() -> list[tuple[int, int]]:
+    """Return the versions of Python that this package has a core for: all of them if it is from a
+    wheel, ours alone if it was built here."""
+    found = re.findall(r"\b_core\.cpython-(\d)(\d+)-", " ".join(os.listdir(PACKAGE)))
+    return sorted((int(major), int(minor)) for major, minor in found)
+
+
+def describe_python(process: ProcessFiles) -> str:
+    """Return the command that starts the Python of a process, in its own virtual environment."""
+    words = process.read_words("cmdline")
+    named = words[0] if words else ""
+    return named if os.path.basename(named).startswith("python") else process.read_link("exe")
 
 
 def has_own(process: ProcessFiles) -> bool:

@@ -9,6 +9,7 @@ import errno
 import os
 import random
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -94,6 +95,7 @@ def _send(plan: VisitPlan, root: str, timeout_s: float, request: dict[str, objec
     except OSError as error:
         raise Error(f"{root}: {error.strerror}") from None
     request.update(folder=folder, root=root, package=preflight.PACKAGE, fits=plan.fits)
+    request["python"] = sys.executable
     request["deadline_ns"] = deadline_ns
     try:
         visitor = _visit(plan, _make_text(request), deadline_ns)

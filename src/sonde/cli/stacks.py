@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator
 
 from sonde import _core, environ
 from sonde.cli import _options
-from sonde.errors import Error, NotYours
+from sonde.errors import Error, NoSession, NotYours
 from sonde.session import Session, stack_table, steering
 from sonde.session.missing_names import describe_missing_names
 from sonde.session.stack_table import StackFrame, ThreadStack
@@ -26,7 +27,9 @@ _LOOK_S = 0.5  # a sample takes a millisecond; on an overloaded machine, a few
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    _options.add_target(parser, "the processes to look at; of one that has ended, its last stacks")
+    _options.add_target(
+        parser, "the processes to look at, recorded or not; of one that has ended, its last stacks"
+    )
     parser.add_argument("--locals", action="store_true", help="also show local variables")
     parser.add_argument("--tasks", action="store_true", help="also show asyncio's tasks")
     _options.add_timeout(parser, "2s", "how long --locals and --tasks may wait for the GIL")
@@ -34,9 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    sessions = find_sessions(args.target, environ.find_root())
-    alive = [session for session in sessions if session.is_alive()]
-    shown = [_Shown(session, args) for session in (alive or sessions[-1:])]
+    shown = _look(args)
     if args.format == "json":
         print(json.dumps([one.as_json() for one in shown], indent=1))
     else:
@@ -44,14 +45,94 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _look(args: argparse.Namespace) -> list[_Shown]:
+    try:
+        sessions = find_sessions(args.target, environ.find_root())
+    except NoSession:
+        if not (args.target.isdecimal() and os.path.exists(f"/proc/{args.target}")):
+            raise
+        return [_Outside(int(args.target), args)]
+    alive = [session for session in sessions if session.is_alive()]
+    return [_Recorded(session, args) for session in (alive or sessions[-1:])]
+
+
 class _Shown:
     """The stacks of one process, with notes on what is missing."""
 
-    def __init__(self, session: Session, args: argparse.Namespace) -> None:
-        self.session, self.notes = session, list[str]()
-        self.is_alive = session.is_alive()
+    def __init__(self, pid: int, argv: list[str]) -> None:
+        self.pid, self.command, self.notes = pid, " ".join(argv), list[str]()
+        self.host = os.uname().nodename
+        self.rank: int | None = None
+        self.is_alive = True
+        self.threads: list[ThreadStack] = []
         self.locals: dict[int, list[dict[str, str]]] = {}  # by thread, then as its frames
         self.tasks: list[list[dict[str, object]]] = []
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "pid": self.pid, "host": self.host, "rank": self.rank,
+            "alive": self.is_alive, "notes": self.notes, "tasks": self.tasks,
+            "threads": [
+                {"thread": one.thread, "name": one.name, "t_ns": one.t_ns, "gil": one.gil,
+                 "idle": one.idle,
+                 "frames": [
+                    {"func": frame.func, "file": frame.file, "line": frame.line,
+                     "locals": self._find_locals(one, depth)}
+                    for depth, frame in enumerate(one.frames)
+                 ]}
+                for one in self.threads
+            ],
+        }  # fmt: skip
+
+    def as_text(self) -> Iterator[str]:
+        state = "" if self.is_alive else "; it has ended, this is where it was"
+        yield _bold(f"Process {self.pid}: {clean(self.command)}") + state
+        for one in self.threads:
+            yield ""
+            yield f"{_bold(f'Thread {one.thread}')} {_name(one)}  {_describe(one)}"
+            for depth, frame in enumerate(one.frames):
+                yield _show(frame)
+                for name, value in (self._find_locals(one, depth) or {}).items():
+                    yield f"        {clean(name)} = {clean(value)}"
+        for task in self.tasks:
+            first = task[0]
+            waits = f" for {clean(str(first['waits_for']))}" if first["waits_for"] else ""
+            yield ""
+            yield f"{_bold('Task')} {clean(str(first['name']))}  {first['state']}{waits}"
+            for row in task:
+                yield clean(f"    {row['func']} ({row['file']}:{row['lineno']})")
+        for note in self.notes:
+            yield f"({note})"
+
+    def _find_locals(self, one: ThreadStack, depth: int) -> dict[str, str] | None:
+        return self.locals[one.thread][depth] if one.thread in self.locals else None
+
+
+class _Outside(_Shown):
+    """A process that is not recorded: its memory is read, and nothing in it is touched."""
+
+    def __init__(self, pid: int, args: argparse.Namespace) -> None:
+        from sonde.attach import outside, procfs  # only here: most processes are recorded
+
+        found = outside.read_stacks(pid)
+        super().__init__(pid, procfs.ProcessFiles(pid).read_words("cmdline"))
+        self.threads = found.threads
+        self.notes += [
+            f"thread {thread} ran on while it was read: its frames may be of two moments"
+            for thread in found.unsure
+        ]
+        attach = f"`sonde attach {pid}` starts recording it"
+        extra = "no locals and tasks: " if args.locals or args.tasks else ""
+        self.notes.append(f"{extra}it is not recorded, so this was read from outside; {attach}")
+
+
+class _Recorded(_Shown):
+    """A process with a recording."""
+
+    def __init__(self, session: Session, args: argparse.Namespace) -> None:
+        super().__init__(session.pid, session.meta.argv)
+        self.session, self.host, self.rank = session, session.host, session.rank
+        self.is_alive = session.is_alive()
         since_ns = _core.clock_ns()
         is_asked = self.is_alive and self._sample()
         self.threads = _read(session)
@@ -101,46 +182,6 @@ class _Shown:
             self.notes.append(
                 f"no locals of thread {thread}: it has just ended, or Python did not start it"
             )
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "pid": self.session.pid, "host": self.session.host, "rank": self.session.rank,
-            "alive": self.is_alive, "notes": self.notes, "tasks": self.tasks,
-            "threads": [
-                {"thread": one.thread, "name": one.name, "t_ns": one.t_ns, "gil": one.gil,
-                 "idle": one.idle,
-                 "frames": [
-                    {"func": frame.func, "file": frame.file, "line": frame.line,
-                     "locals": self._find_locals(one, depth)}
-                    for depth, frame in enumerate(one.frames)
-                 ]}
-                for one in self.threads
-            ],
-        }  # fmt: skip
-
-    def as_text(self) -> Iterator[str]:
-        command = clean(" ".join(self.session.meta.argv))
-        state = "" if self.is_alive else "; it has ended, this is where it was"
-        yield _bold(f"Process {self.session.pid}: {command}") + state
-        for one in self.threads:
-            yield ""
-            yield f"{_bold(f'Thread {one.thread}')} {_name(one)}  {_describe(one)}"
-            for depth, frame in enumerate(one.frames):
-                yield _show(frame)
-                for name, value in (self._find_locals(one, depth) or {}).items():
-                    yield f"        {clean(name)} = {clean(value)}"
-        for task in self.tasks:
-            first = task[0]
-            waits = f" for {clean(str(first['waits_for']))}" if first["waits_for"] else ""
-            yield ""
-            yield f"{_bold('Task')} {clean(str(first['name']))}  {first['state']}{waits}"
-            for row in task:
-                yield clean(f"    {row['func']} ({row['file']}:{row['lineno']})")
-        for note in self.notes:
-            yield f"({note})"
-
-    def _find_locals(self, one: ThreadStack, depth: int) -> dict[str, str] | None:
-        return self.locals[one.thread][depth] if one.thread in self.locals else None
 
 
 def _read(session: Session) -> list[ThreadStack]:

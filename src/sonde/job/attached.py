@@ -22,7 +22,8 @@ _FORK_S = 1.0
 class Request:
     """A request from the tool: `start` or `stop`, with its parameters."""
 
-    __slots__ = ("action", "deadline_ns", "fits", "folder", "package", "root", "settings")
+    __slots__ = ("action", "deadline_ns", "fits", "folder", "package", "python", "root",
+                 "settings")  # fmt: skip
 
     def __init__(
         self,
@@ -33,10 +34,12 @@ class Request:
         package: str,
         fits: bool,
         deadline_ns: int,
+        python: str,
         settings: dict[str, object] | None = None,
     ) -> None:
         self.action, self.folder, self.root, self.package = action, folder, root, package
         self.fits, self.deadline_ns, self.settings = fits, deadline_ns, settings or {}
+        self.python = python
 
 
 class Gate:
@@ -109,7 +112,7 @@ def _start(request: Request) -> dict[str, object]:
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(_HURRY_S)
     try:
-        return _begin(_load(request.package, request.fits), request)
+        return _begin(_load(request), request)
     finally:
         if abs(sys.getswitchinterval() - _HURRY_S) < 1e-6:  # unless somebody else changed it
             sys.setswitchinterval(before_s)
@@ -135,17 +138,21 @@ def _stop() -> dict[str, object]:
     return {}
 
 
-def _load(package: str, fits: bool) -> Recorder:
+def _load(request: Request) -> Recorder:
     """Import sonde, the program's own copy if it has one, and return its recorder."""
-    if "sonde" not in sys.modules:
-        _import_package(package, fits)
+    is_lent = "sonde" not in sys.modules and _import_package(request.package, request.fits)
     from sonde.job.recorder import recorder
 
+    if is_lent:
+        from sonde import launch
+
+        launch.lender = request.python  # what a collector needs is installed there, if anywhere
     return recorder
 
 
-def _import_package(package: str, fits: bool) -> None:
-    """Import the package `sonde` from this folder without changing sys.path."""
+def _import_package(package: str, fits: bool) -> bool:
+    """Import the package `sonde` from this folder without changing sys.path; return False if the
+    program has one of its own."""
     from importlib.machinery import EXTENSION_SUFFIXES
     from importlib.util import find_spec, module_from_spec, spec_from_file_location
 
@@ -153,7 +160,7 @@ def _import_package(package: str, fits: bool) -> None:
     if own is not None and own.origin is not None:
         if not os.path.exists(os.path.join(os.path.dirname(own.origin), "job", "recorder.py")):
             raise ImportError(f"the program has another module called sonde: {own.origin}")
-        return
+        return False
     if not fits or not any(
         os.path.exists(os.path.join(package, "_core" + suffix)) for suffix in EXTENSION_SUFFIXES
     ):
@@ -169,6 +176,7 @@ def _import_package(package: str, fits: bool) -> None:
         for name in [name for name in sys.modules if name.partition(".")[0] == "sonde"]:
             del sys.modules[name]
         raise
+    return True
 
 
 def _reply(folder: str, answer: dict[str, object]) -> bool:

@@ -1,0 +1,49 @@
+"""Use an installed sonde as a new user would; print one line. Run by release/wheels.py."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+
+import sonde
+
+JOB = "import time; print('ready', flush=True)\nwhile True: time.sleep(0.01)"
+
+
+class Batch:
+    loss: float
+
+
+def call(*words):
+    command = [os.path.join(os.path.dirname(sys.executable), "sonde"), *map(str, words)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+assert shutil.which("cc") is None and shutil.which("gcc") is None, "there is a compiler"
+emit = sonde.table(Batch)
+folder = sonde.start(collector="off")
+emit(0.5)
+with sonde.span("work"):
+    sum(range(10**6))
+sonde.stop()
+assert os.path.isdir(folder)
+
+job = subprocess.Popen(
+    [sys.executable, "-c", JOB], stdout=subprocess.PIPE, text=True,
+    env={**os.environ, "SONDE": "1", "SONDE_COLLECTOR": "off"},
+)  # fmt: skip
+try:
+    assert job.stdout.readline() == "ready\n"
+    assert str(job.pid) in call("ps")
+    assert "<module>" in call("stacks", job.pid)
+    call("stop", job.pid)
+finally:
+    job.kill()
+    job.wait()
+lacking = subprocess.run(
+    [shutil.which("sonde"), "query", str(os.getpid()), "SELECT 1"],
+    stderr=subprocess.PIPE, text=True, check=False,
+)  # fmt: skip
+assert lacking.stderr.endswith("pip install 'sonde[tools]'\n"), lacking.stderr
+print(f"{platform.python_version()}: import, start, emit, stop, ps, stacks")

@@ -1,0 +1,228 @@
+"""The stacks of a process that is not recorded, read from outside: nothing in it is touched.
+
+The process runs on meanwhile. Each stack is read until it is twice the same, so that it is one that
+really was."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from typing import NamedTuple
+
+from sonde.attach import layouts, line_tables, preflight
+from sonde.attach.procfs import ProcessFiles
+from sonde.attach.symbols import Libraries, Library, Replaced, find_python
+from sonde.session.stack_table import StackFrame, ThreadStack
+
+_MOST_FRAMES = 5000
+_MOST_THREADS = 20_000
+_TRIES = 50
+_LONGEST = 1 << 16  # of a name or a line table
+_FIRST_SHIM = 3  # owners from this on are frames between C and Python, without code
+_Place = tuple[int, int]  # a code object, and where in it
+
+
+class OutsideStacks(NamedTuple):
+    """What every thread of a process does."""
+
+    threads: list[ThreadStack]
+    unsure: list[int]  # threads whose stacks never were twice the same
+
+
+class _Gone(Exception):
+    """What was there a moment ago is not any more."""
+
+
+class OutsideReader:
+    """Reads the stacks of one process, of any supported version of Python."""
+
+    def __init__(self, pid: int, proc: str = "/proc") -> None:
+        self._process = ProcessFiles(pid, proc)
+        self._codes: dict[int, line_tables.Code] = {}
+        try:
+            python = self._find_python()
+            self._memory = os.open(f"{self._process.folder}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, ProcessLookupError):
+            raise preflight.NoSuchProcess(f"there is no process {pid}") from None
+        except PermissionError:
+            raise preflight.Forbidden(
+                f"process {pid} may not be read: {preflight.explain_refusal(proc)}"
+            ) from None
+        self._find_layout(python)
+
+    def __enter__(self) -> OutsideReader:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        os.close(self._memory)
+
+    def _find_python(self) -> Library:
+        pid = self._process.pid
+        try:
+            python = find_python(self._process, Libraries(self._process))
+        except Replaced as error:
+            raise preflight.CannotAttach(
+                f"{error} was replaced since process {pid} started; restart the process"
+            ) from None
+        if python is None:
+            raise preflight.NotPython(f"process {pid} does not run Python")
+        return python
+
+    def _find_layout(self, python: Library) -> None:
+        version, found = preflight.read_version(python), None
+        symbol = python.elf.find_symbols(["_PyRuntime"]).get("_PyRuntime")
+        if symbol is not None and preflight.OLDEST <= version <= preflight.NEWEST:
+            self._runtime = python.bias + symbol.address
+            found = layouts.find_layout(version, self._runtime, self._read)
+        if found is None:
+            os.close(self._memory)
+            raise preflight.OtherVersion(
+                f"process {self._process.pid} is a Python whose memory cannot be read from outside "
+                f"({python.path}, {version[0]}.{version[1]})"
+            )
+        self._at = found
+
+    # ---- memory ----------------------------------------------------------------------------------
+
+    def _read(self, address: int, size: int) -> bytes:
+        try:
+            data = os.pread(self._memory, size, address)
+        except (OSError, OverflowError):
+            raise _Gone from None
+        if len(data) < size:
+            raise _Gone
+        return data
+
+    def _word(self, address: int) -> int:
+        return int(struct.unpack("<Q", self._read(address, 8))[0])
+
+    def _text(self, address: int) -> str:
+        head = self._read(address, self._at.compact)
+        (length,) = struct.unpack_from("<q", head, self._at.length)
+        state = head[self._at.state]
+        width, is_ascii = state >> 2 & 7, state >> 6 & 1
+        if width not in (1, 2, 4) or not 0 <= length <= _LONGEST:
+            raise _Gone
+        data = self._read(
+            address + (self._at.ascii if is_ascii else self._at.compact), width * length
+        )
+        return data.decode({1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[width], "replace")
+
+    def _bytes(self, address: int) -> bytes:
+        length = self._word(address + self._at.bytes_size)
+        if length > _LONGEST * 16:
+            raise _Gone
+        return self._read(address + self._at.bytes_data, length)
+
+    # ---- threads and frames ----------------------------------------------------------------------
+
+    def read(self) -> OutsideStacks:
+        """Return the stacks of all threads, by thread id."""
+        found, unsure = [], []
+        tasks = self._process.list_threads()
+        for state in self._list_states():
+            try:
+                one, is_sure = self._read_thread(state, tasks)
+            except _Gone:
+                continue  # this thread has just ended
+            found.append(one)
+            if not is_sure:
+                unsure.append(one.thread)
+        return OutsideStacks(sorted(found, key=lambda one: one.thread), unsure)
+
+    def _list_states(self) -> list[int]:
+        """Return the addresses of the states of all threads of all interpreters."""
+        for _ in range(_TRIES):
+            try:
+                states = list[int]()
+                interpreter = self._word(self._runtime + self._at.interpreters_head)
+                while interpreter:
+                    state = self._word(interpreter + self._at.threads_head)
+                    while state and len(states) < _MOST_THREADS:
+                        states.append(state)
+                        state = self._word(state + self._at.next_thread)
+                    interpreter = self._word(interpreter + self._at.next_interpreter)
+                return states
+            except _Gone:
+                continue  # a thread has ended while we looked
+        return []
+
+    def _read_thread(self, state: int, tasks: list[int]) -> tuple[ThreadStack, bool]:
+        tid = self._find_tid(state, tasks)
+        before: list[_Place] | None = None
+        is_sure = False
+        for _ in range(_TRIES):
+            try:
+                places = self._walk(state)
+            except _Gone:
+                before = None
+                continue
+            is_sure = places == before
+            before = places
+            if is_sure:
+                break
+        one = ThreadStack(tid, None, time.monotonic_ns())
+        one.idle = self._is_idle(tid)
+        one.frames = [frame for place in before or () if (frame := self._name(*place))]
+        return one, is_sure
+
+    def _walk(self, state: int) -> list[_Place]:
+        """Return the codes on a stack and where each is, the innermost first."""
+        at, places = self._at, list[_Place]()
+        frame = self._word(state + at.current_frame)
+        if frame and at.cframe_current is not None:
+            frame = self._word(frame + at.cframe_current)
+        end = max(at.previous, at.executable, at.instr, at.owner or 0) + 8
+        while frame and len(places) < _MOST_FRAMES:
+            data = self._read(frame, end)
+            (previous,) = struct.unpack_from("<Q", data, at.previous)
+            (code,) = struct.unpack_from("<Q", data, at.executable)
+            code &= ~3  # the low bits say who owns it
+            if at.code_bytes is None:
+                (unit,) = struct.unpack_from("<i", data, at.instr)
+            else:
+                (instr,) = struct.unpack_from("<Q", data, at.instr)
+                unit = (instr - code - at.code_bytes) // 2
+            if code and (at.owner is None or data[at.owner] < _FIRST_SHIM):
+                places.append((code, unit))
+            frame = previous
+        return places
+
+    def _find_tid(self, state: int, tasks: list[int]) -> int:
+        if self._at.native_thread_id is not None:
+            return self._word(state + self._at.native_thread_id)
+        # 3.10 knows the address of the C library's own record of the thread, which has the number.
+        record = self._read(self._word(state + self._at.thread_id), 1024)
+        numbers = struct.unpack("<256i", record)
+        return next((number for number in numbers if number in tasks), self._process.pid)
+
+    def _is_idle(self, tid: int) -> bool:
+        try:
+            stat = self._process.read(f"task/{tid}/stat")
+        except OSError:
+            raise _Gone from None
+        return stat.rpartition(b")")[2].split()[0] != b"R"
+
+    def _name(self, code: int, unit: int) -> StackFrame | None:
+        try:
+            if code not in self._codes:
+                at = self._at
+                (first,) = struct.unpack("<i", self._read(code + at.first_line, 4))
+                self._codes[code] = line_tables.Code(
+                    self._text(self._word(code + at.name)),
+                    self._text(self._word(code + at.filename)),
+                    first,
+                    self._bytes(self._word(code + at.linetable)),
+                )
+        except _Gone:
+            return StackFrame("?", "?", 0, 0)
+        found = self._codes[code]
+        find = line_tables.find_line_310 if self._at.code_bytes is None else line_tables.find_line
+        return StackFrame(found.name, found.file, find(found, unit), found.first_line)
+
+
+def read_stacks(pid: int) -> OutsideStacks:
+    """Return what every thread of a process is doing now."""
+    with OutsideReader(pid) as reader:
+        return reader.read()
