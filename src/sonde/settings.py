@@ -66,6 +66,11 @@ def parse_pattern(text: str) -> str:
         raise ValueError(error) from None
 
 
+def parse_globs(text: str) -> str:
+    """Patterns of files, separated by spaces: `*/site-packages/myapp/*`, or `off`."""
+    return "" if text.strip().lower() == "off" else " ".join(text.split())
+
+
 def parse_count(text: str) -> int:
     """A whole number: `100`."""
     return int(text)
@@ -207,6 +212,8 @@ _FIXED = (
         changeable=True, low=50e-6, high=3600),
     Key("stack.bytes", parse_size, 8 * 2**20, "memory for distinct stacks", low=2**14, high=2**34),
     Key("stack.slow", parse_switch, False, "hold the GIL to read stacks, as on an unknown Python"),
+    Key("code.mine", parse_globs, "", "files that count as the user's own code, although they lie "
+        "where libraries do: */site-packages/myapp/*", changeable=True),
     Key("snapshot.every", parse_duration, 0.0, "time between two snapshots; 0: only on request",
         changeable=True, low=0, high=30 * 86400),
     Key("snapshot.keep", parse_count, 1000, "number of snapshots to keep", changeable=True, low=1,

@@ -109,7 +109,8 @@ class Profile:
         self.processes = _list_processes(recording)
         # The processes and the names of their threads, as SQL to build on.
         self.named_sql = _NAMED.format(processes=", ".join(list_parts(recording)))
-        self._selected = _select_sql(self.named_sql, selection)
+        # The samples of the selection, as a table `selected` to build on.
+        self.selected_sql = _select_sql(self.named_sql, selection)
         self._places: dict[ProfileFrame, Place] = {}
         self._paths: dict[int, tuple[tuple[ProfileFrame, ...], tuple[Place, ...]]] = {}
 
@@ -132,7 +133,7 @@ class Profile:
     @cached_property
     def stacks(self) -> list[Stack]:
         """Every distinct stack of every thread; never empty."""
-        rows = self.recording.query(_STACKS.format(selected=self._selected))
+        rows = self.recording.query(_STACKS.format(selected=self.selected_sql))
         return [
             Stack(thread, frames, (seen, on_cpu, with_gil), (wall, cpu, gil))
             for thread, frames, seen, on_cpu, with_gil, wall, cpu, gil in self._resolve(rows)
@@ -152,7 +153,7 @@ class Profile:
 
     def iter_samples(self, *, needed: bool = True) -> Iterator[Sample]:
         """Yield every sample by thread and then by time; if `needed`, none is an error."""
-        rows = self.recording.query(_SAMPLES.format(selected=self._selected))
+        rows = self.recording.query(_SAMPLES.format(selected=self.selected_sql))
         if rows.num_rows == 0 and not needed:
             return
         for thread, frames, end, wall, cpu, gil in self._resolve(rows):
@@ -180,7 +181,7 @@ class Profile:
     @cached_property
     def span_ns(self) -> tuple[int, int]:
         """When the first sample began and the last one ended, since 1970."""
-        row = self.recording.query(_SPAN.format(selected=self._selected)).to_pylist()[0]
+        row = self.recording.query(_SPAN.format(selected=self.selected_sql)).to_pylist()[0]
         return row["start_ns"], row["end_ns"]
 
     @cached_property
@@ -210,7 +211,7 @@ class Profile:
         """Yield rows with threads and frames in place of numbers; no rows are an error."""
         if rows.num_rows == 0:
             raise self.explain_nothing()
-        frames = self._read_frames()
+        frames = self.read_frames()
         threads: dict[tuple[int, int], RecordedThread] = {}
         for batch in rows.to_batches(max_chunksize=50_000):
             columns = [column.to_pylist() for column in batch.columns]
@@ -221,9 +222,9 @@ class Profile:
                 # The frames of a stack may be lost; its time is known and must not vanish.
                 yield threads[key], frames.get(stack, _LOST), *numbers
 
-    def _read_frames(self) -> dict[int, tuple[ProfileFrame, ...]]:
+    def read_frames(self) -> dict[int, tuple[ProfileFrame, ...]]:
         """Return the frames of every selected stack, root first."""
-        rows = self.recording.query(_FRAMES.format(selected=self._selected))
+        rows = self.recording.query(_FRAMES.format(selected=self.selected_sql))
         known: dict[ProfileFrame, ProfileFrame] = {}
         found: dict[int, list[ProfileFrame]] = {}
         for batch in rows.to_batches(max_chunksize=50_000):
@@ -248,7 +249,7 @@ _SELECT = """\
 {named},
 selected AS (
     SELECT part, thread, COALESCE(name, 'thread') AS name, stack, samples, wall_ns, cpu_ns, gil,
-        t_ns + offset_ns AS end_ns
+        idle, t_ns + offset_ns AS end_ns
     FROM python.stack_sample JOIN process USING (host, pid) LEFT JOIN named USING (part, thread)
     WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us
         AND ts >= make_timestamptz({since_us}) AND ts <= make_timestamptz({until_us})

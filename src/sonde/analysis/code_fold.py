@@ -1,0 +1,108 @@
+"""Stacks as a person tells them: the user's own frames in full, each call of a library as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from sonde.analysis.code_names import LIBRARY, MINE, PYTHON, SONDE, name_call, name_module
+from sonde.analysis.profile import ProfileFrame
+
+# What runs before any program does: nobody asks for it.
+_AROUND = ("threading", "runpy", "_pyrepl", "asyncio.threads", "concurrent.futures.thread",
+           "multiprocessing.", "torch.distributed.run", "torch.distributed.launcher",
+           "torch.distributed.elastic.")  # fmt: skip
+
+# Part of the function that they stand in, and from Python 3.12 on mostly not even a frame.
+_INLINE = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
+
+
+class Step(NamedTuple):
+    """One line of a folded stack: a function of the user's own, a call of a library, an import."""
+
+    name: str
+    owner: str  # MINE, LIBRARY or PYTHON
+    file: str  # where the user's own code is at: in the function, or where it makes the call
+    line: int
+    first_line: int  # of the function; 0 for a call
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What makes two steps under the same caller one; calls from two lines are two."""
+        return self.name, self.file, self.first_line or -self.line
+
+
+def fold(frames: Sequence[ProfileFrame], own: Callable[[str], str]) -> list[Step]:
+    """Return a stack, root first, with what is not the user's own folded. `own` says whose code a
+    file is. Where nothing is the user's own, the frames of one package are one step."""
+    owners = [own(frame.file) for frame in frames]
+    folding = _Folding(by_package=MINE not in owners)
+    for frame, owner in zip(frames, owners, strict=True):
+        if owner != SONDE and not folding.add(frame, owner):
+            break
+    return folding.end()
+
+
+def keep(frames: Sequence[ProfileFrame], own: Callable[[str], str]) -> list[Step]:
+    """Return a stack with every frame but ours."""
+    owners = [own(frame.file) for frame in frames]
+    return [
+        Step(frame.func, owner, frame.file, frame.lineno, frame.first_line)
+        for frame, owner in zip(frames, owners, strict=True)
+        if owner != SONDE
+    ]
+
+
+class _Folding:
+    def __init__(self, *, by_package: bool) -> None:
+        self.steps: list[Step] = []
+        self._by_package = by_package
+        self._folded: str | None = None  # the package that is being folded, or any
+        self._imports = False
+        self._caller = ("", 0)  # the user's own line that everything below was called from
+
+    def add(self, frame: ProfileFrame, owner: str) -> bool:
+        """Add the next frame; return False if all that follows is folded into it."""
+        if frame.file.startswith("<frozen importlib"):
+            self._imports = True
+            return True
+        if self._imports and frame.func == "<module>":
+            self._imports = False
+            self._add(f"import {name_module(frame.file)}", owner, frame, is_call=owner != MINE)
+            return owner == MINE
+        self._imports = False
+        if owner == MINE and not (self.steps and frame.func.endswith(_INLINE)):
+            self._add(frame.func.rpartition("<locals>.")[2], owner, frame, is_call=False)
+        elif owner == MINE:
+            self._folded = None
+        else:
+            self._call(frame, owner)
+        return True
+
+    def _call(self, frame: ProfileFrame, owner: str) -> None:
+        module = name_module(frame.file)
+        if not self.steps and _is_around(module):
+            return
+        package = module.partition(".")[0] if self._by_package else "any"
+        if package != self._folded:
+            self._add(name_call(frame.func, frame.file), owner, frame, is_call=True)
+            self._folded = package
+
+    def _add(self, name: str, owner: str, frame: ProfileFrame, *, is_call: bool) -> None:
+        self._folded = None
+        if is_call:
+            self.steps.append(Step(name, owner, *self._caller, 0))
+            return
+        self._caller = frame.file, frame.lineno
+        self.steps.append(Step(name, owner, frame.file, frame.lineno, frame.first_line))
+
+    def end(self) -> list[Step]:
+        if self._imports:
+            self.steps.append(Step("import", PYTHON, *self._caller, 0))
+        return self.steps or [Step("(before the program)", LIBRARY, "", 0, 0)]
+
+
+def _is_around(module: str) -> bool:
+    return any(
+        module == name or (name.endswith(".") and module.startswith(name)) for name in _AROUND
+    )

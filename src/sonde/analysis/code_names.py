@@ -1,0 +1,60 @@
+"""Whose code a frame is, and what people call it: mine, a library's, Python's own, or sonde's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatch
+
+MINE, LIBRARY, PYTHON, SONDE = "mine", "library", "python", "sonde"
+
+_PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
+_STANDARD = re.compile(r".*/lib(?:64)?/python3(?:\.\d+t?)?/(?:lib-dynload/)?|.*/python3\d+\.zip/")
+_LAUNCHER = re.compile(r".*/bin/[^/.]+$")  # torchrun, gunicorn: a few lines that pip wrote
+_OURS = re.compile(r"(?:^|.*/)sonde/(?:(?:job|session|tables|profiler|integrations)/|\w+\.py$)")
+_FROZEN = re.compile(r"<frozen ([\w.]+)>")
+
+
+def find_owner(file: str, mine: Sequence[str] = ()) -> str:
+    """Return whose code a file is; what fits one of the patterns `mine` is the user's own."""
+    if any(fnmatch(file, pattern) for pattern in mine):
+        return MINE
+    if _OURS.match(file):
+        return SONDE
+    if _PACKAGES.match(file) or _LAUNCHER.match(file):
+        return LIBRARY
+    if _FROZEN.match(file) or _STANDARD.match(file):
+        return PYTHON
+    return MINE
+
+
+def shorten_file(file: str, folder: str | None = None) -> str:
+    """Return a path as people say it: `fastapi/routing.py`, `json/encoder.py`, and a file of the
+    user's own from `folder` on, where the program began."""
+    for known in (_PACKAGES, _STANDARD):
+        if (found := known.match(file)) is not None:
+            return file[found.end() :]
+    if folder and file.startswith(folder.rstrip("/") + "/"):
+        return file[len(folder.rstrip("/")) + 1 :]
+    parts = file.split("/")
+    return "/".join(parts[-2:]) if len(parts) > 3 else file
+
+
+def name_module(file: str) -> str:
+    """Return the name that a file is imported by: `numpy.linalg` for numpy/linalg/__init__.py."""
+    frozen = _FROZEN.match(file)
+    if frozen is not None:
+        return frozen[1]
+    path = shorten_file(file)
+    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return name.rpartition(".")[2] if find_owner(file) == MINE else name
+
+
+def name_call(func: str, file: str) -> str:
+    """Return a function of a library as its callers write it: `json.dumps`, `pandas.read_csv`."""
+    module = name_module(file)
+    package = module.partition(".")[0]
+    if func == "<module>":
+        return module
+    # A module that is private or deep inside a package is not what the caller wrote.
+    return f"{package}.{func}" if package else func

@@ -1,0 +1,175 @@
+"""Where the time went: the call tree of the user's own code, working and waiting apart."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from sonde.analysis.code_fold import Step, fold, keep
+from sonde.analysis.code_names import MINE, find_owner, name_module
+from sonde.analysis.profile import Profile, ProfileFrame
+
+SORTS = ("total", "working", "waiting")
+# An idle thread whose innermost frame is one of these has nothing to do.
+_RESTS = {"selectors", "socketserver", "threading.Thread.join",
+          "threading.Thread._wait_for_tstate_lock"}  # fmt: skip
+_STACKS = """\
+{selected}
+SELECT part, thread, stack, idle, SUM(wall_ns)::BIGINT, SUM(cpu_ns)::BIGINT
+FROM selected GROUP BY ALL ORDER BY ALL
+"""
+
+
+class CodeNode:
+    """A function, or a call of a library, under its callers."""
+
+    __slots__ = ("children", "cpu_ns", "lines", "own_ns", "step", "threads", "waiting_ns",
+                 "working_ns")  # fmt: skip
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.children: dict[object, CodeNode] = {}
+        self.working_ns = self.waiting_ns = self.cpu_ns = 0
+        self.own_ns: dict[int, list[int]] = {}  # by line: working and waiting, in the node itself
+        self.lines: dict[int, int] = {}  # by line: all its time
+        self.threads: set[tuple[int, int]] = set()
+
+    @property
+    def total_ns(self) -> int:
+        """The time in it and in what it called."""
+        return self.working_ns + self.waiting_ns
+
+    @property
+    def line(self) -> int:
+        """The line that most of its time was spent at; 0 if it has none."""
+        return max(self.lines, key=self.lines.__getitem__, default=0)
+
+
+class CodeTree:
+    """The tree, and what was left out of it."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.root = CodeNode(Step("", MINE, "", 0, 0))
+        self.rest_ns = 0  # of idle threads, and of event loops without work
+
+    def list_nodes(
+        self, sort: str = "total", limit: int = 0, least: float = 0.01
+    ) -> list[tuple[int, CodeNode]]:
+        """Return nodes with their depth, callers first, the heaviest first; at most `limit`, and
+        those with at least a share `least` of the whole. A node's own time is a node below it."""
+        order = f"{sort}_ns"
+        floor = max(1, least * getattr(self.root, order))
+        found = list(_walk(self.root, order, floor))
+        if limit and len(found) > limit:
+            bound = sorted((getattr(node, order) for _, node in found), reverse=True)[limit - 1]
+            found = [(depth, node) for depth, node in found if getattr(node, order) >= bound]
+        return found
+
+
+def read_tree(
+    profile: Profile, *, mine: Sequence[str] = (), all_frames: bool = False, idle: bool = False
+) -> CodeTree:
+    """Read the tree of a selection. What fits a pattern of `mine` counts as the user's own code;
+    the patterns of the setting `code.mine` do as well. `idle` keeps threads without work."""
+    tree = CodeTree(profile)
+    own = lru_cache(None)(lambda file: find_owner(file, (*mine, *_read_patterns(profile))))
+    frames = profile.read_frames()
+    turn = keep if all_frames else fold
+    steps = {stack: turn(one, own) for stack, one in frames.items()}
+    has_mine = any(step.owner == MINE for one in steps.values() for step in one)
+    rows = profile.recording.query(_STACKS.format(selected=profile.selected_sql))
+    if rows.num_rows == 0:
+        raise profile.explain_nothing()
+    columns = [column.to_pylist() for column in rows.columns]
+    for part, thread, stack, is_idle, wall_ns, cpu_ns in zip(*columns, strict=True):
+        path = steps.get(stack, [_LOST])
+        is_main = thread == profile.processes[part].pid
+        if (
+            is_idle and not idle and wall_ns
+            and _is_at_rest(path, frames.get(stack, ()), is_main=is_main, has_mine=has_mine)
+        ):  # fmt: skip
+            tree.rest_ns += wall_ns
+        elif path:
+            _add(tree.root, path, (part, thread), wall_ns, cpu_ns, is_idle=is_idle)
+    return tree
+
+
+_LOST = Step("<lost>", MINE, "", 0, 0)
+
+
+def _read_patterns(profile: Profile) -> tuple[str, ...]:
+    found = (session.read_config().get("code.mine") for session in profile.recording.sessions[:1])
+    return tuple(word for text in found for word in str(text or "").split())
+
+
+def _is_at_rest(
+    path: Sequence[Step], frames: Sequence[ProfileFrame], *, is_main: bool, has_mine: bool
+) -> bool:
+    """Return whether an idle thread has nothing to do, as opposed to waiting for something."""
+    if not frames:
+        return not is_main
+    module = name_module(frames[-1].file)
+    if module in _RESTS or f"{module}.{frames[-1].func}" in _RESTS:
+        return True
+    return not any(step.owner == MINE for step in path) and (has_mine or not is_main)
+
+
+def _add(
+    root: CodeNode, path: Sequence[Step], thread: tuple[int, int], wall_ns: int, cpu_ns: int,
+    *, is_idle: bool,
+) -> None:  # fmt: skip
+    node = root
+    for step in (None, *path):
+        if step is not None:
+            child = node.children.get(step.key)
+            if child is None:
+                child = node.children[step.key] = CodeNode(step)
+            node = child
+            node.lines[step.line] = node.lines.get(step.line, 0) + wall_ns
+        if is_idle:
+            node.waiting_ns += wall_ns
+        else:
+            node.working_ns += wall_ns
+        node.cpu_ns += cpu_ns
+        node.threads.add(thread)
+    own = node.own_ns.setdefault(node.step.line if not path else path[-1].line, [0, 0])
+    own[is_idle] += wall_ns
+
+
+def _walk(root: CodeNode, order: str, floor: float) -> Iterator[tuple[int, CodeNode]]:
+    waiting = [(0, node) for node in _list_below(root, order, floor)]
+    while waiting:
+        depth, node = waiting.pop()
+        yield depth, node
+        waiting += [(depth + 1, below) for below in _list_below(node, order, floor)]
+
+
+def _list_below(node: CodeNode, order: str, floor: float) -> list[CodeNode]:
+    """Return what is below a node, and its own lines if it has both, in ascending order."""
+    found = list(node.children.values())
+    if found:
+        found += [_make_own(node, line) for line in node.own_ns]
+    found = [one for one in found if getattr(one, order) >= floor]
+    return sorted(found, key=lambda one: (getattr(one, order), one.step.name))
+
+
+def _make_own(node: CodeNode, line: int) -> CodeNode:
+    """Return one line of a function, without what it called, as a node."""
+    one = CodeNode(node.step._replace(name="(this line itself)", line=line, first_line=0))
+    one.working_ns, one.waiting_ns = node.own_ns[line]
+    one.lines[line] = one.total_ns
+    return one
+
+
+@lru_cache(4096)
+def read_source(file: str, line: int, before_ns: int) -> str:
+    """Return a line of source text; nothing if the file is not here, or was changed since."""
+    try:
+        if os.stat(file).st_mtime_ns > before_ns:
+            return ""
+    except (OSError, ValueError):
+        return ""
+    return linecache.getline(file, line).strip()
