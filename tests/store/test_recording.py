@@ -17,7 +17,8 @@ import sonde
 from conftest import wait_for
 from sonde.errors import NoSession, QueryError
 from sonde.session import Session
-from sonde.store.recording import Recording, qualify
+from sonde.store.recording import Recording
+from sonde.store.statement import qualify
 
 
 class Thing:

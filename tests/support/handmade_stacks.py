@@ -18,8 +18,8 @@ from sonde.analysis.profile import Profile, Selection
 from sonde.analysis.window import find_window
 from sonde.session.schema import make_schema
 from sonde.store import catalog
-from sonde.store.recording import qualify
 from sonde.store.rows import arrow_schema
+from sonde.store.statement import qualify
 from sonde.store.views import torch_captures
 from sonde.tables.torch import TorchTrace
 
@@ -71,8 +71,9 @@ class FakeSession:
     start_wall_ns: int = START_NS
     state: str = "ended"
     meta: SimpleNamespace = field(
-        default_factory=lambda: SimpleNamespace(argv=["python", "/job/train.py"])
+        default_factory=lambda: SimpleNamespace(argv=["python", "/job/train.py"], cwd="/job")
     )
+    config: dict[str, object] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -84,6 +85,9 @@ class FakeSession:
 
     def find_state(self) -> str:
         return self.state
+
+    def read_config(self) -> dict[str, object]:
+        return self.config
 
 
 class FakeRecording:

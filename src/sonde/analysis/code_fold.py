@@ -32,18 +32,20 @@ class Step(NamedTuple):
         return self.name, self.file, self.first_line or -self.line
 
 
-def fold(frames: Sequence[ProfileFrame], own: Callable[[str], str]) -> list[Step]:
+def fold(
+    frames: Sequence[ProfileFrame], own: Callable[[str], str], *, by_package: bool = False
+) -> list[Step]:
     """Return a stack, root first, with what is not the user's own folded. `own` says whose code a
-    file is. Where nothing is the user's own, the frames of one package are one step."""
+    file is. A program without such code is better told with one step for each package."""
     owners = [own(frame.file) for frame in frames]
-    folding = _Folding(by_package=MINE not in owners)
+    folding = _Folding(by_package=by_package)
     for frame, owner in zip(frames, owners, strict=True):
         if owner != SONDE and not folding.add(frame, owner):
             break
     return folding.end()
 
 
-def keep(frames: Sequence[ProfileFrame], own: Callable[[str], str]) -> list[Step]:
+def keep_all(frames: Sequence[ProfileFrame], own: Callable[[str], str]) -> list[Step]:
     """Return a stack with every frame but ours."""
     owners = [own(frame.file) for frame in frames]
     return [
@@ -99,7 +101,7 @@ class _Folding:
     def end(self) -> list[Step]:
         if self._imports:
             self.steps.append(Step("import", PYTHON, *self._caller, 0))
-        return self.steps or [Step("(before the program)", LIBRARY, "", 0, 0)]
+        return self.steps or [Step("(around the program)", LIBRARY, "", 0, 0)]
 
 
 def _is_around(module: str) -> bool:

@@ -57,4 +57,5 @@ def name_call(func: str, file: str) -> str:
     if func == "<module>":
         return module
     # A module that is private or deep inside a package is not what the caller wrote.
+    func = func.rpartition("<locals>.")[2]
     return f"{package}.{func}" if package else func

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from sonde.analysis.code_fold import Step, fold, keep
+from sonde.analysis.code_fold import Step, fold, keep_all
 from sonde.analysis.code_names import MINE, find_owner, name_module
 from sonde.analysis.profile import Profile, ProfileFrame
 
@@ -64,8 +64,9 @@ class CodeTree:
         floor = max(1, least * getattr(self.root, order))
         found = list(_walk(self.root, order, floor))
         if limit and len(found) > limit:
-            bound = sorted((getattr(node, order) for _, node in found), reverse=True)[limit - 1]
-            found = [(depth, node) for depth, node in found if getattr(node, order) >= bound]
+            # A caller has no less time than what it calls, and comes before it.
+            heavy = sorted(range(len(found)), key=lambda at: -getattr(found[at][1], order))[:limit]
+            found = [found[at] for at in sorted(heavy)]
         return found
 
 
@@ -77,9 +78,11 @@ def read_tree(
     tree = CodeTree(profile)
     own = lru_cache(None)(lambda file: find_owner(file, (*mine, *_read_patterns(profile))))
     frames = profile.read_frames()
-    turn = keep if all_frames else fold
-    steps = {stack: turn(one, own) for stack, one in frames.items()}
-    has_mine = any(step.owner == MINE for one in steps.values() for step in one)
+    has_mine = any(own(frame.file) == MINE for one in frames.values() for frame in one)
+    if all_frames:
+        steps = {stack: keep_all(one, own) for stack, one in frames.items()}
+    else:
+        steps = {stack: fold(one, own, by_package=not has_mine) for stack, one in frames.items()}
     rows = profile.recording.query(_STACKS.format(selected=profile.selected_sql))
     if rows.num_rows == 0:
         raise profile.explain_nothing()
@@ -158,7 +161,8 @@ def _list_below(node: CodeNode, order: str, floor: float) -> list[CodeNode]:
 
 def _make_own(node: CodeNode, line: int) -> CodeNode:
     """Return one line of a function, without what it called, as a node."""
-    one = CodeNode(node.step._replace(name="(this line itself)", line=line, first_line=0))
+    name = "(this line itself)" if node.step.owner == MINE else "(in libraries)"
+    one = CodeNode(node.step._replace(name=name, line=line, first_line=0))
     one.working_ns, one.waiting_ns = node.own_ns[line]
     one.lines[line] = one.total_ns
     return one

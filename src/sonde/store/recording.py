@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
-from itertools import pairwise
 from typing import TypeVar
 
 import duckdb
@@ -24,19 +23,17 @@ from sonde.store import catalog
 from sonde.store.combined import CombinedTable, LazyTable
 from sonde.store.engine import abandoned, connect, is_too_large, iter_pieces, run, too_large
 from sonde.store.rows import SessionTable, open_tables, widen
+from sonde.store.statement import CATALOG, qualify, require_select
 from sonde.store.view import View
 
 MEMORY = "2GiB"
 TIMEOUT_S = 300.0
-_CATALOG = "memory"  # DuckDB's name for the database in memory
-_SYSTEM = re.compile(r'(?:system|"system")\s*\.\s*"?(\w+)', re.IGNORECASE)
 # A query with one of these words may be about tables that it does not name.
 _LISTING = ("show", "describe", "pragma", "information_schema", "duckdb_", "sqlite_", "pg_")
 _UNKNOWN_NAMES = (duckdb.CatalogException, duckdb.BinderException)
 _TRIES = 3  # the archive may be merged during a query, and then its files have new names
 F = TypeVar("F", bound="FrozenRecording")
 _FAILURES = (OSError, MemoryError, pa.ArrowException, duckdb.Error)
-_ALLOWED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
 
 def open_recording(target: int | str | Sequence[int | str], *, warns: bool = False) -> Recording:
@@ -129,7 +126,7 @@ class Recording:
     ) -> Iterator[pa.RecordBatch]:
         connection = connect(memory)
         try:
-            _require_select(connection, sql)
+            require_select(connection, sql)
             streams = self._register(connection, text)
             for name, rows in given.items():
                 connection.register(name, rows)
@@ -154,7 +151,7 @@ class Recording:
     def _query_once(self, sql: str, text: str, timeout_s: float, memory: str) -> pa.Table:
         connection = connect(memory)
         try:
-            _require_select(connection, sql)
+            require_select(connection, sql)
             streams = self._register(connection, text)
             connection.execute("SET lock_configuration = true")
             return _run(connection, streams, self._qualify(sql), timeout_s, memory)
@@ -198,7 +195,7 @@ class Recording:
             stream = self._open_view(view)
             _create_view(connection, stream.name, connection.from_arrow(stream))
             streams.append(stream)
-        connection.execute(f"USE {_CATALOG}.main")
+        connection.execute(f"USE {CATALOG}.main")
         return streams
 
     def _wants(self, _name: str) -> bool:
@@ -244,7 +241,7 @@ class FrozenRecording(Recording):
     def _query_once(self, sql: str, text: str, timeout_s: float, memory: str) -> pa.Table:
         opened = self._open(text, memory)
         try:
-            _require_select(opened[0], sql)
+            require_select(opened[0], sql)
             return _run(*opened, self._qualify(sql), timeout_s, memory)
         except BaseException:
             self.close()  # the files may have new names by now, or the engine may still be busy
@@ -273,7 +270,7 @@ class FrozenRecording(Recording):
     ) -> Iterator[pa.RecordBatch]:
         connection, streams = self._open(text, memory)
         try:
-            _require_select(connection, sql)
+            require_select(connection, sql)
             for name, rows in given.items():
                 connection.register(name, rows)
             with _raise_own_error(streams):
@@ -322,46 +319,9 @@ def _create_view(
     connection: duckdb.DuckDBPyConnection, table: str, relation: duckdb.DuckDBPyRelation
 ) -> None:
     schema, _, name = table.partition(".")
-    connection.execute(f'CREATE SCHEMA IF NOT EXISTS {_CATALOG}."{schema}"')
-    connection.execute(f'USE {_CATALOG}."{schema}"')
+    connection.execute(f'CREATE SCHEMA IF NOT EXISTS {CATALOG}."{schema}"')
+    connection.execute(f'USE {CATALOG}."{schema}"')
     relation.create_view(name)
-
-
-def qualify(sql: str, names: Collection[str]) -> str:
-    """Write `system.cpu` as `memory.system.cpu`: DuckDB has its own catalog `system` and finds the
-    short form ambiguous. Strings, comments and everything else stay as they are."""
-    raw = sql.encode()  # the tokenizer counts in bytes
-    starts = [start for start, _kind in duckdb.tokenize(sql)] + [len(raw)]
-    tokens = [raw[start:end].decode() for start, end in pairwise(starts)]
-    done = [raw[: starts[0]].decode()]
-    for index, token in enumerate(tokens):
-        before = done[-1].rstrip()
-        rest = "".join(tokens[index : index + 3])
-        match = _SYSTEM.match(rest)
-        ours = match is not None and match[1].lower() in names and not before.endswith(".")
-        done.append(f"{_CATALOG}.{token}" if ours else token)
-    return "".join(done)
-
-
-def _require_select(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    statements = connection.extract_statements(sql)
-    kind = _find_kind(statements[0]) if len(statements) == 1 else None
-    if kind in _ALLOWED:
-        return
-    if re.match(r"\s*(pivot|unpivot)\b", sql, re.IGNORECASE):
-        # DuckDB turns it into several statements, one of which creates a type.
-        raise QueryError("name the values of PIVOT: PIVOT … ON column IN (value, …)")
-    if len(statements) != 1:
-        raise QueryError(f"give one SELECT at a time; these are {len(statements)} statements")
-    instead = "" if kind is None else f", not {kind.name}"
-    raise QueryError(f"a recording can only be read: use SELECT{instead}")
-
-
-def _find_kind(statement: duckdb.Statement) -> duckdb.StatementType | None:
-    try:
-        return statement.type
-    except ValueError:  # DuckDB's Python half does not know every kind that its parser does
-        return None
 
 
 # ---- errors a person can act on ------------------------------------------------------------------

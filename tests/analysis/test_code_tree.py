@@ -1,0 +1,149 @@
+"""The call tree of one's own code: what is folded, what waits, what is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sonde.analysis.code_tree import CodeTree, read_source, read_tree
+from sonde.analysis.profile import Profile, Selection
+from sonde.analysis.window import find_window
+from sonde.errors import Error
+from support.handmade_stacks import MS, FakeRecording, FakeSession
+
+SITE, STANDARD = "/v/lib/python3.12/site-packages", "/opt/py/lib/python3.12"
+MAIN = ("main", "/job/app.py", 5, 1)
+LOADS = ("loads", f"{STANDARD}/json/__init__.py", 300, 290)
+DECODE = ("JSONDecoder.decode", f"{STANDARD}/json/decoder.py", 337, 330)
+BOOT = ("Thread._bootstrap", f"{STANDARD}/threading.py", 1000, 990)
+GET = ("Queue.get", f"{STANDARD}/queue.py", 170, 150)
+SELECT = ("EpollSelector.select", f"{STANDARD}/selectors.py", 468, 440)
+FROZEN = ("_call_with_frames_removed", "<frozen importlib._bootstrap>", 241, 233)
+
+
+def read(recording: FakeRecording, **options) -> CodeTree:
+    return read_tree(Profile(recording, Selection(find_window(recording, None, None))), **options)
+
+
+def draw(tree: CodeTree, **options) -> list[str]:
+    return [
+        f"{'  ' * depth}{node.step.name} {node.working_ns // MS}+{node.waiting_ns // MS} :{node.line}"
+        for depth, node in tree.list_nodes(**options)
+    ]
+
+
+def test_a_library_call_is_one_line_with_the_line_that_makes_it() -> None:
+    recording = FakeRecording().see([MAIN, LOADS, DECODE], 10).see([MAIN, LOADS], 20)
+    assert draw(read(recording)) == ["main 20+0 :5", "  json.loads 20+0 :5"]
+
+
+def test_calls_from_two_lines_are_two() -> None:
+    other = (*MAIN[:2], 9, 1)
+    recording = FakeRecording().see([MAIN, LOADS], 10).see([other, LOADS], 50, wall=30)
+    assert draw(read(recording)) == [
+        "main 40+0 :9",
+        "  json.loads 30+0 :9",
+        "  json.loads 10+0 :5",
+    ]
+
+
+def test_own_code_that_a_library_calls_is_told_in_full() -> None:
+    inner = ("hook", "/job/app.py", 30, 28)
+    recording = FakeRecording().see([MAIN, LOADS, DECODE, inner], 10)
+    assert draw(read(recording)) == ["main 10+0 :5", "  json.loads 10+0 :5", "    hook 10+0 :30"]
+
+
+def test_an_import_is_one_line_and_own_modules_are_told_in_full() -> None:
+    mine = ("<module>", "/job/shop.py", 2, 1)
+    numpy = ("<module>", f"{SITE}/numpy/__init__.py", 7, 1)
+    deep = ("<module>", f"{SITE}/numpy/core/__init__.py", 7, 1)
+    recording = FakeRecording().see([MAIN, FROZEN, mine, FROZEN, numpy, FROZEN, deep], 10)
+    assert draw(read(recording)) == [
+        "main 10+0 :5",
+        "  import shop 10+0 :2",
+        "    import numpy 10+0 :2",
+    ]
+
+
+def test_working_and_waiting_are_apart_and_the_own_line_has_a_line() -> None:
+    recording = FakeRecording().see([MAIN, LOADS], 10).see([MAIN], 40, wall=30, cpu=0)
+    assert draw(read(recording)) == [
+        "main 10+30 :5",
+        "  (this line itself) 0+30 :5",
+        "  json.loads 10+0 :5",
+    ]
+    assert draw(read(recording), sort="working", limit=1) == ["main 10+30 :5"]
+
+
+def test_threads_and_event_loops_without_work_are_left_out_and_counted() -> None:
+    run = ("run", f"{STANDARD}/asyncio/runners.py", 190, 150)
+    recording = (
+        FakeRecording()
+        .see([MAIN, GET], 10, cpu=0)  # one's own code waits for the queue
+        .see([MAIN, run, SELECT], 30, wall=20, cpu=0)  # the event loop has nothing to do
+        .see([BOOT, GET], 40, cpu=0, wall=40, thread=101)  # a worker of a pool
+    )
+    tree = read(recording)
+    assert draw(tree) == ["main 0+10 :5", "  queue.Queue.get 0+10 :5"]
+    assert tree.rest_ns == 60 * MS
+    assert read(recording, idle=True).root.waiting_ns == 70 * MS
+
+
+def test_equal_threads_and_processes_are_merged() -> None:
+    work = ("work", "/job/app.py", 8, 7)
+    recording = FakeRecording(FakeSession(), FakeSession(pid=200))
+    for thread, session in ((100, 0), (101, 0), (200, 1)):
+        recording.see([BOOT, work], 10, thread=thread, session=session)
+    tree = read(recording)
+    assert draw(tree) == ["work 30+0 :8"]
+    assert [len(node.threads) for _, node in tree.list_nodes()] == [3]
+
+
+def test_a_program_without_own_code_is_told_by_package() -> None:
+    server = ("serve", f"{SITE}/server/main.py", 3, 1)
+    inner = ("step", f"{SITE}/server/loop.py", 4, 1)
+    tree = read(FakeRecording().see([server, inner, LOADS, DECODE], 10))
+    assert draw(tree) == ["server.serve 10+0 :0", "  json.loads 10+0 :0"]
+
+
+@pytest.mark.parametrize("by_setting", [False, True])
+def test_what_is_mine_can_be_said(by_setting: bool) -> None:
+    pattern = "*/site-packages/server/*"
+    session = FakeSession(config={"code.mine": pattern} if by_setting else {})
+    server = ("serve", f"{SITE}/server/main.py", 3, 1)
+    inner = ("step", f"{SITE}/server/loop.py", 4, 1)
+    tree = read(
+        FakeRecording(session).see([server, inner, LOADS], 10), mine=() if by_setting else [pattern]
+    )
+    assert draw(tree) == ["serve 10+0 :3", "  step 10+0 :4", "    json.loads 10+0 :4"]
+
+
+def test_all_frames_are_there_if_asked_for_but_never_ours() -> None:
+    ours = ("Recorder.start", f"{SITE}/sonde/job/recorder.py", 7, 1)
+    recording = FakeRecording().see([BOOT, MAIN, ours, LOADS], 10)
+    assert draw(read(recording, all_frames=True)) == [
+        "Thread._bootstrap 10+0 :1000",
+        "  main 10+0 :5",
+        "    loads 10+0 :300",
+    ]
+
+
+def test_small_nodes_are_left_out_and_their_time_is_in_their_callers() -> None:
+    recording = FakeRecording().see([MAIN, LOADS], 1000, wall=995).see([MAIN, GET], 1005, wall=5)
+    assert draw(read(recording)) == ["main 1000+0 :5", "  json.loads 995+0 :5"]
+    assert len(read(recording).list_nodes(least=0)) == 3
+
+
+def test_a_recording_without_samples_says_so() -> None:
+    with pytest.raises(Error, match="no stack was sampled"):
+        read(FakeRecording().name(100, "MainThread"))
+
+
+def test_source_text_is_shown_unless_the_file_was_changed_since(tmp_path: Path) -> None:
+    file = tmp_path / "app.py"
+    file.write_text("a = 1\n  b = 2\n")
+    later = file.stat().st_mtime_ns + 1
+    assert read_source(str(file), 2, later) == "b = 2"
+    assert read_source(str(file), 2, later - 10**9) == ""
+    assert read_source(str(tmp_path / "gone.py"), 1, later) == ""
