@@ -204,3 +204,27 @@ def test_a_collector_with_arrow_archives_what_one_without_left(start, tmp_path: 
     assert sonde.open(folder).query("SELECT count(*) AS n FROM job.batch").to_pylist() == [
         {"n": 10}
     ]
+
+
+def test_a_process_that_is_lent_our_sonde_gets_a_collector_of_our_python(tmp_path: Path) -> None:
+    from sonde import launch
+    from sonde.attach import visit
+
+    program = "import time; print('ready', flush=True)\nwhile True: time.sleep(0.01)"
+    base = os.path.realpath(sys.executable)
+    with subprocess.Popen(
+        [base, "-I", "-c", program], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    ) as job:  # fmt: skip
+        try:
+            assert job.stdout is not None and job.stdout.readline() == "ready\n"
+            session = visit.attach(job.pid)
+            root = os.path.dirname(session.folder)
+            wait_for(lambda: launch.has_collector(root))
+            lock = Path(launch.collector_lock(root))
+            pid = int(str(wait_for(lambda: lock.read_text().partition("\n")[0])))
+            assert launch.read_archive_problem(root) is None
+            assert Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0] == sys.executable
+            assert "\0PYTHONPATH=" not in Path(f"/proc/{pid}/environ").read_text()
+        finally:
+            job.kill()
