@@ -10,6 +10,7 @@ STRESS_SECONDS ?= 60
 STRESS_CYCLES ?= 100
 STRESS_THREADS ?= 10000
 DAMAGE_CASES ?= 1000
+STRESS_ROUNDS ?= 10
 FILE_SYSTEMS ?= ext4 xfs btrfs tmpfs
 CC ?= cc
 CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wundef -fPIC
@@ -66,6 +67,7 @@ stress-one: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python tests/stress/attach.py --cycles $(STRESS_CYCLES) --kill
 	$(BIN)/python tests/stress/threads.py $(STRESS_THREADS)
 	$(BIN)/python tests/stress/damage.py $(DAMAGE_CASES)
+	$(BIN)/python tests/stress/rounds.py $(STRESS_ROUNDS)
 	$(BIN)/python tests/stress/file_systems.py $(FILE_SYSTEMS)
 
 # Every supported Python that is installed, or was fetched with `make pythons`; each has its own virtual environment.

@@ -24,7 +24,7 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], None]:
     folder = tmp_path_factory.mktemp("native")
 
     def native(part: str) -> None:
-        command = [sys.executable, str(RUN), "--only", part, "--seconds", "2"]
+        command = [sys.executable, str(RUN), "--only", part, "--seconds", "1"]
         done = subprocess.run(
             [*command, "--build", str(folder)], capture_output=True, text=True, timeout=300,
             check=False,

@@ -55,6 +55,7 @@ SELECT thread, count(*) AS kept, count(DISTINCT n) AS different, min(n) AS first
 FROM job.beat GROUP BY thread
 """
 LOSS = "SELECT * FROM sonde.loss WHERE table_name = 'job.beat'"
+ROUNDS = 2  # `make stress` kills more
 PARTS = ("kept", "dropped", "unfinished", "overwritten", "corrupt", "expired")
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -104,7 +105,7 @@ def _audit(pid: int) -> int:
 
 def test_a_killed_job_keeps_every_finished_row(start: Start) -> None:
     dice, kept = random.Random(1), 0
-    for ring_bytes in ["8KiB", "256KiB", "4MiB"] * 10:
+    for ring_bytes in ["8KiB", "256KiB", "4MiB"] * 2 * ROUNDS:
         process = start(PROGRAM, ring_bytes, str(THREADS), "0", SONDE_COLLECTOR="off")
         _kill_after(process, dice.uniform(0, 0.06))
         kept += _audit(process.pid)
@@ -115,7 +116,7 @@ def test_a_job_that_is_killed_while_it_starts_leaves_nothing_or_a_sound_session(
     start: Start,
 ) -> None:
     dice = random.Random(2)
-    for _ in range(15):
+    for _ in range(3 * ROUNDS):
         process = start(PROGRAM, "64KiB", str(THREADS), "0", ready=False, SONDE_COLLECTOR="off")
         _kill_after(process, dice.uniform(0, 0.25))
         try:
@@ -131,7 +132,7 @@ def _is_sealed(root: Path, pid: int) -> bool:
 
 def test_the_collector_archives_all_that_a_killed_job_finished(start: Start, root: Path) -> None:
     dice = random.Random(3)
-    for _ in range(5):
+    for _ in range(ROUNDS):
         process = start(PROGRAM, "4MiB", str(THREADS), "0.01", SONDE_ARCHIVE_EVERY="100ms")
         _kill_after(process, dice.uniform(0.1, 1.2))
         # While the collector is at it: whatever is there is right.

@@ -15,6 +15,7 @@ import sonde
 from sonde.session import Session, list_sessions
 from support.needs import need
 from support.ranks import HEAD, TIMEOUT_S
+from support.zygote import Forked
 
 need("torch")
 
@@ -95,37 +96,35 @@ def sort_out(root: Path) -> tuple[list[Session], list[Session]]:
     ]
 
 
-@pytest.mark.parametrize(
-    "runner", [TORCHRUN, "-m torch.distributed.run"], ids=["torchrun", "module"]
-)
-def test_every_rank_has_a_session_of_one_job(root: Path, launch: Launch, runner: str) -> None:
-    done = launch(SMALL, *RUN, runner=runner)
-    assert done.returncode == 0, done.stderr
+def require_one_job(root: Path) -> str:
+    """Two ranks and their launcher have one job, in which both take part; its name."""
     ranks, (launcher,) = sort_out(root)
     told = [(s.rank, s.meta.world_size, s.meta.local_rank, s.meta.launcher) for s in ranks]
     assert told == [(0, 2, 0, "torchrun"), (1, 2, 1, "torchrun")]
-    (job,) = {session.meta.job for session in (*ranks, launcher)}
-    assert str(job).endswith(f"-{launcher.pid}")
-    rows = (
-        sonde.open(str(job))
-        .query("SELECT rank, op, input_bytes FROM python.collective ORDER BY rank")
-        .to_pylist()
-    )
+    (job,) = {str(session.meta.job) for session in (*ranks, launcher)}
+    sql = "SELECT rank, op, input_bytes FROM python.collective ORDER BY rank"
+    rows = sonde.open(job).query(sql).to_pylist()
     assert [tuple(row.values()) for row in rows] == [(0, "all_reduce", 12), (1, "all_reduce", 12)]
+    return job
 
 
-def test_a_job_can_be_given_a_name(root: Path, launch: Launch) -> None:
-    assert launch("", *RUN, "--job", "nightly", runner=TORCHRUN).returncode == 0
-    ranks, (launcher,) = sort_out(root)
-    assert {session.meta.job for session in (*ranks, launcher)} == {"nightly"}
+def test_every_rank_has_a_session_of_one_job(root: Path, launch: Launch) -> None:
+    done = launch(SMALL, *RUN, runner=TORCHRUN)
+    assert done.returncode == 0, done.stderr
+    _, (launcher,) = sort_out(root)
+    assert require_one_job(root).endswith(f"-{launcher.pid}")
+
+
+def test_a_job_of_the_module_can_be_given_a_name(root: Path, launch: Launch) -> None:
+    done = launch(SMALL, *RUN, "--job", "nightly", runner="-m torch.distributed.run")
+    assert done.returncode == 0, done.stderr
+    assert require_one_job(root) == "nightly"
 
 
 def test_a_rank_that_is_killed_is_told_and_the_exit_code_is_kept(
     root: Path, launch: Launch, sonde_cli
 ) -> None:
-    bare = launch(DYING)
-    ours = launch(DYING, *RUN, runner=TORCHRUN)
-    assert ours.returncode == bare.returncode != 0
+    assert launch(DYING, *RUN, runner=TORCHRUN).returncode == 1  # as torchrun's own
     listed = json.loads(sonde_cli("ps", "--format", "json").stdout)
     assert {row["rank"]: row["state"] for row in listed}[1] == "killed"
     ranks, _ = sort_out(root)
@@ -133,12 +132,20 @@ def test_a_rank_that_is_killed_is_told_and_the_exit_code_is_kept(
     assert str(ranks[0].meta.job) in shown and " killed " in shown
 
 
-def test_losses_are_the_same_to_the_last_bit(root: Path, launch: Launch) -> None:
-    bare = launch(TRAINING)
+def test_losses_are_the_same_to_the_last_bit(
+    root: Path, launch: Launch, start_torch: Callable[..., Forked], tmp_path: Path
+) -> None:
+    # Unrecorded ranks need no launcher; they meet by a file.
+    shared = {"MEET": str(tmp_path / "meet"), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    bare = [
+        start_torch(HEAD + TRAINING, ready=False, RANK=rank, LOCAL_RANK=rank, **shared)
+        for rank in "01"
+    ]
+    losses = [line for one in bare for line in one.communicate(timeout=TIMEOUT_S)[0].splitlines()]
+    assert len(losses) == 3 * 2 * 20
     ours = launch(TRAINING, *RUN, runner=TORCHRUN)
-    assert ours.returncode == bare.returncode == 0, ours.stderr
-    assert len(bare.stdout.splitlines()) == 3 * 2 * 20
-    assert sorted(ours.stdout.splitlines()) == sorted(bare.stdout.splitlines())
+    assert ours.returncode == 0, ours.stderr
+    assert sorted(ours.stdout.splitlines()) == sorted(losses)
     ranks, _ = sort_out(root)
     for session in ranks:
         (row,) = (

@@ -14,6 +14,7 @@ TEXTS = st.text(st.characters())  # lone surrogates as well: argv may hold them
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXTS,
     lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner),
+    max_leaves=12,
 )
 # How fast values are made says something of the machine, and nothing of us.
 CALM = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
@@ -27,7 +28,7 @@ def test_it_is_what_json_writes(value: object) -> None:
 
 
 @CALM
-@given(st.dictionaries(TEXTS, VALUES, min_size=1))
+@given(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=3))
 def test_lines_are_an_object(values: dict[str, object]) -> None:
     read = json.loads("{" + ",\n".join(dump_lines(values)) + "}")
     assert json.dumps(read) == json.dumps(values)
