@@ -9,7 +9,7 @@ import pytest
 import sonde
 from sonde.session import Session, list_sessions
 
-TORCH = "SELECT state FROM sonde.source_log WHERE source = 'torch' ORDER BY t_ns"
+TORCH = "SELECT state, detail FROM sonde.source_log WHERE source = 'torch' ORDER BY t_ns"
 
 
 def only(root: Path) -> Session:
@@ -19,7 +19,8 @@ def only(root: Path) -> Session:
 
 def list_states(session: Session) -> list[str]:
     rows = sonde.open(session.folder).query(TORCH).to_pylist()
-    return [row["state"] for row in rows]
+    # Why a source failed is worth more than that it did.
+    return [row["detail"] if row["state"] == "failed" else row["state"] for row in rows]
 
 
 def test_enabling_starts_a_recording(root: Path) -> None:

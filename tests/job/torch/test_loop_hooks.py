@@ -40,6 +40,11 @@ WAYS = {
     "outer with a closure": "outer.step(closure)",
     "scaler": "scaler.scale(loss()).backward(); scaler.unscale_(optimizer); scaler.step(optimizer);"
     " scaler.update(); optimizer.zero_grad()",
+    "autocast": "with torch.autocast('cpu'): half = loss()\n    scaler.scale(half).backward();"
+    " scaler.step(optimizer); scaler.update(); optimizer.zero_grad()",
+    "foreach": "optimizer = optimizers[0]; " + PLAIN,
+    "fused": "optimizer = optimizers[1]; " + PLAIN,
+    "evaluation between": PLAIN + "\n    with torch.no_grad(): loss()",
     "inside backward": "fused(x).pow(2).mean().backward()",
     "inside a module": "manual(x)",
 }
@@ -47,6 +52,7 @@ OTHERS = """
 lbfgs = torch.optim.LBFGS(model.parameters(), 0.01, max_iter=3)
 other = torch.optim.Adam(model.parameters(), 0.01)
 scaler = torch.amp.GradScaler("cpu")
+optimizers = [Slow(model.parameters(), 0.01, **{way: True}) for way in ("foreach", "fused")]
 class Outer(torch.optim.Optimizer):
     def __init__(self, inside):
         super().__init__(inside.param_groups, {}); self.inside = inside
@@ -88,7 +94,7 @@ def run(run_torch):
 def test_all_time_is_counted_once(run, way: str) -> None:
     code = (
         f"PLAIN = {PLAIN!r}\n" + LOOP + OTHERS + "ends = []\n"
-        f"for _ in range(7): {WAYS[way]}; ends.append(perf_counter())\n"
+        f"for _ in range(7):\n    {WAYS[way]}\n    ends.append(perf_counter())\n"
         "print(ends[5] - ends[0])"
     )
     options = {"collector": "off", "torch.budget_pct": "0"}
@@ -106,6 +112,20 @@ def test_all_time_is_counted_once(run, way: str) -> None:
     assert tree["optimizer"] == pytest.approx(step["optimizer"], rel=0.3)
     assert way.startswith("inside") or step["other"] >= 0.003 * (tree["calls"] - 1)
     assert step["training"]
+
+
+def test_gradients_that_accumulate_before_the_first_optimizer_step_add_up(run) -> None:
+    options = {"collector": "off", "torch.budget_pct": "0"}
+    code = "for _ in range(4): loss().backward()\noptimizer.step(); loss().backward()"
+    run(HEAD + f"sonde.start(**{options!r})\n" + LOOP + code)
+    rows = query("SELECT * FROM python.torch_step ORDER BY step")
+    # Until then each call of the model may be a step of its own.
+    assert "optimizer" in {row["ended_by"] for row in rows}
+    assert all(row["training"] for row in rows)
+    for row in rows:
+        parts = sum(row[f"{part}_ns"] for part in ("forward", "backward", "optimizer", "other"))
+        assert parts == pytest.approx(row["dur_ns"], rel=0.02)
+    assert sum(row["forward_ns"] for row in rows) >= 5 * 0.004 * 1e9
 
 
 # ---- training and evaluation ---------------------------------------------------------------------
