@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from sonde.analysis.code_tree import CodeTree, read_source, read_tree
+from sonde.analysis.code_tree import CodeTree, read_tree
 from sonde.analysis.profile import Profile, Selection
 from sonde.analysis.window import find_window
 from sonde.errors import Error
@@ -138,12 +136,3 @@ def test_small_nodes_are_left_out_and_their_time_is_in_their_callers() -> None:
 def test_a_recording_without_samples_says_so() -> None:
     with pytest.raises(Error, match="no stack was sampled"):
         read(FakeRecording().name(100, "MainThread"))
-
-
-def test_source_text_is_shown_unless_the_file_was_changed_since(tmp_path: Path) -> None:
-    file = tmp_path / "app.py"
-    file.write_text("a = 1\n  b = 2\n")
-    later = file.stat().st_mtime_ns + 1
-    assert read_source(str(file), 2, later) == "b = 2"
-    assert read_source(str(file), 2, later - 10**9) == ""
-    assert read_source(str(tmp_path / "gone.py"), 1, later) == ""

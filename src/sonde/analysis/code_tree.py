@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
-import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
@@ -166,14 +164,3 @@ def _make_own(node: CodeNode, line: int) -> CodeNode:
     one.working_ns, one.waiting_ns = node.own_ns[line]
     one.lines[line] = one.total_ns
     return one
-
-
-@lru_cache(4096)
-def read_source(file: str, line: int, before_ns: int) -> str:
-    """Return a line of source text; nothing if the file is not here, or was changed since."""
-    try:
-        if os.stat(file).st_mtime_ns > before_ns:
-            return ""
-    except (OSError, ValueError):
-        return ""
-    return linecache.getline(file, line).strip()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from sonde import _core, environ
 from sonde.cli import _options
+from sonde.cli._stack_text import Painter, StackText
 from sonde.errors import Error, NoSession, NotYours
 from sonde.session import Session, stack_table, steering
 from sonde.session.missing_names import describe_missing_names
@@ -63,6 +64,8 @@ class _Shown:
         self.pid, self.command, self.notes = pid, " ".join(argv), list[str]()
         self.host = os.uname().nodename
         self.rank: int | None = None
+        self.folder: str | None = None  # in which it began
+        self.start_ns = 0  # when it began, if its files are here
         self.is_alive = True
         self.threads: list[ThreadStack] = []
         self.locals: dict[int, list[dict[str, str]]] = {}  # by thread, then as its frames
@@ -74,7 +77,7 @@ class _Shown:
             "alive": self.is_alive, "notes": self.notes, "tasks": self.tasks,
             "threads": [
                 {"thread": one.thread, "name": one.name, "t_ns": one.t_ns, "gil": one.gil,
-                 "idle": one.idle,
+                 "idle": one.idle, "since_ns": one.since_ns,
                  "frames": [
                     {"func": frame.func, "file": frame.file, "line": frame.line,
                      "locals": self._find_locals(one, depth)}
@@ -86,21 +89,12 @@ class _Shown:
 
     def as_text(self) -> Iterator[str]:
         state = "" if self.is_alive else "; it has ended, this is where it was"
-        yield _bold(f"Process {self.pid}: {clean(self.command)}") + state
-        for one in self.threads:
-            yield ""
-            yield f"{_bold(f'Thread {one.thread}')} {_name(one)}  {_describe(one)}"
-            for depth, frame in enumerate(one.frames):
-                yield _show(frame)
-                for name, value in (self._find_locals(one, depth) or {}).items():
-                    yield f"        {clean(name)} = {clean(value)}"
-        for task in self.tasks:
-            first = task[0]
-            waits = f" for {clean(str(first['waits_for']))}" if first["waits_for"] else ""
-            yield ""
-            yield f"{_bold('Task')} {clean(str(first['name']))}  {first['state']}{waits}"
-            for row in task:
-                yield clean(f"    {row['func']} ({row['file']}:{row['lineno']})")
+        paint = Painter(coloured=sys.stdout.isatty() and environ.uses_colour())
+        rank = "" if self.rank is None else f" (rank {self.rank})"
+        yield paint(1, f"Process {self.pid}{rank}: {clean(self.command)}") + state
+        text = StackText(paint, self.folder, self.start_ns)
+        yield from text.draw_threads(self.threads, self.locals)
+        yield from text.draw_tasks(self.tasks)
         for note in self.notes:
             yield f"({note})"
 
@@ -132,6 +126,9 @@ class _Recorded(_Shown):
     def __init__(self, session: Session, args: argparse.Namespace) -> None:
         super().__init__(session.pid, session.meta.argv)
         self.session, self.host, self.rank = session, session.host, session.rank
+        self.folder = session.meta.cwd
+        if session.host == os.uname().nodename:
+            self.start_ns = session.start_wall_ns
         self.is_alive = session.is_alive()
         since_ns = _core.clock_ns()
         is_asked = self.is_alive and self._sample()
@@ -174,7 +171,7 @@ class _Recorded(_Shown):
         for number, frames in found.threads.items():
             thread = int(number)
             one = known.setdefault(thread, ThreadStack(thread, names.get(thread), found.t_ns))
-            one.t_ns = found.t_ns
+            one.t_ns, one.since_ns = found.t_ns, None
             one.frames = [StackFrame(frame.func, frame.file, frame.line, 0) for frame in frames]
             self.locals[thread] = [frame.locals for frame in frames]
         self.threads = [one for _thread, one in sorted(known.items())]
@@ -218,23 +215,3 @@ def _read_tasks(session: Session, since_ns: int) -> Iterator[list[dict[str, obje
         if row["t_ns"] >= since_ns:
             tasks.setdefault(row["task"], []).append(row)
     yield from tasks.values()
-
-
-def _describe(one: ThreadStack) -> str:
-    state = "idle" if one.idle else "running"
-    return f"{state}, holds the GIL" if one.gil else state
-
-
-def _name(one: ThreadStack) -> str:
-    return f'"{clean(one.name)}"' if one.name else ""
-
-
-def _show(frame: StackFrame) -> str:
-    if not frame.file:
-        return clean(f"    {frame.func}")
-    return clean(f"    {frame.func} ({frame.file}:{frame.line})")
-
-
-def _bold(text: str) -> str:
-    coloured = sys.stdout.isatty() and environ.uses_colour()
-    return f"\x1b[1m{text}\x1b[0m" if coloured else text

@@ -10,8 +10,9 @@ from typing import IO
 
 from sonde import environ
 from sonde.analysis.code_names import MINE, shorten_file
-from sonde.analysis.code_tree import SORTS, CodeNode, CodeTree, read_source, read_tree
+from sonde.analysis.code_tree import SORTS, CodeNode, CodeTree, read_tree
 from sonde.analysis.profile import Profile, Selection
+from sonde.analysis.source_lines import read_source
 from sonde.analysis.window import find_window
 from sonde.cli import _options, _table
 from sonde.cli._missing import tell_missing

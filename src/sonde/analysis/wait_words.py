@@ -1,0 +1,63 @@
+"""What an idle thread waits for, in words: told by the functions of Python's library it is in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sonde.analysis.code_names import PYTHON, find_owner, name_module
+
+# Of the functions at the inner end of a stack, the outermost that is known tells most: a queue is
+# made of conditions, and a condition of locks.
+_WORDS = {
+    "queue.Queue.get": "an item from a queue", "queue.Queue.put": "room in a queue",
+    "queue.Queue.join": "the items of a queue to be done",
+    "multiprocessing.queues.Queue.get": "an item from another process",
+    "multiprocessing.queues.Queue.put": "room in a queue to another process",
+    "multiprocessing.queues.SimpleQueue.get": "an item from another process",
+    "multiprocessing.pool.ApplyResult.wait": "a result of a process pool",
+    "multiprocessing.process.BaseProcess.join": "a process to end",
+    "multiprocessing.popen_fork.Popen.wait": "a process to end",
+    "multiprocessing.connection.Connection.recv": "data from another process",
+    "multiprocessing.connection.wait": "data from other processes",
+    "subprocess.Popen.wait": "a child process to end",
+    "subprocess.Popen.communicate": "a child process to end",
+    "concurrent.futures._base.Future.result": "the result of a future",
+    "concurrent.futures._base.wait": "futures", "concurrent.futures._base.as_completed": "futures",
+    "concurrent.futures.thread._worker": "work for a thread pool",
+    "concurrent.futures.process._process_worker": "work for a process pool",
+    "threading.Thread.join": "a thread to end",
+    "threading.Thread._wait_for_tstate_lock": "a thread to end",
+    "threading.Event.wait": "an event", "threading.Barrier.wait": "a barrier",
+    "threading.Semaphore.acquire": "a semaphore", "threading.Condition.wait": "a condition",
+    "threading._RLock.acquire": "a lock",
+    "selectors.EpollSelector.select": "input (no socket or timer is ready)",
+    "selectors.PollSelector.select": "input (no socket or timer is ready)",
+    "selectors.SelectSelector.select": "input (no socket or timer is ready)",
+    "socket.SocketIO.readinto": "data from a socket", "socket.create_connection": "a connection",
+    "socket.socket.accept": "a connection", "socket.getaddrinfo": "the address of a host",
+    "ssl.SSLSocket.read": "data from a socket", "ssl.SSLSocket.recv": "data from a socket",
+    "ssl.SSLSocket.do_handshake": "a TLS handshake",
+    "asyncio.locks.Event.wait": "an event", "asyncio.locks.Lock.acquire": "a lock",
+    "asyncio.locks.Condition.wait": "a condition", "asyncio.locks.Semaphore.acquire": "a semaphore",
+    "asyncio.queues.Queue.get": "an item from a queue",
+    "asyncio.queues.Queue.put": "room in a queue",
+    "asyncio.queues.Queue.join": "the items of a queue to be done",
+    "asyncio.tasks.sleep": "the end of a sleep", "asyncio.tasks.wait_for": "a result, with a limit",
+    "asyncio.tasks.wait": "other tasks", "asyncio.taskgroups.TaskGroup.__aexit__": "other tasks",
+    "asyncio.streams.StreamReader.read": "data from a stream",
+    "asyncio.streams.StreamReader.readline": "data from a stream",
+    "asyncio.streams.StreamReader.readuntil": "data from a stream",
+    "asyncio.streams.StreamReader.readexactly": "data from a stream",
+    "asyncio.streams.StreamWriter.drain": "a stream to be written",
+    "asyncio.subprocess.Process.wait": "a child process to end",
+}  # fmt: skip
+
+
+def describe_wait(frames: Sequence[tuple[str, str]]) -> str:
+    """Return what a stack of (function, file), the innermost first, waits for; empty if unknown."""
+    found = ""
+    for func, file in frames:
+        if find_owner(file) != PYTHON:
+            break
+        found = _WORDS.get(f"{name_module(file)}.{func}", found)
+    return found

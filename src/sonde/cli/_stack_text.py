@@ -1,0 +1,125 @@
+"""Stacks of threads and tasks as people read them: equal ones once, with short paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from sonde.analysis.code_names import MINE, find_owner, name_module, shorten_file
+from sonde.analysis.source_lines import read_source
+from sonde.analysis.wait_words import describe_wait
+from sonde.session.stack_table import StackFrame, ThreadStack
+from sonde.words import clean, show_duration_short
+
+_SHORT_NS = 10**9  # a wait that is shorter is no news
+_MOST_NAMES = 4
+_STARTS = ("Thread._bootstrap", "Thread._bootstrap_inner", "Thread.run", "_bootstrap",
+           "_bootstrap_inner", "run")  # fmt: skip
+_FUTURES = {"_asyncio.FutureIter": "a future", "generator": "a future"}
+Locals = Mapping[int, Sequence[Mapping[str, str]]]  # by thread, then as its frames
+Task = Sequence[Mapping[str, object]]  # its frames
+
+
+class Painter:
+    """Colours, or none where the output is no terminal."""
+
+    def __init__(self, *, coloured: bool) -> None:
+        self._coloured = coloured
+
+    def __call__(self, code: int, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self._coloured and text else text
+
+
+class StackText:
+    """Draws the stacks of one process; `folder` is where it began, `before_ns` when: a source file
+    that was changed since is not quoted, nor is any if it is 0."""
+
+    def __init__(self, paint: Painter, folder: str | None, before_ns: int) -> None:
+        self._paint, self._folder, self._before_ns = paint, folder, before_ns
+
+    def draw_threads(self, threads: Iterable[ThreadStack], variables: Locals) -> Iterator[str]:
+        """Yield the stacks of threads; those that are equal in all but their names once."""
+        groups: dict[object, list[ThreadStack]] = {}
+        for one in threads:
+            frames = tuple((frame.func, frame.file, frame.line) for frame in one.frames)
+            alone = one.thread if one.thread in variables else None
+            groups.setdefault((frames, one.idle, one.gil, alone), []).append(one)
+        for group in groups.values():
+            yield ""
+            yield f"{self._name(group)}  {self._describe(group)}"
+            for depth, frame in enumerate(_skip_start(group[0].frames)):
+                yield self._draw_frame(frame.func, frame.file, frame.line)
+                known = variables.get(group[0].thread)
+                for name, value in (known[depth] if known else {}).items():
+                    yield f"        {clean(name)} = {clean(value)}"
+
+    def draw_tasks(self, tasks: Iterable[Task]) -> Iterator[str]:
+        """Yield the stacks of asyncio's tasks; those that are equal in all but their names once."""
+        groups: dict[object, list[Task]] = {}
+        for task in tasks:
+            frames = tuple((row["func"], row["file"], row["lineno"]) for row in task)
+            key = frames, task[0]["state"], task[0]["waits_for"]
+            groups.setdefault(key, []).append(task)
+        for group in groups.values():
+            first = group[0][0]
+            names = _join(sorted((clean(str(task[0]["name"])) for task in group), key=_order))
+            wait = describe_wait([(str(row["func"]), str(row["file"])) for row in group[0]])
+            wait = wait or _FUTURES.get(str(first["waits_for"]), str(first["waits_for"] or ""))
+            words = f"{first['state']} for {clean(wait)}" if wait else str(first["state"])
+            yield ""
+            yield f"{self._paint(1, _count('Task', group))} {names}  {words}"
+            for row in group[0]:
+                yield self._draw_frame(str(row["func"]), str(row["file"]), int(str(row["lineno"])))
+
+    def _name(self, group: Sequence[ThreadStack]) -> str:
+        if len(group) == 1:
+            name = f' "{clean(group[0].name)}"' if group[0].name else ""
+            return self._paint(1, f"Thread {group[0].thread}") + name
+        names = _join([f'"{clean(one.name)}"' if one.name else str(one.thread) for one in group])
+        return f"{self._paint(1, _count('Thread', group))} {names}"
+
+    def _describe(self, group: Sequence[ThreadStack]) -> str:
+        """Return the state, how long it has lasted, and what it waits for."""
+        one = group[0]
+        lasted = [each.t_ns - each.since_ns for each in group if each.since_ns is not None]
+        state = "idle" if one.idle else "running"
+        words = f"{state}, holds the GIL" if one.gil else state
+        if lasted and min(lasted) >= _SHORT_NS:
+            words += f" for {show_duration_short(min(lasted))}"
+        wait = describe_wait([(f.func, f.file) for f in one.frames]) if one.idle else ""
+        return words + (f": waits for {wait}" if wait else "")
+
+    def _draw_frame(self, func: str, file: str, line: int) -> str:
+        if not file:
+            return clean(f"    {func}")
+        place = clean(f"{shorten_file(file, self._folder)}:{line}")
+        if find_owner(file) != MINE:
+            return f"    {clean(func)} " + self._paint(2, f"({place})")
+        source = clean(read_source(file, line, self._before_ns)) if self._before_ns else ""
+        own = self._paint(36, clean(func))
+        return f"    {own} ({place})" + (self._paint(2, f"  {source}") if source else "")
+
+
+def _skip_start(frames: Sequence[StackFrame]) -> Sequence[StackFrame]:
+    """Return a stack without the functions of `threading` that every thread begins with."""
+    end = len(frames)
+    while (
+        end > 1
+        and frames[end - 1].func in _STARTS
+        and name_module(frames[end - 1].file) == "threading"
+    ):
+        end -= 1
+    return frames[:end]
+
+
+def _order(name: str) -> tuple[int, str]:
+    return len(name), name  # Task-9 before Task-10
+
+
+def _count(word: str, group: Sequence[object]) -> str:
+    return word if len(group) == 1 else f"{len(group)} {word.lower()}s"
+
+
+def _join(names: Sequence[str]) -> str:
+    if len(names) <= _MOST_NAMES:
+        return ", ".join(names)
+    return f"{', '.join(names[: _MOST_NAMES - 1])}, … {names[-1]}"

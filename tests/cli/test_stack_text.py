@@ -1,0 +1,84 @@
+"""How stacks are drawn: equal ones once, what they wait for, short paths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sonde.cli._stack_text import Painter, StackText
+from sonde.session.stack_table import StackFrame, ThreadStack
+
+STANDARD = "/opt/py/lib/python3.12"
+SECOND = 10**9
+GET = [
+    StackFrame("Condition.wait", f"{STANDARD}/threading.py", 355, 0),
+    StackFrame("Queue.get", f"{STANDARD}/queue.py", 171, 0),
+    StackFrame("worker", "/job/app/pool.py", 4, 0),
+    StackFrame("Thread.run", f"{STANDARD}/threading.py", 1010, 0),
+    StackFrame("Thread._bootstrap", f"{STANDARD}/threading.py", 1030, 0),
+]
+
+
+def make(thread: int, name: str | None, frames=GET, lasted_s: float = 5, **more) -> ThreadStack:
+    one = ThreadStack(thread, name, 100 * SECOND)
+    one.frames, one.idle, one.gil = frames, more.get("idle", True), more.get("gil", False)
+    one.since_ns = 100 * SECOND - round(lasted_s * SECOND)
+    return one
+
+
+def draw(*threads: ThreadStack, variables=None, coloured=False) -> list[str]:
+    text = StackText(Painter(coloured=coloured), "/job", 0)
+    return list(text.draw_threads(threads, variables or {}))
+
+
+def test_equal_threads_are_one_and_the_time_is_that_of_the_youngest() -> None:
+    assert draw(*(make(n, f"w{n}", lasted_s=n) for n in range(3, 9))) == [
+        "",
+        '6 threads "w3", "w4", "w5", … "w8"  idle for 3.0s: waits for an item from a queue',
+        "    Condition.wait (threading.py:355)",
+        "    Queue.get (queue.py:171)",
+        "    worker (app/pool.py:4)",
+    ]
+
+
+def test_threads_that_differ_in_state_or_have_locals_are_told_apart() -> None:
+    busy = make(1, "a", idle=False, gil=True, lasted_s=0.2)
+    lines = draw(busy, make(2, "b"), make(3, None), variables={3: [{}, {}, {"x": "1"}, {}, {}]})
+    assert [line for line in lines if line.startswith("Thread")] == [
+        'Thread 1 "a"  running, holds the GIL',
+        'Thread 2 "b"  idle for 5.0s: waits for an item from a queue',
+        "Thread 3  idle for 5.0s: waits for an item from a queue",
+    ]
+    assert lines[-1] == "        x = 1"
+
+
+def test_own_lines_are_quoted_if_the_file_is_still_the_one_that_ran(tmp_path: Path) -> None:
+    file = tmp_path / "app.py"
+    file.write_text("def go():\n    pause()\n")
+    later = file.stat().st_mtime_ns + 1
+    one = make(1, "a", [StackFrame("go", str(file), 2, 1)])
+    text = StackText(Painter(coloured=False), str(tmp_path), later)
+    assert list(text.draw_threads([one], {}))[-1] == "    go (app.py:2)  pause()"
+    text = StackText(Painter(coloured=False), str(tmp_path), later - SECOND)
+    assert list(text.draw_threads([one], {}))[-1] == "    go (app.py:2)"
+
+
+def test_names_cannot_steer_a_terminal() -> None:
+    lines = draw(make(1, "\x1b[2J", [StackFrame("\x1b[2J", "/job/\x1b[2J.py", 1, 0)]))
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_equal_tasks_are_one() -> None:
+    def task(name: str) -> list[dict[str, object]]:
+        whole = {"name": name, "state": "waiting", "waits_for": "_asyncio.FutureIter"}
+        frames = [("Event.wait", f"{STANDARD}/asyncio/locks.py", 213), ("stuck", "/job/a.py", 7)]
+        return [{**whole, "func": f, "file": file, "lineno": n} for f, file, n in frames]
+
+    text = StackText(Painter(coloured=False), "/job", 0)
+    assert list(text.draw_tasks([task("Task-10"), task("Task-2")])) == [
+        "",
+        "2 tasks Task-2, Task-10  waiting for an event",
+        "    Event.wait (asyncio/locks.py:213)",
+        "    stuck (a.py:7)",
+    ]
+    (first, *_) = [[{**row, "file": "/job/b.py"} for row in task("Task-1")]]
+    assert list(text.draw_tasks([first]))[1] == "Task Task-1  waiting for a future"
