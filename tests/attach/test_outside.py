@@ -105,6 +105,21 @@ def test_a_process_that_is_stopped_answers_the_command(program, sonde_cli) -> No
     assert "    nap (" in text and "no locals and tasks: it is not recorded" in text
 
 
+def test_a_process_in_a_container_is_read_by_the_numbers_that_we_see(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    words = ["unshare", "--fork", "--pid", sys.executable, "-I", str(tmp_path / "program.py")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        if job.stdout.readline() != "ready\n":
+            pytest.skip("no process ids of our own may be made here")
+        children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+        pid = int(children[0])
+        try:
+            wait_for(lambda: [len(one) for one in list_frames(pid, tmp_path)] == [3, 3])
+        finally:
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_what_cannot_be_read_is_one_line(sonde_cli) -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:
         done = sonde_cli("stacks", process.pid)
@@ -126,7 +141,7 @@ def test_lines_are_those_that_python_names() -> None:
             if isinstance(one, CodeType):
                 yield from list_codes(one)
 
-    for module in (json.decoder, subprocess, pytest):
+    for module in (json.decoder, pytest):
         whole = compile(Path(str(module.__file__)).read_text(), "file", "exec")
         for code in list_codes(whole):
             about = line_tables.Code(code.co_name, "", code.co_firstlineno, code.co_linetable)

@@ -120,7 +120,7 @@ class OutsideReader:
     def read(self) -> OutsideStacks:
         """Return the stacks of all threads, by thread id."""
         found, unsure = [], []
-        tasks = self._process.list_threads()
+        tasks = self._list_tasks()
         for state in self._list_states():
             try:
                 one, is_sure = self._read_thread(state, tasks)
@@ -131,24 +131,38 @@ class OutsideReader:
                 unsure.append(one.thread)
         return OutsideStacks(sorted(found, key=lambda one: one.thread), unsure)
 
+    def _list_tasks(self) -> dict[int, int]:
+        """Return the numbers of the threads as we see them, by those that the process has for them:
+        in a container they are others."""
+        tasks = {tid: tid for tid in self._process.list_threads()}
+        if self._process.read_link("ns/pid") == os.readlink("/proc/self/ns/pid"):
+            return tasks
+        for tid in list(tasks):
+            status = self._process.read_status(f"task/{tid}/status")
+            tasks[int(status.get("NSpid", str(tid)).split()[-1])] = tid
+        return tasks
+
     def _list_states(self) -> list[int]:
         """Return the addresses of the states of all threads of all interpreters."""
         for _ in range(_TRIES):
             try:
                 states = list[int]()
                 interpreter = self._word(self._runtime + self._at.interpreters_head)
-                while interpreter:
+                while interpreter and len(states) < _MOST_THREADS:
+                    known = len(states)
                     state = self._word(interpreter + self._at.threads_head)
                     while state and len(states) < _MOST_THREADS:
                         states.append(state)
                         state = self._word(state + self._at.next_thread)
+                    if len(states) == known:
+                        break  # one without threads is no interpreter
                     interpreter = self._word(interpreter + self._at.next_interpreter)
                 return states
             except _Gone:
                 continue  # a thread has ended while we looked
         return []
 
-    def _read_thread(self, state: int, tasks: list[int]) -> tuple[ThreadStack, bool]:
+    def _read_thread(self, state: int, tasks: dict[int, int]) -> tuple[ThreadStack, bool]:
         tid = self._find_tid(state, tasks)
         before: list[_Place] | None = None
         is_sure = False
@@ -174,7 +188,9 @@ class OutsideReader:
         if frame and at.cframe_current is not None:
             frame = self._word(frame + at.cframe_current)
         end = max(at.previous, at.executable, at.instr, at.owner or 0) + 8
-        while frame and len(places) < _MOST_FRAMES:
+        for _ in range(_MOST_FRAMES):
+            if not frame:
+                break
             data = self._read(frame, end)
             (previous,) = struct.unpack_from("<Q", data, at.previous)
             (code,) = struct.unpack_from("<Q", data, at.executable)
@@ -189,13 +205,16 @@ class OutsideReader:
             frame = previous
         return places
 
-    def _find_tid(self, state: int, tasks: list[int]) -> int:
+    def _find_tid(self, state: int, tasks: dict[int, int]) -> int:
         if self._at.native_thread_id is not None:
-            return self._word(state + self._at.native_thread_id)
+            own = self._word(state + self._at.native_thread_id)
+            if own not in tasks:
+                raise _Gone
+            return tasks[own]
         # 3.10 knows the address of the C library's own record of the thread, which has the number.
         record = self._read(self._word(state + self._at.thread_id), 1024)
         numbers = struct.unpack("<256i", record)
-        return next((number for number in numbers if number in tasks), self._process.pid)
+        return next((tasks[one] for one in numbers if one in tasks), self._process.pid)
 
     def _is_idle(self, tid: int) -> bool:
         try:

@@ -30,9 +30,9 @@ class ProcessFiles:
         with open(f"{self.folder}/{name}", "rb") as file:
             return file.read()
 
-    def read_status(self) -> dict[str, str]:
-        """Return the lines of `status` by name."""
-        lines = self.read("status").decode(errors="replace").splitlines()
+    def read_status(self, name: str = "status") -> dict[str, str]:
+        """Return the lines of `status` by name, of the process or of one of its threads."""
+        lines = self.read(name).decode(errors="replace").splitlines()
         return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
     def read_link(self, name: str) -> str:
