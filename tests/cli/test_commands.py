@@ -94,7 +94,7 @@ def test_arrow_and_parquet_open_in_their_readers(pid: int, tmp_path: Path, to_fi
 
 def test_a_table_in_a_pipe_is_plain_and_whole(pid: int, sonde_cli) -> None:
     done = sonde_cli("query", pid, "SELECT repeat('x', 300) AS wide, NULL AS nothing")
-    assert "\x1b" not in done.stdout and "x" * 300 in done.stdout and "NULL" in done.stdout
+    assert "\x1b" not in done.stdout and "x" * 300 in done.stdout and "\N{EN DASH}" in done.stdout
 
 
 def run_in_terminal(columns: int, *args: str) -> str:
@@ -124,7 +124,7 @@ def test_a_table_on_a_terminal_fits_its_width(pid: int) -> None:
     plain = drawn.replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", "")
     assert "\x1b[1m" in drawn and "…" in plain
     assert max(len(line) for line in plain.splitlines()) <= 60
-    assert "NULL" in plain
+    assert "\N{EN DASH}" in plain
 
 
 def test_control_characters_in_a_name_do_not_reach_the_terminal(pid: int) -> None:
@@ -146,7 +146,8 @@ def test_fit_narrows_the_widest_only() -> None:
         (("query", "PID", "SELECT * FROM nothing"), 5, "does not exist"),
         (("query", "PID", "SELECT 1", "--format", "csv", "-o", "/nowhere/x"), 1, "No such file"),
         (("config", "PID", "nonsense"), 2, "not KEY=VALUE"),
-        (("frobnicate",), 2, "invalid choice"),
+        (("frobnicate",), 2, "there is no command frobnicate; `sonde --help` lists them"),
+        (("stak", "PID"), 2, "did you mean stacks?"),
         (("stacks", "PID", "--timeout", "soon"), 2, "--timeout 'soon' is not a time"),
         (("stacks", "PID", "--time", "1"), 2, "unknown arguments --time 1"),
         ((), 2, "usage: sonde"),

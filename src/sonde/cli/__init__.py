@@ -93,6 +93,9 @@ def _say(error: Error) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    _check_command(arguments)
     parser = make_parser(arguments)
     if not arguments:
         parser.print_help(sys.stderr)
@@ -116,6 +119,19 @@ def _find_command(arguments: Sequence[str]) -> str | None:
     return word if word in plugins.list_names("cli") else None
 
 
+def _check_command(arguments: Sequence[str]) -> None:
+    """Raise an error with the nearest names for a command that there is not."""
+    word = next((word for word in arguments if not word.startswith("-")), None)
+    names = plugins.list_names("cli")
+    if word is None or word in names:
+        return
+    from difflib import get_close_matches  # only here: it is slow to import
+
+    near = get_close_matches(word, names, 3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`sonde --help` lists them"
+    raise ConfigError(f"there is no command {word}; {hint}")
+
+
 def _split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
     at = arguments.index("--") if "--" in arguments else len(arguments)
     return arguments[:at], arguments[at + 1 :]
@@ -131,7 +147,7 @@ def make_parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         description="An always-on profiler and flight recorder for Python and AI jobs.",
         formatter_class=Formatter,
     )  # fmt: skip
-    parser.add_argument("--version", action="version", version=f"sonde {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"sonde {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, help=argparse.SUPPRESS)
     chosen = _find_command(arguments)
     # To make the parsers of all commands takes longer than some commands take.

@@ -24,6 +24,7 @@ Rows = Sequence[tuple[object, ...]]
 _TEXTS = ("csv", "json")
 _MOST_ROWS = 1000  # on a terminal; a pipe or a file gets them all
 _NARROWEST = 6
+_NULL = "\N{EN DASH}"
 
 
 def write_rows(rows: pa.Table, form: str, output: str | None) -> None:
@@ -280,7 +281,7 @@ def draw_table(
     file.write(f"{bold}{head.rstrip()}{plain}\n")
     for at, row in enumerate(cells):
         shown = [
-            f"{dim}{_pad(cell, *form)}{plain}" if cell == "NULL" else _pad(cell, *form)
+            f"{dim}{_pad(cell, *form)}{plain}" if cell == _NULL else _pad(cell, *form)
             for cell, form in zip(row, shape, strict=True)
         ]
         if colour and paint:
@@ -311,7 +312,7 @@ def _pad(text: str, width: int, right: bool) -> str:
 
 def _show(value: object) -> str:
     if value is None:
-        return "NULL"
+        return _NULL
     if isinstance(value, float):
         return f"{value:.6g}" if math.isfinite(value) else str(value)
     if isinstance(value, datetime.datetime):

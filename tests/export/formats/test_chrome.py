@@ -95,3 +95,18 @@ def test_chromes_own_importer_reads_it(tmp_path: Path) -> None:
     titles = [one["title"] for one in said["slices"]]
     assert titles.count("matmul") == 4 and HOSTILE in titles
     assert ("matmul", 0, 20) in [(one["title"], one["start"], one["dur"]) for one in said["slices"]]
+
+
+def test_the_ids_of_arrows_are_numbers_that_both_ends_share() -> None:
+    recording = FakeRecording()
+    recording.region("submit", 0, 5, 1, thread=100)
+    recording.region("work", 20, 5, 2, parent=1, thread=101)
+    for part, row in enumerate((dict(thread=100), dict(thread=101))):
+        recording.row("python.collective", 40 + part, op="all_reduce", seq=7, group_name="0",
+                      dur_ns=MS, **row)  # fmt: skip
+    events = json.loads(export("chrome", recording.profile()))["traceEvents"]
+    arrows = [event for event in events if event["ph"] in "stf"]
+    assert arrows and all(0 < event["id"] < 2**53 for event in arrows)
+    for event in arrows:
+        ends = {other["ph"] for other in arrows if other["id"] == event["id"]}
+        assert {"s", "f"} <= ends, event

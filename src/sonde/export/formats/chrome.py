@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from copy import copy
 from functools import lru_cache
@@ -124,7 +125,9 @@ SELECT pid << {_TID_BITS} | tid AS lane, concat(
     ',\n{{"ph":"', ph, '","pid":', pid, ',"tid":', tid, ',"ts":', {_MICROS.format("at_ns")},
     CASE ph WHEN 'X' THEN concat(',"dur":', {_MICROS.format("dur_ns")})
         WHEN 'i' THEN concat(',"s":"', scope, '"') WHEN 'f' THEN ',"bp":"e"' END,
-    CASE WHEN id IS NOT NULL THEN concat(',"id":', to_json(id)) END,
+    CASE WHEN id IS NULL THEN NULL WHEN ph IN ('s', 't', 'f')
+        THEN concat(',"id":', ('0x' || left(md5(id), 13))::UBIGINT)
+        ELSE concat(',"id":', to_json(id)) END,
     ',"name":', to_json(name), ',"cat":', to_json(cat),
     CASE WHEN args IS NOT NULL THEN concat(',"args":', args) END, '}}',
     CASE ph WHEN 'b' THEN concat(',\n{{"ph":"e","pid":', pid, ',"tid":', tid, ',"ts":',
@@ -154,7 +157,7 @@ def _format(row: TimelineRow, start_ns: int) -> str:
         times += f',"s":"{row.scope}"'
     elif row.ph == "f":
         times += ',"bp":"e"'
-    number = "" if row.id is None else f',"id":{_quote(row.id)}'
+    number = "" if row.id is None else f',"id":{_quote_id(row.ph, row.id)}'
     args = "" if row.args is None else f',"args":{row.args}'
     rest = f'{number},"name":{_quote(row.name)},"cat":{_quote(row.cat)}{args}'
     line = f',\n{{"ph":"{row.ph}","pid":{row.pid},"tid":{row.tid},{times}{rest}}}'
@@ -162,6 +165,13 @@ def _format(row: TimelineRow, start_ns: int) -> str:
         return line
     end = row._replace(ph="e", start_ns=row.start_ns + row.dur_ns, args=None)
     return line + _format(end, start_ns)
+
+
+def _quote_id(ph: str, text: str) -> str:
+    """Return an id; that of a flow is a number, which JavaScript can hold: Perfetto wants one."""
+    if ph not in "stf":
+        return _quote(text)
+    return str(int(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:13], 16))
 
 
 @lru_cache(maxsize=65536)
