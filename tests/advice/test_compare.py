@@ -131,13 +131,14 @@ def test_what_is_too_short_is_refused(root) -> None:
 def test_the_command_says_the_verdict_first_and_fails_if_asked(root, sonde_cli) -> None:
     before = record(40, torch_step=steps())
     after = record(40, torch_step=steps(seed=1, input_wait=0.02))
-    done = sonde_cli("compare", before, after)
-    assert done.returncode == 0, done.stderr
+    done = sonde_cli("compare", before, after, "--fail-on", "much-worse")
+    assert done.returncode == 8, done.stderr
     assert done.stdout.startswith("much slower: a step takes +20")
     assert "input wait" in done.stdout and "much worse" in done.stdout
     assert "backward" not in done.stdout
-    assert "backward" in sonde_cli("compare", before, after, "--all").stdout
-    assert sonde_cli("compare", before, after, "--fail-on", "much-worse").returncode == 8
-    assert sonde_cli("compare", before, before, "--fail-on", "worse").returncode == 0
-    read = json.loads(sonde_cli("compare", before, after, "--format", "json").stdout)
-    assert read["verdict"] == "worse" and read["changes"][0]["name"] == "step"
+    whole = sonde_cli("compare", before, after, "--all")
+    assert whole.returncode == 0 and "backward" in whole.stdout
+    same = sonde_cli("compare", before, before, "--fail-on", "worse", "--format", "json")
+    read = json.loads(same.stdout)
+    assert same.returncode == 0 and read["verdict"] == "same"
+    assert read["changes"][0]["name"] == "step"

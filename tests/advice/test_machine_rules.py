@@ -7,8 +7,6 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import sonde
 from sonde import plugins
@@ -19,6 +17,7 @@ from sonde.store.recording import open_recording
 from support.handmade_machine import GB, NOTHING, OFF, PROCESS, Change, Machine, record
 from support.places import GOLDEN
 
+ROUNDS = 2  # `make stress` takes more
 HARDWARE = (
     "alternating", "cpu_limit", "fragmentation", "gpu_errors", "gpu_free", "gpu_memory_creep",
     "gpu_memory_full", "gpu_memory_pressure", "gpu_memory_uneven", "gpu_throttle", "gpu_uneven",
@@ -78,8 +77,9 @@ PLANTED: dict[str, dict[str, Change]] = {
 BESIDE = {"room_to_grow": {"low_gpu"}}
 
 
-def judge(folder: str, **options: object) -> Advice:
-    advice = sonde.advise(folder, rules=HARDWARE, **options)  # type: ignore[arg-type]
+def judge(folder: str, *rules: str, **options: object) -> Advice:
+    """What these rules say; all, if none is named."""
+    advice = sonde.advise(folder, rules=rules or HARDWARE, **options)  # type: ignore[arg-type]
     assert [o for o in advice.outcomes if o.state == "failed"] == []
     return advice
 
@@ -119,7 +119,8 @@ def test_a_healthy_machine_gets_no_advice() -> None:
 def test_a_disk_that_others_are_busy_with_is_not_the_jobs(own: dict, expected: set[str]) -> None:
     planted = PLANTED["io_pressure"]
     disk = {"busy_pct": 99.0, "read_bytes": 80 * 10**6, "written_bytes": 0}
-    advice = judge(record(60, **{**planted, "disk": disk}, process={"state": "R", **own}))
+    folder = record(60, **{**planted, "disk": disk}, process={"state": "R", **own})
+    advice = judge(folder, "io_pressure")
     assert find(advice) == expected
 
 
@@ -172,39 +173,29 @@ def _shake(seed: int) -> dict[str, Change]:
     }  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _hypothesis_at_work() -> None:
-    @given(st.none())
-    def nothing(_: None) -> None:
-        """It hooks into the garbage collector at its first use, and stays."""
-
-    nothing()
-
-
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
-@given(seed=st.integers(0, 10**9))
-def test_no_rule_fires_on_healthy_noise(seed: int) -> None:
-    assert find(judge(record(120, **_shake(seed)))) == set()
+def test_no_rule_fires_on_healthy_noise() -> None:
+    for seed in range(2 * ROUNDS):
+        assert find(judge(record(120, **_shake(seed)))) == set(), seed
 
 
 # ---- single rules --------------------------------------------------------------------------------
 
 
 def test_the_cpu_that_swings_on_its_own_does_not_alternate_with_the_gpu() -> None:
-    for seed in range(5):
+    for seed in range(ROUNDS):
         chance = random.Random(seed)
         shift = chance.uniform(0, 5)
         folder = record(
             300, cpu=lambda _t, chance=chance: {"busy_pct": chance.uniform(0, 100)},
             gpu=_by_turns("util_pct", swing(90, 5, 5, shift)),
         )  # fmt: skip
-        assert "alternating" not in find(judge(folder))
+        assert "alternating" not in find(judge(folder, "alternating"))
 
 
 def test_two_rhythms_that_drift_do_not_alternate() -> None:
     folder = record(300, cpu=_by_turns("busy_pct", swing(90, 5, 4.7)),
                     gpu=_by_turns("util_pct", swing(90, 5, 4)))  # fmt: skip
-    assert "alternating" not in find(judge(folder))
+    assert "alternating" not in find(judge(folder, "alternating"))
 
 
 def test_growing_workers_are_told_apart_from_a_growing_program() -> None:
@@ -245,7 +236,7 @@ def test_a_power_cap_with_low_clocks_is_told_as_information() -> None:
 
 
 def test_an_idle_gpu_with_a_slow_link_is_left_alone() -> None:
-    advice = judge(record(60, gpu={"util_pct": 5.0, "pcie_gen": 1}))
+    advice = judge(record(60, gpu={"util_pct": 5.0, "pcie_gen": 1}), "pcie_link")
     assert "pcie_link" not in find(advice)
 
 
@@ -298,11 +289,11 @@ def _pick(values: object, at: int) -> float:
 def test_limits_move_a_verdict() -> None:
     folder = record(60, gpu={"util_pct": 75.0, "memory_used_bytes": 20 * GB})
     assert find(judge(folder)) == {"gpu_free"}
-    assert find(judge(folder, limits={"gpu_free.util_pct": 70})) == set()
+    assert find(judge(folder, "gpu_free", limits={"gpu_free.util_pct": 70})) == set()
 
 
 def test_all_gpus_are_judged_not_the_first_alone() -> None:
     busy, free = ({"util_pct": util, "memory_used_bytes": 20 * GB} for util in (95.0, 78.0))
     folder = record(60, gpu=[busy, free, free, free])
     assert find(judge(folder)) == {"gpu_free"}
-    assert find(judge(folder, limits={"gpu_free.compat": 1})) == set()
+    assert find(judge(folder, "gpu_free", limits={"gpu_free.compat": 1})) == set()

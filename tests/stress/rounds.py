@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
-FILES = ("integration/test_kill.py",)
+FILES = ("advice/test_machine_rules.py", "integration/test_kill.py")
 
 
 class Rounds:
