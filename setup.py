@@ -16,8 +16,6 @@ if not sys.platform.startswith("linux") or platform.machine() not in ("x86_64", 
     )
 if sys.implementation.name != "cpython":
     sys.exit(f"sonde reads CPython's own structures; this is {sys.implementation.name}")
-if "t" in sys.abiflags:
-    sys.exit("sonde does not work with free-threaded Python yet; use the ordinary build")
 
 
 class BuildWithHook(build_py):

@@ -9,13 +9,10 @@ See `sonde --help` for what can be done from outside, and docs/api.md for what s
 
 import sys
 
-if "t" in sys.abiflags:
-    # Importing a C module that was not made for it would switch the GIL on, for the whole program.
-    raise ImportError("sonde does not work with free-threaded Python yet; use the ordinary build")
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
     from sonde import profiler
     from sonde.advice.finding import Advice
@@ -110,6 +107,15 @@ if not TYPE_CHECKING:
             from sonde.errors import explain_missing
 
             raise explain_missing(error, f"sonde.{name}") from None
+        except ImportError as error:
+            from sonde.errors import is_in_subinterpreter
+
+            if not _PLACES[name].startswith("job.") or not is_in_subinterpreter(error):
+                raise
+            from sonde.job.subinterpreter import Nothing
+
+            globals()[name] = Nothing()
+            return globals()[name]
         found = globals()[name] = getattr(module, name)
         return found
 
@@ -128,6 +134,21 @@ def _begin_late() -> None:
         autostart.begin()
 
 
+def _find_recorder() -> "Any":
+    try:
+        from sonde.job.recorder import recorder
+    except ImportError as error:
+        from sonde import errors
+
+        if not errors.is_in_subinterpreter(error):
+            raise
+        from sonde.job.subinterpreter import NoRecorder
+
+        return NoRecorder()
+    _begin_late()
+    return recorder
+
+
 def start(**settings: object) -> str | None:
     """Record this process from now on; return the session's folder.
 
@@ -135,36 +156,27 @@ def start(**settings: object) -> str | None:
     A second call changes nothing. If recording is not possible, one line on stderr says why,
     and None is returned: the program runs on."""
     from sonde import settings as config
-    from sonde.job.recorder import recorder
 
-    _begin_late()
+    recorder = _find_recorder()
     known = {name.replace(".", "_"): name for name in config.list_keys()}
     given = {known.get(name, name): value for name, value in settings.items()}
-    return recorder.start(given)
+    folder: str | None = recorder.start(given)
+    return folder
 
 
 def stop() -> None:
     """End the recording; what was recorded stays."""
-    from sonde.job.recorder import recorder
-
-    _begin_late()
-    recorder.stop()
+    _find_recorder().stop()
 
 
 def pause() -> None:
     """Record no rows until `resume()`; this costs next to nothing meanwhile."""
-    from sonde.job.recorder import recorder
-
-    _begin_late()
-    recorder.set_on(False)
+    _find_recorder().set_on(False)
 
 
 def resume() -> None:
     """Record rows again."""
-    from sonde.job.recorder import recorder
-
-    _begin_late()
-    recorder.set_on(True)
+    _find_recorder().set_on(True)
 
 
 if TYPE_CHECKING:
@@ -177,14 +189,14 @@ def snapshot(*, cumulative: bool = False) -> str | None:
     """Write the profile of this process since the last snapshot (or since its start) now.
 
     Returns the file, for pstats, snakeviz and others; None if the process is not being recorded."""
-    from sonde.session.writer import find_current
+    import sonde.session as package
 
-    folder = find_current()
-    if folder is None:
+    found: Session | None = package()  # type: ignore[operator]
+    if found is None:
         return None
-    from sonde.session import Session, snapshots
+    from sonde.session import snapshots
 
-    return snapshots.take(Session(folder))["total" if cumulative else "delta"]
+    return snapshots.take(found)["total" if cumulative else "delta"]
 
 
 def table(row: type, name: str | None = None) -> "Callable[..., None]":
@@ -194,10 +206,8 @@ def table(row: type, name: str | None = None) -> "Callable[..., None]":
     exact kinds; `| None` where a value may be missing). The table is `job.batch` unless named.
     `emit` may be made before `start()` and works across stop, start and fork; it never raises:
     a value that does not fit is counted in `sonde.loss`."""
-    from sonde.job.recorder import recorder
-
-    _begin_late()
-    return recorder.open_user_table(row, name)
+    emit: Callable[..., None] = _find_recorder().open_user_table(row, name)
+    return emit
 
 
 def open(target: "int | str | Sequence[int | str]") -> "Recording":

@@ -106,3 +106,8 @@ def explain_missing(error: ModuleNotFoundError, who: str = "this") -> ImportErro
 
 class NotRun(Error):
     """A trace was requested from a profiler that has not run."""
+
+
+def is_in_subinterpreter(error: ImportError) -> bool:
+    """Return whether the core could not be loaded because this is a subinterpreter."""
+    return "sonde._core" in str(error) and "interpreter" in str(error)

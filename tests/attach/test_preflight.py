@@ -205,8 +205,13 @@ def test_a_free_threaded_python_is_told_as_such() -> None:
         find_symbols=lambda names: {name: SimpleNamespace(address=0) for name in names},
         read=lambda _address, size: sys.hexversion.to_bytes(size, "little"),
     )
+    process = SimpleNamespace(
+        pid=PID,
+        read_words=lambda _name: ["python"],
+        read_link={"exe": "/bin/false", "cwd": "/"}.get,
+    )
     with pytest.raises(preflight.OtherVersion, match="free-threaded"):
-        preflight._check_version(ProcessFiles(PID), SimpleNamespace(elf=elf))
+        preflight._check_version(process, SimpleNamespace(elf=elf))
 
 
 @pytest.mark.parametrize(

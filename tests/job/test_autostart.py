@@ -66,26 +66,6 @@ def test_why_nothing_is_recorded_is_said_once(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stderr.count("not recording") == 1
 
 
-FREE_THREADED = """
-import os, sys
-sys.abiflags += "t"
-os.environ["SONDE"] = "1"
-for line in open({hook!r}):
-    if line.startswith("import "):
-        exec(line)
-print([m for m in sys.modules if m.startswith("sonde.")])
-import sonde
-"""
-
-
-def test_free_threaded_python_is_left_alone_in_one_line() -> None:
-    done = launch(sys.executable, "-c", FREE_THREADED.format(hook=str(TOP / "sonde.pth")))
-    first, *rest = done.stderr.splitlines()
-    assert first.startswith("sonde: not recording: sonde does not work with free-threaded Python")
-    assert done.stdout.strip() == "[]" and sessions() == []
-    assert rest[-1] == "ImportError: " + first.removeprefix("sonde: not recording: ")
-
-
 def test_the_hook_is_one_line_that_imports_nothing_when_unset() -> None:
     code = "import sys; print([m for m in sys.modules if m.startswith('sonde')])"
     assert launch(sys.executable, "-c", code).stdout.strip() == "[]"

@@ -111,7 +111,7 @@ static int fill_module(PyObject *core)
     /* There is one recording per process: its state belongs to the process, not to an
      * interpreter. */
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
-        PyErr_SetString(PyExc_ImportError, "sonde records the main interpreter only");
+        PyErr_SetString(PyExc_ImportError, "sonde._core works in the main interpreter only");
         return -1;
     }
     if (add_types(core) < 0 || add_functions(core) < 0 || add_constants(core) < 0 || add_errors(core))
@@ -126,6 +126,9 @@ static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, fill_module},
 #ifdef Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+#ifdef Py_mod_gil
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
 #endif
     {0, NULL},
 };

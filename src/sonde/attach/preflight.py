@@ -281,12 +281,13 @@ def _check_version(process: ProcessFiles, python: Library) -> tuple[tuple[int, i
         raise OtherVersion(
             f"process {process.pid} is Python {shown}, {word} {limit[0]}.{limit[1]}: not supported"
         )
-    if python.elf.find_symbols(["_Py_DecRefShared"]):  # which only such a Python has
-        raise OtherVersion(
-            f"process {process.pid} is free-threaded Python, with which sonde does not work yet"
-        )
-    if version in list_cores():
+    is_free = bool(python.elf.find_symbols(["_Py_DecRefShared"]))  # which only such a Python has
+    if version in list_cores(is_free):
         return version, True
+    if is_free and not has_own(process):
+        raise OtherVersion(
+            f"process {process.pid} is free-threaded Python without sonde: install sonde there"
+        )
     if not has_own(process):
         cores = ", ".join(f"{one[0]}.{one[1]}" for one in list_cores())
         raise OtherVersion(
@@ -296,10 +297,11 @@ def _check_version(process: ProcessFiles, python: Library) -> tuple[tuple[int, i
     return version, False
 
 
-def list_cores() -> list[tuple[int, int]]:
-    """Return the versions of Python that this package has a core for: all of them if it is from a
-    wheel, ours alone if it was built here."""
-    found = re.findall(r"\b_core\.cpython-(\d)(\d+)-", " ".join(os.listdir(PACKAGE)))
+def list_cores(is_free: bool = False) -> list[tuple[int, int]]:
+    """Return the versions of (free-threaded) Python that this package has a core for: all of them
+    if it is from a wheel, ours alone if it was built here."""
+    kind = "t" if is_free else ""
+    found = re.findall(rf"\b_core\.cpython-(\d)(\d+){kind}-", " ".join(os.listdir(PACKAGE)))
     return sorted((int(major), int(minor)) for major, minor in found)
 
 

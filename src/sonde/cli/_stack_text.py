@@ -42,7 +42,8 @@ class StackText:
         for one in threads:
             frames = tuple((frame.func, frame.file, frame.line) for frame in one.frames)
             alone = one.thread if one.thread in variables else None
-            groups.setdefault((frames, one.idle, one.gil, alone), []).append(one)
+            key = frames, one.idle, one.gil, one.interpreter, alone
+            groups.setdefault(key, []).append(one)
         for group in groups.values():
             yield ""
             yield f"{self._name(group)}  {self._describe(group)}"
@@ -82,6 +83,8 @@ class StackText:
         one = group[0]
         lasted = [each.t_ns - each.since_ns for each in group if each.since_ns is not None]
         state = "idle" if one.idle else "running"
+        if one.interpreter:
+            state += f" in interpreter {one.interpreter}"
         words = f"{state}, holds the GIL" if one.gil else state
         if lasted and min(lasted) >= _SHORT_NS:
             words += f" for {show_duration_short(min(lasted))}"

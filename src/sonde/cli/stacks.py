@@ -77,7 +77,7 @@ class _Shown:
             "alive": self.is_alive, "notes": self.notes, "tasks": self.tasks,
             "threads": [
                 {"thread": one.thread, "name": one.name, "t_ns": one.t_ns, "gil": one.gil,
-                 "idle": one.idle, "since_ns": one.since_ns,
+                 "idle": one.idle, "since_ns": one.since_ns, "interpreter": one.interpreter,
                  "frames": [
                     {"func": frame.func, "file": frame.file, "line": frame.line,
                      "locals": self._find_locals(one, depth)}
@@ -154,6 +154,10 @@ class _Recorded(_Shown):
                 "a thread in a C call holds it"
             )
             return
+        found = stack_table.read_inspection(self.session)
+        if found is not None and found.t_ns >= since_ns and not found.threads:
+            self.notes.append("no locals and tasks: without a GIL nobody may look at them")
+            return
         if args.locals:
             self._take_locals(since_ns)
         if args.tasks:
@@ -203,7 +207,7 @@ def _read_archived(session: Session) -> list[ThreadStack]:
         "SELECT * FROM python.backtrace ORDER BY thread, depth"
     ).to_pylist():  # fmt: skip
         one = found.setdefault(row["thread"], ThreadStack(row["thread"], row["name"], row["t_ns"]))
-        one.gil, one.idle = row["gil"], row["idle"]
+        one.gil, one.idle, one.interpreter = row["gil"], row["idle"], row["interpreter"]
         one.frames.append(StackFrame(row["func"], row["file"], row["lineno"], 0))
     return list(found.values())
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 
 from sonde import plugins
+from sonde.errors import Unavailable
 from sonde.job.import_watch import ImportWatch
-from sonde.job.source_context import SourceContext
+from sonde.job.source_context import SourceContext, has_gil
 from sonde.tables.recording import WAITS
 
 TYPE_CHECKING = False
@@ -27,6 +28,8 @@ class DeferredSource:
         self._watch = ImportWatch(self._can_begin, context.guard(self._begin_late))
 
     def start(self) -> None:
+        if not has_gil():
+            raise Unavailable("this Python has no GIL, which keeps the numbers sound")
         if self._can_begin():
             self._begin()
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # the enums of `signal` are slow to create
+import sys
 
 from sonde import _core
 from sonde.errors import Unavailable
@@ -91,6 +92,11 @@ class SourceContext:
                 return None
 
         return guarded
+
+
+def has_gil() -> bool:
+    """Return whether this Python has a GIL that is on; once on, it stays on."""
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
 def _name_failure(error: Exception) -> tuple[str, str]:

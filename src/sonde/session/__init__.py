@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from sonde.errors import is_in_subinterpreter
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from sonde.session.folder import Session, list_folders, list_sessions
@@ -27,8 +29,12 @@ class _Package(type(sys)):  # type: ignore[misc]
 
     def __call__(self) -> Session | None:
         """Return the session of this process, or None if it is not being recorded."""
-        from sonde.session.writer import find_current
-
+        try:
+            from sonde.session.writer import find_current
+        except ImportError as error:
+            if not is_in_subinterpreter(error):
+                raise
+            return None
         folder = find_current()
         return None if folder is None else self.Session(folder)
 

@@ -176,19 +176,22 @@ def _cast(buffer: bytearray, kind: str) -> list[int]:
 class ThreadStack:
     """The newest stack of a thread."""
 
-    __slots__ = ("cpu_ns", "frames", "gil", "idle", "name", "since_ns", "t_ns", "thread")
+    __slots__ = (
+        "cpu_ns", "frames", "gil", "idle", "interpreter", "name", "since_ns", "t_ns", "thread",
+    )  # fmt: skip
 
     def __init__(self, thread: int, name: str | None, t_ns: int) -> None:
         self.thread, self.name, self.t_ns = thread, name, t_ns
         self.gil = self.idle = False
         self.since_ns: int | None = None  # since when it was seen at no other stack
-        self.cpu_ns = 0
+        self.cpu_ns = self.interpreter = 0
         self.frames: list[StackFrame] = []  # the innermost first
 
 
 def read_newest(session: Session, since_ns: int = 0) -> list[ThreadStack]:
     """Return the newest stack, from `since_ns` on, of every thread that has not ended."""
-    times, threads, hashes, _samples, wall, cpu, gil, idle = _read_columns(session, SAMPLES)
+    times, threads, hashes, _samples, wall, *facts = _read_columns(session, SAMPLES)
+    cpu, gil, idle, *newer = facts  # older recordings have no interpreters
     newest: dict[int, int] = {}
     since: dict[int, int] = {}  # by thread: when the row began from which on its stack is the same
     for at, thread in enumerate(threads):
@@ -206,6 +209,7 @@ def read_newest(session: Session, since_ns: int = 0) -> list[ThreadStack]:
         one = ThreadStack(thread, names.get(thread), times[at])
         one.cpu_ns, one.gil, one.idle = cpu[at], bool(gil[at]), bool(idle[at])
         one.since_ns = since[thread]
+        one.interpreter = newer[0][at] if newer else 0
         one.frames = [nodes.frame(place) for place in nodes.walk(places.get(hashes[at], -1))]
         found.append(one)
     return found

@@ -21,8 +21,9 @@ class StackSample:
     cpu_ns: i64 = column(
         "CPU time since the thread was last sampled while working; 0 if it is idle", "ns"
     )
-    gil: bool = column("the thread held the GIL")
+    gil: bool = column("the thread held the GIL of its interpreter")
     idle: bool = column("the thread slept or waited for something other than a CPU")
+    interpreter: u32 = column("number of the interpreter that the thread was in; 0 is the main one")
 
 
 class Thread:
@@ -45,7 +46,7 @@ class Sampling:
     samples: u64 = column("stacks of single threads that were recorded")
     torn: u64 = column("stacks that were given up because they changed while being read")
     skipped_interpreters: u64 = column(
-        "samples during which there were subinterpreters, which are left out"
+        "samples during which subinterpreters were left out: before Python 3.12, or beyond 256"
     )
     cut: u64 = column("stacks deeper than 512 frames, whose outermost frames are left out")
     cpu_ns: i64 = column("CPU time of sonde's own thread", "ns")

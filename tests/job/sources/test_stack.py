@@ -332,19 +332,68 @@ def test_a_forked_child_has_stacks_of_its_own(run) -> None:
     assert rows == {(parent, "parent"), (child, "child")}
 
 
-def test_subinterpreters_are_left_out_and_counted(run) -> None:
-    done = run(
-        "import sonde, time\n"
-        "try: import _xxsubinterpreters as sub\n"
-        "except ImportError: import _interpreters as sub\n"
-        "folder = sonde.start(collector=False, stack_every='1ms')\n"
-        "other = sub.create()\n"
-        "time.sleep(0.3)\n"
-        "sub.destroy(other)\n"
-        "sonde.stop(); print(folder)"
+BOTH = """
+import sonde, threading, time
+try: import _interpreters as sub; go = sub.exec
+except ImportError: import _xxsubinterpreters as sub; go = sub.run_string
+folder = sonde.start(collector=False, stack_every="1ms")
+code = '''
+import time
+def inner():
+    end = time.monotonic() + 0.4
+    while time.monotonic() < end: pass
+inner()
+'''
+number = sub.create()
+def outer(): go(number, code)
+thread = threading.Thread(target=outer)
+thread.start()
+thread.join()
+print(folder, int(number), thread.native_id)
+sub.destroy(number)
+sonde.stop()
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="it does not say which thread runs it")
+def test_a_thread_in_a_subinterpreter_has_one_stack_that_lies_in_both(run) -> None:
+    folder, number, thread = run(BOTH).stdout.split()
+    rows = ask(
+        folder,
+        "SELECT thread, interpreter, list(func ORDER BY depth) AS funcs "
+        "FROM python.stack_sample JOIN python.frame USING (stack) "
+        "GROUP BY thread, interpreter, t_ns HAVING list_contains(list(func), 'inner')",
     )
-    row = ask(done.stdout.strip(), "SELECT MAX(skipped_interpreters) AS n FROM python.sampling")[0]
-    assert row["n"] > 10
+    assert len(rows) > 10
+    assert {(row["thread"], row["interpreter"]) for row in rows} == {(int(thread), int(number))}
+    assert all("outer" in row["funcs"] and row["funcs"][0] == "inner" for row in rows)
+
+
+EVERY_NAME = """
+import sonde, sys
+try: import _interpreters as sub; go = sub.exec
+except ImportError: import _xxsubinterpreters as sub; go = sub.run_string
+sonde.start(collector=False)
+code = f"import sys; sys.path[:] = {sys.path}\\n" + '''
+import sonde
+with sonde.span("a", n=1) as span: span.set(m=2)
+@sonde.span("f")
+def work(): return 3
+sonde.mark("m"); sonde.counter("c").increment(); sonde.step()
+counter = sonde.counter("d", 4); counter += 1
+sonde.table(type("Row", (), {"__annotations__": {"n": int}}))(5)
+sonde.pause(); sonde.resume(); sonde.stop()
+print(work(), sonde.start(), sonde.session(), sonde.snapshot(), flush=True)
+'''
+print(go(sub.create(), code))
+sonde.stop()
+"""
+
+
+def test_a_subinterpreter_may_use_every_name_and_nothing_happens(run) -> None:
+    done = run(EVERY_NAME)
+    assert done.stdout.split("\n")[:2] == ["3 None None None", "None"]
+    assert done.stderr.count("sonde: not recording: this is a subinterpreter") == 1
 
 
 def test_a_table_without_room_counts_and_keeps_the_time(run) -> None:

@@ -1,10 +1,12 @@
-/* What the files that talk to Python share. Everything here needs the GIL. */
+/* What the files that talk to Python share. Everything here needs the GIL, or, where Python has none,
+ * an attached thread state; see exclusion.h. */
 #ifndef SONDE_BINDING_H
 #define SONDE_BINDING_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "binding/exclusion.h"
 #include "format/format.h"
 
 /* ---- errors (errors.c) ------------------------------------------------------- */

@@ -15,7 +15,7 @@ SONDE_CHANGED_IN_CHILD static struct {
     uint32_t state; /* atomic, and what the thread sleeps on */
     uint32_t tid;   /* atomic: of our thread while it makes the call itself */
     int64_t due_ns;
-    PyObject *call; /* under the GIL: NULL once the call was made or given up */
+    PyObject *call; /* NULL once the call was made or given up; whoever swaps it out owns it */
 } late;
 
 static void forget_in_child(void)
@@ -37,8 +37,7 @@ static void set_state(uint32_t state)
 
 static int run_late(void *Py_UNUSED(arg))
 {
-    PyObject *call = late.call;
-    late.call = NULL;
+    PyObject *call = sonde_swap_acquire(&late.call, NULL);
     if (call == NULL)
         return 0;
     set_state(TAKEN);
@@ -47,6 +46,8 @@ static int run_late(void *Py_UNUSED(arg))
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
 }
+
+static void replace_call(PyObject *call) { Py_XDECREF(sonde_swap_acquire(&late.call, call)); }
 
 /* Sleep until then, or until the call was made or given up. Returns whether it is still to be made. */
 static int wait_until(int64_t end_ns)
@@ -100,11 +101,11 @@ static int begin_thread(void)
 int sonde_later(PyObject *call, int64_t delay_ns)
 {
     end_thread();
-    Py_XSETREF(late.call, Py_NewRef(call));
+    replace_call(Py_NewRef(call));
     late.due_ns = sonde_clock_ns() + delay_ns;
     int status = begin_thread();
     if (status < 0)
-        Py_CLEAR(late.call);
+        replace_call(NULL);
     return status;
 }
 
@@ -128,7 +129,7 @@ static PyObject *later(PyObject *Py_UNUSED(module), PyObject *args)
 /* Give the call up. Needed before the interpreter ends: the thread must not touch it afterwards. */
 static PyObject *later_cancel(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    Py_CLEAR(late.call);
+    replace_call(NULL);
     if (late.running && sonde_later_tid()) {
         /* It is making the call, and may be waiting for a lock that our caller holds. */
         late.running = 0;
@@ -141,7 +142,7 @@ static PyObject *later_cancel(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(n
 static PyObject *later_finish(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     if (!sonde_later_tid())
-        Py_CLEAR(late.call);
+        replace_call(NULL);
     end_thread();
     Py_RETURN_NONE;
 }

@@ -37,6 +37,7 @@ typedef struct NativeThreadObject {
     sonde_nudge nudge;
 } NativeThreadObject;
 
+static sonde_exclusion list = SONDE_EXCLUSION; /* of what is said to be under the GIL */
 SONDE_CHANGED_IN_CHILD static NativeThreadObject *threads; /* the running ones */
 
 /* Taken by a native thread for each turn, and by a fork. A semaphore, because a mutex must be
@@ -70,8 +71,10 @@ SONDE_IN_CHILD(forget_in_child)
 
 void sonde_native_threads_ring(void)
 {
+    SONDE_EXCLUDE_BEGIN(&list)
     for (NativeThreadObject *thread = threads; thread != NULL; thread = thread->next)
         sonde_control_ring(thread->page);
+    SONDE_EXCLUDE_END
 }
 
 static const sonde_native_work *work;
@@ -122,8 +125,7 @@ static int run_obey(void *arg)
         self->is_obeying = 1;
         PyObject *result = call_obey(self);
         self->is_obeying = 0;
-        /* obey catches its own exceptions; one that still comes out is the program's, such as
-         * a Ctrl-C that arrived meanwhile. */
+        /* obey catches its own exceptions; any other is the program's, such as a Ctrl-C just now. */
         status = result == NULL ? -1 : 0;
         Py_XDECREF(result);
     }
@@ -242,7 +244,10 @@ static int begin_thread(NativeThreadObject *self)
 
 static PyObject *thread_wake(NativeThreadObject *self, PyObject *Py_UNUSED(none))
 {
-    int status = begin_thread(self);
+    int status;
+    SONDE_EXCLUDE_BEGIN(&list)
+    status = begin_thread(self);
+    SONDE_EXCLUDE_END
     if (status < 0)
         return sonde_raise(status, "thread");
     Py_RETURN_NONE;
@@ -250,14 +255,16 @@ static PyObject *thread_wake(NativeThreadObject *self, PyObject *Py_UNUSED(none)
 
 static PyObject *thread_start(NativeThreadObject *self, PyObject *Py_UNUSED(none))
 {
-    if (self->running || sonde_load_acquire(&self->leave))
-        Py_RETURN_NONE;
-    int status = begin_thread(self);
+    int status = 0;
+    SONDE_EXCLUDE_BEGIN(&list)
+    if (!self->running && !sonde_load_acquire(&self->leave) && (status = begin_thread(self)) == 0) {
+        Py_INCREF(self); /* the thread's reference; stop() gives it back */
+        self->next = threads;
+        threads = self;
+    }
+    SONDE_EXCLUDE_END
     if (status < 0)
         return sonde_raise(status, "thread");
-    Py_INCREF(self); /* the thread's reference; stop() gives it back */
-    self->next = threads;
-    threads = self;
     Py_RETURN_NONE;
 }
 
@@ -272,11 +279,16 @@ static void unlink_thread(NativeThreadObject *self)
 
 static PyObject *thread_stop(NativeThreadObject *self, PyObject *Py_UNUSED(none))
 {
+    int was_running;
     sonde_store_release(&self->leave, 1);
-    if (!self->running)
-        Py_RETURN_NONE;
+    SONDE_EXCLUDE_BEGIN(&list)
+    was_running = self->running;
     self->running = 0;
-    unlink_thread(self);
+    if (was_running)
+        unlink_thread(self);
+    SONDE_EXCLUDE_END
+    if (!was_running)
+        Py_RETURN_NONE;
     sonde_control_ring(self->page);
     pthread_t thread = self->thread;
     Py_BEGIN_ALLOW_THREADS
@@ -284,8 +296,7 @@ static PyObject *thread_stop(NativeThreadObject *self, PyObject *Py_UNUSED(none)
     sonde_nudge_join(&self->nudge);
     Py_END_ALLOW_THREADS
     sonde_keeper_leave(&self->upkeep.keeper);
-    /* obey is still queued: the interpreter holds our address and cannot be told to forget it, so
-     * this object stays, and the thread's reference is not given back. */
+    /* obey is still queued: the interpreter holds our address for good, so this object stays. */
     if (!sonde_load_acquire(&self->pending) || self->is_obeying)
         Py_DECREF(self);
     Py_RETURN_NONE;
@@ -306,7 +317,9 @@ static void end_thread(NativeThreadObject *self)
 
 static PyObject *thread_rest(NativeThreadObject *self, PyObject *Py_UNUSED(none))
 {
+    SONDE_EXCLUDE_BEGIN(&list)
     end_thread(self);
+    SONDE_EXCLUDE_END
     Py_RETURN_NONE;
 }
 
@@ -322,7 +335,7 @@ static int would_warn(void)
     return stat("/proc/self/task", &task) < 0 || task.st_nlink <= 2 + 2;
 }
 
-void sonde_native_threads_rest(void)
+static void rest_all(void)
 {
     if (threads == NULL || is_held)
         return;
@@ -333,14 +346,22 @@ void sonde_native_threads_rest(void)
     is_held = 1;
 }
 
+void sonde_native_threads_rest(void)
+{
+    SONDE_EXCLUDE_BEGIN(&list)
+    rest_all();
+    SONDE_EXCLUDE_END
+}
+
 void sonde_native_threads_wake(void)
 {
+    SONDE_EXCLUDE_BEGIN(&list)
     if (is_held)
         sem_post(&turns);
     is_held = 0;
-    /* If there is no room for a thread now, the next fork tries again. */
     for (NativeThreadObject *thread = threads; thread != NULL; thread = thread->next)
-        (void)begin_thread(thread);
+        (void)begin_thread(thread); /* if there is no room for it, the next fork tries again */
+    SONDE_EXCLUDE_END
 }
 
 static void thread_dealloc(NativeThreadObject *self)

@@ -9,7 +9,7 @@ typedef struct {
     sonde_intern_handle table;
     /* Keyed by the address of the str, which is kept alive here: an address
      * that was freed and used again would name the wrong text. */
-    struct { PyObject *str; uint32_t id; } cache[CACHE];
+    struct { PyObject *str; uint32_t id, seq; } cache[CACHE]; /* seq: without a GIL only; odd: being written */
 } TextObject;
 
 static PyObject *text_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -62,6 +62,54 @@ static int64_t put_str(const sonde_intern_handle *table, PyObject *str, enum son
     return id;
 }
 
+/* ---- the cache --------------------------------------------------------------------- */
+
+#ifdef Py_GIL_DISABLED
+
+/* Return the id of a str that is in the cache; 0: it is not. The str of a slot is only compared. */
+static uint32_t find_cached(const TextObject *self, size_t at, const PyObject *str)
+{
+    /* Acquire: the number that says "complete" is read before what it vouches for. */
+    uint32_t seq = sonde_load_acquire(&self->cache[at].seq);
+    const PyObject *found = sonde_load_relaxed(&self->cache[at].str);
+    uint32_t id = sonde_load_relaxed(&self->cache[at].id);
+    /* What was read comes before the number is read again. */
+    sonde_fence_acquire();
+    return found == str && !(seq & 1) && sonde_load_relaxed(&self->cache[at].seq) == seq ? id : 0;
+}
+
+static void keep(TextObject *self, size_t at, PyObject *str, uint32_t id)
+{
+    uint32_t seq = sonde_load_relaxed(&self->cache[at].seq);
+    if ((seq & 1) || !sonde_cas_acquire(&self->cache[at].seq, &seq, seq + 1))
+        return; /* another thread is at it */
+    /* The odd number is visible before any part of the change. */
+    sonde_fence_release();
+    PyObject *before = self->cache[at].str;
+    sonde_store_relaxed(&self->cache[at].str, Py_NewRef(str));
+    sonde_store_relaxed(&self->cache[at].id, id);
+    /* Release: the pair is stored before the number that says it is complete. */
+    sonde_store_release(&self->cache[at].seq, seq + 2);
+    Py_XDECREF(before);
+}
+
+#else
+
+static uint32_t find_cached(const TextObject *self, size_t at, const PyObject *str)
+{
+    return self->cache[at].str == str ? self->cache[at].id : 0;
+}
+
+static void keep(TextObject *self, size_t at, PyObject *str, uint32_t id)
+{
+    PyObject *before = self->cache[at].str;
+    self->cache[at].str = Py_NewRef(str);
+    self->cache[at].id = id;
+    Py_XDECREF(before);
+}
+
+#endif
+
 int64_t sonde_text_id(PyObject *text, PyObject *str)
 {
     return sonde_text_id_within(text, str, SONDE_TEXTS_OURS);
@@ -72,19 +120,16 @@ int64_t sonde_text_id_within(PyObject *text, PyObject *str, enum sonde_text_shar
     TextObject *self = (TextObject *)text;
     uintptr_t address = (uintptr_t)str;
     size_t at = (address >> 4 ^ address >> 14) % CACHE;
-    if (self->cache[at].str == str)
-        return self->cache[at].id;
+    uint32_t known = find_cached(self, at, str);
+    if (known != 0)
+        return known;
     if (!PyUnicode_Check(str)) {
         PyErr_Format(PyExc_TypeError, "expected text, not %.100s", Py_TYPE(str)->tp_name);
         return -1;
     }
     int64_t id = put_str(&self->table, str, share);
-    if (id > 0 && PyUnicode_CheckExact(str) && PyUnicode_GET_LENGTH(str) <= CACHED_CHARS) {
-        PyObject *before = self->cache[at].str;
-        self->cache[at].str = Py_NewRef(str);
-        self->cache[at].id = (uint32_t)id;
-        Py_XDECREF(before);
-    }
+    if (id > 0 && PyUnicode_CheckExact(str) && PyUnicode_GET_LENGTH(str) <= CACHED_CHARS)
+        keep(self, at, str, (uint32_t)id);
     return id;
 }
 

@@ -23,6 +23,7 @@ typedef struct WriterObject {
     struct WriterObject *next, *prev; /* all writers, for a forked child */
 } WriterObject;
 
+static sonde_exclusion list = SONDE_EXCLUSION; /* of `writers` and `child_opener` */
 SONDE_CHANGED_IN_CHILD static WriterObject *writers;
 /* In a forked child whose recording has not begun: what begins it. */
 SONDE_CHANGED_IN_CHILD static PyObject *child_opener;
@@ -50,12 +51,16 @@ void sonde_writers_wait(PyObject *opener)
 int sonde_writer_count(PyObject *writer, uint64_t *rows, uint64_t *capacity)
 {
     const WriterObject *self = (WriterObject *)writer;
+    int status = -1;
+    SONDE_EXCLUDE_BEGIN(writer)
     const sonde_ring *shared = self->ring.shared;
-    if (shared == NULL || !sonde_load_relaxed(self->on))
-        return -1;
-    *rows = sonde_load_relaxed(&shared->head) - sonde_load_relaxed(&shared->dropped);
-    *capacity = self->ring.capacity;
-    return 0;
+    if (shared != NULL && sonde_load_relaxed(self->on)) {
+        *rows = sonde_load_relaxed(&shared->head) - sonde_load_relaxed(&shared->dropped);
+        *capacity = self->ring.capacity;
+        status = 0;
+    }
+    SONDE_EXCLUDE_END
+    return status;
 }
 
 static int put_values(WriterObject *self, sonde_row *row, PyObject *const *args, Py_ssize_t given,
@@ -100,39 +105,58 @@ static int call_opener(PyObject *opener)
 
 static int open_ring(WriterObject *self)
 {
-    int status = call_opener(Py_XNewRef(child_opener));
-    Py_CLEAR(child_opener); /* only now: see above about other threads */
+    PyObject *opener;
+    SONDE_EXCLUDE_BEGIN(&list)
+    opener = Py_XNewRef(child_opener);
+    SONDE_EXCLUDE_END
+    int status = call_opener(opener);
+    SONDE_EXCLUDE_BEGIN(&list)
+    opener = child_opener; /* dropped only now: see above about other threads */
+    child_opener = NULL;
+    SONDE_EXCLUDE_END
+    Py_XDECREF(opener);
     if (status < 0)
         return -1;
-    return self->ring.shared == NULL ? call_opener(Py_XNewRef(self->opener)) : 0;
+    SONDE_EXCLUDE_BEGIN(self)
+    opener = self->ring.shared == NULL ? Py_XNewRef(self->opener) : NULL;
+    SONDE_EXCLUDE_END
+    return call_opener(opener);
 }
 
 int sonde_writer_open(PyObject *writer)
 {
     WriterObject *self = (WriterObject *)writer;
-    return self->ring.shared == NULL ? open_ring(self) : 0;
+    return sonde_load_relaxed(&self->ring.shared) == NULL ? open_ring(self) : 0;
 }
 
 int sonde_writer_put(PyObject *writer, const void *row, uint32_t nulls)
 {
     WriterObject *self = (WriterObject *)writer;
-    if (self->ring.shared == NULL && open_ring(self) < 0)
+    if (sonde_load_relaxed(&self->ring.shared) == NULL && open_ring(self) < 0)
         return -1;
+    SONDE_EXCLUDE_BEGIN(self)
     if (self->ring.shared != NULL)
         (void)sonde_ring_append(&self->ring, row, nulls); /* a drop is counted there */
+    SONDE_EXCLUDE_END
     return 0;
 }
 
 int sonde_writer_append(PyObject *writer, const void *row, uint32_t nulls)
 {
-    return sonde_load_relaxed(((WriterObject *)writer)->on) ? sonde_writer_put(writer, row, nulls) : 0;
+    uint32_t is_on;
+    SONDE_EXCLUDE_BEGIN(writer)
+    is_on = sonde_load_relaxed(((WriterObject *)writer)->on);
+    SONDE_EXCLUDE_END
+    return is_on ? sonde_writer_put(writer, row, nulls) : 0;
 }
 
 void sonde_writer_lose_text(PyObject *writer)
 {
+    SONDE_EXCLUDE_BEGIN(writer)
     sonde_ring *shared = ((WriterObject *)writer)->ring.shared;
     if (shared != NULL)
         sonde_add_relaxed(&shared->text_lost, 1);
+    SONDE_EXCLUDE_END
 }
 
 int sonde_writer_is(PyObject *writer, const char *kinds)
@@ -145,22 +169,32 @@ int sonde_writer_is(PyObject *writer, const char *kinds)
     return -1;
 }
 
+/* Get hold of the ring for one row. Returns 1; 0 if nothing is to be written now; -1 if there is no
+ * ring yet. */
+static inline int take_ring(WriterObject *self, sonde_row *row)
+{
+    int is_ready;
+    SONDE_EXCLUDE_BEGIN(self)
+    is_ready = !sonde_load_relaxed(self->on) ? 0 : self->ring.shared == NULL ? -1 : 1;
+    if (is_ready > 0) {
+        row->ring = self->ring;
+        row->ring_map = Py_NewRef(self->ring_map);
+        row->text = Py_NewRef(self->text);
+    }
+    SONDE_EXCLUDE_END
+    return is_ready;
+}
+
 static PyObject *writer_call(PyObject *callable, PyObject *const *args, size_t nargsf,
                              PyObject *kwnames)
 {
     WriterObject *self = (WriterObject *)callable;
-    if (!sonde_load_relaxed(self->on))
-        Py_RETURN_NONE;
-    if (self->ring.shared == NULL) {
-        if (open_ring(self) < 0)
-            return NULL;
-        if (self->ring.shared == NULL || !sonde_load_relaxed(self->on))
-            Py_RETURN_NONE;
-    }
     sonde_row row;
-    row.ring = self->ring;
-    row.ring_map = Py_NewRef(self->ring_map);
-    row.text = Py_NewRef(self->text);
+    int is_ready = take_ring(self, &row);
+    if (is_ready < 0 && open_ring(self) < 0)
+        return NULL;
+    if (is_ready == 0 || (is_ready < 0 && take_ring(self, &row) <= 0))
+        Py_RETURN_NONE;
     row.share = self->is_guest ? SONDE_TEXTS_VALUES : SONDE_TEXTS_OURS;
     row.nulls = 0;
     for (uint32_t i = 0; i < self->layout.row_bytes / 8; i++)
@@ -201,32 +235,46 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->strict = strict;
     self->is_guest = is_guest;
     self->layout = layout;
+    SONDE_EXCLUDE_BEGIN(&list)
     self->next = writers;
     if (writers != NULL)
         writers->prev = self;
     writers = self;
+    SONDE_EXCLUDE_END
     return (PyObject *)self;
 }
 
-static void writer_release(WriterObject *self)
+/* Give up the ring. The references are dropped by the caller: that may run anything. */
+static void writer_release(WriterObject *self, PyObject *old[4])
 {
+    old[0] = self->text;
+    old[1] = self->ring_map;
+    old[2] = self->page_map;
+    old[3] = self->opener;
     self->on = &always_off;
-    self->ring.shared = NULL;
-    Py_CLEAR(self->text);
-    Py_CLEAR(self->ring_map);
-    Py_CLEAR(self->page_map);
-    Py_CLEAR(self->opener);
+    sonde_store_relaxed(&self->ring.shared, NULL);
+    self->text = self->ring_map = self->page_map = self->opener = NULL;
+}
+
+static void drop(PyObject *old[4])
+{
+    for (int i = 0; i < 4; i++)
+        Py_XDECREF(old[i]);
 }
 
 static void writer_dealloc(WriterObject *self)
 {
+    PyObject *old[4];
+    SONDE_EXCLUDE_BEGIN(&list)
     if (self->prev != NULL)
         self->prev->next = self->next;
     else
         writers = self->next;
     if (self->next != NULL)
         self->next->prev = self->prev;
-    writer_release(self);
+    SONDE_EXCLUDE_END
+    writer_release(self, old);
+    drop(old);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -257,26 +305,38 @@ static PyObject *writer_attach(WriterObject *self, PyObject *args)
             return sonde_raise(status, "control page");
         on = &page->on;
     }
-    writer_release(self);
+    PyObject *old[4];
+    SONDE_EXCLUDE_BEGIN(self)
+    writer_release(self, old);
     self->ring = ring;
     self->text = Py_NewRef(text);
     self->ring_map = Py_NewRef(ring_map);
     self->page_map = Py_NewRef(page_map);
     self->on = on;
+    SONDE_EXCLUDE_END
+    drop(old);
     Py_RETURN_NONE;
 }
 
 static PyObject *writer_later(WriterObject *self, PyObject *opener)
 {
-    writer_release(self);
+    PyObject *old[4];
+    SONDE_EXCLUDE_BEGIN(self)
+    writer_release(self, old);
     self->opener = Py_NewRef(opener);
     self->on = &always_on;
+    SONDE_EXCLUDE_END
+    drop(old);
     Py_RETURN_NONE;
 }
 
 static PyObject *writer_detach(WriterObject *self, PyObject *Py_UNUSED(none))
 {
-    writer_release(self);
+    PyObject *old[4];
+    SONDE_EXCLUDE_BEGIN(self)
+    writer_release(self, old);
+    SONDE_EXCLUDE_END
+    drop(old);
     Py_RETURN_NONE;
 }
 
@@ -285,12 +345,14 @@ PyObject *sonde_writer_ring(PyObject *object, const char *kinds, sonde_ring_hand
     WriterObject *self = (WriterObject *)object;
     if (sonde_writer_is(object, kinds) < 0)
         return NULL;
-    if (self->ring.shared == NULL) {
-        PyErr_SetString(PyExc_OSError, "there is no room for the rows of this table");
-        return NULL;
-    }
+    PyObject *map;
+    SONDE_EXCLUDE_BEGIN(self)
     *ring = self->ring;
-    return Py_NewRef(self->ring_map);
+    map = ring->shared == NULL ? NULL : Py_NewRef(self->ring_map);
+    SONDE_EXCLUDE_END
+    if (map == NULL)
+        PyErr_SetString(PyExc_OSError, "there is no room for the rows of this table");
+    return map;
 }
 
 static PyObject *writer_row_bytes(WriterObject *self, void *Py_UNUSED(closure))

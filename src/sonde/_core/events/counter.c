@@ -175,14 +175,14 @@ static void add_value(const sonde_counter_row *row, int is_whole)
     sonde_sum_end(sum);
 }
 
-/* Write the current value. */
-static int record(CountObject *self)
+/* Write a value, of which the caller has a reference: the counter may have another one soon. */
+static int record(const CountObject *self, PyObject *value)
 {
     if (!sonde_events_ready())
         return 0;
     sonde_counter_row row = {.thread = sonde_find_tid()};
     int is_whole;
-    if (sonde_number(self->value, &row.value, &row.whole, &is_whole) < 0) {
+    if (sonde_number(value, &row.value, &row.whole, &is_whole) < 0) {
         PyErr_Clear();
         return 0;
     }
@@ -193,7 +193,7 @@ static int record(CountObject *self)
     if (sonde_writer_put(sonde_events.tables[TO_COUNTER], &row,
                          (row.domain ? 0 : COUNTER_DOMAIN) | (is_whole ? 0 : COUNTER_WHOLE)) < 0)
         return -1;
-    return sonde_events_mirror("count", self->domain, self->name, SONDE_COUNTER, 0, self->value);
+    return sonde_events_mirror("count", self->domain, self->name, SONDE_COUNTER, 0, value);
 }
 
 static int set_value(CountObject *self, PyObject *value)
@@ -203,22 +203,41 @@ static int set_value(CountObject *self, PyObject *value)
                      Py_TYPE(value)->tp_name);
         return -1;
     }
-    Py_XSETREF(self->value, Py_NewRef(value));
-    return record(self);
+    int status;
+    PyObject *before;
+    SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
+    before = self->value;
+    self->value = Py_NewRef(value);
+    status = record(self, value);
+    SONDE_EXCLUDE_END
+    Py_XDECREF(before);
+    return status;
+}
+
+static int change_in_turn(CountObject *self, PyObject *by, int sign)
+{
+    PyObject *was = self->value == Py_None ? PyLong_FromLong(0) : Py_NewRef(self->value);
+    if (was == NULL)
+        return -1;
+    PyObject *value = sign > 0 ? PyNumber_Add(was, by) : PyNumber_Subtract(was, by);
+    Py_DECREF(was);
+    if (value == NULL)
+        return -1;
+    PyObject *before = self->value;
+    self->value = Py_NewRef(value);
+    int status = record(self, value);
+    Py_XDECREF(before);
+    Py_DECREF(value);
+    return status;
 }
 
 static int change(CountObject *self, PyObject *by, int sign)
 {
-    PyObject *zero = NULL;
-    if (self->value == Py_None && (zero = PyLong_FromLong(0)) == NULL)
-        return -1;
-    PyObject *was = zero != NULL ? zero : self->value;
-    PyObject *value = sign > 0 ? PyNumber_Add(was, by) : PyNumber_Subtract(was, by);
-    Py_XDECREF(zero);
-    if (value == NULL)
-        return -1;
-    Py_SETREF(self->value, value);
-    return record(self);
+    int status;
+    SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
+    status = change_in_turn(self, by, sign);
+    SONDE_EXCLUDE_END
+    return status;
 }
 
 /* Return the one argument of a method, which may be given by its name; NULL, without an exception if
@@ -281,7 +300,11 @@ static PyObject *count_isub(PyObject *self, PyObject *by)
 
 static PyObject *count_get_value(PyObject *self, void *Py_UNUSED(closure))
 {
-    return Py_NewRef(((CountObject *)self)->value);
+    PyObject *value;
+    SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
+    value = Py_NewRef(((CountObject *)self)->value);
+    SONDE_EXCLUDE_END
+    return value;
 }
 
 static int count_put_value(PyObject *self, PyObject *value, void *Py_UNUSED(closure))

@@ -6,6 +6,8 @@
 
 static const uint32_t never = 0;
 
+sonde_exclusion sonde_events_turn = SONDE_EXCLUSION;
+
 SONDE_CHANGED_IN_CHILD sonde_events_t sonde_events = {.on = &never, .is_open = 1};
 
 const char *const sonde_kind_names[SONDE_EVENT_KINDS] = {"span",  "task",    "frame",

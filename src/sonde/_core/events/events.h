@@ -1,4 +1,5 @@
-/* Regions, counters and markers of a program: what the files of this folder share. Needs the GIL. */
+/* Regions, counters and markers of a program: what the files of this folder share. Needs the GIL,
+ * or the turn (see below) where Python has none. */
 #ifndef SONDE_EVENTS_H
 #define SONDE_EVENTS_H
 
@@ -23,6 +24,18 @@ typedef struct {
 /* Make an object of a subtype of Named; `domain` may be None. NULL with an exception. */
 PyObject *sonde_named_new(PyTypeObject *type, PyObject *name, PyObject *domain);
 PyObject *sonde_named_parse(PyTypeObject *type, PyObject *args, PyObject *kwargs);
+
+/* Without a GIL, the first look at a text may wait for another thread, which ends our turn: so names
+ * are looked at when they are given. */
+static inline void sonde_name_prepare(PyObject *name)
+{
+#ifdef Py_GIL_DISABLED
+    if (PyUnicode_Check(name) && !PyUnicode_IS_ASCII(name) && PyUnicode_AsUTF8(name) == NULL)
+        PyErr_Clear(); /* lone surrogates: see text.c */
+#else
+    (void)name;
+#endif
+}
 
 /* Return low, high, mean and last of the counter whose sum has this index: in this process whole
  * numbers are exact. */
@@ -109,6 +122,10 @@ typedef struct {
 } sonde_events_t;
 
 extern sonde_events_t sonde_events;
+
+/* Without a GIL, every way in from Python takes its turn here: all of the above, the sums, the slots
+ * and the activations of all regions change only in turn. */
+extern sonde_exclusion sonde_events_turn;
 
 static inline int sonde_events_on(void)
 {

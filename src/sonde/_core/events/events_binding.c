@@ -1,17 +1,24 @@
 /* How Python switches the recording of events on and off, and asks for what they add up to. */
 #include "events/events.h"
 
-static PyObject *events_detach(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+static void detach(void)
 {
     sonde_events_forget();
     Py_CLEAR(sonde_events.opener);
     Py_CLEAR(sonde_events.text);
     Py_CLEAR(sonde_events.totals_map);
     Py_CLEAR(sonde_events.page_map);
+}
+
+static PyObject *events_detach(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
+    detach();
+    SONDE_EXCLUDE_END
     Py_RETURN_NONE;
 }
 
-static PyObject *events_attach(PyObject *module, PyObject *args)
+static PyObject *events_attach(PyObject *Py_UNUSED(module), PyObject *args)
 {
     static uint32_t epochs;
     static const char *const kinds[EVENT_TABLES] = {SONDE_SPAN_KINDS, SONDE_COUNTER_KINDS,
@@ -30,7 +37,8 @@ static PyObject *events_attach(PyObject *module, PyObject *args)
     if (sonde_events.current == NULL &&
         (sonde_events.current = PyContextVar_New("sonde_region", NULL)) == NULL)
         return NULL;
-    Py_DECREF(events_detach(module, NULL));
+    SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
+    detach();
     for (int i = 0; i < EVENT_TABLES; i++)
         Py_XSETREF(sonde_events.tables[i], Py_NewRef(tables[i]));
     sonde_events.text = Py_NewRef(text);
@@ -40,6 +48,7 @@ static PyObject *events_attach(PyObject *module, PyObject *args)
     sonde_events.on = &page->on;
     sonde_events.epoch = ++epochs;
     sonde_events.gate_page_ns = sonde_events_page_paused_ns(sonde_clock_ns());
+    SONDE_EXCLUDE_END
     Py_RETURN_NONE;
 }
 
@@ -63,11 +72,13 @@ static PyObject *events_totals(PyObject *Py_UNUSED(module), PyObject *map)
     int status = sonde_totals_init(mem, ((MapObject *)map)->bytes);
     if (status < 0)
         return sonde_raise(status, "event.totals");
+    SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
     Py_XSETREF(sonde_events.totals_map, Py_NewRef(map));
     sonde_events.totals = mem;
     tell_gate();
     sonde_events_begin_sums();
     sonde_slots_reset();
+    SONDE_EXCLUDE_END
     Py_RETURN_NONE;
 }
 
@@ -76,6 +87,7 @@ static PyObject *events_gate(PyObject *Py_UNUSED(module), PyObject *open)
     int is_open = PyObject_IsTrue(open);
     if (is_open < 0)
         return NULL;
+    SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
     int64_t now = sonde_clock_ns();
     if (is_open && !sonde_events.is_open) {
         sonde_events.gate_paused_ns = sonde_events_paused_ns(now) - sonde_events_page_paused_ns(now);
@@ -86,18 +98,26 @@ static PyObject *events_gate(PyObject *Py_UNUSED(module), PyObject *open)
     }
     sonde_events.is_open = (uint32_t)is_open;
     tell_gate();
+    SONDE_EXCLUDE_END
     Py_RETURN_NONE;
 }
 
 static PyObject *events_reset(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
+    SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
     sonde_events_begin_sums();
+    SONDE_EXCLUDE_END
     Py_RETURN_NONE;
 }
 
 static PyObject *set_mirror(PyObject *Py_UNUSED(module), PyObject *call)
 {
-    Py_XSETREF(sonde_events.mirror, call == Py_None ? NULL : Py_NewRef(call));
+    PyObject *before;
+    SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
+    before = sonde_events.mirror;
+    sonde_events.mirror = call == Py_None ? NULL : Py_NewRef(call);
+    SONDE_EXCLUDE_END
+    Py_XDECREF(before);
     Py_RETURN_NONE;
 }
 

@@ -27,8 +27,8 @@ static void add_up(const sonde_marker_row *row)
     sonde_sum_end(sum);
 }
 
-static int record(PyObject *domain, PyObject *name, const char *scope, PyObject *keys,
-                  PyObject *const *values)
+static int record_in_turn(PyObject *domain, PyObject *name, const char *scope, PyObject *keys,
+                          PyObject *const *values)
 {
     if (!sonde_events_ready())
         return 0;
@@ -53,6 +53,16 @@ static int record(PyObject *domain, PyObject *name, const char *scope, PyObject 
     int status = value == NULL ? -1
                               : sonde_events_mirror("mark", domain, name, SONDE_MARKER, row.id, value);
     Py_XDECREF(value);
+    return status;
+}
+
+static int record(PyObject *domain, PyObject *name, const char *scope, PyObject *keys,
+                  PyObject *const *values)
+{
+    int status;
+    SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
+    status = record_in_turn(domain, name, scope, keys, values);
+    SONDE_EXCLUDE_END
     return status;
 }
 

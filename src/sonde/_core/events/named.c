@@ -10,6 +10,8 @@ PyObject *sonde_named_new(PyTypeObject *type, PyObject *name, PyObject *domain)
     sonde_named *self = (sonde_named *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
+    sonde_name_prepare(name);
+    sonde_name_prepare(domain);
     self->name = Py_NewRef(name);
     self->domain = domain == Py_None ? NULL : Py_NewRef(domain);
     return (PyObject *)self;

@@ -142,7 +142,7 @@ static PyObject *text_of(uint32_t id)
                          : PyUnicode_DecodeUTF8(bytes, (Py_ssize_t)bytes_n, "backslashreplace");
 }
 
-PyObject *sonde_events_summary(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+static PyObject *summarize(void)
 {
     PyObject *found = PyList_New(0);
     const sonde_totals *totals = sonde_events.totals;
@@ -168,5 +168,14 @@ PyObject *sonde_events_summary(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(
             Py_DECREF(before);
         }
     }
+    return found;
+}
+
+PyObject *sonde_events_summary(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    PyObject *found;
+    SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
+    found = summarize();
+    SONDE_EXCLUDE_END
     return found;
 }

@@ -172,7 +172,7 @@ static int64_t find_pause(void)
     return sonde_load_relaxed(&sonde_events.page->resumed_t_ns) + sonde_events.gate_open_ns;
 }
 
-int sonde_region_begin(RegionObject *self)
+static int begin(RegionObject *self)
 {
     if (sonde_events_ready())
         return begin_open(self);
@@ -184,6 +184,15 @@ int sonde_region_begin(RegionObject *self)
     new->start_ns = find_pause();
     push(self, new);
     return 0;
+}
+
+int sonde_region_begin(RegionObject *self)
+{
+    int status;
+    SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
+    status = begin(self);
+    SONDE_EXCLUDE_END
+    return status;
 }
 
 /* ---- end ------------------------------------------------------------------------- */
@@ -340,7 +349,7 @@ static int ends_unseen(const RegionObject *self, const activation *old)
     return !is_same(&old->place, &here);
 }
 
-int sonde_region_end(RegionObject *self, PyObject *error)
+static int end(RegionObject *self, PyObject *error)
 {
     activation *old = sonde_region_find(self);
     if (self->unseen > 0 && ends_unseen(self, old)) {
@@ -350,12 +359,23 @@ int sonde_region_end(RegionObject *self, PyObject *error)
     return old == NULL ? 0 : end_one(self, old, NULL, error);
 }
 
+int sonde_region_end(RegionObject *self, PyObject *error)
+{
+    int status;
+    SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
+    status = end(self, error);
+    SONDE_EXCLUDE_END
+    return status;
+}
+
 void sonde_region_lose(RegionObject *self)
 {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace); /* an exception may be on its way through here */
+    SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
     while (self->top != NULL)
         if (end_one(self, self->top, "lost", NULL) < 0)
             PyErr_Clear();
+    SONDE_EXCLUDE_END
     PyErr_Restore(type, value, trace);
 }

@@ -47,18 +47,30 @@ static PyObject *region_set(PyObject *object, PyObject *const *args, Py_ssize_t 
         PyErr_SetString(PyExc_TypeError, "set() takes attributes: set(rows=3)");
         return NULL;
     }
-    activation *now = sonde_region_find(self);
+    SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
+    const activation *now = sonde_region_find(self);
     if (kwnames != NULL && sonde_region_is_seen(now) && sonde_events_on())
         sonde_attributes_put(now->id, sonde_clock_ns(), kwnames, args);
+    SONDE_EXCLUDE_END
     Py_RETURN_NONE;
+}
+
+/* Return the number of the activation that would end now; 0: it has none in this recording. */
+static int64_t find_id(const RegionObject *self)
+{
+    int64_t id;
+    SONDE_EXCLUDE_BEGIN(&sonde_events_turn)
+    const activation *now = sonde_region_find(self);
+    id = sonde_region_is_seen(now) ? now->id : 0;
+    SONDE_EXCLUDE_END
+    return id;
 }
 
 static PyObject *region_under(PyObject *object, PyObject *parent)
 {
     RegionObject *self = (RegionObject *)object;
     if (PyObject_TypeCheck(parent, &sonde_RegionType)) {
-        activation *around = sonde_region_find((RegionObject *)parent);
-        self->under = sonde_region_is_seen(around) ? around->id : 0;
+        self->under = find_id((RegionObject *)parent);
     } else if (parent == Py_None) {
         self->under = 0;
     } else {
@@ -151,10 +163,10 @@ int sonde_region_ready(PyObject *core)
 
 static PyObject *get_id(PyObject *self, void *Py_UNUSED(closure))
 {
-    activation *now = sonde_region_find((RegionObject *)self);
-    if (!sonde_region_is_seen(now))
+    int64_t id = find_id((RegionObject *)self);
+    if (id == 0)
         Py_RETURN_NONE;
-    return PyLong_FromLongLong(now->id);
+    return PyLong_FromLongLong(id);
 }
 
 static PyObject *get_kind(PyObject *self, void *Py_UNUSED(closure))
@@ -207,9 +219,13 @@ static int keep_attributes(RegionObject *self, PyObject *keys, PyObject *const *
 }
 
 /* Spans come and go one after the other: a few are kept for the next ones, as good as new apart
- * from their reference counts. */
+ * from their reference counts. Not without a GIL, where threads would have to take turns for them. */
+#ifdef Py_GIL_DISABLED
+enum { SPARE = 0 };
+#else
 enum { SPARE = 16 };
-static RegionObject *spare[SPARE];
+#endif
+static RegionObject *spare[SPARE + 1];
 static int spare_n;
 
 static RegionObject *alloc_span(PyTypeObject *type)
@@ -245,6 +261,7 @@ static PyObject *span_make(PyObject *type, PyObject *const *args, size_t nargsf,
     RegionObject *self = alloc_span((PyTypeObject *)type);
     if (self == NULL)
         return NULL;
+    sonde_name_prepare(args[0]);
     self->name = Py_NewRef(args[0]);
     if (kwnames != NULL && PyTuple_GET_SIZE(kwnames) > 0 &&
         keep_attributes(self, kwnames, args + 1) < 0) {

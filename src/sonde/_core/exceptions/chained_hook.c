@@ -19,7 +19,11 @@ static PyObject *hook_call(PyObject *callable, PyObject *const *args, size_t nar
 {
     HookObject *self = (HookObject *)callable;
     /* The listener may end the recording, and the program may drop this object. */
-    PyObject *listener = Py_NewRef(self->listener), *previous = Py_NewRef(self->previous);
+    PyObject *listener, *previous;
+    SONDE_EXCLUDE_BEGIN(self)
+    listener = Py_NewRef(self->listener);
+    previous = Py_NewRef(self->previous);
+    SONDE_EXCLUDE_END
     if (listener != Py_None) {
         PyObject *answer = PyObject_Vectorcall(listener, args, (size_t)PyVectorcall_NARGS(nargsf), NULL);
         if (answer == NULL)

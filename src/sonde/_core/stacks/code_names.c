@@ -1,9 +1,8 @@
 /* The name and the lines of each code object, read once.
  *
  * The table is keyed by address, and an address is used again once its code object is gone. So we
- * watch code objects being destroyed (through CPython's own watchers from 3.12 on, through the
- * type's tp_dealloc before), and what was read is believed only if the frame that led to it is
- * still there afterwards.
+ * watch code objects being destroyed, through the type's tp_dealloc, and what was read is believed
+ * only if the frame that led to it is still there afterwards.
  */
 #define _GNU_SOURCE 1
 #include "stacks/frames.h"
@@ -13,6 +12,7 @@
 #if SONDE_HAS_FRAMES
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ typedef struct {
 SONDE_CHANGED_IN_CHILD static sonde_codes *codes, *retired;
 static uint32_t last_id;
 static uint64_t deaths; /* code objects destroyed; atomic */
-static int watching;
+static uint32_t inside; /* threads that are in on_death(); atomic */
 
 static uint32_t place_of(uintptr_t address)
 {
@@ -56,35 +56,16 @@ static sonde_code **find_slot(sonde_codes *table, uintptr_t address)
 
 static void on_death(uintptr_t address)
 {
+    sonde_add_total(&inside, 1);
     /* Total: counted before the lookup, so an entry that is stored after it is not believed; see
      * sonde_codes_get(). */
     sonde_add_total(&deaths, 1);
     sonde_codes *table = sonde_load_total(&codes);
-    if (table == NULL)
-        return;
-    sonde_code *code = sonde_load_acquire(find_slot(table, address));
+    sonde_code *code = table == NULL ? NULL : sonde_load_acquire(find_slot(table, address));
     if (code != NULL)
         sonde_store_relaxed(&code->alive, 0);
+    sonde_add_release(&inside, UINT32_MAX); /* after the last use of the table */
 }
-
-#if PY_VERSION_HEX >= 0x030c0000
-
-static int on_event(PyCodeEvent event, PyCodeObject *code)
-{
-    if (event == PY_CODE_EVENT_DESTROY)
-        on_death((uintptr_t)code);
-    return 0;
-}
-
-static int watch(void)
-{
-    int id = PyCode_AddWatcher(on_event);
-    if (id < 0)
-        PyErr_Clear(); /* all eight watchers are taken */
-    return id < 0 ? -1 : 0;
-}
-
-#else
 
 static destructor dealloc_before;
 
@@ -94,22 +75,14 @@ static void dealloc(PyObject *code)
     dealloc_before(code);
 }
 
-static int watch(void)
+void sonde_codes_watch(void)
 {
-    /* Ours stays in place for good: whoever replaced it after us calls it. */
+    /* Ours stays in place for good: whoever replaced it after us calls it. CPython's own watchers (3.12)
+     * tell of one interpreter only, and this type is the same in all of them. */
+    if (dealloc_before != NULL)
+        return;
     dealloc_before = PyCode_Type.tp_dealloc;
     PyCode_Type.tp_dealloc = dealloc;
-    return 0;
-}
-
-#endif
-
-int sonde_codes_watch(void)
-{
-    if (!watching && watch() < 0)
-        return -1;
-    watching = 1;
-    return 0;
 }
 
 /* ---- texts ------------------------------------------------------------------------ */
@@ -290,13 +263,22 @@ static void renew(void)
 
 void sonde_codes_clear(void)
 {
-    /* We hold the GIL, which on_death() holds, too: nobody is inside it. */
+    sonde_codes *old = codes;
+    /* Total: whoever comes into on_death() after this finds no table. Those who are in it are there for
+     * a moment only; with a GIL, which they hold as we do, there is nobody. */
+    sonde_store_total(&codes, NULL);
+    while (sonde_load_total(&inside) != 0)
+        sched_yield();
     free_table(retired);
-    free_table(codes);
-    retired = codes = NULL;
+    free_table(old);
+    retired = NULL;
 }
 
-void sonde_codes_forget(void) { retired = codes = NULL; }
+void sonde_codes_forget(void)
+{
+    retired = codes = NULL;
+    inside = 0;
+}
 
 sonde_code *sonde_codes_get(uintptr_t address, const sonde_intern_handle *text, int *fresh)
 {

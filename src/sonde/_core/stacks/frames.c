@@ -72,7 +72,7 @@ static int holds_gil(const sonde_view *view)
 
 static int is_same_thread(const sonde_view *view)
 {
-    return sonde_copy.state.interp == PyInterpreterState_Main() && sonde_copy.state.id == view->id;
+    return (uintptr_t)sonde_copy.state.interp == view->interpreter && sonde_copy.state.id == view->id;
 }
 
 static int is_top_unchanged(sonde_view *view, const sonde_stack *stack)
@@ -178,6 +178,42 @@ enum sonde_frames_result sonde_frames_read(sonde_view *view, sonde_stack *stack,
     return found;
 }
 
+/* Put the frames below a stack, as far as there is room. */
+static void join(sonde_stack *stack, const sonde_stack *below)
+{
+    int room = SONDE_MAX_DEPTH - stack->depth;
+    int n = below->depth < room ? below->depth : room;
+    memcpy(&stack->frame[stack->depth], below->frame, (size_t)n * sizeof *below->frame);
+    stack->depth += n;
+    stack->is_cut = below->is_cut || n < below->depth;
+    stack->holds_gil |= below->holds_gil;
+}
+
+enum sonde_frames_result sonde_frames_read_both(sonde_view *view, sonde_view *inner, sonde_stack *stack,
+                                                const sonde_intern_handle *text, int is_strict,
+                                                int *is_inner)
+{
+    static sonde_stack outer; /* too large for the thread's stack */
+    sonde_thread_entry entry;
+    enum sonde_frames_result found = sonde_frames_read(inner, stack, text, is_strict);
+    *is_inner = found == SONDE_FRAMES_OK;
+    if (found == SONDE_FRAMES_TORN)
+        return found;
+    if (!*is_inner)
+        return sonde_frames_read(view, stack, text, is_strict);
+    if (stack->is_cut)
+        return found;
+    found = sonde_frames_read(view, &outer, text, is_strict);
+    if (found == SONDE_FRAMES_OK)
+        join(stack, &outer);
+    else if (found != SONDE_FRAMES_EMPTY)
+        return found;
+    /* Its outer frames did not move if it was inside all the time. */
+    int is_still = sonde_frames_entry(inner->state, inner->interpreter, &entry) == 0 &&
+                   entry.id == inner->id && entry.has_frames;
+    return is_still ? SONDE_FRAMES_OK : SONDE_FRAMES_TORN;
+}
+
 /* ---- the list of threads --------------------------------------------------------------- */
 
 uintptr_t sonde_frames_head(void)
@@ -186,21 +222,30 @@ uintptr_t sonde_frames_head(void)
     return (uintptr_t)PyInterpreterState_ThreadHead(PyInterpreterState_Main());
 }
 
-int sonde_frames_has_others(void)
+static int has_frames(const PyThreadState *state)
 {
-    /* New interpreters are put in front of the main one. */
-    return PyInterpreterState_Head() != PyInterpreterState_Main();
+#if HAS_CFRAME
+    uintptr_t current = 0;
+    uintptr_t word = (uintptr_t)state->cframe + offsetof(_PyCFrame, current_frame);
+    return state->cframe != NULL && sonde_read_memory(&current, word, sizeof current) == 0 && current != 0;
+#elif PY_VERSION_HEX >= 0x030d0000
+    return state->current_frame != NULL && (uintptr_t)state->current_frame != find_bottom(state);
+#else
+    return state->frame != NULL;
+#endif
 }
 
-int sonde_frames_entry(uintptr_t address, sonde_thread_entry *entry)
+int sonde_frames_entry(uintptr_t address, uintptr_t interpreter, sonde_thread_entry *entry)
 {
     static PyThreadState state;
     int status = sonde_read_memory(&state, address, sizeof state);
     if (status < 0)
         return status;
-    if (state.interp != PyInterpreterState_Main())
+    if ((uintptr_t)state.interp != interpreter)
         return -ESRCH;
-    *entry = (sonde_thread_entry){address, (uintptr_t)state.next, state.id, tid_of(&state)};
+    int is_main = state.interp == PyInterpreterState_Main(); /* nobody asks that of its threads */
+    *entry = (sonde_thread_entry){address, (uintptr_t)state.next, state.id, tid_of(&state),
+                                  is_main || has_frames(&state)};
     return 0;
 }
 
@@ -212,7 +257,8 @@ int sonde_frames_prepare(void)
         return status; /* the kernel or a sandbox forbids it */
     if (find_tid_offset() < 0)
         return -ENOSYS;
-    return sonde_codes_watch() < 0 ? -EBUSY : 0;
+    sonde_codes_watch();
+    return 0;
 }
 
 #endif

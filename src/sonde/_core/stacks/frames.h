@@ -5,8 +5,11 @@
 #include "binding/binding.h"
 
 /* CPython's structures change with every minor version. Where they are not
- * known here, the slow way (sys._current_frames) is the only one. */
-#if PY_VERSION_HEX >= 0x030a0000 && PY_VERSION_HEX < 0x03100000 && !defined(Py_GIL_DISABLED)
+ * known here, the slow way (sys._current_frames) is the only one. Without a GIL, threads of 3.14 and
+ * later run copies of their own of the instructions, whose lines we do not find yet. */
+#if defined(Py_GIL_DISABLED) && PY_VERSION_HEX >= 0x030e0000
+#define SONDE_HAS_FRAMES 0
+#elif PY_VERSION_HEX >= 0x030a0000 && PY_VERSION_HEX < 0x03100000
 #define SONDE_HAS_FRAMES 1
 #else
 #define SONDE_HAS_FRAMES 0
@@ -35,7 +38,7 @@ typedef struct sonde_code {
 sonde_code *sonde_codes_get(uintptr_t address, const sonde_intern_handle *text, int *fresh);
 
 /* Notice every code object that is destroyed from now on. Needs the GIL. */
-int sonde_codes_watch(void);
+void sonde_codes_watch(void);
 
 /* Forget all code objects: their texts belong to a table that is gone. No sampler may be running. */
 void sonde_codes_clear(void);
@@ -62,7 +65,8 @@ typedef struct {
 /* What is remembered of a thread from one sample to the next: where to read its stack. */
 typedef struct {
     uintptr_t state; /* its PyThreadState */
-    uint64_t id;     /* PyThreadState.id */
+    uint64_t id;     /* PyThreadState.id, which is unique in its interpreter */
+    uintptr_t interpreter;
     uintptr_t cframe;
     uintptr_t window, window_end;
     uint32_t root, next_root; /* code of the outermost frame: the known one, and a candidate */
@@ -83,18 +87,25 @@ enum sonde_frames_result {
 enum sonde_frames_result sonde_frames_read(sonde_view *view, sonde_stack *stack, const sonde_intern_handle *text,
                                   int is_strict);
 
-/* One thread of the main interpreter's list. */
+/* The same for a thread that is inside of another interpreter: `inner` is what it has there, and its
+ * frames come first. `*is_inner` is set to 0 if it runs nothing there (any more). */
+enum sonde_frames_result sonde_frames_read_both(sonde_view *view, sonde_view *inner, sonde_stack *stack,
+                                                const sonde_intern_handle *text, int is_strict,
+                                                int *is_inner);
+
+/* One thread of an interpreter's list. */
 typedef struct {
     uintptr_t state, next;
     uint64_t id;
     uint32_t tid; /* the kernel's thread id; 0: not known (yet) */
+    int has_frames; /* it runs Python */
 } sonde_thread_entry;
 
+/* Return the newest thread of the main interpreter. */
 uintptr_t sonde_frames_head(void);
-int sonde_frames_entry(uintptr_t state, sonde_thread_entry *entry); /* 0 or -errno */
 
-/* Are there interpreters besides the main one? */
-int sonde_frames_has_others(void);
+/* Read an entry of this interpreter's list. Returns 0 or -errno. */
+int sonde_frames_entry(uintptr_t state, uintptr_t interpreter, sonde_thread_entry *entry);
 
 /* Return the name of what the running interpreter lays out otherwise than the headers that this
  * was compiled with, or NULL: all is as expected, or cannot be compared (before 3.13). */

@@ -8,6 +8,7 @@
 #define Py_BUILD_CORE 1
 #if PY_VERSION_HEX >= 0x030e0000
 #include <internal/pycore_debug_offsets.h>
+#include <internal/pycore_interp_structs.h>
 #else
 #include <internal/pycore_runtime.h>
 #endif
@@ -16,6 +17,12 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#ifdef Py_GIL_DISABLED
+#define IS_FREE_THREADED 1
+#else
+#define IS_FREE_THREADED 0
+#endif
+
 #define SAME(member, value) {offsetof(_Py_DebugOffsets, member), (value), #member}
 
 static const struct {
@@ -23,7 +30,7 @@ static const struct {
     uint64_t expected;
     const char *name;
 } known[] = {
-    SAME(free_threaded, 0),
+    SAME(free_threaded, IS_FREE_THREADED),
     SAME(thread_state.size, sizeof(PyThreadState)),
     SAME(thread_state.next, offsetof(PyThreadState, next)),
     SAME(thread_state.interp, offsetof(PyThreadState, interp)),
@@ -51,6 +58,9 @@ static const struct {
     SAME(unicode_object.length, offsetof(PyASCIIObject, length)),
     SAME(unicode_object.asciiobject_size, sizeof(PyASCIIObject)),
     SAME(bytes_object.ob_sval, offsetof(PyBytesObject, ob_sval)),
+    SAME(interpreter_state.id, offsetof(PyInterpreterState, id)),
+    SAME(interpreter_state.next, offsetof(PyInterpreterState, next)),
+    SAME(interpreter_state.threads_head, offsetof(PyInterpreterState, threads.head)),
 };
 
 const char *sonde_layout_mismatch(void)

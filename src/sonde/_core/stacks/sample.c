@@ -24,6 +24,7 @@ static void write_sample(sonde_sampler *s, const sonde_sampled_thread *thread, i
         .cpu_ns = cpu_ns,
         .gil = (uint8_t)thread->holds_gil,
         .idle = (uint8_t)is_idle,
+        .interpreter = thread->interpreter,
     };
     uint64_t words[sizeof row / 8] = {0};
     memcpy(words, &row, sizeof row);
@@ -197,4 +198,14 @@ void sonde_sample_count(sonde_sampler *s, sonde_sampled_thread *thread, const so
     } else {
         write_sample(s, thread, now_ns, 1, wall_ns, cpu_ns, is_idle);
     }
+}
+
+void sonde_sample_end(sonde_sampler *s, uint32_t at)
+{
+    sonde_sampled_thread *thread = s->threads.list[at];
+    s->moved_ns = sonde_clock_ns();
+    sonde_sample_settle(s, thread);
+    if (thread->has_row)
+        sonde_sample_thread(s, thread, s->ended_text);
+    sonde_threads_remove(&s->threads, at);
 }

@@ -14,24 +14,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SCAN_NS 5000000000   /* the whole list of threads is searched this often */
 #define SUMS_NS 10000000000  /* a row about the sampling itself */
 #define MOST_NS 200000       /* for one sample of all threads; the rest of them wait for the next one */
-#define AGAIN_NS 50000       /* times the number of threads: the least time between two full searches */
 #define LEAST_NS 50000       /* between two samples */
 #define DOUBT_US 30
 #define DOUBT_TRIES 4        /* readings of a thread until a new call is certain */
-#define MOST_THREADS 100000
-
-static void end_thread(sonde_sampler *s, uint32_t at)
-{
-    sonde_sampled_thread *thread = s->threads.list[at];
-    s->moved_ns = sonde_clock_ns();
-    sonde_sample_settle(s, thread);
-    if (thread->has_row)
-        sonde_sample_thread(s, thread, s->ended_text);
-    sonde_threads_remove(&s->threads, at);
-}
 
 #if SONDE_HAS_FRAMES
 
@@ -40,6 +27,19 @@ static void end_thread(sonde_sampler *s, uint32_t at)
 static int64_t count_first(const sonde_sampler *s, int64_t now_ns, int64_t cpu_ns)
 {
     return s->last_ns && cpu_ns < now_ns - s->last_ns ? cpu_ns : 0;
+}
+
+/* Read the stack of a thread, which may be in two interpreters. */
+static enum sonde_frames_result read_stack(sonde_sampler *s, sonde_sampled_thread *thread, sonde_stack *stack,
+                                           int is_strict, uint32_t *interpreter)
+{
+    int is_inner = 0;
+    enum sonde_frames_result found =
+        thread->inner.state == 0
+            ? sonde_frames_read(&thread->view, stack, s->text, is_strict)
+            : sonde_frames_read_both(&thread->view, &thread->inner, stack, s->text, is_strict, &is_inner);
+    *interpreter = is_inner ? thread->inner_number : thread->number;
+    return found;
 }
 
 /* Sample one thread. Returns 0 if it has ended. */
@@ -57,9 +57,9 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
         return 1;
     }
     enum sonde_frames_result found = SONDE_FRAMES_TORN;
-    uint32_t node = 0;
+    uint32_t node = 0, interpreter = 0;
     for (int tries = 0; tries < DOUBT_TRIES && node == 0; tries++) {
-        found = sonde_frames_read(&thread->view, &stack, s->text, tries > 0);
+        found = read_stack(s, thread, &stack, tries > 0, &interpreter);
         if (found == SONDE_FRAMES_GONE)
             return 0;
         if (found == SONDE_FRAMES_EMPTY)
@@ -81,13 +81,15 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
         thread->cpu_ns = -1;
     }
     int64_t used_ns = thread->cpu_ns < 0 ? count_first(s, now_ns, cpu_ns) : cpu_ns - thread->cpu_ns;
-    int is_same = node == thread->node && stack.holds_gil == thread->holds_gil;
+    int is_same = node == thread->node && stack.holds_gil == thread->holds_gil &&
+                  interpreter == thread->interpreter;
     if (node != thread->node)
         s->moved_ns = now_ns;
     if (!is_same || used_ns)
         sonde_sample_release(s, thread);
     thread->node = node;
     thread->holds_gil = stack.holds_gil;
+    thread->interpreter = interpreter;
     thread->cpu_ns = cpu_ns;
     s->sums.cut += node != 0 && stack.is_cut;
     if (node) {
@@ -102,63 +104,10 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
     return 1;
 }
 
-static void end_known(sonde_sampler *s, const sonde_sampled_thread *thread)
-{
-    for (uint32_t at = 0; at < s->threads.count; at++)
-        if (s->threads.list[at] == thread) {
-            end_thread(s, at);
-            return;
-        }
-}
-
-/* Find new threads. They are put in front of the list, so the first known one ends the search,
- * unless the list changed during the last search. */
-static void scan(sonde_sampler *s, int64_t now_ns)
-{
-    /* Search all of the list again only if that is cheap: there may be ten thousand threads. */
-    int64_t since_ns = now_ns - s->scanned_ns;
-    int is_full = since_ns > SCAN_NS ||
-                  (s->must_scan && since_ns > s->threads.count * (int64_t)AGAIN_NS);
-    if (is_full) {
-        s->scanned_ns = now_ns;
-        s->must_scan = 0;
-    }
-    uintptr_t at = sonde_frames_head();
-    for (int i = 0; at != 0 && i < MOST_THREADS; i++) {
-        sonde_sampled_thread *thread = sonde_threads_find(&s->threads, at);
-        sonde_thread_entry entry;
-        if (sonde_frames_entry(at, &entry) < 0) {
-            s->must_scan = 1;
-            return;
-        }
-        if (thread != NULL && thread->view.id != entry.id) {
-            end_known(s, thread); /* another thread has its place in memory now */
-            thread = NULL;
-        }
-        if (thread != NULL && !is_full)
-            return;
-        if (entry.tid != 0 && (entry.tid == sonde_load_relaxed(&s->helper_tid) ||
-                               entry.tid == sonde_later_tid())) {
-            s->must_scan = 1; /* there may be new threads behind it */
-        } else if (thread == NULL && entry.tid != 0) {
-            thread = sonde_threads_add(&s->threads, at);
-            if (thread == NULL)
-                return;
-            thread->view.id = entry.id;
-            thread->tid = entry.tid;
-        } else if (thread == NULL) {
-            s->must_scan = 1; /* made, but not yet running */
-        }
-        at = entry.next;
-    }
-}
-
 static void look_at_all(sonde_sampler *s, int64_t now_ns, int everyone)
 {
     int64_t most_ns = s->interval_ns / 2 < MOST_NS ? s->interval_ns / 2 : MOST_NS;
-    scan(s, now_ns);
-    if (sonde_frames_has_others())
-        s->sums.skipped_interpreters++;
+    sonde_sampler_search(s, now_ns);
     uint32_t left = s->threads.count;
     for (; left > 0 && s->threads.count > 0; left--) {
         if (s->cursor >= s->threads.count)
@@ -166,7 +115,7 @@ static void look_at_all(sonde_sampler *s, int64_t now_ns, int everyone)
         if (sample_one(s, s->threads.list[s->cursor], everyone))
             s->cursor++;
         else
-            end_thread(s, s->cursor);
+            sonde_sample_end(s, s->cursor);
         if (!everyone && sonde_clock_ns() - now_ns > most_ns)
             break;
     }
@@ -355,7 +304,7 @@ void sonde_sampler_taken(sonde_sampler *s, int64_t begin_ns)
 {
     for (uint32_t at = s->threads.count; at-- > 0;)
         if (s->threads.list[at]->seen_ns < begin_ns)
-            end_thread(s, at);
+            sonde_sample_end(s, at);
 }
 
 static uint32_t put_text(sonde_sampler *s, const char *text)

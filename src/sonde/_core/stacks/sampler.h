@@ -11,6 +11,7 @@ typedef struct {
     uint32_t samples;
     int64_t wall_ns, cpu_ns;
     uint8_t gil, idle;
+    uint32_t interpreter;
 } sonde_sample_row;
 
 typedef struct {
@@ -26,7 +27,7 @@ typedef struct {
     uint64_t stacks_lost;
 } sonde_sampling_row;
 
-#define SONDE_SAMPLE_KINDS "qqqIqq??"
+#define SONDE_SAMPLE_KINDS "qqqIqq??I"
 #define SONDE_THREAD_KINDS "qqtt"
 #define SONDE_SAMPLING_KINDS "qQQQQQQqIIQ"
 
@@ -55,6 +56,8 @@ typedef struct {
     uint32_t cursor; /* the thread at which the time for one sample ran out last */
     int64_t scanned_ns, sums_ns;
     int must_scan;
+    uint32_t searches;  /* of the interpreters besides the main one */
+    uint32_t inners;    /* threads that were in two interpreters at the last search */
     int64_t moved_ns;   /* when a stack was last seen to change, or a thread to begin or end */
     uint32_t lost_node; /* the node that gets the time of stacks that found no room */
     uint64_t doubts[SONDE_DOUBTS]; /* calls that were seen only once */
@@ -96,8 +99,16 @@ void sonde_sample_release(sonde_sampler *s, sonde_sampled_thread *thread);
 /* Write the samples that are held back and the CPU time that no sample has got: the thread ends. */
 void sonde_sample_settle(sonde_sampler *s, sonde_sampled_thread *thread);
 
+/* Forget threads.list[at], which has ended. */
+void sonde_sample_end(sonde_sampler *s, uint32_t at);
+
 void sonde_sample_thread(sonde_sampler *s, sonde_sampled_thread *thread, uint32_t state);
 void sonde_sample_sums(sonde_sampler *s, int64_t now_ns);
+
+/* ---- which threads there are (thread_search.c) ------------------------------------- */
+
+/* Find the threads that are new. Native thread only. */
+void sonde_sampler_search(sonde_sampler *sampler, int64_t now_ns);
 
 /* ---- sampler -------------------------------------------------------------------- */
 

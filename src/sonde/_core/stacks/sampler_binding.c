@@ -2,6 +2,7 @@
 #define _GNU_SOURCE 1
 #include "stacks/helper_thread.h"
 #include "stacks/sampler.h"
+#include "stacks/thread_names.h"
 #include "stacks/trigger.h"
 #include "kernel/fork.h"
 
@@ -244,31 +245,22 @@ static PyObject *sampler_set_interval(SamplerObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* Return the text id of a thread's name; 0 if nobody knows it, -1 with an exception. */
-static int64_t find_name(SamplerObject *self, PyObject *names, uint32_t tid)
-{
-    PyObject *key = PyLong_FromUnsignedLong(tid);
-    PyObject *name = key == NULL ? NULL : PyDict_GetItemWithError(names, key);
-    Py_XDECREF(key);
-    if (name == NULL || !PyUnicode_Check(name))
-        return PyErr_Occurred() ? -1 : 0;
-    return sonde_text_id(self->text, name);
-}
-
 static PyObject *sampler_name(SamplerObject *self, PyObject *args)
 {
-    PyObject *names;
+    PyObject *names; /* the caller's own: nobody else changes it */
     if (!PyArg_ParseTuple(args, "O!", &PyDict_Type, &names))
         return NULL;
-    int64_t id = 0;
-    pthread_mutex_lock(&lock);
-    sonde_threads *threads = &self->sampler.threads;
-    for (uint32_t i = 0; active == self && i < threads->count && id >= 0; i++)
-        if ((id = find_name(self, names, threads->list[i]->tid)) > 0)
-            sonde_sampler_name(&self->sampler, threads->list[i], (uint32_t)id);
-    pthread_mutex_unlock(&lock);
-    if (id < 0)
+    /* First of all, because nothing of Python's may be called with the lock held: without a GIL it could
+     * wait for a thread that waits for the lock. */
+    Py_ssize_t n;
+    sonde_thread_name *found = sonde_thread_names_make(names, self->text, &n);
+    if (found == NULL)
         return NULL;
+    pthread_mutex_lock(&lock);
+    if (active == self)
+        sonde_thread_names_give(&self->sampler, found, n);
+    pthread_mutex_unlock(&lock);
+    PyMem_Free(found);
     Py_RETURN_NONE;
 }
 

@@ -28,6 +28,14 @@ sonde_sampled_thread *sonde_threads_find(const sonde_threads *threads, uintptr_t
     return NULL;
 }
 
+sonde_sampled_thread *sonde_threads_find_tid(const sonde_threads *threads, uint32_t tid)
+{
+    for (uint32_t i = 0; i < threads->count; i++)
+        if (threads->list[i]->tid == tid && threads->list[i]->number == 0)
+            return threads->list[i];
+    return NULL;
+}
+
 /* Make room for one more in the list, and for twice that in the index. */
 static int grow(sonde_threads *threads)
 {
@@ -79,6 +87,7 @@ static void drop_index(sonde_threads *threads, const sonde_sampled_thread *threa
 static void free_thread(sonde_sampled_thread *thread)
 {
     free(thread->view.outside);
+    free(thread->inner.outside);
     free(thread->path);
     free(thread);
 }

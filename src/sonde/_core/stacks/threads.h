@@ -22,6 +22,11 @@ typedef struct {
     int64_t owed_ns; /* CPU time that belongs to a later sample */
     uint32_t node;   /* the node of its stack then; 0: none */
     int holds_gil;
+    uint32_t interpreter; /* the number of the one that it ran */
+    uint32_t number;      /* that of the interpreter whose thread it is */
+    /* If it is in another interpreter, too: where it is there, and the search that found this. */
+    sonde_view inner;
+    uint32_t inner_number, inner_search;
     int is_off; /* it slept then, or waited for something other than a CPU */
     sonde_step *path; /* root first */
     int path_n, path_room;
@@ -39,6 +44,9 @@ typedef struct {
 } sonde_threads;
 
 sonde_sampled_thread *sonde_threads_find(const sonde_threads *threads, uintptr_t state);
+
+/* Find the thread of the main interpreter with this id, one by one; NULL if there is none. */
+sonde_sampled_thread *sonde_threads_find_tid(const sonde_threads *threads, uint32_t tid);
 
 /* Add a new thread, zeroed; NULL if there is no memory. */
 sonde_sampled_thread *sonde_threads_add(sonde_threads *threads, uintptr_t state);

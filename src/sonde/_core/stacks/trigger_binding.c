@@ -76,18 +76,22 @@ static PyObject *trigger_disarm(sonde_Trigger *self, PyObject *number)
 static int fire(sonde_Trigger *self, uint32_t condition, double value, int is_bare)
 {
     sonde_trigger_slot *one = NULL;
+    SONDE_EXCLUDE_BEGIN(self)
     for (int i = SONDE_SLOTS; i < SONDE_SLOTS + SONDE_AT_ONCE && one == NULL; i++)
         if (sonde_load_acquire(&self->slots[i].due_ns) == 0)
             one = &self->slots[i];
+    if (one != NULL) {
+        one->since_ns = 0;
+        one->value = value;
+        one->condition = condition;
+        one->tid = (uint32_t)sonde_find_tid();
+        one->is_bare = is_bare;
+        /* Release: the fields before the time that makes them count. */
+        sonde_store_release(&one->due_ns, 1);
+    }
+    SONDE_EXCLUDE_END
     if (one == NULL)
         return 0; /* others wait already, so all stacks are about to be recorded anyway */
-    one->since_ns = 0;
-    one->value = value;
-    one->condition = condition;
-    one->tid = (uint32_t)sonde_find_tid();
-    one->is_bare = is_bare;
-    /* Release: the fields before the time that makes them count. */
-    sonde_store_release(&one->due_ns, 1);
     sonde_native_threads_ring();
     Py_INCREF(self);
     int left = WAITS;
@@ -111,9 +115,13 @@ static PyObject *trigger_fire(sonde_Trigger *self, PyObject *number)
 
 static void compare(sonde_Trigger *self, sonde_trigger_counter *one, double value)
 {
-    int was_met = one->is_met;
-    one->is_met = one->is_below ? value < one->limit : value > one->limit;
-    if (one->is_met && !was_met)
+    int has_begun;
+    SONDE_EXCLUDE_BEGIN(self)
+    int is_met = one->is_below ? value < one->limit : value > one->limit;
+    has_begun = is_met && !one->is_met;
+    one->is_met = (uint8_t)is_met;
+    SONDE_EXCLUDE_END
+    if (has_begun)
         (void)fire(self, one->condition, value, 0);
 }
 

@@ -7,7 +7,7 @@ import sys
 from itertools import islice
 
 from sonde import _core
-from sonde.job.source_context import SourceContext
+from sonde.job.source_context import SourceContext, has_gil
 from sonde.session.files import LOCALS
 from sonde.session.records import Locals, LocalsFrame
 
@@ -43,12 +43,14 @@ class Objects:
                 self._write_locals(number)
             except OSError as error:  # a full disk must not end this thread's other work
                 self._session.log(f"locals could not be written: {error}")
-            _write_tasks(self._emit_task)
+            if has_gil():  # else the frames of coroutines may change while we look at them
+                _write_tasks(self._emit_task)
             self._context.publish()
             sampler.inspected(number)
 
     def _write_locals(self, number: int) -> None:
-        tids = _find_ids()
+        # Without a GIL, a thread may change its locals, and free them, while we look at them.
+        tids = _find_ids() if has_gil() else {}
         threads = {
             str(tids[ident]): list(_list_frames(frame))
             for ident, frame in sys._current_frames().items()
@@ -69,7 +71,8 @@ def _own_ident() -> int:
 
 def _list_threads() -> list[object]:
     threading = sys.modules.get("threading")  # a program without it has one thread
-    return [] if threading is None else list(threading._active.values())
+    # Without a GIL we may come while it is being imported.
+    return list(getattr(threading, "_active", {}).values())
 
 
 def _list_names() -> Iterator[tuple[int, str]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from sonde import _core
-from sonde.job.source_context import SourceContext
+from sonde.errors import Unavailable
+from sonde.job.source_context import SourceContext, has_gil
 from sonde.job.sources import _python_objects
 from sonde.session import ring
 from sonde.session.files import NODES, Replacement
@@ -45,6 +46,9 @@ class Source:
             self._begin(True)
 
     def _begin(self, slow: bool) -> None:
+        if slow and not has_gil():
+            why = (self._context.detail or "").partition(": ")[2] or "stack.slow is set"
+            raise Unavailable(f"without a GIL there is no slow way to read stacks, and {why}")
         session = self._context.session
         self._sampler = _core.Sampler(
             self._samples,

@@ -123,6 +123,7 @@ def _list_backtrace(session: Session) -> list[Row]:
                 "gil": row["gil"], "idle": row["idle"], **frame,
                 "frame_type": "cut" if frame["func"] == "<cut>" else "python",
                 "locals": None if known is None else json.dumps(known),
+                "interpreter": row.get("interpreter") or 0,
             })  # fmt: skip
     return found
 
@@ -179,5 +180,6 @@ BACKTRACE = view_of_rows(
     ("idle", "bool", "", "the thread slept or waited for anything but a CPU"),
     ("locals", "text", "", "local variables as JSON, if the last `sonde stacks --locals` saw this"
      " very line"),
+    ("interpreter", "i64", "", "the interpreter that the thread was in; 0 is the main one"),
 )  # fmt: skip
 VIEWS = (STACK, _FrameView(), BACKTRACE)
