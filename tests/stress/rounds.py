@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
-FILES = ("advice/test_machine_rules.py", "integration/test_kill.py")
+FILES = (
+    "advice/test_machine_rules.py",
+    "integration/test_kill.py",
+    "job/sources/test_stack.py::test_thousands_of_threads_are_seen",
+)
 
 
 class Rounds:

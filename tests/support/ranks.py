@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import sonde
+from support.zygote import Forked, Zygote
 
 TIMEOUT_S = 240.0
 # Of a rank: two of them meet by a file, and do their sums on one thread.
@@ -23,12 +25,19 @@ def meet():
 """
 
 
-def start_ranks(folder: Path, code: str, **env: str) -> list[subprocess.Popen[str]]:
-    """Start two recorded ranks of this code."""
+def start_ranks(
+    folder: Path, code: str, zygote: Zygote | None = None, **env: str
+) -> list[subprocess.Popen[str] | Forked]:
+    """Start two recorded ranks of this code; forks of `zygote`, which has imported torch, begin their
+    recordings themselves."""
     script = folder / "rank.py"
-    script.write_text(HEAD + code)
+    begin = "import sonde; sonde.start()\n" if zygote else ""
+    script.write_text(begin + HEAD + code)
     shared = {**os.environ, "SONDE": "1", "SONDE_COLLECTOR": "off", "OMP_NUM_THREADS": "1"}
     shared |= {"MEET": str(folder / "meet"), "WORLD_SIZE": "2", "SONDE_DIR": str(folder / "sonde")}
+    if zygote:
+        words = [str(script)]
+        return [zygote.start(words, {**shared, "RANK": str(at), **env}) for at in range(2)]
     return [
         subprocess.Popen(
             [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -38,7 +47,7 @@ def start_ranks(folder: Path, code: str, **env: str) -> list[subprocess.Popen[st
     ]  # fmt: skip
 
 
-def finish(ranks: list[subprocess.Popen[str]]) -> list[str]:
+def finish(ranks: Sequence[subprocess.Popen[str] | Forked]) -> list[str]:
     """Wait until all have ended well; what they printed."""
     done = [rank.communicate(timeout=TIMEOUT_S) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * len(ranks), done

@@ -210,8 +210,8 @@ sys.stdin.read()
 """
 
 
-def test_a_collective_that_hangs_is_there_while_it_hangs(tmp_path: Path) -> None:
-    ranks = start_ranks(tmp_path, STUCK)
+def test_a_collective_that_hangs_is_there_while_it_hangs(tmp_path: Path, torch_zygote) -> None:
+    ranks = start_ranks(tmp_path, STUCK, torch_zygote)
     try:
         assert [rank.stdout.readline().strip() for rank in ranks] == ["ready"] * 2
         sql = "SELECT rank, op, input_bytes, seq, state, dur_ns FROM python.collective"
@@ -245,15 +245,15 @@ dist.destroy_process_group()
 """
 
 
-def test_only_what_is_asked_for_while_it_records_is_written(tmp_path: Path) -> None:
-    finish(start_ranks(tmp_path, AGAIN))
+def test_only_what_is_asked_for_while_it_records_is_written(tmp_path: Path, torch_zygote) -> None:
+    finish(start_ranks(tmp_path, AGAIN, torch_zygote))
     rows = ask(tmp_path, "SELECT input_bytes FROM python.collective WHERE rank = 0 ORDER BY t_ns")
     assert [row["input_bytes"] for row in rows] == [12, 12, 20, 28]
 
 
-def test_a_source_that_is_off_leaves_torch_alone(tmp_path: Path) -> None:
+def test_a_source_that_is_off_leaves_torch_alone(tmp_path: Path, torch_zygote) -> None:
     code = "meet()\ndist.all_reduce(torch.ones(3))\n"
-    finish(start_ranks(tmp_path, code, SONDE_SOURCE_COLLECTIVE="off"))
+    finish(start_ranks(tmp_path, code, torch_zygote, SONDE_SOURCE_COLLECTIVE="off"))
     tables = ask(tmp_path, "SELECT table_name FROM information_schema.tables")
     if {"table_name": "collective"} in tables:
         assert ask(tmp_path, "SELECT * FROM python.collective") == []

@@ -574,9 +574,11 @@ print(json.dumps(found))
 """
 
 
-def test_with_torch_itself_phases_are_runs_and_nothing_else_changes(run, root, sonde_cli) -> None:
+def test_with_torch_itself_phases_are_runs_and_nothing_else_changes(
+    run, run_torch, root, sonde_cli
+) -> None:
     pytest.importorskip("torch")
-    bare = run(REAL)
+    bare = run_torch(REAL)
     ours = run(REAL, SONDE_TORCH_COMPILE="1", SONDE_COLLECTOR="off")
     assert json.loads(ours.stdout) == json.loads(bare.stdout)
     assert ours.stderr == bare.stderr

@@ -41,6 +41,7 @@ thread.join()
 sonde.stop()
 print(folder)
 """
+ROUNDS = 2  # `make stress` takes more
 
 
 @pytest.fixture
@@ -413,14 +414,14 @@ def test_a_table_without_room_counts_and_keeps_the_time(run) -> None:
     assert lost > 0 and rows[0]["samples"] >= lost and rows[0]["wall_ns"] > 0
 
 
-def test_ten_thousand_threads_are_seen(start) -> None:
+def test_thousands_of_threads_are_seen(start) -> None:
     process = start(
         "import sonde, threading, time\n"
         "threading.stack_size(256 * 1024)\n"
         "sonde.start(collector=False)\n"
         "def wait(): time.sleep(1000)\n"
         "try:\n"
-        "    for _ in range(10_000):\n"
+        f"    for _ in range({1000 * ROUNDS}):\n"
         "        threading.Thread(target=wait, daemon=True).start()\n"
         "except RuntimeError: pass\n"
         "print('ready', flush=True)\n"
