@@ -28,6 +28,8 @@ def main(versions: list[str]) -> int:
     for version in [version for version, python in pythons.items() if python is None]:
         print(f"no Python {version} here: the wheel has no core for it")
         del pythons[version]
+    if not pythons:
+        return 1
     DIST.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
