@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sonde import Error
-from sonde.analysis.profile import Place, name_command
+from sonde.analysis.profile import Place, Profile, Selection, name_command
 from sonde.analysis.window import Window, find_window, parse_moment
 from sonde.errors import ConfigError
 from support.handmade_stacks import MS, START_NS, FakeRecording, FakeSession, record_training
@@ -190,3 +190,25 @@ def test_nothing_sampled_says_why() -> None:
 )
 def test_a_program_is_called_by_its_script_or_module(argv: object, name: str) -> None:
     assert name_command(argv) == name
+
+
+# ---- threads without work -----------------------------------------------------------------------
+
+
+def test_threads_without_work_are_left_out_if_asked() -> None:
+    wait = ("Condition.wait", "/opt/lib/python3.12/threading.py", 355, 350)
+    main = ("main", "/job/app.py", 3, 1)
+    recording = (
+        FakeRecording()
+        .see([main], 10)
+        .see([main, wait], 40, wall=30, cpu=0, gil=False)
+        .see([wait], 100, wall=100, cpu=0, gil=False, thread=101)
+        .see([wait], 105, wall=5, cpu=5, thread=101)  # it did something
+    )
+    window = find_window(recording, None, None)
+    profile = Profile(recording, Selection(window, idle=False))
+    assert [(names(stack), stack.ns[0] // MS) for stack in profile.stacks] == [
+        ("main", 10), ("main|Condition.wait", 30), ("Condition.wait", 5),
+    ]  # fmt: skip
+    assert profile.rest_ns == 100 * MS
+    assert sum(stack.ns[0] for stack in Profile(recording, Selection(window)).stacks) == 145 * MS

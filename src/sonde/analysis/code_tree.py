@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 
 from sonde.analysis.code_fold import Step, fold, keep_all
-from sonde.analysis.code_names import MINE, find_owner, name_module
-from sonde.analysis.profile import Profile, ProfileFrame
+from sonde.analysis.code_names import MINE
+from sonde.analysis.profile import Profile
+from sonde.analysis.rest import is_at_rest
 
 SORTS = ("total", "working", "waiting")
-# An idle thread whose innermost frame is one of these has nothing to do.
-_RESTS = {"selectors", "socketserver", "threading.Thread.join",
-          "threading.Thread._wait_for_tstate_lock"}  # fmt: skip
 _STACKS = """\
 {selected}
 SELECT part, thread, stack, idle, SUM(wall_ns)::BIGINT, SUM(cpu_ns)::BIGINT
@@ -74,7 +71,7 @@ def read_tree(
     """Read the tree of a selection. What fits a pattern of `mine` counts as the user's own code;
     the patterns of the setting `code.mine` do as well. `idle` keeps threads without work."""
     tree = CodeTree(profile)
-    own = lru_cache(None)(lambda file: find_owner(file, (*mine, *_read_patterns(profile))))
+    own = profile.make_owner(mine)
     frames = profile.read_frames()
     has_mine = any(own(frame.file) == MINE for one in frames.values() for frame in one)
     if all_frames:
@@ -86,12 +83,9 @@ def read_tree(
         raise profile.explain_nothing()
     columns = [column.to_pylist() for column in rows.columns]
     for part, thread, stack, is_idle, wall_ns, cpu_ns in zip(*columns, strict=True):
-        path = steps.get(stack, [_LOST])
+        path, seen = steps.get(stack, [_LOST]), frames.get(stack, ())
         is_main = thread == profile.processes[part].pid
-        if (
-            is_idle and not idle and wall_ns
-            and _is_at_rest(path, frames.get(stack, ()), is_main=is_main, has_mine=has_mine)
-        ):  # fmt: skip
+        if is_idle and not idle and is_at_rest(seen, own, is_main=is_main, has_mine=has_mine):
             tree.rest_ns += wall_ns
         elif path:
             _add(tree.root, path, (part, thread), wall_ns, cpu_ns, is_idle=is_idle)
@@ -99,23 +93,6 @@ def read_tree(
 
 
 _LOST = Step("<lost>", MINE, "", 0, 0)
-
-
-def _read_patterns(profile: Profile) -> tuple[str, ...]:
-    found = (session.read_config().get("code.mine") for session in profile.recording.sessions[:1])
-    return tuple(word for text in found for word in str(text or "").split())
-
-
-def _is_at_rest(
-    path: Sequence[Step], frames: Sequence[ProfileFrame], *, is_main: bool, has_mine: bool
-) -> bool:
-    """Return whether an idle thread has nothing to do, as opposed to waiting for something."""
-    if not frames:
-        return not is_main
-    module = name_module(frames[-1].file)
-    if module in _RESTS or f"{module}.{frames[-1].func}" in _RESTS:
-        return True
-    return not any(step.owner == MINE for step in path) and (has_mine or not is_main)
 
 
 def _add(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sonde.analysis.code_names import MINE, find_owner
+from sonde.analysis.rest import is_at_rest
 from sonde.analysis.torch_spans import TorchSpan, find_first_ns, iter_spans
 from sonde.analysis.window import Window
 from sonde.errors import Error
@@ -99,6 +101,7 @@ class Selection:
     threads: tuple[str, ...] = ()
     weight: str = "wall"
     lines: bool = False  # tell the lines of a function apart
+    idle: bool = True  # keep the time of threads without work, see rest.py
 
 
 class Profile:
@@ -111,6 +114,7 @@ class Profile:
         self.named_sql = _NAMED.format(processes=", ".join(list_parts(recording)))
         # The samples of the selection, as a table `selected` to build on.
         self.selected_sql = _select_sql(self.named_sql, selection)
+        self.rest_ns = 0  # of threads without work, if they are left out of `stacks`
         self._places: dict[ProfileFrame, Place] = {}
         self._paths: dict[int, tuple[tuple[ProfileFrame, ...], tuple[Place, ...]]] = {}
 
@@ -134,10 +138,43 @@ class Profile:
     def stacks(self) -> list[Stack]:
         """Every distinct stack of every thread; never empty."""
         rows = self.recording.query(_STACKS.format(selected=self.selected_sql))
+        if not self.selection.idle:
+            rows = self._leave_out_rest(rows)
         return [
             Stack(thread, frames, (seen, on_cpu, with_gil), (wall, cpu, gil))
             for thread, frames, seen, on_cpu, with_gil, wall, cpu, gil in self._resolve(rows)
         ]
+
+    def make_owner(self, mine: Sequence[str] = ()) -> Callable[[str], str]:
+        """Return a function that says whose code a file is. What fits a pattern of `mine`, or of
+        the setting `code.mine`, is the user's own."""
+        texts = (session.read_config().get("code.mine") for session in self.recording.sessions[:1])
+        patterns = (*mine, *(word for text in texts for word in str(text or "").split()))
+        return lru_cache(None)(lambda file: find_owner(file, patterns))
+
+    def _leave_out_rest(self, rows: pa.Table) -> pa.Table:
+        """Return the sums of stacks without the time of threads that had no work."""
+        own, frames = self.make_owner(), self.read_frames()
+        has_mine = any(own(frame.file) == MINE for one in frames.values() for frame in one)
+        resting = self.recording.query(_RESTING.format(selected=self.selected_sql)).to_pylist()
+        at_rest = {
+            (row["part"], row["thread"], row["stack"]): row
+            for row in resting
+            if is_at_rest(
+                frames.get(row["stack"], ()), own, has_mine=has_mine,
+                is_main=row["thread"] == self.processes[row["part"]].pid,
+            )
+        }  # fmt: skip
+        self.rest_ns = sum(row["wall_ns"] for row in at_rest.values())
+        kept = []
+        for row in rows.to_pylist():
+            rest = at_rest.get((row["part"], row["thread"], row["stack"]))
+            if rest is not None:
+                row["seen"] -= rest["samples"]
+                row["wall"] -= rest["wall_ns"]
+            if row["seen"] or row["wall"] or row["cpu"]:
+                kept.append(row)
+        return rows.from_pylist(kept, schema=rows.schema)
 
     @property
     def weighed(self) -> list[Stack]:
@@ -258,14 +295,21 @@ selected AS (
 
 _STACKS = """\
 {selected}
-SELECT part, thread, any_value(name), stack,
-    SUM(samples)::BIGINT,
+SELECT part, thread, any_value(name) AS name, stack,
+    SUM(samples)::BIGINT AS seen,
     COALESCE(SUM(samples) FILTER (cpu_ns > 0), 0)::BIGINT,
     COALESCE(SUM(samples) FILTER (gil), 0)::BIGINT,
-    SUM(wall_ns)::BIGINT,
-    SUM(cpu_ns)::BIGINT,
+    SUM(wall_ns)::BIGINT AS wall,
+    SUM(cpu_ns)::BIGINT AS cpu,
     COALESCE(SUM(wall_ns) FILTER (gil), 0)::BIGINT
 FROM selected GROUP BY part, thread, stack ORDER BY part, thread, stack
+"""
+
+# What holds the GIL while it is idle is no rest: nobody else can work.
+_RESTING = """\
+{selected}
+SELECT part, thread, stack, SUM(samples)::BIGINT AS samples, SUM(wall_ns)::BIGINT AS wall_ns
+FROM selected WHERE idle AND NOT gil GROUP BY ALL
 """
 
 _SAMPLES = """\

@@ -19,8 +19,10 @@ from sonde.errors import Error
 from sonde.export.files import open_file, write_file
 from sonde.session import runs
 from sonde.store.recording import Recording, open_recording
+from sonde.words import show_duration
 
 GROUP = "export"
+_SUMS = ("collapsed", "flamegraph", "pprof", "pstats", "svg")  # formats without an axis of time
 EXAMPLES = (
     "sonde export 4242 --to flamegraph                  an HTML page of its own",
     "sonde export 4242 --to chrome --since 30s -o t.json   the last 30 s on a timeline",
@@ -45,6 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only this thread; may be a pattern like 'Pool*'; may be repeated",
     )  # fmt: skip
     parser.add_argument("--lines", action="store_true", help="tell the lines of a function apart")
+    parser.add_argument(
+        "--idle", action="store_true",
+        help="also threads and event loops without work (formats on a time axis always have them)",
+    )  # fmt: skip
     _options.add_span(
         parser,
         "--follow",
@@ -66,7 +72,9 @@ def run(args: argparse.Namespace) -> int:
         window = _find_window(still, args, last)
         if whole and not args.until:
             window = _reach_open(still, window)
-        selection = Selection(window, tuple(args.thread), args.by, args.lines)
+        selection = Selection(
+            window, tuple(args.thread), args.by, args.lines, args.idle or args.to not in _SUMS
+        )
         profile = Profile(still, selection)
         if args.output == "-":
             write_stdout(exporter, profile)
@@ -77,6 +85,9 @@ def run(args: argparse.Namespace) -> int:
         print(
             f"wrote {path} ({os.path.getsize(path):,} bytes); open it with {how}", file=sys.stderr
         )
+        if profile.rest_ns:
+            rest = show_duration(profile.rest_ns)
+            print(f"{rest} of threads without work is left out: --idle keeps it", file=sys.stderr)
     return 0
 
 

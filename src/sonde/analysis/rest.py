@@ -1,0 +1,36 @@
+"""Threads without work: at rest, as opposed to waiting for something that the program needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from sonde.analysis.code_names import MINE, SONDE, name_module
+
+# An idle thread whose innermost frame is in one of these has nothing to do.
+_RESTS = {"selectors", "socketserver", "threading.Thread.join",
+          "threading.Thread._wait_for_tstate_lock"}  # fmt: skip
+
+
+class CodeFrame(Protocol):
+    """What has to be known of a frame."""
+
+    @property
+    def func(self) -> str: ...
+    @property
+    def file(self) -> str: ...
+
+
+def is_at_rest(
+    frames: Sequence[CodeFrame], own: Callable[[str], str], *, is_main: bool, has_mine: bool
+) -> bool:
+    """Return whether an idle thread with these frames, root first, has nothing to do: a worker of a
+    pool without a task, an event loop without an event. `own` says whose code a file is,
+    `has_mine` whether any code of the program is the user's own."""
+    if not frames:
+        return not is_main
+    last = frames[-1]
+    module = name_module(last.file)
+    if module in _RESTS or f"{module}.{last.func}" in _RESTS or own(last.file) == SONDE:
+        return True
+    return not any(own(frame.file) == MINE for frame in frames) and (has_mine or not is_main)
