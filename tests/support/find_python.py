@@ -18,7 +18,7 @@ candidates = [
 ]
 for path in filter(None, candidates):
     found = subprocess.run(
-        [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
+        [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2] + sys.abiflags)"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if found.stdout.strip() == version:

@@ -10,7 +10,12 @@
 #include <pthread.h>
 #include <string.h>
 
+/* Without a GIL all threads move while we look, not only one of them. */
+#ifdef Py_GIL_DISABLED
+#define TRIES 24
+#else
 #define TRIES 6
+#endif
 
 /* Walk the frames from the innermost outwards. Returns 0, or -1 if something does not fit. */
 static int walk(sonde_stack *stack, const sonde_intern_handle *text, int *fresh)
