@@ -175,7 +175,8 @@ class Samples:
     def _take(self, columns: Sequence[Sequence[int]]) -> None:
         added: dict[int, dict[Key, list[int]]] = {}
         newest: dict[int, tuple[int, int, int, int]] = {}
-        for t_ns, thread, stack, samples, wall_ns, cpu_ns, gil, idle in zip(*columns, strict=True):
+        rows = zip(*columns[:8], strict=True)  # newer recordings have more columns
+        for t_ns, thread, stack, samples, wall_ns, cpu_ns, gil, idle in rows:
             sums = added.setdefault(t_ns // STEP_NS, {})
             sum_ = sums.get((thread, stack, gil, idle))
             if sum_ is None:
