@@ -68,6 +68,7 @@ stress-one: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python tests/stress/threads.py $(STRESS_THREADS)
 	$(BIN)/python tests/stress/damage.py $(DAMAGE_CASES)
 	$(BIN)/python tests/stress/rounds.py $(STRESS_ROUNDS)
+	$(BIN)/python tests/stress/soak.py $(STRESS_SECONDS)
 	$(BIN)/python tests/stress/file_systems.py $(FILE_SYSTEMS)
 
 # Every supported Python that is installed, or was fetched with `make pythons`; each has its own virtual environment.
