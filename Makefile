@@ -5,6 +5,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py sonde.pth $(shell find src -type f -not -path '*/__pycache__/*' -not -path '*.egg-info/*')
 VERSIONS ?= 3.10 3.11 3.12 3.13 3.14 3.15
+# The oldest and the newest torch that are tested; the default one is in pyproject.toml.
+TORCH ?= 2.4.1 2.15.0
+TORCH_TESTS := tests/job/torch tests/job/sources/test_torch.py tests/job/sources/test_capture.py \
+	tests/job/sources/test_variable.py tests/job/sources/test_collective.py tests/job/mxnet/test_framework.py \
+	tests/analysis/test_modules.py tests/integration/test_torchrun.py
 NATIVE_SECONDS ?= 40
 STRESS_SECONDS ?= 60
 STRESS_CYCLES ?= 100
@@ -15,7 +20,7 @@ FILE_SYSTEMS ?= ext4 xfs btrfs tmpfs
 CC ?= cc
 CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wundef -fPIC
 
-.PHONY: demo test frameworks check check-core check-native bench stress stress-one test-all pythons wheels docs clean polyfill
+.PHONY: demo test frameworks check check-core check-native bench stress stress-one test-all test-torch test-torch-one pythons wheels docs clean polyfill
 
 demo: $(VENV)/.installed
 	$(BIN)/sonde demo
@@ -78,6 +83,18 @@ test-all:
 		echo "== Python $$version"; \
 		$(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$version || exit 1; \
 	done
+
+# What uses torch, on other versions of it: make test-torch TORCH=2.6.0. Each has its own virtual environment. A
+# plain torch brings CUDA, gigabytes of it, unless pip is told where to find builds for the CPU (PIP_FIND_LINKS).
+test-torch:
+	@for torch in $(TORCH); do \
+		echo "== torch $$torch"; \
+		$(MAKE) --no-print-directory test-torch-one TORCH=$$torch VENV=.venv-torch-$$torch || exit 1; \
+	done
+
+test-torch-one: $(VENV)/.installed
+	$(BIN)/python -m pip install -q '.[test-tools]' numpy torch==$(TORCH)
+	$(BIN)/python -m pytest $(or $(TESTS),-n 4 --dist loadfile $(TORCH_TESTS))
 
 # The newest Pythons, where the system has none: Debian's packages, unpacked into .pythons/.
 pythons:

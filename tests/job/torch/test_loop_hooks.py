@@ -109,7 +109,9 @@ def test_all_time_is_counted_once(run, way: str) -> None:
     # Nobody sleeps less than they want to.
     assert step["forward"] >= 0.004 * tree["calls"] > 0
     assert step["optimizer"] >= 0.002 * tree["updates"]
-    assert tree["optimizer"] == pytest.approx(step["optimizer"], rel=0.3)
+    # An outer optimizer ends after the step that its inner one ended, and counts in the next one, where
+    # there may be less room: so the step may have less, never more.
+    assert step["optimizer"] <= 1.02 * tree["optimizer"]
     assert way.startswith("inside") or step["other"] >= 0.003 * (tree["calls"] - 1)
     assert step["training"]
 
