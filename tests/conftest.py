@@ -89,16 +89,26 @@ def pytest_configure(config: pytest.Config) -> None:
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A sessions folder for this test alone; collectors started for it end with it."""
     folder = tmp_path / "sonde"
+    use_root(folder, monkeypatch)
+    yield folder
+    end_processes(str(folder))
+
+
+def use_root(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this test use a sessions folder, and no other setting from outside."""
     for name in list(os.environ):
         if name.startswith("SONDE"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("SONDE_DIR", str(folder))
-    yield folder
-    left = find_processes(str(folder))
+
+
+def end_processes(marker: str) -> None:
+    """Kill all processes whose command line names `marker`."""
+    left = find_processes(marker)
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     if left:
-        wait_for(lambda: not find_processes(str(folder)))
+        wait_for(lambda: not find_processes(marker))
 
 
 @pytest.fixture(autouse=True)

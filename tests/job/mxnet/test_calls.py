@@ -16,10 +16,25 @@ from typing import Any
 import pytest
 
 import sonde
+from conftest import end_processes, use_root
 from sonde import _core, profiler
 from sonde.errors import ConfigError, NotRun
 from sonde.job.mxnet.state import state
 from support.trace_viewer import view
+
+
+@pytest.fixture(scope="module")
+def shared_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("shared") / "sonde"
+    yield folder
+    end_processes(str(folder))
+
+
+@pytest.fixture(autouse=True)
+def root(shared_root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One folder for all tests: whoever writes the files stays, and need not start for each."""
+    use_root(shared_root, monkeypatch)
+    return shared_root
 
 
 @pytest.fixture(autouse=True)
