@@ -16,7 +16,7 @@ STRESS_CYCLES ?= 100
 STRESS_THREADS ?= 10000
 DAMAGE_CASES ?= 1000
 STRESS_ROUNDS ?= 10
-FILE_SYSTEMS ?= ext4 xfs btrfs tmpfs
+FILE_SYSTEMS ?= ext4 xfs btrfs tmpfs fuse
 CC ?= cc
 CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wundef -fPIC
 

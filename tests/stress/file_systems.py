@@ -1,13 +1,14 @@
 """Fill, cut, copy over and remove the disk under live jobs: every one of them must finish.
 
-    sudo python tests/stress/file_systems.py [--short] [ext4 xfs btrfs tmpfs …]
+    sudo python tests/stress/file_systems.py [--short] [ext4 xfs btrfs tmpfs fuse …]
 
 Each file system is made in a small image and mounted in a private mount namespace, so nothing stays
-behind. What cannot be made here (no root, no mkfs) is named and skipped; the exit code is 1 if a job
-did not finish with the right result."""
+behind. What cannot be made here (no root, no mkfs, no bindfs for FUSE) is named and skipped; the exit
+code is 1 if a job did not finish with the right result."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -61,7 +62,7 @@ def fill(place: Path, _folder: Path) -> None:
 
 def copy_and_fill(place: Path, folder: Path) -> None:
     """Share every block with a copy, so that each later store needs a new one."""
-    subprocess.run(["cp", "-r", "--reflink=auto", folder, place / "copy"], check=False)
+    call("cp", "-r", "--reflink=auto", folder, place / "copy")
     fill(place, folder)
 
 
@@ -69,20 +70,21 @@ def cut_all(_place: Path, folder: Path) -> None:
     """Cut every file to nothing."""
     for path in folder.iterdir():
         if path.is_file():
-            os.truncate(path, 0)
+            with contextlib.suppress(OSError):
+                os.truncate(path, 0)
 
 
 def copy_over(place: Path, folder: Path) -> None:
     """Copy a saved session over the live one."""
-    subprocess.run(["cp", "-r", folder, place / "saved"], check=False)
-    subprocess.run(f"cp -r {place}/saved/. {folder}/", shell=True, check=False)
+    call("cp", "-r", folder, place / "saved")
+    call("cp", "-r", f"{place}/saved/.", folder)
 
 
 def scribble(_place: Path, folder: Path) -> None:
     """Write random bytes into every file."""
     for path in folder.iterdir():
         if path.is_file():
-            with path.open("r+b") as file:
+            with contextlib.suppress(OSError), path.open("r+b") as file:  # no room is harm, too
                 file.write(random.randbytes(min(path.stat().st_size, 2**20)))
 
 
@@ -93,40 +95,68 @@ def remove(place: Path, _folder: Path) -> None:
 
 def unmount(place: Path, _folder: Path) -> None:
     """Take the file system away."""
-    subprocess.run(["umount", "-l", place], check=False)
+    call("umount", "-l", place)
+
+
+def end_server(_place: Path, _folder: Path) -> None:
+    """Kill the process behind a FUSE file system: from now on each access fails."""
+    for server in SERVERS:
+        server.kill()
+        server.wait()
 
 
 HARMS: list[Callable[[Path, Path], None]] = [
     fill, copy_and_fill, cut_all, copy_over, scribble, remove, unmount,
 ]  # fmt: skip
+SERVERS: list[subprocess.Popen[bytes]] = []  # of the FUSE file system that is mounted
 
 
-def mount(kind: str, image: Path, place: Path) -> bool:
+def mount(kind: str, folder: Path, place: Path) -> bool:
     """Make a file system and mount it; False if that is not possible here."""
-    options = ["-o", "loop"]
     if kind == "tmpfs":
-        return (
-            subprocess.run(
-                ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", place], check=False
-            ).returncode
-            == 0
-        )
+        return call("mount", "-t", "tmpfs", "-o", "size=40m,mode=700", "tmpfs", place)
+    if kind == "fuse":
+        return mount_fuse(folder, place)
     if shutil.which(MAKE[kind][0]) is None:
         return False
+    image = folder / "image"
     with image.open("wb") as file:
         file.truncate(MEGABYTES * 2**20)
-    made = subprocess.run([*MAKE[kind], image], capture_output=True, check=False)
-    return (
-        made.returncode == 0
-        and subprocess.run(["mount", *options, image, place], check=False).returncode == 0
-    )
+    return call(*MAKE[kind], image) and call("mount", "-o", "loop", image, place)
+
+
+def mount_fuse(folder: Path, place: Path) -> bool:
+    """Show a small file system once more, through a server of our own."""
+    behind = folder / "behind"
+    behind.mkdir()
+    if not (
+        Path("/dev/fuse").exists() and shutil.which("bindfs") and mount("tmpfs", folder, behind)
+    ):
+        return False
+    SERVERS[:] = [subprocess.Popen(["bindfs", "-f", behind, place], stderr=subprocess.DEVNULL)]
+    while not os.path.ismount(place) and SERVERS[0].poll() is None:
+        time.sleep(0.01)
+    return SERVERS[0].poll() is None
+
+
+def unmount_all(folder: Path, place: Path) -> None:
+    """Undo mount(), whatever was done to it meanwhile."""
+    call("umount", "-l", place)
+    end_server(place, folder)
+    SERVERS.clear()
+    call("umount", "-l", folder / "behind")
+
+
+def call(*words: str | Path) -> bool:
+    """Run a command; return whether it succeeded."""
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
 def attempt(place: Path, harm: Callable[[Path, Path], None], collector: str) -> str | None:
     """Record a job there, do the harm, and return what is wrong with the job; None if nothing is."""
     root = place / "root"
     root.mkdir(mode=0o700)
-    script = Path(tempfile.gettempdir()) / "sonde-job.py"
+    script = Path(tempfile.gettempdir()) / f"sonde-job-{os.getpid()}.py"
     script.write_text(JOB)
     job = subprocess.Popen(
         [sys.executable, str(script), collector, str(SECONDS)], stdout=subprocess.PIPE,
@@ -157,24 +187,35 @@ def main(kinds: list[str]) -> int:
     is_short = "--short" in kinds
     kinds = [kind for kind in kinds if kind != "--short"]
     wrong = 0
-    for kind in kinds or ["ext4", "xfs", "btrfs", "tmpfs"]:
-        for number, harm in enumerate(HARMS):
+    for kind in kinds or ["ext4", "xfs", "btrfs", "tmpfs", "fuse"]:
+        harms = [*HARMS, end_server] if kind == "fuse" else HARMS
+        for number, harm in enumerate(harms):
             both = ("alone", "collector")
-            for collector in both[number % 2 :][:1] if is_short else both:
-                with tempfile.TemporaryDirectory() as folder:
-                    place = Path(folder) / "mounted"
-                    place.mkdir()
-                    if not mount(kind, Path(folder) / "image", place):
-                        print(f"{kind}: skipped, it cannot be made here")
-                        break
-                    found = attempt(place, harm, collector)
-                    print(f"{kind} {harm.__name__} {collector}: {found or 'ok'}", flush=True)
-                    wrong += found is not None
-                    subprocess.run(["umount", "-l", place], capture_output=True, check=False)
-            else:
-                continue
-            break
+            found = [
+                attempt_on(kind, harm, one)
+                for one in (both[number % 2 :][:1] if is_short else both)
+            ]
+            wrong += sum(one is False for one in found)
+            if None in found:
+                print(f"{kind}: skipped, it cannot be made here")
+                break
     return 1 if wrong else 0
+
+
+def attempt_on(kind: str, harm: Callable[[Path, Path], None], collector: str) -> bool | None:
+    """Print what attempt() found on a new file system, and return whether the job is well; None if
+    this file system cannot be made here."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder, place = Path(name), Path(name) / "mounted"
+        place.mkdir()
+        try:
+            if not mount(kind, folder, place):
+                return None
+            found = attempt(place, harm, collector)
+        finally:
+            unmount_all(folder, place)
+    print(f"{kind} {harm.__name__} {collector}: {found or 'ok'}", flush=True)
+    return found is None
 
 
 if __name__ == "__main__":

@@ -111,6 +111,32 @@ def test_a_stack_over_many_chunks_of_memory_is_whole(sample):
         assert names[:102] == ["spin", *["work"] * 101]
 
 
+def test_more_code_than_is_kept_is_read_again(sample):
+    """Each of these functions has 20,000 instructions, and all are on one stack."""
+    found = sample(
+        "body = 'def f(until, n):\\n if n: return calls[n - 1](until, n - 1)\\n spin(until)\\n'\n"
+        "exec(body + ' x = 1\\n' * 10_000)\n"
+        "def copy(n):\n"
+        "  code = f.__code__.replace(co_name=f'f{n}')\n"
+        "  if hasattr(code, 'co_qualname'): code = code.replace(co_qualname=f'f{n}')\n"
+        "  return type(f)(code, globals())\n"
+        "calls = [copy(n) for n in range(60)]\n"
+        "def work(until):\n  calls[59](until, 59)"
+    )
+    assert found
+    for names in found:
+        assert names[:62] == ["spin", *(f"f{n}" for n in range(60)), "work"]
+
+
+def test_lines_of_one_function_may_be_far_apart(run):
+    lines = ["import sonde, time", "def f():", " spin()", *[""] * 70_000, " spin()", "def spin():",
+             " end = time.monotonic() + 0.1", " while time.monotonic() < end: pass",
+             "print(sonde.start(collector='off'))", "f()"]  # fmt: skip
+    nodes = stack_table.read_nodes(Session(run("\n".join(lines)).stdout.strip()))
+    seen = {(frame.func, frame.line) for frame in map(nodes.frame, range(len(nodes)))}
+    assert {("f", 3), ("f", 70_004)} <= seen
+
+
 # ---- what a sample says --------------------------------------------------------------------------
 
 SHARES = """

@@ -18,7 +18,11 @@
 
 #define SLOTS (1u << 15)
 #define MOST (SLOTS / 2)
-#define MOST_BYTES (8u << 20) /* beyond this all are forgotten; there are at most two such tables */
+/* Beyond this all are forgotten; there are at most two such tables. It is room for some 3,000 functions.
+ * Where it is full again after a few stacks, the program needs more. */
+#define FEW_BYTES (1u << 20)
+#define MOST_BYTES (8u << 20)
+#define FEW_STACKS 4
 #define MOST_UNITS (1u << 22)
 /* Longer names are cut and end with an ellipsis. */
 #define MOST_CHARS 2000
@@ -28,12 +32,14 @@ typedef struct {
     sonde_code *replaced; /* replaced by others at the same address; somebody may still hold them */
     uint32_t used;
     uint64_t bytes;
+    uint32_t stacks; /* read since the table is there */
 } sonde_codes;
 
 SONDE_CHANGED_IN_CHILD static sonde_codes *codes, *retired;
 static uint32_t last_id;
 static uint64_t deaths; /* code objects destroyed; atomic */
-static uint32_t inside; /* threads that are in on_death(); atomic */
+SONDE_CHANGED_IN_CHILD static uint32_t inside; /* threads that are in on_death(); atomic */
+static uint64_t most_bytes = FEW_BYTES;
 
 static uint32_t place_of(uintptr_t address)
 {
@@ -212,6 +218,33 @@ static int fill(sonde_code *code, const PyCodeObject *copy, const sonde_intern_h
     return 0;
 }
 
+static size_t size_of(const sonde_code *code)
+{
+    return sizeof *code + code->units * (code->is_narrow ? sizeof(uint16_t) : sizeof(int32_t));
+}
+
+/* Return a copy that takes half the room, in place of this one; or this one if its lines are too far
+ * apart for that. */
+static sonde_code *make_narrow(sonde_code *code)
+{
+    int32_t low = code->key.first_line, high = low;
+    for (uint32_t i = 0; i < code->units; i++) {
+        low = code->lines[i] < low ? code->lines[i] : low;
+        high = code->lines[i] > high ? code->lines[i] : high;
+    }
+    sonde_code *narrow =
+        (int64_t)high - low > UINT16_MAX ? NULL : malloc(sizeof *code + code->units * sizeof(uint16_t));
+    if (narrow == NULL)
+        return code;
+    *narrow = *code;
+    narrow->is_narrow = 1;
+    narrow->low_line = low;
+    for (uint32_t i = 0; i < code->units; i++)
+        ((uint16_t *)narrow->lines)[i] = (uint16_t)(code->lines[i] - low);
+    free(code);
+    return narrow;
+}
+
 static sonde_code *read_code(uintptr_t address, const sonde_intern_handle *text)
 {
     PyCodeObject copy;
@@ -230,7 +263,7 @@ static sonde_code *read_code(uintptr_t address, const sonde_intern_handle *text)
     }
     code->id = ++last_id;
     code->alive = 1;
-    return code;
+    return make_narrow(code);
 }
 
 /* ---- the table ------------------------------------------------------------------------ */
@@ -274,6 +307,17 @@ void sonde_codes_clear(void)
     retired = NULL;
 }
 
+void sonde_codes_trim(void)
+{
+    if (codes == NULL)
+        return;
+    codes->stacks++;
+    if (codes->bytes >= most_bytes && codes->stacks < FEW_STACKS && most_bytes < MOST_BYTES)
+        most_bytes *= 2;
+    else if (codes->used >= MOST || codes->bytes >= most_bytes)
+        renew();
+}
+
 void sonde_codes_forget(void)
 {
     retired = codes = NULL;
@@ -282,9 +326,9 @@ void sonde_codes_forget(void)
 
 sonde_code *sonde_codes_get(uintptr_t address, const sonde_intern_handle *text, int *fresh)
 {
-    if (codes == NULL || codes->used >= MOST || codes->bytes >= MOST_BYTES)
-        renew();
     if (codes == NULL)
+        renew();
+    if (codes == NULL || codes->used >= SLOTS - 1)
         return NULL;
     sonde_code **slot = find_slot(codes, address), *old = *slot;
     if (old != NULL && sonde_load_relaxed(&old->alive))
@@ -297,7 +341,7 @@ sonde_code *sonde_codes_get(uintptr_t address, const sonde_intern_handle *text, 
         return NULL;
     *fresh = 1;
     codes->used++;
-    codes->bytes += sizeof *code + code->units * sizeof(int32_t);
+    codes->bytes += size_of(code);
     if (old != NULL) {
         old->next = codes->replaced;
         codes->replaced = old;

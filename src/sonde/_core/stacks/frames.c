@@ -48,8 +48,7 @@ static int walk(sonde_stack *stack, const sonde_intern_handle *text, int *fresh)
         if (code == NULL || code->is_shim || unit < -1 || unit >= (int64_t)code->units + 1)
             return -1;
         int32_t line = unit < 0 || code->units == 0 ? code->key.first_line
-                       : unit < (int64_t)code->units ? code->lines[unit]
-                                                     : code->lines[code->units - 1];
+                       : sonde_code_line(code, unit < (int64_t)code->units ? (uint32_t)unit : code->units - 1);
         stack->frame[stack->depth++] = (sonde_frame){code, line};
         if (is_generator_frame(frame, code))
             is_first = 0;
@@ -177,6 +176,7 @@ enum sonde_frames_result sonde_frames_read(sonde_view *view, sonde_stack *stack,
                                   int is_strict)
 {
     sonde_copy.is_strict = is_strict;
+    sonde_codes_trim(); /* not in between: the stack points to what is known */
     enum sonde_frames_result found = SONDE_FRAMES_TORN;
     for (int i = 0; i < TRIES && found == SONDE_FRAMES_TORN; i++)
         found = read_once(view, stack, text);

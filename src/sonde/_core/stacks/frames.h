@@ -28,14 +28,25 @@ typedef struct sonde_code {
     uint32_t is_generator;
     uint32_t is_shim; /* one of 3.12's own, between C and Python: never a frame of the program */
     sonde_frame_key key; /* all but the line */
+    uint32_t is_narrow; /* `lines` are uint16_t, counted from `low_line` */
+    int32_t low_line;
     int32_t lines[];
 } sonde_code;
+
+/* The line of an instruction; `unit` is below `units`. */
+static inline int32_t sonde_code_line(const sonde_code *code, uint32_t unit)
+{
+    return code->is_narrow ? code->low_line + ((const uint16_t *)code->lines)[unit] : code->lines[unit];
+}
 
 /* The code object at this address, as it was read now or before. NULL if there is no code
  * object there. `*fresh` is set to 1 if it was read now: then nothing vouches for it yet,
  * and the caller drops it (alive = 0) unless it finds the frame still in place.
  * Without `text` only code that is known already is found. Native thread only. */
 sonde_code *sonde_codes_get(uintptr_t address, const sonde_intern_handle *text, int *fresh);
+
+/* Forget all if there are many. What sonde_codes_get() returned before is void. Native thread only. */
+void sonde_codes_trim(void);
 
 /* Notice every code object that is destroyed from now on. Needs the GIL. */
 void sonde_codes_watch(void);
