@@ -73,7 +73,7 @@ def train() -> None:
 
 
 def charged() -> float:
-    """MiB that a memory limit counts: anonymous memory, and pages of our files that are in memory."""
+    """MiB that a memory limit counts: anonymous memory, and our files in memory."""
     text = Path("/proc/self/smaps").read_text()
     total = 0
     for part in text.split("VmFlags:"):
