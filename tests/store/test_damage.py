@@ -24,7 +24,7 @@ from sonde.store.recording import Recording
 from support import damage
 from support.places import TESTS
 
-CASES = 6  # of each kind of folder; `make stress` tries more
+CASES = 4  # of each kind of folder; `make stress` tries more
 CASE_S = (
     120.0  # far more than any case takes, on a machine that others use as well; past it, it hangs
 )
