@@ -31,6 +31,8 @@ def open_text(folder: str) -> _core.Text:
         return _core.Text(map_file(path, writable=True))
     except _core.Damaged:
         raise Damaged(f"{path} is truncated or damaged") from None
+    except _core.Newer:
+        raise Newer(path) from None
 
 
 def read_texts(folder: str) -> list[str | None]:
