@@ -15,6 +15,7 @@ import pytest
 
 import sonde
 from conftest import wait_for
+from sonde.collector.drain import Drain, seal
 from sonde.errors import NoSession, QueryError
 from sonde.session import Session
 from sonde.store.recording import Recording
@@ -291,6 +292,11 @@ recorder.open_table(TorchStep, "python.torch_step")(7)
 print(folder)
 '''
     )
-    recording = sonde.open(done.stdout.strip())
-    rows = recording.query("SELECT step, training FROM python.torch_step")
-    assert rows.to_pylist() == [{"step": 7, "training": None}]
+    folder = done.stdout.strip()
+    asked, right = "SELECT step, training FROM python.torch_step", [{"step": 7, "training": None}]
+    assert sonde.open(folder).query(asked).to_pylist() == right
+    session = Session(folder)
+    for path in session.find_rings():
+        Drain(session, path).run(0.0, 0.0, ended=True)
+    seal(session)
+    assert sonde.open(folder).query(asked).to_pylist() == right  # from the archive, and once

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from sonde.advice.verdict import LEVELS, Evidence, Number, Verdict, summarize
+from sonde.analysis.hot_places import HotPlace
 from sonde.words import show_bytes, show_duration
 
 # The words and shares of OpenPAI's profiler.
@@ -69,6 +70,7 @@ class Advice:
     processes: Sequence[str]
     findings: Sequence[Finding] = ()
     outcomes: Sequence[Outcome] = field(default=())
+    places: Sequence[HotPlace] = field(default=())  # where the time went, if nothing bad was found
 
     @property
     def worst(self) -> str | None:

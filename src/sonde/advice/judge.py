@@ -13,12 +13,17 @@ from sonde.advice.code_lines import find_lines
 from sonde.advice.finding import Advice, Finding, Outcome, Tally
 from sonde.advice.period import ASKS, Period, find_period
 from sonde.advice.verdict import LEVELS, Limit, Limits, Verdict
-from sonde.errors import ConfigError
+from sonde.analysis.code_tree import read_tree
+from sonde.analysis.hot_places import HotPlace, list_places
+from sonde.analysis.profile import Profile, Selection
+from sonde.analysis.window import Window
+from sonde.errors import ConfigError, Error
 from sonde.session.target import add_children
 from sonde.store.recording import Recording, open_recording
 from sonde.words import show_moment
 
 PIECE_S = 10.0
+_PLACES = "python.stack_sample python.thread python.frame"
 
 
 @dataclass(frozen=True)
@@ -94,10 +99,23 @@ def advise(
 ) -> Advice:
     """Return what is wrong with a recorded job and its children, what shows it, and what to do."""
     found = load_rules(rules, limits)
-    text = "\n".join([ASKS, *(rule.module.SQL for rule in found)])
+    text = "\n".join([ASKS, _PLACES, *(rule.module.SQL for rule in found)])
     sessions = add_children(open_recording(target).sessions)
     with Recording(sessions).freeze(text) as recording:
-        return judge(recording, found, find_period(recording, since, until, piece_s))
+        period = find_period(recording, since, until, piece_s)
+        advice = judge(recording, found, period)
+        if rules is not None or advice.worst in ("warning", "critical"):
+            return advice
+        return replace(advice, places=_find_places(recording, period))
+
+
+def _find_places(recording: Recording, period: Period) -> list[HotPlace]:
+    """Return where the time went: whoever asks has a reason to, even if no rule found anything."""
+    profile = Profile(recording, Selection(Window(period.start_ns, period.end_ns)))
+    try:
+        return list_places(read_tree(profile))
+    except Error:  # nothing was sampled
+        return []
 
 
 def judge(recording: Recording, rules: Sequence[Rule], period: Period) -> Advice:

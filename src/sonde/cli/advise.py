@@ -13,11 +13,12 @@ from sonde import environ
 from sonde.advice.finding import Advice, Finding, show_evidence
 from sonde.advice.judge import PIECE_S, Rule, advise, load_rules
 from sonde.advice.verdict import LEVELS
+from sonde.analysis.code_names import shorten_file
 from sonde.cli import _options, _table
 from sonde.cli._missing import tell_missing
 from sonde.errors import ConfigError
 from sonde.session.target import find_sessions
-from sonde.words import clean
+from sonde.words import clean, show_duration
 
 GROUP = "ask"
 EXAMPLES = (
@@ -107,10 +108,26 @@ def _draw_advice(advice: Advice, everything: bool, file: IO[str]) -> None:
         _write_lines(_describe_finding(finding, colour), file)
     if advice.findings:
         file.write("\n" + _describe_coverage(advice) + "\n")
+    _write_lines(_describe_places(advice), file)
     if everything:
         file.write("\n")
         rows = [(outcome.rule, outcome.state, outcome.detail) for outcome in advice.outcomes]
         _table.draw_table(("rule", "state", "detail"), rows, file)
+
+
+def _describe_places(advice: Advice) -> Iterator[str]:
+    """Yield where the time went: an observation, not an alarm."""
+    if not advice.places:
+        return
+    yield ""
+    yield "where the time went (`sonde tree` shows all of it):"
+    for place in advice.places:
+        at = f" ({shorten_file(place.file)}:{place.line})" if place.file else ""
+        what = f": {place.what}" if place.what and place.func else place.what
+        time = show_duration(place.time_s * 1e9)
+        yield clean(
+            f"  {place.share_pct:>3.0f} %  {place.state}  {time:>7}  {place.func}{at}{what}"
+        )
 
 
 def _describe_health(advice: Advice) -> str:

@@ -179,7 +179,7 @@ class Recording:
             columns = {field.name for field in schema.fields}
             found = parts.setdefault(schema.table, [])
             if not any(columns <= {field.name for field in table.schema.fields} for table in found):
-                found.append(SessionTable(self.sessions[0], schema, None))
+                found.append(SessionTable.make_empty(self.sessions[0], schema))
         streams = []
         is_listing = _is_listing(text)
         for name, tables in parts.items():

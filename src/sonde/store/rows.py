@@ -54,6 +54,13 @@ class SessionTable:
         self.session, self.schema, self.ring = session, schema, ring
         self.segments = archive.list_segments(session, schema.table)
 
+    @classmethod
+    def make_empty(cls, session: Session, schema: Schema) -> SessionTable:
+        """Return a table that has columns and no rows, whatever the session has of that name."""
+        table = cls(session, schema, None)
+        table.segments = []
+        return table
+
     @property
     def archived_to(self) -> int:
         """The first ticket that is not in the archive."""

@@ -1,0 +1,61 @@
+"""The few places that make up the time: lines of the user's own code, working and waiting apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sonde.analysis.code_names import MINE
+from sonde.analysis.code_tree import CodeNode, CodeTree
+from sonde.analysis.work_kinds import find_kind
+
+
+@dataclass(frozen=True)
+class HotPlace:
+    """A line of the user's own code, with the library call that it makes if that takes the time."""
+
+    func: str
+    file: str
+    line: int
+    call: str  # `json.loads`; empty if the time is in the line itself
+    kind: str  # what kind of work the call is; empty if unknown
+    state: str  # working or waiting
+    time_s: float
+    share_pct: float  # of all time, working and waiting
+
+    @property
+    def what(self) -> str:
+        """The call and its kind, in words."""
+        return f"{self.call} ({self.kind})" if self.call and self.kind else self.call
+
+
+def list_places(tree: CodeTree, most: int = 6, least_pct: float = 5.0) -> list[HotPlace]:
+    """Return the places with the most time, the heaviest first; each has at least `least_pct`."""
+    sums: dict[tuple[str, str, int, str, int], int] = {}
+    for func, node in _walk(tree.root, ""):
+        call = "" if node.step.owner == MINE else node.step.name
+        for line, times in node.own_ns.items():
+            for state, time_ns in enumerate(times):
+                key = func, node.step.file, line, call, state
+                sums[key] = sums.get(key, 0) + time_ns
+    whole = tree.root.total_ns
+    ordered = sorted(sums.items(), key=lambda item: -item[1])
+    found = []
+    for (func, file, line, call, state), time_ns in ordered[:most]:
+        share = 100 * time_ns / whole if whole else 0.0
+        if share >= least_pct:
+            word = ("working", "waiting")[state]
+            found.append(HotPlace(func, file, line, call, find_kind(call), word,
+                                  round(time_ns / 1e9, 3), round(share, 1)))  # fmt: skip
+    return found
+
+
+def _walk(node: CodeNode, func: str) -> Iterator[tuple[str, CodeNode]]:
+    """Yield every node with the function of the user's own that it is, or was called from."""
+    waiting = [(func, child) for child in node.children.values()]
+    while waiting:
+        func, node = waiting.pop()
+        if node.step.owner == MINE:
+            func = node.step.name
+        yield func, node
+        waiting += [(func, child) for child in node.children.values()]

@@ -1,0 +1,48 @@
+"""What kind of work a library call is, in words: told by its package, never by source text."""
+
+from __future__ import annotations
+
+# By module, package or the beginning of a call's name; the longest that fits counts.
+_KINDS = {
+    "serialising and parsing": (
+        "json", "orjson", "ujson", "simplejson", "pickle", "cloudpickle", "marshal", "csv", "yaml",
+        "tomllib", "xml", "lxml", "bs4", "html", "msgpack", "google.protobuf", "pyarrow",
+    ),
+    "regular expressions": ("re", "regex"),
+    "a database": (
+        "sqlite3", "sqlalchemy", "psycopg", "psycopg2", "asyncpg", "pymysql", "MySQLdb", "pymongo",
+        "redis", "django.QuerySet", "django.Manager", "django.Model", "django.RelatedManager",
+        "django.ForwardManyToOneDescriptor", "peewee", "duckdb",
+    ),
+    "the network": (
+        "socket", "ssl", "http", "urllib", "urllib3", "requests", "httpx", "httpcore", "aiohttp",
+        "ftplib", "smtplib", "boto3", "botocore", "grpc", "websockets", "paramiko",
+    ),
+    "starting processes": ("subprocess", "multiprocessing.Process.start", "multiprocessing.Popen"),
+    "waiting for other threads or processes": (
+        "threading", "queue", "concurrent", "multiprocessing", "asyncio",
+    ),
+    "copying": ("copy", "shutil", "copyreg"),
+    "compressing": ("gzip", "zlib", "bz2", "lzma", "zipfile", "tarfile", "zstandard"),
+    "numeric work": ("numpy", "scipy", "torch", "jax", "tensorflow", "sklearn", "cupy", "numba"),
+    "data frames": ("pandas", "polars", "dask"),
+    "images and sound": ("PIL", "cv2", "imageio", "librosa", "torchvision", "torchaudio"),
+    "logging": ("logging", "loguru", "structlog"),
+    "compiling": ("torch._dynamo", "torch._inductor", "ast", "compileall", "jinja2"),
+    "files": ("pathlib", "tempfile", "glob", "os", "io", "fsspec", "h5py"),
+    "dates and numbers as text": ("datetime", "dateutil", "decimal", "_strptime", "locale"),
+    "random numbers": ("random", "secrets"),
+}  # fmt: skip
+_KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names}
+
+
+def find_kind(call: str) -> str:
+    """Return what kind of work a call like `json.loads` or `import numpy` is; empty if unknown."""
+    if call == "import" or call.startswith("import "):
+        return "importing"
+    parts = call.split(".")
+    for end in range(len(parts), 0, -1):
+        kind = _KIND_OF.get(".".join(parts[:end]))
+        if kind is not None:
+            return kind
+    return ""

@@ -1,0 +1,57 @@
+"""The places that make up the time."""
+
+from __future__ import annotations
+
+import pytest
+
+from sonde.analysis.code_tree import read_tree
+from sonde.analysis.hot_places import HotPlace, list_places
+from sonde.analysis.profile import Profile, Selection
+from sonde.analysis.window import find_window
+from sonde.analysis.work_kinds import find_kind
+from support.handmade_stacks import FakeRecording
+
+STANDARD = "/opt/py/lib/python3.12"
+LOADS = ("loads", f"{STANDARD}/json/__init__.py", 300, 290)
+
+
+def find(recording: FakeRecording, **options) -> list[HotPlace]:
+    profile = Profile(recording, Selection(find_window(recording, None, None)))
+    return list_places(read_tree(profile), **options)
+
+
+def test_places_are_own_lines_and_what_they_call_whoever_called_them() -> None:
+    main, other = ("main", "/job/app.py", 5, 1), ("other", "/job/app.py", 50, 48)
+    parse = ("parse", "/job/app.py", 20, 18)
+    recording = (
+        FakeRecording()
+        .see([main, parse, LOADS], 40, wall=40)
+        .see([other, parse, LOADS], 60, wall=20)
+        .see([main], 90, wall=30, cpu=0)
+        .see([main], 100, wall=10)
+        .see([other], 101, wall=1)
+    )
+    assert find(recording) == [
+        HotPlace("parse", "/job/app.py", 20, "json.loads", "serialising and parsing", "working",
+                 0.06, 59.4),
+        HotPlace("main", "/job/app.py", 5, "", "", "waiting", 0.03, 29.7),
+        HotPlace("main", "/job/app.py", 5, "", "", "working", 0.01, 9.9),
+    ]  # fmt: skip
+    assert find(recording)[0].what == "json.loads (serialising and parsing)"
+    assert len(find(recording, most=1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        ("json.loads", "serialising and parsing"),
+        ("django.QuerySet.__iter__", "a database"),
+        ("django.render", ""),
+        ("import numpy", "importing"),
+        ("multiprocessing.Process.start", "starting processes"),
+        ("multiprocessing.Pool.map", "waiting for other threads or processes"),
+        ("resize.go", ""),
+    ],
+)
+def test_a_call_has_a_kind_by_the_longest_name_that_is_known(call: str, kind: str) -> None:
+    assert find_kind(call) == kind
