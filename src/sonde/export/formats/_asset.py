@@ -5,6 +5,13 @@ from __future__ import annotations
 import os
 import re
 
+from sonde.analysis.code_names import LIBRARY, MINE, PYTHON, SONDE, find_owner
+
+# Where the hues of an owner's files begin: orange, blue, green; sonde's own are as Python's.
+HUES = {MINE: 16, LIBRARY: 196, PYTHON: 96, SONDE: 96}
+HUE_SPREAD = 30
+LEGEND = "orange: your code; blue: libraries; green: Python itself"
+
 
 def read_asset(name: str) -> str:
     """Return the text of a file beside this one."""
@@ -18,8 +25,9 @@ def fill(template: str, **values: str) -> str:
 
 
 def pick_hue(file: str) -> int:
-    """Return the hue of a file's functions, the same in every picture and in flamegraph.js."""
-    return _hash(file) % 360
+    """Return the hue of a file's functions, the same in every picture and in flamegraph.js: its
+    colour says whose code it is."""
+    return HUES[find_owner(file)] + _hash(file) % HUE_SPREAD
 
 
 def pick_shade(func: str) -> int:

@@ -116,13 +116,13 @@
     return value >>> 0;
   }
 
-  // One hue per file: what belongs together looks alike; as _asset.py picks it for pictures.
+  // A hue says whose code a file is, and differs a little by file; as _asset.py picks it for pictures.
   function colour(box, dark) {
     const { node } = box;
     if (node.hit) return "#ffc933";
     if (node.place < 0) return dark ? "#3a404b" : "#d8dce3";
-    const file = data.places.files[data.places.file[node.place]];
-    const hue = hash(file) % 360, shade = hash(nameOf(node)) % 8;
+    const at = data.places.file[node.place], shade = hash(nameOf(node)) % 8;
+    const hue = data.places.hues[at] + hash(data.places.files[at]) % data.spread;
     return dark ? `hsl(${hue} 34% ${30 + shade}%)` : `hsl(${hue} 58% ${74 + shade}%)`;
   }
 
@@ -358,7 +358,8 @@
       });
     }
     find("about").textContent = `${data.samples.toLocaleString("en")} samples in ` +
-      `${showTime(data.seconds * 1e6)} from ${data.start.replace("T", " ").replace("+00:00", " UTC")}`;
+      `${showTime(data.seconds * 1e6)} from ${data.start.replace("T", " ").replace("+00:00", " UTC")}` +
+      ` · ${data.legend}`;
   }
 
   function listen() {

@@ -11,8 +11,9 @@ from itertools import groupby
 from typing import IO
 
 from sonde.analysis.call_tree import grow, walk
+from sonde.analysis.code_names import find_owner
 from sonde.analysis.profile import Place, Profile, RecordedThread, Stack
-from sonde.export.formats._asset import fill, read_asset
+from sonde.export.formats._asset import HUE_SPREAD, HUES, LEGEND, fill, read_asset
 from sonde.session.stack_table import WEIGHTS
 
 SUFFIX = ".html"
@@ -34,6 +35,8 @@ def write(profile: Profile, file: IO[str]) -> None:
         "seconds": (end_ns - start_ns) / 1e9,
         "samples": sum(stack.samples[0] for stack in profile.stacks),
         "places": _split(places),
+        "spread": HUE_SPREAD,
+        "legend": LEGEND,
         "threads": threads,
     }
     packed = zlib.compress(json.dumps(data, separators=(",", ":")).encode(), 9)
@@ -83,4 +86,5 @@ def _split(places: dict[Place, int]) -> dict[str, list[object]]:
         "file": [files.setdefault(place.file, len(files)) for place in places],
         "line": [place.line for place in places],
         "files": list(files),
+        "hues": [HUES[find_owner(file)] for file in files],
     }

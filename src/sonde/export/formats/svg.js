@@ -30,8 +30,8 @@
   function zoom(to) {
     const whole = to === boxes[0];
     for (const box of boxes) {
-      const inside = box.y <= to.y && holds(to, box);
-      const outer = box.y > to.y && holds(box, to);
+      const inside = box.y >= to.y && holds(to, box);
+      const outer = box.y < to.y && holds(box, to);
       box.g.classList.toggle("hide", !inside && !outer);
       box.g.classList.toggle("outer", outer);
       if (outer) place(box, LEFT, WIDTH);

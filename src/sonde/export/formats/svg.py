@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape
 
 from sonde.analysis.call_tree import CallNode, grow, walk
 from sonde.analysis.profile import Place, Profile, Stack
-from sonde.export.formats._asset import fill, pick_hue, pick_shade, read_asset
+from sonde.export.formats._asset import LEGEND, fill, pick_hue, pick_shade, read_asset
 from sonde.words import clean, show_duration
 
 SUFFIX = ".svg"
@@ -38,6 +38,7 @@ def write(profile: Profile, file: IO[str]) -> None:
     boxes, hidden = _lay_out(root, by)
     height = _HEAD + (max(box.depth for box in boxes) + 1) * _ROW + _FOOT
     subtitle = f"{profile.weight} time, {show_duration(root.total[by])}"
+    subtitle += f"; {LEGEND}"
     if hidden:
         subtitle += f"; {hidden:,} boxes are too narrow to draw"
     head, foot = read_asset("svg.svg").split("@BOXES@")
@@ -50,7 +51,7 @@ def write(profile: Profile, file: IO[str]) -> None:
     )
     file.write(head)
     for box in boxes:
-        file.write(_draw(box, height, root.total[by]))
+        file.write(_draw(box, root.total[by]))
     file.write(fill(foot, SCRIPT=read_asset("svg.js")))
 
 
@@ -75,8 +76,8 @@ def _lay_out(root: CallNode[Place | str], by: int) -> tuple[list[Box], int]:
     return boxes, hidden
 
 
-def _draw(box: Box, height: int, total_ns: int) -> str:
-    y = height - _FOOT - (box.depth + 1) * _ROW
+def _draw(box: Box, total_ns: int) -> str:
+    y = _HEAD + box.depth * _ROW  # the root on top: what matters is on the first screen
     name = clean(box.name.label if isinstance(box.name, Place) else str(box.name))
     share = 100 * box.total_ns / max(1, total_ns)
     total, own = show_duration(box.total_ns), show_duration(box.own_ns)
