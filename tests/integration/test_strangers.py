@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import sonde
+from conftest import wait_for
 from sonde.session import Session
 
 WRITING = (
@@ -50,8 +51,9 @@ def test_root_does_not_write_into_a_recording_of_another_user(
 
 
 def test_root_reads_a_recording_of_another_user(theirs: Path, sonde_cli) -> None:
+    wait_for(lambda: "test_strangers.py" in sonde_cli("stacks", theirs).stdout)
     done = sonde_cli("stacks", theirs, "--locals")
-    assert done.returncode == 0 and "test_strangers.py" in done.stdout
+    assert done.returncode == 0
     assert "last stacks that it saw" in done.stdout and "belongs to user #54321" in done.stdout
     done = sonde_cli("query", theirs, "SELECT 42 AS answer")
     assert done.returncode == 0 and "42" in done.stdout

@@ -35,7 +35,7 @@ def spin(until):
 sys.setrecursionlimit(5000)
 threading.stack_size(64 * 2**20)
 folder = sonde.start(collector=False, follow=False, stack_every="1ms")
-thread = threading.Thread(target=work, args=(time.monotonic() + 0.5,))
+thread = threading.Thread(target=work, args=(time.monotonic() + {seconds},))
 thread.start()
 thread.join()
 sonde.stop()
@@ -48,9 +48,9 @@ ROUNDS = 2  # `make stress` takes more
 def sample(tmp_path: Path):
     """Runs code that defines work(until); the functions of every stack with spin, innermost first."""
 
-    def run(code: str) -> list[list[str]]:
+    def run(code: str, seconds: float = 0.5) -> list[list[str]]:
         done = subprocess.run(
-            [sys.executable, "-c", JOB.format(code=code)],
+            [sys.executable, "-c", JOB.format(code=code, seconds=seconds)],
             env={"SONDE_DIR": str(tmp_path), "PATH": ""},
             stdout=subprocess.PIPE,
             text=True,
@@ -121,7 +121,8 @@ def test_more_code_than_is_kept_is_read_again(sample):
         "  if hasattr(code, 'co_qualname'): code = code.replace(co_qualname=f'f{n}')\n"
         "  return type(f)(code, globals())\n"
         "calls = [copy(n) for n in range(60)]\n"
-        "def work(until):\n  calls[59](until, 59)"
+        "def work(until):\n  calls[59](until, 59)",
+        seconds=5,  # reading all of them takes a tenth of a second of a free processor
     )
     assert found
     for names in found:
