@@ -199,7 +199,9 @@ def test_a_collector_with_arrow_archives_what_one_without_left(start, tmp_path: 
     (folder,) = list_folders(root)
     os.kill(pid, 9)
     collector = Collector(root)
-    wait_for(lambda: collector.step(time.monotonic()) or os.path.exists(os.path.join(folder, SEALED)))
+    wait_for(
+        lambda: collector.step(time.monotonic()) or os.path.exists(os.path.join(folder, SEALED))
+    )
     import sonde
 
     assert sonde.open(folder).query("SELECT count(*) AS n FROM job.batch").to_pylist() == [
