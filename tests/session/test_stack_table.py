@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
-from pathlib import Path
 
 from conftest import wait_for
-
-ENDED = Path(__file__).parents[1] / "golden" / "ended"
+from sonde.session.records import Locals
 
 HANGING = """
 import threading, time, asyncio, sonde
@@ -133,10 +130,11 @@ def test_a_thread_without_locals_is_named(start, sonde_cli) -> None:
 
 
 def test_old_locals_are_not_shown_as_new_ones(start, sonde_cli, root) -> None:
-    full = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+    full = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\nprint(flush=True)\n"
     process = start(HANGING.format(end=full + DEADLOCK))
+    process.stdout.readline()  # now no file can grow
     (session,) = root.glob("*-*/")
-    shutil.copy(ENDED / "locals.json", session)
+    Locals(number=1, t_ns=1, threads={str(process.pid): []}).write(str(session / "locals.json"))
     found = read(sonde_cli, process, "--locals", "--timeout", "20")
     assert {frame["locals"] for one in found["threads"] for frame in one["frames"]} == {None}
     assert any("could not be written" in note for note in found["notes"])
