@@ -292,3 +292,8 @@ def _number(env: Mapping[str, str], name: str) -> int | None:
 def name_settings(values: Mapping[str, Value], names: Iterable[str]) -> dict[str, str]:
     """Return settings as environment variables, for a process that is to have the same."""
     return {variable_of(name): str(values[name]) for name in names}
+
+
+def forbid_debug_downloads() -> None:
+    """Have elfutils, if it is loaded from now on, look for debugging files on this machine only."""
+    os.environ.pop("DEBUGINFOD_URLS", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sonde.cli._native_text import shorten_name
 from sonde.cli._stack_text import Painter, StackText
 from sonde.session.stack_table import StackFrame, ThreadStack
 
@@ -82,3 +83,41 @@ def test_equal_tasks_are_one() -> None:
     ]
     (first, *_) = [[{**row, "file": "/job/b.py"} for row in task("Task-1")]]
     assert list(text.draw_tasks([first]))[1] == "Task Task-1  waiting for a future"
+
+
+# ---- native frames -----------------------------------------------------------------------------
+
+
+def test_calls_of_the_interpreter_and_starts_of_threads_are_left_out() -> None:
+    def c(name: str, library: str) -> StackFrame:
+        return StackFrame(name, f"/lib/{library}", 0, 0, is_native=True)
+
+    frames = [
+        c("clock_nanosleep", "libc.so.6"), c("time_sleep", "libpython3.11.so.1.0"),
+        c("cfunction_vectorcall_O", "libpython3.11.so.1.0"), StackFrame("step", "/job/a.py", 3, 1),
+        c("_PyEval_Vector", "libpython3.11.so.1.0"),
+        c("torch::autograd::Node::operator()(std::vector<at::Tensor>&&)", "libtorch_cpu.so"),
+        *GET[2:3], c("thread_run", "libpython3.11.so.1.0"), c("pool<int>::work()", "libown.so"),
+        c("start_thread", "libc.so.6"),
+    ]  # fmt: skip
+    assert draw(make(1, "a", frames))[2:] == [
+        "    clock_nanosleep (libc.so.6)",
+        "    time_sleep (libpython3.11.so.1.0)",
+        "    step (a.py:3)",
+        "    torch::autograd::Node::operator() (libtorch_cpu.so)",
+        "    worker (app/pool.py:4)",
+        "    pool::work (libown.so)",
+    ]
+    assert len(draw(make(1, "a", frames[-2:]))) == 4  # without Python, all of it
+
+
+def test_names_of_functions_are_short() -> None:
+    names = {
+        "void f<double>(char, long const*) [clone .constprop.0]": "f",
+        "n::(anonymous namespace)::mm(a::B, C const&)": "n::(anonymous namespace)::mm",
+        "f(at::T&)::{lambda()#1}::operator()() const": "f::{lambda#1}::operator()",
+        "operator new(unsigned long)": "operator new",
+        "libx.so+0x12": "libx.so+0x12",
+        "a<(b->c)>::d()": "a::d",
+    }
+    assert {name: shorten_name(name) for name in names} == names

@@ -59,6 +59,7 @@ static PyMethodDef *const functions[] = {
     sonde_collectives_methods,
     sonde_visit_methods,
     sonde_hold_threads_methods,
+    sonde_still_thread_methods,
 };
 
 static const struct {

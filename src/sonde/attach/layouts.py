@@ -41,6 +41,7 @@ class PythonLayout(NamedTuple):
     compact: int
     bytes_size: int
     bytes_data: int
+    is_entry: int | None = None  # set in a frame that C has called, in the one version that has it
 
 
 _FIXED = {
@@ -50,7 +51,7 @@ _FIXED = {
     ),
     (3, 11): PythonLayout(
         40, 0, 16, 8, 152, 160, 56, 8, 48, 32, 56, 69, 184, 128, 112, 136, 72,
-        16, 32, 48, 72, 16, 32,
+        16, 32, 48, 72, 16, 32, 68,
     ),
     (3, 12): PythonLayout(
         40, 0, 72, 8, 136, 144, 56, 0, 8, 0, 56, 70, 192, 128, 112, 136, 68,

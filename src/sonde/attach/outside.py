@@ -30,6 +30,13 @@ class OutsideStacks(NamedTuple):
     unsure: list[int]  # threads whose stacks never were twice the same
 
 
+class FrameWalk(NamedTuple):
+    """The frames of one thread, the innermost first, before they have names."""
+
+    places: list[_Place]
+    ends: list[int]  # for each call of the interpreter's C function: how many frames end with it
+
+
 class _Gone(Exception):
     """What was there a moment ago is not any more."""
 
@@ -42,7 +49,7 @@ class OutsideReader:
         self._codes: dict[int, line_tables.Code] = {}
         try:
             python = self._find_python()
-            self._memory = os.open(f"{self._process.folder}/mem", os.O_RDONLY | os.O_CLOEXEC)
+            self.memory = os.open(f"{self._process.folder}/mem", os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, ProcessLookupError):
             raise preflight.NoSuchProcess(f"there is no process {pid}") from None
         except PermissionError:
@@ -55,7 +62,7 @@ class OutsideReader:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        os.close(self._memory)
+        os.close(self.memory)
 
     def _find_python(self) -> Library:
         pid = self._process.pid
@@ -76,7 +83,7 @@ class OutsideReader:
             self._runtime = python.bias + symbol.address
             found = layouts.find_layout(version, self._runtime, self._read)
         if found is None:
-            os.close(self._memory)
+            os.close(self.memory)
             raise preflight.OtherVersion(
                 f"process {self._process.pid} is a Python whose memory cannot be read from outside "
                 f"({python.path}, {version[0]}.{version[1]})"
@@ -85,9 +92,16 @@ class OutsideReader:
 
     # ---- memory ----------------------------------------------------------------------------------
 
+    def read_stack(self, address: int, size: int) -> bytes:
+        """Return as much of `size` bytes of memory as there is."""
+        try:
+            return os.pread(self.memory, size, address)
+        except (OSError, OverflowError):
+            return b""
+
     def _read(self, address: int, size: int) -> bytes:
         try:
-            data = os.pread(self._memory, size, address)
+            data = os.pread(self.memory, size, address)
         except (OSError, OverflowError):
             raise _Gone from None
         if len(data) < size:
@@ -120,16 +134,39 @@ class OutsideReader:
     def read(self) -> OutsideStacks:
         """Return the stacks of all threads, by thread id."""
         found, unsure = [], []
-        tasks = self._list_tasks()
-        for state in self._list_states():
+        for tid, state in self.list_threads().items():
+            walk, is_sure = self._walk_twice(state)
             try:
-                one, is_sure = self._read_thread(state, tasks)
+                found.append(self.describe(tid, walk))
             except _Gone:
                 continue  # this thread has just ended
-            found.append(one)
             if not is_sure:
-                unsure.append(one.thread)
+                unsure.append(tid)
         return OutsideStacks(sorted(found, key=lambda one: one.thread), unsure)
+
+    def list_threads(self) -> dict[int, int]:
+        """Return the addresses of the states of all threads, by thread id."""
+        tasks, found = self._list_tasks(), dict[int, int]()
+        for state in self._list_states():
+            try:
+                found[self._find_tid(state, tasks)] = state
+            except _Gone:
+                continue
+        return found
+
+    def walk(self, state: int) -> FrameWalk:
+        """Return the frames of a thread that stands still; of one that ended, none."""
+        try:
+            return self._walk(state)
+        except _Gone:
+            return FrameWalk([], [])
+
+    def describe(self, tid: int, walk: FrameWalk) -> ThreadStack:
+        """Return the stack of a thread with names."""
+        one = ThreadStack(tid, None, time.monotonic_ns())
+        one.idle = self._is_idle(tid)
+        one.frames = [frame for place in walk.places if (frame := self._name(*place))]
+        return one
 
     def _list_tasks(self) -> dict[int, int]:
         """Return the numbers of the threads as we see them, by those that the process has for them:
@@ -162,28 +199,22 @@ class OutsideReader:
                 continue  # a thread has ended while we looked
         return []
 
-    def _read_thread(self, state: int, tasks: dict[int, int]) -> tuple[ThreadStack, bool]:
-        tid = self._find_tid(state, tasks)
-        before: list[_Place] | None = None
-        is_sure = False
+    def _walk_twice(self, state: int) -> tuple[FrameWalk, bool]:
+        """Return the frames of a thread that may run on, and whether they were twice the same."""
+        before: FrameWalk | None = None
         for _ in range(_TRIES):
             try:
-                places = self._walk(state)
+                walk = self._walk(state)
             except _Gone:
                 before = None
                 continue
-            is_sure = places == before
-            before = places
-            if is_sure:
-                break
-        one = ThreadStack(tid, None, time.monotonic_ns())
-        one.idle = self._is_idle(tid)
-        one.frames = [frame for place in before or () if (frame := self._name(*place))]
-        return one, is_sure
+            if walk == before:
+                return walk, True
+            before = walk
+        return before or FrameWalk([], []), False
 
-    def _walk(self, state: int) -> list[_Place]:
-        """Return the codes on a stack and where each is, the innermost first."""
-        at, places = self._at, list[_Place]()
+    def _walk(self, state: int) -> FrameWalk:
+        at, walk = self._at, FrameWalk([], [])
         frame = self._word(state + at.current_frame)
         if frame and at.cframe_current is not None:
             frame = self._word(frame + at.cframe_current)
@@ -192,18 +223,28 @@ class OutsideReader:
             if not frame:
                 break
             data = self._read(frame, end)
-            (previous,) = struct.unpack_from("<Q", data, at.previous)
-            (code,) = struct.unpack_from("<Q", data, at.executable)
-            code &= ~3  # the low bits say who owns it
-            if at.code_bytes is None:
-                (unit,) = struct.unpack_from("<i", data, at.instr)
-            else:
-                (instr,) = struct.unpack_from("<Q", data, at.instr)
-                unit = (instr - code - at.code_bytes) // 2
-            if code and (at.owner is None or data[at.owner] < _FIRST_SHIM):
-                places.append((code, unit))
-            frame = previous
-        return places
+            self._add_frame(walk, data)
+            (frame,) = struct.unpack_from("<Q", data, at.previous)
+        if len(walk.places) > (walk.ends[-1] if walk.ends else 0):
+            walk.ends.append(len(walk.places))
+        return walk
+
+    def _add_frame(self, walk: FrameWalk, data: bytes) -> None:
+        at = self._at
+        (code,) = struct.unpack_from("<Q", data, at.executable)
+        code &= ~3  # the low bits say who owns it
+        if at.code_bytes is None:
+            (unit,) = struct.unpack_from("<i", data, at.instr)
+        else:
+            (instr,) = struct.unpack_from("<Q", data, at.instr)
+            unit = (instr - code - at.code_bytes) // 2
+        is_shim = at.owner is not None and data[at.owner] >= _FIRST_SHIM
+        if code and not is_shim:
+            walk.places.append((code, unit))
+        # Before 3.11 C calls every frame; 3.11 marks those that it calls, and from 3.12 on there is
+        # a frame without code below them.
+        if is_shim or at.owner is None or (at.is_entry is not None and data[at.is_entry]):
+            walk.ends.append(len(walk.places))
 
     def _find_tid(self, state: int, tasks: dict[int, int]) -> int:
         if self._at.native_thread_id is not None:

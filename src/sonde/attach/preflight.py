@@ -121,7 +121,7 @@ def _check_state(process: ProcessFiles, status: dict[str, str]) -> None:
         raise CannotAttach(f"{pid} is a thread of process {status['Tgid']}; attach to that")
     tracer = int(status.get("TracerPid", 0))
     if tracer:
-        name = _name_process(tracer)
+        name = name_process(tracer)
         raise AlreadyTraced(f"process {pid} is being traced by {name}; end that first")
     if state in ("Z", "X"):
         raise NotRunning(f"process {pid} has ended; its parent has not waited for it yet")
@@ -129,7 +129,8 @@ def _check_state(process: ProcessFiles, status: dict[str, str]) -> None:
         raise NotRunning(f"process {pid} is stopped; `kill -CONT {pid}` resumes it")
 
 
-def _name_process(pid: int) -> str:
+def name_process(pid: int) -> str:
+    """Return the name and number of a process."""
     try:
         return f"{ProcessFiles(pid).read('comm').decode(errors='replace').strip()} ({pid})"
     except OSError:

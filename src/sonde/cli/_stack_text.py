@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sonde.analysis.code_names import MINE, find_owner, name_module, shorten_file
 from sonde.analysis.source_lines import read_source
 from sonde.analysis.wait_words import describe_wait
+from sonde.cli._native_text import pick_frames, shorten_name
 from sonde.session.stack_table import StackFrame, ThreadStack
 from sonde.words import clean, show_duration_short
 
@@ -47,7 +49,10 @@ class StackText:
         for group in groups.values():
             yield ""
             yield f"{self._name(group)}  {self._describe(group)}"
-            for depth, frame in enumerate(_skip_start(group[0].frames)):
+            for depth, frame in enumerate(_skip_start(pick_frames(group[0].frames))):
+                if frame.is_native:
+                    yield self._draw_native(frame)
+                    continue
                 yield self._draw_frame(frame.func, frame.file, frame.line)
                 known = variables.get(group[0].thread)
                 for name, value in (known[depth] if known else {}).items():
@@ -88,8 +93,14 @@ class StackText:
         words = f"{state}, holds the GIL" if one.gil else state
         if lasted and min(lasted) >= _SHORT_NS:
             words += f" for {show_duration_short(min(lasted))}"
-        wait = describe_wait([(f.func, f.file) for f in one.frames]) if one.idle else ""
+        python = [(frame.func, frame.file) for frame in one.frames if not frame.is_native]
+        wait = describe_wait(python) if one.idle else ""
         return words + (f": waits for {wait}" if wait else "")
+
+    def _draw_native(self, frame: StackFrame) -> str:
+        library = os.path.basename(frame.file)
+        own = f"    {clean(shorten_name(frame.func))}"
+        return own + (self._paint(2, f" ({clean(library)})") if library else "")
 
     def _draw_frame(self, func: str, file: str, line: int) -> str:
         if not file:

@@ -22,6 +22,7 @@ GROUP = "watch"
 EXAMPLES = (
     "sonde stacks 4242",
     "sonde stacks 4242 --locals --tasks",
+    "sonde stacks 4242 --native",
     "sonde stacks train-7 --format json",
 )
 _LOOK_S = 0.5  # a sample takes a millisecond; on an overloaded machine, a few
@@ -33,6 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--locals", action="store_true", help="also show local variables")
     parser.add_argument("--tasks", action="store_true", help="also show asyncio's tasks")
+    parser.add_argument(
+        "--native", action="store_true",
+        help="also show the functions of C and C++; each thread is stopped for about a millisecond",
+    )  # fmt: skip
     _options.add_timeout(parser, "2s", "how long --locals and --tasks may wait for the GIL")
     _options.add_format(parser, ("table", "json"))
 
@@ -52,9 +57,17 @@ def _look(args: argparse.Namespace) -> list[_Shown]:
     except NoSession:
         if not (args.target.isdecimal() and os.path.exists(f"/proc/{args.target}")):
             raise
-        return [_Outside(int(args.target), args)]
+        return [(_Native if args.native else _Outside)(int(args.target), args)]
     alive = [session for session in sessions if session.is_alive()]
-    return [_Recorded(session, args) for session in (alive or sessions[-1:])]
+    return [
+        _Native(session.pid, args, session) if args.native and _is_here(session)
+        else _Recorded(session, args)
+        for session in (alive or sessions[-1:])
+    ]  # fmt: skip
+
+
+def _is_here(session: Session) -> bool:
+    return session.is_alive() and session.host == os.uname().nodename
 
 
 class _Shown:
@@ -80,7 +93,7 @@ class _Shown:
                  "idle": one.idle, "since_ns": one.since_ns, "interpreter": one.interpreter,
                  "frames": [
                     {"func": frame.func, "file": frame.file, "line": frame.line,
-                     "locals": self._find_locals(one, depth)}
+                     "native": frame.is_native, "locals": self._find_locals(one, depth)}
                     for depth, frame in enumerate(one.frames)
                  ]}
                 for one in self.threads
@@ -120,6 +133,41 @@ class _Outside(_Shown):
         self.notes.append(f"{extra}it is not recorded, so this was read from outside; {attach}")
 
 
+class _Native(_Shown):
+    """A process with the functions of C and C++, recorded or not: each thread is stopped for a
+    moment and read from outside."""
+
+    def __init__(self, pid: int, args: argparse.Namespace, session: Session | None = None) -> None:
+        from sonde.attach import native, procfs  # only here: it is seldom asked for
+
+        found = native.read_stacks(pid)
+        super().__init__(pid, procfs.ProcessFiles(pid).read_words("cmdline"))
+        self.threads = found.threads
+        self.notes += found.notes
+        if args.locals or args.tasks:
+            self.notes.append("no locals and tasks: ask for them without --native")
+        if session is not None:
+            self.rank, self.folder = session.rank, session.meta.cwd
+            self.start_ns = session.start_wall_ns
+            self._take_names(session)
+
+    def _take_names(self, session: Session) -> None:
+        """Add what only the recording knows: names, and since when a thread is where it is."""
+        try:
+            known = {one.thread: one for one in stack_table.read_newest(session)}
+        except FileNotFoundError:
+            return  # its stacks are not recorded
+        for one in self.threads:
+            if one.thread in known:
+                one.name, one.interpreter = known[one.thread].name, known[one.thread].interpreter
+                if _list_places(one) == _list_places(known[one.thread]):
+                    one.since_ns, one.gil = known[one.thread].since_ns, known[one.thread].gil
+
+
+def _list_places(one: ThreadStack) -> list[tuple[str, str, int]]:
+    return [(frame.func, frame.file, frame.line) for frame in one.frames if not frame.is_native]
+
+
 class _Recorded(_Shown):
     """A process with a recording."""
 
@@ -135,6 +183,8 @@ class _Recorded(_Shown):
         self.threads = _read(session)
         if (args.locals or args.tasks) and is_asked:
             self._inspect(args, since_ns)
+        if args.native:
+            self.notes.append("no native frames: the process does not run on this machine now")
         self.notes += describe_missing_names([session]).values()
 
     def _sample(self) -> bool:

@@ -28,12 +28,15 @@ _AROUND = (
 
 
 class StackFrame:
-    """A function and its line in a stack."""
+    """A function and its line in a stack. A native one has no line, and its file is the library."""
 
-    __slots__ = ("file", "first_line", "func", "line")
+    __slots__ = ("file", "first_line", "func", "is_native", "line")
 
-    def __init__(self, func: str, file: str, line: int, first_line: int) -> None:
+    def __init__(
+        self, func: str, file: str, line: int, first_line: int, is_native: bool = False
+    ) -> None:
         self.func, self.file, self.line, self.first_line = func, file, line, first_line
+        self.is_native = is_native
 
 
 class Nodes:

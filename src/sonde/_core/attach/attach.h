@@ -4,7 +4,8 @@
 
 #include "binding/binding.h"
 
-extern PyMethodDef sonde_visit_methods[], sonde_hold_threads_methods[];
+extern PyMethodDef sonde_visit_methods[], sonde_hold_threads_methods[],
+    sonde_still_thread_methods[];
 
 /* Return the names of the functions that a visitor calls, in order, as a new tuple; NULL with an
  * exception. */

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
@@ -114,6 +115,33 @@ static int halt(sonde_ptraced *self, int state, int signals, int64_t deadline_ns
             signal = 0;
         }
     }
+}
+
+int sonde_ptrace_place(sonde_ptraced *self)
+{
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/syscall", self->pid, self->tid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return errno == ENOENT ? -ESRCH : -errno;
+    char *read = fgets(line, sizeof line, file);
+    fclose(file);
+    if (read == NULL)
+        return -ESRCH;
+    long long number;
+    unsigned long long v[8];
+    sonde_waiting_place *place = &self->place;
+    memset(place, 0, sizeof *place);
+    int got = sscanf(line, "%lld %llx %llx %llx %llx %llx %llx %llx %llx", &number, &v[0], &v[1],
+                     &v[2], &v[3], &v[4], &v[5], &v[6], &v[7]);
+    /* A thread that waits for a processor, and is in no system call, has the number -1. */
+    int runs = strncmp(line, "running", 7) == 0 || (got == 3 && number == -1);
+    place->number = got == 9 ? number : runs ? SONDE_RUNS : SONDE_NOWHERE;
+    for (int i = 0; i < 6 && got == 9; i++)
+        place->args[i] = v[i];
+    place->sp = got == 9 ? v[6] : 0;
+    place->pc = got == 9 ? v[7] : 0;
+    return 0;
 }
 
 int sonde_ptrace_stop(sonde_ptraced *self)

@@ -37,9 +37,11 @@ typedef struct {
     uint8_t vector[SONDE_VECTOR_BYTES] __attribute__((aligned(64)));
 } sonde_registers;
 
+enum { SONDE_RUNS = -2, SONDE_NOWHERE = -1 };
+
 /* Where /proc says that a thread waits. */
 typedef struct {
-    int64_t number; /* of the system call; -1: in none; -2: the thread is running */
+    int64_t number; /* of the system call, or one of the two below */
     uint64_t args[6], sp, pc;
 } sonde_waiting_place;
 
@@ -68,6 +70,10 @@ typedef struct {
 } sonde_ptraced;
 
 /* ---- ptrace.c ------------------------------------------------------------ */
+
+/* Ask /proc where the thread waits, before it is stopped: see `place`. Returns 0, -ESRCH, or
+ * another -errno. */
+int sonde_ptrace_place(sonde_ptraced *self);
 
 /* Stop a thread, and remember where. Returns 0; -ESRCH: it is gone; -EPERM; -EBUSY: it did not
  * stop in time, and is let go when this process ends. */

@@ -12,14 +12,13 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 4 << 20, PROOF_BYTES = 16, MAX_RANGES = 1024, RUNNING = -2, NOWHERE = -1 };
+enum { STACK_BYTES = 4 << 20, PROOF_BYTES = 16, MAX_RANGES = 1024 };
 
 /* The names of sonde_errand.calls; some may be missing in a C library. */
 static const char *const names[SONDE_CALLS] = {
@@ -58,32 +57,6 @@ typedef struct {
 } visit;
 
 /* ---- safe places ------------------------------------------------------------- */
-
-static int read_place(const sonde_ptraced *traced, sonde_waiting_place *place)
-{
-    char path[64], line[256];
-    snprintf(path, sizeof path, "/proc/%d/task/%d/syscall", traced->pid, traced->tid);
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return errno == ENOENT ? -ESRCH : -errno;
-    char *read = fgets(line, sizeof line, file);
-    fclose(file);
-    if (read == NULL)
-        return -ESRCH;
-    long long number;
-    unsigned long long v[8];
-    memset(place, 0, sizeof *place);
-    int got = sscanf(line, "%lld %llx %llx %llx %llx %llx %llx %llx %llx", &number, &v[0], &v[1],
-                     &v[2], &v[3], &v[4], &v[5], &v[6], &v[7]);
-    /* A thread that waits for a processor, and is in no system call, has the number -1. */
-    int runs = strncmp(line, "running", 7) == 0 || (got == 3 && number == -1);
-    place->number = got == 9 ? number : runs ? RUNNING : NOWHERE;
-    for (int i = 0; i < 6 && got == 9; i++)
-        place->args[i] = v[i];
-    place->sp = got == 9 ? v[6] : 0;
-    place->pc = got == 9 ? v[7] : 0;
-    return 0;
-}
 
 /* System calls that malloc, the loader and the thread library never make with a
  * lock held. Their locks wait with FUTEX_WAIT; condition variables, semaphores
@@ -257,11 +230,11 @@ static int pay_visit(visit *self)
 static int try_visit(visit *self)
 {
     sonde_ptraced *traced = &self->traced;
-    int status = read_place(traced, &traced->place);
+    int status = sonde_ptrace_place(traced);
     if (status < 0)
         return status;
     /* A thread that cannot be at a safe place is not even stopped. */
-    if (traced->place.number == RUNNING ? self->ranges_n == 0 : !is_patient(&traced->place))
+    if (traced->place.number == SONDE_RUNS ? self->ranges_n == 0 : !is_patient(&traced->place))
         return 0;
     status = sonde_ptrace_stop(traced);
     if (status < 0)
