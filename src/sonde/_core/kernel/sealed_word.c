@@ -1,3 +1,4 @@
+/* Changing a word that the loader may have sealed. */
 #include "kernel/sealed_word.h"
 #include "format/format.h"
 

@@ -1,3 +1,4 @@
+/* Putting a function of ours into the linkage slot of a library. */
 #define _GNU_SOURCE 1 /* dlinfo, dladdr */
 #include "torch/linkage_slot.h"
 #include "format/format.h"
