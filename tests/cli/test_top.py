@@ -176,7 +176,7 @@ def test_a_process_that_ends_leaves_its_last_picture(start) -> None:
         await see(until="spin")
         child.kill()
         child.wait()
-        seen = await see(until=f"process {child.pid} was killed")
+        seen = await see(until=f"process {child.pid} was ")
         assert "spin" in seen and "last state" in seen
         assert "worker-1" in await see("t", until="threads · ")
         await see("q")

@@ -17,6 +17,8 @@ import pytest
 import sonde
 from conftest import find_processes, wait_for
 from sonde.collector import loop, retention
+from sonde.collector.process_end import KillCounts
+from sonde.collector.sensors._files import Reader
 from sonde.session import Session, list_sessions
 from sonde.session.schema import i64
 from sonde.store import archive
@@ -291,7 +293,7 @@ def test_a_second_collector_gives_way(root: Path) -> None:
 def test_a_ring_of_an_earlier_version_is_left_as_it_is(start, root: Path) -> None:
     start(STREAM, "10", "60", "0", SONDE_COLLECTOR="off")
     session = only_session()
-    watched = loop.Watched(session)
+    watched = loop.Watched(session, KillCounts(Reader()))
 
     class Cpu:
         SCHEMA = "system"
@@ -306,7 +308,7 @@ def test_a_ring_of_an_earlier_version_is_left_as_it_is(start, root: Path) -> Non
 
     Newer.__name__ = "Cpu"
     watched.write(Cpu, (1, 2))
-    later = loop.Watched(session)
+    later = loop.Watched(session, KillCounts(Reader()))
     later.write(Newer, (3, 4, 5))
     later.write(SourceLog, (1, "cpu", "on", None))
     assert query(session, "SELECT t_ns, cores FROM system.cpu") == [{"t_ns": 1, "cores": 2}]
@@ -329,7 +331,7 @@ time.sleep(600)
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
             session = only_session()
             assert session.pid == 1 and session.is_alive() and not session.shares_pids()
-            watched = loop.Watched(session)
+            watched = loop.Watched(session, KillCounts(Reader()))
             assert watched.host_pid is None
         finally:
             process.kill()

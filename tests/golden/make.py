@@ -18,7 +18,7 @@ import sonde
 from sonde import environ
 from sonde.collector import loop
 from sonde.session import Session, captures, files, runs, steering
-from sonde.session.records import Meta, ProfilerAnswer, ProfilerRequest, ProfilerRequests
+from sonde.session.records import Exit, Meta, ProfilerAnswer, ProfilerRequest, ProfilerRequests
 from sonde.session.torch_records import CaptureGo, CaptureStop, Oom, OomBlocks, OomSegments, OomStep
 from sonde.session.writer import find_current
 from sonde.store import archive
@@ -29,6 +29,7 @@ PLACE = Path(tempfile.gettempdir(), "golden")  # stacks name the files that ran:
 OFF = {f"source_{name}": "off" for name in ("capture", "collective", "compile", "oom", "torch")}
 SMALL = {"ring_bytes": "4KiB", "text_bytes": "16KiB", "stack_bytes": "16KiB"}
 REQUESTS = ProfilerRequests(requests=[ProfilerRequest(number=7, what="halt", values={})])
+EXIT = Exit(status=9, out_of_memory="cgroup", exception="golden.Error: no")
 ANSWER = ProfilerAnswer(number=7, path="/tmp/profile.json", errors={"6": "no"})
 OOM = Oom(
     number=1, t_ns=5, wall_ns=6, step=3, thread=100, device="cuda:0",
@@ -114,6 +115,7 @@ def write_all(session: Session) -> None:
     stop = captures.name_file(session.folder, torch_traces.ID, captures.STOP)
     CaptureStop().write(stop)
     OOM.write(session.path("oom-1.json"))
+    EXIT.write(session.path(files.EXIT))
     REQUESTS.write(session.path("profiler.json"))
     ANSWER.write(session.path("profiler.answer.json"))
     files.log(session.folder, "golden line")

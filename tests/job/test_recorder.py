@@ -17,6 +17,7 @@ import sonde
 from conftest import wait_for
 from sonde.errors import ConfigError, SchemaError
 from sonde.session import Session, list_sessions
+from sonde.session.ending import find_ending
 from support.many_threads import check_threads
 
 
@@ -143,7 +144,7 @@ emit(os.getpid())
         assert rows == [{"x": session.pid}]
     assert all(child.meta.parent == parent.id for child in sessions[1:])
     assert parent.find_state() == "ended"
-    assert [child.find_state() for child in sessions[1:]] == ["killed"] * 3  # os._exit: no goodbye
+    assert [find_ending(child).code for child in sessions[1:]] == [0] * 3  # os._exit is no crash
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -170,7 +171,7 @@ if __name__ == "__main__":
     assert pids <= set(sessions)
     seen = sorted(read(sessions[pid].folder, "SELECT x FROM job.point")[0]["x"] for pid in pids)
     assert seen == [0, 1, 2]
-    assert {sessions[pid].find_state() for pid in pids} == {"ended"}
+    assert {find_ending(sessions[pid]).code for pid in pids} == {0}
 
 
 def test_children_are_left_alone_when_asked(run) -> None:
@@ -215,7 +216,8 @@ print(len(got))
         ("pass", 0, "ended"),
         ("raise SystemExit(7)", 7, "ended"),
         ("1 / 0", 1, "ended"),
-        ("import os; os._exit(5)", 5, "killed"),
+        ("import os; os._exit(5)", 5, "ended"),
+        ("import os, pickle; pickle.loads(pickle.dumps(os._exit))", 0, "ended"),
         ("import os; os.abort()", -signal.SIGABRT, "killed"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, "killed"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, "killed"),
@@ -228,6 +230,9 @@ def test_the_exit_status_is_the_programs_own(run, ending: str, code: int, state:
     assert done.returncode == code
     (session,) = list_sessions(os.environ["SONDE_DIR"])
     assert session.find_state() == state
+    found = find_ending(session)
+    assert found.code == (code if state == "ended" else None)
+    assert (found.exception == "ZeroDivisionError: division by zero") == (ending == "1 / 0")
     assert read(session.folder, "SELECT COUNT(*) > 0 AS any FROM python.gc_pause") == [
         {"any": True}
     ]

@@ -47,7 +47,7 @@ def test_a_zombie_is_dead(start) -> None:
 
 
 def test_a_pid_used_again_is_not_mistaken(start, run) -> None:
-    run("import sonde, os; sonde.start(collector='off'); os._exit(0)")
+    run("import sonde, os; sonde.start(collector='off'); os.kill(os.getpid(), 9)", check=False)
     (session,) = list_sessions(os.environ["SONDE_DIR"])
     other = start("print('ready', flush=True); import time; time.sleep(60)")
     session = edit_meta(Path(session.folder), pid=other.pid)

@@ -83,7 +83,7 @@ def test_every_golden_file_is_of_a_documented_kind() -> None:
 def test_the_document_names_every_key_of_every_record() -> None:
     text = (DOCS / "format.md").read_text()
     kinds = [
-        records.Meta, records.Sealed, records.SealedTable, records.Locals, records.LocalsFrame,
+        records.Meta, records.Sealed, records.SealedTable, records.Exit, records.Locals, records.LocalsFrame,
         records.RunAbout, records.RunEnd, records.SnapshotAbout, records.Expired,
         records.ProfilerRequests, records.ProfilerRequest, records.ProfilerAnswer,
         torch_records.CaptureAbout, torch_records.CaptureGo, torch_records.Oom,
@@ -91,6 +91,11 @@ def test_the_document_names_every_key_of_every_record() -> None:
     ]  # fmt: skip
     missing = {key for kind in kinds for key in kind.__annotations__ if f"`{key}`" not in text}
     assert not missing
+
+
+def test_the_end_of_the_process_is_read(make: ModuleType) -> None:
+    known = Session(ENDED).read_exit()
+    assert known is not None and known.dump() == make.EXIT.dump()
 
 
 def test_the_format_version_is_the_documented_one() -> None:

@@ -177,7 +177,7 @@ def test_a_killed_process_shows_where_it_was(start, sonde_cli) -> None:
     process.kill()
     process.wait()
     done = sonde_cli("stacks", process.pid)
-    assert "it has ended, this is where it was" in done.stdout and "deadlock" in done.stdout
+    assert "This is where it was" in done.stdout and "deadlock" in done.stdout
 
 
 def test_without_the_stack_source_it_says_what_to_do(start, sonde_cli) -> None:

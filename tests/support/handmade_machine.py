@@ -9,6 +9,8 @@ from functools import cache
 import sonde
 from sonde import plugins
 from sonde.collector.loop import Watched
+from sonde.collector.process_end import KillCounts
+from sonde.collector.sensors._files import Reader
 from sonde.session.schema import make_schema
 from sonde.tables import name_row
 
@@ -69,7 +71,7 @@ class Machine:
         # Half a period off, so that no look lies on the edge of a window.
         self.start_ns = session.start_wall_ns - session.wall_offset_ns - self.every_ns // 2
         self.now_ns = self.start_ns
-        self._watched = Watched(session)
+        self._watched = Watched(session, KillCounts(Reader()))
 
     def run(self, seconds: float, **changes: Change) -> None:
         """Reader so long, at every period, with these changes."""

@@ -58,6 +58,11 @@ class StackText:
                 for name, value in (known[depth] if known else {}).items():
                     yield f"        {clean(name)} = {clean(value)}"
 
+    def draw_frames(self, frames: Iterable[StackFrame]) -> Iterator[str]:
+        """Yield the frames of one stack."""
+        for frame in frames:
+            yield self._draw_frame(frame.func, frame.file, frame.line)
+
     def draw_tasks(self, tasks: Iterable[Task]) -> Iterator[str]:
         """Yield the stacks of asyncio's tasks; those that are equal in all but their names once."""
         groups: dict[object, list[Task]] = {}

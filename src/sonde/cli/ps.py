@@ -14,6 +14,7 @@ from sonde.cli import _options, _table
 from sonde.collector.retention import measure_bytes
 from sonde.errors import Error
 from sonde.session import Session, list_folders, source_states
+from sonde.session.ending import find_ending
 from sonde.words import show_bytes
 
 GROUP = "record"
@@ -26,7 +27,8 @@ _NAMES = ("pid", "state", "rank", "started", "lasted", "size", "command")
 _COLUMNS = {
     "pid": "int64", "state": "string", "rank": "int64", "start_wall_ns": "int64", "dur_ns": "int64",
     "size_bytes": "int64", "command": "string", "session": "string", "folder": "string",
-    "host": "string", "job": "string",
+    "host": "string", "job": "string", "exit_code": "int64", "exit_signal": "string",
+    "exit_reason": "string",
 }  # fmt: skip
 
 
@@ -101,6 +103,19 @@ def _describe(session: Session) -> dict[str, Any]:
         "folder": session.folder,
         "host": session.host,
         "job": session.meta.job,
+        **_describe_end(session),
+    }
+
+
+def _describe_end(session: Session) -> dict[str, Any]:
+    ending = find_ending(session)
+    if ending is None:
+        return {"exit_code": None, "exit_signal": None, "exit_reason": None, "word": None}
+    return {
+        "exit_code": ending.code,
+        "exit_signal": ending.signal,
+        "exit_reason": ending.sentence,
+        "word": ending.word,
     }
 
 
@@ -108,6 +123,7 @@ def _show(row: dict[str, Any]) -> dict[str, str | None]:
     """Return times and sizes as people read them."""
     started, dur_ns = time.localtime(row["start_wall_ns"] / 1e9), row["dur_ns"]
     return {
+        "state": row["word"] or row["state"],
         "started": time.strftime("%m-%d %H:%M:%S", started),
         "lasted": None if dur_ns is None else _span(dur_ns / 1e9),
         "size": show_bytes(row["size_bytes"]),

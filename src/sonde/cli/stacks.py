@@ -13,6 +13,7 @@ from sonde.cli import _options
 from sonde.cli._stack_text import Painter, StackText
 from sonde.errors import Error, NoSession, NotYours
 from sonde.session import Session, stack_table, steering
+from sonde.session.ending import find_ending
 from sonde.session.missing_names import describe_missing_names
 from sonde.session.stack_table import StackFrame, ThreadStack
 from sonde.session.target import find_sessions
@@ -79,15 +80,21 @@ class _Shown:
         self.rank: int | None = None
         self.folder: str | None = None  # in which it began
         self.start_ns = 0  # when it began, if its files are here
-        self.is_alive = True
+        self.is_alive, self.ending = True, ""  # how it ended, as the end of a sentence
         self.threads: list[ThreadStack] = []
         self.locals: dict[int, list[dict[str, str]]] = {}  # by thread, then as its frames
         self.tasks: list[list[dict[str, object]]] = []
+        self.raised: tuple[str, list[StackFrame]] | None = None  # the exception that ended it
 
     def as_json(self) -> dict[str, object]:
         return {
             "pid": self.pid, "host": self.host, "rank": self.rank,
-            "alive": self.is_alive, "notes": self.notes, "tasks": self.tasks,
+            "alive": self.is_alive, "ended": self.ending or None,
+            "notes": self.notes, "tasks": self.tasks,
+            "raised": self.raised and [
+                {"func": frame.func, "file": frame.file, "line": frame.line}
+                for frame in self.raised[1]
+            ],
             "threads": [
                 {"thread": one.thread, "name": one.name, "t_ns": one.t_ns, "gil": one.gil,
                  "idle": one.idle, "since_ns": one.since_ns, "interpreter": one.interpreter,
@@ -101,11 +108,15 @@ class _Shown:
         }  # fmt: skip
 
     def as_text(self) -> Iterator[str]:
-        state = "" if self.is_alive else "; it has ended, this is where it was"
+        state = "" if self.is_alive else f"; it {self.ending}. This is where it was"
         paint = Painter(coloured=sys.stdout.isatty() and environ.uses_colour())
         rank = "" if self.rank is None else f" (rank {self.rank})"
         yield paint(1, f"Process {self.pid}{rank}: {clean(self.command)}") + state
         text = StackText(paint, self.folder, self.start_ns)
+        if self.raised:
+            yield ""
+            yield f"{paint(1, 'Raised')} {clean(self.raised[0])}"
+            yield from text.draw_frames(self.raised[1])
         yield from text.draw_threads(self.threads, self.locals)
         yield from text.draw_tasks(self.tasks)
         for note in self.notes:
@@ -178,14 +189,24 @@ class _Recorded(_Shown):
         if session.host == os.uname().nodename:
             self.start_ns = session.start_wall_ns
         self.is_alive = session.is_alive()
+        if not self.is_alive:
+            self._find_end()
         since_ns = _core.clock_ns()
         is_asked = self.is_alive and self._sample()
         self.threads = _read(session)
+        if self.raised:  # its thread was last seen in the hook that recorded it
+            self.threads = [one for one in self.threads if one.thread != session.pid]
         if (args.locals or args.tasks) and is_asked:
             self._inspect(args, since_ns)
         if args.native:
             self.notes.append("no native frames: the process does not run on this machine now")
         self.notes += describe_missing_names([session]).values()
+
+    def _find_end(self) -> None:
+        ending = find_ending(self.session)
+        self.ending = "is on another machine, or gone" if ending is None else ending.sentence
+        if ending is not None and ending.exception is not None:
+            self.raised = ending.exception, list(_read_raised(self.session))
 
     def _sample(self) -> bool:
         """Have the process sampled now; return whether it may be asked for more."""
@@ -260,6 +281,23 @@ def _read_archived(session: Session) -> list[ThreadStack]:
         one.gil, one.idle, one.interpreter = row["gil"], row["idle"], row["interpreter"]
         one.frames.append(StackFrame(row["func"], row["file"], row["lineno"], 0))
     return list(found.values())
+
+
+def _read_raised(session: Session) -> Iterator[StackFrame]:
+    """Yield the frames of the exception that ended the main thread, the innermost first."""
+    try:
+        raised = list(stack_table.read_rows(session, "python.exception"))
+        frames = list(stack_table.read_rows(session, "python.exception_frame"))
+    except FileNotFoundError:  # sealed
+        from sonde.store.recording import Recording
+
+        recording = Recording([session])
+        raised = recording.query("SELECT * FROM python.exception").to_pylist()
+        frames = recording.query("SELECT * FROM python.exception_frame").to_pylist()
+    last = max((row["number"] for row in raised if row["thread"] == session.pid), default=None)
+    for row in sorted(frames, key=lambda row: row["depth"]):
+        if row["number"] == last:
+            yield StackFrame(row["func"], row["file"], row["lineno"], 0)
 
 
 def _read_tasks(session: Session, since_ns: int) -> Iterator[list[dict[str, object]]]:

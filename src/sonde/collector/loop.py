@@ -18,8 +18,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sonde import _core, environ
+from sonde.collector.process_end import KillCounts, ProcessEnd
 from sonde.collector.retention import Retention
 from sonde.collector.sensor_schedule import Sensors
+from sonde.collector.sensors._files import Reader
 from sonde.errors import Damaged, NoSession
 from sonde.launch import collector_lock, collector_report, collector_starts
 from sonde.session import Session, files, list_folders, ring, runs, snapshots, stack_table, texts
@@ -59,8 +61,9 @@ def find_archive_problem() -> str | None:
 class Watched:
     """A live session: it drains the job's rings, and writes sensor rows into rings of its own."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, counts: KillCounts) -> None:
         self.session, self.folder = session, session.folder
+        self.end = ProcessEnd(session, counts)
         self.drains: dict[str, Drain] = {}
         self._writers: dict[type, _core.Writer | None] = {}
         self._text: _core.Text | None = None
@@ -188,9 +191,12 @@ class Collector:
         self.root = root
         self.watched: dict[str, Watched] = {}
         self._sensors = Sensors()
+        self._counts = KillCounts(Reader())
+        self._leaving: list[ProcessEnd] = []  # sealed, but their processes are still ending
         self._done: set[str] = set()  # sealed, of another machine, or unreadable
         self._retention = Retention(root, environ.load_settings({})[0])
         self._archived_bytes = 0  # in this round
+        self._listed_ns = 0  # when the root had last changed, at its last listing
         self._drained_s = self._scanned_s = float("-inf")
         self._busy_s = self._begun_s = time.monotonic()
         self._is_proven = False
@@ -210,7 +216,7 @@ class Collector:
             if not self._is_proven and now_s - self._begun_s > PROVEN_S:
                 self._is_proven = True
                 files.remove_quietly(collector_starts(self.root))
-            if self.watched:
+            if self.watched or self._leaving:
                 self._busy_s = now_s
             elif now_s - self._busy_s > LINGER_S:
                 return
@@ -227,6 +233,8 @@ class Collector:
         if now_s - self._scanned_s >= 1.0:
             self._scanned_s = now_s
             self._scan()
+        elif self._listed_ns != os.stat(self.root).st_mtime_ns:
+            self._find_new()  # soon: one that ends at once is seen to end
         for folder, one in list(self.watched.items()):
             with self._attempt(folder):
                 self._archived_bytes += one.drain(now_s)
@@ -235,7 +243,8 @@ class Collector:
         with self._attempt(self.root):
             self._retention.run(now_s, archived_bytes)
 
-    def _scan(self) -> None:
+    def _find_new(self) -> None:
+        self._listed_ns = os.stat(self.root).st_mtime_ns
         folders = list_folders(self.root)
         self._done &= set(folders)
         for folder in folders:
@@ -243,9 +252,14 @@ class Collector:
                 with self._attempt(folder):
                     session = Session(folder)
                     if _is_mine(session):
-                        self.watched[folder] = Watched(session)
+                        self.watched[folder] = Watched(session, self._counts)
                     else:
                         self._done.add(folder)
+
+    def _scan(self) -> None:
+        self._counts.begin()
+        self._find_new()
+        self._await_ends()
         begin_s = time.monotonic()
         for folder, one in list(self.watched.items()):
             with self._attempt(folder):
@@ -256,12 +270,24 @@ class Collector:
                     self._archived_bytes += one.drain(time.monotonic(), ended=True)
                     one.snapshot(time.monotonic(), ended=True)
                     runs.process_all(one.session)  # while its texts still exist
+                    if not one.end.write():
+                        self._leaving.append(one.end)
                     one.seal()
                     del self.watched[folder]
                     self._done.add(folder)
+                else:
+                    one.end.refresh()
         for path in _list_leftovers(self.root):
             shutil.rmtree(path, ignore_errors=True)
         self.leaving |= any(one.has_adopted(os.getppid()) for one in self.watched.values())
+
+    def _await_ends(self) -> None:
+        """Write how processes ended whose recordings had ended before them."""
+        leaving, self._leaving = self._leaving, []
+        for end in leaving:
+            with self._attempt(end.folder):
+                if not end.write():
+                    self._leaving.append(end)
 
     @contextmanager
     def _attempt(self, folder: str) -> Iterator[None]:

@@ -8,6 +8,7 @@ import os
 
 from sonde import _core, environ, launch, plugins, settings
 from sonde.errors import Error
+from sonde.job import exit_status
 from sonde.job.deferred_source import DeferredSource
 from sonde.job.fork import DELAY_NS, ForkLock, end_with_multiprocessing, watch_forks
 from sonde.job.native_state import describe_signal, describe_start
@@ -140,6 +141,7 @@ class Recorder:
             self._forget_session()
             return
         set_current(writing)
+        exit_status.watch(writing.page)
         atexit.unregister(self._at_exit)  # it may be inherited from a parent
         atexit.register(self._at_exit)
         try:
@@ -182,6 +184,7 @@ class Recorder:
         self._environment = []
         if state != _core.EXITED:  # otherwise this is the exit hook itself
             atexit.unregister(self._at_exit)
+            exit_status.forget()
 
     def _forget_session(self) -> None:
         """Forget the session; the writers of its tables stay, and drop their rows."""

@@ -1,11 +1,15 @@
-"""When a session ended, without Arrow."""
+"""When a session ended, and why, without Arrow."""
 
 from __future__ import annotations
 
+import signal
 import time
 
 from sonde import _core
+from sonde.errors import Damaged
+from sonde.session import stack_table
 from sonde.session.folder import Session
+from sonde.session.records import Exit
 from sonde.session.ring import Ring
 
 _NEWEST = 1024  # rows to look at: they may be a little out of order
@@ -35,3 +39,83 @@ def _find_newest_ns(path: str) -> int | None:
     times = batch.buffers[2 * place]
     assert times is not None
     return max(memoryview(times).cast("q")[: batch.rows], default=None)
+
+
+# ---- why it ended ---------------------------------------------------------------------------
+
+
+class Ending:
+    """Why a process ended."""
+
+    def __init__(self, state: str, known: Exit | None) -> None:
+        self.state = state  # ended or killed
+        status = None if known is None else known.status
+        number = 0 if status is None else status & 0x7F
+        self.signal = _name_signal(number) if number else None
+        self.code = None if status is None or number else status >> 8 & 0xFF
+        self.out_of_memory = None if known is None or not number else known.out_of_memory
+        exception = None if known is None else known.exception
+        # An interactive Python goes on after an exception, and ends in order.
+        self.exception = None if self.code == 0 else exception
+
+    @property
+    def word(self) -> str:
+        """The reason in a word or two, for a table."""
+        if self.out_of_memory:
+            return "out of memory"
+        if self.exception:
+            return self.exception.partition(":")[0].rpartition(".")[2]
+        if self.signal:
+            return self.signal
+        return f"exit {self.code}" if self.code else self.state
+
+    @property
+    def sentence(self) -> str:
+        """The reason as the end of a sentence that begins with the process."""
+        if self.out_of_memory:
+            whose = "its cgroup" if self.out_of_memory == "cgroup" else "the machine"
+            return f"was killed by the kernel: {whose} was out of memory"
+        code = "" if self.code is None else f" (exit code {self.code})"
+        if self.exception:
+            return f"ended with an uncaught {self.exception}{code}"
+        if self.signal:
+            return f"was ended by {self.signal}"
+        if self.code is not None:
+            return f"ended with exit code {self.code}"
+        if self.state == "killed":
+            return "was killed by a signal, or it crashed; nobody saw by which"
+        return "has ended"
+
+
+def _name_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def find_ending(session: Session) -> Ending | None:
+    """Return why the process of a session ended; None if it runs, or nothing can be known."""
+    state = session.find_state()
+    if state not in ("ended", "killed"):
+        return None
+    known = session.read_exit()
+    if known is None or known.exception is None:
+        exception = find_exception(session)
+        if exception is not None:
+            status = None if known is None else known.status
+            known = Exit(status=status, exception=exception)
+    return Ending(state, known)
+
+
+def find_exception(session: Session) -> str | None:
+    """Return the exception that ended the main thread, as long as its row is in the ring."""
+    try:
+        rows = list(stack_table.read_rows(session, "python.exception"))
+    except (FileNotFoundError, Damaged):
+        return None
+    found = [row for row in rows if row["thread"] == session.pid]
+    if not found:
+        return None
+    name, message = str(found[-1]["type"]).removeprefix("builtins."), found[-1]["message"]
+    return name if not message else f"{name}: {message}"

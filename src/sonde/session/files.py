@@ -14,9 +14,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-META, ALIVE, CONTROL, CONFIG, SEALED, LOG, NODES, LOCALS, EVENT_TOTALS = (
-    "meta.json", "alive", "control", "config.json", "sealed.json", "log", "stack.nodes",
-    "locals.json", "event.totals",
+META, ALIVE, CONTROL, CONFIG, SEALED, EXIT, LOG, NODES, LOCALS, EVENT_TOTALS = (
+    "meta.json", "alive", "control", "config.json", "sealed.json", "exit.json", "log",
+    "stack.nodes", "locals.json", "event.totals",
 )  # fmt: skip
 VERSION = 1
 LOG_BYTES = 256 * 1024

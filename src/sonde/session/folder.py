@@ -12,6 +12,7 @@ from sonde.session.files import (
     ALIVE,
     CONFIG,
     CONTROL,
+    EXIT,
     META,
     SEALED,
     VERSION,
@@ -19,7 +20,7 @@ from sonde.session.files import (
     read_checked,
 )
 from sonde.session.process import read_boot_id, read_pid_namespace, read_start_ticks
-from sonde.session.records import Meta, Sealed, read_config
+from sonde.session.records import Exit, Meta, Sealed, read_config
 from sonde.settings import Value
 
 STATES = ("running", "ended", "killed", "unknown")
@@ -54,6 +55,21 @@ class Session:
             return Sealed.read(self.path(SEALED))
         except FileNotFoundError:
             return None
+
+    def read_exit(self) -> Exit | None:
+        """Return what is known of the end of the process: as the collector saw it, else as the
+        process wrote it down; None if nothing is."""
+        try:
+            known = Exit.read(self.path(EXIT))
+        except FileNotFoundError:
+            known = Exit(status=None)
+        if known.status is None:
+            try:
+                told = self.read_control()["exit_status"]
+            except Damaged:
+                told = 0
+            known.status = (told - 1) << 8 if told else None
+        return None if known.status is None and known.exception is None else known
 
     def read_config(self) -> dict[str, Value]:
         """Return the settings in force."""
@@ -124,10 +140,10 @@ class Session:
             return False
 
     def find_state(self) -> str:
-        """Return `running`, `ended`, `killed` (by a signal, a crash or os._exit) or `unknown`."""
+        """Return `running`, `ended`, `killed` (by a signal or a crash) or `unknown`."""
         sealed = self.read_sealed()
         if sealed is not None:
-            return sealed.state
+            return self._judge_end(sealed.state)
         if self.host != os.uname().nodename:
             return "unknown"
         if self.is_alive():
@@ -136,10 +152,18 @@ class Session:
             state = self.read_control()["state"]
         except Damaged:
             return "unknown"
-        if state in (_core.STOPPED, _core.EXITED):
+        if state == _core.STOPPED:
             return "ended"
         # The lock is free but the process is alive: it has become another program (exec).
-        return "ended" if self._is_same_process() else "killed"
+        is_orderly = state == _core.EXITED or self._is_same_process()
+        return self._judge_end("ended" if is_orderly else "killed")
+
+    def _judge_end(self, guess: str) -> str:
+        """Return whether the process ended by itself or was killed; the guess if nobody saw it."""
+        known = self.read_exit()
+        if known is None or known.status is None:
+            return guess
+        return "killed" if known.status & 0x7F else "ended"
 
 
 def list_sessions(root: str) -> Iterator[Session]:

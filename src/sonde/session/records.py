@@ -209,6 +209,14 @@ class Sealed(Record):
     stacks_lost: int = 0  # samples that found no room for their stack
 
 
+class Exit(Record):
+    """exit.json: how the process ended."""
+
+    status: int | None  # as wait() returns it; None if nobody saw it
+    out_of_memory: str | None = None  # whose memory was full: cgroup or machine
+    exception: str | None = None  # that nothing in the main thread caught: class and message
+
+
 class Expired(Record):
     """archive/expired.json: what retention removed."""
 

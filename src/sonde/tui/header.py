@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sonde.session.ending import find_ending
 from sonde.tui.process import TopProcess
 from sonde.words import MISSING, show_bytes_short, show_duration_short
-
-_ENDS = {
-    "ended": "has ended", "killed": "was killed", "unknown": "is on another machine, or gone",
-}  # fmt: skip
 
 
 def describe_process(process: TopProcess) -> tuple[str, str]:
@@ -48,7 +45,8 @@ def describe_end(process: TopProcess) -> str:
     """Return a note about a process that has ended; an empty text for one that runs."""
     if process.is_live:
         return ""
-    how = _ENDS.get(process.state, process.state)
+    ending = find_ending(process.session)
+    how = "is on another machine, or gone" if ending is None else ending.sentence
     return f"process {process.session.pid} {how}; this is its last state"
 
 

@@ -46,6 +46,20 @@ def test_what_ends_the_program_is_a_row_and_the_program_ends_as_without_us(run, 
     assert {one["locals"] for one in frames} == {None}
 
 
+def test_stacks_of_the_ended_program_show_what_it_raised(run, root, sonde_cli) -> None:
+    run(START + FAILS + "load('/data')\n", check=False)
+    (session,) = list_sessions(str(root))
+    assert "ValueError" in sonde_cli("ps").stdout.split()
+    head, *lines = sonde_cli("stacks", session.folder).stdout.splitlines()
+    assert "ended with an uncaught ValueError: no shard in /data (exit code 1)" in head
+    assert lines[1] == "Raised ValueError: no shard in /data"
+    assert lines[2].split()[0] == "load" and lines[3].split()[0] == "<module>"
+    (row,) = read(root, "SELECT exit_code, exit_signal, exit_reason FROM sonde.session")
+    assert (
+        row["exit_code"] == 1 and row["exit_signal"] is None and "ValueError" in row["exit_reason"]
+    )
+
+
 def test_locals_are_there_if_asked_for_and_a_cause_is_named(run, root) -> None:
     start = START.replace("'off'", "'off', exception_locals=True")
     run(start + FAILS + "def call():\n    n = 7\n    work()\ncall()", check=False)

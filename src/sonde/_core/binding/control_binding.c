@@ -40,7 +40,7 @@ static PyObject *control_get(PyObject *Py_UNUSED(module), PyObject *map)
     if (page == NULL)
         return NULL;
     return Py_BuildValue(
-        "{s:I,s:K,s:I,s:I,s:I,s:K,s:K,s:L,s:K,s:K,s:K,s:K,s:K,s:L,s:L,s:L,s:L,s:L,s:L,s:L,s:K}", "pid", page->pid, "start_ticks",
+        "{s:I,s:K,s:I,s:I,s:I,s:K,s:K,s:L,s:K,s:K,s:K,s:K,s:K,s:L,s:L,s:L,s:L,s:L,s:L,s:L,s:K,s:I}", "pid", page->pid, "start_ticks",
         (unsigned long long)page->start_ticks, "state", sonde_load_acquire(&page->state), "on",
         sonde_load_acquire(&page->on), "stop", sonde_load_acquire(&page->stop), "asked",
         (unsigned long long)sonde_load_acquire(&page->asked), "obeyed",
@@ -58,7 +58,8 @@ static PyObject *control_get(PyObject *Py_UNUSED(module), PyObject *map)
         (long long)sonde_load_relaxed(&page->resumed_t_ns), "paused_t_ns",
         (long long)sonde_load_relaxed(&page->paused_t_ns), "paused_ns",
         (long long)sonde_load_relaxed(&page->paused_ns), "pages_lost",
-        (unsigned long long)sonde_load_relaxed(&page->pages_lost));
+        (unsigned long long)sonde_load_relaxed(&page->pages_lost), "exit_status",
+        sonde_load_relaxed(&page->exit_status));
 }
 
 static PyObject *control_state(PyObject *Py_UNUSED(module), PyObject *args)

@@ -2,6 +2,7 @@
 #include "binding/binding.h"
 #include "kernel/map_guard.h"
 #include "kernel/alive_lock.h"
+#include "kernel/exit_status.h"
 #include "kernel/filter.h"
 #include "kernel/keeper.h"
 #include "kernel/process_stat.h"
@@ -120,6 +121,29 @@ static PyObject *alive_probe(PyObject *Py_UNUSED(module), PyObject *args)
     return status < 0 ? sonde_raise(status, "alive") : PyBool_FromLong(status);
 }
 
+/* ---- the exit status --------------------------------------------------------------- */
+
+static PyObject *watched; /* its memory is written to when the process ends, after Python has */
+
+static PyObject *exit_watch(PyObject *Py_UNUSED(module), PyObject *map)
+{
+    sonde_control *page = NULL;
+    if (map != Py_None && (page = sonde_map_memory(map, 1)) == NULL)
+        return NULL;
+    sonde_exit_watch(page == NULL ? NULL : &page->exit_status);
+    Py_XSETREF(watched, Py_NewRef(map));
+    Py_RETURN_NONE;
+}
+
+static PyObject *exit_tell(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int status;
+    if (!PyArg_ParseTuple(args, "i", &status))
+        return NULL;
+    sonde_exit_tell(status);
+    Py_RETURN_NONE;
+}
+
 /* ---- the signal that asks for a snapshot -------------------------------------------- */
 
 static PyObject *kept; /* still kept after signal_release(): another thread may be in the handler */
@@ -168,6 +192,10 @@ PyMethodDef sonde_kernel_methods[] = {
      "alive_hold(path): lock this process's alive file; False if its file system has no locks."},
     {"alive_release", alive_release, METH_NOARGS, "Let go of the alive file."},
     {"alive_probe", alive_probe, METH_VARARGS, "alive_probe(path): return whether any process holds the lock."},
+    {"exit_watch", exit_watch, METH_O,
+     "exit_watch(map): have the exit status of this process written to this control page; None: to none."},
+    {"exit_tell", exit_tell, METH_VARARGS,
+     "exit_tell(status): write the status now; the process is about to end at once."},
     {"signal_catch", signal_catch, METH_VARARGS,
      "signal_catch(number, map): from now on this signal asks for a snapshot, in addition to what\n"
      "it did before."},

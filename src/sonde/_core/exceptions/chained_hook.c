@@ -1,5 +1,5 @@
-/* ChainedHook: stands in sys.excepthook or threading.excepthook, tells a listener, and then calls
- * the hook that was there before.
+/* ChainedHook: stands in sys.excepthook, threading.excepthook or os._exit, tells a listener, and then
+ * calls what was there before.
  *
  * This is in C so that it has no frame: if the hook behind it fails, Python prints a traceback that
  * starts here, and that must look as it does without us.
@@ -83,6 +83,20 @@ static PyObject *hook_attribute(PyObject *self, PyObject *name)
     return PyObject_GetAttr(((HookObject *)self)->previous, name);
 }
 
+/* What stands in os._exit may be sent to another process, which may not have us. */
+static PyObject *hook_reduce(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    PyObject *functools = PyImport_ImportModule("functools");
+    PyObject *partial = functools == NULL ? NULL : PyObject_GetAttrString(functools, "partial");
+    Py_XDECREF(functools);
+    return partial == NULL ? NULL : Py_BuildValue("N(O)", partial, ((HookObject *)self)->previous);
+}
+
+static PyMethodDef hook_methods[] = {
+    {"__reduce__", hook_reduce, METH_NOARGS, "Be pickled as what only calls the previous hook."},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyMemberDef hook_members[] = {
     {"listener", T_OBJECT_EX, offsetof(HookObject, listener), 0, "Called first; or None."},
     {"previous", T_OBJECT_EX, offsetof(HookObject, previous), READONLY, "The hook that was there before."},
@@ -104,4 +118,5 @@ PyTypeObject sonde_ChainedHookType = {
     .tp_call = PyVectorcall_Call,
     .tp_getattro = hook_attribute,
     .tp_members = hook_members,
+    .tp_methods = hook_methods,
 };

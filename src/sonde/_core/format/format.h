@@ -366,7 +366,8 @@ typedef struct {
     int64_t paused_t_ns;  /* when it last became 0 */
     int64_t paused_ns;    /* the length of all pauses that have ended */
     uint64_t pages_lost;  /* pages of mapped files that the job could not write: see map_guard.h */
-    uint8_t pad1[4096 - 304];
+    uint32_t exit_status; /* 1 + the status that the process ended with; 0: it did not say so */
+    uint8_t pad1[4096 - 308];
 } sonde_control;
 
 _Static_assert(sizeof(sonde_control) == SONDE_PAGE, "control layout");
@@ -382,6 +383,7 @@ _Static_assert(offsetof(sonde_control, run_name) == 152, "control layout");
 _Static_assert(offsetof(sonde_control, run_asked) == 224, "control layout");
 _Static_assert(offsetof(sonde_control, run_status) == 264, "control layout");
 _Static_assert(offsetof(sonde_control, paused_ns) == 288, "control layout");
+_Static_assert(offsetof(sonde_control, exit_status) == 304, "control layout");
 
 int sonde_control_init(void *mem, uint64_t mem_bytes, uint32_t pid, uint64_t start_ticks);
 int sonde_control_verify(const void *mem, uint64_t mem_bytes);

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from sonde.errors import Damaged
 from sonde.session import Session, source_states
+from sonde.session.ending import find_ending
 from sonde.session.run import Run
 from sonde.session.runs import list_runs
 from sonde.store.archive import read_segment
@@ -31,6 +32,7 @@ def _read_session(session: Session) -> list[Row]:
     meta = session.meta
     sealed = session.read_sealed()
     state = session.find_state()
+    ending = find_ending(session)
     try:
         control = session.read_control()
     except Damaged:
@@ -52,6 +54,9 @@ def _read_session(session: Session) -> list[Row]:
             "meta": json.dumps(meta.dump()),
             "job": meta.job,
             "launcher": meta.launcher,
+            "exit_code": None if ending is None else ending.code,
+            "exit_signal": None if ending is None else ending.signal,
+            "exit_reason": None if ending is None else ending.sentence,
         }
     ]
 
@@ -107,7 +112,7 @@ VIEWS = (
         "One row per recorded process.",
         _read_session,
         ("session", "text", "its id: the name of its folder"),
-        ("state", "text", "running, ended, killed (it ended without saying so) or unknown"),
+        ("state", "text", "running, ended, killed (by a signal, or it crashed) or unknown"),
         ("paused", "bool", "the process runs, but recording is paused"),
         ("start_wall_ns", "i64", "start, nanoseconds since 1970"),
         ("end_wall_ns", "i64", "end, nanoseconds since 1970; NULL while it runs"),
@@ -125,6 +130,17 @@ VIEWS = (
             "pages of its files that the job could not write: the disk was full or a file was cut",
         ),
         ("meta", "text", "contents of meta.json"),
+        (
+            "exit_code",
+            "i64",
+            "exit code of the process; NULL if a signal ended it or nobody saw it",
+        ),
+        ("exit_signal", "text", "name of the signal that ended the process"),
+        (
+            "exit_reason",
+            "text",
+            "why the process ended: uncaught exception, signal, lack of memory",
+        ),
     ),
     _view(
         "sonde.source",

@@ -1,0 +1,83 @@
+"""How a process ended, as others see it: a signal, a code, a lack of memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from conftest import wait_for
+from sonde.collector.process_end import KillCounts, ProcessEnd
+from sonde.collector.sensors._files import Reader
+from sonde.session import Session, list_sessions
+from sonde.session.ending import Ending, find_ending
+
+WAIT = """
+import sonde, time
+sonde.start(collector="off")
+print("ready", flush=True)
+time.sleep(300)
+"""
+
+
+class Counts:
+    """A machine on which memory runs out, or does not."""
+
+    def __init__(self, before: tuple[int, int], after: tuple[int, int]) -> None:
+        self.now, self.after = before, after
+
+    def begin(self) -> None:
+        self.now = self.after
+
+    def find_group(self, _pid: int) -> None:
+        return None
+
+    def read(self, _group: object) -> tuple[int, int]:
+        return self.now
+
+
+def watch(counts) -> tuple[Session, ProcessEnd]:
+    (session,) = list_sessions(os.environ["SONDE_DIR"])
+    end = ProcessEnd(session, counts)
+    assert find_ending(session) is None
+    return session, end
+
+
+def see_end(session: Session, end: ProcessEnd) -> Ending:
+    wait_for(lambda: not session.is_alive())
+    wait_for(end.write)
+    found = find_ending(session)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("after", "word"),
+    [((4, 9), "SIGKILL"), ((5, 9), "out of memory"), ((5, 12), "out of memory")],
+)
+def test_a_killed_process_says_by_what(start, after: tuple[int, int], word: str) -> None:
+    process = start(WAIT)
+    session, end = watch(Counts((4, 9), after))
+    os.kill(process.pid, signal.SIGKILL)  # nobody has waited for it yet
+    found = see_end(session, end)
+    assert (found.signal, found.code, found.word) == ("SIGKILL", None, word)
+    if word != "SIGKILL":
+        assert ("its cgroup was" in found.sentence) == (after[1] > 9)
+
+
+def test_the_machines_own_counters_are_read(start) -> None:
+    process = start(WAIT)
+    session, end = watch(KillCounts(Reader()))
+    process.kill()
+    process.wait()
+    found = see_end(session, end)  # only newer kernels tell the signal now
+    assert (found.state, found.out_of_memory) == ("killed", None)
+
+
+def test_one_whose_recording_was_stopped_has_no_end(start) -> None:
+    process = start("import sonde\nsonde.start(collector='off')\nsonde.stop()\n" + WAIT)
+    first, second = list_sessions(os.environ["SONDE_DIR"])
+    end = ProcessEnd(first, Counts((0, 0), (0, 0)))
+    assert end.write() and process.poll() is None
+    assert first.read_exit() is None and second.is_alive()
