@@ -83,7 +83,7 @@ class Ending:
         if self.code is not None:
             return f"ended with exit code {self.code}"
         if self.state == "killed":
-            return "was killed by a signal, or it crashed; nobody saw by which"
+            return "was killed (nobody saw by what)"
         return "has ended"
 
 
