@@ -211,10 +211,8 @@ def test_rows_about_the_machine_are_not_doubled_across_sessions(start, root: Pat
 
     row = wait_for(measured)
     assert row["n"] == row["d"] and row["pids"] == 0
-    (row,) = (
-        sonde.open(both).query("SELECT COUNT(DISTINCT pid) AS p FROM system.process").to_pylist()
-    )
-    assert row["p"] == 2
+    pids = "SELECT COUNT(DISTINCT pid) AS p FROM system.process"
+    wait_for(lambda: sonde.open(both).query(pids).to_pylist() == [{"p": 2}])
 
 
 def test_a_damaged_neighbour_does_not_stop_the_rest(start, root: Path) -> None:

@@ -99,8 +99,8 @@ def test_old_sessions_go_by_age(ended: list[Session], root: Path) -> None:
 
 
 def test_the_oldest_go_first_when_there_is_too_much(ended: list[Session], root: Path) -> None:
-    each = retention.measure_bytes(ended[0].folder)
-    gone = retention.enforce_limits(str(root), limits(bytes=each * 3 + each // 2))
+    sizes = [retention.measure_bytes(session.folder) for session in ended]
+    gone = retention.enforce_limits(str(root), limits(bytes=sum(sizes[2:]) + sizes[1] // 2))
     assert gone == [ended[0].id, ended[1].id]
 
 

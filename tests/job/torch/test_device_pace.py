@@ -101,7 +101,7 @@ def test_a_device_that_waits_for_the_host_is_timed_by_its_clock(record) -> None:
     assert 4 <= float(said) < 9
     found = query(
         "SELECT stage, count(*) FILTER (NOT device_timed) > 60, count(*) FILTER (device_timed) > 1, "
-        "count(DISTINCT device), count(*) FILTER (device_duration IS NULL) <= 2 "
+        "count(DISTINCT device), count(*) FILTER (device_duration IS NULL) < count(*) / 4 "
         f"FROM python.torch_trace WHERE {PARTS} AND step > 0 GROUP BY 1 ORDER BY 1"
     )
     assert found == [(stage, True, True, 1, True) for stage in ("backward", "forward")]
