@@ -89,3 +89,19 @@ def test_a_curve_goes_from_the_least_to_the_greatest() -> None:
 )  # fmt: skip
 def test_a_name_cannot_draw_on_the_terminal(text: str, shown: str) -> None:
     assert words.clean(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["python", "/a/train.py", "--lr", "1"], "train.py"),
+        (["/usr/bin/python3", "-u", "-X", "dev", "-m", "pkg.train", "x"], "pkg.train"),
+        (["python", "-c", "print(1)"], "-c"),
+        (["python"], "python"),
+        (["/opt/bin/gunicorn", "-w", "3", "app:app"], "gunicorn"),
+        (["/usr/bin/python3", "/opt/bin/gunicorn", "-w", "3"], "gunicorn"),
+        (None, "python"),
+    ],
+)
+def test_a_program_is_called_by_its_script_or_module(argv: object, name: str) -> None:
+    assert words.name_program(argv) == name

@@ -8,6 +8,7 @@ import sys
 
 from sonde.errors import ConfigError
 from sonde.settings import SWITCHES, Key, Value, list_keys, read_values
+from sonde.words import name_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -166,10 +167,23 @@ def call_with(name: str, value: str, call: Callable[[], object]) -> None:
 
 def name_command(argv: list[str], job: str | None) -> dict[str, str]:
     """Return the variable that tells all processes of one `sonde run` that they belong together."""
-    if job is not None:
-        return {"SONDE_JOB": job}
-    name = os.path.splitext(os.path.basename(argv[0]))[0]
-    return {"SONDE_COMMAND": f"{name}-{os.getpid()}"}
+    return {"SONDE_COMMAND": _name_launch(argv)} if job is None else {"SONDE_JOB": job}
+
+
+def begin_job() -> list[str]:
+    """Have the Python processes that this one starts know that they belong together, unless a
+    launcher did so already. Returns the variables that were set."""
+    if read_identity().job is not None:
+        return []
+    os.environ["SONDE_COMMAND"] = _name_launch(getattr(sys, "orig_argv", sys.argv))
+    return ["SONDE_COMMAND"]
+
+
+def _name_launch(argv: list[str]) -> str:
+    """Return the name of a job that nobody gave a name: its program and its first process."""
+    name = name_program(argv).removesuffix(".py")
+    plain = "".join(c for c in name if c.isalnum() or c in "._-").lstrip("-") or "python"
+    return f"{'python' if plain == 'c' else plain}-{os.getpid()}"
 
 
 # VTune and Nsight Systems set these to the library that a program should load to reach them.
@@ -201,7 +215,7 @@ _RANKS: tuple[tuple[str, str, str, str], ...] = (
     ("slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     ("kubernetes", "JOB_COMPLETION_INDEX", "JOB_PARALLELISM", ""),
 )
-# The first is set by the user, the last by `sonde run`.
+# The first is set by the user, the last by `sonde run` or the first recorded process.
 _JOBS = (
     ("SONDE_JOB", "sonde"), ("SLURM_JOB_ID", "slurm"), ("TORCHELASTIC_RUN_ID", "torchrun"),
     ("PBS_JOBID", "pbs"), ("LSB_JOBID", "lsf"), ("JOB_NAME", "kubernetes"), ("RAY_JOB_ID", "ray"),

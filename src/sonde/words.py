@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 MISSING = "-"
@@ -125,3 +126,20 @@ def clean(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def name_program(argv: object) -> str:
+    """Return what people call a program: the script or module, without folder and interpreter."""
+    words = [str(word) for word in argv] if isinstance(argv, list) else []
+    first = os.path.basename(words[0]) if words else "python"
+    if not first.startswith("python"):
+        return first
+    rest = iter(words[1:])
+    for word in rest:
+        if word in ("-W", "-X"):
+            next(rest, None)
+        elif word == "-m":
+            return next(rest, word)
+        elif word == "-c" or not word.startswith("-"):
+            return os.path.basename(word) or word
+    return first

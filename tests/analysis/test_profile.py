@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sonde import Error
-from sonde.analysis.profile import Place, Profile, Selection, name_command
+from sonde.analysis.profile import Place, Profile, Selection
 from sonde.analysis.window import Window, find_window, parse_moment
 from sonde.errors import ConfigError
 from support.handmade_stacks import MS, START_NS, FakeRecording, FakeSession, record_training
@@ -176,20 +176,6 @@ def test_nothing_sampled_says_why() -> None:
         _ = recording.profile(since="+1s", until="+2s").stacks
     with pytest.raises(Error, match="no cpu time was sampled"):
         _ = FakeRecording().see("a", 10, cpu=0).profile(weight="cpu").weighed
-
-
-@pytest.mark.parametrize(
-    ("argv", "name"),
-    [
-        (["python", "/a/train.py", "--lr", "1"], "train.py"),
-        (["/usr/bin/python3", "-u", "-X", "dev", "-m", "pkg.train", "x"], "pkg.train"),
-        (["python", "-c", "print(1)"], "-c"),
-        (["python"], "python"),
-        (None, "python"),
-    ],
-)
-def test_a_program_is_called_by_its_script_or_module(argv: object, name: str) -> None:
-    assert name_command(argv) == name
 
 
 # ---- threads without work -----------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -14,6 +13,7 @@ from sonde.analysis.torch_spans import TorchSpan, find_first_ns, iter_spans
 from sonde.analysis.window import Window
 from sonde.errors import Error
 from sonde.session.stack_table import WEIGHTS
+from sonde.words import name_program
 
 if TYPE_CHECKING:  # the result of a run is a profile, too, and needs neither Arrow nor SQL
     import pyarrow as pa
@@ -370,23 +370,9 @@ def quote(text: str) -> str:
 
 def _list_processes(recording: Recording) -> list[RecordedProcess]:
     return [
-        RecordedProcess(s.id, s.host, s.pid, s.rank, name_command(s.meta.argv))
+        RecordedProcess(s.id, s.host, s.pid, s.rank, name_program(s.meta.argv))
         for s in recording.sessions
     ]
-
-
-def name_command(argv: object) -> str:
-    """Return what people call a program: the script or module, without folder and interpreter."""
-    words = [str(word) for word in argv] if isinstance(argv, list) else []
-    rest = iter(words[1:])
-    for word in rest:
-        if word in ("-W", "-X"):
-            next(rest, None)
-        elif word == "-m":
-            return next(rest, word)
-        elif word == "-c" or not word.startswith("-"):
-            return os.path.basename(word) or word
-    return os.path.basename(words[0]) if words else "python"
 
 
 def _explain_nothing(recording: Recording, selection: Selection) -> str:

@@ -18,8 +18,8 @@ FORMATS = ("table", "csv", "json", "arrow", "parquet")
 MOMENTS = "10s or 5min (before the end), +30s (after the start), or an ISO time (UTC)"
 _SPANS = "30s, 5min, 100ms or plain seconds"
 TARGET = """\
-TARGET is a pid, a session folder or its id, a run, a job (all its ranks) or `all`; several are
-separated by commas. `sonde ps` lists what can be named.
+TARGET is a pid, a program's name, a job (all its processes), a session folder or its id, a run,
+or `all`; several are separated by commas. `sonde ps` lists what can be named.
 """
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import IO, Any
 
 from sonde import environ, settings
+from sonde.analysis.code_names import shorten_file
 from sonde.cli import _options, _table
 from sonde.cli._missing import tell_missing
 from sonde.errors import ConfigError
@@ -14,11 +15,15 @@ from sonde.session.target import find_sessions
 from sonde.tui.page import WINDOWS_S, Choice, make_page, measure, units_of
 from sonde.tui.process import TopProcess, open_processes
 from sonde.tui.shares import list_shares
+from sonde.tui.team import find_members, sum_shares
+from sonde.tui.tree import Unit
+from sonde.words import show_duration_short, show_share
 
 GROUP = "watch"
 EXAMPLES = (
     "sonde top 4242                          a live screen; h lists its keys",
     "sonde top 4242 --view threads --by cpu",
+    "sonde top gunicorn --once               all workers: their sum, and who differs",
     "sonde top 4242 --once --window start --format csv",
 )
 
@@ -74,7 +79,10 @@ def _print_once(processes: list[TopProcess], choice: Choice, args: argparse.Name
     kinds = _THREADS if choice.view == "threads" else _SHARES
     if len(processes) > 1:
         kinds = {"rank": "int64", "pid": "int64", **kinds}
-    _table.write_records(rows, kinds, args.format, args.output)
+    if args.format != "table" or choice.view == "threads":
+        _table.write_records(rows, kinds, args.format, args.output)
+    else:
+        _table.write_text(args.output, lambda file: _draw(processes, choice, file))
     tell_missing(process.session for process in processes)
     return 0
 
@@ -123,6 +131,48 @@ def _list_threads(process: TopProcess, choice: Choice) -> list[dict[str, Any]]:
             "name": load.name, **unit._asdict(),
         })  # fmt: skip
     return found
+
+
+# ---- for people ----------------------------------------------------------------------------------
+
+
+def _draw(processes: list[TopProcess], choice: Choice, file: IO[str]) -> None:
+    """Draw the functions of one process, or of several as a sum, below what each of them did."""
+    folder = processes[0].session.meta.cwd
+    if len(processes) > 1:
+        _draw_members(processes, choice, file)
+    found, whole = sum_shares(processes, choice)
+    found.sort(key=lambda share: (-share.self_ns, -share.total_ns, share.unit))
+    rows = [
+        (show_share(share.self_ns, whole), show_share(share.total_ns, whole),
+         show_duration_short(share.self_ns), share.unit.func, _show_place(share.unit, folder))
+        for share in found
+    ]  # fmt: skip
+    names = ("self %", "total %", "self", "function", "where")
+    _table.draw_table(names, rows, file, [True, True, True, False, False])
+
+
+def _draw_members(processes: list[TopProcess], choice: Choice, file: IO[str]) -> None:
+    rows = []
+    for member in find_members(processes, choice.window_s):
+        session, usage, unit = member.process.session, member.process.read_usage(), member.unit
+        cpu = None if usage is None else f"{usage['user_pct'] + usage['system_pct']:.0f} %"
+        more = "" if unit is None else f"{member.more_pct:+.0f} % in {unit.func}"
+        place = "" if unit is None else _show_place(unit, session.meta.cwd)
+        rows.append((
+            session.rank, session.pid, cpu, f"{member.working_pct:.0f} %",
+            f"{member.waiting_pct:.0f} %", more, place,
+        ))  # fmt: skip
+    names = ["rank", "pid", "CPU", "working", "waiting", "more than the others", "where"]
+    if all(row[0] is None for row in rows):
+        names, rows = names[1:], [row[1:] for row in rows]
+    right = [name in ("rank", "pid", "CPU", "working", "waiting") for name in names]
+    _table.draw_table(names, rows, file, right)
+    file.write(f"\nthe sum of {len(processes)} processes\n")
+
+
+def _show_place(unit: Unit, folder: str | None) -> str:
+    return f"{shorten_file(unit.file, folder)}:{unit.line}" if unit.file else ""
 
 
 def _round_pct(part: int, whole: int) -> float:

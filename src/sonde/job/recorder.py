@@ -134,11 +134,14 @@ class Recorder:
             return
         forked, self._forked_from = self._forked_from, None
         root = root or (environ.find_root() if forked is None else forked.root)
+        if values["follow"]:
+            self._environment += environ.begin_job()
         try:
             self._session = writing = SessionWriter(root, values, parent)
         except Error as error:
             self._report(f"not recording: {error}")
             self._forget_session()
+            self._unfollow()
             return
         set_current(writing)
         exit_status.watch(writing.page)
@@ -180,11 +183,14 @@ class Recorder:
         self._forget_session()
         writing.close(state)
         _core.signal_release()  # after the native thread, which renews the handler
-        environ.unfollow_children(self._environment)
-        self._environment = []
+        self._unfollow()
         if state != _core.EXITED:  # otherwise this is the exit hook itself
             atexit.unregister(self._at_exit)
             exit_status.forget()
+
+    def _unfollow(self) -> None:
+        environ.unfollow_children(self._environment)
+        self._environment = []
 
     def _forget_session(self) -> None:
         """Forget the session; the writers of its tables stay, and drop their rows."""

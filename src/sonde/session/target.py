@@ -9,10 +9,12 @@ from sonde.session import runs
 from sonde.session.files import META
 from sonde.session.folder import Session, list_sessions
 from sonde.session.process import read_start_ticks
+from sonde.words import name_program
 
 
 def find_sessions(target: str, root: str) -> list[Session]:
-    """Return the sessions that a TARGET names: a pid, folder, session id, run, job, or `all`.
+    """Return the sessions that a TARGET names: a pid, folder, session id, run, job, program or
+    `all`.
 
     Several targets are separated by commas. A pid names its newest session; a job whose id is also
     a pid is `job:NUMBER`."""
@@ -60,7 +62,36 @@ def _find_part(part: str, root: str) -> list[Session]:
     folder = os.path.join(root, part)
     if os.path.isdir(folder):
         return [Session(folder)]
-    raise NoSession(f"there is no recording called {part}; `sonde ps` lists all recordings")
+    programs = _find_program(part, sessions)
+    if programs:
+        return programs
+    raise NoSession(
+        f"there is no recording called {part}{_suggest(part, sessions)}; "
+        "`sonde ps` lists all recordings"
+    )
+
+
+def _find_program(name: str, sessions: list[Session]) -> list[Session]:
+    """Return what runs of the jobs whose program has this name; the newest of them if none does."""
+    found = [s for s in sessions if name in _name_both(s)]
+    live = [s for s in found if s.is_alive()]
+    jobs = {s.meta.job for s in live or found[-1:]} - {None}
+    same = [s for s in sessions if s in (live or found[-1:]) or s.meta.job in jobs]
+    return [s for s in same if s.is_alive()] if live else same
+
+
+def _name_both(session: Session) -> set[str]:
+    """Return the name of a program with and without its suffix."""
+    name = name_program(session.meta.argv)
+    return {name, name.removesuffix(".py")}
+
+
+def _suggest(part: str, sessions: list[Session]) -> str:
+    from difflib import get_close_matches  # only when something is wrong: 4 ms
+
+    known = {name for s in sessions for name in (*_name_both(s), s.meta.job or s.id)}
+    near = get_close_matches(part, sorted(known), 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _find_folder(path: str) -> list[Session]:

@@ -278,5 +278,10 @@ def open_processes(sessions: Sequence[Session]) -> list[TopProcess]:
             if len(sessions) == 1:
                 raise
     return sorted(
-        found, key=lambda p: (not p.is_live, -1 if p.session.rank is None else p.session.rank)
+        found,
+        key=lambda p: (
+            not p.is_live,
+            -1 if p.session.rank is None else p.session.rank,
+            p.session.start_wall_ns,
+        ),
     )

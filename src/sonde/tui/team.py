@@ -1,0 +1,96 @@
+"""Several processes as one: the sum of their times, and what one does that the others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+from sonde.analysis.code_names import MINE, find_owner
+from sonde.analysis.rest import is_at_rest
+from sonde.tui.page import Choice, measure, units_of
+from sonde.tui.process import LONGEST_S, TopProcess
+from sonde.tui.shares import Share, list_shares
+from sonde.tui.tree import StackTree, Unit
+
+_NOTABLE = 0.05  # of the window: smaller differences are chance
+
+
+class Member(NamedTuple):
+    """What one process did in a window, and where it differs most from the others."""
+
+    process: TopProcess
+    working_pct: float  # of the window, over all threads
+    waiting_pct: float  # likewise, without threads that have no work
+    unit: Unit | None  # the line of code in which it spends more than the others
+    more_pct: float
+
+
+def sum_shares(processes: Sequence[TopProcess], choice: Choice) -> tuple[list[Share], int]:
+    """Return the share of every function or line in all processes, and the whole time."""
+    sums: dict[Unit, tuple[int, int]] = {}
+    whole = 0
+    for process in processes:
+        weighed = measure(choice, process)
+        whole += weighed.whole
+        for share in list_shares(weighed, units_of(choice, weighed.tree)):
+            own, total = sums.get(share.unit, (0, 0))
+            sums[share.unit] = own + share.self_ns, total + share.total_ns
+    return [Share(unit, *times) for unit, times in sums.items()], whole
+
+
+def find_members(processes: Sequence[TopProcess], window_s: float | None) -> list[Member]:
+    """Return what each process did, and what it does more than the others: each is compared with
+    the middle one of the rest."""
+    window_s = window_s or LONGEST_S
+    found = [_add_up(process, window_s) for process in processes]
+    members = []
+    for at, (process, (working, waiting, units)) in enumerate(zip(processes, found, strict=True)):
+        others = [one[2] for place, one in enumerate(found) if place != at]
+        more = {
+            unit: share - (median(one.get(unit, 0.0) for one in others) if others else share)
+            for unit, share in units.items()
+        }
+        unit = max(more, key=lambda one: (more[one], one), default=None)
+        if unit is None or more[unit] < _NOTABLE:
+            members.append(Member(process, 100 * working, 100 * waiting, None, 0.0))
+        else:
+            members.append(Member(process, 100 * working, 100 * waiting, unit, 100 * more[unit]))
+    return members
+
+
+def _add_up(process: TopProcess, window_s: float) -> tuple[float, float, dict[Unit, float]]:
+    """Return the shares of the window that were work and waiting, and those of each line of the
+    user's own code: what it calls counts as its own. Work without such a line counts by itself."""
+    sums, span = process.add_up(window_s), process.find_span(window_s)
+    tree = process.tree
+    working = waiting = 0.0
+    units: dict[Unit, float] = {}
+    resting: dict[int, bool] = {}
+    for (thread, stack, _gil, is_idle), (_samples, wall_ns, _cpu_ns) in sums.items():
+        place = tree.places.get(stack, 0)
+        if is_idle and place not in resting:
+            resting[place] = _is_resting(tree, place, is_main=thread == process.session.pid)
+        if is_idle and resting[place]:
+            continue
+        share = wall_ns / span
+        working, waiting = (working, waiting + share) if is_idle else (working + share, waiting)
+        unit = _find_own(tree, place)
+        if unit is not None or not is_idle:
+            unit = unit or tree.functions.names[tree.functions.of[place]]
+            units[unit] = units.get(unit, 0.0) + share
+    return working, waiting, units
+
+
+def _is_resting(tree: StackTree, place: int, *, is_main: bool) -> bool:
+    frames = [tree.by_line.names[tree.by_line.of[at]] for at in tree.walk(place)][::-1]
+    return is_at_rest(frames, find_owner, is_main=is_main, has_mine=True)
+
+
+def _find_own(tree: StackTree, place: int) -> Unit | None:
+    """Return the innermost line of a stack that is the user's own code."""
+    for at in tree.walk(place):
+        unit = tree.by_line.names[tree.by_line.of[at]]
+        if find_owner(unit.file) == MINE and unit.file != "?":
+            return unit
+    return None
