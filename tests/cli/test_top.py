@@ -238,16 +238,8 @@ def test_a_pipe_gets_one_table(ended: TopProcess, sonde_cli) -> None:
     done = sonde_cli("top", ended.session.pid)
     assert done.returncode == 0 and "\x1b" not in done.stdout and done.stderr == ""
     lines = done.stdout.splitlines()
-    assert lines[0].split() == [
-        "self_pct",
-        "total_pct",
-        "self_ns",
-        "total_ns",
-        "func",
-        "file",
-        "line",
-    ]
-    assert lines[1].split()[4] == "spin" and any("half" in line for line in lines)
+    assert lines[0].split() == ["self", "%", "total", "%", "self", "function", "where"]
+    assert lines[1].split()[3] == "spin" and any("half" in line for line in lines)
 
 
 def test_json_and_csv_hold_the_numbers_of_the_model(ended: TopProcess, sonde_cli) -> None:
@@ -332,4 +324,4 @@ def test_no_color_means_none(ended: TopProcess) -> None:
 
 def test_once_on_a_terminal_prints_one_table(ended: TopProcess) -> None:
     drawn = watch_terminal(ended.session.pid, "--once", keys=b"")
-    assert "self_pct" in drawn and "spin" in drawn and "\x1b[?1049h" not in drawn
+    assert "total %" in drawn and "spin" in drawn and "\x1b[?1049h" not in drawn

@@ -18,6 +18,7 @@ from conftest import wait_for
 from sonde.errors import ConfigError, SchemaError
 from sonde.session import Session, list_sessions
 from sonde.session.ending import find_ending
+from sonde.session.target import find_sessions
 from support.many_threads import check_threads
 
 
@@ -475,3 +476,29 @@ def test_the_native_thread_is_the_only_one_and_goes_with_stop() -> None:
     assert threading.active_count() == threads
     sonde.stop()
     assert count() == 0
+
+
+def test_what_one_command_started_is_one_job_and_its_name_a_target(run, sonde_cli) -> None:
+    code = """
+import os, subprocess, sys, time
+if len(sys.argv) == 1:
+    if os.fork() == 0:
+        time.sleep(0.5)
+        os._exit(3)
+    subprocess.run([sys.executable, __file__, "child"], check=True)
+    os.wait()
+else:
+    time.sleep(0.5)
+"""
+    run(code, SONDE="1", SONDE_COLLECTOR="off")
+    root = os.environ["SONDE_DIR"]
+    sessions = list(list_sessions(root))
+    (job,) = {session.meta.job for session in sessions}
+    assert len(sessions) == 3 and job == f"program-{sessions[0].pid}"
+    for name in ("program", "program.py", job):
+        assert len(find_sessions(name, root)) == 3
+    done = sonde_cli("stacks", "progam")
+    assert done.returncode == 3 and "did you mean program" in done.stderr
+    run(
+        "import sonde, os; sonde.start(collector='off'); sonde.stop(); assert 'SONDE_COMMAND' not in os.environ"
+    )

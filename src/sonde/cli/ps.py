@@ -14,7 +14,7 @@ from sonde.cli import _options, _table
 from sonde.collector.retention import measure_bytes
 from sonde.errors import Error
 from sonde.session import Session, list_folders, source_states
-from sonde.session.ending import find_ending
+from sonde.session.ending import find_end_wall_ns, find_ending
 from sonde.words import show_bytes
 
 GROUP = "record"
@@ -89,8 +89,12 @@ def _describe(session: Session) -> dict[str, Any]:
     sealed = session.read_sealed()
     if state == "running" and not session.read_control()["on"]:
         state = "paused"
-    end = time.time_ns() if state in ("running", "paused") else None
-    end = end if sealed is None else sealed.end_wall_ns
+    if sealed is not None:
+        end: int | None = sealed.end_wall_ns
+    elif state in ("running", "paused"):
+        end = time.time_ns()
+    else:
+        end = None if state == "unknown" else find_end_wall_ns(session)
     return {
         "pid": session.pid,
         "state": state,

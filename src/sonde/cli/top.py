@@ -87,6 +87,7 @@ def _print_once(processes: list[TopProcess], choice: Choice, args: argparse.Name
     return 0
 
 
+_MOST = 40  # functions on a terminal
 _SHARES = {
     "self_pct": "float64", "total_pct": "float64", "self_ns": "int64", "total_ns": "int64",
     "func": "string", "file": "string", "line": "int64",
@@ -149,11 +150,14 @@ def _draw(processes: list[TopProcess], choice: Choice, file: IO[str]) -> None:
         for share in found
     ]  # fmt: skip
     names = ("self %", "total %", "self", "function", "where")
-    _table.draw_table(names, rows, file, [True, True, True, False, False])
+    shown = rows[:_MOST] if file.isatty() else rows
+    _table.draw_table(names, shown, file, [True, True, True, False, False])
+    if len(shown) < len(rows):
+        file.write(f"… and {len(rows) - len(shown)} more: -o FILE has all of them\n")
 
 
 def _draw_members(processes: list[TopProcess], choice: Choice, file: IO[str]) -> None:
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for member in find_members(processes, choice.window_s):
         session, usage, unit = member.process.session, member.process.read_usage(), member.unit
         cpu = None if usage is None else f"{usage['user_pct'] + usage['system_pct']:.0f} %"

@@ -60,13 +60,11 @@ def _find_part(part: str, root: str) -> list[Session]:
     if named or jobs:
         return named or jobs
     folder = os.path.join(root, part)
-    if os.path.isdir(folder):
-        return [Session(folder)]
-    programs = _find_program(part, sessions)
-    if programs:
-        return programs
+    found = [Session(folder)] if os.path.isdir(folder) else _find_program(part, sessions)
+    if found:
+        return found
     raise NoSession(
-        f"there is no recording called {part}{_suggest(part, sessions)}; "
+        f"there is no recording called {part}; {_suggest(part, sessions)}"
         "`sonde ps` lists all recordings"
     )
 
@@ -91,7 +89,7 @@ def _suggest(part: str, sessions: list[Session]) -> str:
 
     known = {name for s in sessions for name in (*_name_both(s), s.meta.job or s.id)}
     near = get_close_matches(part, sorted(known), 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def _find_folder(path: str) -> list[Session]:

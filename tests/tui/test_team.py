@@ -1,0 +1,60 @@
+"""Several processes as one: their sum, and the one that differs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from sonde.tui.page import Choice
+from sonde.tui.shares import weigh
+from sonde.tui.team import find_members, sum_shares
+from sonde.tui.tree import StackTree, Unit
+
+SECOND = 10**9
+WAITS = Unit("SyncWorker.wait", "/opt/lib/python3.11/site-packages/gunicorn/sync.py", 32)
+SELECT = Unit("select", "/usr/lib/python3.11/selectors.py", 415)
+APP = Unit("app", "/job/wsgi.py", 9)
+SLOW = Unit("slow", "/job/wsgi.py", 4)
+
+
+class Process:
+    """A worker that has spent these seconds: in a stack, idle or not."""
+
+    def __init__(self, pid: int, *spent: tuple[tuple[Unit, ...], bool, float]) -> None:
+        self.session, self.tree, self.sums = SimpleNamespace(pid=pid), StackTree(), {}
+        for number, (stack, idle, seconds) in enumerate(spent):
+            parent = -1
+            for depth, unit in enumerate(stack):
+                self.tree.add(100 * number + depth, parent, *unit, unit.line)
+                parent = len(self.tree) - 1
+            key = pid, 100 * number + len(stack) - 1, False, idle
+            self.sums[key] = (1, round(seconds * SECOND), 0)
+
+    def add_up(self, _window_s: float) -> dict:
+        return self.sums
+
+    def find_span(self, _window_s: float) -> int:
+        return 10 * SECOND
+
+    def weigh(self, _window_s: float, weight: str, *, idle: bool, thread: int | None):
+        return weigh(self.tree, self.sums, weight, idle=idle, thread=thread)
+
+
+WORKERS = [
+    Process(1, ((WAITS, SELECT), True, 8), ((WAITS, APP), False, 2)),
+    Process(2, ((WAITS, SELECT), True, 3), ((WAITS, APP), False, 2), ((WAITS, APP, SLOW), True, 5)),
+    Process(3, ((WAITS, SELECT), True, 7.9), ((WAITS, APP), False, 2.1)),
+]
+
+
+def test_the_one_that_waits_in_its_own_code_differs_and_rest_does_not_count() -> None:
+    first, second, third = find_members(WORKERS, 10.0)
+    assert (second.unit, second.more_pct) == (SLOW, 50.0)
+    assert (second.working_pct, second.waiting_pct) == (20.0, 50.0)
+    assert first.unit is None and third.unit is None and first.waiting_pct == 0
+
+
+def test_the_times_of_all_processes_are_added_up() -> None:
+    found, whole = sum_shares(WORKERS, Choice("lines", "wall", 10.0, True))
+    times = {share.unit: (share.self_ns, share.total_ns) for share in found}
+    assert whole == 30 * SECOND
+    assert times[APP] == (round(6.1 * SECOND), round(11.1 * SECOND))
