@@ -1,0 +1,195 @@
+"""What the page says in words: what is recorded, the verdict, stacks now, modules, the cost."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sonde import __version__
+from sonde.advice.finding import show_evidence
+from sonde.advice.judge import advise
+from sonde.analysis.code_names import find_owner, shorten_file
+from sonde.analysis.modules import StepSelection, arrange, make_table, read_overhead, read_report
+from sonde.analysis.profile import name_command
+from sonde.analysis.source_lines import read_source
+from sonde.analysis.wait_words import describe_wait
+from sonde.analysis.window import Window
+from sonde.errors import Error
+from sonde.session import Session, stack_table
+from sonde.session.stack_table import ThreadStack
+from sonde.store.recording import Recording
+from sonde.web.answer import PageAnswer, make_exact
+from sonde.words import show_moment
+
+QUERY_S, QUERY_MEMORY, MOST_ROWS = 30.0, "1GiB", 2000
+_MOST_PROCESSES = 16  # whose stacks are shown at a time
+_LOSS = """\
+SELECT table_name, SUM(written)::BIGINT AS written, SUM(kept)::BIGINT AS kept,
+    SUM(dropped + unfinished + overwritten + corrupt)::BIGINT AS lost,
+    SUM(expired)::BIGINT AS expired, SUM(misfit + text_lost)::BIGINT AS damaged
+FROM sonde.loss GROUP BY table_name ORDER BY lost DESC, table_name"""
+_SAMPLING = """\
+SELECT host, pid, MAX(cpu_ns) * 100.0 / NULLIF(MAX(t_ns) - MIN(t_ns) + 10e9, 0) AS cpu_pct,
+    MAX(due) AS due, MAX(taken) AS taken, MAX(torn) AS torn, MAX(stacks_lost) AS stacks_lost
+FROM python.sampling GROUP BY host, pid"""
+_SOURCES = """\
+SELECT source, state, any_value(detail) AS detail, COUNT(*) AS processes FROM sonde.source
+WHERE state NOT IN ('on', 'off') GROUP BY source, state ORDER BY source"""
+
+
+def describe_sessions(sessions: Sequence[Session], base_ns: int) -> list[dict[str, Any]]:
+    """Return the recorded processes, in the order in which stacks number them."""
+    found = []
+    for part, one in enumerate(sessions):
+        found.append({
+            "part": part, "session": one.id, "host": one.host, "pid": one.pid, "rank": one.rank,
+            "command": name_command(one.meta.argv), "argv": " ".join(map(str, one.meta.argv)),
+            "state": one.find_state(), "from": one.start_wall_ns - base_ns,
+            "job": one.meta.job, "python": one.meta.python,
+        })  # fmt: skip
+    return found
+
+
+def describe_choice(sessions: Sequence[Session]) -> list[dict[str, Any]]:
+    """Return recordings to choose from, the newest first."""
+    ordered = sorted(sessions, key=lambda session: -session.start_wall_ns)
+    return [
+        {"session": one.id, "pid": one.pid, "rank": one.rank, "state": one.find_state(),
+         "command": name_command(one.meta.argv), "start": one.start_wall_ns // 10**6,
+         "job": one.meta.job}
+        for one in ordered[:200]
+    ]  # fmt: skip
+
+
+def describe_server() -> dict[str, Any]:
+    """Return what the page should know of whoever serves it."""
+    return {"version": __version__, "host": os.uname().nodename}
+
+
+# ---- the verdict ---------------------------------------------------------------------------------
+
+
+def read_advice(sessions: Sequence[Session], window: Window | None = None) -> PageAnswer:
+    """Return what is wrong; each finding comes with its evidence as people read it."""
+    since, until = (None, None) if window is None else map(show_moment, window)
+    advice = advise([session.folder for session in sessions], since=since, until=until)
+    whole = json.loads(advice.to_json())
+    for made, finding in zip(whole["findings"], advice.findings, strict=True):
+        made["shown"] = [show_evidence(name, value) for name, value in finding.evidence.items()]
+    return PageAnswer(
+        {"advice": whole}, ["-- `sonde advise`: each rule is SQL, see docs/advice.md"]
+    )
+
+
+# ---- stacks now ----------------------------------------------------------------------------------
+
+
+def read_now(sessions: Sequence[Session]) -> PageAnswer:
+    """Return the newest stack of every thread, as the files have it: nothing is asked of the job.
+    Threads of all processes with equal stacks are one entry."""
+    alive = [session for session in sessions if session.is_alive()] or list(sessions[-1:])
+    groups: dict[object, list[tuple[Session, ThreadStack]]] = {}
+    notes = []
+    for session in alive[:_MOST_PROCESSES]:
+        try:
+            threads = stack_table.read_newest(session)
+        except FileNotFoundError:
+            threads = _read_archived(session)
+        for one in threads:
+            frames = tuple((frame.func, frame.file, frame.line) for frame in one.frames)
+            groups.setdefault((frames, one.idle), []).append((session, one))
+    if len(alive) > _MOST_PROCESSES:
+        notes.append(f"{_MOST_PROCESSES} of {len(alive)} processes are shown")
+    ordered = sorted(groups.values(), key=lambda group: bool(group[0][1].idle))
+    return PageAnswer(
+        {"groups": [_describe_group(group) for group in ordered], "notes": notes},
+        ["SELECT * FROM python.backtrace ORDER BY pid, thread, depth"],
+    )
+
+
+def _describe_group(group: Sequence[tuple[Session, ThreadStack]]) -> dict[str, Any]:
+    session, one = group[0]
+    lasted = [each.t_ns - each.since_ns for _, each in group if each.since_ns is not None]
+    wait = describe_wait([(f.func, f.file) for f in one.frames]) if one.idle else ""
+    here = session.host == os.uname().nodename
+    return {
+        "threads": [
+            {"pid": owner.pid, "rank": owner.rank, "thread": each.thread, "name": each.name or ""}
+            for owner, each in group
+        ],
+        "idle": bool(one.idle), "gil": any(each.gil for _, each in group), "wait": wait,
+        "lasted": min(lasted, default=0),
+        "frames": [
+            {"func": frame.func, "file": shorten_file(frame.file, session.meta.cwd),
+             "line": frame.line, "owner": find_owner(frame.file),
+             "source": read_source(frame.file, frame.line, session.start_wall_ns) if here else ""}
+            for frame in one.frames
+        ],
+    }  # fmt: skip
+
+
+def _read_archived(session: Session) -> list[ThreadStack]:
+    found: dict[int, ThreadStack] = {}
+    sql = "SELECT * FROM python.backtrace ORDER BY thread, depth"
+    for row in Recording([session]).query(sql).to_pylist():
+        one = found.setdefault(row["thread"], ThreadStack(row["thread"], row["name"], row["t_ns"]))
+        one.gil, one.idle = row["gil"], row["idle"]
+        one.frames.append(stack_table.StackFrame(row["func"], row["file"], row["lineno"], 0))
+    return list(found.values())
+
+
+# ---- modules, cost, SQL --------------------------------------------------------------------------
+
+
+def read_modules(recording: Recording, window: Window) -> PageAnswer:
+    """Return where the time of a mean step goes, by module; why not, if that is not known."""
+    sql = ["-- `sonde modules` shows the same; its statements are in analysis/modules.py"]
+    try:
+        report = read_report(recording, StepSelection(window))
+    except Error as error:
+        return PageAnswer({"modules": [], "why": str(error)}, sql)
+    nodes = arrange(report, folds=True)
+    rows = make_table(nodes, report, flat=False).to_pylist()
+    for row, node in zip(rows, nodes, strict=True):
+        row["label"] = node.label
+    steps = [asdict(one) for one in report.steps]
+    return PageAnswer({"modules": make_exact(rows), "steps": make_exact(steps),
+                   "step_ns": round(report.step_s * 1e9)}, sql)  # fmt: skip
+
+
+def read_cost(recording: Recording) -> PageAnswer:
+    """Return what recording costs, and what was lost."""
+    overhead = read_overhead(recording)
+    data = {
+        "loss": make_exact(recording.query(_LOSS).to_pylist()),
+        "sampling": make_exact(recording.query(_SAMPLING).to_pylist()),
+        "sources": recording.query(_SOURCES).to_pylist(),
+        "torch_pct": None if overhead is None else list(overhead),
+    }
+    return PageAnswer(data, [_LOSS, _SAMPLING, _SOURCES])
+
+
+def read_tables(recording: Recording) -> PageAnswer:
+    """Return every table with its columns, for completion."""
+    found = [
+        {"table": one.table, "doc": one.doc,
+         "columns": [[field.name, field.kind, field.doc] for field in one.fields]}
+        for one in recording.tables()
+    ]  # fmt: skip
+    return PageAnswer({"tables": found}, ["-- `sonde tables` lists them"])
+
+
+def run_query(recording: Recording, sql: str) -> PageAnswer:
+    """Return the rows of a user's query; at most so many as a page can show."""
+    rows = recording.query(sql, timeout_s=QUERY_S, memory=QUERY_MEMORY)
+    shown = rows.slice(0, MOST_ROWS)
+    data = {
+        "names": rows.column_names,
+        "kinds": [str(field.type) for field in rows.schema],
+        "columns": [make_exact(column.to_pylist()) for column in shown.columns],
+        "rows": rows.num_rows, "shown": shown.num_rows,
+    }  # fmt: skip
+    return PageAnswer(data, [sql])

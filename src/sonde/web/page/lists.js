@@ -1,0 +1,134 @@
+// Lists: the lines that take the time, what changed, modules, the program's own events.
+
+const lists = { modules: null, events: null, asked: "" };
+const TABS = { lines: "Lines", change: "Change", modules: "Modules", events: "Events" };
+
+function openLists() {
+  lists.tabs = make("div", { class: "tabs", role: "tablist" });
+  const made = makePanel("lists", lists.tabs, () => told[{ modules: "modules", events: "events" }[findTab()] || "stacks"] || []);
+  Object.assign(lists, made);
+  watch([...BRUSH, "weight", "idle", "tab", "data", "pinFrom", "modules", "events", "theme"], drawLists);
+  watch([...BRUSH, "tab"], askModules);
+}
+
+function listTabs() {
+  const found = ["lines"];
+  if (state.pinFrom !== null) found.push("change");
+  if (ribbon.steps && ribbon.steps.piece.length) found.push("modules");
+  if (lists.events && (lists.events.summary.length || lists.events.counters.length)) found.push("events");
+  return found;
+}
+const findTab = () => (listTabs().includes(state.tab) ? state.tab : state.pinFrom !== null ? "change" : "lines");
+
+function drawLists() {
+  if (!time.pieces) return;
+  const tab = findTab();
+  lists.tabs.replaceChildren(...listTabs().map((name) => make("button", { type: "button", role: "tab", text: TABS[name], "aria-selected": String(name === tab), on: { click: () => setState({ tab: name }) } })));
+  lists.note.textContent = "";
+  lists.body.replaceChildren({ lines: drawLines, change: drawChange, modules: drawModules, events: drawEvents }[tab]());
+}
+
+function describeLine(hot) {
+  const [funcs, files, lines, calls, kinds, sources] = names.hot;
+  const file = names.files[1][files[hot]], place = file ? `${file}:${lines[hot]}` : "";
+  return { func: funcs[hot], place, call: calls[hot], kind: kinds[hot], source: sources[hot] };
+}
+function showLine(one) {
+  const told = describeLine(one.hot), what = told.call ? `${told.call}${told.kind ? ` (${told.kind})` : ""}` : "";
+  const wait = one.waits && names.waits[one.wait] ? `waits for ${names.waits[one.wait]}` : "";
+  const cell = make("td", { class: "clip" }, make("b", { text: clean(told.func || what || "(outside of your code)", 80) }), " ",
+    make("span", { class: "dim", text: clean(told.place, 120) }), told.func && what ? make("span", { text: ` → ${clean(what, 80)}` }) : null, wait ? make("span", { class: "dim", text: ` · ${wait}` }) : null,
+    told.source ? make("span", { class: "src", text: clean(told.source, 160) }) : null);
+  cell.title = clean(`${told.func} ${told.place} ${what}`);
+  return cell;
+}
+
+function drawLines() {
+  const sums = sumLines(select()), most = sums.lines.slice(0, 60);
+  if (!most.length) return make("p", { class: "empty", text: explainEmpty() });
+  lists.note.textContent = "of your own code, and the calls they make";
+  return make("table", { "data-table": "lines" }, make("thead", {}, make("tr", {}, make("th", { text: "share" }), make("th", { class: "num", text: "time" }), make("th", { text: "state" }), make("th", { class: "clip", text: "line" }))),
+    make("tbody", {}, ...most.map((one) => make("tr", { "data-ns": one.ns },
+      make("td", { class: "num" }, make("span", { class: "share" }, make("i", { class: one.waits ? "waits" : "", style: { width: (100 * one.ns) / sums.whole + "%" } })), showPct(one.ns / sums.whole)),
+      make("td", { class: "num", text: showTime(one.ns) }), make("td", { class: "dim", text: one.waits ? "waiting" : "working" }), showLine(one)))));
+}
+
+function drawChange() {
+  const before = sumLines(select(state.pinFrom, state.pinTo, state.pinPart, state.pinThread)), after = sumLines(select());
+  const rows = new Map();
+  const add = (sums, side) => sums.lines.forEach((one) => {
+    const key = one.hot * 2 + one.waits, known = rows.get(key) || { ...one, shares: [0, 0] };
+    known.shares[side] = one.ns / (sums.whole || 1);
+    rows.set(key, known);
+  });
+  add(before, 0);
+  add(after, 1);
+  const found = [...rows.values()].map((one) => ({ ...one, by: one.shares[1] - one.shares[0] })).sort((one, other) => Math.abs(other.by) - Math.abs(one.by)).slice(0, 40);
+  lists.note.textContent = hasBrush() || state.part !== state.pinPart ? "from A to B, in points of the share" : "A is kept; brush another time, B";
+  return make("table", { "data-table": "change" }, make("thead", {}, make("tr", {}, ...["change", "A", "B"].map((text) => make("th", { class: "num", text })), make("th", { class: "clip", text: "line" }))),
+    make("tbody", {}, ...found.map((one) => make("tr", {}, make("td", { class: "num", text: `${one.by > 0 ? "▲ +" : one.by < 0 ? "▼ −" : ""}${Math.abs(100 * one.by).toFixed(1)}` }),
+      make("td", { class: "num", text: showPct(one.shares[0]) }), make("td", { class: "num", text: showPct(one.shares[1]) }), showLine(one)))));
+}
+
+// ---- modules ---------------------------------------------------------------------------------------
+
+async function askModules() {
+  if (findTab() !== "modules" && lists.modules) return;
+  if (!ribbon.steps || !ribbon.steps.piece.length) return;
+  const { first, end } = select();
+  const asked = { from: time.from + first * time.width, to: time.from + end * time.width };
+  const key = JSON.stringify(asked);
+  if (lists.asked === key) return;
+  lists.asked = key;
+  try { lists.modules = (await ask("modules", asked)).data; } catch (error) { lists.modules = { modules: [], why: error.message }; }
+  if (lists.asked === key) tell(["modules"]);
+}
+
+function drawModules() {
+  const found = lists.modules;
+  if (!found) return make("p", { class: "empty", text: "Reading …" });
+  if (!found.modules.length) return make("p", { class: "empty", text: found.why || "No module was recorded in this time." });
+  const all = inside.answers && hasBrush() ? "; of all time: a file has them once" : "";
+  lists.note.textContent = `of a mean step of ${showTime(found.step_ns)}${all}`;
+  const hasDevice = found.modules.some((one) => one.device_ns);
+  const head = ["share", "forward", "backward", ...(hasDevice ? ["device"] : []), "memory"];
+  return make("table", { "data-table": "modules" }, make("thead", {}, make("tr", {}, make("th", { class: "clip", text: "module" }), ...head.map((text) => make("th", { class: "num", text })))),
+    make("tbody", {}, ...found.modules.map((one) => make("tr", { "data-ns": one.total_ns },
+      make("td", { class: "clip", title: clean(`${one.module} (${one.type})`) }, make("span", { class: "tree", text: "  ".repeat(one.depth || 0) }), clean(one.label, 80), make("span", { class: "dim", text: ` ${clean(one.type, 40)}` })),
+      make("td", { class: "num" }, make("span", { class: "share" }, make("i", { style: { width: Math.min(100, one.share_pct) + "%" } })), showPct(one.share_pct / 100)),
+      make("td", { class: "num", text: showTime(one.forward_ns) }), make("td", { class: "num", text: showTime(one.backward_ns) }),
+      hasDevice ? make("td", { class: "num", text: one.device_ns === null ? "–" : showTime(one.device_ns) }) : null,
+      make("td", { class: "num", text: one.allocated_bytes === null ? "–" : showBytes(one.allocated_bytes) })))));
+}
+
+// ---- events ----------------------------------------------------------------------------------------
+
+function drawEvents() {
+  const found = lists.events, box = make("div");
+  for (const one of found.counters) {
+    const canvas = make("canvas");
+    box.append(make("div", { class: "chart" }, make("div", {}, make("h3", { text: clean(one.name, 60) }), make("span", { class: "dim", text: "counter" }), make("b", { text: showMean(one, "") })), canvas));
+    requestAnimationFrame(() => drawCurves(canvas, [one], ""));
+  }
+  if (found.spans.length) {
+    const lanes = make("canvas");
+    box.append(make("div", { class: "chart" }, make("div", {}, make("h3", { text: `The ${plural(found.spans.length, "longest region", "longest regions")}` })), lanes));
+    requestAnimationFrame(() => drawSpans(lanes, found.spans));
+  }
+  box.append(make("table", { "data-table": "events" }, make("thead", {}, make("tr", {}, ...["name", "kind"].map((text) => make("th", { text })), ...["count", "time", "longest"].map((text) => make("th", { class: "num", text })))),
+    make("tbody", {}, ...found.summary.map((one) => make("tr", {}, make("td", { text: clean(one.name, 80) }), make("td", { class: "dim", text: one.kind }), make("td", { class: "num", text: showCount(one.count) }),
+      make("td", { class: "num", text: one.total_ns ? showTime(+one.total_ns) : "" }), make("td", { class: "num", text: one.max_ns ? showTime(+one.max_ns) : "" }))))));
+  return box;
+}
+function drawSpans(canvas, spans) {
+  const lanes = [...new Set(spans.map((one) => one.name))].slice(0, 8);
+  canvas.style.height = 14 * lanes.length + 2 + "px";
+  const { pen, width } = fitCanvas(canvas), whole = time.width * time.pieces;
+  pen.font = "10px system-ui, sans-serif";
+  lanes.forEach((name, lane) => {
+    pen.fillStyle = colour(["--b3", "--b4", "--b0", "--b5"][lane % 4]);
+    for (const one of spans) if (one.name === name) pen.fillRect(((one.at - time.from) / whole) * width, 14 * lane + 1, Math.max(1.5, (one.dur_ns / whole) * width), 11);
+    pen.fillStyle = colour("--text");
+    pen.fillText(clean(name, 60), 3, 14 * lane + 10);
+  });
+}

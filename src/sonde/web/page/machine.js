@@ -1,0 +1,92 @@
+// The machine on the same axis of time, and the stacks of this moment.
+
+const machine = { charts: [] };
+const now = {};
+
+function openMachine() {
+  Object.assign(machine, makePanel("machine", "Machine", () => told.machine || []));
+  watch([...BRUSH, "machine", "data", "theme"], drawMachine);
+}
+function showMean(line, unit) {
+  const { first, end } = select();
+  let sum = 0, count = 0;
+  line.pieces.forEach((piece, at) => { if (piece >= first && piece < end && Number.isFinite(line.values[at])) { sum += line.values[at]; count += 1; } });
+  return count ? showValue(sum / count, unit) : "no data";
+}
+function drawMachine() {
+  if (!machine.charts.length) { machine.body.replaceChildren(make("p", { class: "empty", text: "Nothing about the machine was recorded in this time." })); return; }
+  machine.note.textContent = hasBrush() ? "means of the brushed time" : "means of all time";
+  const made = machine.charts.map((chart) => {
+    const canvas = make("canvas");
+    const box = make("div", { class: "chart", "data-chart": chart.title }, make("div", {}, make("h3", { text: chart.title }), make("span", { class: "grow" }), make("span", { class: "dim", text: `up to ${showValue(findTop(chart.lines, chart.unit), chart.unit)}` })),
+      make("div", {}, ...chart.lines.slice(0, 3).map((line, at) => make("span", { class: "dim" }, make("i", { class: `line${at % 3}` }), clean(line.name, 24) + " ", make("b", { text: showMean(line, chart.unit) })))), canvas);
+    tip(canvas, (event) => {
+      const piece = Math.floor((event.offsetX / canvas.clientWidth) * time.pieces);
+      return `${chart.title}, ${showClock(time.from + piece * time.width)}\n` + chart.lines.map((line) => {
+        let best = -1;
+        line.pieces.forEach((one, at) => { if (one <= piece) best = at; });
+        return `${clean(line.name, 60)}: ${best < 0 ? "no data" : showValue(line.values[best], chart.unit)}`;
+      }).join("\n");
+    });
+    return { box, canvas, chart };
+  });
+  machine.body.replaceChildren(...made.map((one) => one.box));
+  made.forEach((one) => drawCurves(one.canvas, one.chart.lines, one.chart.unit));
+}
+
+function findTop(lines, unit) {
+  let top = 0;
+  for (const line of lines) for (const value of line.values) top = Math.max(top, value);
+  return unit === "%" && top <= 100 ? 100 : top || 1;
+}
+
+// Lines over time: the first plain, the others dashed. A gap is a gap.
+function drawCurves(canvas, lines, unit) {
+  const { pen, width, height } = fitCanvas(canvas);
+  const top = findTop(lines, unit), low = Math.min(0, ...lines.flatMap((line) => line.values));
+  if (hasBrush()) {
+    const { first, end } = select();
+    pen.fillStyle = colour("--brush");
+    pen.fillRect((first / time.pieces) * width, 0, ((end - first) / time.pieces) * width, height);
+  }
+  lines.slice(0, 8).forEach((line, number) => {
+    const steps = line.pieces.slice(1).map((piece, at) => piece - line.pieces[at]).sort((one, other) => one - other);
+    const gap = 3 * Math.max(1, steps[steps.length >> 1] || 1);
+    pen.strokeStyle = colour(["--b3", "--b0", "--b4", "--b5"][number % 4]);
+    pen.setLineDash([[], [5, 2], [2, 2]][number % 3]);
+    pen.lineWidth = 1.4;
+    pen.beginPath();
+    line.pieces.forEach((piece, at) => {
+      const x = ((piece + 0.5) / time.pieces) * width, y = height - 2 - ((line.values[at] - low) / (top - low)) * (height - 4);
+      if (at && piece - line.pieces[at - 1] <= gap) pen.lineTo(x, y); else pen.moveTo(x, y);
+    });
+    pen.stroke();
+  });
+}
+
+// ---- now -------------------------------------------------------------------------------------------
+
+function openNow() {
+  Object.assign(now, makePanel("now", "Now", () => told.now || []));
+  watch(["now"], drawNow);
+}
+function drawNow() {
+  const found = now.found;
+  if (!found) return;
+  now.bar.querySelector("h2").textContent = about.live ? "Now" : "At the end";
+  now.note.textContent = [about.live ? "the newest stack of every thread" : "the last stack of every thread", ...found.notes].join("; ");
+  if (!found.groups.length) { now.body.replaceChildren(make("p", { class: "empty", text: "No stacks were recorded here." })); return; }
+  const open = new Set([...now.body.querySelectorAll("details")].filter((one) => !one.open).map((one) => one.dataset.key));
+  now.body.replaceChildren(...found.groups.map((group) => {
+    const many = about.processes.length > 1;
+    const label = group.threads.slice(0, 3).map((one) => (one.name || String(one.thread)) + (many ? ` (${one.rank === null ? one.pid : "rank " + one.rank})` : ""));
+    const key = group.threads.map((one) => one.thread).join();
+    const title = clean(label.join(", ") + (group.threads.length > 3 ? `, … ${group.threads.length - 3} more` : ""), 120);
+    const words = [group.gil ? "holds the GIL" : "", group.wait ? `waits for ${group.wait}` : "", group.lasted >= 1e9 ? `for ${showTime(group.lasted)}` : ""].filter(Boolean).join(", ");
+    const frames = group.frames.slice(0, 30);
+    const details = make("details", { class: "stack", "data-key": key }, make("summary", {}, make("b", { text: title }), " ", make("span", { class: `badge ${group.idle ? "" : "run"}`, text: group.idle ? "idle" : "running" }), " ", make("span", { class: "dim", text: words })),
+      make("ol", {}, ...frames.map((frame) => make("li", { class: frame.owner, title: clean(frame.source, 200) }, make("b", { class: frame.owner === "mine" ? "" : "dim", text: clean(frame.func, 80) }), make("span", { class: "dim", text: ` ${clean(frame.file, 80)}:${frame.line} ` }), frame.owner === "mine" && frame.source ? make("code", { class: "dim", text: clean(frame.source, 120) }) : null))));
+    details.open = !open.has(key);
+    return details;
+  }));
+}

@@ -1,0 +1,254 @@
+// The beginning: read the address, ask for everything, follow a live job, and hear the keyboard.
+
+let about = { processes: [], live: false };
+const SEVERITY = { critical: "✖", warning: "▲", info: "ℹ", notice: "ℹ" };
+const follow = { stop: null, busy: false, at: 0, slow: 0 };
+
+async function begin() {
+  readAddress();
+  applyTheme();
+  openRibbon();
+  openFlame();
+  openLists();
+  openHeat();
+  openMachine();
+  openNow();
+  await openInside();
+  openSql();
+  openTop();
+  watch(["max"], applyMax);
+  watch(["theme"], applyTheme);
+  watch(["viewFrom", "viewTo"], () => loadData().catch(fail));
+  watch(["target"], () => load().catch(fail));
+  watch([...BRUSH, "search", "hold"], drawChips);
+  addEventListener("resize", () => tell(["data", "theme"]));
+  addEventListener("hashchange", () => { readAddress(); load().catch(fail); });
+  document.addEventListener("keydown", hearKey);
+  await load();
+}
+
+function fail(error) {
+  showProblem(error.status === 404 ? `${error.message}` : error instanceof TypeError ? "The server does not answer. Is `sonde ui` still running? Trying again …" : error.message);
+  if (error instanceof TypeError && !inside.answers) setTimeout(() => load().catch(fail), 2000);
+}
+
+async function load() {
+  if (follow.stop) follow.stop.abort();
+  about = (await ask("about")).data;
+  showProblem("");
+  drawTop();
+  applyMax();
+  const data = loadData();
+  drawVerdict(null);
+  ask("advice").then(({ data: found }) => drawVerdict(found.advice), (error) => drawVerdict(null, error.message));
+  ask("now").then(({ data: found }) => { now.found = found; tell(["now"]); }, () => {});
+  ask("cost").then(({ data: found }) => drawFoot(found), () => {});
+  if (!inside.answers) listRecordings();
+  await data;
+  if (about.live && !inside.answers) followLive();
+}
+
+// ---- data over time --------------------------------------------------------------------------------
+
+async function loadData() {
+  const from = state.viewFrom ?? 0, until = state.viewTo ?? about.until;
+  const width = inside.answers ? about.width : state.viewFrom === null ? about.width : pickWidth(until - from);
+  const asked = { from, to: until, width };
+  const found = await ask("stacks", { ...asked, known: known() });
+  Object.assign(time, { from, until, width, pieces: Math.max(1, Math.ceil((until - from) / width)) });
+  takeNames(found.data);
+  takePieces(found.columns, 0);
+  tell(["data"]);
+  drawChips();
+  document.body.dataset.ready = "stacks";
+  await loadSeries(asked);
+  document.body.dataset.ready = "all";
+}
+async function loadSeries(asked) {
+  const [steps, marks, charts, events] = await Promise.all(["steps", "marks", "machine", "events"].map((name) => ask(name, asked)));
+  ribbon.steps = steps.data.steps;
+  ribbon.marks = marks.data;
+  machine.charts = charts.data.charts;
+  lists.events = events.data;
+  lists.asked = "";
+  tell(["steps", "marks", "machine", "events"]);
+  askModules();
+}
+const WIDTHS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600].map((s) => s * 1e9);
+const pickWidth = (ns) => [0.01e9, 0.02e9, 0.05e9, ...WIDTHS].find((one) => ns / one <= 600) || 86400e9;
+
+// ---- live ------------------------------------------------------------------------------------------
+
+async function followLive() {
+  follow.stop = new AbortController();
+  const stop = follow.stop;
+  try {
+    await listen((event, said) => hear(event, said), stop.signal);
+    if (!stop.signal.aborted && about.live) throw new TypeError("cut off");
+  } catch (error) {
+    if (stop.signal.aborted) return;
+    fail(error);
+  }
+}
+function hear(event, said) {
+  if (event === "gone") { about.live = false; showProblem(`The recording is gone: ${said.error}`); drawTop(); return; }
+  about.until = said.until;
+  said.states.forEach((one, at) => { if (about.processes[at]) about.processes[at].state = one; });
+  if (event === "end") {
+    about.live = false;
+    load().catch(fail);
+    return;
+  }
+  drawTop();
+  if (!state.hold && !follow.busy) refresh();
+}
+async function refresh() {
+  follow.busy = true;
+  const begin = performance.now();
+  try {
+    // The newest rows may still come: those of the last two seconds are asked for again.
+    const first = Math.max(0, Math.floor((about.until - 3e9 - time.from) / time.width) - 1);
+    const due = performance.now() - follow.slow > 5000;
+    if ((about.until - time.from) / time.width > 1200) {
+      about.width = pickWidth(about.until);
+      await loadData();
+    } else {
+      const from = time.from + Math.min(first, Math.max(0, time.pieces - 1)) * time.width, at = Math.round((from - time.from) / time.width);
+      const found = await ask("stacks", { from, to: about.until, width: time.width, known: known() });
+      takeNames(found.data);
+      takePieces(found.columns, found.data.all ? 0 : at);
+      if (found.data.all && at) { await loadData(); }
+      Object.assign(time, { until: about.until, pieces: Math.max(1, Math.ceil((about.until - time.from) / time.width)) });
+      tell(["data"]);
+    }
+    const shown = await ask("now");
+    now.found = shown.data;
+    tell(["now"]);
+    if (due) {
+      follow.slow = performance.now();
+      await loadSeries({ from: time.from, to: about.until, width: time.width });
+      drawFoot((await ask("cost")).data);
+      if (performance.now() - follow.at > 20000) { follow.at = performance.now(); drawVerdict((await ask("advice")).data.advice); }
+    }
+    showProblem("");
+  } catch (error) { fail(error); }
+  // A machine that is slow to answer is asked less often.
+  setTimeout(() => { follow.busy = false; }, Math.min(5000, 2 * (performance.now() - begin)));
+}
+
+// ---- the top, the verdict, the foot -----------------------------------------------------------------
+
+function openTop() {
+  find("follow").addEventListener("click", () => setState({ hold: !state.hold }));
+  find("share").addEventListener("click", (event) => copyText(makeAddress(), event.currentTarget));
+  find("theme").addEventListener("click", turnTheme);
+  find("help").addEventListener("click", showHelp);
+  find("pick").addEventListener("change", () => setState({ target: find("pick").value, part: null, thread: null, from: null, to: null, viewFrom: null, viewTo: null, pinFrom: null }));
+  watch(["hold"], drawTop);
+}
+function drawTop() {
+  const first = about.processes[0], count = about.processes.length, running = about.processes.filter((one) => one.state === "running").length;
+  const said = about.live ? (count > 1 ? `live, ${running} of ${count} processes` : "live") : count > 1 ? `${count} processes, ${tellStates()}` : first.state;
+  find("status").replaceChildren(make("b", { class: about.live ? "live" : "", text: said }), ` · ${showTime(about.until)}`,
+    make("span", { class: "far dim", text: ` · ${new Date(about.base_ms).toISOString().slice(0, 19).replace("T", " ")} UTC · ${clean(first.host, 40)} · Python ${clean(first.python, 12)}` }));
+  document.title = `${clean(first.command, 60)} – sonde`;
+  const button = find("follow");
+  button.hidden = !about.live;
+  button.textContent = state.hold ? "▶ Follow" : "⏸ Hold";
+  button.setAttribute("aria-pressed", String(state.hold));
+  if (inside.answers) find("pick").replaceChildren(make("option", { text: `${first.command} (${count > 1 ? count + " processes" : first.pid})` }));
+}
+const tellStates = () => [...new Set(about.processes.map((one) => one.state))].join(", ");
+
+async function listRecordings() {
+  const { data } = await ask("recordings").catch(() => ({ data: { recordings: [] } }));
+  const list = find("pick"), shown = state.target || data.target;
+  const options = data.recordings.map((one) => make("option", { value: one.session, text: clean(`${one.command} (${one.rank === null ? one.pid : "rank " + one.rank}, ${one.state})`, 80) }));
+  if (!data.recordings.some((one) => one.session === shown)) options.unshift(make("option", { value: shown, text: clean(about.processes.length > 1 ? `${about.processes[0].command} (${shown})` : `${about.processes[0].command} (${about.processes[0].pid})`, 80) }));
+  list.replaceChildren(...options);
+  list.value = shown;
+}
+
+function drawVerdict(advice, problem) {
+  const place = find("verdict");
+  place.className = "";
+  if (!advice) {
+    fill(place, make("div", { class: "level" }, make("b", { text: "…" })), make("div", {}, make("h2", { text: problem ? `No verdict: ${clean(problem)}` : "Judging …" })), make("div"));
+    return;
+  }
+  const [worst, ...others] = advice.findings, clear = advice.outcomes.filter((one) => one.state === "clear").length;
+  const silent = advice.outcomes.filter((one) => one.state === "abstained" || one.state === "failed");
+  const base = about.base_ms;
+  ribbon.findings = advice.findings.map((one) => ({ ...one, from: (Date.parse(one.since) - base) * 1e6, to: (Date.parse(one.until) - base) * 1e6 }));
+  tell(["advice"]);
+  const button = make("button", { type: "button", text: others.length ? `${others.length} more` : "All rules", on: { click: () => showRules(advice) } });
+  const notJudged = silent.length ? make("span", { class: "dim", text: `${silent.length} of ${advice.outcomes.length} rules lack data` }) : null;
+  if (!worst || worst.severity === "info") {
+    place.className = "clear";
+    const places = advice.places.slice(0, 3).map((one) => make("li", {}, make("b", { text: `${one.share_pct.toFixed(0)} % ` }), `${one.state} in ${clean(one.func || one.call, 60)} (${clean(one.file.split("/").slice(-1)[0], 60)}:${one.line})`));
+    fill(place, make("div", { class: "level" }, make("b", { text: "✔" }), "clear"),
+      make("div", {}, make("h2", { text: worst ? clean(worst.title) : `Nothing is wrong: ${plural(clear, "rule")} looked` }), places.length ? make("ul", {}, make("li", { class: "dim", text: "where the time went:" }), ...places) : make("p", { class: "dim", text: `${plural(advice.pieces, "piece")} of ${advice.piece_s || advice.piece_ns / 1e9} s were judged` })),
+      make("div", { class: "more" }, button, notJudged));
+    return;
+  }
+  place.className = worst.severity;
+  const who = worst.who.length ? ` (${worst.who.slice(0, 4).join(", ")})` : "";
+  fill(place, make("div", { class: "level" }, make("b", { text: SEVERITY[worst.severity] || "▲" }), worst.severity),
+    make("div", {}, make("h2", { text: clean(worst.title + who) }),
+      make("p", {}, make("span", { class: "dim", text: "Evidence: " }), clean(worst.shown.join(", "), 400), worst.line ? make("code", { text: `  ${clean(worst.line, 160)}` }) : null,
+        make("span", { class: "dim", text: `  confidence ${worst.sureness}${worst.lost_pct === null ? "" : `, about ${worst.lost_pct.toFixed(0)} % of the time lost`}` })),
+      make("p", { class: "next" }, make("span", { class: "dim", text: "Next: " }), clean(worst.todo, 500))),
+    make("div", { class: "more" }, button, notJudged));
+}
+function showRules(advice) {
+  openDialog("What was judged", ...advice.findings.map((one) => make("div", {}, make("p", {}, make("b", { text: `${SEVERITY[one.severity] || ""} ${one.severity}: ${clean(one.title)}` }), make("span", { class: "dim", text: ` [${one.rule}] ${clean(one.shown.join(", "), 300)}` })),
+    make("p", { class: "dim", text: clean(one.why, 600) }), make("p", { text: `Next: ${clean(one.todo, 600)}` }))),
+    make("div", { class: "scroll" }, make("table", {}, make("tbody", {}, ...advice.outcomes.map((one) => make("tr", {}, make("td", { text: one.rule }), make("td", { text: one.state }), make("td", { text: clean(one.detail, 300), title: clean(one.detail, 600) })))))));
+}
+
+function drawFoot(cost) {
+  const lost = cost.loss.reduce((sum, one) => sum + Number(one.lost), 0), written = cost.loss.reduce((sum, one) => sum + Number(one.written), 0);
+  const cpu = cost.sampling.reduce((most, one) => Math.max(most, one.cpu_pct || 0), 0), due = cost.sampling.reduce((sum, one) => sum + Number(one.due), 0), taken = cost.sampling.reduce((sum, one) => sum + Number(one.taken), 0);
+  const torch = cost.torch_pct ? make("span", {}, "of PyTorch's steps ", make("b", { text: cost.torch_pct[1] === null ? `≥ ${cost.torch_pct[0].toFixed(1)} %` : `${cost.torch_pct[0].toFixed(1)}–${cost.torch_pct[1].toFixed(1)} %` })) : null;
+  fill(find("foot"), make("span", {}, "recording costs ", make("b", { id: "cost", text: cost.sampling.length ? `${cpu.toFixed(1)} % of one CPU` : "unknown" })), torch,
+    make("span", {}, "samples taken ", make("b", { text: due ? showPct(taken / due) : "unknown" })),
+    make("span", {}, "rows written ", make("b", { text: showCount(written) }), ", lost ", make("b", { id: "lost", class: lost ? "bad" : "", text: showCount(lost) })),
+    cost.sources.length ? make("span", { class: "bad", text: `not recorded: ${cost.sources.map((one) => one.source).join(", ")}`, title: cost.sources.map((one) => `${one.source}: ${one.detail || one.state}`).join("\n") }) : null,
+    make("button", { type: "button", text: "how?", on: { click: () => explain("Cost and loss", told.cost) } }), make("span", { class: "grow" }),
+    inside.answers ? make("span", { id: "thinned", text: clean(inside.answers.about.data.thinned || "", 200) }) : make("span", { text: "read-only; the job is not asked anything" }));
+}
+
+// ---- chips, keys, help ------------------------------------------------------------------------------
+
+function drawChips() {
+  const chip = (text, change) => make("span", { class: "chip" }, text, make("button", { type: "button", text: "✕", "aria-label": `Forget ${text}`, on: { click: () => setState(change) } }));
+  const found = [];
+  if (hasBrush()) found.push(chip(`${showClock(state.from)} – ${showClock(state.to)}`, { from: null, to: null }));
+  if (state.part !== null && about.processes[state.part]) found.push(chip(nameProcess(about.processes[state.part]), { part: null }));
+  if (state.thread !== null) found.push(chip(clean((names.threads.find((one) => one.thread === state.thread) || { name: "thread" }).name, 30), { thread: null }));
+  find("chips").replaceChildren(...found);
+}
+function applyMax() {
+  for (const one of document.querySelectorAll(".panel")) one.classList.toggle("max", one.id === state.max && one.id !== "");
+  tell(["data", "now", "machine"]);
+}
+function applyTheme() {
+  const dark = state.theme ? state.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+}
+function turnTheme() { setState({ theme: document.documentElement.dataset.theme === "dark" ? "light" : "dark" }); }
+function hearKey(event) {
+  if (event.key === "Escape") { find("tip").hidden = true; if (state.max) setState({ max: "" }); else if (!find("dialog").open) { flame.zoom = []; setState({ from: null, to: null, search: "" }); layFrames(); } return; }
+  if (/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey || find("dialog").open) return;
+  const act = { "/": () => flame.search.focus(), s: () => sql.text && sql.text.focus(), t: turnTheme, "?": showHelp, z: zoomIn, d: pin, l: () => setState({ libraries: !state.libraries }), i: () => setState({ callers: !state.callers }),
+    c: () => find("share").click(), b: () => ribbon.canvas.focus(), f: () => flame.box.firstElementChild?.focus(), 0: () => find("whole").click(), " ": () => { if (about.live && event.target.tagName !== "BUTTON" && !event.target.closest(".frame")) setState({ hold: !state.hold }); else return true; return false; } }[event.key];
+  if (act && act() !== true) event.preventDefault();
+}
+function showHelp() {
+  const rows = [["drag on the time", "brush: every panel shows that time; a click without a drag takes one piece, a double click all"], ["b, then ← →", "move the brush; with Shift resize it"], ["z, 0", "zoom into the brushed time; all"], ["d", "keep this time as A and compare it with another, B"], ["f, then arrows, Enter", "walk the flame graph; zoom"], ["/", "search functions and files"], ["l, i", "frames of libraries; callers"], ["s", "SQL; Ctrl+Enter runs it"], ["space", "follow a live job, or hold"], ["c", "copy a link to this view"], ["t", "dark or light"], ["Esc", "back to everything"]];
+  openDialog("Keys and meaning", make("dl", {}, ...rows.flatMap(([key, text]) => [make("dt", {}, make("kbd", { text: key })), make("dd", { text })])),
+    make("p", { text: "Flame graph: width is time, callers are on top, stripes are waiting. Orange and bold is your code, blue a library, green Python itself. In a diff, ▲ and red grew, ▼ and blue shrank." }),
+    make("p", { text: "Marks: ▲ exception, ■ out of memory or the kernel's log, ✚ trigger, ◆ marker of the program, ● garbage collection of 5 ms or more; lines under them are findings." }));
+}
+
+begin().catch(fail);

@@ -1,0 +1,211 @@
+// The ribbon of time: where it went, with a brush that drives every panel.
+
+const ribbon = { steps: null, marks: null, findings: [], drag: null };
+const PHASES = [["input_wait", "waiting for data", "--b0", 1], ["to_device", "to the device", "--b5", 3], ["forward", "forward", "--b3", 0],
+  ["backward", "backward", "--b4", 2], ["optimizer", "optimizer", "--b1", 4], ["other", "other", "--b6", 5]];
+const BANDS = [["gil", "holding the GIL", "--b0", 0], ["work", "working without it", "--b3", 1], ["wait", "waiting", "--b2", 3]];
+const SIGNS = { exception: "▲", memory: "■", kernel: "■", trigger: "✚", marker: "◆", gc: "●" };
+const AXIS = 34;  // marks and the axis below the picture
+
+function openRibbon() {
+  const kind = make("div", { class: "tabs", role: "group", "aria-label": "What the ribbon shows" });
+  ribbon.legend = make("div", { class: "legend" });
+  const made = makePanel("ribbon", "Time", () => [...(told[usesSteps() ? "steps" : "stacks"] || []), ...(told.marks || [])], kind,
+    make("button", { type: "button", id: "zoom", text: "Zoom in", title: "Show only the brushed time, in finer pieces (z)", on: { click: zoomIn } }),
+    make("button", { type: "button", id: "whole", text: "All", title: "Show all time (0)", on: { click: () => setState({ viewFrom: null, viewTo: null, from: null, to: null }) } }));
+  Object.assign(ribbon, made, { kind });
+  made.note.replaceWith(ribbon.legend);
+  ribbon.canvas = make("canvas", { tabindex: "0", role: "slider", "aria-label": "Brushed time: arrows move it, with shift they resize it" });
+  ribbon.pinned = make("div", { id: "pinned", hidden: true });
+  ribbon.brush = make("div", { id: "brush", hidden: true });
+  ribbon.lane = make("div", { id: "marks" });
+  made.body.append(ribbon.canvas, ribbon.pinned, ribbon.brush, ribbon.lane);
+  ribbon.canvas.addEventListener("pointerdown", beginBrush);
+  ribbon.canvas.addEventListener("pointermove", moveBrush);
+  ribbon.canvas.addEventListener("pointerup", endBrush);
+  ribbon.canvas.addEventListener("dblclick", () => setState({ from: null, to: null }));
+  ribbon.canvas.addEventListener("keydown", keyBrush);
+  tip(ribbon.canvas, describePiece);
+  watch([...BRUSH, "pinFrom", "pinTo", "viewFrom"], placeBrush);
+  watch(["part", "thread", "ribbon", "data", "theme", "steps"], drawRibbon);
+  watch(["marks", "advice", "viewFrom"], drawMarks);
+}
+
+const usesSteps = () => Boolean(ribbon.steps && ribbon.steps.piece.length) && state.ribbon !== "threads";
+const xOf = (ns) => ((ns - time.from) / (time.width * time.pieces)) * ribbon.canvas.clientWidth;
+const pieceAt = (x) => Math.max(0, Math.min(time.pieces, (x / ribbon.canvas.clientWidth) * time.pieces));
+const zoomIn = () => hasBrush() && !inside.answers && setState({ viewFrom: state.from, viewTo: state.to, from: null, to: null, hold: true });
+
+function findBands() {
+  if (!usesSteps()) {
+    const chosen = chooseThreads(state.part, state.thread);
+    const [sums] = sumPieces((thread) => (!chosen || chosen[thread] ? 0 : -1), 1);
+    return { bands: BANDS, unit: "threads", seen: sums.seen, values: BANDS.map(([name]) => sums[name].map((ns) => ns / time.width)) };
+  }
+  // Of several processes: the mean of their steps. A step longer than a piece is in all that it covers.
+  const steps = ribbon.steps, seen = new Uint8Array(time.pieces), counts = new Float64Array(time.pieces);
+  const values = PHASES.map(() => new Float64Array(time.pieces));
+  steps.piece.forEach((piece, at) => {
+    if (!isChosen(steps.host[at], steps.pid[at])) return;
+    for (const one of coverPieces(piece, steps.dur[at])) {
+      seen[one] = 1;
+      counts[one] += steps.steps[at];
+      PHASES.forEach(([name], band) => { values[band][one] += steps[name][at] * steps.steps[at]; });
+    }
+  });
+  for (const band of values) band.forEach((sum, piece) => { band[piece] = counts[piece] ? sum / counts[piece] / 1e6 : 0; });
+  return { bands: PHASES, unit: "ms of a mean step", seen, values };
+}
+function coverPieces(piece, ns) {
+  const end = Math.min(time.pieces, piece + Math.max(1, Math.ceil(ns / time.width))), first = Math.max(0, piece);
+  return Array.from({ length: Math.max(0, end - first) }, (_, at) => first + at);
+}
+function isChosen(host, pid) {
+  if (state.part === null) return true;
+  const one = about.processes[state.part];
+  return one.host === host && one.pid === pid;
+}
+
+function drawRibbon() {
+  if (!time.pieces) return;
+  const { pen, width, height } = fitCanvas(ribbon.canvas);
+  const found = findBands(), room = height - AXIS, step = width / time.pieces;
+  ribbon.found = found;
+  let top = 0;
+  for (let piece = 0; piece < time.pieces; piece += 1) top = Math.max(top, found.values.reduce((sum, band) => sum + band[piece], 0));
+  top = top || 1;
+  const base = new Float64Array(time.pieces);
+  found.bands.forEach(([, , tone, kind], band) => {
+    pen.fillStyle = makeFill(pen, colour(tone), kind);
+    pen.beginPath();
+    for (let piece = 0; piece < time.pieces; piece += 1) {
+      const low = base[piece], high = (base[piece] += found.values[band][piece]);
+      if (high > low) pen.rect(piece * step, room - (high / top) * (room - 14), Math.max(step, 0.6), ((high - low) / top) * (room - 14));
+    }
+    pen.fill();
+  });
+  drawAxis(pen, width, height, top, found.unit);
+  drawLegend(found);
+  placeBrush();
+}
+
+function drawAxis(pen, width, height, top, unit) {
+  pen.fillStyle = colour("--dim");
+  pen.font = "11px system-ui, sans-serif";
+  pen.fillText(`${+top.toPrecision(3)} ${unit}`, 4, 10);
+  pen.strokeStyle = colour("--edge");
+  pen.beginPath();
+  pen.moveTo(0, height - AXIS + 0.5);
+  pen.lineTo(width, height - AXIS + 0.5);
+  const whole = time.width * time.pieces, least = (whole / width) * 90;
+  const nice = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400].map((s) => s * 1e9);
+  const step = nice.find((one) => one >= least) || 86400e9 * Math.ceil(least / 86400e9);
+  for (let at = Math.ceil(time.from / step) * step; at <= time.from + whole; at += step) {
+    const x = xOf(at);
+    pen.moveTo(x, height - 17);
+    pen.lineTo(x, height - 12);
+    pen.fillText(showClock(at), Math.min(Math.max(x - 10, 2), width - 44), height - 3);
+  }
+  pen.stroke();
+}
+
+function drawLegend(found) {
+  const chosen = select();
+  const means = found.values.map((band) => {
+    let sum = 0, seen = 0;
+    for (let piece = chosen.first; piece < chosen.end; piece += 1) if (found.seen[piece]) { sum += band[piece]; seen += 1; }
+    return seen ? sum / seen : 0;
+  });
+  const whole = means.reduce((sum, one) => sum + one, 0);
+  ribbon.legend.replaceChildren(...found.bands.map(([name, label, tone, kind], band) => {
+    const swatch = make("i", { class: `swatch fill${kind}`, style: { "--tone": `var(${tone})` } });
+    const value = found.unit === "threads" ? threeDigits(means[band]) : showPct(whole ? means[band] / whole : 0);
+    return make("span", { "data-band": name }, swatch, `${label} `, make("b", { text: value }));
+  }), found.unit === "threads" ? make("span", { class: "dim", text: "threads at a time" }) : make("span", { class: "dim", text: `of ${showTime(whole * 1e6)} a step` }));
+  const tabs = ribbon.steps && ribbon.steps.piece.length ? [["", "Steps"], ["threads", "Threads"]] : [];
+  ribbon.kind.replaceChildren(...tabs.map(([value, text]) => make("button", { type: "button", text, "aria-pressed": String(state.ribbon === value), on: { click: () => setState({ ribbon: value }) } })));
+}
+
+function describePiece(event) {
+  if (!ribbon.found || ribbon.drag) return "";
+  const piece = Math.min(time.pieces - 1, Math.floor(pieceAt(event.offsetX)));
+  const lines = ribbon.found.bands.map(([, label], band) => `${label}: ${threeDigits(ribbon.found.values[band][piece])}`);
+  const until = time.from + (piece + 1) * time.width;
+  return `${showClock(time.from + piece * time.width)} to ${showClock(until)}\n` + (ribbon.found.seen[piece] ? lines.join("\n") + `\n(${ribbon.found.unit})` : "no data");
+}
+
+// ---- the brush -------------------------------------------------------------------------------------
+
+function placeBrush() {
+  const place = (element, from, to) => {
+    element.hidden = from === null || to === null || !time.pieces;
+    if (element.hidden) return;
+    element.style.left = xOf(from) + "px";
+    element.style.width = Math.max(3, xOf(to) - xOf(from)) + "px";
+  };
+  place(ribbon.brush, state.from, state.to);
+  place(ribbon.pinned, state.pinFrom, state.pinTo);
+  ribbon.brush.classList.toggle("b", state.pinFrom !== null);
+  if (ribbon.found) drawLegend(ribbon.found);
+  find("zoom").disabled = !hasBrush() || Boolean(inside.answers);
+  find("whole").disabled = !hasBrush() && state.viewFrom === null;
+  ribbon.canvas.setAttribute("aria-valuetext", hasBrush() ? `${showClock(state.from)} to ${showClock(state.to)}` : "all");
+}
+function setBrush(first, end) {
+  const low = Math.max(0, Math.min(first, end)), high = Math.min(time.pieces, Math.max(first, end));
+  setState({ from: time.from + low * time.width, to: time.from + Math.max(high, low + 1) * time.width });
+}
+function beginBrush(event) {
+  if (event.button) return;
+  ribbon.canvas.setPointerCapture(event.pointerId);
+  ribbon.drag = { x: event.offsetX, piece: Math.floor(pieceAt(event.offsetX)), moved: false };
+}
+function moveBrush(event) {
+  const drag = ribbon.drag;
+  if (!drag || (!drag.moved && Math.abs(event.offsetX - drag.x) < 4)) return;
+  drag.moved = true;
+  const at = pieceAt(event.offsetX);
+  setBrush(at < drag.piece ? drag.piece + 1 : drag.piece, at < drag.piece ? Math.floor(at) : Math.ceil(at));
+}
+function endBrush() {
+  const drag = ribbon.drag;
+  ribbon.drag = null;
+  if (!drag || drag.moved) return;
+  if (about.live && !state.hold) setState({ hold: true });
+  else if (hasBrush()) setState({ from: null, to: null });
+  else setBrush(drag.piece, drag.piece + 1);
+}
+function keyBrush(event) {
+  const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key] * (event.ctrlKey ? 10 : 1);
+  if (!by) return;
+  event.preventDefault();
+  const { first, end } = hasBrush() ? select() : { first: Math.floor(time.pieces / 2), end: Math.floor(time.pieces / 2) + 1 };
+  if (!hasBrush()) setBrush(first, end);
+  else if (event.shiftKey) setBrush(first, Math.max(first + 1, end + by));
+  else if (first + by >= 0 && end + by <= time.pieces) setBrush(first + by, end + by);
+}
+
+// ---- marks -----------------------------------------------------------------------------------------
+
+function drawMarks() {
+  const width = ribbon.canvas.clientWidth, taken = new Map(), made = [];
+  for (const one of ribbon.marks ? ribbon.marks.marks : []) {
+    const x = Math.round(xOf(one.at) / 9) * 9;
+    if (x < 0 || x > width) continue;
+    const key = `${x} ${one.kind}`, known = taken.get(key);
+    if (known) { known.push(one); continue; }
+    const group = [one];
+    taken.set(key, group);
+    const sign = make("span", { class: one.kind, text: SIGNS[one.kind] || "●", style: { left: x + "px" } });
+    tip(sign, () => group.slice(0, 6).map((mark) => `${showClock(mark.at)}  ${mark.kind}: ${clean(mark.text, 160)}${mark.dur_ns ? ", " + showTime(mark.dur_ns) : ""}`).join("\n") + (group.length > 6 ? `\n… ${group.length - 6} more` : ""));
+    made.push(sign);
+  }
+  for (const one of ribbon.findings) {
+    const from = Math.max(0, xOf(one.from)), to = Math.min(width, xOf(one.to));
+    if (to <= from) continue;
+    const line = make("span", { class: `finding ${one.severity}`, style: { left: from + "px", width: to - from + "px" } });
+    tip(line, () => `${one.severity}: ${clean(one.title)}\n${showClock(one.from)} to ${showClock(one.to)}`);
+    made.push(line);
+  }
+  ribbon.lane.replaceChildren(...made);
+}

@@ -1,0 +1,154 @@
+// Sums of sampled stacks over any stretch of time, made here: a brush need not ask anybody.
+
+const IDLE = 1, GIL = 2;
+const time = { from: 0, until: 0, width: 1e9, pieces: 0 };  // what is in view, in pieces
+const cube = { n: 0, piece: new Int32Array(0), thread: new Int32Array(0), stack: new Int32Array(0),
+  state: new Uint8Array(0), samples: new Int32Array(0), wall: new Float64Array(0), cpu: new Float64Array(0) };
+const COLUMNS = ["piece", "thread", "stack", "state", "samples", "wall", "cpu"];
+const names = { version: 0, stacks: [], nodes: [], places: [], hot: [], waits: [], files: [], threads: [], first: [], next: [] };
+const SHAPES = { stacks: 5, nodes: 2, places: 4, hot: 6, files: 3 };
+
+function forgetNames() {
+  for (const [name, width] of Object.entries(SHAPES)) names[name] = Array.from({ length: width }, () => []);
+  Object.assign(names, { waits: [], threads: [], first: [], next: [] });
+}
+forgetNames();
+const known = () => [names.version, names.stacks[0].length, names.nodes[0].length, names.places[0].length, names.hot[0].length, names.waits.length, names.files[0].length].join();
+
+function takeNames(data) {
+  if (data.all) forgetNames();
+  names.version = data.version;
+  names.threads = data.threads;
+  const before = names.nodes[0].length;
+  for (const name of Object.keys(SHAPES)) {
+    data.names[name].forEach((column, at) => { for (const one of column) names[name][at].push(one); });
+  }
+  for (const one of data.names.waits) names.waits.push(one);
+  // Children as linked lists; list 0 are the roots, list n + 1 the children of node n.
+  for (let node = before; node < names.nodes[0].length; node += 1) {
+    const list = names.nodes[0][node] + 1;
+    names.next[node] = names.first[list] ?? -1;
+    names.first[list] = node;
+  }
+}
+
+// Replace all pieces from `first` on by those of an answer, whose pieces count from there.
+function takePieces(columns, first) {
+  let keep = cube.n;
+  while (keep > 0 && cube.piece[keep - 1] >= first) keep -= 1;
+  const count = columns.piece.length, total = keep + count;
+  for (const name of COLUMNS) {
+    if (cube[name].length < total) {
+      const larger = new cube[name].constructor(Math.max(total, Math.ceil(1.5 * keep)));
+      larger.set(cube[name].subarray(0, keep));
+      cube[name] = larger;
+    }
+    cube[name].set(columns[name], keep);
+  }
+  if (first) for (let at = keep; at < total; at += 1) cube.piece[at] += first;
+  cube.n = total;
+}
+
+// ---- selections ------------------------------------------------------------------------------------
+
+// What is brushed, as pieces from `first` up to but without `end`, and a choice of threads.
+function select(from = state.from, to = state.to, part = state.part, thread = state.thread) {
+  const has = from !== null && to !== null;
+  const first = has ? Math.max(0, Math.round((from - time.from) / time.width)) : 0;
+  const end = has ? Math.min(time.pieces, Math.max(first + 1, Math.round((to - time.from) / time.width))) : time.pieces;
+  return { first, end, threads: chooseThreads(part, thread) };
+}
+function chooseThreads(part, thread) {
+  if (part === null && thread === null) return null;
+  return Uint8Array.from(names.threads, (one) => +((part === null || one.part === part) && (thread === null || one.thread === thread)));
+}
+function bound(piece) {  // the first row of a piece
+  let low = 0, high = cube.n;
+  while (low < high) { const middle = (low + high) >> 1; if (cube.piece[middle] < piece) low = middle + 1; else high = middle; }
+  return low;
+}
+function isRest(at) {
+  if ((cube.state[at] & (IDLE | GIL)) !== IDLE) return false;
+  return (names.stacks[4][cube.stack[at]] & (names.threads[cube.thread[at]].main ? 1 : 2)) !== 0;
+}
+function weigh(at) {
+  if (state.weight === "cpu") return cube.cpu[at];
+  if (state.weight === "gil") return cube.state[at] & GIL ? cube.wall[at] : 0;
+  return state.idle || !isRest(at) ? cube.wall[at] : 0;
+}
+
+// Visit the rows of a selection.
+function eachRow(chosen, visit) {
+  const end = bound(chosen.end);
+  for (let at = bound(chosen.first); at < end; at += 1) if (!chosen.threads || chosen.threads[cube.thread[at]]) visit(at);
+}
+
+// Times by node: in itself and with what it called, and the part of that in which it waited.
+function sumNodes(chosen) {
+  const size = names.nodes[0].length, node = names.stacks[state.libraries ? 0 : 1], parent = names.nodes[0];
+  const own = new Float64Array(size), total = new Float64Array(size), waits = new Float64Array(size);
+  let whole = 0, rest = 0, samples = 0;
+  eachRow(chosen, (at) => {
+    const ns = weigh(at);
+    if (!ns) { if (state.weight === "wall") rest += cube.wall[at]; return; }
+    own[node[cube.stack[at]]] += ns;
+    samples += cube.samples[at];
+    if (cube.state[at] & IDLE && state.weight === "wall") waits[node[cube.stack[at]]] += ns;
+    whole += ns;
+  });
+  total.set(own);
+  for (let at = size - 1; at >= 0; at -= 1) {  // a node comes after its caller
+    if (parent[at] >= 0) { total[parent[at]] += total[at]; waits[parent[at]] += waits[at]; }
+  }
+  return { own, total, waits, whole, rest, samples };
+}
+
+// Times by line of the user's own code, working and waiting apart.
+function sumLines(chosen) {
+  const sums = new Map();
+  let whole = 0;
+  eachRow(chosen, (at) => {
+    const ns = weigh(at);
+    if (!ns) return;
+    const waits = state.weight === "wall" && (cube.state[at] & IDLE) ? 1 : 0, stack = cube.stack[at];
+    const key = names.stacks[2][stack] * 2 + waits;
+    const known = sums.get(key);
+    if (known) known.ns += ns; else sums.set(key, { hot: key >> 1, waits, ns, wait: names.stacks[3][stack] });
+    whole += ns;
+  });
+  return { whole, lines: [...sums.values()].sort((one, other) => other.ns - one.ns) };
+}
+
+// Threads by piece: how many held the GIL, worked without it, and waited; `row` says of whom.
+// A row may stand for a second of waiting: what does not fit its piece belongs to those before.
+function sumPieces(rowOf, rows) {
+  const made = Array.from({ length: rows }, () => ({ gil: new Float64Array(time.pieces), work: new Float64Array(time.pieces), wait: new Float64Array(time.pieces), seen: new Uint8Array(time.pieces) }));
+  const left = new Map();
+  for (let at = cube.n - 1; at >= 0; at -= 1) {
+    const row = rowOf(cube.thread[at]);
+    if (row < 0 || cube.piece[at] < 0 || cube.piece[at] >= time.pieces) continue;
+    const sums = made[row], piece = cube.piece[at];
+    sums.seen[piece] = 1;
+    if (cube.state[at] & GIL) sums.gil[piece] += cube.wall[at];
+    else if (!(cube.state[at] & IDLE)) sums.work[piece] += cube.wall[at];
+    else {
+      let waiting = left.get(cube.thread[at]);
+      if (!waiting) { waiting = { all: new Float64Array(time.pieces), rest: new Float64Array(time.pieces) }; left.set(cube.thread[at], waiting); }
+      (isRest(at) ? waiting.rest : waiting.all)[piece] += cube.wall[at];
+    }
+  }
+  for (const [thread, waiting] of left) {
+    const sums = made[rowOf(thread)];
+    let carried = 0, resting = 0;
+    for (let piece = time.pieces - 1; piece >= 0; piece -= 1) {
+      carried += waiting.all[piece];
+      resting += waiting.rest[piece];
+      const part = Math.min(carried, time.width);
+      carried -= part;
+      sums.wait[piece] += part;
+      if (part || resting) sums.seen[piece] = 1;
+      resting -= Math.min(resting, time.width);
+    }
+  }
+  return made;
+}

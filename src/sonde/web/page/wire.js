@@ -1,0 +1,77 @@
+// Where data comes from: the server, or the file itself. Both speak the same bytes.
+
+const inside = { answers: null };
+const told = {};  // the statements of the newest answer to each question
+
+const KINDS_OF = { int32: Int32Array, uint8: Uint8Array, double: Float64Array };
+
+function unpack(buffer) {
+  const view = new DataView(buffer), size = view.getUint32(0, true);
+  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, size)));
+  let at = 4 + size;
+  const columns = {};
+  for (const [name, [kind, count]] of Object.entries(head.columns)) {
+    columns[name] = new KINDS_OF[kind](buffer, at, count);
+    at += Math.ceil(columns[name].byteLength / 8) * 8;
+  }
+  return { ...head, columns };
+}
+
+async function openInside() {
+  const text = find("inside");
+  if (!text) return;
+  const packed = Uint8Array.from(atob(text.textContent), (one) => one.charCodeAt(0));
+  text.remove();
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const whole = await new Response(stream).arrayBuffer();
+  const size = new DataView(whole).getUint32(0, true);
+  const list = JSON.parse(new TextDecoder().decode(new Uint8Array(whole, 4, size)));
+  inside.answers = {};
+  let at = 4 + size;
+  for (const [name, kind, length] of list) {
+    const part = whole.slice(at, at + length);
+    inside.answers[name] = kind === "application/json" ? JSON.parse(new TextDecoder().decode(part)) : unpack(part);
+    at += length;
+  }
+}
+
+async function ask(name, asked = {}) {
+  if (inside.answers) {
+    const found = inside.answers[name];
+    if (!found) throw new Error("this is not in the file; `sonde ui` shows it");
+    told[name] = found.sql || [];
+    return found;
+  }
+  const words = new URLSearchParams(asked);
+  if (state.target) words.set("target", state.target);
+  const headers = { Authorization: `Bearer ${state.token}` };
+  const response = name === "query"
+    ? await fetch("api/query", { method: "POST", headers, body: JSON.stringify(Object.fromEntries(words)) })
+    : await fetch(`api/${name}?${words}`, { headers });
+  const isJson = response.headers.get("Content-Type") === "application/json";
+  const found = isJson ? await response.json() : unpack(await response.arrayBuffer());
+  if (!response.ok) throw Object.assign(new Error(found.error || response.statusText), { status: response.status });
+  told[name] = found.sql || [];
+  return found;
+}
+
+// Server-sent events; `EventSource` cannot send the token in a header.
+async function listen(hear, stop) {
+  const words = new URLSearchParams(state.target ? { target: state.target } : {});
+  const response = await fetch(`api/live?${words}`, { headers: { Authorization: `Bearer ${state.token}` }, signal: stop });
+  if (!response.ok) throw new Error((await response.json()).error);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    for (const one of events) {
+      const event = /^event: (.*)$/m.exec(one), data = /^data: (.*)$/m.exec(one);
+      if (event && data) hear(event[1], JSON.parse(data[1]));
+    }
+  }
+}
+
+const showProblem = (text) => { const place = find("banner"); place.hidden = !text; place.textContent = text; };

@@ -1,0 +1,280 @@
+"""The page in a real browser: what it shows is what SQL says, live, afterwards, and in one file."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sonde
+from conftest import wait_for
+from sonde.session.files import SEALED
+from support.browser import find_browser
+from support.devtools import Browser
+
+# Names meant to harm: HTML, text that runs backwards, control characters, ten thousand letters.
+JOB = r"""
+import sonde, sys, threading, time
+sonde.start()
+HOSTILE = ["</script><img src=x onerror=boom()>", "\u202egnorw\u202c", "a\x1b[31m\x00b", "x" * 10_000, "<b>bold</b>"]
+def name(work, text):
+    code = work.__code__
+    more = {"co_qualname": text} if hasattr(code, "co_qualname") else {}
+    work.__code__ = code.replace(co_name=text, **more)
+    return work
+def burn(): sum(range(20_000))
+def rest(): time.sleep(0.01)
+def outer(inner):
+    def call(): inner()
+    return call
+works = [name(outer(burn), text) for text in HOSTILE]
+over = threading.Event()
+def work():
+    while not over.is_set():
+        for one in works: one()
+        rest()
+thread = threading.Thread(target=work, name=HOSTILE[0])
+thread.start()
+for text in HOSTILE:
+    with sonde.span(text, shard=1): sonde.mark(text); sonde.counter(text, 3)
+print("ready", flush=True)
+sys.stdin.read()
+over.set(); thread.join()
+"""
+CLOSE = "find('dialog').close()"
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    find_browser()
+    with Browser(tmp_path / "profile") as one:
+        one.size(1440, 900)
+        yield one
+
+
+@pytest.fixture
+def serve() -> Iterator[object]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(target: str) -> tuple[subprocess.Popen[str], str]:
+        words = [sys.executable, "-m", "sonde", "ui", target, "--no-browser"]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        return process, process.stdout.readline().split()[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def read_sum(recording: sonde.Recording, expression: str, where: str = "TRUE") -> int:
+    sql = (
+        f"SELECT COALESCE(SUM({expression}), 0)::BIGINT AS n FROM python.stack_sample WHERE {where}"
+    )
+    return recording.query(sql)["n"][0].as_py()
+
+
+def read_whole(browser: Browser) -> int:
+    """The time that the flame graph is of."""
+    return int(browser.run("+flame.note.dataset.ns"))
+
+
+def test_the_page_of_a_job_from_live_to_the_end_of_its_server(
+    browser: Browser, serve, tmp_path: Path
+) -> None:
+    job = subprocess.Popen(
+        [sys.executable, "-c", JOB], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert job.stdout.readline() == "ready\n"
+        server, link = serve(str(job.pid))
+        browser.open(link)
+        browser.wait("document.body.dataset.ready === 'all'")
+        _see_live(browser)
+    finally:
+        job.communicate(timeout=120)
+    browser.wait("find('status').textContent.startsWith('ended')")
+    recording = sonde.open(job.pid)
+    wait_for(Path(recording.sessions[0].folder, SEALED).exists)
+    browser.open(link)  # nothing comes any more: all numbers stand
+    browser.wait("document.body.dataset.ready === 'all'")
+    _see_sums(browser, recording)
+    _see_brush(browser, recording)
+    _see_search(browser, recording)
+    _see_difference(browser)
+    _see_sql(browser)
+    _see_verdict(browser)
+    _see_names(browser)
+    before = browser.run("setState({idle: true, from: null, to: null}); +flame.note.dataset.ns")
+    _see_file(browser, recording, tmp_path, before)
+    _see_server_killed(browser, server, link)
+    assert browser.said == [], browser.said
+
+
+def _see_live(browser: Browser) -> None:
+    """The time goes on, the picture with it; and it can be held."""
+    assert browser.wait("find('status').textContent.startsWith('live')")
+    first = browser.run("time.until")
+    browser.wait(f"time.until > {first} + 1.5e9 && now.found.groups.length")
+    browser.run("find('follow').click()")
+    assert browser.run("state.hold") is True
+    browser.run("find('follow').click()")
+
+
+def _see_sums(browser: Browser, recording: sonde.Recording) -> None:
+    browser.run("setState({idle: true})")
+    assert read_whole(browser) == read_sum(recording, "wall_ns")
+    browser.run("setState({weight: 'cpu'})")
+    assert read_whole(browser) == read_sum(recording, "cpu_ns")
+    browser.run("setState({weight: 'gil'})")
+    assert read_whole(browser) == read_sum(recording, "wall_ns", "gil")
+    browser.run("setState({weight: 'wall'})")
+    sql = """
+    SELECT SUM(wall_ns)::BIGINT AS n FROM python.stack_sample
+    WHERE stack IN (SELECT stack FROM python.frame WHERE func = 'work')"""
+    frame = "+document.querySelector('.frame[data-name=\"work\"]').dataset.ns"
+    assert browser.run(frame) == recording.query(sql)["n"][0].as_py()
+    lines = (
+        "[...document.querySelectorAll('[data-table=lines] tr[data-ns]')].map(r => +r.dataset.ns)"
+    )
+    assert sum(browser.run(lines)) == read_sum(recording, "wall_ns")
+    lost = recording.query(
+        "SELECT SUM(dropped + unfinished + overwritten + corrupt)::BIGINT AS n FROM sonde.loss"
+    )
+    browser.wait("!!find('lost')")
+    assert browser.run("find('lost').textContent") == str(lost["n"][0].as_py())
+    browser.wait("machine.charts.length")
+    busy = recording.query("SELECT AVG(busy_pct) AS n FROM system.cpu")["n"][0].as_py()
+    line = "machine.charts.find(c => c.title === 'CPU of the machine').lines.find(l => l.name === 'busy').values"
+    shown = browser.run(line)
+    assert min(shown) <= busy <= max(shown) + 0.001
+    browser.run("document.querySelector('#flame .how').click()")
+    assert "python.stack_sample" in str(
+        browser.run("document.querySelector('.statement').textContent")
+    )
+    browser.run(CLOSE)
+
+
+def _see_brush(browser: Browser, recording: sonde.Recording) -> None:
+    """A drag on the ribbon; all panels follow, the address keeps it, and SQL says the same."""
+    box = browser.run("(b => [b.left, b.width, b.top])(ribbon.canvas.getBoundingClientRect())")
+    left, width, top = box
+    browser.drag(left + 0.25 * width, left + 0.6 * width, top + 40)
+    since, until = browser.run("[state.from, state.to]")
+    assert 0 < since < until
+    base = int(browser.run("about.base_ns"))
+    offset = recording.sessions[0].wall_offset_ns
+    moment = f"t_ns + {offset} - {base}"
+    inside = f"{moment} > {since} AND {moment} <= {until}"
+    assert read_whole(browser) == read_sum(recording, "wall_ns", inside)
+    assert f"from={since}" in str(browser.run("makeAddress()"))
+    assert browser.run("find('chips').children.length") == 1
+    browser.run("ribbon.canvas.focus()")
+    browser.call("Input.dispatchKeyEvent", type="keyDown", key="ArrowRight", code="ArrowRight")
+    assert browser.run("state.from - time.width") == since
+    thread = browser.run("names.threads[0].thread")
+    browser.run(f"setState({{thread: {thread}, from: null, to: null}})")
+    assert read_whole(browser) == read_sum(recording, "wall_ns", f"thread = {thread}")
+    browser.run("setState({thread: null})")
+
+
+def _see_search(browser: Browser, recording: sonde.Recording) -> None:
+    browser.run("setState({search: 'burn'})")
+    sql = """
+    SELECT SUM(wall_ns)::BIGINT AS n FROM python.stack_sample
+    WHERE stack IN (SELECT stack FROM python.frame WHERE func = 'burn')"""
+    assert int(browser.run("+flame.search.dataset.ns")) == recording.query(sql)["n"][0].as_py()
+    assert browser.run("document.querySelectorAll('.frame.hit').length") > 0
+    browser.run("setState({search: ''})")
+
+
+def _see_difference(browser: Browser) -> None:
+    browser.run(
+        "setBrush(0, Math.floor(time.pieces / 2)); pin(); setBrush(Math.floor(time.pieces / 2), time.pieces)"
+    )
+    assert browser.run("document.querySelectorAll('[data-table=change] tbody tr').length") > 2
+    texts = browser.run(
+        "[...document.querySelectorAll('[data-table=change] td:first-child')].map(c => c.textContent)"
+    )
+    assert any("▲" in one for one in texts) and any("▼" in one for one in texts)
+    browser.run("pin(); setState({from: null, to: null, callers: true})")
+    assert browser.run("document.querySelectorAll('.frame').length") > 2
+    browser.run("setState({callers: false, threads: true})")
+    assert browser.run("document.querySelectorAll('.frame').length") > 2
+    browser.run("setState({threads: false})")
+
+
+def _see_sql(browser: Browser) -> None:
+    browser.run(
+        "sql.text.value = `SELECT 40 + 2 AS answer, '</td><script>boom()</script>' AS name`; runSql()"
+    )
+    browser.wait("!!find('result')")
+    cells = browser.run("[...document.querySelectorAll('#result td')].map(c => c.textContent)")
+    assert cells == ["42", "</td><script>boom()</script>"]
+    browser.run(CLOSE)
+    browser.run("sql.text.value = 'SELECT nothing FROM python.stack_sample'; runSql()")
+    assert "nothing" in str(browser.wait("find('sql-error') && find('sql-error').textContent"))
+    browser.run(CLOSE)
+    # An answer that is an error of the user's own is in the browser's log, too.
+    browser.said[:] = [one for one in browser.said if "400" not in one]
+
+
+def _see_verdict(browser: Browser) -> None:
+    browser.wait("find('verdict').className")
+    assert browser.run("document.querySelector('#verdict h2').textContent")
+    browser.run("document.querySelector('#verdict button').click()")
+    assert browser.run("document.querySelectorAll('#dialog tr').length") > 5
+    browser.run(CLOSE)
+
+
+def _see_names(browser: Browser) -> None:
+    """Hostile names are shown as text: no element is made of them, and no script runs."""
+    assert browser.run("document.querySelectorAll('img, b b').length") == 0
+    assert browser.run("typeof boom") == "undefined"
+    text = str(browser.run("setState({libraries: true, tab: 'events'}); document.body.textContent"))
+    assert "onerror=boom()" in text and "\\u202e" in text and "\\u001b" in text
+    assert "\u202e" not in text and "\x1b" not in text and "x" * 1000 not in text
+    browser.run("setState({libraries: false, tab: ''})")
+
+
+def _see_file(browser: Browser, recording: sonde.Recording, folder: Path, whole: object) -> None:
+    """The same page with its data inside says the same, and reaches nothing."""
+    path = folder / "report.html"
+    words = [
+        sys.executable,
+        "-m",
+        "sonde",
+        "report",
+        str(recording.sessions[0].pid),
+        "-o",
+        str(path),
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+    assert "in pieces of" in done.stdout
+    browser.open(f"{path.as_uri()}#idle=1")
+    browser.wait("document.body.dataset.ready === 'all'")
+    # Each row is rounded to a microsecond.
+    assert abs(read_whole(browser) - int(str(whole))) <= 1000 * int(browser.run("cube.n"))
+    assert browser.run("find('sql').textContent").startswith("This file holds sums")
+    assert browser.run("find('verdict').className")
+    assert browser.run("fetch('https://example.org').then(() => 'out', () => 'in')") == "in"
+    assert browser.run("document.querySelectorAll('img').length") == 0
+    browser.said[:] = [one for one in browser.said if "example.org" not in one]
+
+
+def _see_server_killed(browser: Browser, server: subprocess.Popen[str], link: str) -> None:
+    browser.open(link)
+    browser.wait("document.body.dataset.ready === 'all'")
+    server.send_signal(signal.SIGKILL)
+    server.wait()
+    browser.run("load().catch(fail)")
+    assert "does not answer" in str(
+        browser.wait("!find('banner').hidden && find('banner').textContent")
+    )
+    browser.said[:] = [one for one in browser.said if "ERR_CONNECTION" not in one]

@@ -1,0 +1,141 @@
+"""The server of the page: whom it answers, and what it refuses."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sonde.errors import Error
+from sonde.web.answer import make_exact
+from sonde.web.questions import pick_width
+from sonde.web.server import PageServer
+from support.places import GOLDEN
+
+TARGET = str(GOLDEN / "sealed") + os.sep
+
+
+@pytest.fixture
+def server() -> Iterator[PageServer]:
+    one = PageServer(TARGET, 0)
+    thread = threading.Thread(target=one.serve_forever)
+    thread.start()
+    yield one
+    one.shutdown()
+    thread.join()
+    one.close()
+
+
+def ask(
+    server: PageServer, path: str, *, method: str = "GET", body: str | None = None, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    known = {"Host": f"127.0.0.1:{server.server_port}", "Connection": "close"}
+    known |= {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body, {name: one for name, one in known.items() if one})
+    answer = connection.getresponse()
+    found = answer.status, dict(answer.getheaders()), answer.read()
+    connection.close()
+    return found
+
+
+def test_the_server_answers_its_own_page_only(server: PageServer) -> None:
+    token = f"Bearer {server.token}"
+    assert ask(server, "/api/about", Authorization=token)[0] == 200
+    refused = [
+        ask(server, "/api/about"),
+        ask(server, "/api/about", Authorization="Bearer wrong"),
+        ask(server, "/api/about", Authorization=token, Host="evil.example:80"),
+        ask(server, "/", Host=f"evil.example:{server.server_port}"),
+        ask(server, "/api/about", Authorization=token, Origin="http://evil.example"),
+        ask(server, "/api/about", Authorization=token, Sec_Fetch_Site="cross-site"),
+        ask(server, "/api/query", method="POST", body='{"sql": "SELECT 1"}'),
+        ask(server, "/api/query", method="POST", body="{}" * 40_000, Authorization=token),
+        ask(server, "/api/query", method="POST", body='{"sql": 1}', Authorization=token),
+        ask(server, "/../../etc/passwd"),
+        ask(server, "/api/nothing", Authorization=token),
+    ]
+    assert [status for status, _, _ in refused] == [
+        401,
+        401,
+        403,
+        403,
+        403,
+        403,
+        403,
+        400,
+        400,
+        404,
+        404,
+    ]
+    assert all("error" in json.loads(body) for _, _, body in refused)
+    assert server.server_address[0] == "127.0.0.1"
+
+
+def test_the_page_has_no_data_and_a_strict_policy(server: PageServer) -> None:
+    size = 0
+    for path in ("/", "/page.css", "/page.js"):
+        status, headers, body = ask(server, path)
+        size += len(body)
+        assert status == 200 and server.token.encode() not in body
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert b"http://" not in body and b"https://" not in body and b"innerHTML" not in body
+    assert size < 300_000
+
+
+def test_every_question_is_answered_with_its_sql(server: PageServer) -> None:
+    token = f"Bearer {server.token}"
+    for name in ("about", "stacks", "steps", "machine", "marks", "events", "modules", "cost",
+                 "advice", "now", "tables"):  # fmt: skip
+        status, _, body = ask(server, f"/api/{name}", Authorization=token)
+        assert status == 200, (name, body)
+        start = 4 if name == "stacks" else 0
+        head = json.JSONDecoder().raw_decode(body[start:].decode("utf-8", "replace"))[0]
+        assert head["sql"] or name == "machine", name
+
+
+def test_a_wrong_question_is_one_clear_line(server: PageServer) -> None:
+    token = f"Bearer {server.token}"
+    for path, word in (("/api/stacks?from=x", "nanoseconds"), ("/api/stacks?from=9&to=1", "pieces"),
+                       ("/api/about?target=nobody-7", "nobody-7")):  # fmt: skip
+        status, _, body = ask(server, path, Authorization=token)
+        assert status in (400, 404) and word in json.loads(body)["error"]
+    query = json.dumps({"sql": "DROP TABLE x"})
+    status, _, body = ask(server, "/api/query", method="POST", body=query, Authorization=token)
+    assert status == 400 and "only be read" in json.loads(body)["error"]
+
+
+def test_a_port_that_is_taken_is_one_clear_line(server: PageServer) -> None:
+    with pytest.raises(Error, match=rf"port {server.server_port} cannot be used"):
+        PageServer(TARGET, server.server_port)
+
+
+def test_pieces_are_of_lengths_that_people_read() -> None:
+    assert [pick_width(s * 10**9) / 1e9 for s in (1, 61, 3600, 86400)] == [0.1, 0.2, 10, 300]
+
+
+def test_numbers_that_a_script_would_round_are_texts() -> None:
+    assert make_exact([2**60, 7, float("nan"), True]) == [str(2**60), 7, "nan", True]
+
+
+def test_a_link_opens_by_way_of_a_file_that_only_its_user_reads(
+    server: PageServer, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sonde.cli import ui
+
+    opened: list[str] = []
+    monkeypatch.setattr(ui.webbrowser, "get", lambda: None)
+    monkeypatch.setattr(ui.webbrowser, "open", opened.append)
+    root.mkdir()
+    ui._open_browser(server)
+    [address] = opened
+    assert server.token not in address
+    path = Path(address.removeprefix("file://"))
+    assert path.stat().st_mode & 0o777 == 0o600 and server.link in path.read_text()
