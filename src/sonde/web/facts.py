@@ -13,10 +13,10 @@ from sonde.advice.finding import show_evidence
 from sonde.advice.judge import advise
 from sonde.analysis.code_names import find_owner, shorten_file
 from sonde.analysis.modules import StepSelection, arrange, make_table, read_overhead, read_report
-from sonde.analysis.profile import name_command
 from sonde.analysis.source_lines import read_source
 from sonde.analysis.wait_words import describe_wait
 from sonde.analysis.window import Window
+from sonde.environ import name_command
 from sonde.errors import Error
 from sonde.session import Session, stack_table
 from sonde.session.stack_table import ThreadStack
