@@ -16,13 +16,12 @@ from sonde.analysis.modules import StepSelection, arrange, make_table, read_over
 from sonde.analysis.source_lines import read_source
 from sonde.analysis.wait_words import describe_wait
 from sonde.analysis.window import Window
-from sonde.environ import name_command
 from sonde.errors import Error
 from sonde.session import Session, stack_table
 from sonde.session.stack_table import ThreadStack
 from sonde.store.recording import Recording
 from sonde.web.answer import PageAnswer, make_exact
-from sonde.words import show_moment
+from sonde.words import name_program, show_moment
 
 QUERY_S, QUERY_MEMORY, MOST_ROWS = 30.0, "1GiB", 2000
 _MOST_PROCESSES = 16  # whose stacks are shown at a time
@@ -46,7 +45,7 @@ def describe_sessions(sessions: Sequence[Session], base_ns: int) -> list[dict[st
     for part, one in enumerate(sessions):
         found.append({
             "part": part, "session": one.id, "host": one.host, "pid": one.pid, "rank": one.rank,
-            "command": name_command(one.meta.argv), "argv": " ".join(map(str, one.meta.argv)),
+            "command": name_program(one.meta.argv), "argv": " ".join(map(str, one.meta.argv)),
             "state": one.find_state(), "from": one.start_wall_ns - base_ns,
             "job": one.meta.job, "python": one.meta.python,
         })  # fmt: skip
@@ -58,7 +57,7 @@ def describe_choice(sessions: Sequence[Session]) -> list[dict[str, Any]]:
     ordered = sorted(sessions, key=lambda session: -session.start_wall_ns)
     return [
         {"session": one.id, "pid": one.pid, "rank": one.rank, "state": one.find_state(),
-         "command": name_command(one.meta.argv), "start": one.start_wall_ns // 10**6,
+         "command": name_program(one.meta.argv), "start": one.start_wall_ns // 10**6,
          "job": one.meta.job}
         for one in ordered[:200]
     ]  # fmt: skip
