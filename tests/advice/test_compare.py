@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
 import random
 
+import pyarrow as pa
 import pytest
 
-from sonde.advice.compare import compare, split_target, weigh
+from sonde.advice.compare import compare, read_changes, split_target, weigh
 from sonde.advice.compare_measures import LESS, MORE, Measure
+from sonde.advice.period import Period
 from sonde.errors import Error
 from support.handmade_machine import GB, NOTHING, record
 
@@ -142,3 +145,66 @@ def test_the_command_says_the_verdict_first_and_fails_if_asked(root, sonde_cli) 
     read = json.loads(same.stdout)
     assert same.returncode == 0 and read["verdict"] == "same"
     assert read["changes"][0]["name"] == "step"
+
+
+# ---- waiting ------------------------------------------------------------------------------------
+
+FETCH, PARSE, REST, LOCKED = 1, 2, 3, 4
+STACKS = {
+    FETCH: [("fetch", "/job/app/load.py"), ("main", "/job/app/load.py")],
+    REST: [("EpollSelector.select", "/usr/lib/python3.11/selectors.py"), ("main", "/job/app/load.py")],
+    LOCKED: [("Queue.get", "/usr/lib/python3.11/queue.py"), ("main", "/job/app/load.py")],
+}  # fmt: skip
+
+
+class Waiting:
+    """A recording whose main thread waited for so much of each second, by stack."""
+
+    def __init__(self, **shares: float) -> None:
+        self.shares = {globals()[name.upper()]: share for name, share in shares.items()}
+
+    def query(self, sql: str) -> pa.Table:
+        if "FROM python.frame\n" in sql:
+            rows = [
+                {"stack": stack, "depth": depth, "func": func, "file": file}
+                for stack, frames in STACKS.items()
+                for depth, (func, file) in enumerate(frames)
+            ]
+        elif "idle GROUP BY" in sql:
+            rows = [
+                {"piece": piece, "pid": 7, "thread": 7, "stack": stack, "ns": share * (0.99e9 + 1e7 * (piece % 3))}
+                for piece in range(20)
+                for stack, share in self.shares.items()
+            ]  # fmt: skip
+        else:
+            rows = []
+        return pa.Table.from_pylist(rows)
+
+
+def test_waiting_is_told_by_function_and_by_kind_and_rest_is_none() -> None:
+    cut = Period(0, 1.0, 20, 0.0, "FALSE", 20.0)
+    sides = [Waiting(fetch=0.2, rest=0.7), Waiting(fetch=0.6, locked=0.1, rest=0.3)]
+    rows = {row.name: row for row, _ in read_changes([(side, cut) for side in sides])[0]}
+    assert "main (app/load.py), waiting" in rows  # of the queue
+    fetch, kind = rows["fetch (app/load.py), waiting"], rows["waiting for an item from a queue"]
+    assert (fetch.verdict, fetch.much, fetch.unit) == ("worse", True, "% of the time")
+    assert fetch.before == pytest.approx(20, abs=0.2) and fetch.after == pytest.approx(60, abs=0.6)
+    assert kind.before == 0 and kind.verdict == "worse"
+    assert rows["waiting"].after == pytest.approx(70, abs=0.7)
+
+
+def test_a_lack_of_processors_is_told_before_its_victims(root, sonde_cli) -> None:
+    before = record(30, process={"run_wait_pct": 5.0})
+    after = record(30, process={"run_wait_pct": 90.0})
+    found = compare(before, after)
+    assert find(found, "waiting for a processor").verdict == "worse"
+    shown = sonde_cli("compare", before, after).stdout
+    assert "the processors were short: it waited for one 5 → 90 % of a core" in shown
+
+
+def test_two_snapshots_are_compared_as_well(tmp_path, sonde_cli) -> None:
+    paths = []
+    for name, work in (("a", "sum(range(10**5))"), ("b", "sorted(range(10**5))")):
+        cProfile.run(work, str(tmp_path / name))
+        paths.append(str(tmp_path / name))
+    assert "sorted" in sonde_cli("compare", *paths).stdout

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, variance
 from typing import NamedTuple
 
-from sonde.advice import compare_measures
+from sonde.advice import compare_measures, compare_waits
 from sonde.advice.compare_measures import Measure
 from sonde.advice.finding import Finding
-from sonde.advice.judge import judge, load_rules
+from sonde.advice.judge import PIECE_S, judge, load_rules
 from sonde.advice.period import ASKS, Period, find_period
 from sonde.errors import Error
 from sonde.store.recording import FrozenRecording, open_recording
@@ -23,6 +23,7 @@ SHORTEST_S = 1.0  # of a piece: the sensors take a reading once a second
 _SURE = 1.96  # standard errors: 19 times in 20
 _SURE_OF_MANY = 4.0  # of hundreds of functions, some differ by chance
 _SMALL = 0.02  # of a step: functions and modules that take less are left out
+STARVATION = compare_measures.STARVATION.name
 WORSE, BETTER, SAME, UNCLEAR, OTHER = "worse", "better", "same", "unclear", "different"
 
 
@@ -94,15 +95,21 @@ class Comparison:
 def compare(before: str, after: str) -> Comparison:
     """Compare two targets; each may end in `@SINCE..UNTIL`, a window of it."""
     rules = load_rules()
-    text = "\n".join([ASKS, *(rule.module.SQL for rule in rules), *(m.sql for m in _list_all())])
+    text = "\n".join(
+        [
+            ASKS,
+            compare_waits.ASKS,
+            *(rule.module.SQL for rule in rules),
+            *(m.sql for m in _list_all()),
+        ]
+    )
     found = []
     for words in (before, after):
         target, since, until = split_target(words)
         recording = open_recording(target).freeze(text)
         found.append((words, recording, _cut(words, recording, since, until)))
     try:
-        advice = [judge(recording, rules, find_period(recording, *split_target(words)[1:], 10.0))
-                  for words, recording, _ in found]  # fmt: skip
+        advice = [judge(recording, rules, cut.cut(PIECE_S)) for _, recording, cut in found]
         rows, missing = read_changes([(recording, cut) for _, recording, cut in found])
         code = [row for row, measure in rows if measure.is_keyed]
         sides = [Side(words, cut.start_ns, cut.end_ns, cut.count) for words, _, cut in found]
@@ -137,12 +144,12 @@ def _cut(name: str, recording: FrozenRecording, since: str | None, until: str | 
         raise Error(
             f"{name}: {whole.count} s without warm-up is too short; it takes at least {FEWEST} s"
         )
-    length_s = max(SHORTEST_S, whole.count * SHORTEST_S / PIECES)
-    return find_period(recording, since, until, length_s)
+    return whole.cut(max(SHORTEST_S, whole.count * SHORTEST_S / PIECES))
 
 
 def _list_all() -> Iterator[Measure]:
     yield from (compare_measures.STEP, *compare_measures.PARTS, *compare_measures.MACHINE)
+    yield from compare_waits.MEASURES
     yield from (
         compare_measures.FUNCTIONS_OF_STEPS,
         compare_measures.FUNCTIONS,
@@ -161,13 +168,15 @@ def read_changes(
     """Return the change of every measure that both sides have, and what is missing."""
     found, missing = [], []
     step_ms: float | None = None
+    waits = [compare_waits.read_waits(recording, cut) for recording, cut in sides]
     for measure in _list_all():
         # By steps where both have them.
         if measure is (
             compare_measures.FUNCTIONS if step_ms else compare_measures.FUNCTIONS_OF_STEPS
         ):
             continue
-        numbers = [_read(recording, cut, measure) for recording, cut in sides]
+        numbers = [known[measure.name] if measure.name in known else _read(recording, cut, measure)
+                   for known, (recording, cut) in zip(waits, sides, strict=True)]  # fmt: skip
         why = _find_lack(measure, numbers)
         if why:
             missing.append(f"{measure.name}: {why}")
@@ -175,7 +184,8 @@ def read_changes(
         for key in sorted({*numbers[0], *numbers[1]}):
             values = [_fill(side.get(key, []), cut.count, measure)
                       for side, (_, cut) in zip(numbers, sides, strict=True)]  # fmt: skip
-            least = _SMALL * step_ms if measure.is_keyed and step_ms else measure.least
+            by_step = measure.unit == compare_measures.A_STEP and measure.is_keyed
+            least = _SMALL * step_ms if by_step and step_ms else measure.least
             if all(values) and max(map(fmean, values)) >= least:
                 found.append((weigh(measure, key, values[0], values[1], step_ms), measure))
         if measure is compare_measures.STEP:

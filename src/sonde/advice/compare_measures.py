@@ -63,6 +63,10 @@ PARTS = tuple(
     _step(part)
     for part in ("input_wait", "host_to_device", "forward", "backward", "optimizer", "other")
 )
+STARVATION = Measure(
+    "waiting for a processor", "% of a core", _TREE.format(what="SUM(run_wait_pct)"),
+    LESS, 5.0, 20.0, False,
+)  # fmt: skip
 MACHINE = (
     Measure("GPU use", "%", """
         SELECT {piece} AS piece, AVG(util_pct) AS value FROM system.gpu
@@ -75,6 +79,7 @@ MACHINE = (
         WHERE {inside} AND {job_gpu} GROUP BY ALL""", NEITHER, 5.0, 20.0, True),
     Measure("CPU of the job", "% of a core",
             _TREE.format(what="SUM(user_pct + system_pct)"), NEITHER, 5.0, 20.0, True),
+    STARVATION,
     Measure("memory of the job", "MB", _TREE.format(what="SUM(rss_bytes) / 1e6"),
             LESS, 256.0, 1000.0, False),
     Measure("CPU of the machine", "%", """

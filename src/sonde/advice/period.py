@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from sonde.analysis.window import find_window
@@ -50,7 +50,13 @@ class Period:
     count: int
     warm_up_s: float
     job_gpu: str  # SQL: is a row with host and gpu about one that the job uses?
+    length_s: float = 0.0  # of all of it, also what is less than a piece
     main_step: str = "TRUE"  # SQL: is this step of what the job does most: training, if it trains?
+
+    def cut(self, piece_s: float) -> Period:
+        """Return the same period in pieces of another length."""
+        count = _count_pieces(self.length_s, piece_s)
+        return replace(self, piece_s=piece_s, count=count)
 
     @property
     def end_ns(self) -> int:
@@ -84,10 +90,16 @@ def find_period(
     start_ns = whole.since_ns + 1
     warm_up_ns = 0 if since else find_warm_up(recording, start_ns, whole.until_ns)
     passed_s = (whole.until_ns - start_ns - warm_up_ns) / 1e9
-    # What is left at the end is a piece if it is most of one; a short recording is one piece.
-    count = max(1, math.floor(passed_s / piece_s + 0.5))
-    return Period(start_ns + warm_up_ns, piece_s, count, warm_up_ns / 1e9,
-                   find_job_gpus(recording), find_main_steps(recording))  # fmt: skip
+    return Period(
+        start_ns + warm_up_ns, piece_s, _count_pieces(passed_s, piece_s), warm_up_ns / 1e9,
+        find_job_gpus(recording), passed_s, find_main_steps(recording),
+    )  # fmt: skip
+
+
+def _count_pieces(length_s: float, piece_s: float) -> int:
+    """Return how many pieces there are. What is left at the end is one if it is most of one; a
+    short recording is one piece."""
+    return max(1, math.floor(length_s / piece_s + 0.5))
 
 
 def find_warm_up(recording: Recording, since_ns: int, until_ns: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
 from typing import IO
 
@@ -11,6 +12,7 @@ from sonde.advice.compare import (
     BETTER,
     OTHER,
     SAME,
+    STARVATION,
     UNCLEAR,
     WORSE,
     Change,
@@ -20,6 +22,7 @@ from sonde.advice.compare import (
 )
 from sonde.advice.finding import Finding
 from sonde.cli import _options, _table
+from sonde.cli.snapshot_commands.diff import compare_files
 from sonde.words import clean, show_moment
 
 GROUP = "ask"
@@ -27,6 +30,7 @@ EXAMPLES = (
     "sonde compare 4242 4711",
     "sonde compare train@..+10min train@10min..     the start of a job with its end",
     "sonde compare monday tuesday --fail-on worse   for CI",
+    "sonde compare monday.prof tuesday.prof         two snapshots",
 )
 FOUND = 8  # the exit code of --fail-on
 _FAILS = (WORSE, "much-worse")
@@ -34,8 +38,9 @@ _COLOURS = {WORSE: "\x1b[1;31m", BETTER: "\x1b[32m", OTHER: "\x1b[33m"}
 _MOST = 10  # functions and modules
 
 _NOTE = f"""\
-BEFORE and AFTER are each a TARGET: a pid, a session folder or its id, a run or a job. One may end
-in @SINCE..UNTIL, to take only a part of it. A time is written as
+BEFORE and AFTER are each a TARGET: a pid, a program's name, a job, a session folder or its id, or a
+run. One may end in @SINCE..UNTIL, to take only a part of it. Or both are files of `sonde snapshot`.
+A time is written as
 {_options.MOMENTS}.
 The first steps are left out as warm-up. Each side is cut into pieces; a change counts if it is
 larger than the differences between the pieces, and large enough to matter.
@@ -54,6 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if os.path.isfile(args.before) and os.path.isfile(args.after):
+        return compare_files(args.before, args.after, args.format, args.output)
     found = compare(args.before, args.after)
     if args.format == "json":
         _table.write_text(args.output, lambda file: print(found.to_json(), file=file))
@@ -70,6 +77,7 @@ def _draw_all(found: Comparison, everything: bool, file: IO[str]) -> None:
     file.write(_paint(_describe_comparison(found), found.verdict, colour) + "\n")
     for name, side in (("before", found.before), ("after", found.after)):
         file.write(f"{name:<7} {_describe_side(side)}\n")
+    file.writelines(f"{line}\n" for line in _describe_starvation(found))
     wanted = (WORSE, BETTER, OTHER, UNCLEAR, SAME) if everything else (WORSE, BETTER, OTHER)
     rows = [row for row in found.changes if row.verdict in wanted or row.name == "step"]
     _draw_changes(rows, file, colour)
@@ -95,7 +103,25 @@ def _describe_comparison(found: Comparison) -> str:
     count = sum(row.verdict in (WORSE, BETTER, OTHER) for row in found.changes)
     if not found.changes:
         return "nothing can be compared: " + "; ".join(found.missing[:3])
-    return f"{count} of {len(found.changes)} numbers changed by more than noise"
+    counted = f"{count} of {len(found.changes)} numbers changed by more than noise"
+    most = next((row for row in found.code if row.verdict in (WORSE, BETTER, OTHER)), None)
+    if most is None:
+        return counted
+    return f"{counted}; most: {clean(most.name)}, {_show_sides(most)}"
+
+
+def _show_sides(row: Change) -> str:
+    return f"{_show(row.before)} → {_show(row.after)} {row.unit}"
+
+
+def _describe_starvation(found: Comparison) -> Iterator[str]:
+    """Yield a warning where the second had to wait for a processor far more than the first."""
+    for row in found.changes:
+        if row.name == STARVATION and row.verdict == WORSE and row.much:
+            yield (
+                f"the processors were short: it waited for one {_show_sides(row)}, so code that "
+                "takes longer below may only be a victim of that"
+            )
 
 
 def _describe_side(side: Side) -> str:

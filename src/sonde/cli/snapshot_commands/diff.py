@@ -29,12 +29,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    before, after = (pstats_file.load(path)[0] for path in (args.before, args.after))
+    return compare_files(
+        args.before, args.after, args.format, args.output, sort=args.sort, limit=args.limit
+    )
+
+
+def compare_files(
+    first: str, second: str, form: str, output: str | None, *, sort: str = "own", limit: int = 30
+) -> int:
+    """Write the functions whose share differs most between two files; return the exit code."""
+    before, after = (pstats_file.load(path)[0] for path in (first, second))
     rows = compare(before, after)
-    rows.sort(key=lambda row: -abs(row[f"{args.sort}_change_pct"]))
+    rows.sort(key=lambda row: -abs(row[f"{sort}_change_pct"]))
     if not rows:
         rows = [dict.fromkeys(_COLUMNS)]
-    write_records(rows[: args.limit], _COLUMNS, args.format, args.output)
+    write_records(rows[:limit], _COLUMNS, form, output)
     return 0
 
 

@@ -1,0 +1,78 @@
+"""What two recordings waited for: by the function of the user's own code, and by kind."""
+
+from __future__ import annotations
+
+from sonde.advice.compare_measures import LESS, Measure
+from sonde.advice.period import Period
+from sonde.analysis.code_names import MINE, find_owner, shorten_file
+from sonde.analysis.rest import is_at_rest
+from sonde.analysis.wait_words import describe_wait
+from sonde.store.recording import FrozenRecording
+
+_SAMPLES = """
+SELECT {piece} AS piece, pid, thread, stack, SUM(wall_ns)::DOUBLE AS ns FROM python.stack_sample
+WHERE {inside} AND idle GROUP BY ALL"""
+_FRAMES = """
+SELECT stack, depth, func, file FROM python.frame
+WHERE stack IN (SELECT stack FROM python.stack_sample WHERE {inside} AND idle) ORDER BY depth"""
+_TIME = "% of the time"
+# Threads that have nothing to do are left out of all three.
+WAITING = Measure("waiting", _TIME, "", LESS, 3.0, 10.0, False, has_zeros=True)
+WAITING_IN = Measure(
+    "waiting in a function", _TIME, "", LESS, 2.0, 10.0, False,
+    is_keyed=True, least=2.0, has_zeros=True,
+)  # fmt: skip
+WAITING_FOR = Measure(
+    "waiting by kind", _TIME, "", LESS, 2.0, 10.0, False,
+    is_keyed=True, least=2.0, has_zeros=True,
+)  # fmt: skip
+MEASURES = (WAITING, WAITING_IN, WAITING_FOR)
+ASKS = _SAMPLES + _FRAMES
+
+Pieces = dict[str, list[float]]
+Frames = list[tuple[str, str]]  # functions and files, the innermost first
+
+
+class _Frame:
+    """A frame as `is_at_rest` wants it."""
+
+    __slots__ = ("file", "func")
+
+    def __init__(self, func: str, file: str) -> None:
+        self.func, self.file = func, file
+
+
+def read_waits(recording: FrozenRecording, cut: Period) -> dict[str, Pieces]:
+    """Return the time that threads waited in each piece, by the name of the measure and its key."""
+    stacks: dict[int, Frames] = {}
+    for row in recording.query(_FRAMES.format(**cut.words)).to_pylist():
+        stacks.setdefault(row["stack"], []).append((row["func"], row["file"]))
+    has_mine = any(find_owner(file) == MINE for frames in stacks.values() for _, file in frames)
+    known: dict[tuple[int, bool], tuple[str, str] | None] = {}
+    sums: dict[tuple[str, str], dict[int, float]] = {}
+    for row in recording.query(_SAMPLES.format(**cut.words)).to_pylist():
+        key = row["stack"], row["thread"] == row["pid"]
+        if key not in known:
+            known[key] = _name_wait(stacks.get(key[0], []), is_main=key[1], has_mine=has_mine)
+        words = known[key]
+        if words is None or not 0 <= row["piece"] < cut.count:
+            continue
+        share = row["ns"] / 1e7 / cut.piece_s
+        names = (WAITING.name, ""), (WAITING_IN.name, words[0]), (WAITING_FOR.name, words[1])
+        for name in names:
+            pieces = sums.setdefault(name, {})
+            pieces[row["piece"]] = pieces.get(row["piece"], 0.0) + share
+    found: dict[str, Pieces] = {measure.name: {} for measure in MEASURES}
+    for (measure_name, where), pieces in sums.items():
+        found[measure_name][where] = list(pieces.values())
+    return found
+
+
+def _name_wait(frames: Frames, *, is_main: bool, has_mine: bool) -> tuple[str, str] | None:
+    """Return where a stack waits and for what; None if its thread has nothing to do."""
+    path = [_Frame(func, file) for func, file in reversed(frames)]
+    if not frames or is_at_rest(path, find_owner, is_main=is_main, has_mine=has_mine):
+        return None
+    own = next((one for one in frames if find_owner(one[1]) == MINE), frames[0])
+    what = describe_wait(frames) or "something in C (a sleep, a lock, a file)"
+    return f"{own[0]} ({shorten_file(own[1])}), waiting", f"waiting for {what}"
