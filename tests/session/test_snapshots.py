@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -184,6 +185,25 @@ def test_after_stop_the_signal_is_what_it_was(run) -> None:
         "print('alive')"
     )
     assert done.stdout.strip() == "alive"
+
+
+def test_a_signal_that_comes_while_the_program_is_started_asks_for_a_snapshot(
+    run, tmp_path: Path
+) -> None:
+    program = tmp_path / "job.py"
+    program.write_text(
+        "import os, signal, sys\n"
+        "print('SONDE_HELD' in os.environ, signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    )
+    done = run(
+        "import os, signal, sys\n"
+        "from sonde.cli import main\n"
+        "def ask(event, _args):\n"
+        "    if event == 'os.exec': os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "sys.addaudithook(ask)\n"
+        f"main(['run', '--set', 'snapshot.signal=USR1', {str(program)!r}])"
+    )
+    assert done.stdout.strip() == "False set()"
 
 
 def test_periodically_from_an_asyncio_program_whose_loop_is_blocked(start) -> None:

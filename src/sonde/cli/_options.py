@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 from sonde import settings
 from sonde.errors import ConfigError
-from sonde.session.stack_table import WEIGHTS
 
 TYPE_CHECKING = False  # `typing` takes longer to import than `sonde stacks` to answer
 if TYPE_CHECKING:
@@ -107,6 +106,8 @@ def add_timeout(
 
 def add_by(parser: argparse._ActionsContainer, default: str | None = "wall") -> None:
     """Add --by: which time of a sampled stack counts."""
+    from sonde.session.stack_table import WEIGHTS  # `sonde run` must not take long to start
+
     shown = "cpu, or wall if hardly any was used" if default is None else default
     parser.add_argument(
         "--by", choices=WEIGHTS, default=default,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 
 from sonde import environ, launch, settings
@@ -43,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
     changes = _options.split_settings(args.set)
     settings.read_values(changes)  # a wrong setting is an error here, not a complaint in the job
     env = {environ.variable_of(name): value for name, value in changes.items()}
+    if argv[0] == sys.executable:
+        env.update(_hold_signal(changes.get("snapshot.signal")))
     if args.no_follow_children:
         env["SONDE_FOLLOW"] = "off"
         env["SONDE_ONLY"] = str(os.getpid())
@@ -52,6 +55,18 @@ def run(args: argparse.Namespace) -> int:
         os.execve(path, argv, launch.make_job_environment(argv, args.job, **env))
     except OSError as error:
         raise Error(f"{path}: {error.strerror}") from None
+
+
+def _hold_signal(given: str | None) -> dict[str, str]:
+    """Hold the signal that asks for snapshots back, since it would end this Python and the next one
+    until its handler is installed. Returns the variable that has job/autostart.py let it through."""
+    name = environ.read_tool_setting(settings.list_keys()["snapshot.signal"], given)
+    if not name:
+        return {}
+    number = getattr(signal, f"SIG{name}")
+    if number in signal.pthread_sigmask(signal.SIG_BLOCK, [number]):
+        return {}  # whoever started us holds it back, for the program as well
+    return {"SONDE_HELD": f"{os.getpid()} {int(number)}"}
 
 
 def _command(module: list[str] | None, program: list[str]) -> list[str]:

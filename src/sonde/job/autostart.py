@@ -32,7 +32,14 @@ def start() -> None:
     try:
         _start()
     finally:
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before - _take_held())
+
+
+def _take_held() -> set[int]:
+    """Return the signal that `sonde run` held back for this process, see cli/run.py; empty if
+    there is none. The program does not find the variable."""
+    pid, _, number = os.environ.pop("SONDE_HELD", "").partition(" ")
+    return {int(number)} if pid == str(os.getpid()) else set()
 
 
 def _start() -> None:
