@@ -12,14 +12,16 @@ import sonde
 FILTER = """
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
-def forbid(number):
+def forbid(number, all_threads=False):
     load, equal, answer = (0x20, 0, 0, 0), (0x15, 0, 1, number), 0x06
     rows = [load, equal, (answer, 0, 0, 0x80000000), (answer, 0, 0, 0x7fff0000)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in rows))
     program = struct.pack("HxxxxxxQ", len(rows), ctypes.addressof(code))
     assert libc.prctl(38, 1, 0, 0, 0) == 0
-    assert libc.prctl(22, 2, program, 0, 0) == 0, os.strerror(ctypes.get_errno())
+    call = 277 if os.uname().machine == "aarch64" else 317
+    assert libc.syscall(call, 1, int(all_threads), program) == 0, os.strerror(ctypes.get_errno())
 """
+FLOCK = 32 if platform.machine() == "aarch64" else 73
 READV = 270 if platform.machine() == "aarch64" else 310
 
 
@@ -58,3 +60,38 @@ print(sonde.start())
         .to_pylist()
     )
     assert log["detail"] is None
+
+
+@pytest.mark.parametrize("number", [FLOCK, READV])
+def test_a_program_that_filters_its_own_calls_lives(run_anew, number: int) -> None:
+    code = f"""
+import sonde, time
+from sonde.launch import has_collector
+folder = sonde.start(stack_every="1ms")
+end = time.monotonic() + 60
+while not has_collector(os.environ["SONDE_DIR"]):
+    assert time.monotonic() < end
+forbid({number}, all_threads=True)
+while b"seccomp" not in open(folder + "/text.intern", "rb").read():
+    assert time.monotonic() < end
+    sum(range(1000))
+sonde.stop()
+print(folder)
+"""
+    folder = run_anew(FILTER + code).stdout.strip()
+    (log,) = (
+        sonde.open(folder)
+        .query("SELECT * FROM sonde.source_log WHERE detail LIKE '%seccomp%'")
+        .to_pylist()
+    )
+    assert (log["source"], log["state"]) == (
+        ("stack", "on") if number == READV else ("recorder", "failed")
+    )
+
+
+def test_where_a_filter_forbids_what_recording_needs_nothing_is_recorded(run_anew) -> None:
+    done = run_anew(FILTER + f"forbid({FLOCK})\nimport sonde\nprint(sonde.start())")
+    assert done.stdout.strip() == "None"
+    assert done.stderr == (
+        "sonde: not recording: a seccomp filter would end the program at our first call of flock()\n"
+    )

@@ -58,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _hold_signal(given: str | None) -> dict[str, str]:
-    """Hold the signal that asks for snapshots back, since it would end this Python and the next one
-    until its handler is installed. Returns the variable that has job/autostart.py let it through."""
+    """Hold the signal that asks for snapshots back: until its handler is installed, it would end
+    this Python and the next one. Returns the variable that has job/autostart.py let it through."""
     name = environ.read_tool_setting(settings.list_keys()["snapshot.signal"], given)
     if not name:
         return {}

@@ -1,9 +1,19 @@
-"""What the native thread noticed, in words for `sonde.source`."""
+"""The native thread: how it is started, and what it noticed, in words for `sonde.source`."""
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # the enums of `signal` are slow to create
 import errno
 import os
+
+from sonde import _core, launch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sonde.session.writer import SessionWriter
+    from sonde.settings import Value
 
 Note = tuple[str, str, str | None]
 
@@ -19,6 +29,35 @@ _SIGNAL_STATES = {
     3: ("unavailable", "the program ignores {name}, so it asks for no snapshots"),
     4: ("unavailable", "the program has reset {name}, which ends it now"),
 }
+
+
+def start_thread(
+    writing: SessionWriter, obey: Callable[[int | None, int | None, bool], object]
+) -> _core.NativeThread:
+    """Start the native thread of a session; it calls `obey` at safe points of the main thread."""
+    thread = _core.NativeThread(writing.page, obey)
+    collector, snapshot, env = launch.make_commands(writing.root, writing.folder, writing.values)
+    if collector:
+        lock = os.fsencode(launch.collector_lock(writing.root))
+        kept = lock if writing.values["collector"] else None
+        wanted = snapshot if writing.values["snapshot.signal"] else []
+        thread.keep(kept, collector, wanted, env)
+    thread.start()
+    return thread
+
+
+def catch_signal(writing: SessionWriter) -> None:
+    """Catch the signal that asks for snapshots, if there is one."""
+    number = getattr(_signal, f"SIG{writing.values['snapshot.signal']}", None)
+    if number is not None:
+        _core.signal_catch(number, writing.page)
+
+
+def find_danger(values: Mapping[str, Value]) -> str | None:
+    """Return why recording would end the program: a filter of system calls; None if it would not.
+    To find out takes another process, so nothing is asked where we are to start none."""
+    call = _core.find_deadly_call() if values["collector"] else None
+    return call and f"a seccomp filter would end the program at our first call of {call}()"
 
 
 def describe_start(status: int) -> Note:
@@ -40,3 +79,12 @@ def describe_signal(state: int, name: str) -> Note:
     """Return what to record about the signal that asks for snapshots."""
     word, why = _SIGNAL_STATES[state]
     return "snapshot.signal", word, why and why.format(name=f"SIG{name}")
+
+
+def describe_filter() -> Note:
+    """Return what to record about a filter of system calls that the program has installed."""
+    why = (
+        "slow, through the GIL, and nobody starts a collector that has ended: the program has "
+        "installed a seccomp filter, which may forbid more"
+    )
+    return "stack", "on", why

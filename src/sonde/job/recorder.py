@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # the enums of `signal` are slow to create
 import atexit
 import os
 
-from sonde import _core, environ, launch, plugins, settings
+from sonde import _core, environ, plugins, settings
 from sonde.errors import Error
 from sonde.job import exit_status
+from sonde.job import native_state as native
 from sonde.job.deferred_source import DeferredSource
 from sonde.job.fork import DELAY_NS, ForkLock, end_with_multiprocessing, watch_forks
-from sonde.job.native_state import describe_signal, describe_start
 from sonde.job.notice import print_notice
 from sonde.job.source_context import SourceContext
 from sonde.job.table_writers import TableWriters, name_user_table
@@ -133,6 +132,9 @@ class Recorder:
         if self.session is not None:
             return
         forked, self._forked_from = self._forked_from, None
+        if why := native.find_danger(values):
+            self._report(f"not recording: {why}")
+            return
         root = root or (environ.find_root() if forked is None else forked.root)
         if values["follow"]:
             self._environment += environ.begin_job()
@@ -176,6 +178,9 @@ class Recorder:
         _core.follow_forks(None, 0)
         if writing is None or writing.pid != os.getpid():
             return  # no session, or a parent's: C code may fork without calling Python's hooks
+        if why := native.find_danger(writing.values):
+            self._abandon(writing, why)
+            return
         for name in list(self._sources):
             self._stop_source(name)
         if self._native_thread is not None:
@@ -191,6 +196,14 @@ class Recorder:
     def _unfollow(self) -> None:
         environ.unfollow_children(self._environment)
         self._environment = []
+
+    def _abandon(self, writing: SessionWriter, why: str) -> None:
+        """Leave the recording as it is: to end it in order would end the program."""
+        if self._emit_source is not None:
+            self._emit_source(_core.clock_ns(), "recorder", "failed", why)
+        _core.control_on(writing.page, False)
+        self._sources = {}
+        self._forget_session()
 
     def _forget_session(self) -> None:
         """Forget the session; the writers of its tables stay, and drop their rows."""
@@ -276,44 +289,33 @@ class Recorder:
     # ---- control -------------------------------------------------------------------------------
 
     def _start_native_thread(self, writing: SessionWriter) -> None:
-        thread = _core.NativeThread(writing.page, self._on_bell)
         try:
-            collector, snapshot, env = launch.make_commands(
-                writing.root, writing.folder, writing.values
-            )
-            if collector:
-                lock = os.fsencode(launch.collector_lock(writing.root))
-                kept = lock if writing.values["collector"] else None
-                wanted = snapshot if writing.values["snapshot.signal"] else []
-                thread.keep(kept, collector, wanted, env)
-            thread.start()
-            self._native_thread = thread
-            self._catch_signal(writing)
+            self._native_thread = native.start_thread(writing, self._on_bell)
+            native.catch_signal(writing)
         except OSError as error:
             self.note("native thread", "unavailable", f"no live control: {error}")
 
-    def _catch_signal(self, writing: SessionWriter) -> None:
-        name = writing.values["snapshot.signal"]
-        number = getattr(_signal, f"SIG{name}", None)
-        if number is not None:
-            _core.signal_catch(number, writing.page)
-
-    def _on_bell(self, start: int | None, signal: int | None) -> None:
+    def _on_bell(self, start: int | None, signal: int | None, is_filtered: bool) -> None:
         # A new guard each time, because one failure must not end all control.
         obey = SourceContext(self, "control").guard(self._obey)
-        _core.undisturbed(lambda: obey(start, signal))
+        _core.undisturbed(lambda: obey(start, signal, is_filtered))
 
-    def _obey(self, start: int | None, signal: int | None) -> None:
+    def _obey(self, start: int | None, signal: int | None, is_filtered: bool) -> None:
         """Do what the control page asks, at a safe point of the main thread, and record what the
         native thread has noticed."""
         with self.lock:
             writing = self.session
             if writing is None:
                 return
+            if is_filtered:
+                if why := native.find_danger(writing.values):
+                    self._abandon(writing, why)
+                    return
+                self.note(*native.describe_filter())
             if start is not None:
-                self.note(*describe_start(start))
+                self.note(*native.describe_start(start))
             if signal is not None:
-                self.note(*describe_signal(signal, str(writing.values["snapshot.signal"])))
+                self.note(*native.describe_signal(signal, str(writing.values["snapshot.signal"])))
             page = _core.control_get(writing.page)
             if page["stop"]:
                 self.stop()

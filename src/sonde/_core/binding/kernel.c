@@ -96,6 +96,12 @@ static PyObject *may_read_memory(PyObject *Py_UNUSED(module), PyObject *Py_UNUSE
     return PyBool_FromLong(sonde_may_read_memory());
 }
 
+static PyObject *find_deadly_call(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    const char *name = sonde_find_deadly_call();
+    return name == NULL ? Py_NewRef(Py_None) : PyUnicode_FromString(name);
+}
+
 /* ---- the alive lock ---------------------------------------------------------------- */
 
 static PyObject *alive_hold(PyObject *Py_UNUSED(module), PyObject *args)
@@ -183,6 +189,8 @@ PyMethodDef sonde_kernel_methods[] = {
      "spawn(argv, env, line=-1): start a process that is nobody's child; `line` becomes its standard\n"
      "input and output."},
     {"has_filter", has_filter, METH_NOARGS, "Return whether system calls of this process are filtered."},
+    {"find_deadly_call", find_deadly_call, METH_NOARGS,
+     "Return a system call that a recording needs and a filter answers with death; None if there is none."},
     {"may_read_memory", may_read_memory, METH_NOARGS,
      "Try in another process whether this one may read its own memory through the kernel."},
     {"process_read", process_read, METH_VARARGS,

@@ -108,9 +108,10 @@ static PyObject *call_obey(NativeThreadObject *self)
     PyObject *state = changed & SONDE_SIGNAL_CHANGED
                           ? PyLong_FromLong(sonde_load_relaxed(&self->upkeep.signal_state))
                           : Py_NewRef(Py_None);
+    PyObject *filter = changed & SONDE_FILTER_CHANGED ? Py_True : Py_False;
     PyObject *result = start == NULL || state == NULL
                            ? NULL
-                           : PyObject_CallFunctionObjArgs(self->obey, start, state, NULL);
+                           : PyObject_CallFunctionObjArgs(self->obey, start, state, filter, NULL);
     Py_XDECREF(start);
     Py_XDECREF(state);
     return result;

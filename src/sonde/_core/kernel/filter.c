@@ -1,35 +1,105 @@
 /* Asking about system calls that may be forbidden on pain of death. */
 #define _GNU_SOURCE 1
 #include "kernel/filter.h"
+#include "format/ordering.h"
+#include "kernel/keeper.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { STACK_BYTES = 32 * 1024 };
 
-int sonde_has_filter(void)
+static int had_filter; /* atomic: what sonde_has_filter() said last */
+
+/* ---- whether there is one ----------------------------------------------------------------- */
+
+/* How many filters there are; 1 if a kernel before 5.9 says only that there are any. */
+static int count_filters(void)
 {
     char text[8192];
-    int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+    int fd = open("/proc/thread-self/status", O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return 0;
-    ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
+    ssize_t bytes = read(fd, text, sizeof text - 1);
     close(fd);
     text[bytes < 0 ? 0 : bytes] = 0;
-    return strstr(text, "\nSeccomp:\t2") != NULL;
+    if (strstr(text, "\nSeccomp:\t2") == NULL)
+        return 0;
+    const char *line = strstr(text, "\nSeccomp_filters:");
+    int count = line ? atoi(line + strlen("\nSeccomp_filters:")) : 1;
+    return count > 0 ? count : 1;
 }
 
-static int read_self(void *none)
+int sonde_has_filter(void)
 {
-    (void)none;
+    int has = count_filters() > 0;
+    sonde_store_relaxed(&had_filter, has);
+    return has;
+}
+
+int sonde_has_new_filter(void)
+{
+    return !sonde_load_relaxed(&had_filter) && prctl(PR_GET_SECCOMP, 0, 0, 0, 0) == 2;
+}
+
+/* ---- what it forbids ---------------------------------------------------------------------- */
+
+/* Before Linux 5.16, a process that dumps core takes those that share its memory with it. */
+static int may_share_memory(void)
+{
+    struct utsname names;
+    int major = 0, minor = 0;
+    return uname(&names) == 0 && sscanf(names.release, "%d.%d", &major, &minor) == 2 &&
+           (major > 5 || (major == 5 && minor >= 16));
+}
+
+/* Run `work` in a process of its own. Returns its exit code, 256 if a signal has ended it, or
+ * -errno. `shared` is the lowest word of its stack, which both see. */
+static int try_apart(int (*work)(void *), const char **shared)
+{
+    int is_shared = may_share_memory();
+    if (!is_shared && sonde_is_large())
+        return -E2BIG;
+    char *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    sigset_t all, before;
+    int status = -1;
+    if (stack == MAP_FAILED)
+        return -errno;
+    sigfillset(&all);
+    /* A handler of the job must not run in a clone that shares its memory. */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int flags = is_shared ? CLONE_VM | CLONE_VFORK : CLONE_VFORK;
+    int pid = clone(work, stack + STACK_BYTES, flags, stack);
+    int failure = pid < 0 ? -errno : 0;
+    if (pid > 0)
+        while (waitpid(pid, &status, __WCLONE) < 0 && errno == EINTR)
+            ;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    memcpy(shared, stack, sizeof *shared);
+    munmap(stack, STACK_BYTES);
+    if (failure < 0)
+        return failure;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 256;
+}
+
+static int read_self(void *shared)
+{
+    (void)shared;
     char from = 1, to = 0;
     struct iovec local = {&to, 1}, remote = {&from, 1};
     _exit(process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1 ? 0 : 1);
@@ -37,20 +107,57 @@ static int read_self(void *none)
 
 int sonde_may_read_memory(void)
 {
-    char *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
-    sigset_t all, before;
-    int status = -1;
-    if (stack == MAP_FAILED)
-        return 0;
-    sigfillset(&all);
-    /* A handler of the job must not run in a clone that shares its memory. */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int pid = clone(read_self, stack + STACK_BYTES, CLONE_VM | CLONE_VFORK, NULL);
-    if (pid > 0)
-        while (waitpid(pid, &status, __WCLONE) < 0 && errno == EINTR)
-            ;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    munmap(stack, STACK_BYTES);
-    return pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    const char *none;
+    return try_apart(read_self, &none) == 0;
+}
+
+/* Make each call that a recording needs and a program may do without, in a way that changes
+ * nothing. A filter looks at the number of the call, so that the arguments may be wrong. */
+static int call_all(void *shared)
+{
+    const char *volatile *current = shared;
+    struct utsname names;
+    struct stat facts;
+    char byte;
+#define TRY(name, call) (*current = (name), (void)!(call))
+    TRY("uname", uname(&names));
+    TRY("getuid", getuid());
+    TRY("geteuid", geteuid());
+    TRY("getppid", getppid());
+    TRY("gettid", syscall(SYS_gettid));
+    TRY("open", open("", O_RDONLY | O_CLOEXEC));
+    TRY("access", access("", F_OK));
+    TRY("stat", stat("", &facts));
+    TRY("mkdir", mkdir("", 0700));
+    TRY("mkdirat", mkdirat(-1, "", 0700));
+    TRY("rename", rename("", ""));
+    TRY("renameat", renameat(-1, "", -1, ""));
+    TRY("unlink", unlink(""));
+    TRY("unlinkat", unlinkat(-1, "", 0));
+    TRY("getdents64", syscall(SYS_getdents64, -1, &byte, 1));
+    TRY("fallocate", fallocate(-1, 0, 0, 1));
+    TRY("ftruncate", ftruncate(-1, 0));
+    TRY("flock", flock(-1, LOCK_SH));
+    TRY("fsync", fsync(-1));
+    TRY("pread64", pread(-1, &byte, 1, 0));
+    TRY("lseek", lseek(-1, 0, SEEK_SET));
+    TRY("fcntl", fcntl(-1, F_GETFD));
+    TRY("ioctl", isatty(-1));
+    TRY("clock_gettime", syscall(SYS_clock_gettime, -1, NULL));
+#undef TRY
+    *current = NULL;
+    _exit(0);
+}
+
+const char *sonde_find_deadly_call(void)
+{
+    static int tried;           /* with how many filters; under the GIL */
+    static const char *deadly;
+    int filters = count_filters();
+    if (filters == tried)
+        return deadly;
+    const char *last = NULL;
+    tried = filters;
+    deadly = filters && try_apart(call_all, &last) == 256 ? last : NULL;
+    return deadly;
 }

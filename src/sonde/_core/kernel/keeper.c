@@ -82,7 +82,7 @@ static int wants_keeper(void)
 }
 
 /* Is the memory that a fork would copy more than we may ask for? */
-static int is_large(void)
+int sonde_is_large(void)
 {
     char text[128];
     long size, resident, shared;
@@ -190,7 +190,7 @@ static int make_keeper(const sonde_keeper *keeper, int line)
 {
     size_t bytes;
     sigset_t all, before;
-    if (is_large())
+    if (sonde_is_large())
         return -E2BIG;
     sonde_keeper_plan *plan = lay(keeper, line, &bytes);
     if (plan == NULL)

@@ -4,6 +4,7 @@
  */
 #define _GNU_SOURCE 1
 #include "kernel/read_memory.h"
+#include "kernel/filter.h"
 #include "kernel/fork.h"
 
 #include <errno.h>
@@ -54,6 +55,9 @@ int sonde_read_pieces(const sonde_piece *pieces, int pieces_n)
         from[i] = (struct iovec){(void *)pieces[i].from, pieces[i].bytes};
         bytes += pieces[i].bytes;
     }
+    /* A filter that the program has installed meanwhile may end whoever makes the next call. */
+    if (sonde_has_new_filter())
+        return -EPERM;
     ssize_t done = process_vm_readv(find_pid(), to, (unsigned long)pieces_n, from,
                                     (unsigned long)pieces_n, 0);
     if (done < 0)

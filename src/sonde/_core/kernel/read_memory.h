@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Copy `bytes` from an address that may not be mapped (any more). Returns 0, -EFAULT, -EPERM or
- * -ENOSYS. Any thread; no lock, no signal. */
+/* Copy `bytes` from an address that may not be mapped (any more). Returns 0, -EFAULT, -EPERM (also
+ * if system calls have been filtered since the recording began) or -ENOSYS. Any thread; no lock, no signal. */
 int sonde_read_memory(void *to, uintptr_t from, size_t bytes);
 
 typedef struct {

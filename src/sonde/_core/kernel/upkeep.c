@@ -1,6 +1,7 @@
 /* The chores of the native thread; none of them needs Python. */
 #include "kernel/upkeep.h"
 #include "kernel/collector_lock.h"
+#include "kernel/filter.h"
 #include "kernel/snapshot_signal.h"
 
 /* At most one snapshot in this time: writing one takes a tenth of a second. */
@@ -65,6 +66,11 @@ static void take_snapshot(sonde_upkeep *self, sonde_control *page)
 
 void sonde_upkeep_turn(sonde_upkeep *self, sonde_control *page)
 {
+    /* What a new filter forbids is not known: from now on this thread makes few system calls. */
+    if (self->is_filtered || sonde_has_new_filter()) {
+        tell(self, &self->is_filtered, 1, SONDE_FILTER_CHANGED);
+        return;
+    }
     keep_collector(self);
     take_snapshot(self, page);
 }

@@ -6,7 +6,7 @@
 #include "kernel/keeper.h"
 
 /* Bits of `unreported`. */
-enum { SONDE_START_CHANGED = 1, SONDE_SIGNAL_CHANGED = 2 };
+enum { SONDE_START_CHANGED = 1, SONDE_SIGNAL_CHANGED = 2, SONDE_FILTER_CHANGED = 4 };
 
 /* Zeroed by its owner, who sets the first two fields and owns their strings. */
 typedef struct {
@@ -16,7 +16,8 @@ typedef struct {
     int64_t snapshot_ns; /* when the last snapshot was started */
     int start_status;    /* of the last command: 0 or -errno */
     int signal_state;    /* of the signal that asks for snapshots */
-    uint32_t unreported;     /* atomic: which of the two has changed; whoever takes the bits clears them */
+    int is_filtered;     /* system calls are filtered since the recording began */
+    uint32_t unreported; /* atomic: which of the three has changed; whoever takes the bits clears them */
 } sonde_upkeep;
 
 /* See to all of it, as far as it is due. The native thread alone. */

@@ -7,6 +7,7 @@
  */
 #define _GNU_SOURCE 1
 #include "stacks/sampler.h"
+#include "kernel/filter.h"
 #include "kernel/thread.h"
 
 #include <errno.h>
@@ -107,6 +108,10 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
 static void look_at_all(sonde_sampler *s, int64_t now_ns, int everyone)
 {
     int64_t most_ns = s->interval_ns / 2 < MOST_NS ? s->interval_ns / 2 : MOST_NS;
+    if (sonde_has_new_filter()) {
+        s->is_slow = 1; /* from now on memory cannot be read */
+        return;
+    }
     sonde_sampler_search(s, now_ns);
     uint32_t left = s->threads.count;
     for (; left > 0 && s->threads.count > 0; left--) {
