@@ -87,8 +87,7 @@ class Recorder:
             return self.session.folder
 
     def park(self) -> bool:
-        """Record only for runs, paused between them, unless a recording is live already. Return
-        whether there is a recording."""
+        """Record only for runs, paused between them, unless a recording is live; return whether."""
         with self.lock:
             # The program's children are not recorded then: nobody asked for that.
             if self.session is None:
@@ -226,8 +225,7 @@ class Recorder:
             return self._tables.open(row, table, self.session, soon=soon)
 
     def open_user_table(self, row: type, name: str | None) -> _core.Writer:
-        """Return the writer of a table that the program defines: `job.batch` for `Batch`, or
-        `name`."""
+        """Return the writer of a table of the program's: `job.batch` for `Batch`, or `name`."""
         return self.open_table(row, name_user_table(row, name))
 
     def _make_opener(self, table: str) -> Callable[[], object]:
@@ -301,8 +299,7 @@ class Recorder:
         _core.undisturbed(lambda: obey(start, signal, is_filtered))
 
     def _obey(self, start: int | None, signal: int | None, is_filtered: bool) -> None:
-        """Do what the control page asks, at a safe point of the main thread, and record what the
-        native thread has noticed."""
+        """Do what the control page asks, and record what the native thread has noticed."""
         with self.lock:
             writing = self.session
             if writing is None:
