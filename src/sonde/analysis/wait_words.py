@@ -53,9 +53,20 @@ _WORDS = {
 }  # fmt: skip
 
 
-def describe_wait(frames: Sequence[tuple[str, str]]) -> str:
-    """Return what a stack of (function, file), the innermost first, waits for; empty if unknown."""
-    found = ""
+# What the kernel knows of any wait, by its kind in python.stack_sample.
+_KINDS = {
+    "gil": "the GIL", "lock": "a lock", "sleep": "the end of a sleep", "poll": "input",
+    "network": "the network", "pipe": "data through a pipe", "child": "a child process",
+    "disk": "a disk", "fault": "memory to be loaded", "device": "a device",
+}  # fmt: skip
+
+
+def describe_wait(frames: Sequence[tuple[str, str]], kind: str | None = None) -> str:
+    """Return what a stack of (function, file), the innermost first, waits for; empty if unknown.
+    `kind` is what the kernel says: a thread may wait for the GIL in any function."""
+    found = _KINDS.get(kind or "", "")
+    if kind == "gil":
+        return found
     for func, file in frames:
         if find_owner(file) != PYTHON:
             break

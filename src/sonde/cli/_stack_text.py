@@ -44,7 +44,7 @@ class StackText:
         for one in threads:
             frames = tuple((frame.func, frame.file, frame.line) for frame in one.frames)
             alone = one.thread if one.thread in variables else None
-            key = frames, one.idle, one.gil, one.interpreter, alone
+            key = frames, one.idle, one.wait, one.gil, one.interpreter, alone
             groups.setdefault(key, []).append(one)
         for group in groups.values():
             yield ""
@@ -99,7 +99,7 @@ class StackText:
         if lasted and min(lasted) >= _SHORT_NS:
             words += f" for {show_duration_short(min(lasted))}"
         python = [(frame.func, frame.file) for frame in one.frames if not frame.is_native]
-        wait = describe_wait(python) if one.idle else ""
+        wait = describe_wait(python, one.wait) if one.idle else ""
         return words + (f": waits for {wait}" if wait else "")
 
     def _draw_native(self, frame: StackFrame) -> str:

@@ -97,7 +97,8 @@ class _Shown:
             ],
             "threads": [
                 {"thread": one.thread, "name": one.name, "t_ns": one.t_ns, "gil": one.gil,
-                 "idle": one.idle, "since_ns": one.since_ns, "interpreter": one.interpreter,
+                 "idle": one.idle, "wait": one.wait, "since_ns": one.since_ns,
+                 "interpreter": one.interpreter,
                  "frames": [
                     {"func": frame.func, "file": frame.file, "line": frame.line,
                      "native": frame.is_native, "locals": self._find_locals(one, depth)}
@@ -173,6 +174,7 @@ class _Native(_Shown):
                 one.name, one.interpreter = known[one.thread].name, known[one.thread].interpreter
                 if _list_places(one) == _list_places(known[one.thread]):
                     one.since_ns, one.gil = known[one.thread].since_ns, known[one.thread].gil
+                    one.wait = known[one.thread].wait
 
 
 def _list_places(one: ThreadStack) -> list[tuple[str, str, int]]:

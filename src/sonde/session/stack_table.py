@@ -181,6 +181,7 @@ class ThreadStack:
 
     __slots__ = (
         "cpu_ns", "frames", "gil", "idle", "interpreter", "name", "since_ns", "t_ns", "thread",
+        "wait",
     )  # fmt: skip
 
     def __init__(self, thread: int, name: str | None, t_ns: int) -> None:
@@ -189,12 +190,13 @@ class ThreadStack:
         self.since_ns: int | None = None  # since when it was seen at no other stack
         self.cpu_ns = self.interpreter = 0
         self.frames: list[StackFrame] = []  # the innermost first
+        self.wait: str | None = None  # what it waits for, as the kernel knows it
 
 
 def read_newest(session: Session, since_ns: int = 0) -> list[ThreadStack]:
     """Return the newest stack, from `since_ns` on, of every thread that has not ended."""
     times, threads, hashes, _samples, wall, *facts = _read_columns(session, SAMPLES)
-    cpu, gil, idle, *newer = facts  # older recordings have no interpreters
+    cpu, gil, idle, *newer = facts  # older recordings have neither interpreters nor waits
     newest: dict[int, int] = {}
     since: dict[int, int] = {}  # by thread: when the row began from which on its stack is the same
     for at, thread in enumerate(threads):
@@ -203,7 +205,7 @@ def read_newest(session: Session, since_ns: int = 0) -> list[ThreadStack]:
                 since[thread] = times[at] - wall[at]
             newest[thread] = at
     names, ended = read_threads(session)
-    nodes = read_nodes(session)
+    nodes, texts = read_nodes(session), intern.read_texts(session.folder)
     places = {number: place for place, number in enumerate(nodes.hashes)}
     found = []
     for thread, at in sorted(newest.items()):
@@ -213,6 +215,8 @@ def read_newest(session: Session, since_ns: int = 0) -> list[ThreadStack]:
         one.cpu_ns, one.gil, one.idle = cpu[at], bool(gil[at]), bool(idle[at])
         one.since_ns = since[thread]
         one.interpreter = newer[0][at] if newer else 0
+        if len(newer) > 1 and 0 <= newer[1][at] < len(texts):
+            one.wait = texts[newer[1][at]]
         one.frames = [nodes.frame(place) for place in nodes.walk(places.get(hashes[at], -1))]
         found.append(one)
     return found

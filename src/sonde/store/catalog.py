@@ -8,7 +8,7 @@ from functools import cache
 from sonde import plugins
 from sonde.session.schema import Schema, make_schema
 from sonde.store.view import View
-from sonde.store.views import events, recording, stacks, torch_captures
+from sonde.store.views import events, recording, stacks, thread_time, torch_captures
 from sonde.tables import name_row
 
 
@@ -25,7 +25,13 @@ def list_recorded() -> tuple[Schema, ...]:
 
 def list_views() -> tuple[View, ...]:
     """The tables that are worked out when they are asked for."""
-    return (*recording.VIEWS, *torch_captures.VIEWS, *events.VIEWS, *stacks.VIEWS)
+    return (
+        *recording.VIEWS,
+        *torch_captures.VIEWS,
+        *events.VIEWS,
+        *stacks.VIEWS,
+        *thread_time.VIEWS,
+    )
 
 
 def list_tables() -> list[Schema]:

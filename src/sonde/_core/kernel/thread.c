@@ -3,10 +3,7 @@
 #include "kernel/thread.h"
 #include "kernel/filter.h"
 
-#include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -68,21 +65,4 @@ int64_t sonde_thread_cpu(uint32_t tid)
     if (syscall(SYS_clock_gettime, clock, &now) != 0)
         return -1;
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-int sonde_thread_is_runnable(uint32_t tid)
-{
-    char path[64], text[256];
-    snprintf(path, sizeof path, "/proc/self/task/%u/stat", tid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 1;
-    /* pread() instead of read(): if the program closes all its files at this moment and another
-     * file gets this number, its position does not move. */
-    ssize_t bytes = pread(fd, text, sizeof text - 1, 0);
-    close(fd);
-    text[bytes < 0 ? 0 : bytes] = 0;
-    /* The name in front of the state may contain anything, brackets included. */
-    const char *name_end = strrchr(text, ')');
-    return name_end == NULL || name_end[1] == 0 || name_end[2] == 'R';
 }

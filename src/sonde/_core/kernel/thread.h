@@ -17,9 +17,6 @@ void sonde_thread_be_prompt(void);
 /* Return the CPU time of a thread of this process in nanoseconds; -1 if there is no such thread. */
 int64_t sonde_thread_cpu(uint32_t tid);
 
-/* Does this thread run, or wait for nothing but a CPU? This takes some microseconds. */
-int sonde_thread_is_runnable(uint32_t tid);
-
 /* The kernel's id of this thread. PyThreadState's will not do: a program in C may make a state in
  * one thread and use it in another. */
 typedef struct {

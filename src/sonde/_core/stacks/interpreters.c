@@ -11,6 +11,7 @@
 #include <internal/pycore_interp_structs.h>
 #else
 #include <internal/pycore_interp.h>
+#include <internal/pycore_runtime.h>
 #endif
 #undef Py_BUILD_CORE
 
@@ -39,6 +40,20 @@ int sonde_interpreters_read(uintptr_t address, sonde_interpreter *interpreter)
     int status = sonde_read_pieces(pieces, 3);
     *interpreter = (sonde_interpreter){address, next, head, (uint32_t)number};
     return status;
+}
+
+int sonde_interpreters_has_gil(uintptr_t interpreter, uintptr_t address)
+{
+#if PY_VERSION_HEX >= 0x030c0000
+    uintptr_t gil = 0;
+    sonde_piece piece = {&gil, interpreter + offsetof(PyInterpreterState, ceval.gil), sizeof gil};
+    if (sonde_read_pieces(&piece, 1) < 0)
+        return 0;
+#else
+    (void)interpreter; /* all of them share one */
+    uintptr_t gil = (uintptr_t)&_PyRuntime.ceval.gil;
+#endif
+    return gil != 0 && address >= gil && address < gil + sizeof(struct _gil_runtime_state);
 }
 
 #endif

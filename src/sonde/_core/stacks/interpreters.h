@@ -16,4 +16,8 @@ uintptr_t sonde_interpreters_newest(void);
 /* Read one. Returns 0 or -errno: it is gone. */
 int sonde_interpreters_read(uintptr_t address, sonde_interpreter *interpreter);
 
+/* Is this the address of a part of the GIL of an interpreter: of its mutex, or of the condition that
+ * threads wait for which want it? */
+int sonde_interpreters_has_gil(uintptr_t interpreter, uintptr_t address);
+
 #endif

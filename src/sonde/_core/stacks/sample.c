@@ -8,33 +8,47 @@
 #include <unistd.h>
 
 #define REPEAT_NS 300000000000
+#define FEW 32 /* a part of the elapsed time that is not worth a question */
 #define HOLD_NS 1000000000 /* the longest time for which samples of an idle thread are added up */
 
 /* ---- rows ----------------------------------------------------------------------- */
 
-static void write_sample(sonde_sampler *s, const sonde_sampled_thread *thread, int64_t t_ns,
-                         uint32_t samples, int64_t wall_ns, int64_t cpu_ns, int is_idle)
+/* What of a row differs between a working thread and one that waits. */
+typedef struct {
+    int64_t t_ns;
+    uint32_t samples;
+    int64_t wall_ns, cpu_ns, queue_ns; /* queue_ns is -1 if it is not known */
+    enum sonde_wait_kind wait;
+} times;
+
+enum { NO_WAIT = 1, NO_QUEUE = 2 }; /* optional columns that are NULL */
+
+static void write_sample(sonde_sampler *s, const sonde_sampled_thread *thread, times of)
 {
     sonde_sample_row row = {
-        .t_ns = t_ns,
+        .t_ns = of.t_ns,
         .thread = thread->tid,
         .stack = sonde_nodes_at(&s->nodes, thread->node)->hash,
-        .samples = samples,
-        .wall_ns = wall_ns,
-        .cpu_ns = cpu_ns,
+        .samples = of.samples,
+        .wall_ns = of.wall_ns,
+        .cpu_ns = of.cpu_ns,
         .gil = (uint8_t)thread->holds_gil,
-        .idle = (uint8_t)is_idle,
+        .idle = of.wait != SONDE_WAIT_NONE,
         .interpreter = thread->interpreter,
+        .wait = s->wait_texts[of.wait],
+        .queue_ns = of.queue_ns,
     };
+    uint32_t nulls = (row.wait == 0 ? NO_WAIT : 0) | (of.queue_ns < 0 ? NO_QUEUE : 0);
     uint64_t words[sizeof row / 8] = {0};
     memcpy(words, &row, sizeof row);
-    (void)sonde_ring_append(&s->samples, words, 0); /* a drop is counted there */
+    (void)sonde_ring_append(&s->samples, words, nulls); /* a drop is counted there */
 }
 
 void sonde_sample_release(sonde_sampler *s, sonde_sampled_thread *thread)
 {
     if (thread->held)
-        write_sample(s, thread, thread->held_ns, thread->held, thread->held_wall_ns, 0, 1);
+        write_sample(s, thread, (times){thread->held_ns, thread->held, thread->held_wall_ns, 0, 0,
+                                        thread->wait});
     thread->held = 0;
     thread->held_wall_ns = 0;
 }
@@ -46,7 +60,7 @@ void sonde_sample_settle(sonde_sampler *s, sonde_sampled_thread *thread)
         return;
     sonde_node *node = sonde_nodes_at(&s->nodes, thread->node);
     sonde_store_relaxed(&node->cpu_ns, node->cpu_ns + thread->owed_ns);
-    write_sample(s, thread, thread->seen_ns, 0, 0, thread->owed_ns, 0);
+    write_sample(s, thread, (times){.t_ns = thread->seen_ns, .cpu_ns = thread->owed_ns});
     thread->owed_ns = 0;
 }
 
@@ -163,17 +177,32 @@ static void write_first_row(sonde_sampler *s, sonde_sampled_thread *thread)
     sonde_sample_thread(s, thread, s->started_text);
 }
 
+/* Return how long the thread waited for a CPU since that was last asked; -1 if it is not known. A
+ * thread that had a CPU all the time is not asked about. */
+static int64_t count_queue(sonde_sampled_thread *thread, int64_t wall_ns, int64_t cpu_ns)
+{
+    if (thread->queue_ns >= 0 && wall_ns - cpu_ns < wall_ns / FEW)
+        return 0;
+    int64_t before_ns = thread->queue_ns;
+    thread->queue_ns = sonde_wait_queue(thread->tid);
+    if (thread->queue_ns < 0)
+        return -1;
+    return thread->seen_ns == 0 || before_ns < 0 ? 0 : thread->queue_ns - before_ns;
+}
+
 /* Count a sample of this thread at its node. */
 void sonde_sample_count(sonde_sampler *s, sonde_sampled_thread *thread, const sonde_sample_facts *facts)
 {
     int64_t now_ns = facts->now_ns;
     int64_t since = thread->seen_ns ? thread->seen_ns : s->last_ns ? s->last_ns : now_ns;
     int64_t wall_ns = now_ns > since ? now_ns - since : 0;
-    int is_idle = thread->seen_ns != 0 && facts->is_off;
+    int is_off = facts->wait != SONDE_WAIT_NONE;
+    int is_idle = thread->seen_ns != 0 && is_off;
+    int64_t queue_ns = is_idle ? 0 : count_queue(thread, wall_ns, facts->cpu_ns);
     /* A thread that sleeps now used its CPU time elsewhere: that time goes to the next
      * sample that finds it on a CPU. */
-    int64_t cpu_ns = facts->is_off ? 0 : thread->owed_ns + facts->cpu_ns;
-    thread->owed_ns = facts->is_off ? thread->owed_ns + facts->cpu_ns : 0;
+    int64_t cpu_ns = is_off ? 0 : thread->owed_ns + facts->cpu_ns;
+    thread->owed_ns = is_off ? thread->owed_ns + facts->cpu_ns : 0;
     sonde_node *node = sonde_nodes_at(&s->nodes, thread->node);
     thread->seen_ns = now_ns;
     if (!thread->has_row)
@@ -196,7 +225,8 @@ void sonde_sample_count(sonde_sampler *s, sonde_sampled_thread *thread, const so
         if (facts->everyone || now_ns - thread->held_since_ns >= HOLD_NS)
             sonde_sample_release(s, thread);
     } else {
-        write_sample(s, thread, now_ns, 1, wall_ns, cpu_ns, is_idle);
+        write_sample(s, thread, (times){now_ns, 1, wall_ns, cpu_ns, queue_ns,
+                                        is_idle ? facts->wait : SONDE_WAIT_NONE});
     }
 }
 

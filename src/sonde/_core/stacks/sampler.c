@@ -6,6 +6,7 @@
  * Such samples are added up and written once a second.
  */
 #define _GNU_SOURCE 1
+#include "stacks/interpreters.h"
 #include "stacks/sampler.h"
 #include "kernel/filter.h"
 #include "kernel/thread.h"
@@ -43,6 +44,16 @@ static enum sonde_frames_result read_stack(sonde_sampler *s, sonde_sampled_threa
     return found;
 }
 
+/* Return what a thread waits for; of all locks, the GIL is told apart by where it lies. */
+static enum sonde_wait_kind find_wait(const sonde_sampled_thread *thread)
+{
+    sonde_thread_wait found = sonde_wait_find(thread->tid);
+    if (found.kind == SONDE_WAIT_LOCK &&
+        sonde_interpreters_has_gil(thread->view.interpreter, (uintptr_t)found.lock))
+        return SONDE_WAIT_GIL;
+    return found.kind;
+}
+
 /* Sample one thread. Returns 0 if it has ended. */
 static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyone)
 {
@@ -51,9 +62,9 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
     if (cpu_ns < 0)
         return 0;
     if (thread->node && cpu_ns == thread->cpu_ns) {
-        if (!thread->is_off)
-            thread->is_off = !sonde_thread_is_runnable(thread->tid);
-        sonde_sample_facts facts = {now_ns, 0, thread->is_off, 1, everyone};
+        if (thread->wait == SONDE_WAIT_NONE)
+            thread->wait = find_wait(thread);
+        sonde_sample_facts facts = {now_ns, 0, thread->wait, 1, everyone};
         sonde_sample_count(s, thread, &facts);
         return 1;
     }
@@ -95,9 +106,8 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
     s->sums.cut += node != 0 && stack.is_cut;
     if (node) {
         /* On a busy machine it may be waiting only for the CPU that we have just now. */
-        thread->is_off = sonde_thread_cpu(thread->tid) == cpu_ns &&
-                         !sonde_thread_is_runnable(thread->tid);
-        sonde_sample_facts facts = {now_ns, used_ns, thread->is_off, is_same, everyone};
+        thread->wait = sonde_thread_cpu(thread->tid) == cpu_ns ? find_wait(thread) : SONDE_WAIT_NONE;
+        sonde_sample_facts facts = {now_ns, used_ns, thread->wait, is_same, everyone};
         sonde_sample_count(s, thread, &facts);
     } else {
         thread->seen_ns = 0; /* C code that only calls into Python now and then: not counted */
@@ -195,6 +205,7 @@ static void forget_times(sonde_sampler *s)
     for (uint32_t i = 0; i < s->threads.count; i++) {
         s->threads.list[i]->seen_ns = 0;
         s->threads.list[i]->cpu_ns = -1;
+        s->threads.list[i]->queue_ns = -1;
     }
     s->last_ns = s->since_ns;
     s->moved_ns = sonde_clock_ns(); /* nobody looked meanwhile */
@@ -301,7 +312,11 @@ void sonde_sampler_take(sonde_sampler *s, uint32_t tid, const sonde_frame_key *k
     thread->node = node;
     thread->holds_gil = gil;
     thread->cpu_ns = cpu_ns;
-    sonde_sample_facts facts = {now_ns, used_ns, used_ns == 0, is_same, 0};
+    if (used_ns)
+        thread->wait = SONDE_WAIT_NONE;
+    else if (thread->wait == SONDE_WAIT_NONE)
+        thread->wait = sonde_wait_find(tid).kind;
+    sonde_sample_facts facts = {now_ns, used_ns, thread->wait, is_same, 0};
     sonde_sample_count(s, thread, &facts);
 }
 
@@ -329,6 +344,8 @@ int sonde_sampler_open(sonde_sampler *s)
     s->named_text = put_text(s, "named");
     s->ended_text = put_text(s, "ended");
     s->main_text = put_text(s, "MainThread");
+    for (int i = SONDE_WAIT_NONE + 1; i < SONDE_WAIT_KINDS; i++)
+        s->wait_texts[i] = put_text(s, sonde_wait_names[i]);
     sonde_frame_key lost = {.func = put_text(s, "<no room>"), .file = s->empty_text, .text_hash = 2};
     s->lost_node = sonde_nodes_put(&s->nodes, 0, &lost);
     s->seed = (uint64_t)sonde_clock_ns() | 1;

@@ -12,6 +12,8 @@ typedef struct {
     int64_t wall_ns, cpu_ns;
     uint8_t gil, idle;
     uint32_t interpreter;
+    uint32_t wait; /* a text id */
+    int64_t queue_ns;
 } sonde_sample_row;
 
 typedef struct {
@@ -27,11 +29,11 @@ typedef struct {
     uint64_t stacks_lost;
 } sonde_sampling_row;
 
-#define SONDE_SAMPLE_KINDS "qqqIqq??I"
+#define SONDE_SAMPLE_KINDS "qqqIqq??Itq"
 #define SONDE_THREAD_KINDS "qqtt"
 #define SONDE_SAMPLING_KINDS "qQQQQQQqIIQ"
 
-_Static_assert(sizeof(sonde_sample_row) == 56, "stack_sample layout");
+_Static_assert(sizeof(sonde_sample_row) == 72, "stack_sample layout");
 _Static_assert(sizeof(sonde_thread_row) == 24, "thread layout");
 _Static_assert(sizeof(sonde_sampling_row) == 80, "sampling layout");
 
@@ -63,6 +65,7 @@ typedef struct {
     uint64_t doubts[SONDE_DOUBTS]; /* calls that were seen only once */
     uint32_t doubts_n;
     uint32_t cut_text, empty_text, started_text, named_text, ended_text, main_text;
+    uint32_t wait_texts[SONDE_WAIT_KINDS];
     uint32_t unnamed; /* threads whose names only Python knows */
     int was_off;
     int wants_stacks; /* if is_slow: a sample is due */
@@ -85,7 +88,7 @@ uint32_t sonde_sample_lose(sonde_sampler *s);
 typedef struct {
     int64_t now_ns;
     int64_t cpu_ns; /* used since its last sample */
-    int is_off;     /* it slept or waited: neither on a CPU nor for one */
+    enum sonde_wait_kind wait; /* it slept or waited: neither on a CPU nor for one */
     int is_same;    /* its stack and GIL are as in its last sample */
     int everyone;   /* nothing may be held back */
 } sonde_sample_facts;

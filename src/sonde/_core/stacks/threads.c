@@ -65,6 +65,7 @@ sonde_sampled_thread *sonde_threads_add(sonde_threads *threads, uintptr_t state)
         return NULL;
     thread->view.state = state;
     thread->cpu_ns = -1;
+    thread->queue_ns = -1;
     threads->list[threads->count++] = thread;
     put_index(threads, thread);
     return thread;

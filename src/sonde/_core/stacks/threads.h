@@ -2,7 +2,8 @@
 #ifndef SONDE_THREADS_H
 #define SONDE_THREADS_H
 
-#include "stacks/frames.h"
+#include "stacks/frames.h" /* before all others: Python.h must be the first */
+#include "kernel/thread_wait.h"
 
 /* One frame of the stack that a thread was last seen with. */
 typedef struct {
@@ -27,7 +28,8 @@ typedef struct {
     /* If it is in another interpreter, too: where it is there, and the search that found this. */
     sonde_view inner;
     uint32_t inner_number, inner_search;
-    int is_off; /* it slept then, or waited for something other than a CPU */
+    enum sonde_wait_kind wait; /* what it waited for then, other than a CPU */
+    int64_t queue_ns; /* how long it had waited for a CPU when that was last asked; -1: not known */
     sonde_step *path; /* root first */
     int path_n, path_room;
     /* Samples that are not written yet because they are like the last row: no CPU time, same

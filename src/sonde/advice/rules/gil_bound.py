@@ -14,28 +14,29 @@ from collections.abc import Iterator
 from sonde.advice.rules._code import PLACE, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
-NEEDS = ("python.stack_sample.gil",)
+NEEDS = ("python.stack_sample.gil", "python.stack_sample.wait")
 LIMITS = {
     "held_pct": Limit(80, "of the time in which some thread holds the GIL"),
     "waiting_pct": Limit(50, "of the time, added up over threads, spent waiting for it"),
     "share_pct": Limit(5, "of the time in which a thread must hold it to count as a contender"),
 }
-# A thread waits for the GIL where it also runs: at a line at which it holds it part of the time.
-# At a line that waits for something else, a lock or a read, it hardly ever does.
+# Where the kernel did not say what a thread waits for, it is the GIL if the thread also runs there:
+# at a line at which it holds the GIL part of the time.
 SQL = f"""
 WITH sample AS (
-  SELECT {{piece}} AS piece, host, pid, thread, stack, wall_ns, gil, idle FROM python.stack_sample
-  WHERE {{inside}}),
+  SELECT {{piece}} AS piece, host, pid, thread, stack, wall_ns, gil, idle, wait
+  FROM python.stack_sample WHERE {{inside}}),
 line AS (
   SELECT piece, host, pid, thread, stack, COUNT(*) AS rows, SUM(wall_ns) AS all_ns,
          COALESCE(SUM(wall_ns) FILTER (gil), 0) AS held_ns,
-         COALESCE(SUM(wall_ns) FILTER (idle), 0) AS idle_ns
+         COALESCE(SUM(wall_ns) FILTER (wait = 'gil'), 0) AS wanted_ns,
+         COALESCE(SUM(wall_ns) FILTER (idle AND wait IS NULL), 0) AS idle_ns
   FROM sample GROUP BY 1, 2, 3, 4, 5),
 place AS ({PLACE}),
 thread AS (
   SELECT piece, host, pid, thread, SUM(rows) AS rows, SUM(held_ns) AS held_ns,
          SUM(all_ns) AS alive_ns,
-         COALESCE(SUM(idle_ns) FILTER (held_ns >= 0.05 * all_ns), 0) AS waited_ns
+         SUM(wanted_ns) + COALESCE(SUM(idle_ns) FILTER (held_ns >= 0.05 * all_ns), 0) AS waited_ns
   FROM line GROUP BY 1, 2, 3, 4),
 fighter AS (
   SELECT * FROM thread WHERE held_ns >= {{share_pct}} / 100 * {{piece_s}} * 1e9),

@@ -16,20 +16,20 @@ from typing import Any
 from sonde.advice.rules._code import PLACE, read_line, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 
-NEEDS = ("python.stack_sample.idle",)
+NEEDS = ("python.stack_sample.wait",)
 LIMITS = {
     "waiting_pct": Limit(20, "of each thread's time spent waiting for the lock"),
     "threads": Limit(2, "fewest threads that wait at the same line"),
 }
 SQL = f"""
 WITH sample AS (
-  SELECT {{piece}} AS piece, host, pid, thread, stack, wall_ns, idle FROM python.stack_sample
-  WHERE {{inside}}),
+  SELECT {{piece}} AS piece, host, pid, thread, stack, wall_ns, idle, wait
+  FROM python.stack_sample WHERE {{inside}}),
 place AS ({PLACE}),
 line AS (
   SELECT piece, host, pid, thread, file, lineno, func, leaf_file, leaf_line, leaf_func,
          SUM(wall_ns) AS waited_ns
-  FROM sample JOIN place USING (stack) WHERE idle GROUP BY ALL),
+  FROM sample JOIN place USING (stack) WHERE idle AND COALESCE(wait, 'lock') = 'lock' GROUP BY ALL),
 alive AS (
   SELECT piece, host, pid, COUNT(DISTINCT thread) AS threads, COUNT(*) AS readings
   FROM sample GROUP BY 1, 2, 3),
@@ -64,8 +64,8 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
 
 
 def _is_lock(row: Any) -> bool:
-    """Return whether the thread waits for a lock. Only its source line shows that: a sleep, a read
-    and an empty queue look the same from outside."""
+    """Return whether the lock is one of the program. The kernel says that the thread waits for some
+    lock; only its source line tells that of a `with` from that inside of an empty queue."""
     if row.leaf_file.endswith("/threading.py"):
         return row.leaf_func.rpartition(".")[2] in _INSIDE
     return bool(_WITH.search(read_line(row.leaf_file, row.leaf_line)))

@@ -110,8 +110,8 @@ def _find_first(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _list_backtrace(session: Session) -> list[Row]:
-    newest, names = _find_newest(session), _find_names(session)
-    chains = _find_chains(session, {row["stack"] for row in newest.values()})
+    newest, names = _find_newest(session), find_names(session)
+    chains = find_chains(session, {row["stack"] for row in newest.values()})
     seen = stack_table.read_locals(session)
     found: list[Row] = []
     for thread, row in sorted(newest.items()):
@@ -147,12 +147,14 @@ def _find_newest(session: Session) -> dict[object, dict[str, object]]:
     return newest
 
 
-def _find_names(session: Session) -> dict[object, object]:
+def find_names(session: Session) -> dict[object, object]:
+    """Return the names of threads, by their ids."""
     rows = _read_newest_rows(session, stack_table.THREADS)
     return {row["thread"]: row["name"] for row in rows if row["name"] is not None}
 
 
-def _find_chains(session: Session, wanted: set[object]) -> dict[object, list[dict[str, object]]]:
+def find_chains(session: Session, wanted: set[object]) -> dict[object, list[dict[str, object]]]:
+    """Return the frames (func, file, lineno) of these stacks, the innermost first."""
     nodes = {row["stack"]: row for row in STACK.read_session(session).to_pylist()}
     chains: dict[object, list[dict[str, object]]] = {}
     for stack in wanted:
