@@ -52,6 +52,8 @@ int sonde_has_filter(void)
     return has;
 }
 
+int sonde_had_filter(void) { return sonde_load_relaxed(&had_filter); }
+
 int sonde_has_new_filter(void)
 {
     return !sonde_load_relaxed(&had_filter) && prctl(PR_GET_SECCOMP, 0, 0, 0, 0) == 2;

@@ -8,6 +8,9 @@
 /* Is there such a filter? */
 int sonde_has_filter(void);
 
+/* What sonde_has_filter() said last; it costs nothing. */
+int sonde_had_filter(void);
+
 /* Has this thread got its first filter since sonde_has_filter() was last called? It costs one short
  * system call. */
 int sonde_has_new_filter(void);

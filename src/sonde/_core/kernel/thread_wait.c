@@ -1,6 +1,7 @@
 /* What a thread waits for: told by the system call that it is in. See thread_wait.h. */
 #define _GNU_SOURCE 1
 #include "kernel/thread_wait.h"
+#include "kernel/filter.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -38,20 +39,27 @@ static ssize_t read_file(uint32_t tid, const char *name, char *text, size_t room
     return bytes;
 }
 
+/* Is this socket one between processes of this machine? A filter might end us for the question: then
+ * every socket counts as one of the network. */
+static int is_local(int fd)
+{
+    int domain = 0;
+    socklen_t size = sizeof domain;
+    return !sonde_had_filter() && getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
+           domain == AF_UNIX;
+}
+
 /* What does a thread wait for that reads or writes this file? The number may be another file's by
  * now; then the answer is about that one. */
 static enum sonde_wait_kind find_file(int fd)
 {
+    char path[64];
     struct stat about;
-    int domain = 0;
-    socklen_t size = sizeof domain;
-    if (fstat(fd, &about) < 0)
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    if (stat(path, &about) < 0) /* not fstat(), which filters of system calls may forbid */
         return SONDE_WAIT_OTHER;
-    if (S_ISSOCK(about.st_mode)) {
-        if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX)
-            return SONDE_WAIT_PIPE;
-        return SONDE_WAIT_NETWORK;
-    }
+    if (S_ISSOCK(about.st_mode))
+        return is_local(fd) ? SONDE_WAIT_PIPE : SONDE_WAIT_NETWORK;
     if (S_ISFIFO(about.st_mode))
         return SONDE_WAIT_PIPE;
     if (S_ISCHR(about.st_mode))
