@@ -207,6 +207,18 @@ def uses_colour() -> bool:
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def find_pager() -> tuple[list[str], dict[str, str]] | None:
+    """Return the command of the user's pager and its environment: $SONDE_PAGER, else $PAGER, else
+    less; None if it is empty or `cat`, or if there is none."""
+    from shutil import which  # only in the tool
+
+    words = os.environ.get("SONDE_PAGER", os.environ.get("PAGER", "less")).split()
+    if not words or words == ["cat"] or which(words[0]) is None:
+        return None
+    # As git does: end at once if all fits, colours, and leave the text on the screen.
+    return words, {"LESS": "FRX", **os.environ}
+
+
 # The first match wins: torchrun and MPI set their variables on top of SLURM's.
 _RANKS: tuple[tuple[str, str, str, str], ...] = (
     ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),

@@ -300,3 +300,14 @@ print(folder)
         Drain(session, path).run(0.0, 0.0, ended=True)
     seal(session)
     assert sonde.open(folder).query(asked).to_pylist() == right  # from the archive, and once
+
+
+def test_tables_and_columns_can_be_listed_as_in_any_database(recorded: Recording) -> None:
+    listed = {row["table"]: row for row in recorded.query("SHOW TABLES;").to_pylist()}
+    assert listed["python.gc_pause"]["meaning"] and listed["sonde.session"]["columns"] > 5
+    for name in ("python.gc_pause", "gc_pause"):
+        rows = recorded.query(f"describe {name}").to_pylist()
+        assert {"table": "python.gc_pause", "column_name": "dur_ns", "column_type": "i64", "unit": "ns",
+                "meaning": "duration"} in rows  # fmt: skip
+    with pytest.raises(QueryError, match=r"no table gc_puse; the nearest are python\.gc_pause"):
+        recorded.query("DESCRIBE gc_puse")

@@ -13,7 +13,7 @@ TYPE_CHECKING = False  # `typing` takes longer to import than `sonde stacks` to 
 if TYPE_CHECKING:
     from typing import NoReturn
 
-FORMATS = ("table", "csv", "json", "arrow", "parquet")
+FORMATS = ("table", "vertical", "csv", "json", "arrow", "parquet")
 MOMENTS = "10s or 5min (before the end), +30s (after the start), or an ISO time (UTC)"
 _SPANS = "30s, 5min, 100ms or plain seconds"
 TARGET = """\
@@ -55,6 +55,9 @@ def add_format(parser: argparse._ActionsContainer, formats: Sequence[str] = FORM
         "--format", choices=formats, default="table",
         help="how to write the result: %(choices)s (default: %(default)s)", metavar="FORMAT",
     )  # fmt: skip
+    if "vertical" in formats:
+        parser.add_argument("-x", dest="format", action="store_const", const="vertical",
+                            help="short for --format vertical: one column a line")  # fmt: skip
 
 
 def add_output(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from sonde import environ
+from sonde.cli import _pager
 from sonde.errors import Error
 from sonde.words import clean
 
@@ -23,7 +24,8 @@ Rows = Sequence[tuple[object, ...]]
 
 _TEXTS = ("csv", "json")
 _MOST_ROWS = 1000  # on a terminal; a pipe or a file gets them all
-_NARROWEST = 6
+_NARROWEST = 10
+_MOST_NAMES = 4  # of columns that found no room
 _NULL = "\N{EN DASH}"
 
 
@@ -31,6 +33,9 @@ def write_rows(rows: pa.Table, form: str, output: str | None) -> None:
     """Write a result in one of the formats of `--format`, to a file or to stdout."""
     if form == "table":
         write_text(output, lambda file: draw_arrow(rows, file))
+    elif form == "vertical":
+        cells = [row for part in _list_parts(rows) for row in part]
+        write_text(output, lambda file: draw_vertical(rows.column_names, cells, file))
     elif form in _TEXTS:
         _write_text_form(rows.column_names, _list_parts(rows), form, output)
     else:
@@ -47,6 +52,8 @@ def write_records(
     cells = [tuple(record.get(name) for name in names) for record in records]
     if form == "table":
         write_text(output, lambda file: draw_rows(names, cells, file))
+    elif form == "vertical":
+        write_text(output, lambda file: draw_vertical(names, cells, file))
     elif form in _TEXTS:
         _write_text_form(names, [cells], form, output)
     else:
@@ -73,9 +80,9 @@ def _list_parts(rows: pa.Table) -> Iterator[Rows]:
 
 
 def write_text(output: str | None, draw: Callable[[IO[str]], None]) -> None:
-    """Draw to a file or to stdout."""
+    """Draw to a file or to stdout; to a pager if a person's screen is too small for it."""
     if output is None:
-        draw(sys.stdout)
+        _pager.show(draw) if sys.stdout.isatty() and sys.stdin.isatty() else draw(sys.stdout)
         return
     try:
         with open(output, "w", encoding="utf-8", errors="backslashreplace") as file:
@@ -262,7 +269,8 @@ def draw_table(
     right: Sequence[bool] | None = None,
     paint: Callable[[int, int, str], str] | None = None,
 ) -> None:
-    """Draw columns under their names. On a terminal they fit the width; long text is cut with `…`.
+    """Draw columns under their names. On a terminal they fit the width: long text is cut with `…`,
+    numbers never are, and columns that find no room are left out and named below the table.
 
     `right` says which columns are right-aligned (default: those of numbers); `paint(row, column,
     cell)` may colour a cell, where there are colours."""
@@ -272,35 +280,65 @@ def draw_table(
         right = [all(_is_number(row[i]) for row in rows) for i in range(len(names))]
     widths = [max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(names)]
     fancy = file.isatty()
+    left_out: list[str] = []
     if fancy:
-        widths = fit(widths, shutil.get_terminal_size().columns)
+        whole = [all(_is_whole(row[i]) for row in rows) for i in range(len(names))]
+        widths = fit(widths, shutil.get_terminal_size().columns, whole)
+        names, left_out = names[: len(widths)], names[len(widths) :]
     colour = fancy and environ.uses_colour()
     bold, dim, plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if colour else ("", "", "")
-    shape = list(zip(widths, right, strict=True))
+    shape = list(zip(widths, right[: len(widths)], strict=True))
     head = "  ".join(_pad(name, *form) for name, form in zip(names, shape, strict=True))
     file.write(f"{bold}{head.rstrip()}{plain}\n")
     for at, row in enumerate(cells):
         shown = [
             f"{dim}{_pad(cell, *form)}{plain}" if cell == _NULL else _pad(cell, *form)
-            for cell, form in zip(row, shape, strict=True)
+            for cell, form in zip(row, shape, strict=False)  # without those that are left out
         ]
         if colour and paint:
             shown = [paint(at, column, cell) for column, cell in enumerate(shown)]
         file.write("  ".join(shown).rstrip() + "\n")
+    if left_out:
+        known = ", ".join(left_out[:_MOST_NAMES])
+        rest = len(left_out) - _MOST_NAMES
+        more = f" and {rest} more columns" if rest > 0 else ""
+        file.write(f"no room for {known}{more}: -x shows all, one a line\n")
+
+
+def draw_vertical(names: Sequence[str], rows: Rows, file: IO[str]) -> None:
+    """Draw each row as a block with one column a line; nothing is cut."""
+    names = [clean(name) for name in names]
+    width = max(map(len, names), default=0)
+    for number, row in enumerate(rows, 1):
+        file.write(f"row {number}\n")
+        for name, value in zip(names, row, strict=True):
+            file.write(f"  {name:<{width}}  {_show(value)}\n")
+
+
+def _is_whole(value: object) -> bool:
+    """Tell whether a value means nothing if it is cut."""
+    if isinstance(value, str):
+        return len(value) < 16 and value[:1].isdigit()
+    return _is_number(value) or isinstance(value, (datetime.datetime, datetime.date, bool))
 
 
 def _is_number(value: object) -> bool:
     return value is None or isinstance(value, (int, float, decimal.Decimal))
 
 
-def fit(widths: list[int], room: int) -> list[int]:
-    """Narrow the widest columns until all fit; never below a readable minimum."""
+def fit(widths: list[int], room: int, whole: Sequence[bool] = ()) -> list[int]:
+    """Narrow the widest columns until all fit, but never below a readable minimum, nor those that
+    are `whole`; leave out the last ones that still find no room."""
     widths = list(widths)
+    fixed = list(whole) or [False] * len(widths)
     while sum(widths) + 2 * (len(widths) - 1) > room:
-        widest = max(range(len(widths)), key=widths.__getitem__)
-        if widths[widest] <= _NARROWEST:
+        soft = [i for i, width in enumerate(widths) if width > _NARROWEST and not fixed[i]]
+        if soft:
+            widths[max(soft, key=widths.__getitem__)] -= 1
+        elif len(widths) > 1:
+            widths.pop()
+        else:
             break
-        widths[widest] -= 1
     return widths
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from typing import IO
 
@@ -30,12 +31,12 @@ EXAMPLES = (
     "sonde compare 4242 4711",
     "sonde compare train@..+10min train@10min..     the start of a job with its end",
     "sonde compare monday tuesday --fail-on worse   for CI",
-    "sonde compare monday.prof tuesday.prof         two snapshots",
 )
 FOUND = 8  # the exit code of --fail-on
 _FAILS = (WORSE, "much-worse")
 _COLOURS = {WORSE: "\x1b[1;31m", BETTER: "\x1b[32m", OTHER: "\x1b[33m"}
 _MOST = 10  # functions and modules
+_WIDE = 110  # columns of a terminal
 
 _NOTE = f"""\
 BEFORE and AFTER are each a TARGET: a pid, a program's name, a job, a session folder or its id, or a
@@ -135,15 +136,25 @@ def _draw_changes(rows: Sequence[Change], file: IO[str], colour: bool) -> None:
     if not rows:
         return
     file.write("\n")
+    # Where there is little room the interval goes first; --format json has it.
+    is_short = file.isatty() and shutil.get_terminal_size().columns < _WIDE
     cells = [
-        (row.name, _show(row.before), _show(row.after), row.unit, _show_change(row), _name(row))
+        (row.name, _show(row.before), _show(row.after), row.unit,
+         _show_change(row).partition(" (")[0] if is_short else _show_change(row), _name(row))
         for row in rows
-    ]
+    ]  # fmt: skip
 
     def paint(at: int, column: int, cell: str) -> str:
         return _paint(cell, rows[at].verdict, colour) if column == 5 else cell
 
-    names = ("what", "before", "after", "unit", "change (95 %)", "verdict")
+    names = (
+        "what",
+        "before",
+        "after",
+        "unit",
+        "change" if is_short else "change (95 %)",
+        "verdict",
+    )
     _table.draw_table(names, cells, file, [False, True, True, False, False, False], paint)
 
 

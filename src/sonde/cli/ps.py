@@ -23,7 +23,6 @@ EXAMPLES = (
     "sonde ps --running --long",
     "sonde ps --format json",
 )
-_NAMES = ("pid", "state", "rank", "started", "lasted", "size", "command")
 _COLUMNS = {
     "pid": "int64", "state": "string", "rank": "int64", "start_wall_ns": "int64", "dur_ns": "int64",
     "size_bytes": "int64", "command": "string", "session": "string", "folder": "string",
@@ -77,11 +76,13 @@ def _miss_collector(session: Session, root: str) -> Iterator[str]:
 
 
 def _choose_names(found: list[dict[str, Any]], is_long: bool) -> tuple[str, ...]:
-    """Return the columns to show: the job only where one has several processes."""
+    """Return the columns to show: ranks where there are some, the job where one has several
+    processes."""
     jobs = [row["job"] for row in found if row["job"] is not None]
-    first, last = _NAMES[:-1], _NAMES[-1:]
+    ranks = ("rank",) if any(row["rank"] is not None for row in found) else ()
     job = ("job",) if len(set(jobs)) < len(jobs) else ()
-    return (*first, *job, *last, *(("session", "folder") if is_long else ()))
+    more = ("session", "folder") if is_long else ()
+    return ("pid", "state", *ranks, *job, "started", "lasted", "size", "command", *more)
 
 
 def _describe(session: Session) -> dict[str, Any]:
@@ -128,7 +129,8 @@ def _show(row: dict[str, Any]) -> dict[str, str | None]:
     started, dur_ns = time.localtime(row["start_wall_ns"] / 1e9), row["dur_ns"]
     return {
         "state": row["word"] or row["state"],
-        "started": time.strftime("%m-%d %H:%M:%S", started),
+        "started": time.strftime("%H:%M:%S" if _is_today(started) else "%m-%d %H:%M", started),
+        "command": _shorten_more(row["command"]),
         "lasted": None if dur_ns is None else _span(dur_ns / 1e9),
         "size": show_bytes(row["size_bytes"]),
     }
@@ -138,6 +140,22 @@ def _shorten(argv: list[str]) -> str:
     """Return the command without the folder of its interpreter, which takes room."""
     words = [str(word) for word in argv]
     return " ".join([os.path.basename(words[0]), *words[1:]]) if words else ""
+
+
+def _is_today(moment: time.struct_time) -> bool:
+    return moment[:3] == time.localtime()[:3]
+
+
+def _shorten_more(command: str) -> str:
+    """Return a command without its interpreter and without the folder of its program: that is the
+    same for many, and stands where the difference would be."""
+    if "from multiprocessing.spawn" in command or "from multiprocessing.forkserver" in command:
+        return "(started by multiprocessing)"
+    first, _, rest = command.partition(" ")
+    if not first.startswith("python") or not rest or rest.startswith("-"):
+        return command
+    program, _, words = rest.partition(" ")
+    return f"{os.path.basename(program)} {words}".strip()
 
 
 def _span(seconds: float) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 
 from sonde.cli import _options, _table
+from sonde.errors import ConfigError
 from sonde.session.schema import Schema
 from sonde.store import catalog
+from sonde.store.listing import find_nearest
 from sonde.store.recording import open_recording
 
 GROUP = "ask"
@@ -29,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     schemas = open_recording(args.target).tables() if args.target else catalog.list_tables()
     if args.table:
-        schemas = [schema for schema in schemas if args.table in (schema.table, _bare(schema))]
+        schemas = _choose(args.table, schemas)
     if args.format == "markdown":
         text = catalog.describe(schemas)
         _table.write_text(args.output, lambda file: print(text, end="", file=file))
@@ -42,6 +44,17 @@ def run(args: argparse.Namespace) -> int:
     names = dict.fromkeys(("table", "column", "kind", "unit", "meaning"), "string")
     _table.write_records(rows, names, args.format, args.output)
     return 0
+
+
+def _choose(name: str, schemas: list[Schema]) -> list[Schema]:
+    """Return the tables of this name, with or without its schema; raise ConfigError if there is
+    none."""
+    found = [schema for schema in schemas if name in (schema.table, _bare(schema))]
+    if found:
+        return found
+    near = find_nearest(name, [schema.table for schema in schemas])
+    hint = f"; the nearest are {', '.join(near)}" if near else ""
+    raise ConfigError(f"there is no table {name}{hint}; `sonde tables` lists all")
 
 
 def _bare(schema: Schema) -> str:

@@ -22,7 +22,6 @@ from sonde.words import show_duration_short, show_share
 GROUP = "watch"
 EXAMPLES = (
     "sonde top 4242                          a live screen; h lists its keys",
-    "sonde top 4242 --view threads --by cpu",
     "sonde top gunicorn --once               all workers: their sum, and who differs",
     "sonde top 4242 --once --window start --format csv",
 )

@@ -19,7 +19,7 @@ from sonde.session import Session
 from sonde.session.missing_names import describe_missing_names
 from sonde.session.schema import Schema
 from sonde.session.target import find_sessions
-from sonde.store import catalog
+from sonde.store import catalog, listing
 from sonde.store.combined import CombinedTable, LazyTable
 from sonde.store.engine import abandoned, connect, is_too_large, iter_pieces, run, too_large
 from sonde.store.rows import SessionTable, open_tables, widen
@@ -70,6 +70,8 @@ class Recording:
     def query(self, sql: str, *, timeout_s: float = TIMEOUT_S, memory: str = MEMORY) -> pa.Table:
         """Run one SELECT and return its rows. It can read the recording and nothing else."""
         self._warn()
+        if listing.is_listing(sql):
+            return listing.answer(sql, self.tables())
         for _ in range(_TRIES - 1):
             try:
                 return self._query_named(sql, timeout_s, memory)
@@ -346,7 +348,7 @@ def _hint(message: str, recording: Recording) -> str:
     missing = re.search(r"Table with name \"?([^\s\"!]+)", message)
     if missing:
         names = [schema.table for schema in recording.tables()]
-        near = list(_nearest(missing.group(1), names))
+        near = listing.find_nearest(missing.group(1), names)
         return "tables here: " + ", ".join(near or names)
     column = re.search(r'Referenced column "([^"]+)"', message)
     if column:
@@ -356,9 +358,3 @@ def _hint(message: str, recording: Recording) -> str:
     if "Permission Error" in message or "disabled" in message:
         return "SQL here reads the recording and nothing else: no files, no network, no settings"
     return ""
-
-
-def _nearest(name: str, tables: Sequence[str]) -> Iterator[str]:
-    bare = {table.partition(".")[2]: table for table in tables}
-    for near in get_close_matches(name.rpartition(".")[2], bare, 3, 0.5):
-        yield bare[near]

@@ -1,0 +1,62 @@
+"""Tables for people: they fit, and a number is never cut."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from sonde.cli import _pager, _table
+
+BIG = 1_790_000_000_123_456_789
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def draw(
+    monkeypatch: pytest.MonkeyPatch, columns: int, names: list[str], *rows: tuple
+) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    screen = Screen()
+    _table.draw_table(names, rows, screen)
+    return screen.getvalue().splitlines()
+
+
+def test_text_is_cut_before_a_number_is_and_columns_are_left_out_last(monkeypatch) -> None:
+    names = ["t_ns", "command", "n", "wall_ns", "rank"]
+    row = (BIG, "python " + "x" * 90, 7, BIG, None)
+    wide = draw(monkeypatch, 80, names, row)
+    assert len(wide) == 2 and max(map(len, wide)) <= 80
+    assert wide[1].split()[0] == str(BIG) and wide[1].split()[-2] == str(BIG) and "…" in wide[1]
+    head, line, note = draw(monkeypatch, 40, names, row)
+    assert head.split() == ["t_ns", "command", "n"] and line.split()[0] == str(BIG)
+    assert note == "no room for wall_ns, rank: -x shows all, one a line"
+
+
+def test_vertical_shows_everything(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    screen = Screen()
+    _table.draw_vertical(["t_ns", "name"], [(BIG, "y" * 50), (1, None)], screen)
+    assert screen.getvalue() == (
+        f"row 1\n  t_ns  {BIG}\n  name  {'y' * 50}\nrow 2\n  t_ns  1\n  name  \N{EN DASH}\n"
+    )
+
+
+@pytest.mark.parametrize(("lines", "pager", "shown"), [
+    (3, "sed s/^/>/", ">one\n>two\n>three\n"),
+    (9, "sed s/^/>/", "one\ntwo\nthree\n"),
+    (3, "cat", "one\ntwo\nthree\n"),
+    (3, "no-such-pager", "one\ntwo\nthree\n"),
+])  # fmt: skip
+def test_only_what_is_longer_than_the_screen_is_paged(
+    lines: int, pager: str, shown: str, monkeypatch, capfd
+) -> None:
+    monkeypatch.setenv("LINES", str(lines))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("SONDE_PAGER", pager)
+    _pager.show(lambda file: print("one\ntwo\nthree", file=file))
+    assert capfd.readouterr().out == shown
