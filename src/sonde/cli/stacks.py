@@ -24,7 +24,6 @@ EXAMPLES = (
     "sonde stacks 4242",
     "sonde stacks 4242 --locals --tasks",
     "sonde stacks 4242 --native",
-    "sonde stacks train-7 --format json",
 )
 _LOOK_S = 0.5  # a sample takes a millisecond; on an overloaded machine, a few
 
