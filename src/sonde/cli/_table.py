@@ -299,10 +299,12 @@ def draw_table(
             shown = [paint(at, column, cell) for column, cell in enumerate(shown)]
         file.write("  ".join(shown).rstrip() + "\n")
     if left_out:
-        known = ", ".join(left_out[:_MOST_NAMES])
-        rest = len(left_out) - _MOST_NAMES
-        more = f" and {rest} more columns" if rest > 0 else ""
-        file.write(f"no room for {known}{more}: -x shows all, one a line\n")
+        file.write(f"no room for {_join(left_out)}: -x shows all, one a line\n")
+
+
+def _join(names: Sequence[str]) -> str:
+    rest = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {rest} more columns" if rest > 0 else "")
 
 
 def draw_vertical(names: Sequence[str], rows: Rows, file: IO[str]) -> None:
