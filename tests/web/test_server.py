@@ -118,7 +118,7 @@ def test_a_port_that_is_taken_is_one_clear_line(server: PageServer) -> None:
 
 
 def test_pieces_are_of_lengths_that_people_read() -> None:
-    assert [pick_width(s * 10**9) / 1e9 for s in (1, 61, 3600, 86400)] == [0.1, 0.2, 10, 300]
+    assert [pick_width(s * 10**9) / 1e9 for s in (1, 61, 3600, 86400)] == [0.01, 0.2, 10, 300]
 
 
 def test_numbers_that_a_script_would_round_are_texts() -> None:

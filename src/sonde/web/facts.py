@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from sonde import __version__
-from sonde.advice.finding import show_evidence
-from sonde.advice.judge import advise
 from sonde.analysis.code_names import find_owner, shorten_file
 from sonde.analysis.modules import StepSelection, arrange, make_table, read_overhead, read_report
 from sonde.analysis.source_lines import read_source
@@ -18,10 +15,11 @@ from sonde.analysis.wait_words import describe_wait
 from sonde.analysis.window import Window
 from sonde.errors import Error
 from sonde.session import Session, stack_table
+from sonde.session.ending import find_ending
 from sonde.session.stack_table import ThreadStack
 from sonde.store.recording import Recording
 from sonde.web.answer import PageAnswer, make_exact
-from sonde.words import name_program, show_moment
+from sonde.words import name_program
 
 QUERY_S, QUERY_MEMORY, MOST_ROWS = 30.0, "1GiB", 2000
 _MOST_PROCESSES = 16  # whose stacks are shown at a time
@@ -34,6 +32,21 @@ _SAMPLING = """\
 SELECT host, pid, MAX(cpu_ns) * 100.0 / NULLIF(MAX(t_ns) - MIN(t_ns) + 10e9, 0) AS cpu_pct,
     MAX(due) AS due, MAX(taken) AS taken, MAX(torn) AS torn, MAX(stacks_lost) AS stacks_lost
 FROM python.sampling GROUP BY host, pid"""
+# Rows of idle threads come once a second.
+_LAST_STACKS = """\
+WITH newest AS (
+    SELECT thread, MAX(t_ns) AS t_ns, arg_max(stack, t_ns) AS stack, arg_max(gil, t_ns) AS gil,
+        arg_max(idle, t_ns) AS idle
+    FROM python.stack_sample
+    WHERE ts >= (SELECT MAX(ts) FROM python.stack_sample) - INTERVAL 1500 MILLISECOND
+    GROUP BY thread),
+named AS (SELECT thread, arg_max(name, t_ns) AS name FROM python.thread
+          WHERE name IS NOT NULL GROUP BY thread)
+SELECT newest.*, name FROM newest LEFT JOIN named USING (thread) ORDER BY thread"""
+_FRAMES = """\
+SELECT stack, COALESCE(func, '?') AS func, COALESCE(file, '?') AS file,
+    COALESCE(lineno, 0) AS lineno
+FROM python.frame WHERE stack IN ({stacks}) ORDER BY stack, depth"""
 _SOURCES = """\
 SELECT source, state, any_value(detail) AS detail, COUNT(*) AS processes FROM sonde.source
 WHERE state NOT IN ('on', 'off') GROUP BY source, state ORDER BY source"""
@@ -43,11 +56,13 @@ def describe_sessions(sessions: Sequence[Session], base_ns: int) -> list[dict[st
     """Return the recorded processes, in the order in which stacks number them."""
     found = []
     for part, one in enumerate(sessions):
+        ending = find_ending(one)
         found.append({
             "part": part, "session": one.id, "host": one.host, "pid": one.pid, "rank": one.rank,
             "command": name_program(one.meta.argv), "argv": " ".join(map(str, one.meta.argv)),
             "state": one.find_state(), "from": one.start_wall_ns - base_ns,
             "job": one.meta.job, "python": one.meta.python,
+            "ending": None if ending is None else ending.sentence,
         })  # fmt: skip
     return found
 
@@ -66,21 +81,6 @@ def describe_choice(sessions: Sequence[Session]) -> list[dict[str, Any]]:
 def describe_server() -> dict[str, Any]:
     """Return what the page should know of whoever serves it."""
     return {"version": __version__, "host": os.uname().nodename}
-
-
-# ---- the verdict ---------------------------------------------------------------------------------
-
-
-def read_advice(sessions: Sequence[Session], window: Window | None = None) -> PageAnswer:
-    """Return what is wrong; each finding comes with its evidence as people read it."""
-    since, until = (None, None) if window is None else map(show_moment, window)
-    advice = advise([session.folder for session in sessions], since=since, until=until)
-    whole = json.loads(advice.to_json())
-    for made, finding in zip(whole["findings"], advice.findings, strict=True):
-        made["shown"] = [show_evidence(name, value) for name, value in finding.evidence.items()]
-    return PageAnswer(
-        {"advice": whole}, ["-- `sonde advise`: each rule is SQL, see docs/advice.md"]
-    )
 
 
 # ---- stacks now ----------------------------------------------------------------------------------
@@ -131,13 +131,23 @@ def _describe_group(group: Sequence[tuple[Session, ThreadStack]]) -> dict[str, A
 
 
 def _read_archived(session: Session) -> list[ThreadStack]:
-    found: dict[int, ThreadStack] = {}
-    sql = "SELECT * FROM python.backtrace ORDER BY thread, depth"
-    for row in Recording([session]).query(sql).to_pylist():
-        one = found.setdefault(row["thread"], ThreadStack(row["thread"], row["name"], row["t_ns"]))
+    """Return the last stacks of a process whose rings are gone: of its last second."""
+    recording = Recording([session])
+    rows = recording.query(_LAST_STACKS).to_pylist()
+    stacks = ", ".join(str(row["stack"]) for row in rows)
+    if not stacks:
+        return []
+    frames: dict[int, list[stack_table.StackFrame]] = {}
+    for row in recording.query(_FRAMES.format(stacks=stacks)).to_pylist():
+        frame = stack_table.StackFrame(row["func"], row["file"], row["lineno"], 0)
+        frames.setdefault(row["stack"], []).append(frame)
+    found = []
+    for row in rows:
+        one = ThreadStack(row["thread"], row["name"], row["t_ns"])
         one.gil, one.idle = row["gil"], row["idle"]
-        one.frames.append(stack_table.StackFrame(row["func"], row["file"], row["lineno"], 0))
-    return list(found.values())
+        one.frames = frames.get(row["stack"], [])
+        found.append(one)
+    return found
 
 
 # ---- modules, cost, SQL --------------------------------------------------------------------------

@@ -9,9 +9,31 @@ from sonde.errors import ConfigError
 from sonde.web import facts, series
 from sonde.web.answer import PageAnswer
 from sonde.web.opened import Opened
+from sonde.web.verdict import read_advice
 
 # Widths of pieces in seconds: people read them, and each divides many of those that follow.
-WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
+WIDTHS_S = (
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1,
+    2,
+    5,
+    10,
+    30,
+    60,
+    120,
+    300,
+    600,
+    1800,
+    3600,
+    7200,
+    21600,
+    86400,
+)
 MOST_PIECES = 600
 Asked = Mapping[str, str]  # the parameters of a question
 
@@ -22,6 +44,13 @@ def pick_width(duration_ns: int, most: int = MOST_PIECES) -> int:
         if duration_ns / (width_s * 1e9) <= most:
             return round(width_s * 1e9)
     return round(WIDTHS_S[-1] * 1e9)
+
+
+def list_widths(duration_ns: int, most: int = MOST_PIECES) -> list[int]:
+    """Return widths to try: from the one for `most` pieces to that for a few."""
+    least = pick_width(duration_ns, most)
+    longer = (round(width_s * 1e9) for width_s in WIDTHS_S)
+    return [width for width in longer if least <= width <= max(least, duration_ns / 20)]
 
 
 def read_number(asked: Asked, name: str, default: int) -> int:
@@ -51,7 +80,7 @@ def _ask_about(opened: Opened, _asked: Asked) -> PageAnswer:
     until = opened.find_end()
     data = {
         "target": opened.target, "base_ms": opened.base_ns / 1e6, "base_ns": str(opened.base_ns),
-        "until": until, "width": pick_width(until), "live": opened.is_live,
+        "until": until, "live": opened.is_live,
         "processes": facts.describe_sessions(opened.sessions, opened.base_ns),
     }  # fmt: skip
     return PageAnswer(data, ["SELECT * FROM sonde.session"])
@@ -63,7 +92,12 @@ def _ask_stacks(opened: Opened, asked: Asked) -> PageAnswer:
     if len(known) != 7:
         raise ConfigError("known has seven numbers")
     with opened.hold() as recording:
-        return opened.stacks.read(recording, pieces.window, pieces.width_ns, known)
+        width = pieces.width_ns
+        if "width" not in asked:
+            most = read_number(asked, "most", MOST_PIECES)
+            widths = list_widths(pieces.window.until_ns - pieces.window.since_ns, most)
+            width = opened.stacks.pick_width(recording, pieces.window, widths)
+        return opened.stacks.read(recording, pieces.window, width, known)
 
 
 def _over_time(read: Callable[..., PageAnswer]) -> Callable[[Opened, Asked], PageAnswer]:
@@ -95,7 +129,7 @@ QUESTIONS: Mapping[str, Callable[[Opened, Asked], PageAnswer]] = {
     "events": _over_time(series.read_events),
     "modules": _ask_modules,
     "cost": _ask_cost,
-    "advice": lambda opened, _asked: facts.read_advice(opened.sessions, opened.window),
+    "advice": lambda opened, _asked: read_advice(opened.sessions, opened.window),
     "now": lambda opened, _asked: facts.read_now(opened.sessions),
     "tables": lambda opened, _asked: facts.read_tables(opened.recording),
     "query": lambda opened, asked: facts.run_query(opened.recording, asked.get("sql", "")),

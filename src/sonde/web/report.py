@@ -13,12 +13,12 @@ from sonde.errors import Error
 from sonde.web.answer import PageAnswer
 from sonde.web.assets import make_single
 from sonde.web.opened import Opened
-from sonde.web.questions import QUESTIONS, pick_width
+from sonde.web.questions import QUESTIONS
 from sonde.words import show_bytes, show_duration
 
 MOST_BYTES = 10_000_000
 _PIECES = (600, 300, 150, 60, 24)  # tried in this order until the file is small enough
-_OVER_TIME = ("stacks", "steps", "machine", "marks", "events")
+_OVER_TIME = ("steps", "machine", "marks", "events")
 _ONCE = ("modules", "advice", "now", "cost")
 
 
@@ -28,14 +28,16 @@ def make_report(opened: Opened, most_bytes: int = MOST_BYTES) -> tuple[str, str]
     until = opened.find_end()
     once = {name: _ask(opened, name, {"to": str(until)}) for name in _ONCE}
     for pieces in _PIECES:
-        width = pick_width(until, pieces)
-        asked = {"from": "0", "to": str(until), "width": str(width)}
-        answers = {**once, **{name: _ask(opened, name, asked) for name in _OVER_TIME}}
+        stacks = _ask(opened, "stacks", {"to": str(until), "most": str(pieces)})
+        width = stacks.data["width"]
+        asked = {"to": str(until), "width": str(width)}
+        answers = {**once, "stacks": stacks,
+                   **{name: _ask(opened, name, asked) for name in _OVER_TIME}}  # fmt: skip
         about = _ask(opened, "about", {})
         thinned = (
             f"one file, in pieces of {show_duration(width)}; rows and SQL are in the recording"
         )
-        said = {"width": width, "live": False, "thinned": thinned}
+        said = {"live": False, "thinned": thinned}
         answers["about"] = replace(about, data={**about.data, **said})
         page = make_single(zlib.compress(_join(answers), 9))
         if len(page) <= most_bytes:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sonde.analysis.profile import Profile, Selection
+from sonde.analysis.profile import Profile, Selection, list_parts
 from sonde.analysis.window import Window
 from sonde.store.recording import Recording
 from sonde.web.answer import PageAnswer
@@ -20,8 +20,28 @@ SELECT ((end_ns - {since_ns} - 1) // {width_ns})::INTEGER AS piece,
     part::BIGINT << 32 | thread AS owner, stack,
     (idle::TINYINT + 2 * gil::TINYINT)::UTINYINT AS state,
     SUM(samples)::INTEGER AS samples, SUM(wall_ns)::DOUBLE AS wall, SUM(cpu_ns)::DOUBLE AS cpu
-FROM selected GROUP BY piece, owner, stack, state ORDER BY piece
-"""
+FROM selected GROUP BY piece, owner, stack, state ORDER BY piece"""
+# As in a profile, but without the names of threads: an hour has millions of rows.
+_SELECTED = """\
+WITH process(part, host, pid, first_us, next_us, offset_ns) AS (VALUES {processes}),
+selected AS (
+    SELECT part, thread, stack, samples, wall_ns, cpu_ns, gil, idle, t_ns + offset_ns AS end_ns
+    FROM python.stack_sample JOIN process USING (host, pid)
+    WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us
+        AND ts >= make_timestamptz({since_us}) AND ts <= make_timestamptz({until_us})
+        AND end_ns > {since_ns} AND end_ns <= {until_ns})"""
+# A recording of one process needs no join.
+_SELECTED_ALONE = """\
+WITH selected AS (
+    SELECT 0 AS part, thread, stack, samples, wall_ns, cpu_ns, gil, idle,
+        t_ns + {offset_ns} AS end_ns
+    FROM python.stack_sample
+    WHERE ts >= make_timestamptz({since_us}) AND ts <= make_timestamptz({until_us})
+        AND end_ns > {since_ns} AND end_ns <= {until_ns})"""
+# About how many rows a piece has, for several widths at once.
+_COUNTS = "{selected} SELECT {counts} FROM selected"
+_COUNT = "COUNT(DISTINCT (part, thread, stack, idle, gil)) FILTER (end_ns <= {end_ns}) AS n{at}"
+MOST_ROWS = 250_000  # that a page is given at first: eight megabytes, summed up in milliseconds
 _THREADS = "{named} SELECT part::BIGINT << 32 | thread AS owner, name FROM named"
 
 
@@ -39,7 +59,7 @@ class StackSource:
         then counts as in StackNames.list_new."""
         profile = Profile(recording, Selection(window))
         sql = _PIECES.format(
-            selected=profile.selected_sql, since_ns=window.since_ns, width_ns=width_ns
+            selected=_select(recording, window), since_ns=window.since_ns, width_ns=width_ns
         )
         rows = recording.query(sql).combine_chunks()
         stacks = rows["stack"].combine_chunks().dictionary_encode()
@@ -65,6 +85,24 @@ class StackSource:
         }  # fmt: skip
         return PageAnswer(data, [sql, NODES_SQL], columns)
 
+    def pick_width(self, recording: Recording, window: Window, widths: Sequence[int]) -> int:
+        """Return the least of these widths, in ascending order, that yields no more rows than a
+        page can sum up at once: as far as a stretch in the middle tells."""
+        duration_ns = window.until_ns - window.since_ns
+        begin_ns = window.since_ns + (duration_ns - widths[-1]) // 2
+        middle = Window(begin_ns, begin_ns + widths[-1])
+        counts = ", ".join(
+            _COUNT.format(end_ns=begin_ns + width, at=at) for at, width in enumerate(widths)
+        )
+        sql = _COUNTS.format(selected=_select(recording, middle), counts=counts)
+        [row] = recording.query(sql).to_pylist()
+        few = (
+            width
+            for at, width in enumerate(widths)
+            if row[f"n{at}"] * duration_ns / width <= MOST_ROWS
+        )
+        return next(few, widths[-1])
+
     def _list_threads(self, recording: Recording, profile: Profile) -> list[dict[str, Any]]:
         rows = recording.query(_THREADS.format(named=profile.named_sql))
         names = dict(zip(rows["owner"].to_pylist(), rows["name"].to_pylist(), strict=True))
@@ -75,3 +113,15 @@ class StackSource:
             name = names.get(owner) or "thread"
             found.append({"part": part, "thread": thread, "name": name, "main": is_main})
         return found
+
+
+def _select(recording: Recording, window: Window) -> str:
+    """Return SQL for the samples of a window, as a table `selected` to build on."""
+    ends = {
+        "since_ns": window.since_ns, "until_ns": window.until_ns,
+        # On `ts` as well as the exact bounds: it saves reading all of a long archive.
+        "since_us": window.since_ns // 1000 - 1, "until_us": window.until_ns // 1000 + 1,
+    }  # fmt: skip
+    if len(recording.sessions) == 1:
+        return _SELECTED_ALONE.format(offset_ns=recording.sessions[0].wall_offset_ns, **ends)
+    return _SELECTED.format(processes=", ".join(list_parts(recording)), **ends)

@@ -4,13 +4,16 @@ const heat = {};
 
 function openHeat() {
   Object.assign(heat, makePanel("heat", "Processes", () => told[heat.isSteps ? "steps" : "stacks"] || []));
-  watch([...BRUSH, "data", "steps", "theme"], drawHeat);
+  watch([...BRUSH, "data", "steps", "theme"], drawHeat, true);
 }
 
 function drawHeat() {
   if (!time.pieces) return;
   const many = about.processes.length > 1;
   heat.isSteps = many && Boolean(ribbon.steps && ribbon.steps.piece.length);
+  const key = `${cube.round} ${time.pieces} ${heat.isSteps}`;
+  if (heat.key !== key && !heat.isSteps) heat.sums = many ? sumPieces((thread) => names.threads[thread].part, about.processes.length) : sumPieces((thread) => thread, names.threads.length);
+  heat.key = key;
   const rows = heat.isSteps ? findStepRows() : many ? findProcessRows() : findThreadRows();
   heat.bar.querySelector("h2").textContent = many ? (about.processes.some((one) => one.rank !== null) ? "Ranks" : "Processes") : "Threads";
   heat.note.textContent = heat.isSteps ? "step time against the median of all; striped: no data" : "how much of the time they worked; striped: no data";
@@ -27,7 +30,7 @@ const mean = (values, seen) => {
 };
 
 function findThreadRows() {
-  const sums = sumPieces((thread) => thread, names.threads.length);
+  const sums = heat.sums;
   return names.threads.map((one, at) => {
     const values = sums[at].gil.map((ns, piece) => (ns + sums[at].work[piece]) / time.width);
     const share = mean(values, sums[at].seen);
@@ -37,7 +40,7 @@ function findThreadRows() {
 }
 function pickPart(one) { return { pressed: state.part === one.part, pick: () => setState({ part: state.part === one.part ? null : one.part, thread: null }) }; }
 function findProcessRows() {
-  const sums = sumPieces((thread) => names.threads[thread].part, about.processes.length);
+  const sums = heat.sums;
   const rows = about.processes.map((one) => {
     const values = sums[one.part].gil.map((ns, piece) => (ns + sums[one.part].work[piece]) / time.width);
     const share = mean(values, sums[one.part].seen);

@@ -7,7 +7,7 @@ function openLists() {
   lists.tabs = make("div", { class: "tabs", role: "tablist" });
   const made = makePanel("lists", lists.tabs, () => told[{ modules: "modules", events: "events" }[findTab()] || "stacks"] || []);
   Object.assign(lists, made);
-  watch([...BRUSH, "weight", "idle", "tab", "data", "pinFrom", "modules", "events", "theme"], drawLists);
+  watch([...BRUSH, "weight", "idle", "tab", "data", "pinFrom", "modules", "events", "theme"], drawLists, true);
   watch([...BRUSH, "tab"], askModules);
 }
 

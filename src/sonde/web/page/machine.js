@@ -5,7 +5,7 @@ const now = {};
 
 function openMachine() {
   Object.assign(machine, makePanel("machine", "Machine", () => told.machine || []));
-  watch([...BRUSH, "machine", "data", "theme"], drawMachine);
+  watch([...BRUSH, "machine", "data", "theme"], drawMachine, true);
 }
 function showMean(line, unit) {
   const { first, end } = select();

@@ -52,9 +52,9 @@ async function load() {
 
 async function loadData() {
   const from = state.viewFrom ?? 0, until = state.viewTo ?? about.until;
-  const width = inside.answers ? about.width : state.viewFrom === null ? about.width : pickWidth(until - from);
-  const asked = { from, to: until, width };
-  const found = await ask("stacks", { ...asked, known: known() });
+  // Without a width, the server picks one that makes no more rows than a brush can sum up at once.
+  const found = await ask("stacks", { from, to: until, known: known() });
+  const width = found.data.width, asked = { from, to: until, width };
   Object.assign(time, { from, until, width, pieces: Math.max(1, Math.ceil((until - from) / width)) });
   takeNames(found.data);
   takePieces(found.columns, 0);
@@ -74,9 +74,6 @@ async function loadSeries(asked) {
   tell(["steps", "marks", "machine", "events"]);
   askModules();
 }
-const WIDTHS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600].map((s) => s * 1e9);
-const pickWidth = (ns) => [0.01e9, 0.02e9, 0.05e9, ...WIDTHS].find((one) => ns / one <= 600) || 86400e9;
-
 // ---- live ------------------------------------------------------------------------------------------
 
 async function followLive() {
@@ -109,8 +106,7 @@ async function refresh() {
     // The newest rows may still come: those of the last two seconds are asked for again.
     const first = Math.max(0, Math.floor((about.until - 3e9 - time.from) / time.width) - 1);
     const due = performance.now() - follow.slow > 5000;
-    if ((about.until - time.from) / time.width > 1200) {
-      about.width = pickWidth(about.until);
+    if ((about.until - time.from) / time.width > 1200 || cube.n > 5e5) {
       await loadData();
     } else {
       const from = time.from + Math.min(first, Math.max(0, time.pieces - 1)) * time.width, at = Math.round((from - time.from) / time.width);
@@ -148,9 +144,10 @@ function openTop() {
 }
 function drawTop() {
   const first = about.processes[0], count = about.processes.length, running = about.processes.filter((one) => one.state === "running").length;
-  const said = about.live ? (count > 1 ? `live, ${running} of ${count} processes` : "live") : count > 1 ? `${count} processes, ${tellStates()}` : first.state;
+  const said = about.live ? (count > 1 ? `live, ${running} of ${count} processes` : "live") : count > 1 ? `${count} processes, ${tellStates()}` : first.ending && first.ending !== "has ended" ? clean(first.ending, 80) : first.state;
   find("status").replaceChildren(make("b", { class: about.live ? "live" : "", text: said }), ` · ${showTime(about.until)}`,
     make("span", { class: "far dim", text: ` · ${new Date(about.base_ms).toISOString().slice(0, 19).replace("T", " ")} UTC · ${clean(first.host, 40)} · Python ${clean(first.python, 12)}` }));
+  find("status").title = about.processes.filter((one) => one.ending).slice(0, 12).map((one) => `${nameProcess(one)} ${clean(one.ending)}`).join("\n");
   document.title = `${clean(first.command, 60)} – sonde`;
   const button = find("follow");
   button.hidden = !about.live;

@@ -34,8 +34,22 @@ function setState(change) {
   history.replaceState(null, "", makeAddress());
   tell(changed);
 }
-const tell = (names) => listeners.forEach((one) => { if (one.names.some((name) => names.includes(name))) one.draw(); });
-const watch = (names, draw) => listeners.push({ names, draw });
+// What follows late is drawn once the browser has nothing else to do: a brush moves faster than all panels.
+const late = new Set();
+function tell(names) {
+  for (const one of listeners) {
+    if (!one.names.some((name) => names.includes(name))) continue;
+    if (!one.isLate) one.draw();
+    else if (!late.size) { late.add(one.draw); setTimeout(drawLate); }
+    else late.add(one.draw);
+  }
+}
+function drawLate() {
+  const due = [...late];
+  late.clear();
+  due.forEach((draw) => draw());
+}
+const watch = (names, draw, isLate = false) => listeners.push({ names, draw, isLate });
 
 const BRUSH = ["from", "to", "part", "thread"];
 const hasBrush = () => state.from !== null && state.to !== null;

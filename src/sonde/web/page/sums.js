@@ -2,7 +2,7 @@
 
 const IDLE = 1, GIL = 2;
 const time = { from: 0, until: 0, width: 1e9, pieces: 0 };  // what is in view, in pieces
-const cube = { n: 0, piece: new Int32Array(0), thread: new Int32Array(0), stack: new Int32Array(0),
+const cube = { n: 0, round: 0, piece: new Int32Array(0), thread: new Int32Array(0), stack: new Int32Array(0),
   state: new Uint8Array(0), samples: new Int32Array(0), wall: new Float64Array(0), cpu: new Float64Array(0) };
 const COLUMNS = ["piece", "thread", "stack", "state", "samples", "wall", "cpu"];
 const names = { version: 0, stacks: [], nodes: [], places: [], hot: [], waits: [], files: [], threads: [], first: [], next: [] };
@@ -47,6 +47,7 @@ function takePieces(columns, first) {
   }
   if (first) for (let at = keep; at < total; at += 1) cube.piece[at] += first;
   cube.n = total;
+  cube.round += 1;
 }
 
 // ---- selections ------------------------------------------------------------------------------------
@@ -71,16 +72,25 @@ function isRest(at) {
   if ((cube.state[at] & (IDLE | GIL)) !== IDLE) return false;
   return (names.stacks[4][cube.stack[at]] & (names.threads[cube.thread[at]].main ? 1 : 2)) !== 0;
 }
-function weigh(at) {
-  if (state.weight === "cpu") return cube.cpu[at];
-  if (state.weight === "gil") return cube.state[at] & GIL ? cube.wall[at] : 0;
-  return state.idle || !isRest(at) ? cube.wall[at] : 0;
+// The time of each row that counts; made once for each kind of time, until there are more rows.
+const weights = { key: "", of: new Float64Array(0) };
+function findWeights() {
+  const key = `${state.weight} ${state.idle} ${cube.round}`;
+  if (weights.key === key) return weights.of;
+  const of = new Float64Array(cube.n);
+  for (let at = 0; at < cube.n; at += 1) {
+    if (state.weight === "cpu") of[at] = cube.cpu[at];
+    else if (state.weight === "gil") of[at] = cube.state[at] & GIL ? cube.wall[at] : 0;
+    else of[at] = state.idle || !isRest(at) ? cube.wall[at] : 0;
+  }
+  Object.assign(weights, { key, of });
+  return of;
 }
 
 // Visit the rows of a selection.
 function eachRow(chosen, visit) {
-  const end = bound(chosen.end);
-  for (let at = bound(chosen.first); at < end; at += 1) if (!chosen.threads || chosen.threads[cube.thread[at]]) visit(at);
+  const end = bound(chosen.end), of = findWeights();
+  for (let at = bound(chosen.first); at < end; at += 1) if (!chosen.threads || chosen.threads[cube.thread[at]]) visit(at, of[at]);
 }
 
 // Times by node: in itself and with what it called, and the part of that in which it waited.
@@ -88,8 +98,7 @@ function sumNodes(chosen) {
   const size = names.nodes[0].length, node = names.stacks[state.libraries ? 0 : 1], parent = names.nodes[0];
   const own = new Float64Array(size), total = new Float64Array(size), waits = new Float64Array(size);
   let whole = 0, rest = 0, samples = 0;
-  eachRow(chosen, (at) => {
-    const ns = weigh(at);
+  eachRow(chosen, (at, ns) => {
     if (!ns) { if (state.weight === "wall") rest += cube.wall[at]; return; }
     own[node[cube.stack[at]]] += ns;
     samples += cube.samples[at];
@@ -105,18 +114,19 @@ function sumNodes(chosen) {
 
 // Times by line of the user's own code, working and waiting apart.
 function sumLines(chosen) {
-  const sums = new Map();
+  const size = names.hot[0].length * 2, sums = new Float64Array(size), waitOf = new Int32Array(size);
+  const hot = names.stacks[2], byWall = state.weight === "wall";
   let whole = 0;
-  eachRow(chosen, (at) => {
-    const ns = weigh(at);
+  eachRow(chosen, (at, ns) => {
     if (!ns) return;
-    const waits = state.weight === "wall" && (cube.state[at] & IDLE) ? 1 : 0, stack = cube.stack[at];
-    const key = names.stacks[2][stack] * 2 + waits;
-    const known = sums.get(key);
-    if (known) known.ns += ns; else sums.set(key, { hot: key >> 1, waits, ns, wait: names.stacks[3][stack] });
+    const stack = cube.stack[at], key = hot[stack] * 2 + (byWall && cube.state[at] & IDLE ? 1 : 0);
+    sums[key] += ns;
+    waitOf[key] = names.stacks[3][stack];
     whole += ns;
   });
-  return { whole, lines: [...sums.values()].sort((one, other) => other.ns - one.ns) };
+  const lines = [];
+  sums.forEach((ns, key) => { if (ns) lines.push({ hot: key >> 1, waits: key & 1, ns, wait: waitOf[key] }); });
+  return { whole, lines: lines.sort((one, other) => other.ns - one.ns) };
 }
 
 // Threads by piece: how many held the GIL, worked without it, and waited; `row` says of whom.
