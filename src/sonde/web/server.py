@@ -5,6 +5,7 @@ is no further package to keep safe, and each answer is made by DuckDB, which blo
 
 from __future__ import annotations
 
+import ctypes
 import hmac
 import json
 import secrets
@@ -13,6 +14,8 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+
+import pyarrow as pa
 
 from sonde import environ
 from sonde.errors import Error, NoSession
@@ -26,6 +29,7 @@ from sonde.web.questions import QUESTIONS
 ADDRESS, PORT = "127.0.0.1", 7433
 _TRIED = 20  # ports, if none is asked for
 _LONGEST = 1 << 16  # bytes of a question
+_LARGE = 1 << 20  # bytes of an answer, whose making took many times as much
 _TICK_S = 1.0
 _MOST_OPENED = 8  # recordings, whose tables stay open
 _HEADERS = {
@@ -109,6 +113,14 @@ def _find_port(port: int | None) -> int:
     raise Error(f"port {port} cannot be used ({reason}); leave --port out, and a free one is found")
 
 
+def _give_back_memory() -> None:
+    """Return what is free to the system: a server that waits for hours should be small."""
+    pa.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
+    if trim is not None:
+        trim(0)
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: PageServer
     protocol_version = "HTTP/1.1"
@@ -184,13 +196,16 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._refuse(404, "there is no such question")
                 return
-            body = answer.pack()
+            kind, body = answer.kind, answer.pack()
         except (Error, OSError, ValueError) as error:
             if not isinstance(error, Error) or isinstance(error, NoSession):
                 self.server.forget(target)
             self._refuse(404 if isinstance(error, NoSession) else 400, str(error))
             return
-        self._send(200, answer.kind, body)
+        del answer
+        self._send(200, kind, body)
+        if len(body) > _LARGE:
+            _give_back_memory()
 
     def _stream(self) -> None:
         """Tell once a second how far the recording has come, as server-sent events, until it ends

@@ -1,4 +1,4 @@
-"""The verdict, made in a process of its own: what the rules of advice read is not kept in memory."""
+"""The verdict, made in a process of its own: what its rules read does not stay in memory."""
 
 from __future__ import annotations
 

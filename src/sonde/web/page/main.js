@@ -18,7 +18,7 @@ async function begin() {
   openTop();
   watch(["max"], applyMax);
   watch(["theme"], applyTheme);
-  watch(["viewFrom", "viewTo"], () => loadData().catch(fail));
+  watch(["viewFrom", "viewTo"], () => reloadData().catch(fail));
   watch(["target"], () => load().catch(fail));
   watch([...BRUSH, "search", "hold"], drawChips);
   addEventListener("resize", () => tell(["data", "theme"]));
@@ -38,13 +38,13 @@ async function load() {
   showProblem("");
   drawTop();
   applyMax();
-  const data = loadData();
   drawVerdict(null);
+  const series = await loadData();  // what is drawn first; a machine that is busy does one thing after the other
   ask("advice").then(({ data: found }) => drawVerdict(found.advice), (error) => drawVerdict(null, error.message));
   ask("now").then(({ data: found }) => { now.found = found; tell(["now"]); }, () => {});
   ask("cost").then(({ data: found }) => drawFoot(found), () => {});
   if (!inside.answers) listRecordings();
-  await data;
+  await series();
   if (about.live && !inside.answers) followLive();
 }
 
@@ -61,9 +61,12 @@ async function loadData() {
   tell(["data"]);
   drawChips();
   document.body.dataset.ready = "stacks";
-  await loadSeries(asked);
-  document.body.dataset.ready = "all";
+  return async () => {
+    await loadSeries(asked);
+    document.body.dataset.ready = "all";
+  };
 }
+async function reloadData() { await (await loadData())(); }
 async function loadSeries(asked) {
   const [steps, marks, charts, events] = await Promise.all(["steps", "marks", "machine", "events"].map((name) => ask(name, asked)));
   ribbon.steps = steps.data.steps;
@@ -107,13 +110,13 @@ async function refresh() {
     const first = Math.max(0, Math.floor((about.until - 3e9 - time.from) / time.width) - 1);
     const due = performance.now() - follow.slow > 5000;
     if ((about.until - time.from) / time.width > 1200 || cube.n > 5e5) {
-      await loadData();
+      await reloadData();
     } else {
       const from = time.from + Math.min(first, Math.max(0, time.pieces - 1)) * time.width, at = Math.round((from - time.from) / time.width);
       const found = await ask("stacks", { from, to: about.until, width: time.width, known: known() });
       takeNames(found.data);
       takePieces(found.columns, found.data.all ? 0 : at);
-      if (found.data.all && at) { await loadData(); }
+      if (found.data.all && at) await reloadData();
       Object.assign(time, { until: about.until, pieces: Math.max(1, Math.ceil((about.until - time.from) / time.width)) });
       tell(["data"]);
     }
