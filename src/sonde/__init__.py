@@ -82,6 +82,7 @@ _PLACES = {
     "job.source_switch", "enable_torch_profiling": "job.source_switch",
     "export_result": "export.run_profile", "mark": "job.events", "profile": "job.profile",
     "span": "job.events", "step": "job.torch.steps",
+    "load_ipython_extension": "integrations.notebook",
     **dict.fromkeys(
         ("column", "f64", "i8", "i16", "i32", "i64", "text", "u8", "u16", "u32", "u64"),
         "session.schema",

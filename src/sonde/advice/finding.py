@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 
 from sonde.advice.verdict import LEVELS, Evidence, Number, Verdict, summarize
 from sonde.analysis.hot_places import HotPlace
+from sonde.markup import PctBar, show_box, show_table
 from sonde.words import show_bytes, show_duration
 
 # The words and shares of OpenPAI's profiler.
@@ -77,6 +78,26 @@ class Advice:
         """Return the highest severity; None if nothing was found."""
         found = [finding.severity for finding in self.findings]
         return max(found, key=LEVELS.index) if found else None
+
+    def _repr_html_(self) -> str:
+        """Return the findings with evidence and next step, for notebooks."""
+        looked = sum(outcome.state != "abstained" for outcome in self.outcomes)
+        boxes = [
+            show_box(
+                f"{one.severity.upper()}: {one.title}",
+                [", ".join(show_evidence(name, value) for name, value in one.evidence.items()),
+                 *([one.line] if one.line else ()), f"Next: {one.todo}"],
+                severity=one.severity,
+            )
+            for one in self.findings
+        ]  # fmt: skip
+        if not boxes:
+            boxes = [show_box(f"Nothing is wrong: {looked} rules looked", ())]
+        if self.places:
+            rows = [(PctBar(one.share_pct), one.state, one.func, f"{one.file}:{one.line}", one.what)
+                    for one in self.places]  # fmt: skip
+            boxes.append(show_table(("share", "state", "function", "line", "call"), rows))
+        return "".join(boxes)
 
     def to_json(self) -> str:
         """Return all of it as JSON."""

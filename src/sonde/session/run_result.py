@@ -122,6 +122,20 @@ class Result:
     def __str__(self) -> str:
         return self.show()
 
+    def _repr_html_(self) -> str:
+        """Return the functions as a table, for notebooks."""
+        from sonde.markup import PctBar, show_box, show_table
+        from sonde.words import show_duration
+
+        head, *more = self.show(limit=0).splitlines()
+        rows = [
+            (PctBar(float(str(row["self_pct"]))), PctBar(float(str(row["total_pct"]))),
+             show_duration(int(str(row["self_ns"]))), row["func"], f"{row['file']}:{row['line']}")
+            for row in self.table(limit=15)
+        ]  # fmt: skip
+        table = show_table(("own", "total", "own time", "function", "file"), rows)
+        return show_box(head, more[1:], table)
+
     def show(self, weight: str | None = None, limit: int = 8) -> str:
         """Return a few lines for people."""
         weight = self.weight if weight is None else weight

@@ -32,6 +32,7 @@ TIMEOUT_S = 300.0
 _LISTING = ("show", "describe", "pragma", "information_schema", "duckdb_", "sqlite_", "pg_")
 _UNKNOWN_NAMES = (duckdb.CatalogException, duckdb.BinderException)
 _TRIES = 3  # the archive may be merged during a query, and then its files have new names
+_SHOWN = 20  # processes in a notebook
 F = TypeVar("F", bound="FrozenRecording")
 _FAILURES = (OSError, MemoryError, pa.ArrowException, duckdb.Error)
 
@@ -56,6 +57,22 @@ class Recording:
     def meta(self) -> dict[str, object]:
         """The contents of meta.json of the first session: who and where."""
         return self.sessions[0].meta.dump()
+
+    def _repr_html_(self) -> str:
+        """Return the processes as a table, for notebooks."""
+        from sonde.markup import show_box, show_table
+        from sonde.words import name_program, show_moment
+
+        rows = [
+            (one.pid, one.rank, one.host, one.find_state(), show_moment(one.start_wall_ns),
+             name_program(one.meta.argv))
+            for one in self.sessions[:_SHOWN]
+        ]  # fmt: skip
+        left = len(self.sessions) - len(rows)
+        lines = [f"{left} more are not shown"] if left else []
+        title = "A recording: .query(sql) asks it, .tables() lists its tables"
+        names = ("pid", "rank", "host", "state", "start", "program")
+        return show_box(title, lines, show_table(names, rows))
 
     def tables(self) -> list[Schema]:
         """Return every table that can be queried, with its columns as a query sees them."""
