@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -73,6 +75,30 @@ def test_without_a_gpu_nothing_is_said_of_pinning_or_launches() -> None:
     folder = record(40, torch_step=steps(host_to_device=0.02), torch_loader=once(LOADER), gpu=None)
     advice = advise(folder, "pinned_memory", "launch_bound", "sync_points")
     assert {outcome.state for outcome in advice.outcomes} == {"abstained"}
+
+
+@pytest.mark.parametrize(
+    ("line", "is_told"),
+    [
+        ("total += loss.item()", True),
+        ("losses.append(float(loss.detach().cpu()))", True),
+        ("if (prediction.argmax(1) == target).sum().item() > best:", True),
+        ("x = model(x).float()", False),
+        ("loss = F.cross_entropy(model(x), target)", False),
+        ("prediction = model(x).cpu()", False),
+        ("torch.save(model.state_dict(), path)", False),
+        ("for x, target in loader:", False),
+    ],
+)
+def test_a_line_waits_for_the_gpu_only_if_all_that_it_calls_is_known(
+    line: str, is_told: bool, tmp_path: Path
+) -> None:
+    from sonde.advice.rules import sync_points
+
+    (program := tmp_path / "train.py").write_text(line)
+    row = SimpleNamespace(file=str(program), lineno=1, leaf_func="train")
+    assert sync_points._waits(row) == is_told
+    assert sync_points.MOST == "warning"
 
 
 def test_a_gpu_that_waits_for_launches_is_told() -> None:
@@ -152,6 +178,19 @@ def test_outliers_must_be_regular(every: int, told: bool) -> None:
     assert bool(found) == told
     if told:
         assert found[0].title == "Every 15 steps, one takes far longer"
+
+
+def test_steps_that_are_a_little_late_do_not_hide_the_rhythm_of_long_ones() -> None:
+    def loop(t: float) -> Sequence[dict]:
+        rows = []
+        for row in steps()(t):
+            late = row["step"] % 30 == 0 or _is_slow(row["step"], 1)
+            long_ns = 1500 * MS if row["step"] % 30 == 0 else 250 * MS
+            rows.append(row | {"dur_ns": long_ns} if late else row)
+        return rows
+
+    (found,) = advise(record(60, torch_step=loop, **NOTHING), "periodic_outliers").findings
+    assert found.title == "Every 30 steps, one takes far longer"
 
 
 def test_evaluation_between_steps_of_training_is_no_outlier() -> None:

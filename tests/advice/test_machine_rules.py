@@ -19,7 +19,7 @@ from support.places import GOLDEN
 
 ROUNDS = 2  # `make stress` takes more
 HARDWARE = (
-    "alternating", "cpu_limit", "fragmentation", "gpu_errors", "gpu_free", "gpu_memory_creep",
+    "alternating", "cpu_limit", "cpu_starved", "fragmentation", "gpu_errors", "gpu_free", "gpu_memory_creep",
     "gpu_memory_full", "gpu_memory_pressure", "gpu_memory_uneven", "gpu_throttle", "gpu_uneven",
     "gpu_util_lies", "host_memory", "io_pressure", "low_gpu", "memory_creep", "pcie_link",
     "room_to_grow", "swap",
@@ -52,6 +52,8 @@ PLANTED: dict[str, dict[str, Change]] = {
     "alternating": {"cpu": _by_turns("busy_pct", swing(80, 5, 4)),
                     "gpu": _by_turns("util_pct", swing(90, 2, 4, 2))},
     "cpu_limit": {"cgroup": {"throttled_pct": 60.0}},
+    "cpu_starved": {"cpu": {"busy_pct": 99.0, "cores": 4},
+                    "process": {"run_wait_pct": 500.0, "user_pct": 380.0}},
     "fragmentation": {"torch_memory": lambda _t: _hold(cached_bytes=70 * GB, inactive_split_bytes=30 * GB)},
     "gpu_errors": {"gpu": lambda t: {"ecc_uncorrected": int(t == 33)}},
     "gpu_free": {"gpu": {"util_pct": 75.0, "memory_used_bytes": 20 * GB}},
@@ -225,14 +227,20 @@ def test_a_killed_process_is_critical() -> None:
     assert (finding.rule, finding.severity, finding.fired) == ("host_memory", "critical", 1)
 
 
+def test_processors_that_others_use_are_not_the_jobs_fault() -> None:
+    busy = {"busy_pct": 99.0, "cores": 4}
+    (found,) = judge(record(60, cpu=busy, process={"run_wait_pct": 90.0}), "cpu_starved").findings
+    assert (found.severity, "Other programs" in found.title) == ("info", True)
+    assert found.evidence["waiting_for_processor_pct"] == pytest.approx(50)
+
+
 def test_a_power_cap_at_full_clock_is_no_finding() -> None:
     assert find(judge(record(60, gpu={"throttle": "sw_power_cap"}))) == set()
 
 
-def test_a_power_cap_with_low_clocks_is_told_as_information() -> None:
-    (finding,) = judge(record(60, gpu={"throttle": "sw_power_cap", "sm_clock_mhz": 1400})).findings
-    assert (finding.rule, finding.severity) == ("gpu_throttle", "info")
-    assert "power limit" in finding.title
+def test_a_gpu_that_works_as_hard_as_its_power_limit_lets_it_is_healthy() -> None:
+    capped = {"throttle": "sw_power_cap", "sm_clock_mhz": 1400}
+    assert find(judge(record(60, gpu=capped))) == set()
 
 
 def test_an_idle_gpu_with_a_slow_link_is_left_alone() -> None:

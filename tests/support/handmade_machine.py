@@ -30,7 +30,14 @@ GPU = {
     "temperature_c": 60, "pcie_gen": 5, "pcie_gen_max": 5, "pcie_width": 16, "pcie_width_max": 16,
     "ecc_corrected": 0, "ecc_uncorrected": 0,
 }  # fmt: skip
-PROCESS = {"depth": 0, "name": "python", "state": "R", "user_pct": 90.0, "rss_bytes": 4 * GB}
+PROCESS = {
+    "depth": 0,
+    "name": "python",
+    "state": "R",
+    "user_pct": 90.0,
+    "rss_bytes": 4 * GB,
+    "run_wait_pct": 1.0,
+}
 DISK = {"device": "nvme0n1", "read_bytes": 10**6, "written_bytes": 0, "busy_pct": 3.0}
 CGROUP = {"version": 2, "path": "/job", "memory_bytes": 30 * GB, "memory_limit_bytes": 64 * GB,
           "user_pct": 90.0, "system_pct": 5.0, "throttled_pct": 0.0, "cpu_limit": 8.0}  # fmt: skip

@@ -122,6 +122,7 @@ class Tally:
 
     verdicts: Sequence[Verdict]
     danger: bool  # seeing it once is enough
+    most: str = LEVELS[-1]  # the highest severity that what was measured can prove
 
     @property
     def judged(self) -> int:
@@ -165,7 +166,8 @@ class Tally:
             order = sorted(LEVELS.index(one) for one in named)
             level = order[-1] if self.danger else order[len(order) // 2]
         readings = sum(verdict.readings for verdict in self.verdicts)
-        return LEVELS[min(level, (readings >= _TO_WARN) + (readings >= _TO_BE_CRITICAL))]
+        proven = (readings >= _TO_WARN) + (readings >= _TO_BE_CRITICAL)
+        return LEVELS[min(level, proven, LEVELS.index(self.most))]
 
     @property
     def confidence(self) -> float:

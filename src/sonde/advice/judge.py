@@ -195,7 +195,9 @@ def _ask(
     main = _split(needs[0])[0] if needs else ""
     if main in empty:
         return Outcome(rule.name, "abstained", f"{main} has no rows"), None
-    tally = Tally(read_verdicts(recording, rule, period), getattr(rule.module, "DANGER", False))
+    own = rule.module
+    most = getattr(own, "MOST", LEVELS[-1])
+    tally = Tally(read_verdicts(recording, rule, period), getattr(own, "DANGER", False), most)
     if not tally.judged:
         why = _find_lack(recording, needs, period)
         why = why or getattr(rule.module, "OTHERWISE", "no piece has enough data")

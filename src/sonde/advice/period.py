@@ -13,6 +13,7 @@ from sonde.store.recording import Recording
 
 _SLOW = 3.0  # so many times the median: a step that still warms up
 _BUSY_PCT = 20.0  # utilisation of a GPU from which the job has begun
+_IMPORTING = 0.7  # share of the time since the start: the program still imports
 _LONGEST_S = 120.0  # the longest warm-up of a recording without steps
 _LAST = """
 SELECT epoch_us(MAX(last)) AS us FROM (
@@ -33,12 +34,27 @@ slow AS (
   FROM step)
 SELECT MAX(end_us)::BIGINT AS us FROM slow WHERE number < first
 """
+# When the program was done with its imports: the last moment up to which they took most of it.
+_IMPORTS = """
+WITH importing AS (
+  SELECT DISTINCT stack FROM python.frame WHERE file LIKE '<frozen importlib%'),
+sample AS (
+  SELECT ts, host, pid, wall_ns, stack IN (SELECT stack FROM importing) AS is_import
+  FROM python.stack_sample
+  WHERE thread = pid AND epoch_us(ts) * 1000 BETWEEN {since} AND {until}),
+so_far AS (
+  SELECT ts, is_import,
+         SUM(CASE WHEN is_import THEN wall_ns ELSE 0 END) OVER so_far / SUM(wall_ns) OVER so_far
+           AS share
+  FROM sample WINDOW so_far AS (PARTITION BY host, pid ORDER BY ts))
+SELECT epoch_us(MAX(ts)) AS us FROM so_far WHERE is_import AND share >= {most}
+"""
 _GPU = """
 SELECT epoch_us(MIN(ts)) AS us FROM system.gpu
 WHERE util_pct >= {busy} AND epoch_us(ts) * 1000 BETWEEN {since} AND {until}
 """
 
-ASKS = "\n".join((_LAST, _STEPS, _GPU, "system.gpu_process"))
+ASKS = "\n".join((_LAST, _STEPS, _IMPORTS, _GPU, "system.gpu_process"))
 
 
 @dataclass(frozen=True)
@@ -104,16 +120,18 @@ def _count_pieces(length_s: float, piece_s: float) -> int:
 
 def find_warm_up(recording: Recording, since_ns: int, until_ns: int) -> int:
     """Return how long it took the job to get going, in ns: until its slow first steps were over; in
-    a job without steps, until a GPU was at work."""
+    a job without steps, until it had imported what it needs and a GPU was at work."""
     ends = {"since": since_ns, "until": until_ns}
     step_us = recording.query(_STEPS.format(**ends, slow=_SLOW))["us"][0].as_py()
     if step_us is not None:
         return max(0, int(step_us) * 1000 - since_ns)
+    imports_us = recording.query(_IMPORTS.format(**ends, most=_IMPORTING))["us"][0].as_py()
     gpu_us = recording.query(_GPU.format(**ends, busy=_BUSY_PCT))["us"][0].as_py()
-    warm_up_ns = 0 if gpu_us is None else max(0, gpu_us * 1000 - since_ns)
-    # A GPU that idles for longer is not warming up: that is a finding.
-    longest = min(_LONGEST_S * 1e9, (until_ns - since_ns) / 2)
-    return warm_up_ns if warm_up_ns <= longest else 0
+    # What takes longer is no warm-up: a GPU that idles, a program that only imports, is a finding.
+    whole_ns = until_ns - since_ns
+    ends_ns = [(imports_us, 0.9 * whole_ns), (gpu_us, min(_LONGEST_S * 1e9, whole_ns / 2))]
+    passed_ns = [(us * 1000 - since_ns, most_ns) for us, most_ns in ends_ns if us is not None]
+    return max((ns for ns, most_ns in passed_ns if 0 < ns <= most_ns), default=0)
 
 
 def find_job_gpus(recording: Recording) -> str:

@@ -16,6 +16,7 @@ that is judged (both need a column `ts`), `{piece_s}` is the length of a piece i
 
 It may also have `LINE = "busy"`, `"waiting"` or `"any"` (name the line of code that was so most
 often in the pieces that fired), `DANGER = True` (seeing it once is enough to report it),
+`MOST = "warning"` (the cause is inferred and not measured, so it is never critical),
 `UNLESS = ("input_bound",)` (rules that say more: a symptom is not reported beside its cause), and
 `OTHERWISE = "the job uses no GPU"` (why it abstains although everything it needs is there)."""
 

@@ -1,11 +1,12 @@
-"""A GPU slows itself down: it is too hot, or short of power.
+"""A GPU slows itself down: it is too hot, or its supply fails.
 
 Why it hurts: at a hardware slowdown the clock is half or less, and in a distributed job every rank
 waits for this one.
 
 What to do: see `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`; repair cooling and power, move
-the job to another machine and have this one checked. A software power cap is a setting:
-`nvidia-smi -pl`.
+the job to another machine and have this one checked.
+
+A GPU that works as hard as its power limit lets it is in good health: that is no finding.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ NEEDS = ("system.gpu.sm_clock_mhz", "system.gpu.sm_clock_max_mhz")
 OTHERWISE = "no GPU of the job was at work"
 LIMITS = {
     "share_pct": Limit(1, "of all readings in which the hardware slowed down, at least"),
-    "capped_pct": Limit(50, "of all readings in which it was at its power limit, at least"),
     "hot_c": Limit(85, "temperature from which it is too hot, if its clock is also lower"),
     "clock_pct": Limit(15, "below the highest clock that counts as lower"),
 }
@@ -29,7 +29,6 @@ _HALF_PCT = 40  # of the clock lost: what NVIDIA calls a hardware slowdown
 SQL = """
 SELECT {piece} AS piece, host, gpu, COUNT(*) AS readings,
        COUNT(*) FILTER (regexp_matches(throttle, 'thermal|brake|slowdown')) AS slowed,
-       COUNT(*) FILTER (regexp_matches(throttle, 'power_cap')) AS capped,
        STRING_AGG(DISTINCT throttle, ', ') AS reasons, MAX(temperature_c) AS hottest,
        MAX(power_w) AS power_w, AVG(sm_clock_mhz) AS clock, MAX(sm_clock_max_mhz) AS clock_max
 FROM system.gpu
@@ -41,24 +40,19 @@ GROUP BY ALL
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     found = list(rows)
-    sums: dict[tuple[str, int], list[int]] = {}  # readings, slowed, capped of each GPU
+    sums: dict[tuple[str, int], tuple[int, int]] = {}  # readings, and slowed ones, of each GPU
     for row in found:
-        before = sums.get((row.host, row.gpu), [0, 0, 0])
-        sums[row.host, row.gpu] = [
-            sum(pair) for pair in zip(before, (row.readings, row.slowed, row.capped), strict=True)
-        ]
+        readings, slowed = sums.get((row.host, row.gpu), (0, 0))
+        sums[row.host, row.gpu] = (readings + row.readings, slowed + row.slowed)
     for row in found:
-        readings, slowed, capped = sums[row.host, row.gpu]
+        readings, slowed = sums[row.host, row.gpu]
         lost = 100 - 100 * row.clock / row.clock_max
         slow = lost >= limits.clock_pct
         hard = row.slowed > 0 and 100 * slowed / readings >= limits.share_pct
         hot = slow and row.hottest is not None and row.hottest >= limits.hot_c
-        cap = slow and row.capped > 0 and 100 * capped / readings >= limits.capped_pct
-        level = "info" if not (hard or hot) else "critical" if lost > _HALF_PCT else "warning"
-        title = "" if hard or hot else "A GPU is held back by its power limit"
-        yield Verdict(row.piece, hard or hot or cap, _list_evidence(row), severity=level,
-                      readings=row.readings, title=title,
-                      who=f"GPU {row.gpu}@{row.host}")  # fmt: skip
+        level = "critical" if lost > _HALF_PCT else "warning"
+        yield Verdict(row.piece, hard or hot, _list_evidence(row), severity=level,
+                      readings=row.readings, who=f"GPU {row.gpu}@{row.host}")  # fmt: skip
 
 
 def _list_evidence(row: Any) -> dict[str, float | int | str | None]:

@@ -38,14 +38,16 @@ gpu AS (
   FROM system.gpu WHERE {inside} AND {job_gpu} GROUP BY 1, 2),
 cpu AS (
   SELECT {piece} AS piece, host, pid,
-         AVG(user_pct + system_pct + COALESCE(run_wait_pct, 0)) AS cpu_pct
+         AVG(user_pct + system_pct + COALESCE(run_wait_pct, 0)) AS cpu_pct,
+         AVG(COALESCE(run_wait_pct, 0)) AS queue_pct
   FROM system.process WHERE {inside} AND depth = 0 GROUP BY 1, 2, 3),
 kernel AS (
   SELECT host, pid, AVG(busy_pct) AS busy_pct, AVG(kernel_ns) AS kernel_ns
   FROM (SELECT host, pid, capture, MEDIAN(dur_ns) AS kernel_ns,
                100 * SUM(dur_ns) / (MAX(t_ns + dur_ns) - MIN(t_ns)) AS busy_pct
         FROM python.torch_kernel GROUP BY 1, 2, 3) GROUP BY 1, 2)
-SELECT piece, rank, steps, step_ns, model_pct, modules, util_pct, busy_pct, kernel_ns, cpu_pct
+SELECT piece, rank, steps, step_ns, model_pct, modules, util_pct, busy_pct, kernel_ns, cpu_pct,
+       queue_pct
 FROM step JOIN job USING (host, pid) JOIN cpu USING (piece, host, pid)
 LEFT JOIN gpu USING (piece, host) LEFT JOIN kernel USING (host, pid)
 """
@@ -60,6 +62,8 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             min(known) < limits.gpu_pct
             and row.model_pct >= limits.model_pct
             and row.cpu_pct >= limits.cpu_pct
+            # A host that mostly waits for a processor would launch faster if it had one.
+            and row.queue_pct < row.cpu_pct / 2
         )
         evidence = {
             "gpu_util_pct": row.util_pct, "kernels_run_pct": row.busy_pct,

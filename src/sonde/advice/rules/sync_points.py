@@ -9,7 +9,7 @@ once; copy with `non_blocking=True`; use `torch.where` instead of `nonzero`.
 
 from __future__ import annotations
 
-import re
+import ast
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,11 +17,14 @@ from sonde.advice.rules._code import PLACE, read_line, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 
 NEEDS = ("python.torch_memory.device", "python.stack_sample.gil", "system.gpu.util_pct")
+MOST = "warning"
 LIMITS = {
     "waiting_pct": Limit(5, "of the time that the loop's thread spends at such lines"),
     "busy_pct": Limit(90, "utilisation of the GPU from which it does not matter"),
 }
-# Such a call gives the GIL away while it waits, whether it sleeps or spins.
+# Such a call gives the GIL away while it waits, whether it sleeps or spins. That it was this call
+# is not measured but read from the line, so this is never more than a warning, and a line counts
+# only if all that it calls is known: `model(x).cpu()` may compute as well.
 SQL = f"""
 WITH job AS (
   SELECT DISTINCT host, pid FROM python.torch_memory WHERE device LIKE 'cuda%'),
@@ -46,10 +49,12 @@ FROM step JOIN job USING (host, pid) JOIN alive USING (piece, host, pid)
 LEFT JOIN gpu USING (piece, host)
 LEFT JOIN (SELECT * FROM line WHERE wall_ns >= 5e6 * {{piece_s}}) USING (piece, host, pid)
 """
-_CALL = re.compile(
-    r"\.(item|cpu|tolist|numpy|nonzero)\(|\bsynchronize\(|\.to\(\s*['\"]cpu"
-    r"|\b(nonzero|masked_select|unique|float|int|bool|print)\("
-)
+_WAITING = frozenset(("item", "cpu", "tolist", "numpy", "nonzero", "synchronize"))
+_CHEAP = frozenset((
+    "add_scalar", "all", "any", "append", "argmax", "debug", "detach", "eq", "extend", "float",
+    "format", "info", "int", "isfinite", "isinf", "isnan", "len", "log", "max", "mean", "min",
+    "print", "round", "str", "sum", "update", "write",
+))  # fmt: skip
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
@@ -80,6 +85,19 @@ def _judge_process(piece: int, lines: list[Any], limits: Limits) -> Verdict:
 
 
 def _waits(row: Any) -> bool:
-    """Return whether the line, or the line it called in Python, waits for the GPU."""
-    code = f"{read_line(row.file, row.lineno)} {read_line(row.leaf_file, row.leaf_line)}"
-    return row.leaf_func.rpartition(".")[2] == "synchronize" or bool(_CALL.search(code))
+    """Return whether the line does nothing but wait for the GPU and handle what it has read."""
+    if row.leaf_func.rpartition(".")[2] == "synchronize":
+        return True
+    called = set(_list_calls(read_line(row.file, row.lineno)))
+    return bool(called & _WAITING) and called <= _WAITING | _CHEAP
+
+
+def _list_calls(line: str) -> Iterator[str]:
+    """Yield the names of what a line calls; none if it is only a part of a statement."""
+    try:
+        tree = ast.parse(line + " pass" if line.endswith(":") else line)
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield getattr(node.func, "attr", None) or getattr(node.func, "id", "?")
