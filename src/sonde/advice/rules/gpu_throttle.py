@@ -1,4 +1,4 @@
-"""A GPU slows itself down: it is too hot, or its supply fails.
+"""A GPU slows itself down: it is too hot, or short of power.
 
 Why it hurts: at a hardware slowdown the clock is half or less, and in a distributed job every rank
 waits for this one.
