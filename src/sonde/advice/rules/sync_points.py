@@ -100,4 +100,4 @@ def _list_calls(line: str) -> Iterator[str]:
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            yield getattr(node.func, "attr", None) or getattr(node.func, "id", "?")
+            yield str(getattr(node.func, "attr", None) or getattr(node.func, "id", "?"))
