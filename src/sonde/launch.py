@@ -123,31 +123,51 @@ def _find_python() -> str | None:
 
 
 def find_program(name: str) -> str:
-    """Return the path of a program; warn on stderr if it is a Python that cannot be recorded."""
+    """Return the path of a program; warn on stderr if its Python cannot be recorded."""
     from shutil import which  # only in the tool
 
     path = which(name)
     if path is None:
         raise Error(f"{name}: there is no such program")
-    if _lacks_sonde(path):
+    python = path if _is_python(path) else which(_read_interpreter(path))
+    if python and _is_python(python) and _lacks_sonde(python):
         print(
-            f"sonde: {path} has no sonde, so nothing is recorded; install it there: "
-            f"{path} -m pip install sonde",
+            f"sonde: {python} has no sonde, so nothing is recorded; install it there: "
+            f"{python} -m pip install sonde; or use `sonde attach` when the program runs",
             file=sys.stderr,
         )
     return path
 
 
-def _lacks_sonde(path: str) -> bool:
-    """Tell whether a program is another Python, in which sonde is not installed."""
-    name = os.path.basename(path)
-    if not name.startswith("python") or os.path.dirname(path) == os.path.dirname(sys.executable):
+def _is_python(path: str) -> bool:
+    return os.path.basename(path).startswith("python")
+
+
+def _read_interpreter(path: str) -> str:
+    """Return the interpreter that the first line of a script names; empty if it names none."""
+    try:
+        with open(path, "rb") as file:
+            line = os.fsdecode(file.readline(1000))
+    except OSError:
+        return ""
+    words = line[2:].split() if line.startswith("#!") else []
+    if words and os.path.basename(words[0]) == "env":
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+    return words[0] if words else ""
+
+
+def _lacks_sonde(python: str) -> bool:
+    """Tell whether this is another Python, in which sonde is not installed."""
+    folders = {os.path.dirname(os.path.abspath(path)) for path in (python, sys.executable)}
+    if len(folders) == 1 and os.path.realpath(python) == os.path.realpath(sys.executable):
         return False
     import subprocess  # only in the tool
 
+    # The hook is the proof: it runs, and finds that another process is to be recorded.
+    none = {"SONDE_PROFILER_AUTOSTART": "0", "MXNET_PROFILER_AUTOSTART": "0"}
     found = subprocess.run(
-        [path, "-c", "import sonde.job.autostart"],
+        [python, "-c", "import sys; sys.exit('sonde.job.autostart' not in sys.modules)"],
         stdin=subprocess.DEVNULL, capture_output=True, check=False,
-        env=environ.make_child_environment(SONDE="0"),
+        env=environ.make_child_environment(SONDE="1", SONDE_ONLY="0", **none),
     )  # fmt: skip
     return found.returncode != 0

@@ -187,3 +187,20 @@ def test_our_own_fault_prints_nothing_under_faulthandler(job) -> None:
     out, err = process.communicate("go\n", timeout=240)
     assert (process.returncode, out) == (0, f"total {3000 * sum(range(200))}\n")
     assert "Fatal" not in err
+
+
+def test_a_disk_that_promised_room_it_does_not_have_is_called_full(run) -> None:
+    """As on btrfs, which may lose a page that was written already."""
+    done = run("""
+import glob, os
+import sonde
+from sonde import _core
+begin = _core.control_init
+def lose(*args):
+    begin(*args)
+    for path in glob.glob(os.environ["SONDE_DIR"] + "/.*.new/control"): os.truncate(path, 0)
+_core.control_init = lose
+print(sonde.start(collector=False))
+""")
+    assert done.stdout.strip() == "None"
+    assert done.stderr.startswith("sonde: not recording: the disk is full, or somebody has changed")

@@ -10,7 +10,7 @@ from support.needs import need
 
 HEAD = """
 import asyncio, inspect, json, os, time
-from sonde.integrations.strobelight import FunctionProfiler, strobelight
+from sonde.integrations.strobelight import StrobelightCLIFunctionProfiler as FunctionProfiler, strobelight
 def burn(seconds):
     end = time.thread_time() + seconds
     while time.thread_time() < end: pass

@@ -171,9 +171,13 @@ def test_another_python_without_sonde_is_warned_of(tmp_path: Path) -> None:
     fake = tmp_path / "python3"
     fake.write_text("#!/bin/sh\nexit 1\n")
     fake.chmod(0o755)
-    done = launch(sys.executable, "-m", "sonde", "run", "--", str(fake))
-    assert done.returncode == 1 and "has no sonde" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    script = tmp_path / "script"
+    script.write_text(f"#!/usr/bin/env -S {fake} -u\n")
+    script.chmod(0o755)
+    for program in (fake, script):
+        done = launch(sys.executable, "-m", "sonde", "run", "--", str(program))
+        assert done.returncode == 1 and f"{fake} has no sonde" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_session_reads_back_after_kill_9(tmp_path: Path) -> None:

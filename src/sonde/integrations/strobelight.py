@@ -1,11 +1,11 @@
 """Strobelight: a drop-in for PyTorch's `StrobelightCLIFunctionProfiler` that works on any machine.
 
-    from sonde.integrations.strobelight import FunctionProfiler, strobelight
+    from sonde.integrations.strobelight import StrobelightCLIFunctionProfiler, strobelight
 
     @strobelight(sample_tags=["load"])
     def load(path): ...
 
-    StrobelightCompileTimeProfiler.enable(profiler_class=FunctionProfiler)
+    StrobelightCompileTimeProfiler.enable(profiler_class=StrobelightCLIFunctionProfiler)
 
 Names and defaults are those of the original; docs/differences.md says what differs."""
 
@@ -81,6 +81,11 @@ class FunctionProfiler:
             return str(run.result(self._timeout_s)).splitlines()
         except sonde.Error:
             return None  # the log of the recording says why
+
+
+# The names under which programs for the original import them.
+StrobelightCLIFunctionProfiler = FunctionProfiler
+StrobelightCLIProfilerError = sonde.Error
 
 
 def strobelight(

@@ -103,6 +103,12 @@ def _name_failure(error: Exception) -> tuple[str, str]:
     """Return the state and reason of a source that raised this error."""
     if isinstance(error, Unavailable):
         return "unavailable", str(error)
+    if isinstance(error, _core.Damaged):
+        # We wrote it, so it was lost since: btrfs promises room that it does not have.
+        return (
+            "failed",
+            f"the disk is full, or somebody has changed our files ({error})",
+        )
     return "failed", f"{type(error).__name__}: {error}"
 
 
