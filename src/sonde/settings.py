@@ -212,6 +212,8 @@ _FIXED = (
         changeable=True, low=50e-6, high=3600),
     Key("stack.bytes", parse_size, 8 * 2**20, "memory for distinct stacks", low=2**14, high=2**34),
     Key("stack.slow", parse_switch, False, "hold the GIL to read stacks, as on an unknown Python"),
+    Key("stack.fatal", parse_switch, True, "sample all threads once more before a signal such as "
+        "SIGSEGV ends the program"),
     Key("code.mine", parse_globs, "", "files that count as the user's own code, although they lie "
         "where libraries do: */site-packages/myapp/*", changeable=True),
     Key("snapshot.every", parse_duration, 0.0, "time between two snapshots; 0: only on request",

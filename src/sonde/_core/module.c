@@ -60,6 +60,7 @@ static PyMethodDef *const functions[] = {
     sonde_visit_methods,
     sonde_hold_threads_methods,
     sonde_still_thread_methods,
+    sonde_fatal_signal_methods,
 };
 
 static const struct {

@@ -64,6 +64,16 @@ class Sampling:
     stacks_lost: u64 = column("samples for whose stack there was no room: raise stack.bytes")
 
 
+class FatalSignal:
+    """A signal that ended the program. Every thread was sampled once more: see python.backtrace."""
+
+    RING_BYTES = 2**12
+    t_ns: i64 = column("when", "ns")
+    thread: i64 = column("kernel thread id of the thread that got it")
+    signal: text = column("SIGSEGV, SIGABRT, SIGBUS, SIGFPE or SIGILL")
+    address: u64 | None = column("memory address of the fault; NULL if somebody sent the signal")
+
+
 class Task:
     """A frame of an asyncio task, written when `sonde stacks --tasks` asks for it."""
 
@@ -79,4 +89,4 @@ class Task:
     lineno: i64 = column("line that runs or awaits")
 
 
-ROWS = (StackSample, Thread, Sampling, Task)
+ROWS = (StackSample, Thread, Sampling, FatalSignal, Task)

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE 1
 #include "kernel/map_guard.h"
 #include "format/ordering.h"
+#include "kernel/fatal_signal.h"
 #include "kernel/fork.h"
 
 #include <errno.h>
@@ -88,8 +89,11 @@ static void on_fault(int number, siginfo_t *info, void *context)
     int kept = errno;
     (void)context;
     /* Faults of the kernel's have positive codes; the others were sent by somebody. */
-    if (info->si_code <= 0 || !replace_page((uintptr_t)info->si_addr))
+    if (info->si_code <= 0 || !replace_page((uintptr_t)info->si_addr)) {
+        if (others_n == 0 || sonde_fatal_ends(&others[others_n - 1]))
+            sonde_fatal_look(number, info);
         step_aside(number, info);
+    }
     errno = kept;
 }
 

@@ -10,7 +10,7 @@ from sonde.job.source_context import SourceContext, has_gil
 from sonde.job.sources import _python_objects
 from sonde.session import ring
 from sonde.session.files import NODES, Replacement
-from sonde.tables.stack import Sampling, StackSample, Task, Thread
+from sonde.tables.stack import FatalSignal, Sampling, StackSample, Task, Thread
 
 ON = True
 NEEDS = ()
@@ -26,6 +26,7 @@ class Source:
         self._samples = context.writer(StackSample)
         self._threads = context.writer(Thread)
         self._sampling = context.writer(Sampling)
+        self._fatal = context.writer(FatalSignal)
         self._objects = _python_objects.Objects(context, context.writer(Task))
         self._sampler: _core.Sampler | None = None
 
@@ -62,9 +63,12 @@ class Source:
             slow,
         )
         self._sampler.start(self._interval_ns(), self._context.since_ns)
+        if session.values["stack.fatal"] and not slow:
+            _core.fatal_catch(self._fatal, session.text, session.page)
 
     def stop(self) -> None:
         # The sampler holds our `_inspect`, and keeps its files mapped: let go of it.
+        _core.fatal_release()
         sampler, self._sampler = self._sampler, None
         if sampler is not None:
             sampler.stop()
