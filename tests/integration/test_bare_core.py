@@ -58,7 +58,7 @@ TOOLS = {
     "advise": ["P"], "compare": ["P", "P"], "demo": [], "events": ["P"], "modules": ["P"],
     "export": ["P", "--to", "collapsed"], "query": ["P", "SELECT 1"], "repair": ["trace.json"],
     "monitor": ["--duration", "0.1"], "tables": [], "tree": ["P"], "report": ["P"],
-    "ui": ["P", "--no-browser"],
+    "ui": ["P", "--no-browser"], "requests": ["P"],
 }  # fmt: skip
 ELSEWHERE = {"run", "capture"}  # they have tests of their own below
 
