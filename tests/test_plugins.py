@@ -116,10 +116,10 @@ def test_what_a_source_declares_is_read_as_python_reads_it(name: str) -> None:
     assert plugins.read_needs("job.sources", name) == module.NEEDS
 
 
-def test_only_call_compile_and_operator_are_off_unless_asked_for() -> None:
+def test_only_these_sources_are_off_unless_asked_for() -> None:
     names = plugins.list_names("job.sources")
     off = [name for name in names if not plugins.read_on("job.sources", name)]
-    assert off == ["call", "compile", "operator"]
+    assert off == ["call", "compile", "operator", "request"]
     assert not settings.list_keys()["source.call"].default
 
 
