@@ -19,7 +19,7 @@ _HURRY_S = 0.0001
 _FORK_S = 1.0
 
 
-class Request:
+class AttachRequest:
     """A request from the tool: `start` or `stop`, with its parameters."""
 
     __slots__ = ("action", "deadline_ns", "fits", "folder", "package", "python", "root",
@@ -77,7 +77,7 @@ def _find_recorder() -> Recorder | None:
     return getattr(sys.modules.get("sonde.job.recorder"), "recorder", None)
 
 
-def run(request: Request) -> None:
+def run(request: AttachRequest) -> None:
     """Handle the request and reply; undo a start if nobody is waiting for the reply any more."""
     gate = getattr(_find_recorder(), "gate", None) or Gate()
     gate.close()
@@ -90,7 +90,7 @@ def run(request: Request) -> None:
         gate.open()
 
 
-def _run(request: Request) -> None:
+def _run(request: AttachRequest) -> None:
     answer: dict[str, object] = {}
     failure: list[BaseException] = []
     try:
@@ -107,7 +107,7 @@ def _run(request: Request) -> None:
         interrupt_main()  # the interrupt was meant for the program
 
 
-def _start(request: Request) -> dict[str, object]:
+def _start(request: AttachRequest) -> dict[str, object]:
     # Every file we open releases the GIL, and a busy program then keeps it for a switch interval.
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(_HURRY_S)
@@ -118,7 +118,7 @@ def _start(request: Request) -> dict[str, object]:
             sys.setswitchinterval(before_s)
 
 
-def _begin(recorder: Recorder, request: Request) -> dict[str, object]:
+def _begin(recorder: Recorder, request: AttachRequest) -> dict[str, object]:
     if recorder.session is not None:
         recorder.ends_with_profile = False  # the user has now asked for the recording itself
         return {"session": recorder.session.folder}
@@ -138,7 +138,7 @@ def _stop() -> dict[str, object]:
     return {}
 
 
-def _load(request: Request) -> Recorder:
+def _load(request: AttachRequest) -> Recorder:
     """Import sonde, the program's own copy if it has one, and return its recorder."""
     is_lent = "sonde" not in sys.modules and _import_package(request.package, request.fits)
     from sonde.job.recorder import recorder
