@@ -117,7 +117,7 @@ def _make_text(request: Mapping[str, object]) -> bytes:
         f"names = {{'__name__': 'sonde.job.attached'}}\n"
         f"with open({path!r}, encoding='utf-8') as file:\n"
         f"    exec(compile(file.read(), {path!r}, 'exec'), names)\n"
-        f"names['run'](names['Request'](**{dict(request)!r}))\n"
+        f"names['run'](names['AttachRequest'](**{dict(request)!r}))\n"
     ).encode("utf-8", "surrogateescape")
 
 
