@@ -15,6 +15,7 @@ from conftest import wait_for
 from sonde.session.files import SEALED
 from support.browser import find_browser
 from support.devtools import Browser
+from support.handmade_page import PIECES, RANKS, S, make_large_page
 
 # Names meant to harm: HTML, text that runs backwards, control characters, ten thousand letters.
 JOB = r"""
@@ -280,3 +281,28 @@ def _see_server_killed(browser: Browser, server: subprocess.Popen[str], link: st
         browser.wait("!find('banner').hidden && find('banner').textContent")
     )
     browser.said[:] = [one for one in browser.said if "ERR_CONNECTION" not in one]
+
+
+def test_a_job_of_64_ranks_and_10000_stacks_shows_who_is_slow(
+    browser: Browser, tmp_path: Path
+) -> None:
+    path = tmp_path / "large.html"
+    path.write_text(make_large_page())
+    browser.open(path.as_uri())
+    browser.wait("document.body.dataset.ready === 'all'")
+    browser.wait(f"document.querySelectorAll('#heat .row').length === {RANKS}")
+    assert read_whole(browser) == RANKS * PIECES * S
+    value = "document.querySelectorAll('#heat .row .value')[{}].textContent"
+    assert browser.run(value.format(7)) == "+50 %"
+    assert browser.run(value.format(8)) == "1.00 s"
+    browser.run(f"setBrush({PIECES - 10}, {PIECES})")
+    browser.wait(value.format(9) + " === 'no data'")
+    assert read_whole(browser) == RANKS * 10 * S
+    browser.run("document.querySelectorAll('#heat .row button')[7].click()")
+    assert read_whole(browser) == 10 * S
+    shown = browser.run(
+        "[...document.querySelectorAll('.frame')].slice(1).map(f => f.dataset.name)"
+    )
+    assert set(shown) == {f"work_{100 * piece + 7}" for piece in range(PIECES - 10, PIECES)}
+    assert browser.run("find('chips').textContent").count("rank 7") == 1
+    assert browser.said == []

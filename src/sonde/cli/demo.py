@@ -12,7 +12,7 @@ from importlib.util import find_spec
 
 import sonde.demo
 from sonde import environ
-from sonde.cli import _options, _table, modules
+from sonde.cli import _options, _table, modules, report
 from sonde.cli._terminal import send
 from sonde.store.recording import Recording, open_recording
 
@@ -100,11 +100,20 @@ def run(args: argparse.Namespace) -> int:
     if trains:
         _show_modules(pid)
     _ask(recording, pid, (*(_STEPS if trains else _OWN), *_QUERIES))
-    print(
-        f"\nIt is all in {recording.sessions[0].folder}; next: sonde ps, sonde tables {pid}, "
-        f"sonde export {pid} --to flamegraph"
-    )
+    print(f"\nIt is all in {recording.sessions[0].folder}; next: sonde ps, sonde tables {pid}, "
+          f"sonde export {pid} --to flamegraph")  # fmt: skip
+    _report(recording, pid)
     return 0
+
+
+def _report(recording: Recording, pid: int) -> None:
+    """Write the page of the job as a file beside its recording, and say how to open it."""
+    path = os.path.join(recording.sessions[0].folder, "report.html")
+    parser = argparse.ArgumentParser()
+    report.add_arguments(parser)
+    print(f"\nAll of it on one page\n$ sonde report {pid} -o report.html")
+    report.run(parser.parse_args([str(pid), "-o", path]))
+    print(f"Open it: xdg-open {path}\nLive, and with SQL: sonde ui {pid}")
 
 
 def _record(command: list[str], seconds: float, folder: str, output: str) -> int | None:

@@ -39,7 +39,7 @@ def make_report(opened: Opened, most_bytes: int = MOST_BYTES) -> tuple[str, str]
         )
         said = {"live": False, "thinned": thinned}
         answers["about"] = replace(about, data={**about.data, **said})
-        page = make_single(zlib.compress(_join(answers), 9))
+        page = make_single(zlib.compress(join_answers(answers), 9))
         if len(page) <= most_bytes:
             return page, thinned
     raise Error(
@@ -65,7 +65,7 @@ def _round(column: pa.Array) -> pa.Array:
     return pa.array([round(ns, -3) for ns in column.to_pylist()], column.type)
 
 
-def _join(answers: Mapping[str, PageAnswer]) -> bytes:
+def join_answers(answers: Mapping[str, PageAnswer]) -> bytes:
     """Return answers one after the other, behind a list of their names, kinds and lengths."""
     bodies = {name: answer.pack() for name, answer in answers.items()}
     head = [[name, answers[name].kind, len(body)] for name, body in bodies.items()]

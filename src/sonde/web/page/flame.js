@@ -141,27 +141,36 @@ function layFrames() {
     depth += 1;
   }
   const last = found.length ? found[found.length - 1].node.total : whole;
-  const waiting = [[roots, 0, depth, [...flame.zoom]]];
+  const waiting = [[roots, 0, depth, [...flame.zoom]]], narrow = [];
   while (waiting.length) {
     const [nodes, from, level, path] = waiting.pop();
     let x = from;
     for (const node of nodes) {
       const w = (node.total / last) * width;
-      if (w < LEAST) break;
+      if (w < LEAST) {  // those that follow are narrower still
+        const left = nodes.slice(nodes.indexOf(node)), room = (left.reduce((sum, one) => sum + one.total, 0) / last) * width;
+        if (room > 16) narrow.push({ x, w: room, depth: level, count: left.length });
+        break;
+      }
       found.push({ node, x, w, depth: level, path });
       if (level < 400) waiting.push([node.kids(), x, level + 1, [...path, node.place]]);
       x += w;
     }
   }
   flame.items = found;
-  const deepest = Math.max(0, ...found.map((item) => item.depth)) + 1;
+  const deepest = Math.max(0, ...found.map((item) => item.depth), ...narrow.map((item) => item.depth)) + 1;
   flame.row = ROWS.find((row) => row * deepest <= flame.body.clientHeight - 4) || ROWS[2];
   flame.box.style.setProperty("--row", flame.row + "px");
-  const drawn = found.map(drawFrame);
+  const drawn = found.map(drawFrame).concat(narrow.map(drawNarrow));
   if (!drawn.length) drawn.push(make("p", { class: "empty", text: explainEmpty() }));
   flame.box.replaceChildren(...drawn);
   flame.box.style.height = deepest * flame.row + 4 + "px";
   showMatches();
+}
+function drawNarrow({ x, w, depth, count }) {
+  const box = make("div", { class: "narrow", text: `${showCount(count)} narrow frames`, title: `${showCount(count)} frames are too narrow to draw; zoom or search shows them` });
+  Object.assign(box.style, { left: x + "px", width: w + "px", top: depth * flame.row + 2 + "px" });
+  return box;
 }
 function explainEmpty() {
   if (!cube.n) return "No stacks were recorded here. `sonde config TARGET source.stack=on` turns sampling on.";

@@ -17,6 +17,7 @@ function drawHeat() {
   const rows = heat.isSteps ? findStepRows() : many ? findProcessRows() : findThreadRows();
   heat.bar.querySelector("h2").textContent = many ? (about.processes.some((one) => one.rank !== null) ? "Ranks" : "Processes") : "Threads";
   heat.note.textContent = heat.isSteps ? "step time against the median of all; striped: no data" : "how much of the time they worked; striped: no data";
+  heat.body.style.setProperty("--cell", Math.max(12, Math.min(20, Math.floor(heat.body.clientHeight / rows.length))) + "px");
   heat.body.replaceChildren(...rows.slice(0, 128).map(drawHeatRow));
   if (rows.length > 128) heat.body.append(make("p", { class: "empty", text: `${rows.length - 128} more are not drawn` }));
   heat.body.querySelectorAll("canvas").forEach((canvas, at) => drawCells(canvas, rows[at]));
