@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from sonde import __version__
-from sonde.analysis.code_names import find_owner, shorten_file
+from sonde.analysis.code_names import SONDE, find_owner, shorten_file
 from sonde.analysis.modules import StepSelection, arrange, make_table, read_overhead, read_report
 from sonde.analysis.source_lines import read_source
 from sonde.analysis.wait_words import describe_wait
@@ -126,6 +126,7 @@ def _describe_group(group: Sequence[tuple[Session, ThreadStack]]) -> dict[str, A
              "line": frame.line, "owner": find_owner(frame.file),
              "source": read_source(frame.file, frame.line, session.start_wall_ns) if here else ""}
             for frame in one.frames
+            if find_owner(frame.file) != SONDE
         ],
     }  # fmt: skip
 
