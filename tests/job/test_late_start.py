@@ -79,6 +79,15 @@ assert sonde.session() is None
     assert session.find_state() == "ended"
 
 
+def test_an_exception_is_recorded_although_recording_begins_while_it_is_printed(record) -> None:
+    # From Python 3.14 on, printing takes longer than the delay.
+    hook = "import sys\ndef hook(*_error):\n    " + WAIT.replace("\n", "\n    ")
+    code = hook + "\nsys.excepthook = hook\ndef fail(): raise KeyError('lost')\nfail()"
+    (session,) = record(code)
+    rows = sonde.Recording([session]).query("SELECT type, func FROM python.exception").to_pylist()
+    assert rows == [{"type": "builtins.KeyError", "func": "fail"}]
+
+
 def test_a_short_program_that_fails_has_a_session_with_its_exception(record) -> None:
     (session,) = record("def fail(): raise KeyError('lost')\nfail()")
     rows = sonde.Recording([session]).query("SELECT type, func FROM python.exception").to_pylist()

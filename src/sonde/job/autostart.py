@@ -118,6 +118,10 @@ def _begin(since_ns: int) -> None:
     recorder.since_ns = since_ns
     recorder.start({})
     recorder.since_ns = 0
+    from sonde.job.uncaught import uncaught
+
+    # This program has only just begun: an exception that it has already met is what is ending it.
+    uncaught.seen = None
 
 
 def _before_fork() -> None:
