@@ -79,6 +79,18 @@ def test_a_bad_value_in_the_environment_is_a_complaint_not_an_error(
     assert complaints and "SONDE_RING_BYTES" in complaints[0]
 
 
+def test_a_bad_value_is_said_once_and_the_children_say_nothing(run) -> None:
+    code = """
+import os, subprocess, sys
+import sonde
+sonde.start(collector="off")
+if len(sys.argv) == 1:
+    subprocess.run([sys.executable, __file__, "child"], check=True)
+"""
+    lines = run(code, SONDE_STACK_EVERY="banana").stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("sonde: SONDE_STACK_EVERY: ")
+
+
 @pytest.mark.parametrize(
     "text", ["16MiB", "1GiB", "7d", "10min", "1s", "500ms", "100us", "on", "off", "100KiB"]
 )

@@ -117,6 +117,11 @@ def follow_children(root: str) -> list[str]:
     return list(wanted)
 
 
+def is_child() -> bool:
+    """Tell whether a recorded process has started this one."""
+    return os.environ.get("SONDE_PARENT", "").partition(" ")[0] not in ("", str(os.getpid()))
+
+
 _AT_ONCE = ("SONDE_SNAPSHOT_SIGNAL", "SONDE_SOURCE_CALL", "SONDE_PROFILER_AUTOSTART",
             "MXNET_PROFILER_AUTOSTART")  # fmt: skip
 

@@ -26,7 +26,7 @@ from conftest import TIMEOUT_S
 from sonde.session import Session
 from sonde.tui import shares
 from sonde.tui.grid import cut
-from sonde.tui.page import Choice, make_page
+from sonde.tui.page import Choice, make_page, measure
 from sonde.tui.process import TopProcess, open_processes
 from sonde.tui.screen import Top
 from support.watched_process import BUSY, SHARES
@@ -255,6 +255,13 @@ def test_json_and_csv_hold_the_numbers_of_the_model(ended: TopProcess, sonde_cli
     assert found == expected
     threads = sonde_cli("top", ended.session.pid, "--view", "threads", "--format", "json")
     assert [row["name"] for row in json.loads(threads.stdout)] == ["MainThread"]
+
+
+def test_since_the_start_hides_idle_time_as_every_window_does(ended: TopProcess) -> None:
+    hidden = measure(Choice("functions", "wall", None, False), ended)
+    recent = measure(Choice("functions", "wall", 300.0, False), ended)
+    assert 0 < hidden.whole == recent.whole
+    assert hidden.whole <= measure(Choice("functions", "wall", None, True), ended).whole
 
 
 def test_a_window_that_is_not_offered_is_refused(ended: TopProcess, sonde_cli) -> None:

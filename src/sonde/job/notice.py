@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from sonde import _core
+from sonde import _core, environ
 
 
 def print_notice(line: str) -> None:
@@ -15,6 +15,14 @@ def print_notice(line: str) -> None:
     data = f"sonde: {line}\n".encode("utf-8", "backslashreplace")
     # With signals held back: writing to a terminal from the background may stop the program.
     _core.undisturbed(lambda: _write(data))
+
+
+def print_complaints(complaints: list[str], parent: str | None) -> None:
+    """Say which values in the environment are wrong, in the first process of a job alone: all that
+    it starts have the same environment."""
+    if parent is None and not environ.is_child():
+        for line in complaints:
+            print_notice(line)
 
 
 def _write(data: bytes) -> None:

@@ -11,7 +11,7 @@ from sonde.job import exit_status
 from sonde.job import native_state as native
 from sonde.job.deferred_source import DeferredSource
 from sonde.job.fork import DELAY_NS, ForkLock, end_with_multiprocessing, watch_forks
-from sonde.job.notice import print_notice
+from sonde.job.notice import print_complaints, print_notice
 from sonde.job.source_context import SourceContext
 from sonde.job.table_writers import TableWriters, name_user_table
 from sonde.job.uncaught import find_last_exception
@@ -70,6 +70,7 @@ class Recorder:
         one line that says why to stderr, or pass it to `report`. `root` is the folder of sessions,
         if it is not the one that the environment names."""
         values, complaints = environ.load_settings(given)
+        print_complaints(complaints, parent)
         if not self._watches_forks:
             self._watches_forks = True  # first, because another thread may fork meanwhile
             watch_forks(lambda: end_with_multiprocessing(self, Recorder._at_exit))

@@ -151,8 +151,10 @@ def _by(at: int) -> Callable[[PageRow], Any]:
 
 def measure(choice: Choice, process: TopProcess) -> Weighed:
     """Return the process's tree with the weight that a choice asks for."""
-    thread = choice.thread
-    window_s = LONGEST_S if thread is not None and choice.window_s is None else choice.window_s
+    thread, window_s = choice.thread, choice.window_s
+    hides_idle = choice.weight == "wall" and not choice.idle and process.is_short
+    if window_s is None and (thread is not None or hides_idle):
+        window_s = LONGEST_S
     return process.weigh(window_s, choice.weight, idle=choice.idle, thread=thread)
 
 
@@ -197,10 +199,10 @@ _WEIGHT_WORDS = {"wall": "wall time", "cpu": "CPU time", "gil": "GIL held"}
 
 
 def _describe_idle(choice: Choice, process: TopProcess) -> str:
-    if choice.window_s is None and choice.thread is None:
-        return "" if choice.idle else "with idle"  # python.stack does not distinguish it
     if choice.idle:
-        return "with idle"
+        return "with idle" if choice.window_s is not None or choice.thread is not None else ""
+    if choice.window_s is None and choice.thread is None and not process.is_short:
+        return "with idle"  # python.stack does not distinguish it
     sums = process.add_up(choice.window_s or LONGEST_S)
     mine = [(key[3], s[1]) for key, s in sums.items() if choice.thread in (None, key[0])]
     idle_ns, wall_ns = sum(wall for idle, wall in mine if idle), sum(wall for _, wall in mine)

@@ -69,6 +69,11 @@ class TopProcess:
 
     # ---- its stacks -------------------------------------------------------------------------
 
+    @property
+    def is_short(self) -> bool:
+        """Whether all its samples are at hand, which tell idle time apart; the sums do not."""
+        return self.age_s <= LONGEST_S
+
     def find_since(self, window_s: float | None) -> int:
         """Return where a window begins; it ends now, or at the last sample of an ended process."""
         if window_s is None:
