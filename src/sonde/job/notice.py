@@ -17,10 +17,10 @@ def print_notice(line: str) -> None:
     _core.undisturbed(lambda: _write(data))
 
 
-def print_complaints(complaints: list[str], parent: str | None) -> None:
-    """Say which values in the environment are wrong, in the first process of a job alone: all that
-    it starts have the same environment."""
-    if parent is None and not environ.is_child():
+def print_complaints(complaints: list[str], earlier: object) -> None:
+    """Say which values in the environment are wrong, unless an `earlier` recording has: in the first
+    process of a job alone, as all that it starts have the same environment."""
+    if earlier is None and not environ.is_child():
         for line in complaints:
             print_notice(line)
 
