@@ -18,8 +18,8 @@ def print_notice(line: str) -> None:
 
 
 def print_complaints(complaints: list[str], earlier: object) -> None:
-    """Say which values in the environment are wrong, unless an `earlier` recording has: in the first
-    process of a job alone, as all that it starts have the same environment."""
+    """Say which values in the environment are wrong, unless an `earlier` recording has. Only the
+    first process of a job does: all that it starts have the same environment."""
     if earlier is None and not environ.is_child():
         for line in complaints:
             print_notice(line)
