@@ -22,6 +22,7 @@ def forbid(number, all_threads=False):
     assert libc.syscall(call, 1, int(all_threads), program) == 0, os.strerror(ctypes.get_errno())
 """
 FLOCK = 32 if platform.machine() == "aarch64" else 73
+UNAME = 160 if platform.machine() == "aarch64" else 63
 READV = 270 if platform.machine() == "aarch64" else 310
 
 
@@ -89,9 +90,12 @@ print(folder)
     )
 
 
-def test_where_a_filter_forbids_what_recording_needs_nothing_is_recorded(run_anew) -> None:
-    done = run_anew(FILTER + f"forbid({FLOCK})\nimport sonde\nprint(sonde.start())")
+@pytest.mark.parametrize(("number", "name"), [(FLOCK, "flock"), (UNAME, "uname")])
+def test_where_a_filter_forbids_what_recording_needs_nothing_is_recorded(
+    run_anew, number: int, name: str
+) -> None:
+    done = run_anew(FILTER + f"forbid({number})\nimport sonde\nprint(sonde.start())")
     assert done.stdout.strip() == "None"
     assert done.stderr == (
-        "sonde: not recording: a seccomp filter would end the program at our first call of flock()\n"
+        f"sonde: not recording: a seccomp filter would end the program at our first call of {name}()\n"
     )

@@ -28,16 +28,21 @@ static int had_filter; /* atomic: what sonde_has_filter() said last */
 
 /* ---- whether there is one ----------------------------------------------------------------- */
 
+/* Read a short file; what cannot be read is empty. */
+static void read_file(const char *path, char *text, size_t room)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t bytes = fd < 0 ? 0 : read(fd, text, room - 1);
+    if (fd >= 0)
+        close(fd);
+    text[bytes < 0 ? 0 : bytes] = 0;
+}
+
 /* How many filters there are; 1 if a kernel before 5.9 says only that there are any. */
 static int count_filters(void)
 {
     char text[8192];
-    int fd = open("/proc/thread-self/status", O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    ssize_t bytes = read(fd, text, sizeof text - 1);
-    close(fd);
-    text[bytes < 0 ? 0 : bytes] = 0;
+    read_file("/proc/thread-self/status", text, sizeof text);
     if (strstr(text, "\nSeccomp:\t2") == NULL)
         return 0;
     const char *line = strstr(text, "\nSeccomp_filters:");
@@ -61,13 +66,14 @@ int sonde_has_new_filter(void)
 
 /* ---- what it forbids ---------------------------------------------------------------------- */
 
-/* Before Linux 5.16, a process that dumps core takes those that share its memory with it. */
+/* Before Linux 5.16, a process that dumps core takes those that share its memory with it. The version
+ * is read from a file, because uname() itself may be forbidden. */
 static int may_share_memory(void)
 {
-    struct utsname names;
+    char text[64];
     int major = 0, minor = 0;
-    return uname(&names) == 0 && sscanf(names.release, "%d.%d", &major, &minor) == 2 &&
-           (major > 5 || (major == 5 && minor >= 16));
+    read_file("/proc/sys/kernel/osrelease", text, sizeof text);
+    return sscanf(text, "%d.%d", &major, &minor) == 2 && (major > 5 || (major == 5 && minor >= 16));
 }
 
 /* Run `work` in a process of its own. Returns its exit code, 256 if a signal has ended it, or
@@ -122,6 +128,7 @@ static int call_all(void *shared)
     struct stat facts;
     char byte;
 #define TRY(name, call) (*current = (name), (void)!(call))
+    TRY("prctl", prctl(PR_GET_SECCOMP, 0, 0, 0, 0));
     TRY("uname", uname(&names));
     TRY("getuid", getuid());
     TRY("geteuid", geteuid());
