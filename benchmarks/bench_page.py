@@ -43,8 +43,9 @@ def measure(rounds: int) -> list[Result]:
                 page.wait("document.body && document.body.dataset.ready")
                 stacks.append(1000 * (time.perf_counter() - begin))
                 paints.append(page.run(_PAINT))
-                page.wait("document.body.dataset.ready === 'all'")
+                page.wait("document.body.dataset.ready === 'all' && find('verdict').className")
                 for share in ("[0.1, 0.2]", "[0.2, 0.9]", "[0, 1]"):
+                    page.wait("late.size === 0")
                     brushes.append(page.run(_BRUSH.replace("SHARE", share)))
             memory = _read_memory(server.pid)
     sys.path.remove(str(_TESTS))

@@ -29,7 +29,6 @@ from sonde.web.questions import QUESTIONS
 ADDRESS, PORT = "127.0.0.1", 7433
 _TRIED = 20  # ports, if none is asked for
 _LONGEST = 1 << 16  # bytes of a question
-_LARGE = 1 << 20  # bytes of an answer, whose making took many times as much
 _TICK_S = 1.0
 _MOST_OPENED = 8  # recordings, whose tables stay open
 _HEADERS = {
@@ -204,8 +203,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         del answer
         self._send(200, kind, body)
-        if len(body) > _LARGE:
-            _give_back_memory()
+        del body
+        _give_back_memory()
 
     def _stream(self) -> None:
         """Tell once a second how far the recording has come, as server-sent events, until it ends

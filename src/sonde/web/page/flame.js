@@ -128,9 +128,14 @@ function matches(node) {
   return node.place >= 0 && (names.places[0][node.place].toLowerCase().includes(word) || names.files[0][names.places[1][node.place]].toLowerCase().includes(word));
 }
 
+function measureFlame() {  // only if it can have changed: it makes the browser lay out the whole page
+  const key = `${innerWidth} ${innerHeight} ${state.max} ${cube.round} ${document.body.dataset.ready}`;
+  if (flame.measured !== key) Object.assign(flame, { measured: key, width: flame.body.clientWidth, height: flame.body.clientHeight });
+}
 function layFrames() {
   if (!flame.sums) return;
-  const width = flame.body.clientWidth, found = [];
+  measureFlame();
+  const width = flame.width, found = [];
   let roots = flame.roots, depth = 0;
   const whole = flame.sums.whole;
   for (const place of flame.zoom) {  // what is above the zoomed frame is as wide as the panel
@@ -159,7 +164,7 @@ function layFrames() {
   }
   flame.items = found;
   const deepest = Math.max(0, ...found.map((item) => item.depth), ...narrow.map((item) => item.depth)) + 1;
-  flame.row = ROWS.find((row) => row * deepest <= flame.body.clientHeight - 4) || ROWS[2];
+  flame.row = ROWS.find((row) => row * deepest <= flame.height - 4) || ROWS[2];
   flame.box.style.setProperty("--row", flame.row + "px");
   const drawn = found.map(drawFrame).concat(narrow.map(drawNarrow));
   if (!drawn.length) drawn.push(make("p", { class: "empty", text: explainEmpty() }));

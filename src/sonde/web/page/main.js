@@ -154,7 +154,7 @@ function drawTop() {
   document.title = `${clean(first.command, 60)} – sonde`;
   const button = find("follow");
   button.hidden = !about.live;
-  button.textContent = state.hold ? "▶ Follow" : "⏸ Hold";
+  button.textContent = state.hold ? "Follow" : "Hold";
   button.setAttribute("aria-pressed", String(state.hold));
   if (inside.answers) find("pick").replaceChildren(make("option", { text: `${first.command} (${count > 1 ? count + " processes" : first.pid})` }));
 }
@@ -184,9 +184,9 @@ function drawVerdict(advice, problem) {
   const button = make("button", { type: "button", text: others.length ? `${others.length} more` : "All rules", on: { click: () => showRules(advice) } });
   const notJudged = silent.length ? make("span", { class: "dim", text: `${silent.length} of ${advice.outcomes.length} rules lack data` }) : null;
   if (!worst || worst.severity === "info") {
-    place.className = "clear";
+    place.className = worst ? "info" : "clear";
     const places = advice.places.slice(0, 3).map((one) => make("li", {}, make("b", { text: `${one.share_pct.toFixed(0)} % ` }), `${one.state} in ${clean(one.func || one.call, 60)} (${clean(one.file.split("/").slice(-1)[0], 60)}:${one.line})`));
-    fill(place, make("div", { class: "level" }, make("b", { text: "✔" }), "clear"),
+    fill(place, make("div", { class: "level" }, make("b", { text: worst ? "ℹ" : "✔" }), worst ? "info" : "clear"),
       make("div", {}, make("h2", { text: worst ? clean(worst.title) : `Nothing is wrong: ${plural(clear, "rule")} looked` }), places.length ? make("ul", {}, make("li", { class: "dim", text: "where the time went:" }), ...places) : make("p", { class: "dim", text: `${plural(advice.pieces, "piece")} of ${advice.piece_s || advice.piece_ns / 1e9} s were judged` })),
       make("div", { class: "more" }, button, notJudged));
     return;

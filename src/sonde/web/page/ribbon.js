@@ -1,6 +1,6 @@
 // The ribbon of time: where it went, with a brush that drives every panel.
 
-const ribbon = { steps: null, marks: null, findings: [], drag: null };
+const ribbon = { width: 1, steps: null, marks: null, findings: [], drag: null };
 const PHASES = [["input_wait", "waiting for data", "--b0", 1], ["to_device", "to the device", "--b5", 3], ["forward", "forward", "--b3", 0],
   ["backward", "backward", "--b4", 2], ["optimizer", "optimizer", "--b1", 4], ["other", "other", "--b6", 5]];
 const BANDS = [["gil", "holding the GIL", "--b0", 0], ["work", "working without it", "--b3", 1], ["wait", "waiting", "--b2", 3]];
@@ -32,8 +32,9 @@ function openRibbon() {
 }
 
 const usesSteps = () => Boolean(ribbon.steps && ribbon.steps.piece.length) && state.ribbon !== "threads";
-const xOf = (ns) => ((ns - time.from) / (time.width * time.pieces)) * ribbon.canvas.clientWidth;
-const pieceAt = (x) => Math.max(0, Math.min(time.pieces, (x / ribbon.canvas.clientWidth) * time.pieces));
+// The width is kept from the last drawing: to ask for it would lay out the whole page anew with each brush.
+const xOf = (ns) => ((ns - time.from) / (time.width * time.pieces)) * ribbon.width;
+const pieceAt = (x) => Math.max(0, Math.min(time.pieces, (x / ribbon.width) * time.pieces));
 const zoomIn = () => hasBrush() && !inside.answers && setState({ viewFrom: state.from, viewTo: state.to, from: null, to: null, hold: true });
 
 function findBands() {
@@ -69,6 +70,7 @@ function isChosen(host, pid) {
 function drawRibbon() {
   if (!time.pieces) return;
   const { pen, width, height } = fitCanvas(ribbon.canvas);
+  ribbon.width = width;
   const found = findBands(), room = height - AXIS, step = width / time.pieces;
   ribbon.found = found;
   let top = 0;
@@ -188,7 +190,7 @@ function keyBrush(event) {
 // ---- marks -----------------------------------------------------------------------------------------
 
 function drawMarks() {
-  const width = ribbon.canvas.clientWidth, taken = new Map(), made = [];
+  const width = ribbon.width, taken = new Map(), made = [];
   for (const one of ribbon.marks ? ribbon.marks.marks : []) {
     const x = Math.round(xOf(one.at) / 9) * 9;
     if (x < 0 || x > width) continue;
