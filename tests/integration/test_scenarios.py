@@ -21,7 +21,7 @@ need("torch")
 
 SECONDS = 6.0
 # The causes that users have most often, and a loop that has none.
-CHOSEN = ("starved_loader", "gc_storm", "lock_fight", "gil_fight", "healthy_torch")
+CHOSEN = ("deadlock", "starved_loader", "gc_storm", "lock_fight", "gil_fight", "healthy_torch")
 
 
 def check(scenario: Scenario, root: Path) -> None:

@@ -43,6 +43,7 @@ class Scenario:
         self.limits: dict[str, float] = held.get("LIMITS", {})
         self.piece_s: float = held.get("PIECE_S", PIECE_S)
         self.gpu: bool = held.get("GPU", False)
+        self.ends: int = held.get("ENDS", 0)  # with this code; -9: it is killed
 
     def record(self, root: Path, seconds: float) -> None:
         """Run it to its end, recorded into this folder."""
@@ -60,7 +61,7 @@ class Scenario:
             for rank in ranks
         ]  # fmt: skip
         ended = [process.wait(seconds + PATIENCE_S) for process in started]
-        assert ended == [0] * self.ranks, f"{self.name} ended with {ended}"
+        assert set(ended) == {self.ends}, f"{self.name} ended with {ended}"
 
     def advise(self, root: Path) -> Advice:
         return advise(str(root), piece_s=self.piece_s, limits=self.limits)

@@ -171,7 +171,10 @@ class Tally:
 
     @property
     def confidence(self) -> float:
-        """Return the share of pieces, lower where there are few: one piece of one gives a third."""
+        """Return the share of pieces, lower where there are few: one piece of one gives a third. A
+        danger is a fact, however seldom it is seen."""
+        if self.danger and self.fired:
+            return 0.95
         return len(self.fired) / (self.judged + 2)
 
     @property

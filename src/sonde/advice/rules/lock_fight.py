@@ -17,6 +17,7 @@ from sonde.advice.rules._code import PLACE, read_line, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 
 NEEDS = ("python.stack_sample.wait",)
+UNLESS = ("deadlock",)
 LIMITS = {
     "waiting_pct": Limit(20, "of each thread's time spent waiting for the lock"),
     "threads": Limit(2, "fewest threads that wait at the same line"),
