@@ -50,7 +50,8 @@ def start_ranks(
 def finish(ranks: Sequence[subprocess.Popen[str] | Forked]) -> list[str]:
     """Wait until all have ended well; what they printed."""
     done = [rank.communicate(timeout=TIMEOUT_S) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * len(ranks), done
+    codes = [rank.returncode for rank in ranks]
+    assert codes == [0] * len(ranks), (codes, done)
     return [out for out, _err in done]
 
 
