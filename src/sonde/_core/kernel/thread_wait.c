@@ -39,33 +39,35 @@ static ssize_t read_file(uint32_t tid, const char *name, char *text, size_t room
     return bytes;
 }
 
-/* Is this socket one between processes of this machine? A filter might end us for the question: then
- * every socket counts as one of the network. */
+/* Is this socket one between processes of this machine? */
 static int is_local(int fd)
 {
     int domain = 0;
     socklen_t size = sizeof domain;
-    return !sonde_had_filter() && getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
+    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
            domain == AF_UNIX;
 }
 
 /* What does a thread wait for that reads or writes this file? The number may be another file's by
- * now; then the answer is about that one. */
+ * now; then the answer is about that one.
+ *
+ * A plain stat() may ask the server of a network file system, and would wait for ever if that is what
+ * the thread waits for. A filter might end us for the question: then the answer is not known. */
 static enum sonde_wait_kind find_file(int fd)
 {
     char path[64];
-    struct stat about;
+    struct statx about;
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    if (stat(path, &about) < 0) /* not fstat(), which filters of system calls may forbid */
+    if (sonde_had_filter() || statx(AT_FDCWD, path, AT_STATX_DONT_SYNC, STATX_TYPE, &about) < 0)
         return SONDE_WAIT_OTHER;
-    if (S_ISSOCK(about.st_mode))
+    if (S_ISSOCK(about.stx_mode))
         return is_local(fd) ? SONDE_WAIT_PIPE : SONDE_WAIT_NETWORK;
-    if (S_ISFIFO(about.st_mode))
+    if (S_ISFIFO(about.stx_mode))
         return SONDE_WAIT_PIPE;
-    if (S_ISCHR(about.st_mode))
+    if (S_ISCHR(about.stx_mode))
         return SONDE_WAIT_DEVICE;
     /* Event counters and the like are no file of any disk. */
-    return S_ISREG(about.st_mode) || S_ISDIR(about.st_mode) || S_ISBLK(about.st_mode)
+    return S_ISREG(about.stx_mode) || S_ISDIR(about.stx_mode) || S_ISBLK(about.stx_mode)
                ? SONDE_WAIT_DISK
                : SONDE_WAIT_POLL;
 }
