@@ -39,7 +39,7 @@ def _take_held() -> set[int]:
     """Return the signal that `sonde run` held back for this process, see cli/run.py; empty if
     there is none. The program does not find the variable."""
     pid, _, number = os.environ.pop("SONDE_HELD", "").partition(" ")
-    return {int(number)} if pid == str(os.getpid()) else set()
+    return {int(number)} if pid == str(os.getpid()) and number.isdecimal() else set()
 
 
 def _start() -> None:
