@@ -22,13 +22,13 @@ LIMITS = {"least_s": Limit(8, "that every thread of the process has stood at one
 # thread that sleeps, polls, reads or works may yet give a lock back.
 SQL = f"""
 WITH sample AS (
-  SELECT {{piece}} AS piece, host, pid, thread, t_ns, stack, wall_ns,
+  SELECT {{piece}} AS piece, host, pid, thread, t_ns, stack, samples, wall_ns,
          COALESCE(idle AND wait = 'lock', FALSE) AS is_waiting
   FROM python.stack_sample WHERE {{inside}}),
 last AS (SELECT host, pid, MAX(t_ns) AS end_ns, MAX(piece) AS piece FROM sample GROUP BY 1, 2),
 recent AS (
   SELECT host, pid, thread, BOOL_AND(is_waiting) AS is_waiting, COUNT(DISTINCT stack) AS stacks,
-         ARG_MAX(stack, t_ns) AS stack
+         ARG_MAX(stack, t_ns) AS stack, SUM(samples) AS samples
   FROM sample JOIN last USING (host, pid) WHERE t_ns > end_ns - {{least_s}} * 1e9
   GROUP BY 1, 2, 3),
 stood AS (
@@ -36,7 +36,7 @@ stood AS (
 name AS (SELECT host, pid, thread, MAX(name) AS name FROM python.thread GROUP BY 1, 2, 3),
 place AS ({PLACE})
 SELECT last.piece, host, pid, thread, is_waiting AND stacks = 1 AS is_waiting, stood_s, name, file,
-       lineno, func, leaf_file
+       lineno, func, leaf_file, samples
 FROM recent JOIN last USING (host, pid) JOIN stood USING (host, pid, thread, stack)
 LEFT JOIN place USING (stack) LEFT JOIN name USING (host, pid, thread)
 """
@@ -65,7 +65,8 @@ def _judge_process(threads: list[Any], limits: Limits) -> Verdict:
         "waiting_for_locks": len(locked), "what": "; ".join(places[:8]),
     }  # fmt: skip
     return Verdict(
-        first.piece, True, evidence, severity="critical", readings=20, who=f"pid {first.pid}",
+        first.piece, True, evidence, severity="critical",
+        readings=min(int(row.samples) for row in threads), who=f"pid {first.pid}",
         line=show_place(locked[0].file, locked[0].lineno, locked[0].func),
     )  # fmt: skip
 
