@@ -170,6 +170,25 @@ def test_without_steps_the_time_until_a_gpu_works_is_left_out() -> None:
     assert advice.warm_up_s == pytest.approx(24.5, abs=1)
 
 
+def test_what_is_inferred_is_never_more_severe_than_its_rule_allows() -> None:
+    verdicts = [Verdict(piece, True, lost_pct=90, readings=20) for piece in range(5)]
+    assert Tally(verdicts, False).severity == "critical"
+    assert Tally(verdicts, False, "warning").severity == "warning"
+
+
+def test_without_steps_the_imports_are_left_out(run, tmp_path: Path) -> None:
+    spin = "import time\nend = time.monotonic() + 0.6\nwhile time.monotonic() < end: pass\n"
+    (tmp_path / "slow_module.py").write_text(spin)
+    done = run(
+        "import sonde, time\nfolder = sonde.start(collector='off')\nbegin = time.monotonic()\n"
+        "import slow_module\nprint(folder, time.monotonic() - begin)\n" + spin
+    )
+    folder, imported_s = done.stdout.split()
+    period = find_period(sonde.open(folder), None, None, 10.0)
+    assert 0.5 * float(imported_s) < period.warm_up_s < float(imported_s) + 0.3
+    assert find_period(sonde.open(folder), "+0s", None, 10.0).warm_up_s == 0
+
+
 def test_a_gpu_that_idles_for_most_of_the_time_is_no_warm_up() -> None:
     folder = record(100, gpu=lambda t: {"util_pct": 0.0 if t < 90 else 95.0})
     assert ask(folder, make_rule(), since=None).warm_up_s == 0
