@@ -44,7 +44,9 @@ def run(args: argparse.Namespace) -> int:
     changes = _options.split_settings(args.set)
     settings.read_values(changes)  # a wrong setting is an error here, not a complaint in the job
     env = {environ.variable_of(name): value for name, value in changes.items()}
-    if argv[0] == sys.executable:
+    first = argv[1] if len(argv) > 1 else ""
+    # With other options Python may leave our hook out, and nobody would let the signal through.
+    if argv[0] == sys.executable and (first in ("-m", "-c") or not first.startswith("-")):
         env.update(_hold_signal(changes.get("snapshot.signal")))
     if args.no_follow_children:
         env["SONDE_FOLLOW"] = "off"
