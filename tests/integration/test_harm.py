@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -335,27 +336,44 @@ def test_trouble_in_one_session_stays_its_own(start, run, root: Path) -> None:
     assert find_processes(str(root)) == [pid]  # the same one, not one of many
 
 
-def test_a_collector_that_was_killed_is_replaced_and_one_that_dies_young_later(
+def test_a_collector_that_has_worked_is_replaced_at_once_and_one_that_dies_young_later(
     start, root: Path
 ) -> None:
     for _ in range(3):
         start(LIVE)
     starts = Path(launch.collector_starts(str(root)))
-    wait_for(
-        lambda: launch.has_collector(str(root)) and not starts.exists()
-    )  # it has proved itself
-    first = find_processes(str(root))
-    for pid in first:
-        os.kill(pid, signal.SIGKILL)
-    second = wait_for(lambda: set(find_processes(str(root))) - set(first))
-    assert starts.stat().st_size >= 1
-    starts.write_text("+" * 9)  # as if many had died before
-    for pid in second:
-        os.kill(pid, signal.SIGKILL)
-    time.sleep(1.6)  # every job has looked three times
-    assert find_processes(str(root)) == []
-    os.utime(starts, (0, 0))
-    wait_for(lambda: find_processes(str(root)))
+
+    def kill(left: str) -> set[int]:
+        """End the collector as if these starts had been made before; return its pid."""
+        killed = set(find_processes(str(root)))
+        for pid in killed:
+            os.kill(pid, signal.SIGSTOP)  # or it might change the file
+        starts.write_text(left)
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not killed & set(find_processes(str(root))))
+        return killed
+
+    def keep_waiting() -> None:
+        """Make every wait endless."""
+        with suppress(FileNotFoundError):
+            os.utime(starts)
+
+    def has_worked() -> bool:
+        return launch.has_collector(str(root)) and not (
+            starts.exists() and starts.read_text().endswith("+")
+        )
+
+    wait_for(has_worked)
+    for left in ("++.", "." * 20):
+        kill(left)
+        wait_for(lambda: keep_waiting() or has_worked(), 60)
+    for left in ("+" * 9, "." * 21):  # as if they had died at once, and as if too many had died
+        kill(left)
+        time.sleep(1.6)  # every job has looked three times
+        assert find_processes(str(root)) == []
+        os.utime(starts, (0, 0))
+        wait_for(has_worked)
 
 
 def test_a_killed_session_ended_when_it_was_killed(start, root: Path) -> None:

@@ -199,7 +199,7 @@ class Collector:
         self._listed_ns = 0  # when the root had last changed, at its last listing
         self._drained_s = self._scanned_s = float("-inf")
         self._busy_s = self._begun_s = time.monotonic()
-        self._is_proven = False
+        self._has_worked = self._is_proven = False
         self.leaving = False
 
     def run(self) -> None:
@@ -213,6 +213,9 @@ class Collector:
         while not self.leaving:
             now_s = time.monotonic()
             self.step(now_s)
+            if not self._has_worked:
+                self._has_worked = True
+                _mark_start(self.root)
             if not self._is_proven and now_s - self._begun_s > PROVEN_S:
                 self._is_proven = True
                 files.remove_quietly(collector_starts(self.root))
@@ -317,6 +320,16 @@ def _is_mine(session: Session) -> bool:
     boot id and a collector of their own."""
     here = session.host == os.uname().nodename
     return here and session.read_sealed() is None and (session.is_here() or not session.is_alive())
+
+
+def _mark_start(root: str) -> None:
+    """Note that this collector has done its first round: see kernel/collector_lock.c."""
+    try:
+        with open(collector_starts(root), "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b".")
+    except OSError:
+        pass  # nobody counts, as when it was started by hand
 
 
 def _list_leftovers(root: str) -> list[str]:

@@ -1,10 +1,11 @@
 /* Who starts the host's collector, and when.
  *
  * A collector holds its lock file for as long as it lives. Beside it is a file with one byte for
- * each start since a collector last proved itself: a job that starts one adds a byte, and a
- * collector that has run for some seconds, or has left in order, empties the file. So one that was
- * killed is replaced at once; collectors that die as fast as they come are started less and less
- * often, by all the jobs of a host together.
+ * each start since a collector last proved itself: a job that starts one adds a '+', and the
+ * collector turns it into a '.' when its first round is done. One that has run for some seconds,
+ * or has left in order, removes the file. So one that has worked and was killed is replaced at
+ * once; collectors that die before they have done anything are started less and less often, by all
+ * the jobs of a host together, and so are those of which none lives for long.
  */
 #define _GNU_SOURCE 1
 #include "kernel/collector_lock.h"
@@ -18,15 +19,27 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LONGEST_S = 10 };
+enum { LONGEST_S = 10, MOST_STARTS = 20 };
 
-/* How long to wait after the last of `starts` starts, in milliseconds. */
-static long long find_wait_ms(off_t starts)
+/* How many of the last starts have done nothing; more than any if there are too many at all. */
+static ssize_t count_failures(int fd)
 {
-    if (starts == 0)
+    char starts[MOST_STARTS + 1];
+    ssize_t n = read(fd, starts, sizeof starts), failures = 0;
+    if (n < 0 || n > MOST_STARTS)
+        return MOST_STARTS;
+    while (failures < n && starts[n - 1 - failures] == '+')
+        failures++;
+    return failures;
+}
+
+/* How long to wait after the last of `failures` starts, in milliseconds. */
+static long long find_wait_ms(ssize_t failures)
+{
+    if (failures == 0)
         return 0;
     /* The first wait is as long as a start takes on a busy machine. */
-    return starts > 3 ? LONGEST_S * 1000 : 1000LL << starts;
+    return failures > 3 ? LONGEST_S * 1000 : 1000LL << failures;
 }
 
 static int is_due(int fd)
@@ -38,7 +51,7 @@ static int is_due(int fd)
     long long passed_ms = (now.tv_sec - status.st_mtim.tv_sec) * 1000LL +
                           (now.tv_nsec - status.st_mtim.tv_nsec) / 1000000;
     /* A clock that was set back must not stop us for longer than any wait. */
-    return llabs(passed_ms) >= find_wait_ms(status.st_size);
+    return llabs(passed_ms) >= find_wait_ms(count_failures(fd));
 }
 
 static int note_start(const char *lock)
