@@ -31,7 +31,10 @@ LAW = {
     # Measures into a session of its own: it hosts the recorder, like any program.
     "monitor": GROUND | READERS | {"session", "job"},
     "web": GROUND | READERS | {"session", "sonde"},  # the version stands in the roof
-    "cli": GROUND | READERS | {"session", "tui", "monitor", "web", "collector", "demo", "sonde"},
+    "agent": GROUND | {"session", "sonde"},
+    "cli": GROUND
+    | READERS
+    | {"session", "tui", "monitor", "web", "agent", "collector", "demo", "sonde"},
     "profiler": {"job"},
     "integrations": {"sonde"},
     "demo": set(),
@@ -40,7 +43,18 @@ LAW = {
     "background": set(),  # it imports what it is told to, by name
 }
 JOB_HALF = {"sonde", "session", "tables", "job", "profiler", *GROUND}
-READ_HALF = {"store", "analysis", "export", "advice", "tui", "monitor", "web", "cli", "collector"}
+READ_HALF = {
+    "store",
+    "analysis",
+    "export",
+    "advice",
+    "tui",
+    "monitor",
+    "web",
+    "agent",
+    "cli",
+    "collector",
+}
 
 STATEMENT, FOR_TYPES, PLUGIN = "statement", "for types", "plugin"
 Import = tuple[str, str, str]  # who imports, what, and which of these it is

@@ -84,9 +84,10 @@ class MissingPart(Error, ImportError):
     """A package that only some installations have is not installed: see sonde[tools]."""
 
 
-# The packages of sonde[tools] that are imported by name, and what each is for.
+# The packages of sonde[tools] and sonde[mcp] that are imported by name, and what each is for.
 TOOLS = {
     "duckdb": "SQL",
+    "mcp": "the protocol of agents",
     "pyarrow": "tables and archives",
     "rich": "the live screen",
     "textual": "the live screen",
@@ -98,9 +99,10 @@ def explain_missing(error: ModuleNotFoundError, who: str = "this") -> ImportErro
     name = error.name or ""
     if name not in TOOLS:
         return error
+    extra = "mcp" if name == "mcp" else "tools"
     return MissingPart(
         f"{who} needs {name} ({TOOLS[name]}), which is not installed here: "
-        "pip install 'sonde[tools]'"
+        f"pip install 'sonde[{extra}]'"
     )
 
 

@@ -1,0 +1,1 @@
+"""For agents: the commands that read, as tools of the Model Context Protocol."""
