@@ -52,6 +52,7 @@ static PyMethodDef *const functions[] = {
     sonde_events_methods,
     sonde_observer_methods,
     sonde_operators_methods,
+    sonde_cuda_calls_methods,
     sonde_lane_methods,
     sonde_module_call_methods,
     sonde_step_plan_methods,

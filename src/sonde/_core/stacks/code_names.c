@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE 1
 #include "stacks/frames.h"
+#include "stacks/utf8.h"
 #include "kernel/fork.h"
 #include "kernel/read_memory.h"
 
@@ -93,30 +94,6 @@ void sonde_codes_watch(void)
 
 /* ---- texts ------------------------------------------------------------------------ */
 
-static size_t put_utf8(char *to, uint32_t c)
-{
-    if (c < 0x80) {
-        to[0] = (char)c;
-        return 1;
-    }
-    if (c < 0x800) {
-        to[0] = (char)(0xc0 | c >> 6);
-        to[1] = (char)(0x80 | (c & 63));
-        return 2;
-    }
-    if (c < 0x10000) {
-        to[0] = (char)(0xe0 | c >> 12);
-        to[1] = (char)(0x80 | (c >> 6 & 63));
-        to[2] = (char)(0x80 | (c & 63));
-        return 3;
-    }
-    to[0] = (char)(0xf0 | (c >> 18 & 7));
-    to[1] = (char)(0x80 | (c >> 12 & 63));
-    to[2] = (char)(0x80 | (c >> 6 & 63));
-    to[3] = (char)(0x80 | (c & 63));
-    return 4;
-}
-
 static char utf8[MOST_CHARS * 4 + 4]; /* large, and used by one thread only */
 static size_t utf8_bytes;             /* of the last one */
 
@@ -139,10 +116,10 @@ static int take_str(uintptr_t address, const sonde_intern_handle *text, uint32_t
     for (size_t i = 0; i < chars; i++) {
         uint32_t c = 0;
         memcpy(&c, raw + i * kind, kind);
-        used += put_utf8(utf8 + used, c);
+        used += sonde_put_utf8(utf8 + used, c);
     }
     if ((Py_ssize_t)chars < head.length)
-        used += put_utf8(utf8 + used, 0x2026);
+        used += sonde_put_utf8(utf8 + used, 0x2026);
     *hash = sonde_hash_bytes(*hash, utf8, used);
     utf8_bytes = used;
     *id = sonde_intern_put(text, utf8, (uint32_t)used); /* 0 if full: counted there */

@@ -109,6 +109,22 @@ sonde_torch_lane *sonde_torch_here(void)
     return lane;
 }
 
+sonde_torch_now sonde_torch_find_now(void)
+{
+    const sonde_torch_lane *lane = mine, *owner = lane;
+    sonde_torch_now now = {.step = sonde_torch.epoch == 0 ? -1 : sonde_load_relaxed(&sonde_torch.step)};
+    if (now.step < 0 || lane == NULL || lane->epoch != sonde_torch.epoch)
+        return now;
+    uint64_t call = lane->open;
+    if (lane->nodes_n > 0 && lane->nodes_n <= SONDE_TORCH_DEEP) { /* in backward, that of its node */
+        owner = lane->nodes[lane->nodes_n - 1].lane;
+        call = lane->nodes[lane->nodes_n - 1].call;
+    }
+    if (owner != NULL && owner->calls != NULL && call != SONDE_TORCH_NONE)
+        now.module = sonde_torch_at(owner, call)->module;
+    return now;
+}
+
 void sonde_torch_hurry(void) { sonde_wake(&sonde_torch.leave); }
 
 static void forget_in_child(void)

@@ -65,14 +65,21 @@ static linkage read_linkage(const struct link_map *map)
     return found;
 }
 
+/* Return the name of the symbol that a slot of this kind is for; NULL if it is another kind of entry. */
+static const char *name_of(const ElfW(Rela) * one, ElfW(Xword) kind, const linkage *its)
+{
+    if (ELF64_R_TYPE(one->r_info) != kind)
+        return NULL;
+    return its->names + its->symbols[ELF64_R_SYM(one->r_info)].st_name;
+}
+
 static void **find_in(const slot_list *list, ElfW(Xword) kind, const linkage *its, const struct link_map *map,
                       const char *symbol)
 {
     for (size_t i = 0; i < list->bytes / sizeof *list->slots; i++) {
-        const ElfW(Rela) *one = &list->slots[i];
-        if (ELF64_R_TYPE(one->r_info) == kind &&
-            strcmp(its->names + its->symbols[ELF64_R_SYM(one->r_info)].st_name, symbol) == 0)
-            return (void **)(map->l_addr + one->r_offset);
+        const char *name = name_of(&list->slots[i], kind, its);
+        if (name != NULL && strcmp(name, symbol) == 0)
+            return (void **)(map->l_addr + list->slots[i].r_offset);
     }
     return NULL;
 }
@@ -98,6 +105,45 @@ void sonde_linkage_slot_find(sonde_linkage_slot *slot, void *library, const char
     slot->look = at == NULL ? -1 : sonde_word_look(at);
     if (slot->look >= 0 && is_of_library(map, *at) && is_of_library(map, slot->original))
         slot->first = *(slot->at = at);
+}
+
+/* Look once for all slots of a list: they lie together, and the file with all mappings is long. */
+static void find_imports_in(const slot_list *list, ElfW(Xword) kind, const linkage *its, const struct link_map *map,
+                            sonde_linkage_slot *slots, const char *const *symbols, int count)
+{
+    enum { NOT_YET = 1 << 8 };
+    int look = NOT_YET;
+    for (size_t i = 0; i < list->bytes / sizeof *list->slots && look >= 0; i++) {
+        const char *name = name_of(&list->slots[i], kind, its);
+        int at = 0;
+        while (name != NULL && at < count && strcmp(name, symbols[at]) != 0)
+            at++;
+        if (name == NULL || at == count || slots[at].at != NULL || slots[at].original == NULL)
+            continue;
+        void **word = (void **)(map->l_addr + list->slots[i].r_offset);
+        if (look == NOT_YET)
+            look = sonde_word_look(word);
+        if (look >= 0 && (*word == slots[at].original || is_of_library(map, *word)))
+            slots[at] = (sonde_linkage_slot){word, slots[at].original, *word, look};
+    }
+}
+
+void sonde_linkage_imports_find(sonde_linkage_slot *slots, void *library, void *origin, const char *const *symbols,
+                                int count)
+{
+    struct link_map *map = NULL;
+    int is_known = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0;
+    for (int at = 0; at < count; at++) {
+        void *original = dlsym(origin, symbols[at]);
+        /* A library may bring a copy of the other one. */
+        int is_same = is_known && original != NULL && dlsym(library, symbols[at]) == original;
+        slots[at] = (sonde_linkage_slot){.original = is_same ? original : NULL};
+    }
+    if (!is_known)
+        return;
+    linkage its = read_linkage(map);
+    find_imports_in(&its.jumps, JUMP_SLOT, &its, map, slots, symbols, count);
+    find_imports_in(&its.addresses, ADDRESS_SLOT, &its, map, slots, symbols, count);
 }
 
 /* If a first call is being resolved in another thread, that writes the function over ours: then

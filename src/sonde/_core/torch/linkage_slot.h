@@ -1,4 +1,5 @@
-/* The linkage slot through which a library calls a function that it exports itself.
+/* The linkage slot through which a library calls a function that it exports itself, or one of another
+ * library.
  *
  * Such a call goes through a pointer in the library's data, so that a library loaded before it
  * may replace the function. We put our function there, and take it out again. */
@@ -15,6 +16,11 @@ typedef struct {
 /* Find the slot of `symbol` in a library from dlopen(). `at` stays NULL if there is none, if it cannot
  * be written to, or if somebody else has taken it. Take and give back with the GIL. */
 void sonde_linkage_slot_find(sonde_linkage_slot *slot, void *library, const char *symbol);
+
+/* The same for functions that a library calls in another one, `origin`: fills in one slot for each. */
+void sonde_linkage_imports_find(sonde_linkage_slot *slots, void *library, void *origin, const char *const *symbols,
+                                int count);
+
 int sonde_linkage_slot_take(sonde_linkage_slot *slot, void *ours); /* 0, or -1: it is not free, or may not be changed */
 void sonde_linkage_slot_give_back(sonde_linkage_slot *slot, void *ours);
 

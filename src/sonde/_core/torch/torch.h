@@ -142,6 +142,13 @@ sonde_torch_lane *sonde_torch_here(void);
 int sonde_torch_need_calls(sonde_torch_lane *lane); /* get its memory for calls: 0 or -errno */
 void sonde_torch_hurry(void); /* have rows made now; any thread */
 
+/* What this thread works for. */
+typedef struct {
+    int64_t step;    /* -1: not known */
+    uint32_t module; /* text id; 0: none, or not recorded */
+} sonde_torch_now;
+sonde_torch_now sonde_torch_find_now(void); /* any thread, with or without the GIL */
+
 static inline sonde_torch_call *sonde_torch_at(const sonde_torch_lane *lane, uint64_t call)
 {
     return &lane->calls[call & (SONDE_TORCH_CALLS - 1)];
@@ -242,7 +249,7 @@ int sonde_torch_rows_start(const sonde_torch_texts *texts);
 void sonde_torch_rows_stop(void); /* writes what is left; without the GIL */
 
 extern PyMethodDef sonde_observer_methods[], sonde_step_plan_methods[], sonde_device_methods[];
-extern PyMethodDef sonde_operators_methods[], sonde_lane_methods[], sonde_module_call_methods[];
+extern PyMethodDef sonde_cuda_calls_methods[], sonde_operators_methods[], sonde_lane_methods[], sonde_module_call_methods[];
 extern PyTypeObject sonde_TorchGradientTimeType, sonde_TorchGradientTimesType;
 extern PyTypeObject sonde_TorchTracerType, sonde_TorchEngineType;
 
