@@ -31,7 +31,7 @@ class CudaCall:
     func: text | None = column("function of the program that called PyTorch")
     file: text | None = column("its source file")
     pinned: bool | None = column(
-        "the host's memory was pinned; NULL if the host's memory was not used, or for less than 64 KiB"
+        "the host's memory was pinned; NULL if none of it was used, or less than 64 KiB"
     )
 
 

@@ -60,7 +60,12 @@ def pretended(tmp_path: Path) -> Path:
         command[:1] = command[0].split()
     runtime = libraries / "libcudart.so.13"
     subprocess.run([*command, runtime, NATIVE / "pretend_runtime.c"], check=True)
-    c10 = [libraries / "libc10_cuda.so", NATIVE / "pretend_c10.c", runtime, f"-Wl,-rpath,{libraries}"]
+    c10 = [
+        libraries / "libc10_cuda.so",
+        NATIVE / "pretend_c10.c",
+        runtime,
+        f"-Wl,-rpath,{libraries}",
+    ]
     subprocess.run([*command, *c10], check=True)
     return tmp_path
 
