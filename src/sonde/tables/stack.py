@@ -33,6 +33,10 @@ class StackSample:
         "NULL if the kernel does not tell",
         "ns",
     )
+    call: text | None = column(
+        "C function that the innermost line was calling, like re.Pattern.match, time.sleep or "
+        "list.__contains__ (for `in`); NULL if there was none that can be told, and on Python 3.10"
+    )
 
 
 class Thread:

@@ -548,3 +548,60 @@ def test_the_sampler_does_not_wait_for_the_thread_that_it_looks_at() -> None:
         return found
 
     wait_for(lambda: read_slices() == [100_000])  # the thread asks for it when it begins to run
+
+
+C_CALLS = """
+import re, zlib
+
+class Seen:
+    def __init__(self):
+        self.items = list(range(3000))
+
+    def has(self, item):
+        return item in self.items
+
+def match(pattern):
+    return pattern.match("a" * 17 + "b")
+
+def pack(data):
+    return len(str(zlib.compress(data)))
+
+def find(number, numbers):
+    return number in numbers
+
+def sleep():
+    time.sleep(0.02)
+
+def spin_on(numbers):
+    total = 0
+    for number in numbers:
+        total += number * number
+    return total
+
+def work(until):
+    pattern, seen, numbers, data = re.compile("^(a+)+$"), Seen(), range(20000), bytes(range(256)) * 400
+    listed = list(numbers)
+    while time.monotonic() < until:
+        match(pattern), pack(data), spin_on(numbers), sleep()
+        for number in range(2990, 3000):
+            seen.has(number), find(15000, listed)
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the core knows no C calls on 3.10")
+def test_a_sample_names_the_c_function_that_its_line_calls(sample, tmp_path):
+    sample(C_CALLS, 2.0)
+    sql = (
+        "SELECT func, call, COUNT(*) AS n FROM python.stack_sample JOIN python.frame USING (stack) "
+        "WHERE depth = 0 GROUP BY ALL"
+    )
+    rows = open_recording(str(tmp_path)).query(sql).to_pylist()
+    calls = {}
+    for row in rows:
+        calls.setdefault(row["func"].rpartition(".")[2], {})[row["call"]] = row["n"]
+    usual = {func: max(found, key=found.__getitem__) for func, found in calls.items()}
+    assert usual["match"] == "re.Pattern.match"
+    assert usual["pack"] == "zlib.compress"
+    assert usual["has"] == usual["find"] == "list.__contains__"
+    assert usual["sleep"] == "time.sleep"
+    assert set(calls["spin_on"]) == {None}  # it calls nothing

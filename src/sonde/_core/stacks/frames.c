@@ -33,7 +33,7 @@ static int walk(sonde_stack *stack, const sonde_intern_handle *text, int *fresh)
         const raw_frame *frame = steps < MAX_STEPS ? sonde_stack_copy_find(at, steps) : NULL;
         if (frame == NULL || !is_sane(frame))
             return -1;
-        uintptr_t previous = previous_of(frame);
+        uintptr_t here = at, previous = previous_of(frame);
         /* The data stack grows upwards. */
         if (previous >= at && sonde_stack_copy_shows(at) && sonde_stack_copy_shows(previous))
             return -1;
@@ -49,6 +49,10 @@ static int walk(sonde_stack *stack, const sonde_intern_handle *text, int *fresh)
             return -1;
         int32_t line = unit < 0 || code->units == 0 ? code->key.first_line
                        : sonde_code_line(code, unit < (int64_t)code->units ? (uint32_t)unit : code->units - 1);
+        if (stack->depth == 0) {
+            stack->innermost = here;
+            stack->unit = (int32_t)unit;
+        }
         stack->frame[stack->depth++] = (sonde_frame){code, line};
         if (is_generator_frame(frame, code))
             is_first = 0;

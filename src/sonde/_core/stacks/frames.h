@@ -70,6 +70,8 @@ typedef struct {
     int is_cut; /* the stack had more frames */
     int holds_gil;
     uint32_t tid; /* the thread's id, as its state says now */
+    uintptr_t innermost; /* address of the innermost frame */
+    int32_t unit;        /* the instruction that it is at; -1: none yet */
     sonde_frame frame[SONDE_MAX_DEPTH];
 } sonde_stack;
 

@@ -21,7 +21,7 @@ typedef struct {
     enum sonde_wait_kind wait;
 } times;
 
-enum { NO_WAIT = 1, NO_QUEUE = 2 }; /* optional columns that are NULL */
+enum { NO_WAIT = 1, NO_QUEUE = 2, NO_CALL = 4 }; /* optional columns that are NULL */
 
 static void write_sample(sonde_sampler *s, const sonde_sampled_thread *thread, times of)
 {
@@ -37,8 +37,10 @@ static void write_sample(sonde_sampler *s, const sonde_sampled_thread *thread, t
         .interpreter = thread->interpreter,
         .wait = s->wait_texts[of.wait],
         .queue_ns = of.queue_ns,
+        .call = thread->call,
     };
-    uint32_t nulls = (row.wait == 0 ? NO_WAIT : 0) | (of.queue_ns < 0 ? NO_QUEUE : 0);
+    uint32_t nulls = (row.wait == 0 ? NO_WAIT : 0) | (of.queue_ns < 0 ? NO_QUEUE : 0) |
+                     (row.call == 0 ? NO_CALL : 0);
     uint64_t words[sizeof row / 8] = {0};
     memcpy(words, &row, sizeof row);
     (void)sonde_ring_append(&s->samples, words, nulls); /* a drop is counted there */

@@ -6,6 +6,7 @@
  * Such samples are added up and written once a second.
  */
 #define _GNU_SOURCE 1
+#include "stacks/c_call.h"
 #include "stacks/interpreters.h"
 #include "stacks/sampler.h"
 #include "kernel/filter.h"
@@ -93,13 +94,15 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
         thread->cpu_ns = -1;
     }
     int64_t used_ns = thread->cpu_ns < 0 ? count_first(s, now_ns, cpu_ns) : cpu_ns - thread->cpu_ns;
-    int is_same = node == thread->node && stack.holds_gil == thread->holds_gil &&
+    uint32_t call = node ? sonde_c_call_find(&stack, s->text) : 0;
+    int is_same = node == thread->node && call == thread->call && stack.holds_gil == thread->holds_gil &&
                   interpreter == thread->interpreter;
     if (node != thread->node)
         s->moved_ns = now_ns;
     if (!is_same || used_ns)
         sonde_sample_release(s, thread);
     thread->node = node;
+    thread->call = call;
     thread->holds_gil = stack.holds_gil;
     thread->interpreter = interpreter;
     thread->cpu_ns = cpu_ns;

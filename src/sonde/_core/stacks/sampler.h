@@ -14,6 +14,7 @@ typedef struct {
     uint32_t interpreter;
     uint32_t wait; /* a text id */
     int64_t queue_ns;
+    uint32_t call; /* a text id */
 } sonde_sample_row;
 
 typedef struct {
@@ -29,11 +30,11 @@ typedef struct {
     uint64_t stacks_lost;
 } sonde_sampling_row;
 
-#define SONDE_SAMPLE_KINDS "qqqIqq??Itq"
+#define SONDE_SAMPLE_KINDS "qqqIqq??Itqt"
 #define SONDE_THREAD_KINDS "qqtt"
 #define SONDE_SAMPLING_KINDS "qQQQQQQqIIQ"
 
-_Static_assert(sizeof(sonde_sample_row) == 72, "stack_sample layout");
+_Static_assert(sizeof(sonde_sample_row) == 80, "stack_sample layout");
 _Static_assert(sizeof(sonde_thread_row) == 24, "thread layout");
 _Static_assert(sizeof(sonde_sampling_row) == 80, "sampling layout");
 

@@ -29,6 +29,7 @@ typedef struct {
     sonde_view inner;
     uint32_t inner_number, inner_search;
     enum sonde_wait_kind wait; /* what it waited for then, other than a CPU */
+    uint32_t call; /* text id of the C function that it was calling then; 0: none */
     int64_t queue_ns; /* how long it had waited for a CPU when that was last asked; -1: not known */
     sonde_step *path; /* root first */
     int path_n, path_room;

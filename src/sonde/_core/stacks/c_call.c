@@ -1,0 +1,187 @@
+/* The C function that the innermost frame of a stack is calling.
+ *
+ * C functions have no frame. But the instruction that a frame is at says by which name it calls, and
+ * the function itself lies among the values that the frame is working with. Both are read while the
+ * thread goes on, so neither is believed alone: a call counts only if a C function of that very name
+ * is found there.
+ */
+#define _GNU_SOURCE 1
+#include "stacks/c_call.h"
+#include "stacks/call_place.h"
+
+#if SONDE_HAS_C_CALLS
+
+#include "stacks/frame_layout.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Read a text of C. Returns 0, or -1 if it is not there or too long. */
+static int read_text(char *to, uintptr_t from)
+{
+    size_t room = SONDE_PAGE - from % SONDE_PAGE;
+    size_t first = room < SONDE_NAME_BYTES ? room : SONDE_NAME_BYTES;
+    if (from == 0 || sonde_read_memory(to, from, first) < 0)
+        return -1;
+    if (memchr(to, 0, first) != NULL)
+        return 0;
+    if (first == SONDE_NAME_BYTES || sonde_read_memory(to + first, from + first, SONDE_NAME_BYTES - first) < 0)
+        return -1;
+    return memchr(to, 0, SONDE_NAME_BYTES) == NULL ? -1 : 0;
+}
+
+typedef struct {
+    char owner[SONDE_NAME_BYTES], name[SONDE_NAME_BYTES];
+    uintptr_t object; /* as in a place; 0: it may be gone soon, and another at its address */
+} c_function;
+
+/* From 3.14 on the lowest bits of a value say who owns it. */
+static uintptr_t strip(uintptr_t value) { return value & ~(uintptr_t)3; }
+
+static int read_type_name(char *to, uintptr_t type)
+{
+    uintptr_t name;
+    if (!may_be_frame(type) ||
+        sonde_read_memory(&name, type + offsetof(PyTypeObject, tp_name), sizeof name) < 0)
+        return -1;
+    return read_text(to, name);
+}
+
+static int read_method_name(char *to, uintptr_t method)
+{
+    uintptr_t name;
+    if (method == 0 || sonde_read_memory(&name, method + offsetof(PyMethodDef, ml_name), sizeof name) < 0)
+        return -1;
+    return read_text(to, name);
+}
+
+/* A function of a module, or a method that is bound to an object or a class. */
+static int read_builtin(uintptr_t at, c_function *found)
+{
+    PyCFunctionObject copy;
+    PyObject self;
+    if (sonde_read_memory(&copy, at, sizeof copy) < 0 || read_method_name(found->name, (uintptr_t)copy.m_ml) < 0)
+        return -1;
+    if (copy.m_self == NULL || sonde_read_memory(&self, (uintptr_t)copy.m_self, sizeof self) < 0)
+        return -1;
+    found->object = self.ob_type == &PyModule_Type ? at : 0;
+    if (self.ob_type == &PyModule_Type)
+        return sonde_read_str(found->owner, (uintptr_t)copy.m_module);
+    if (self.ob_type == &PyType_Type)
+        return read_type_name(found->owner, (uintptr_t)copy.m_self);
+    return read_type_name(found->owner, (uintptr_t)self.ob_type);
+}
+
+/* A class of C: `decimal.Decimal`, or one of Python's own, whose names have no module. */
+static int read_class(uintptr_t at, c_function *found)
+{
+    unsigned long flags;
+    if (read_type_name(found->owner, at) < 0 ||
+        sonde_read_memory(&flags, at + offsetof(PyTypeObject, tp_flags), sizeof flags) < 0)
+        return -1;
+    char *dot = strrchr(found->owner, '.');
+    const char *name = dot == NULL ? found->owner : dot + 1;
+    if (dot == NULL && flags & Py_TPFLAGS_HEAPTYPE)
+        return -1; /* a class of Python, whose frames are seen */
+    memcpy(found->name, name, strlen(name) + 1);
+    if (dot == NULL)
+        memcpy(found->owner, "builtins", sizeof "builtins");
+    else
+        *dot = 0;
+    return 0;
+}
+
+/* Read what can be called of a value. Returns 0, or -1 if it is no C function. */
+static int read_function(uintptr_t at, c_function *found)
+{
+    PyObject head;
+    found->object = at;
+    if (!may_be_frame(at) || sonde_read_memory(&head, at, sizeof head) < 0)
+        return -1;
+    if (head.ob_type == &PyCFunction_Type || head.ob_type == &PyCMethod_Type)
+        return read_builtin(at, found);
+    if (head.ob_type == &PyType_Type)
+        return read_class(at, found);
+    PyMethodDescrObject copy;
+    if (head.ob_type != &PyMethodDescr_Type || sonde_read_memory(&copy, at, sizeof copy) < 0 ||
+        read_method_name(found->name, (uintptr_t)copy.d_method) < 0)
+        return -1;
+    return read_type_name(found->owner, (uintptr_t)copy.d_common.d_type);
+}
+
+static int read_container(const sonde_call_place *here, uintptr_t at, c_function *found)
+{
+    PyObject head;
+    if (!may_be_frame(at) || sonde_read_memory(&head, at, sizeof head) < 0)
+        return -1;
+    found->object = (uintptr_t)head.ob_type;
+    if (found->object == here->object)
+        return 0;
+    memcpy(found->name, "__contains__", sizeof "__contains__");
+    return read_type_name(found->owner, found->object);
+}
+
+/* Find the function that a call names among the values of the frame. Returns 0 or -1. */
+static int find_by_name(const sonde_call_place *here, const uintptr_t *values, c_function *found)
+{
+    for (int i = 0; i < here->values && here->object; i++)
+        if (strip(values[i]) == here->object) {
+            found->object = here->object;
+            return 0;
+        }
+    for (int i = 0; i < here->values; i++)
+        if (read_function(strip(values[i]), found) == 0 && strcmp(found->name, here->name) == 0)
+            return 0;
+    return -1;
+}
+
+/* Find what a place says among the values of the frame. Returns 0 or -1. */
+static int find_function(const sonde_call_place *here, uintptr_t frame, c_function *found)
+{
+    uintptr_t values[SONDE_MOST_VALUES], value = 0, first = frame + offsetof(raw_frame, localsplus);
+    uintptr_t local = first + here->local * sizeof value;
+    if (here->kind != SONDE_CALL_OF_NAME && sonde_read_memory(&value, local, sizeof value) < 0)
+        return -1;
+    if (here->kind == SONDE_CALL_OF_LOCAL)
+        return read_function(strip(value), found);
+    if (here->kind == SONDE_IN_LOCAL)
+        return read_container(here, strip(value), found);
+    first += (size_t)here->locals * sizeof value;
+    if (sonde_read_memory(values, first, (size_t)here->values * sizeof value) < 0)
+        return -1;
+    if (here->kind == SONDE_CALL_OF_NAME)
+        return find_by_name(here, values, found);
+    for (int i = 0; i + 1 < here->values; i++)
+        if (strip(values[i]) == strip(value))
+            return read_container(here, strip(values[i + 1]), found);
+    return -1;
+}
+
+uint32_t sonde_c_call_find(const sonde_stack *stack, const sonde_intern_handle *text)
+{
+    c_function found;
+    char whole[2 * SONDE_NAME_BYTES];
+    if (stack->depth == 0 || stack->unit < 0)
+        return 0;
+    sonde_call_place *here = sonde_call_place_find(stack->frame[0].code, stack->unit);
+    if (here->kind == SONDE_NOTHING || find_function(here, stack->innermost, &found) < 0)
+        return 0;
+    if (here->text && found.object == here->object)
+        return here->text;
+    int used = snprintf(whole, sizeof whole, "%s.%s", found.owner, found.name);
+    uint32_t id = used < 0 ? 0 : sonde_intern_put(text, whole, (uint32_t)used);
+    here->object = id ? found.object : 0;
+    here->text = found.object ? id : 0;
+    return id;
+}
+
+#else
+
+uint32_t sonde_c_call_find(const sonde_stack *stack, const sonde_intern_handle *text)
+{
+    (void)stack;
+    (void)text;
+    return 0;
+}
+
+#endif
