@@ -1,8 +1,25 @@
-"""`python -m sonde` is `sonde`."""
+"""`sonde` and `python -m sonde`."""
 
 import sys
 
-from sonde.cli import main
+
+def main() -> int:
+    """Run one command."""
+    held = _hold_signals() if sys.argv[1:2] == ["run"] else set()
+    from sonde import cli, launch
+
+    launch.held = held
+    return cli.main()
+
+
+def _hold_signals() -> set[int]:
+    """Hold signals back that may ask for a snapshot: one would end this Python before it has become
+    the program. Done before anything is imported, which takes longer than the start of Python."""
+    import _signal  # type: ignore[import-not-found]  # the enums of `signal` are slow to create
+
+    asking = {_signal.SIGUSR1, _signal.SIGUSR2, _signal.SIGHUP}
+    return asking - _signal.pthread_sigmask(_signal.SIG_BLOCK, asking)
+
 
 if __name__ == "__main__":
     sys.exit(main())

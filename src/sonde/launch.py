@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # The Python of the tool that attached to this process and lent it its own sonde: the processes that
 # we start are then of that Python, whose version may be another than ours.
 lender: str | None = None
+# Signals that `sonde run` holds back, and that are the program's: see __main__.py and cli/run.py.
+held: set[int] = set()
 _FOR_OURS = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "__PYVENV_LAUNCHER__")
 
 
@@ -122,15 +124,17 @@ def _find_python() -> str | None:
     return None
 
 
-def find_program(name: str) -> str:
+def find_program(argv: list[str]) -> str:
     """Return the path of a program; warn on stderr if its Python cannot be recorded."""
     from shutil import which  # only in the tool
 
-    path = which(name)
+    path = which(argv[0])
     if path is None:
-        raise Error(f"{name}: there is no such program")
-    python = path if _is_python(path) else which(_read_interpreter(path))
-    if python and _is_python(python) and _lacks_sonde(python):
+        raise Error(f"{argv[0]}: there is no such program")
+    # The last: programs that start another one, such as env, nice and timeout.
+    named = (path, _read_interpreter(path), *argv[1:])
+    python = next(filter(None, (which(word) for word in named if _is_python(word))), None)
+    if python and _lacks_sonde(python):
         print(
             f"sonde: {python} has no sonde, so nothing is recorded; install it there: "
             f"{python} -m pip install sonde; or use `sonde attach` when the program runs",
@@ -139,8 +143,15 @@ def find_program(name: str) -> str:
     return path
 
 
+def is_this_python(path: str) -> bool:
+    """Tell whether a program is the Python of this process, with all that is installed in it."""
+    folders = {os.path.dirname(os.path.abspath(one)) for one in (path, sys.executable)}
+    return len(folders) == 1 and os.path.realpath(path) == os.path.realpath(sys.executable)
+
+
 def _is_python(path: str) -> bool:
-    return os.path.basename(path).startswith("python")
+    name = os.path.basename(path)
+    return name.startswith("python") and not name[6:].strip("0123456789.td")
 
 
 def _read_interpreter(path: str) -> str:
@@ -158,8 +169,7 @@ def _read_interpreter(path: str) -> str:
 
 def _lacks_sonde(python: str) -> bool:
     """Tell whether this is another Python, in which sonde is not installed."""
-    folders = {os.path.dirname(os.path.abspath(path)) for path in (python, sys.executable)}
-    if len(folders) == 1 and os.path.realpath(python) == os.path.realpath(sys.executable):
+    if is_this_python(python):
         return False
     import subprocess  # only in the tool
 

@@ -174,8 +174,8 @@ def test_another_python_without_sonde_is_warned_of(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text(f"#!/usr/bin/env -S {fake} -u\n")
     script.chmod(0o755)
-    for program in (fake, script):
-        done = launch(sys.executable, "-m", "sonde", "run", "--", str(program))
+    for command in ([str(fake)], [str(script)], ["env", "A=1", str(fake), "x.py"]):
+        done = launch(sys.executable, "-m", "sonde", "run", "--", *command)
         assert done.returncode == 1 and f"{fake} has no sonde" in done.stderr
         assert len(done.stderr.splitlines()) == 1
 

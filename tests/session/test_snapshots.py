@@ -187,6 +187,14 @@ def test_after_stop_the_signal_is_what_it_was(run) -> None:
     assert done.stdout.strip() == "alive"
 
 
+def test_a_signal_that_comes_while_the_program_ends_does_not_end_it(run) -> None:
+    run(
+        "import atexit, os, signal, sonde\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGUSR1)  # called after ours\n"
+        "sonde.start(collector=False, snapshot_signal='USR1')\n"
+    )
+
+
 def test_a_signal_that_comes_while_the_program_is_started_asks_for_a_snapshot(
     run, tmp_path: Path
 ) -> None:
@@ -195,15 +203,35 @@ def test_a_signal_that_comes_while_the_program_is_started_asks_for_a_snapshot(
         "import os, signal, sys\n"
         "print('SONDE_HELD' in os.environ, signal.pthread_sigmask(signal.SIG_BLOCK, []))"
     )
-    done = run(
-        "import os, signal, sys\n"
-        "from sonde.cli import main\n"
-        "def ask(event, _args):\n"
-        "    if event == 'os.exec': os.kill(os.getpid(), signal.SIGUSR1)\n"
-        "sys.addaudithook(ask)\n"
-        f"main(['run', '--set', 'snapshot.signal=USR1', {str(program)!r}])"
-    )
-    assert done.stdout.strip() == "False set()"
+    python = Path(sys.executable)
+    for event, word, command in (
+        ("os.exec", "", [str(program)]),
+        ("import", "argparse", ["--", python.name, str(program)]),  # found along PATH
+    ):
+        done = run(
+            "import os, signal, sys\n"
+            "def ask(event, args):\n"
+            f"    if event == {event!r} and {word!r} in str(args[0]):\n"
+            "        os.kill(os.getpid(), signal.SIGUSR1)\n"
+            "sys.addaudithook(ask)\n"
+            f"sys.argv[1:] = ['run', '--set', 'snapshot.signal=USR1', *{command!r}]\n"
+            "from sonde.__main__ import main\n"
+            "main()",
+            PATH=f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+        )
+        assert (done.stdout.strip(), done.returncode) == ("False set()", 0), done.stderr
+
+
+def test_sonde_run_holds_no_signal_back_for_a_program_that_would_not_let_it_through(run) -> None:
+    code = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    for options in (["--set", "snapshot.signal=USR1"], []):
+        done = run(
+            "import sys\n"
+            "from sonde.__main__ import main\n"
+            f"sys.argv[1:] = ['run', *{options!r}, '--', sys.executable, '-S', '-c', {code!r}]\n"
+            "main()"
+        )
+        assert done.stdout.strip() == "set()", done.stderr
 
 
 def test_periodically_from_an_asyncio_program_whose_loop_is_blocked(start) -> None:

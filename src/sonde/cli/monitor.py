@@ -138,7 +138,7 @@ def _read_options(args: argparse.Namespace) -> MonitorOptions:
     if args.pid is not None and read_start_ticks(args.pid) is None:
         raise NoSession(f"there is no process {args.pid}")
     if command:
-        launch.find_program(command[0])
+        launch.find_program(command)
     default_s = None if command else 3600.0
     return MonitorOptions(
         max_s=default_s if args.duration is None else args.duration,

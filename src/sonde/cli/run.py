@@ -44,14 +44,14 @@ def run(args: argparse.Namespace) -> int:
     changes = _options.split_settings(args.set)
     settings.read_values(changes)  # a wrong setting is an error here, not a complaint in the job
     env = {environ.variable_of(name): value for name, value in changes.items()}
-    first = argv[1] if len(argv) > 1 else ""
-    # With other options Python may leave our hook out, and nobody would let the signal through.
-    if argv[0] == sys.executable and (first in ("-m", "-c") or not first.startswith("-")):
-        env.update(_hold_signal(changes.get("snapshot.signal")))
     if args.no_follow_children:
         env["SONDE_FOLLOW"] = "off"
         env["SONDE_ONLY"] = str(os.getpid())
-    path = launch.find_program(argv[0])
+    path = launch.find_program(argv)
+    first = argv[1] if len(argv) > 1 else ""
+    # With other options Python may leave our hook out, and nobody would let the signal through.
+    has_hook = launch.is_this_python(path) and (first in ("-m", "-c") or not first.startswith("-"))
+    env.update(_hold_signal(changes.get("snapshot.signal") if has_hook else ""))
     sys.stdout.flush()
     try:
         os.execve(path, argv, launch.make_job_environment(argv, args.job, **env))
@@ -60,15 +60,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _hold_signal(given: str | None) -> dict[str, str]:
-    """Hold the signal that asks for snapshots back: until its handler is installed, it would end
-    this Python and the next one. Returns the variable that has job/autostart.py let it through."""
+    """Hold the signal that asks for snapshots back, and no other: until its handler is installed,
+    it would end this Python and the next one. Returns the variable that has job/autostart.py let it
+    through."""
     name = environ.read_tool_setting(settings.list_keys()["snapshot.signal"], given)
-    if not name:
-        return {}
-    number = getattr(signal, f"SIG{name}")
-    if number in signal.pthread_sigmask(signal.SIG_BLOCK, [number]):
-        return {}  # whoever started us holds it back, for the program as well
-    return {"SONDE_HELD": f"{os.getpid()} {int(number)}"}
+    asking = {getattr(signal, f"SIG{name}")} if name else set[int]()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, asking) - launch.held
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, launch.held - asking)
+    # What whoever started us holds back is held back from the program as well.
+    ours = asking - before
+    return {"SONDE_HELD": f"{os.getpid()} {int(*ours)}"} if ours else {}
 
 
 def _command(module: list[str] | None, program: list[str]) -> list[str]:

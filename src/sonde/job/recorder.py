@@ -187,7 +187,7 @@ class Recorder:
             self._native_thread.stop()
         self._forget_session()
         writing.close(state)
-        _core.signal_release()  # after the native thread, which renews the handler
+        _core.signal_release(state == _core.EXITED)  # after the native thread, which renews it
         self._unfollow()
         if state != _core.EXITED:  # otherwise this is the exit hook itself
             atexit.unregister(self._at_exit)

@@ -172,9 +172,12 @@ static PyObject *signal_catch(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *signal_release(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+static PyObject *signal_release(PyObject *Py_UNUSED(module), PyObject *is_end)
 {
-    sonde_signal_release();
+    if (is_end == Py_True)
+        sonde_signal_rest();
+    else
+        sonde_signal_release();
     /* What is only kept needs no guard, which would keep SIGBUS. */
     if (kept != NULL)
         sonde_guard_remove(((MapObject *)kept)->mem);
@@ -207,6 +210,8 @@ PyMethodDef sonde_kernel_methods[] = {
     {"signal_catch", signal_catch, METH_VARARGS,
      "signal_catch(number, map): from now on this signal asks for a snapshot, in addition to what\n"
      "it did before."},
-    {"signal_release", signal_release, METH_NOARGS, "Make the signal do again what it did before signal_catch()."},
+    {"signal_release", signal_release, METH_O,
+     "signal_release(is_end): make the signal do again what it did before signal_catch(); at the end\n"
+     "of the program, make it do nothing where it would end the program."},
     {NULL, NULL, 0, NULL},
 };

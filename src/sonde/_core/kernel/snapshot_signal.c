@@ -80,9 +80,14 @@ static void give_back(void)
     caught = is_in_front = 0;
 }
 
-void sonde_signal_release(void)
+void sonde_signal_rest(void)
 {
     sonde_store_release(&asked, NULL);
+}
+
+void sonde_signal_release(void)
+{
+    sonde_signal_rest();
     give_back();
 }
 

@@ -23,6 +23,10 @@ int sonde_signal_catch(int number, sonde_control *page, const void *interpreter)
  * signal does now. One thread at a time. */
 int sonde_signal_renew(void);
 
+/* Take no notice of the signal any more, but leave our handler there: the program is ending, and a
+ * signal that comes now must not change how. */
+void sonde_signal_rest(void);
+
 /* Make the signal do again what it did before. */
 void sonde_signal_release(void);
 
