@@ -18,7 +18,8 @@ def _hold_signals() -> set[int]:
     import _signal  # type: ignore[import-not-found]  # the enums of `signal` are slow to create
 
     asking = {_signal.SIGUSR1, _signal.SIGUSR2, _signal.SIGHUP}
-    return asking - _signal.pthread_sigmask(_signal.SIG_BLOCK, asking)
+    before: set[int] = _signal.pthread_sigmask(_signal.SIG_BLOCK, asking)
+    return asking - before
 
 
 if __name__ == "__main__":
