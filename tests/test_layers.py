@@ -39,7 +39,7 @@ LAW = {
     "integrations": {"sonde"},
     "demo": set(),
     "sonde": {"errors", "settings", "session", "job", "profiler", *READERS} - {"attach"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "launch"},
     "background": set(),  # it imports what it is told to, by name
 }
 JOB_HALF = {"sonde", "session", "tables", "job", "profiler", *GROUND}
