@@ -105,3 +105,10 @@ def test_a_name_cannot_draw_on_the_terminal(text: str, shown: str) -> None:
 )
 def test_a_program_is_called_by_its_script_or_module(argv: object, name: str) -> None:
     assert words.name_program(argv) == name
+
+
+def test_ranges_are_short_and_things_are_counted() -> None:
+    assert words.show_ranges([3, 1, 2, 7, 9, 10, 1]) == "1-3, 7, 9-10"
+    assert words.show_ranges(range(0, 40, 2), most=4) == "0, 2, 4, …, 38"
+    assert [words.count_things(n, "process") for n in (1, 2)] == ["1 process", "2 processes"]
+    assert words.count_things(1023, "rank") == "1,023 ranks"

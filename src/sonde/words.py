@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 MISSING = "-"
 _DURATIONS = (("h", 3600e9), ("min", 60e9), ("s", 1e9), ("ms", 1e6), ("µs", 1e3))
 _COUNTS = (("G", 10**9), ("M", 10**6), ("k", 10**3))
@@ -95,6 +99,26 @@ def show_pct(percent: float | None) -> str:
 def show_share(part: float, whole: float) -> str:
     """Return a part in percent, without the sign: `43.2`; a share of nothing is a dash."""
     return f"{100 * part / whole:.1f}" if whole else MISSING
+
+
+def show_ranges(numbers: Iterable[int], most: int = 6) -> str:
+    """Return whole numbers as ranges, `0-16, 18`; of more than `most` of them, the first and the
+    last."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    shown = [str(low) if low == high else f"{low}-{high}" for low, high in found]
+    return ", ".join(shown if len(shown) <= most else [*shown[: most - 1], "…", shown[-1]])
+
+
+def count_things(count: int, thing: str) -> str:
+    """Return `1 rank`, `1,023 ranks`, `2 processes`."""
+    if count == 1:
+        return f"1 {thing}"
+    return f"{count:,} {thing}" + ("es" if thing.endswith("s") else "s")
 
 
 # ---- drawings ------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from sonde.words import clean
 GROUP = "watch"
 EXAMPLES = (
     "sonde stacks 4242",
+    "sonde stacks train-7                     all ranks of a job as one tree, who is behind first",
     "sonde stacks 4242 --locals --tasks",
     "sonde stacks 4242 --native",
 )
@@ -38,12 +39,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--native", action="store_true",
         help="also show the functions of C and C++; each thread is stopped for about a millisecond",
     )  # fmt: skip
+    parser.add_argument(
+        "--each", action="store_true",
+        help="of several processes, show each in full instead of all as one tree",
+    )  # fmt: skip
     _options.add_timeout(parser, "2s", "how long --locals and --tasks may wait for the GIL")
     _options.add_format(parser, ("table", "json"))
 
 
 def run(args: argparse.Namespace) -> int:
     shown = _look(args)
+    if shown is None:
+        return 0
     if args.format == "json":
         print(json.dumps([one.as_json() for one in shown], indent=1))
     else:
@@ -51,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _look(args: argparse.Namespace) -> list[_Shown]:
+def _look(args: argparse.Namespace) -> list[_Shown] | None:
+    """Return the processes to show one by one; None if they were shown as one tree."""
     try:
         sessions = find_sessions(args.target, environ.find_root())
     except NoSession:
@@ -59,11 +67,28 @@ def _look(args: argparse.Namespace) -> list[_Shown]:
             raise
         return [(_Native if args.native else _Outside)(int(args.target), args)]
     alive = [session for session in sessions if session.is_alive()]
+    in_full = args.each or args.locals or args.tasks or args.native or args.format == "json"
+    if len(alive) > 1 and not in_full:
+        _print_tree(sessions)
+        return None
     return [
         _Native(session.pid, args, session) if args.native and _is_here(session)
         else _Recorded(session, args)
         for session in (alive or sessions[-1:])
     ]  # fmt: skip
+
+
+def _print_tree(sessions: list[Session]) -> None:
+    # Only here: one process needs neither.
+    from sonde.analysis.live_processes import choose_current, read_processes
+    from sonde.cli._rank_text import RankText
+
+    rows = read_processes(choose_current(sessions), _LOOK_S)
+    print("\n".join(RankText(_make_painter(), rows).draw()))
+
+
+def _make_painter() -> Painter:
+    return Painter(coloured=sys.stdout.isatty() and environ.uses_colour())
 
 
 def _is_here(session: Session) -> bool:
@@ -109,7 +134,7 @@ class _Shown:
 
     def as_text(self) -> Iterator[str]:
         state = "" if self.is_alive else f"; it {self.ending}. This is where it was"
-        paint = Painter(coloured=sys.stdout.isatty() and environ.uses_colour())
+        paint = _make_painter()
         rank = "" if self.rank is None else f" (rank {self.rank})"
         yield paint(1, f"Process {self.pid}{rank}: {clean(self.command)}") + state
         text = StackText(paint, self.folder, self.start_ns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from sonde import _core, environ, settings
 from sonde.errors import ConfigError, Error, NotAnswering
@@ -69,6 +69,26 @@ def configure(
 def sample_now(target: Session, timeout_s: float) -> bool:
     """Have every thread sampled now, whatever it is doing; return False if that takes too long."""
     return _request(target, "sample", "sampled", timeout_s)
+
+
+def sample_all(targets: Sequence[Session], timeout_s: float) -> dict[str, str]:
+    """Have many processes sampled now, all within one timeout; return what to say of those that
+    were not, by folder."""
+    pages, complaints = dict[str, tuple[_core.Map, int]](), dict[str, str]()
+    for target in targets:
+        try:
+            page = _open_page(target)
+            pages[target.folder] = page, _core.control_request(page, "sample")
+        except Error as error:  # reading needs no leave, but asking the process does
+            complaints[target.folder] = f"these are the last stacks that it saw: {error}"
+    deadline = time.monotonic() + timeout_s
+    while pages and time.monotonic() < deadline:
+        for folder, (page, number) in list(pages.items()):
+            if _core.control_get(page)["sampled"] >= number:
+                del pages[folder]
+        time.sleep(0.001)
+    late = "the sampler did not answer: these are the last stacks it saw"
+    return complaints | dict.fromkeys(pages, late)
 
 
 def inspect(target: Session, timeout_s: float) -> bool:

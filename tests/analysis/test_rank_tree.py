@@ -1,0 +1,135 @@
+"""Stacks of many ranks: one tree, outliers first, and who is behind."""
+
+from __future__ import annotations
+
+from sonde.analysis.live_processes import list_missing
+from sonde.analysis.rank_tree import (
+    find_lags,
+    group_places,
+    merge_stacks,
+    name_place,
+    split_threads,
+)
+from sonde.cli._rank_text import RankText
+from sonde.cli._stack_text import Painter
+from support.handmade_ranks import (
+    QUEUE,
+    SECOND,
+    STUCK,
+    WAITING,
+    make_collective,
+    make_ranks,
+    make_row,
+    make_thread,
+)
+
+
+def draw(rows) -> list[str]:
+    return list(RankText(Painter(coloured=False), rows).draw())
+
+
+def test_a_thousand_ranks_are_one_picture_with_the_outlier_first() -> None:
+    assert draw(make_ranks(1024)) == [
+        "Job train-7: 1,024 ranks on 128 hosts",
+        "",
+        "Collectives",
+        "  group 0 (default_pg): 1,023 ranks (0-16, 18-1023) wait in all_reduce, no. 212, for 45.0s",
+        "    rank 17 (node002, pid 1017) is behind: it has finished 211",
+        "",
+        "Where they are",
+        "  rank 17 (node002, pid 1017): DataLoader.__next__ at data.py:88, idle for 45.0s: "
+        "waits for a lock",
+        "  1,023 ranks (0-16, 18-1023): all_reduce at trainer.py:212, idle for 45.0s: "
+        "waits for a lock",
+        "",
+        "<module> (train.py:40)",
+        "main (train.py:33)",
+        "├─ rank 17 (node002, pid 1017)",
+        "│  load (data.py:88)",
+        "│  DataLoader.__next__ (torch/utils/data/dataloader.py:630)",
+        "└─ 1,023 ranks (0-16, 18-1023)",
+        "   step (trainer.py:212)",
+        "   all_reduce (torch/distributed/distributed_c10d.py:2810)",
+        "",
+        "Other threads",
+        '  1,024 threads of 1,024 ranks (0-1023) "loader": Queue.get at data.py:9, idle for 45.0s: '
+        "waits for an item from a queue",
+    ]
+
+
+def test_the_tree_branches_where_stacks_differ_and_says_who_is_inside() -> None:
+    deeper = [["recv", "/job/trainer.py", 3], *WAITING[1:]]
+    rows = [make_row(0, 3, WAITING), make_row(1, 3, deeper), make_row(2, 3, WAITING[1:])]
+    tree = merge_stacks(group_places(split_threads(rows)[0]))
+    assert [frame[0] for frame in tree.frames] == ["<module>", "main", "step"]
+    assert tree.is_end
+    assert [[one.process["rank"] for one in child.members] for child in tree.children] == [[0], [1]]
+    assert len(list(tree.walk())) == 3
+
+
+def test_a_rank_that_has_no_collective_yet_or_no_row_at_all_is_named() -> None:
+    rows = [row for row in make_ranks(8, slow=3) if row["rank"] != 5]
+    rows[3]["collectives"] = []
+    (lag,) = find_lags(rows)
+    assert [(row["rank"], finished) for row, finished in lag.behind] == [(3, 0)]
+    assert (lag.absent, lag.pending, lag.lasted_ns) == ([5], 212, 45 * SECOND)
+    assert list_missing(rows) == [5]
+    text = "\n".join(draw(rows))
+    assert "There is no recording of rank 5 here." in text
+    assert "rank 3 (pid 1003) is behind: it has finished 0" in text
+    assert "of rank 5 nothing is known here" in text
+
+
+def test_a_rank_whose_device_hangs_in_an_earlier_collective_is_behind() -> None:
+    rows = make_ranks(4, slow=9)
+    rows[2]["collectives"] = [make_collective(4, 210, waits=True)]
+    (lag,) = find_lags(rows)
+    assert [(row["rank"], finished) for row, finished in lag.behind] == [(2, 209)]
+    assert len(lag.waiting) == 3
+
+
+def test_nobody_is_behind_if_all_have_begun_it_or_nobody_waits() -> None:
+    (lag,) = find_lags(make_ranks(4, slow=9))
+    assert not lag.behind and len(lag.waiting) == 4
+    assert "nobody is behind" in "\n".join(draw(make_ranks(4, slow=9)))
+    busy = make_ranks(2)
+    for row, number in zip(busy, (7, 9), strict=True):
+        row["collectives"] = [make_collective(2, number, waits=False)]
+    assert "each rank has finished 7 to 9" in "\n".join(draw(busy))
+
+
+def test_processes_without_ranks_are_named_by_their_pids_and_the_dead_by_their_end() -> None:
+    rows = [make_row(None, 0, STUCK, pid=pid, threads=[make_thread(pid, STUCK)]) for pid in (7, 8)]
+    rows.append(make_row(None, 0, [], pid=9, threads=[], alive=False, note="it was killed"))
+    text = draw(rows)
+    assert text[:2] == ["Job train-7: 3 processes", "(process 9: it was killed)"]
+    assert any(line.startswith("  2 processes (7, 8): ") for line in text)
+
+
+def test_many_places_are_cut_and_the_rest_is_counted() -> None:
+    rows = [
+        make_row(n, 50, [["f", f"/job/f{n}.py", 1], ["main", "/job/t.py", 3]]) for n in range(50)
+    ]
+    text = "\n".join(draw(rows))
+    assert "… and 30 more places" in text
+    assert "… 30 ranks (20-49), 30 more branches" in text
+
+
+def test_rows_of_another_machine_may_contain_anything() -> None:
+    for stack in ("", "[", "3", '[["f"]]', "[[" * 10**5, "[]"):
+        row = make_row(0, 2, QUEUE)
+        row["threads"][0]["stack"] = stack
+        assert any("?" in line for line in draw([row, make_row(1, 2**60, WAITING)]))
+    row["collectives"] = [
+        {**make_collective(2, 3, waits=True), "group_ranks": "0,x,-1," + "9" * 30}
+    ]
+    assert find_lags([row])[0].absent == []
+
+
+def test_a_place_is_named_by_what_the_program_called() -> None:
+    wrapped = [WAITING[0], ["wrap.<locals>.wrapper", C_LOGGER, 83], *WAITING[1:]]
+    assert name_place([tuple(frame) for frame in wrapped], "/job") == "all_reduce at trainer.py:212"
+    assert name_place([("f", "", 0)], None) == "f"
+
+
+C_LOGGER = "/opt/lib/python3.12/site-packages/torch/distributed/c10d_logger.py"
