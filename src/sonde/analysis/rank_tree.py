@@ -27,7 +27,7 @@ _WRAPPERS = (
 )  # fmt: skip  functions that only call what they wrap
 
 
-class Member(NamedTuple):
+class RankThread(NamedTuple):
     """A process, and one of its threads, at a place of the tree."""
 
     process: Row
@@ -37,7 +37,7 @@ class Member(NamedTuple):
 class TreeNode:
     """Frames that the same ranks have in common, the outermost first, and what comes below."""
 
-    def __init__(self, frames: list[Frame], members: list[Member]) -> None:
+    def __init__(self, frames: list[Frame], members: list[RankThread]) -> None:
         self.frames, self.members = frames, members
         self.children: list[TreeNode] = []  # those with the fewest members first
         self.is_end = False  # some of the members are here and no deeper
@@ -49,30 +49,30 @@ class TreeNode:
             yield from child.walk()
 
 
-class Place(NamedTuple):
+class SharedPlace(NamedTuple):
     """Ranks that are at the same stack."""
 
     frames: tuple[Frame, ...]  # the innermost first
-    members: list[Member]
+    members: list[RankThread]
 
 
-def split_threads(rows: Iterable[Row]) -> tuple[list[Member], list[Member]]:
+def split_threads(rows: Iterable[Row]) -> tuple[list[RankThread], list[RankThread]]:
     """Return the main threads of the ranks, and all other threads, among them those of the
     processes that a rank forked."""
-    mains, others = list[Member](), list[Member]()
+    mains, others = list[RankThread](), list[RankThread]()
     for row in rows:
         for thread in row["threads"]:
             is_main = thread["thread"] == row["pid"] and not row["is_child"]
-            (mains if is_main else others).append(Member(row, thread))
+            (mains if is_main else others).append(RankThread(row, thread))
     return mains, others
 
 
-def group_places(members: Iterable[Member]) -> list[Place]:
+def group_places(members: Iterable[RankThread]) -> list[SharedPlace]:
     """Return the different stacks, those of the fewest processes first."""
-    groups: dict[str, list[Member]] = {}
+    groups: dict[str, list[RankThread]] = {}
     for member in members:
         groups.setdefault(member.thread["stack"], []).append(member)
-    found = [Place(_read_stack(stack), each) for stack, each in groups.items()]
+    found = [SharedPlace(_read_stack(stack), each) for stack, each in groups.items()]
     return sorted(found, key=lambda place: _order(place.members))
 
 
@@ -85,26 +85,26 @@ def _read_stack(text: str) -> tuple[Frame, ...]:
     return frames or _LOST
 
 
-def _order(members: Sequence[Member]) -> tuple[int, int, str, int]:
+def _order(members: Sequence[RankThread]) -> tuple[int, int, str, int]:
     first = min(members, key=_name_order)
     return (len({_key(member) for member in members}), *_name_order(first))
 
 
-def _name_order(member: Member) -> tuple[int, str, int]:
+def _name_order(member: RankThread) -> tuple[int, str, int]:
     process = member.process
     return (2**63 if process["rank"] is None else process["rank"], process["host"], process["pid"])
 
 
-def _key(member: Member) -> tuple[str, int]:
+def _key(member: RankThread) -> tuple[str, int]:
     return member.process["host"], member.process["pid"]
 
 
-def merge_stacks(places: Sequence[Place]) -> TreeNode:
+def merge_stacks(places: Sequence[SharedPlace]) -> TreeNode:
     """Merge stacks into one tree; its root has no frames unless all stacks begin alike."""
     return _merge([(place.frames[::-1], place.members) for place in places], 0)
 
 
-def _merge(stacks: Sequence[tuple[tuple[Frame, ...], list[Member]]], depth: int) -> TreeNode:
+def _merge(stacks: Sequence[tuple[tuple[Frame, ...], list[RankThread]]], depth: int) -> TreeNode:
     frames = list[Frame]()
     while True:
         here = {stack[depth] if len(stack) > depth else None for stack, _members in stacks}
@@ -113,7 +113,7 @@ def _merge(stacks: Sequence[tuple[tuple[Frame, ...], list[Member]]], depth: int)
         frames += [frame for frame in here if frame is not None]
         depth += 1
     node = TreeNode(frames, [member for _stack, members in stacks for member in members])
-    branches: dict[Frame, list[tuple[tuple[Frame, ...], list[Member]]]] = {}
+    branches: dict[Frame, list[tuple[tuple[Frame, ...], list[RankThread]]]] = {}
     for stack, members in stacks:
         if len(stack) == depth:
             node.is_end = True

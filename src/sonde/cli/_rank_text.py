@@ -9,8 +9,8 @@ from sonde.analysis.code_names import MINE, find_owner, shorten_file
 from sonde.analysis.live_processes import list_missing
 from sonde.analysis.rank_tree import (
     Lag,
-    Member,
-    Place,
+    RankThread,
+    SharedPlace,
     TreeNode,
     find_lags,
     group_places,
@@ -59,10 +59,10 @@ class RankText:
         job = next((f"Job {row['job']}: " for row in own if row["job"]), "")
         where = f" on {count_things(len(self._hosts), 'host')}" if len(self._hosts) > 1 else ""
         yield self._paint(1, clean(f"{job}{count_things(len(own), word)}{where}"))
-        notes: dict[str, list[Member]] = {}
+        notes: dict[str, list[RankThread]] = {}
         for row in self._rows:
             if row["note"]:
-                notes.setdefault(row["note"], []).append(Member(row, {}))
+                notes.setdefault(row["note"], []).append(RankThread(row, {}))
         for note, members in notes.items():
             yield f"({self._name(members)}: {clean(note)})"
         missing = list_missing(self._rows) if self._ranked else []
@@ -87,14 +87,14 @@ class RankText:
             done = f"{most:,}" if least == most else f"{least:,} to {most:,}"
             yield clean(f"  group {lag.group}: each rank has finished {done}; the last is {lag.op}")
             return
-        waiting = self._name([Member(row, {}) for row in lag.waiting])
+        waiting = self._name([RankThread(row, {}) for row in lag.waiting])
         verb = "waits" if len(lag.waiting) == 1 else "wait"
         lasted = show_duration_short(lag.lasted_ns)
         yield f"  group {clean(lag.group)}: {waiting} {verb} in {clean(lag.op)}, " \
               f"no. {lag.pending:,}, for {lasted}"  # fmt: skip
-        by_count: dict[int, list[Member]] = {}
+        by_count: dict[int, list[RankThread]] = {}
         for row, finished in lag.behind:
-            by_count.setdefault(finished, []).append(Member(row, {}))
+            by_count.setdefault(finished, []).append(RankThread(row, {}))
         for finished, members in sorted(by_count.items()):
             verb = "is" if len(members) == 1 else "are"
             has = "it has" if len(members) == 1 else "they have"
@@ -108,7 +108,7 @@ class RankText:
 
     # ---- who is where ----------------------------------------------------------------------------
 
-    def _name(self, members: Sequence[Member]) -> str:
+    def _name(self, members: Sequence[RankThread]) -> str:
         """Return whose threads these are: `rank 17 (node3, pid 4242)`, `1,023 ranks (0-16, …)`."""
         rows = {(one.process["host"], one.process["pid"]): one.process for one in members}
         found = list(rows.values())
@@ -130,7 +130,7 @@ class RankText:
             return clean(f"process {row['pid']} of rank {row['rank']}")
         return clean(f"rank {row['rank']} ({host}pid {row['pid']})")
 
-    def _describe(self, place: Place) -> str:
+    def _describe(self, place: SharedPlace) -> str:
         threads = [member.thread for member in place.members]
         idle = sum(thread["idle"] for thread in threads)
         words = (
@@ -168,7 +168,7 @@ class RankText:
             return f"{clean(func)} " + self._paint(2, f"({place})")
         return f"{self._paint(36, clean(func))} ({place})"
 
-    def _draw_others(self, places: Sequence[Place]) -> Iterator[str]:
+    def _draw_others(self, places: Sequence[SharedPlace]) -> Iterator[str]:
         if places:
             yield ""
             yield self._paint(1, "Other threads")
