@@ -23,8 +23,7 @@ GROUP = "watch"
 EXAMPLES = (
     "sonde stacks 4242",
     "sonde stacks train-7                     all ranks of a job as one tree, who is behind first",
-    "sonde stacks 4242 --locals --tasks",
-    "sonde stacks 4242 --native",
+    "sonde stacks 4242 --locals --tasks       or --native, for the functions of C and C++",
 )
 _LOOK_S = 0.5  # a sample takes a millisecond; on an overloaded machine, a few
 
