@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 RULE, CAUSE, ENDS = "hang", None, -9
-LIMITS = {"hang.least_s": 2}  # five minutes in a job
+LIMITS = {"hang.least_s": 2, "hang.step_s": 2}
 
 if __name__ == "__main__":
     import os

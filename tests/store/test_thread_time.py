@@ -9,9 +9,11 @@ from conftest import wait_for
 from sonde.store.wait_kinds import refine_wait
 
 WAITS = """
-import fcntl, os, queue, select, socket, subprocess, tempfile, threading, time
+import fcntl, multiprocessing, os, queue, select, socket, subprocess, tempfile, threading, time
 held, full, items = threading.Lock(), os.pipe(), queue.Queue()
 held.acquire()
+shared = multiprocessing.Lock()
+shared.acquire()
 near, far = socket.socketpair()
 server = socket.create_server(("127.0.0.1", 0))
 client = socket.create_connection(server.getsockname())
@@ -24,7 +26,8 @@ poll = select.epoll()
 poll.register(full[0])
 waits = {
     "lock": held.acquire,
-    "lock of a file": lambda: fcntl.flock(other, fcntl.LOCK_EX),
+    "shared_lock": shared.acquire,
+    "shared_lock of a file": lambda: fcntl.flock(other, fcntl.LOCK_EX),
     "queue": items.get,
     "sleep": lambda: time.sleep(1000),
     "poll": poll.poll,
@@ -64,7 +67,7 @@ def test_every_wait_is_named_and_all_times_add_up(start, sonde_cli) -> None:
         found = ask()
         waits = {name: row["kind"] for name, row in found.items() if not name.startswith("cpu")}
         return (
-            len(found) == 15
+            len(found) == 16
             and all(kind == name.partition(" ")[0] for name, kind in waits.items() if name != "MainThread")
             and waits["MainThread"] == "sleep"
             # Two threads that only compute: each waits for the other to give the GIL away.

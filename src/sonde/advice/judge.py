@@ -139,7 +139,9 @@ def judge(recording: Recording, rules: Sequence[Rule], period: Period) -> Advice
     host = f"@{hosts.pop()}" if len(hosts) == 1 else ""
     findings = [_make_finding(rule, tally, period, line, host)
                 for (rule, tally), line in zip(tallies, lines, strict=True)]  # fmt: skip
-    findings.sort(key=lambda f: (-LEVELS.index(f.severity), -(f.lost_pct or 0), -f.confidence))
+    firsts = {rule.name for rule in rules if getattr(rule.module, "FIRST", False)}
+    findings.sort(key=lambda f: (f.rule not in firsts, -LEVELS.index(f.severity),
+                                 -(f.lost_pct or 0), -f.confidence))  # fmt: skip
     return Advice(
         show_moment(period.start_ns), show_moment(period.end_ns), period.piece_s, period.count,
         period.warm_up_s, [_name(session) for session in recording.sessions], findings, outcomes,

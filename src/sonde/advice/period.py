@@ -87,10 +87,13 @@ class Period:
     def words(self) -> Mapping[str, str]:
         """Return the SQL for the words that rules write in braces."""
         start_us, end_us = self.start_ns // 1000, self.end_ns // 1000
+        last_us = max(end_us, start_us + math.ceil(self.length_s * 1e6) + 1)
         return {
             "piece": f"((epoch_us(ts) - {start_us}) // {round(self.piece_s * 1e6)})",
             "inside": f"(ts >= make_timestamptz({start_us}) AND ts < make_timestamptz({end_us}))",
             "piece_s": f"{self.piece_s:g}",
+            "last_piece": str(self.count - 1),
+            "to_end": f"(ts < make_timestamptz({last_us}))",
             "job_gpu": self.job_gpu,
             "main_step": self.main_step,
         }

@@ -11,11 +11,13 @@ a paragraph that begins with `Why it hurts:` and one with `What to do:` follow. 
 `rows` are the query's rows as named tuples, ordered by the column `piece`; `limits.NAME` is a
 number. A piece without a verdict is one without data: it has no vote. NULL is not 0: leave such a
 row out. In SQL, `{piece}` is the number of a row's piece, `{inside}` is true for rows of the period
-that is judged (both need a column `ts`), `{piece_s}` is the length of a piece in seconds, and
+that is judged (both need a column `ts`), `{piece_s}` is the length of a piece in seconds,
+`{last_piece}` the number of the last one, `{to_end}` is true for rows up to the very end, and
 `{job_gpu}` is true for rows (`host`, `gpu`) of GPUs that the job uses.
 
 It may also have `LINE = "busy"`, `"waiting"` or `"any"` (name the line of code that was so most
 often in the pieces that fired), `DANGER = True` (seeing it once is enough to report it),
+`FIRST = True` (it comes before all others, however severe they are: nothing moves),
 `MOST = "warning"` (the cause is inferred and not measured, so it is never critical),
 `UNLESS = ("input_bound",)` (rules that say more: a symptom is not reported beside its cause), and
 `OTHERWISE = "the job uses no GPU"` (why it abstains although everything it needs is there)."""

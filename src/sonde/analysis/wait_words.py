@@ -55,8 +55,9 @@ _WORDS = {
 
 # What the kernel knows of any wait, by its kind in python.stack_sample.
 _KINDS = {
-    "gil": "the GIL", "lock": "a lock", "sleep": "the end of a sleep", "poll": "input",
-    "network": "the network", "pipe": "data through a pipe", "child": "a child process",
+    "gil": "the GIL", "lock": "a lock", "shared_lock": "a lock that processes share",
+    "sleep": "the end of a sleep", "poll": "input", "network": "the network",
+    "pipe": "data through a pipe", "child": "a child process",
     "disk": "a disk", "fault": "memory to be loaded", "device": "a device",
 }  # fmt: skip
 

@@ -25,8 +25,9 @@ class StackSample:
     idle: bool = column("the thread slept or waited for something other than a CPU")
     interpreter: u32 = column("number of the interpreter that the thread was in; 0 is the main one")
     wait: text | None = column(
-        "what an idle thread waited for, told by its system call: gil, lock, sleep, poll, network, "
-        "pipe, child, disk, fault, device or other; NULL if it was not idle"
+        "what an idle thread waited for, told by its system call: gil, lock, shared_lock (which "
+        "another process may give back), sleep, poll, network, pipe, child, disk, fault, device or "
+        "other; NULL if it was not idle"
     )
     queue_ns: i64 | None = column(
         "time that it waited for a CPU since it was last sampled while working; 0 if it is idle, "

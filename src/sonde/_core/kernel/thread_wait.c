@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+enum { FUTEX_PRIVATE = 128 };
 enum { FUTEX_WAITV = 449, EPOLL_PWAIT2 = 441, CLONE3 = 435 }; /* the same on all machines */
 
 const char *const sonde_wait_names[SONDE_WAIT_KINDS] = {
@@ -21,6 +22,7 @@ const char *const sonde_wait_names[SONDE_WAIT_KINDS] = {
     [SONDE_WAIT_NETWORK] = "network", [SONDE_WAIT_PIPE] = "pipe",
     [SONDE_WAIT_CHILD] = "child",   [SONDE_WAIT_DISK] = "disk",
     [SONDE_WAIT_FAULT] = "fault",   [SONDE_WAIT_DEVICE] = "device",
+    [SONDE_WAIT_SHARED_LOCK] = "shared_lock",
 };
 
 /* Read a small file of a thread of this process. Returns its length, or -1. */
@@ -76,12 +78,14 @@ static enum sonde_wait_kind find_kind(long number, const uint64_t args[6])
 {
     switch (number) {
     case SYS_futex:
+        return args[1] & FUTEX_PRIVATE ? SONDE_WAIT_LOCK : SONDE_WAIT_SHARED_LOCK;
     case FUTEX_WAITV:
+        return SONDE_WAIT_LOCK;
     case SYS_semop:
     case SYS_semtimedop:
     case SYS_flock:
     case SYS_fcntl:
-        return SONDE_WAIT_LOCK;
+        return SONDE_WAIT_SHARED_LOCK;
     case SYS_nanosleep:
     case SYS_clock_nanosleep:
         return SONDE_WAIT_SLEEP;

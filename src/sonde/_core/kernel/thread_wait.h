@@ -17,6 +17,7 @@ enum sonde_wait_kind {
     SONDE_WAIT_DISK,
     SONDE_WAIT_FAULT,
     SONDE_WAIT_DEVICE,
+    SONDE_WAIT_SHARED_LOCK, /* one that another process may give back */
     SONDE_WAIT_KINDS
 };
 

@@ -1,73 +1,119 @@
-"""The job hangs: no step has ended for far longer than usual.
+"""The program stands still: nothing in it has moved for a while.
 
 Why it hurts: a job that waits for ever costs as much as one that works, and nobody notices.
 
-What to do: see where every thread and rank stands (`sonde stacks TARGET`); look first at a
-rank whose line is not that of the others. If they stand in a collective, one rank has not reached
-it: see what that rank does.
+What to do: see where every thread and rank stands (`sonde stacks TARGET --native`), and look at
+what it waits for; give calls that may wait for ever a time limit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from sonde.advice.rules._code import PLACE, show_place
+from sonde.advice.rules import _standing
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
+from sonde.analysis.standstill import (
+    ALONE,
+    GIL,
+    OUTSIDE,
+    StandingThread,
+    Standstill,
+    find_standstill,
+)
+from sonde.words import show_duration_short
 
-DANGER = True
-NEEDS = ("python.torch_step.dur_ns", "python.stack_sample.stack", "sonde.session.state")
+FIRST = DANGER = True
+UNLESS = ("desync", "deadlock")
+NEEDS = ("python.stack_sample.wait", "sonde.session.state")
 LIMITS = {
-    "least_s": Limit(300, "without a step that is a hang"),
-    "times": Limit(10, "times the usual length of a step, if that is longer"),
-    "same_pct": Limit(90, "of that time in which the main thread stood in one place"),
+    "least_s": Limit(5, "that the threads have stood at one line"),
+    "cpu_pct": Limit(5, "of a processor from which something moves, if not in Python"),
+    "step_s": Limit(20, "without a step that is worth a warning, if the main thread stands"),
+    "times": Limit(20, "times the usual length of a step, if that is longer"),
+    "critical_s": Limit(300, "without a step that is critical"),
 }
-# Who ended by himself did not hang. A program that has ended its training and waits for somebody (a
-# notebook, a server) stands in its event loop.
+_GIL_PCT = 3.0  # of a processor that a thread uses that waits for the GIL: it asks again and again
+# A program that has ended its training and waits for somebody (a notebook, a server) rests.
 SQL = f"""
-WITH last AS (
-  SELECT host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, MEDIAN(dur_ns) / 1e9 AS usual_s,
-         MAX(t_ns + dur_ns) AS end_ns, MAX(step) AS step
-  FROM python.torch_step WHERE ended_by <> 'end' AND (host, pid) NOT IN (
-    SELECT (host, pid) FROM sonde.session WHERE state = 'ended')
-  GROUP BY 1, 2),
-loops AS (
-  SELECT stack FROM python.frame WHERE func LIKE '%run_forever' OR file LIKE '%/ipykernel/%'),
-place AS ({PLACE}),
-after AS (
-  SELECT piece, host, pid, rank, steps, usual_s, step, end_ns, t_ns, wall_ns, idle, stack
-  FROM (SELECT {{piece}} AS piece, host, pid, t_ns, wall_ns, idle, stack FROM python.stack_sample
-        WHERE {{inside}} AND thread = pid AND stack NOT IN (SELECT stack FROM loops))
-  JOIN last USING (host, pid) WHERE t_ns > end_ns),
-stood AS (
-  SELECT host, pid, file, lineno, func, SUM(wall_ns) AS wall_ns
-  FROM after LEFT JOIN place USING (stack) GROUP BY ALL),
-top AS (
-  SELECT host, pid, ARG_MAX(struct_pack(file, lineno, func), wall_ns) AS place,
-         100 * MAX(wall_ns) / SUM(wall_ns) AS same_pct
-  FROM stood GROUP BY 1, 2),
-silent AS (
-  SELECT host, pid, (MAX(t_ns) - ANY_VALUE(end_ns)) / 1e9 AS silent_s FROM after GROUP BY 1, 2)
-SELECT piece, after.pid, after.rank, ANY_VALUE(after.steps) AS steps, ANY_VALUE(usual_s) AS usual_s,
-       ANY_VALUE(step) AS step, ANY_VALUE(silent_s) AS silent_s, ANY_VALUE(same_pct) AS same_pct,
-       100 * SUM(wall_ns) FILTER (idle) / SUM(wall_ns) AS waiting_pct,
-       ANY_VALUE(place.file) AS file, ANY_VALUE(place.lineno) AS lineno,
-       ANY_VALUE(place.func) AS func
-FROM after JOIN silent USING (host, pid) JOIN top USING (host, pid)
-GROUP BY piece, after.host, after.pid, after.rank
+WITH step AS (
+  SELECT host, pid, MEDIAN(dur_ns) / 1e9 AS usual_s, MAX(t_ns + dur_ns) AS step_ns,
+         MAX(step) AS step
+  FROM python.torch_step WHERE ended_by <> 'end' GROUP BY 1, 2)
+SELECT standing.*, usual_s, step, (end_ns - step_ns) / 1e9 AS silent_s
+FROM ({_standing.SQL}) AS standing LEFT JOIN step USING (host, pid)
 """
+_GIL_TODO = (
+    "the call must give the GIL back while it waits (ctypes.CDLL instead of PyDLL, "
+    "Py_BEGIN_ALLOW_THREADS in C, `nogil` in Cython), or have a time limit; "
+    "`sonde stacks TARGET --native` shows the native functions"
+)
+_SERVERS = ("run_forever", "serve_forever")
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
-    for row in rows:
-        longest_s = max(limits.least_s, limits.times * row.usual_s)
-        fired = row.silent_s > longest_s and row.same_pct >= limits.same_pct
-        evidence = {
-            "without_step_ns": 1e9 * row.silent_s, "usual_step_ns": 1e9 * row.usual_s,
-            "last_step": row.step,
-            "same_place_pct": row.same_pct, "waiting_pct": row.waiting_pct,
-        }  # fmt: skip
-        yield Verdict(
-            row.piece, fired, evidence, severity="critical", readings=row.steps,
-            who=f"pid {row.pid}" if row.rank is None else f"rank {row.rank}",
-            line=show_place(row.file, row.lineno, row.func),
-        )  # fmt: skip
+    found = [_judge_process(process, limits) for process in _standing.group_processes(rows)]
+    everyone_stands = all(stand is not None for _row, stand in found)
+    for row, stand in found:
+        who = f"pid {row.pid}" if row.rank is None else f"rank {row.rank}"
+        if stand is None or (stand.kind == OUTSIDE and not everyone_stands):
+            yield Verdict(row.piece, False, who=who)
+        else:
+            yield _describe(row, stand, limits, who)
+
+
+def _judge_process(rows: list[Any], limits: Limits) -> tuple[Any, Standstill | None]:
+    """Return why a process stands still, if it does, and one of its rows."""
+    first, threads = rows[0], [_standing.read_thread(row) for row in rows]
+    found = find_standstill(
+        threads, first.pid, limits.least_s, has_native=_standing.has_native_threads(rows)
+    )
+    waiting = sum(one.wait == "gil" for one in threads)
+    is_busy = (first.cpu_pct or 0) >= limits.cpu_pct + _GIL_PCT * waiting
+    return first, None if is_busy else found or _find_silence(first, threads, limits)
+
+
+def _find_silence(row: Any, threads: list[StandingThread], limits: Limits) -> Standstill | None:
+    """Return that a training loop has stopped, whatever it waits for."""
+    main = next((one for one in threads if one.thread == row.pid), None)
+    if row.silent_s is None or main is None or not main.is_idle or main.wait == "poll":
+        return None
+    if min(row.silent_s, main.stood_s) < max(limits.step_s, limits.times * row.usual_s):
+        return None
+    if any(func.rpartition(".")[2] in _SERVERS for func, _file, _line in main.frames):
+        return None
+    others = [one for one in threads if one is not main]
+    return Standstill(OUTSIDE, main.stood_s, [main, *others])
+
+
+def _describe(row: Any, stand: Standstill, limits: Limits, who: str) -> Verdict:
+    first = stand.threads[0]
+    evidence: dict[str, float | str | None] = {
+        "stands_since_ns": 1e9 * stand.stood_s, "threads": len(stand.threads),
+        "what": "; ".join(one.describe() for one in stand.threads[:8]),
+    }  # fmt: skip
+    if row.silent_s is not None:
+        evidence |= {"without_step_ns": 1e9 * row.silent_s, "usual_step_ns": 1e9 * row.usual_s,
+                     "last_step": row.step}  # fmt: skip
+    since = show_duration_short(1e9 * stand.stood_s)
+    title = f"Nothing has moved for {since}: the program waits for {first.words}"
+    if stand.kind == GIL:
+        title = f"Nothing can run for {since}: a native call waits, and holds the GIL meanwhile"
+    elif stand.kind == ALONE:
+        title += ", and no thread is left that could bring it"
+    return Verdict(
+        row.piece, True, evidence, severity=_grade(row, stand, limits), readings=20, who=who,
+        title=title, line=first.place, todo=_GIL_TODO if stand.kind == GIL else "",
+    )  # fmt: skip
+
+
+def _grade(row: Any, stand: Standstill, limits: Limits) -> str:
+    """Return how severe it is. What comes from outside may still come, and a worker may wait for
+    work: only a loop that made steps is known not to rest."""
+    if stand.kind == GIL:
+        return "critical"
+    silent_s = 0.0 if row.silent_s is None else min(row.silent_s, stand.stood_s)
+    if silent_s >= max(limits.critical_s, limits.times * (row.usual_s or 0)):
+        return "critical"
+    is_late = silent_s >= max(limits.step_s, limits.times * (row.usual_s or 0)) > 0
+    return "warning" if stand.kind == ALONE or is_late else "info"

@@ -1,0 +1,72 @@
+"""What every thread did in its last seconds, as SQL, for the rules about programs that hang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sonde.advice.verdict import Rows
+from sonde.analysis.standstill import StandingThread
+
+_STILL_PCT = 97.0  # of the time idle: a thread that wakes up to see whether to go on
+# A process that ended by itself did not hang. The end of the recording is what counts: whatever has
+# stood still before has moved on. Idle threads have a row each second.
+SQL = """
+WITH sample AS (
+  SELECT host, pid, rank, thread, t_ns, wall_ns, stack, samples, idle, gil, wait
+  FROM python.stack_sample
+  WHERE {to_end} AND (host, pid) NOT IN (
+    SELECT (host, pid) FROM sonde.session WHERE state = 'ended')),
+last AS (SELECT host, pid, MAX(t_ns) AS end_ns FROM sample GROUP BY 1, 2),
+newest AS (
+  SELECT host, pid, thread, ANY_VALUE(rank) AS rank, ARG_MAX(stack, t_ns) AS stack,
+         MIN(t_ns - wall_ns) AS begin_ns, ANY_VALUE(end_ns) AS end_ns
+  FROM sample JOIN last USING (host, pid) GROUP BY 1, 2, 3
+  HAVING MAX(t_ns) > ANY_VALUE(end_ns) - 3e9),
+moved AS (
+  SELECT host, pid, thread, MAX(t_ns) FILTER (sample.stack <> newest.stack) AS moved_ns,
+         100 * SUM(wall_ns) FILTER (idle AND t_ns > end_ns - {least_s} * 1e9)
+           / SUM(wall_ns) FILTER (t_ns > end_ns - {least_s} * 1e9) AS idle_pct,
+         BOOL_AND(gil) FILTER (t_ns > end_ns - {least_s} * 1e9) AS has_gil,
+         MODE(wait) FILTER (t_ns > end_ns - {least_s} * 1e9) AS wait,
+         SUM(samples) FILTER (t_ns > end_ns - {least_s} * 1e9) AS samples
+  FROM sample JOIN newest USING (host, pid, thread) GROUP BY 1, 2, 3),
+frames AS (
+  SELECT stack, LIST(func ORDER BY depth) AS funcs, LIST(file ORDER BY depth) AS files,
+         LIST(lineno ORDER BY depth) AS lines
+  FROM python.frame WHERE stack IN (SELECT stack FROM newest) GROUP BY 1),
+name AS (SELECT host, pid, thread, MAX(name) AS name FROM python.thread GROUP BY 1, 2, 3),
+cpu AS (
+  SELECT p.host, p.pid, SUM((user_pct + system_pct) * interval_ns) / 1e9 / {least_s} AS cpu_pct,
+         MAX(threads) FILTER (process = p.pid) AS kernel_threads
+  FROM system.process AS p JOIN last ON last.host = p.host AND last.pid = p.pid
+  WHERE p.t_ns > end_ns - {least_s} * 1e9 AND p.t_ns <= end_ns + 2e9 GROUP BY 1, 2)
+SELECT {last_piece} AS piece, host, pid, rank, thread, name, samples, wait, has_gil, idle_pct,
+       (end_ns - COALESCE(moved_ns, begin_ns)) / 1e9 AS stood_s, end_ns, funcs, files, lines,
+       cpu_pct, kernel_threads
+FROM newest JOIN moved USING (host, pid, thread) LEFT JOIN frames USING (stack)
+LEFT JOIN name USING (host, pid, thread) LEFT JOIN cpu USING (host, pid)
+"""
+
+
+def group_processes(rows: Rows) -> Iterator[list[Any]]:
+    """Yield the rows of each process."""
+    found: dict[tuple[str, int], list[Any]] = {}
+    for row in rows:
+        found.setdefault((row.host, row.pid), []).append(row)
+    yield from found.values()
+
+
+def read_thread(row: Any) -> StandingThread:
+    """Return a row as a value."""
+    frames = list(zip(row.funcs or (), row.files or (), row.lines or (), strict=True))
+    return StandingThread(
+        row.thread, row.name, row.stood_s, (row.idle_pct or 0) >= _STILL_PCT, bool(row.has_gil),
+        row.wait, frames,
+    )  # fmt: skip
+
+
+def has_native_threads(rows: list[Any]) -> bool:
+    """Return whether the process has threads that are neither Python's nor sonde's one."""
+    known = rows[0].kernel_threads
+    return known is None or known > len(rows) + 1

@@ -1,0 +1,141 @@
+"""Whether a process stands still, and why: told by what each of its threads has waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sonde.analysis.code_names import MINE, PYTHON, find_owner, name_call
+from sonde.analysis.wait_words import describe_wait
+from sonde.words import show_duration_short
+
+# Why a process stands still. Of the first three nothing but a signal can free it.
+GIL, DEADLOCK, ALONE = "gil", "deadlock", "alone"
+LOCKS, OUTSIDE = "locks", "outside"
+_TAKE = ("acquire", "__enter__")  # functions of Python's library that do nothing but take a lock
+_COMES_FROM_THREADS = (
+    "queue", "thread to end", "future", "barrier", "semaphore", "a lock", "result of a",
+)  # fmt: skip
+_COMES_FROM_OUTSIDE = ("network", "pipe", "shared_lock", "child", "disk", "fault")
+_REST = ("a connection", "an event", "a condition")  # what a server, or a daemon, waits for
+
+
+class StandingThread(NamedTuple):
+    """A thread, and what it did in the last seconds."""
+
+    thread: int
+    name: str | None
+    stood_s: float  # for how long it has been seen at no other stack
+    is_idle: bool  # all the time
+    has_gil: bool  # all the time
+    wait: str | None  # what it waited for most, as the kernel says
+    frames: Sequence[tuple[str, str, int]]  # function, file, line; the innermost first
+
+    @property
+    def words(self) -> str:
+        """Return what it waits for."""
+        return describe_wait([frame[:2] for frame in self.frames], self.wait) or "something"
+
+    @property
+    def place(self) -> str:
+        """Return the innermost line of the user's own code; of other code if there is none."""
+        own = [frame for frame in self.frames if find_owner(frame[1]) == MINE]
+        for func, file, line in [*own, *self.frames][:1]:
+            return f"{file}:{line} in {func}"
+        return ""
+
+    @property
+    def call(self) -> str:
+        """Return the function of a library that its own code has called; empty if there is none."""
+        called = ""
+        for func, file, _line in self.frames:
+            if find_owner(file) == MINE:
+                break
+            called = name_call(func, file)
+        return called
+
+    def takes_lock(self) -> bool:
+        """Return whether the program takes a lock here, instead of waiting for a queue or a result,
+        which are made of locks as well."""
+        if self.wait != "lock" or not self.frames:
+            return False
+        func, file, _line = self.frames[0]
+        owner = find_owner(file)
+        return owner == MINE or (owner == PYTHON and func.rpartition(".")[2] in _TAKE)
+
+    def describe(self) -> str:
+        """Return a line about it."""
+        return f"{self.name or self.thread} waits for {self.words} at {self.place}"
+
+
+class Standstill(NamedTuple):
+    """A process in which nothing moves."""
+
+    kind: str
+    stood_s: float
+    threads: Sequence[StandingThread]  # the one to look at first is the first
+
+    @property
+    def sentence(self) -> str:
+        """Return why nothing moves."""
+        first = self.threads[0]
+        if self.kind == GIL:
+            return f"a native call that {first.place} made waits, and holds the GIL meanwhile"
+        if self.kind in (DEADLOCK, LOCKS):
+            return f"its threads wait for locks ({first.place})"
+        alone = ", and no thread is left that could bring it" if self.kind == ALONE else ""
+        return f"it waits for {first.words}{alone} ({first.place})"
+
+    @property
+    def summary(self) -> str:
+        """Return since when nothing moves, and why."""
+        return f"nothing has moved for {show_duration_short(self.stood_s * 1e9)}: {self.sentence}"
+
+
+def find_standstill(
+    threads: Sequence[StandingThread], pid: int, least_s: float, *, has_native: bool
+) -> Standstill | None:
+    """Return why nothing in a process has moved for `least_s` seconds; None if something did, or if
+    it rests. `has_native`: it also has threads that are not Python's, which may wake others."""
+    standing = [one for one in threads if one.stood_s >= least_s]
+    holders = [one for one in standing if one.has_gil and one.is_idle]
+    if holders:
+        return _make(GIL, [*holders, *(one for one in threads if one not in holders)], 1)
+    if not all(one.is_idle for one in threads):
+        return None
+    locked = [one for one in standing if one.takes_lock()]
+    others = [one for one in threads if one not in locked]
+    are_locks = len(standing) == len(threads) and all(one.wait == "lock" for one in threads)
+    if locked and are_locks and (len(locked) > 1 or not has_native):
+        return _make(DEADLOCK, [*locked, *others], len(threads))
+    if len(locked) > 1:
+        return _make(LOCKS, [*locked, *others], len(locked))
+    return _find_wait(standing, threads, pid, are_locks and not has_native)
+
+
+def _find_wait(
+    standing: Sequence[StandingThread], threads: Sequence[StandingThread], pid: int, is_alone: bool
+) -> Standstill | None:
+    """Return what the main thread waits for, if that is not its rest."""
+    main = next((one for one in standing if one.thread == pid), None)
+    if main is None or main.words in _REST or _is_worker(main):
+        return None
+    order = [main, *(one for one in threads if one is not main)]
+    if is_alone and any(word in main.words for word in _COMES_FROM_THREADS):
+        return _make(ALONE, order, len(order))
+    return _make(OUTSIDE, order, 1) if main.wait in _COMES_FROM_OUTSIDE else None
+
+
+def _is_worker(main: StandingThread) -> bool:
+    """Return whether it is a worker process without work: none of the user's own code was called
+    since the process began. (Frames outside of that are those that its parent was forked in.)"""
+    for func, file, _line in main.frames:
+        if find_owner(file) == MINE:
+            return False
+        if file.endswith("/multiprocessing/process.py") and func.endswith("run"):
+            return True
+    return False
+
+
+def _make(kind: str, threads: Sequence[StandingThread], count: int) -> Standstill:
+    return Standstill(kind, min(one.stood_s for one in threads[:count]), threads)
