@@ -11,6 +11,7 @@ import pytest
 
 import sonde
 from sonde.advice.finding import Advice
+from sonde.session.folder import list_sessions
 from support.handmade_machine import NOTHING, OFF, Machine, record
 
 MS = 10**6
@@ -258,6 +259,8 @@ def test_ranks_in_different_collectives_are_told(monkeypatch) -> None:
 
 
 def test_a_rank_that_has_not_come_is_named(monkeypatch) -> None:
+    monkeypatch.setenv("SONDE_JOB", "night")
+
     def waiting(t: float) -> list[dict]:
         rows = collectives(0.005)(t) if t < 20 else []
         hung = {"seq": rows[-1]["seq"] + 1, "state": "running"} if 19 <= t < 20 else None
@@ -267,6 +270,9 @@ def test_a_rank_that_has_not_come_is_named(monkeypatch) -> None:
         return collectives(0.005)(t) if t < 20 else []
 
     ranks = [{"collective": one, "stack_sample": sampled} for one in (waiting, ended)]
-    (found,) = advise(record_ranks(monkeypatch, *ranks), "desync").findings
-    assert found.title == "Rank 1 has not called all_reduce, in which others wait for it"
+    record_ranks(monkeypatch, *ranks)
+    (waiting,) = [one for one in list_sessions(os.environ["SONDE_DIR"]) if one.rank == 0]
+    (found,) = advise(waiting.folder, "desync").findings
+    assert found.title.startswith("Rank 1 has not called all_reduce, in which others have waited ")
+    assert found.who == ["rank 1"] and found.sureness == "high"
     assert found.severity == "critical"

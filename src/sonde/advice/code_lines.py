@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sonde.advice.period import Period
+from sonde.advice.rules._code import OWN
 from sonde.store.recording import Recording
 
 _MOST = 30  # pieces that are read for one finding: a day has thousands of them
@@ -16,9 +17,7 @@ WITH seen AS (
 whole AS (SELECT piece, idle, SUM(wall_ns) AS all_ns FROM seen GROUP BY ALL),
 own AS (
   SELECT stack, MIN(depth) AS depth FROM python.frame
-  WHERE stack IN (SELECT stack FROM seen) AND file NOT LIKE '%site-packages%'
-    AND file NOT LIKE '%dist-packages%' AND file NOT LIKE '%/lib/python3%' AND file NOT LIKE '<%'
-  GROUP BY stack)
+  WHERE stack IN (SELECT stack FROM seen) AND {own} GROUP BY stack)
 SELECT s.piece, s.idle, f.file, f.lineno, f.func, SUM(s.wall_ns) AS wall_ns,
        ANY_VALUE(whole.all_ns) AS all_ns
 FROM seen AS s JOIN whole USING (piece, idle) JOIN own USING (stack)
@@ -35,7 +34,7 @@ def find_lines(
     every = sorted({piece for pieces in chosen for piece in pieces})
     if not every:
         return ["" for _ in wanted]
-    sql = _SQL.format(**period.words, pieces=", ".join(map(str, every)))
+    sql = _SQL.format(**period.words, own=OWN, pieces=", ".join(map(str, every)))
     rows = recording.query(sql).to_pylist()
     found = []
     for (kind, _), pieces in zip(wanted, chosen, strict=True):

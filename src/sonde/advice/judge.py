@@ -18,7 +18,7 @@ from sonde.analysis.hot_places import HotPlace, list_places
 from sonde.analysis.profile import Profile, Selection
 from sonde.analysis.window import Window
 from sonde.errors import ConfigError, Error
-from sonde.session.target import add_children
+from sonde.session.target import add_children, add_ranks
 from sonde.store.recording import Recording, open_recording
 from sonde.words import show_moment
 
@@ -100,7 +100,7 @@ def advise(
     """Return what is wrong with a recorded job and its children, what shows it, and what to do."""
     found = load_rules(rules, limits)
     text = "\n".join([ASKS, _PLACES, *(rule.module.SQL for rule in found)])
-    sessions = add_children(open_recording(target).sessions)
+    sessions = add_ranks(add_children(open_recording(target).sessions))
     with Recording(sessions).freeze(text) as recording:
         period = find_period(recording, since, until, piece_s)
         advice = judge(recording, found, period)
@@ -152,12 +152,17 @@ def _leave_out(
     tallies: list[tuple[Rule, Tally]], outcomes: list[Outcome]
 ) -> list[tuple[Rule, Tally]]:
     """Leave out findings whose cause another rule has found, unless the cause is less severe: it
-    cannot explain all of it then. Their outcomes name the rule that reports them."""
+    cannot explain all of it then. How fast a program is that stands still is nobody's question.
+    Their outcomes name the rule that reports them."""
     levels = {rule.name: LEVELS.index(tally.severity) for rule, tally in tallies}
+    stands = [rule.name for rule, _tally in tallies
+              if getattr(rule.module, "FIRST", False) and levels[rule.name] > 0]  # fmt: skip
     kept = []
     for rule, tally in tallies:
         causes = [name for name in getattr(rule.module, "UNLESS", ())
                   if levels.get(name, -1) >= levels[rule.name]]  # fmt: skip
+        if not getattr(rule.module, "DANGER", False):
+            causes = causes or stands
         if not causes:
             kept.append((rule, tally))
             continue

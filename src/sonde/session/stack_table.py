@@ -240,10 +240,10 @@ def read_threads(session: Session) -> tuple[dict[int, str], dict[int, int]]:
     return named, ended
 
 
-def _read_columns(session: Session, table: str) -> list[list[int]]:
-    """Return the columns of all rows in a ring."""
+def _read_columns(session: Session, table: str, first: int = 0) -> list[list[int]]:
+    """Return the columns of all rows in a ring, from a ticket on."""
     source = Ring(session.path(table + ring.SUFFIX))
-    return read_columns(source, source.read())
+    return read_columns(source, source.read(first))
 
 
 def read_columns(source: Ring, batch: Batch) -> list[list[int]]:
@@ -265,10 +265,10 @@ def read_columns(source: Ring, batch: Batch) -> list[list[int]]:
     return columns
 
 
-def read_rows(session: Session, table: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a small ring, with their texts."""
+def read_rows(session: Session, table: str, first: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a small ring, from a ticket on, with their texts."""
     fields = Ring(session.path(table + ring.SUFFIX)).schema.fields
-    columns = _read_columns(session, table)
+    columns = _read_columns(session, table, first)
     texts = intern.read_texts(session.folder)
     for values in zip(*columns, strict=True):
         yield {

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 
-from sonde.errors import NoSession
-from sonde.session import runs
+from sonde.errors import Damaged, NoSession
+from sonde.session import runs, stack_table
 from sonde.session.files import META
 from sonde.session.folder import Session, list_sessions
 from sonde.session.process import read_start_ticks
+from sonde.session.ring import SUFFIX, Ring
 from sonde.words import name_program
+
+COLLECTIVES = "python.collective"
 
 
 def find_sessions(target: str, root: str) -> list[Session]:
@@ -30,16 +33,44 @@ def find_sessions(target: str, root: str) -> list[Session]:
 
 
 def add_children(sessions: list[Session]) -> list[Session]:
-    """Return sessions and those of their forked children: a loader's workers belong to its job."""
+    """Return sessions and those of their children: a loader's workers belong to its job, and the
+    ranks to their launcher."""
     found = {session.folder: session for session in sessions}
     ids = {session.id for session in sessions}
+    pids = {(session.host, session.meta.job, session.pid) for session in sessions}
     roots = {os.path.dirname(session.folder) for session in sessions}
     known = [one for root in roots for one in list_sessions(root)]
     for one in sorted(known, key=lambda session: session.start_wall_ns):  # parents come first
-        if one.meta.parent in ids:
+        is_started = one.meta.job is not None and (one.host, one.meta.job, one.meta.ppid) in pids
+        if one.meta.parent in ids or is_started:
             ids.add(one.id)
+            pids.add((one.host, one.meta.job, one.pid))
             found.setdefault(one.folder, one)
     return list(found.values())
+
+
+def add_ranks(sessions: list[Session]) -> list[Session]:
+    """Return sessions, and the other ranks of the job if one of them waits for these in a
+    collective: only they tell who has not come."""
+    jobs = {one.meta.job for one in sessions if one.rank is not None and _is_in_collective(one)}
+    jobs.discard(None)
+    found = {session.folder: session for session in sessions}
+    for root in {os.path.dirname(session.folder) for session in sessions} if jobs else ():
+        for one in list_sessions(root):
+            if one.rank is not None and one.meta.job in jobs:
+                found.setdefault(one.folder, one)
+    return list(found.values())
+
+
+def _is_in_collective(session: Session) -> bool:
+    """Return whether the newest collective of a rank is one that has not ended."""
+    try:
+        source = Ring(session.path(COLLECTIVES + SUFFIX))
+        rows = list(stack_table.read_rows(session, COLLECTIVES, max(0, source.head - 8)))
+    except (FileNotFoundError, Damaged):
+        return False
+    ended = {row["seq"] for row in rows if row["state"] == "ended"}
+    return any(row["state"] == "running" and row["seq"] not in ended for row in rows)
 
 
 def _find_part(part: str, root: str) -> list[Session]:

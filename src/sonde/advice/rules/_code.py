@@ -8,7 +8,8 @@ import os
 # SQL: is a row of python.frame about the user's own code? Libraries do what such a line asked for.
 OWN = (
     "(file NOT LIKE '%site-packages%' AND file NOT LIKE '%dist-packages%'"
-    " AND file NOT LIKE '%/lib/python3%' AND file NOT LIKE '<%')"
+    " AND file NOT LIKE '%/lib/python3%' AND file NOT LIKE '<%'"
+    " AND NOT regexp_matches(file, '/bin/[^/.]+$'))"  # torchrun, gunicorn: launchers
 )
 # Stacks that load data for a DataLoader, in a worker or in the loop itself.
 FETCHING = "SELECT stack FROM python.frame WHERE file LIKE '%/torch/utils/data/_utils/fetch.py'"

@@ -4,56 +4,101 @@ Why it hurts: a collective waits until every rank of its group has called it. On
 another, or none, stops the job for ever, or mixes up its numbers.
 
 What to do: look for a branch around the collective that not all ranks take: an exception that is
-caught, a last batch that one rank does not have, `if rank == 0`. `sonde stacks` of all ranks shows
-where each one stands.
+caught, a last batch that one rank does not have, `if rank == 0`. `sonde stacks JOB` shows where
+each rank stands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from sonde.advice.verdict import Limit, Limits, Rows, Verdict
+from sonde.advice.rules._code import PLACE, show_place
+from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
+from sonde.analysis.wait_words import describe_wait
+from sonde.words import show_duration_short
 
-DANGER = True
-NEEDS = ("python.collective.seq", "python.stack_sample.wall_ns")
-LIMITS = {
-    "late_s": Limit(5, "for which a rank goes on without the collective in which others wait")
-}
-SQL = """
+FIRST = DANGER = True
+NEEDS = ("python.collective.seq", "python.stack_sample.wall_ns", "sonde.session.state")
+LIMITS = {"late_s": Limit(5, "for which ranks wait in a collective that another has not called")}
+# The rank that has not come may have ended: how long the others wait is told by their own samples.
+SQL = f"""
 WITH call AS (
-  SELECT {piece} AS piece, host, pid, rank, group_name, group_ranks, seq, op, state, t_ns, ts
-  FROM python.collective WHERE {inside} AND seq IS NOT NULL AND rank IS NOT NULL),
+  SELECT {{piece}} AS piece, host, pid, rank, group_name, group_ranks, seq, op, state, t_ns, ts
+  FROM python.collective WHERE {{to_end}} AND seq IS NOT NULL AND rank IS NOT NULL),
+sample AS (
+  SELECT host, pid, rank, MAX(ts) AS ts, ARG_MAX(stack, t_ns) AS stack, ARG_MAX(idle, t_ns) AS idle,
+         ARG_MAX(wait, t_ns) AS wait
+  FROM python.stack_sample WHERE {{to_end}} AND thread = pid GROUP BY ALL),
 mixed AS (
   SELECT MIN(piece) AS piece, group_name, seq, COUNT(DISTINCT op) AS ops,
-         STRING_AGG(DISTINCT op, ', ' ORDER BY op) AS op, NULL::BIGINT AS rank
+         STRING_AGG(DISTINCT op, ', ' ORDER BY op) AS op, NULL::BIGINT AS rank, NULL AS waited_s
   FROM call GROUP BY group_name, group_ranks, seq HAVING COUNT(DISTINCT op) > 1),
 reached AS (
-  SELECT group_name, group_ranks, rank, host, pid, MAX(seq) AS seq FROM call GROUP BY ALL),
-alive AS (SELECT host, pid, MAX(ts) AS ts FROM python.stack_sample GROUP BY 1, 2),
+  SELECT group_name, group_ranks, rank, MAX(seq) AS seq FROM call GROUP BY ALL),
+waiting AS (
+  SELECT call.*, (epoch_us(sample.ts) - epoch_us(call.ts)) / 1e6 AS waited_s
+  FROM call JOIN sample USING (host, pid, rank)
+  WHERE state IN ('running', 'timeout')
+    AND epoch_us(sample.ts) - epoch_us(call.ts) >= {{late_s}} * 1e6),
+member AS (
+  SELECT rank, ARG_MAX(host, start_wall_ns) AS host, ARG_MAX(pid, start_wall_ns) AS pid,
+         ARG_MAX(state, start_wall_ns) AS state, ARG_MAX(exit_reason, start_wall_ns) AS exit_reason
+  FROM sonde.session WHERE rank IS NOT NULL GROUP BY rank),
 behind AS (
-  SELECT c.piece, c.group_name, c.seq, 1 AS ops, c.op, r.rank
-  FROM call AS c JOIN reached AS r ON r.group_name = c.group_name
-    AND r.group_ranks IS NOT DISTINCT FROM c.group_ranks AND r.seq < c.seq AND r.rank <> c.rank
-  JOIN alive AS a ON a.host = r.host AND a.pid = r.pid
-  WHERE c.state IN ('running', 'timeout') AND epoch_us(a.ts) - epoch_us(c.ts) >= {late_s} * 1e6)
-SELECT piece, ANY_VALUE(p.group_name) AS group_name, MIN(p.seq) AS seq, MAX(p.ops) AS ops,
-       ARG_MIN(p.op, p.seq) AS op, ARG_MIN(p.rank, p.seq) AS rank, ANY_VALUE(calls) AS calls
-FROM (SELECT piece, COUNT(*) AS calls FROM call GROUP BY piece)
-LEFT JOIN (SELECT * FROM mixed UNION ALL SELECT * FROM behind) AS p USING (piece) GROUP BY piece
+  SELECT w.piece, w.group_name, w.seq, 1 AS ops, w.op, member.rank, MAX(w.waited_s) AS waited_s
+  FROM waiting AS w JOIN member ON w.group_ranks IS NULL
+    OR list_contains(string_split(w.group_ranks, ','), member.rank::VARCHAR)
+  LEFT JOIN reached AS r ON r.rank = member.rank AND r.group_name IS NOT DISTINCT FROM w.group_name
+    AND r.group_ranks IS NOT DISTINCT FROM w.group_ranks
+  WHERE COALESCE(r.seq, 0) < w.seq GROUP BY ALL),
+first AS (SELECT * FROM behind QUALIFY seq = MIN(seq) OVER (PARTITION BY group_name, rank)),
+place AS ({PLACE})
+SELECT {{last_piece}} AS piece, calls, group_name, seq, ops, op, p.rank, waited_s, state,
+       exit_reason, idle, wait, file, lineno, func, leaf_file, leaf_func
+FROM (SELECT COUNT(*) AS calls FROM call)
+LEFT JOIN (SELECT * FROM mixed UNION ALL SELECT * FROM first) AS p ON TRUE
+LEFT JOIN member ON member.rank = p.rank
+LEFT JOIN sample ON sample.rank = p.rank AND sample.host = member.host AND sample.pid = member.pid
+LEFT JOIN place USING (stack) WHERE calls > 0 ORDER BY p.ops DESC, p.seq, p.rank
 """
 
 
 def judge(rows: Rows, _limits: Limits) -> Iterator[Verdict]:
-    for row in rows:
-        if row.seq is None:
-            yield Verdict(row.piece, False)
+    for piece, found in group(rows):
+        first = found[0]
+        if first.seq is None:
+            yield Verdict(piece, False)
             continue
-        title = f"Ranks call different collectives: {row.op}"
-        if row.ops == 1:
-            title = f"Rank {row.rank} has not called {row.op}, in which others wait for it"
+        late = [row for row in found if row.rank is not None and row.seq == first.seq]
+        evidence = {"group": first.group_name, "seq": first.seq, "op": first.op}
+        title = f"Ranks call different collectives: {first.op}"
+        if late:
+            title = _name_late(late)
+            evidence |= {"waited_ns": 1e9 * first.waited_s, "missing": len(late),
+                         "what": "; ".join(map(_describe, late[:8]))}  # fmt: skip
         # One is enough to be sure, however few calls there were.
-        evidence = {"group": row.group_name, "seq": row.seq, "op": row.op}
         yield Verdict(
-            row.piece, True, evidence, severity="critical", readings=20, title=title,
-            who="" if row.rank is None else f"rank {row.rank}",
+            piece, True, evidence, severity="critical", readings=20, title=title,
+            who=f"rank {late[0].rank}" if late else "",
+            line=show_place(late[0].file, late[0].lineno, late[0].func) if late else "",
         )  # fmt: skip
+
+
+def _name_late(late: list[Any]) -> str:
+    ranks, first = ", ".join(str(row.rank) for row in late[:8]), late[0]
+    since = show_duration_short(1e9 * first.waited_s)
+    if len(late) > 1:
+        return f"Ranks {ranks} have not called {first.op}, in which others have waited for {since}"
+    return f"Rank {ranks} has not called {first.op}, in which others have waited for {since}"
+
+
+def _describe(row: Any) -> str:
+    """Return where a rank is that has not come."""
+    if row.state in ("ended", "killed"):
+        return f"rank {row.rank} {row.exit_reason or row.state}"
+    place = show_place(row.file, row.lineno, row.func) or "an unknown line"
+    if not row.idle:
+        return f"rank {row.rank} works at {place}"
+    leaf = [(row.leaf_func, row.leaf_file)] if row.leaf_file else []
+    return f"rank {row.rank} waits for {describe_wait(leaf, row.wait) or 'something'} at {place}"
