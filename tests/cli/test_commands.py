@@ -248,18 +248,29 @@ def test_tables_are_described(pid: int, sonde_cli) -> None:
     assert "system.cpu" in everything.stdout and "sonde.loss" in everything.stdout
 
 
-def test_the_demo_runs(sonde_cli) -> None:
-    done = sonde_cli("demo", "--plain", "--duration", "1.5", SONDE_COLLECTOR="on")
-    assert done.returncode == 0, done.stderr
-    assert "mean_loss" in done.stdout and "python.gc_pause" in done.stdout
+def test_the_demo_finds_the_line_and_shows_that_its_fix_helped(sonde_cli) -> None:
+    done = sonde_cli("demo", "--plain", "--duration", "3", SONDE_COLLECTOR="on")
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    found, changed = done.stdout.split("The fix")
+    assert "[gc_pauses]" in found and re.search(r"orders.py:\d+ in Shop.sell", found)
+    assert re.search(r"garbage collection .* much better", changed)
+    before, after = map(float, re.findall(r"an order takes ([\d.]+) ms", done.stdout))
+    assert after < before
+    last = done.stdout.splitlines()[-1]
+    assert "<title>" in Path(last.rpartition(" ")[2]).read_text(encoding="utf-8")
 
 
 def test_the_demo_trains_a_transformer_where_torch_is(sonde_cli) -> None:
     pytest.importorskip("torch")
     done = sonde_cli("demo", "--duration", "3")
     assert done.returncode == 0, done.stderr
-    assert "loss" in done.stdout and "a step (" in done.stdout
-    assert "blocks.* (4" in done.stdout and "python.torch_step" in done.stdout
+    assert "loss" in done.stdout and "a step takes" in done.stdout
+    assert "[input_bound]" in done.stdout and "blocks.* (4" in done.stdout
+
+
+def test_a_demo_that_is_too_short_for_advice_still_ends(sonde_cli) -> None:
+    done = sonde_cli("demo", "--plain", "--duration", "0.1")
+    assert done.returncode == 0 and "Open the page" in done.stdout, done.stderr
 
 
 def test_version() -> None:

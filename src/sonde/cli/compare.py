@@ -105,7 +105,8 @@ def _describe_comparison(found: Comparison) -> str:
     if not found.changes:
         return "nothing can be compared: " + "; ".join(found.missing[:3])
     counted = f"{count} of {len(found.changes)} numbers changed by more than noise"
-    most = next((row for row in found.code if row.verdict in (WORSE, BETTER, OTHER)), None)
+    judged = [row for row in (*found.code, *found.changes) if row.verdict in (WORSE, BETTER)]
+    most = next(iter(judged or (row for row in found.code if row.verdict == OTHER)), None)
     if most is None:
         return counted
     return f"{counted}; most: {clean(most.name)}, {_show_sides(most)}"

@@ -1,4 +1,4 @@
-"""Record a small job and show what can be asked of it."""
+"""See the tool at work: a slow job, what is wrong with it, the fix, and what that changed."""
 
 from __future__ import annotations
 
@@ -6,143 +6,177 @@ import argparse
 import os
 import subprocess
 import sys
-import tempfile
+import textwrap
 import time
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 import sonde.demo
 from sonde import environ
-from sonde.cli import _options, _table, modules, report
+from sonde.cli import _options
 from sonde.cli._terminal import send
-from sonde.store.recording import Recording, open_recording
+from sonde.errors import Error
+from sonde.store.recording import open_recording
 
 GROUP = "learn"
 EXAMPLES = (
     "sonde demo",
     "sonde demo --duration 20s --plain",
 )
-_TRAIN = os.path.join(next(iter(sonde.demo.__path__)), "train.py")  # needs torch
+_MOST_LINES = 12  # of the tree
 
-_JOB = '''
-import random, time
-from dataclasses import dataclass
-import sonde
 
-@dataclass
-class Batch:
-    """One training batch of the demo."""
-    step: int
-    loss: float
-    phase: str
+@dataclass(frozen=True)
+class _Story:
+    """A program of sonde.demo, and how it looked before somebody made it fast."""
 
-emit = sonde.table(Batch)
-deadline = time.monotonic() + SECONDS
-step = 0
-while time.monotonic() < deadline:
-    nodes = [[i] for i in range(20_000)]
-    for node in nodes:
-        node.append(node)                       # cycles: work for the garbage collector
-    for phase in ("forward", "backward"):
-        emit(step, 2.0 / (1 + step) ** 0.5 + random.random() / 50, phase)
-    step += 1
-'''
+    file: str
+    plot: str
+    slow: str  # what stood there
+    fast: str  # what stands in the file
+    fix: str
 
-_OWN = (
-    ("The job's own table: one dataclass, one call per row",
-     "SELECT phase, COUNT(*) AS batches, ROUND(AVG(loss), 4) AS mean_loss FROM job.batch "
-     "GROUP BY phase ORDER BY phase"),
-)  # fmt: skip
-_STEPS = (
-    ("Every step, and where its time went",
-     "SELECT step, ROUND(dur_ns / 1e6, 1) AS step_ms, ROUND(input_wait_ns / 1e6, 1) AS input_ms, "
-     "ROUND(forward_ns / 1e6, 1) AS forward_ms, ROUND(backward_ns / 1e6, 1) AS backward_ms, "
-     "ROUND(optimizer_ns / 1e6, 1) AS optimizer_ms "
-     "FROM python.torch_step ORDER BY step DESC LIMIT 5"),
-)  # fmt: skip
-_QUERIES = (
-    ("Where the time went: stacks of all threads, every 10 ms",
-     "SELECT func, lineno, ROUND(SUM(wall_ns) / 1e9, 2) AS self_s FROM python.stack_sample "
-     "JOIN python.frame USING (stack) WHERE depth = 0 GROUP BY ALL ORDER BY self_s DESC LIMIT 5"),
-    ("What the garbage collector cost, by generation",
-     "SELECT generation, COUNT(*) AS pauses, ROUND(SUM(dur_ns) / 1e6, 1) AS total_ms, "
-     "ROUND(MAX(dur_ns) / 1e6, 2) AS longest_ms FROM python.gc_pause GROUP BY 1 ORDER BY 1"),
-    ("The process, as the collector saw it from outside",
-     "SELECT ts, ROUND(user_pct + system_pct, 1) AS cpu_pct, rss_bytes // 1048576 AS rss_mib, "
-     "threads FROM system.process WHERE depth = 0 ORDER BY ts"),
-    ("What is on, and what was lost",
-     "SELECT table_name, written, kept, dropped, overwritten FROM sonde.loss ORDER BY table_name"),
-)  # fmt: skip
+
+_ORDERS = _Story(
+    "orders.py",
+    "A small shop keeps its orders in memory. Customers say that it is slow.",
+    """\
+        self.orders.append(order)
+        gc.collect()  # keep the memory small
+""",
+    """\
+        self.orders.append(order)
+""",
+    "Nothing here makes garbage that only a full collection frees, so the line can go.",
+)
+_TRAIN = _Story(  # needs torch
+    "train.py",
+    "A small transformer learns to write its own source text. It should be faster.",
+    """\
+        self.text = text
+
+    def __len__(self):
+        return len(self.text) - CONTEXT
+
+    def __getitem__(self, at):
+        data = torch.tensor([self.letters.index(letter) for letter in self.text])
+        return data[at : at + CONTEXT], data[at + 1 : at + CONTEXT + 1]
+""",
+    """\
+        self.data = torch.tensor([self.letters.index(letter) for letter in text])
+
+    def __len__(self):
+        return len(self.data) - CONTEXT
+
+    def __getitem__(self, at):
+        return self.data[at : at + CONTEXT], self.data[at + 1 : at + CONTEXT + 1]
+""",
+    "Each example turns the whole text into numbers again; once is enough, before training.",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    _options.add_span(parser, "-d", "--duration", what="how long the job runs", default="5s")
+    _options.add_span(parser, "-d", "--duration", what="how long the job runs, each time",
+                      default="6s")  # fmt: skip
     parser.add_argument("--plain", action="store_true",
-                        help="record a job without PyTorch even if that is installed")  # fmt: skip
+                        help="take a job without PyTorch even if that is installed")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     trains = not args.plain and find_spec("torch") is not None
-    with tempfile.TemporaryDirectory() as folder:
-        path = _TRAIN
-        if not trains:
-            path = os.path.join(folder, "train.py")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(_JOB.replace("SECONDS", str(args.duration)))
-        what = "a small transformer" if trains else "a small job"
-        print(f"$ sonde run train.py        ({what}, {args.duration:g} s)")
-        output = os.path.join(folder, "output.txt")
-        pid = _record([path, f"--seconds={args.duration}"], args.duration, folder, output)
-        if pid is None:
-            return 1
-        with open(output, encoding="utf-8") as file:
-            print(*file.readlines()[-1:], end="")
-    recording = open_recording(pid)
+    story = _TRAIN if trains else _ORDERS
+    program = _Program(story, args.duration)
+    print(story.plot)
+    program.write(slow=True)
+    before = program.record()
+    _show("What is wrong?", "advise", str(before), "--piece=1s")
+    _show("Where does the time go?", "tree", str(before), f"--limit={_MOST_LINES}")
+    report = os.path.join(open_recording(before).sessions[0].folder, "report.html")
+    _show("All of it on one page, to look at or to mail", "report", str(before), "-o", report)
+    program.write(slow=False)
+    program.tell_fix()
+    after = program.record()
+    _show("Did it help?", "compare", str(before), str(after))
     if trains:
-        _show_modules(pid)
-    _ask(recording, pid, (*(_STEPS if trains else _OWN), *_QUERIES))
-    print(f"\nIt is all in {recording.sessions[0].folder}; next: sonde ps, sonde tables {pid}, "
-          f"sonde export {pid} --to flamegraph")  # fmt: skip
-    _report(recording, pid)
+        _show("And now, module by module?", "modules", str(after))
+    print(f"\nNext: sonde ui {after}, or record a program of your own: sonde run YOUR.py")
+    print(f"Open the page of the slow job: xdg-open {report}")
     return 0
 
 
-def _report(recording: Recording, pid: int) -> None:
-    """Write the page of the job as a file beside its recording, and say how to open it."""
-    path = os.path.join(recording.sessions[0].folder, "report.html")
-    parser = argparse.ArgumentParser()
-    report.add_arguments(parser)
-    print(f"\nAll of it on one page\n$ sonde report {pid} -o report.html")
-    report.run(parser.parse_args([str(pid), "-o", path]))
-    print(f"Open it: xdg-open {path}\nLive, and with SQL: sonde ui {pid}")
+class _Program:
+    """The job, as a file beside the recordings: what is shown of it later must find its source."""
 
+    def __init__(self, story: _Story, seconds: float) -> None:
+        self._story, self._seconds = story, seconds
+        self._folder = os.path.join(environ.find_root(), ".demo")
+        with open(os.path.join(next(iter(sonde.demo.__path__)), story.file), "rb") as file:
+            self._text = file.read().decode()
 
-def _record(command: list[str], seconds: float, folder: str, output: str) -> int | None:
-    """Run the job under the recorder and return its pid, or None if it failed."""
-    with open(output, "w", encoding="utf-8") as file:
+    def write(self, *, slow: bool) -> None:
+        """Write the program, slow or as it should be."""
+        text = self._text
+        if slow:
+            text = text.replace(self._story.fast, self._story.slow)
+            if "gc." in self._story.slow:
+                text = text.replace("import argparse\n", "import argparse\nimport gc\n")
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        with open(os.path.join(self._folder, self._story.file), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def tell_fix(self) -> None:
+        """Say what is changed, as a patch."""
+        slow, fast = (text.splitlines() for text in (self._story.slow, self._story.fast))
+        gone = [f"- {line}" for line in slow if line not in fast and line.strip()]
+        come = [f"+ {line}" for line in fast if line not in slow and line.strip()]
+        _say("The fix")
+        print(textwrap.fill(self._story.fix, 98))
+        colours = {"-": "\x1b[31m", "+": "\x1b[32m"} if _is_coloured() else {}
+        for line in [*gone, *come]:
+            begin = colours.get(line[0], "")
+            send(sys.stdout, f"{begin}{line}{begin and chr(27) + '[0m'}\n")
+
+    def record(self) -> int:
+        """Run it under the recorder and return its pid."""
+        print()
+        _tell_command("run", self._story.file)
         job = subprocess.Popen(
-            [sys.executable, *command],
-            env=environ.make_child_environment(SONDE="1"),
-            cwd=folder,
-            stdout=file,
-        )
-        _show_progress(job, seconds)
-        return job.pid if job.wait() == 0 else None
+            [sys.executable, self._story.file, f"--seconds={self._seconds}"],
+            env=environ.make_child_environment(SONDE="1"), cwd=self._folder,
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        _show_progress(job, self._seconds)
+        printed, _ = job.communicate()
+        if job.returncode:
+            raise Error(f"the job of the demo ended with code {job.returncode}")
+        print(*printed.splitlines()[-1:])
+        return job.pid
 
 
-def _show_modules(pid: int) -> None:
-    print(f"\nWhere the time of a step goes, module by module\n$ sonde modules {pid}")
-    parser = argparse.ArgumentParser()
-    modules.add_arguments(parser)
-    modules.run(parser.parse_args([str(pid)]))
+def _show(question: str, command: str, *words: str) -> None:
+    """Ask a question with a command, as a user would type it."""
+    _say(question)
+    _tell_command(command, *words)
+    sys.stdout.flush()
+    # Without an input it never waits for a key in a pager.
+    subprocess.run([sys.executable, "-m", "sonde", command, *words], stdin=subprocess.DEVNULL,
+                   check=False)  # fmt: skip
 
 
-def _ask(recording: Recording, pid: int, queries: tuple[tuple[str, str], ...]) -> None:
-    for title, sql in queries:
-        print(f'\n{title}\n$ sonde query {pid} "{sql}"')
-        _table.draw_arrow(recording.query(sql), sys.stdout)
+def _say(title: str) -> None:
+    begin, end = ("\x1b[1m", "\x1b[0m") if _is_coloured() else ("", "")
+    send(sys.stdout, f"\n{begin}{title}{end}\n")
 
 
-def _show_progress(job: subprocess.Popen[bytes], seconds: float) -> None:
+def _tell_command(*words: str) -> None:
+    print("$ sonde", *words, flush=True)
+
+
+def _is_coloured() -> bool:
+    return sys.stdout.isatty() and environ.uses_colour()
+
+
+def _show_progress(job: subprocess.Popen[str], seconds: float) -> None:
     start = time.monotonic()
     while job.poll() is None and sys.stdout.isatty():
         done = min(1.0, (time.monotonic() - start) / (seconds + 0.2))

@@ -111,7 +111,8 @@ def _draw(
         file.write(f"{left}  {source}".rstrip() + "\n")
     hidden = len(tree.list_nodes(args.sort)) - len(nodes)
     if hidden > 0:
-        file.write(f"\n{hidden} lines with less time are left out: --limit 0 shows them\n")
+        lines = "1 line with less time is" if hidden == 1 else f"{hidden} lines with less time are"
+        file.write(f"\n{lines} left out: --limit 0 shows all\n")
 
 
 def _describe(tree: CodeTree) -> Iterator[str]:
