@@ -249,7 +249,7 @@ def test_tables_are_described(pid: int, sonde_cli) -> None:
 
 
 def test_the_demo_finds_the_line_and_shows_that_its_fix_helped(sonde_cli) -> None:
-    done = sonde_cli("demo", "--plain", "--duration", "3", SONDE_COLLECTOR="on")
+    done = sonde_cli("demo", "--plain", "--duration", "6", SONDE_COLLECTOR="on")
     assert done.returncode == 0 and not done.stderr, done.stderr
     found, changed = done.stdout.split("The fix")
     assert "[gc_pauses]" in found and re.search(r"orders.py:\d+ in Shop.sell", found)
@@ -260,17 +260,11 @@ def test_the_demo_finds_the_line_and_shows_that_its_fix_helped(sonde_cli) -> Non
     assert "<title>" in Path(last.rpartition(" ")[2]).read_text(encoding="utf-8")
 
 
-def test_the_demo_trains_a_transformer_where_torch_is(sonde_cli) -> None:
+def test_a_demo_that_is_too_short_for_a_second_step_still_ends(sonde_cli) -> None:
     pytest.importorskip("torch")
-    done = sonde_cli("demo", "--duration", "3")
+    done = sonde_cli("demo", "--duration", "0.1")
     assert done.returncode == 0, done.stderr
-    assert "loss" in done.stdout and "a step takes" in done.stdout
-    assert "[input_bound]" in done.stdout and "blocks.* (4" in done.stdout
-
-
-def test_a_demo_that_is_too_short_for_advice_still_ends(sonde_cli) -> None:
-    done = sonde_cli("demo", "--plain", "--duration", "0.1")
-    assert done.returncode == 0 and "Open the page" in done.stdout, done.stderr
+    assert "step 0: loss" in done.stdout and "Open the page" in done.stdout
 
 
 def test_version() -> None:

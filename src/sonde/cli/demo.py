@@ -77,7 +77,7 @@ _TRAIN = _Story(  # needs torch
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_span(parser, "-d", "--duration", what="how long the job runs, each time",
-                      default="6s")  # fmt: skip
+                      default="7s")  # fmt: skip
     parser.add_argument("--plain", action="store_true",
                         help="take a job without PyTorch even if that is installed")  # fmt: skip
 
