@@ -20,7 +20,7 @@ from sonde.errors import ConfigError
 from sonde.monitor import chart_lines, page, pictures, report, statistics
 from sonde.monitor.chart_lines import ChartLine, ChartLines
 from sonde.monitor.condition import METRICS, Condition
-from sonde.monitor.log import COLUMNS, NAME, Log
+from sonde.monitor.log import COLUMNS, NAME, NETWORK_COLUMNS, Log
 from sonde.monitor.reading_sql import (
     GPU_LINES,
     LINES,
@@ -301,7 +301,18 @@ def test_a_gpu_that_comes_later_gets_its_columns_and_empty_cells_before(tmp_path
     rows = read_csv(tmp_path)
     assert [row["gpu_usage_0"] for row in rows] == ["", "", "33", ""]
     assert [row["gpu_usage_1"] for row in rows] == ["", "33", "33", ""]
-    assert len(rows[0]) == len(COLUMNS) + 8
+    assert len(rows[0]) == len(COLUMNS) + len(NETWORK_COLUMNS) + 8
+
+
+def test_traffic_of_the_whole_machine_is_called_so_in_the_csv(tmp_path: Path) -> None:
+    log = Log(str(tmp_path), None, has_whole_network=True)
+    log.write(make_reading(), 0)  # with GPUs, which have the file written anew
+    log.close()
+    (row,) = read_csv(tmp_path)
+    assert (
+        row["machine_network_receive(KiByte/s)"] == row["machine_network_transmit(KiByte/s)"] == "0"
+    )
+    assert not any(name.startswith("network") for name in row)
 
 
 def test_pandas_reads_the_csv_as_numbers(tmp_path: Path) -> None:

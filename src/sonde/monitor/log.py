@@ -14,8 +14,10 @@ from sonde.session.files import Replacement
 
 NAME = "log_result.csv"
 COLUMNS = ("timestamp", "cpu_usage(%)", "mem_used(GiByte)", "mem_total(GiByte)",
-           "IO_read(KiByte/s)", "IO_write(KiByte/s)", "network_receive(KiByte/s)",
-           "network_transmit(KiByte/s)")  # fmt: skip
+           "IO_read(KiByte/s)", "IO_write(KiByte/s)")  # fmt: skip
+NETWORK_COLUMNS = ("network_receive(KiByte/s)", "network_transmit(KiByte/s)")
+# Before these names where the traffic is not only that of what is watched.
+WHOLE = "machine_"
 GPU_COLUMNS = ("gpu_usage", "gpu_mem_usage", "gpu_mem_used", "gpu_mem_total")
 
 
@@ -23,7 +25,10 @@ class Log:
     """Writes each reading as one complete line. When a GPU first appears, the file is rewritten
     with columns for it, whose earlier cells are empty."""
 
-    def __init__(self, folder: str, gpus: list[int] | None) -> None:
+    def __init__(
+        self, folder: str, gpus: list[int] | None, *, has_whole_network: bool = False
+    ) -> None:
+        self._prefix = WHOLE if has_whole_network else ""
         self._path = os.path.join(folder, NAME)
         self._is_fixed = gpus is not None
         self.gpus = sorted(gpus or [])
@@ -34,7 +39,8 @@ class Log:
             file = open_new(hidden)
             writer = csv.writer(file)
             names = [f"{name}_{gpu}" for gpu in self.gpus for name in GPU_COLUMNS]
-            writer.writerow([*COLUMNS, *names])
+            network = [self._prefix + name for name in NETWORK_COLUMNS]
+            writer.writerow([*COLUMNS, *network, *names])
             writer.writerows(old or [])
             file.flush()
         return file

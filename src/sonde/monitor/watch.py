@@ -76,7 +76,8 @@ class Monitor:
         self._readings = ReadingsReader(self.session, scope, every_ns)
         fixed = options.gpus if isinstance(options.gpus, list) else None
         try:
-            self._log = Log(folder.path, fixed)
+            whole = scope.is_tree and not self._had_own_network
+            self._log = Log(folder.path, fixed, has_whole_network=whole)
         except OSError as error:
             recorder.stop()
             raise Error(f"{folder.path}: {error.strerror}") from None
