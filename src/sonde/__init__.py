@@ -192,6 +192,9 @@ def snapshot(*, cumulative: bool = False) -> str | None:
     Returns the file, for pstats, snakeviz and others; None if the process is not being recorded."""
     import sonde.session as package
 
+    if package() is None:  # type: ignore[operator]
+        return None
+    _find_recorder().leave_if_filtered()
     found: Session | None = package()  # type: ignore[operator]
     if found is None:
         return None
@@ -207,7 +210,9 @@ def table(row: type, name: str | None = None) -> "Callable[..., None]":
     exact kinds; `| None` where a value may be missing). The table is `job.batch` unless named.
     `emit` may be made before `start()` and works across stop, start and fork; it never raises:
     a value that does not fit is counted in `sonde.loss`."""
-    emit: Callable[..., None] = _find_recorder().open_user_table(row, name)
+    from sonde.job.table_writers import name_user_table
+
+    emit: Callable[..., None] = _find_recorder().open_table(row, name_user_table(row, name))
     return emit
 
 

@@ -90,6 +90,44 @@ print(folder)
     )
 
 
+# fsync, ftruncate, fallocate, mkdir, rename, unlink, flock, pread64, fcntl, uname; those without "at" where
+# there are such
+FILES = {
+    "aarch64": (82, 46, 47, 34, 38, 35, 32, 67, 25, 160),
+    "x86_64": (74, 77, 285, 83, 82, 87, 73, 17, 72, 63),
+}
+
+
+def test_whatever_call_a_later_filter_forbids_what_comes_next_does_not_end_the_program(
+    run_anew,
+) -> None:
+    code = f"""
+import sonde, time
+from sonde.job.events import span
+class Row:
+    n: sonde.i64
+def scenario():
+    sonde.start(stack_every="1ms")
+    sonde.snapshot()
+    yield lambda: sonde.table(Row)(1)
+    yield lambda: span("x").__enter__()
+    yield lambda: sonde.snapshot()
+    yield lambda: os.fork() or os._exit(sonde.table(Row)(1) or 0)
+    yield lambda: time.sleep(0.1)
+def attempt(number, chosen):
+    steps = list(scenario())
+    forbid(number, all_threads=True)
+    steps[chosen]()
+    sonde.stop()
+    os._exit(0)
+for number in {FILES[platform.machine()]}:
+    for chosen in range(5):
+        pid = os.fork() or attempt(number, chosen)
+        if os.waitpid(pid, 0)[1]: print(number, chosen)
+"""
+    assert run_anew(FILTER + code).stdout == ""
+
+
 @pytest.mark.parametrize(("number", "name"), [(FLOCK, "flock"), (UNAME, "uname")])
 def test_where_a_filter_forbids_what_recording_needs_nothing_is_recorded(
     run_anew, number: int, name: str

@@ -10,7 +10,7 @@ from sonde import _core, launch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from sonde.session.writer import SessionWriter
     from sonde.settings import Value
@@ -60,7 +60,19 @@ def find_danger(values: Mapping[str, Value]) -> str | None:
     return call and f"a seccomp filter would end the program at our first call of {call}()"
 
 
-def describe_start(status: int) -> Note:
+def describe(
+    start: int | None, signal: int | None, is_filtered: bool, writing: SessionWriter
+) -> Iterator[Note]:
+    """Yield what to record about the news of the native thread."""
+    if is_filtered:
+        yield _describe_filter()
+    if start is not None:
+        yield _describe_start(start)
+    if signal is not None:
+        yield _describe_signal(signal, str(writing.values["snapshot.signal"]))
+
+
+def _describe_start(status: int) -> Note:
     """Return what to record about starting the collector and other processes: 0 or -errno."""
     if status == 0:
         return "collector", "on", None
@@ -75,13 +87,13 @@ def describe_start(status: int) -> Note:
     return "collector", "unavailable", why
 
 
-def describe_signal(state: int, name: str) -> Note:
+def _describe_signal(state: int, name: str) -> Note:
     """Return what to record about the signal that asks for snapshots."""
     word, why = _SIGNAL_STATES[state]
     return "snapshot.signal", word, why and why.format(name=f"SIG{name}")
 
 
-def describe_filter() -> Note:
+def _describe_filter() -> Note:
     """Return what to record about a filter of system calls that the program has installed."""
     why = (
         "slow, through the GIL, and nobody starts a collector that has ended: the program has "

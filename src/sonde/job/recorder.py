@@ -13,7 +13,7 @@ from sonde.job.deferred_source import DeferredSource
 from sonde.job.fork import DELAY_NS, ForkLock, end_with_multiprocessing, watch_forks
 from sonde.job.notice import print_complaints, print_notice
 from sonde.job.source_context import SourceContext
-from sonde.job.table_writers import TableWriters, name_user_table
+from sonde.job.table_writers import TableWriters
 from sonde.job.uncaught import find_last_exception
 from sonde.session import files
 from sonde.session.writer import SessionWriter, set_current
@@ -90,6 +90,7 @@ class Recorder:
     def park(self) -> bool:
         """Record only for runs, paused between them, unless a recording is live; return whether."""
         with self.lock:
+            self.leave_if_filtered()
             # The program's children are not recorded then: nobody asked for that.
             if self.session is None:
                 self.parked = self.start({"follow": False}, report=self._report_once) is not None
@@ -172,15 +173,13 @@ class Recorder:
             SourceContext(self, "profiler").guard(self.on_begin)()
 
     def _end(self, state: int) -> None:
+        self.leave_if_filtered()
         writing, self._session = self.session, None
         self._forked_from, self.parked, self.ends_with_profile = None, False, False
         _core.later_cancel()
         _core.follow_forks(None, 0)
         if writing is None or writing.pid != os.getpid():
             return  # no session, or a parent's: C code may fork without calling Python's hooks
-        if why := native.find_danger(writing.values):
-            self._abandon(writing, why)
-            return
         for name in list(self._sources):
             self._stop_source(name)
         if self._native_thread is not None:
@@ -197,13 +196,20 @@ class Recorder:
         environ.unfollow_children(self._environment)
         self._environment = []
 
-    def _abandon(self, writing: SessionWriter, why: str) -> None:
-        """Leave the recording as it is: to end it in order would end the program."""
+    def leave_if_filtered(self) -> bool:
+        """Leave the recording as it is if a filter of system calls would end the program at our
+        next one; return whether. Rows in memory need none: anything else begins with this."""
+        writing = self.session
+        if writing is None or not (why := native.find_danger(writing.values)):
+            return False
+        if self._native_thread is not None:
+            self._native_thread.stop()
         if self._emit_source is not None:
             self._emit_source(_core.clock_ns(), "recorder", "failed", why)
         _core.control_on(writing.page, False)
         self._sources = {}
         self._forget_session()
+        return True
 
     def _forget_session(self) -> None:
         """Forget the session; the writers of its tables stay, and drop their rows."""
@@ -222,12 +228,9 @@ class Recorder:
     def open_table(self, row: type, table: str) -> _core.Writer:
         """Return the writer of a table: always the same one, across stop, start and fork."""
         with self.lock:
+            self.leave_if_filtered()
             soon = self._forked_from is not None
             return self._tables.open(row, table, self.session, soon=soon)
-
-    def open_user_table(self, row: type, name: str | None) -> _core.Writer:
-        """Return the writer of a table of the program's: `job.batch` for `Batch`, or `name`."""
-        return self.open_table(row, name_user_table(row, name))
 
     def _make_opener(self, table: str) -> Callable[[], object]:
         open_late = SourceContext(self, table).guard(lambda: self._open_late(table))
@@ -237,6 +240,7 @@ class Recorder:
         """Create the ring of a table at its first row, and in a new child the session as well."""
         with self.lock:
             self._begin_in_child()
+            self.leave_if_filtered()
             if self.session is not None:
                 self._tables.attach(table, self.session)
 
@@ -303,17 +307,10 @@ class Recorder:
         """Do what the control page asks, and record what the native thread has noticed."""
         with self.lock:
             writing = self.session
-            if writing is None:
+            if writing is None or self.leave_if_filtered():
                 return
-            if is_filtered:
-                if why := native.find_danger(writing.values):
-                    self._abandon(writing, why)
-                    return
-                self.note(*native.describe_filter())
-            if start is not None:
-                self.note(*native.describe_start(start))
-            if signal is not None:
-                self.note(*native.describe_signal(signal, str(writing.values["snapshot.signal"])))
+            for note in native.describe(start, signal, is_filtered, writing):
+                self.note(*note)
             page = _core.control_get(writing.page)
             if page["stop"]:
                 self.stop()
@@ -353,6 +350,7 @@ class Recorder:
 
     def _finish(self) -> None:
         has_failed = find_last_exception() is not None
+        self.leave_if_filtered()
         if self.lock.is_inherited() and not has_failed:
             return  # a short-lived child, which was never recorded
         if is_new := has_failed and self.session is None:
@@ -391,7 +389,9 @@ class Recorder:
 
     def _begin_in_child(self) -> None:
         parent = self._forked_from
-        if parent is not None:
+        if parent is not None and native.find_danger(parent.values):
+            self._forked_from = None
+        elif parent is not None:
             self.since_ns = _core.forked_ns()
             self.start(parent.values, parent.id)
             self.since_ns = 0

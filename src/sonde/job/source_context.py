@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         def open_table(self, row: type, table: str) -> _core.Writer: ...
         def note(self, source: str, state: str, detail: str | None = None) -> None: ...
         def publish(self) -> None: ...
+        def leave_if_filtered(self) -> bool: ...
 
     class Source(Protocol):
         """A plugin that produces rows inside the job."""
@@ -47,6 +48,10 @@ class SourceContext:
         """The session that is being written: its folder, settings, texts and control page."""
         assert self._owner.session is not None
         return self._owner.session
+
+    def may_create_files(self) -> bool:
+        """Tell whether no filter of system calls has ended the recording."""
+        return not self._owner.leave_if_filtered() and self._owner.session is not None
 
     @property
     def since_ns(self) -> int:

@@ -160,13 +160,18 @@ static int call_all(void *shared)
 
 const char *sonde_find_deadly_call(void)
 {
-    static int tried;           /* with how many filters; under the GIL */
+    static int is_known, tried; /* whether we have looked, and tried with how many; under the GIL */
     static const char *deadly;
-    int filters = count_filters();
-    if (filters == tried)
+    /* A first filter that came later may forbid to look: it is tried unseen. */
+    int is_later = is_known && !tried;
+    if (deadly || (is_known && prctl(PR_GET_SECCOMP, 0, 0, 0, 0) != 2))
         return deadly;
+    is_known = 1;
+    int filters = is_later ? -1 : count_filters();
+    if (filters == tried)
+        return NULL;
     const char *last = NULL;
-    tried = filters;
-    deadly = filters && try_apart(call_all, &last) == 256 ? last : NULL;
+    deadly = try_apart(call_all, &last) == 256 ? last : NULL;
+    tried = is_later && !deadly ? count_filters() : filters;
     return deadly;
 }

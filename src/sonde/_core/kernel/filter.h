@@ -20,7 +20,7 @@ int sonde_may_read_memory(void);
 
 /* The name of a call that recording cannot do without and that a filter answers with death; NULL if
  * there is none, or if this process is too large to try it. Tried once for each number of filters:
- * they can be added, but not removed. */
+ * they can be added, but not removed. Without a filter it costs one short system call. */
 const char *sonde_find_deadly_call(void);
 
 #endif

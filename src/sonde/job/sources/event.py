@@ -47,6 +47,9 @@ class Source:
         with self._lock:
             if self._is_open:
                 return  # another thread had the first event
+            if not self._context.may_create_files():
+                _core.events_detach()
+                return
             path = os.path.join(self._context.session.folder, EVENT_TOTALS)
             if os.path.exists(path):
                 os.unlink(path)  # left from before this source was switched off
