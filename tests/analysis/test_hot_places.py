@@ -41,6 +41,22 @@ def test_places_are_own_lines_and_what_they_call_whoever_called_them() -> None:
     assert len(find(recording, most=1)) == 1
 
 
+def test_the_c_function_that_an_own_line_calls_is_named_and_that_of_a_library_is_not() -> None:
+    main = ("main", "/job/app.py", 5, 1)
+    recording = (
+        FakeRecording()
+        .see([main], 60, wall=60, call="list.__contains__")
+        .see([main, LOADS], 90, wall=30, call="_json.scanner")
+        .see([main], 100, wall=10, call="posix.fsync", cpu=0)
+    )
+    found = [(one.call, one.kind, one.state, one.share_pct) for one in find(recording)]
+    assert found == [
+        ("in (list)", "searching in a list", "working", 60.0),
+        ("json.loads", "serialising and parsing", "working", 30.0),
+        ("os.fsync", "files", "waiting", 10.0),
+    ]
+
+
 @pytest.mark.parametrize(
     ("call", "kind"),
     [

@@ -21,7 +21,8 @@ need("torch")
 
 SECONDS = 6.0
 # The causes that users have most often, and a loop that has none.
-CHOSEN = ("deadlock", "starved_loader", "gc_storm", "lock_fight", "gil_fight", "healthy_torch")
+CHOSEN = ("deadlock", "starved_loader", "gc_storm", "lock_fight", "gil_fight", "list_search",
+          "healthy_shop", "healthy_torch")  # fmt: skip
 
 
 def check(scenario: Scenario, root: Path) -> None:

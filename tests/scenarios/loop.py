@@ -3,7 +3,8 @@
 Each scenario is a real program with one planted cause. `RULE` is the rule that must fire, `CAUSE`
 words of its title, `ALSO` rules that are right to fire beside it, `OPTIONS` settings of the
 recording, `LIMITS` limits that are smaller than the defaults because a test is shorter than a job.
-With `GPU` the collector finds a GPU that is not there, see show_gpu()."""
+`LINE` is the function that the finding must name. With `TWIN` the program can also be its own fixed
+twin, `NAME+fixed`, in which nothing may be worth a warning. With `GPU` the collector finds a GPU that is not there, see show_gpu()."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SECONDS = float(sys.argv[1]) if len(sys.argv) > 1 else 7.0
+FIXED = "fixed" in sys.argv  # be the twin without the cause
 
 
 def burn(seconds: float) -> None:

@@ -50,6 +50,17 @@ def name_module(file: str) -> str:
     return name.rpartition(".")[2] if find_owner(file) == MINE else name
 
 
+def name_c_call(call: str) -> str:
+    """Return a C function as people write it: `pickle.dumps` for `_pickle.dumps`, `os.fsync` for
+    `posix.fsync`, `sorted` for `builtins.sorted`, and `in (list)` for `list.__contains__`."""
+    owner, _, func = call.rpartition(".")
+    if func == "__contains__":
+        return f"in ({owner})"
+    if owner in ("builtins", "posix"):
+        return func if owner == "builtins" else f"os.{func}"
+    return call.lstrip("_")
+
+
 def name_call(func: str, file: str) -> str:
     """Return a function of a library as its callers write it: `json.dumps`, `pandas.read_csv`."""
     module = name_module(file)

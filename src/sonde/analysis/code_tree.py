@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sonde.analysis.code_fold import Step, fold, keep_all
-from sonde.analysis.code_names import MINE
+from sonde.analysis.code_names import MINE, PYTHON, name_c_call
 from sonde.analysis.profile import Profile
 from sonde.analysis.rest import is_at_rest
 
 SORTS = ("total", "working", "waiting")
 _STACKS = """\
 {selected}
-SELECT part, thread, stack, idle, SUM(wall_ns)::BIGINT, SUM(cpu_ns)::BIGINT
+SELECT part, thread, stack, idle, call, SUM(wall_ns)::BIGINT, SUM(cpu_ns)::BIGINT
 FROM selected GROUP BY ALL ORDER BY ALL
 """
 
@@ -82,8 +82,11 @@ def read_tree(
     if rows.num_rows == 0:
         raise profile.explain_nothing()
     columns = [column.to_pylist() for column in rows.columns]
-    for part, thread, stack, is_idle, wall_ns, cpu_ns in zip(*columns, strict=True):
+    for part, thread, stack, is_idle, call, wall_ns, cpu_ns in zip(*columns, strict=True):
         path, seen = steps.get(stack, [_LOST]), frames.get(stack, ())
+        if call is not None and path and path[-1].owner == MINE:
+            last = path[-1]
+            path = [*path, Step(name_c_call(call), PYTHON, last.file, last.line, 0)]
         is_main = thread == profile.processes[part].pid
         if is_idle and not idle and is_at_rest(seen, own, is_main=is_main, has_mine=has_mine):
             tree.rest_ns += wall_ns

@@ -28,9 +28,16 @@ _KINDS = {
     "data frames": ("pandas", "polars", "dask"),
     "images and sound": ("PIL", "cv2", "imageio", "librosa", "torchvision", "torchaudio"),
     "logging": ("logging", "loguru", "structlog"),
-    "compiling": ("torch._dynamo", "torch._inductor", "ast", "compileall", "jinja2"),
+    "compiling": ("torch._dynamo", "torch._inductor", "ast", "compileall", "jinja2", "compile",
+                  "eval", "exec"),
     "files": ("pathlib", "tempfile", "glob", "os", "io", "fsspec", "h5py"),
     "dates and numbers as text": ("datetime", "dateutil", "decimal", "_strptime", "locale"),
+    "sleeping": ("time.sleep",),
+    "sorting": ("sorted", "list.sort", "heapq", "bisect"),
+    "searching in a list": ("in (list)", "in (tuple)", "list.index", "list.count", "list.remove"),
+    "moving the elements of a list": ("list.insert", "list.pop"),
+    "hashing": ("hashlib", "_hashlib", "hmac", "zlib.crc32", "md5", "sha1", "sha2", "sha3"),
+    "text": ("str",),
     "random numbers": ("random", "secrets"),
 }  # fmt: skip
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names}

@@ -1,0 +1,177 @@
+"""Calls that are known to be costly take much of the time.
+
+Why it hurts: the thread that decides how long the program takes spends its time there, and there is
+a known way to do the same in far less.
+
+What to do: see the line, and what it calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sonde.advice.costly_calls import CALLS, LONG, SHORT, WAITING, WORKING, CostlyCall
+from sonde.advice.rules._code import OWN, show_place
+from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
+
+MOST = "warning"
+UNLESS = ("deadlock", "hang")
+NEEDS = ("python.stack_sample.call", "python.frame.func")
+LIMITS = {
+    "factor": Limit(1, "times the share of a thread's time from which each kind of call counts"),
+    "short_s": Limit(
+        0.25, "mean time without another line in between, up to which calls are short"
+    ),
+    "long_s": Limit(0.4, "and from which single calls last long"),
+    "rest_pct": Limit(70, "of the main thread's time spent waiting: then other threads count, too"),
+}
+
+
+def _list_values(rows: Iterator[tuple[object, ...]]) -> str:
+    return ", ".join("(" + ", ".join(map(repr, row)) + ")" for row in rows)
+
+
+_FRAMES = _list_values(
+    (one.name, *frame.partition(":")[::2], int(one.is_through))
+    for one in CALLS
+    for frame in one.frames
+)
+_CALLS = _list_values((one.name, call) for one in CALLS for call in one.calls)
+# What calls a program without being asked for anything: not a framework that serves requests.
+_AROUND = (
+    "(file LIKE '%/threading.py' OR file LIKE '%/runpy.py' OR file LIKE '<frozen %'"
+    " OR file LIKE '%/concurrent/futures/%' OR file LIKE '%/multiprocessing/%'"
+    " OR file LIKE '%/contextlib.py' OR file LIKE '%/functools.py' OR file LIKE '%/sonde/%')"
+)
+# Of each stack: the outermost frame of a library that is known to be costly, and the line of the
+# user's own that called it. Where the library must not call back, no own frame lies inside of it.
+SQL = f"""
+WITH known_frame(name, path, ending, is_through) AS (VALUES {_FRAMES}),
+known_call(name, wanted) AS (VALUES {_CALLS}),
+sample AS (
+  SELECT {{piece}} AS piece, host, pid, thread, t_ns, stack, call, idle, samples, wall_ns,
+         stack IS DISTINCT FROM LAG(stack) OVER moments
+           OR call IS DISTINCT FROM LAG(call) OVER moments OR (idle AND samples = 1) AS is_new
+  FROM python.stack_sample WHERE {{inside}}
+  WINDOW moments AS (PARTITION BY host, pid, thread ORDER BY t_ns)),
+total AS (
+  SELECT piece, host, pid, thread, stack, call, idle, SUM(wall_ns) AS wall_ns,
+         SUM(samples) AS samples, COUNT(*) FILTER (is_new) AS stretches
+  FROM sample GROUP BY ALL),
+frame AS (
+  SELECT DISTINCT stack, depth, func, file, lineno, {OWN} AS is_own FROM python.frame
+  WHERE stack IN (SELECT stack FROM total)),
+own AS (SELECT stack, MIN(depth) AS depth FROM frame WHERE is_own GROUP BY stack),
+outside AS (
+  SELECT stack, MAX(depth) AS depth FROM frame WHERE NOT is_own AND NOT {_AROUND} GROUP BY stack),
+costly AS (
+  SELECT DISTINCT name, func, file, is_through
+  FROM (SELECT DISTINCT func, file FROM frame WHERE NOT is_own) JOIN known_frame
+    ON contains(file, path) AND (ending = '' OR func = ending OR ends_with(func, '.' || ending))),
+seen AS (
+  SELECT stack, NULL AS call, name, MAX(frame.depth) AS depth
+  FROM frame JOIN costly USING (func, file) JOIN own USING (stack)
+  WHERE is_through = 1 OR frame.depth < own.depth GROUP BY ALL
+  UNION ALL
+  SELECT DISTINCT total.stack, total.call, name, -1
+  FROM total JOIN own ON own.stack = total.stack AND own.depth = 0 JOIN known_call
+    ON total.call = wanted OR (ends_with(wanted, '.') AND starts_with(total.call, wanted))),
+caller AS (
+  SELECT seen.stack, seen.call, name, MIN(frame.depth) AS depth
+  FROM seen JOIN frame ON frame.stack = seen.stack AND is_own AND frame.depth > seen.depth
+  GROUP BY ALL),
+hit AS (
+  SELECT piece, host, pid, thread, name, file, lineno, func, SUM(wall_ns) AS wall_ns,
+         SUM(wall_ns) FILTER (idle) AS idle_ns, SUM(stretches) AS stretches,
+         ARG_MAX(total.call, wall_ns) AS call,
+         BOOL_OR(outside.depth > caller.depth) AS is_request
+  FROM total JOIN caller
+    ON caller.stack = total.stack AND (caller.call IS NULL OR caller.call = total.call)
+  JOIN frame ON frame.stack = caller.stack AND frame.depth = caller.depth
+  LEFT JOIN outside ON outside.stack = caller.stack GROUP BY ALL),
+thread AS (
+  SELECT piece, host, pid, thread, SUM(wall_ns) AS alive_ns,
+         COALESCE(SUM(wall_ns) FILTER (idle), 0) AS idle_ns, SUM(samples) AS samples
+  FROM total GROUP BY ALL),
+process AS (
+  SELECT piece, host, pid, MAX(alive_ns) AS alive_ns, SUM(samples)::BIGINT AS readings,
+         MAX(idle_ns / alive_ns) FILTER (thread = pid) * 100 AS rest_pct FROM thread
+  WHERE alive_ns > 0 GROUP BY ALL)
+SELECT piece, host, pid, readings, rest_pct, thread, name, file, lineno, func, call,
+       COALESCE(is_request, FALSE) AS is_request, hit.wall_ns / alive_ns * 100 AS time_pct,
+       COALESCE(hit.idle_ns, 0) / alive_ns * 100 AS waiting_pct,
+       hit.wall_ns / GREATEST(1, hit.stretches) / 1e9 AS stretch_s
+FROM process LEFT JOIN (FROM hit WHERE wall_ns > 1e7) AS hit USING (piece, host, pid)
+"""
+_BY_NAME = {one.name: one for one in CALLS}
+
+
+def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
+    for piece, found in group(rows):
+        by_process: dict[tuple[str, int], list[Any]] = {}
+        for row in found:
+            by_process.setdefault((row.host, row.pid), []).append(row)
+        for one in by_process.values():
+            yield _judge_process(piece, _merge(one), limits)
+
+
+def _merge(rows: list[Any]) -> list[Any]:
+    """Return one row for each thread and kind of call, with the line that took the most of it."""
+    kinds: dict[tuple[int, str], list[Any]] = {}
+    for row in rows:
+        kinds.setdefault((row.thread, row.name), []).append(row)
+    return [
+        max(same, key=lambda row: row.time_pct or 0)._replace(
+            time_pct=sum(row.time_pct or 0 for row in same),
+            waiting_pct=sum(row.waiting_pct or 0 for row in same),
+        )
+        for same in kinds.values()
+    ]
+
+
+def _judge_process(piece: int, rows: list[Any], limits: Limits) -> Verdict:
+    hits = [row for row in rows if row.name is not None and _counts(row, rows, limits)]
+    who = f"pid {rows[0].pid}"
+    if not hits:
+        return Verdict(piece, False, readings=rows[0].readings, who=who)
+    worst = max(hits, key=lambda row: (_is_severe(row), _share(row)))
+    kind, share = _BY_NAME[worst.name], _share(worst)
+    evidence: dict[str, float | str | None] = {
+        "time_pct": worst.time_pct,
+        "waiting_pct": worst.waiting_pct,
+    }
+    if worst.call:
+        evidence["call"] = worst.call
+    if kind.stretch:
+        evidence["without_a_break_ns"] = 1e9 * worst.stretch_s
+    return Verdict(
+        piece, True, evidence, lost_pct=share if _is_severe(worst) else None, severity="info",
+        readings=rows[0].readings, who=who, title=kind.title,
+        todo=kind.instead, line=show_place(worst.file, worst.lineno, worst.func),
+    )  # fmt: skip
+
+
+def _counts(row: Any, rows: list[Any], limits: Limits) -> bool:
+    """Return whether this decides how long the program takes, and is what the kind of call says."""
+    kind = _BY_NAME[row.name]
+    if row.thread != row.pid and not (row.rest_pct is None or row.rest_pct >= limits.rest_pct):
+        return False
+    if kind.stretch == SHORT and row.stretch_s > limits.short_s:
+        return False
+    if kind.stretch == LONG and row.stretch_s < limits.long_s:
+        return False
+    if kind.state == WAITING and len({one.thread for one in rows if one.name == row.name}) > 1:
+        return False  # several wait at once already
+    return _share(row) >= kind.share_pct * limits.factor
+
+
+def _share(row: Any) -> float:
+    state = _BY_NAME[row.name].state
+    parts = {WORKING: row.time_pct - row.waiting_pct, WAITING: row.waiting_pct}
+    return float(parts.get(state, row.time_pct))
+
+
+def _is_severe(row: Any) -> bool:
+    kind: CostlyCall = _BY_NAME[row.name]
+    return kind.is_avoidable and not (kind.is_per_request and row.is_request)

@@ -1,0 +1,79 @@
+"""Which costly calls are worth a warning: on rows as the rule's query returns them."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import pytest
+
+from sonde.advice.costly_calls import CALLS
+from sonde.advice.rules import costly_calls
+from sonde.advice.verdict import Limits, Verdict
+
+LIMITS = Limits({name: limit.default for name, limit in costly_calls.LIMITS.items()})
+USUAL = {
+    "piece": 0, "host": "alpha", "pid": 7, "readings": 1000, "rest_pct": 5.0, "thread": 7, "name": "list_search",
+    "file": "/job/app.py", "lineno": 8, "func": "add", "call": "list.__contains__", "is_request": False,
+    "time_pct": 60.0, "waiting_pct": 0.0, "stretch_s": 0.05,
+}  # fmt: skip
+Row = namedtuple("Row", USUAL)
+
+
+def judge(*changes: dict[str, object]) -> Verdict:
+    (verdict,) = costly_calls.judge([Row(**USUAL | one) for one in changes], LIMITS)
+    return verdict
+
+
+def test_a_costly_call_is_named_with_its_line_and_what_to_do_instead() -> None:
+    found = judge({})
+    assert found.fired
+    assert found.line == "/job/app.py:8 in add"
+    assert found.evidence["time_pct"] == 60
+    assert found.lost_pct == 60
+    assert "set" in found.todo
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"time_pct": 5.0},
+        {"name": None, "time_pct": None, "waiting_pct": None},
+        {"thread": 8},  # the main thread works: this one does not hold it up
+        {"name": "sql_per_row", "stretch_s": 2.0},  # one long statement
+        {"name": "backtracking", "stretch_s": 0.03},  # many short matches
+        {"name": "polling", "waiting_pct": 58.0},  # it waits, and burns nothing
+    ],
+)
+def test_what_is_not_costly_is_no_finding(change: dict[str, object]) -> None:
+    assert not judge(change).fired
+
+
+def test_another_thread_counts_where_the_main_thread_only_waits() -> None:
+    assert judge({"thread": 8, "rest_pct": 95.0}).fired
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"name": "json"}, {"name": "sql_per_row", "is_request": True}, {"name": "compression"}],
+)
+def test_what_a_program_may_be_for_is_only_mentioned(change: dict[str, object]) -> None:
+    found = judge(change)
+    assert found.fired
+    assert (found.lost_pct, found.severity) == (None, "info")
+
+
+def test_lines_with_the_same_kind_of_call_are_added_up() -> None:
+    found = judge({"time_pct": 30.0}, {"time_pct": 25.0, "lineno": 20})
+    assert found.evidence["time_pct"] == 55
+    assert found.line == "/job/app.py:8 in add"
+
+
+def test_requests_that_several_threads_wait_for_are_not_sent_in_turn() -> None:
+    one = {"name": "requests_in_turn", "waiting_pct": 60.0}
+    assert judge(one).fired
+    assert not judge({**one, "rest_pct": 99.0}, {**one, "rest_pct": 99.0, "thread": 8}).fired
+
+
+def test_each_kind_of_call_has_a_name_of_its_own_and_is_seen_by_something() -> None:
+    assert len({one.name for one in CALLS}) == len(CALLS)
+    assert all(one.frames or one.calls for one in CALLS)
