@@ -41,6 +41,7 @@ work()
 """
 # The arguments of each command that needs no other package; P is the recorded process.
 ALONE = {
+    "completion": [["bash"], ["bash", "--", "stacks", ""]],
     "attach": [["--check", "Q"]],
     "config": [[], ["P"], ["P", "stack.every=5ms"]],
     "ps": [[], ["--format", "json"], ["--format", "csv"]],
@@ -134,7 +135,8 @@ def test_a_command_names_the_extra_that_it_lacks(command: str, bare: None) -> No
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert f"`sonde {command}` needs " in done.stderr
-    assert done.stderr.endswith("pip install 'sonde[tools]'\n")
+    extra = "mcp" if command == "mcp" else "tools"
+    assert done.stderr.endswith(f"pip install 'sonde[{extra}]'\n")
 
 
 def test_a_monitored_command_runs_without_the_tools(bare: None) -> None:
