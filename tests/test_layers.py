@@ -30,11 +30,12 @@ LAW = {
     "tui": GROUND | READERS | {"session"},
     # Measures into a session of its own: it hosts the recorder, like any program.
     "monitor": GROUND | READERS | {"session", "job"},
+    "fleet": GROUND | {"session", "store", "analysis"},
     "web": GROUND | READERS | {"session", "sonde"},  # the version stands in the roof
     "agent": GROUND | {"session", "sonde"},
     "cli": GROUND
     | READERS
-    | {"session", "tui", "monitor", "web", "agent", "collector", "demo", "sonde"},
+    | {"session", "tui", "monitor", "web", "fleet", "agent", "collector", "demo", "sonde"},
     "profiler": {"job"},
     "integrations": {"sonde"},
     "demo": set(),
@@ -51,6 +52,7 @@ READ_HALF = {
     "tui",
     "monitor",
     "web",
+    "fleet",
     "agent",
     "cli",
     "collector",

@@ -325,6 +325,17 @@ def name_settings(values: Mapping[str, Value], names: Iterable[str]) -> dict[str
     return {variable_of(name): str(values[name]) for name in names}
 
 
+def find_fleet_folder() -> str:
+    """Return the folder of the token and the certificate that agents and those who ask share."""
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return os.environ.get("SONDE_FLEET") or os.path.join(home, "sonde", "fleet")
+
+
+def read_slurm_nodes() -> str | None:
+    """Return SLURM's list of the nodes of the job that we are part of; None outside of one."""
+    return os.environ.get("SLURM_JOB_NODELIST") or os.environ.get("SLURM_NODELIST")
+
+
 def forbid_debug_downloads() -> None:
     """Have elfutils, if it is loaded from now on, look for debugging files on this machine only."""
     os.environ.pop("DEBUGINFOD_URLS", None)

@@ -46,6 +46,12 @@ class NotAnswering(Error):
     exit_code = 6
 
 
+class HostsMissing(Error):
+    """Hosts of a cluster did not answer, or refused."""
+
+    exit_code = 9
+
+
 class ConfigError(Error):
     """A setting has an unknown name or an invalid value."""
 

@@ -60,7 +60,7 @@ TOOLS = {
     "export": ["P", "--to", "collapsed"], "query": ["P", "SELECT 1"], "repair": ["trace.json"],
     "monitor": ["--duration", "0.1"], "tables": [], "tree": ["P"], "report": ["P"],
     "ui": ["P", "--no-browser"], "requests": ["P"],
-    "mcp": [],
+    "agent": [], "mcp": [],
 }  # fmt: skip
 ELSEWHERE = {"run", "capture"}  # they have tests of their own below
 

@@ -38,6 +38,7 @@ Exit codes:
   6    the process did not answer in time
   7    another profiling run is under way
   8    advise or compare found something as bad as --fail-on says
+  9    hosts of a cluster did not answer; what is shown is of the others
   130  interrupted
 `sonde run`, `profile -- COMMAND` and `monitor -- COMMAND` return the code of the program.
 

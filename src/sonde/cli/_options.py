@@ -20,6 +20,11 @@ TARGET = """\
 TARGET is a pid, a program's name, a job (all its processes), a session folder or its id, a run,
 or `all`; several are separated by commas. `sonde ps` lists what can be named.
 """
+CLUSTER = """\
+TARGET@CLUSTER asks the agents of many hosts (`sonde agent`); without TARGET, for all. CLUSTER is
+hosts:NAME,NAME or file:PATH (one a line), slurm (the nodes of the job we are in), slurm:JOBID,
+slurm:node[001-128], or dns:NAME (every address of it). NAME:PORT has another port than 7434.
+"""
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
@@ -42,11 +47,12 @@ def add_note(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def add_target(
-    parser: argparse.ArgumentParser, what: str, *, name: str = "target", optional: bool = False
-) -> None:
+    parser: argparse.ArgumentParser, what: str, *, name: str = "target", optional: bool = False,
+    cluster: bool = False,
+) -> None:  # fmt: skip
     """Add TARGET, and the paragraph that says what it may be."""
     parser.add_argument(name, metavar="TARGET", nargs="?" if optional else None, help=what)
-    add_note(parser, TARGET)
+    add_note(parser, TARGET + CLUSTER if cluster else TARGET)
 
 
 def add_format(parser: argparse._ActionsContainer, formats: Sequence[str] = FORMATS) -> None:

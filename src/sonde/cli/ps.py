@@ -12,7 +12,8 @@ from typing import Any
 from sonde import environ, launch
 from sonde.cli import _options, _table
 from sonde.collector.retention import measure_bytes
-from sonde.errors import Error
+from sonde.errors import ConfigError, Error
+from sonde.fleet.hosts import CLUSTER_TIMEOUT_S, find_cluster
 from sonde.session import Session, list_folders, source_states
 from sonde.session.ending import find_end_wall_ns, find_ending
 from sonde.words import show_bytes
@@ -21,7 +22,7 @@ GROUP = "record"
 EXAMPLES = (
     "sonde ps",
     "sonde ps --running --long",
-    "sonde ps --format json",
+    "sonde ps @slurm                          every node of the job, with the offset of its clock",
 )
 _COLUMNS = {
     "pid": "int64", "state": "string", "rank": "int64", "start_wall_ns": "int64", "dur_ns": "int64",
@@ -31,7 +32,18 @@ _COLUMNS = {
 }  # fmt: skip
 
 
+# What the agents of a cluster are asked; `clock` is added from the exchange with each of them.
+_OF_HOSTS = """
+SELECT host, pid, CASE WHEN paused THEN 'paused' ELSE state END AS state, rank, job, start_wall_ns,
+       command, session, exit_reason
+FROM sonde.session ORDER BY start_wall_ns"""
+_HELLOS = 4  # the fastest of them tells most about the clock
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("cluster", metavar="@CLUSTER", nargs="?",
+                        help="the hosts of a cluster, with their clocks")  # fmt: skip
+    _options.add_note(parser, _options.CLUSTER)
     parser.add_argument("-r", "--running", action="store_true", help="only live recordings")
     parser.add_argument("-l", "--long", action="store_true",
                         help="also show session ids and folders")  # fmt: skip
@@ -40,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.cluster is not None:
+        return _list_cluster(args)
     root = environ.find_root()
     rows, broken = [], list[str]()
     for folder in list_folders(root):
@@ -64,6 +78,47 @@ def run(args: argparse.Namespace) -> int:
     for line in broken:  # what is wrong comes last, where it is seen
         print(f"sonde: {line}", file=sys.stderr)
     return 0
+
+
+def _list_cluster(args: argparse.Namespace) -> int:
+    cluster = find_cluster(args.cluster)
+    if cluster is None:
+        raise ConfigError(f"{args.cluster} is no cluster; write @hosts:NAME,NAME or see --help")
+    # Only here: Flight takes a while to import.
+    from sonde.cli._missing import tell_hosts
+    from sonde.fleet.cluster import ask_all
+
+    request = {"request": "query", "sql": _OF_HOSTS}
+    found = ask_all(cluster, request, CLUSTER_TIMEOUT_S, hellos=_HELLOS)
+    found.require_some(cluster.target)
+    rows = []
+    for host, table in sorted(found.tables.items()):
+        clock = found.clocks[host]
+        ours = {"ahead_ns": clock.offset_ns, "ahead_error_ns": clock.error_ns, "asked": host}
+        rows += [{**row, **ours} for row in table.to_pylist()]
+    if args.running:
+        rows = [row for row in rows if row["state"] in ("running", "paused")]
+    kinds = {**{name: _COLUMNS[name] for name in ("host", "pid", "state", "rank", "job",
+             "start_wall_ns", "command", "session", "exit_reason")}, "ahead_ns": "int64",
+             "ahead_error_ns": "int64", "asked": "string"}  # fmt: skip
+    if args.format != "table":
+        _table.write_records(rows, kinds, args.format, args.output)
+    else:
+        names = ("host", "pid", "state", "rank", "job", "started", "clock", "command")
+        cells = [[_show_remote(row)[name] for name in names] for row in rows]
+        _table.write_text(args.output, lambda file: _table.draw_table(names, cells, file))
+    return tell_hosts(found)
+
+
+def _show_remote(row: dict[str, Any]) -> dict[str, Any]:
+    started = time.localtime(row["start_wall_ns"] / 1e9)
+    ahead, error = row["ahead_ns"] / 1e6, row["ahead_error_ns"] / 1e6
+    return {
+        **row,
+        "started": time.strftime("%H:%M:%S" if _is_today(started) else "%m-%d %H:%M", started),
+        "clock": f"{ahead:+.1f} ± {error:.1f} ms",
+        "command": _shorten_more(_shorten(row["command"].split(" "))),
+    }
 
 
 def _miss_collector(session: Session, root: str) -> Iterator[str]:

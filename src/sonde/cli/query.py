@@ -7,25 +7,28 @@ import sys
 
 from sonde import settings
 from sonde.cli import _options, _table
-from sonde.cli._missing import tell_missing
+from sonde.cli._missing import tell_hosts, tell_missing
 from sonde.errors import ConfigError
+from sonde.fleet.hosts import CLUSTER_TIMEOUT_S, Cluster, find_cluster
 from sonde.store.engine import limited
 from sonde.store.recording import MEMORY, TIMEOUT_S, open_recording
 
 GROUP = "ask"
 EXAMPLES = (
     "sonde query 4242 'SELECT * FROM python.gc_pause ORDER BY dur_ns DESC LIMIT 5'",
-    "sonde query train-7 'SELECT rank, COUNT(*) FROM python.torch_step GROUP BY rank'",
+    "sonde query train-7@slurm 'SELECT rank, COUNT(*) FROM python.torch_step GROUP BY rank'",
     "sonde query all - --format parquet -o rows.parquet < question.sql",
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    _options.add_target(parser, "the recording to ask; `sonde tables TARGET` lists its tables")
+    _options.add_target(parser, "the recording to ask; `sonde tables TARGET` lists its tables",
+                        cluster=True)  # fmt: skip
     parser.add_argument("sql", metavar="SQL", help="one SELECT, in DuckDB's SQL; - reads stdin")
     _options.add_format(parser)
     _options.add_output(parser)
-    _options.add_timeout(parser, f"{TIMEOUT_S:g}s")
+    _options.add_span(parser, "--timeout", what="give up after this long (default: "
+                      f"{TIMEOUT_S:g}s; of a cluster, 10s)")  # fmt: skip
     parser.add_argument("--memory", default=MEMORY, metavar="SIZE",
                         help="the most memory it may use (default: %(default)s)")  # fmt: skip
 
@@ -33,11 +36,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     sql = sys.stdin.read() if args.sql == "-" else args.sql
     with limited(_check_size(args.memory)):
+        if "@" in args.target and (cluster := find_cluster(args.target)) is not None:
+            return _ask_cluster(cluster, sql, args)
         recording = open_recording(args.target)
-        rows = recording.query(sql, timeout_s=args.timeout, memory=args.memory)
+        rows = recording.query(sql, timeout_s=args.timeout or TIMEOUT_S, memory=args.memory)
         _table.write_rows(rows, args.format, args.output)
     tell_missing(recording.sessions)
     return 0
+
+
+def _ask_cluster(cluster: Cluster, sql: str, args: argparse.Namespace) -> int:
+    from sonde.fleet.query import query_cluster  # only here: Flight takes a while to import
+
+    timeout_s = args.timeout or CLUSTER_TIMEOUT_S
+    rows, found = query_cluster(cluster, sql, timeout_s, args.memory)
+    _table.write_rows(rows, args.format, args.output)
+    return tell_hosts(found)
 
 
 def _check_size(text: str) -> str:

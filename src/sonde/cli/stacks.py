@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from sonde import _core, environ
 from sonde.cli import _options
 from sonde.cli._stack_text import Painter, StackText
-from sonde.errors import Error, NoSession, NotYours
+from sonde.errors import ConfigError, Error, NoSession, NotYours
+from sonde.fleet.hosts import CLUSTER_TIMEOUT_S, Cluster, find_cluster
 from sonde.session import Session, stack_table, steering
 from sonde.session.ending import find_ending
 from sonde.session.missing_names import describe_missing_names
@@ -23,14 +24,17 @@ GROUP = "watch"
 EXAMPLES = (
     "sonde stacks 4242",
     "sonde stacks train-7                     all ranks of a job as one tree, who is behind first",
-    "sonde stacks 4242 --locals --tasks       or --native, for the functions of C and C++",
+    "sonde stacks train-7@slurm               the same of all nodes: see `sonde agent`",
 )
+_TIMEOUT_S = 2.0
 _LOOK_S = 0.5  # a sample takes a millisecond; on an overloaded machine, a few
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_target(
-        parser, "the processes to look at, recorded or not; of one that has ended, its last stacks"
+        parser,
+        "the processes to look at, recorded or not; of one that has ended, its last stacks",
+        cluster=True,
     )
     parser.add_argument("--locals", action="store_true", help="also show local variables")
     parser.add_argument("--tasks", action="store_true", help="also show asyncio's tasks")
@@ -42,11 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--each", action="store_true",
         help="of several processes, show each in full instead of all as one tree",
     )  # fmt: skip
-    _options.add_timeout(parser, "2s", "how long --locals and --tasks may wait for the GIL")
+    _options.add_span(parser, "--timeout", what="how long --locals and --tasks may wait for the "
+                      "GIL (default: 2s), or a cluster for its hosts (default: 10s)")  # fmt: skip
     _options.add_format(parser, ("table", "json"))
 
 
 def run(args: argparse.Namespace) -> int:
+    if "@" in args.target and (cluster := find_cluster(args.target)) is not None:
+        return _ask_cluster(cluster, args)
     shown = _look(args)
     if shown is None:
         return 0
@@ -75,6 +82,24 @@ def _look(args: argparse.Namespace) -> list[_Shown] | None:
         else _Recorded(session, args)
         for session in (alive or sessions[-1:])
     ]  # fmt: skip
+
+
+def _ask_cluster(cluster: Cluster, args: argparse.Namespace) -> int:
+    # Only here: Arrow takes longer to import than all else.
+    from sonde.cli._missing import tell_hosts
+    from sonde.cli._rank_text import RankText
+    from sonde.fleet.cluster import ask_all, read_processes_of
+
+    if args.each or args.locals or args.tasks or args.native:
+        raise ConfigError("--each, --locals, --tasks and --native are for one host")
+    found = ask_all(cluster, {"request": "stacks"}, args.timeout or CLUSTER_TIMEOUT_S)
+    found.require_some(cluster.target)
+    rows = read_processes_of(found)
+    if args.format == "json":
+        print(json.dumps(rows, indent=1))
+    else:
+        print("\n".join(RankText(_make_painter(), rows).draw()))
+    return tell_hosts(found)
 
 
 def _print_tree(sessions: list[Session]) -> None:
@@ -244,10 +269,10 @@ class _Recorded(_Shown):
         return True
 
     def _inspect(self, args: argparse.Namespace, since_ns: int) -> None:
-        if not steering.inspect(self.session, args.timeout):
+        if not steering.inspect(self.session, args.timeout or _TIMEOUT_S):
             self.notes.append(
-                f"no locals and tasks: the GIL was not free within {args.timeout:g} s; "
-                "a thread in a C call holds it"
+                "no locals and tasks: the GIL was not free within "
+                f"{args.timeout or _TIMEOUT_S:g} s; a thread in a C call holds it"
             )
             return
         found = stack_table.read_inspection(self.session)

@@ -1,0 +1,72 @@
+"""Answer for this host when a cluster is asked: sonde query JOB@CLUSTER, stacks, ps."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from sonde import settings
+from sonde.errors import ConfigError
+from sonde.store.engine import limited
+
+GROUP = "watch"
+EXAMPLES = (
+    "sonde agent                              for this machine only",
+    "sonde agent --listen 0.0.0.0             for everybody who has the token; with TLS",
+    "sonde agent --listen 10.0.0.7:7500 --allow-steer",
+)
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_MEMORY = "1GiB"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--listen", metavar="ADDRESS[:PORT]", default="127.0.0.1",
+                        help="where to listen (default: %(default)s, port 7434)")  # fmt: skip
+    parser.add_argument("--allow-steer", action="store_true",
+                        help="also let who asks change settings of recordings")  # fmt: skip
+    parser.add_argument("--plain", action="store_true",
+                        help="without TLS, on this machine only; ask plain://HOST")  # fmt: skip
+    parser.add_argument("--memory", default=_MEMORY, metavar="SIZE",
+                        help="the most memory a query may use (default: %(default)s)")  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    # Only here: the help needs neither Arrow nor the credentials.
+    from sonde.fleet import credentials
+    from sonde.fleet.agent import AgentServer
+    from sonde.fleet.answers import Leave
+
+    host, port = _read_address(args.listen)
+    if args.plain and host not in _LOOPBACK:
+        raise ConfigError("--plain is for the loopback address; other machines are answered by TLS")
+    folder = credentials.make_credentials()
+    with limited(_double(args.memory)):
+        server = AgentServer(host, port, Leave(args.memory, steer=args.allow_steer),
+                             plain=args.plain)  # fmt: skip
+        name = host if host in _LOOPBACK else os.uname().nodename
+        shown = f"{'plain://' if args.plain else ''}{name}:{server.port}"
+        print(f"sonde agent answers: sonde ps @hosts:{shown}", flush=True)
+        print(f"token and certificate are in {folder}; whoever has them may ask. Ctrl-C ends it.",
+              file=sys.stderr, flush=True)  # fmt: skip
+        server.serve()
+    return 0
+
+
+def _read_address(text: str) -> tuple[str, int]:
+    from sonde.fleet.protocol import PORT
+
+    host, colon, port = text.rpartition(":")
+    if not colon or (text.count(":") > 1 and not text.startswith("[")):
+        host, port = text, str(PORT)
+    if not port.isdecimal() or int(port) > 65535 or not host:
+        raise ConfigError(f"--listen {text} is not ADDRESS or ADDRESS:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _double(memory: str) -> str:
+    """Return twice the memory of a query: what the whole agent may use."""
+    try:
+        return str(2 * settings.parse_size(memory))
+    except (KeyError, ValueError):
+        raise ConfigError(f"--memory {memory!r} is not a size; write 500MiB or 2GiB") from None

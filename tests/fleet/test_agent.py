@@ -1,0 +1,298 @@
+"""Agents: who may ask, what they answer, and what becomes of those that do not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from conftest import wait_for
+from sonde.errors import Error
+from sonde.fleet import credentials
+from sonde.fleet.agent import AgentServer
+from sonde.fleet.answers import Leave
+from sonde.fleet.client import Asker, Refused
+from sonde.fleet.cluster import ask_all
+from sonde.fleet.hosts import Cluster
+from sonde.fleet.protocol import prove
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here")
+LIMIT = 1 << 24
+SESSIONS = {"request": "query", "target": "all", "sql": "SELECT pid FROM sonde.session"}
+PROGRAM = """
+import sonde, time
+sonde.start(collector="off")
+def work():
+    print("ready", flush=True)
+    while True: time.sleep(0.01)
+work()
+"""
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch) -> Path:
+    """Credentials of this test alone."""
+    monkeypatch.setenv("SONDE_FLEET", str(tmp_path / "fleet"))
+    return Path(credentials.make_credentials())
+
+
+@pytest.fixture
+def serve(fleet: Path) -> Iterator[Callable[..., str]]:
+    """Start an agent in this process; its address. All are shut down when the test ends."""
+    started: list[AgentServer] = []
+
+    def serve(
+        kind: type[AgentServer] = AgentServer, *, steer: bool = False, plain: bool = False
+    ) -> str:
+        server = kind("127.0.0.1", 0, Leave("512MiB", steer=steer), plain=plain)
+        started.append(server)
+        return f"{'plain://' if plain else ''}127.0.0.1:{server.port}"
+
+    yield serve
+    for server in started:
+        server.shutdown()
+
+
+def ask(
+    host: str, request: dict[str, object], limit: int = LIMIT, timeout_s: float = 60
+) -> pa.Table:
+    with Asker(host, time.monotonic() + timeout_s) as asker:
+        return asker.ask(request, limit)
+
+
+# ---- what is answered ----------------------------------------------------------------------------
+
+
+def test_a_cluster_answers_like_one_machine_and_who_is_missing_is_named(
+    serve, start, sonde_cli, fleet: Path, tmp_path: Path
+) -> None:
+    process = start(PROGRAM)
+    with socket.socket() as dead, socket.socket() as hung:
+        dead.bind(("127.0.0.1", 0))  # nobody listens there
+        hung.bind(("127.0.0.1", 0))
+        hung.listen()  # connections are made, and nothing follows
+        late = f"127.0.0.1:{hung.getsockname()[1]}"
+        gone = f"127.0.0.1:{dead.getsockname()[1]}"
+        good = serve()
+        sql = "SELECT pid, COUNT(*) AS n FROM sonde.source GROUP BY pid"
+        alone = sonde_cli("query", process.pid, sql)
+        done = sonde_cli("query", f"{process.pid}@hosts:{good}", sql)
+        assert (done.returncode, done.stdout, done.stderr) == (0, alone.stdout, "")
+        part = sonde_cli("query", f"@hosts:{good},{gone},{late}", sql, "--timeout", "2s")
+        assert (part.returncode, part.stdout) == (9, alone.stdout)
+        lines = sorted(part.stderr.splitlines())
+        assert len(lines) == 2
+        assert f"no answer from {gone} (1 of 3 hosts): nobody listens there" in part.stderr
+        assert f"no answer from {late} (1 of 3 hosts): it has not answered in time" in part.stderr
+        none = sonde_cli("query", f"@hosts:{gone}", sql)
+        assert (none.returncode, none.stdout) == (9, "") and none.stderr.count("\n") == 1
+    wait_for(lambda: "work at " in sonde_cli("stacks", f"@hosts:{good}").stdout, 60)
+    rows = json.loads(sonde_cli("ps", f"@hosts:{good}", "--format", "json").stdout)
+    assert [(row["pid"], row["state"]) for row in rows] == [(process.pid, "running")]
+    assert abs(rows[0]["ahead_ns"]) <= rows[0]["ahead_error_ns"]  # it is the same clock
+    wrong = sonde_cli("query", f"@hosts:{good}", "SELECT nothing FROM sonde.source")
+    assert wrong.returncode == 5 and wrong.stderr.startswith("sonde: Binder Error")
+    unknown = sonde_cli("query", f"nobody@hosts:{good}", sql)
+    assert (
+        unknown.returncode == 3 and "none of 1 host has a recording called nobody" in unknown.stderr
+    )
+
+
+def test_an_agent_only_reads_unless_it_is_told_otherwise(serve, start, sonde_cli) -> None:
+    process = start(PROGRAM)
+    reader, writer = serve(), serve(steer=True)
+    change = "stack.every=20ms"
+    done = sonde_cli("config", f"{process.pid}@hosts:{reader}", change)
+    assert done.returncode == 9 and "this agent only reads" in done.stderr
+    assert "20ms" not in sonde_cli("config", f"{process.pid}@hosts:{reader}").stdout
+    done = sonde_cli("config", f"{process.pid}@hosts:{writer}", change, "--timeout", "60s")
+    assert done.returncode == 0 and "20ms" in done.stdout.replace(" ", "")
+
+
+def test_sql_of_strangers_reads_recordings_and_nothing_else(serve, start, tmp_path: Path) -> None:
+    start(PROGRAM)
+    host = serve()
+    for sql in ("SELECT * FROM read_text('/etc/passwd')", "COPY (SELECT 1) TO 'x'", "SELECT 1; SELECT 2",
+                "SET memory_limit = '1TB'", "SELECT repeat('x', 10**9) FROM range(100)"):  # fmt: skip
+        with pytest.raises(Refused):
+            ask(host, {**SESSIONS, "sql": sql})
+    for target in ("/", ".", f"{tmp_path}/sonde"):
+        with pytest.raises(Refused, match="not by folder"):
+            ask(host, {**SESSIONS, "target": target})
+    for request in ({"request": "erase"}, {"request": 3}, {"request": "query", "target": 3}):
+        with pytest.raises(Refused):
+            ask(host, {"target": "all", **request})
+    assert ask(host, SESSIONS).num_rows == 1
+
+
+# ---- who may ask ---------------------------------------------------------------------------------
+
+
+def use_other(fleet: Path, *names: str) -> None:
+    """Have whoever asks from now on use other credentials than the agent that is running."""
+    kept = {path.name: path.read_bytes() for path in fleet.iterdir()}
+    shutil.rmtree(fleet)
+    credentials.make_credentials()
+    for name in kept.keys() - set(names):
+        (fleet / name).write_bytes(kept[name])
+
+
+def test_who_has_another_token_gets_nothing(serve, fleet: Path) -> None:
+    host = serve()
+    use_other(fleet, credentials.TOKEN)
+    with pytest.raises(Refused, match="its token is not the one in our folder"):
+        ask(host, SESSIONS)
+    # The agent itself refuses, too, whatever the other side thinks of it.
+    ticket = json.dumps({"nonce": say_hello(host, fleet), "body": "{}", "proof": "0" * 64}).encode()
+    with connect(host, fleet) as client, pytest.raises(flight.FlightUnauthenticatedError):
+        client.do_get(flight.Ticket(ticket))
+
+
+def test_who_has_another_certificate_is_not_told_anything(serve, fleet: Path) -> None:
+    host = serve()
+    use_other(fleet, credentials.CERTIFICATE, credentials.KEY)
+    with pytest.raises(Refused, match="certificate of our agents"):
+        ask(host, SESSIONS)
+
+
+def connect(host: str, fleet: Path) -> flight.FlightClient:
+    return flight.FlightClient(
+        f"grpc+tls://{host}", tls_root_certs=(fleet / credentials.CERTIFICATE).read_bytes(),
+        override_hostname=credentials.NAME,
+    )  # fmt: skip
+
+
+def say_hello(host: str, fleet: Path) -> str:
+    with connect(host, fleet) as client:
+        action = flight.Action("hello", json.dumps({"nonce": "1"}).encode())
+        return json.loads(next(iter(client.do_action(action))).body.to_pybytes())["nonce"]
+
+
+def test_a_request_that_was_written_down_is_worth_nothing(serve, start, fleet: Path) -> None:
+    start(PROGRAM)
+    host, token = serve(), credentials.read_token()
+    nonce, body = say_hello(host, fleet), json.dumps(SESSIONS)
+    proof = prove(token, "asker", nonce, body)
+    ticket = flight.Ticket(json.dumps({"nonce": nonce, "body": body, "proof": proof}).encode())
+    with connect(host, fleet) as client:
+        assert client.do_get(ticket).read_all().num_rows == 1
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            client.do_get(ticket).read_all()
+        other = json.dumps({"nonce": say_hello(host, fleet), "body": body, "proof": proof})
+        for raw in (other.encode(), b"", b"[", b"[]", b"[" * 10**5, b"x" * 2**21):
+            with pytest.raises(flight.FlightError):
+                client.do_get(flight.Ticket(raw)).read_all()
+        for action in (flight.Action("hello", b"{}"), flight.Action("shutdown", b"")):
+            with pytest.raises(flight.FlightError):
+                list(client.do_action(action))
+        assert token not in ticket.ticket  # it never travels
+
+
+def test_without_tls_only_this_machine_is_asked(serve, start) -> None:
+    start(PROGRAM)
+    assert ask(serve(plain=True), SESSIONS).num_rows == 1
+    with pytest.raises(Refused, match="only this machine"):
+        ask("plain://10.0.0.1:1", SESSIONS)
+
+
+def test_the_token_is_for_its_owner_alone(fleet: Path) -> None:
+    assert {path.stat().st_mode & 0o777 for path in fleet.iterdir()} == {0o600}
+    assert fleet.stat().st_mode & 0o777 == 0o700
+    token = fleet / credentials.TOKEN
+    before = token.read_text()
+    assert credentials.make_credentials() == str(fleet) and token.read_text() == before
+    if os.geteuid():
+        token.chmod(0o640)
+    else:
+        token.chmod(0o644)
+    with pytest.raises(Error, match="can be read by others"):
+        credentials.read_token()
+    token.unlink()
+    with pytest.raises(Error, match="there is no"):
+        ask_all(Cluster("all", ["127.0.0.1"]), SESSIONS, 1)
+
+
+# ---- agents that are not what they seem ----------------------------------------------------------
+
+
+class TooMuch(AgentServer):
+    """Answers without end."""
+
+    def do_get(self, _context: object, _ticket: object) -> object:
+        batch = pa.record_batch({"pid": pa.array(range(100_000))})
+
+        def flood() -> Iterator[pa.RecordBatch]:
+            while True:
+                yield batch
+
+        return flight.GeneratorStream(batch.schema, flood())
+
+
+class HugePiece(AgentServer):
+    """Answers with one piece that is larger than any may be."""
+
+    def do_get(self, _context: object, _ticket: object) -> object:
+        return flight.RecordBatchStream(pa.table({"pid": pa.array(range(9_000_000))}))
+
+
+class Garbage(AgentServer):
+    """Answers with offsets that lead out of its own data."""
+
+    def do_get(self, _context: object, _ticket: object) -> object:
+        offsets = pa.py_buffer(b"\x00\x00\x00\x00\xff\xff\xff\x7f")
+        text = pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"x")])
+        return flight.RecordBatchStream(pa.table({"pid": text}))
+
+
+class OtherColumns(AgentServer):
+    """Answers a request for stacks with something else."""
+
+    def do_get(self, _context: object, _ticket: object) -> object:
+        return flight.RecordBatchStream(pa.table({"host": ["\x1b[31mme"]}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [(TooMuch, "its answer is larger than"), (HugePiece, "piece of its answer is larger than"),
+     (Garbage, "its answer cannot be read")],
+)  # fmt: skip
+def test_a_hostile_answer_is_bounded_and_costs_one_line(kind, said: str, serve) -> None:
+    with pytest.raises(Refused, match=said) as raised:
+        ask(serve(kind), SESSIONS)
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 250
+
+
+def test_a_hostile_agent_does_not_spoil_the_answers_of_the_others(serve, start, sonde_cli) -> None:
+    process = start(PROGRAM)
+    good, bad = serve(), serve(OtherColumns)
+    done = sonde_cli("stacks", f"{process.pid}@hosts:{good},{bad}")
+    assert done.returncode == 9 and "work at " in done.stdout
+    assert f"no answer from {bad} (1 of 2 hosts): its answer has no stacks" in done.stderr
+
+
+def test_something_else_that_listens_there_is_no_agent(fleet: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+
+        def answer() -> None:
+            listener.settimeout(60)
+            peer, _ = listener.accept()
+            peer.sendall(b"HTTP/1.1 200 OK\r\n\r\nhello")
+            peer.close()
+
+        other = threading.Thread(target=answer)
+        other.start()
+        with pytest.raises(Refused):
+            ask(f"127.0.0.1:{port}", SESSIONS, timeout_s=5)
+        other.join()
