@@ -39,7 +39,7 @@ class _NoSplit(Exception):
     """The statement has something that cannot be worked out host by host."""
 
 
-class Parser:
+class SqlParser:
     """DuckDB's parser, as functions."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Parser:
 
 def plan(sql: str) -> Plan | None:
     """Return how to ask a cluster; None if the statement is about no table of ours."""
-    parser = Parser()
+    parser = SqlParser()
     try:
         tree = parser.parse(sql)
         if tree is None:
@@ -138,7 +138,7 @@ def _plan_rows(sql: str, tree: Node) -> Plan | None:
 class _Split:
     """Splits one SELECT from one table."""
 
-    def __init__(self, parser: Parser, tree: Node) -> None:
+    def __init__(self, parser: SqlParser, tree: Node) -> None:
         self._parser, self._tree, self._node = parser, tree, tree["node"]
         self._parts: list[Node] = []  # what hosts work out beside the keys
         self._keys: dict[str, str] = {}  # how an expression reads -> the column of the hosts
