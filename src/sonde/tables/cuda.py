@@ -16,11 +16,16 @@ class CudaCall:
         "ns",
     )
     bytes: i64 | None = column("bytes that it copied, or got", "bytes")
-    thread: i64 | None = column("kernel thread id; NULL for sums, as are the next three")
+    thread: i64 | None = column(
+        "kernel thread id; NULL for sums over a second, as are the next three"
+    )
     stream: u64 | None = column("address of the stream; 0 is the default one")
     step: i64 | None = column("number of the step: see python.torch_step")
     lineno: i64 | None = column("line of the program that called PyTorch; NULL in backward")
-    calls: u32 = column("number of calls: 1, or that of all short ones of about a second")
+    calls: u32 = column(
+        "number of calls: 1; 16 short waits, of which the last is described; or all other short "
+        "calls of about a second"
+    )
     call: text = column("name of the function: cudaStreamSynchronize")
     kind: text = column("synchronize, copy, allocate, free or launch")
     direction: text | None = column(

@@ -158,6 +158,21 @@ class TorchThreads:
     allowed_cores: u32 = column("processors that the process may use")
 
 
+class TorchPrecision:
+    """How exactly torch computes on a GPU: after the first steps, and after each change."""
+
+    RING_BYTES = 2**16
+    t_ns: i64 = column("when", "ns")
+    tf32_matmul: bool | None = column(
+        "float32 matrices are multiplied with TF32 or less, on tensor cores"
+    )
+    tf32_convolution: bool | None = column("so are those of convolutions")
+    autocast: text | None = column(
+        "type that autocast computed with when the last new model was first called; NULL: none"
+    )
+    capability: f64 | None = column("compute capability of the device in use: 9.0")
+
+
 class TorchOom:
     """A device ran out of memory, whether or not the program went on."""
 
@@ -204,6 +219,7 @@ ROWS = (
     TorchLoader,
     TorchWorker,
     TorchThreads,
+    TorchPrecision,
     TorchOptimizer,
     TorchOom,
     CompilePhase,

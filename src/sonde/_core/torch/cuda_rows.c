@@ -1,7 +1,9 @@
 /* Rows of the calls of CUDA's runtime: one for each call that takes long, sums of all others.
  *
  * A call that takes long has time for a row of its own, with the line of the program. Of the others,
- * of which there may be thousands in a step, only sums are written, once a second. */
+ * of which there may be thousands in a step, only sums are written: of short waits for a device after
+ * every sixteenth, with the line of that one, so that lines get what they take in the long run; of all
+ * else once a second. */
 #include "torch/cuda_calls.h"
 #include "kernel/fork.h"
 #include "kernel/thread.h"
@@ -12,7 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LONG_NS = 20000, FLUSH_NS = 1000000000, MOST_ROWS = 2000 /* from one flush to the next */ };
+enum { LONG_NS = 20000, FLUSH_NS = 1000000000, MOST_ROWS = 500 /* from one flush to the next */ };
+enum { WAITS = 16 /* short ones that make a row */ };
 enum { PINNED_STATES = 3, DIRECTIONS = SONDE_CUDA_DIRECTIONS + 1 };
 
 #define KINDS "qqqqQqqIttttttt?"
@@ -118,15 +121,6 @@ void sonde_cuda_rows_flush(void)
     pthread_mutex_unlock(&cuda.lock);
 }
 
-static void add(const sonde_cuda_seen *seen)
-{
-    cuda_sum *sum = &cuda.sums[seen->call][seen->direction + 1][seen->is_pinned + 1];
-    sonde_add_relaxed(&sum->calls, 1u);
-    sonde_add_relaxed(&sum->dur_ns, seen->end_ns - seen->begin_ns);
-    if (seen->bytes > 0)
-        sonde_add_relaxed(&sum->bytes, seen->bytes);
-}
-
 /* ---- one row --------------------------------------------------------------------------------- */
 
 static uint32_t put_device(void)
@@ -139,16 +133,16 @@ static uint32_t put_device(void)
     return put(name);
 }
 
-/* The lock is held. */
-static void write_row(const sonde_cuda_seen *seen)
+/* Write a row about this call, which stands for so many. The lock is held. */
+static void write_row(const sonde_cuda_seen *seen, cuda_sum of)
 {
     sonde_torch_now now = sonde_torch_find_now();
     sonde_own_line line = {0};
     int has_line = sonde_own_line_find(&line, cuda.folder, cuda.texts) == 0;
     cuda_row row = {
-        .t_ns = seen->begin_ns, .dur_ns = seen->end_ns - seen->begin_ns, .bytes = seen->bytes,
+        .t_ns = seen->begin_ns, .dur_ns = of.dur_ns, .bytes = of.bytes,
         .thread = sonde_find_tid(), .stream = (uint64_t)(uintptr_t)seen->stream, .step = now.step,
-        .lineno = line.line, .calls = 1, .call = cuda.call_texts[seen->call],
+        .lineno = line.line, .calls = (uint32_t)of.calls, .call = cuda.call_texts[seen->call],
         .kind = cuda.kind_texts[kinds[seen->call]], .device = put_device(), .module = now.module,
         .func = line.func, .file = line.file, .pinned = seen->is_pinned == 1,
     };
@@ -158,6 +152,35 @@ static void write_row(const sonde_cuda_seen *seen)
                      (now.step < 0 ? NO_STEP : 0) | (has_line ? 0 : NO_LINE | NO_FUNC | NO_FILE) |
                      (seen->direction < 0 ? NO_DIRECTION : 0) | (row.device == 0 ? NO_DEVICE : 0) |
                      (row.module == 0 ? NO_MODULE : 0) | (seen->is_pinned < 0 ? NO_PINNED : 0));
+}
+
+/* Does the host wait in it until the device has done its work? */
+static int is_wait(const sonde_cuda_seen *seen)
+{
+    return kinds[seen->call] == SONDE_CUDA_SYNCHRONIZE || seen->direction == SONDE_CUDA_TO_HOST;
+}
+
+/* Have the short waits so far told by this one. */
+static void write_waits(const sonde_cuda_seen *last, cuda_sum *sum)
+{
+    uint64_t calls = sonde_swap_relaxed(&sum->calls, 0);
+    int64_t dur_ns = sonde_swap_relaxed(&sum->dur_ns, 0), bytes = sonde_swap_relaxed(&sum->bytes, 0);
+    if (calls > 0 && cuda.ring_map != NULL)
+        write_row(last, (cuda_sum){calls, dur_ns, last->bytes < 0 ? -1 : bytes});
+}
+
+static void add(const sonde_cuda_seen *seen)
+{
+    cuda_sum *sum = &cuda.sums[seen->call][seen->direction + 1][seen->is_pinned + 1];
+    uint64_t before = sonde_add_relaxed(&sum->calls, 1u);
+    sonde_add_relaxed(&sum->dur_ns, seen->end_ns - seen->begin_ns);
+    if (seen->bytes > 0)
+        sonde_add_relaxed(&sum->bytes, seen->bytes);
+    if (before + 1 < WAITS || !is_wait(seen) || sonde_add_relaxed(&cuda.rows, 1u) >= MOST_ROWS)
+        return;
+    pthread_mutex_lock(&cuda.lock);
+    write_waits(seen, sum);
+    pthread_mutex_unlock(&cuda.lock);
 }
 
 int sonde_cuda_is_on(void)
@@ -173,7 +196,7 @@ void sonde_cuda_note(const sonde_cuda_seen *seen)
     } else {
         pthread_mutex_lock(&cuda.lock);
         if (cuda.ring_map != NULL)
-            write_row(seen);
+            write_row(seen, (cuda_sum){1, seen->end_ns - seen->begin_ns, seen->bytes});
         pthread_mutex_unlock(&cuda.lock);
     }
     flush_if_due(seen->end_ns);

@@ -10,6 +10,7 @@ from sonde.tables.torch import (
     TorchMemory,
     TorchModule,
     TorchOptimizer,
+    TorchPrecision,
     TorchStep,
     TorchThreads,
     TorchTrace,
@@ -21,7 +22,7 @@ NEEDS = ("torch",)
 
 _ROWS = (
     TorchTrace, TorchStep, TorchModule, TorchMemory, Overhead, TorchLoader, TorchWorker,
-    TorchThreads, TorchOptimizer,
+    TorchThreads, TorchOptimizer, TorchPrecision,
 )  # fmt: skip
 
 

@@ -131,3 +131,55 @@ class Threads:
         if found != self._written:
             self._written = found
             self._emit(_core.clock_ns(), *found)
+
+
+class Precision:
+    """Writes how exactly torch computes on a GPU, when that has changed."""
+
+    def __init__(self, emit: _core.Writer, torch: Any) -> None:
+        self._emit, self._torch = emit, torch
+        self._written: tuple[object, ...] = ()
+
+    def check(self, autocast: str | None) -> None:
+        """Write the facts if they have changed; the device is in use."""
+        inner = self._torch._C
+        found = (
+            _ask_tf32(inner, "_get_cublas_allow_tf32", "matmul"),
+            _ask_tf32(inner, "_get_cudnn_allow_tf32", "conv"),
+            autocast,
+            _find_capability(self._torch),
+        )
+        if found != self._written:
+            self._written = found
+            self._emit(_core.clock_ns(), *found)
+
+
+def _ask_tf32(inner: Any, old: str, operation: str) -> bool | None:
+    """Return whether torch uses TF32; it refuses the old question if it was told in the new way."""
+    try:
+        return bool(getattr(inner, old)())
+    except (AttributeError, RuntimeError):
+        pass
+    backend = "cuda" if operation == "matmul" else "cudnn"
+    try:
+        return str(inner._get_fp32_precision_getter(backend, operation)) not in ("ieee", "none")
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def _find_capability(torch: Any) -> float | None:
+    try:
+        return float("{}.{}".format(*torch.cuda.get_device_capability()))
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def find_autocast() -> str | None:
+    """Return the type that autocast computes with on a GPU now, or None."""
+    torch: Any = sys.modules["torch"]
+    try:
+        if not torch._C.is_autocast_enabled("cuda"):
+            return None
+        return str(torch._C.get_autocast_dtype("cuda")).removeprefix("torch.")
+    except (AttributeError, RuntimeError, TypeError):  # torch before 2.4 asks otherwise
+        return None

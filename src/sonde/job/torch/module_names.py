@@ -8,6 +8,7 @@ from collections.abc import Callable
 from weakref import ref
 
 from sonde import _core
+from sonde.job.torch.loop_facts import find_autocast
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Naming:
         self._described: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
         self.tracer: _core.TorchTracer | None = None
+        self.autocast: str | None = None  # when the last new model was first called
 
     def filter(self, pattern: str) -> None:
         """From now on record only modules whose name matches this; all modules if it is empty."""
@@ -62,6 +64,7 @@ class Naming:
             return
         parent = self._by_key.get(parent_key)
         if parent is None:
+            self.autocast = find_autocast()
             self._walk(module, self._name_root(module))
             return
         root_name = parent.name.partition(".")[0]

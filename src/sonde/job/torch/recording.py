@@ -10,7 +10,7 @@ from sonde.errors import Unavailable
 from sonde.job.source_context import SourceContext
 from sonde.job.torch.budget import Budget
 from sonde.job.torch.gradient_times import GradientTimes, add_up
-from sonde.job.torch.loop_facts import LoaderFacts, OptimizerFacts, Threads
+from sonde.job.torch.loop_facts import LoaderFacts, OptimizerFacts, Precision, Threads
 from sonde.job.torch.loop_hooks import Loaders, Optimizers
 from sonde.job.torch.memory import MemoryWriter
 from sonde.job.torch.module_calls import ModuleCalls
@@ -61,6 +61,7 @@ class TorchRecording:
         worker: _core.Writer,
         threads: _core.Writer,
         optimizer: _core.Writer,
+        precision: _core.Writer,
     ) -> None:
         self._context = context
         self._emit, self._emit_overhead = trace, overhead
@@ -70,6 +71,7 @@ class TorchRecording:
         self._naming = Naming(module)
         self._memory = MemoryWriter(memory, self._torch, guard=context.guard)
         self._threads = Threads(threads, self._torch)
+        self._precision = Precision(precision, self._torch)
         session = context.session
         self._tracer = self._naming.tracer = _core.TorchTracer(
             trace, session.text, session.page, context.guard(self._naming.name),
@@ -190,6 +192,8 @@ class TorchRecording:
         if self._engine is not None:
             self._engine.put_back()
         self._threads.check()
+        if self._device:
+            self._precision.check(self._naming.autocast)
 
     def _adapt(self, noted: list[tuple[int, int, StepPlan, int]], end_ns: int) -> None:
         """Learn from steps that have ended, and choose what to record of the next ones."""
