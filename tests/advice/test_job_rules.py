@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -51,55 +49,92 @@ def record_loop(parts: dict[str, float], **changes: object) -> str:
     return record(40, torch_step=steps(**parts), torch_memory=once(CUDA), **changes)
 
 
-def test_batches_that_are_not_pinned_are_told_when_moving_them_takes_long() -> None:
-    (found,) = advise(
-        record_loop({"host_to_device": 0.008}, torch_loader=once(LOADER)), "pinned_memory"
-    ).findings
-    assert found.evidence["moving_pct"] == pytest.approx(8)
-    assert found.lost_pct == pytest.approx(8)
+def call(ms: float, **more: object) -> Callable[[float], Sequence[dict]]:
+    """Calls of CUDA of so many milliseconds each second, at one line of the program."""
+    place = {"file": "/job/train.py", "lineno": 7, "func": "train", "thread": os.getpid()}
+    return lambda _: [{"dur_ns": round(ms * MS), "calls": 10, **place, **more}]
+
+
+WAIT = {"kind": "synchronize", "call": "cudaStreamSynchronize"}
+COPY = {"kind": "copy", "call": "cudaMemcpyAsync", "direction": "host to device", "pinned": False,
+        "bytes": 10**9}  # fmt: skip
+FREE = {"kind": "free", "call": "cudaFree"}
+
+
+def test_waits_for_a_gpu_that_is_not_busy_are_told_with_their_line() -> None:
+    folder = record_loop({}, gpu={"util_pct": 60.0}, cuda_call=call(300, **WAIT))
+    (found,) = advise(folder, "sync_points").findings
+    assert found.severity == "critical" and found.line == "/job/train.py:7 in train"
+    assert found.evidence["waiting_pct"] == pytest.approx(30)
+    assert found.evidence["waits_a_step"] == pytest.approx(1)
+    assert found.lost_pct == pytest.approx(30)
+
+
+def test_copies_from_memory_that_is_not_pinned_are_told_with_their_line() -> None:
+    folder = record_loop({}, gpu={"util_pct": 70.0}, cuda_call=call(150, **COPY))
+    (found,) = advise(folder, "pinned_memory").findings
+    assert found.severity == "warning" and found.line == "/job/train.py:7 in train"
+    assert found.evidence["copying_pct"] == pytest.approx(15)
+    assert found.evidence["copied_a_step_bytes"] == pytest.approx(1e8)
+
+
+def test_memory_that_is_got_anew_all_the_time_is_told() -> None:
+    folder = record_loop({}, cuda_call=call(250, **FREE))
+    (found,) = advise(folder, "gpu_allocations").findings
+    assert found.severity == "critical" and "given back" in found.title
+    folder = record_loop({}, cuda_call=call(250, kind="allocate", call="cudaHostAlloc"))
+    (found,) = advise(folder, "gpu_allocations").findings
+    assert "pins memory" in found.title and "DataLoader" in found.todo
 
 
 @pytest.mark.parametrize(
-    ("parts", "loader"),
+    ("rule", "calls", "util_pct"),
     [
-        ({"host_to_device": 0.008}, [{**LOADER[0], "pin_memory": True}]),
-        ({"host_to_device": 0.004}, LOADER),
+        ("sync_points", call(900, **WAIT), 95.0),
+        ("sync_points", call(30, **WAIT), 60.0),
+        ("sync_points", call(300, **COPY), 60.0),
+        ("pinned_memory", call(300, **{**COPY, "pinned": True}), 60.0),
+        ("pinned_memory", call(30, **COPY), 60.0),
+        ("gpu_allocations", call(10, **FREE), 60.0),
     ],
-    ids=["they are pinned", "moving them is quick"],
+    ids=["busy GPU", "short waits", "no wait", "pinned", "short copies", "rarely"],
 )
-def test_nothing_is_said_of_pinning(parts: dict[str, float], loader: list[dict]) -> None:
-    advice = advise(record_loop(parts, torch_loader=once(loader)), "pinned_memory")
+def test_a_gpu_that_is_used_well_is_not_blamed(rule: str, calls: object, util_pct: float) -> None:
+    advice = advise(record_loop({}, gpu={"util_pct": util_pct}, cuda_call=calls), rule)
     assert [outcome.state for outcome in advice.outcomes] == ["clear"]
 
 
-def test_without_a_gpu_nothing_is_said_of_pinning_or_launches() -> None:
+def test_without_a_gpu_nothing_is_said_of_it() -> None:
     folder = record(40, torch_step=steps(host_to_device=0.02), torch_loader=once(LOADER), gpu=None)
-    advice = advise(folder, "pinned_memory", "launch_bound", "sync_points")
-    assert {outcome.state for outcome in advice.outcomes} == {"abstained"}
+    rules = ("pinned_memory", "launch_bound", "sync_points", "gpu_allocations", "float32_matmul")
+    assert {outcome.state for outcome in advise(folder, *rules).outcomes} == {"abstained"}
+
+
+EXACT = {"tf32_matmul": False, "tf32_convolution": True, "capability": 9.0}
 
 
 @pytest.mark.parametrize(
-    ("line", "is_told"),
+    ("precision", "kind", "severity"),
     [
-        ("total += loss.item()", True),
-        ("losses.append(float(loss.detach().cpu()))", True),
-        ("if (prediction.argmax(1) == target).sum().item() > best:", True),
-        ("x = model(x).float()", False),
-        ("loss = F.cross_entropy(model(x), target)", False),
-        ("prediction = model(x).cpu()", False),
-        ("torch.save(model.state_dict(), path)", False),
-        ("for x, target in loader:", False),
+        (EXACT, "Linear", "warning"),
+        ({**EXACT, "tf32_matmul": True}, "Linear", None),
+        ({**EXACT, "autocast": "bfloat16"}, "Linear", None),
+        ({**EXACT, "capability": 7.0}, "Linear", None),
+        (EXACT, "Embedding", None),
     ],
 )
-def test_a_line_waits_for_the_gpu_only_if_all_that_it_calls_is_known(
-    line: str, is_told: bool, tmp_path: Path
+def test_matrices_in_full_float32_are_told(
+    precision: dict, kind: str, severity: str | None
 ) -> None:
-    from sonde.advice.rules import sync_points
-
-    (program := tmp_path / "train.py").write_text(line)
-    row = SimpleNamespace(file=str(program), lineno=1, leaf_func="train")
-    assert sync_points._waits(row) == is_told
-    assert sync_points.MOST == "warning"
+    module = {"type": kind, "module": "Net.0", "dtype": "float32", "device": "cuda:0"}
+    spans = [{"module": "Net", "depth": 0, "device_duration": 0.9, "stage": "forward"},
+             {"module": "Net.0", "depth": 1, "device_duration": 0.8, "stage": "forward"}]  # fmt: skip
+    folder = record_loop(
+        {}, torch_precision=once([precision]), torch_trace=lambda _: spans,
+        torch_module=once([module, {**module, "module": "Net", "type": "Net"}]),
+    )  # fmt: skip
+    found = advise(folder, "float32_matmul").findings
+    assert [one.severity for one in found] == ([severity] if severity else [])
 
 
 def test_a_gpu_that_waits_for_launches_is_told() -> None:
@@ -107,6 +142,13 @@ def test_a_gpu_that_waits_for_launches_is_told() -> None:
     assert found.severity == "critical"
     assert found.evidence["host_in_model_pct"] == pytest.approx(95)
     assert found.evidence["gpu_util_pct"] == 30
+
+
+def test_a_gpu_that_is_done_with_each_module_at_once_waits_though_it_calls_itself_busy() -> None:
+    spans = [{"module": "Net", "device_duration": 0.09, "stage": "forward", "device_timed": False}]
+    folder = record_loop({}, torch_trace=lambda _: spans)
+    (found,) = advise(folder, "launch_bound").findings
+    assert found.severity == "warning" and found.evidence["gpu_kept_up_pct"] == 100
 
 
 @pytest.mark.parametrize(
@@ -276,3 +318,22 @@ def test_a_rank_that_has_not_come_is_named(monkeypatch) -> None:
     assert found.title.startswith("Rank 1 has not called all_reduce, in which others have waited ")
     assert found.who == ["rank 1"] and found.sureness == "high"
     assert found.severity == "critical"
+
+
+def test_a_loop_that_waits_for_its_gpu_now_and_then_has_no_outliers() -> None:
+    def loop(t: float) -> list[dict]:
+        first = int(t) * 10
+        return [{**STEP, "step": first + at, "dur_ns": (400 if at == 0 else 20) * MS}
+                for at in range(10)]  # fmt: skip
+
+    def wait(t: float) -> list[dict]:
+        return [
+            {**WAIT, "dur_ns": 380 * MS, "calls": 1, "thread": os.getpid(), "step": int(t) * 10}
+        ]
+
+    given = {"torch_step": loop, "torch_memory": once(CUDA), "gpu": {"util_pct": 80.0}}
+    (found,) = advise(record(60, **given), "periodic_outliers").findings
+    assert found.evidence["period_steps"] == 10 and found.lost_pct == pytest.approx(20)
+    assert not advise(record(60, cuda_call=wait, **given), "periodic_outliers").findings
+    given["gpu"] = {"util_pct": 99.0}  # it is behind, wherever the host waits for that
+    assert not advise(record(60, **given), "periodic_outliers").findings

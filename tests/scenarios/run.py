@@ -24,7 +24,7 @@ from sonde.advice.finding import Advice
 from sonde.advice.judge import advise
 
 FOLDER = Path(__file__).parent
-PARTS = ("loop", "torch_loop", "run")  # that are no scenarios
+PARTS = ("loop", "torch_loop", "run", "run_gpu", "gpu_jobs")  # that are no scenarios
 PIECE_S = 1.0
 PATIENCE_S = 120.0
 

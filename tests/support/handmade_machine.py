@@ -105,7 +105,8 @@ class Machine:
         fields = make_schema(row, name_row(row)).fields
         extra = set(values) - {field.name for field in fields}
         assert not extra, f"{table} has no {extra}"
-        blank = {field.name: None if field.optional else "" if field.kind == "text" else 0
+        empty = {"text": "", "bool": False}
+        blank = {field.name: None if field.optional else empty.get(field.kind, 0)
                  for field in fields}  # fmt: skip
         self._watched.write(row, tuple(known.get(name, blank[name]) for name in blank))
 

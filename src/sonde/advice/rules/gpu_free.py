@@ -16,7 +16,8 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 
 NEEDS = ("system.gpu.util_pct", "system.gpu.memory_used_bytes")
 UNLESS = ("alternating", "comm_bound", "gil_bound", "gpu_uneven", "hang", "input_bound",
-          "launch_bound", "low_gpu", "python_bound", "room_to_grow", "sync_points")  # fmt: skip
+          "gpu_allocations", "launch_bound", "low_gpu", "periodic_outliers",
+          "pinned_memory", "python_bound", "room_to_grow", "sync_points")  # fmt: skip
 OTHERWISE = "the job uses no GPU"
 LIMITS = {
     "util_pct": Limit(85, "GPUs with a mean utilisation below this have time to spare"),

@@ -22,13 +22,22 @@ LIMITS = {
     "grown_bytes": Limit(100e6, "growth over the period judged that is worth a warning"),
     "critical_bytes": Limit(1e9, "growth that is critical"),
     "fit": Limit(0.8, "how straight the growth is (R²)"),
-    "pieces": Limit(6, "fewest pieces to judge by"),
+    "parts": Limit(12, "parts of the time, with as many steps in each, that are compared"),
     "steps": Limit(50, "fewest steps to judge by"),
 }
 # At the end of a step only what is kept is left.
 SQL = """
-SELECT {piece} AS piece, host, pid, rank, device, COUNT(*) AS steps, MIN(allocated_bytes) AS bytes
-FROM python.torch_memory WHERE {inside} AND device <> 'cpu' GROUP BY ALL
+WITH step AS (
+  SELECT {piece} AS piece, host, pid, rank, device, allocated_bytes,
+         NTILE({parts}::BIGINT) OVER (PARTITION BY host, pid, device ORDER BY t_ns) AS part
+  FROM python.torch_memory WHERE {inside} AND device <> 'cpu'),
+part AS (
+  SELECT host, pid, device, LIST(bytes ORDER BY part) AS parts
+  FROM (SELECT host, pid, device, part, MIN(allocated_bytes) AS bytes FROM step GROUP BY ALL)
+  GROUP BY 1, 2, 3)
+SELECT piece, host, pid, device, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
+       MAX(allocated_bytes) AS bytes, ANY_VALUE(parts) AS parts
+FROM step JOIN part USING (host, pid, device) GROUP BY piece, host, pid, device
 """
 
 
@@ -37,10 +46,10 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     for row in rows:
         lines[row.host, row.pid, row.device].append(row)
     for (_host, pid, device), line in lines.items():
-        if len(line) < limits.pieces or sum(row.steps for row in line) < limits.steps:
+        if sum(row.steps for row in line) < limits.steps:
             continue
-        points = [(row.piece, row.bytes) for row in line]
-        trend = find_growth(points, limits.fit, int(limits.pieces))
+        points = list(enumerate(line[0].parts))
+        trend = find_growth(points, limits.fit, int(limits.parts))
         growth = 0.0 if trend is None else trend.growth
         level = "critical" if growth >= limits.critical_bytes else "warning"
         who = (

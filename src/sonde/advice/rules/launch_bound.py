@@ -15,16 +15,22 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 LINE = "busy"
 NEEDS = ("python.torch_step.forward_ns", "system.gpu.util_pct", "system.process.run_wait_pct")
-UNLESS = ("sync_points",)
+UNLESS = ("sync_points", "gpu_allocations")
 LIMITS = {
     "gpu_pct": Limit(70, "utilisation below which the GPU waits"),
     "model_pct": Limit(60, "of a step that the host spends in model, backward pass and optimizer"),
+    "kept_up_pct": Limit(
+        60,
+        "of the calls of modules after which the GPU had nothing left to do: then it waits, "
+        "however busy it calls itself",
+    ),
     "cpu_pct": Limit(
         80, "of one processor that the process uses meanwhile, or would if it could have it"
     ),
 }
-# Where kernels were seen (`sonde capture`), the time they ran counts: utilisation calls a GPU busy
-# that has one small kernel at a time.
+# A GPU is called busy as long as it has one small kernel at a time. Where modules are timed on the
+# device, `device_timed` is false for those that took as long there as on the host: the GPU was done
+# with each as soon as the host was. Where kernels were seen (`sonde capture`), their time counts.
 SQL = """
 WITH job AS (
   SELECT DISTINCT host, pid FROM python.torch_memory WHERE device LIKE 'cuda%'),
@@ -34,22 +40,32 @@ step AS (
          AVG(modules) AS modules, AVG(dur_ns) AS step_ns
   FROM python.torch_step WHERE {inside} AND {main_step} AND ended_by <> 'end' GROUP BY 1, 2, 3),
 gpu AS (
-  SELECT {piece} AS piece, host, AVG(util_pct) AS util_pct
-  FROM system.gpu WHERE {inside} AND {job_gpu} GROUP BY 1, 2),
+  SELECT {piece} AS piece, host, MEDIAN(util_pct) AS util_pct
+  FROM system.gpu WHERE {inside} AND {job_gpu} GROUP BY 1, 2 HAVING COUNT(util_pct) >= 3),
 cpu AS (
   SELECT {piece} AS piece, host, pid,
          AVG(user_pct + system_pct + COALESCE(run_wait_pct, 0)) AS cpu_pct,
          AVG(COALESCE(run_wait_pct, 0)) AS queue_pct
   FROM system.process WHERE {inside} AND depth = 0 GROUP BY 1, 2, 3),
+pace AS (
+  SELECT {piece} AS piece, host, pid,
+         100 * AVG(CASE WHEN device_timed THEN 0 ELSE 1 END) AS kept_up_pct
+  FROM python.torch_trace
+  WHERE {inside} AND stage IN ('forward', 'backward') AND device_duration IS NOT NULL
+  GROUP BY 1, 2, 3),
+launch AS (
+  SELECT {piece} AS piece, host, pid, SUM(calls) AS launches
+  FROM python.cuda_call WHERE {inside} AND kind = 'launch' GROUP BY 1, 2, 3),
 kernel AS (
   SELECT host, pid, AVG(busy_pct) AS busy_pct, AVG(kernel_ns) AS kernel_ns
   FROM (SELECT host, pid, capture, MEDIAN(dur_ns) AS kernel_ns,
                100 * SUM(dur_ns) / (MAX(t_ns + dur_ns) - MIN(t_ns)) AS busy_pct
         FROM python.torch_kernel GROUP BY 1, 2, 3) GROUP BY 1, 2)
 SELECT piece, rank, steps, step_ns, model_pct, modules, util_pct, busy_pct, kernel_ns, cpu_pct,
-       queue_pct
+       queue_pct, kept_up_pct, launches / steps AS launches
 FROM step JOIN job USING (host, pid) JOIN cpu USING (piece, host, pid)
 LEFT JOIN gpu USING (piece, host) LEFT JOIN kernel USING (host, pid)
+LEFT JOIN pace USING (piece, host, pid) LEFT JOIN launch USING (piece, host, pid)
 """
 
 
@@ -58,8 +74,9 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         known = [one for one in (row.busy_pct, row.util_pct) if one is not None]
         if not known or row.cpu_pct is None:
             continue
+        kept_up = (row.kept_up_pct or 0) >= limits.kept_up_pct
         fired = (
-            min(known) < limits.gpu_pct
+            (kept_up or min(known) < limits.gpu_pct)
             and row.model_pct >= limits.model_pct
             and row.cpu_pct >= limits.cpu_pct
             # A host that mostly waits for a processor would launch faster if it had one.
@@ -67,12 +84,16 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         )
         evidence = {
             "gpu_util_pct": row.util_pct, "kernels_run_pct": row.busy_pct,
+            "gpu_kept_up_pct": row.kept_up_pct, "launches_a_step": row.launches,
             "usual_kernel_ns": row.kernel_ns, "host_in_model_pct": row.model_pct,
             "cpu_of_process_pct": row.cpu_pct, "modules_a_step": row.modules,
             "step_ns": row.step_ns,
         }  # fmt: skip
+        # How long the GPU was idle between kernels is known only if it called itself idle.
+        is_idle = min(known) < limits.gpu_pct
         yield Verdict(
             row.piece, fired, {name: one for name, one in evidence.items() if one is not None},
-            lost_pct=min(100 - min(known), row.model_pct), readings=row.steps,
+            lost_pct=min(100 - min(known), row.model_pct) if is_idle else None,
+            severity=None if is_idle else "warning", readings=row.steps,
             who="" if row.rank is None else f"rank {row.rank}",
         )  # fmt: skip

@@ -26,7 +26,8 @@ LIMITS = {
     "apart": Limit(5, "times as long at a line as in other steps, from which only outliers run it"),
     "explained_pct": Limit(40, "of the extra time that is spent in code that only outliers run"),
 }
-# Waiting for data, and for the garbage collector, have rules of their own; waiting for a processor
+# Waiting for data, for the garbage collector, and for a GPU have rules of their own: a loop that
+# waits for its GPU only now and then waits for the work of all steps since. Waiting for a processor
 # is the machine's affair. What is left must be spent at lines at which other steps hardly are.
 SQL = f"""
 WITH whole AS (
@@ -37,6 +38,10 @@ pause AS (
   SELECT s.host, s.pid, s.step, SUM(g.dur_ns) / 1e9 AS pause_s
   FROM whole AS s JOIN python.gc_pause AS g ON g.host = s.host AND g.pid = s.pid
     AND g.t_ns BETWEEN s.t_ns AND s.t_ns + s.whole_s * 1e9 GROUP BY 1, 2, 3),
+device AS (
+  SELECT host, pid, step, SUM(dur_ns) / 1e9 AS device_s FROM python.cuda_call
+  WHERE {{inside}} AND thread = pid AND (kind = 'synchronize' OR direction = 'device to host')
+  GROUP BY 1, 2, 3),
 sample AS (
   SELECT s.host, s.pid, s.step, x.stack, x.wall_ns - x.worked_ns AS queue_ns, x.worked_ns
   FROM whole AS s
@@ -47,9 +52,10 @@ sample AS (
 queue AS (
   SELECT host, pid, step, SUM(queue_ns) / 1e9 AS queue_s FROM sample GROUP BY 1, 2, 3),
 own_time AS (
-  SELECT *, GREATEST(0, whole_s - input_s - COALESCE(pause_s, 0) - COALESCE(queue_s, 0))
-              AS took_s
-  FROM whole LEFT JOIN pause USING (host, pid, step) LEFT JOIN queue USING (host, pid, step)),
+  SELECT *, GREATEST(0, whole_s - input_s - COALESCE(pause_s, 0) - COALESCE(queue_s, 0)
+                        - COALESCE(device_s, 0)) AS took_s
+  FROM whole LEFT JOIN pause USING (host, pid, step) LEFT JOIN queue USING (host, pid, step)
+  LEFT JOIN device USING (host, pid, step)),
 raw AS (
   SELECT *, MEDIAN(took_s) OVER (PARTITION BY host, pid) AS usual_s FROM own_time),
 step AS (SELECT *, took_s > {{times}} * usual_s AS outlier FROM raw),
@@ -70,6 +76,9 @@ own AS (
 top AS (
   SELECT host, pid, ARG_MAX(struct_pack(file, lineno, func), own_s) AS place, SUM(own_s) AS own_s
   FROM own GROUP BY 1, 2),
+gpu AS (
+  SELECT host, MEDIAN(util_pct) AS util_pct FROM system.gpu WHERE {{inside}} AND {{job_gpu}}
+  GROUP BY 1 HAVING COUNT(util_pct) >= 3),
 known AS (SELECT host, pid, COUNT(*) AS samples FROM sample GROUP BY 1, 2)
 SELECT piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, SUM(whole_s) AS step_s,
        COALESCE(SUM(took_s - usual_s) FILTER (outlier), 0) AS lost_s, ANY_VALUE(usual_s) AS usual_s,
@@ -79,8 +88,8 @@ SELECT piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, SUM(whole_s
        ANY_VALUE(CASE WHEN samples > 0 THEN 100 * COALESCE(own_s, 0) / NULLIF(excess_s, 0) END)
          AS explained_pct,
        ANY_VALUE(place.file) AS file, ANY_VALUE(place.lineno) AS lineno,
-       ANY_VALUE(place.func) AS func
-FROM step JOIN count USING (host, pid) LEFT JOIN top USING (host, pid)
+       ANY_VALUE(place.func) AS func, ANY_VALUE(util_pct) AS util_pct
+FROM step JOIN count USING (host, pid) LEFT JOIN top USING (host, pid) LEFT JOIN gpu USING (host)
 LEFT JOIN known USING (host, pid) GROUP BY piece, host, pid
 """
 
@@ -99,7 +108,10 @@ def _judge_process(rows: list[Any], limits: Limits) -> Iterator[Verdict]:
         pair for row in rows for pair in zip(row.outliers or (), row.excesses_s or (), strict=True)
     ]
     period = _find_period(_pick_longest(excesses), limits)
+    # A GPU that is busy all the time loses nothing: whatever the host does, it is ahead of it.
+    idle_pct = 100 - (rows[0].util_pct or 0.0)
     lost_pct = 100 * sum(row.lost_s for row in rows) / sum(row.step_s for row in rows)
+    lost_pct = min(lost_pct, idle_pct)
     # Without samples we cannot know whether they do something of their own.
     explained = rows[0].explained_pct is None or rows[0].explained_pct >= limits.explained_pct
     fired = period is not None and lost_pct >= limits.lost_pct and explained
@@ -111,7 +123,8 @@ def _judge_process(rows: list[Any], limits: Limits) -> Iterator[Verdict]:
             "total_outliers": len(row.outliers or ()),
         }  # fmt: skip
         yield Verdict(
-            row.piece, fired, evidence, lost_pct=100 * row.lost_s / row.step_s, readings=row.steps,
+            row.piece, fired, evidence, lost_pct=min(100 * row.lost_s / row.step_s, idle_pct),
+            readings=row.steps,
             who="" if row.rank is None else f"rank {row.rank}",
             title=f"Every {period} steps, one takes far longer" if fired else "",
             line=show_place(row.file, row.lineno, row.func),

@@ -1,55 +1,54 @@
-"""Batches are copied to the GPU from memory that is not pinned.
+"""Data is copied to the GPU from memory that is not pinned.
 
 Why it hurts: the GPU cannot read ordinary memory by itself: each copy goes through a small pinned
 buffer first, and the loop waits for it.
 
-What to do: give the DataLoader pin_memory=True and copy with `.to(device, non_blocking=True)`.
-Pinning by hand in the loop (`tensor.pin_memory().to(…)`) is slower than not pinning.
+What to do: give the DataLoader pin_memory=True, or keep the data in pinned memory from the start,
+and copy with `.to(device, non_blocking=True)`. Pinning by hand in the loop
+(`tensor.pin_memory().to(…)`) is slower than not pinning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sonde.advice.rules._code import show_place
+from sonde.advice.rules._gpu import LOOP
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
-LINE = "any"
-NEEDS = ("python.torch_step.host_to_device_ns", "python.torch_loader.pin_memory")
+NEEDS = ("python.cuda_call.pinned", "system.gpu.util_pct")
+OTHERWISE = "the job has no steps on a GPU"
 LIMITS = {
-    "moving_pct": Limit(
-        5, "of a step between the arrival of a batch and the first call of the model"
-    ),
-    "seen_pct": Limit(1, "the same, if a capture has seen copies from memory that is not pinned"),
+    "copying_pct": Limit(5, "of the steps in copies to the device from memory that is not pinned"),
+    "busy_pct": Limit(90, "utilisation of the GPU from which it does not matter"),
 }
-SQL = """
-WITH job AS (
-  SELECT DISTINCT host, pid FROM python.torch_memory WHERE device LIKE 'cuda%'),
-step AS (
-  SELECT {piece} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps, MAX(ts) AS ts,
-         100 * SUM(host_to_device_ns) / SUM(dur_ns) AS moving_pct
-  FROM python.torch_step WHERE {inside} AND {main_step} AND ended_by <> 'end' GROUP BY 1, 2, 3),
-loader AS (
-  SELECT ts, host, pid, dataset, pin_memory, workers FROM python.torch_loader),
+SQL = f"""
+WITH {LOOP},
 copy AS (
-  SELECT host, pid, COUNT(*) AS copies, SUM(copied_bytes)::DOUBLE AS bytes FROM python.torch_kernel
-  WHERE kind = 'memcpy' AND kernel LIKE '%Pageable%Device%' GROUP BY 1, 2)
-SELECT s.piece, s.rank, s.steps, s.moving_pct, l.dataset, l.pin_memory, l.workers,
-       COALESCE(c.copies, 0) AS copies, c.bytes
-FROM step AS s JOIN job USING (host, pid)
-ASOF JOIN loader AS l ON s.host = l.host AND s.pid = l.pid AND s.ts >= l.ts
-LEFT JOIN copy AS c ON c.host = s.host AND c.pid = s.pid
+  SELECT {{piece}} AS piece, host, pid, SUM(dur_ns) AS copy_ns, SUM(bytes) AS bytes,
+         SUM(calls) AS copies, ARG_MAX(file, dur_ns) AS file, ARG_MAX(lineno, dur_ns) AS lineno,
+         ARG_MAX(func, dur_ns) AS func
+  FROM python.cuda_call
+  WHERE {{inside}} AND direction = 'host to device' AND NOT pinned AND COALESCE(thread, pid) = pid
+  GROUP BY 1, 2, 3)
+SELECT piece, rank, steps, util_pct, 100 * COALESCE(copy_ns, 0) / all_ns AS copying_pct,
+       COALESCE(bytes, 0) / steps AS bytes, COALESCE(copies, 0) / steps AS copies,
+       bytes / copy_ns AS rate, file, lineno, func
+FROM step LEFT JOIN gpu USING (piece, host) LEFT JOIN copy USING (piece, host, pid)
 """
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     for row in rows:
-        least = limits.seen_pct if row.copies else limits.moving_pct
+        busy = row.util_pct is not None and row.util_pct >= limits.busy_pct
+        idle_pct = 100.0 if row.util_pct is None else 100 - row.util_pct
         evidence = {
-            "moving_pct": row.moving_pct, "dataset": row.dataset, "workers": row.workers,
-            "copies_seen": row.copies, "copied_bytes": row.bytes,
+            "copying_pct": row.copying_pct, "copied_a_step_bytes": row.bytes,
+            "copies_a_step": row.copies, "gpu_util_pct": row.util_pct,
         }  # fmt: skip
         yield Verdict(
-            row.piece, not row.pin_memory and row.moving_pct >= least, evidence,
-            lost_pct=row.moving_pct, readings=row.steps,
+            row.piece, row.copying_pct >= limits.copying_pct and not busy, evidence,
+            lost_pct=min(row.copying_pct, idle_pct), readings=row.steps,
             who="" if row.rank is None else f"rank {row.rank}",
+            line=show_place(row.file, row.lineno, row.func),
         )  # fmt: skip

@@ -15,6 +15,7 @@ from sonde.advice.rules._code import FETCHING, PLACE, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
 NEEDS = ("python.torch_step.other_ns", "python.stack_sample.gil", "system.gpu.util_pct")
+UNLESS = ("sync_points",)  # without the wait, it would do so while the GPU works
 LIMITS = {
     "outside_pct": Limit(30, "of a step outside loader, model, backward pass and optimizer"),
     "python_pct": Limit(30, "of the time in which the loop's thread runs Python"),

@@ -9,52 +9,32 @@ once; copy with `non_blocking=True`; use `torch.where` instead of `nonzero`.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from typing import Any
 
-from sonde.advice.rules._code import PLACE, read_line, show_place
+from sonde.advice.rules._code import show_place
+from sonde.advice.rules._gpu import LOOP
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 
-NEEDS = ("python.torch_memory.device", "python.stack_sample.gil", "system.gpu.util_pct")
-MOST = "warning"
+NEEDS = ("python.cuda_call.dur_ns", "system.gpu.util_pct")
+UNLESS = ("input_bound", "periodic_outliers")
+OTHERWISE = "the job has no steps on a GPU"
 LIMITS = {
-    "waiting_pct": Limit(5, "of the time that the loop's thread spends at such lines"),
+    "waiting_pct": Limit(5, "of the steps that the loop's thread spends in calls that wait"),
     "busy_pct": Limit(90, "utilisation of the GPU from which it does not matter"),
 }
-# Such a call gives the GIL away while it waits, whether it sleeps or spins. That it was this call
-# is not measured but read from the line, so this is never more than a warning, and a line counts
-# only if all that it calls is known: `model(x).cpu()` may compute as well.
 SQL = f"""
-WITH job AS (
-  SELECT DISTINCT host, pid FROM python.torch_memory WHERE device LIKE 'cuda%'),
-step AS (
-  SELECT {{piece}} AS piece, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps
-  FROM python.torch_step WHERE {{inside}} GROUP BY 1, 2, 3),
-gpu AS (
-  SELECT {{piece}} AS piece, host, AVG(util_pct) AS util_pct
-  FROM system.gpu WHERE {{inside}} AND {{job_gpu}} GROUP BY 1, 2),
-sample AS (
-  SELECT {{piece}} AS piece, host, pid, stack, wall_ns, gil FROM python.stack_sample
-  WHERE {{inside}} AND thread = pid),
-alive AS (SELECT piece, host, pid, SUM(wall_ns) AS alive_ns FROM sample GROUP BY 1, 2, 3),
-place AS ({PLACE}),
-line AS (
-  SELECT piece, host, pid, file, lineno, func, leaf_file, leaf_line, leaf_func,
-         SUM(wall_ns) AS wall_ns
-  FROM sample JOIN place USING (stack) WHERE NOT gil GROUP BY ALL)
-SELECT piece, host, pid, rank, steps, util_pct, file, lineno, func, leaf_file, leaf_line, leaf_func,
-       100 * COALESCE(wall_ns, 0) / alive_ns AS share_pct
-FROM step JOIN job USING (host, pid) JOIN alive USING (piece, host, pid)
-LEFT JOIN gpu USING (piece, host)
-LEFT JOIN (SELECT * FROM line WHERE wall_ns >= 5e6 * {{piece_s}}) USING (piece, host, pid)
+WITH {LOOP},
+wait AS (
+  SELECT {{piece}} AS piece, host, pid, file, lineno, func, SUM(dur_ns) AS wait_ns,
+         SUM(calls) AS waits
+  FROM python.cuda_call
+  WHERE {{inside}} AND COALESCE(thread, pid) = pid
+    AND (kind = 'synchronize' OR direction = 'device to host') GROUP BY ALL)
+SELECT piece, host, pid, rank, steps, util_pct, file, lineno, func,
+       100 * COALESCE(wait_ns, 0) / all_ns AS share_pct, COALESCE(waits, 0) / steps AS waits
+FROM step LEFT JOIN gpu USING (piece, host) LEFT JOIN wait USING (piece, host, pid)
 """
-_WAITING = frozenset(("item", "cpu", "tolist", "numpy", "nonzero", "synchronize"))
-_CHEAP = frozenset((
-    "add_scalar", "all", "any", "append", "argmax", "debug", "detach", "eq", "extend", "float",
-    "format", "info", "int", "isfinite", "isinf", "isnan", "len", "log", "max", "mean", "min",
-    "print", "round", "str", "sum", "update", "write",
-))  # fmt: skip
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
@@ -67,37 +47,19 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
 
 
 def _judge_process(piece: int, lines: list[Any], limits: Limits) -> Verdict:
-    points = [row for row in lines if row.file is not None and _waits(row)]
-    share_pct = sum(row.share_pct for row in points)
-    first, util_pct = lines[0], lines[0].util_pct
-    busy = util_pct is not None and util_pct >= limits.busy_pct
+    share_pct, first = sum(row.share_pct for row in lines), lines[0]
     who = "" if first.rank is None else f"rank {first.rank}"
-    if not points or share_pct < limits.waiting_pct or busy:
+    busy = max(first.util_pct or 0, share_pct) >= limits.busy_pct
+    if first.util_pct is None or share_pct < limits.waiting_pct or busy:
         return Verdict(piece, False, who=who)
-    worst = max(points, key=lambda row: row.share_pct)
-    lost_pct = share_pct if util_pct is None else min(share_pct, 100 - util_pct)
+    known = [row for row in lines if row.file is not None]
+    worst = max(known or lines, key=lambda row: row.share_pct)
+    # While the loop waits, the GPU works: what it could do besides is the rest of the time.
+    most_pct = 100 - max(share_pct, first.util_pct or 0)
+    lost_pct = max(0.0, min(share_pct, most_pct))
     evidence = {
-        "waiting_pct": share_pct, "lines": len(points), "gpu_util_pct": util_pct,
-        "what": read_line(worst.file, worst.lineno),
+        "waiting_pct": share_pct, "waits_a_step": sum(row.waits for row in lines),
+        "lines": len(known), "gpu_util_pct": first.util_pct,
     }  # fmt: skip
     return Verdict(piece, True, evidence, lost_pct=lost_pct, readings=first.steps, who=who,
                    line=show_place(worst.file, worst.lineno, worst.func))  # fmt: skip
-
-
-def _waits(row: Any) -> bool:
-    """Return whether the line does nothing but wait for the GPU and handle what it has read."""
-    if row.leaf_func.rpartition(".")[2] == "synchronize":
-        return True
-    called = set(_list_calls(read_line(row.file, row.lineno)))
-    return bool(called & _WAITING) and called <= _WAITING | _CHEAP
-
-
-def _list_calls(line: str) -> Iterator[str]:
-    """Yield the names of what a line calls; none if it is only a part of a statement."""
-    try:
-        tree = ast.parse(line + " pass" if line.endswith(":") else line)
-    except (SyntaxError, ValueError):
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            yield str(getattr(node.func, "attr", None) or getattr(node.func, "id", "?"))

@@ -173,6 +173,7 @@ class TorchRecording:
         if self._device is not None:
             self._tracer.read_process(None)
         if self._device:
+            self._precision.check(self._naming.autocast)
             self.configure()
 
     def _report_backward(self) -> None:
