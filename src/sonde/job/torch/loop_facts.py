@@ -116,8 +116,8 @@ def _find_device(parameters: list[Any]) -> str | None:
 class Threads:
     """Writes how many threads torch computes with, when that has changed."""
 
-    def __init__(self, emit: _core.Writer, torch: Any) -> None:
-        self._emit, self._torch = emit, torch
+    def __init__(self, emit: _core.Writer) -> None:
+        self._emit, self._torch = emit, sys.modules["torch"]
         self._written: tuple[int, ...] = ()
 
     def check(self) -> None:
@@ -136,8 +136,9 @@ class Threads:
 class Precision:
     """Writes how exactly torch computes on a GPU, when that has changed."""
 
-    def __init__(self, emit: _core.Writer, torch: Any) -> None:
-        self._emit, self._torch = emit, torch
+    def __init__(self, emit: _core.Writer) -> None:
+        self._emit: _core.Writer = emit
+        self._torch: Any = sys.modules["torch"]
         self._written: tuple[object, ...] = ()
 
     def check(self, autocast: str | None) -> None:

@@ -70,8 +70,7 @@ class TorchRecording:
         self._loaders = Loaders(context.guard(LoaderFacts(loader, worker).meet))
         self._naming = Naming(module)
         self._memory = MemoryWriter(memory, self._torch, guard=context.guard)
-        self._threads = Threads(threads, self._torch)
-        self._precision = Precision(precision, self._torch)
+        self._threads, self._precision = Threads(threads), Precision(precision)
         session = context.session
         self._tracer = self._naming.tracer = _core.TorchTracer(
             trace, session.text, session.page, context.guard(self._naming.name),
