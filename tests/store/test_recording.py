@@ -311,3 +311,23 @@ def test_tables_and_columns_can_be_listed_as_in_any_database(recorded: Recording
                 "meaning": "duration"} in rows  # fmt: skip
     with pytest.raises(QueryError, match=r"no table gc_puse; the nearest are python\.gc_pause"):
         recorded.query("DESCRIBE gc_puse")
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
+def test_a_crash_for_want_of_memory_is_an_error_of_the_query(run, number: int) -> None:
+    code = f"""
+import os, threading
+from sonde.store.engine import limited
+with limited("300MiB"):
+    pass
+if os.fork() == 0:
+    os.kill(os.getpid(), {int(number)})  # not limited: a crash
+assert os.WTERMSIG(os.wait()[1]) == {int(number)}
+with limited("300MiB"):
+    thread = threading.Thread(target=os.kill, args=(os.getpid(), {int(number)}))
+    thread.start()
+    thread.join()
+"""
+    done = run(code, check=False)
+    assert done.returncode == 5
+    assert done.stderr.startswith("sonde: the query or its result needs more than 300MiB; ask for")

@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from sonde import settings
+from sonde import _core, settings
 from sonde.errors import QueryError
 
 PIECE_ROWS = 100_000  # of a result that comes in pieces
@@ -57,11 +57,15 @@ def limited(memory: str) -> Iterator[None]:
     if before[1] != resource.RLIM_INFINITY:
         room = min(room, before[1])
     resource.setrlimit(resource.RLIMIT_DATA, (room, before[1]))
+    # A thread of the engine that gets no memory may crash instead of saying so.
+    error = too_large(memory)
+    _core.crash_line(f"sonde: {error}\n", error.exit_code)
     try:
         yield
     except MemoryError:
-        raise too_large(memory) from None
+        raise error from None
     finally:
+        _core.crash_line(None, 0)
         resource.setrlimit(resource.RLIMIT_DATA, before)
         pa.set_memory_pool(pool)
 

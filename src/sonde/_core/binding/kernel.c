@@ -2,6 +2,7 @@
 #include "binding/binding.h"
 #include "kernel/map_guard.h"
 #include "kernel/alive_lock.h"
+#include "kernel/crash_line.h"
 #include "kernel/exit_status.h"
 #include "kernel/filter.h"
 #include "kernel/keeper.h"
@@ -150,6 +151,19 @@ static PyObject *exit_tell(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *crash_line(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *line;
+    Py_ssize_t bytes;
+    int exit_code;
+    if (!PyArg_ParseTuple(args, "z#i", &line, &bytes, &exit_code))
+        return NULL;
+    int status = sonde_crash_line_set(line, (size_t)bytes, exit_code);
+    if (status < 0)
+        return sonde_raise(status, "line");
+    Py_RETURN_NONE;
+}
+
 /* ---- the signal that asks for a snapshot -------------------------------------------- */
 
 static PyObject *kept; /* still kept after signal_release(): another thread may be in the handler */
@@ -207,6 +221,9 @@ PyMethodDef sonde_kernel_methods[] = {
      "exit_watch(map): have the exit status of this process written to this control page; None: to none."},
     {"exit_tell", exit_tell, METH_VARARGS,
      "exit_tell(status): write the status now; the process is about to end at once."},
+    {"crash_line", crash_line, METH_VARARGS,
+     "crash_line(line, status): a crash from now on writes this line to stderr and ends with this exit\n"
+     "status; None: it is a crash again."},
     {"signal_catch", signal_catch, METH_VARARGS,
      "signal_catch(number, map): from now on this signal asks for a snapshot, in addition to what\n"
      "it did before."},
