@@ -192,9 +192,7 @@ class TorchStepEnd:
 class Sampler:
     def __init__(
         self,
-        samples: Writer,
-        threads: Writer,
-        sampling: Writer,
+        writers: tuple[Writer, ...],
         text: Text,
         nodes: Map,
         page: Map,

@@ -1,4 +1,4 @@
-"""Samples of stacks, threads and asyncio tasks."""
+"""Samples of stacks, threads, event loops and asyncio tasks."""
 
 from __future__ import annotations
 
@@ -69,6 +69,51 @@ class Sampling:
     stacks_lost: u64 = column("samples for whose stack there was no room: raise stack.bytes")
 
 
+class LoopHold:
+    """A callback that kept an event loop (asyncio, uvloop) from running any other; the longest
+    ones have a row for each second. A callback is one step of a task, from one await that has to
+    wait to the next, or a function that the loop was given."""
+
+    RING_BYTES = 2**19
+    t_ns: i64 = column("when the time that this row stands for began", "ns")
+    dur_ns: i64 = column(
+        "how long the callback was seen to keep the loop: between two samples, so in truth up to "
+        "twice stack.every longer; what takes less than stack.every is not seen",
+        "ns",
+    )
+    held_ns: i64 = column(
+        "how long it had kept the loop at the end of this row; more than dur_ns if it has rows "
+        "before this one",
+        "ns",
+    )
+    thread: i64 = column("kernel id of the thread that runs the loop")
+    callback: text | None = column(
+        "the function that the loop called, such as the coroutine of a task; NULL if it is in C"
+    )
+    stack: i64 = column("id of the stack that took most of that time, see python.frame")
+    samples: u32 = column("samples that this row rests on")
+    cpu_ns: i64 = column("CPU time that the thread used meanwhile", "ns")
+    wait: text | None = column(
+        "what the callback waited for most, as in python.stack_sample; NULL if it ran most of the "
+        "time"
+    )
+
+
+class Loop:
+    """An event loop (asyncio, uvloop): how busy it was, once a second."""
+
+    RING_BYTES = 2**17
+    t_ns: i64 = column("when", "ns")
+    thread: i64 = column("kernel id of the thread that runs the loop")
+    wall_ns: i64 = column("elapsed time that this row stands for", "ns")
+    idle_ns: i64 = column("of it, time in which the loop waited for something to happen", "ns")
+    callbacks: u64 = column(
+        "callbacks that ran; more than that if callbacks enter contexts (contextvars) themselves"
+    )
+    held_ns: i64 = column("time in which callbacks kept the loop for long: see loop_hold", "ns")
+    longest_ns: i64 = column("the longest time that one of them had kept it so far", "ns")
+
+
 class FatalSignal:
     """A signal that ended the program. Every thread was sampled once more: see python.backtrace."""
 
@@ -94,4 +139,4 @@ class Task:
     lineno: i64 = column("line that runs or awaits")
 
 
-ROWS = (StackSample, Thread, Sampling, FatalSignal, Task)
+ROWS = (StackSample, Thread, Sampling, LoopHold, Loop, FatalSignal, Task)

@@ -154,6 +154,7 @@ static enum sonde_frames_result read_once(sonde_view *view, sonde_stack *stack, 
         return SONDE_FRAMES_TORN;
     stack->holds_gil = holds_gil(view);
     stack->tid = tid_of(&sonde_copy.state);
+    stack->turn = sonde_copy.state.context_ver;
     if (sonde_copy.current == 0)
         return SONDE_FRAMES_EMPTY;
     sonde_outside_expect(view);

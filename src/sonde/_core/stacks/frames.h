@@ -26,6 +26,7 @@ typedef struct sonde_code {
     uint32_t alive; /* atomic; 0: destroyed, and its address may belong to another by now */
     uint32_t units; /* instructions */
     uint32_t is_generator;
+    uint32_t loop_part; /* what it is to an event loop: enum sonde_loop_part */
     uint32_t is_shim; /* one of 3.12's own, between C and Python: never a frame of the program */
     sonde_frame_key key; /* all but the line */
     uint32_t is_narrow; /* `lines` are uint16_t, counted from `low_line` */
@@ -72,6 +73,7 @@ typedef struct {
     uint32_t tid; /* the thread's id, as its state says now */
     uintptr_t innermost; /* address of the innermost frame */
     int32_t unit;        /* the instruction that it is at; -1: none yet */
+    uint64_t turn; /* how often it entered or left a context (contextvars) */
     sonde_frame frame[SONDE_MAX_DEPTH];
 } sonde_stack;
 

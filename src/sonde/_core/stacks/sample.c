@@ -57,6 +57,7 @@ void sonde_sample_release(sonde_sampler *s, sonde_sampled_thread *thread)
 
 void sonde_sample_settle(sonde_sampler *s, sonde_sampled_thread *thread)
 {
+    sonde_loop_rest(s, thread);
     sonde_sample_release(s, thread);
     if (thread->owed_ns == 0 || thread->node == 0)
         return;
@@ -218,6 +219,7 @@ void sonde_sample_count(sonde_sampler *s, sonde_sampled_thread *thread, const so
     if (thread->holds_gil)
         sonde_store_relaxed(&node->gil_ns, node->gil_ns + wall_ns);
     s->sums.samples++;
+    sonde_loop_count(s, thread, facts, wall_ns);
     if (facts->is_same && facts->cpu_ns == 0 && is_idle) {
         if (thread->held == 0)
             thread->held_since_ns = since;

@@ -110,9 +110,11 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
     if (node) {
         /* On a busy machine it may be waiting only for the CPU that we have just now. */
         thread->wait = sonde_thread_cpu(thread->tid) == cpu_ns ? find_wait(thread) : SONDE_WAIT_NONE;
+        sonde_loop_see(s, thread, &stack);
         sonde_sample_facts facts = {now_ns, used_ns, thread->wait, is_same, everyone};
         sonde_sample_count(s, thread, &facts);
     } else {
+        sonde_loop_rest(s, thread);
         thread->seen_ns = 0; /* C code that only calls into Python now and then: not counted */
     }
     return 1;
@@ -232,9 +234,10 @@ static int64_t take_turn(sonde_sampler *s, int64_t now_ns, int everyone)
     int is_off = !sonde_load_acquire(&s->page->on);
     if (s->own_tid == 0)
         s->own_tid = (uint32_t)sonde_find_tid(); /* a new thread: see sonde_sampler_rest() */
-    if (is_off && !s->was_off)
-        for (uint32_t i = 0; i < s->threads.count; i++)
-            sonde_sample_release(s, s->threads.list[i]);
+    for (uint32_t i = 0; is_off && !s->was_off && i < s->threads.count; i++) {
+        sonde_sample_release(s, s->threads.list[i]);
+        sonde_loop_rest(s, s->threads.list[i]);
+    }
     if (!is_off && s->was_off)
         forget_times(s);
     s->was_off = is_off;

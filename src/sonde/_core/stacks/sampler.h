@@ -42,7 +42,7 @@ _Static_assert(sizeof(sonde_sampling_row) == 80, "sampling layout");
 
 typedef struct {
     /* Where to write; whoever sets these keeps the memory mapped. */
-    sonde_ring_handle samples, thread_rows, sampling;
+    sonde_ring_handle samples, thread_rows, sampling, holds, loops;
     const sonde_intern_handle *text;
     sonde_nodes_handle nodes; /* with an index while samples are taken */
     sonde_control *page;
@@ -108,6 +108,18 @@ void sonde_sample_end(sonde_sampler *s, uint32_t at);
 
 void sonde_sample_thread(sonde_sampler *s, sonde_sampled_thread *thread, uint32_t state);
 void sonde_sample_sums(sonde_sampler *s, int64_t now_ns);
+
+/* ---- event loops (loops.c) ------------------------------------------------------------ */
+
+/* See whether a thread, whose stack was just read, is in a callback of an event loop. */
+void sonde_loop_see(sonde_sampler *s, sonde_sampled_thread *thread, const sonde_stack *stack);
+
+/* Count a sample, which stands for `wall_ns`, of a thread that may run a loop. */
+void sonde_loop_count(sonde_sampler *s, sonde_sampled_thread *thread, const sonde_sample_facts *facts,
+                      int64_t wall_ns);
+
+/* Write what is known of the thread's loop: it ends, or nobody looks for a while. */
+void sonde_loop_rest(sonde_sampler *s, sonde_sampled_thread *thread);
 
 /* ---- which threads there are (thread_search.c) ------------------------------------- */
 

@@ -20,7 +20,7 @@ enum { WANT_NAMES = 1, WANT_INSPECTION = 2, WANT_STACKS = 4 };
 typedef struct {
     PyObject_HEAD
     sonde_sampler sampler;
-    PyObject *maps[5]; /* keep what the sampler writes to mapped */
+    PyObject *maps[7]; /* keep what the sampler writes to mapped */
     PyObject *text;
     PyObject *inspect; /* called with the GIL in the helper thread */
     int is_open;
@@ -118,7 +118,7 @@ static int open_nodes(SamplerObject *self, PyObject *map)
         sonde_raise(status, "stack table");
         return -1;
     }
-    self->maps[3] = Py_NewRef(map);
+    self->maps[5] = Py_NewRef(map);
     return 0;
 }
 
@@ -133,36 +133,41 @@ static int open_page(SamplerObject *self, PyObject *map)
         return -1;
     }
     self->sampler.page = page;
-    self->maps[4] = Py_NewRef(map);
+    self->maps[6] = Py_NewRef(map);
     return 0;
 }
 
-static PyObject *sampler_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static int open_rings(SamplerObject *self, PyObject *const writers[5])
 {
-    PyObject *samples, *threads, *sampling, *text, *nodes, *page, *inspect;
+    sonde_sampler *s = &self->sampler;
+    sonde_ring_handle *rings[] = {&s->samples, &s->thread_rows, &s->sampling, &s->holds, &s->loops};
+    static const char *const kinds[] = {SONDE_SAMPLE_KINDS, SONDE_THREAD_KINDS, SONDE_SAMPLING_KINDS,
+                                        SONDE_HOLD_KINDS, SONDE_LOOP_KINDS};
+    for (int i = 0; i < 5; i++)
+        if ((self->maps[i] = sonde_writer_ring(writers[i], kinds[i], rings[i])) == NULL)
+            return -1;
+    return 0;
+}
+
+static PyObject *sampler_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *writers[5], *text, *nodes, *page, *inspect;
     int is_slow = 0;
     const char *folder;
-    static char *names[] = {"samples", "threads", "sampling", "text", "nodes",
-                            "page",    "folder",  "inspect",  "slow", NULL};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!O!O!O!yO|p", names, &sonde_WriterType,
-                                     &samples, &sonde_WriterType, &threads, &sonde_WriterType,
-                                     &sampling, &sonde_TextType, &text, &sonde_MapType, &nodes,
-                                     &sonde_MapType, &page, &folder, &inspect, &is_slow))
+    PyTypeObject *writer = &sonde_WriterType;
+    if (!PyArg_ParseTuple(args, "(O!O!O!O!O!)O!O!O!yO|p", writer, &writers[0], writer, &writers[1], writer,
+                          &writers[2], writer, &writers[3], writer, &writers[4], &sonde_TextType, &text,
+                          &sonde_MapType, &nodes, &sonde_MapType, &page, &folder, &inspect, &is_slow))
         return NULL;
     SamplerObject *self = (SamplerObject *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
     sonde_sampler *s = &self->sampler;
     s->is_slow = is_slow;
-    self->maps[0] = sonde_writer_ring(samples, SONDE_SAMPLE_KINDS, &s->samples);
-    if (self->maps[0] != NULL)
-        self->maps[1] = sonde_writer_ring(threads, SONDE_THREAD_KINDS, &s->thread_rows);
-    if (self->maps[1] != NULL)
-        self->maps[2] = sonde_writer_ring(sampling, SONDE_SAMPLING_KINDS, &s->sampling);
     s->folder = strdup(folder);
     if (s->folder == NULL)
         PyErr_NoMemory();
-    if (s->folder == NULL || self->maps[2] == NULL || open_nodes(self, nodes) < 0 || open_page(self, page) < 0) {
+    if (s->folder == NULL || open_rings(self, writers) < 0 || open_nodes(self, nodes) < 0 || open_page(self, page) < 0) {
         Py_DECREF(self);
         return NULL;
     }
@@ -348,7 +353,7 @@ static PyObject *sampler_inspected(SamplerObject *self, PyObject *args)
 
 static void sampler_dealloc(SamplerObject *self)
 {
-    for (int i = 0; i < 5; i++)
+    for (size_t i = 0; i < sizeof self->maps / sizeof *self->maps; i++)
         Py_CLEAR(self->maps[i]);
     Py_CLEAR(self->text);
     Py_CLEAR(self->inspect);
@@ -378,9 +383,9 @@ PyTypeObject sonde_SamplerType = {
     .tp_name = "sonde._core.Sampler",
     .tp_basicsize = sizeof(SamplerObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "Sampler(samples, threads, sampling, text, nodes, page, folder, inspect, slow=False):\n"
-              "samples the stacks of all threads, in the native thread; `inspect(wants)` is called\n"
-              "with the GIL for what only Python knows.",
+    .tp_doc = "Sampler((samples, threads, sampling, holds, loops), text, nodes, page, folder, inspect,\n"
+              "slow=False): samples the stacks of all threads, in the native thread; `inspect(wants)` is\n"
+              "called with the GIL for what only Python knows.",
     .tp_new = sampler_new,
     .tp_dealloc = (destructor)sampler_dealloc,
     .tp_methods = sampler_methods,

@@ -90,6 +90,7 @@ static void free_thread(sonde_sampled_thread *thread)
     free(thread->view.outside);
     free(thread->inner.outside);
     free(thread->path);
+    free(thread->loop);
     free(thread);
 }
 

@@ -4,6 +4,7 @@
 
 #include "stacks/frames.h" /* before all others: Python.h must be the first */
 #include "kernel/thread_wait.h"
+#include "stacks/loops.h"
 
 /* One frame of the stack that a thread was last seen with. */
 typedef struct {
@@ -31,6 +32,9 @@ typedef struct {
     enum sonde_wait_kind wait; /* what it waited for then, other than a CPU */
     uint32_t call; /* text id of the C function that it was calling then; 0: none */
     int64_t queue_ns; /* how long it had waited for a CPU when that was last asked; -1: not known */
+    sonde_loop *loop; /* NULL: it was never seen to run an event loop */
+    uint32_t poll_node; /* where it last waited for input, and its turn (see sonde_stack) then */
+    uint64_t poll_turn;
     sonde_step *path; /* root first */
     int path_n, path_room;
     /* Samples that are not written yet because they are like the last row: no CPU time, same

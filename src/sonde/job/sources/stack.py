@@ -10,7 +10,9 @@ from sonde.job.source_context import SourceContext, has_gil
 from sonde.job.sources import _python_objects
 from sonde.session import ring
 from sonde.session.files import NODES, Replacement
-from sonde.tables.stack import FatalSignal, Sampling, StackSample, Task, Thread
+from sonde.tables.stack import (
+    FatalSignal, Loop, LoopHold, Sampling, StackSample, Task, Thread,
+)  # fmt: skip
 
 ON = True
 NEEDS = ()
@@ -23,9 +25,9 @@ class Source:
 
     def __init__(self, context: SourceContext) -> None:
         self._context = context
-        self._samples = context.writer(StackSample)
-        self._threads = context.writer(Thread)
-        self._sampling = context.writer(Sampling)
+        self._writers = tuple(
+            context.writer(row) for row in (StackSample, Thread, Sampling, LoopHold, Loop)
+        )
         self._fatal = context.writer(FatalSignal)
         self._objects = _python_objects.Objects(context, context.writer(Task))
         self._sampler: _core.Sampler | None = None
@@ -52,9 +54,7 @@ class Source:
             raise Unavailable(f"without a GIL there is no slow way to read stacks, and {why}")
         session = self._context.session
         self._sampler = _core.Sampler(
-            self._samples,
-            self._threads,
-            self._sampling,
+            self._writers,
             session.text,
             _open_nodes(session.folder, int(session.values["stack.bytes"])),
             session.page,
