@@ -249,6 +249,45 @@ def _is_slow(step: int, every: int) -> bool:
     return step % 15 == 0 if every == 15 else step * 2654435761 % 2**32 < 2**32 / 15
 
 
+# ---- event loops --------------------------------------------------------------------------------
+
+
+def holds(ms: int, **more: object) -> Callable[[float], list[dict]]:
+    """One callback a second that keeps the loop so long."""
+    row = {"dur_ns": ms * MS, "held_ns": ms * MS, "thread": 1, "callback": "handle", "stack": 1,
+           "samples": 12, "cpu_ns": 0, "wait": "network"}  # fmt: skip
+    return lambda _t: [row | more]
+
+
+def run_loop(held: Callable[[float], list[dict]], callbacks: int = 500) -> list:
+    loop = {"thread": 1, "wall_ns": 1000 * MS, "idle_ns": 100 * MS, "callbacks": callbacks,
+            "held_ns": 0, "longest_ns": 0}  # fmt: skip
+    return advise(record(40, loop=[loop], loop_hold=held, **NOTHING), "loop_blocked").findings
+
+
+def test_a_blocked_loop_is_told_with_its_callback_and_what_it_does() -> None:
+    (found,) = run_loop(holds(240))
+    assert found.title.startswith("The event loop is blocked: handle waits for the network")
+    assert found.severity == "critical"
+    assert found.evidence["max_longest_ns"] == 240 * MS
+    (found,) = run_loop(holds(140, wait=None, cpu_ns=130 * MS))
+    assert "handle computes" in found.title and found.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("held", "callbacks"),
+    [
+        (holds(30), 500),
+        (holds(240), 3),
+        (holds(240, wait="gil"), 500),
+        (holds(240, wait=None, cpu_ns=40 * MS), 500),
+    ],
+    ids=["short", "nobody waits", "the GIL is another's", "others have the processor"],
+)
+def test_a_loop_that_is_not_to_blame(held: Callable[[float], list[dict]], callbacks: int) -> None:
+    assert not run_loop(held, callbacks)
+
+
 # ---- ranks --------------------------------------------------------------------------------------
 
 

@@ -11,8 +11,14 @@ from sonde.job.sources import _python_objects
 from sonde.session import ring
 from sonde.session.files import NODES, Replacement
 from sonde.tables.stack import (
-    FatalSignal, Loop, LoopHold, Sampling, StackSample, Task, Thread,
-)  # fmt: skip
+    FatalSignal,
+    Loop,
+    LoopHold,
+    Sampling,
+    StackSample,
+    Task,
+    Thread,
+)
 
 ON = True
 NEEDS = ()

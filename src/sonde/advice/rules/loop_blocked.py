@@ -1,0 +1,93 @@
+"""The event loop is blocked: one callback keeps it, and everything else on it waits.
+
+Why it hurts: an event loop runs one callback at a time. While one computes, sleeps or waits without
+`await`, no other task goes on: requests, timers and heartbeats are late by that long.
+
+What to do: `await` an asynchronous version of that call, or give it to a thread
+(`await asyncio.to_thread(…)`) or, if it computes in Python, to a process pool; cut long
+calculations into parts with `await asyncio.sleep(0)` between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sonde.advice.rules._code import PLACE, show_place
+from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
+
+NEEDS = ("python.loop_hold.held_ns", "python.loop.wall_ns")
+LIMITS = {
+    "long_s": Limit(0.05, "that one callback keeps the loop, from which it counts as blocked"),
+    "share_pct": Limit(10, "of the time in which the loop is blocked so"),
+    "longest_s": Limit(1, "that one callback keeps the loop, from which once in a piece is enough"),
+    "others": Limit(5, "other callbacks for each that blocks the loop: there are some who wait"),
+}
+# What a callback does itself: it waits for something, or uses a processor. The time that it waits
+# for the GIL or for a processor is the fault of others, of whom other rules speak. A notebook runs
+# its cells on the loop of its kernel: nobody waits for that.
+SQL = f"""
+WITH hold AS (
+  SELECT {{piece}} AS piece, host, pid, thread, t_ns + dur_ns - held_ns AS since_ns, callback,
+         stack, samples, COALESCE(wait, 'cpu') AS kind,
+         CASE WHEN wait IS NULL THEN LEAST(dur_ns, cpu_ns) WHEN wait = 'gil' THEN 0 ELSE dur_ns END
+           AS own_ns
+  FROM python.loop_hold WHERE {{inside}} AND stack NOT IN (
+    SELECT stack FROM python.frame WHERE file LIKE '%/ipykernel/%' OR file LIKE '%/IPython/%')),
+callback AS (
+  SELECT piece, host, pid, thread, since_ns, SUM(own_ns) AS longest_ns
+  FROM hold GROUP BY ALL HAVING SUM(own_ns) >= {{long_s}} * 1e9),
+place AS ({PLACE}),
+line AS (
+  SELECT piece, host, pid, thread, file, lineno, func, callback, kind, SUM(own_ns) AS own_ns,
+         COUNT(DISTINCT since_ns) AS times, SUM(samples) AS samples, MAX(longest_ns) AS longest_ns
+  FROM hold JOIN callback USING (piece, host, pid, thread, since_ns) LEFT JOIN place USING (stack)
+  GROUP BY ALL),
+blocked AS (
+  SELECT piece, host, pid, thread, SUM(own_ns) AS own_ns, SUM(times) AS times,
+         SUM(samples) AS samples, MAX(longest_ns) AS longest_ns,
+         ARG_MAX(struct_pack(file, lineno, func, callback, kind), own_ns) AS most
+  FROM line GROUP BY 1, 2, 3, 4),
+loop AS (
+  SELECT {{piece}} AS piece, host, pid, thread, SUM(wall_ns) AS wall_ns, SUM(callbacks) AS callbacks
+  FROM python.loop WHERE {{inside}} GROUP BY ALL)
+SELECT piece, pid, wall_ns::DOUBLE AS wall_ns, callbacks::BIGINT AS callbacks,
+       own_ns::DOUBLE AS own_ns, times::BIGINT AS times, samples::BIGINT AS samples,
+       longest_ns::DOUBLE AS longest_ns, most
+FROM loop LEFT JOIN blocked USING (piece, host, pid, thread)
+"""
+_WAITS = {
+    "sleep": "sleeps", "network": "waits for the network", "disk": "waits for a disk",
+    "child": "waits for a child process", "lock": "waits for a lock", "pipe": "waits for a pipe",
+    "poll": "waits for input", "device": "waits for a device", "gil": "waits for the GIL",
+    "fault": "waits for memory", "cpu": "computes", "other": "waits",
+}  # fmt: skip
+
+
+def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
+    for piece, loops in group(rows):
+        yield _judge_loop(piece, max(loops, key=lambda row: row.own_ns or 0), limits)
+
+
+def _judge_loop(piece: int, row: Any, limits: Limits) -> Verdict:
+    if not row.own_ns or not row.wall_ns:
+        return Verdict(piece, False)
+    blocked_pct = min(100.0, 100 * row.own_ns / row.wall_ns)
+    is_long = row.longest_ns >= limits.longest_s * 1e9
+    if (
+        not (blocked_pct >= limits.share_pct or is_long)
+        or row.callbacks < limits.others * row.times
+    ):
+        return Verdict(piece, False)
+    most = row.most
+    what = f"{most['callback'] or 'a callback'} {_WAITS[most['kind']]}"
+    evidence = {
+        "blocked_pct": blocked_pct, "blocking_callbacks": row.times,
+        "max_longest_ns": row.longest_ns, "all_callbacks": row.callbacks,
+    }  # fmt: skip
+    return Verdict(
+        piece, True, evidence, lost_pct=blocked_pct, readings=row.samples, who=f"pid {row.pid}",
+        severity="warning" if is_long else None,
+        title=f"The event loop is blocked: {what}, and everything else on it waits",
+        line=show_place(most["file"], most["lineno"], most["func"]),
+    )  # fmt: skip
