@@ -262,7 +262,7 @@ def holds(ms: int, **more: object) -> Callable[[float], list[dict]]:
 def run_loop(held: Callable[[float], list[dict]], callbacks: int = 500) -> list:
     loop = {"thread": 1, "wall_ns": 1000 * MS, "idle_ns": 100 * MS, "callbacks": callbacks,
             "held_ns": 0, "longest_ns": 0}  # fmt: skip
-    return advise(record(40, loop=[loop], loop_hold=held, **NOTHING), "loop_blocked").findings
+    return advise(record(40, event_loop=[loop], loop_hold=held, **NOTHING), "loop_blocked").findings
 
 
 def test_a_blocked_loop_is_told_with_its_callback_and_what_it_does() -> None:

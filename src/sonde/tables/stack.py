@@ -99,7 +99,7 @@ class LoopHold:
     )
 
 
-class Loop:
+class EventLoop:
     """An event loop (asyncio, uvloop): how busy it was, once a second."""
 
     RING_BYTES = 2**17
@@ -139,4 +139,4 @@ class Task:
     lineno: i64 = column("line that runs or awaits")
 
 
-ROWS = (StackSample, Thread, Sampling, LoopHold, Loop, FatalSignal, Task)
+ROWS = (StackSample, Thread, Sampling, LoopHold, EventLoop, FatalSignal, Task)

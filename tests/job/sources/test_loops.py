@@ -58,7 +58,7 @@ def test_callbacks_that_keep_the_loop_are_told_with_their_line(run, how: str) ->
     holds = {row["callback"]: row for row in recording.query(HOLDS).to_pylist()}
     (loop,) = recording.query(
         "SELECT SUM(callbacks)::BIGINT AS callbacks, MAX(longest_ns) AS longest_ns, "
-        "SUM(wall_ns)::BIGINT AS wall_ns, SUM(idle_ns)::BIGINT AS idle_ns FROM python.loop"
+        "SUM(wall_ns)::BIGINT AS wall_ns, SUM(idle_ns)::BIGINT AS idle_ns FROM python.event_loop"
     ).to_pylist()
     block, stop = holds["block"], holds["stop"]
     assert (block["times"], block["wait"], block["lineno"]) == (5, "sleep", 8)

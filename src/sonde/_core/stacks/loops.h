@@ -59,6 +59,6 @@ typedef struct {
 #define SONDE_LOOP_KINDS "qqqqQqq"
 
 _Static_assert(sizeof(sonde_hold_row) == 72, "loop_hold layout");
-_Static_assert(sizeof(sonde_loop_row) == 56, "loop layout");
+_Static_assert(sizeof(sonde_loop_row) == 56, "event_loop layout");
 
 #endif

@@ -16,7 +16,7 @@ from typing import Any
 from sonde.advice.rules._code import PLACE, show_place
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 
-NEEDS = ("python.loop_hold.held_ns", "python.loop.wall_ns")
+NEEDS = ("python.loop_hold.held_ns", "python.event_loop.wall_ns")
 LIMITS = {
     "long_s": Limit(0.05, "that one callback keeps the loop, from which it counts as blocked"),
     "share_pct": Limit(10, "of the time in which the loop is blocked so"),
@@ -50,7 +50,7 @@ blocked AS (
   FROM line GROUP BY 1, 2, 3, 4),
 loop AS (
   SELECT {{piece}} AS piece, host, pid, thread, SUM(wall_ns) AS wall_ns, SUM(callbacks) AS callbacks
-  FROM python.loop WHERE {{inside}} GROUP BY ALL)
+  FROM python.event_loop WHERE {{inside}} GROUP BY ALL)
 SELECT piece, pid, wall_ns::DOUBLE AS wall_ns, callbacks::BIGINT AS callbacks,
        own_ns::DOUBLE AS own_ns, times::BIGINT AS times, samples::BIGINT AS samples,
        longest_ns::DOUBLE AS longest_ns, most

@@ -11,8 +11,8 @@ from sonde.job.sources import _python_objects
 from sonde.session import ring
 from sonde.session.files import NODES, Replacement
 from sonde.tables.stack import (
+    EventLoop,
     FatalSignal,
-    Loop,
     LoopHold,
     Sampling,
     StackSample,
@@ -32,7 +32,7 @@ class Source:
     def __init__(self, context: SourceContext) -> None:
         self._context = context
         self._writers = tuple(
-            context.writer(row) for row in (StackSample, Thread, Sampling, LoopHold, Loop)
+            context.writer(row) for row in (StackSample, Thread, Sampling, LoopHold, EventLoop)
         )
         self._fatal = context.writer(FatalSignal)
         self._objects = _python_objects.Objects(context, context.writer(Task))
