@@ -41,6 +41,7 @@ def test_a_costly_call_is_named_with_its_line_and_what_to_do_instead() -> None:
         {"thread": 8},  # the main thread works: this one does not hold it up
         {"name": "sql_per_row", "stretch_s": 2.0},  # one long statement
         {"name": "backtracking", "stretch_s": 0.03},  # many short matches
+        {"name": "imports", "func": "<module>"},  # at the top of a file
         {"name": "polling", "waiting_pct": 58.0},  # it waits, and burns nothing
     ],
 )

@@ -157,6 +157,8 @@ def _counts(row: Any, rows: list[Any], limits: Limits) -> bool:
     kind = _BY_NAME[row.name]
     if row.thread != row.pid and not (row.rest_pct is None or row.rest_pct >= limits.rest_pct):
         return False
+    if kind.name == "imports" and row.func == "<module>":
+        return False  # a program that begins
     if kind.stretch == SHORT and row.stretch_s > limits.short_s:
         return False
     if kind.stretch == LONG and row.stretch_s < limits.long_s:
