@@ -38,6 +38,7 @@ setup(
             sources=sorted(glob("src/sonde/_core/**/*.c", recursive=True)),
             depends=glob("src/sonde/_core/**/*.h", recursive=True),
             include_dirs=["src/sonde/_core"],
+            libraries=["m"],
             extra_compile_args=[
                 "-std=gnu11",
                 "-O2",

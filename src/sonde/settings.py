@@ -214,6 +214,8 @@ _FIXED = (
     Key("stack.slow", parse_switch, False, "hold the GIL to read stacks, as on an unknown Python"),
     Key("stack.fatal", parse_switch, True, "sample all threads once more before a signal such as "
         "SIGSEGV ends the program"),
+    Key("heap.every", parse_size, 512 * 2**10, "bytes that Python allocates between two samples of "
+        "its heap, on average", changeable=True, low=2**8, high=2**40),
     Key("code.mine", parse_globs, "", "files that count as the user's own code, although they lie "
         "where libraries do: */site-packages/myapp/*", changeable=True),
     Key("snapshot.every", parse_duration, 0.0, "time between two snapshots; 0: only on request",

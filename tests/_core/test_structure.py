@@ -25,6 +25,7 @@ LAW = {
     "gc": FLOOR,
     "exceptions": FLOOR,
     "stacks": FLOOR,
+    "heap": FLOOR | {"stacks"},  # a block belongs to the stack that allocated it
     "calls": FLOOR,
     "events": FLOOR,
     "torch": FLOOR,

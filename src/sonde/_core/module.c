@@ -6,6 +6,7 @@
 #include "events/events.h"
 #include "exceptions/chained_hook.h"
 #include "gc/gc_callback.h"
+#include "heap/heap_binding.h"
 #include "kernel/fork.h"
 #include "stacks/trigger.h"
 #include "torch/step_end.h"
@@ -21,6 +22,7 @@ static PyTypeObject *const types[] = {
     &sonde_WriterType,
     &sonde_NativeThreadType,
     &sonde_GcCallbackType,
+    &sonde_HeapType,
     &sonde_ChainedHookType,
     &sonde_SamplerType,
     &sonde_TriggerType,

@@ -91,17 +91,18 @@ def read_tree(
         if is_idle and not idle and is_at_rest(seen, own, is_main=is_main, has_mine=has_mine):
             tree.rest_ns += wall_ns
         elif path:
-            _add(tree.root, path, (part, thread), wall_ns, cpu_ns, is_idle=is_idle)
+            add_path(tree.root, path, (part, thread), wall_ns, cpu_ns, is_idle=is_idle)
     return tree
 
 
 _LOST = Step("<lost>", MINE, "", 0, 0)
 
 
-def _add(
+def add_path(
     root: CodeNode, path: Sequence[Step], thread: tuple[int, int], wall_ns: int, cpu_ns: int,
     *, is_idle: bool,
 ) -> None:  # fmt: skip
+    """Add a folded stack with its time to a tree."""
     node = root
     for step in (None, *path):
         if step is not None:

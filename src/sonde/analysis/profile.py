@@ -107,6 +107,9 @@ class Selection:
 class Profile:
     """What exporters write; it is read from a recording once, when it is needed."""
 
+    unit = "ns"  # of the amounts; and what the weights are called there
+    weight_names = WEIGHTS
+
     def __init__(self, recording: Recording, selection: Selection) -> None:
         self.selection, self.recording = selection, recording
         self.processes = _list_processes(recording)

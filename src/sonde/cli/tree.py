@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 from collections.abc import Iterator, Sequence
 from typing import IO
 
-from sonde import environ
-from sonde.analysis.code_names import MINE, shorten_file
 from sonde.analysis.code_tree import SORTS, CodeNode, CodeTree, read_tree
 from sonde.analysis.profile import Profile, Selection
-from sonde.analysis.source_lines import read_source
 from sonde.analysis.window import find_window
 from sonde.cli import _options, _table
 from sonde.cli._missing import tell_missing
+from sonde.cli._tree_text import draw_nodes, find_source
 from sonde.store.recording import open_recording
 from sonde.words import clean, find_pct, show_duration
 
@@ -78,7 +74,7 @@ def _make_record(depth: int, node: CodeNode, tree: CodeTree) -> dict[str, object
     step = node.step
     values = (
         *(round(ns / 1e9, 6) for ns in times), depth, step.name, step.owner, step.file or None,
-        node.line or None, len(node.threads), _find_source(node, tree) or None,
+        node.line or None, len(node.threads), find_source(node, tree) or None,
     )  # fmt: skip
     return dict(zip(_FIELDS, values, strict=True))
 
@@ -93,22 +89,8 @@ def _draw(
         file.write(line + "\n")
     if not nodes:
         return
-    coloured = file.isatty() and environ.uses_colour()
-    width = shutil.get_terminal_size().columns if file.isatty() else 160
-    folder = tree.profile.recording.sessions[0].meta.cwd
-    guides = _draw_guides(nodes)
-    labels = [guide + _name(node) for guide, (_, node) in zip(guides, nodes, strict=True)]
-    places = [_show_place(node, folder) for _, node in nodes]
-    room = min(max(map(len, labels)), max(30, width - 30 - max(map(len, places))))
     file.write("\n  total  share  waiting\n")
-    for (_, node), label, place in zip(nodes, labels, places, strict=True):
-        numbers = _show_numbers(node, tree)
-        left = f"{numbers}  {_cut(label, room):<{room}}  {place}"
-        source = _cut(_find_source(node, tree), width - len(left) - 2) if place else ""
-        if coloured:
-            left = f"{numbers}  {_paint(node, f'{_cut(label, room):<{room}}')}  {place}"
-            source = f"\x1b[2m{source}\x1b[0m"
-        file.write(f"{left}  {source}".rstrip() + "\n")
+    draw_nodes(tree, nodes, _show_numbers, _name, file)
     hidden = len(tree.list_nodes(args.sort)) - len(nodes)
     if hidden > 0:
         lines = "1 line with less time is" if hidden == 1 else f"{hidden} lines with less time are"
@@ -137,39 +119,6 @@ def _show_numbers(node: CodeNode, tree: CodeTree) -> str:
     return f"{show_duration(node.total_ns):>7}  {share:>3.0f} %  {waiting:>7}"
 
 
-def _draw_guides(nodes: Sequence[tuple[int, CodeNode]]) -> list[str]:
-    """Return the lines that lead from a caller to what it calls."""
-    guides: list[str] = []
-    followed = set[int]()  # depths at which another node follows
-    for depth, _ in reversed(nodes):
-        lines = "".join("│ " if level in followed else "  " for level in range(1, depth))
-        mark = "├ " if depth in followed else "└ "
-        guides.append(lines + mark if depth else "")
-        followed = {level for level in followed if level < depth} | {depth}
-    return guides[::-1]
-
-
 def _name(node: CodeNode) -> str:
     many = len(node.threads)
     return clean(node.step.name) + (f" {_TIMES}{many}" if many > 1 else "")
-
-
-def _show_place(node: CodeNode, folder: str | None) -> str:
-    if not node.step.file or not node.line:
-        return ""
-    return clean(f"{shorten_file(node.step.file, folder)}:{node.line}")
-
-
-def _find_source(node: CodeNode, tree: CodeTree) -> str:
-    session = tree.profile.recording.sessions[0]
-    if not node.step.file or not node.line or session.host != os.uname().nodename:
-        return ""
-    return clean(read_source(node.step.file, node.line, session.start_wall_ns))
-
-
-def _paint(node: CodeNode, label: str) -> str:
-    return f"\x1b[{1 if node.step.owner == MINE else 36}m{label}\x1b[0m"
-
-
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: max(0, room - 1)] + "…" if room > 1 else ""

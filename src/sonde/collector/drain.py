@@ -10,13 +10,13 @@ from sonde import _core
 from sonde.errors import Damaged
 from sonde.session import Session, stack_table, texts
 from sonde.session.ending import find_end_wall_ns
-from sonde.session.files import EVENT_TOTALS, NODES, SEALED, remove_quietly
+from sonde.session.files import EVENT_TOTALS, HEAP_NODES, NODES, SEALED, remove_quietly
 from sonde.session.missing_names import count_missing
 from sonde.session.records import Sealed, SealedTable
 from sonde.session.ring import Ring, map_file
 from sonde.store import archive
 from sonde.store.rows import SessionTable, make_table
-from sonde.store.views import events, stacks
+from sonde.store.views import events, heap, stacks
 
 
 class Drain:
@@ -118,18 +118,21 @@ def seal(session: Session) -> None:
         tables=tables,
         **count_missing(session),
     ).write(session.path(SEALED))
-    for path in [*rings, *map(session.path, (NODES, EVENT_TOTALS, texts.NAME))]:
+    for path in [*rings, *map(session.path, (NODES, HEAP_NODES, EVENT_TOTALS, texts.NAME))]:
         remove_quietly(path)
     for name in archive.list_tables(session):
         archive.remove_leftovers(session, name)
 
 
 def _archive_stacks(session: Session) -> None:
-    """Archive the tree of stacks with its texts, once: it can no longer change."""
-    table = stacks.STACK.schema.table
-    if stack_table.has_nodes(session) and not archive.list_segments(session, table):
-        rows = stacks.STACK.compute_table(session)
-        archive.write_segment(session, table, rows, 0, max(1, rows.num_rows), 0)
+    """Archive the trees of stacks with their texts, once: they can no longer change."""
+    for view, is_there in ((stacks.STACK, stack_table.has_nodes(session)), (heap.HEAP, False)):
+        table = view.schema.table
+        if archive.list_segments(session, table):
+            continue
+        rows = view.compute_table(session)
+        if is_there or rows.num_rows:
+            archive.write_segment(session, table, rows, 0, max(1, rows.num_rows), 0)
 
 
 def _archive_events(session: Session) -> None:

@@ -26,8 +26,6 @@
 #define MOST_BYTES (8u << 20)
 #define FEW_STACKS 4
 #define MOST_UNITS (1u << 22)
-/* Longer names are cut and end with an ellipsis. */
-#define MOST_CHARS 2000
 
 typedef struct {
     sonde_code *slot[SLOTS];
@@ -76,10 +74,14 @@ static void on_death(uintptr_t address)
 }
 
 static destructor dealloc_before;
+static void (*listener)(uintptr_t address); /* atomic */
 
 static void dealloc(PyObject *code)
 {
     on_death((uintptr_t)code);
+    void (*also)(uintptr_t) = sonde_load_relaxed(&listener);
+    if (also != NULL)
+        also((uintptr_t)code);
     dealloc_before(code);
 }
 
@@ -93,15 +95,21 @@ void sonde_codes_watch(void)
     PyCode_Type.tp_dealloc = dealloc;
 }
 
+void sonde_codes_tell(void (*died)(uintptr_t address))
+{
+    sonde_codes_watch();
+    sonde_store_relaxed(&listener, died);
+}
+
 /* ---- texts ------------------------------------------------------------------------ */
 
-static char utf8[MOST_CHARS * 4 + 4]; /* large, and used by one thread only */
+static char utf8[SONDE_MOST_CHARS * 4 + 4]; /* large, and used by one thread only */
 static size_t utf8_bytes;             /* of the last one */
 
 /* Intern the str at an address. Returns 0, or -1 if there is no str. */
 static int take_str(uintptr_t address, const sonde_intern_handle *text, uint32_t *id, uint64_t *hash)
 {
-    static char raw[MOST_CHARS * 4];
+    static char raw[SONDE_MOST_CHARS * 4];
     PyASCIIObject head;
     if (sonde_read_memory(&head, address, sizeof head) < 0 || head.ob_base.ob_type != &PyUnicode_Type ||
         !head.state.compact || head.length < 0)
@@ -109,18 +117,11 @@ static int take_str(uintptr_t address, const sonde_intern_handle *text, uint32_t
     size_t kind = (size_t)head.state.kind;
     if (kind != 1 && kind != 2 && kind != 4)
         return -1;
-    size_t chars = head.length > MOST_CHARS ? MOST_CHARS : (size_t)head.length;
+    size_t chars = head.length > SONDE_MOST_CHARS ? SONDE_MOST_CHARS : (size_t)head.length;
     size_t offset = head.state.ascii ? sizeof(PyASCIIObject) : sizeof(PyCompactUnicodeObject);
     if (chars && sonde_read_memory(raw, address + offset, chars * kind) < 0)
         return -1;
-    size_t used = 0;
-    for (size_t i = 0; i < chars; i++) {
-        uint32_t c = 0;
-        memcpy(&c, raw + i * kind, kind);
-        used += sonde_put_utf8(utf8 + used, c);
-    }
-    if ((Py_ssize_t)chars < head.length)
-        used += sonde_put_utf8(utf8 + used, 0x2026);
+    size_t used = sonde_put_str(utf8, raw, kind, (size_t)head.length);
     *hash = sonde_hash_bytes(*hash, utf8, used);
     utf8_bytes = used;
     *id = sonde_intern_put(text, utf8, (uint32_t)used); /* 0 if full: counted there */

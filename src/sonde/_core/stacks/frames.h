@@ -52,6 +52,10 @@ void sonde_codes_trim(void);
 /* Notice every code object that is destroyed from now on. Needs the GIL. */
 void sonde_codes_watch(void);
 
+/* Have a function called, too, for every code object that is about to be destroyed. There is one such
+ * function; it stays for good. Needs the GIL. */
+void sonde_codes_tell(void (*died)(uintptr_t address));
+
 /* Forget all code objects: their texts belong to a table that is gone. No sampler may be running. */
 void sonde_codes_clear(void);
 

@@ -188,6 +188,13 @@
     return us >= 1e3 ? `${(us / 1e3).toFixed(1)} ms` : `${us} µs`;
   }
 
+  function showBytes(bytes) {
+    const at = bytes < 1024 ? 0 : Math.min(3, Math.floor(Math.log2(bytes) / 10));
+    return `${(bytes / 1024 ** at).toFixed(at ? 1 : 0)} ${["B", "KiB", "MiB", "GiB"][at]}`;
+  }
+
+  const showAmount = (amount) => (data.unit === "bytes" ? showBytes : showTime)(amount);
+
   const share = (part, whole) => `${(100 * part / Math.max(1, whole)).toFixed(2)} %`;
 
   function make(tag, text, kind) {
@@ -200,8 +207,8 @@
   function tell() {
     const node = hovered || selected || focus;
     const ofView = focus === root ? "" : `, ${share(node.total, focus.total)} of the view`;
-    const amounts = `total ${showTime(node.total)} (${share(node.total, root.total)}${ofView})` +
-      ` · self ${showTime(node.own)} (${share(node.own, root.total)})`;
+    const amounts = `total ${showAmount(node.total)} (${share(node.total, root.total)}${ofView})` +
+      ` · self ${showAmount(node.own)} (${share(node.own, root.total)})`;
     find("details").replaceChildren(
       make("b", nameOf(node)), make("span", whereOf(node), "where"), make("div", amounts, "amounts"));
   }
@@ -338,8 +345,10 @@
 
   function fillTools() {
     for (const weight of data.weights) {
-      const button = make("button", NAMES[weight]);
-      Object.assign(button, { type: "button", value: weight, title: `${NAMES[weight]} time (${weight[0]})` });
+      const name = data.unit === "bytes" ? data.names[weight] : NAMES[weight];
+      const what = data.unit === "bytes" ? "bytes" : "time";
+      const button = make("button", name);
+      Object.assign(button, { type: "button", value: weight, title: `${name} ${what} (${weight[0]})` });
       button.onclick = () => setWeight(weight);
       find("weights").append(button);
     }
@@ -357,7 +366,8 @@
         if (thread.process === process) add(parent, `t${index}`, thread.name);
       });
     }
-    find("about").textContent = `${data.samples.toLocaleString("en")} samples in ` +
+    find("about").textContent = `${data.samples.toLocaleString("en")} ` +
+      `${data.unit === "bytes" ? "blocks alive after" : "samples in"} ` +
       `${showTime(data.seconds * 1e6)} from ${data.start.replace("T", " ").replace("+00:00", " UTC")}` +
       ` · ${data.legend}`;
   }

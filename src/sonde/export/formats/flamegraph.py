@@ -31,6 +31,8 @@ def write(profile: Profile, file: IO[str]) -> None:
     data = {
         "weights": [name for at, name in enumerate(WEIGHTS) if _sum(profile, at)],
         "weight": profile.weight,
+        "names": dict(zip(WEIGHTS, profile.weight_names, strict=True)),
+        "unit": profile.unit,
         "start": datetime.fromtimestamp(start_ns // 10**9, timezone.utc).isoformat(),
         "seconds": (end_ns - start_ns) / 1e9,
         "samples": sum(stack.samples[0] for stack in profile.stacks),
@@ -59,6 +61,7 @@ def _describe(
 ) -> dict[str, object]:
     """Return a thread and its tree as columns: a node follows its caller, `up` levels above the
     node before it. Times are microseconds: more digits would be half of the page."""
+    scale = 1000 if profile.unit == "ns" else 1
     root = grow((profile.path(stack.frames), stack.ns) for stack in stacks)
     ups, numbers = [], []
     own: tuple[list[int], ...] = tuple([] for _ in WEIGHTS)
@@ -67,7 +70,7 @@ def _describe(
         ups.append(last + 1 - depth)
         numbers.append(places.setdefault(name, len(places)))
         for column, ns in zip(own, node.own, strict=True):
-            column.append(round(ns / 1000))
+            column.append(round(ns / scale))
         last = depth
     return {
         "process": thread.process.label,

@@ -8,8 +8,8 @@ from sonde import _core
 from sonde.errors import Unavailable
 from sonde.job.source_context import SourceContext, has_gil
 from sonde.job.sources import _python_objects
-from sonde.session import ring
-from sonde.session.files import NODES, Replacement
+from sonde.job.sources._node_file import open_nodes
+from sonde.session.files import NODES
 from sonde.tables.stack import (
     EventLoop,
     FatalSignal,
@@ -22,8 +22,6 @@ from sonde.tables.stack import (
 
 ON = True
 NEEDS = ()
-
-_NODE_BYTES = 64
 
 
 class Source:
@@ -62,7 +60,7 @@ class Source:
         self._sampler = _core.Sampler(
             self._writers,
             session.text,
-            _open_nodes(session.folder, int(session.values["stack.bytes"])),
+            open_nodes(os.path.join(session.folder, NODES), int(session.values["stack.bytes"])),
             session.page,
             os.fsencode(session.folder),
             self._context.guard(self._inspect),
@@ -95,18 +93,3 @@ def _is_forbidden(may_clone: bool) -> bool:
     """Return whether a filter of system calls would end this process when it reads its memory."""
     # Asking takes another process: where we are to start none, assume the worst.
     return _core.has_filter() and not (may_clone and _core.may_read_memory())
-
-
-def _open_nodes(folder: str, size: int) -> _core.Map:
-    path = os.path.join(folder, NODES)
-    if os.path.exists(path):  # the source was switched off and on again
-        return ring.map_file(path, writable=True)
-    entries = size // _NODE_BYTES
-    with Replacement(path) as hidden:
-        fd = ring.create_file(hidden, _core.nodes_bytes(entries))
-        try:
-            nodes = _core.Map(fd, True)
-        finally:
-            os.close(fd)
-        _core.nodes_init(nodes, entries)
-    return nodes

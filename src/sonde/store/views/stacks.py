@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sonde.session import Session, stack_table
+from sonde.session.heap_table import read_heap
 from sonde.store import archive
 from sonde.store.rows import open_tables
 from sonde.store.view import Columns, Row, View, make_view_schema, view_of_rows
+from sonde.store.views.heap import HEAP
 
 _FRAME_COLUMNS = (
     ("func", "text", "", "function"),
@@ -22,7 +24,8 @@ _FRAME_COLUMNS = (
 )
 _STACK = make_view_schema(
     "python.stack",
-    "Every stack that was sampled, as a tree, with sums since the start; its rows never expire.",
+    "Every stack that was sampled or allocated, as a tree, with sums since the start; its rows "
+    "never expire.",
     (
         ("stack", "i64", "", "the stack: the path from the root to this frame"),
         ("parent", "i64", "", "stack of the caller; NULL at the root"),
@@ -35,7 +38,7 @@ _STACK = make_view_schema(
 )
 _FRAME = make_view_schema(
     "python.frame",
-    "The frames of every sampled stack; join it with python.stack_sample on stack.",
+    "The frames of every stack; join it with python.stack_sample or python.heap on stack.",
     (
         ("stack", "i64", "", "the stack"),
         ("depth", "i64", "", "0 is the innermost frame: the line that ran"),
@@ -49,21 +52,37 @@ _FRAME = make_view_schema(
 
 
 def _compute_stacks(session: Session) -> Columns:
-    if not stack_table.has_nodes(session):
-        return {}
-    nodes = stack_table.read_nodes(session)
-    parents = [nodes.find_parent(place) for place in range(len(nodes))]
-    return {
-        "stack": nodes.hashes,
-        "parent": [None if at < 0 else nodes.hashes[at] for at in parents],
-        "func": list(map(nodes.text, nodes.funcs)),
-        "file": list(map(nodes.text, nodes.files)),
-        "lineno": nodes.lines,
-        "first_line": nodes.first_lines,
+    nodes = (
+        stack_table.read_nodes(session)
+        if stack_table.has_nodes(session)
+        else stack_table.Nodes.make_empty()
+    )
+    sums = {
         "samples": nodes.samples,
         "wall_ns": nodes.wall_ns,
         "cpu_ns": nodes.cpu_ns,
         "gil_ns": nodes.gil_ns,
+    }
+    sampled = {**_describe_nodes(nodes, list(range(len(nodes)))), **sums}
+    heap, known = read_heap(session), set(nodes.hashes)
+    only = [
+        place
+        for place, stack in enumerate(heap.nodes.hashes)
+        if stack not in known and not heap.is_type(place)
+    ]
+    allocated = {**_describe_nodes(heap.nodes, only), **{name: [0] * len(only) for name in sums}}
+    return {name: [*sampled[name], *allocated[name]] for name in sampled}
+
+
+def _describe_nodes(nodes: stack_table.Nodes, places: Sequence[int]) -> dict[str, list[Any]]:
+    parents = [nodes.find_parent(place) for place in places]
+    return {
+        "stack": [nodes.hashes[at] for at in places],
+        "parent": [None if at < 0 else nodes.hashes[at] for at in parents],
+        "func": [nodes.text(nodes.funcs[at]) for at in places],
+        "file": [nodes.text(nodes.files[at]) for at in places],
+        "lineno": [nodes.lines[at] for at in places],
+        "first_line": [nodes.first_lines[at] for at in places],
     }
 
 
@@ -83,7 +102,8 @@ class _FrameView(View):
         whole = STACK.read(sessions)
         if not whole.num_rows:
             return self.columns.empty_table()
-        sampled = pc.unique(whole.filter(pc.greater(whole["samples"], 0))["stack"])
+        sampled = whole.filter(pc.greater(whole["samples"], 0))["stack"]
+        sampled = pc.unique(pa.chunked_array([*sampled.chunks, *HEAP.read(sessions)["stack"].chunks]))
         nodes = whole.take(_find_first(whole["stack"]))
         stacks, parents = (nodes[name].combine_chunks() for name in ("stack", "parent"))
         up = pc.index_in(parents, stacks)

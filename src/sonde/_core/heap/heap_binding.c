@@ -1,0 +1,171 @@
+/* Heap: sampled allocations as a Python object. */
+#include "heap/heap_binding.h"
+#include "heap/allocators.h"
+#include "heap/samples.h"
+#include "kernel/fork.h"
+
+#include <errno.h>
+
+typedef struct {
+    PyObject_HEAD
+    sonde_heap_files files;
+    PyObject *maps[4]; /* keep what is written to mapped */
+    PyObject *text;
+    int is_open;
+    uint32_t forks; /* a forked child leaves the files alone */
+} HeapObject;
+
+static int open_files(HeapObject *self, PyObject *nodes, PyObject *page)
+{
+    void *mem = sonde_map_memory(nodes, 1), *control = sonde_map_memory(page, 0);
+    if (mem == NULL || control == NULL)
+        return -1;
+    int status = sonde_nodes_open(&self->files.home.nodes, mem, ((MapObject *)nodes)->bytes);
+    if (status == 0)
+        status = sonde_control_verify(control, ((MapObject *)page)->bytes);
+    if (status < 0) {
+        sonde_raise(status, "heap table");
+        return -1;
+    }
+    self->files.page = control;
+    self->maps[2] = Py_NewRef(nodes);
+    self->maps[3] = Py_NewRef(page);
+    return 0;
+}
+
+static PyObject *heap_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *rows, *sampling, *text, *nodes, *page;
+    int has_types = 1;
+    static char *names[] = {"rows", "sampling", "text", "nodes", "page", "types", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!O!O!|p", names, &sonde_WriterType, &rows,
+                                     &sonde_WriterType, &sampling, &sonde_TextType, &text, &sonde_MapType,
+                                     &nodes, &sonde_MapType, &page, &has_types))
+        return NULL;
+    HeapObject *self = (HeapObject *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->maps[0] = sonde_writer_ring(rows, SONDE_HEAP_KINDS, &self->files.rows);
+    if (self->maps[0] != NULL)
+        self->maps[1] = sonde_writer_ring(sampling, SONDE_HEAP_SAMPLING_KINDS, &self->files.sampling);
+    if (self->maps[1] == NULL || open_files(self, nodes, page) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    self->files.home.text = sonde_text_table(text);
+    self->files.has_types = has_types;
+    self->text = Py_NewRef(text);
+    self->forks = sonde_forks;
+    return (PyObject *)self;
+}
+
+static void heap_dealloc(HeapObject *self)
+{
+    for (int i = 0; i < 4; i++)
+        Py_CLEAR(self->maps[i]);
+    Py_CLEAR(self->text);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+#if SONDE_HAS_FRAMES && !defined(Py_GIL_DISABLED)
+
+static int is_ours(const HeapObject *self) { return self->is_open && self->forks == sonde_forks; }
+
+static PyObject *heap_start(HeapObject *self, PyObject *args)
+{
+    long long every;
+    if (!PyArg_ParseTuple(args, "L", &every))
+        return NULL;
+    if (every < 1 || self->is_open) {
+        PyErr_SetString(PyExc_ValueError, "start(every): once, with at least one byte");
+        return NULL;
+    }
+    const char *mismatch = sonde_layout_mismatch();
+    if (mismatch != NULL)
+        return PyErr_Format(PyExc_OSError, "this Python differs from the one that sonde was compiled for (%s)",
+                            mismatch);
+    int status = sonde_allocators_take();
+    if (status == 0)
+        status = sonde_heap_begin(&self->files, every);
+    if (status < 0) {
+        sonde_allocators_give_back();
+        return sonde_raise(status, "allocators");
+    }
+    self->is_open = 1;
+    Py_INCREF(self); /* the hooks' reference; stop() gives it back */
+    Py_RETURN_NONE;
+}
+
+static PyObject *heap_stop(HeapObject *self, PyObject *Py_UNUSED(none))
+{
+    if (!self->is_open)
+        Py_RETURN_NONE;
+    if (is_ours(self)) {
+        sonde_heap_end();
+        sonde_allocators_give_back();
+    }
+    self->is_open = 0;
+    Py_DECREF(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *heap_set_every(HeapObject *self, PyObject *args)
+{
+    long long every;
+    if (!PyArg_ParseTuple(args, "L", &every))
+        return NULL;
+    if (is_ours(self) && every > 0)
+        sonde_heap_every(every);
+    Py_RETURN_NONE;
+}
+
+static PyObject *heap_publish(HeapObject *self, PyObject *Py_UNUSED(none))
+{
+    if (is_ours(self))
+        sonde_heap_publish();
+    Py_RETURN_NONE;
+}
+
+static PyObject *heap_is_complete(HeapObject *self, void *Py_UNUSED(closure))
+{
+    return PyBool_FromLong(is_ours(self) && sonde_allocators_taken());
+}
+
+#else
+
+static PyObject *heap_start(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(args))
+{
+    return sonde_raise(-ENOSYS, "allocators of this Python");
+}
+
+static PyObject *heap_stop(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
+static PyObject *heap_set_every(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(args)) { Py_RETURN_NONE; }
+static PyObject *heap_publish(HeapObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
+static PyObject *heap_is_complete(HeapObject *Py_UNUSED(self), void *Py_UNUSED(closure)) { Py_RETURN_FALSE; }
+
+#endif
+
+static PyMethodDef heap_methods[] = {
+    {"start", (PyCFunction)heap_start, METH_VARARGS, "start(every): sample one in so many bytes, on average."},
+    {"stop", (PyCFunction)heap_stop, METH_NOARGS, "Sample no more, and leave the allocators as they were."},
+    {"set_every", (PyCFunction)heap_set_every, METH_VARARGS, "set_every(every): change that number."},
+    {"publish", (PyCFunction)heap_publish, METH_NOARGS, "Write rows of all that has changed."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef heap_getset[] = {
+    {"is_complete", (getter)heap_is_complete, NULL, "Do all allocations still come to us?", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyTypeObject sonde_HeapType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "sonde._core.Heap",
+    .tp_basicsize = sizeof(HeapObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Heap(rows, sampling, text, nodes, page, types=True): samples what Python allocates.",
+    .tp_new = heap_new,
+    .tp_dealloc = (destructor)heap_dealloc,
+    .tp_methods = heap_methods,
+    .tp_getset = heap_getset,
+};

@@ -1,0 +1,79 @@
+/* Sampled allocations: what each stack has allocated and freed, in a file that outlives the process. */
+#ifndef SONDE_SAMPLES_H
+#define SONDE_SAMPLES_H
+
+#include "heap/blocks.h"
+#include "heap/own_stack.h"
+
+/* Rows as their tables lay them out; tables/heap.py names the columns. */
+typedef struct {
+    int64_t t_ns;
+    uint64_t stack; /* a hash; in the table a signed number */
+    uint32_t type;  /* a text id */
+    int64_t alive_bytes, alive_blocks, allocated_bytes, allocated_blocks;
+} sonde_heap_row;
+
+typedef struct {
+    int64_t t_ns, every_bytes;
+    uint64_t samples, frees, blocks_lost, stacks_lost, cut;
+    int64_t own_ns;
+    uint32_t blocks, stacks;
+} sonde_heap_sampling_row;
+
+#define SONDE_HEAP_KINDS "qqtqqqq"
+#define SONDE_HEAP_SAMPLING_KINDS "qqQQQQQqII"
+
+_Static_assert(sizeof(sonde_heap_row) == 56, "heap_history layout");
+_Static_assert(sizeof(sonde_heap_sampling_row) == 72, "heap_sampling layout");
+
+/* In the file, a node's sums are bytes and blocks. Unlike those of time they may shrink: what a stack
+ * allocated moves to a node below it as soon as its type is known. */
+#define allocated_blocks_of(node) ((node)->samples)
+#define allocated_bytes_of(node) ((node)->wall_ns)
+#define freed_bytes_of(node) ((node)->cpu_ns)
+#define freed_blocks_of(node) ((node)->gil_ns)
+
+/* What every allocation reads and changes. */
+typedef struct {
+    int64_t small_left; /* bytes until the next sample of small blocks; whoever has a GIL counts */
+    int64_t large_left; /* the same for all others, which threads without a GIL count as well */
+    const uint8_t *filter; /* see blocks.h */
+} sonde_heap_counts;
+
+extern sonde_heap_counts sonde_heap_now;
+
+typedef struct {
+    sonde_stack_home home; /* `nodes` without an index, and `text`; the rest is filled in */
+    sonde_ring_handle rows, sampling;
+    sonde_control *page;
+    int has_types; /* types may be read: that takes a system call */
+} sonde_heap_files;
+
+/* Begin, with one sample in so many bytes on average. Returns 0 or -errno. With the GIL. */
+int sonde_heap_begin(const sonde_heap_files *files, int64_t every_bytes);
+
+/* Change that number. */
+void sonde_heap_every(int64_t every_bytes);
+
+/* Write what has changed, and forget all blocks: from now on nothing is sampled. */
+void sonde_heap_end(void);
+
+/* Write what has changed since the last time. */
+void sonde_heap_publish(void);
+
+/* ---- for the allocators: any thread, with or without the GIL ----------------------------- */
+
+/* Return the number of bytes until the next sample. */
+int64_t sonde_heap_draw(void);
+
+/* A block was drawn. `state` is that of the calling thread, or NULL. */
+void sonde_heap_add(const void *address, size_t size, PyThreadState *state);
+
+/* Take a block out, which is about to be freed or moved. Returns 1, or 0 if it was never drawn. */
+int sonde_heap_take(const void *address, sonde_block *block);
+
+/* It was freed, or moved; or it was neither, and is put back. */
+void sonde_heap_freed(const sonde_block *block);
+void sonde_heap_put_back(const sonde_block *block);
+
+#endif

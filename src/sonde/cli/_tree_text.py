@@ -1,0 +1,71 @@
+"""How the call tree of the user's own code is drawn."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from typing import IO
+
+from sonde import environ
+from sonde.analysis.code_names import MINE, shorten_file
+from sonde.analysis.code_tree import CodeNode, CodeTree
+from sonde.analysis.source_lines import read_source
+from sonde.words import clean
+
+
+def draw_nodes(
+    tree: CodeTree, nodes: Sequence[tuple[int, CodeNode]],
+    show_numbers: Callable[[CodeNode, CodeTree], str], name: Callable[[CodeNode], str],
+    file: IO[str],
+) -> None:  # fmt: skip
+    """Draw nodes, callers first: numbers, name, place and source line of each."""
+    coloured = file.isatty() and environ.uses_colour()
+    width = shutil.get_terminal_size().columns if file.isatty() else 160
+    folder = tree.profile.recording.sessions[0].meta.cwd
+    guides = _draw_guides(nodes)
+    labels = [guide + name(node) for guide, (_, node) in zip(guides, nodes, strict=True)]
+    places = [_show_place(node, folder) for _, node in nodes]
+    room = min(max(map(len, labels)), max(30, width - 30 - max(map(len, places))))
+    for (_, node), label, place in zip(nodes, labels, places, strict=True):
+        numbers = show_numbers(node, tree)
+        left = f"{numbers}  {_cut(label, room):<{room}}  {place}"
+        source = _cut(find_source(node, tree), width - len(left) - 2) if place else ""
+        if coloured:
+            left = f"{numbers}  {_paint(node, f'{_cut(label, room):<{room}}')}  {place}"
+            source = f"\x1b[2m{source}\x1b[0m"
+        file.write(f"{left}  {source}".rstrip() + "\n")
+
+
+def _draw_guides(nodes: Sequence[tuple[int, CodeNode]]) -> list[str]:
+    """Return the lines that lead from a caller to what it calls."""
+    guides: list[str] = []
+    followed = set[int]()  # depths at which another node follows
+    for depth, _ in reversed(nodes):
+        lines = "".join("│ " if level in followed else "  " for level in range(1, depth))
+        mark = "├ " if depth in followed else "└ "
+        guides.append(lines + mark if depth else "")
+        followed = {level for level in followed if level < depth} | {depth}
+    return guides[::-1]
+
+
+def _show_place(node: CodeNode, folder: str | None) -> str:
+    if not node.step.file or not node.line:
+        return ""
+    return clean(f"{shorten_file(node.step.file, folder)}:{node.line}")
+
+
+def find_source(node: CodeNode, tree: CodeTree) -> str:
+    """Return the text of a node's line; empty if its file is not here, or has changed since."""
+    session = tree.profile.recording.sessions[0]
+    if not node.step.file or not node.line or session.host != os.uname().nodename:
+        return ""
+    return clean(read_source(node.step.file, node.line, session.start_wall_ns))
+
+
+def _paint(node: CodeNode, label: str) -> str:
+    return f"\x1b[{1 if node.step.owner == MINE else 36}m{label}\x1b[0m"
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: max(0, room - 1)] + "…" if room > 1 else ""

@@ -1,0 +1,71 @@
+"""Memory that Python allocates, sampled by bytes, with its stack."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sonde import _core
+from sonde.errors import Unavailable
+from sonde.job.source_context import SourceContext
+from sonde.job.sources._node_file import open_nodes
+from sonde.session.files import HEAP_NODES
+from sonde.tables.heap import HeapHistory, HeapSampling
+
+ON = False
+NEEDS = ()
+
+_NODES_BYTES = 2 * 2**20
+_SEEN = "only what Python's own allocators hand out: buffers of NumPy, PyTorch and the like are not"
+
+
+class Source:
+    """Samples allocations in C, from hooks in Python's allocators."""
+
+    def __init__(self, context: SourceContext) -> None:
+        self._context = context
+        self._rows, self._sampling = context.writer(HeapHistory), context.writer(HeapSampling)
+        self._heap: _core.Heap | None = None
+
+    def start(self) -> None:
+        if "t" in getattr(sys, "abiflags", ""):
+            raise Unavailable("the allocators of a Python without a GIL cannot be watched safely")
+        session = self._context.session
+        nodes = open_nodes(os.path.join(session.folder, HEAP_NODES), _NODES_BYTES)
+        # Types are read with a system call that a filter may forbid.
+        types = not _core.has_filter()
+        heap = _core.Heap(self._rows, self._sampling, session.text, nodes, session.page, types)
+        try:
+            heap.start(self._every())
+        except OSError as error:
+            raise Unavailable(f"the allocators cannot be watched: {error}") from None
+        self._heap, self._context.detail = heap, _SEEN
+
+    def stop(self) -> None:
+        self._check()
+        heap, self._heap = self._heap, None
+        if heap is not None:
+            heap.stop()
+
+    def configure(self) -> None:
+        if self._heap is not None:
+            self._heap.set_every(self._every())
+            self._check()
+
+    def publish(self) -> None:
+        """Write now what has changed since the last time."""
+        if self._heap is not None:
+            self._heap.publish()
+            self._check()
+
+    def _every(self) -> int:
+        return int(self._context.session.values["heap.every"])
+
+    def _check(self) -> None:
+        """Record that another tool has taken our hooks away, if it has."""
+        taken = self._heap is not None and not self._heap.is_complete
+        if taken and self._context.detail == _SEEN:
+            self._context.report(
+                "another tool, such as tracemalloc, has taken our hooks out of the allocators; "
+                "switch the source off and on again"
+            )

@@ -1,0 +1,177 @@
+"""python.heap: who allocated what is alive, and what harm a hook in the allocators must not do."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+import sonde
+from sonde.analysis.heap import list_grown_lines
+from sonde.session import list_sessions
+
+START = """\
+import sonde
+sonde.start(collector="off", source_heap="on", heap_every="16KiB")
+"""
+KEEPS = """
+import os, time
+class Item:
+    def __init__(self, number):
+        self.name = "item %d" % number      # line 7
+kept = []
+def keep(n):
+    for number in range(n):
+        kept.append(Item(number))           # line 11
+def keep_buffers():
+    return [bytearray(300_000) for _ in range(50)]    # line 13
+def churn():
+    for number in range(40_000):
+        str(number) * 40                    # line 16
+"""
+DIES = """
+keep(60_000)
+buffers = keep_buffers()
+churn()
+os.kill(os.getpid(), 9)
+"""
+
+
+def read(root: Path, sql: str) -> list[dict[str, object]]:
+    return sonde.open(find_first(root)).query(sql).to_pylist()
+
+
+def find_first(root: Path) -> str:
+    """Return the folder of the program, not that of a child."""
+    return min(list_sessions(str(root)), key=lambda session: session.start_wall_ns).folder
+
+
+def find_line(root: Path, line: int, kind: str | None = None) -> dict[str, float]:
+    of = "type IS NULL" if kind is None else f"type = '{kind}'"
+    (row,) = read(
+        root,
+        "SELECT SUM(alive_bytes)::BIGINT AS alive, SUM(alive_blocks)::BIGINT AS blocks, "
+        f"SUM(allocated_bytes)::BIGINT AS allocated FROM python.heap WHERE lineno = {line} AND {of}",
+    )
+    return row
+
+
+def test_what_was_alive_is_known_by_line_and_type_after_kill_9(run, root, sonde_cli) -> None:
+    done = run(START + KEEPS + DIES, check=False)
+    assert done.returncode == -signal.SIGKILL
+    # 60,000 strings of 59 or so bytes, drawn once in 16 KiB: one in fifteen off is four deviations.
+    names, items, buffers = find_line(root, 7, "str"), find_line(root, 11, "Item"), find_line(root, 13)
+    assert names["alive"] == pytest.approx(60_000 * 59.8, rel=0.3)
+    assert names["blocks"] == pytest.approx(60_000, rel=0.3)
+    assert items["blocks"] == pytest.approx(60_000, rel=0.3)
+    assert buffers["alive"] == pytest.approx(50 * 300_000, rel=0.05)
+    churned = read(
+        root,
+        "SELECT SUM(alive_bytes)::BIGINT AS alive, SUM(allocated_bytes)::BIGINT AS allocated "
+        "FROM python.heap WHERE lineno = 16",
+    )[0]
+    assert churned["allocated"] == pytest.approx(40_000 * (4.7 * 40 + 49 + 54), rel=0.3)
+    assert churned["alive"] < churned["allocated"] / 20
+    frames = read(
+        root,
+        "SELECT func FROM python.frame WHERE stack = (SELECT any_value(stack) FROM python.heap "
+        "WHERE lineno = 7 AND type = 'str') ORDER BY depth",
+    )
+    assert [row["func"].rpartition(".")[2] for row in frames] == ["__init__", "keep", "<module>"]
+    folder = find_first(root)
+    tree = sonde_cli("memory", folder).stdout
+    assert "keep_buffers" in tree and "Item objects" in tree
+    lines = sonde_cli("memory", folder, "--lines", "--by", "allocated").stdout.splitlines()
+    assert any(":16 in churn" in line for line in lines[1:4])
+
+
+def test_it_is_switched_on_and_off_live_and_tells_what_grew_between_two_moments(root) -> None:
+    folder = sonde.start(collector="off", heap_every="4KiB")
+    before = "SELECT COUNT(*) AS n FROM python.heap"
+    assert sonde.open(folder).query(before).to_pylist() == [{"n": 0}]
+    from sonde.job.recorder import recorder
+    from sonde.job.source_switch import switch_source
+
+    switch_source("heap", True)
+    first = [bytearray(1000) for _ in range(2000)]
+    recorder.publish()
+    moment = sonde.open(folder).query("SELECT MAX(epoch_ns(ts)) AS ns FROM python.heap_history")
+    second = [bytearray(5000) for _ in range(2000)]
+    recorder.publish()
+    switch_source("heap", False)
+    third = [bytearray(5000) for _ in range(2000)]
+    recording = sonde.open(folder)
+    until = recording.query("SELECT MAX(epoch_ns(ts)) AS ns FROM python.heap_history")
+    grown = list_grown_lines(recording, moment["ns"][0].as_py(), until["ns"][0].as_py())
+    sonde.stop()
+    line = test_it_is_switched_on_and_off_live_and_tells_what_grew_between_two_moments.__code__
+    assert grown[0].func == line.co_name and grown[0].line == line.co_firstlineno + 11
+    assert grown[0].alive_bytes == pytest.approx(2000 * 5000, rel=0.1)
+    assert len(first) == len(second) == len(third)
+    states = recording.query("SELECT state FROM sonde.source WHERE source = 'heap'").to_pylist()
+    assert states == [{"state": "off"}]
+
+
+HARM = START + """
+import gc, os, sys, threading, tracemalloc
+from sonde.job.source_switch import switch_source
+def work(times):
+    kept = []
+    for number in range(times):
+        kept.append({"number": number, "name": str(number) * 20, "list": [number] * (number % 90)})
+        if number % 3 == 0:
+            kept[number // 2] = None
+    return len(repr(kept))
+expected = work(3000)
+def check():
+    assert work(3000) == expected
+early = [bytearray(100 + at) for at in range(20_000)]     # with the hook
+switch_source("heap", False)
+del early[::2]                                            # and freed without it
+late = [bytearray(100 + at) for at in range(20_000)]
+switch_source("heap", True)
+del late[::2], early[::2]
+tracemalloc.start(); check(); switch_source("heap", False); check(); switch_source("heap", True)
+check(); tracemalloc.stop(); check()
+switch_source("heap", False); tracemalloc.start(); switch_source("heap", True); check()
+tracemalloc.stop(); check(); switch_source("heap", False); switch_source("heap", True); check()
+def toggle():
+    for _ in range(50):
+        switch_source("heap", False); switch_source("heap", True)
+threads = [threading.Thread(target=check) for _ in range(6)] + [threading.Thread(target=toggle)]
+[thread.start() for thread in threads]; [thread.join() for thread in threads]
+for _ in range(20):
+    if (pid := os.fork()) == 0:
+        check(); del late, early; gc.collect(); os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+for _ in range(3):
+    code = "x = [str(i) * 9 for i in range(5000)]; exec(compile('y = x[:]', 'f', 'exec')); del x, y"
+    exec(code, {})
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+for _ in range(3):
+    other = interpreters.create()
+    interpreters.run_string(other, code)
+    interpreters.destroy(other)
+check()
+blocks = sys.getallocatedblocks()
+kept = [object() for _ in range(50_000)]
+grown = sys.getallocatedblocks() - blocks
+assert abs(grown - 50_000) < 500, grown
+print("unharmed")
+"""
+
+
+@pytest.mark.parametrize("allocator", ["default", "debug", "malloc", "malloc_debug"])
+def test_it_does_no_harm_beside_other_hooks_forks_threads_and_interpreters(
+    run, root, monkeypatch, allocator
+) -> None:
+    if allocator != "default":
+        monkeypatch.setenv("PYTHONMALLOC", allocator)
+    program = HARM if "malloc" not in allocator else HARM.replace("assert abs(grown", "0 and (grown")
+    assert run(program).stdout == "unharmed\n"
+    (row,) = read(root, "SELECT SUM(samples) AS n FROM python.heap_sampling")
+    assert row["n"] > 0
