@@ -22,7 +22,9 @@ def measure(rounds: int) -> list[Result]:
     with child.open_root() as root:
         for kind in KINDS:
             found = [child.call(compare, kind, root=root) for _ in range(max(3, rounds) * 2)]
-            own, slow, same = ([one[name] for one in found] for name in ("heap", "tracemalloc", "off"))
+            own, slow, same = (
+                [one[name] for one in found] for name in ("heap", "tracemalloc", "off")
+            )
             results += [
                 Result(
                     f"sampling the heap slows a program that makes {kind} by", "%", own, 1.0,

@@ -12,7 +12,13 @@ from sonde import plugins
 from sonde.analysis.code_names import shorten_file
 from sonde.analysis.code_tree import CodeNode, CodeTree
 from sonde.analysis.heap import (
-    BY, LAST, TABLES, Heap, HeapLine, list_lines, read_heap_tree,
+    BY,
+    LAST,
+    TABLES,
+    Heap,
+    HeapLine,
+    list_lines,
+    read_heap_tree,
 )  # fmt: skip
 from sonde.analysis.window import find_window
 from sonde.cli import _options, _table
@@ -24,8 +30,8 @@ from sonde.words import clean, find_pct, show_bytes, show_count
 
 GROUP = "ask"
 EXAMPLES = (
-    "sonde memory 4242                        what is alive now (first: config 4242 source.heap=on)",
-    "sonde memory 4242 --since 10min          what has grown in the last ten minutes",
+    "sonde memory 4242                    what is alive now; first: config 4242 source.heap=on",
+    "sonde memory 4242 --since 10min      what has grown in the last ten minutes",
     "sonde memory 4242 --by allocated --lines      where blocks come and go",
 )
 _FORMATS = ("flamegraph", "collapsed")
@@ -132,13 +138,20 @@ def _draw_lines(heap: Heap, args: argparse.Namespace, file: IO[str]) -> None:
     folder = heap.recording.sessions[0].meta.cwd
     shown = found[: args.limit or None]
     names = ("alive", "blocks", "allocated", "blocks", "type", "call", "place")
-    _table.draw_rows(names, [_show_line(line, folder) for line in shown], file, len(found))
+    _table.draw_rows(names, [_show_line(line, folder) for line in shown], file)
+    if len(shown) < len(found):
+        rest = len(found) - len(shown)
+        file.write(f"\n{rest} lines with less memory are left out: --limit 0 shows them\n")
 
 
 def _show_line(line: HeapLine, folder: str | None) -> tuple[object, ...]:
-    place = f"{shorten_file(line.file, folder)}:{line.line} in {line.func}" if line.file else "–"
+    place = (
+        f"{shorten_file(line.file, folder)}:{line.line} in {line.func}"
+        if line.file
+        else "(outside of Python)"
+    )
     return (
         show_bytes(line.alive_bytes), show_count(line.alive_blocks),
         show_bytes(line.allocated_bytes), show_count(line.allocated_blocks),
-        clean(line.type or "–"), clean(line.call or "–"), clean(place),
+        line.type and clean(line.type), line.call and clean(line.call), clean(place),
     )  # fmt: skip

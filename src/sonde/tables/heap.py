@@ -6,7 +6,7 @@ from sonde.session.schema import column, i64, text, u32, u64
 
 
 class HeapHistory:
-    """What a place held at one moment: written every 10 s for places that changed, see python.heap."""
+    """What a place of python.heap held at one moment; written every 10 s for those that changed."""
 
     RING_BYTES = 4 * 2**20
     t_ns: i64 = column("when", "ns")

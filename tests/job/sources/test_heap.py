@@ -61,7 +61,11 @@ def test_what_was_alive_is_known_by_line_and_type_after_kill_9(run, root, sonde_
     done = run(START + KEEPS + DIES, check=False)
     assert done.returncode == -signal.SIGKILL
     # 60,000 strings of 59 or so bytes, drawn once in 16 KiB: one in fifteen off is four deviations.
-    names, items, buffers = find_line(root, 7, "str"), find_line(root, 11, "Item"), find_line(root, 13)
+    names, items, buffers = (
+        find_line(root, 7, "str"),
+        find_line(root, 11, "Item"),
+        find_line(root, 13),
+    )
     assert names["alive"] == pytest.approx(60_000 * 59.8, rel=0.3)
     assert names["blocks"] == pytest.approx(60_000, rel=0.3)
     assert items["blocks"] == pytest.approx(60_000, rel=0.3)
@@ -113,7 +117,9 @@ def test_it_is_switched_on_and_off_live_and_tells_what_grew_between_two_moments(
     assert states == [{"state": "off"}]
 
 
-HARM = START + """
+HARM = (
+    START
+    + """
 import gc, os, sys, threading, tracemalloc
 from sonde.job.source_switch import switch_source
 def work(times):
@@ -163,6 +169,7 @@ grown = sys.getallocatedblocks() - blocks
 assert abs(grown - 50_000) < 500, grown
 print("unharmed")
 """
+)
 
 
 @pytest.mark.parametrize("allocator", ["default", "debug", "malloc", "malloc_debug"])
@@ -171,7 +178,9 @@ def test_it_does_no_harm_beside_other_hooks_forks_threads_and_interpreters(
 ) -> None:
     if allocator != "default":
         monkeypatch.setenv("PYTHONMALLOC", allocator)
-    program = HARM if "malloc" not in allocator else HARM.replace("assert abs(grown", "0 and (grown")
+    program = (
+        HARM if "malloc" not in allocator else HARM.replace("assert abs(grown", "0 and (grown")
+    )
     assert run(program).stdout == "unharmed\n"
     (row,) = read(root, "SELECT SUM(samples) AS n FROM python.heap_sampling")
     assert row["n"] > 0

@@ -28,6 +28,8 @@ static int is_whole[DOMAINS]; /* all sizes are counted here; none is passed on t
  * resets. */
 static __thread size_t drawn;
 #define PROBE SIZE_MAX
+/* Apart from the hot path, which would have to make room for its variables. */
+#define APART __attribute__((noinline))
 
 static PyThreadState *find_state(int domain)
 {
@@ -50,85 +52,115 @@ static inline int is_sampled(const void *address)
     return sonde_load_relaxed(&sonde_heap_now.filter)[sonde_filter_place((uintptr_t)address)] != 0;
 }
 
-/* Relaxed, here and below: these only count. Where interpreters have a GIL each, some bytes of small
- * blocks may be missed, as two of them count at once. */
-static inline int is_small_drawn(size_t size)
+/* Relaxed, here and below, and no atomic addition, which would take longer than all the rest: where two
+ * threads count at once, bytes of one may be missed. Blocks that are served without the GIL, and small
+ * ones of interpreters with a GIL each, may so be sampled a little less often than they should be. */
+static inline int is_drawn_from(int64_t *counter, size_t size)
 {
-    int64_t left = sonde_load_relaxed(&sonde_heap_now.small_left) - (int64_t)size;
-    sonde_store_relaxed(&sonde_heap_now.small_left, left);
+    int64_t left = sonde_load_relaxed(counter) - (int64_t)size;
+    sonde_store_relaxed(counter, left);
     return __builtin_expect(left <= 0, 0);
 }
 
-static inline int is_large_drawn(size_t size)
-{
-    int64_t left = sonde_add_relaxed(&sonde_heap_now.large_left, -(int64_t)size) - (int64_t)size;
-    if (__builtin_expect(left > 0, 1))
-        return 0;
-    sonde_store_relaxed(&sonde_heap_now.large_left, sonde_heap_draw());
-    return 1;
-}
+static inline int is_small_drawn(size_t size) { return is_drawn_from(&sonde_heap_now.small_left, size); }
 
 /* ---- `raw`, and whatever is not pymalloc ---------------------------------------------------- */
 
-/* Is this block to be sampled? `*size` becomes the size that was really asked for. */
-static inline int is_drawn(size_t *size)
+/* Is this block to be sampled? */
+static inline int is_drawn(size_t size)
+{
+    return __builtin_expect(sonde_load_relaxed(&sonde_heap_now.draws) != 0, 0) ||
+           is_drawn_from(&sonde_heap_now.large_left, size);
+}
+
+/* Return the size that the program asked for if it really is to be sampled, else 0. */
+static size_t confirm(size_t size)
 {
     size_t known = drawn;
-    if (__builtin_expect(known == 0, 1))
-        return is_large_drawn(*size);
     drawn = 0;
-    *size = known;
-    return known != PROBE;
+    if (known == PROBE)
+        return 0;
+    if (known != 0)
+        return known;
+    /* Somebody else draws a small block: then this one has not been counted yet. */
+    if (sonde_load_relaxed(&sonde_heap_now.large_left) > 0 && !is_drawn_from(&sonde_heap_now.large_left, size))
+        return 0;
+    sonde_store_relaxed(&sonde_heap_now.large_left, sonde_heap_draw());
+    return size ? size : 1;
+}
+
+static APART void *confirm_malloc(int domain, size_t size)
+{
+    size_t asked = confirm(size);
+    void *block = before[domain].malloc(before[domain].ctx, size);
+    if (asked && block != NULL)
+        sonde_heap_add(block, asked, find_state(domain));
+    return block;
+}
+
+static APART void *confirm_calloc(int domain, size_t n, size_t each)
+{
+    size_t asked = confirm(n * each);
+    void *block = before[domain].calloc(before[domain].ctx, n, each);
+    if (asked && block != NULL)
+        sonde_heap_add(block, asked, find_state(domain));
+    return block;
+}
+
+static APART void *confirm_realloc(int domain, void *old, size_t size, int is_new)
+{
+    sonde_block was;
+    size_t asked = is_new ? confirm(size) : 0;
+    int is_known = old != NULL && is_sampled(old) && sonde_heap_take(old, &was);
+    void *block = before[domain].realloc(before[domain].ctx, old, size);
+    if (is_known && block == NULL)
+        sonde_heap_put_back(&was);
+    else if (is_known)
+        sonde_heap_freed(&was);
+    if (asked && block != NULL)
+        sonde_heap_add(block, asked, find_state(domain));
+    return block;
+}
+
+static APART void confirm_free(int domain, void *block)
+{
+    sonde_block was;
+    /* Before it is freed: afterwards its address may be somebody else's. */
+    if (sonde_heap_take(block, &was))
+        sonde_heap_freed(&was);
+    before[domain].free(before[domain].ctx, block);
 }
 
 static inline void *large_malloc(int domain, size_t size)
 {
     const PyMemAllocatorEx *to = &before[domain];
-    size_t asked = size;
-    if (!is_drawn(&asked))
-        return to->malloc(to->ctx, size);
-    void *block = to->malloc(to->ctx, size);
-    if (block != NULL)
-        sonde_heap_add(block, asked ? asked : 1, find_state(domain));
-    return block;
+    return is_drawn(size) ? confirm_malloc(domain, size) : to->malloc(to->ctx, size);
 }
 
 static inline void *large_calloc(int domain, size_t n, size_t each)
 {
     const PyMemAllocatorEx *to = &before[domain];
-    size_t asked;
-    if (__builtin_mul_overflow(n, each, &asked) || !is_drawn(&asked))
-        return to->calloc(to->ctx, n, each);
-    void *block = to->calloc(to->ctx, n, each);
-    if (block != NULL)
-        sonde_heap_add(block, asked ? asked : 1, find_state(domain));
-    return block;
+    size_t size;
+    if (!__builtin_mul_overflow(n, each, &size) && is_drawn(size))
+        return confirm_calloc(domain, n, each);
+    return to->calloc(to->ctx, n, each);
 }
 
 static inline void *large_realloc(int domain, void *old, size_t size)
 {
     const PyMemAllocatorEx *to = &before[domain];
-    sonde_block was;
-    size_t asked = size;
-    int is_new = is_drawn(&asked), is_known = old != NULL && is_sampled(old) && sonde_heap_take(old, &was);
-    void *block = to->realloc(to->ctx, old, size);
-    if (is_known && block == NULL)
-        sonde_heap_put_back(&was);
-    else if (is_known)
-        sonde_heap_freed(&was);
-    if (is_new && block != NULL)
-        sonde_heap_add(block, asked ? asked : 1, find_state(domain));
-    return block;
+    int is_new = is_drawn(size);
+    return is_new || is_sampled(old) ? confirm_realloc(domain, old, size, is_new)
+                                     : to->realloc(to->ctx, old, size);
 }
 
 static inline void large_free(int domain, void *block)
 {
     const PyMemAllocatorEx *to = &before[domain];
-    sonde_block was;
-    /* Before it is freed: afterwards its address may be somebody else's. */
-    if (is_sampled(block) && sonde_heap_take(block, &was))
-        sonde_heap_freed(&was);
-    to->free(to->ctx, block);
+    if (__builtin_expect(is_sampled(block), 0))
+        confirm_free(domain, block);
+    else
+        to->free(to->ctx, block);
 }
 
 /* ---- pymalloc --------------------------------------------------------------------------------- */
@@ -138,29 +170,36 @@ static void begin_draw(size_t size)
 {
     sonde_store_relaxed(&sonde_heap_now.small_left, sonde_heap_draw());
     drawn = size ? size : 1;
+    sonde_add_relaxed(&sonde_heap_now.draws, 1);
 }
 
-static __attribute__((noinline)) void *draw_malloc(int domain, size_t size)
+static void end_draw(void)
+{
+    sonde_add_relaxed(&sonde_heap_now.draws, UINT32_MAX);
+    drawn = 0;
+}
+
+static APART void *draw_malloc(int domain, size_t size)
 {
     begin_draw(size);
     void *block = before[domain].malloc(before[domain].ctx, SMALL + 1);
-    drawn = 0;
+    end_draw();
     return block;
 }
 
-static __attribute__((noinline)) void *draw_calloc(int domain, size_t size)
+static APART void *draw_calloc(int domain, size_t size)
 {
     begin_draw(size);
     void *block = before[domain].calloc(before[domain].ctx, 1, SMALL + 1);
-    drawn = 0;
+    end_draw();
     return block;
 }
 
-static __attribute__((noinline)) void *draw_realloc(int domain, void *old, size_t size)
+static APART void *draw_realloc(int domain, void *old, size_t size)
 {
     begin_draw(size);
     void *block = before[domain].realloc(before[domain].ctx, old, SMALL + 1);
-    drawn = 0;
+    end_draw();
     return block;
 }
 
@@ -246,9 +285,10 @@ static void probe(int domain, size_t size)
 static int comes_to_whole(int domain, size_t size)
 {
     drawn = PROBE;
+    sonde_add_relaxed(&sonde_heap_now.draws, 1);
     probe(domain, size);
     int is_seen = drawn == 0;
-    drawn = 0;
+    end_draw();
     return is_seen;
 }
 

@@ -48,7 +48,7 @@ static uint64_t seed; /* atomic */
 SONDE_CHANGED_IN_CHILD static int64_t every; /* atomic; 0: nothing is sampled */
 SONDE_CHANGED_IN_CHILD static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `heap` and `counts` */
 SONDE_CHANGED_IN_CHILD static sonde_heap heap;
-SONDE_CHANGED_IN_CHILD sonde_heap_counts sonde_heap_now = {INT64_MAX, INT64_MAX, nothing};
+SONDE_CHANGED_IN_CHILD sonde_heap_counts sonde_heap_now = {INT64_MAX, INT64_MAX, 0, nothing};
 
 static void rest(void)
 {
@@ -62,6 +62,7 @@ static void leave_to_parent(void)
 {
     /* Whoever held the lock is not here; the files are the parent's. */
     rest();
+    sonde_heap_now.draws = 0;
     pthread_mutex_init(&lock, NULL);
     heap.state = NULL;
 }

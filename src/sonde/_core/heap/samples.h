@@ -37,10 +37,12 @@ _Static_assert(sizeof(sonde_heap_sampling_row) == 72, "heap_sampling layout");
 typedef struct {
     int64_t small_left; /* bytes until the next sample of small blocks; whoever has a GIL counts */
     int64_t large_left; /* the same for all others, which threads without a GIL count as well */
+    uint32_t draws;     /* threads that ask for a small block as if it were a larger one */
     const uint8_t *filter; /* see blocks.h */
 } sonde_heap_counts;
 
-extern sonde_heap_counts sonde_heap_now;
+/* Hidden here as well: otherwise its address would be read from memory each time. */
+extern __attribute__((visibility("hidden"))) sonde_heap_counts sonde_heap_now;
 
 typedef struct {
     sonde_stack_home home; /* `nodes` without an index, and `text`; the rest is filled in */

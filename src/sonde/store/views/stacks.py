@@ -102,8 +102,9 @@ class _FrameView(View):
         whole = STACK.read(sessions)
         if not whole.num_rows:
             return self.columns.empty_table()
-        sampled = whole.filter(pc.greater(whole["samples"], 0))["stack"]
-        sampled = pc.unique(pa.chunked_array([*sampled.chunks, *HEAP.read(sessions)["stack"].chunks]))
+        seen = whole.filter(pc.greater(whole["samples"], 0))["stack"]
+        held = HEAP.read(sessions)["stack"]
+        sampled = pc.unique(pa.chunked_array([*seen.chunks, *held.chunks], pa.int64()))
         nodes = whole.take(_find_first(whole["stack"]))
         stacks, parents = (nodes[name].combine_chunks() for name in ("stack", "parent"))
         up = pc.index_in(parents, stacks)
