@@ -58,7 +58,7 @@ ALONE = {
 TOOLS = {
     "advise": ["P"], "compare": ["P", "P"], "demo": [], "events": ["P"], "modules": ["P"],
     "export": ["P", "--to", "collapsed"], "query": ["P", "SELECT 1"], "repair": ["trace.json"],
-    "monitor": ["--duration", "0.1"], "tables": [], "tree": ["P"], "report": ["P"],
+    "monitor": ["--duration", "0.1"], "tables": [], "tree": ["P"], "memory": ["P"], "report": ["P"],
     "ui": ["P", "--no-browser"], "requests": ["P"],
     "agent": [], "mcp": [],
 }  # fmt: skip

@@ -145,11 +145,9 @@ def _draw_lines(heap: Heap, args: argparse.Namespace, file: IO[str]) -> None:
 
 
 def _show_line(line: HeapLine, folder: str | None) -> tuple[object, ...]:
-    place = (
-        f"{shorten_file(line.file, folder)}:{line.line} in {line.func}"
-        if line.file
-        else "(outside of Python)"
-    )
+    place = line.func
+    if line.file:
+        place = f"{shorten_file(line.file, folder)}:{line.line} in {line.func}"
     return (
         show_bytes(line.alive_bytes), show_count(line.alive_blocks),
         show_bytes(line.allocated_bytes), show_count(line.allocated_blocks),
