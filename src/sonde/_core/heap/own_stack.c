@@ -84,9 +84,7 @@ static void collect(own_frames *found, const PyThreadState *state)
     found->depth = found->is_cut = 0;
     for (const raw_frame *at = find_innermost(state); at != NULL && (uintptr_t)at != bottom;
          at = (const raw_frame *)previous_of(at)) {
-        if (!is_sane(at))
-            continue;
-        if (is_shim(at))
+        if (!is_sane(at) || is_shim(at))
             continue;
         if (found->depth == SONDE_MAX_DEPTH) {
             found->is_cut = 1;
@@ -94,7 +92,9 @@ static void collect(own_frames *found, const PyThreadState *state)
         }
         PyObject *code = (PyObject *)code_of(at);
         int64_t unit = unit_of(at);
-        if (code == NULL || !PyCode_Check(code))
+        /* From 3.13 on, code of the interpreter's own stands around an __init__; it is named after itself. */
+        if (code == NULL || !PyCode_Check(code) ||
+            ((PyCodeObject *)code)->co_filename == ((PyCodeObject *)code)->co_name)
             continue;
         found->code[found->depth] = (uintptr_t)code;
         found->unit[found->depth++] = unit < 0 ? 0 : (uint32_t)unit;
