@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+import sonde
+from conftest import wait_for
 from sonde.analysis.standstill import (
     ALONE,
     DEADLOCK,
@@ -75,3 +77,31 @@ def test_what_stands_still_is_told(kind: str, threads: list, has_native: bool) -
 )  # fmt: skip
 def test_what_rests_or_may_move_is_not(threads: list, has_native: bool) -> None:
     assert find_standstill(threads, PID, 5, has_native=has_native) is None
+
+
+HOLDS_THE_GIL = """
+import ctypes, threading, time
+threading.Thread(target=lambda: [time.sleep(0.01) for _ in range(10**6)], daemon=True).start()
+print("ready", flush=True)
+ctypes.PyDLL(None).sleep(1000)  # does not give the GIL back
+"""
+RESTS = """
+import multiprocessing
+if __name__ == "__main__":
+    lock = multiprocessing.Lock()
+    lock.acquire()
+    print("ready", flush=True)
+    lock.acquire()  # which another process may give back
+"""
+
+
+def test_a_live_process_that_stands_still_comes_first_in_ps_and_in_advice(start, sonde_cli) -> None:
+    job, other = start(HOLDS_THE_GIL, SONDE="1"), start(RESTS, SONDE="1")
+    wait_for(lambda: "holds the GIL" in sonde_cli("ps").stdout.partition("\n")[0])
+    assert f"process {other.pid}: " not in sonde_cli("ps").stdout
+    wait_for(lambda: any(one.rule == "hang" for one in sonde.advise(job.pid).findings))
+    found = sonde.advise(job.pid).findings[0]
+    assert found.rule == "hang" and found.severity == "critical" and "holds the GIL" in found.title
+    assert found.line.endswith("program0.py:5 in <module>")
+    wait_for(lambda: "hang" in [one.rule for one in sonde.advise(other.pid).findings])
+    assert sonde.advise(other.pid).worst == "info"

@@ -123,9 +123,10 @@ def judge(recording: Recording, rules: Sequence[Rule], period: Period) -> Advice
     tallies: list[tuple[Rule, Tally]] = []
     outcomes: list[Outcome] = []
     empty = _find_empty(recording, rules)
+    asked: dict[str, list[Any]] = {}  # rules about one thing share a query
     for rule in rules:
         try:
-            outcome, tally = _ask(recording, rule, period, empty)
+            outcome, tally = _ask(recording, rule, period, empty, asked)
         except Exception as error:  # a rule's bug must not hide what the others found
             why = f"{type(error).__name__}: {' '.join(str(error).split())}"
             outcome, tally = Outcome(rule.name, "failed", why), None
@@ -193,8 +194,9 @@ def _find_empty(recording: Recording, rules: Sequence[Rule]) -> set[str]:
 
 
 def _ask(
-    recording: Recording, rule: Rule, period: Period, empty: Collection[str]
-) -> tuple[Outcome, Tally | None]:
+    recording: Recording, rule: Rule, period: Period, empty: Collection[str],
+    asked: dict[str, list[Any]],
+) -> tuple[Outcome, Tally | None]:  # fmt: skip
     needs: Sequence[str] = getattr(rule.module, "NEEDS", ())
     missing = _find_missing(recording, needs)
     if missing:
@@ -204,7 +206,8 @@ def _ask(
         return Outcome(rule.name, "abstained", f"{main} has no rows"), None
     own = rule.module
     most = getattr(own, "MOST", LEVELS[-1])
-    tally = Tally(read_verdicts(recording, rule, period), getattr(own, "DANGER", False), most)
+    verdicts = read_verdicts(recording, rule, period, asked)
+    tally = Tally(verdicts, getattr(own, "DANGER", False), most)
     if not tally.judged:
         why = _find_lack(recording, needs, period)
         why = why or getattr(rule.module, "OTHERWISE", "no piece has enough data")
@@ -215,12 +218,17 @@ def _ask(
     return Outcome(rule.name, votes, detail, fired, tally.judged), tally
 
 
-def read_verdicts(recording: Recording, rule: Rule, period: Period) -> list[Verdict]:
-    """Return what a rule says about every piece that has the data it needs."""
+def read_verdicts(
+    recording: Recording, rule: Rule, period: Period, asked: dict[str, list[Any]] | None = None
+) -> list[Verdict]:
+    """Return what a rule says about every piece that has the data it needs. `asked` has the rows of
+    queries that were asked before, and gets this one's."""
     sql = rule.module.SQL.format(**period.words, **rule.limits).strip().rstrip(";")
-    rows = iter_rows(recording, f"SELECT * FROM ({sql}) ORDER BY piece")
+    asked = {} if asked is None else asked
+    if sql not in asked:
+        asked[sql] = list(iter_rows(recording, f"SELECT * FROM ({sql}) ORDER BY piece"))
     verdict_of: Callable[..., Iterator[Verdict]] = rule.module.judge
-    return list(verdict_of(rows, rule.limits))
+    return list(verdict_of(asked[sql], rule.limits))
 
 
 def iter_rows(recording: Recording, sql: str) -> Iterator[Any]:

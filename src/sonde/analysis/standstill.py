@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from sonde import _core
 from sonde.analysis.code_names import MINE, PYTHON, find_owner, name_call
 from sonde.analysis.wait_words import describe_wait
+from sonde.errors import Damaged
+from sonde.session import Session, stack_table
 from sonde.words import show_duration_short
 
 # Why a process stands still. Of the first three nothing but a signal can free it.
@@ -17,6 +22,9 @@ _COMES_FROM_THREADS = (
     "queue", "thread to end", "future", "barrier", "semaphore", "a lock", "result of a",
 )  # fmt: skip
 _COMES_FROM_OUTSIDE = ("network", "pipe", "shared_lock", "child", "disk", "fault")
+_MOST_ROWS = 20_000  # that are read of a live process
+_STALE_NS = 3 * 10**9  # after which a thread that is sampled has a row
+_LOOK_S = 0.2
 _REST = ("a connection", "an event", "a condition")  # what a server, or a daemon, waits for
 
 
@@ -139,3 +147,76 @@ def _is_worker(main: StandingThread) -> bool:
 
 def _make(kind: str, threads: Sequence[StandingThread], count: int) -> Standstill:
     return Standstill(kind, min(one.stood_s for one in threads[:count]), threads)
+
+
+# ---- a live process ------------------------------------------------------------------------------
+
+
+def look_at(session: Session, least_s: float = 5.0) -> Standstill | None:
+    """Return why nothing moves in a live process of this machine, if only a signal can free it; the
+    newest samples tell, without Arrow."""
+    try:
+        threads = _read_threads(session, least_s)
+        if not any(one.stood_s >= least_s for one in threads):
+            return None
+        tasks = len(os.listdir(f"/proc/{session.pid}/task"))
+        found = find_standstill(threads, session.pid, least_s, has_native=tasks > len(threads) + 1)
+        if found is None or found.kind not in (GIL, DEADLOCK, ALONE):
+            return None
+        return None if _is_working(session.pid, len(threads)) else found
+    except (OSError, Damaged):  # it has just ended, or its stacks are not recorded
+        return None
+
+
+def _read_threads(session: Session, least_s: float) -> list[StandingThread]:
+    """Return what every thread did in the last seconds; nothing if they worked too much for that to
+    be in the newest rows, or were not sampled."""
+    rows = list(stack_table.read_newest_rows(session, stack_table.SAMPLES, _MOST_ROWS))
+    end_ns = max((row["t_ns"] for row in rows), default=0)
+    begin_ns = end_ns - round(least_s * 1e9)
+    if not rows or _core.clock_ns() - end_ns > _STALE_NS:
+        return []
+    if len(rows) == _MOST_ROWS and rows[0]["t_ns"] > begin_ns:
+        return []
+    by_thread: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_thread.setdefault(row["thread"], []).append(row)
+    names, ended = stack_table.read_threads(session)
+    nodes = stack_table.read_nodes(session)
+    places = {number: place for place, number in enumerate(nodes.hashes)}
+    found = []
+    for thread, mine in by_thread.items():
+        if thread in ended or mine[-1]["t_ns"] < end_ns - _STALE_NS:
+            continue
+        stack = [nodes.frame(at) for at in nodes.walk(places.get(mine[-1]["stack"], -1))]
+        frames = [(one.func, one.file, one.line) for one in stack]
+        found.append(_sum_up(thread, names.get(thread), mine, frames, begin_ns))
+    return found
+
+
+def _sum_up(
+    thread: int, name: str | None, rows: Sequence[dict[str, Any]],
+    frames: Sequence[tuple[str, str, int]], begin_ns: int,
+) -> StandingThread:  # fmt: skip
+    last = rows[-1]
+    moved = [row["t_ns"] for row in rows if row["stack"] != last["stack"]]
+    since_ns = moved[-1] if moved else rows[0]["t_ns"] - rows[0]["wall_ns"]
+    recent = [row for row in rows if row["t_ns"] > begin_ns]
+    return StandingThread(
+        thread, name, (last["t_ns"] - since_ns) / 1e9, all(row["idle"] for row in recent),
+        all(row["gil"] for row in recent), last["wait"], frames,
+    )  # fmt: skip
+
+
+def _is_working(pid: int, threads: int) -> bool:
+    """Return whether a process uses a processor, more than threads do that ask for the GIL."""
+    before = _read_ticks(pid)
+    time.sleep(_LOOK_S)
+    used_s = (_read_ticks(pid) - before) / os.sysconf("SC_CLK_TCK")
+    return used_s > _LOOK_S * (0.05 + 0.03 * threads)
+
+
+def _read_ticks(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        words = file.read().rpartition(")")[2].split()
+    return int(words[11]) + int(words[12])

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from sonde import environ, launch
+from sonde.analysis.standstill import look_at
 from sonde.cli import _options, _table
 from sonde.collector.retention import measure_bytes
 from sonde.errors import ConfigError, Error
 from sonde.fleet.hosts import CLUSTER_TIMEOUT_S, find_cluster
 from sonde.session import Session, list_folders, source_states
 from sonde.session.ending import find_end_wall_ns, find_ending
-from sonde.words import show_bytes
+from sonde.words import clean, show_bytes
 
 GROUP = "record"
 EXAMPLES = (
@@ -28,7 +29,7 @@ _COLUMNS = {
     "pid": "int64", "state": "string", "rank": "int64", "start_wall_ns": "int64", "dur_ns": "int64",
     "size_bytes": "int64", "command": "string", "session": "string", "folder": "string",
     "host": "string", "job": "string", "exit_code": "int64", "exit_signal": "string",
-    "exit_reason": "string",
+    "exit_reason": "string", "stands": "string",
 }  # fmt: skip
 
 
@@ -69,6 +70,9 @@ def run(args: argparse.Namespace) -> int:
     if args.format != "table":
         _table.write_records(found, _COLUMNS, args.format, args.output)
     elif found or args.output:
+        for row in found:  # what cannot wait comes first
+            if row["stands"]:
+                print(clean(f"process {row['pid']}: {row['stands']}"))
         names = _choose_names(found, args.long)
         shown = [{**row, **_show(row)} for row in found]
         cells = [[row[name] for name in names] for row in shown]
@@ -163,8 +167,17 @@ def _describe(session: Session) -> dict[str, Any]:
         "folder": session.folder,
         "host": session.host,
         "job": session.meta.job,
+        "stands": _describe_standstill(session, state),
         **_describe_end(session),
     }
+
+
+def _describe_standstill(session: Session, state: str) -> str | None:
+    """Return why nothing in a live process moves, if only a signal can free it."""
+    if state != "running" or not session.shares_pids():
+        return None
+    found = look_at(session)
+    return None if found is None else found.summary
 
 
 def _describe_end(session: Session) -> dict[str, Any]:

@@ -279,6 +279,12 @@ def read_rows(session: Session, table: str, first: int = 0) -> Iterator[dict[str
         }
 
 
+def read_newest_rows(session: Session, table: str, most: int) -> Iterator[dict[str, Any]]:
+    """Yield at most so many of the newest rows of a ring, with their texts."""
+    head = Ring(session.path(table + ring.SUFFIX)).head
+    yield from read_rows(session, table, max(0, head - most))
+
+
 def read_inspection(session: Session) -> Locals | None:
     """Return the stacks of the last inspection, with their local variables; None if there was
     none."""

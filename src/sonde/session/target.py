@@ -9,10 +9,7 @@ from sonde.session import runs, stack_table
 from sonde.session.files import META
 from sonde.session.folder import Session, list_sessions
 from sonde.session.process import read_start_ticks
-from sonde.session.ring import SUFFIX, Ring
 from sonde.words import name_program
-
-COLLECTIVES = "python.collective"
 
 
 def find_sessions(target: str, root: str) -> list[Session]:
@@ -65,8 +62,7 @@ def add_ranks(sessions: list[Session]) -> list[Session]:
 def _is_in_collective(session: Session) -> bool:
     """Return whether the newest collective of a rank is one that has not ended."""
     try:
-        source = Ring(session.path(COLLECTIVES + SUFFIX))
-        rows = list(stack_table.read_rows(session, COLLECTIVES, max(0, source.head - 8)))
+        rows = list(stack_table.read_newest_rows(session, "python.collective", 8))
     except (FileNotFoundError, Damaged):
         return False
     ended = {row["seq"] for row in rows if row["state"] == "ended"}

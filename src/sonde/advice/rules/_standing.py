@@ -10,27 +10,28 @@ from sonde.analysis.standstill import StandingThread
 
 _STILL_PCT = 97.0  # of the time idle: a thread that wakes up to see whether to go on
 # A process that ended by itself did not hang. The end of the recording is what counts: whatever has
-# stood still before has moved on. Idle threads have a row each second.
+# stood still before has moved on. Idle threads have a row each second. How long a thread has stood
+# is asked of those alone that do.
 SQL = """
-WITH sample AS (
-  SELECT host, pid, rank, thread, t_ns, wall_ns, stack, samples, idle, gil, wait
-  FROM python.stack_sample
-  WHERE {to_end} AND (host, pid) NOT IN (
-    SELECT (host, pid) FROM sonde.session WHERE state = 'ended')),
-last AS (SELECT host, pid, MAX(t_ns) AS end_ns FROM sample GROUP BY 1, 2),
-newest AS (
+WITH alive AS (SELECT host, pid FROM sonde.session WHERE state <> 'ended'),
+last AS (
+  SELECT host, pid, MAX(t_ns) AS end_ns FROM python.stack_sample SEMI JOIN alive USING (host, pid)
+  WHERE {to_end} GROUP BY 1, 2),
+recent AS MATERIALIZED (
+  SELECT host, pid, rank, thread, t_ns, wall_ns, stack, samples, idle, gil, wait, end_ns
+  FROM python.stack_sample JOIN last USING (host, pid)
+  WHERE {to_end} AND t_ns > end_ns - {least_s} * 1e9),
+newest AS MATERIALIZED (
   SELECT host, pid, thread, ANY_VALUE(rank) AS rank, ARG_MAX(stack, t_ns) AS stack,
-         MIN(t_ns - wall_ns) AS begin_ns, ANY_VALUE(end_ns) AS end_ns
-  FROM sample JOIN last USING (host, pid) GROUP BY 1, 2, 3
-  HAVING MAX(t_ns) > ANY_VALUE(end_ns) - 3e9),
+         ANY_VALUE(end_ns) AS end_ns, COUNT(DISTINCT stack) = 1 AS is_still,
+         100 * SUM(wall_ns) FILTER (idle) / SUM(wall_ns) AS idle_pct, BOOL_AND(gil) AS has_gil,
+         MODE(wait) AS wait, SUM(samples) AS samples
+  FROM recent GROUP BY 1, 2, 3 HAVING MAX(t_ns) > ANY_VALUE(end_ns) - 3e9),
 moved AS (
-  SELECT host, pid, thread, MAX(t_ns) FILTER (sample.stack <> newest.stack) AS moved_ns,
-         100 * SUM(wall_ns) FILTER (idle AND t_ns > end_ns - {least_s} * 1e9)
-           / SUM(wall_ns) FILTER (t_ns > end_ns - {least_s} * 1e9) AS idle_pct,
-         BOOL_AND(gil) FILTER (t_ns > end_ns - {least_s} * 1e9) AS has_gil,
-         MODE(wait) FILTER (t_ns > end_ns - {least_s} * 1e9) AS wait,
-         SUM(samples) FILTER (t_ns > end_ns - {least_s} * 1e9) AS samples
-  FROM sample JOIN newest USING (host, pid, thread) GROUP BY 1, 2, 3),
+  SELECT host, pid, thread, MAX(t_ns) FILTER (s.stack <> newest.stack) AS moved_ns,
+         MIN(t_ns - wall_ns) AS begin_ns
+  FROM python.stack_sample AS s JOIN newest USING (host, pid, thread)
+  WHERE is_still AND {to_end} GROUP BY 1, 2, 3),
 frames AS (
   SELECT stack, LIST(func ORDER BY depth) AS funcs, LIST(file ORDER BY depth) AS files,
          LIST(lineno ORDER BY depth) AS lines
@@ -40,12 +41,17 @@ cpu AS (
   SELECT p.host, p.pid, SUM((user_pct + system_pct) * interval_ns) / 1e9 / {least_s} AS cpu_pct,
          MAX(threads) FILTER (process = p.pid) AS kernel_threads
   FROM system.process AS p JOIN last ON last.host = p.host AND last.pid = p.pid
-  WHERE p.t_ns > end_ns - {least_s} * 1e9 AND p.t_ns <= end_ns + 2e9 GROUP BY 1, 2)
+  WHERE p.t_ns > end_ns - {least_s} * 1e9 AND p.t_ns <= end_ns + 2e9 GROUP BY 1, 2),
+step AS (
+  SELECT host, pid, MEDIAN(dur_ns) / 1e9 AS usual_s, MAX(t_ns + dur_ns) AS step_ns,
+         MAX(step) AS step
+  FROM python.torch_step WHERE ended_by <> 'end' GROUP BY 1, 2)
 SELECT {last_piece} AS piece, host, pid, rank, thread, name, samples, wait, has_gil, idle_pct,
-       (end_ns - COALESCE(moved_ns, begin_ns)) / 1e9 AS stood_s, end_ns, funcs, files, lines,
-       cpu_pct, kernel_threads
-FROM newest JOIN moved USING (host, pid, thread) LEFT JOIN frames USING (stack)
+       COALESCE((end_ns - COALESCE(moved_ns, begin_ns)) / 1e9, 0) AS stood_s, end_ns, funcs,
+       files, lines, cpu_pct, kernel_threads, usual_s, step, (end_ns - step_ns) / 1e9 AS silent_s
+FROM newest LEFT JOIN moved USING (host, pid, thread) LEFT JOIN frames USING (stack)
 LEFT JOIN name USING (host, pid, thread) LEFT JOIN cpu USING (host, pid)
+LEFT JOIN step USING (host, pid)
 """
 
 

@@ -34,20 +34,13 @@ LIMITS = {
     "critical_s": Limit(300, "without a step that is critical"),
 }
 _GIL_PCT = 3.0  # of a processor that a thread uses that waits for the GIL: it asks again and again
-# A program that has ended its training and waits for somebody (a notebook, a server) rests.
-SQL = f"""
-WITH step AS (
-  SELECT host, pid, MEDIAN(dur_ns) / 1e9 AS usual_s, MAX(t_ns + dur_ns) AS step_ns,
-         MAX(step) AS step
-  FROM python.torch_step WHERE ended_by <> 'end' GROUP BY 1, 2)
-SELECT standing.*, usual_s, step, (end_ns - step_ns) / 1e9 AS silent_s
-FROM ({_standing.SQL}) AS standing LEFT JOIN step USING (host, pid)
-"""
+SQL = _standing.SQL
 _GIL_TODO = (
     "the call must give the GIL back while it waits (ctypes.CDLL instead of PyDLL, "
     "Py_BEGIN_ALLOW_THREADS in C, `nogil` in Cython), or have a time limit; "
     "`sonde stacks TARGET --native` shows the native functions"
 )
+# A program that has ended its training and waits for somebody (a notebook, a server) rests.
 _SERVERS = ("run_forever", "serve_forever")
 
 
