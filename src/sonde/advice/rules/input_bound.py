@@ -26,6 +26,10 @@ LIMITS = {
     "rest_pct": Limit(40, "of the workers' time with nothing to load although the loop waits"),
     "io_pct": Limit(50, "of the loading spent on I/O: neither on a processor nor waiting for one"),
     "queue_pct": Limit(10, "of the workers' or the loop's time spent waiting for a processor"),
+    "anew": Limit(2, "processes for each worker within a piece, from which they are started anew"),
+    "crowded_pct": Limit(
+        40, "of the workers' time spent waiting for a processor, from which none are free"
+    ),
     "cpu_pct": Limit(
         80, "of the allowed processors used by workers, from which more would not help"
     ),
@@ -49,8 +53,8 @@ one AS (
          SUM(wall_ns) FILTER (fetching AND idle) / 1e9 AS idle_s
   FROM sample JOIN owner USING (host, process) GROUP BY 1, 2, 3, 4),
 team AS (
-  SELECT piece, host, job, COUNT(*) AS seen, SUM(alive_s) AS alive_s, SUM(fetch_s) AS fetch_s,
-         SUM(cpu_s) AS cpu_s, COALESCE(SUM(idle_s), 0) AS idle_s
+  SELECT piece, host, job, COUNT(*) AS seen, SUM(alive_s) AS alive_s,
+         SUM(fetch_s) AS fetch_s, SUM(cpu_s) AS cpu_s, COALESCE(SUM(idle_s), 0) AS idle_s
   FROM one GROUP BY 1, 2, 3),
 -- Over all pieces: in a short one chance makes workers uneven.
 share AS (
@@ -79,9 +83,13 @@ process AS (
   FROM (SELECT {{piece}} AS piece, host, process, user_pct, system_pct, run_wait_pct, state
         FROM system.process WHERE {{inside}}) AS p JOIN owner USING (host, process)
   WHERE process <> job GROUP BY 1, 2, 3),
+born AS (
+  SELECT {{piece}} AS piece, host, pid, COUNT(DISTINCT process) AS started
+  FROM python.torch_worker WHERE {{inside}} GROUP BY 1, 2, 3),
 loader AS (SELECT ts, host, pid, dataset, workers, prefetch_factor FROM python.torch_loader)
 SELECT s.piece, s.rank, s.steps, s.step_s, s.wait_s, l.dataset, l.workers, l.prefetch_factor,
-       c.cores, t.seen, t.alive_s, t.fetch_s, t.cpu_s, t.idle_s, h.hottest,
+       c.cores, t.seen, COALESCE(b.started, 0) AS started, t.alive_s, t.fetch_s, t.cpu_s,
+       t.idle_s, h.hottest,
        p.seen_cpu_pct, COALESCE(p.seen_queue_pct, 0) AS seen_queue_pct, p.seen_disk_pct,
        100 * m.queue_ns / m.alive_ns AS queue_pct,
        top.place.file AS file, top.place.lineno AS lineno, top.place.func AS func
@@ -91,6 +99,7 @@ LEFT JOIN team AS t ON t.piece = s.piece AND t.host = s.host AND t.job = s.pid
 LEFT JOIN share AS h ON h.host = s.host AND h.job = s.pid
 LEFT JOIN loop AS m ON m.piece = s.piece AND m.host = s.host AND m.process = s.pid
 LEFT JOIN process AS p ON p.piece = s.piece AND p.host = s.host AND p.job = s.pid
+LEFT JOIN born AS b ON b.piece = s.piece AND b.host = s.host AND b.pid = s.pid
 LEFT JOIN top ON top.piece = s.piece AND top.host = s.host AND top.job = s.pid
 """
 
@@ -129,8 +138,19 @@ def _find_cause(row: Any, limits: Limits) -> Cause:
             "persistent_workers=True; then batches are loaded while the model computes.",
             _measure(row) if row.fetch_s else {},
         )
-    if not row.fetch_s:
-        return _guess_load(row, limits)
+    rest_pct = 100 * (1 - (row.fetch_s or 0) / (row.alive_s or 1))
+    if rest_pct >= limits.rest_pct and row.started >= limits.anew * row.workers:
+        return Cause(
+            "The training loop waits for data: its workers are started anew again and again",
+            "give the DataLoader persistent_workers=True, so that workers live longer than an "
+            "epoch, and no more of them than there are processors.",
+            {"resting_pct": rest_pct, "started_workers": row.started},
+        )
+    return _find_trouble(row, limits, rest_pct) if row.fetch_s else _guess_load(row, limits)
+
+
+def _find_trouble(row: Any, limits: Limits, rest_pct: float) -> Cause:
+    """What keeps workers that live for long from having the next batch."""
     uneven = row.workers * row.hottest
     if row.workers > 1 and uneven >= min(limits.uneven, 0.8 * row.workers):
         return Cause(
@@ -140,7 +160,8 @@ def _find_cause(row: Any, limits: Limits) -> Cause:
             "one size, or see worker_init_fn.",
             {"hottest_worker_share": uneven, **_measure(row)},
         )
-    rest_pct = 100 * (1 - row.fetch_s / row.alive_s)
+    if rest_pct >= limits.rest_pct and row.cores is not None and row.workers > row.cores:
+        return _blame_crowd(row, {"resting_pct": rest_pct, **_measure(row)})
     if rest_pct >= limits.rest_pct:
         return Cause(
             "The training loop waits for data: workers may not load far enough ahead (prefetch)",
@@ -197,6 +218,13 @@ def _blame_processors(
             "The training loop waits for data: its workers use up the processors (CPU-bound)",
             "make loading cheaper: decode and augment on the GPU, prepare the data once and keep "
             "it, or get more processors. More workers will not help.",
+            known,
+        )
+    if queue_pct >= limits.crowded_pct:
+        return Cause(
+            "The training loop waits for data: its workers wait for processors that others use",
+            "end or move the other programs (see `top`), or give the job processors of its own; "
+            "more workers will not help.",
             known,
         )
     return Cause(
