@@ -25,8 +25,12 @@ if __name__ == "__main__":
         for process in [*multiprocessing.active_children(), multiprocessing.current_process()]:
             os.kill(process.pid, 9)
 
+    def log() -> None:
+        with lock:
+            print("never")
+
     threading.Thread(target=hold, daemon=True).start()
     time.sleep(0.2)
-    child = multiprocessing.get_context("fork").Process(target=lock.acquire)
+    child = multiprocessing.get_context("fork").Process(target=log)
     child.start()
     child.join()
