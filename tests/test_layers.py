@@ -32,10 +32,10 @@ LAW = {
     "monitor": GROUND | READERS | {"session", "job"},
     "fleet": GROUND | {"session", "store", "analysis"},
     "web": GROUND | READERS | {"session", "sonde"},  # the version stands in the roof
-    "agent": GROUND | {"session", "sonde"},
+    "mcp": GROUND | {"session", "sonde"},
     "cli": GROUND
     | READERS
-    | {"session", "tui", "monitor", "web", "fleet", "agent", "collector", "demo", "sonde"},
+    | {"session", "tui", "monitor", "web", "fleet", "mcp", "collector", "demo", "sonde"},
     "profiler": {"job"},
     "integrations": {"sonde"},
     "demo": set(),
@@ -53,7 +53,7 @@ READ_HALF = {
     "monitor",
     "web",
     "fleet",
-    "agent",
+    "mcp",
     "cli",
     "collector",
 }

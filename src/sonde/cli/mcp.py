@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 
-import sonde.agent
+import sonde.mcp
 
 GROUP = "ask"
 EXAMPLES = (
     "sonde mcp                                an agent starts this; it only reads",
     "sonde mcp --skill                        prints SKILL.md: how an agent should use it",
 )
-_SKILL = os.path.join(next(iter(sonde.agent.__path__)), "SKILL.md")
+_SKILL = os.path.join(next(iter(sonde.mcp.__path__)), "SKILL.md")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
         with open(_SKILL, encoding="utf-8") as file:
             print(file.read(), end="")
         return 0
-    from sonde.agent.server import serve  # only here: the skill can be read without its package
+    from sonde.mcp.server import serve  # only here: the skill can be read without its package
 
     serve()
     return 0

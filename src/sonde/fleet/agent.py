@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
         pair = [] if plain else [(credentials.read_certificate(), credentials.read_key())]
         kind = "grpc+tcp" if plain else "grpc+tls"
         try:
+            _check_port(host, port)
             super().__init__(f"{kind}://{shown}:{port}", tls_certificates=pair)
         except (pa.ArrowException, OSError) as error:
             raise Error(f"{shown}:{port} cannot be listened on: {_shorten(error)}") from None
@@ -109,6 +111,16 @@ def _describe(error: Exception) -> pa.Table:
     text = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
     said = json.dumps({"text": text[:4000], "code": code})
     return pa.schema([pa.field("error", pa.string())], {ERROR: said.encode()}).empty_table()
+
+
+def _check_port(host: str, port: int) -> None:
+    """Raise OSError if somebody listens there: gRPC would share the port, and half of the calls."""
+    family, kind, protocol, _name, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    )[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
 
 
 def _shorten(error: Exception) -> str:

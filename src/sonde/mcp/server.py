@@ -11,8 +11,8 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 from sonde import __version__
-from sonde.agent.tools import TOOLS
 from sonde.errors import Error
+from sonde.mcp.tools import TOOLS
 
 _INSTRUCTIONS = """\
 sonde records Python and AI jobs. Begin with recordings(), go on with what stands behind Next.

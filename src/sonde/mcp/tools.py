@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sonde import environ
-from sonde.agent.command import MOST, run_command, shorten
 from sonde.errors import Error
+from sonde.mcp.command import MOST, run_command, shorten
 from sonde.session.target import find_sessions
 
 _MOST_RECORDINGS = 10
