@@ -301,4 +301,4 @@ def test_something_else_that_listens_there_is_no_agent(fleet: Path) -> None:
 def test_two_agents_do_not_share_a_port(serve, fleet: Path) -> None:
     port = int(serve().rpartition(":")[2])
     with pytest.raises(Error, match=f"127.0.0.1:{port} cannot be listened on"):
-        AgentServer("127.0.0.1", port, Leave("512MiB"))
+        AgentServer("127.0.0.1", port, Leave("512MiB", steer=False))
