@@ -28,7 +28,7 @@ LAW = {
     "heap": FLOOR | {"stacks"},  # a block belongs to the stack that allocated it
     "calls": FLOOR,
     "events": FLOOR,
-    "torch": FLOOR,
+    "torch": FLOOR | {"stacks"},  # a call of CUDA has its line
     "variables": FLOOR,
     "collectives": FLOOR | {"torch"},  # a collective belongs to a step
     "attach": FLOOR,
