@@ -20,7 +20,7 @@ FILE_SYSTEMS ?= ext4 xfs btrfs tmpfs fuse
 CC ?= cc
 CFLAGS_STRICT := -std=gnu11 -O2 -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wundef -fPIC
 
-.PHONY: demo test frameworks check check-core check-native bench stress stress-one test-all test-torch test-torch-one pythons wheels docs clean polyfill
+.PHONY: demo test frameworks check check-core check-native bench stress stress-one test-all test-scale test-torch test-torch-one pythons wheels docs clean polyfill
 
 demo: $(VENV)/.installed
 	$(BIN)/sonde demo
@@ -83,6 +83,12 @@ test-all:
 		echo "== Python $$version"; \
 		$(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$version || exit 1; \
 	done
+
+# Shipping to a real object store, with faults on the way; without the server, `make test` skips it.
+test-scale:
+	@$(MAKE) --no-print-directory .venv-scale/.installed VENV=.venv-scale
+	.venv-scale/bin/python -m pip install -q '.[test-tools,scale]'
+	.venv-scale/bin/python -m pytest tests/scale tests/store/test_compaction.py tests/collector/test_shipper.py
 
 # What uses torch, on other versions of it: make test-torch TORCH=2.6.0. Each has its own virtual environment. A
 # plain torch brings CUDA, gigabytes of it, unless pip is told where to find builds for the CPU (PIP_FIND_LINKS).

@@ -71,6 +71,24 @@ def parse_globs(text: str) -> str:
     return "" if text.strip().lower() == "off" else " ".join(text.split())
 
 
+def parse_place(text: str) -> str:
+    """A place that several hosts share: `s3://bucket/folder`, `gs://…`, `abfs://…`, an absolute
+    path, or `off`; without a password."""
+    word = text.strip().rstrip("/")
+    if word.lower() in ("off", ""):
+        return ""
+    scheme, _, rest = word.partition("://")
+    user, at, _ = rest.partition("/")[0].rpartition("@")
+    # What is set here is stored with each recording, so it must hold nothing secret.
+    if ":" in user or (at and scheme in ("s3", "gs")) or "#" in word or "," in word:
+        raise ValueError(text)
+    if not word.startswith("/") and (
+        scheme not in ("s3", "gs", "gcs", "abfs", "abfss") or not rest
+    ):
+        raise ValueError(text)
+    return word
+
+
 def parse_count(text: str) -> int:
     """A whole number: `100`."""
     return int(text)
@@ -259,6 +277,10 @@ _FIXED = (
         changeable=True),
     Key("archive.every", parse_duration, 600.0, "longest time that a row is in the ring alone",
         changeable=True, low=0.1),
+    Key("archive.to", parse_place, "", "shared place that the archive is sent to as well: "
+        "s3://bucket/folder, gs://…, abfs://…, or a folder that all hosts see"),
+    Key("archive.ship_every", parse_duration, 60.0, "time between two shipments of the newest rows "
+        "of a live recording to archive.to", changeable=True, low=1, high=86400),
     Key("host.every", parse_duration, 1.0, "time between two readings of the machine's sensors",
         changeable=True, low=0.1, high=3600),
     Key("host.pid", parse_count, -1, "process to watch, with all that it starts; -1: the recorded "

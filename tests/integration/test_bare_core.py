@@ -56,7 +56,7 @@ ALONE = {
     "stop": [["P"]],
 }  # fmt: skip
 TOOLS = {
-    "advise": ["P"], "compare": ["P", "P"], "demo": [], "events": ["P"], "modules": ["P"],
+    "advise": ["P"], "compact": ["P"], "compare": ["P", "P"], "demo": [], "events": ["P"], "modules": ["P"],
     "export": ["P", "--to", "collapsed"], "query": ["P", "SELECT 1"], "repair": ["trace.json"],
     "monitor": ["--duration", "0.1"], "tables": [], "tree": ["P"], "memory": ["P"], "report": ["P"],
     "ui": ["P", "--no-browser"], "requests": ["P"],

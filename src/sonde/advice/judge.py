@@ -18,7 +18,6 @@ from sonde.analysis.hot_places import HotPlace, list_places
 from sonde.analysis.profile import Profile, Selection
 from sonde.analysis.window import Window
 from sonde.errors import ConfigError, Error
-from sonde.session.target import add_children, add_ranks
 from sonde.store.recording import Recording, open_recording
 from sonde.words import show_moment
 
@@ -100,8 +99,7 @@ def advise(
     """Return what is wrong with a recorded job and its children, what shows it, and what to do."""
     found = load_rules(rules, limits)
     text = "\n".join([ASKS, _PLACES, *(rule.module.SQL for rule in found)])
-    sessions = add_ranks(add_children(open_recording(target).sessions))
-    with Recording(sessions).freeze(text) as recording:
+    with open_recording(target).add_relatives().freeze(text) as recording:
         period = find_period(recording, since, until, piece_s)
         advice = judge(recording, found, period)
         if rules is not None or advice.worst in ("warning", "critical"):

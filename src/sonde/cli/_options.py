@@ -18,7 +18,9 @@ MOMENTS = "10s or 5min (before the end), +30s (after the start), or an ISO time 
 _SPANS = "30s, 5min, 100ms or plain seconds"
 TARGET = """\
 TARGET is a pid, a program's name, a job (all its processes), a session folder or its id, a run,
-or `all`; several are separated by commas. `sonde ps` lists what can be named.
+or `all`; several are separated by commas. `sonde ps` lists what can be named. Or it is a place that
+hosts share (archive.to), PLACE#JOB, PLACE#JOB/RANK or PLACE#SESSION; PLACE is s3://bucket/folder,
+gs://…, abfs://… or a folder, and `sonde ps PLACE` lists what is there.
 """
 CLUSTER = """\
 TARGET@CLUSTER asks the agents of many hosts (`sonde agent`); without TARGET, for all. CLUSTER is

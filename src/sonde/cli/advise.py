@@ -17,7 +17,7 @@ from sonde.analysis.code_names import shorten_file
 from sonde.cli import _options, _table
 from sonde.cli._missing import tell_missing
 from sonde.errors import ConfigError
-from sonde.session.target import find_sessions
+from sonde.store.recording import find_targets
 from sonde.words import clean, show_duration
 
 GROUP = "ask"
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         _table.write_text(args.output, lambda file: _write_lines([advice.to_json()], file))
     else:
         _table.write_text(args.output, lambda file: _draw_advice(advice, args.all, file))
-    tell_missing(find_sessions(args.target, environ.find_root()))
+    tell_missing(find_targets(args.target))
     for outcome in advice.outcomes:
         if outcome.state == "failed":
             print(f"sonde: rule {outcome.rule} failed: {outcome.detail}", file=sys.stderr)

@@ -24,6 +24,7 @@ EXAMPLES = (
     "sonde ps",
     "sonde ps --running --long",
     "sonde ps @slurm                          every node of the job, with the offset of its clock",
+    "sonde ps s3://bucket/sonde                what the hosts of a fleet have shipped there",
 )
 _COLUMNS = {
     "pid": "int64", "state": "string", "rank": "int64", "start_wall_ns": "int64", "dur_ns": "int64",
@@ -42,8 +43,9 @@ _HELLOS = 4  # the fastest of them tells most about the clock
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("cluster", metavar="@CLUSTER", nargs="?",
-                        help="the hosts of a cluster, with their clocks")  # fmt: skip
+    parser.add_argument("where", metavar="@CLUSTER|PLACE", nargs="?",
+                        help="the hosts of a cluster, with their clocks; or a place that hosts "
+                        "share (archive.to), PLACE#JOB or PLACE#JOB/RANK")  # fmt: skip
     _options.add_note(parser, _options.CLUSTER)
     parser.add_argument("-r", "--running", action="store_true", help="only live recordings")
     parser.add_argument("-l", "--long", action="store_true",
@@ -53,18 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.cluster is not None:
+    is_here = args.where is None
+    if not is_here and (args.where.startswith("@") or find_cluster(args.where) is not None):
         return _list_cluster(args)
-    root = environ.find_root()
-    rows, broken = [], list[str]()
-    for folder in list_folders(root):
-        try:
-            session = Session(folder)
-            rows.append((session.start_wall_ns, _describe(session)))
-            broken += _miss_collector(session, root)
-        except Error as error:
-            broken.append(str(error))
-    found = [row for _start_ns, row in sorted(rows, key=lambda entry: entry[0])]
+    root = environ.find_root() if is_here else args.where
+    found, broken = _list_here(root) if is_here else (_list_place(root), [])
     if args.running:
         found = [row for row in found if row["state"] in ("running", "paused")]
     if args.format != "table":
@@ -85,9 +80,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list_cluster(args: argparse.Namespace) -> int:
-    cluster = find_cluster(args.cluster)
+    cluster = find_cluster(args.where)
     if cluster is None:
-        raise ConfigError(f"{args.cluster} is no cluster; write @hosts:NAME,NAME or see --help")
+        raise ConfigError(f"{args.where} is no cluster; write @hosts:NAME,NAME or see --help")
     # Only here: Flight takes a while to import.
     from sonde.cli._missing import tell_hosts
     from sonde.fleet.cluster import ask_all
@@ -125,6 +120,40 @@ def _show_remote(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _list_here(root: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the recordings of this host, and what is wrong."""
+    rows, broken = [], list[str]()
+    for folder in list_folders(root):
+        try:
+            session = Session(folder)
+            rows.append((session.start_wall_ns, _describe(session)))
+            broken += _miss_collector(session, root)
+        except Error as error:
+            broken.append(str(error))
+    return [row for _start_ns, row in sorted(rows, key=lambda entry: entry[0])], broken
+
+
+def _list_place(target: str) -> list[dict[str, Any]]:
+    """Return what a shared place has."""
+    from sonde.store.place import PlaceError, is_place  # these take Arrow, which not all have
+    from sonde.store.shared_session import find_shared
+
+    if not is_place(target):
+        raise PlaceError(f"{target} is no place that recordings are shipped to; see archive.to")
+    return [
+        {
+            **_describe_process(one),
+            "state": one.find_state(),
+            "dur_ns": one.end_wall_ns - one.start_wall_ns,
+            "size_bytes": None,
+            "stands": None,
+            **{name: one.row[name] for name in ("exit_code", "exit_signal", "exit_reason")},
+            "word": None,
+        }
+        for one in find_shared(target)
+    ]
+
+
 def _miss_collector(session: Session, root: str) -> Iterator[str]:
     """Yield why nobody archives the rows of a live session, if nobody does."""
     if launch.has_collector(root) or not session.is_here() or not session.is_alive():
@@ -141,7 +170,10 @@ def _choose_names(found: list[dict[str, Any]], is_long: bool) -> tuple[str, ...]
     ranks = ("rank",) if any(row["rank"] is not None for row in found) else ()
     job = ("job",) if len(set(jobs)) < len(jobs) else ()
     more = ("session", "folder") if is_long else ()
-    return ("pid", "state", *ranks, *job, "started", "lasted", "size", "command", *more)
+    # Where recordings of several hosts are shown, they have been shipped, and have no size here.
+    host = ("host",) if len({row["host"] for row in found}) > 1 else ()
+    size = ("size",) if any(row["size_bytes"] is not None for row in found) else ()
+    return (*host, "pid", "state", *ranks, *job, "started", "lasted", *size, "command", *more)
 
 
 def _describe(session: Session) -> dict[str, Any]:
@@ -156,19 +188,25 @@ def _describe(session: Session) -> dict[str, Any]:
     else:
         end = None if state == "unknown" else find_end_wall_ns(session)
     return {
-        "pid": session.pid,
+        **_describe_process(session),
         "state": state,
-        "rank": session.rank,
-        "start_wall_ns": session.start_wall_ns,
         "dur_ns": None if end is None else end - session.start_wall_ns,
         "size_bytes": measure_bytes(session.folder),
+        "stands": _describe_standstill(session, state),
+        **_describe_end(session),
+    }
+
+
+def _describe_process(session: Session) -> dict[str, Any]:
+    return {
+        "pid": session.pid,
+        "rank": session.rank,
+        "start_wall_ns": session.start_wall_ns,
         "command": _shorten(session.meta.argv),
         "session": session.id,
         "folder": session.folder,
         "host": session.host,
         "job": session.meta.job,
-        "stands": _describe_standstill(session, state),
-        **_describe_end(session),
     }
 
 
@@ -200,7 +238,7 @@ def _show(row: dict[str, Any]) -> dict[str, str | None]:
         "started": time.strftime("%H:%M:%S" if _is_today(started) else "%m-%d %H:%M", started),
         "command": _shorten_more(row["command"]),
         "lasted": None if dur_ns is None else _span(dur_ns / 1e9),
-        "size": show_bytes(row["size_bytes"]),
+        "size": None if row["size_bytes"] is None else show_bytes(row["size_bytes"]),
     }
 
 

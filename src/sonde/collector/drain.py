@@ -14,6 +14,7 @@ from sonde.session.files import EVENT_TOTALS, HEAP_NODES, NODES, SEALED, remove_
 from sonde.session.missing_names import count_missing
 from sonde.session.records import Sealed, SealedTable
 from sonde.session.ring import Ring, map_file
+from sonde.session.shipped import read_shipped
 from sonde.store import archive
 from sonde.store.rows import SessionTable, make_table
 from sonde.store.views import events, heap, stacks
@@ -72,7 +73,13 @@ class Drain:
             _core.ring_archived(self._written, self.next)
 
     def _merge(self) -> None:
-        parts = archive.find_merge(archive.list_segments(self.session, self.table))
+        segments = archive.list_segments(self.session, self.table)
+        if self.session.read_config()["archive.to"]:
+            # A segment has the same rows and the same name there until it has arrived.
+            shipped = read_shipped(self.session)
+            known = None if shipped is None else shipped.tables.get(self.table)
+            segments = [part for part in segments if known and part.last <= known.done]
+        parts = archive.find_merge(segments)
         # In a thread, because merging takes longer than a ring takes to fill.
         if parts and archive.changing.acquire(blocking=False):
             threading.Thread(target=_merge, args=(parts,), daemon=True).start()

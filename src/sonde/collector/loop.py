@@ -22,6 +22,7 @@ from sonde.collector.process_end import KillCounts, ProcessEnd
 from sonde.collector.retention import Retention
 from sonde.collector.sensor_schedule import Sensors
 from sonde.collector.sensors._files import Reader
+from sonde.collector.shipper_process import ShipperProcess
 from sonde.errors import Damaged, NoSession
 from sonde.launch import collector_lock, collector_report, collector_starts
 from sonde.session import Session, files, list_folders, ring, runs, snapshots, stack_table, texts
@@ -77,6 +78,7 @@ class Watched:
         """Read the session's settings again."""
         values = self.session.read_config()
         self.archive = bool(values["archive"]) and find_archive_problem() is None
+        self.is_shipped = self.archive and bool(values["archive.to"])
         self.collector = bool(values["collector"])
         self.archive_every_s = float(values["archive.every"])
         self.host_every_s = float(values["host.every"])
@@ -195,6 +197,7 @@ class Collector:
         self._leaving: list[ProcessEnd] = []  # sealed, but their processes are still ending
         self._done: set[str] = set()  # sealed, of another machine, or unreadable
         self._retention = Retention(root, environ.load_settings({})[0])
+        self._shipper = ShipperProcess(root)
         self._archived_bytes = 0  # in this round
         self._listed_ns = 0  # when the root had last changed, at its last listing
         self._drained_s = self._scanned_s = float("-inf")
@@ -208,6 +211,7 @@ class Collector:
             self._loop()
         finally:
             self._sensors.close()
+            self._shipper.end()
 
     def _loop(self) -> None:
         while not self.leaving:
@@ -219,7 +223,7 @@ class Collector:
             if not self._is_proven and now_s - self._begun_s > PROVEN_S:
                 self._is_proven = True
                 files.remove_quietly(collector_starts(self.root))
-            if self.watched or self._leaving:
+            if self.watched or self._leaving or self._shipper.is_running:
                 self._busy_s = now_s
             elif now_s - self._busy_s > LINGER_S:
                 return
@@ -280,6 +284,8 @@ class Collector:
                     self._done.add(folder)
                 else:
                     one.end.refresh()
+        ships = any(one.is_shipped for one in self.watched.values())
+        self._shipper.keep(ships, begin_s)
         for path in _list_leftovers(self.root):
             shutil.rmtree(path, ignore_errors=True)
         self.leaving |= any(one.has_adopted(os.getppid()) for one in self.watched.values())

@@ -9,6 +9,7 @@ from sonde import launch
 from sonde.session import stack_table
 from sonde.session.folder import Session
 from sonde.session.missing_names import describe_missing_names
+from sonde.session.shipped import describe_shipping
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def choose_newest(session: Session, rows: Iterable[Mapping[str, Any]]) -> list[R
     newest = {row["source"]: row for row in sorted(rows, key=lambda row: int(row["t_ns"]))}
     found = _miss_names(session)
     found += _miss_archive(session)
+    found += filter(None, [describe_shipping(session)])
     if newest.get("collector", {}).get("state") != "unavailable":  # else the job has said why
         found += _miss_collector(session)
     return found + [{key: row[key] for key in _KEYS} for _, row in sorted(newest.items(), key=str)]

@@ -11,6 +11,13 @@ from sonde.session.folder import Session, list_sessions
 from sonde.session.process import read_start_ticks
 from sonde.words import name_program
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import TypeVar
+
+    S = TypeVar("S", bound=Session)
+
 
 def find_sessions(target: str, root: str) -> list[Session]:
     """Return the sessions that a TARGET names: a pid, folder, session id, run, job, program or
@@ -32,11 +39,15 @@ def find_sessions(target: str, root: str) -> list[Session]:
 def add_children(sessions: list[Session]) -> list[Session]:
     """Return sessions and those of their children: a loader's workers belong to its job, and the
     ranks to their launcher."""
+    roots = {os.path.dirname(session.folder) for session in sessions}
+    return add_known_children(sessions, [one for root in roots for one in list_sessions(root)])
+
+
+def add_known_children(sessions: list[S], known: Iterable[S]) -> list[S]:
+    """Return sessions and those of `known` that they have forked or launched."""
     found = {session.folder: session for session in sessions}
     ids = {session.id for session in sessions}
     pids = {(session.host, session.meta.job, session.pid) for session in sessions}
-    roots = {os.path.dirname(session.folder) for session in sessions}
-    known = [one for root in roots for one in list_sessions(root)]
     for one in sorted(known, key=lambda session: session.start_wall_ns):  # parents come first
         is_started = one.meta.job is not None and (one.host, one.meta.job, one.meta.ppid) in pids
         if one.meta.parent in ids or is_started:
@@ -112,14 +123,23 @@ def _name_both(session: Session) -> set[str]:
 
 
 def _suggest(part: str, sessions: list[Session]) -> str:
+    known = {name for s in sessions for name in (*_name_both(s), s.meta.job or s.id)}
+    return find_nearest_name(part, known)
+
+
+def find_nearest_name(part: str, known: Iterable[str]) -> str:
+    """Return a question that names the nearest of the known names; empty if none is near."""
     from difflib import get_close_matches  # only when something is wrong: 4 ms
 
-    known = {name for s in sessions for name in (*_name_both(s), s.meta.job or s.id)}
     near = get_close_matches(part, sorted(known), 1)
     return f"did you mean {near[0]}? " if near else ""
 
 
 def _find_folder(path: str) -> list[Session]:
+    if "://" in path or os.path.isdir(os.path.join(path.partition("#")[0], "sonde.session")):
+        raise NoSession(
+            f"{path} is a shared place, and this command needs a recording of this host"
+        )
     if not os.path.isdir(path):
         raise NoSession(f"{path} is not a folder")
     if not os.path.exists(os.path.join(path, META)):

@@ -48,6 +48,14 @@ class Segment:
         key = (self.path, status.st_ino, status.st_size, status.st_mtime_ns)
         return _bind(_check_file(*key), self.first, self.last, self.corrupt) == self.check
 
+    def read(self) -> pa.Table:
+        """Return the rows of the file."""
+        import pyarrow.parquet as pq
+
+        # Not by path: pyarrow would take folders called key=value for columns.
+        with open(self.path, "rb") as file:
+            return pq.read_table(file)
+
 
 def _bind(check: int, first: int, last: int, corrupt: int) -> int:
     """Return the checksum in a file's name: of its bytes and of the rest of the name."""
@@ -177,11 +185,8 @@ def merge(parts: Sequence[Segment]) -> None:
 def read_segment(segment: Segment, schema: pa.Schema | None = None) -> pa.Table:
     """Return the rows of a segment; with a schema, in its columns, and NULL where it has none."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    # Not by path: pyarrow would take folders called key=value for columns.
-    with open(segment.path, "rb") as file:
-        rows = pq.read_table(file)
+    rows = segment.read()
     if schema is None:
         return rows
     nothing = schema.empty_table()

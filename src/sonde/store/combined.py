@@ -66,8 +66,10 @@ class CombinedTable:
                 ds.dataset(paths, schema=schema, format="parquet", partitioning=None)
             )
             relation = relation.union(_align(archived, self.stream.schema))
-        several = len(self.tables) > 1
-        return _once_per_host(relation, self.tables[0]) if several else relation
+        schema = self.tables[0].schema
+        if len(self.tables) == 1 or schema.scope != "host":
+            return relation
+        return keep_once_per_host(relation, [field.name for field in schema.fields])
 
     def _group(self, verified: bool) -> list[tuple[pa.Schema, list[Segment]]]:
         """Group archived segments by their columns: a few groups, however many sessions."""
@@ -124,14 +126,12 @@ def _align(relation: duckdb.DuckDBPyRelation, wanted: pa.Schema) -> duckdb.DuckD
     return relation.project(", ".join(named))
 
 
-def _once_per_host(
-    relation: duckdb.DuckDBPyRelation, table: SessionTable
+def keep_once_per_host(
+    relation: duckdb.DuckDBPyRelation, columns: Sequence[str]
 ) -> duckdb.DuckDBPyRelation:
     """Keep one copy of the rows about a machine, which every session of its host has. Only `ts` may
-    differ, by the microsecond between the sessions' clock anchors."""
-    if table.schema.scope != "host":
-        return relation
-    own = ", ".join(f'"{field.name}"' for field in table.schema.fields)
+    differ, by the microsecond between the sessions' clock anchors; `columns` are the others."""
+    own = ", ".join(f'"{name}"' for name in columns)
     once = relation.query("rows", f"SELECT DISTINCT ON (host, {own}) * FROM rows")
     assert once is not None  # None is for statements without rows
     return once

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import partial
 from typing import TypeVar
 
@@ -14,15 +12,19 @@ import duckdb
 import pyarrow as pa
 
 from sonde import environ
-from sonde.errors import Damaged, QueryError
+from sonde.errors import QueryError
 from sonde.session import Session
 from sonde.session.missing_names import describe_missing_names
 from sonde.session.schema import Schema
-from sonde.session.target import find_sessions
+from sonde.session.target import add_children, add_ranks, find_sessions
 from sonde.store import catalog, listing
 from sonde.store.combined import CombinedTable, LazyTable
-from sonde.store.engine import abandoned, connect, is_too_large, iter_pieces, run, too_large
+from sonde.store.engine import abandoned, connect, iter_pieces, run
+from sonde.store.place import is_place
+from sonde.store.query_errors import explain_error
 from sonde.store.rows import SessionTable, open_tables, widen
+from sonde.store.shared_session import SharedSession, add_shared_children, find_shared
+from sonde.store.shared_tables import SharedTables
 from sonde.store.statement import CATALOG, qualify, require_select
 from sonde.store.view import View
 
@@ -34,6 +36,7 @@ _UNKNOWN_NAMES = (duckdb.CatalogException, duckdb.BinderException)
 _TRIES = 3  # the archive may be merged during a query, and then its files have new names
 _SHOWN = 20  # processes in a notebook
 F = TypeVar("F", bound="FrozenRecording")
+_GONE = ("No such file", "does not exist", "NO_SUCH_KEY", "RESOURCE_NOT_FOUND")
 _FAILURES = (OSError, MemoryError, pa.ArrowException, duckdb.Error)
 
 
@@ -41,9 +44,13 @@ def open_recording(target: int | str | Sequence[int | str], *, warns: bool = Fal
     """Return the recording that a target names; see target.find_sessions. One that `warns` says
     with its first query if names are missing."""
     words = [target] if isinstance(target, (int, str)) else list(target)
-    root = environ.find_root()
-    found = [session for word in words for session in find_sessions(str(word), root)]
+    found = [session for word in words for session in find_targets(str(word))]
     return Recording(list({session.folder: session for session in found}.values()), warns=warns)
+
+
+def find_targets(target: str) -> Sequence[Session]:
+    """Return the sessions that a target names, here or in a shared place."""
+    return find_shared(target) if is_place(target) else find_sessions(target, environ.find_root())
 
 
 class Recording:
@@ -51,6 +58,7 @@ class Recording:
 
     def __init__(self, sessions: Sequence[Session], *, warns: bool = False) -> None:
         self.sessions = list(sessions)
+        self._shared = _find_shared_tables(self.sessions)
         self._warns = warns  # once, when names are missing
 
     @property
@@ -76,6 +84,8 @@ class Recording:
 
     def tables(self) -> list[Schema]:
         """Return every table that can be queried, with its columns as a query sees them."""
+        if self._shared is not None:
+            return self._shared.list_schemas()
         parts = [open_tables(session) for session in self.sessions]
         found = {schema.table: schema for schema in catalog.list_recorded()}
         found |= {name: table.schema for part in parts for name, table in part.items()}
@@ -93,12 +103,12 @@ class Recording:
             try:
                 return self._query_named(sql, timeout_s, memory)
             except _FAILURES as error:
-                if not _is_vanished(error):
-                    raise _explain(error, self, memory) from None
+                if not self._is_vanished(error):
+                    raise self._explain(error, memory) from None
         try:
             return self._query_named(sql, timeout_s, memory)
         except _FAILURES as error:
-            raise _explain(error, self, memory) from None
+            raise self._explain(error, memory) from None
 
     def _query_named(self, sql: str, timeout_s: float, memory: str) -> pa.Table:
         """Run a query with the tables that its text names: to register all takes longer than most
@@ -132,8 +142,8 @@ class Recording:
                 if isinstance(error, _UNKNOWN_NAMES) and tried == 0:
                     text = _name_all(text)  # as in a query
                     continue
-                if begun or not _is_vanished(error) or tried == _TRIES - 1:
-                    raise _explain(error, self, memory) from None
+                if begun or not self._is_vanished(error) or tried == _TRIES - 1:
+                    raise self._explain(error, memory) from None
 
     def _stream_once(
         self,
@@ -156,11 +166,27 @@ class Recording:
             if connection not in abandoned:
                 connection.close()
 
+    def _is_vanished(self, error: Exception) -> bool:
+        """Tell whether files have been replaced since they were listed; they are listed again."""
+        is_gone = isinstance(error, FileNotFoundError) or any(word in str(error) for word in _GONE)
+        if is_gone and self._shared is not None:
+            self._shared.place.forget()
+        return is_gone
+
+    def _explain(self, error: Exception, memory: str) -> Exception:
+        return explain_error(error, self.sessions[0].folder, self.tables, memory)
+
     def _warn(self) -> None:
         lines = describe_missing_names(self.sessions).values() if self._warns else ()
         for line in lines:
             self._warns = False
             warnings.warn(line, stacklevel=3)
+
+    def add_relatives(self) -> Recording:
+        """Return the recording with the children of its processes, and ranks they wait for."""
+        if self._shared is None:
+            return Recording(add_ranks(add_children(self.sessions)))
+        return Recording(add_shared_children(self._shared.sessions))
 
     def freeze(self, text: str = "") -> FrozenRecording:
         """Return the recording as it is now, for many queries: its tables are opened once. `text`
@@ -189,6 +215,8 @@ class Recording:
     def _register(self, connection: duckdb.DuckDBPyConnection, text: str) -> list[LazyTable]:
         """Make the tables known that `text` names: their names may also match other words, which
         only costs time."""
+        if self._shared is not None:
+            return self._register_shared(self._shared, connection, text)
         parts: dict[str, list[SessionTable]] = {}
         for session in self.sessions:
             for name, table in open_tables(session).items():
@@ -209,12 +237,31 @@ class Recording:
             relation, stream = self._open_table(connection, tables, named)
             _create_view(connection, name, relation)
             streams.append(stream)
-        for view in filter(lambda view: self._wants(view.schema.table), catalog.list_views()):
-            if not (is_listing or _short_name(view.schema.table) in text):
+        streams += self._register_views(connection, catalog.list_views(), text)
+        connection.execute(f"USE {CATALOG}.main")
+        return streams
+
+    def _register_views(
+        self, connection: duckdb.DuckDBPyConnection, views: Sequence[View], text: str
+    ) -> list[LazyTable]:
+        streams = []
+        for view in filter(lambda view: self._wants(view.schema.table), views):
+            if not (_is_listing(text) or _short_name(view.schema.table) in text):
                 continue
             stream = self._open_view(view)
             _create_view(connection, stream.name, connection.from_arrow(stream))
             streams.append(stream)
+        return streams
+
+    def _register_shared(
+        self, shared: SharedTables, connection: duckdb.DuckDBPyConnection, text: str
+    ) -> list[LazyTable]:
+        views = [view for view in catalog.list_views() if view.from_tables]
+        computed = {view.schema.table for view in views}
+        for name in (schema.table for schema in shared.list_schemas()):
+            if name not in computed and (_is_listing(text) or _short_name(name) in text):
+                _create_view(connection, name, shared.open(connection, name))
+        streams = self._register_views(connection, views, text)
         connection.execute(f"USE {CATALOG}.main")
         return streams
 
@@ -300,6 +347,13 @@ class FrozenRecording(Recording):
             raise
 
 
+def _find_shared_tables(sessions: Sequence[Session]) -> SharedTables | None:
+    shared = [one for one in sessions if isinstance(one, SharedSession)]
+    if shared and (len(shared) < len(sessions) or len({one.place.uri for one in shared}) > 1):
+        raise QueryError("ask one shared place at a time, and nothing else with it")
+    return SharedTables(shared) if shared else None
+
+
 def _short_name(table: str) -> str:
     return table.partition(".")[2]
 
@@ -342,37 +396,3 @@ def _create_view(
     connection.execute(f'CREATE SCHEMA IF NOT EXISTS {CATALOG}."{schema}"')
     connection.execute(f'USE {CATALOG}."{schema}"')
     relation.create_view(name)
-
-
-# ---- errors a person can act on ------------------------------------------------------------------
-
-
-def _is_vanished(error: Exception) -> bool:
-    return isinstance(error, FileNotFoundError) or "No such file" in str(error)
-
-
-def _explain(error: Exception, recording: Recording, memory: str) -> Exception:
-    if is_too_large(error):
-        return too_large(memory)
-    if not isinstance(error, duckdb.Error):
-        reason = " ".join(str(error).split())
-        return Damaged(f"{recording.sessions[0].folder} cannot be read: {reason}")
-    message = str(error).strip()
-    hint = _hint(message, recording)
-    return QueryError(message + (f"\n{hint}" if hint else ""))
-
-
-def _hint(message: str, recording: Recording) -> str:
-    missing = re.search(r"Table with name \"?([^\s\"!]+)", message)
-    if missing:
-        names = [schema.table for schema in recording.tables()]
-        near = listing.find_nearest(missing.group(1), names)
-        return "tables here: " + ", ".join(near or names)
-    column = re.search(r'Referenced column "([^"]+)"', message)
-    if column:
-        names = sorted({field.name for schema in recording.tables() for field in schema.fields})
-        near = get_close_matches(column.group(1), names, 3)
-        return f"nearest columns: {', '.join(near)}" if near else ""
-    if "Permission Error" in message or "disabled" in message:
-        return "SQL here reads the recording and nothing else: no files, no network, no settings"
-    return ""

@@ -14,7 +14,9 @@ from sonde.session import texts as intern
 from sonde.session.records import Sealed
 from sonde.session.ring import Batch, Ring
 from sonde.session.schema import Field, Schema, load_schema
+from sonde.session.shipped import read_shipped
 from sonde.store import archive
+from sonde.store.shared_session import SharedSession, SharedTable
 
 ARROW_TYPES = {
     "i8": pa.int8(), "i16": pa.int16(), "i32": pa.int32(), "i64": pa.int64(), "u8": pa.uint8(),
@@ -157,6 +159,13 @@ def open_tables(session: Session) -> dict[str, SessionTable]:
     return _retry(lambda: _open_tables(session))
 
 
+def open_table(session: Session, name: str) -> SessionTable | SharedTable | None:
+    """Return one table of a session, here or in a shared place; None if it has none."""
+    if isinstance(session, SharedSession):
+        return SharedTable(session, name)
+    return open_tables(session).get(name)
+
+
 def _retry(open_all: Callable[[], dict[str, SessionTable]]) -> dict[str, SessionTable]:
     # The collector removes the rings of an ended session once all rows are archived.
     for _ in range(3):
@@ -223,7 +232,14 @@ def count_losses(table: SessionTable) -> dict[str, int]:
         "expired": expired,
         "misfit": ring["misfit"],
         "text_lost": ring["text_lost"],
+        "unshipped": _count_unshipped(table),
     }
+
+
+def _count_unshipped(table: SessionTable) -> int:
+    shipped = read_shipped(table.session)
+    known = None if shipped is None else shipped.tables.get(table.schema.table)
+    return 0 if known is None else known.unshipped
 
 
 def _read_sealed_counters(table: SessionTable) -> tuple[dict[str, int], int, int, int]:

@@ -10,6 +10,7 @@ from sonde.session import Session
 from sonde.session.schema import Field, Schema
 from sonde.store import archive
 from sonde.store.rows import ARROW_TYPES
+from sonde.store.shared_session import SharedSession
 
 Column = tuple[str, str, str, str]  # name, kind, unit, meaning
 Columns = Mapping[str, Sequence[object]]
@@ -34,21 +35,33 @@ class View:
     """A table that is computed one session at a time.
 
     `compute` returns the view's own columns for one session. With `is_archived` the rows of a
-    sealed session come from its archive: the files they were computed from are gone."""
+    sealed session come from its archive: the files they were computed from are gone. With
+    `from_tables` it needs other tables and nothing else; any other view is shipped as a table."""
 
     def __init__(
-        self, schema: Schema, compute: Callable[[Session], Columns], *, is_archived: bool = False
+        self,
+        schema: Schema,
+        compute: Callable[[Session], Columns],
+        *,
+        is_archived: bool = False,
+        from_tables: bool = False,
     ) -> None:
         self.schema, self._compute, self._is_archived = schema, compute, is_archived
+        self.from_tables = from_tables
         self.columns = pa.schema([pa.field(f.name, ARROW_TYPES[f.kind]) for f in schema.fields])
 
     def read(self, sessions: Sequence[Session]) -> pa.Table:
         """Return the rows of these sessions, live or ended."""
+        shared = [one for one in sessions if isinstance(one, SharedSession)]
+        if shared and not self.from_tables:
+            return shared[0].place.read_table(self.schema.table, shared, self.columns)
         parts = [self.read_session(session) for session in sessions]
         return pa.concat_tables([self.columns.empty_table(), *parts])
 
     def read_session(self, session: Session) -> pa.Table:
         """Return the rows of one session."""
+        if isinstance(session, SharedSession) and not self.from_tables:
+            return self.read([session])
         if self._is_archived and session.read_sealed() is not None:
             segments = archive.list_segments(session, self.schema.table)
             parts = [archive.read_segment(s, self.columns) for s in segments if s.is_sound()]
@@ -67,7 +80,11 @@ class View:
 
 
 def view_of_rows(
-    table: str, doc: str, read_rows: Callable[[Session], Iterable[Row]], *columns: Column
+    table: str,
+    doc: str,
+    read_rows: Callable[[Session], Iterable[Row]],
+    *columns: Column,
+    from_tables: bool = False,
 ) -> View:
     """Return a view whose rows are made one by one; a column that a row does not name is NULL."""
     names = [name for name, *_ in columns]
@@ -79,7 +96,7 @@ def view_of_rows(
                 values.append(row.get(name))
         return found
 
-    return View(make_view_schema(table, doc, columns), compute)
+    return View(make_view_schema(table, doc, columns), compute, from_tables=from_tables)
 
 
 def encode(value: object) -> object:

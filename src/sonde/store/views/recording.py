@@ -208,5 +208,11 @@ VIEWS = (
         ("expired", "i64", "removed by retention"),
         ("misfit", "i64", "rejected because a value did not fit its column (not part of written)"),
         ("text_lost", "i64", "texts stored as NULL because the text table was full"),
+        (
+            "unshipped",
+            "i64",
+            "removed here before they could be sent to archive.to (also part of "
+            "expired or corrupt)",
+        ),
     ),
 )

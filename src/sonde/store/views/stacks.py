@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from sonde.session import Session, stack_table
 from sonde.session.heap_table import read_heap
 from sonde.store import archive
-from sonde.store.rows import open_tables
+from sonde.store.rows import open_table
 from sonde.store.view import Columns, Row, View, make_view_schema, view_of_rows
 from sonde.store.views.heap import HEAP
 
@@ -96,7 +96,7 @@ class _FrameView(View):
     """The frames of every stack. Each stack counts once, however many processes have it."""
 
     def __init__(self) -> None:
-        super().__init__(_FRAME, lambda _session: {})
+        super().__init__(_FRAME, lambda _session: {}, from_tables=True)
 
     def read(self, sessions: Sequence[Session]) -> pa.Table:
         whole = STACK.read(sessions)
@@ -150,7 +150,7 @@ def _list_backtrace(session: Session) -> list[Row]:
 
 
 def _read_newest_rows(session: Session, table: str) -> list[dict[str, Any]]:
-    found = open_tables(session).get(table)
+    found = open_table(session, table)
     if found is None:
         return []
     rows = [
@@ -204,5 +204,6 @@ BACKTRACE = view_of_rows(
     ("locals", "text", "", "local variables as JSON, if the last `sonde stacks --locals` saw this"
      " very line"),
     ("interpreter", "i64", "", "the interpreter that the thread was in; 0 is the main one"),
+    from_tables=True,
 )  # fmt: skip
 VIEWS = (STACK, _FrameView(), BACKTRACE)

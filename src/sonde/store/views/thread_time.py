@@ -10,7 +10,7 @@ import pyarrow as pa
 from sonde.session import Session, stack_table
 from sonde.session.schema import make_schema
 from sonde.store import archive
-from sonde.store.rows import arrow_schema, open_tables
+from sonde.store.rows import arrow_schema, open_table
 from sonde.store.view import Row, view_of_rows
 from sonde.store.views.stacks import find_chains, find_names
 from sonde.store.wait_kinds import CPU, CPU_QUEUE, OTHER, refine_wait
@@ -62,7 +62,7 @@ def _split(
 
 def _add_up(session: Session) -> list[dict[str, Any]]:
     """Return the sums of all samples that are kept, by thread, stack and state."""
-    found = open_tables(session).get(stack_table.SAMPLES)
+    found = open_table(session, stack_table.SAMPLES)
     if found is None:
         return []
     wanted = arrow_schema(make_schema(StackSample, name_row(StackSample), "process"))
@@ -103,5 +103,6 @@ THREAD_TIME = view_of_rows(
     ("func", "text", "", "innermost function of Python"),
     ("file", "text", "", "file of the function"),
     ("lineno", "i64", "", "the line that ran, or called"),
+    from_tables=True,
 )  # fmt: skip
 VIEWS = (THREAD_TIME,)

@@ -1,0 +1,87 @@
+"""The tables of a shared place, for SQL: the rows of the chosen sessions, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sonde.session.schema import Field, Schema
+from sonde.session.stack_table import SAMPLES
+from sonde.store import catalog
+from sonde.store.combined import combine_schemas, keep_once_per_host
+from sonde.store.place import SharedFile
+from sonde.store.rows import ARROW_TYPES, widen
+from sonde.store.shared_session import SharedSession
+
+_ADDED = (
+    Field("job", "text", True, "job id from the launcher or scheduler", ""),
+    Field("session", "text", False, "id of the session", ""),
+)
+_FRAMES = Field("frames", "text", True, "the frames of the stack, the outermost first, with ; in "
+                "between: func (file:line)", "")  # fmt: skip
+_TYPES = {**ARROW_TYPES, "timestamp": pa.timestamp("us", "UTC")}
+_KINDS = {kind: name for name, kind in _TYPES.items()}
+_READ = 16  # footers that are read to know the columns of a table of the user's own
+
+
+class SharedTables:
+    """The tables of sessions in one place."""
+
+    def __init__(self, sessions: Sequence[SharedSession]) -> None:
+        self.sessions, self.place = sessions, sessions[0].place
+        self._ids = {one.id for one in sessions}
+        self._known: dict[str, Schema] = {}
+
+    def list_schemas(self) -> list[Schema]:
+        """Return every table, with its columns as a query sees them."""
+        names = {schema.table for schema in catalog.list_tables()} | set(self.place.list_tables())
+        return [self._find_schema(name) for name in sorted(names)]
+
+    def _find_schema(self, name: str) -> Schema:
+        if not self._known:
+            for view in catalog.list_views():
+                self._known[view.schema.table] = (
+                    view.schema if view.from_tables else _add(view.schema)
+                )
+            for schema in catalog.list_recorded():
+                self._known[schema.table] = _add(widen(schema))
+        if name not in self._known:
+            self._known[name] = self._read_schema(name)
+        return self._known[name]
+
+    def _read_schema(self, name: str) -> Schema:
+        """Return the columns of a table of the user's own, as its files have them."""
+        files: dict[str | None, SharedFile] = {}
+        for file in self.place.list_files(name).choose(self._ids):
+            files[file.session] = file  # of each session the newest
+        found = []
+        for file in list(files.values())[-_READ:]:
+            with self.place.fs.open_input_file(file.path) as opened:
+                found.append(pq.read_schema(opened))
+        columns = combine_schemas(found)
+        fields = [Field(one.name, _KINDS.get(one.type, "text"), True, "", "") for one in columns]
+        return Schema(name, fields, "")
+
+    def open(self, connection: duckdb.DuckDBPyConnection, name: str) -> duckdb.DuckDBPyRelation:
+        """Return a table; its rows are read when it is scanned."""
+        schema = self._find_schema(name)
+        columns = pa.schema([pa.field(one.name, _TYPES[one.kind]) for one in schema.fields])
+        rows = connection.from_arrow(self.place.open_table(name, self.sessions, columns))
+        if self.place.list_files(name).has_others(self._ids):
+            ids = ", ".join("'" + one.replace("'", "''") + "'" for one in sorted(self._ids))
+            rows = rows.filter(f'"session" IN ({ids})')
+        if schema.scope == "host":
+            own = [one.name for one in schema.fields[: -len(_ADDED) - 4]]
+            rows = keep_once_per_host(rows, own)
+        return rows
+
+
+def _add(schema: Schema) -> Schema:
+    """Return a schema with the columns that are added when it is shipped."""
+    known = {field.name for field in schema.fields}
+    frames = [_FRAMES] if schema.table == SAMPLES else []
+    added = [*frames, *(field for field in _ADDED if field.name not in known)]
+    return Schema(schema.table, [*schema.fields, *added], schema.doc, scope=schema.scope)
