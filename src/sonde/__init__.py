@@ -210,7 +210,7 @@ def table(row: type, name: str | None = None) -> "Callable[..., None]":
     exact kinds; `| None` where a value may be missing). The table is `job.batch` unless named.
     `emit` may be made before `start()` and works across stop, start and fork; it never raises:
     a value that does not fit is counted in `sonde.loss`."""
-    from sonde.job.table_writers import name_user_table
+    from sonde.session.schema import name_user_table
 
     emit: Callable[..., None] = _find_recorder().open_table(row, name_user_table(row, name))
     return emit

@@ -284,11 +284,10 @@ WIDE = ", ".join(f"repeat('{letter}', 15000) AS {letter}" for letter in "abcdef"
 ))  # fmt: skip
 def test_a_query_and_its_result_stay_within_the_memory_they_may_use(pid: int, sql: str) -> None:
     code = """
-import resource, sys
-from sonde import cli
-code = cli.main(sys.argv[1:])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-raise SystemExit(code)
+import resource, subprocess, sys
+done = subprocess.run([sys.executable, "-m", "sonde", *sys.argv[1:]])
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+raise SystemExit(done.returncode)
 """
     words = ("query", str(pid), sql, "--memory", "300MiB", "--format", "csv")
     done = subprocess.run(

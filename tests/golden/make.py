@@ -17,7 +17,7 @@ from pathlib import Path
 import sonde
 from sonde import environ
 from sonde.collector import loop
-from sonde.session import Session, captures, files, runs, steering
+from sonde.session import Session, captures, files, runs, shipped, steering
 from sonde.session.records import Exit, Meta, ProfilerAnswer, ProfilerRequest, ProfilerRequests
 from sonde.session.torch_records import CaptureGo, CaptureStop, Oom, OomBlocks, OomSegments, OomStep
 from sonde.session.writer import find_current
@@ -26,10 +26,15 @@ from sonde.store import archive
 HERE = Path(__file__).resolve().parent
 PLACE = Path(tempfile.gettempdir(), "golden")  # stacks name the files that ran: not your folders
 
-OFF = {f"source_{name}": "off" for name in ("capture", "collective", "compile", "oom", "torch")}
+OFF = {
+    f"source_{name}": "off" for name in ("capture", "collective", "compile", "cuda", "oom", "torch")
+}
 SMALL = {"ring_bytes": "4KiB", "text_bytes": "16KiB", "stack_bytes": "16KiB"}
 REQUESTS = ProfilerRequests(requests=[ProfilerRequest(number=7, what="halt", values={})])
 EXIT = Exit(status=9, out_of_memory="cgroup", exception="golden.Error: no")
+SHIPPED = shipped.Shipped(
+    to="/shared", state="on", since_wall_ns=6, tables={"job.sample": shipped.ShippedTable(done=3)}
+)
 ANSWER = ProfilerAnswer(number=7, path="/tmp/profile.json", errors={"6": "no"})
 OOM = Oom(
     number=1, t_ns=5, wall_ns=6, step=3, thread=100, device="cuda:0",
@@ -76,7 +81,7 @@ def rows() -> list[tuple[object, ...]]:
 
 def start() -> Session:
     emit, emit_expired = sonde.table(Sample, "job.sample"), sonde.table(Expired, "job.expired")
-    folder = sonde.start(collector="off", stack_every="1ms", **SMALL, **OFF)
+    folder = sonde.start(collector="off", stack_every="1ms", source_heap="on", **SMALL, **OFF)
     assert folder
     for row in rows():
         emit(*row)
@@ -118,12 +123,13 @@ def write_all(session: Session) -> None:
     EXIT.write(session.path(files.EXIT))
     REQUESTS.write(session.path("profiler.json"))
     ANSWER.write(session.path("profiler.answer.json"))
+    SHIPPED.write(session.path(shipped.NAME))
     files.log(session.folder, "golden line")
 
 
 def seal(session: Session) -> None:
-    loop.Collector(environ.find_root()).step(0.0)
-    assert session.read_sealed()
+    while not session.read_sealed():
+        loop.Collector(environ.find_root()).step(0.0)
     (segment,) = archive.list_segments(session, "job.expired")
     archive.expire(session, "job.expired", segment)
 

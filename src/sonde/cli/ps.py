@@ -21,7 +21,6 @@ from sonde.words import clean, show_bytes
 
 GROUP = "record"
 EXAMPLES = (
-    "sonde ps",
     "sonde ps --running --long",
     "sonde ps @slurm                          every node of the job, with the offset of its clock",
     "sonde ps s3://bucket/sonde                what the hosts of a fleet have shipped there",

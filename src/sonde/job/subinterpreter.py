@@ -51,5 +51,5 @@ class NoRecorder:
     def set_on(self, on: bool) -> None:
         pass
 
-    def open_user_table(self, _row: type, _name: str | None) -> Any:
+    def open_table(self, _row: type, _table: str) -> Any:
         return lambda *_values: None

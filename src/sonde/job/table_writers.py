@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from sonde import _core
 from sonde.errors import SchemaError
-from sonde.session.schema import Schema, make_schema, name_table
+from sonde.session.schema import RESERVED, Schema, make_schema
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sonde.session.writer import SessionWriter
-
-# Schemas of sonde and of DuckDB; a user's table may be in any other.
-RESERVED = frozenset(
-    ("sonde", "python", "system", "event", "main", "temp", "memory", "information_schema",
-     "pg_catalog")
-)  # fmt: skip
 
 
 def is_ours(table: str) -> bool:
@@ -99,13 +93,3 @@ class TableWriters:
         # The states of sources are recorded even while recording is paused.
         page = None if name == "sonde.source_log" else session.page
         table.writer.attach(ring, session.text, page)
-
-
-def name_user_table(row: type, name: str | None) -> str:
-    """Return the name of a table that the program defines: `job.batch` for `Batch`, or `name`."""
-    name = name or name_table(row, "job")
-    if name.partition(".")[0] in RESERVED:
-        raise SchemaError(
-            f"{name}: this schema is reserved; use another, such as job.{name.rpartition('.')[2]}"
-        )
-    return name

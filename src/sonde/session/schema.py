@@ -12,6 +12,13 @@ _SMALL = _CAPITALS.lower() + _DIGITS
 TYPE_CHECKING = False  # type checkers take this name for true; importing `typing` takes 3 ms
 
 
+# Schemas of sonde and of DuckDB; a user's table may be in any other.
+RESERVED = frozenset(
+    ("sonde", "python", "system", "event", "main", "temp", "memory", "information_schema",
+     "pg_catalog")
+)  # fmt: skip
+
+
 class Kind:
     """What a column holds: its name in schemas and its letter in the core."""
 
@@ -205,3 +212,13 @@ def name_table(row: type, schema: str) -> str:
 def _is_name(word: str) -> bool:
     """Return whether a word has only lower-case ASCII letters, digits and `_`, no digit first."""
     return word != "" and word[0] not in _DIGITS and not set(word) - set(_SMALL + "_")
+
+
+def name_user_table(row: type, name: str | None) -> str:
+    """Return the name of a table that the program defines: `job.batch` for `Batch`, or `name`."""
+    name = name or name_table(row, "job")
+    if name.partition(".")[0] in RESERVED:
+        raise SchemaError(
+            f"{name}: this schema is reserved; use another, such as job.{name.rpartition('.')[2]}"
+        )
+    return name
