@@ -28,7 +28,8 @@ CHOSEN = ("deadlock", "starved_loader", "gc_storm", "lock_fight", "gil_fight", "
 def check(scenario: Scenario, root: Path) -> None:
     right, wrong = scenario.check(scenario.advise(root))
     assert right
-    assert wrong == []
+    # What is only worth mentioning may be true on a busy machine.
+    assert [one for one in wrong if not one.endswith("(info)")] == []
 
 
 @pytest.mark.parametrize("name", CHOSEN)

@@ -168,7 +168,8 @@ signal.raise_signal(signal.SIGUSR1)
 """
     done = run(LATER + code, check=False)
     assert done.returncode == (-signal.SIGUSR1 if "SIG_DFL" in act else 0)
-    assert done.stderr.count("most recent call first") == ("faulthandler" in act)
+    # It shows every thread that has a state, and one of ours may have one for a moment.
+    assert ("most recent call first" in done.stderr) == ("faulthandler" in act)
     found = sonde.open(done.stdout.strip()).query(
         "SELECT detail FROM sonde.source WHERE source = 'snapshot.signal'"
     )
