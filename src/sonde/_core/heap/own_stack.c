@@ -9,17 +9,6 @@
 
 #if SONDE_HAS_FRAMES
 
-static const raw_frame *find_innermost(const PyThreadState *state)
-{
-#if HAS_CFRAME
-    return state->cframe == NULL ? NULL : state->cframe->current_frame;
-#elif PY_VERSION_HEX >= 0x030d0000
-    return state->current_frame;
-#else
-    return state->frame;
-#endif
-}
-
 static uint32_t spread(uint64_t a, uint64_t b) { return (uint32_t)((a ^ b << 32) * 0x9e3779b97f4a7c15u >> 40); }
 
 /* ---- code objects and lines ------------------------------------------------------------- */

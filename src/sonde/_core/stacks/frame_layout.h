@@ -167,6 +167,18 @@ static inline uintptr_t find_current_word(const sonde_view *view)
 #endif
 }
 
+/* Return the innermost frame of the calling thread, whose state this is: nobody else changes it. */
+static inline const raw_frame *find_innermost(const PyThreadState *state)
+{
+#if HAS_CFRAME
+    return state->cframe == NULL ? NULL : state->cframe->current_frame;
+#elif PY_VERSION_HEX >= 0x030d0000
+    return state->current_frame;
+#else
+    return state->frame;
+#endif
+}
+
 #endif /* SONDE_HAS_FRAMES */
 
 #endif

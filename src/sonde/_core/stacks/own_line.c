@@ -9,20 +9,6 @@
 
 enum { MOST_FRAMES = 128, MOST_CHARS = 500 };
 
-static const raw_frame *find_innermost(void)
-{
-    PyThreadState *state = PyGILState_GetThisThreadState();
-    if (state == NULL)
-        return NULL;
-#if HAS_CFRAME
-    return state->cframe == NULL ? NULL : state->cframe->current_frame;
-#elif PY_VERSION_HEX >= 0x030d0000
-    return state->current_frame;
-#else
-    return state->frame;
-#endif
-}
-
 static const raw_frame *find_caller(const raw_frame *frame) { return (const raw_frame *)previous_of(frame); }
 
 static PyCodeObject *find_code(const raw_frame *frame)
@@ -50,7 +36,8 @@ static uint32_t put(PyObject *str, const sonde_intern_handle *text)
 
 int sonde_own_line_find(sonde_own_line *found, const char *folder, const sonde_intern_handle *text)
 {
-    const raw_frame *chosen = NULL, *frame = find_innermost();
+    const PyThreadState *state = PyGILState_GetThisThreadState();
+    const raw_frame *chosen = NULL, *frame = state == NULL ? NULL : find_innermost(state);
     for (int i = 0; frame != NULL && i < MOST_FRAMES; i++, frame = find_caller(frame)) {
         PyCodeObject *code = find_code(frame);
         if (code == NULL)
