@@ -29,7 +29,7 @@ class Source:
 
     def start(self) -> None:
         torch: Any = sys.modules["torch"]
-        if getattr(torch.version, "cuda", None) is None:
+        if getattr(getattr(torch, "version", None), "cuda", None) is None:
             raise Unavailable("this PyTorch was built without CUDA")
         session = self._context.session
         libraries = tuple(find_library(torch, name) for name in _LIBRARIES)

@@ -161,9 +161,8 @@ def _ask_tf32(inner: Any, old: str, operation: str) -> bool | None:
         return bool(getattr(inner, old)())
     except (AttributeError, RuntimeError):
         pass
-    backend = "cuda" if operation == "matmul" else "cudnn"
     try:
-        return str(inner._get_fp32_precision_getter(backend, operation)) not in ("ieee", "none")
+        return str(inner._get_fp32_precision_getter("cuda", operation)) not in ("ieee", "none")
     except (AttributeError, RuntimeError):
         return None
 
