@@ -183,6 +183,24 @@ def test_every_signal_during_attach_and_detach_is_heard(start) -> None:
     assert set(heard) == {"heard\n"}
 
 
+def test_a_thread_that_only_waits_for_a_processor_is_waited_for(start) -> None:
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) - 1)
+    except PermissionError:
+        pytest.skip("only root may crowd out another process")
+    os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + 1)
+    share = "import os, time\nos.sched_setaffinity(0, {max(os.sched_getaffinity(0))})\n"
+    idle = start(
+        f"{share}os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\n"
+        "print('ready', flush=True)\nwhile True: pass\n"
+    )
+    start(
+        f"{share}os.setpriority(os.PRIO_PROCESS, 0, -20)\nprint('ready', flush=True)\n"
+        "begin = time.monotonic()\nwhile time.monotonic() < begin + 3: pass\n"
+    )
+    assert _core.look_at(idle.pid, idle.pid, len)
+
+
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 3), (signal.SIGTERM, -15)])
 def test_a_signal_that_ends_the_program_ends_it_as_before(start, number: int, status: int) -> None:
     process = start(

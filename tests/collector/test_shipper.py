@@ -91,9 +91,11 @@ def test_a_shared_place_has_every_row_once_and_answers_like_the_recording(
         SONDE_JOB="train",
     )
     # The rows of a job that runs are there, and a killed shipper costs none.
-    wait_for(lambda: place.exists() and (place / "job.row").exists())
+    wait_for(lambda: list(place.glob("job.row/*/*.parquet")))
     for pid in _find_shippers(root):
         os.kill(pid, signal.SIGKILL)
+    # Whose rows they are may be shipped only by the next one.
+    wait_for(lambda: list(place.glob("sonde.session/*/*.parquet")))
     wait_for(lambda: ask(place, "SELECT COUNT(*) AS n FROM job.row") == [{"n": 1000}])
     assert [row["state"] for row in ask(place, "FROM sonde.session")] == ["running"]
     (tmp_path / "go").touch()

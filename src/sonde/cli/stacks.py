@@ -291,7 +291,8 @@ class _Recorded(_Shown):
         if found is None or found.t_ns < since_ns:
             self.notes.append("no locals: they could not be written; the session's log says why")
             return
-        names = stack_table.read_threads(self.session)[0]
+        # The main thread has its name even if the sampler has not seen it yet.
+        names = {self.session.pid: "MainThread"} | stack_table.read_threads(self.session)[0]
         known = {one.thread: one for one in self.threads}
         for number, frames in found.threads.items():
             thread = int(number)

@@ -33,8 +33,9 @@ enum { SPIN_NS = 300000, NAP_NS = 50000, PAGE = 4096, ROOM_PAGES = 8 };
 enum { CLONE3 = 435 }; /* the same on all machines; older headers do not know it */
 
 /* A thread that cannot be stopped is stuck in the kernel; waiting a moment longer than the
- * deadline is better than leaving it half traced. */
-static const int64_t PATIENCE_NS = 2000000000;
+ * deadline is better than leaving it half traced. One that only waits for a processor stops when
+ * it gets one: on a crowded machine that takes seconds. */
+static const int64_t PATIENCE_NS = 2000000000, QUEUE_NS = 30000000000;
 
 /* Wait until the thread stops, usually for microseconds. Returns 0 with `*status`, -ETIMEDOUT or
  * -ESRCH. */
@@ -94,11 +95,25 @@ static int detach(sonde_ptraced *self)
 enum { RUNS, STANDS };
 enum { PASS_ON, HOLD };
 
+/* Does the thread wait for a processor, or has it just stopped? */
+static int is_queued(const sonde_ptraced *self)
+{
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", self->pid, self->tid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return 0;
+    const char *state = fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
+    fclose(file);
+    return state != NULL && (strncmp(state, ") R", 3) == 0 || strncmp(state, ") t", 3) == 0);
+}
+
 /* Have the thread stop because we asked it to, and nowhere else. Signals that arrive first are
  * passed on, or held until the thread is back where they should find it. */
-static int halt(sonde_ptraced *self, int state, int signals, int64_t deadline_ns)
+static int halt(sonde_ptraced *self, int state, int signals)
 {
     int status, signal = 0;
+    int64_t begin_ns = sonde_clock_ns(), deadline_ns = begin_ns + PATIENCE_NS;
     for (;;) {
         /* Asked again each time: any other stop cancels the request. */
         if (ptrace(PTRACE_INTERRUPT, self->tid, NULL, NULL) < 0)
@@ -106,6 +121,11 @@ static int halt(sonde_ptraced *self, int state, int signals, int64_t deadline_ns
         int failure = state == STANDS ? resume(self, PTRACE_CONT, signal) : 0;
         if (failure == 0)
             failure = wait_stop(self->tid, deadline_ns, &status);
+        if (failure == -ETIMEDOUT && deadline_ns < begin_ns + QUEUE_NS && is_queued(self)) {
+            deadline_ns += PATIENCE_NS;
+            state = RUNS;
+            continue;
+        }
         if (failure < 0 || is_event_stop(status))
             return failure;
         state = STANDS;
@@ -150,7 +170,7 @@ int sonde_ptrace_stop(sonde_ptraced *self)
     self->made = 0;
     if (ptrace(PTRACE_SEIZE, self->tid, NULL, (void *)PTRACE_O_TRACESYSGOOD) < 0)
         return -errno;
-    int status = halt(self, RUNS, PASS_ON, sonde_clock_ns() + PATIENCE_NS);
+    int status = halt(self, RUNS, PASS_ON);
     if (status == -ETIMEDOUT)
         return -EBUSY;
     if (status == 0)
@@ -234,7 +254,7 @@ static int handle_stop(sonde_ptraced *self, int status, uint64_t at, int *is_ins
  * it returns through the frame on its stack, and nobody has to be there. */
 static int leave(sonde_ptraced *self)
 {
-    int status = halt(self, RUNS, PASS_ON, sonde_clock_ns() + PATIENCE_NS);
+    int status = halt(self, RUNS, PASS_ON);
     if (status == 0)
         detach(self);
     return status == 0 ? -ETIMEDOUT : status == -ETIMEDOUT ? -EBUSY : status;
@@ -250,7 +270,7 @@ static int come_back(sonde_ptraced *self)
     if (sonde_registers_rest(&self->was, &self->place))
         failure = sonde_call_skip(self->tid);
     if (failure == 0)
-        failure = halt(self, STANDS, HOLD, sonde_clock_ns() + PATIENCE_NS);
+        failure = halt(self, STANDS, HOLD);
     return failure == -ETIMEDOUT ? -EBUSY : failure;
 }
 
