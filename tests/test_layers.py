@@ -29,7 +29,7 @@ LAW = {
     "advice": GROUND | {"session", "store", "analysis"},
     "tui": GROUND | READERS | {"session"},
     # Measures into a session of its own: it hosts the recorder, like any program.
-    "monitor": GROUND | READERS | {"session", "job"},
+    "monitor": GROUND | READERS | {"session", "job", "web"},
     "fleet": GROUND | {"session", "store", "analysis"},
     "web": GROUND | READERS | {"session", "sonde"},  # the version stands in the roof
     "mcp": GROUND | {"session", "sonde"},

@@ -5,10 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-import re
 import sys
-import zlib
-from base64 import b64decode
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -34,8 +31,10 @@ from sonde.monitor.scope import GpuReading, Reading, Scope
 from sonde.monitor.watch import Measurement
 from sonde.session import Session
 from sonde.store.recording import Recording
-from support.browser import drive
+from support.browser import find_browser
+from support.devtools import Browser
 from support.handmade_machine import OFF, Machine
+from support.page_file import read_answers
 
 S = 10**9
 GIB = 2**30
@@ -417,12 +416,6 @@ class Words(HTMLParser):
         self.outside += [value or "" for name, value in attrs if name in ("src", "href")]
 
 
-def unpack(text: str) -> dict[str, object]:
-    packed = re.search(r'id="data">([^<]*)<', text)
-    assert packed
-    return json.loads(zlib.decompress(b64decode(packed[1])))
-
-
 def make_report(watched: Watched, folder: Path) -> str:
     report.write(watched.describe(folder), sys.stdout)
     return (folder / "report.html").read_text()
@@ -438,80 +431,61 @@ def test_the_page_has_all_data_and_needs_nothing_from_elsewhere(
     text = make_report(watched, tmp_path)
     words = Words()
     words.feed(text)
-    assert (
-        words.outside == []
-        and words.tags.count("script") == 2
-        and "http" not in text.split("<body")[1]
-    )
-    data = unpack(text)
-    charts = {chart["title"]: chart for chart in data["charts"]}
+    assert words.outside == ["data:,"] and words.tags.count("script") == 2
+    assert "http://" not in text and "https://" not in text
+    data = read_answers(text)
+    charts = {chart["title"]: chart for chart in data["machine"]["charts"]}
     assert [line["name"] for line in charts["GPU utilization"]["lines"]] == ["GPU 0", "GPU 1"]
-    assert charts["GPU utilization"]["lines"][1]["mean"] == [20.0] * 30
+    assert charts["GPU utilization"]["lines"][1]["values"] == [20.0] * 30
     assert {"CPU", "Memory", "Disk", "GPU memory", "GPU power"} <= set(charts)
-    assert data["findings"] and all(
-        finding["why"] and finding["todo"] for finding in data["findings"]
-    )
-    assert data["patterns"] == [line for line in data["patterns"] if line.startswith("There is ")]
-    assert len(data["patterns"]) == 4
+    findings = data["advice"]["advice"]["findings"]
+    assert findings and all(one["why"] and one["todo"] and one["shown"] for one in findings)
+    patterns = data["measured"]["patterns"]
+    assert len(patterns) == 4 and all(line.startswith("There is ") for line in patterns)
 
 
-def test_an_hour_at_ten_readings_a_second_with_eight_gpus_stays_below_three_megabytes() -> None:
+def test_an_hour_at_ten_readings_a_second_with_eight_gpus_stays_below_three_megabytes(
+    watched: Watched, tmp_path: Path
+) -> None:
+    watched.machine.run(3)
     drawn = make_lines(chart_lines.MOST, 8)
-    empty = {"max": 1.0, "min": 1.0, "mean": 1.0, "std": 1.0, "median": 1.0, "p80": 1.0}
-    moved = dict.fromkeys(
-        ("volume_bytes", "max_bytes_s", "min_without_zero_bytes_s", "mean_bytes_s"), 1.0
-    )
-    numbers = {"cpu_pct": empty, "memory_used_bytes": empty, "gpus": [], "read_bytes": moved,
-               "written_bytes": moved, "received_bytes": moved, "sent_bytes": moved, "network_of": ""}  # fmt: skip
-    said = {"title": "</script><img src=x onerror=alert(1)>", "about": [], "patterns": [], "missing": [],
-            "advice": {"findings": [], "summary": "fine"}, "statistics": numbers}  # fmt: skip
-    text = page.make(said, drawn)
+    said = {"title": "</script><img src=x onerror=alert(1)>", "about": [], "patterns": [],
+            "missing": [], "advice": {"findings": [], "outcomes": [], "summary": "fine"},
+            "statistics": watched.compute()}  # fmt: skip
+    text = page.make(watched.describe(tmp_path), said, drawn, [])
     assert len(text) < 3 * 10**6 and "<img" not in text
 
 
-def test_the_page_draws_hovers_zooms_and_hides_in_a_browser(
-    watched: Watched, tmp_path: Path
-) -> None:
-    watched.machine.run(40, gpu=[{"util_pct": 42.0}, {"util_pct": 7.0}])
-    make_report(watched, tmp_path)
-    said = drive(
-        tmp_path / "report.html",
-        """
-  await until(() => document.body.dataset.ready);
-  const chart = [...document.querySelectorAll(".chart")].find((one) => one.textContent.includes("GPU utilization"));
-  const canvas = chart.querySelector("canvas"), box = canvas.getBoundingClientRect();
-  canvas.setPointerCapture = () => {};
-  const send = (kind, x) => canvas.dispatchEvent(new PointerEvent(kind,
-    { clientX: box.left + x * box.width, clientY: box.top + 40, pointerId: 1, button: 0, bubbles: true }));
-  const painted = () => { const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-    let sum = 0; for (const byte of data) sum += byte; return sum; };
-  const before = painted();
-  send("pointermove", 0.5);
-  await until(() => chart.querySelector(".legend").textContent.includes("42"));
-  const hovered = chart.querySelector(".legend").textContent;
-  send("pointerdown", 0.3); send("pointermove", 0.6); send("pointerup", 0.6);
-  await until(() => painted() !== before && !document.getElementById("reset").disabled);
-  const zoomed = !document.getElementById("reset").disabled, after = painted();
-  document.getElementById("reset").click();
-  await until(() => painted() !== after);
-  const key = chart.querySelector(".legend button");
-  const shown = painted();
-  key.click();
-  await until(() => painted() !== shown);
-  const hidden = key.getAttribute("aria-pressed") === "false";
-  const light = getComputedStyle(document.body).backgroundColor;
-  document.getElementById("theme").click(); await wait();
-  return { hovered, zoomed, changed: before !== after, hidden, drawn: before > 0,
-    themed: getComputedStyle(document.body).backgroundColor !== light,
-    reset: document.getElementById("reset").disabled, findings: document.querySelectorAll(".finding").length,
-    charts: document.querySelectorAll("canvas").length, wide: document.documentElement.scrollWidth <= innerWidth };
-""",
+def test_the_page_shows_in_a_browser_what_was_measured(watched: Watched, tmp_path: Path) -> None:
+    find_browser()
+    watched.machine.run(
+        40, gpu=lambda s: [{"util_pct": 42.0 if s < 20.5 else 84.0}, {"util_pct": 7.0}]
     )
-    assert said["errors"] == []
-    assert "42" in said["hovered"] and "7" in said["hovered"]
-    keys = ("zoomed", "changed", "hidden", "drawn", "themed", "reset", "wide")
-    assert all(said[key] for key in keys), said
-    assert said["charts"] >= 6 and said["findings"] >= 1
+    make_report(watched, tmp_path)
+    said = json.loads((tmp_path / "report.json").read_text())
+    with Browser(tmp_path / "profile") as browser:
+        browser.size(1440, 900)
+        browser.open((tmp_path / "report.html").as_uri())
+        browser.wait("document.body.dataset.ready === 'all' && find('verdict').className")
+        keys = (
+            "[...document.querySelectorAll('[data-chart=\"GPU utilization\"] .keys b')]"
+            ".map(one => one.textContent).join()"
+        )
+        mean = said["statistics"]["gpus"][0]["util_pct"]["mean"]
+        assert browser.wait(keys) == f"{mean:.0f} %,7.0 %"
+        browser.run("setBrush(0, time.pieces / 2)")
+        browser.wait(f"{keys} === '42 %,7.0 %'")
+        browser.run("zoomIn()")  # which a file can do, too
+        assert browser.wait("time.pieces * time.width < 21e9 && machine.charts.length")
+        assert browser.run(keys) == "42 %,7.0 %"
+        rows = str(browser.run("makeMachineCsv()")).splitlines()
+        assert rows[0] == "seconds,chart,line,unit,value"
+        assert "10,GPU utilization,GPU 0,%,42" in rows
+        text = str(browser.run("lists.body.textContent + find('verdict').textContent"))
+        assert all(one in text for one in [*said["missing"], *said["patterns"], *said["about"]])
+        assert said["advice"]["findings"][0]["title"] in text
+        assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+        assert browser.said == []
 
 
 @pytest.mark.parametrize(
@@ -529,7 +503,8 @@ def test_a_command_is_not_charged_with_the_network_of_others(
     report.write(watched.describe(tmp_path, scope), sys.stdout)
     assert title in capsys.readouterr().out.splitlines()
     assert f"| {title} |" in (tmp_path / "report.md").read_text()
-    charts = [chart["title"] for chart in unpack((tmp_path / "report.html").read_text())["charts"]]
+    answers = read_answers((tmp_path / "report.html").read_text())
+    charts = [chart["title"] for chart in answers["machine"]["charts"]]
     assert title.replace(" inbound", "") in charts
     said = json.loads((tmp_path / "report.json").read_text())
     assert said["statistics"]["network_of"] == title.partition(", ")[2]
@@ -582,9 +557,8 @@ def test_a_report_of_nothing_says_so(watched: Watched, tmp_path: Path, capsys) -
     said = json.loads((tmp_path / "report.json").read_text())
     assert said["statistics"]["readings"] == 0 and said["statistics"]["gpus"] == []
     assert "nothing was measured" in said["missing"][0] and said["advice"]["findings"] == []
-    assert (tmp_path / "report.md").exists() and unpack((tmp_path / "report.html").read_text())[
-        "charts"
-    ] == []
+    assert (tmp_path / "report.md").exists()
+    assert read_answers((tmp_path / "report.html").read_text())["machine"] == {"charts": []}
 
 
 def test_what_a_user_is_shown_can_be_had_with_one_sql_statement(watched: Watched) -> None:

@@ -19,6 +19,7 @@ import pytest
 from conftest import TIMEOUT_S, find_processes, wait_for
 from sonde.errors import Error
 from sonde.monitor.command import Command
+from support.page_file import read_answers
 from support.zygote import Forked, Zygote
 
 QUICK = ("--every", "0.1s", "--piece", "1")
@@ -207,6 +208,8 @@ def test_a_command_is_recorded_and_its_line_known(monitor: Start, work: Path) ->
     processes = said["advice"]["processes"]
     assert len(processes) == 2, processes  # the monitor's own session, and the command's
     assert said["statistics"]["cpu_pct"]["max"] > 10
+    shown = read_answers((work / "out" / "report.html").read_text())["about"]["processes"]
+    assert [one["monitor"] for one in shown] == [False, True]  # its stacks are on the page, too
 
 
 def test_signals_go_to_the_command_and_it_decides(monitor: Start, work: Path) -> None:

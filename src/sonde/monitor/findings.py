@@ -91,16 +91,11 @@ def find_jobs(measured: Measurement, session: Session) -> list[Session]:
         one
         for one in list_sessions(environ.find_root())
         if one.is_here()
-        and not _is_monitor(one)
+        and not one.is_monitor
         and (not scope.is_tree or one.pid in below)
         and one.start_wall_ns < end_ns
         and _find_end(one) > begin_ns
     ]
-
-
-def _is_monitor(session: Session) -> bool:
-    """Tell whether a session belongs to a monitor, this one or another."""
-    return session.meta.config.get("host.pid", -1) != -1
 
 
 def _find_end(session: Session) -> int:

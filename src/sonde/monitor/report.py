@@ -33,24 +33,28 @@ def write(measured: Measurement, file: IO[str]) -> None:
     report["missing"] = missing
     report["pictures"], hint = pictures.write(measured.folder, drawn)
     report["missing"] += [hint] if hint else []
-    problems = _write_files(measured.folder, report, drawn)
+    problems = _write_files(measured, report, drawn, findings.find_jobs(measured, session))
     for line in _describe_report(report, measured, problems):
         file.write(clean(line) + "\n")
 
 
-def _write_files(folder: str, report: Report, drawn: chart_lines.ChartLines) -> list[str]:
+def _write_files(
+    measured: Measurement, report: Report, drawn: chart_lines.ChartLines, jobs: list[Session]
+) -> list[str]:
     """Write each file on its own: a full disk may still have room for the small ones."""
     makers: dict[str, Callable[[], str]] = {
         "report.json": lambda: json.dumps(report, indent=1) + "\n",
         "report.md": lambda: report_text.write_markdown(report),
-        "report.html": lambda: page.make(report, drawn),
+        "report.html": lambda: page.make(measured, report, drawn, jobs),
     }
     problems = []
     for name, make in makers.items():
         try:
-            _write(os.path.join(folder, name), make())
+            _write(os.path.join(measured.folder, name), make())
         except OSError as error:
             problems.append(f"{name} could not be written: {error.strerror}")
+        except Error as error:
+            problems.append(f"{name} could not be written: {error}")
     return problems
 
 

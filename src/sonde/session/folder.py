@@ -112,6 +112,11 @@ class Session:
         """Return whether the session's pid means the same process to us as to itself."""
         return self.is_here() and self.meta.pid_namespace in (None, read_pid_namespace())
 
+    @property
+    def is_monitor(self) -> bool:
+        """Whether it is about the machine and others, not about its own process."""
+        return self.meta.config.get("host.pid", -1) != -1
+
     def is_alive(self) -> bool:
         """Return whether a process is still recording into this folder."""
         try:

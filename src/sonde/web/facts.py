@@ -61,7 +61,7 @@ def describe_sessions(sessions: Sequence[Session], base_ns: int) -> list[dict[st
             "part": part, "session": one.id, "host": one.host, "pid": one.pid, "rank": one.rank,
             "command": name_program(one.meta.argv), "argv": " ".join(map(str, one.meta.argv)),
             "state": one.find_state(), "from": one.start_wall_ns - base_ns,
-            "job": one.meta.job, "python": one.meta.python,
+            "job": one.meta.job, "python": one.meta.python, "monitor": one.is_monitor,
             "ending": None if ending is None else ending.sentence,
         })  # fmt: skip
     return found
@@ -89,7 +89,8 @@ def describe_server() -> dict[str, Any]:
 def read_now(sessions: Sequence[Session]) -> PageAnswer:
     """Return the newest stack of every thread, as the files have it: nothing is asked of the job.
     Threads of all processes with equal stacks are one entry."""
-    alive = [session for session in sessions if session.is_alive()] or list(sessions[-1:])
+    asked = [session for session in sessions if not session.is_monitor]
+    alive = [session for session in asked if session.is_alive()] or asked[-1:]
     groups: dict[object, list[tuple[Session, ThreadStack]]] = {}
     notes = []
     for session in alive[:_MOST_PROCESSES]:

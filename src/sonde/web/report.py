@@ -22,17 +22,21 @@ _OVER_TIME = ("steps", "machine", "marks", "events")
 _ONCE = ("modules", "advice", "now", "cost")
 
 
-def make_report(opened: Opened, most_bytes: int = MOST_BYTES) -> tuple[str, str]:
+def make_report(
+    opened: Opened, most_bytes: int = MOST_BYTES, given: Mapping[str, PageAnswer] | None = None
+) -> tuple[str, str]:
     """Return the page, and what was thinned. No time is left out; what gets coarser, if the file
-    would be larger than `most_bytes`, are the pieces that a brush can tell apart."""
-    until = opened.find_end()
-    once = {name: _ask(opened, name, {"to": str(until)}) for name in _ONCE}
+    would be larger than `most_bytes`, are the pieces that a brush can tell apart. Answers that are
+    `given` take the place of ours."""
+    until, given = opened.find_end(), given or {}
+    once = {name: _ask(opened, name, {"to": str(until)}) for name in _ONCE if name not in given}
     for pieces in _PIECES:
         stacks = _ask(opened, "stacks", {"to": str(until), "most": str(pieces)})
         width = stacks.data["width"]
         asked = {"to": str(until), "width": str(width)}
         answers = {**once, "stacks": stacks,
-                   **{name: _ask(opened, name, asked) for name in _OVER_TIME}}  # fmt: skip
+                   **{name: _ask(opened, name, asked) for name in _OVER_TIME if name not in given},
+                   **given}  # fmt: skip
         about = _ask(opened, "about", {})
         thinned = (
             f"one file, in pieces of {show_duration(width)}; rows and SQL are in the recording"

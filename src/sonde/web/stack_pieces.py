@@ -13,19 +13,23 @@ from sonde.store.recording import Recording
 from sonde.web.answer import PageAnswer
 from sonde.web.stack_names import NODES_SQL, Numbered, StackNames
 
-# State 1 is idle, 2 held the GIL. A row belongs to the piece in which its last sample was taken.
+# State 1 is idle, 2 held the GIL, 4 waited for I/O, 8 for the GIL. A row belongs to the piece in
+# which its last sample was taken.
 _PIECES = """\
 {selected}
 SELECT ((end_ns - {since_ns} - 1) // {width_ns})::INTEGER AS piece,
     part::BIGINT << 32 | thread AS owner, stack,
-    (idle::TINYINT + 2 * gil::TINYINT)::UTINYINT AS state,
+    (idle::TINYINT + 2 * gil::TINYINT + CASE
+        WHEN wait = 'gil' THEN 8 WHEN wait IN ('network', 'pipe', 'disk', 'fault', 'device') THEN 4
+        ELSE 0 END)::UTINYINT AS state,
     SUM(samples)::INTEGER AS samples, SUM(wall_ns)::DOUBLE AS wall, SUM(cpu_ns)::DOUBLE AS cpu
 FROM selected GROUP BY piece, owner, stack, state ORDER BY piece"""
 # As in a profile, but without the names of threads: an hour has millions of rows.
 _SELECTED = """\
 WITH process(part, host, pid, first_us, next_us, offset_ns) AS (VALUES {processes}),
 selected AS (
-    SELECT part, thread, stack, samples, wall_ns, cpu_ns, gil, idle, t_ns + offset_ns AS end_ns
+    SELECT part, thread, stack, samples, wall_ns, cpu_ns, gil, idle, wait,
+        t_ns + offset_ns AS end_ns
     FROM python.stack_sample JOIN process USING (host, pid)
     WHERE epoch_us(ts) >= first_us AND epoch_us(ts) < next_us
         AND ts >= make_timestamptz({since_us}) AND ts <= make_timestamptz({until_us})
@@ -33,7 +37,7 @@ selected AS (
 # A recording of one process needs no join.
 _SELECTED_ALONE = """\
 WITH selected AS (
-    SELECT 0 AS part, thread, stack, samples, wall_ns, cpu_ns, gil, idle,
+    SELECT 0 AS part, thread, stack, samples, wall_ns, cpu_ns, gil, idle, wait,
         t_ns + {offset_ns} AS end_ns
     FROM python.stack_sample
     WHERE ts >= make_timestamptz({since_us}) AND ts <= make_timestamptz({until_us})

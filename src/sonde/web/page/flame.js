@@ -83,7 +83,7 @@ function makeThreads(chosen) {
     const alone = Uint8Array.from(names.threads, (_, number) => +(number === at));
     const sums = sumNodes({ ...chosen, threads: alone });
     if (!sums.whole) return;
-    const label = about.processes.length > 1 ? `${one.name}, ${nameProcess(about.processes[one.part])}` : one.name;
+    const label = listJobs().length > 1 ? `${one.name}, ${nameProcess(about.processes[one.part])}` : one.name;
     const waits = names.nodes[0].reduce((sum, parent, node) => (parent < 0 ? sum + sums.waits[node] : sum), 0);
     found.push({ ...makeNode(-1, sums.whole, waits, 0, () => (state.callers ? makeCallers(sums) : makeTree(sums))), label });
   });

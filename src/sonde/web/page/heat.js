@@ -9,7 +9,7 @@ function openHeat() {
 
 function drawHeat() {
   if (!time.pieces) return;
-  const many = about.processes.length > 1;
+  const many = listJobs().length > 1;
   heat.isSteps = many && Boolean(ribbon.steps && ribbon.steps.piece.length);
   const key = `${cube.round} ${time.pieces} ${heat.isSteps}`;
   if (heat.key !== key && !heat.isSteps) heat.sums = many ? sumPieces((thread) => names.threads[thread].part, about.processes.length) : sumPieces((thread) => thread, names.threads.length);
@@ -42,7 +42,7 @@ function findThreadRows() {
 function pickPart(one) { return { pressed: state.part === one.part, pick: () => setState({ part: state.part === one.part ? null : one.part, thread: null }) }; }
 function findProcessRows() {
   const sums = heat.sums;
-  const rows = about.processes.map((one) => {
+  const rows = listJobs().map((one) => {
     const values = sums[one.part].gil.map((ns, piece) => (ns + sums[one.part].work[piece]) / time.width);
     const share = mean(values, sums[one.part].seen);
     return { label: `${nameProcess(one)} ${one.command}`, title: `${one.argv} on ${one.host}, pid ${one.pid}, ${one.state}`, values, seen: sums[one.part].seen, top: 1, shown: share === null ? "no data" : showPct(share), ...pickPart(one) };

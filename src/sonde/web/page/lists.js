@@ -1,7 +1,7 @@
 // Lists: the lines that take the time, what changed, modules, the program's own events.
 
 const lists = { modules: null, events: null, asked: "" };
-const TABS = { lines: "Lines", change: "Change", modules: "Modules", events: "Events" };
+const TABS = { measured: "Measured", lines: "Lines", change: "Change", modules: "Modules", events: "Events" };
 
 function openLists() {
   lists.tabs = make("div", { class: "tabs", role: "tablist" });
@@ -12,20 +12,21 @@ function openLists() {
 }
 
 function listTabs() {
-  const found = ["lines"];
+  const found = inside.answers && inside.answers.measured ? ["measured"] : [];
+  if (cube.n || !found.length) found.push("lines");
   if (state.pinFrom !== null) found.push("change");
   if (ribbon.steps && ribbon.steps.piece.length) found.push("modules");
   if (lists.events && (lists.events.summary.length || lists.events.counters.length)) found.push("events");
   return found;
 }
-const findTab = () => (listTabs().includes(state.tab) ? state.tab : state.pinFrom !== null ? "change" : "lines");
+const findTab = () => (listTabs().includes(state.tab) ? state.tab : state.pinFrom !== null ? "change" : cube.n ? "lines" : listTabs()[0]);
 
 function drawLists() {
   if (!time.pieces) return;
   const tab = findTab();
   lists.tabs.replaceChildren(...listTabs().map((name) => make("button", { type: "button", role: "tab", text: TABS[name], "aria-selected": String(name === tab), on: { click: () => setState({ tab: name }) } })));
   lists.note.textContent = "";
-  lists.body.replaceChildren({ lines: drawLines, change: drawChange, modules: drawModules, events: drawEvents }[tab]());
+  lists.body.replaceChildren({ measured: drawMeasured, lines: drawLines, change: drawChange, modules: drawModules, events: drawEvents }[tab]());
 }
 
 function describeLine(hot) {
@@ -51,6 +52,17 @@ function drawLines() {
     make("tbody", {}, ...most.map((one) => make("tr", { "data-ns": one.ns },
       make("td", { class: "num" }, make("span", { class: "share" }, make("i", { class: one.waits ? "waits" : "", style: { width: (100 * one.ns) / sums.whole + "%" } })), showPct(one.ns / sums.whole)),
       make("td", { class: "num", text: showTime(one.ns) }), make("td", { class: "dim", text: one.waits ? "waiting" : "working" }), showLine(one)))));
+}
+
+// What `sonde monitor` measured: statistics, the votes of patterns, and what it could not measure.
+function drawMeasured() {
+  const found = inside.answers.measured.data, list = (name, texts) => make("ul", { class: "plain", "data-list": name }, ...texts.map((text) => make("li", { text: clean(text, 400) })));
+  const table = ([title, heads, rows]) => make("table", { "data-table": title, "aria-label": title }, make("thead", {}, make("tr", {}, ...heads.map((text, at) => make("th", { class: at ? "num" : "", text })))),
+    make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map((text, at) => make("td", { class: at ? "num" : "", text: clean(text, 120) }))))));
+  const part = (title, ...children) => make("div", { class: "part" }, make("h3", { text: title }), ...children);
+  return make("div", { class: "parts" }, list("about", found.about), ...found.tables.map(table),
+    found.patterns.length ? part("Patterns", list("patterns", found.patterns)) : "",
+    part("Not measured", list("missing", found.missing.length ? found.missing : ["all of it was measured"])));
 }
 
 function drawChange() {

@@ -4,8 +4,24 @@ const machine = { charts: [] };
 const now = {};
 
 function openMachine() {
-  Object.assign(machine, makePanel("machine", "Machine", () => told.machine || []));
+  Object.assign(machine, makePanel("machine", "Machine", () => told.machine || [],
+    make("button", { type: "button", class: "icon", text: "CSV", title: "Save these values as CSV", on: { click: () => saveText("machine.csv", makeMachineCsv(), "text/csv") } })));
   watch([...BRUSH, "machine", "data", "theme"], drawMachine, true);
+}
+// Values come for pieces, or with moments of their own; a moment lies within a piece.
+function takeCharts(charts) {
+  machine.charts = charts.map((chart) => ({ ...chart, lines: chart.lines.map(placeLine) }));
+}
+function placeLine(line) {
+  if (!line.at) return { ...line, half: 0.5 };
+  const whole = time.pieces, keep = [...line.at.keys()].filter((at) => line.at[at] > time.from && line.at[at] <= time.from + whole * time.width);
+  const pick = (values) => values && keep.map((at) => values[at]);
+  return { ...line, half: 0, pieces: keep.map((at) => (line.at[at] - time.from) / time.width - 1e-6), values: pick(line.values), low: pick(line.low), high: pick(line.high) };
+}
+function makeMachineCsv() {
+  const rows = [["seconds", "chart", "line", "unit", "value"]];
+  for (const chart of machine.charts) for (const line of chart.lines) line.pieces.forEach((piece, at) => rows.push([+((time.from + (piece + line.half) * time.width) / 1e9).toFixed(3), chart.title, line.name, chart.unit, line.values[at]]));
+  return makeCsv(rows);
 }
 function showMean(line, unit) {
   const { first, end } = select();
@@ -18,14 +34,15 @@ function drawMachine() {
   machine.note.textContent = hasBrush() ? "means of the brushed time" : "means of all time";
   const made = machine.charts.map((chart) => {
     const canvas = make("canvas");
-    const box = make("div", { class: "chart", "data-chart": chart.title }, make("div", {}, make("h3", { text: chart.title }), make("span", { class: "grow" }), make("span", { class: "dim", text: `up to ${showValue(findTop(chart.lines, chart.unit), chart.unit)}` })),
-      make("div", {}, ...chart.lines.slice(0, 3).map((line, at) => make("span", { class: "dim" }, make("i", { class: `line${at % 3}` }), clean(line.name, 24) + " ", make("b", { text: showMean(line, chart.unit) })))), canvas);
+    const box = make("div", { class: "chart", "data-chart": chart.title }, make("div", { class: "head" }, make("h3", { text: chart.title, title: chart.title }), make("span", { class: "grow" }), make("span", { class: "dim", title: "The top of the scale", text: `≤ ${showValue(findTop(chart.lines, chart.unit), chart.unit)}` })),
+      make("div", { class: "keys" }, ...chart.lines.slice(0, 3).map((line, at) => make("span", { class: "dim" }, make("i", { class: `line${at % 3}` }), clean(line.name, 24) + " ", make("b", { text: showMean(line, chart.unit) })))), canvas);
     tip(canvas, (event) => {
       const piece = Math.floor((event.offsetX / canvas.clientWidth) * time.pieces);
       return `${chart.title}, ${showClock(time.from + piece * time.width)}\n` + chart.lines.map((line) => {
         let best = -1;
-        line.pieces.forEach((one, at) => { if (one <= piece) best = at; });
-        return `${clean(line.name, 60)}: ${best < 0 ? "no data" : showValue(line.values[best], chart.unit)}`;
+        line.pieces.forEach((one, at) => { if (one < piece + 1) best = at; });
+        const range = best >= 0 && line.low && line.low[best] !== line.high[best] ? ` (${showValue(line.low[best], chart.unit)} … ${showValue(line.high[best], chart.unit)})` : "";
+        return `${clean(line.name, 60)}: ${best < 0 ? "no data" : showValue(line.values[best], chart.unit)}${range}`;
       }).join("\n");
     });
     return { box, canvas, chart };
@@ -36,7 +53,7 @@ function drawMachine() {
 
 function findTop(lines, unit) {
   let top = 0;
-  for (const line of lines) for (const value of line.values) top = Math.max(top, value);
+  for (const line of lines) for (const value of line.high || line.values) top = Math.max(top, value);
   return unit === "%" && top <= 100 ? 100 : top || 1;
 }
 
@@ -55,12 +72,19 @@ function drawCurves(canvas, lines, unit) {
     pen.strokeStyle = colour(["--b3", "--b0", "--b4", "--b5"][number % 4]);
     pen.setLineDash([[], [5, 2], [2, 2]][number % 3]);
     pen.lineWidth = 1.4;
+    const xOfLine = (piece) => ((piece + (line.half ?? 0.5)) / time.pieces) * width, yOf = (value) => height - 2 - ((value - low) / (top - low)) * (height - 4);
     pen.beginPath();
     line.pieces.forEach((piece, at) => {
-      const x = ((piece + 0.5) / time.pieces) * width, y = height - 2 - ((line.values[at] - low) / (top - low)) * (height - 4);
-      if (at && piece - line.pieces[at - 1] <= gap) pen.lineTo(x, y); else pen.moveTo(x, y);
+      if (at && piece - line.pieces[at - 1] <= gap) pen.lineTo(xOfLine(piece), yOf(line.values[at])); else pen.moveTo(xOfLine(piece), yOf(line.values[at]));
     });
     pen.stroke();
+    if (!line.low) return;
+    pen.globalAlpha = 0.35;  // from the lowest to the highest of each step
+    pen.setLineDash([]);
+    pen.beginPath();
+    line.pieces.forEach((piece, at) => { pen.moveTo(xOfLine(piece), yOf(line.low[at])); pen.lineTo(xOfLine(piece), yOf(line.high[at])); });
+    pen.stroke();
+    pen.globalAlpha = 1;
   });
 }
 
@@ -78,7 +102,7 @@ function drawNow() {
   if (!found.groups.length) { now.body.replaceChildren(make("p", { class: "empty", text: "No stacks were recorded here." })); return; }
   const open = new Set([...now.body.querySelectorAll("details")].filter((one) => !one.open).map((one) => one.dataset.key));
   now.body.replaceChildren(...found.groups.map((group) => {
-    const many = about.processes.length > 1;
+    const many = listJobs().length > 1;
     const label = group.threads.slice(0, 3).map((one) => (one.name || String(one.thread)) + (many ? ` (${one.rank === null ? one.pid : "rank " + one.rank})` : ""));
     const key = group.threads.map((one) => one.thread).join();
     const title = clean(label.join(", ") + (group.threads.length > 3 ? `, … ${group.threads.length - 3} more` : ""), 120);

@@ -58,6 +58,7 @@ async function loadData() {
   Object.assign(time, { from, until, width, pieces: Math.max(1, Math.ceil((until - from) / width)) });
   takeNames(found.data);
   takePieces(found.columns, 0);
+  document.body.classList.toggle("no-stacks", Boolean(inside.answers && inside.answers.measured) && !cube.n);
   tell(["data"]);
   drawChips();
   document.body.dataset.ready = "stacks";
@@ -71,7 +72,7 @@ async function loadSeries(asked) {
   const [steps, marks, charts, events] = await Promise.all(["steps", "marks", "machine", "events"].map((name) => ask(name, asked)));
   ribbon.steps = steps.data.steps;
   ribbon.marks = marks.data;
-  machine.charts = charts.data.charts;
+  takeCharts(charts.data.charts);
   lists.events = events.data;
   lists.asked = "";
   tell(["steps", "marks", "machine", "events"]);
@@ -146,17 +147,18 @@ function openTop() {
   watch(["hold"], drawTop);
 }
 function drawTop() {
-  const first = about.processes[0], count = about.processes.length, running = about.processes.filter((one) => one.state === "running").length;
+  const first = about.processes[0], count = listJobs().length, running = about.processes.filter((one) => one.state === "running").length;
   const said = about.live ? (count > 1 ? `live, ${running} of ${count} processes` : "live") : count > 1 ? `${count} processes, ${tellStates()}` : first.ending && first.ending !== "has ended" ? clean(first.ending, 80) : first.state;
   find("status").replaceChildren(make("b", { class: about.live ? "live" : "", text: said }), ` · ${showTime(about.until)}`,
     make("span", { class: "far dim", text: ` · ${new Date(about.base_ms).toISOString().slice(0, 19).replace("T", " ")} UTC · ${clean(first.host, 40)} · Python ${clean(first.python, 12)}` }));
   find("status").title = about.processes.filter((one) => one.ending).slice(0, 12).map((one) => `${nameProcess(one)} ${clean(one.ending)}`).join("\n");
-  document.title = `${clean(first.command, 60)} – sonde`;
+  const title = inside.answers && inside.answers.measured ? inside.answers.measured.data.title : first.command;
+  document.title = `${clean(title, 120)} – sonde`;
   const button = find("follow");
   button.hidden = !about.live;
   button.textContent = state.hold ? "Follow" : "Hold";
   button.setAttribute("aria-pressed", String(state.hold));
-  if (inside.answers) find("pick").replaceChildren(make("option", { text: `${first.command} (${count > 1 ? count + " processes" : first.pid})` }));
+  if (inside.answers) find("pick").replaceChildren(make("option", { text: clean(inside.answers.measured ? title : `${first.command} (${count > 1 ? count + " processes" : first.pid})`, 100) }));
 }
 const tellStates = () => [...new Set(about.processes.map((one) => one.state))].join(", ");
 
@@ -183,11 +185,13 @@ function drawVerdict(advice, problem) {
   tell(["advice"]);
   const button = make("button", { type: "button", text: others.length ? `${others.length} more` : "All rules", on: { click: () => showRules(advice) } });
   const notJudged = silent.length ? make("span", { class: "dim", text: `${silent.length} of ${advice.outcomes.length} rules lack data` }) : null;
-  if (!worst || worst.severity === "info") {
-    place.className = worst ? "info" : "clear";
+  if (!worst) {
+    const sentence = advice.summary || `Nothing is wrong: ${plural(clear, "rule")} looked`;
+    place.className = clear ? "clear" : "info";
     const places = advice.places.slice(0, 3).map((one) => make("li", {}, make("b", { text: `${one.share_pct.toFixed(0)} % ` }), `${one.state} in ${clean(one.func || one.call, 60)} (${clean(one.file.split("/").slice(-1)[0], 60)}:${one.line})`));
-    fill(place, make("div", { class: "level" }, make("b", { text: worst ? "ℹ" : "✔" }), worst ? "info" : "clear"),
-      make("div", {}, make("h2", { text: worst ? clean(worst.title) : `Nothing is wrong: ${plural(clear, "rule")} looked` }), places.length ? make("ul", {}, make("li", { class: "dim", text: "where the time went:" }), ...places) : make("p", { class: "dim", text: `${plural(advice.pieces, "piece")} of ${advice.piece_s || advice.piece_ns / 1e9} s were judged` })),
+    fill(place, make("div", { class: "level" }, make("b", { text: clear ? "✔" : "ℹ" }), clear ? "clear" : "unknown"),
+      make("div", {}, make("h2", { text: clean(sentence[0].toUpperCase() + sentence.slice(1)) }),
+        places.length ? make("ul", {}, make("li", { class: "dim", text: "where the time went:" }), ...places) : advice.pieces ? make("p", { class: "dim", text: `${plural(advice.pieces, "piece")} of ${advice.piece_s} s ${advice.pieces === 1 ? "was" : "were"} judged` }) : null),
       make("div", { class: "more" }, button, notJudged));
     return;
   }
@@ -210,10 +214,11 @@ function drawFoot(cost) {
   const lost = cost.loss.reduce((sum, one) => sum + Number(one.lost), 0), written = cost.loss.reduce((sum, one) => sum + Number(one.written), 0);
   const cpu = cost.sampling.reduce((most, one) => Math.max(most, one.cpu_pct || 0), 0), due = cost.sampling.reduce((sum, one) => sum + Number(one.due), 0), taken = cost.sampling.reduce((sum, one) => sum + Number(one.taken), 0);
   const torch = cost.torch_pct ? make("span", {}, "of PyTorch's steps ", make("b", { text: cost.torch_pct[1] === null ? `≥ ${cost.torch_pct[0].toFixed(1)} %` : `${cost.torch_pct[0].toFixed(1)}–${cost.torch_pct[1].toFixed(1)} %` })) : null;
-  fill(find("foot"), make("span", {}, "recording costs ", make("b", { id: "cost", text: cost.sampling.length ? `${cpu.toFixed(1)} % of one CPU` : "unknown" })), torch,
-    make("span", {}, "samples taken ", make("b", { text: due ? showPct(taken / due) : "unknown" })),
+  const isMonitor = !listJobs().length;  // whose process has no stacks to sample
+  fill(find("foot"), isMonitor ? null : make("span", {}, "recording costs ", make("b", { id: "cost", text: cost.sampling.length ? `${cpu.toFixed(1)} % of one CPU` : "unknown" })), torch,
+    isMonitor ? null : make("span", {}, "samples taken ", make("b", { text: due ? showPct(taken / due) : "unknown" })),
     make("span", {}, "rows written ", make("b", { text: showCount(written) }), ", lost ", make("b", { id: "lost", class: lost ? "bad" : "", text: showCount(lost) })),
-    cost.sources.length ? make("span", { class: "bad", text: `not recorded: ${cost.sources.map((one) => one.source).join(", ")}`, title: cost.sources.map((one) => `${one.source}: ${one.detail || one.state}`).join("\n") }) : null,
+    cost.sources.length ? make("span", { class: cost.sources.some((one) => one.state === "failed") ? "bad" : "", text: `not recorded: ${cost.sources.map((one) => one.source).join(", ")}`, title: cost.sources.map((one) => `${one.source}: ${one.detail || one.state}`).join("\n") }) : null,
     make("button", { type: "button", text: "how?", on: { click: () => explain("Cost and loss", told.cost) } }), make("span", { class: "grow" }),
     inside.answers ? make("span", { id: "thinned", text: clean(inside.answers.about.data.thinned || "", 200) }) : make("span", { text: "read-only; the job is not asked anything" }));
 }

@@ -3,7 +3,7 @@
 const ribbon = { width: 1, steps: null, marks: null, findings: [], drag: null };
 const PHASES = [["input_wait", "waiting for data", "--b0", 1], ["to_device", "to the device", "--b5", 3], ["forward", "forward", "--b3", 0],
   ["backward", "backward", "--b4", 2], ["optimizer", "optimizer", "--b1", 4], ["other", "other", "--b6", 5]];
-const BANDS = [["gil", "holding the GIL", "--b0", 0], ["work", "working without it", "--b3", 1], ["wait", "waiting", "--b2", 3]];
+const BANDS = [["gil", "holding the GIL", "--b0", 0], ["work", "working without it", "--b3", 1], ["queue", "waiting for the GIL", "--b1", 4], ["io", "for I/O", "--b5", 2], ["wait", "otherwise", "--b2", 3]];
 const SIGNS = { exception: "▲", memory: "■", kernel: "■", trigger: "✚", marker: "◆", gc: "●" };
 const AXIS = 34;  // marks and the axis below the picture
 
@@ -27,7 +27,7 @@ function openRibbon() {
   ribbon.canvas.addEventListener("keydown", keyBrush);
   tip(ribbon.canvas, describePiece);
   watch([...BRUSH, "pinFrom", "pinTo", "viewFrom"], placeBrush);
-  watch(["part", "thread", "ribbon", "data", "theme", "steps"], drawRibbon);
+  watch(["part", "thread", "ribbon", "data", "theme", "steps", "machine"], drawRibbon);
   watch(["marks", "advice", "viewFrom"], drawMarks);
 }
 
@@ -35,9 +35,20 @@ const usesSteps = () => Boolean(ribbon.steps && ribbon.steps.piece.length) && st
 // The width is kept from the last drawing: to ask for it would lay out the whole page anew with each brush.
 const xOf = (ns) => ((ns - time.from) / (time.width * time.pieces)) * ribbon.width;
 const pieceAt = (x) => Math.max(0, Math.min(time.pieces, (x / ribbon.width) * time.pieces));
-const zoomIn = () => hasBrush() && !inside.answers && setState({ viewFrom: state.from, viewTo: state.to, from: null, to: null, hold: true });
+const zoomIn = () => hasBrush() && setState({ viewFrom: state.from, viewTo: state.to, from: null, to: null, hold: true });
 
+// Without stacks: how much CPU time what was watched used.
+function findCpuBands() {
+  const chart = machine.charts.find((one) => one.title.startsWith("CPU")) || { lines: [], gap: 0 }, line = chart.lines[0];
+  const sums = new Float64Array(time.pieces), counts = new Float64Array(time.pieces), gap = Math.max(1, chart.gap / time.width);
+  if (line) line.pieces.forEach((piece, at) => {  // a reading is about the time since the one before it
+    const last = Math.floor(piece), before = at ? Math.floor(line.pieces[at - 1]) : -1;
+    for (let one = Math.max(0, piece - before > gap ? last : before === last ? last : before + 1); one <= last && one < time.pieces; one += 1) { sums[one] += line.values[at]; counts[one] += 1; }
+  });
+  return { bands: [["cpu", line ? `CPU, ${line.name}` : "nothing was measured", "--b3", 0]], unit: "%", seen: Uint8Array.from(counts, (count) => +(count > 0)), values: [sums.map((sum, piece) => (counts[piece] ? sum / counts[piece] : 0))] };
+}
 function findBands() {
+  if (!cube.n && !usesSteps()) return findCpuBands();
   if (!usesSteps()) {
     const chosen = chooseThreads(state.part, state.thread);
     const [sums] = sumPieces((thread) => (!chosen || chosen[thread] ? 0 : -1), 1);
@@ -121,9 +132,9 @@ function drawLegend(found) {
   const whole = means.reduce((sum, one) => sum + one, 0);
   ribbon.legend.replaceChildren(...found.bands.map(([name, label, tone, kind], band) => {
     const swatch = make("i", { class: `swatch fill${kind}`, style: { "--tone": `var(${tone})` } });
-    const value = found.unit === "threads" ? threeDigits(means[band]) : showPct(whole ? means[band] / whole : 0);
+    const value = found.unit === "threads" ? threeDigits(means[band]) : found.unit === "%" ? showValue(means[band], "%") : showPct(whole ? means[band] / whole : 0);
     return make("span", { "data-band": name }, swatch, `${label} `, make("b", { text: value }));
-  }), found.unit === "threads" ? make("span", { class: "dim", text: "threads at a time" }) : make("span", { class: "dim", text: `of ${showTime(whole * 1e6)} a step` }));
+  }), make("span", { class: "dim", text: { threads: "threads at a time", "%": "100 % is one processor" }[found.unit] || `of ${showTime(whole * 1e6)} a step` }));
   const tabs = ribbon.steps && ribbon.steps.piece.length ? [["", "Steps"], ["threads", "Threads"]] : [];
   ribbon.kind.replaceChildren(...tabs.map(([value, text]) => make("button", { type: "button", text, "aria-pressed": String(state.ribbon === value), on: { click: () => setState({ ribbon: value }) } })));
 }
@@ -149,7 +160,7 @@ function placeBrush() {
   place(ribbon.pinned, state.pinFrom, state.pinTo);
   ribbon.brush.classList.toggle("b", state.pinFrom !== null);
   if (ribbon.found) drawLegend(ribbon.found);
-  find("zoom").disabled = !hasBrush() || Boolean(inside.answers);
+  find("zoom").disabled = !hasBrush();
   find("whole").disabled = !hasBrush() && state.viewFrom === null;
   ribbon.canvas.setAttribute("aria-valuetext", hasBrush() ? `${showClock(state.from)} to ${showClock(state.to)}` : "all");
 }

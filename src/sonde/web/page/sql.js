@@ -80,12 +80,8 @@ function showResult(data, took) {
   const table = make("table", { id: "result" }, make("thead", {}, make("tr", {}, ...data.names.map((name, at) => make("th", { text: clean(name, 60), title: data.kinds[at] })))),
     make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map((value) => make("td", { class: typeof value === "number" ? "num" : "", text: value === null ? "–" : clean(typeof value === "object" ? JSON.stringify(value) : value, 400) }))))));
   const cut = data.rows > data.shown ? `; the first ${showCount(data.shown)} are shown` : "";
-  const copy = make("button", { type: "button", text: "Copy as CSV", on: { click: () => copyText(makeCsv(data, rows), copy) } });
+  const copy = make("button", { type: "button", text: "Copy as CSV", on: { click: () => copyText(makeCsv([data.names, ...rows]), copy) } });
   openDialog("Result", make("p", { class: "dim", text: `${plural(data.rows, "row")} in ${showTime(took * 1e6)}${cut}` }), make("div", { class: "scroll" }, table), drawResult(data), make("div", { class: "buttons" }, copy));
-}
-function makeCsv(data, rows) {
-  const quote = (value) => (value === null ? "" : /[",\n\r]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
-  return [data.names, ...rows].map((row) => row.map(quote).join(",")).join("\r\n") + "\r\n";
 }
 // The first column across, every column of numbers as a line; a few names and numbers as bars.
 function drawResult(data) {

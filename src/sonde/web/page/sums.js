@@ -1,6 +1,6 @@
 // Sums of sampled stacks over any stretch of time, made here: a brush need not ask anybody.
 
-const IDLE = 1, GIL = 2;
+const IDLE = 1, GIL = 2, IO = 4, FOR_GIL = 8;
 const time = { from: 0, until: 0, width: 1e9, pieces: 0 };  // what is in view, in pieces
 const cube = { n: 0, round: 0, piece: new Int32Array(0), thread: new Int32Array(0), stack: new Int32Array(0),
   state: new Uint8Array(0), samples: new Int32Array(0), wall: new Float64Array(0), cpu: new Float64Array(0) };
@@ -130,34 +130,27 @@ function sumLines(chosen) {
 }
 
 // Threads by piece: how many held the GIL, worked without it, and waited; `row` says of whom.
-// A row may stand for a second of waiting: what does not fit its piece belongs to those before.
+// A row may stand for a second: what does not fit its piece belongs to those before.
+const BAND_NAMES = ["gil", "work", "queue", "io", "wait", "rest"];
+const bandOf = (at) => (cube.state[at] & GIL ? "gil" : !(cube.state[at] & IDLE) ? "work" : cube.state[at] & FOR_GIL ? "queue" : isRest(at) ? "rest" : cube.state[at] & IO ? "io" : "wait");
 function sumPieces(rowOf, rows) {
-  const made = Array.from({ length: rows }, () => ({ gil: new Float64Array(time.pieces), work: new Float64Array(time.pieces), wait: new Float64Array(time.pieces), seen: new Uint8Array(time.pieces) }));
-  const left = new Map();
-  for (let at = cube.n - 1; at >= 0; at -= 1) {
-    const row = rowOf(cube.thread[at]);
-    if (row < 0 || cube.piece[at] < 0 || cube.piece[at] >= time.pieces) continue;
-    const sums = made[row], piece = cube.piece[at];
-    sums.seen[piece] = 1;
-    if (cube.state[at] & GIL) sums.gil[piece] += cube.wall[at];
-    else if (!(cube.state[at] & IDLE)) sums.work[piece] += cube.wall[at];
-    else {
-      let waiting = left.get(cube.thread[at]);
-      if (!waiting) { waiting = { all: new Float64Array(time.pieces), rest: new Float64Array(time.pieces) }; left.set(cube.thread[at], waiting); }
-      (isRest(at) ? waiting.rest : waiting.all)[piece] += cube.wall[at];
-    }
+  const empty = () => Object.fromEntries(BAND_NAMES.map((name) => [name, new Float64Array(time.pieces)]));
+  const made = Array.from({ length: rows }, () => ({ ...empty(), seen: new Uint8Array(time.pieces) })), threads = new Map();
+  for (let at = 0; at < cube.n; at += 1) {
+    const thread = cube.thread[at];
+    if (rowOf(thread) < 0 || cube.piece[at] < 0 || cube.piece[at] >= time.pieces) continue;
+    if (!threads.has(thread)) threads.set(thread, empty());
+    threads.get(thread)[bandOf(at)][cube.piece[at]] += cube.wall[at];
   }
-  for (const [thread, waiting] of left) {
-    const sums = made[rowOf(thread)];
-    let carried = 0, resting = 0;
+  for (const [thread, ends] of threads) {
+    const sums = made[rowOf(thread)], left = BAND_NAMES.map(() => 0);
     for (let piece = time.pieces - 1; piece >= 0; piece -= 1) {
-      carried += waiting.all[piece];
-      resting += waiting.rest[piece];
-      const part = Math.min(carried, time.width);
-      carried -= part;
-      sums.wait[piece] += part;
-      if (part || resting) sums.seen[piece] = 1;
-      resting -= Math.min(resting, time.width);
+      let room = time.width;
+      BAND_NAMES.forEach((name, band) => {
+        left[band] += ends[name][piece];
+        const part = Math.min(left[band], room);
+        if (part) { left[band] -= part; room -= part; sums[name][piece] += part; sums.seen[piece] = 1; }
+      });
     }
   }
   return made;

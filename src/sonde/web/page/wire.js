@@ -40,7 +40,7 @@ async function ask(name, asked = {}) {
     const found = inside.answers[name];
     if (!found) throw new Error("this is not in the file; `sonde ui` shows it");
     told[name] = found.sql || [];
-    return found;
+    return cutInside(name, found, asked);
   }
   const words = new URLSearchParams(asked);
   if (state.target) words.set("target", state.target);
@@ -53,6 +53,29 @@ async function ask(name, asked = {}) {
   if (!response.ok) throw Object.assign(new Error(found.error || response.statusText), { status: response.status });
   told[name] = found.sql || [];
   return found;
+}
+
+// A part of the time of a file: its pieces stay as they are, and count from where the part begins.
+function cutInside(name, found, { from, to }) {
+  const width = inside.answers.stacks.data.width, until = inside.answers.about.data.until;
+  if (from === undefined || (from <= 0 && to >= until)) return found;
+  const first = Math.round(from / width), end = Math.ceil(to / width), isIn = (piece) => piece >= first && piece < end;
+  const cutColumns = (columns) => {
+    const keep = [...columns.piece.keys()].filter((at) => isIn(columns.piece[at]));
+    const cut = Object.fromEntries(Object.entries(columns).map(([key, values]) => [key, values.constructor.from(keep, (at) => values[at])]));
+    cut.piece = cut.piece.map((piece) => piece - first);
+    return cut;
+  };
+  const cutLine = (line) => {
+    if (line.at) return line;
+    const keep = [...line.pieces.keys()].filter((at) => isIn(line.pieces[at]));
+    return { ...line, pieces: keep.map((at) => line.pieces[at] - first), values: keep.map((at) => line.values[at]) };
+  };
+  const data = { ...found.data };
+  if (name === "steps") data.steps = cutColumns(data.steps);
+  if (name === "machine") data.charts = data.charts.map((chart) => ({ ...chart, lines: chart.lines.map(cutLine) }));
+  if (name === "events") data.counters = data.counters.map(cutLine);
+  return { ...found, data, columns: name === "stacks" ? cutColumns(found.columns) : found.columns };
 }
 
 // Server-sent events; `EventSource` cannot send the token in a header.

@@ -55,11 +55,13 @@ function showValue(value, unit) {
   if (unit === "B") return showBytes(value);
   if (unit === "B/s") return showBytes(value) + "/s";
   if (unit === "%") return (value >= 10 ? value.toFixed(0) : value.toFixed(1)) + " %";
-  return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(+value.toPrecision(4));
+  return (Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(+value.toPrecision(4))) + (unit ? ` ${unit}` : "");
 }
 const showCount = (count) => Number(count).toLocaleString("en");
 const plural = (count, one, many) => `${showCount(count)} ${count === 1 ? one : many || one + "s"}`;
 const nameProcess = (one) => (one.rank === null ? `${one.pid}` : `rank ${one.rank}`);
+
+const listJobs = () => about.processes.filter((one) => !one.monitor);  // a monitor watches others
 
 const fill = (element, ...children) => element.replaceChildren(...children.filter((one) => one !== null && one !== undefined));
 
@@ -94,6 +96,14 @@ async function copyText(text, button) {
   catch { openDialog("Copy this", make("pre", { text })); }
   setTimeout(() => { button.textContent = before; }, 1500);
 }
+
+function saveText(name, text, kind = "text/plain") {
+  const link = make("a", { href: URL.createObjectURL(new Blob([text], { type: kind })), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+const quoteCsv = (value) => (value === null || value === undefined ? "" : /[",\n\r]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
+const makeCsv = (rows) => rows.map((row) => row.map(quoteCsv).join(",")).join("\r\n") + "\r\n";
 
 // The bar and the body of a panel. `sql` returns the statements that its numbers come from.
 function makePanel(id, title, sql, ...tools) {
