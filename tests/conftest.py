@@ -100,6 +100,7 @@ def use_root(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith("SONDE"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("SONDE_DIR", str(folder))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder.parent / "config"))
 
 
 def end_processes(marker: str) -> None:

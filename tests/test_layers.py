@@ -11,7 +11,17 @@ import pytest
 
 from support.places import SOURCE
 
-GROUND = {"_core", "environ", "errors", "launch", "markup", "plugins", "settings", "words"}
+GROUND = {
+    "_core",
+    "config_file",
+    "environ",
+    "errors",
+    "launch",
+    "markup",
+    "plugins",
+    "settings",
+    "words",
+}
 READERS = {"store", "analysis", "export", "advice", "attach"}
 
 # Room -> the rooms that it may import; every room may import itself. `sonde` is sonde/__init__.py:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 import sys
 
+from sonde.config_file import FileSettings, fold, list_unknown, read_files
 from sonde.errors import ConfigError
-from sonde.settings import SWITCHES, Key, Value, list_keys, read_values
+from sonde.settings import SWITCHES, Key, Value, Values, list_keys, read_values
 from sonde.words import name_program
 
 TYPE_CHECKING = False
@@ -25,24 +26,56 @@ _ALIASES = {
 }
 
 
-def load_settings(given: Mapping[str, object]) -> tuple[dict[str, Value], list[str]]:
-    """Return all settings: defaults, then the environment, then what the caller gave.
+GIVEN = "given at the start"
 
-    A bad value in the environment must not stop the program that runs in it, so it is left out
-    and returned as a complaint. A bad value in `given` raises ConfigError."""
+
+def load_settings(given: Mapping[str, object]) -> tuple[Values, list[str]]:
+    """Return all settings: defaults, then files, then the environment, then what the caller gave.
+
+    A bad value in a file or in the environment must not stop the program that meets it, so it is
+    left out and returned as a complaint. A bad value in `given` raises ConfigError."""
+    if isinstance(given, Values):  # those of a parent, in a forked child
+        return given, []
     keys = list_keys()
-    values = {name: key.default for name, key in keys.items()}
-    complaints = []
+    values = Values({name: key.default for name, key in keys.items()}, {})
+    found, complaints = find_file_settings()
+    complaints += list_unknown(found, keys)
     for name, key in keys.items():
-        for variable in (*_ALIASES.get(name, ()), variable_of(name)):
-            raw = os.environ.get(variable)
-            if raw is not None:
-                try:
-                    values[name] = _read_switch(key, variable, raw)
-                except ConfigError as error:
-                    complaints.append(f"{variable}: {error}")
+        in_files = [(one.origin, one.raw) for one in found.get(fold(name), ())]
+        variables = read_variables((*_ALIASES.get(name, ()), variable_of(name)))
+        for origin, raw in (*in_files, *variables.items()):
+            try:
+                values[name] = _read_switch(key, origin, raw)
+                values.origins[name] = origin
+            except ConfigError as error:
+                complaints.append(f"{origin}: {error}")
     values.update(read_values(given))
+    values.origins.update(dict.fromkeys(given, GIVEN))
     return values, complaints
+
+
+def find_file_settings() -> tuple[FileSettings, list[str]]:
+    """Return what files set: the user's own, then the project's; and complaints. A process that a
+    recorded one has started reads none: it finds what its parent found in the environment,
+    whichever folder it works in."""
+    if is_child():
+        return {}, []
+    try:
+        folder = os.getcwd()
+    except OSError:
+        folder = None
+    home = _find_config_home()
+    return read_files(os.path.join(home, "sonde", "config.toml") if home else None, folder)
+
+
+def _find_config_home() -> str | None:
+    """Return the folder of the user's own settings. Without $HOME there is none: to look it up may
+    take a network."""
+    home = os.environ.get("HOME", "")
+    given = os.environ.get("XDG_CONFIG_HOME", "")
+    if os.path.isabs(given):
+        return given
+    return os.path.join(home, ".config") if os.path.isabs(home) else None
 
 
 def _read_switch(key: Key, variable: str, raw: str) -> Value:
@@ -50,10 +83,19 @@ def _read_switch(key: Key, variable: str, raw: str) -> Value:
     return True if variable.startswith("TORCH_") and raw.lower() not in SWITCHES else key.read(raw)
 
 
-def read_tool_setting(key: Key, given: object = None) -> Value:
-    """Return a setting of the tool: as given, else from the environment, else the default."""
+def read_tool_setting(key: Key, given: object = None, found: FileSettings | None = None) -> Value:
+    """Return a setting of the tool: as given, else from the environment, else from a file, else the
+    default. `found` is what files set, for whoever reads many settings."""
     raw = os.environ.get(variable_of(key.name)) if given is None else given
-    return key.default if raw is None else key.read(raw)
+    if raw is not None:
+        return key.read(raw)
+    found = find_file_settings()[0] if found is None else found
+    for one in found.get(fold(key.name), ())[-1:]:
+        try:
+            return key.read(one.raw)
+        except ConfigError as error:
+            raise ConfigError(f"{one.origin}: {error}") from None
+    return key.default
 
 
 def variable_of(name: str) -> str:
@@ -100,9 +142,9 @@ def claim_profiler() -> bool:
     return os.environ.setdefault("SONDE_PROFILER_OWNER", str(os.getpid())) == str(os.getpid())
 
 
-def follow_children(root: str) -> list[str]:
+def follow_children(root: str, values: Values) -> list[str]:
     """Have the Python processes that this one starts record themselves under the same root, and
-    know that they are children. Returns the variables that were set.
+    know that they are children, and what files set here. Returns the variables that were set.
 
     SONDE_PARENT is the process and what a child finds if it may wait: see job/autostart.py. It may
     not if a launcher made it a rank, or if something has to be there from the first moment on."""
@@ -113,6 +155,8 @@ def follow_children(root: str) -> list[str]:
         wanted["SONDE"] = "1"
         if "SONDE_DIR" not in os.environ and find_root() != root:
             wanted["SONDE_DIR"] = root
+    in_files = [name for name, origin in values.origins.items() if os.sep in origin]
+    wanted |= name_settings(values, in_files)
     os.environ.update(wanted)
     return list(wanted)
 
@@ -327,7 +371,7 @@ def name_settings(values: Mapping[str, Value], names: Iterable[str]) -> dict[str
 
 def find_fleet_folder() -> str:
     """Return the folder of the token and the certificate that agents and those who ask share."""
-    home = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    home = _find_config_home() or os.path.join(os.path.expanduser("~"), ".config")
     return os.environ.get("SONDE_FLEET") or os.path.join(home, "sonde", "fleet")
 
 

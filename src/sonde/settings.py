@@ -209,7 +209,7 @@ class Key:
             return f"{value:g}"
         for unit, size in _SHOWN_SIZES if self.parse is parse_size else _SHOWN_TIMES:
             if value >= size and round(value / size, 6) % 1 == 0:
-                return f"{value / size:g}{unit}"
+                return f"{value / size:.12g}{unit}"
         return f"{value:g}"
 
     def _is_mine(self, raw: object) -> TypeGuard[bool | float]:
@@ -289,6 +289,17 @@ _FIXED = (
         "host"),
     Key("retain.age", parse_duration, 7 * 86400.0, "keep a recording this long after its end"),
 )  # fmt: skip
+
+
+class Values(dict[str, Value]):
+    """All settings of a recording, and where those come from that are not the defaults: a file and
+    its line, an environment variable, or the call that started the recording."""
+
+    __slots__ = ("origins",)
+
+    def __init__(self, values: Mapping[str, Value], origins: Mapping[str, str]) -> None:
+        super().__init__(values)
+        self.origins = dict(origins)
 
 
 def list_keys() -> dict[str, Key]:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 import sonde
-from sonde import environ
+from sonde import environ, settings
 from sonde.job import autostart
 from sonde.session import Session, list_sessions
 
@@ -138,7 +138,7 @@ os.execv(sys.executable, [sys.executable, "-c", "pass"])
 
 def test_a_rank_that_a_launcher_starts_begins_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def tell_children() -> None:
-        environ.follow_children("/")
+        environ.follow_children("/", settings.Values({}, {}))
         monkeypatch.setenv("SONDE_PARENT", "1" + os.environ["SONDE_PARENT"].lstrip("0123456789"))
 
     monkeypatch.setenv("SONDE", "1")

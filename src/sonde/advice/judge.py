@@ -17,6 +17,7 @@ from sonde.analysis.code_tree import read_tree
 from sonde.analysis.hot_places import HotPlace, list_places
 from sonde.analysis.profile import Profile, Selection
 from sonde.analysis.window import Window
+from sonde.config_file import FileSettings
 from sonde.errors import ConfigError, Error
 from sonde.store.recording import Recording, open_recording
 from sonde.words import show_moment
@@ -64,15 +65,18 @@ def load_rules(
         if name not in known:
             raise ConfigError(f"there is no rule {name}; known: {', '.join(known)}")
     rules = []
+    in_files = environ.find_file_settings()[0]
     for name in names or known:
         module = plugins.load("advice.rules", name)
-        rules.append(Rule(name, module, _read_limits(name, module, limits or {})))
+        rules.append(Rule(name, module, _read_limits(name, module, limits or {}, in_files)))
     return rules
 
 
-def _read_limits(rule: str, module: ModuleType, given: Mapping[str, object]) -> Limits:
-    """Return the limits of a rule: defaults, then the environment (SONDE_ADVICE_RULE_LIMIT), then
-    what was given."""
+def _read_limits(
+    rule: str, module: ModuleType, given: Mapping[str, object], in_files: FileSettings
+) -> Limits:
+    """Return the limits of a rule: defaults, then those of files (advice.RULE.LIMIT), then the
+    environment (SONDE_ADVICE_RULE_LIMIT), then what was given."""
     known: dict[str, Limit] = module.LIMITS
     mine = {key.partition(".")[2]: value for key, value in given.items()
             if key.partition(".")[0] == rule}  # fmt: skip
@@ -83,7 +87,7 @@ def _read_limits(rule: str, module: ModuleType, given: Mapping[str, object]) -> 
     for name, limit in known.items():
         key = settings.Key(f"advice.{rule}.{name}", settings.parse_number, limit.default,
                            limit.help, low=float("-inf"))  # fmt: skip
-        found[name] = float(environ.read_tool_setting(key, mine.get(name)))
+        found[name] = float(environ.read_tool_setting(key, mine.get(name), in_files))
     return found
 
 

@@ -1,19 +1,21 @@
-"""Show and change the settings of a live recording."""
+"""Show the settings and where each comes from; change those of a live recording."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from sonde import environ, settings
 from sonde.cli import _options, _table
 from sonde.fleet.hosts import Cluster, find_cluster
 from sonde.session import steering
+from sonde.session.records import Meta
 from sonde.session.target import find_sessions
 
 GROUP = "record"
 EXAMPLES = (
-    "sonde config                             every setting, its default and its variable",
+    "sonde config                             what a program started here would be recorded with",
     "sonde config 4242                        the settings of a live recording",
     "sonde config 4242 stack.every=5ms        change one; the program runs on",
 )
@@ -21,7 +23,8 @@ EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_target(
-        parser, "the live recording; without it, list all settings and defaults", optional=True,
+        parser, "the live recording; without it, what a program started here would have",
+        optional=True,
         cluster=True,
     )  # fmt: skip
     parser.add_argument("changes", metavar="KEY=VALUE", nargs="*", help="a setting to change")
@@ -31,11 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     changes = _options.split_settings(args.changes)
     if args.target is None:
-        rows = [_describe(key) for key in settings.list_keys().values()]
-        _table.draw_table(
-            ("setting", "default", "change", "environment", "meaning"), rows, sys.stdout
-        )
-        return 0
+        return _show_all()
     if "@" in args.target and (cluster := find_cluster(args.target)) is not None:
         return _ask_cluster(cluster, changes, args.timeout)
     sessions = steering.select_alive(find_sessions(args.target, environ.find_root()))
@@ -46,9 +45,56 @@ def run(args: argparse.Namespace) -> int:
         keys = settings.list_keys()
         shown = changes or values
         known = [keys[name] for name in shown if name in keys]
-        rows4 = [(session.pid, key.name, key.show(values[key.name]), key.doc) for key in known]
-        _table.draw_table(("pid", "setting", "value", "meaning"), rows4, sys.stdout)
+        rows = [
+            (session.pid, key.name, key.show(values[key.name]),
+             _find_origin(session.meta, key, values[key.name]), key.doc)
+            for key in known
+        ]  # fmt: skip
+        _table.draw_table(("pid", "setting", "value", "from", "meaning"), rows, sys.stdout)
     return 0
+
+
+def _show_all() -> int:
+    """Show what a program that is started now, in this folder, would be recorded with."""
+    values, complaints = environ.load_settings({})
+    rows = []
+    for key in settings.list_keys().values():
+        origin = values.origins.get(key.name)
+        source = "default" if origin is None else _shorten(origin)
+        if origin is not None and values[key.name] != key.default:
+            source += f" (default {key.show(key.default)})"
+        when = "any time" if key.changeable else "at start"
+        rows.append((key.name, key.show(values[key.name]), source, when, key.doc))
+    _table.draw_table(("setting", "value", "from", "change", "meaning"), rows, sys.stdout)
+    sys.stdout.write(_HOW)
+    for complaint in complaints:
+        print(f"sonde: {complaint}", file=sys.stderr)
+    return 0
+
+
+_HOW = """
+To set stack.every, for example; the first of these that is there counts:
+  sonde run --set stack.every=5ms train.py    or sonde.start(stack_every="5ms")
+  SONDE_STACK_EVERY=5ms                       in the environment
+  stack.every = "5ms"                         in pyproject.toml, below [tool.sonde]
+  stack.every = "5ms"                         in ~/.config/sonde/config.toml
+"""
+
+
+def _find_origin(meta: Meta, key: settings.Key, value: settings.Value) -> str:
+    """Return where a live recording has a value from."""
+    if key.name in meta.config and meta.config[key.name] != value:
+        return "changed since"
+    origin = (meta.config_from or {}).get(key.name)
+    return _shorten(origin) if origin else "default" if value == key.default else environ.GIVEN
+
+
+def _shorten(origin: str) -> str:
+    """Return a path as the user would write it here."""
+    for folder, short in ((os.getcwd(), ""), (os.path.expanduser("~"), "~/")):
+        if origin.startswith(f"{folder}/"):
+            return short + origin[len(folder) + 1 :]
+    return origin
 
 
 def _ask_cluster(cluster: Cluster, changes: dict[str, str], timeout_s: float) -> int:
@@ -63,8 +109,3 @@ def _ask_cluster(cluster: Cluster, changes: dict[str, str], timeout_s: float) ->
     names = ("host", "rank", "pid", "setting", "value")
     _table.draw_table(names, [[row.get(name) for name in names] for row in shown], sys.stdout)
     return tell_hosts(found)
-
-
-def _describe(key: settings.Key) -> tuple[str, ...]:
-    when = "any time" if key.changeable else "at start"
-    return key.name, key.show(key.default), when, environ.variable_of(key.name), key.doc

@@ -127,9 +127,7 @@ class Recorder:
         if postponed is not None:
             self._do_one_at_a_time(postponed)
 
-    def _begin(
-        self, values: dict[str, settings.Value], parent: str | None, root: str | None
-    ) -> None:
+    def _begin(self, values: settings.Values, parent: str | None, root: str | None) -> None:
         if self.session is not None:
             return
         forked, self._forked_from = self._forked_from, None
@@ -166,7 +164,7 @@ class Recorder:
                 self._start_source(name)
         self._start_native_thread(writing)
         if writing.values["follow"]:
-            self._environment += environ.follow_children(writing.root)
+            self._environment += environ.follow_children(writing.root, writing.values)
             _core.follow_forks(self._begin_late, DELAY_NS)
         _core.control_state(writing.page, _core.RUNNING)
         if self.on_begin is not None:

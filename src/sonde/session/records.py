@@ -177,6 +177,7 @@ class Meta(Record):
     wall_ns: int  # the same moment on the wall clock
     locked: bool  # false if the file system has no locks
     config: dict[str, object]  # the settings that the recording began with
+    config_from: dict[str, str] | None = None  # where those come from that are not the defaults
     launcher: str | None
     rank: int | None
     world_size: int | None

@@ -43,7 +43,7 @@ def find_current() -> str | None:
 class SessionWriter:
     """A session that this process writes: the folder, and its mapped files."""
 
-    def __init__(self, root: str, values: dict[str, settings.Value], parent: str | None) -> None:
+    def __init__(self, root: str, values: settings.Values, parent: str | None) -> None:
         self.values, self.root = values, make_root(root)
         self.meta = describe_process(values, parent)
         self.id, self.pid = self.meta.id, self.meta.pid
@@ -129,7 +129,7 @@ def make_root(root: str) -> str:
     return root
 
 
-def describe_process(values: dict[str, settings.Value], parent: str | None) -> Meta:
+def describe_process(values: settings.Values, parent: str | None) -> Meta:
     """Return the contents of meta.json for this process."""
     monotonic, wall = _core.clock_ns(), time.time_ns()
     pid, host = os.getpid(), os.uname().nodename
@@ -156,6 +156,7 @@ def describe_process(values: dict[str, settings.Value], parent: str | None) -> M
         wall_ns=wall,
         locked=True,
         config=dict(values),
+        config_from=values.origins,
         launcher=whose.launcher,
         rank=whose.rank,
         world_size=whose.world_size,
