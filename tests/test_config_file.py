@@ -131,3 +131,11 @@ if len(sys.argv) == 1:
     done = run(code)
     assert done.stdout.split() == ["0.033", "0.033", "False"]
     assert len(done.stderr.splitlines()) == 1 and f"{project}:3: host.every=banana" in done.stderr
+
+
+def test_the_command_says_where_each_value_comes_from(sonde_cli, project: Path) -> None:
+    project.write_text('[tool.sonde]\nstack.every = "5ms"\nring.bytes = "lots"\n')
+    done = sonde_cli("config")
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("stack.every ")]
+    assert line.split()[:5] == ["stack.every", "5ms", f"{project}:2", "(default", "10ms)"]
+    assert done.stderr.startswith(f"sonde: {project}:3: ring.bytes=lots is not understood")

@@ -37,6 +37,17 @@ def test_text_is_cut_before_a_number_is_and_columns_are_left_out_last(monkeypatc
     assert note == "no room for wall_ns, rank: -x shows all, one a line"
 
 
+def test_a_sentence_in_the_last_column_goes_on_in_the_next_line(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    rows = [("stack.every", "time between two samples"), ("x", "short")]
+    wrapped = _table.wrap_last(("setting", "meaning"), rows, Screen())
+    assert draw(monkeypatch, 30, ["setting", "meaning"], *wrapped) == [
+        "setting      meaning", "stack.every  time between two", "             samples",
+        "x            short",
+    ]  # fmt: skip
+    assert _table.wrap_last(("setting", "meaning"), rows, io.StringIO()) == rows
+
+
 def test_vertical_shows_everything(monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     screen = Screen()

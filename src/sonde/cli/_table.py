@@ -9,6 +9,7 @@ import json
 import math
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
@@ -300,6 +301,23 @@ def draw_table(
         file.write("  ".join(shown).rstrip() + "\n")
     if left_out:
         file.write(f"no room for {_join(left_out)}: -x shows all, one a line\n")
+
+
+def wrap_last(
+    names: Sequence[str], rows: Sequence[Sequence[object]], file: IO[str]
+) -> list[tuple[object, ...]]:
+    """Return rows whose last column, a sentence, goes on in the next line instead of being cut on a
+    terminal that is too narrow for it."""
+    others = [max(map(len, map(str, column))) for column in zip(names, *rows, strict=True)][:-1]
+    room = shutil.get_terminal_size().columns - sum(others) - 2 * len(others)
+    if not file.isatty() or room < _NARROWEST:
+        return [tuple(row) for row in rows]
+    empty = ("",) * len(others)
+    return [
+        (*(row[:-1] if number == 0 else empty), line)
+        for row in rows
+        for number, line in enumerate(textwrap.wrap(str(row[-1]), room) or [""])
+    ]
 
 
 def _join(names: Sequence[str]) -> str:

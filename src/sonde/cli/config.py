@@ -50,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
              _find_origin(session.meta, key, values[key.name]), key.doc)
             for key in known
         ]  # fmt: skip
-        _table.draw_table(("pid", "setting", "value", "from", "meaning"), rows, sys.stdout)
+        names = ("pid", "setting", "value", "from", "meaning")
+        _table.draw_table(names, _table.wrap_last(names, rows, sys.stdout), sys.stdout)
     return 0
 
 
@@ -65,7 +66,9 @@ def _show_all() -> int:
             source += f" (default {key.show(key.default)})"
         when = "any time" if key.changeable else "at start"
         rows.append((key.name, key.show(values[key.name]), source, when, key.doc))
-    _table.draw_table(("setting", "value", "from", "change", "meaning"), rows, sys.stdout)
+    names = ("setting", "value", "from", "change", "meaning")
+    shown = _table.wrap_last(names, rows, sys.stdout)
+    _table.write_text(None, lambda file: _table.draw_table(names, shown, file))
     sys.stdout.write(_HOW)
     for complaint in complaints:
         print(f"sonde: {complaint}", file=sys.stderr)
