@@ -60,7 +60,7 @@ class Sampling:
     samples: u64 = column("stacks of single threads that were recorded")
     torn: u64 = column("stacks that were given up because they changed while being read")
     skipped_interpreters: u64 = column(
-        "samples during which subinterpreters were left out: before Python 3.12, or beyond 256"
+        "times that a subinterpreter was left out: before 3.12, in part in 3.12, or beyond 256"
     )
     cut: u64 = column("stacks deeper than 512 frames, whose outermost frames are left out")
     cpu_ns: i64 = column("CPU time of sonde's own thread", "ns")

@@ -383,7 +383,6 @@ sonde.stop()
 """
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="it does not say which thread runs it")
 def test_a_thread_in_a_subinterpreter_has_one_stack_that_lies_in_both(run) -> None:
     folder, number, thread = run(BOTH).stdout.split()
     rows = ask(
@@ -392,6 +391,13 @@ def test_a_thread_in_a_subinterpreter_has_one_stack_that_lies_in_both(run) -> No
         "FROM python.stack_sample JOIN python.frame USING (stack) "
         "GROUP BY thread, interpreter, t_ns HAVING list_contains(list(func), 'inner')",
     )
+    if sys.version_info < (
+        3,
+        13,
+    ):  # nothing tells which thread runs it: a guess would be a wrong stack
+        sums = "SELECT max(skipped_interpreters) AS n FROM python.sampling"
+        assert rows == [] and ask(folder, sums)[0]["n"] > 0
+        return
     assert len(rows) > 10
     assert {(row["thread"], row["interpreter"]) for row in rows} == {(int(thread), int(number))}
     assert all("outer" in row["funcs"] and row["funcs"][0] == "inner" for row in rows)

@@ -82,6 +82,13 @@ static void search_main(sonde_sampler *s, int64_t now_ns)
 
 /* ---- the other interpreters ---------------------------------------------------------- */
 
+/* Python 3.12 runs code of an interpreter with the state of the thread that made the interpreter,
+ * whichever thread runs it: that first state does not tell whose stack this is. */
+static int may_be_of_another_thread(const sonde_thread_entry *entry)
+{
+    return PY_VERSION_HEX < 0x030D0000 && entry->id == 1;
+}
+
 /* Note that a thread of the main interpreter is in this one, too. If it is in several, the newest of
  * them counts: the one that the others wait for. */
 static void set_inner(sonde_sampler *s, sonde_sampled_thread *thread, const sonde_thread_entry *entry,
@@ -124,7 +131,11 @@ static void search_other(sonde_sampler *s, const sonde_interpreter *one)
     for (uintptr_t at = one->head; at != 0; at = entry.next) {
         if (sonde_frames_entry(at, one->address, &entry) < 0)
             return; /* the list has changed: next time */
-        if (entry.tid != 0 && entry.has_frames && !is_ours(s, entry.tid))
+        if (entry.tid == 0 || !entry.has_frames || is_ours(s, entry.tid))
+            continue;
+        if (may_be_of_another_thread(&entry))
+            s->sums.skipped_interpreters++;
+        else
             see_other(s, &entry, one);
     }
 }
