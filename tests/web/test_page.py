@@ -109,6 +109,7 @@ def test_the_page_of_a_job_from_live_to_the_end_of_its_server(
     _see_brush(browser, recording)
     _see_search(browser, recording)
     _see_difference(browser)
+    _see_another_recording(browser, recording)
     _see_sql(browser)
     _see_verdict(browser)
     _see_names(browser)
@@ -152,7 +153,7 @@ def _see_sums(browser: Browser, recording: sonde.Recording) -> None:
     assert browser.run("find('lost').textContent") == str(lost["n"][0].as_py())
     browser.wait("machine.charts.length")
     busy = recording.query("SELECT AVG(busy_pct) AS n FROM system.cpu")["n"][0].as_py()
-    line = "machine.charts.find(c => c.title === 'CPU of the machine').lines.find(l => l.name === 'busy').values"
+    line = "machine.charts.find(c => c.title === 'CPU, machine').lines.find(l => l.name === 'busy').values"
     shown = browser.run(line)
     assert min(shown) <= busy <= max(shown) + 0.001
     browser.run("document.querySelector('#flame .how').click()")
@@ -209,6 +210,20 @@ def _see_difference(browser: Browser) -> None:
     browser.run("setState({callers: false, threads: true})")
     assert browser.run("document.querySelectorAll('.frame').length") > 2
     browser.run("setState({threads: false})")
+
+
+def _see_another_recording(browser: Browser, recording: sonde.Recording) -> None:
+    """Against itself nothing differs, to the last frame; `sonde compare` is asked by a button."""
+    browser.run(f"setState({{against: '{recording.sessions[0].id}'}})")
+    browser.wait("!!base.set && !!document.querySelector('[data-table=change]')")
+    shares = "flame.items.map(({node}) => [node.before, node.total / flame.sums.whole])"
+    pairs = browser.run(shares)
+    assert len(pairs) > 5 and all(before == after for before, after in pairs)
+    browser.run("find('compare').click()")
+    browser.wait("lists.body.textContent.match(/more than noise;|too short|changed by more/)")
+    browser.run("setState({against: ''})")
+    browser.wait("!base.set && !document.querySelector('[data-table=change]')")
+    browser.said[:] = [one for one in browser.said if "400" not in one]
 
 
 def _see_sql(browser: Browser) -> None:

@@ -104,7 +104,9 @@ def test_every_question_is_answered_with_its_sql(server: PageServer) -> None:
 def test_a_wrong_question_is_one_clear_line(server: PageServer) -> None:
     token = f"Bearer {server.token}"
     for path, word in (("/api/stacks?from=x", "nanoseconds"), ("/api/stacks?from=9&to=1", "pieces"),
-                       ("/api/about?target=nobody-7", "nobody-7")):  # fmt: skip
+                       ("/api/about?target=nobody-7", "nobody-7"),
+                       ("/api/compare?from=0&to=1000000000", "too short"),
+                       ("/api/compare?against=nobody-8", "nobody-8")):  # fmt: skip
         status, _, body = ask(server, path, Authorization=token)
         assert status in (400, 404) and word in json.loads(body)["error"]
     query = json.dumps({"sql": "DROP TABLE x"})

@@ -9,7 +9,7 @@ from sonde.errors import ConfigError
 from sonde.web import facts, series
 from sonde.web.answer import PageAnswer
 from sonde.web.opened import Opened
-from sonde.web.verdict import read_advice
+from sonde.web.verdict import read_advice, read_comparison
 
 # Widths of pieces in seconds: people read them, and each divides many of those that follow.
 WIDTHS_S = (
@@ -130,6 +130,7 @@ QUESTIONS: Mapping[str, Callable[[Opened, Asked], PageAnswer]] = {
     "modules": _ask_modules,
     "cost": _ask_cost,
     "advice": lambda opened, _asked: read_advice(opened.sessions, opened.window),
+    "compare": lambda opened, asked: read_comparison(opened.target, asked),
     "now": lambda opened, _asked: facts.read_now(opened.sessions),
     "tables": lambda opened, _asked: facts.read_tables(opened.recording),
     "query": lambda opened, asked: facts.run_query(opened.recording, asked.get("sql", "")),

@@ -33,12 +33,12 @@ SELECT {piece}, host, process, AVG(user_pct) AS user_pct, AVG(system_pct) AS sys
     AVG(rss_bytes) AS rss_bytes FROM system.process WHERE {inside} GROUP BY ALL"""
 
 _CHARTS = (
-    Chart("CPU of the machine", "%", _ROWS.format("system.cpu"),
+    Chart("CPU, machine", "%", _ROWS.format("system.cpu"),
           {"'busy'": "AVG(busy_pct)", "'waiting for I/O'": "AVG(iowait_pct)"}),
-    Chart("CPU of the job", "%", _PROCESSES,
+    Chart("CPU, job", "%", _PROCESSES,
           {"'program'": "SUM(user_pct)", "'kernel'": "SUM(system_pct)"}),
-    Chart("Memory of the job", "B", _PROCESSES, {"'resident'": "SUM(rss_bytes)"}),
-    Chart("Memory of the machine", "B", _ROWS.format("system.memory"),
+    Chart("Memory, job", "B", _PROCESSES, {"'resident'": "SUM(rss_bytes)"}),
+    Chart("Memory, machine", "B", _ROWS.format("system.memory"),
           {"'used'": "AVG(used_bytes)", "'swap'": "AVG(swap_used_bytes)"}),
     Chart("GPU utilisation", "%", _ROWS.format("system.gpu"), {"'GPU ' || gpu": "AVG(util_pct)"}),
     Chart("GPU memory", "B", _ROWS.format("system.gpu"),

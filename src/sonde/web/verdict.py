@@ -1,12 +1,14 @@
-"""The verdict, made in a process of its own: what its rules read does not stay in memory."""
+"""Verdicts, each made in a process of its own: what the rules read does not stay in memory."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from sonde.advice.compare import compare
 from sonde.advice.finding import show_evidence
 from sonde.advice.judge import advise
 from sonde.analysis.window import Window
@@ -16,21 +18,44 @@ from sonde.web.answer import PageAnswer
 from sonde.words import show_moment
 
 _TIMEOUT_S = 300.0
-_SQL = ("-- `sonde advise` says the same; each rule is SQL, see docs/advice.md",)
+_ADVICE_SQL = ("-- `sonde advise` says the same; each rule is SQL, see docs/advice.md",)
+_MOST = 40  # rows of a comparison
 
 
 def read_advice(sessions: Sequence[Session], window: Window | None = None) -> PageAnswer:
     """Return what is wrong; each finding comes with its evidence as people read it."""
     times = ["", ""] if window is None else list(map(show_moment, window))
-    command = [sys.executable, "-m", __name__, *times, *(session.folder for session in sessions)]
+    found = _ask_process("advise", *times, *(session.folder for session in sessions))
+    return PageAnswer({"advice": found}, _ADVICE_SQL)
+
+
+def read_comparison(target: str, asked: Mapping[str, str]) -> PageAnswer:
+    """Return what changed by more than noise, from one time (of another recording, `against`, or of
+    this one) to another."""
+    before = _name_part(asked.get("against") or target, asked.get("pinFrom"), asked.get("pinTo"))
+    after = _name_part(target, asked.get("from"), asked.get("to"))
+    return PageAnswer(
+        {"comparison": _ask_process("compare", before, after), "before": before, "after": after},
+        [f"-- `sonde compare '{before}' '{after}'` says the same"],
+    )
+
+
+def _name_part(target: str, since: str | None, until: str | None) -> str:
+    if since is None or until is None:
+        return target
+    return f"{target}@+{float(since) / 1e9:g}s..+{float(until) / 1e9:g}s"
+
+
+def _ask_process(*words: str) -> Any:
+    command = [sys.executable, "-m", __name__, *words]
     try:
         done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise Error(f"the rules had no verdict after {_TIMEOUT_S:g} s") from None
+        raise Error(f"there was no verdict after {_TIMEOUT_S:g} s") from None
     if done.returncode:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise Error(lines[-1] if lines else f"it ended with code {done.returncode}")
-    return PageAnswer({"advice": json.loads(done.stdout)}, _SQL)
+    return json.loads(done.stdout)
 
 
 def make_advice(folders: Sequence[str], since: str | None, until: str | None) -> str:
@@ -42,5 +67,30 @@ def make_advice(folders: Sequence[str], since: str | None, until: str | None) ->
     return json.dumps(whole)
 
 
+def make_comparison(before: str, after: str) -> str:
+    """Return what changed as JSON: what counts, the largest first."""
+    whole = json.loads(compare(before, after).to_json())
+    rows = [*whole["changes"], *whole["code"]]
+    order = ("worse", "better", "different")
+    shown = sorted(
+        (row for row in rows if row["verdict"] in order),
+        key=lambda row: order.index(row["verdict"]),
+    )
+    return json.dumps({"verdict": whole["verdict"], "compared": len(rows), "rows": shown[:_MOST],
+                       "missing": whole["missing"]})  # fmt: skip
+
+
+def _print_verdict(kind: str, first: str, second: str, *folders: str) -> int:
+    try:
+        if kind == "compare":
+            print(make_comparison(first, second))
+        else:
+            print(make_advice(folders, first or None, second or None))
+    except Error as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    print(make_advice(sys.argv[3:], sys.argv[1] or None, sys.argv[2] or None))
+    sys.exit(_print_verdict(*sys.argv[1:]))

@@ -26,13 +26,23 @@ function openFlame() {
   flame.box.addEventListener("click", (event) => zoomTo(itemOf(event.target)));
   flame.box.addEventListener("keydown", keyFrame);
   tip(flame.box, (event) => { const item = itemOf(event.target); return item ? describeFrame(item) : ""; });
-  watch([...BRUSH, "weight", "libraries", "idle", "callers", "threads", "pinFrom", "data"], drawFlame);
+  watch([...BRUSH, "weight", "libraries", "idle", "callers", "threads", "pinFrom", "base", "data"], drawFlame);
   watch(["search", "theme"], layFrames);
   watch(["libraries", "callers", "threads"], () => { flame.zoom = []; });
 }
 const itemOf = (element) => flame.items[element.closest(".frame")?.dataset.at];
 
+// What the picture is compared with: another recording, a time of this one that was kept, or nothing.
+const base = { set: null };
+const isDiff = () => Boolean(base.set) || state.pinFrom !== null;
+function sumBase() {
+  if (base.set) return alignNodes(sumNodes(EVERYTHING, base.set), base.set);
+  return state.pinFrom === null ? null : sumNodes(select(state.pinFrom, state.pinTo, state.pinPart, state.pinThread));
+}
+const sumBaseLines = () => (base.set ? sumLines(EVERYTHING, base.set) : sumLines(select(state.pinFrom, state.pinTo, state.pinPart, state.pinThread)));
+
 function pin() {
+  if (base.set) return setState({ against: "" });
   if (state.pinFrom !== null) return setState({ pinFrom: null, pinTo: null, pinPart: null, pinThread: null });
   const { first, end } = select();
   return setState({ pinFrom: time.from + first * time.width, pinTo: time.from + end * time.width, pinPart: state.part, pinThread: state.thread, from: null, to: null });
@@ -93,7 +103,7 @@ function makeThreads(chosen) {
 function drawFlame() {
   if (!time.pieces) return;
   const chosen = select(), sums = sumNodes(chosen);
-  const before = state.pinFrom === null ? null : sumNodes(select(state.pinFrom, state.pinTo, state.pinPart, state.pinThread));
+  const before = sumBase();
   flame.sums = sums;
   flame.before = before;
   flame.roots = state.threads ? makeThreads(chosen) : state.callers ? makeCallers(sums) : makeTree(sums, before);
@@ -212,7 +222,7 @@ function describeFrame({ node }) {
   const lines = [nameOf(node), placeOf(node)].filter(Boolean), whole = flame.sums.whole;
   lines.push(`${showTime(node.total)}, ${showPct(node.total / whole)} of the selection` + (node.own ? `; ${showTime(node.own)} in itself` : ""));
   if (node.waits) lines.push(`${showPct(node.waits / node.total)} of it waiting (striped)`);
-  if (node.before !== null) lines.push(`A: ${showPct(node.before)}, B: ${showPct(node.total / whole)}`);
+  if (node.before !== null) lines.push(`${base.set ? "the other recording" : "A"}: ${showPct(node.before)}, ${base.set ? "this one" : "B"}: ${showPct(node.total / whole)}`);
   if (node.place >= 0) lines.push(OWNERS[names.places[3][node.place]]);
   return lines.join("\n");
 }

@@ -7,19 +7,19 @@ function openLists() {
   lists.tabs = make("div", { class: "tabs", role: "tablist" });
   const made = makePanel("lists", lists.tabs, () => told[{ modules: "modules", events: "events" }[findTab()] || "stacks"] || []);
   Object.assign(lists, made);
-  watch([...BRUSH, "weight", "idle", "tab", "data", "pinFrom", "modules", "events", "theme"], drawLists, true);
+  watch([...BRUSH, "weight", "idle", "tab", "data", "pinFrom", "base", "comparison", "modules", "events", "theme"], drawLists, true);
   watch([...BRUSH, "tab"], askModules);
 }
 
 function listTabs() {
   const found = inside.answers && inside.answers.measured ? ["measured"] : [];
   if (cube.n || !found.length) found.push("lines");
-  if (state.pinFrom !== null) found.push("change");
+  if (isDiff()) found.push("change");
   if (ribbon.steps && ribbon.steps.piece.length) found.push("modules");
   if (lists.events && (lists.events.summary.length || lists.events.counters.length)) found.push("events");
   return found;
 }
-const findTab = () => (listTabs().includes(state.tab) ? state.tab : state.pinFrom !== null ? "change" : cube.n ? "lines" : listTabs()[0]);
+const findTab = () => (listTabs().includes(state.tab) ? state.tab : isDiff() ? "change" : cube.n ? "lines" : listTabs()[0]);
 
 function drawLists() {
   if (!time.pieces) return;
@@ -29,13 +29,13 @@ function drawLists() {
   lists.body.replaceChildren({ measured: drawMeasured, lines: drawLines, change: drawChange, modules: drawModules, events: drawEvents }[tab]());
 }
 
-function describeLine(hot) {
+function describeLine(hot, { names }) {
   const [funcs, files, lines, calls, kinds, sources] = names.hot;
   const file = names.files[1][files[hot]], place = file ? `${file}:${lines[hot]}` : "";
   return { func: funcs[hot], place, call: calls[hot], kind: kinds[hot], source: sources[hot] };
 }
 function showLine(one) {
-  const told = describeLine(one.hot), what = told.call ? `${told.call}${told.kind ? ` (${told.kind})` : ""}` : "";
+  const { names } = one.set, told = describeLine(one.hot, one.set), what = told.call ? `${told.call}${told.kind ? ` (${told.kind})` : ""}` : "";
   const wait = one.waits && names.waits[one.wait] ? `waits for ${names.waits[one.wait]}` : "";
   const cell = make("td", { class: "clip" }, make("b", { text: clean(told.func || what || "(outside of your code)", 80) }), " ",
     make("span", { class: "dim", text: clean(told.place, 120) }), told.func && what ? make("span", { text: ` → ${clean(what, 80)}` }) : null, wait ? make("span", { class: "dim", text: ` · ${wait}` }) : null,
@@ -66,20 +66,44 @@ function drawMeasured() {
 }
 
 function drawChange() {
-  const before = sumLines(select(state.pinFrom, state.pinTo, state.pinPart, state.pinThread)), after = sumLines(select());
-  const rows = new Map();
+  const before = sumBaseLines(), after = sumLines(select()), rows = new Map();
+  const keyOf = (one) => {
+    if (!base.set) return one.hot * 2 + one.waits;
+    const { func, place, call } = describeLine(one.hot, one.set);  // of two recordings, by function: lines move
+    return [func, place.replace(/:\d+$/, ""), call, one.waits].join("\n");
+  };
   const add = (sums, side) => sums.lines.forEach((one) => {
-    const key = one.hot * 2 + one.waits, known = rows.get(key) || { ...one, shares: [0, 0] };
-    known.shares[side] = one.ns / (sums.whole || 1);
+    const key = keyOf(one), known = rows.get(key) || { ...one, shares: [0, 0] };
+    known.shares[side] += one.ns / (sums.whole || 1);
     rows.set(key, known);
   });
-  add(before, 0);
   add(after, 1);
+  add(before, 0);
   const found = [...rows.values()].map((one) => ({ ...one, by: one.shares[1] - one.shares[0] })).sort((one, other) => Math.abs(other.by) - Math.abs(one.by)).slice(0, 40);
-  lists.note.textContent = hasBrush() || state.part !== state.pinPart ? "from A to B, in points of the share" : "A is kept; brush another time, B";
-  return make("table", { "data-table": "change" }, make("thead", {}, make("tr", {}, ...["change", "A", "B"].map((text) => make("th", { class: "num", text })), make("th", { class: "clip", text: "line" }))),
-    make("tbody", {}, ...found.map((one) => make("tr", {}, make("td", { class: "num", text: `${one.by > 0 ? "▲ +" : one.by < 0 ? "▼ −" : ""}${Math.abs(100 * one.by).toFixed(1)}` }),
-      make("td", { class: "num", text: showPct(one.shares[0]) }), make("td", { class: "num", text: showPct(one.shares[1]) }), showLine(one)))));
+  lists.note.textContent = base.set ? "from the other recording to this one, in points of the share" : hasBrush() || state.part !== state.pinPart ? "from A to B, in points of the share" : "A is kept; brush another time, B";
+  return make("div", {}, drawComparison(), make("table", { "data-table": "change" }, make("thead", {}, make("tr", {}, ...["change", base.set ? "before" : "A", base.set ? "now" : "B"].map((text) => make("th", { class: "num", text })), make("th", { class: "clip", text: "line" }))),
+    make("tbody", {}, ...found.map((one) => make("tr", {}, make("td", { class: `num ${one.by > 0.001 ? "grew" : one.by < -0.001 ? "shrank" : ""}`, text: `${one.by > 0 ? "▲ +" : one.by < 0 ? "▼ −" : ""}${Math.abs(100 * one.by).toFixed(1)}` }),
+      make("td", { class: "num", text: showPct(one.shares[0]) }), make("td", { class: "num", text: showPct(one.shares[1]) }), showLine(one))))));
+}
+
+// Whether it is more than noise: `sonde compare`, asked when the user wants to know.
+function drawComparison() {
+  if (inside.answers) return null;
+  const asked = { ...(base.set ? { against: state.against } : { pinFrom: state.pinFrom, pinTo: state.pinTo }), ...(hasBrush() ? { from: state.from, to: state.to } : {}) };
+  const key = JSON.stringify(asked), known = lists.compared && lists.compared.key === key ? lists.compared : null;
+  if (!known) return make("p", { class: "ask" }, make("button", { type: "button", id: "compare", text: "Is it more than noise?", title: "Compare steps, functions, waiting and the machine, as `sonde compare` does", on: { click: () => askComparison(key, asked) } }));
+  if (!known.found) return make("p", { class: "ask dim", text: known.problem ? `It cannot be compared: ${clean(known.problem)}` : "Comparing …" });
+  const { rows, compared } = known.found;
+  const show = (value) => String(+value.toPrecision(4));
+  return make("div", {}, make("p", { class: "ask", text: rows.length ? `${rows.length} of ${plural(compared, "number")} changed by more than noise:` : `Nothing changed by more than noise; ${plural(compared, "number was", "numbers were")} compared.` }),
+    rows.length ? make("table", { "data-table": "comparison" }, make("tbody", {}, ...rows.map((one) => make("tr", {}, make("td", { class: `num ${{ worse: "grew", better: "shrank" }[one.verdict] || "dim"}`, text: one.verdict }),
+      make("td", { class: "num", text: `${show(one.before)} → ${show(one.after)} ${one.unit}` }), make("td", { class: "clip", text: clean(one.name, 120), title: clean(one.name) }))))) : null);
+}
+async function askComparison(key, asked) {
+  lists.compared = { key };
+  tell(["comparison"]);
+  try { lists.compared = { key, found: (await ask("compare", asked)).data.comparison }; } catch (error) { lists.compared = { key, problem: error.message }; }
+  tell(["comparison"]);
 }
 
 // ---- modules ---------------------------------------------------------------------------------------

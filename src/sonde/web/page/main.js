@@ -20,7 +20,8 @@ async function begin() {
   watch(["theme"], applyTheme);
   watch(["viewFrom", "viewTo"], () => reloadData().catch(fail));
   watch(["target"], () => load().catch(fail));
-  watch([...BRUSH, "search", "hold"], drawChips);
+  watch(["target", "against"], () => loadBase().catch(fail));
+  watch([...BRUSH, "search", "hold", "against"], drawChips);
   addEventListener("resize", () => tell(["data", "theme"]));
   addEventListener("hashchange", () => { readAddress(); load().catch(fail); });
   document.addEventListener("keydown", hearKey);
@@ -44,6 +45,7 @@ async function load() {
   ask("now").then(({ data: found }) => { now.found = found; tell(["now"]); }, () => {});
   ask("cost").then(({ data: found }) => drawFoot(found), () => {});
   if (!inside.answers) listRecordings();
+  if (state.against) loadBase().catch(fail);
   await series();
   if (about.live && !inside.answers) followLive();
 }
@@ -66,6 +68,18 @@ async function loadData() {
     await loadSeries(asked);
     document.body.dataset.ready = "all";
   };
+}
+// The stacks of another recording, all of its time: to be compared with.
+async function loadBase() {
+  const against = state.against;
+  if (!against || inside.answers) { base.set = null; tell(["base"]); return; }
+  const set = makeSet(), found = await ask("stacks", { target: against, most: 24 });
+  if (against !== state.against) return;
+  takeNames(found.data, set);
+  takePieces(found.columns, 0, set);
+  base.set = set;
+  setState({ pinFrom: null, pinTo: null });
+  tell(["base"]);
 }
 async function reloadData() { await (await loadData())(); }
 async function loadSeries(asked) {
@@ -144,6 +158,7 @@ function openTop() {
   find("theme").addEventListener("click", turnTheme);
   find("help").addEventListener("click", showHelp);
   find("pick").addEventListener("change", () => setState({ target: find("pick").value, part: null, thread: null, from: null, to: null, viewFrom: null, viewTo: null, pinFrom: null }));
+  find("against").addEventListener("change", () => setState({ against: find("against").value, tab: "" }));
   watch(["hold"], drawTop);
 }
 function drawTop() {
@@ -162,13 +177,19 @@ function drawTop() {
 }
 const tellStates = () => [...new Set(about.processes.map((one) => one.state))].join(", ");
 
+const nameRecording = (one) => clean(`${one.command} (${one.rank === null ? one.pid : "rank " + one.rank}, ${one.state}, ${new Date(one.start).toISOString().slice(5, 16).replace("T", " ")})`, 90);
 async function listRecordings() {
   const { data } = await ask("recordings").catch(() => ({ data: { recordings: [] } }));
   const list = find("pick"), shown = state.target || data.target;
-  const options = data.recordings.map((one) => make("option", { value: one.session, text: clean(`${one.command} (${one.rank === null ? one.pid : "rank " + one.rank}, ${one.state})`, 80) }));
+  const options = data.recordings.map((one) => make("option", { value: one.session, text: nameRecording(one) }));
   if (!data.recordings.some((one) => one.session === shown)) options.unshift(make("option", { value: shown, text: clean(about.processes.length > 1 ? `${about.processes[0].command} (${shown})` : `${about.processes[0].command} (${about.processes[0].pid})`, 80) }));
   list.replaceChildren(...options);
   list.value = shown;
+  const others = data.recordings.filter((one) => one.session !== shown && !(about.processes.length === 1 && one.session === about.processes[0].session));
+  find("against").hidden = !others.length;
+  find("against").replaceChildren(make("option", { value: "", text: state.against ? "compare with nothing" : "compare with …" }), ...others.map((one) => make("option", { value: one.session, text: nameRecording(one) })));
+  if (state.against && !others.some((one) => one.session === state.against)) find("against").append(make("option", { value: state.against, text: clean(state.against, 80) }));
+  find("against").value = state.against;
 }
 
 function drawVerdict(advice, problem) {
@@ -231,7 +252,9 @@ function drawChips() {
   if (hasBrush()) found.push(chip(`${showClock(state.from)} – ${showClock(state.to)}`, { from: null, to: null }));
   if (state.part !== null && about.processes[state.part]) found.push(chip(nameProcess(about.processes[state.part]), { part: null }));
   if (state.thread !== null) found.push(chip(clean((names.threads.find((one) => one.thread === state.thread) || { name: "thread" }).name, 30), { thread: null }));
+  if (state.against) found.push(chip("compared", { against: "" }));
   find("chips").replaceChildren(...found);
+  if (find("against").value !== state.against) find("against").value = state.against;
 }
 function applyMax() {
   for (const one of document.querySelectorAll(".panel")) one.classList.toggle("max", one.id === state.max && one.id !== "");
@@ -250,7 +273,7 @@ function hearKey(event) {
   if (act && act() !== true) event.preventDefault();
 }
 function showHelp() {
-  const rows = [["drag on the time", "brush: every panel shows that time; a click without a drag takes one piece, a double click all"], ["b, then ← →", "move the brush; with Shift resize it"], ["z, 0", "zoom into the brushed time; all"], ["d", "keep this time as A and compare it with another, B"], ["f, then arrows, Enter", "walk the flame graph; zoom"], ["/", "search functions and files"], ["l, i", "frames of libraries; callers"], ["s", "SQL; Ctrl+Enter runs it"], ["space", "follow a live job, or hold"], ["c", "copy a link to this view"], ["t", "dark or light"], ["Esc", "back to everything"]];
+  const rows = [["drag on the time", "brush: every panel shows that time; a click without a drag takes one piece, a double click all"], ["b, then ← →", "move the brush; with Shift resize it"], ["z, 0", "zoom into the brushed time; all"], ["d", "keep this time as A and compare it with another, B; “compare with …” takes another recording"], ["f, then arrows, Enter", "walk the flame graph; zoom"], ["/", "search functions and files"], ["l, i", "frames of libraries; callers"], ["s", "SQL; Ctrl+Enter runs it"], ["space", "follow a live job, or hold"], ["c", "copy a link to this view"], ["t", "dark or light"], ["Esc", "back to everything"]];
   openDialog("Keys and meaning", make("dl", {}, ...rows.flatMap(([key, text]) => [make("dt", {}, make("kbd", { text: key })), make("dd", { text })])),
     make("p", { text: "Flame graph: width is time, callers are on top, stripes are waiting. Orange and bold is your code, blue a library, green Python itself. In a diff, ▲ and red grew, ▼ and blue shrank." }),
     make("p", { text: "Marks: ▲ exception, ■ out of memory or the kernel's log, ✚ trigger, ◆ marker of the program, ● garbage collection of 5 ms or more; lines under them are findings." }));

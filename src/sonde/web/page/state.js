@@ -1,7 +1,7 @@
 // What is shown: the state of the page, which its address keeps, so that a link shows the same.
 
 const KEPT = { target: "", from: null, to: null, part: null, thread: null, weight: "wall", idle: false, libraries: false,
-  callers: false, threads: false, search: "", tab: "", ribbon: "", max: "", pinFrom: null, pinTo: null, pinPart: null, pinThread: null, viewFrom: null, viewTo: null, hold: false, theme: "" };
+  callers: false, threads: false, search: "", tab: "", ribbon: "", max: "", against: "", pinFrom: null, pinTo: null, pinPart: null, pinThread: null, viewFrom: null, viewTo: null, hold: false, theme: "" };
 const state = { ...KEPT, token: "" };
 const listeners = [];
 

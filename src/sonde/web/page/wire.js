@@ -43,7 +43,7 @@ async function ask(name, asked = {}) {
     return cutInside(name, found, asked);
   }
   const words = new URLSearchParams(asked);
-  if (state.target) words.set("target", state.target);
+  if (state.target && !asked.target) words.set("target", state.target);
   const headers = { Authorization: `Bearer ${state.token}` };
   const response = name === "query"
     ? await fetch("api/query", { method: "POST", headers, body: JSON.stringify(Object.fromEntries(words)) })
