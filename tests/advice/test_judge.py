@@ -18,6 +18,7 @@ from sonde.advice.period import find_period
 from sonde.advice.verdict import Limits, Rows, Verdict, group
 from sonde.errors import ConfigError
 from sonde.session import list_sessions
+from sonde.store.held import HeldRecording
 from sonde.store.recording import Recording, open_recording
 from support.handmade_machine import OFF, Machine, record
 from support.handmade_model import Job, Part
@@ -44,7 +45,7 @@ def make_rule(name: str = "made", sql: str = SQL, verdict: object = None, **name
 
 
 def ask(folder: str, *rules: Rule, piece_s: float = 10, since: str | None = "+0s") -> Advice:
-    with open_recording(folder).freeze() as recording:
+    with HeldRecording(open_recording(folder).sessions) as recording:
         return judge(recording, rules, find_period(recording, since, None, piece_s))
 
 

@@ -13,9 +13,10 @@ from sonde.advice import compare_measures, compare_waits
 from sonde.advice.compare_measures import Measure
 from sonde.advice.finding import Finding
 from sonde.advice.judge import PIECE_S, judge, load_rules
-from sonde.advice.period import ASKS, Period, find_period
+from sonde.advice.period import Period, find_period
 from sonde.errors import Error
-from sonde.store.recording import FrozenRecording, open_recording
+from sonde.store.held import HeldRecording
+from sonde.store.recording import open_recording
 
 PIECES = 20  # that each period is cut into; their spread is the noise
 FEWEST = 5  # pieces that must have a number for a verdict
@@ -95,18 +96,10 @@ class Comparison:
 def compare(before: str, after: str) -> Comparison:
     """Compare two targets; each may end in `@SINCE..UNTIL`, a window of it."""
     rules = load_rules()
-    text = "\n".join(
-        [
-            ASKS,
-            compare_waits.ASKS,
-            *(rule.module.SQL for rule in rules),
-            *(m.sql for m in _list_all()),
-        ]
-    )
     found = []
     for words in (before, after):
         target, since, until = split_target(words)
-        recording = open_recording(target).freeze(text)
+        recording = HeldRecording(open_recording(target).sessions)
         found.append((words, recording, _cut(words, recording, since, until)))
     try:
         advice = [judge(recording, rules, cut.cut(PIECE_S)) for _, recording, cut in found]
@@ -137,7 +130,7 @@ def split_target(words: str) -> tuple[str, str | None, str | None]:
     return target, since or None, until or None
 
 
-def _cut(name: str, recording: FrozenRecording, since: str | None, until: str | None) -> Period:
+def _cut(name: str, recording: HeldRecording, since: str | None, until: str | None) -> Period:
     """Return the period of a recording, cut into about PIECES pieces."""
     whole = find_period(recording, since, until, SHORTEST_S)
     if whole.count < FEWEST:
@@ -163,7 +156,7 @@ Pieces = dict[str, list[float]]  # by key
 
 
 def read_changes(
-    sides: Sequence[tuple[FrozenRecording, Period]],
+    sides: Sequence[tuple[HeldRecording, Period]],
 ) -> tuple[list[tuple[Change, Measure]], list[str]]:
     """Return the change of every measure that both sides have, and what is missing."""
     found, missing = [], []
@@ -193,7 +186,7 @@ def read_changes(
     return found, missing
 
 
-def _read(recording: FrozenRecording, cut: Period, measure: Measure) -> Pieces:
+def _read(recording: HeldRecording, cut: Period, measure: Measure) -> Pieces:
     found: Pieces = {}
     for row in recording.query(measure.sql.format(**cut.words)).to_pylist():
         if row["value"] is not None and 0 <= row["piece"] < cut.count:

@@ -27,7 +27,6 @@ WAITING_FOR = Measure(
     is_keyed=True, least=2.0, has_zeros=True,
 )  # fmt: skip
 MEASURES = (WAITING, WAITING_IN, WAITING_FOR)
-ASKS = _SAMPLES + _FRAMES
 
 Pieces = dict[str, list[float]]
 Frames = list[tuple[str, str]]  # functions and files, the innermost first

@@ -11,7 +11,8 @@ from typing import Any
 from sonde import environ, plugins, settings
 from sonde.advice.code_lines import find_lines
 from sonde.advice.finding import Advice, Finding, Outcome, Tally
-from sonde.advice.period import ASKS, Period, find_period
+from sonde.advice.period import Period, find_period
+from sonde.advice.rules._code import PLACE
 from sonde.advice.verdict import LEVELS, Limit, Limits, Verdict
 from sonde.analysis.code_tree import read_tree
 from sonde.analysis.hot_places import HotPlace, list_places
@@ -19,11 +20,11 @@ from sonde.analysis.profile import Profile, Selection
 from sonde.analysis.window import Window
 from sonde.config_file import FileSettings
 from sonde.errors import ConfigError, Error
+from sonde.store.held import HeldRecording
 from sonde.store.recording import Recording, open_recording
 from sonde.words import show_moment
 
 PIECE_S = 10.0
-_PLACES = "python.stack_sample python.thread python.frame"
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,7 @@ def advise(
 ) -> Advice:
     """Return what is wrong with a recorded job and its children, what shows it, and what to do."""
     found = load_rules(rules, limits)
-    text = "\n".join([ASKS, _PLACES, *(rule.module.SQL for rule in found)])
-    with open_recording(target).add_relatives().freeze(text) as recording:
+    with HeldRecording(open_recording(target).add_relatives().sessions) as recording:
         period = find_period(recording, since, until, piece_s)
         advice = judge(recording, found, period)
         if rules is not None or advice.worst in ("warning", "critical"):
@@ -120,7 +120,7 @@ def _find_places(recording: Recording, period: Period) -> list[HotPlace]:
         return []
 
 
-def judge(recording: Recording, rules: Sequence[Rule], period: Period) -> Advice:
+def judge(recording: HeldRecording, rules: Sequence[Rule], period: Period) -> Advice:
     """Apply every rule. One that fails is reported, and the others go on."""
     tallies: list[tuple[Rule, Tally]] = []
     outcomes: list[Outcome] = []
@@ -181,18 +181,13 @@ def _name(session: Any) -> str:
     )
 
 
-def _find_empty(recording: Recording, rules: Sequence[Rule]) -> set[str]:
+def _find_empty(recording: HeldRecording, rules: Sequence[Rule]) -> set[str]:
     """Return the tables without any row among those that rules need first; without the others a
     rule may still know something. Most rules are about GPUs and PyTorch, and to ask this once
     takes far less than to ask each of them."""
     known = {schema.table for schema in recording.tables()}
     needed = {_split(need)[0] for rule in rules for need in getattr(rule.module, "NEEDS", ())[:1]}
-    tables = sorted(needed & known)
-    if not tables:
-        return set()
-    columns = (f"EXISTS (FROM {table}) AS t{at}" for at, table in enumerate(tables))
-    (row,) = recording.query(f"SELECT {', '.join(columns)}").to_pylist()
-    return {table for table, has_rows in zip(tables, row.values(), strict=True) if not has_rows}
+    return recording.find_empty(needed & known)
 
 
 def _ask(
@@ -228,7 +223,10 @@ def read_verdicts(
     sql = rule.module.SQL.format(**period.words, **rule.limits).strip().rstrip(";")
     asked = {} if asked is None else asked
     if sql not in asked:
-        asked[sql] = list(iter_rows(recording, f"SELECT * FROM ({sql}) ORDER BY piece"))
+        once = sql
+        if PLACE in sql and isinstance(recording, HeldRecording):  # many rules ask for it
+            once = sql.replace(PLACE, "FROM " + recording.keep("place_of_stack", PLACE))
+        asked[sql] = list(iter_rows(recording, f"SELECT * FROM ({once}) ORDER BY piece"))
     verdict_of: Callable[..., Iterator[Verdict]] = rule.module.judge
     return list(verdict_of(asked[sql], rule.limits))
 

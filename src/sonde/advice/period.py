@@ -18,7 +18,7 @@ _LONGEST_S = 120.0  # the longest warm-up of a recording without steps
 _LAST = """
 SELECT epoch_us(MAX(last)) AS us FROM (
   SELECT MAX(ts) AS last FROM system.cpu UNION ALL SELECT MAX(ts) FROM system.process
-  UNION ALL SELECT MAX(ts) FROM python.torch_step UNION ALL SELECT MAX(ts) FROM python.sampling
+  UNION ALL SELECT MAX(ts) FROM python.torch_step
   UNION ALL SELECT MAX(ts) FROM python.stack_sample)
 """
 # When the steps at the start that took far longer than the others ended, on the last rank.
@@ -53,8 +53,6 @@ _GPU = """
 SELECT epoch_us(MIN(ts)) AS us FROM system.gpu
 WHERE util_pct >= {busy} AND epoch_us(ts) * 1000 BETWEEN {since} AND {until}
 """
-
-ASKS = "\n".join((_LAST, _STEPS, _IMPORTS, _GPU, "system.gpu_process"))
 
 
 @dataclass(frozen=True)

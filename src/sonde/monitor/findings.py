@@ -9,11 +9,12 @@ from typing import Any
 from sonde import environ
 from sonde.advice import judge
 from sonde.advice.finding import name_votes
-from sonde.advice.period import ASKS, Period, find_job_gpus, find_warm_up
+from sonde.advice.period import Period, find_job_gpus, find_warm_up
 from sonde.errors import Error
 from sonde.monitor import report_text
 from sonde.monitor.watch import Measurement
 from sonde.session import Session, list_sessions
+from sonde.store.held import HeldRecording
 from sonde.store.recording import Recording
 
 # The four patterns of OpenPAI's profiler by rule; `compat` makes a rule judge as the original did.
@@ -39,8 +40,7 @@ def advise(measured: Measurement, session: Session, readings: int) -> dict[str, 
 
 def _judge(measured: Measurement, session: Session) -> dict[str, Any]:
     rules = judge.load_rules()
-    asked = "\n".join([ASKS, *(rule.module.SQL for rule in rules)])
-    with Recording([session, *find_jobs(measured, session)]).freeze(asked) as recording:
+    with HeldRecording([session, *find_jobs(measured, session)]) as recording:
         period = _find_period(measured, recording)
         advice = judge.judge(recording, rules, period)
         patterns = _vote(recording, period)
@@ -53,7 +53,7 @@ def _judge(measured: Measurement, session: Session) -> dict[str, Any]:
     return {"advice": made, "patterns": patterns}
 
 
-def _vote(recording: Recording, period: Period) -> list[str]:
+def _vote(recording: HeldRecording, period: Period) -> list[str]:
     """Return the original's sentences for the patterns that could be judged."""
     rules = judge.load_rules(list(PATTERNS), {f"{rule}.compat": 1 for rule in PATTERNS})
     return [

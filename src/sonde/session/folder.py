@@ -33,6 +33,7 @@ class Session:
         self.folder = os.path.abspath(folder)
         self.meta = meta = self._read_meta()
         self.id, self.host, self.pid, self.rank = meta.id, meta.host, meta.pid, meta.rank
+        self._sealed: Sealed | None = None  # never changes once it is written
         self.start_wall_ns, self.wall_offset_ns = meta.wall_ns, meta.wall_ns - meta.monotonic_ns
 
     def path(self, *parts: str) -> str:
@@ -51,10 +52,12 @@ class Session:
 
     def read_sealed(self) -> Sealed | None:
         """Return what the collector wrote at the end of the session, or None before that."""
-        try:
-            return Sealed.read(self.path(SEALED))
-        except FileNotFoundError:
-            return None
+        if self._sealed is None:
+            try:
+                self._sealed = Sealed.read(self.path(SEALED))
+            except FileNotFoundError:
+                return None
+        return self._sealed
 
     def read_exit(self) -> Exit | None:
         """Return what is known of the end of the process: as the collector saw it, else as the

@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sonde import _core
@@ -76,17 +76,28 @@ def _check_file(path: str, _inode: int, size: int, _mtime_ns: int) -> int:
         os.close(fd)
 
 
+def _iter_files(folder: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        entries = os.scandir(folder)
+    except OSError:
+        return  # a table without an archive; of a folder that cannot be read, nothing is known
+    with entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _iter_files(entry.path)
+            else:
+                yield entry
+
+
 def find_segments(session: Session, table: str) -> tuple[list[Segment], list[Segment]]:
     """Return the segments of a table in order, each row in exactly one of them; and the segments
     that a larger one covers, which a merge leaves beside its file for a moment."""
     found = []
-    for folder, _folders, names in os.walk(session.path(FOLDER, table)):
-        for name in names:
-            match = _NAME.fullmatch(name)
-            if match:
-                first, last, corrupt = (int(match[i]) for i in (1, 2, 3))
-                path = os.path.join(folder, name)
-                found.append(Segment(path, first, last, corrupt, int(match[4], 16)))
+    for entry in _iter_files(session.path(FOLDER, table)):
+        match = _NAME.fullmatch(entry.name)
+        if match:
+            first, last, corrupt = (int(match[i]) for i in (1, 2, 3))
+            found.append(Segment(entry.path, first, last, corrupt, int(match[4], 16)))
     found.sort(key=lambda segment: (segment.first, -segment.last))
     kept: list[Segment] = []
     covered: list[Segment] = []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import duckdb
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow.dataset as ds
 from sonde.errors import Damaged, Error
 from sonde.store.archive import Segment
 from sonde.store.rows import SessionTable, arrow_schema
+from sonde.store.statement import CATALOG
 
 
 class LazyTable:
@@ -135,3 +137,25 @@ def keep_once_per_host(
     once = relation.query("rows", f"SELECT DISTINCT ON (host, {own}) * FROM rows")
     assert once is not None  # None is for statements without rows
     return once
+
+
+@contextmanager
+def raise_own_error(streams: Sequence[LazyTable]) -> Iterator[None]:
+    """Raise an error of ours instead of DuckDB's: it explains why a table could not be read."""
+    try:
+        yield
+    except duckdb.Error:
+        for stream in streams:
+            if stream.error is not None:
+                raise stream.error from None
+        raise
+
+
+def create_view(
+    connection: duckdb.DuckDBPyConnection, table: str, relation: duckdb.DuckDBPyRelation
+) -> None:
+    """Make a relation known by the name of its table."""
+    schema, _, name = table.partition(".")
+    connection.execute(f'CREATE SCHEMA IF NOT EXISTS {CATALOG}."{schema}"')
+    connection.execute(f'USE {CATALOG}."{schema}"')
+    relation.create_view(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -18,7 +17,7 @@ from sonde.session.missing_names import describe_missing_names
 from sonde.session.schema import Schema
 from sonde.session.target import add_children, add_ranks, find_sessions
 from sonde.store import catalog, listing
-from sonde.store.combined import CombinedTable, LazyTable
+from sonde.store.combined import CombinedTable, LazyTable, create_view, raise_own_error
 from sonde.store.engine import abandoned, connect, iter_pieces, run
 from sonde.store.place import is_place
 from sonde.store.query_errors import explain_error
@@ -30,7 +29,6 @@ from sonde.store.view import View
 
 MEMORY = "2GiB"
 TIMEOUT_S = 300.0
-# A query with one of these words may be about tables that it does not name.
 _LISTING = ("show", "describe", "pragma", "information_schema", "duckdb_", "sqlite_", "pg_")
 _UNKNOWN_NAMES = (duckdb.CatalogException, duckdb.BinderException)
 _TRIES = 3  # the archive may be merged during a query, and then its files have new names
@@ -86,9 +84,7 @@ class Recording:
         """Return every table that can be queried, with its columns as a query sees them."""
         if self._shared is not None:
             return self._shared.list_schemas()
-        parts = [open_tables(session) for session in self.sessions]
-        found = {schema.table: schema for schema in catalog.list_recorded()}
-        found |= {name: table.schema for part in parts for name, table in part.items()}
+        found = {name: tables[-1].schema for name, tables in self._list_parts().items()}
         schemas = [widen(schema) for schema in found.values()]
         return sorted(
             [*schemas, *(view.schema for view in catalog.list_views())], key=lambda s: s.table
@@ -160,7 +156,7 @@ class Recording:
             for name, rows in given.items():
                 connection.register(name, rows)
             connection.execute("SET lock_configuration = true")
-            with _raise_own_error(streams):
+            with raise_own_error(streams):
                 yield from iter_pieces(connection, self._qualify(sql), timeout_s)
         finally:
             if connection not in abandoned:
@@ -199,7 +195,8 @@ class Recording:
             require_select(connection, sql)
             streams = self._register(connection, text)
             connection.execute("SET lock_configuration = true")
-            return _run(connection, streams, self._qualify(sql), timeout_s, memory)
+            with raise_own_error(streams):
+                return run(connection, self._qualify(sql), timeout_s, memory)
         finally:
             if connection not in abandoned:
                 connection.close()
@@ -213,10 +210,24 @@ class Recording:
         return {name for first, name in found if first == schema}
 
     def _register(self, connection: duckdb.DuckDBPyConnection, text: str) -> list[LazyTable]:
-        """Make the tables known that `text` names: their names may also match other words, which
-        only costs time."""
+        """Make the tables known that `text` names."""
         if self._shared is not None:
             return self._register_shared(self._shared, connection, text)
+        streams = []
+        is_listing = is_about_tables(text)
+        for name, tables in self._list_parts().items():
+            named = self._is_named(name, text)
+            if not self._wants(name) or not (named or is_listing):
+                continue
+            relation, stream = self._open_table(connection, tables, named)
+            self._add_table(connection, name, relation)
+            streams.append(stream)
+        streams += self._register_views(connection, catalog.list_views(), text)
+        connection.execute(f"USE {CATALOG}.main")
+        return streams
+
+    def _list_parts(self) -> dict[str, list[SessionTable]]:
+        """Return the parts of every table that can be recorded, by name."""
         parts: dict[str, list[SessionTable]] = {}
         for session in self.sessions:
             for name, table in open_tables(session).items():
@@ -228,28 +239,26 @@ class Recording:
             found = parts.setdefault(schema.table, [])
             if not any(columns <= {field.name for field in table.schema.fields} for table in found):
                 found.append(SessionTable.make_empty(self.sessions[0], schema))
-        streams = []
-        is_listing = _is_listing(text)
-        for name, tables in parts.items():
-            named = _short_name(name) in text
-            if not self._wants(name) or not (named or is_listing):
-                continue
-            relation, stream = self._open_table(connection, tables, named)
-            _create_view(connection, name, relation)
-            streams.append(stream)
-        streams += self._register_views(connection, catalog.list_views(), text)
-        connection.execute(f"USE {CATALOG}.main")
-        return streams
+        return parts
+
+    def _is_named(self, table: str, text: str) -> bool:
+        """Tell whether a query may be about a table; that other words match only costs time."""
+        return _short_name(table) in text
+
+    def _add_table(
+        self, connection: duckdb.DuckDBPyConnection, name: str, relation: duckdb.DuckDBPyRelation
+    ) -> None:
+        create_view(connection, name, relation)
 
     def _register_views(
         self, connection: duckdb.DuckDBPyConnection, views: Sequence[View], text: str
     ) -> list[LazyTable]:
         streams = []
         for view in filter(lambda view: self._wants(view.schema.table), views):
-            if not (_is_listing(text) or _short_name(view.schema.table) in text):
+            if not (is_about_tables(text) or self._is_named(view.schema.table, text)):
                 continue
             stream = self._open_view(view)
-            _create_view(connection, stream.name, connection.from_arrow(stream))
+            create_view(connection, stream.name, connection.from_arrow(stream))
             streams.append(stream)
         return streams
 
@@ -259,8 +268,8 @@ class Recording:
         views = [view for view in catalog.list_views() if view.from_tables]
         computed = {view.schema.table for view in views}
         for name in (schema.table for schema in shared.list_schemas()):
-            if name not in computed and (_is_listing(text) or _short_name(name) in text):
-                _create_view(connection, name, shared.open(connection, name))
+            if name not in computed and (is_about_tables(text) or _short_name(name) in text):
+                create_view(connection, name, shared.open(connection, name))
         streams = self._register_views(connection, views, text)
         connection.execute(f"USE {CATALOG}.main")
         return streams
@@ -306,10 +315,11 @@ class FrozenRecording(Recording):
         return self._schemas
 
     def _query_once(self, sql: str, text: str, timeout_s: float, memory: str) -> pa.Table:
-        opened = self._open(text, memory)
+        connection, streams = self._open(text, memory)
         try:
-            require_select(opened[0], sql)
-            return _run(*opened, self._qualify(sql), timeout_s, memory)
+            require_select(connection, sql)
+            with raise_own_error(streams):
+                return run(connection, self._qualify(sql), timeout_s, memory)
         except BaseException:
             self.close()  # the files may have new names by now, or the engine may still be busy
             raise
@@ -317,7 +327,7 @@ class FrozenRecording(Recording):
     def _open(self, text: str, memory: str) -> tuple[duckdb.DuckDBPyConnection, list[LazyTable]]:
         names = (_short_name(schema.table) for schema in self.tables())
         if any(name in text and name not in self._text for name in names) or (
-            _is_listing(text) and not _is_listing(self._text)
+            is_about_tables(text) and not is_about_tables(self._text)
         ):
             self._text += "\n" + text
             self.close()
@@ -340,7 +350,7 @@ class FrozenRecording(Recording):
             require_select(connection, sql)
             for name, rows in given.items():
                 connection.register(name, rows)
-            with _raise_own_error(streams):
+            with raise_own_error(streams):
                 yield from iter_pieces(connection, self._qualify(sql), timeout_s)
         except BaseException:
             self.close()  # as above
@@ -358,41 +368,10 @@ def _short_name(table: str) -> str:
     return table.partition(".")[2]
 
 
-def _is_listing(text: str) -> bool:
+def is_about_tables(text: str) -> bool:
+    """Tell whether a query may be about tables that it does not name."""
     return any(word in text for word in _LISTING)
 
 
 def _name_all(text: str) -> str:
     return f"{text}\n{_LISTING[0]}"
-
-
-def _run(
-    connection: duckdb.DuckDBPyConnection,
-    streams: Sequence[LazyTable],
-    sql: str,
-    timeout_s: float,
-    memory: str,
-) -> pa.Table:
-    with _raise_own_error(streams):
-        return run(connection, sql, timeout_s, memory)
-
-
-@contextmanager
-def _raise_own_error(streams: Sequence[LazyTable]) -> Iterator[None]:
-    try:
-        yield
-    except duckdb.Error:
-        # An error of ours while a table was read explains more than DuckDB's.
-        for stream in streams:
-            if stream.error is not None:
-                raise stream.error from None
-        raise
-
-
-def _create_view(
-    connection: duckdb.DuckDBPyConnection, table: str, relation: duckdb.DuckDBPyRelation
-) -> None:
-    schema, _, name = table.partition(".")
-    connection.execute(f'CREATE SCHEMA IF NOT EXISTS {CATALOG}."{schema}"')
-    connection.execute(f'USE {CATALOG}."{schema}"')
-    relation.create_view(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,6 +44,7 @@ def widen(schema: Schema) -> Schema:
     return Schema(schema.table, fields, schema.doc, scope=schema.scope)
 
 
+@lru_cache(maxsize=512)
 def arrow_schema(schema: Schema) -> pa.Schema:
     """Return the columns of a table as a query sees them: its own, then ts, host, pid and rank."""
     own = [pa.field(field.name, ARROW_TYPES[field.kind]) for field in schema.fields]
@@ -68,6 +70,11 @@ class SessionTable:
         """The first ticket that is not in the archive."""
         return self.segments[-1].last if self.segments else 0
 
+    def count_at_most(self) -> int:
+        """Return how many rows it has, or more: some were lost before they were kept."""
+        live = 0 if self.ring is None else max(0, self.ring.head - self.archived_to)
+        return live + sum(part.last - part.first for part in self.segments)
+
     def list_sound(self) -> list[archive.Segment]:
         """Return the intact segments; the rows of the others count as corrupt."""
         return [segment for segment in self.segments if segment.is_sound()]
@@ -77,14 +84,26 @@ class SessionTable:
         if self.ring is None:
             return arrow_schema(self.schema).empty_table()
         batch = self.ring.read(self.archived_to)
-        rows = make_table(self.session, self.schema, batch)
-        if batch.lost:
-            # Overwritten since the segments were listed: the collector may have archived them.
-            late = archive.list_segments(self.session, self.schema.table)
-            missed = [part for part in late if part.first >= self.archived_to]
-            if missed:
-                rows = self._join(missed)
+        try:
+            rows = make_table(self.session, self.schema, batch)
+        except FileNotFoundError:
+            if self.session.read_sealed() is None:
+                raise
+            return self._read_late()  # sealed since the ring was opened: all rows are archived
+        missed = self._list_late() if batch.lost else []
+        if missed:
+            rows = self._join(missed)
         return rows
+
+    def _list_late(self) -> list[archive.Segment]:
+        """Return what the collector has archived since the segments were listed."""
+        late = archive.list_segments(self.session, self.schema.table)
+        return [part for part in late if part.first >= self.archived_to]
+
+    def _read_late(self) -> pa.Table:
+        wanted = arrow_schema(self.schema)
+        parts = [archive.read_segment(part, wanted) for part in self._list_late()]
+        return pa.concat_tables([wanted.empty_table(), *parts])
 
     def _join(self, missed: list[archive.Segment]) -> pa.Table:
         assert self.ring is not None
@@ -194,10 +213,15 @@ def _open_tables(session: Session) -> dict[str, SessionTable]:
     return dict(sorted(found.items()))
 
 
+@lru_cache(maxsize=512)  # the sessions of a job have the same tables
+def _load_schema(text: str) -> Schema:
+    return load_schema(text.encode())
+
+
 def read_sealed_schemas(session: Session, sealed: Sealed) -> list[Schema]:
     """Return the schemas of a sealed session's tables."""
     try:
-        return [load_schema(table.schema.encode()) for table in sealed.tables.values()]
+        return [_load_schema(table.schema) for table in sealed.tables.values()]
     except ValueError:
         raise Damaged(f"{session.path('sealed.json')} is damaged") from None
 

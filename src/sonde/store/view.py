@@ -62,7 +62,15 @@ class View:
         """Return the rows of one session."""
         if isinstance(session, SharedSession) and not self.from_tables:
             return self.read([session])
-        if self._is_archived and session.read_sealed() is not None:
+        if not self._is_archived:
+            return self.compute_table(session)
+        try:
+            return self._read_either(session)
+        except FileNotFoundError:  # sealed a moment ago
+            return self._read_either(session)
+
+    def _read_either(self, session: Session) -> pa.Table:
+        if session.read_sealed() is not None:
             segments = archive.list_segments(session, self.schema.table)
             parts = [archive.read_segment(s, self.columns) for s in segments if s.is_sound()]
             if parts:

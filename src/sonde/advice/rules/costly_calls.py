@@ -60,7 +60,7 @@ total AS (
          SUM(samples) AS samples, COUNT(*) FILTER (is_new) AS stretches
   FROM sample GROUP BY ALL),
 frame AS (
-  SELECT DISTINCT stack, depth, func, file, lineno, {OWN} AS is_own FROM python.frame
+  SELECT stack, depth, func, file, lineno, {OWN} AS is_own FROM python.frame
   WHERE stack IN (SELECT stack FROM total)),
 own AS (SELECT stack, MIN(depth) AS depth FROM frame WHERE is_own GROUP BY stack),
 outside AS (

@@ -1,0 +1,120 @@
+"""A recording for many queries: each table is read once, by the first query that names it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import duckdb
+
+from sonde.session import Session
+from sonde.store.combined import LazyTable, create_view, raise_own_error
+from sonde.store.engine import connect
+from sonde.store.recording import MEMORY, FrozenRecording, is_about_tables
+from sonde.store.rows import SessionTable
+from sonde.store.statement import CATALOG
+
+_MOST = 1_000_000  # rows of a table that is read at once: some 100 MB; of a longer one, each query
+# reads what it needs
+
+
+class HeldRecording(FrozenRecording):
+    """A recording as it was when it was first queried, for queries that write `schema.table`.
+
+    To plan a query over many files, and to read them, takes longer than most queries of a rule."""
+
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        super().__init__(sessions, "")
+        self._parts: dict[str, list[SessionTable]] | None = None
+        self._added: set[str] = set()
+        self._kept: set[str] = set()
+
+    def close(self) -> None:
+        self._parts, self._added, self._kept = None, set(), set()
+        super().close()
+
+    def find_empty(self, tables: Iterable[str]) -> set[str]:
+        """Return those of these tables that have no rows, as far as can be told without reading."""
+        if self._shared is not None:
+            return set()
+        parts = self._list_parts()
+        return {name for name in tables if name in parts and not self._count(name)}
+
+    def keep(self, name: str, sql: str) -> str:
+        """Work out a query once; return what to write for it in others, behind FROM."""
+        if self._shared is not None:
+            return f"({sql})"
+        if name not in self._kept:
+            try:
+                connection, streams = self._open(sql.lower(), MEMORY)
+                with raise_own_error(streams):
+                    made = f'CREATE TABLE {CATALOG}.main."{name}" AS {self._qualify(sql)}'
+                    connection.execute(made)
+            except BaseException:
+                self.close()
+                raise
+            self._kept.add(name)
+        return name
+
+    def _list_parts(self) -> dict[str, list[SessionTable]]:
+        if self._parts is None:
+            self._parts = {
+                name: _leave_out_copies(parts) if parts[0].schema.scope == "host" else parts
+                for name, parts in super()._list_parts().items()
+            }
+        return self._parts
+
+    def _count(self, name: str) -> int:
+        return sum(part.count_at_most() for part in self._list_parts()[name])
+
+    def _open(self, text: str, memory: str) -> tuple[duckdb.DuckDBPyConnection, list[LazyTable]]:
+        if self._shared is not None:
+            return super()._open(text, memory)
+        if self._opened is None:
+            connection = connect(memory)
+            connection.execute("SET lock_configuration = true")
+            self._opened = connection, []
+        connection, streams = self._opened
+        streams += self._register(connection, text)
+        self._added |= {name for name in self._list_names() if self._is_named(name, text)}
+        if is_about_tables(text):
+            self._added |= set(self._list_names())
+        return self._opened
+
+    def _list_names(self) -> list[str]:
+        return [schema.table for schema in self.tables()]
+
+    def _wants(self, name: str) -> bool:
+        return name not in self._added
+
+    def _is_named(self, table: str, text: str) -> bool:
+        return table in text
+
+    def _add_table(
+        self, connection: duckdb.DuckDBPyConnection, name: str, relation: duckdb.DuckDBPyRelation
+    ) -> None:
+        if self._count(name) > _MOST:
+            create_view(connection, name, relation)
+            return
+        schema, _, table = name.partition(".")
+        connection.execute(f'CREATE SCHEMA IF NOT EXISTS {CATALOG}."{schema}"')
+        relation.create(f'{CATALOG}."{schema}"."{table}"')
+
+
+def _leave_out_copies(parts: list[SessionTable]) -> list[SessionTable]:
+    """Return the parts without those of sessions that lie within the time of another one: every
+    session has its own copy of the rows about its machine."""
+    kept, ends_ns = [], dict[str, float]()
+    for part in sorted(parts, key=lambda part: (part.session.start_wall_ns, -_find_end(part))):
+        host, end_ns = part.session.host, _find_end(part)
+        if end_ns <= ends_ns.get(host, 0):
+            continue
+        kept.append(part)
+        if part.count_at_most():
+            ends_ns[host] = end_ns
+    return kept
+
+
+def _find_end(part: SessionTable) -> float:
+    sealed = part.session.read_sealed()
+    return math.inf if sealed is None else sealed.end_wall_ns

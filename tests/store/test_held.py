@@ -1,0 +1,51 @@
+"""A recording for many queries: each table is read once."""
+
+from __future__ import annotations
+
+import pytest
+
+import sonde
+from sonde.collector.drain import Drain, seal
+from sonde.session import Session
+from sonde.store.held import HeldRecording
+from sonde.store.recording import open_recording
+from support.handmade_machine import OFF, Machine
+
+COUNT = "SELECT COUNT(*) AS n FROM system.cpu"
+
+
+def count(recording: HeldRecording) -> int:
+    return recording.query(COUNT)["n"][0].as_py()
+
+
+def test_what_was_read_stays_and_a_result_can_be_kept() -> None:
+    folder = sonde.start(**OFF)
+    assert folder is not None
+    machine = Machine()
+    machine.write_reading()
+    with HeldRecording(open_recording(folder).sessions) as held:
+        assert held.find_empty(["system.cpu", "python.torch_step"]) == {"python.torch_step"}
+        assert count(held) == 1
+        machine.write_reading()
+        assert count(held) == 1
+        held.keep("doubled", "SELECT 2 * COUNT(*) AS n FROM system.cpu")
+        assert held.query("SELECT n FROM doubled")["n"].to_pylist() == [2]
+        with pytest.raises(sonde.Error, match="only be read"):
+            held.query("DROP TABLE system.cpu")
+    assert count(HeldRecording(open_recording(folder).sessions)) == 2
+
+
+SPAN = "SELECT COUNT(*) AS n, ANY_VALUE(name) AS name FROM event.marker"
+STACKS = "SELECT COUNT(*) >= 0 AS fine FROM python.stack"
+
+
+def test_a_session_that_is_sealed_meanwhile_is_read_from_its_archive(run, root) -> None:
+    run("import sonde\nsonde.start(collector='off')\nsonde.mark('here')\nsonde.stop()")
+    session = open_recording(str(root)).sessions[0]
+    with HeldRecording([session]) as held:
+        held.find_empty([])  # opens the rings
+        for path in session.find_rings():
+            Drain(session, path).run(0.0, 0.0, ended=True)
+        seal(Session(session.folder))
+        assert held.query(SPAN).to_pylist() == [{"n": 1, "name": "here"}]
+        assert held.query(STACKS)["fine"].to_pylist() == [True]
