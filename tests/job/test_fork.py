@@ -112,6 +112,26 @@ for _ in range(3):
     assert len(list(list_sessions(os.environ["SONDE_DIR"]))) == 1
 
 
+def test_a_short_child_copies_no_memory_for_tables(run) -> None:
+    code = """
+class Row:
+    n: sonde.i64
+def count_faults():
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    return os.wait4(pid, 0)[2].ru_minflt
+sonde.start(collector="off")
+few = min(count_faults() for _ in range(5))
+emits = [sonde.table(Row, f"job.t{n}") for n in range(800)]
+many = min(count_faults() for _ in range(5))
+print(many - few)
+"""
+    assert (
+        int(run(HEAD + code).stdout) < 25
+    )  # each page that is written to in a child is such a fault
+
+
 def test_a_child_of_a_short_child_is_recorded(run) -> None:
     code = """
 sonde.start(collector="off")

@@ -142,12 +142,12 @@ static PyObject *exit_watch(PyObject *Py_UNUSED(module), PyObject *map)
     Py_RETURN_NONE;
 }
 
-static PyObject *exit_tell(PyObject *Py_UNUSED(module), PyObject *args)
+static PyObject *exit_tell(PyObject *Py_UNUSED(module), PyObject *status)
 {
-    int status;
-    if (!PyArg_ParseTuple(args, "i", &status))
+    int number = (int)PyLong_AsLong(status);
+    if (number == -1 && PyErr_Occurred())
         return NULL;
-    sonde_exit_tell(status);
+    sonde_exit_tell(number);
     Py_RETURN_NONE;
 }
 
@@ -219,7 +219,7 @@ PyMethodDef sonde_kernel_methods[] = {
     {"alive_probe", alive_probe, METH_VARARGS, "alive_probe(path): return whether any process holds the lock."},
     {"exit_watch", exit_watch, METH_O,
      "exit_watch(map): have the exit status of this process written to this control page; None: to none."},
-    {"exit_tell", exit_tell, METH_VARARGS,
+    {"exit_tell", exit_tell, METH_O,
      "exit_tell(status): write the status now; the process is about to end at once."},
     {"crash_line", crash_line, METH_VARARGS,
      "crash_line(line, status): a crash from now on writes this line to stderr and ends with this exit\n"

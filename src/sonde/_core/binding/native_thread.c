@@ -28,10 +28,11 @@ typedef struct NativeThreadObject {
     sonde_control *page;
     pthread_t thread;
     int running;       /* under the GIL: a thread was made and not joined */
+    uint32_t forks;    /* sonde_forks then: a parent's thread does not exist here */
     uint32_t leave;    /* atomic, as is `pending` */
     uint32_t pending;  /* obey is queued, or being called */
     int is_obeying;    /* under the GIL: it is being called */
-    struct NativeThreadObject *next;
+    struct NativeThreadObject *next; /* of `threads` */
     sonde_upkeep upkeep; /* its strings are copies of our own */
     int64_t queued_ns; /* when obey was queued; 0: Python was nudged since then */
     sonde_nudge nudge;
@@ -58,12 +59,6 @@ static void forget_in_child(void)
 {
     make_turns();
     is_held = 0;
-    /* In a forked child the threads do not exist, so there is nothing to join. */
-    for (NativeThreadObject *thread = threads; thread != NULL; thread = thread->next) {
-        thread->running = 0;
-        thread->nudge = (sonde_nudge){0};
-        sonde_keeper_forget(&thread->upkeep.keeper);
-    }
     threads = NULL;
 }
 
@@ -75,6 +70,11 @@ void sonde_native_threads_ring(void)
     for (NativeThreadObject *thread = threads; thread != NULL; thread = thread->next)
         sonde_control_ring(thread->page);
     SONDE_EXCLUDE_END
+}
+
+static int is_running(const NativeThreadObject *self)
+{
+    return self->running && self->forks == sonde_forks;
 }
 
 static const sonde_native_work *work;
@@ -219,7 +219,7 @@ static PyObject *thread_keep(NativeThreadObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "OO!O!O!", &lock, &PyList_Type, &argv, &PyList_Type, &snapshot,
                           &PyList_Type, &envp))
         return NULL;
-    if (self->running || self->upkeep.keeper.envp != NULL) {
+    if (is_running(self) || self->upkeep.keeper.envp != NULL) {
         PyErr_SetString(PyExc_RuntimeError, "keep() must be called once, before start()");
         return NULL;
     }
@@ -236,10 +236,11 @@ static PyObject *thread_keep(NativeThreadObject *self, PyObject *args)
 /* Returns 0 if there is a thread now, or none is wanted any more; otherwise -errno. */
 static int begin_thread(NativeThreadObject *self)
 {
-    if (self->running || sonde_load_acquire(&self->leave))
+    if (is_running(self) || sonde_load_acquire(&self->leave))
         return 0;
     int status = sonde_thread_start(watch, self, &self->thread);
     self->running = status == 0;
+    self->forks = sonde_forks;
     return status;
 }
 
@@ -258,7 +259,7 @@ static PyObject *thread_start(NativeThreadObject *self, PyObject *Py_UNUSED(none
 {
     int status = 0;
     SONDE_EXCLUDE_BEGIN(&list)
-    if (!self->running && !sonde_load_acquire(&self->leave) && (status = begin_thread(self)) == 0) {
+    if (!is_running(self) && !sonde_load_acquire(&self->leave) && (status = begin_thread(self)) == 0) {
         Py_INCREF(self); /* the thread's reference; stop() gives it back */
         self->next = threads;
         threads = self;
@@ -283,7 +284,7 @@ static PyObject *thread_stop(NativeThreadObject *self, PyObject *Py_UNUSED(none)
     int was_running;
     sonde_store_release(&self->leave, 1);
     SONDE_EXCLUDE_BEGIN(&list)
-    was_running = self->running;
+    was_running = is_running(self);
     self->running = 0;
     if (was_running)
         unlink_thread(self);
@@ -306,7 +307,7 @@ static PyObject *thread_stop(NativeThreadObject *self, PyObject *Py_UNUSED(none)
 /* End the thread; begin_thread() starts it again. */
 static void end_thread(NativeThreadObject *self)
 {
-    if (!self->running)
+    if (!is_running(self))
         return;
     sonde_store_release(&self->leave, 1);
     sonde_control_ring(self->page);

@@ -8,7 +8,7 @@
 static const uint32_t always_off = 0;
 static const uint32_t always_on = 1;
 
-typedef struct WriterObject {
+typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
     const uint32_t *on; /* in the control page; `always_off` while detached */
@@ -19,33 +19,33 @@ typedef struct WriterObject {
     int timed;                     /* the first column is filled in from the clock */
     int strict;                    /* raise instead of counting */
     int is_guest;                  /* a table of the program: its texts leave room for ours */
+    uint32_t forks;                /* sonde_forks when `on` and `ring` were set */
     sonde_row_layout layout;
-    struct WriterObject *next, *prev; /* all writers, for a forked child */
 } WriterObject;
 
-static sonde_exclusion list = SONDE_EXCLUSION; /* of `writers` and `child_opener` */
-SONDE_CHANGED_IN_CHILD static WriterObject *writers;
+static sonde_exclusion opening = SONDE_EXCLUSION; /* of `child_opener` */
 /* In a forked child whose recording has not begun: what begins it. */
 SONDE_CHANGED_IN_CHILD static PyObject *child_opener;
 
-static void switch_off_in_child(void)
+static void forget_in_child(void) { child_opener = NULL; }
+
+SONDE_IN_CHILD(forget_in_child)
+
+void sonde_writers_wait(PyObject *opener) { child_opener = Py_NewRef(opener); }
+
+/* The ring; NULL while there is none, or if it is a parent's. Nothing is written to a writer at a
+ * fork: each would be one more page that a child, which may exec at once, has to copy. */
+static inline sonde_ring *find_ring(const WriterObject *self)
 {
-    /* References are kept: giving them back would touch more memory, and a child may exec at once. */
-    for (WriterObject *writer = writers; writer != NULL; writer = writer->next) {
-        writer->on = &always_off;
-        writer->ring.shared = NULL;
-    }
-    child_opener = NULL;
+    return self->forks == sonde_forks ? sonde_load_relaxed(&self->ring.shared) : NULL;
 }
 
-SONDE_IN_CHILD(switch_off_in_child)
-
-void sonde_writers_wait(PyObject *opener)
+static inline uint32_t is_on(const WriterObject *self)
 {
-    child_opener = Py_NewRef(opener);
-    for (WriterObject *writer = writers; writer != NULL; writer = writer->next)
-        if (writer->is_guest && (writer->text != NULL || writer->opener != NULL))
-            writer->on = &always_on;
+    if (self->forks == sonde_forks)
+        return sonde_load_relaxed(self->on);
+    /* A row of the program begins the recording of a child. */
+    return child_opener != NULL && self->is_guest && (self->text != NULL || self->opener != NULL);
 }
 
 int sonde_writer_count(PyObject *writer, uint64_t *rows, uint64_t *capacity)
@@ -53,8 +53,8 @@ int sonde_writer_count(PyObject *writer, uint64_t *rows, uint64_t *capacity)
     const WriterObject *self = (WriterObject *)writer;
     int status = -1;
     SONDE_EXCLUDE_BEGIN(writer)
-    const sonde_ring *shared = self->ring.shared;
-    if (shared != NULL && sonde_load_relaxed(self->on)) {
+    const sonde_ring *shared = find_ring(self);
+    if (shared != NULL && is_on(self)) {
         *rows = sonde_load_relaxed(&shared->head) - sonde_load_relaxed(&shared->dropped);
         *capacity = self->ring.capacity;
         status = 0;
@@ -106,11 +106,11 @@ static int call_opener(PyObject *opener)
 static int open_ring(WriterObject *self)
 {
     PyObject *opener;
-    SONDE_EXCLUDE_BEGIN(&list)
+    SONDE_EXCLUDE_BEGIN(&opening)
     opener = Py_XNewRef(child_opener);
     SONDE_EXCLUDE_END
     int status = call_opener(opener);
-    SONDE_EXCLUDE_BEGIN(&list)
+    SONDE_EXCLUDE_BEGIN(&opening)
     opener = child_opener; /* dropped only now: see above about other threads */
     child_opener = NULL;
     SONDE_EXCLUDE_END
@@ -118,7 +118,7 @@ static int open_ring(WriterObject *self)
     if (status < 0)
         return -1;
     SONDE_EXCLUDE_BEGIN(self)
-    opener = self->ring.shared == NULL ? Py_XNewRef(self->opener) : NULL;
+    opener = find_ring(self) == NULL ? Py_XNewRef(self->opener) : NULL;
     SONDE_EXCLUDE_END
     return call_opener(opener);
 }
@@ -126,16 +126,16 @@ static int open_ring(WriterObject *self)
 int sonde_writer_open(PyObject *writer)
 {
     WriterObject *self = (WriterObject *)writer;
-    return sonde_load_relaxed(&self->ring.shared) == NULL ? open_ring(self) : 0;
+    return find_ring(self) == NULL ? open_ring(self) : 0;
 }
 
 int sonde_writer_put(PyObject *writer, const void *row, uint32_t nulls)
 {
     WriterObject *self = (WriterObject *)writer;
-    if (sonde_load_relaxed(&self->ring.shared) == NULL && open_ring(self) < 0)
+    if (find_ring(self) == NULL && open_ring(self) < 0)
         return -1;
     SONDE_EXCLUDE_BEGIN(self)
-    if (self->ring.shared != NULL)
+    if (find_ring(self) != NULL)
         (void)sonde_ring_append(&self->ring, row, nulls); /* a drop is counted there */
     SONDE_EXCLUDE_END
     return 0;
@@ -143,17 +143,17 @@ int sonde_writer_put(PyObject *writer, const void *row, uint32_t nulls)
 
 int sonde_writer_append(PyObject *writer, const void *row, uint32_t nulls)
 {
-    uint32_t is_on;
+    uint32_t is_wanted;
     SONDE_EXCLUDE_BEGIN(writer)
-    is_on = sonde_load_relaxed(((WriterObject *)writer)->on);
+    is_wanted = is_on((WriterObject *)writer);
     SONDE_EXCLUDE_END
-    return is_on ? sonde_writer_put(writer, row, nulls) : 0;
+    return is_wanted ? sonde_writer_put(writer, row, nulls) : 0;
 }
 
 void sonde_writer_lose_text(PyObject *writer)
 {
     SONDE_EXCLUDE_BEGIN(writer)
-    sonde_ring *shared = ((WriterObject *)writer)->ring.shared;
+    sonde_ring *shared = find_ring((WriterObject *)writer);
     if (shared != NULL)
         sonde_add_relaxed(&shared->text_lost, 1);
     SONDE_EXCLUDE_END
@@ -175,7 +175,7 @@ static inline int take_ring(WriterObject *self, sonde_row *row)
 {
     int is_ready;
     SONDE_EXCLUDE_BEGIN(self)
-    is_ready = !sonde_load_relaxed(self->on) ? 0 : self->ring.shared == NULL ? -1 : 1;
+    is_ready = !is_on(self) ? 0 : find_ring(self) == NULL ? -1 : 1;
     if (is_ready > 0) {
         row->ring = self->ring;
         row->ring_map = Py_NewRef(self->ring_map);
@@ -234,13 +234,8 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->timed = timed;
     self->strict = strict;
     self->is_guest = is_guest;
+    self->forks = sonde_forks;
     self->layout = layout;
-    SONDE_EXCLUDE_BEGIN(&list)
-    self->next = writers;
-    if (writers != NULL)
-        writers->prev = self;
-    writers = self;
-    SONDE_EXCLUDE_END
     return (PyObject *)self;
 }
 
@@ -253,6 +248,7 @@ static void writer_release(WriterObject *self, PyObject *old[4])
     old[3] = self->opener;
     self->on = &always_off;
     sonde_store_relaxed(&self->ring.shared, NULL);
+    self->forks = sonde_forks;
     self->text = self->ring_map = self->page_map = self->opener = NULL;
 }
 
@@ -265,14 +261,6 @@ static void drop(PyObject *old[4])
 static void writer_dealloc(WriterObject *self)
 {
     PyObject *old[4];
-    SONDE_EXCLUDE_BEGIN(&list)
-    if (self->prev != NULL)
-        self->prev->next = self->next;
-    else
-        writers = self->next;
-    if (self->next != NULL)
-        self->next->prev = self->prev;
-    SONDE_EXCLUDE_END
     writer_release(self, old);
     drop(old);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -348,7 +336,7 @@ PyObject *sonde_writer_ring(PyObject *object, const char *kinds, sonde_ring_hand
     PyObject *map;
     SONDE_EXCLUDE_BEGIN(self)
     *ring = self->ring;
-    map = ring->shared == NULL ? NULL : Py_NewRef(self->ring_map);
+    map = find_ring(self) == NULL ? NULL : Py_NewRef(self->ring_map);
     SONDE_EXCLUDE_END
     if (map == NULL)
         PyErr_SetString(PyExc_OSError, "there is no room for the rows of this table");
@@ -362,7 +350,7 @@ static PyObject *writer_row_bytes(WriterObject *self, void *Py_UNUSED(closure))
 
 static PyObject *writer_attached(WriterObject *self, void *Py_UNUSED(closure))
 {
-    return PyBool_FromLong(self->ring.shared != NULL);
+    return PyBool_FromLong(find_ring(self) != NULL);
 }
 
 static PyMethodDef writer_methods[] = {

@@ -167,9 +167,9 @@ static PyObject *collective_stop(PyObject *Py_UNUSED(module), PyObject *Py_UNUSE
 static void forget_in_child(void)
 {
     /* The thread belongs to the parent, and so do the mapped files. */
-    pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-    sonde_collectives.lock = fresh;
-    sonde_collectives.is_open = sonde_collectives.is_running = 0;
+    SONDE_RESET(sonde_collectives.lock, PTHREAD_MUTEX_INITIALIZER);
+    SONDE_RESET(sonde_collectives.is_open, 0);
+    SONDE_RESET(sonde_collectives.is_running, 0);
 }
 
 SONDE_IN_CHILD(forget_in_child)

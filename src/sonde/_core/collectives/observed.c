@@ -25,7 +25,7 @@ typedef struct {
 
 enum { FREE, OPEN, ENDED };
 
-SONDE_CHANGED_IN_CHILD static struct {
+static struct {
     uint64_t (*add)(sonde_observer), (*add_here)(sonde_observer);
     void (*remove)(uint64_t);
     const char *(*name)(const void *);
@@ -288,9 +288,8 @@ void sonde_observed_stop(void)
 static void forget_in_child(void)
 {
     /* Torch goes on calling us; we ignore it until we are started again. */
-    pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-    seen.lock = fresh;
-    seen.is_on = 0;
+    SONDE_RESET(seen.lock, PTHREAD_MUTEX_INITIALIZER);
+    SONDE_RESET(seen.is_on, 0);
 }
 
 SONDE_IN_CHILD(forget_in_child)

@@ -63,7 +63,7 @@ static void leave_to_parent(void)
     /* Whoever held the lock is not here; the files are the parent's. */
     rest();
     sonde_heap_now.draws = 0;
-    pthread_mutex_init(&lock, NULL);
+    SONDE_RESET(lock, PTHREAD_MUTEX_INITIALIZER);
     heap.state = NULL;
 }
 

@@ -132,4 +132,10 @@ void sonde_fatal_release(void)
 }
 
 /* The page is the parent's, and the signals are the program's. */
-SONDE_IN_CHILD(sonde_fatal_release)
+static void release_in_child(void)
+{
+    if (current != NULL)
+        sonde_fatal_release();
+}
+
+SONDE_IN_CHILD(release_in_child)

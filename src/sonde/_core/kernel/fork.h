@@ -7,6 +7,7 @@
 #define SONDE_FORK_H
 
 #include <stdint.h>
+#include <string.h>
 
 /* How many forks lie between this process and the one that loaded the core: whatever was
  * remembered under another number (a process id, a thread id) is void. */
@@ -18,9 +19,17 @@ extern int64_t sonde_fork_ns;
 /* Add a function to the list, while the core is being loaded. */
 void sonde_fork_add(void (*in_child)(void));
 
-/* For what these functions write to: it lies together. Each page that is written to in a child has
- * to be copied first, which takes longer than the function. */
+/* For small things that these functions write to: they lie together. Each page that is written to in
+ * a child has to be copied first, which takes longer than the function. */
 #define SONDE_CHANGED_IN_CHILD __attribute__((section("sonde_child")))
+
+/* Give a variable this value; one that has it already is not written to. */
+#define SONDE_RESET(variable, ...)                                             \
+    do {                                                                       \
+        const __typeof__(variable) fresh_ = __VA_ARGS__;                       \
+        if (memcmp(&(variable), &fresh_, sizeof fresh_) != 0)                  \
+            (variable) = fresh_;                                               \
+    } while (0)
 
 #define SONDE_IN_CHILD(function)                                               \
     __attribute__((constructor)) static void add_##function(void)              \

@@ -274,6 +274,12 @@ void sonde_keeper_beat(sonde_keeper *keeper)
     reap_keepers(keeper);
 }
 
+static void forget(sonde_keeper *keeper)
+{
+    keeper->pid = 0;
+    keeper->beats = NULL;
+}
+
 void sonde_keeper_leave(sonde_keeper *keeper)
 {
     if (keeper->beats == NULL)
@@ -282,13 +288,7 @@ void sonde_keeper_leave(sonde_keeper *keeper)
     if (keeper->pid > 0)
         kill(keeper->pid, SIGTERM);
     munmap(keeper->beats, (size_t)sysconf(_SC_PAGESIZE));
-    sonde_keeper_forget(keeper);
-}
-
-void sonde_keeper_forget(sonde_keeper *keeper)
-{
-    keeper->pid = 0;
-    keeper->beats = NULL;
+    forget(keeper);
 }
 
 int sonde_keeper_spawn(char *const argv[], char *const envp[], int line)

@@ -42,9 +42,6 @@ void sonde_keeper_beat(sonde_keeper *keeper);
 /* The recording ends: the keeper ends when what it has started has ended. */
 void sonde_keeper_leave(sonde_keeper *keeper);
 
-/* In a forked child: the keeper is the parent's. */
-void sonde_keeper_forget(sonde_keeper *keeper);
-
 /* As sonde_spawn(); by a keeper of its own in a process that adopts orphans, which does not learn
  * whether the program could be run. */
 int sonde_keeper_spawn(char *const argv[], char *const envp[], int line);

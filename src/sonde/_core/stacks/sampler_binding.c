@@ -24,7 +24,7 @@ typedef struct {
     PyObject *text;
     PyObject *inspect; /* called with the GIL in the helper thread */
     int is_open;
-    int is_abandoned; /* in a forked child: what it points to belongs to the parent */
+    uint32_t forks; /* sonde_forks when it was started: what a parent's points to is not ours */
     int64_t named_ns, unnamed_ns;
 } SamplerObject;
 
@@ -35,8 +35,6 @@ static void abandon_in_child(void)
 {
     /* The native thread may have been in the middle of anything. It does not exist here, so
      * nothing that it touched can be used, or even freed. */
-    if (active != NULL)
-        active->is_abandoned = 1;
     active = NULL;
     pthread_mutex_init(&lock, NULL);
 #if SONDE_HAS_FRAMES
@@ -202,6 +200,7 @@ static PyObject *sampler_start(SamplerObject *self, PyObject *args)
     self->sampler.since_ns = since_ns;
     sonde_sampler_set_interval(&self->sampler, interval_ns);
     self->is_open = 1;
+    self->forks = sonde_forks;
     Py_INCREF(self); /* the native thread's reference; stop() gives it back */
     pthread_mutex_lock(&lock);
     active = self;
@@ -226,7 +225,7 @@ static PyObject *sampler_stop(SamplerObject *self, PyObject *Py_UNUSED(none))
     if (!self->is_open)
         Py_RETURN_NONE;
     self->is_open = 0;
-    if (!self->is_abandoned) {
+    if (self->forks == sonde_forks) {
         leave(self);
         sonde_sampler_close(&self->sampler);
 #if SONDE_HAS_FRAMES

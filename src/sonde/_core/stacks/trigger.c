@@ -23,7 +23,7 @@ SONDE_CHANGED_IN_CHILD static sonde_Trigger *current;
 static void forget_in_child(void)
 {
     current = NULL;
-    pthread_mutex_init(&lock, NULL);
+    SONDE_RESET(lock, PTHREAD_MUTEX_INITIALIZER);
 }
 
 SONDE_IN_CHILD(forget_in_child)

@@ -47,7 +47,7 @@ static const char *const kind_names[SONDE_CUDA_KINDS] = {"synchronize", "copy", 
 static const char *const direction_names[SONDE_CUDA_DIRECTIONS] = {
     "host to host", "host to device", "device to host", "device to device", "not said"};
 
-SONDE_CHANGED_IN_CHILD static struct {
+static struct {
     uint32_t is_on;     /* atomic */
     uint32_t rows;      /* atomic: since the last flush */
     int64_t flushed_ns; /* atomic */
@@ -278,10 +278,9 @@ void sonde_cuda_rows_stop(void)
 /* The ring is the parent's, and a thread of the parent may have held the lock. */
 static void forget_in_child(void)
 {
-    pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-    cuda.lock = fresh;
-    cuda.is_on = 0;
-    cuda.ring_map = NULL; /* not given back: the Python of this child may not be ready for that */
+    SONDE_RESET(cuda.lock, PTHREAD_MUTEX_INITIALIZER);
+    SONDE_RESET(cuda.is_on, 0);
+    SONDE_RESET(cuda.ring_map, NULL); /* not given back: the Python of this child may not be ready for that */
 }
 
 SONDE_IN_CHILD(forget_in_child)

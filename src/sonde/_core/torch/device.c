@@ -33,8 +33,8 @@ static struct {
     uint8_t users[POOL]; /* how many calls begin or end with each event */
 } cuda;
 
-SONDE_CHANGED_IN_CHILD static pthread_mutex_t cuda_lock = PTHREAD_MUTEX_INITIALIZER;
-SONDE_CHANGED_IN_CHILD static int cuda_ready;
+static pthread_mutex_t cuda_lock = PTHREAD_MUTEX_INITIALIZER;
+static int cuda_ready;
 
 static int32_t take(void)
 {
@@ -149,8 +149,8 @@ void sonde_torch_device_enter(void)
 /* A thread of the parent may have held the lock, and CUDA does not work in a child. */
 static void forget_in_child(void)
 {
-    pthread_mutex_init(&cuda_lock, NULL);
-    cuda_ready = 0;
+    SONDE_RESET(cuda_lock, PTHREAD_MUTEX_INITIALIZER);
+    SONDE_RESET(cuda_ready, 0);
 }
 
 SONDE_IN_CHILD(forget_in_child)

@@ -10,13 +10,13 @@
 
 enum { NAP_NS = 2000000 };
 
-SONDE_CHANGED_IN_CHILD sonde_torch_state sonde_torch;
-SONDE_CHANGED_IN_CHILD sonde_TorchTracer *sonde_torch_tracer;
+sonde_torch_state sonde_torch;
+sonde_TorchTracer *sonde_torch_tracer;
 
 static __thread sonde_torch_lane *mine;
 static pthread_key_t end_key;
 static pthread_once_t end_once = PTHREAD_ONCE_INIT;
-SONDE_CHANGED_IN_CHILD static pthread_mutex_t lanes_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lanes_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void on_thread_end(void *arg)
 {
@@ -129,10 +129,11 @@ void sonde_torch_hurry(void) { sonde_wake(&sonde_torch.leave); }
 
 static void forget_in_child(void)
 {
-    sonde_torch_tracer = NULL;
-    sonde_torch.epoch = 0;
-    sonde_torch.on = sonde_torch.device = 0;
-    pthread_mutex_init(&lanes_lock, NULL);
+    SONDE_RESET(sonde_torch_tracer, NULL);
+    SONDE_RESET(sonde_torch.epoch, 0);
+    SONDE_RESET(sonde_torch.on, 0);
+    SONDE_RESET(sonde_torch.device, 0);
+    SONDE_RESET(lanes_lock, PTHREAD_MUTEX_INITIALIZER);
     for (sonde_torch_lane *lane = sonde_torch.lanes; lane != NULL; lane = lane->next)
         if (lane != mine)
             lane->ended = 1; /* its thread belongs to the parent */

@@ -35,7 +35,7 @@ typedef struct {
     uint32_t at;         /* 0: not known yet */
 } place;
 
-SONDE_CHANGED_IN_CHILD static struct {
+static struct {
     uint64_t (*add)(sonde_observer);
     void (*remove)(uint64_t);
     PyObject *current; /* torch._C._current_autograd_node */
@@ -322,7 +322,7 @@ static PyObject *torch_ignore(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(n
 }
 
 /* A thread of the parent may have held the lock. */
-static void unlock_in_child(void) { pthread_mutex_init(&nodes.lock, NULL); }
+static void unlock_in_child(void) { SONDE_RESET(nodes.lock, PTHREAD_MUTEX_INITIALIZER); }
 
 SONDE_IN_CHILD(unlock_in_child)
 

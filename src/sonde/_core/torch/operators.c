@@ -44,7 +44,7 @@ static __thread struct {
     uint32_t depth, epoch;
 } here;
 
-SONDE_CHANGED_IN_CHILD static struct {
+static struct {
     uint64_t (*add)(sonde_observer);
     void (*remove)(uint64_t);
     const char *(*name)(const void *);
@@ -347,8 +347,9 @@ static PyObject *operators_summary(PyObject *Py_UNUSED(module), PyObject *Py_UNU
 static void forget_in_child(void)
 {
     /* Torch goes on calling us; we ignore it until we are started again. */
-    pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-    seen.lock = fresh;
+    SONDE_RESET(seen.lock, PTHREAD_MUTEX_INITIALIZER);
+    if (!seen.is_started)
+        return;
     seen.is_on = 0;
     seen.is_started = 0;
     seen.epoch++; /* the calls in progress are the parent's */

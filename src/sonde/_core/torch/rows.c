@@ -19,7 +19,7 @@ typedef struct {
     int8_t device;
 } back;
 
-SONDE_CHANGED_IN_CHILD static struct {
+static struct {
     sonde_torch_texts texts;
     pthread_t thread;
     int running;
@@ -393,6 +393,6 @@ void sonde_torch_rows_stop(void)
 }
 
 /* The thread, and the ring that it writes to, belong to the parent. */
-static void forget_in_child(void) { rows.running = 0; }
+static void forget_in_child(void) { SONDE_RESET(rows.running, 0); }
 
 SONDE_IN_CHILD(forget_in_child)
