@@ -29,6 +29,7 @@ from pathlib import Path
 from support.places import TESTS
 
 _MOST = 1 << 20  # bytes of one request
+_ANSWER_S = 200.0  # the first answer waits for imports, on a machine that others use as well
 _STREAMS = (
     ("stdin", "r", "strict"), ("stdout", "w", "strict"), ("stderr", "w", "backslashreplace"),
 )  # fmt: skip
@@ -146,8 +147,10 @@ class Zygote:
         )
         line.sendall(body)
         while True:
-            answer = self._hear(60.0)
-            assert answer is not None, "the zygote does not answer"
+            answer = self._hear(_ANSWER_S)
+            if answer is None:
+                self._give_up()
+                raise AssertionError("the zygote does not answer")
             if "pid" in answer and "status" not in answer:
                 return int(answer["pid"])
             self._status[answer["pid"]] = answer["status"]
@@ -168,6 +171,15 @@ class Zygote:
             self._line.close()
             self._process.wait(30)
             self._line = self._process = None
+
+    def _give_up(self) -> None:
+        """Leave a process that does not answer: a late answer would be taken for that of another."""
+        assert self._line is not None and self._process is not None
+        self._process.kill()
+        self._line.close()
+        self._process.wait()
+        self._line = self._process = None
+        self._heard = b""
 
     def _open(self) -> socket.socket:
         if self._line is None:

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from sonde import _core, environ
 from sonde.collector.process_end import KillCounts, ProcessEnd
@@ -267,21 +267,23 @@ class Collector:
         self._counts.begin()
         self._find_new()
         self._await_ends()
-        begin_s = time.monotonic()
+        begin_s, sealing_s = time.monotonic(), 0.0
         for folder, one in list(self.watched.items()):
             with self._attempt(folder):
                 one.refresh()
                 one.process_runs(begin_s + SEAL_S)
                 # Live sessions must not wait for many ended ones: the next scan seals the rest.
-                if not one.session.is_alive() and time.monotonic() - begin_s < SEAL_S:
-                    self._archived_bytes += one.drain(time.monotonic(), ended=True)
-                    one.snapshot(time.monotonic(), ended=True)
+                if not one.session.is_alive() and sealing_s < SEAL_S:
+                    now_s = time.monotonic()
+                    self._archived_bytes += one.drain(now_s, ended=True)
+                    one.snapshot(now_s, ended=True)
                     runs.process_all(one.session)  # while its texts still exist
                     if not one.end.write():
                         self._leaving.append(one.end)
                     one.seal()
                     del self.watched[folder]
                     self._done.add(folder)
+                    sealing_s += time.monotonic() - now_s
                 else:
                     one.end.refresh()
         ships = any(one.is_shipped for one in self.watched.values())
@@ -344,11 +346,9 @@ def _list_leftovers(root: str) -> list[str]:
     for name in os.listdir(root):
         if name.startswith(".") and name.endswith((".new", ".gone")):
             path = os.path.join(root, name)
-            try:
+            with suppress(FileNotFoundError):  # it may have been renamed just now
                 if time.time() - os.lstat(path).st_mtime > STALE_S:
                     found.append(path)
-            except FileNotFoundError:
-                continue  # it has just been renamed
     return found
 
 

@@ -135,13 +135,13 @@ def test_a_busy_thread_shows_what_the_kernel_charged_it(reader: Reader, stepping
 
 
 def test_time_in_the_kernel_is_counted(reader: Reader, stepping) -> None:
-    read = "end = time.monotonic() + 2.0\n    while time.monotonic() < end: os.read(zero, 2**20)"
+    read = "end = os.times().system + 1.5\n    while os.times().system < end: os.read(zero, 2**20)"
     child = stepping(read, "zero = os.open('/dev/zero', os.O_RDONLY)")
     watch = Watch(reader, child.pid)
     user_before, before = step(child, watch)
     watch.rows.clear()
     user_after, after = step(child, watch)
-    assert after - before > 0.2  # it was mostly there
+    assert after - before > 1.4  # it was mostly there
     # getrusage shares a clock out between the two in its own way: what counts is the sum.
     both = watch.add_cpu_s("user_pct", "system_pct")
     assert both == pytest.approx(after - before + user_after - user_before, rel=0.02)

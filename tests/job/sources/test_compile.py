@@ -491,7 +491,7 @@ def test_a_fork_in_a_phase_gives_the_child_phases_of_its_own(run, fake, root) ->
 
 def test_rate_time_and_depth_of_the_runs_are_settings_of_ours_and_of_torch(run, fake, root) -> None:
     run(
-        HEAD + START + "@use('compile_inner', '0/0')\ndef f(): burn(30)\n"
+        HEAD + START + "@use('compile_inner', '0/0')\ndef f(): burn(100)\n"
         "def deep(n): f() if n == 0 else deep(n - 1)\ndeep(20)\n",
         SONDE_COMPILE_EVERY="5ms", COMPILE_STROBELIGHT_MAX_PROFILE_TIME="77",
         COMPILE_STROBELIGHT_MAX_STACK_LENGTH="4",
