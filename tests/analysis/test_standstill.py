@@ -8,13 +8,16 @@ import sonde
 from conftest import wait_for
 from sonde.analysis.standstill import (
     ALONE,
+    CIRCLE,
     DEADLOCK,
     GIL,
     LOCKS,
     OUTSIDE,
     StandingThread,
+    add_lock,
     find_standstill,
 )
+from sonde.session.lock_waits import HeldLock
 
 PID = 100
 PY = "/usr/lib/python3.11"
@@ -34,6 +37,13 @@ WORKER = [
 ]
 
 
+def hold(one: StandingThread, holder: int | None, seen_s: float = 3.0) -> StandingThread:
+    """Return a thread that was seen to wait for a lock of `holder`, so many seconds ago."""
+    row = {"thread": one.thread, "t_ns": -seen_s * 1e9, "since_ns": 0, "lock": 1, "kind": "Lock",
+           "holder": holder, "taken_func": "f", "taken_file": "/job/app.py", "taken_lineno": 7}  # fmt: skip
+    return add_lock(one, HeldLock(row), 0)
+
+
 def stand(thread: int, wait: str | None, frames: list, stood_s: float = 20.0, **facts: bool):
     idle, gil = facts.get("is_idle", True), facts.get("has_gil", False)
     return StandingThread(thread, None, stood_s, idle, gil, wait, frames)
@@ -44,13 +54,16 @@ def stand(thread: int, wait: str | None, frames: list, stood_s: float = 20.0, **
     [
         (GIL, [stand(PID, "sleep", TAKE, has_gil=True), stand(2, "gil", JOIN)], True),
         (DEADLOCK, [stand(PID, "lock", JOIN), stand(2, "lock", TAKE), stand(3, "lock", TAKE)], True),
+        (CIRCLE, [stand(PID, None, [MAIN], 0.1, is_idle=False), hold(stand(2, "lock", TAKE), 3),
+                  hold(stand(3, "lock", JOIN), 2), hold(stand(4, "lock", TAKE), 2)], True),
+        (CIRCLE, [stand(PID, None, [MAIN], is_idle=False), hold(stand(2, "lock", TAKE), 2)], True),
         (DEADLOCK, [stand(PID, "lock", TAKE)], False),
         (DEADLOCK, [stand(PID, "lock", HANDLER)], False),
         (LOCKS, [stand(PID, "sleep", [MAIN], 0.5), stand(2, "lock", TAKE), stand(3, "lock", TAKE)], True),
         (ALONE, [stand(PID, "lock", GET)], False),
         (OUTSIDE, [stand(PID, "network", TAKE), stand(2, "lock", GET)], False),
     ],
-    ids=["a call holds the GIL", "locks", "a lock of the parent", "a lock of logging",
+    ids=["a call holds the GIL", "locks", "a circle beside work", "its own lock", "a lock of the parent", "a lock of logging",
          "locks, and one rests", "a queue of nobody", "a socket"],
 )  # fmt: skip
 def test_what_stands_still_is_told(kind: str, threads: list, has_native: bool) -> None:
@@ -64,6 +77,9 @@ def test_what_stands_still_is_told(kind: str, threads: list, has_native: bool) -
     [
         ([stand(PID, "lock", TAKE, 1.0)], False),
         ([stand(PID, None, TAKE, is_idle=False), stand(2, "lock", TAKE)], False),
+        ([stand(PID, None, TAKE, is_idle=False), hold(stand(2, "lock", TAKE), None)], False),
+        ([stand(PID, None, TAKE, is_idle=False), hold(stand(2, "lock", TAKE), 3, seen_s=9.0),
+          hold(stand(3, "lock", TAKE, 6.0), 2)], False),
         ([stand(PID, "network", ACCEPT)], False),
         ([stand(PID, "poll", [MAIN]), stand(2, "lock", GET)], False),
         ([stand(PID, "lock", EVENT)], False),
@@ -72,7 +88,8 @@ def test_what_stands_still_is_told(kind: str, threads: list, has_native: bool) -
         ([stand(PID, "lock", BACKWARD)], True),
         ([stand(PID, "lock", GET)], True),
     ],
-    ids=["it was only a moment", "somebody works", "a server", "an event loop", "a daemon",
+    ids=["it was only a moment", "somebody works", "nobody knows who holds it",
+         "the holder moved since", "a server", "an event loop", "a daemon",
          "a sleep", "a worker without work", "native threads work", "a native thread may put"],
 )  # fmt: skip
 def test_what_rests_or_may_move_is_not(threads: list, has_native: bool) -> None:

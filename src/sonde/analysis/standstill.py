@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sonde import _core
 from sonde.analysis.code_names import MINE, PYTHON, find_owner, name_call
-from sonde.analysis.wait_words import describe_wait
+from sonde.analysis.wait_words import describe_lock, describe_wait
 from sonde.errors import Damaged
 from sonde.session import Session, stack_table
+from sonde.session.lock_waits import HeldLock, read_lock_waits
 from sonde.words import show_duration_short
 
-# Why a process stands still. Of the first three nothing but a signal can free it.
-GIL, DEADLOCK, ALONE = "gil", "deadlock", "alone"
+# Why a process, or a part of it, stands still. Of the first four nothing but a signal can free it.
+GIL, CIRCLE, DEADLOCK, ALONE = "gil", "circle", "deadlock", "alone"
 LOCKS, OUTSIDE = "locks", "outside"
 _TAKE = ("acquire", "__enter__")  # functions of Python's library that do nothing but take a lock
 _COMES_FROM_THREADS = (
@@ -38,6 +39,8 @@ class StandingThread(NamedTuple):
     has_gil: bool  # all the time
     wait: str | None  # what it waited for most, as the kernel says
     frames: Sequence[tuple[str, str, int]]  # function, file, line; the innermost first
+    lock: HeldLock | None = None  # the lock that it waits for
+    lock_age_s: float = 0.0  # how long ago that was seen
 
     @property
     def words(self) -> str:
@@ -71,9 +74,14 @@ class StandingThread(NamedTuple):
         owner = find_owner(file)
         return owner == MINE or (owner == PYTHON and func.rpartition(".")[2] in _TAKE)
 
-    def describe(self) -> str:
+    def describe(self, names: Mapping[int, str | None]) -> str:
         """Return a line about it."""
-        return f"{self.name or self.thread} waits for {self.words} at {self.place}"
+        words = self.words
+        if self.lock is not None and self.wait == "lock":
+            taken = "{1}:{2}".format(*self.lock.taken) if self.lock.taken else ""
+            words = describe_lock(words, self.lock, names, taken)
+            return f"{self.name or self.thread} ({self.place}) waits for {words}"
+        return f"{self.name or self.thread} waits for {words} at {self.place}"
 
 
 class Standstill(NamedTuple):
@@ -82,6 +90,12 @@ class Standstill(NamedTuple):
     kind: str
     stood_s: float
     threads: Sequence[StandingThread]  # the one to look at first is the first
+    concerned: int = 1  # so many of the first ones are what it is about
+
+    def describe_threads(self, most: int) -> str:
+        """Return a line about each of the first threads."""
+        names = {one.thread: one.name for one in self.threads}
+        return "; ".join(one.describe(names) for one in self.threads[:most])
 
     @property
     def sentence(self) -> str:
@@ -89,15 +103,25 @@ class Standstill(NamedTuple):
         first = self.threads[0]
         if self.kind == GIL:
             return f"a native call that {first.place} made waits, and holds the GIL meanwhile"
+        if self.kind == CIRCLE:
+            return f"{self._name_circle()} ({self.describe_threads(self.concerned)})"
         if self.kind in (DEADLOCK, LOCKS):
             return f"its threads wait for locks ({first.place})"
         alone = ", and no thread is left that could bring it" if self.kind == ALONE else ""
         return f"it waits for {first.words}{alone} ({first.place})"
 
+    def _name_circle(self) -> str:
+        if self.concerned == 1:
+            return "a thread has waited for a lock that it holds itself"
+        return f"{self.concerned} threads have waited for each other"
+
     @property
     def summary(self) -> str:
         """Return since when nothing moves, and why."""
-        return f"nothing has moved for {show_duration_short(self.stood_s * 1e9)}: {self.sentence}"
+        since = show_duration_short(self.stood_s * 1e9)
+        if self.kind == CIRCLE:
+            return f"for {since}, {self.sentence}"
+        return f"nothing has moved for {since}: {self.sentence}"
 
 
 def find_standstill(
@@ -109,6 +133,9 @@ def find_standstill(
     holders = [one for one in standing if one.has_gil and one.is_idle]
     if holders:
         return _make(GIL, [*holders, *(one for one in threads if one not in holders)], 1)
+    circle = _find_circle(standing)
+    if circle:
+        return _make(CIRCLE, [*circle, *(one for one in threads if one not in circle)], len(circle))
     if not all(one.is_idle for one in threads):
         return None
     locked = [one for one in standing if one.takes_lock()]
@@ -119,6 +146,25 @@ def find_standstill(
     if len(locked) > 1:
         return _make(LOCKS, [*locked, *others], len(locked))
     return _find_wait(standing, threads, pid, are_locks and not has_native)
+
+
+def _find_circle(standing: Sequence[StandingThread]) -> list[StandingThread]:
+    """Return threads of which each waits for a lock that the next one holds, and the last for one
+    of the first; of several circles, one with most threads. A holder that has not moved since it
+    was seen to hold a lock holds it still."""
+    found: list[StandingThread] = []
+    by_id = {one.thread: one for one in standing if one.is_idle and one.lock is not None}
+    for first in by_id.values():
+        path = [first]
+        while (last := path[-1]).lock is not None and last.lock.holder in by_id:
+            after = by_id[last.lock.holder]
+            if after.stood_s < last.lock_age_s:
+                break
+            if after in path:
+                found = max(found, path[path.index(after) :], key=len)
+                break
+            path.append(after)
+    return found
 
 
 def _find_wait(
@@ -146,7 +192,15 @@ def _is_worker(main: StandingThread) -> bool:
 
 
 def _make(kind: str, threads: Sequence[StandingThread], count: int) -> Standstill:
-    return Standstill(kind, min(one.stood_s for one in threads[:count]), threads)
+    return Standstill(kind, min(one.stood_s for one in threads[:count]), threads, count)
+
+
+def add_lock(one: StandingThread, lock: HeldLock | None, now_ns: int) -> StandingThread:
+    """Return a thread with the lock that it waits for, unless it moved since that was seen."""
+    age_s = 0.0 if lock is None else (now_ns - lock.t_ns) / 1e9
+    if lock is None or one.wait != "lock" or age_s > one.stood_s:
+        return one
+    return one._replace(lock=lock, lock_age_s=age_s)
 
 
 # ---- a live process ------------------------------------------------------------------------------
@@ -161,8 +215,10 @@ def look_at(session: Session, least_s: float = 5.0) -> Standstill | None:
             return None
         tasks = len(os.listdir(f"/proc/{session.pid}/task"))
         found = find_standstill(threads, session.pid, least_s, has_native=tasks > len(threads) + 1)
-        if found is None or found.kind not in (GIL, DEADLOCK, ALONE):
+        if found is None or found.kind not in (GIL, CIRCLE, DEADLOCK, ALONE):
             return None
+        if found.kind == CIRCLE:  # whatever the other threads do
+            return found
         return None if _is_working(session.pid, len(threads)) else found
     except (OSError, Damaged):  # it has just ended, or its stacks are not recorded
         return None
@@ -184,13 +240,15 @@ def _read_threads(session: Session, least_s: float) -> list[StandingThread]:
     names, ended = stack_table.read_threads(session)
     nodes = stack_table.read_nodes(session)
     places = {number: place for place, number in enumerate(nodes.hashes)}
+    locks = read_lock_waits(session)
     found = []
     for thread, mine in by_thread.items():
         if thread in ended or mine[-1]["t_ns"] < end_ns - _STALE_NS:
             continue
         stack = [nodes.frame(at) for at in nodes.walk(places.get(mine[-1]["stack"], -1))]
         frames = [(one.func, one.file, one.line) for one in stack]
-        found.append(_sum_up(thread, names.get(thread), mine, frames, begin_ns))
+        one = _sum_up(thread, names.get(thread), mine, frames, begin_ns)
+        found.append(add_lock(one, locks.get(thread), end_ns))
     return found
 
 

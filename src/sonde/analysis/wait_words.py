@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sonde.analysis.code_names import PYTHON, find_owner, name_module
+from sonde.session.lock_waits import THREAD, HeldLock
 
 # Of the functions at the inner end of a stack, the outermost that is known tells most: a queue is
 # made of conditions, and a condition of locks.
@@ -73,3 +74,17 @@ def describe_wait(frames: Sequence[tuple[str, str]], kind: str | None = None) ->
             break
         found = _WORDS.get(f"{name_module(file)}.{func}", found)
     return found
+
+
+def describe_lock(words: str, wait: HeldLock, names: Mapping[int, str | None], place: str) -> str:
+    """Return what a thread waits for, with who holds it; `place` is where the holder took it."""
+    if wait.holder is None:
+        return f"{words} (who holds it is not known)"
+    name = names.get(wait.holder)
+    who = f'thread {wait.holder} "{name}"' if name else f"thread {wait.holder}"
+    if wait.kind == THREAD:
+        return f"{who} to end"
+    lock = "a lock" if words in ("", "a lock") else f"{words}, whose lock"
+    that = " that" if lock == "a lock" else ""
+    who = "it holds itself" if wait.holder == wait.thread else f"{who} holds"
+    return f"{lock}{that} {who}" + (f", taken at {place}" if place else "")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sonde.analysis.code_names import MINE, find_owner, name_module, shorten_file
 from sonde.analysis.source_lines import read_source
-from sonde.analysis.wait_words import describe_wait
+from sonde.analysis.wait_words import describe_lock, describe_wait
 from sonde.cli._native_text import pick_frames, shorten_name
 from sonde.session.stack_table import StackFrame, ThreadStack
 from sonde.words import clean, show_duration_short
@@ -41,14 +41,17 @@ class StackText:
     def draw_threads(self, threads: Iterable[ThreadStack], variables: Locals) -> Iterator[str]:
         """Yield the stacks of threads; those that are equal in all but their names once."""
         groups: dict[object, list[ThreadStack]] = {}
+        threads = list(threads)
+        names = {one.thread: one.name for one in threads}
         for one in threads:
             frames = tuple((frame.func, frame.file, frame.line) for frame in one.frames)
             alone = one.thread if one.thread in variables else None
-            key = frames, one.idle, one.wait, one.gil, one.interpreter, alone
+            lock = one.lock and (one.lock.lock, one.lock.holder)
+            key = frames, one.idle, one.wait, one.gil, one.interpreter, alone, lock
             groups.setdefault(key, []).append(one)
         for group in groups.values():
             yield ""
-            yield f"{self._name(group)}  {self._describe(group)}"
+            yield f"{self._name(group)}  {self._describe(group, names)}"
             for depth, frame in enumerate(_skip_start(pick_frames(group[0].frames))):
                 if frame.is_native:
                     yield self._draw_native(frame)
@@ -88,7 +91,7 @@ class StackText:
         names = _join([f'"{clean(one.name)}"' if one.name else str(one.thread) for one in group])
         return f"{self._paint(1, _count('Thread', group))} {names}"
 
-    def _describe(self, group: Sequence[ThreadStack]) -> str:
+    def _describe(self, group: Sequence[ThreadStack], names: Mapping[int, str | None]) -> str:
         """Return the state, how long it has lasted, and what it waits for."""
         one = group[0]
         lasted = [each.t_ns - each.since_ns for each in group if each.since_ns is not None]
@@ -100,7 +103,11 @@ class StackText:
             words += f" for {show_duration_short(min(lasted))}"
         python = [(frame.func, frame.file) for frame in one.frames if not frame.is_native]
         wait = describe_wait(python, one.wait) if one.idle else ""
-        return words + (f": waits for {wait}" if wait else "")
+        if one.lock:
+            taken = one.lock.taken
+            place = f"{shorten_file(taken[1], self._folder)}:{taken[2]}" if taken else ""
+            wait = describe_lock(wait, one.lock, names, place)
+        return words + (f": waits for {clean(wait)}" if wait else "")
 
     def _draw_native(self, frame: StackFrame) -> str:
         library = os.path.basename(frame.file)

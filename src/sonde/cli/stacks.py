@@ -15,6 +15,7 @@ from sonde.errors import ConfigError, Error, NoSession, NotYours
 from sonde.fleet.hosts import CLUSTER_TIMEOUT_S, Cluster, find_cluster
 from sonde.session import Session, stack_table, steering
 from sonde.session.ending import find_ending
+from sonde.session.lock_waits import HeldLock, add_locks, read_lock_waits, take_newest
 from sonde.session.missing_names import describe_missing_names
 from sonde.session.stack_table import StackFrame, ThreadStack
 from sonde.session.target import find_sessions
@@ -27,6 +28,10 @@ EXAMPLES = (
     "sonde stacks train-7@slurm               the same of all nodes: see `sonde agent`",
 )
 _TIMEOUT_S = 2.0
+_LAST_LOCKS = """
+SELECT * FROM python.lock_wait AS w WHERE NOT EXISTS (
+  FROM python.stack_sample WHERE thread = w.thread AND t_ns > w.t_ns AND NOT idle) ORDER BY t_ns
+"""
 _LOOK_S = 0.5  # a sample takes a millisecond; on an overloaded machine, a few
 
 
@@ -146,7 +151,7 @@ class _Shown:
             "threads": [
                 {"thread": one.thread, "name": one.name, "t_ns": one.t_ns, "gil": one.gil,
                  "idle": one.idle, "wait": one.wait, "since_ns": one.since_ns,
-                 "interpreter": one.interpreter,
+                 "interpreter": one.interpreter, "lock": _describe_lock(one.lock),
                  "frames": [
                     {"func": frame.func, "file": frame.file, "line": frame.line,
                      "native": frame.is_native, "locals": self._find_locals(one, depth)}
@@ -223,6 +228,15 @@ class _Native(_Shown):
                 if _list_places(one) == _list_places(known[one.thread]):
                     one.since_ns, one.gil = known[one.thread].since_ns, known[one.thread].gil
                     one.wait = known[one.thread].wait
+        add_locks(self.threads, read_lock_waits(session))
+
+
+def _describe_lock(wait: HeldLock | None) -> dict[str, object] | None:
+    if wait is None:
+        return None
+    func, file, line = wait.taken or (None, None, None)
+    return {"lock": wait.lock, "kind": wait.kind, "holder": wait.holder, "since_ns": wait.since_ns,
+            "taken_func": func, "taken_file": file, "taken_line": line}  # fmt: skip
 
 
 def _list_places(one: ThreadStack) -> list[tuple[str, str, int]]:
@@ -309,7 +323,9 @@ class _Recorded(_Shown):
 
 def _read(session: Session) -> list[ThreadStack]:
     try:
-        return stack_table.read_newest(session)
+        found = stack_table.read_newest(session)
+        add_locks(found, read_lock_waits(session))
+        return found
     except FileNotFoundError:
         if session.read_sealed() is None:
             raise Error(
@@ -325,12 +341,15 @@ def _read_archived(session: Session) -> list[ThreadStack]:
     from sonde.store.recording import Recording
 
     found: dict[int, ThreadStack] = {}
-    for row in Recording([session]).query(
-        "SELECT * FROM python.backtrace ORDER BY thread, depth"
-    ).to_pylist():  # fmt: skip
+    recording = Recording([session])
+    rows = recording.query("SELECT * FROM python.backtrace ORDER BY thread, depth").to_pylist()
+    for row in rows:
         one = found.setdefault(row["thread"], ThreadStack(row["thread"], row["name"], row["t_ns"]))
         one.gil, one.idle, one.interpreter = row["gil"], row["idle"], row["interpreter"]
         one.frames.append(StackFrame(row["func"], row["file"], row["lineno"], 0))
+    for thread, wait in take_newest(recording.query(_LAST_LOCKS).to_pylist()).items():
+        if thread in found:
+            found[thread].lock, found[thread].wait = wait, "lock"
     return list(found.values())
 
 

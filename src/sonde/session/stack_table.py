@@ -17,6 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from sonde.session.lock_waits import HeldLock
+
 SAMPLES, THREADS = "python.stack_sample", "python.thread"
 WEIGHTS = ("wall", "cpu", "gil")  # the times that every stack has
 Node = tuple[int, int, int, int, int, int]  # parent, frame, samples; wall, CPU and GIL time
@@ -180,8 +182,8 @@ class ThreadStack:
     """The newest stack of a thread."""
 
     __slots__ = (
-        "cpu_ns", "frames", "gil", "idle", "interpreter", "name", "since_ns", "t_ns", "thread",
-        "wait",
+        "cpu_ns", "frames", "gil", "idle", "interpreter", "lock", "name", "since_ns", "t_ns",
+        "thread", "wait",
     )  # fmt: skip
 
     def __init__(self, thread: int, name: str | None, t_ns: int) -> None:
@@ -191,6 +193,7 @@ class ThreadStack:
         self.cpu_ns = self.interpreter = 0
         self.frames: list[StackFrame] = []  # the innermost first
         self.wait: str | None = None  # what it waits for, as the kernel knows it
+        self.lock: HeldLock | None = None  # which lock it waits for, and who holds it
 
 
 def read_newest(session: Session, since_ns: int = 0) -> list[ThreadStack]:

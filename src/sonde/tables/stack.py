@@ -114,6 +114,32 @@ class EventLoop:
     longest_ns: i64 = column("the longest time that one of them had kept it so far", "ns")
 
 
+class LockWait:
+    """A thread that has waited for a lock for a second or more, and who holds it; written again
+    while the wait lasts, and whenever `sonde stacks` asks. Not on Pythons without a GIL."""
+
+    RING_BYTES = 2**18
+    t_ns: i64 = column("when it was seen", "ns")
+    thread: i64 = column("kernel id of the thread that waits")
+    since_ns: i64 = column("since when the thread has done nothing else", "ns")
+    lock: u64 = column("memory address of the lock: equal ones are the same lock")
+    kind: text = column(
+        "Lock, RLock, or thread: it waits for a thread to end (told apart until Python 3.12)"
+    )
+    holder: i64 | None = column(
+        "kernel id of the thread that holds it: an RLock names it, a Lock is held by whoever is "
+        "inside of a `with` block of it; NULL if that is not known, as after acquire()"
+    )
+    holder_stack: i64 | None = column(
+        "id of the stack that the holder was at, see python.frame; NULL if there is none"
+    )
+    taken_func: text | None = column(
+        "function whose `with` block took the lock; NULL if that is not known"
+    )
+    taken_file: text | None = column("source file of it")
+    taken_lineno: i64 | None = column("line of the `with`")
+
+
 class FatalSignal:
     """A signal that ended the program. Every thread was sampled once more: see python.backtrace."""
 
@@ -139,4 +165,4 @@ class Task:
     lineno: i64 = column("line that runs or awaits")
 
 
-ROWS = (StackSample, Thread, Sampling, LoopHold, EventLoop, FatalSignal, Task)
+ROWS = (StackSample, Thread, Sampling, LoopHold, EventLoop, LockWait, FatalSignal, Task)

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE 1
 #include "stacks/frames.h"
 #include "stacks/utf8.h"
+#include "stacks/lock_object.h"
 #include "stacks/loops.h"
 #include "kernel/fork.h"
 #include "kernel/read_memory.h"
@@ -188,10 +189,12 @@ static int fill(sonde_code *code, const PyCodeObject *copy, const sonde_intern_h
         return -1;
     code->is_shim = utf8_bytes == sizeof shim - 1 && memcmp(utf8, shim, sizeof shim - 1) == 0;
     int loop_name = sonde_loop_name(utf8, utf8_bytes);
+    int is_condition = sonde_condition_name(utf8, utf8_bytes);
     if (take_str((uintptr_t)copy->co_filename, text, &code->key.file, &hash) < 0 ||
         take_lines(code, (uintptr_t)copy->co_linetable, copy->co_firstlineno) < 0)
         return -1;
     code->loop_part = sonde_loop_part(loop_name, utf8, utf8_bytes);
+    code->is_condition = is_condition && sonde_condition_file(utf8, utf8_bytes);
     code->key.text_hash = hash;
     code->key.first_line = copy->co_firstlineno;
     code->is_generator =

@@ -27,6 +27,7 @@ typedef struct sonde_code {
     uint32_t units; /* instructions */
     uint32_t is_generator;
     uint32_t loop_part; /* what it is to an event loop: enum sonde_loop_part */
+    uint32_t is_condition; /* threads wait for a condition in it: see lock_object.h */
     uint32_t is_shim; /* one of 3.12's own, between C and Python: never a frame of the program */
     sonde_frame_key key; /* all but the line */
     uint32_t is_narrow; /* `lines` are uint16_t, counted from `low_line` */

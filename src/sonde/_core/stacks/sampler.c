@@ -106,6 +106,9 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
     thread->holds_gil = stack.holds_gil;
     thread->interpreter = interpreter;
     thread->cpu_ns = cpu_ns;
+    thread->is_in_condition = node && stack.frame[0].code->is_condition;
+    thread->stood_ns = now_ns;
+    thread->look_ns = 0;
     s->sums.cut += node != 0 && stack.is_cut;
     if (node) {
         /* On a busy machine it may be waiting only for the CPU that we have just now. */
@@ -141,6 +144,7 @@ static void look_at_all(sonde_sampler *s, int64_t now_ns, int everyone)
     }
     if (left <= 1)
         s->cursor = 0;
+    sonde_lock_waits_look(s, now_ns, everyone);
 }
 
 #else
@@ -350,6 +354,9 @@ int sonde_sampler_open(sonde_sampler *s)
     s->named_text = put_text(s, "named");
     s->ended_text = put_text(s, "ended");
     s->main_text = put_text(s, "MainThread");
+    s->lock_text = put_text(s, "Lock");
+    s->rlock_text = put_text(s, "RLock");
+    s->end_text = put_text(s, "thread");
     for (int i = SONDE_WAIT_NONE + 1; i < SONDE_WAIT_KINDS; i++)
         s->wait_texts[i] = put_text(s, sonde_wait_names[i]);
     sonde_frame_key lost = {.func = put_text(s, "<no room>"), .file = s->empty_text, .text_hash = 2};

@@ -2,7 +2,8 @@
 #ifndef SONDE_SAMPLER_H
 #define SONDE_SAMPLER_H
 
-#include "stacks/threads.h"
+#include "stacks/threads.h" /* before all others: Python.h must be the first */
+#include "stacks/lock_waits.h"
 
 /* Rows as their tables lay them out; tables/stack.py names the columns. */
 typedef struct {
@@ -42,7 +43,7 @@ _Static_assert(sizeof(sonde_sampling_row) == 80, "sampling layout");
 
 typedef struct {
     /* Where to write; whoever sets these keeps the memory mapped. */
-    sonde_ring_handle samples, thread_rows, sampling, holds, loops;
+    sonde_ring_handle samples, thread_rows, sampling, holds, loops, lock_waits;
     const sonde_intern_handle *text;
     sonde_nodes_handle nodes; /* with an index while samples are taken */
     sonde_control *page;
@@ -67,6 +68,8 @@ typedef struct {
     uint32_t doubts_n;
     uint32_t cut_text, empty_text, started_text, named_text, ended_text, main_text;
     uint32_t wait_texts[SONDE_WAIT_KINDS];
+    int knows_locks; /* how locks lie in memory */
+    uint32_t lock_text, rlock_text, end_text;
     uint32_t unnamed; /* threads whose names only Python knows */
     int was_off;
     int wants_stacks; /* if is_slow: a sample is due */
@@ -120,6 +123,12 @@ void sonde_loop_count(sonde_sampler *s, sonde_sampled_thread *thread, const sond
 
 /* Write what is known of the thread's loop: it ends, or nobody looks for a while. */
 void sonde_loop_rest(sonde_sampler *s, sonde_sampled_thread *thread);
+
+/* ---- locks (lock_waits.c) -------------------------------------------------------------- */
+
+/* Write a row about each thread that has waited for a lock for a second, and again from time to time;
+ * if `everyone`, about each that waits for one now. Native thread only. */
+void sonde_lock_waits_look(sonde_sampler *s, int64_t now_ns, int everyone);
 
 /* ---- which threads there are (thread_search.c) ------------------------------------- */
 

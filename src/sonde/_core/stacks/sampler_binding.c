@@ -1,6 +1,7 @@
 /* Sampler: the sampler as a Python object, and what the native thread does for it. */
 #define _GNU_SOURCE 1
 #include "stacks/helper_thread.h"
+#include "stacks/lock_object.h"
 #include "stacks/sampler.h"
 #include "stacks/thread_names.h"
 #include "stacks/trigger.h"
@@ -20,7 +21,7 @@ enum { WANT_NAMES = 1, WANT_INSPECTION = 2, WANT_STACKS = 4 };
 typedef struct {
     PyObject_HEAD
     sonde_sampler sampler;
-    PyObject *maps[7]; /* keep what the sampler writes to mapped */
+    PyObject *maps[8]; /* keep what the sampler writes to mapped */
     PyObject *text;
     PyObject *inspect; /* called with the GIL in the helper thread */
     int is_open;
@@ -116,7 +117,7 @@ static int open_nodes(SamplerObject *self, PyObject *map)
         sonde_raise(status, "stack table");
         return -1;
     }
-    self->maps[5] = Py_NewRef(map);
+    self->maps[6] = Py_NewRef(map);
     return 0;
 }
 
@@ -131,17 +132,18 @@ static int open_page(SamplerObject *self, PyObject *map)
         return -1;
     }
     self->sampler.page = page;
-    self->maps[6] = Py_NewRef(map);
+    self->maps[7] = Py_NewRef(map);
     return 0;
 }
 
-static int open_rings(SamplerObject *self, PyObject *const writers[5])
+static int open_rings(SamplerObject *self, PyObject *const writers[6])
 {
     sonde_sampler *s = &self->sampler;
-    sonde_ring_handle *rings[] = {&s->samples, &s->thread_rows, &s->sampling, &s->holds, &s->loops};
+    sonde_ring_handle *rings[] = {&s->samples, &s->thread_rows, &s->sampling, &s->holds, &s->loops,
+                                  &s->lock_waits};
     static const char *const kinds[] = {SONDE_SAMPLE_KINDS, SONDE_THREAD_KINDS, SONDE_SAMPLING_KINDS,
-                                        SONDE_HOLD_KINDS, SONDE_LOOP_KINDS};
-    for (int i = 0; i < 5; i++)
+                                        SONDE_HOLD_KINDS, SONDE_LOOP_KINDS, SONDE_LOCK_KINDS};
+    for (int i = 0; i < 6; i++)
         if ((self->maps[i] = sonde_writer_ring(writers[i], kinds[i], rings[i])) == NULL)
             return -1;
     return 0;
@@ -149,12 +151,12 @@ static int open_rings(SamplerObject *self, PyObject *const writers[5])
 
 static PyObject *sampler_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *writers[5], *text, *nodes, *page, *inspect;
+    PyObject *writers[6], *text, *nodes, *page, *inspect;
     int is_slow = 0;
     const char *folder;
     PyTypeObject *writer = &sonde_WriterType;
-    if (!PyArg_ParseTuple(args, "(O!O!O!O!O!)O!O!O!yO|p", writer, &writers[0], writer, &writers[1], writer,
-                          &writers[2], writer, &writers[3], writer, &writers[4], &sonde_TextType, &text,
+    if (!PyArg_ParseTuple(args, "(O!O!O!O!O!O!)O!O!O!yO|p", writer, &writers[0], writer, &writers[1], writer,
+                          &writers[2], writer, &writers[3], writer, &writers[4], writer, &writers[5], &sonde_TextType, &text,
                           &sonde_MapType, &nodes, &sonde_MapType, &page, &folder, &inspect, &is_slow))
         return NULL;
     SamplerObject *self = (SamplerObject *)type->tp_alloc(type, 0);
@@ -192,6 +194,9 @@ static PyObject *sampler_start(SamplerObject *self, PyObject *args)
 #if SONDE_HAS_FRAMES
     if (!self->sampler.is_slow)
         status = sonde_frames_prepare();
+#endif
+#if SONDE_HAS_LOCKS
+    self->sampler.knows_locks = !self->sampler.is_slow && sonde_locks_prepare() == 0;
 #endif
     if (status == 0)
         status = sonde_sampler_open(&self->sampler);
@@ -382,7 +387,7 @@ PyTypeObject sonde_SamplerType = {
     .tp_name = "sonde._core.Sampler",
     .tp_basicsize = sizeof(SamplerObject),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "Sampler((samples, threads, sampling, holds, loops), text, nodes, page, folder, inspect,\n"
+    .tp_doc = "Sampler((samples, threads, sampling, holds, loops, lock_waits), text, nodes, page, folder, inspect,\n"
               "slow=False): samples the stacks of all threads, in the native thread; `inspect(wants)` is\n"
               "called with the GIL for what only Python knows.",
     .tp_new = sampler_new,

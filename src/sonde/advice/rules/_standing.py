@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sonde.advice.verdict import Rows
-from sonde.analysis.standstill import StandingThread
+from sonde.analysis.standstill import StandingThread, add_lock
+from sonde.session.lock_waits import HeldLock
 
 _STILL_PCT = 97.0  # of the time idle: a thread that wakes up to see whether to go on
 # A process that ended by itself did not hang. The end of the recording is what counts: whatever has
@@ -37,6 +38,9 @@ frames AS (
          LIST(lineno ORDER BY depth) AS lines
   FROM python.frame WHERE stack IN (SELECT stack FROM newest) GROUP BY 1),
 name AS (SELECT host, pid, thread, MAX(name) AS name FROM python.thread GROUP BY 1, 2, 3),
+lock AS (
+  SELECT host, pid, thread, ARG_MAX(lock_wait, t_ns) AS lock
+  FROM python.lock_wait SEMI JOIN newest USING (host, pid, thread) WHERE {to_end} GROUP BY 1, 2, 3),
 cpu AS (
   SELECT p.host, p.pid, SUM((user_pct + system_pct) * interval_ns) / 1e9 / {least_s} AS cpu_pct,
          MAX(threads) FILTER (process = p.pid) AS kernel_threads
@@ -48,10 +52,11 @@ step AS (
   FROM python.torch_step WHERE ended_by <> 'end' GROUP BY 1, 2)
 SELECT {last_piece} AS piece, host, pid, rank, thread, name, samples, wait, has_gil, idle_pct,
        COALESCE((end_ns - COALESCE(moved_ns, begin_ns)) / 1e9, 0) AS stood_s, end_ns, funcs,
-       files, lines, cpu_pct, kernel_threads, usual_s, step, (end_ns - step_ns) / 1e9 AS silent_s
+       files, lines, lock, cpu_pct, kernel_threads, usual_s, step,
+       (end_ns - step_ns) / 1e9 AS silent_s
 FROM newest LEFT JOIN moved USING (host, pid, thread) LEFT JOIN frames USING (stack)
 LEFT JOIN name USING (host, pid, thread) LEFT JOIN cpu USING (host, pid)
-LEFT JOIN step USING (host, pid)
+LEFT JOIN step USING (host, pid) LEFT JOIN lock USING (host, pid, thread)
 """
 
 
@@ -66,10 +71,11 @@ def group_processes(rows: Rows) -> Iterator[list[Any]]:
 def read_thread(row: Any) -> StandingThread:
     """Return a row as a value."""
     frames = list(zip(row.funcs or (), row.files or (), row.lines or (), strict=True))
-    return StandingThread(
+    one = StandingThread(
         row.thread, row.name, row.stood_s, (row.idle_pct or 0) >= _STILL_PCT, bool(row.has_gil),
         row.wait, frames,
     )  # fmt: skip
+    return add_lock(one, HeldLock(row.lock) if row.lock else None, row.end_ns)
 
 
 def has_native_threads(rows: list[Any]) -> bool:

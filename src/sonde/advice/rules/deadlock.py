@@ -1,6 +1,6 @@
-"""The program stands still: its threads wait for locks that nobody gives back.
+"""Threads wait for locks that nobody gives back: for each other's, or all of them.
 
-Why it hurts: no thread of the process can go on, so none will ever give a lock back.
+Why it hurts: threads that wait for each other cannot go on, so none will ever give a lock back.
 
 What to do: take locks in the same order everywhere, or one lock for both; use `with` so that an
 exception gives it back; see all threads with `sonde stacks TARGET`.
@@ -13,7 +13,7 @@ from typing import Any
 
 from sonde.advice.rules import _standing
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
-from sonde.analysis.standstill import DEADLOCK, LOCKS, Standstill, find_standstill
+from sonde.analysis.standstill import CIRCLE, DEADLOCK, LOCKS, Standstill, find_standstill
 from sonde.words import show_duration_short
 
 FIRST = DANGER = True
@@ -43,29 +43,36 @@ def _judge_process(rows: list[Any], limits: Limits) -> Verdict:
         threads, first.pid, limits.least_s, has_native=_standing.has_native_threads(rows)
     )
     is_busy = (first.cpu_pct or 0) >= limits.cpu_pct
-    if found is None or is_busy or not _is_about_locks(found, limits):
+    is_circle = found is not None and found.kind == CIRCLE
+    if found is None or (is_busy and not is_circle) or not _is_about_locks(found, limits):
         return Verdict(first.piece, False, who=who)
-    locked = [one for one in found.threads if one.takes_lock()]
+    locked = [one for one in found.threads if one.takes_lock()] or found.threads
     evidence: dict[str, float | str | None] = {
         "stands_since_ns": 1e9 * found.stood_s, "threads": len(threads),
         "waiting_for_locks": len(locked),
-        "what": "; ".join(one.describe() for one in found.threads[:8]),
+        "what": found.describe_threads(8),
     }  # fmt: skip
-    is_sure = found.kind == DEADLOCK
+    is_sure = found.kind in (CIRCLE, DEADLOCK)
     return Verdict(
         first.piece, True, evidence, severity="critical" if is_sure else "warning",
         readings=min(int(row.samples) for row in rows), who=who, line=locked[0].place,
         title=_name(found, len(threads)),
-        todo=_FORKED if is_sure and len(threads) == 1 else "",
+        todo=_FORKED if found.kind == DEADLOCK and len(threads) == 1 else "",
     )  # fmt: skip
 
 
 def _is_about_locks(found: Standstill, limits: Limits) -> bool:
-    return found.kind == DEADLOCK or (found.kind == LOCKS and found.stood_s >= limits.rest_s)
+    return found.kind in (CIRCLE, DEADLOCK) or (
+        found.kind == LOCKS and found.stood_s >= limits.rest_s
+    )
 
 
 def _name(found: Standstill, threads: int) -> str:
     since = show_duration_short(1e9 * found.stood_s)
+    if found.kind == CIRCLE and found.concerned == 1:
+        return f"A thread has waited for {since} for a lock that it holds itself"
+    if found.kind == CIRCLE:
+        return f"{found.concerned} threads have waited for each other for {since}"
     if found.kind == LOCKS:
         return f"Nothing has moved for {since}: threads wait for locks, and the others rest"
     who = "the only thread waits for a lock that nobody gives" if threads == 1 else (

@@ -83,7 +83,7 @@ def _describe(row: Any, stand: Standstill, limits: Limits, who: str) -> Verdict:
     first = stand.threads[0]
     evidence: dict[str, float | str | None] = {
         "stands_since_ns": 1e9 * stand.stood_s, "threads": len(stand.threads),
-        "what": "; ".join(one.describe() for one in stand.threads[:8]),
+        "what": stand.describe_threads(8),
     }  # fmt: skip
     if row.silent_s is not None:
         evidence |= {"without_step_ns": 1e9 * row.silent_s, "usual_step_ns": 1e9 * row.usual_s,

@@ -13,6 +13,7 @@ from sonde.session.files import NODES
 from sonde.tables.stack import (
     EventLoop,
     FatalSignal,
+    LockWait,
     LoopHold,
     Sampling,
     StackSample,
@@ -30,7 +31,8 @@ class Source:
     def __init__(self, context: SourceContext) -> None:
         self._context = context
         self._writers = tuple(
-            context.writer(row) for row in (StackSample, Thread, Sampling, LoopHold, EventLoop)
+            context.writer(row)
+            for row in (StackSample, Thread, Sampling, LoopHold, EventLoop, LockWait)
         )
         self._fatal = context.writer(FatalSignal)
         self._objects = _python_objects.Objects(context, context.writer(Task))
