@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import pytest
 
 import sonde
 from sonde.advice.finding import Advice
+from sonde.advice.judge import load_rules
+from sonde.advice.verdict import Verdict
 from sonde.session.folder import list_sessions
 from support.handmade_machine import NOTHING, OFF, Machine, record
 
@@ -316,6 +319,42 @@ def test_the_rank_that_waits_least_is_the_slow_one(monkeypatch) -> None:
     assert found.who == ["rank 1"]
     assert found.title.endswith("it waits for data for longer")
     assert found.evidence["waiting_of_others_pct"] == pytest.approx(30)
+
+
+def test_a_slow_rank_says_what_it_does_differently() -> None:
+    (rule,) = load_rules(["slow_rank"])
+    place = {"file": "/job/data.py", "lineno": 7, "func": "read"}
+
+    def rank(number: int, wait_s: float, queue_s: float = 0.0, **lines: float) -> SimpleNamespace:
+        parts = dict.fromkeys(
+            ("backward", "input_wait", "host_to_device", "forward", "optimizer", "other"), 0.0
+        )
+        seen = [
+            {**place, "lineno": at, "kind": kind.strip("_") or None, "call": "io.read", "s": s}
+            for at, (kind, s) in enumerate(lines.items())
+        ]
+        return SimpleNamespace(
+            piece=0, rank=number, host="node1", pid=9, steps=10, step_s=0.1, wait_s=wait_s,
+            queue_s=queue_s, lines=seen, **parts,
+        )  # fmt: skip
+
+    def judge(*ranks: SimpleNamespace) -> Verdict:
+        (found,) = rule.module.judge(ranks, rule.limits)
+        return found
+
+    waits = judge(rank(0, 0.05, disk=0.1), rank(1, 0.0, disk=0.6))
+    assert waits.title.endswith("it waits for a disk in read (io.read)")
+    assert waits.line == "/job/data.py:0 in read"
+    assert waits.evidence["longer_there_ns"] == pytest.approx(50e6) and "tree 9" in waits.todo
+    works = judge(rank(0, 0.05, _=0.1), rank(1, 0.0, _=0.6))
+    assert works.title.endswith("it works longer in read (io.read)")
+    starved = judge(rank(0, 0.05, 0.01), rank(1, 0.0, 0.5, _=0.1))
+    assert starved.title.endswith("it waits for a processor") and "node1" in starved.todo
+    machine = judge(rank(0, 0.05, _=0.2, __=0.3, ___=0.2), rank(1, 0.0, _=0.4, __=0.6, ___=0.4))
+    assert machine.title.endswith("it takes longer for everything")
+    assert machine.evidence["times_as_long"] == pytest.approx(2)
+    alike = judge(rank(0, 0.05, _=0.1), rank(1, 0.0, _=0.2))
+    assert alike.line == "" and alike.todo == ""
 
 
 def test_even_ranks_are_not_told(monkeypatch) -> None:

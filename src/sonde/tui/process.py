@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sonde import _core
 from sonde.errors import Error
@@ -16,6 +17,9 @@ from sonde.tui.samples import STEP_NS, Samples, Sums
 from sonde.tui.shares import Load, Weighed, list_loads, weigh, weigh_all
 from sonde.tui.tree import StackTree, make_tree
 
+if TYPE_CHECKING:
+    from sonde.store.held import HeldRecording
+
 LONGEST_S = 300.0
 _NOW_S = 5.0
 _RECENT_NS = 10 * 10**9  # older numbers say nothing about a live process
@@ -24,11 +28,47 @@ _THREADS_SQL = "SELECT thread, name, state, t_ns FROM python.thread ORDER BY t_n
 _WEIGHTS = {"wall": "wall_ns", "cpu": "cpu_ns", "gil": "gil_ns"}
 
 
+class EndedProcesses:
+    """The archives of processes that have ended, opened once for all of them: a job may have
+    hundreds, and to open each for every question takes far longer than to answer it."""
+
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        sealed = [session for session in sessions if session.read_sealed() is not None]
+        counts = Counter((session.host, session.pid) for session in sealed)
+        self._sessions = {
+            session.folder: session for session in sealed
+            if counts[session.host, session.pid] == 1
+        }  # fmt: skip
+
+    def has(self, session: Session) -> bool:
+        """Tell whether this one can be asked here."""
+        return session.folder in self._sessions
+
+    @cached_property
+    def _held(self) -> HeldRecording:
+        from sonde.store.held import HeldRecording
+
+        return HeldRecording(list(self._sessions.values()))
+
+    def ask(self, session: Session, sql: str) -> list[dict[str, Any]]:
+        """Run SQL that has one table on one of the sessions."""
+        before, _, rest = sql.partition("FROM ")
+        table, _, after = rest.partition(" ")
+        own = f"(FROM {table} WHERE host = '{_quote(session.host)}' AND pid = {session.pid})"
+        rows: list[dict[str, Any]] = self._held.query(f"{before}FROM {own} {after}").to_pylist()
+        return rows
+
+
+def _quote(text: str) -> str:
+    """Return text as it stands in a string of SQL."""
+    return text.replace("'", "''")
+
+
 class TopProcess:
     """One session, live or ended. Reading it never waits for the process."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, session: Session, ended: EndedProcesses | None = None) -> None:
+        self.session, self._ended = session, ended
         self.state = "unknown"
         self.now_ns = _core.clock_ns()
         self.tree = StackTree()
@@ -43,6 +83,8 @@ class TopProcess:
         """Run SQL on this session. The first time is slow: it loads DuckDB."""
         from sonde.store.recording import Recording
 
+        if self._ended is not None and self._ended.has(self.session):
+            return self._ended.ask(self.session, sql)
         rows: list[dict[str, Any]] = Recording([self.session]).query(sql).to_pylist()
         return rows
 
@@ -275,10 +317,10 @@ def _describe_nodes(nodes: stack_table.Nodes) -> list[dict[str, Any]]:
 
 def open_processes(sessions: Sequence[Session]) -> list[TopProcess]:
     """Open processes; those that run come first, then by rank, then in the order of start."""
-    found = []
+    found, ended = [], EndedProcesses(sessions if len(sessions) > 1 else ())
     for session in sessions:
         try:
-            found.append(TopProcess(session))
+            found.append(TopProcess(session, ended))
         except (Error, OSError):
             if len(sessions) == 1:
                 raise

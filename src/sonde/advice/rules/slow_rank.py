@@ -9,41 +9,75 @@ last, whatever the data, replace the machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any, NamedTuple
 
+from sonde.advice.rules._code import PLACE, show_place
 from sonde.advice.rules._ranks import COVERED
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
+from sonde.analysis.wait_words import describe_wait
 
 NEEDS = ("python.collective.dur_ns", "python.torch_step.dur_ns")
 LIMITS = {
     "gap_pct": Limit(10, "of a step that the others wait for the slowest rank"),
     "cause_pct": Limit(80, "of that time explained by one part of the step"),
+    "line_pct": Limit(50, "of that time that the rank is at one line for longer than the others"),
+    "times": Limit(1.15, "times as long at every line: then it is the machine"),
 }
 # The rank that comes last waits least: it is the one with the least time in collectives. In
-# backward passes, where collectives are not seen.
+# backward passes, where collectives are not seen. What a thread did while it was not idle is work,
+# or waiting for a processor, in the proportion of the two clocks of the kernel.
 SQL = f"""
 WITH step AS (
-  SELECT {{piece}} AS piece, host, rank, step, dur_ns, input_wait_ns, host_to_device_ns, forward_ns,
-         backward_ns, optimizer_ns, other_ns
+  SELECT {{piece}} AS piece, host, pid, rank, step, dur_ns, input_wait_ns, host_to_device_ns,
+         forward_ns, backward_ns, optimizer_ns, other_ns
   FROM python.torch_step
   WHERE {{inside}} AND {{main_step}} AND ended_by <> 'end' AND rank IS NOT NULL),
 shared AS (
   SELECT piece, step FROM step GROUP BY piece, step
   HAVING COUNT(DISTINCT rank) = (SELECT COUNT(DISTINCT rank) FROM step)),
-wait AS (SELECT rank, step, s AS wait_s FROM ({COVERED}))
-SELECT s.piece, s.rank, ANY_VALUE(s.host) AS host, COUNT(*) AS steps, AVG(dur_ns) / 1e9 AS step_s,
-       AVG(wait_s) AS wait_s, AVG(backward_ns) / 1e9 AS backward,
+wait AS (SELECT rank, step, s AS wait_s FROM ({COVERED})),
+sample AS (
+  SELECT {{piece}} AS piece, rank, stack, CASE WHEN idle THEN COALESCE(wait, '') END AS kind, call,
+         SUM(wall_ns) / 1e9 AS wall_s,
+         SUM(CASE WHEN idle OR cpu_ns + queue_ns = 0 THEN 0
+                  ELSE wall_ns * queue_ns / (cpu_ns + queue_ns) END) / 1e9 AS queue_s
+  FROM python.stack_sample SEMI JOIN step USING (host, pid)
+  WHERE {{inside}} AND thread = pid AND rank IS NOT NULL GROUP BY ALL),
+queue AS (SELECT piece, rank, SUM(queue_s) AS queue_s FROM sample GROUP BY 1, 2),
+place AS ({PLACE}),
+spent AS (
+  SELECT piece, rank, file, lineno, func, kind, ARG_MAX(call, wall_s) AS call,
+         SUM(wall_s - COALESCE(queue_s, 0)) AS s
+  FROM sample JOIN place USING (stack) GROUP BY ALL),
+line AS (
+  SELECT piece, rank, LIST(struct_pack(file, lineno, func, kind, call, s) ORDER BY s DESC) AS lines
+  FROM spent GROUP BY 1, 2)
+SELECT s.piece, s.rank, ANY_VALUE(s.host) AS host, ANY_VALUE(s.pid) AS pid, COUNT(*) AS steps,
+       AVG(dur_ns) / 1e9 AS step_s, AVG(wait_s) AS wait_s, AVG(backward_ns) / 1e9 AS backward,
        AVG(input_wait_ns) / 1e9 AS input_wait, AVG(host_to_device_ns) / 1e9 AS host_to_device,
        AVG(forward_ns) / 1e9 AS forward, AVG(optimizer_ns) / 1e9 AS optimizer,
-       AVG(other_ns) / 1e9 AS other
+       AVG(other_ns) / 1e9 AS other, ANY_VALUE(queue_s) AS queue_s, ANY_VALUE(lines) AS lines
 FROM step AS s JOIN shared USING (piece, step)
 LEFT JOIN wait ON wait.rank = s.rank AND wait.step = s.step
+LEFT JOIN queue ON queue.piece = s.piece AND queue.rank = s.rank
+LEFT JOIN line ON line.piece = s.piece AND line.rank = s.rank
 GROUP BY s.piece, s.rank
 """
 _PARTS = {"input_wait": "waits for data", "host_to_device": "moves its batches",
           "forward": "is in the model", "other": "does other things",
           "optimizer": "is in its optimizer"}  # fmt: skip
+
+
+class _Difference(NamedTuple):
+    """What the slow rank does differently: words for the title, and where."""
+
+    what: str = ""
+    todo: str = ""
+    line: str = ""
+    excess_s: float | None = None  # in each step
+    times: float | None = None  # as long as the others, at every line
 
 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
@@ -61,18 +95,91 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
             "wait_of_others_ns": 1e9 * victim[0], "host": culprit[2].host,
         }  # fmt: skip
         fired = gap_pct >= limits.gap_pct
+        if not fired:
+            yield Verdict(piece, False, evidence, lost_pct=gap_pct, readings=culprit[2].steps)
+            continue
+        others = [row for row in ranks if row is not culprit[2]]
+        found = _find_difference(culprit[2], others, gap_s, limits)
+        what = found.what or _name_part(culprit[2], victim[2], gap_s, limits)
+        if found.excess_s is not None:
+            evidence["longer_there_ns"] = 1e9 * found.excess_s
+        if found.times is not None:
+            evidence["times_as_long"] = found.times
+        title = f"Rank {culprit[1]} is slower than the others, and they wait for it"
         yield Verdict(
-            piece, fired, evidence, lost_pct=gap_pct, readings=culprit[2].steps,
-            who=f"rank {culprit[1]}" if fired else "",
-            title=_name_cause(culprit[2], victim[2], gap_s, limits) if fired else "",
+            piece, True, evidence, lost_pct=gap_pct, readings=culprit[2].steps,
+            who=f"rank {culprit[1]}", title=f"{title}: it {what}" if what else title,
+            todo=found.todo, line=found.line,
         )  # fmt: skip
 
 
-def _name_cause(slow: Any, other: Any, gap_s: float, limits: Limits) -> str:
+def _name_part(slow: Any, other: Any, gap_s: float, limits: Limits) -> str:
     """The part of the step that makes the difference, if one does."""
-    title = f"Rank {slow.rank} is slower than the others, and they wait for it"
     excess = {part: getattr(slow, part) - getattr(other, part) for part in _PARTS}
     worst = max(excess, key=lambda part: excess[part])
     if 100 * excess[worst] < limits.cause_pct * gap_s:
-        return title
-    return f"{title}: it {_PARTS[worst]} for longer"
+        return ""
+    return f"{_PARTS[worst]} for longer"
+
+
+def _find_difference(slow: Any, others: Sequence[Any], gap_s: float, limits: Limits) -> _Difference:
+    """Compare where the slow rank is in a step with where the others are."""
+    enough_s = limits.line_pct / 100 * gap_s
+    queues = [(row.queue_s or 0.0) / row.steps for row in others]
+    queue_s = (slow.queue_s or 0.0) / slow.steps - median(queues)
+    if queue_s >= enough_s:
+        return _Difference(
+            "waits for a processor",
+            f"see what else runs on {slow.host} (`top`), whether the rank is bound to processors "
+            "that others use, and how many threads and workers it has; the others do not wait",
+            excess_s=queue_s,
+        )
+    own, theirs = _sum_lines(slow), [_sum_lines(row) for row in others]
+    usual = {key: median(one.get(key, 0.0) for one in theirs) for key in own}
+    times = _find_slowdown(own, usual, slow.step_s)
+    if times >= limits.times:
+        return _Difference(
+            "takes longer for everything",
+            f"compare {slow.host} with the machines of the others (clocks, temperature, other "
+            "programs on it), and the size of this rank's batches",
+            times=times,
+        )
+    worst = max(own, key=lambda key: own[key] - usual[key], default=None)
+    if worst is None or own[worst] - usual[worst] < enough_s:
+        return _Difference()
+    return _describe_line(slow, worst, own[worst] - usual[worst])
+
+
+def _sum_lines(row: Any) -> dict[tuple[str, int, str, str | None], float]:
+    """Return the seconds of a step at each line, by what it waits for."""
+    lines = row.lines or ()
+    return {(one["file"], one["lineno"], one["func"], one["kind"]): one["s"] / row.steps
+            for one in lines}  # fmt: skip
+
+
+def _find_slowdown(own: dict[Any, float], usual: dict[Any, float], step_s: float) -> float:
+    """Return how many times as long the rank works, if it does so at each of several lines that
+    matter; else 0."""
+    ratios = [own[key] / usual[key] for key in own if key[3] is None and usual[key] > 0.05 * step_s]
+    is_even = len(ratios) >= 3 and max(ratios) < 1.3 * min(ratios)
+    return median(ratios) if is_even else 0.0
+
+
+def _describe_line(
+    slow: Any, key: tuple[str, int, str, str | None], excess_s: float
+) -> _Difference:
+    file, lineno, func, kind = key
+    calls = [one["call"] for one in slow.lines
+             if (one["file"], one["lineno"], one["kind"]) == (file, lineno, kind)]  # fmt: skip
+    call = f" ({calls[0]})" if calls and calls[0] else ""
+    where = f"{'at one line' if func == '<module>' else f'in {func}'}{call}"
+    if kind is None:
+        what = f"works longer {where}"
+    else:
+        waits = describe_wait((), kind)
+        what = f"waits{f' for {waits}' if waits else ''} {where}"
+    todo = (
+        f"rank {slow.rank} is longer at this line than the others: see what it is given to do there "
+        f"(its batch, its shard, its files), and `sonde tree {slow.pid}`"
+    )
+    return _Difference(what, todo, show_place(file, lineno, func), excess_s)
