@@ -179,7 +179,7 @@ def _describe_line(
         waits = describe_wait((), kind)
         what = f"waits{f' for {waits}' if waits else ''} {where}"
     todo = (
-        f"rank {slow.rank} is longer at this line than the others: see what it is given to do there "
-        f"(its batch, its shard, its files), and `sonde tree {slow.pid}`"
+        f"rank {slow.rank} is longer at this line than the others: see what it is given to do "
+        f"there (its batch, its shard, its files), and `sonde tree {slow.pid}`"
     )
     return _Difference(what, todo, show_place(file, lineno, func), excess_s)
