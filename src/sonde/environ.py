@@ -276,11 +276,12 @@ _RANKS: tuple[tuple[str, str, str, str], ...] = (
     ("slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     ("kubernetes", "JOB_COMPLETION_INDEX", "JOB_PARALLELISM", ""),
 )
-# The first is set by the user, the last by `sonde run` or the first recorded process.
+# The first is set by the user, SONDE_COMMAND by `sonde run` or the first recorded process. Ray's is
+# last: the program that started Ray has none, but all its workers are part of one command.
 _JOBS = (
     ("SONDE_JOB", "sonde"), ("SLURM_JOB_ID", "slurm"), ("TORCHELASTIC_RUN_ID", "torchrun"),
-    ("PBS_JOBID", "pbs"), ("LSB_JOBID", "lsf"), ("JOB_NAME", "kubernetes"), ("RAY_JOB_ID", "ray"),
-    ("SONDE_COMMAND", "sonde"),
+    ("PBS_JOBID", "pbs"), ("LSB_JOBID", "lsf"), ("JOB_NAME", "kubernetes"),
+    ("SONDE_COMMAND", "sonde"), ("RAY_JOB_ID", "ray"),
 )  # fmt: skip
 _PLACES = ("SLURM_NODEID", "SLURM_STEP_ID", "SLURM_ARRAY_TASK_ID", "GROUP_RANK", "POD_NAME",
            "POD_NAMESPACE", "NODE_NAME", "KUBERNETES_SERVICE_HOST")  # fmt: skip

@@ -29,6 +29,18 @@ class Starlette:
 make("django.core.handlers.base", BaseHandler=BaseHandler)
 make("flask.app", Flask=Flask)
 make("flask", request=types.SimpleNamespace(method="PUT", url_rule=None))
+class Signal(list):
+    def connect(self, receiver, weak=True): assert not weak; self.append(receiver)
+    def disconnect(self, receiver): self.remove(receiver)
+    def send(self, **kwargs): [receiver(signal=self, sender=None, **kwargs) for receiver in self]
+before, after = Signal(), Signal()
+make("celery.signals", task_prerun=before, task_postrun=after)
+class FunctionActorManager:
+    def _make_actor_method_executor(self, name, method):
+        def execute(actor, *args, **kwargs): return method(actor, *args, **kwargs)
+        execute.name, execute.method = name, method
+        return execute
+make("ray._private.function_manager", FunctionActorManager=FunctionActorManager)
 kept = BaseHandler.get_response, Flask.full_dispatch_request, Starlette.__call__
 """
 PROGRAM = """
@@ -49,7 +61,20 @@ async def ask(kind):
     assert len(sent) == 1
 async def both(): await asyncio.gather(ask("http"), ask("http"), ask("lifespan"))
 asyncio.run(both())
+def send_mail(): pass
+task = types.SimpleNamespace(name="shop.send_mail", run=send_mail)
+for state, result in ("SUCCESS", 1), ("FAILURE", OSError("no")):
+    before.send(task_id="a", task=task, args=(), kwargs={})
+    after.send(task_id="a", task=task, retval=result, state=state)
+class Counter:
+    def plain(self, by): return by
+    async def late(self): await asyncio.sleep(0.01); return "late"
+make_executor = FunctionActorManager()._make_actor_method_executor
+plain, late = make_executor("plain", Counter.plain), make_executor("late", Counter.late)
+assert plain.name == "plain" and late.method is Counter.late
+assert plain(Counter(), by=3) == 3 and asyncio.run(late(Counter())) == "late"
 sonde.stop()
+assert not before and not after
 assert (BaseHandler.get_response, Flask.full_dispatch_request, Starlette.__call__) == kept
 """
 
@@ -69,7 +94,13 @@ def test_each_framework_has_rows_with_routes_and_is_left_as_it_was(run, root, so
         ("flask", "PUT", None, 503, None, 0),
         ("starlette", "POST", "/item/{id}", 404, None, 0),
         ("starlette", "POST", "/item/{id}", 404, None, 1),
+        ("celery", "task", "shop.send_mail", None, None, 0),
+        ("celery", "task", "shop.send_mail", None, "OSError", 0),
+        ("ray", "actor", "Counter.plain", None, None, 0),
+        ("ray", "actor", "Counter.late", None, None, 0),
     ]  # fmt: skip
+    assert rows[-1]["dur_ns"] >= 10_000_000  # with what it awaited
+    assert rows[-1]["file"] == rows[-3]["file"] and rows[-1]["first_line"] > rows[-3]["first_line"]
     shown = sonde_cli("requests", session.folder).stdout.splitlines()
     assert "GET /user/<int:id>/" in "\n".join(shown) and "the slowest" in shown
 

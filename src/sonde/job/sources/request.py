@@ -1,6 +1,7 @@
-"""Requests of web applications: Django, Flask, FastAPI and Starlette.
+"""Requests of Django, Flask, FastAPI and Starlette, tasks of Celery, calls of actors of Ray.
 
-It is off unless asked for, as it stands in front of one method of each framework."""
+It is off unless asked for, as it stands in front of one method of each framework; Celery has signals
+for whoever wants to know."""
 
 from __future__ import annotations
 
@@ -38,6 +39,8 @@ class Source:
                 ("django.core.handlers.base", "BaseHandler", self._cover_django),
                 ("flask.app", "Flask", self._cover_flask),
                 ("starlette.applications", "Starlette", self._cover_starlette),
+                ("celery.signals", "task_postrun", self._hear_celery),
+                ("ray._private.function_manager", "FunctionActorManager", self._cover_ray),
             )
         ]
 
@@ -136,16 +139,76 @@ class Source:
 
         self._put(kind, "__call__", make)
 
+    def _hear_celery(self, postrun: Any) -> None:
+        prerun = sys.modules["celery.signals"].task_prerun
+        begun: dict[Any, _UnderWay] = {}
+
+        def begin(task_id: Any = None, **_: object) -> None:
+            begun[task_id] = _UnderWay(self)
+
+        def end(
+            task_id: Any = None,
+            task: Any = None,
+            retval: Any = None,
+            state: Any = None,
+            **_: object,
+        ) -> None:
+            if (under_way := begun.pop(task_id, None)) is not None:
+                under_way.end()
+                failed = type(retval) if state == "FAILURE" else None
+                self._note(under_way, "celery", _describe_celery, task, None, failed)
+
+        for signal, ours in ((prerun, begin), (postrun, end)):
+            signal.connect(ours, weak=False)
+            self._undo.append(lambda signal=signal, ours=ours: signal.disconnect(ours))
+
+    def _cover_ray(self, kind: Any) -> None:
+        def make(before: Any) -> Any:
+            def _make_actor_method_executor(manager: Any, name: str, method: Any) -> Any:
+                execute = before(manager, name, method)
+                return execute if name.startswith("__ray") else self._time_call(execute, method)
+
+            return _make_actor_method_executor
+
+        self._put(kind, "_make_actor_method_executor", make)
+
+    def _time_call(self, execute: Any, method: Any) -> Any:
+        """Return what Ray calls for a method of an actor, with a row for each call of it."""
+
+        async def finish(under_way: _UnderWay, answer: Any) -> Any:
+            try:
+                return await answer
+            finally:
+                under_way.end()
+                self._note(under_way, "ray", _describe_ray, method, None)
+
+        def executor(*args: Any, **kwargs: Any) -> Any:
+            under_way, is_later = _UnderWay(self), False
+            try:
+                answer = execute(*args, **kwargs)
+                is_later = type(answer).__name__ == "coroutine"
+                return finish(under_way, answer) if is_later else answer
+            finally:
+                if not is_later:
+                    under_way.end()
+                    self._note(under_way, "ray", _describe_ray, method, None)
+
+        vars(executor).update(vars(execute))  # Ray reads its own marks there
+        return executor
+
     def _write(
-        self, under_way: _UnderWay, framework: str, describe: Any, request: Any, answer: Any
-    ) -> None:
-        error = sys.exc_info()[0]
-        method, route, status = describe(request, answer)
+        self, under_way: _UnderWay, framework: str, describe: Any, request: Any, answer: Any,
+        failed: type | None = None,
+    ) -> None:  # fmt: skip
+        error = failed or sys.exc_info()[0]
+        method, route, status, function = describe(request, answer)
+        file, first_line = _find_code(function)
         self._emit(
             under_way.t_ns, _core.clock_ns() - under_way.t_ns, framework, method,
             None if route is None else str(route)[:_MOST_CHARS],
             status if isinstance(status, int) and error is None else None,
             None if error is None else error.__name__, get_native_id(), under_way.others,
+            file, first_line,
         )  # fmt: skip
 
 
@@ -167,20 +230,43 @@ def _await(module: str, name: str) -> Callable[[], bool]:
     return lambda: name in getattr(sys.modules.get(module), "__dict__", ())
 
 
-def _describe_django(request: Any, answer: Any) -> tuple[Any, Any, Any]:
+def _find_code(function: Any) -> tuple[str | None, int | None]:
+    """Return file and first line of a function, below its decorators."""
+    for _ in range(100):
+        below = getattr(function, "__wrapped__", None)
+        if below is None:
+            break
+        function = below
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return (None, None) if code is None else (code.co_filename, code.co_firstlineno)
+
+
+def _describe_django(request: Any, answer: Any) -> tuple[Any, Any, Any, Any]:
     match = getattr(request, "resolver_match", None)
     route = None if match is None else f"/{match.route}"
-    return request.method, route, getattr(answer, "status_code", None)
+    function = getattr(match, "func", None)
+    return request.method, route, getattr(answer, "status_code", None), function
 
 
-def _describe_flask(_request: Any, answer: Any) -> tuple[Any, Any, Any]:
-    request = sys.modules["flask"].request
-    rule = request.url_rule
-    return request.method, None if rule is None else rule.rule, getattr(answer, "status_code", None)
+def _describe_flask(_request: Any, answer: Any) -> tuple[Any, Any, Any, Any]:
+    flask = sys.modules["flask"]
+    rule = flask.request.url_rule
+    status, method = getattr(answer, "status_code", None), flask.request.method
+    if rule is None:
+        return method, None, status, None
+    return method, rule.rule, status, flask.current_app.view_functions.get(rule.endpoint)
 
 
-def _describe_starlette(scope: Any, status: Any) -> tuple[Any, Any, Any]:
-    route = getattr(scope.get("route"), "path", None)
-    if route is None and scope.get("endpoint") is not None:
-        route = getattr(scope["endpoint"], "__qualname__", None)
-    return scope.get("method"), route, status
+def _describe_starlette(scope: Any, status: Any) -> tuple[Any, Any, Any, Any]:
+    route, function = getattr(scope.get("route"), "path", None), scope.get("endpoint")
+    if route is None and function is not None:
+        route = getattr(function, "__qualname__", None)
+    return scope.get("method"), route, status, function
+
+
+def _describe_celery(task: Any, _answer: Any) -> tuple[Any, Any, Any, Any]:
+    return "task", task.name, None, task.run
+
+
+def _describe_ray(method: Any, _answer: Any) -> tuple[Any, Any, Any, Any]:
+    return "actor", getattr(method, "__qualname__", None), None, method
