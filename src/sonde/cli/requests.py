@@ -1,15 +1,19 @@
-"""Show the requests of a web application: how long each route takes, and the slowest ones."""
+"""Show requests and tasks: how long each route takes, the event loop, and the slowest ones."""
 
 from __future__ import annotations
 
 import argparse
+import shutil
+from collections.abc import Iterator
 from typing import IO, Any
 
+from sonde.analysis.code_names import MINE, shorten_file
+from sonde.analysis.request_stacks import NEEDS, RequestStack, read_stacks
 from sonde.analysis.window import find_window
 from sonde.cli import _options, _table
 from sonde.errors import Error
 from sonde.store.recording import Recording, open_recording
-from sonde.words import show_duration, show_moment
+from sonde.words import clean, show_duration
 
 GROUP = "ask"
 EXAMPLES = (
@@ -30,9 +34,32 @@ SELECT method, coalesce(route, '(no route)') AS route, COUNT(*) AS requests,
        quantile_cont(dur_ns, 0.95) / 1e6 AS p95_ms, MAX(dur_ns) / 1e6 AS slowest_ms,
        COUNT(*) FILTER (status >= 500 OR error IS NOT NULL) AS failed, MAX(others) + 1 AS at_once
 FROM python.request WHERE {inside} GROUP BY ALL ORDER BY {sort} DESC, route"""
+_ALL = """
+SELECT COUNT(*) AS requests, SUM(dur_ns) / 1e9 AS total_s, MAX(others) + 1 AS at_once,
+       (MAX(epoch_ns(ts) + dur_ns) - MIN(epoch_ns(ts))) / 1e9 AS span_s,
+       COUNT(*) FILTER (status >= 500 OR error IS NOT NULL) AS failed
+FROM python.request WHERE {inside}"""
 _SINGLE = """
-SELECT ts, pid, thread, method, coalesce(route, '(no route)') AS route, dur_ns, status, error
+SELECT ts, host, pid, t_ns, method, coalesce(route, '(no route)') AS route, dur_ns, status, error,
+       file, first_line
 FROM python.request WHERE {inside} ORDER BY dur_ns DESC LIMIT {most}"""
+# A callback that keeps the loop for longer than this makes others late.
+_LONG_NS = 50_000_000
+_LOOPS = """
+WITH loop AS (
+  SELECT host, pid, thread, SUM(wall_ns) AS wall_ns, SUM(idle_ns) AS idle_ns
+  FROM python.event_loop WHERE {inside} GROUP BY ALL),
+hold AS (
+  SELECT host, pid, thread, t_ns + dur_ns - held_ns AS since_ns, SUM(dur_ns) AS dur_ns,
+         ARG_MAX(callback, dur_ns) AS callback, ARG_MAX(stack, dur_ns) AS stack
+  FROM python.loop_hold WHERE {inside} GROUP BY ALL HAVING SUM(dur_ns) >= {long}),
+held AS (
+  SELECT host, pid, thread, COUNT(*) AS times, SUM(dur_ns) AS held_ns, MAX(dur_ns) AS longest_ns,
+         ARG_MAX(callback, dur_ns) AS callback
+  FROM hold GROUP BY ALL)
+SELECT pid, 100 * (1 - idle_ns / wall_ns) AS busy_pct, times, 100 * held_ns / wall_ns AS held_pct,
+       longest_ns, callback
+FROM loop LEFT JOIN held USING (host, pid, thread) WHERE wall_ns > 0 ORDER BY busy_pct DESC"""
 _KINDS = {
     "method": "string", "route": "string", "requests": "int64", "total_ms": "float64",
     "median_ms": "float64", "p95_ms": "float64", "slowest_ms": "float64", "failed": "int64",
@@ -52,18 +79,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with open_recording(args.target).freeze(_ROUTES + _SINGLE) as recording:
+    with open_recording(args.target).freeze(_ROUTES + _LOOPS + NEEDS) as recording:
         window = find_window(recording, args.since, args.until)
-        inside = _INSIDE.format(since=window.since_ns, until=window.until_ns)
-        sql = _ROUTES.format(inside=inside, sort=_SORTS[args.sort])
-        routes = recording.query(sql).to_pylist()
-        slowest = recording.query(_SINGLE.format(inside=inside, most=_SLOWEST)).to_pylist()
-    if not routes:
-        raise Error(_explain_nothing(args.target, recording))
-    if args.format != "table":
-        _table.write_records(routes, _KINDS, args.format, args.output)
-    else:
-        _table.write_text(args.output, lambda file: _draw(routes, slowest, file))
+        words = {
+            "inside": _INSIDE.format(since=window.since_ns, until=window.until_ns),
+            "sort": _SORTS[args.sort], "most": _SLOWEST, "long": _LONG_NS,
+        }  # fmt: skip
+        routes = recording.query(_ROUTES.format(**words)).to_pylist()
+        if not routes:
+            raise Error(_explain_nothing(args.target, recording))
+        if args.format != "table":
+            _table.write_records(routes, _KINDS, args.format, args.output)
+            return 0
+        whole, loops, slowest = (
+            recording.query(sql.format(**words)).to_pylist() for sql in (_ALL, _LOOPS, _SINGLE)
+        )
+        stacks = read_stacks(recording, slowest)
+    folder = recording.sessions[0].meta.cwd
+
+    def draw(file: IO[str]) -> None:
+        _draw_sums(whole[0], routes, loops, file)
+        _draw_slowest(list(zip(slowest, stacks, strict=True)), folder, file)
+
+    _table.write_text(args.output, draw)
     return 0
 
 
@@ -75,12 +113,22 @@ def _explain_nothing(target: str, recording: Recording) -> str:
             f"{target} source.request=on` starts it, SONDE_SOURCE_REQUEST=on from the beginning"
         )
     return (
-        "no request was answered in that time by an application of Django, Flask, FastAPI or "
-        "Starlette"
+        "in that time no request was answered by an application of Django, Flask, FastAPI or "
+        "Starlette, no task of Celery ended, and no actor of Ray was called"
     )
 
 
-def _draw(routes: list[dict[str, Any]], slowest: list[dict[str, Any]], file: IO[str]) -> None:
+def _draw_sums(
+    whole: dict[str, Any], routes: list[dict[str, Any]], loops: list[dict[str, Any]], file: IO[str]
+) -> None:
+    span_s = max(whole["span_s"], 1e-9)
+    file.write(
+        f"{whole['requests']:,} requests in {show_duration(1e9 * span_s)}: "
+        f"{whole['requests'] / span_s:.3g} a second, {whole['total_s'] / span_s:.2g} under way on "
+        f"average and {whole['at_once']} at most in one process, {whole['failed']} failed\n"
+    )
+    for loop in loops:
+        file.write(_describe_loop(loop) + "\n")
     names = ("route", "requests", "total", "median", "95 %", "slowest", "failed", "at once")
     rows = [
         (f"{row['method'] or '?'} {row['route']}", row["requests"],
@@ -89,12 +137,52 @@ def _draw(routes: list[dict[str, Any]], slowest: list[dict[str, Any]], file: IO[
          row["failed"], row["at_once"])
         for row in routes
     ]  # fmt: skip
+    file.write("\n")
     _table.draw_table(names, rows, file, [False, *[True] * 7])
-    file.write("\nthe slowest\n")
-    single = [
-        (show_duration(row["dur_ns"]), show_moment(round(row["ts"].timestamp() * 1e9)), row["pid"],
-         row["thread"], f"{row['method'] or '?'} {row['route']}", row["error"] or row["status"])
-        for row in slowest
-    ]  # fmt: skip
-    heads = ("took", "began", "pid", "thread", "request", "answer")
-    _table.draw_table(heads, single, file, [True, False, True, True, False, False])
+
+
+def _describe_loop(loop: dict[str, Any]) -> str:
+    text = f"the event loop of {loop['pid']} was busy {loop['busy_pct']:.0f} % of the time"
+    if not loop["times"]:
+        return f"{text}, and no callback kept it for long"
+    return clean(
+        f"{text}; {loop['times']} callback{'s' * (loop['times'] != 1)} kept it for "
+        f"{_LONG_NS // 10**6} ms or more, {loop['held_pct']:.0f} % of the time, the longest "
+        f"{show_duration(loop['longest_ns'])}: {loop['callback'] or 'a callback in C'}"
+    )
+
+
+def _draw_slowest(
+    slowest: list[tuple[dict[str, Any], RequestStack | None]], folder: str | None, file: IO[str]
+) -> None:
+    file.write("\nthe slowest, and where each was most of the time\n")
+    width = shutil.get_terminal_size().columns if file.isatty() else 0
+    for row, stack in slowest:
+        answer = row["error"] or row["status"]
+        file.write(clean(
+            f"{show_duration(row['dur_ns']):>8}  {row['ts'].astimezone():%H:%M:%S}  "
+            f"pid {row['pid']}  {row['method'] or '?'} {row['route']}"
+            f"{'' if answer is None else f'  {answer}'}"
+        ) + "\n")  # fmt: skip
+        for line in _describe_stack(row, stack, folder):
+            text = clean(f"{'':8}  {line}")
+            file.write((f"{text[: width - 1]}…" if 0 < width < len(text) else text) + "\n")
+
+
+def _describe_stack(
+    row: dict[str, Any], stack: RequestStack | None, folder: str | None
+) -> Iterator[str]:
+    """Yield the innermost place first: that is the one that somebody can change."""
+    if stack is not None:
+        waits = "waiting " if stack.waiting_ns > stack.time_ns / 2 else ""
+        *callers, last = stack.steps
+        where = "" if last.owner == MINE else f"{last.name}, called by "
+        own = [*callers, last] if last.owner == MINE else callers
+        places = [
+            f"{one.name} ({shorten_file(one.file, folder)}:{one.line})" for one in own[:-4:-1]
+        ]
+        chain = ", called by ".join(places) or last.name
+        yield f"{show_duration(stack.time_ns)} {waits}in {where if places else ''}{chain}"
+    rest_ns = row["dur_ns"] - (0 if stack is None else stack.seen_ns)
+    if rest_ns > row["dur_ns"] / 4:
+        yield f"{show_duration(rest_ns)} in no sample: it awaits something, or is done sooner"

@@ -1,7 +1,7 @@
 """Requests of Django, Flask, FastAPI and Starlette, tasks of Celery, calls of actors of Ray.
 
-It is off unless asked for, as it stands in front of one method of each framework; Celery has signals
-for whoever wants to know."""
+It is off unless asked for, as it stands in front of one method of each framework; Celery has
+signals for whoever wants to know."""
 
 from __future__ import annotations
 
@@ -166,7 +166,8 @@ class Source:
         def make(before: Any) -> Any:
             def _make_actor_method_executor(manager: Any, name: str, method: Any) -> Any:
                 execute = before(manager, name, method)
-                return execute if name.startswith("__ray") else self._time_call(execute, method)
+                is_rays = getattr(method, "__module__", "").startswith("ray.")
+                return execute if is_rays else self._time_call(execute, method)
 
             return _make_actor_method_executor
 
