@@ -35,6 +35,17 @@ def test_the_transformer_learns_and_its_modules_are_shown(sonde_cli) -> None:
     assert "a step (mean of" in shown and "blocks.* (4" in shown and "attention" in shown
 
 
+def test_the_phases_of_a_serving_loop_are_inside_its_steps(sonde_cli) -> None:
+    done = sonde_cli("run", "--set", "collector=off", TOP / "examples" / "serve.py")
+    assert done.returncode == 0, done.stderr
+    spans = sonde.open("all").query(
+        "SELECT name, COUNT(*) AS n, SUM(dur_ns) AS ns FROM event.span GROUP BY ALL"
+    )
+    sums = {row["name"]: row for row in spans.to_pylist()}
+    assert sums["request"]["n"] == 60 and sums["decode"]["n"] == sums["step"]["n"]
+    assert sums["prefill"]["ns"] + sums["decode"]["ns"] < sums["step"]["ns"]
+
+
 def test_the_readme_names_only_commands_that_exist() -> None:
     text = (TOP / "README.md").read_text()
     names = set(re.findall(r"[`$] ?sonde ([a-z]+)", text))

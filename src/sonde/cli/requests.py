@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from sonde.analysis.code_names import MINE, shorten_file
-from sonde.analysis.request_stacks import NEEDS, RequestStack, read_stacks
+from sonde.analysis.code_fold import Step, fold
+from sonde.analysis.code_names import MINE, find_owner, shorten_file
+from sonde.analysis.request_stacks import NEEDS, RequestStack, read_frames, read_stacks
 from sonde.analysis.window import find_window
 from sonde.cli import _options, _table
 from sonde.errors import Error
@@ -27,6 +29,7 @@ _SORTS = {
     "median": "median_ms",
 }
 _SLOWEST = 5
+_MOST_LOOPS = 5  # the busiest
 _INSIDE = "epoch_ns(ts) BETWEEN {since} AND {until}"
 _ROUTES = """
 SELECT method, coalesce(route, '(no route)') AS route, COUNT(*) AS requests,
@@ -40,9 +43,11 @@ SELECT COUNT(*) AS requests, SUM(dur_ns) / 1e9 AS total_s, MAX(others) + 1 AS at
        COUNT(*) FILTER (status >= 500 OR error IS NOT NULL) AS failed
 FROM python.request WHERE {inside}"""
 _SINGLE = """
-SELECT ts, host, pid, t_ns, method, coalesce(route, '(no route)') AS route, dur_ns, status, error,
-       file, first_line
-FROM python.request WHERE {inside} ORDER BY dur_ns DESC LIMIT {most}"""
+SELECT ts, host, pid, thread, t_ns, method, coalesce(route, '(no route)') AS route, dur_ns, status,
+       error, file, first_line
+FROM python.request WHERE {inside}
+QUALIFY row_number() OVER (PARTITION BY method, route ORDER BY dur_ns DESC) <= 2
+ORDER BY dur_ns DESC LIMIT {most}"""
 # A callback that keeps the loop for longer than this makes others late.
 _LONG_NS = 50_000_000
 _LOOPS = """
@@ -51,15 +56,16 @@ WITH loop AS (
   FROM python.event_loop WHERE {inside} GROUP BY ALL),
 hold AS (
   SELECT host, pid, thread, t_ns + dur_ns - held_ns AS since_ns, SUM(dur_ns) AS dur_ns,
-         ARG_MAX(callback, dur_ns) AS callback, ARG_MAX(stack, dur_ns) AS stack
+         ARG_MAX(stack, dur_ns) AS stack
   FROM python.loop_hold WHERE {inside} GROUP BY ALL HAVING SUM(dur_ns) >= {long}),
 held AS (
   SELECT host, pid, thread, COUNT(*) AS times, SUM(dur_ns) AS held_ns, MAX(dur_ns) AS longest_ns,
-         ARG_MAX(callback, dur_ns) AS callback
+         ARG_MAX(stack, dur_ns) AS stack
   FROM hold GROUP BY ALL)
 SELECT pid, 100 * (1 - idle_ns / wall_ns) AS busy_pct, times, 100 * held_ns / wall_ns AS held_pct,
-       longest_ns, callback
-FROM loop LEFT JOIN held USING (host, pid, thread) WHERE wall_ns > 0 ORDER BY busy_pct DESC"""
+       longest_ns::BIGINT AS longest_ns, stack
+FROM loop SEMI JOIN (FROM python.request WHERE {inside}) USING (host, pid)
+LEFT JOIN held USING (host, pid, thread) WHERE wall_ns > 0 ORDER BY busy_pct DESC"""
 _KINDS = {
     "method": "string", "route": "string", "requests": "int64", "total_ms": "float64",
     "median_ms": "float64", "p95_ms": "float64", "slowest_ms": "float64", "failed": "int64",
@@ -95,7 +101,11 @@ def run(args: argparse.Namespace) -> int:
             recording.query(sql.format(**words)).to_pylist() for sql in (_ALL, _LOOPS, _SINGLE)
         )
         stacks = read_stacks(recording, slowest)
+        frames = read_frames(recording, [loop["stack"] for loop in loops if loop["stack"]])
     folder = recording.sessions[0].meta.cwd
+    for loop in loops:
+        steps = fold(frames.get(loop["stack"], ()), find_owner)
+        loop["where"] = _name_chain(steps, folder, 2)
 
     def draw(file: IO[str]) -> None:
         _draw_sums(whole[0], routes, loops, file)
@@ -122,13 +132,15 @@ def _draw_sums(
     whole: dict[str, Any], routes: list[dict[str, Any]], loops: list[dict[str, Any]], file: IO[str]
 ) -> None:
     span_s = max(whole["span_s"], 1e-9)
-    file.write(
+    lines = [
         f"{whole['requests']:,} requests in {show_duration(1e9 * span_s)}: "
         f"{whole['requests'] / span_s:.3g} a second, {whole['total_s'] / span_s:.2g} under way on "
-        f"average and {whole['at_once']} at most in one process, {whole['failed']} failed\n"
-    )
-    for loop in loops:
-        file.write(_describe_loop(loop) + "\n")
+        f"average and {whole['at_once']} at most in one process, {whole['failed']} failed",
+        *map(_describe_loop, loops[:_MOST_LOOPS]),
+    ]
+    width = shutil.get_terminal_size().columns if file.isatty() else 10**6
+    for line in lines:
+        file.write(textwrap.fill(line, width, subsequent_indent="  ") + "\n")
     names = ("route", "requests", "total", "median", "95 %", "slowest", "failed", "at once")
     rows = [
         (f"{row['method'] or '?'} {row['route']}", row["requests"],
@@ -148,12 +160,12 @@ def _describe_loop(loop: dict[str, Any]) -> str:
     return clean(
         f"{text}; {loop['times']} callback{'s' * (loop['times'] != 1)} kept it for "
         f"{_LONG_NS // 10**6} ms or more, {loop['held_pct']:.0f} % of the time, the longest "
-        f"{show_duration(loop['longest_ns'])}: {loop['callback'] or 'a callback in C'}"
+        f"{show_duration(loop['longest_ns'])} in {loop['where'] or 'a callback in C'}"
     )
 
 
 def _draw_slowest(
-    slowest: list[tuple[dict[str, Any], RequestStack | None]], folder: str | None, file: IO[str]
+    slowest: list[tuple[dict[str, Any], RequestStack]], folder: str | None, file: IO[str]
 ) -> None:
     file.write("\nthe slowest, and where each was most of the time\n")
     width = shutil.get_terminal_size().columns if file.isatty() else 0
@@ -169,20 +181,21 @@ def _draw_slowest(
             file.write((f"{text[: width - 1]}…" if 0 < width < len(text) else text) + "\n")
 
 
-def _describe_stack(
-    row: dict[str, Any], stack: RequestStack | None, folder: str | None
-) -> Iterator[str]:
-    """Yield the innermost place first: that is the one that somebody can change."""
-    if stack is not None:
+def _describe_stack(row: dict[str, Any], stack: RequestStack, folder: str | None) -> Iterator[str]:
+    if stack.steps:
         waits = "waiting " if stack.waiting_ns > stack.time_ns / 2 else ""
-        *callers, last = stack.steps
-        where = "" if last.owner == MINE else f"{last.name}, called by "
-        own = [*callers, last] if last.owner == MINE else callers
-        places = [
-            f"{one.name} ({shorten_file(one.file, folder)}:{one.line})" for one in own[:-4:-1]
-        ]
-        chain = ", called by ".join(places) or last.name
-        yield f"{show_duration(stack.time_ns)} {waits}in {where if places else ''}{chain}"
-    rest_ns = row["dur_ns"] - (0 if stack is None else stack.seen_ns)
-    if rest_ns > row["dur_ns"] / 4:
-        yield f"{show_duration(rest_ns)} in no sample: it awaits something, or is done sooner"
+        yield f"{show_duration(stack.time_ns)} {waits}in {_name_chain(stack.steps, folder, 3)}"
+    most = row["dur_ns"] / 4
+    if stack.holder and stack.held_ns > most:
+        who = _name_chain(stack.holder, folder, 2)
+        yield f"{show_duration(stack.held_ns)} while others kept the event loop, most of all {who}"
+    elif (rest_ns := row["dur_ns"] - stack.seen_ns) > most:
+        yield f"{show_duration(rest_ns)} on no stack: it awaits something"
+
+
+def _name_chain(steps: Sequence[Step], folder: str | None, most: int) -> str:
+    """Return the innermost place first: that is the one that somebody can change."""
+    own = [step for step in steps if step.owner == MINE]
+    called = [] if not steps or steps[-1].owner == MINE else [steps[-1].name]
+    places = [f"{one.name} ({shorten_file(one.file, folder)}:{one.line})" for one in own]
+    return ", called by ".join([*called, *places[: -most - 1 : -1]])

@@ -1,0 +1,116 @@
+"""Where single requests spent their time, told by the samples that were taken meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sonde.analysis.code_fold import Step, fold
+from sonde.analysis.code_names import MINE, PYTHON, find_owner, name_c_call
+from sonde.analysis.profile import ProfileFrame
+from sonde.store.recording import Recording
+
+NEEDS = "python.stack_sample python.frame python.loop_hold"
+# The stacks of all threads that were inside of the function which answers: a framework may have it
+# run by a thread of its own. While it awaits something, it is on no stack.
+_SQL = """
+WITH request(number, host, pid, thread, begin_ns, end_ns, file, first_line) AS (VALUES {requests}),
+seen AS (
+  SELECT r.number, r.file, r.first_line, s.thread, s.stack, s.idle, s.call, s.wall_ns
+  FROM python.stack_sample AS s JOIN request AS r
+    ON s.host = r.host AND s.pid = r.pid AND s.t_ns BETWEEN r.begin_ns AND r.end_ns),
+inside AS (
+  SELECT DISTINCT number, stack FROM seen JOIN python.frame AS f USING (stack)
+  WHERE f.file = seen.file AND f.first_line = seen.first_line)
+SELECT number, stack, call, SUM(wall_ns)::BIGINT AS wall_ns,
+       (SUM(wall_ns) FILTER (idle))::BIGINT AS idle_ns
+FROM seen JOIN inside USING (number, stack) GROUP BY ALL ORDER BY wall_ns DESC"""
+# What else kept the event loop meanwhile.
+_HELD = """
+WITH request(number, host, pid, thread, begin_ns, end_ns, file, first_line) AS (VALUES {requests}),
+own AS (
+  SELECT DISTINCT number, stack FROM python.frame AS f JOIN request AS r
+    ON f.file = r.file AND f.first_line = r.first_line)
+SELECT number, stack, SUM(LEAST(h.t_ns + h.dur_ns, end_ns) - GREATEST(h.t_ns, begin_ns))::BIGINT
+       AS held_ns
+FROM python.loop_hold AS h JOIN request AS r
+  ON h.host = r.host AND h.pid = r.pid AND h.thread = r.thread
+  AND h.t_ns < end_ns AND h.t_ns + h.dur_ns > begin_ns
+ANTI JOIN own USING (number, stack) GROUP BY ALL ORDER BY held_ns DESC"""
+_FRAMES = """
+SELECT stack, func, file, lineno, first_line FROM python.frame
+WHERE stack IN ({stacks}) ORDER BY stack, depth DESC"""
+
+
+class RequestStack(NamedTuple):
+    """Where a request was: the stack that most of its time was seen in, and who was in its way."""
+
+    steps: Sequence[Step]  # from the function that answers to the innermost call; may be empty
+    time_ns: int  # in this stack
+    waiting_ns: int  # of it, while the thread waited for something
+    seen_ns: int  # in all stacks of the function that answers
+    holder: Sequence[Step]  # what kept the event loop the longest meanwhile; may be empty
+    held_ns: int  # how long other callbacks kept the event loop meanwhile
+
+
+def read_stacks(recording: Recording, requests: Sequence[Mapping[str, Any]]) -> list[RequestStack]:
+    """Return where each request was (rows of python.request)."""
+    values = ", ".join(
+        f"({at}, {_quote(row['host'])}, {row['pid']}, {row['thread']}, {row['t_ns']}, "
+        f"{row['t_ns'] + row['dur_ns']}, {_quote(row['file'] or '')}, {row['first_line'] or 0})"
+        for at, row in enumerate(requests)
+    )
+    seen = _group(recording, _SQL.format(requests=values))
+    held = _group(recording, _HELD.format(requests=values))
+    best = [row["stack"] for rows in (*seen.values(), *held.values()) for row in rows[:1]]
+    frames = read_frames(recording, best)
+    found = []
+    for at, request in enumerate(requests):
+        first, other = seen.get(at, [{}])[0], held.get(at, [{}])[0]
+        most = request["dur_ns"]  # a sample stands for the time since the one before it
+        found.append(RequestStack(
+            _fold(frames[first["stack"]], first["call"], request) if first else (),
+            min(most, first.get("wall_ns", 0)), first.get("idle_ns") or 0,
+            min(most, sum(row["wall_ns"] for row in seen.get(at, ()))),
+            fold(frames[other["stack"]], find_owner) if other else (),
+            min(most, sum(row["held_ns"] for row in held.get(at, ()))),
+        ))  # fmt: skip
+    return found
+
+
+def _group(recording: Recording, sql: str) -> dict[int, list[dict[str, Any]]]:
+    """Return rows by the number of their request, the heaviest first."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for row in recording.query(sql).to_pylist():
+        found.setdefault(row["number"], []).append(row)
+    return found
+
+
+def _fold(
+    frames: list[ProfileFrame], call: str | None, request: Mapping[str, Any]
+) -> Sequence[Step]:
+    """Return a stack from the function that answers on, which counts as the user's own."""
+    file, first_line = request["file"], request["first_line"]
+    steps = fold(frames, lambda path: MINE if path == file else find_owner(path))
+    begin = [
+        at for at, step in enumerate(steps) if (step.file, step.first_line) == (file, first_line)
+    ]
+    steps = steps[begin[0] :] if begin else steps
+    if call is not None and steps and steps[-1].owner == MINE:
+        steps = [*steps, Step(name_c_call(call), PYTHON, steps[-1].file, steps[-1].line, 0)]
+    return steps
+
+
+def read_frames(recording: Recording, stacks: Iterable[int]) -> dict[int, list[ProfileFrame]]:
+    """Return the frames of stacks, root first."""
+    found = {stack: list[ProfileFrame]() for stack in stacks}
+    if found:
+        sql = _FRAMES.format(stacks=", ".join(map(str, found)))
+        for row in recording.query(sql).to_pylist():
+            frame = ProfileFrame(row["func"], row["file"], row["lineno"], row["first_line"])
+            found[row["stack"]].append(frame)
+    return found
+
+
+def _quote(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
