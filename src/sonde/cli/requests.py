@@ -190,7 +190,7 @@ def _describe_stack(row: dict[str, Any], stack: RequestStack, folder: str | None
         who = _name_chain(stack.holder, folder, 2)
         yield f"{show_duration(stack.held_ns)} while others kept the event loop, most of all {who}"
     elif (rest_ns := row["dur_ns"] - stack.seen_ns) > most:
-        yield f"{show_duration(rest_ns)} on no stack: it awaits something"
+        yield f"{show_duration(rest_ns)} outside of its function: awaiting, or in the framework"
 
 
 def _name_chain(steps: Sequence[Step], folder: str | None, most: int) -> str:
