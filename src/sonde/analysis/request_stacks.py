@@ -62,20 +62,44 @@ def read_stacks(recording: Recording, requests: Sequence[Mapping[str, Any]]) -> 
     )
     seen = _group(recording, _SQL.format(requests=values))
     held = _group(recording, _HELD.format(requests=values))
-    best = [row["stack"] for rows in (*seen.values(), *held.values()) for row in rows[:1]]
-    frames = read_frames(recording, best)
+    stacks = {row["stack"] for rows in seen.values() for row in rows}
+    frames = read_frames(recording, stacks | {rows[0]["stack"] for rows in held.values()})
     found = []
     for at, request in enumerate(requests):
-        first, other = seen.get(at, [{}])[0], held.get(at, [{}])[0]
         most = request["dur_ns"]  # a sample stands for the time since the one before it
+        rows, others = seen.get(at, []), held.get(at, [])
+        steps, time_ns, waiting_ns = _find_heaviest(rows, frames, request)
         found.append(RequestStack(
-            _fold(frames[first["stack"]], first["call"], request) if first else (),
-            min(most, first.get("wall_ns", 0)), first.get("idle_ns") or 0,
-            min(most, sum(row["wall_ns"] for row in seen.get(at, ()))),
-            fold(frames[other["stack"]], find_owner) if other else (),
-            min(most, sum(row["held_ns"] for row in held.get(at, ()))),
+            steps, min(most, time_ns), waiting_ns, min(most, sum(row["wall_ns"] for row in rows)),
+            fold(frames[others[0]["stack"]], find_owner) if others else (),
+            min(most, sum(row["held_ns"] for row in others)),
         ))  # fmt: skip
     return found
+
+
+def _find_heaviest(
+    rows: Sequence[dict[str, Any]],
+    frames: dict[int, list[ProfileFrame]],
+    request: Mapping[str, Any],
+) -> tuple[Sequence[Step], int, int]:
+    """Return the functions of the user's own that most time was spent in, called by each other, and
+    that time: all, and waiting. What they call is part of it if that is most of it."""
+    sums: dict[object, list[int]] = {}
+    heaviest: dict[object, tuple[int, Sequence[Step]]] = {}
+    for row in rows:  # the heaviest first
+        steps = _fold(frames[row["stack"]], row["call"], request)
+        key = tuple(step.name for step in steps if step.owner == MINE)
+        time = sums.setdefault(key, [0, 0])
+        time[0] += row["wall_ns"]
+        time[1] += row["idle_ns"] or 0
+        heaviest.setdefault(key, (row["wall_ns"], steps))
+    if not sums:
+        return (), 0, 0
+    best = max(sums, key=lambda key: sums[key][0])
+    (time_ns, waiting_ns), (own_ns, steps) = sums[best], heaviest[best]
+    if own_ns < time_ns / 2:
+        steps = [step for step in steps if step.owner == MINE] or steps
+    return steps, time_ns, waiting_ns
 
 
 def _group(recording: Recording, sql: str) -> dict[int, list[dict[str, Any]]]:

@@ -30,6 +30,7 @@ _SORTS = {
 }
 _SLOWEST = 5
 _MOST_LOOPS = 5  # the busiest
+_LAST = "SELECT MAX(epoch_us(ts) + dur_ns // 1000 + 1) AS us FROM python.request"
 _INSIDE = "epoch_ns(ts) BETWEEN {since} AND {until}"
 _ROUTES = """
 SELECT method, coalesce(route, '(no route)') AS route, COUNT(*) AS requests,
@@ -86,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with open_recording(args.target).freeze(_ROUTES + _LOOPS + NEEDS) as recording:
-        window = find_window(recording, args.since, args.until)
+        window = find_window(recording, args.since, args.until, last=_LAST)
         words = {
             "inside": _INSIDE.format(since=window.since_ns, until=window.until_ns),
             "sort": _SORTS[args.sort], "most": _SLOWEST, "long": _LONG_NS,
@@ -190,7 +191,8 @@ def _describe_stack(row: dict[str, Any], stack: RequestStack, folder: str | None
         who = _name_chain(stack.holder, folder, 2)
         yield f"{show_duration(stack.held_ns)} while others kept the event loop, most of all {who}"
     elif (rest_ns := row["dur_ns"] - stack.seen_ns) > most:
-        yield f"{show_duration(rest_ns)} outside of its function: awaiting, or in the framework"
+        rest = show_duration(rest_ns)
+        yield f"{rest} not seen in its function: awaiting, in the framework, or not sampled"
 
 
 def _name_chain(steps: Sequence[Step], folder: str | None, most: int) -> str:
