@@ -127,7 +127,7 @@ import time
 from celery import Celery
 app = Celery("shop", broker="memory://", task_always_eager=True)
 @app.task
-def resize(n): time.sleep(0.1); return n
+def resize(n): time.sleep(0.7 * n); return n
 @app.task
 def fail(): raise KeyError("no such order")
 for n in range(3): assert resize.delay(n).get() == n

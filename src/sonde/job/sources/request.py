@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from _thread import get_native_id
+from functools import partial
 
 from sonde import _core
 from sonde.job.import_watch import ImportWatch
@@ -160,7 +161,7 @@ class Source:
 
         for signal, ours in ((prerun, begin), (postrun, end)):
             signal.connect(ours, weak=False)
-            self._undo.append(lambda signal=signal, ours=ours: signal.disconnect(ours))
+            self._undo.append(partial(signal.disconnect, ours))
 
     def _cover_ray(self, kind: Any) -> None:
         def make(before: Any) -> Any:
