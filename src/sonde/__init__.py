@@ -97,11 +97,13 @@ if not TYPE_CHECKING:
             return _import("session")
         if name == "profiler":
             _begin_late()
-            return _import("profiler")
+            return _find_stand_in("profiler") or _import("profiler")
         if name not in _PLACES:
             raise AttributeError(f"module 'sonde' has no attribute {name!r}")
         if _PLACES[name].startswith("job."):
             _begin_late()
+            if stand_in := _find_stand_in(_PLACES[name]):
+                return stand_in
         try:
             module = _import(_PLACES[name])
         except ModuleNotFoundError as error:
@@ -119,6 +121,13 @@ if not TYPE_CHECKING:
             return globals()[name]
         found = globals()[name] = getattr(module, name)
         return found
+
+    def _find_stand_in(module: str) -> object:
+        """Return what does nothing if to import this module may end the program; else None."""
+        native_state = sys.modules.get("sonde.job.native_state")  # loaded if it is recorded
+        if native_state is None or f"sonde.{module}" in sys.modules:
+            return None
+        return native_state.find_stand_in()
 
     def _import(name: str) -> object:
         __import__(f"sonde.{name}")  # `importlib` would be one more import in the job
@@ -192,8 +201,6 @@ def snapshot(*, cumulative: bool = False) -> str | None:
     Returns the file, for pstats, snakeviz and others; None if the process is not being recorded."""
     import sonde.session as package
 
-    if package() is None:  # type: ignore[operator]
-        return None
     _find_recorder().leave_if_filtered()
     found: Session | None = package()  # type: ignore[operator]
     if found is None:

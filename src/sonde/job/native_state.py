@@ -7,6 +7,7 @@ import errno
 import os
 
 from sonde import _core, launch
+from sonde.job.subinterpreter import Nothing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _SIGNAL_STATES = {
 
 
 def start_thread(
-    writing: SessionWriter, obey: Callable[[int | None, int | None, bool], object]
+    writing: SessionWriter, obey: Callable[[int | None, int | None], object]
 ) -> _core.NativeThread:
     """Start the native thread of a session; it calls `obey` at safe points of the main thread."""
     thread = _core.NativeThread(writing.page, obey)
@@ -53,19 +54,24 @@ def catch_signal(writing: SessionWriter) -> None:
         _core.signal_catch(number, writing.page)
 
 
+def find_stand_in() -> Nothing | None:
+    """Return what does nothing if the program has installed a filter of system calls since its
+    recording began: it may end the program at the next import. Otherwise return None."""
+    return Nothing() if _core.filter_watch() else None
+
+
 def find_danger(values: Mapping[str, Value]) -> str | None:
     """Return why recording would end the program: a filter of system calls; None if it would not.
-    To find out takes another process, so nothing is asked where we are to start none."""
+    To try one that was there before takes another process, so it is not tried where we are to start
+    none. What one forbids that came later is not tried: it may forbid to start that process."""
+    if _core.filter_watch():
+        return "the program has installed a seccomp filter, which may end it at any call of ours"
     call = _core.find_deadly_call() if values["collector"] else None
     return call and f"a seccomp filter would end the program at our first call of {call}()"
 
 
-def describe(
-    start: int | None, signal: int | None, is_filtered: bool, writing: SessionWriter
-) -> Iterator[Note]:
+def describe(start: int | None, signal: int | None, writing: SessionWriter) -> Iterator[Note]:
     """Yield what to record about the news of the native thread."""
-    if is_filtered:
-        yield _describe_filter()
     if start is not None:
         yield _describe_start(start)
     if signal is not None:
@@ -91,12 +97,3 @@ def _describe_signal(state: int, name: str) -> Note:
     """Return what to record about the signal that asks for snapshots."""
     word, why = _SIGNAL_STATES[state]
     return "snapshot.signal", word, why and why.format(name=f"SIG{name}")
-
-
-def _describe_filter() -> Note:
-    """Return what to record about a filter of system calls that the program has installed."""
-    why = (
-        "slow, through the GIL, and nobody starts a collector that has ended: the program has "
-        "installed a seccomp filter, which may forbid more"
-    )
-    return "stack", "on", why

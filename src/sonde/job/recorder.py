@@ -296,18 +296,18 @@ class Recorder:
         except OSError as error:
             self.note("native thread", "unavailable", f"no live control: {error}")
 
-    def _on_bell(self, start: int | None, signal: int | None, is_filtered: bool) -> None:
+    def _on_bell(self, start: int | None, signal: int | None) -> None:
         # A new guard each time, because one failure must not end all control.
         obey = SourceContext(self, "control").guard(self._obey)
-        _core.undisturbed(lambda: obey(start, signal, is_filtered))
+        _core.undisturbed(lambda: obey(start, signal))
 
-    def _obey(self, start: int | None, signal: int | None, is_filtered: bool) -> None:
+    def _obey(self, start: int | None, signal: int | None) -> None:
         """Do what the control page asks, and record what the native thread has noticed."""
         with self.lock:
             writing = self.session
             if writing is None or self.leave_if_filtered():
                 return
-            for note in native.describe(start, signal, is_filtered, writing):
+            for note in native.describe(start, signal, writing):
                 self.note(*note)
             page = _core.control_get(writing.page)
             if page["stop"]:

@@ -1,4 +1,5 @@
 """What the names of `sonde` do in a subinterpreter, which cannot load the core: nothing.
+Nor do they after a filter of system calls that a recorded program has installed.
 
 The stacks of its threads are recorded, because the sampler sees all interpreters of the process."""
 

@@ -30,13 +30,15 @@ class _Package(type(sys)):  # type: ignore[misc]
     def __call__(self) -> Session | None:
         """Return the session of this process, or None if it is not being recorded."""
         try:
+            from sonde import _core
             from sonde.session.writer import find_current
         except ImportError as error:
             if not is_in_subinterpreter(error):
                 raise
             return None
         folder = find_current()
-        return None if folder is None else self.Session(folder)
+        # A filter of system calls that the program has installed may forbid to import the readers.
+        return None if folder is None or _core.filter_watch() else self.Session(folder)
 
 
 sys.modules[__name__].__class__ = _Package

@@ -92,6 +92,11 @@ static PyObject *has_filter(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(non
     return PyBool_FromLong(sonde_has_filter());
 }
 
+static PyObject *filter_watch(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return PyBool_FromLong(sonde_filter_watch());
+}
+
 static PyObject *may_read_memory(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     return PyBool_FromLong(sonde_may_read_memory());
@@ -205,6 +210,8 @@ PyMethodDef sonde_kernel_methods[] = {
     {"spawn", spawn, METH_VARARGS,
      "spawn(argv, env, line=-1): start a process that is nobody's child; `line` becomes its standard\n"
      "input and output."},
+    {"filter_watch", filter_watch, METH_NOARGS,
+     "Watch for filters of system calls, and return whether one has come since the first call."},
     {"has_filter", has_filter, METH_NOARGS, "Return whether system calls of this process are filtered."},
     {"find_deadly_call", find_deadly_call, METH_NOARGS,
      "Return a system call that a recording needs and a filter answers with death; None if there is none."},

@@ -5,6 +5,7 @@
  */
 #include "binding/binding.h"
 #include "binding/nudge.h"
+#include "kernel/filter.h"
 #include "kernel/fork.h"
 #include "kernel/map_guard.h"
 #include "kernel/thread.h"
@@ -108,10 +109,9 @@ static PyObject *call_obey(NativeThreadObject *self)
     PyObject *state = changed & SONDE_SIGNAL_CHANGED
                           ? PyLong_FromLong(sonde_load_relaxed(&self->upkeep.signal_state))
                           : Py_NewRef(Py_None);
-    PyObject *filter = changed & SONDE_FILTER_CHANGED ? Py_True : Py_False;
     PyObject *result = start == NULL || state == NULL
                            ? NULL
-                           : PyObject_CallFunctionObjArgs(self->obey, start, state, filter, NULL);
+                           : PyObject_CallFunctionObjArgs(self->obey, start, state, NULL);
     Py_XDECREF(start);
     Py_XDECREF(state);
     return result;
@@ -159,15 +159,22 @@ static int64_t push_obey(NativeThreadObject *self)
     return CHECK_NS;
 }
 
-static void *watch(void *arg)
+static void prepare(void)
 {
-    NativeThreadObject *self = arg;
+    if (sonde_has_later_filter())
+        return; /* it may forbid all of this, and the thread is soon ended */
     prctl(PR_SET_NAME, "sonde", 0, 0, 0);
     /* Samples are due to the microsecond; by default the kernel wakes us up to 50 us late. */
     prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
     /* On a busy machine we would get to look only when the thread that we want to see sleeps: a
      * function that runs for 0.5 ms after each sleep would hardly ever be seen. */
     sonde_thread_be_prompt();
+}
+
+static void *watch(void *arg)
+{
+    NativeThreadObject *self = arg;
+    prepare();
     while (!sonde_load_acquire(&self->leave)) {
         take_turns();
         /* Acquire: the bell is read before what it announces, so a ring after this wakes us. */

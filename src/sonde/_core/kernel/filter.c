@@ -2,6 +2,7 @@
 #define _GNU_SOURCE 1
 #include "kernel/filter.h"
 #include "format/ordering.h"
+#include "kernel/fork.h"
 #include "kernel/keeper.h"
 
 #include <errno.h>
@@ -22,9 +23,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { STACK_BYTES = 32 * 1024 };
+enum { STACK_BYTES = 32 * 1024, HIGH_FD = 512 };
 
 static int had_filter; /* atomic: what sonde_has_filter() said last */
+
+/* What the kernel says about the thread that began the recording. The file is opened before the
+ * program can forbid that, and read without a position: if the program closes it and another file gets
+ * its number, that one is not disturbed. */
+static struct {
+    int fd;
+    uint32_t forks;   /* sonde_forks when it was opened: before that it is a parent's */
+    int filters;      /* how many there were then */
+    uint32_t is_more; /* atomic: there are more by now */
+} watched = {.fd = -1};
 
 /* ---- whether there is one ----------------------------------------------------------------- */
 
@@ -39,15 +50,20 @@ static void read_file(const char *path, char *text, size_t room)
 }
 
 /* How many filters there are; 1 if a kernel before 5.9 says only that there are any. */
-static int count_filters(void)
+static int find_count(const char *text)
 {
-    char text[8192];
-    read_file("/proc/thread-self/status", text, sizeof text);
     if (strstr(text, "\nSeccomp:\t2") == NULL)
         return 0;
     const char *line = strstr(text, "\nSeccomp_filters:");
     int count = line ? atoi(line + strlen("\nSeccomp_filters:")) : 1;
     return count > 0 ? count : 1;
+}
+
+static int count_filters(void)
+{
+    char text[8192];
+    read_file("/proc/thread-self/status", text, sizeof text);
+    return find_count(text);
 }
 
 int sonde_has_filter(void)
@@ -57,11 +73,44 @@ int sonde_has_filter(void)
     return has;
 }
 
-int sonde_had_filter(void) { return sonde_load_relaxed(&had_filter); }
+int sonde_had_filter(void) { return sonde_load_relaxed(&had_filter) || sonde_had_later_filter(); }
 
-int sonde_has_new_filter(void)
+int sonde_had_later_filter(void) { return (int)sonde_load_relaxed(&watched.is_more); }
+
+/* Returns the number of filters; -1 if the file has been closed, or its process has ended. */
+static int ask_watched(void)
 {
-    return !sonde_load_relaxed(&had_filter) && prctl(PR_GET_SECCOMP, 0, 0, 0, 0) == 2;
+    char text[8192];
+    ssize_t bytes = watched.fd < 0 ? -1 : pread(watched.fd, text, sizeof text - 1, 0);
+    if (bytes <= 0)
+        return -1;
+    text[bytes] = 0;
+    return strncmp(text, "Name:", strlen("Name:")) ? -1 : find_count(text);
+}
+
+int sonde_has_later_filter(void)
+{
+    int filters = sonde_had_later_filter() ? -1 : ask_watched();
+    if (filters > watched.filters)
+        sonde_store_relaxed(&watched.is_more, 1u);
+    return sonde_had_later_filter();
+}
+
+int sonde_filter_watch(void)
+{
+    if (sonde_has_later_filter() || (watched.fd >= 0 && watched.forks == sonde_forks))
+        return sonde_had_later_filter();
+    int is_first = watched.fd < 0;
+    int low = open("/proc/thread-self/status", O_RDONLY | O_CLOEXEC);
+    int high = low < 0 ? -1 : fcntl(low, F_DUPFD_CLOEXEC, HIGH_FD);
+    if (high >= 0)
+        close(low);
+    /* The parent's stays open in a child: its number may be another file's by now. */
+    watched.fd = high < 0 ? low : high;
+    watched.forks = sonde_forks;
+    if (is_first)
+        watched.filters = count_filters();
+    return sonde_has_later_filter();
 }
 
 /* ---- what it forbids ---------------------------------------------------------------------- */
@@ -160,18 +209,11 @@ static int call_all(void *shared)
 
 const char *sonde_find_deadly_call(void)
 {
-    static int is_known, tried; /* whether we have looked, and tried with how many; under the GIL */
+    static int is_known; /* under the GIL */
     static const char *deadly;
-    /* A first filter that came later may forbid to look: it is tried unseen. */
-    int is_later = is_known && !tried;
-    if (deadly || (is_known && prctl(PR_GET_SECCOMP, 0, 0, 0, 0) != 2))
-        return deadly;
-    is_known = 1;
-    int filters = is_later ? -1 : count_filters();
-    if (filters == tried)
-        return NULL;
     const char *last = NULL;
-    deadly = try_apart(call_all, &last) == 256 ? last : NULL;
-    tried = is_later && !deadly ? count_filters() : filters;
+    if (!is_known && count_filters() > 0 && try_apart(call_all, &last) == 256)
+        deadly = last;
+    is_known = 1;
     return deadly;
 }

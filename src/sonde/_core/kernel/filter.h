@@ -8,19 +8,25 @@
 /* Is there such a filter? */
 int sonde_has_filter(void);
 
-/* What sonde_has_filter() said last; it costs nothing. */
+/* Is one known? It costs nothing. */
 int sonde_had_filter(void);
 
-/* Has this thread got its first filter since sonde_has_filter() was last called? It costs one short
- * system call. */
-int sonde_has_new_filter(void);
+/* Begin to watch for filters that come later, in the thread that records. Call it again before
+ * anything that takes more than memory, with the GIL. Returns whether one has come: what it forbids
+ * is not known, and cannot be tried, because it may forbid to start a process. */
+int sonde_filter_watch(void);
+
+/* Has one come? Any thread; it takes one pread(), some microseconds. */
+int sonde_has_later_filter(void);
+
+/* Has one been seen? It costs nothing. */
+int sonde_had_later_filter(void);
 
 /* May this process read its own memory through the kernel? It is tried. */
 int sonde_may_read_memory(void);
 
 /* The name of a call that recording cannot do without and that a filter answers with death; NULL if
- * there is none, or if this process is too large to try it. Tried once for each number of filters:
- * they can be added, but not removed. Without a filter it costs one short system call. */
+ * there is none, or if this process is too large to try it. Tried once, when recording begins. */
 const char *sonde_find_deadly_call(void);
 
 #endif

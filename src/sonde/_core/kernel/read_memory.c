@@ -56,7 +56,7 @@ int sonde_read_pieces(const sonde_piece *pieces, int pieces_n)
         bytes += pieces[i].bytes;
     }
     /* A filter that the program has installed meanwhile may end whoever makes the next call. */
-    if (sonde_has_new_filter())
+    if (sonde_had_later_filter())
         return -EPERM;
     ssize_t done = process_vm_readv(find_pid(), to, (unsigned long)pieces_n, from,
                                     (unsigned long)pieces_n, 0);

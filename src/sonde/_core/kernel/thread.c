@@ -3,6 +3,7 @@
 #include "kernel/thread.h"
 #include "kernel/filter.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -23,6 +24,8 @@ int sonde_thread_start(void *(*body)(void *), void *arg, pthread_t *thread)
 {
     pthread_attr_t attr;
     sigset_t all, before;
+    if (sonde_had_later_filter())
+        return -EPERM; /* it may end whoever starts one */
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
     /* Signals belong to the job's own threads. */

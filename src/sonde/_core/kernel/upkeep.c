@@ -5,6 +5,7 @@
 #include "kernel/snapshot_signal.h"
 
 /* At most one snapshot in this time: writing one takes a tenth of a second. */
+#define FILTER_NS 1000000 /* to look for a filter takes microseconds */
 #define SNAPSHOT_NS 300000000
 /* How often to check whether there is a collector. */
 #define KEEP_NS 500000000
@@ -66,8 +67,12 @@ static void take_snapshot(sonde_upkeep *self, sonde_control *page)
 
 void sonde_upkeep_turn(sonde_upkeep *self, sonde_control *page)
 {
+    int64_t now_ns = sonde_clock_ns();
+    int is_due = now_ns - self->filter_ns >= FILTER_NS;
+    if (is_due)
+        self->filter_ns = now_ns;
     /* What a new filter forbids is not known: from now on this thread makes few system calls. */
-    if (self->is_filtered || sonde_has_new_filter()) {
+    if (self->is_filtered || (is_due ? sonde_has_later_filter() : sonde_had_later_filter())) {
         tell(self, &self->is_filtered, 1, SONDE_FILTER_CHANGED);
         return;
     }

@@ -1,6 +1,7 @@
 /* The thread that reads Python objects for the sampler. */
 #define _GNU_SOURCE 1
 #include "stacks/helper_thread.h"
+#include "kernel/filter.h"
 #include "kernel/fork.h"
 #include "kernel/thread.h"
 
@@ -30,7 +31,8 @@ SONDE_IN_CHILD(forget_in_child)
 
 static void *help(void *Py_UNUSED(arg))
 {
-    prctl(PR_SET_NAME, "sonde-help", 0, 0, 0);
+    if (!sonde_had_later_filter())
+        prctl(PR_SET_NAME, "sonde-help", 0, 0, 0);
     sonde_store_relaxed(helper.tid, (uint32_t)sonde_find_tid());
     PyGILState_STATE gil = PyGILState_Ensure();
     PyObject *result = PyObject_CallFunction(helper.inspect, "i", helper.wants);

@@ -126,7 +126,7 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
 static void look_at_all(sonde_sampler *s, int64_t now_ns, int everyone)
 {
     int64_t most_ns = s->interval_ns / 2 < MOST_NS ? s->interval_ns / 2 : MOST_NS;
-    if (sonde_has_new_filter()) {
+    if (sonde_had_later_filter()) {
         s->is_slow = 1; /* from now on memory cannot be read */
         return;
     }
