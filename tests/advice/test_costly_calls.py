@@ -14,7 +14,7 @@ LIMITS = Limits({name: limit.default for name, limit in costly_calls.LIMITS.item
 USUAL = {
     "piece": 0, "host": "alpha", "pid": 7, "readings": 1000, "rest_pct": 5.0, "thread": 7, "name": "list_search",
     "file": "/job/app.py", "lineno": 8, "func": "add", "call": "list.__contains__", "is_request": False,
-    "time_pct": 60.0, "waiting_pct": 0.0, "stretch_s": 0.05,
+    "time_pct": 60.0, "waiting_pct": 0.0, "queue_pct": 0.0, "stretch_s": 0.05,
 }  # fmt: skip
 Row = namedtuple("Row", USUAL)
 
@@ -37,12 +37,13 @@ def test_a_costly_call_is_named_with_its_line_and_what_to_do_instead() -> None:
     "change",
     [
         {"time_pct": 5.0},
-        {"name": None, "time_pct": None, "waiting_pct": None},
+        {"name": None, "time_pct": None, "waiting_pct": None, "queue_pct": None},
         {"thread": 8},  # the main thread works: this one does not hold it up
         {"name": "sql_per_row", "stretch_s": 2.0},  # one long statement
         {"name": "backtracking", "stretch_s": 0.03},  # many short matches
         {"name": "imports", "func": "<module>"},  # at the top of a file
         {"name": "polling", "waiting_pct": 58.0},  # it waits, and burns nothing
+        {"name": "tiny_sleeps", "queue_pct": 56.0},  # it waits for a processor, and burns none
     ],
 )
 def test_what_is_not_costly_is_no_finding(change: dict[str, object]) -> None:

@@ -50,14 +50,14 @@ SQL = f"""
 WITH known_frame(name, path, ending, is_through) AS (VALUES {_FRAMES}),
 known_call(name, wanted) AS (VALUES {_CALLS}),
 sample AS (
-  SELECT {{piece}} AS piece, host, pid, thread, t_ns, stack, call, idle, samples, wall_ns,
+  SELECT {{piece}} AS piece, host, pid, thread, t_ns, stack, call, idle, samples, wall_ns, queue_ns,
          stack IS DISTINCT FROM LAG(stack) OVER moments
            OR call IS DISTINCT FROM LAG(call) OVER moments OR (idle AND samples = 1) AS is_new
   FROM python.stack_sample WHERE {{inside}}
   WINDOW moments AS (PARTITION BY host, pid, thread ORDER BY t_ns)),
 total AS (
   SELECT piece, host, pid, thread, stack, call, idle, SUM(wall_ns) AS wall_ns,
-         SUM(samples) AS samples, COUNT(*) FILTER (is_new) AS stretches
+         SUM(queue_ns) AS queue_ns, SUM(samples) AS samples, COUNT(*) FILTER (is_new) AS stretches
   FROM sample GROUP BY ALL),
 frame AS (
   SELECT stack, depth, func, file, lineno, {OWN} AS is_own FROM python.frame
@@ -83,7 +83,7 @@ caller AS (
   GROUP BY ALL),
 hit AS (
   SELECT piece, host, pid, thread, name, file, lineno, func, SUM(wall_ns) AS wall_ns,
-         SUM(wall_ns) FILTER (idle) AS idle_ns, SUM(stretches) AS stretches,
+         SUM(wall_ns) FILTER (idle) AS idle_ns, SUM(queue_ns) AS queue_ns, SUM(stretches) AS stretches,
          ARG_MAX(total.call, wall_ns) AS call,
          BOOL_OR(outside.depth > caller.depth) AS is_request
   FROM total JOIN caller
@@ -101,6 +101,7 @@ process AS (
 SELECT piece, host, pid, readings, rest_pct, thread, name, file, lineno, func, call,
        COALESCE(is_request, FALSE) AS is_request, hit.wall_ns / alive_ns * 100 AS time_pct,
        COALESCE(hit.idle_ns, 0) / alive_ns * 100 AS waiting_pct,
+       COALESCE(hit.queue_ns, 0) / alive_ns * 100 AS queue_pct,
        hit.wall_ns / GREATEST(1, hit.stretches) / 1e9 AS stretch_s
 FROM process LEFT JOIN (FROM hit WHERE wall_ns > 1e7) AS hit USING (piece, host, pid)
 """
@@ -125,6 +126,7 @@ def _merge(rows: list[Any]) -> list[Any]:
         max(same, key=lambda row: row.time_pct or 0)._replace(
             time_pct=sum(row.time_pct or 0 for row in same),
             waiting_pct=sum(row.waiting_pct or 0 for row in same),
+            queue_pct=sum(row.queue_pct or 0 for row in same),
         )
         for same in kinds.values()
     ]
@@ -170,8 +172,10 @@ def _counts(row: Any, rows: list[Any], limits: Limits) -> bool:
 
 def _share(row: Any) -> float:
     state = _BY_NAME[row.name].state
-    parts = {WORKING: row.time_pct - row.waiting_pct, WAITING: row.waiting_pct}
-    return float(parts.get(state, row.time_pct))
+    if state == WORKING:  # a thread that waits for a processor, after it has slept, burns none
+        working_pct = row.time_pct - row.waiting_pct - row.queue_pct
+        return float(100 * working_pct / max(1.0, 100 - row.queue_pct))
+    return float(row.waiting_pct if state == WAITING else row.time_pct)
 
 
 def _is_severe(row: Any) -> bool:
