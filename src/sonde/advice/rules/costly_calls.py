@@ -83,8 +83,8 @@ caller AS (
   GROUP BY ALL),
 hit AS (
   SELECT piece, host, pid, thread, name, file, lineno, func, SUM(wall_ns) AS wall_ns,
-         SUM(wall_ns) FILTER (idle) AS idle_ns, SUM(queue_ns) AS queue_ns, SUM(stretches) AS stretches,
-         ARG_MAX(total.call, wall_ns) AS call,
+         SUM(wall_ns) FILTER (idle) AS idle_ns, SUM(queue_ns) AS queue_ns,
+         SUM(stretches) AS stretches, ARG_MAX(total.call, wall_ns) AS call,
          BOOL_OR(outside.depth > caller.depth) AS is_request
   FROM total JOIN caller
     ON caller.stack = total.stack AND (caller.call IS NULL OR caller.call = total.call)
