@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -92,19 +93,24 @@ def find_room(module: str) -> str:
 
 def find_imports(path: Path) -> Iterator[Import]:
     """Every import of a file, lazy ones and loaded plugins included."""
-    tree = ast.parse(path.read_text())
+    nodes = list(ast.walk(ast.parse(path.read_text())))
     for_types = {
         id(inner)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         for part in node.body
         for inner in ast.walk(part)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         for name in find_imports_of(node):
             yield name_module(path), name, FOR_TYPES if id(node) in for_types else STATEMENT
         for name in find_plugins_of(node):
             yield name_module(path), name, PLUGIN
+
+
+def name_last(node: ast.expr) -> str:
+    """The last word of a name with dots: unparse() takes longer."""
+    return getattr(node, "attr", None) or getattr(node, "id", "")
 
 
 def find_imports_of(node: ast.AST) -> Iterator[str]:
@@ -113,19 +119,24 @@ def find_imports_of(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.ImportFrom) and node.module:
         inner = [f"{node.module}.{alias.name}" for alias in node.names]
         yield from (name if name in MODULES else node.module for name in inner)
-    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+    elif isinstance(node, ast.Call) and name_last(node.func).endswith("import_module"):
         yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant))
 
 
 def find_plugins_of(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "plugins.load":
+    if not isinstance(node, ast.Call) or name_last(node.func) != "load":
+        return
+    if ast.unparse(node.func) == "plugins.load":
         folder = node.args[0]  # it is, or begins with, a literal, so that this test can see it
         begin = folder.values[0] if isinstance(folder, ast.JoinedStr) else folder
         prefix = f"sonde.{ast.literal_eval(begin)}".rstrip(".")
         yield from (name for name in MODULES if name.startswith(f"{prefix}."))
 
 
-IMPORTS = [found for path in list_files() for found in find_imports(path)]
+@cache
+def list_imports() -> list[Import]:
+    """Every import of every file; only who runs these tests pays for reading all of them."""
+    return [found for path in list_files() for found in find_imports(path)]
 
 
 def test_every_room_has_its_row() -> None:
@@ -135,7 +146,7 @@ def test_every_room_has_its_row() -> None:
 @pytest.mark.parametrize("room", LAW)
 def test_imports_point_down(room: str) -> None:
     allowed = {find_room(f"sonde.{name}") if name != "sonde" else name for name in LAW[room]}
-    ours = [found for found in IMPORTS if found[1].split(".")[0] == "sonde"]
+    ours = [found for found in list_imports() if found[1].split(".")[0] == "sonde"]
     wrong = [
         f"{who} imports {what}"
         for who, what, _how in ours
@@ -146,7 +157,7 @@ def test_imports_point_down(room: str) -> None:
 
 def test_no_module_imports_itself_in_a_circle() -> None:
     edges: dict[str, set[str]] = {module: set() for module in MODULES}
-    for who, what, how in IMPORTS:
+    for who, what, how in list_imports():
         # A plugin may import whoever loads it by its name: that one is complete by then.
         if what in MODULES and what != who and how == STATEMENT:
             edges[who].add(what)
@@ -167,7 +178,7 @@ def test_the_halves_meet_in_the_session_folder_only() -> None:
 
 @pytest.mark.parametrize("room", ["ground", "session", "tables", "job", "profiler", "sonde"])
 def test_nothing_below_store_imports_anything_but_the_standard_library(room: str) -> None:
-    for who, what, how in IMPORTS:
+    for who, what, how in list_imports():
         # A mirror imports its tool when it is made, if there is one: see below.
         is_mirror = who.startswith("sonde.job.mirrors.")
         if find_room(who) == room and how != FOR_TYPES and not is_mirror:
@@ -279,9 +290,8 @@ def test_there_are_three_broad_excepts_the_jobs_guard_the_collectors_and_the_one
 
 def test_functions_fit_a_screen_and_files_a_sitting() -> None:
     for path in list_files():
-        tree = ast.parse(path.read_text())
         assert len(path.read_text().splitlines()) <= 400, path
-        for node in ast.walk(tree):
+        for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 length = (node.end_lineno or 0) - node.lineno + 1
                 assert length <= 40, f"{path.name}: {node.name} has {length} lines"
