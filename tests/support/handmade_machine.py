@@ -65,6 +65,14 @@ def find_row(table: str) -> type:
     raise LookupError(table)
 
 
+@cache
+def make_blank(table: str) -> Values:
+    """What is in each column of a row that says nothing."""
+    row, empty = find_row(table), {"text": "", "bool": False}
+    return {field.name: None if field.optional else empty.get(field.kind, 0)
+            for field in make_schema(row, name_row(row)).fields}  # fmt: skip
+
+
 class Machine:
     """Writes what the collector's sensors write, into the recording that is on.
 
@@ -100,14 +108,9 @@ class Machine:
                 self._write(table, values)
 
     def _write(self, table: str, values: Values) -> None:
-        row = find_row(table)
+        row, blank = find_row(table), make_blank(table)
         known = {"t_ns": self.now_ns, "interval_ns": self.every_ns, **values}
-        fields = make_schema(row, name_row(row)).fields
-        extra = set(values) - {field.name for field in fields}
-        assert not extra, f"{table} has no {extra}"
-        empty = {"text": "", "bool": False}
-        blank = {field.name: None if field.optional else empty.get(field.kind, 0)
-                 for field in fields}  # fmt: skip
+        assert values.keys() <= blank.keys(), f"{table} has no {values.keys() - blank.keys()}"
         self._watched.write(row, tuple(known.get(name, blank[name]) for name in blank))
 
 
