@@ -26,9 +26,9 @@ demo: $(VENV)/.installed
 	$(BIN)/sonde demo
 
 # All tests, or those that TESTS names: make test TESTS=tests/export/formats/test_collapsed.py
-# Most tests wait for other processes: six at a time keep two processors busy.
+# Many tests wait for other processes: four at a time keep two processors busy.
 test: $(VENV)/.installed $(VENV)/.test
-	$(BIN)/python -m pytest $(or $(TESTS),-n 6 --dist loadfile)
+	$(BIN)/python -m pytest $(or $(TESTS),-n 4 --dist loadfile)
 
 # The tests with real transformers, Lightning, Accelerate, web servers and other programs, which take
 # minutes to install; without them, `make test` skips these tests.
