@@ -4,7 +4,6 @@ A few of tests/scenarios, once each; `python tests/scenarios/run.py` runs all of
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,10 @@ import pytest
 import sonde
 from sonde import plugins
 from support.needs import need
-from support.places import TESTS
-
-sys.path.append(str(TESTS / "scenarios"))
-from run import Scenario, end_collector, list_names
+from support.shared import Scenario, list_names, record_scenario
 
 need("torch")
 
-SECONDS = 6.0
 # The causes that users have most often, and a loop that has none.
 CHOSEN = ("deadlock", "starved_loader", "gc_storm", "lock_fight", "gil_fight", "list_search",
           "healthy_shop", "healthy_torch")  # fmt: skip
@@ -33,10 +28,8 @@ def check(scenario: Scenario, root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_the_right_rule_fires_and_no_wrong_one(name: str, root: Path) -> None:
-    scenario = Scenario(name)
-    scenario.record(root, SECONDS)
-    check(scenario, root)
+def test_the_right_rule_fires_and_no_wrong_one(name: str, tmp_path_factory) -> None:
+    check(Scenario(name), record_scenario(tmp_path_factory, name))
 
 
 def test_each_scenario_names_a_rule_that_is_there() -> None:
@@ -50,12 +43,7 @@ def test_each_scenario_names_a_rule_that_is_there() -> None:
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory) -> Path:
     """A recording of the loop and of its workers."""
-    root = tmp_path_factory.mktemp("busy") / "sonde"
-    try:
-        Scenario("busy_workers").record(root, SECONDS)
-    finally:
-        end_collector(root)
-    return root
+    return record_scenario(tmp_path_factory, "busy_workers")
 
 
 def test_workers_that_use_up_the_processors_are_told_by_their_stacks(busy: Path) -> None:

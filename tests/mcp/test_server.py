@@ -15,14 +15,11 @@ import pytest
 
 from support.needs import need
 from support.places import TESTS
-
-sys.path.append(str(TESTS / "scenarios"))
-from run import Scenario, end_collector
+from support.shared import record_scenario
 
 mcp = pytest.importorskip("mcp")
 need("torch")
 
-SECONDS = 6.0
 MOST_CALLS, MOST_TOKENS = 5, 4000
 GUILTY = {"lock_fight": "with lock:", "starved_loader": "burn(0.003)", "gc_storm": "gc.collect()"}
 Ask = Callable[..., Awaitable[str]]
@@ -31,12 +28,7 @@ Ask = Callable[..., Awaitable[str]]
 @pytest.fixture(scope="module", params=GUILTY)
 def recorded(request, tmp_path_factory) -> tuple[str, Path]:
     """A scenario, and the folder that it was recorded into."""
-    folder = tmp_path_factory.mktemp(request.param) / "sonde"
-    try:
-        Scenario(request.param).record(folder, SECONDS)
-    finally:
-        end_collector(folder)
-    return request.param, folder
+    return request.param, record_scenario(tmp_path_factory, request.param)
 
 
 def converse(folder: Path, talk: Callable[[Any, Ask], Awaitable[None]]) -> None:

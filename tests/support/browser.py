@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 _NAMES = ("chromium-headless-shell", "chromium", "google-chrome", "chrome")
-_FLAGS = ("--no-sandbox", "--headless", "--use-gl=angle", "--use-angle=swiftshader",
-          "--enable-unsafe-swiftshader", "--window-size=1280,720")  # fmt: skip
+_FLAGS = ("--no-sandbox", "--headless", "--window-size=1280,720")
+# Graphics without a graphics card: most pages draw nothing with it, and it takes long to start.
+_WEBGL = ("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
 
 
 def find_browser() -> str:
@@ -33,10 +34,11 @@ def find_outside(variable: str, what: str) -> Path:
     return Path(path)
 
 
-def dump(url: str) -> str:
+def dump(url: str, *, webgl: bool = False) -> str:
     """The page once its scripts have settled, as HTML."""
+    graphics = _WEBGL if webgl else ("--disable-gpu",)
     done = subprocess.run(
-        [find_browser(), *_FLAGS, "--virtual-time-budget=15000", "--dump-dom", url],
+        [find_browser(), *_FLAGS, *graphics, "--virtual-time-budget=15000", "--dump-dom", url],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     return done.stdout

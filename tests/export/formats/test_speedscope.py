@@ -66,7 +66,7 @@ def test_speedscope_itself_shows(name: str, matmul: str, where: str, tmp_path: P
     packed = base64.b64encode(path.read_bytes()).decode()
     script.write_text(f'speedscope.loadFileFromBase64("{path.name}", "{packed}")')
     page = (folder / "dist/release/index.html").as_uri()
-    shown = dump(f"{page}#localProfilePath={script}&view=sandwich")
+    shown = dump(f"{page}#localProfilePath={script}&view=sandwich", webgl=True)
     text = re.sub(r"(<[^>]*>)+", "\n", shown)
     assert f"\n{matmul}\n{matmul}\nmatmul{where}\n" in text, text[-2000:]
     assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;" in text and "<img src=x" not in shown
