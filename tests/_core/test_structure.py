@@ -6,14 +6,13 @@ import os
 import re
 import shutil
 import subprocess
-import sysconfig
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from support.places import CORE
+from support.shared import build_wheel
 
 COMPILER = os.environ.get("CC", "cc")
 FLOOR = {"format", "kernel", "binding"}
@@ -73,14 +72,6 @@ def find_violations(graph: Mapping[str, set[str]]) -> list[str]:
     ]
 
 
-def compile_one(name: str, folder: Path) -> Path:
-    target = folder / name.replace("/", "+").replace(".c", ".o")
-    include = sysconfig.get_path("include")
-    flags = ["-std=gnu11", "-O0", "-fPIC", "-w", "-c", f"-I{CORE}", f"-I{include}"]
-    subprocess.run([COMPILER, *flags, str(CORE / name), "-o", str(target)], check=True)
-    return target
-
-
 def list_symbols(target: Path) -> Iterator[tuple[str, str]]:
     """Yield each external symbol of an object file, with nm's letter."""
     found = subprocess.run(["nm", "-P", str(target)], capture_output=True, text=True, check=True)
@@ -95,11 +86,11 @@ def symbols(tmp_path_factory: pytest.TempPathFactory) -> Graph:
     """Return every C file, and the C files whose symbols it uses."""
     if shutil.which(COMPILER) is None or shutil.which("nm") is None:
         pytest.skip("no cc or nm here")
-    folder = tmp_path_factory.mktemp("objects")
-    names = list_files("*.c")
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        targets = list(pool.map(lambda name: compile_one(name, folder), names))
-    found = {name: dict(list_symbols(target)) for name, target in zip(names, targets, strict=True)}
+    tree = build_wheel(tmp_path_factory) / "tree"
+    (objects,) = tree.glob("build/temp.*/src/sonde/_core")
+    found = {
+        name: dict(list_symbols((objects / name).with_suffix(".o"))) for name in list_files("*.c")
+    }
     owners = {
         symbol: name
         for name, of_file in found.items()

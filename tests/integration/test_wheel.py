@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TIMEOUT_S
 from support.places import TOP
+from support.shared import build_wheel, call
 
-BUILT = ("pyproject.toml", "setup.py", "sonde.pth", "README.md", "LICENSE", "src")
 PROGRAM = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.01)\n"
 READ = """
 import sys
@@ -25,15 +24,6 @@ print(recording.pid, *{f.func for one in stacks.read_newest(recording) for f in 
 """
 
 
-def call(*words: object, **options: object) -> str:
-    done = subprocess.run(
-        [str(word) for word in words], capture_output=True, text=True, timeout=10 * TIMEOUT_S,
-        check=False, **options,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def find_python(version: str) -> str:
     script = TOP / "tests" / "support" / "find_python.py"
     found = subprocess.run(
@@ -42,14 +32,6 @@ def find_python(version: str) -> str:
     if found.returncode:
         pytest.skip(f"no Python {version} is installed here")
     return found.stdout.strip()
-
-
-@pytest.fixture(scope="module")
-def clean_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a wheel is built from, without what an earlier build left there."""
-    folder = tmp_path_factory.mktemp("tree")
-    call("cp", "-r", *(TOP / name for name in BUILT), folder)
-    return folder
 
 
 @pytest.fixture
@@ -71,13 +53,13 @@ VERSIONS = [f"{sys.version_info[0]}.{sys.version_info[1]}"]
 
 @pytest.mark.parametrize("version, plain", [(v, v) for v in VERSIONS], indirect=["plain"])
 def test_the_wheel_attaches_from_an_environment_of_its_own(
-    version: str, plain: subprocess.Popen[str], clean_tree: Path, tmp_path: Path
+    version: str,
+    plain: subprocess.Popen[str],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     base, venv = find_python(version), tmp_path / "venv"
-    # How fast the code is does not matter here, and the compiler takes long to make it so.
-    quick = {**os.environ, "SONDE_CFLAGS": "-O0"}
-    call(base, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, clean_tree, env=quick)
-    (wheel,) = tmp_path.glob("sonde-*.whl")
+    (wheel,) = build_wheel(tmp_path_factory).glob("sonde-*.whl")
     assert f"cp{version.replace('.', '')}" in wheel.name
     call(base, "-m", "venv", "--without-pip", venv)
     # What the reports need is left out: to attach, sonde alone is enough.

@@ -5,20 +5,23 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support.places import TESTS
+from support.places import TESTS, TOP
 
 sys.path.append(str(TESTS / "scenarios"))
 from run import Scenario, end_collector, list_names
 
-__all__ = ["Scenario", "list_names", "make_once", "record_scenario"]
+__all__ = ["Scenario", "build_wheel", "call", "list_names", "record_scenario"]
 
 SCENARIO_S = 6.0
+BUILD_S = 2400.0  # no build takes as long
+BUILT = ("pyproject.toml", "setup.py", "sonde.pth", "README.md", "LICENSE", "src")
 
 
 def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
@@ -46,3 +49,28 @@ def record_scenario(factory: pytest.TempPathFactory, name: str) -> Path:
             end_collector(folder / "sonde")
 
     return make_once(factory, name, record) / "sonde"
+
+
+def call(*words: object, **options: object) -> str:
+    """Run a command that must succeed; what it printed."""
+    done = subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, timeout=BUILD_S,
+        check=False, **options,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def build_wheel(factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel of a clean tree, and with that tree: its objects are in `build`."""
+
+    def build(folder: Path) -> None:
+        tree = folder / "tree"
+        tree.mkdir()
+        call("cp", "-r", *(TOP / name for name in BUILT), tree)
+        # How fast the code is does not matter here, and the compiler takes long to make it so.
+        quick = {**os.environ, "SONDE_CFLAGS": "-O0"}
+        words = ("-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, tree)
+        call(sys.executable, *words, env=quick)
+
+    return make_once(factory, "wheel", build)
