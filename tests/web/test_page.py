@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -110,6 +111,7 @@ def test_the_page_of_a_job_from_live_to_the_end_of_its_server(
     _see_search(browser, recording)
     _see_difference(browser)
     _see_another_recording(browser, recording)
+    _see_hand_over(browser)
     _see_sql(browser)
     _see_verdict(browser)
     _see_names(browser)
@@ -226,6 +228,22 @@ def _see_another_recording(browser: Browser, recording: sonde.Recording) -> None
     browser.said[:] = [one for one in browser.said if "400" not in one]
 
 
+def _see_hand_over(browser: Browser) -> None:
+    """The brushed time, for another viewer: with all of its time in it, and how to open it."""
+    browser.run(
+        "saveText = (name, body) => { saved = [name, new TextDecoder().decode(body), flame.sums] }"
+    )
+    browser.run("setBrush(0, Math.floor(time.pieces / 2)); saveFor('speedscope')")
+    assert "speedscope" in str(browser.wait("find('how') && find('how').textContent"))
+    browser.run(CLOSE)
+    name, text = browser.run("[saved[0], saved[1]]")
+    assert name == "sonde.speedscope.json"
+    profiles = json.loads(str(text))["profiles"]
+    assert profiles and all(one["unit"] == "nanoseconds" for one in profiles)
+    assert max(one["endValue"] - one["startValue"] for one in profiles) <= browser.run("state.to")
+    browser.run("setState({from: null, to: null})")
+
+
 def _see_sql(browser: Browser) -> None:
     browser.run(
         "sql.text.value = `SELECT 40 + 2 AS answer, '</td><script>boom()</script>' AS name`; runSql()"
@@ -281,6 +299,8 @@ def _see_file(browser: Browser, recording: sonde.Recording, folder: Path, whole:
     assert abs(read_whole(browser) - int(str(whole))) <= 1000 * int(browser.run("cube.n"))
     assert browser.run("find('sql').textContent").startswith("This file holds sums")
     assert browser.run("find('verdict').className")
+    summed = "makeSpeedscope().profiles[0].weights.reduce((sum, one) => sum + one, 0)"
+    assert browser.run(summed) == read_whole(browser)
     assert browser.run("fetch('https://example.org').then(() => 'out', () => 'in')") == "in"
     assert browser.run("document.querySelectorAll('img').length") == 0
     browser.said[:] = [one for one in browser.said if "example.org" not in one]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from sonde.errors import ConfigError
 from sonde.web import facts, series
 from sonde.web.answer import PageAnswer
+from sonde.web.handover import read_export
 from sonde.web.opened import Opened
 from sonde.web.verdict import read_advice, read_comparison
 
@@ -131,6 +132,7 @@ QUESTIONS: Mapping[str, Callable[[Opened, Asked], PageAnswer]] = {
     "cost": _ask_cost,
     "advice": lambda opened, _asked: read_advice(opened.sessions, opened.window),
     "compare": lambda opened, asked: read_comparison(opened.target, asked),
+    "export": lambda opened, asked: read_export(opened.target, asked),
     "now": lambda opened, _asked: facts.read_now(opened.sessions),
     "tables": lambda opened, _asked: facts.read_tables(opened.recording),
     "query": lambda opened, asked: facts.run_query(opened.recording, asked.get("sql", "")),

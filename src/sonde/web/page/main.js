@@ -15,6 +15,7 @@ async function begin() {
   openNow();
   await openInside();
   openSql();
+  openSave();
   openTop();
   watch(["max"], applyMax);
   watch(["theme"], applyTheme);
