@@ -20,7 +20,7 @@ from support.handmade_page import PIECES, RANKS, S, make_large_page
 
 # Names meant to harm: HTML, text that runs backwards, control characters, ten thousand letters.
 JOB = r"""
-import sonde, sys, threading, time
+import select, sonde, sys, threading, time
 sonde.start()
 HOSTILE = ["</script><img src=x onerror=boom()>", "\u202egnorw\u202c", "a\x1b[31m\x00b", "x" * 10_000, "<b>bold</b>"]
 def name(work, text):
@@ -44,7 +44,7 @@ thread.start()
 for text in HOSTILE:
     with sonde.span(text, shard=1): sonde.mark(text); sonde.counter(text, 3)
 print("ready", flush=True)
-sys.stdin.read()
+while not select.select([sys.stdin], [], [], 0.05)[0]: pass
 over.set(); thread.join()
 """
 CLOSE = "find('dialog').close()"
@@ -63,7 +63,7 @@ def serve() -> Iterator[object]:
     started: list[subprocess.Popen[str]] = []
 
     def start(target: str) -> tuple[subprocess.Popen[str], str]:
-        words = [sys.executable, "-m", "sonde", "ui", target, "--no-browser"]
+        words = [sys.executable, "-m", "sonde", "ui", target, "--no-browser", "--allow-steer"]
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout is not None
@@ -129,6 +129,20 @@ def _see_live(browser: Browser) -> None:
     browser.run("find('follow').click()")
     assert browser.run("state.hold") is True
     browser.run("find('follow').click()")
+    browser.wait("!find('look').hidden && !find('look').disabled")
+    browser.run("find('look').click()")
+    assert "one = <" in str(browser.wait("find('looked') && find('looked').textContent"))
+    browser.run("find('config').click()")
+    key = "document.querySelector('[data-key=\"stack.every\"]')"
+    browser.wait(f"!!{key}")
+    browser.run(f"{key}.value = 'never'; {key}.nextElementSibling.click()")
+    browser.wait("find('settings-note').className === 'grew'")
+    browser.run(f"{key}.value = '5ms'; {key}.nextElementSibling.click()")
+    browser.wait(
+        f"find('settings-note').textContent.startsWith('A change') && {key}.value === '5ms'"
+    )
+    browser.run(CLOSE)
+    browser.said[:] = [one for one in browser.said if "400" not in one]
 
 
 def _see_sums(browser: Browser, recording: sonde.Recording) -> None:

@@ -118,6 +118,25 @@ def test_a_wrong_question_is_one_clear_line(server: PageServer) -> None:
     assert status == 400 and "only be read" in json.loads(body)["error"]
 
 
+def test_nothing_steers_unless_it_was_allowed_and_the_page_asks(server: PageServer) -> None:
+    token, body = f"Bearer {server.token}", '{"key": "stack.every", "value": "5ms"}'
+    origin = f"http://127.0.0.1:{server.server_port}"
+
+    def post(**headers: str) -> tuple[int, str]:
+        status, _, said = ask(server, "/api/steer/configure", method="POST", body=body, **headers)
+        return status, json.loads(said)["error"]
+
+    status, why = post(Authorization=token, Origin=origin)
+    assert status == 403 and "--allow-steer" in why
+    server.may_steer = True
+    assert post(Authorization=token)[0] == 403  # no Origin: no page asks
+    assert post(Authorization=token, Origin="http://evil.example")[0] == 403
+    assert post(Origin=origin)[0] == 403
+    assert ask(server, "/api/steer/configure", Authorization=token, Origin=origin)[0] == 404
+    status, why = post(Authorization=token, Origin=origin)
+    assert status == 400 and "has ended and cannot be changed" in why
+
+
 def test_a_port_that_is_taken_is_one_clear_line(server: PageServer) -> None:
     with pytest.raises(Error, match=rf"port {server.server_port} cannot be used"):
         PageServer(TARGET, server.server_port)

@@ -18,8 +18,8 @@ from sonde.web.server import ADDRESS, PageServer
 GROUP = "watch"
 EXAMPLES = (
     "sonde ui 4242                            opens the browser; Ctrl-C ends it, not the job",
-    "sonde ui                                 the newest recording",
     "sonde ui job:train --no-browser          prints the link, and how to forward it over ssh",
+    "sonde ui 4242 --allow-steer              the page may also change settings and show locals",
 )
 _REDIRECT = """\
 <!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">
@@ -32,12 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, metavar="N",
                         help="the port to listen on (default: a free one)")  # fmt: skip
     parser.add_argument("--no-browser", action="store_true", help="print the link and open nothing")
+    parser.add_argument(
+        "--allow-steer", action="store_true",
+        help="let the page change settings, take snapshots and look at local variables and tasks "
+        "of a live job (default: it only reads)",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     target = args.target or _find_newest()
     find_sessions(target, environ.find_root())  # a wrong target is an error here, not on the page
-    server = PageServer(target, args.port)
+    server = PageServer(target, args.port, may_steer=args.allow_steer)
     try:
         print(f"sonde shows {target} at {server.link}", flush=True)
         print(f"from another machine: ssh -L {server.server_port}:{ADDRESS}:{server.server_port} "

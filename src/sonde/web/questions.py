@@ -121,7 +121,8 @@ def _ask_cost(opened: Opened, _asked: Asked) -> PageAnswer:
         return facts.read_cost(recording)
 
 
-QUESTIONS: Mapping[str, Callable[[Opened, Asked], PageAnswer]] = {
+Questions = Mapping[str, Callable[[Opened, Asked], PageAnswer]]
+QUESTIONS: Questions = {
     "about": _ask_about,
     "stacks": _ask_stacks,
     "steps": _over_time(series.read_steps),

@@ -1,4 +1,5 @@
-"""The server of the page: on this machine only, for whoever has the link, and for reading only.
+"""The server of the page: on this machine only, for whoever has the link, and for reading only
+unless its user allowed more.
 
 It is the standard library's: a handful of requests at a time from one browser need no more, there
 is no further package to keep safe, and each answer is made by DuckDB, which blocks anyway."""
@@ -10,7 +11,6 @@ import hmac
 import json
 import secrets
 import threading
-from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -21,10 +21,10 @@ from sonde import environ
 from sonde.errors import Error, NoSession
 from sonde.session import list_sessions
 from sonde.session.target import add_children, find_sessions
-from sonde.web import assets, facts
+from sonde.web import assets, facts, steer
 from sonde.web.answer import JSON, PageAnswer
 from sonde.web.opened import Opened
-from sonde.web.questions import QUESTIONS
+from sonde.web.questions import QUESTIONS, Asked, Questions
 
 ADDRESS, PORT = "127.0.0.1", 7433
 _TRIED = 20  # ports, if none is asked for
@@ -48,7 +48,8 @@ class PageServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, target: str, port: int | None = None) -> None:
+    def __init__(self, target: str, port: int | None = None, *, may_steer: bool = False) -> None:
+        self.may_steer = may_steer
         self.target, self.token = target, secrets.token_urlsafe(24)
         self.files = assets.make_files()
         self.ended = threading.Event()
@@ -146,17 +147,24 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(path.removeprefix("/api/"), dict(parse_qsl(urlsplit(self.path).query)))
 
     def do_POST(self) -> None:
-        """PageAnswer a question whose parameters are too long for an address: SQL."""
+        """PageAnswer a question whose parameters are too long for an address, SQL, or do what only
+        the page itself may ask for: without its Origin, nothing is steered."""
         if not self._is_ours() or not self._has_token():
             self.close_connection = True
             self._refuse(403, "the link has no valid token; open the one that `sonde ui` printed")
             return
-        asked = self._read_body()
+        asked, path = self._read_body(), urlsplit(self.path).path
         if asked is None:
             self.close_connection = True
             self._refuse(400, "this is no question")
+        elif not path.startswith("/api/steer/"):
+            self._answer(path.removeprefix("/api/"), asked)
+        elif not self.server.may_steer:
+            self._refuse(403, steer.REFUSED)
+        elif self.headers.get("Origin") is None:
+            self._refuse(403, "only the page itself may steer: a request without Origin is refused")
         else:
-            self._answer(urlsplit(self.path).path.removeprefix("/api/"), asked)
+            self._answer(path.removeprefix("/api/steer/"), asked, steer.ACTS)
 
     def _read_body(self) -> dict[str, str] | None:
         try:
@@ -183,15 +191,16 @@ class _Handler(BaseHTTPRequestHandler):
         given = self.headers.get("Authorization", "")
         return hmac.compare_digest(given.encode(), f"Bearer {self.server.token}".encode())
 
-    def _answer(self, name: str, asked: Mapping[str, str]) -> None:
+    def _answer(self, name: str, asked: Asked, known: Questions = QUESTIONS) -> None:
         target = asked.get("target") or self.server.target
         try:
             if name == "recordings":
                 choice = facts.describe_choice(list(list_sessions(environ.find_root())))
                 answer = PageAnswer({"recordings": choice, "server": facts.describe_server(),
-                                 "target": self.server.target})  # fmt: skip
-            elif name in QUESTIONS:
-                answer = QUESTIONS[name](self.server.open(target), asked)
+                                 "target": self.server.target,
+                                 "steer": self.server.may_steer})  # fmt: skip
+            elif name in known:
+                answer = known[name](self.server.open(target), asked)
             else:
                 self._refuse(404, "there is no such question")
                 return

@@ -91,12 +91,19 @@ function drawCurves(canvas, lines, unit) {
 // ---- now -------------------------------------------------------------------------------------------
 
 function openNow() {
-  Object.assign(now, makePanel("now", "Now", () => told.now || []));
+  const act = (id, text, title, run) => make("button", { type: "button", id, text, title, "data-title": title, class: "steer", on: { click: () => run().catch((error) => openDialog("It was not done", make("p", { id: "steer-error", text: error.message }))) } });
+  now.acts = [act("look", "Locals", "Local variables of every frame, and asyncio's tasks, as they are now", lookNow), act("snap", "Snapshot", "The profile since the last snapshot, as a file for pstats", snapNow), act("config", "Settings", "Change settings of this recording", showSettings)];
+  Object.assign(now, makePanel("now", "Now", () => told.now || [], ...now.acts));
   watch(["now"], drawNow);
 }
 function drawNow() {
   const found = now.found;
   if (!found) return;
+  for (const one of now.acts) {
+    one.hidden = !about.live || Boolean(inside.answers);
+    one.disabled = !steering.allowed;
+    one.title = steering.allowed ? one.dataset.title : `${one.dataset.title}: the job is asked for it, so start \`sonde ui --allow-steer\``;
+  }
   now.bar.querySelector("h2").textContent = about.live ? "Now" : "At the end";
   now.note.textContent = [about.live ? "the newest stack of every thread" : "the last stack of every thread", ...found.notes].join("; ");
   if (!found.groups.length) { now.body.replaceChildren(make("p", { class: "empty", text: "No stacks were recorded here." })); return; }
@@ -113,4 +120,27 @@ function drawNow() {
     details.open = !open.has(key);
     return details;
   }));
+}
+
+// ---- asked of the job itself ------------------------------------------------------------------------
+
+async function lookNow() {
+  openDialog("Asking the job …");
+  const { text } = await steer("look");
+  openDialog("Stacks, local variables and tasks, now", make("pre", { id: "looked", text: text.split("\n").map((line) => clean(line, 400)).join("\n") }));
+}
+async function snapNow() {
+  const { text } = await steer("snapshot");
+  openDialog("Snapshot", make("p", { text: "Written on the machine of the server; `python -m pstats FILE` opens it:" }), make("pre", { id: "snapped", text: clean(text.trim(), 2000) }));
+}
+async function showSettings() { drawSettings((await steer("settings")).settings); }
+function drawSettings(found, problem) {
+  const row = ({ key, value, doc }) => {
+    const input = make("input", { type: "text", value, size: "12", "aria-label": key, "data-key": key });
+    const set = async () => { try { drawSettings((await steer("configure", { key, value: input.value })).settings); } catch (error) { drawSettings(found, error.message); } };
+    input.addEventListener("keydown", (event) => { if (event.key === "Enter") set(); });
+    return make("tr", {}, make("td", { text: key }), make("td", {}, input, " ", make("button", { type: "button", text: "Set", on: { click: set } })), make("td", { text: clean(doc, 200), title: clean(doc, 600) }));
+  };
+  openDialog("Settings of this recording", make("p", { id: "settings-note", class: problem ? "grew" : "dim", text: problem || "A change holds at once, for every process shown, and until the job ends." }),
+    make("div", { class: "scroll" }, make("table", {}, make("tbody", {}, ...found.map(row)))));
 }

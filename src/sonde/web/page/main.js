@@ -181,6 +181,8 @@ const tellStates = () => [...new Set(about.processes.map((one) => one.state))].j
 const nameRecording = (one) => clean(`${one.command} (${one.rank === null ? one.pid : "rank " + one.rank}, ${one.state}, ${new Date(one.start).toISOString().slice(5, 16).replace("T", " ")})`, 90);
 async function listRecordings() {
   const { data } = await ask("recordings").catch(() => ({ data: { recordings: [] } }));
+  steering.allowed = Boolean(data.steer);
+  tell(["now"]);
   const list = find("pick"), shown = state.target || data.target;
   const options = data.recordings.map((one) => make("option", { value: one.session, text: nameRecording(one) }));
   if (!data.recordings.some((one) => one.session === shown)) options.unshift(make("option", { value: shown, text: clean(about.processes.length > 1 ? `${about.processes[0].command} (${shown})` : `${about.processes[0].command} (${about.processes[0].pid})`, 80) }));
@@ -242,7 +244,7 @@ function drawFoot(cost) {
     make("span", {}, "rows written ", make("b", { text: showCount(written) }), ", lost ", make("b", { id: "lost", class: lost ? "bad" : "", text: showCount(lost) })),
     cost.sources.length ? make("span", { class: cost.sources.some((one) => one.state === "failed") ? "bad" : "", text: `not recorded: ${cost.sources.map((one) => one.source).join(", ")}`, title: cost.sources.map((one) => `${one.source}: ${one.detail || one.state}`).join("\n") }) : null,
     make("button", { type: "button", text: "how?", on: { click: () => explain("Cost and loss", told.cost) } }), make("span", { class: "grow" }),
-    inside.answers ? make("span", { id: "thinned", text: clean(inside.answers.about.data.thinned || "", 200) }) : make("span", { text: "read-only; the job is not asked anything" }));
+    inside.answers ? make("span", { id: "thinned", text: clean(inside.answers.about.data.thinned || "", 200) }) : make("span", { text: steering.allowed ? "may steer the job (--allow-steer)" : "read-only; the job is not asked anything" }));
 }
 
 // ---- chips, keys, help ------------------------------------------------------------------------------

@@ -97,4 +97,14 @@ async function listen(hear, stop) {
   }
 }
 
+// What changes something or asks the job itself: only where the server was told that it may.
+const steering = { allowed: false };
+async function steer(name, asked = {}) {
+  const body = JSON.stringify({ ...asked, ...(state.target ? { target: state.target } : {}) });
+  const response = await fetch(`api/steer/${name}`, { method: "POST", headers: { Authorization: `Bearer ${state.token}` }, body });
+  const found = await response.json();
+  if (!response.ok) throw new Error(found.error || response.statusText);
+  return found.data;
+}
+
 const showProblem = (text) => { const place = find("banner"); place.hidden = !text; place.textContent = text; };

@@ -1,0 +1,73 @@
+"""What a page may ask of a live job, where its server was started with --allow-steer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from sonde import settings
+from sonde.errors import ConfigError, Error
+from sonde.session import Session, steering
+from sonde.web.answer import PageAnswer
+from sonde.web.opened import Opened
+from sonde.web.questions import Asked, Questions
+
+REFUSED = "this server only reads; `sonde ui --allow-steer` starts one that may steer the job"
+_WAIT_S = 5.0
+_TIMEOUT_S = 60.0
+
+
+def _list_settings(opened: Opened, _asked: Asked) -> PageAnswer:
+    """Return what can be changed while the job runs; of several processes, as the first has it."""
+    return PageAnswer({"settings": _describe(steering.select_alive(opened.sessions)[0])})
+
+
+def _configure(opened: Opened, asked: Asked) -> PageAnswer:
+    """Change one setting of every live process."""
+    if asked.get("key") not in settings.list_keys():
+        raise ConfigError(f"there is no setting {asked.get('key', '')!r}")
+    alive = steering.select_alive(opened.sessions)
+    for session in alive:
+        steering.configure(session, {asked["key"]: asked.get("value", "")}, _WAIT_S)
+    return PageAnswer({"settings": _describe(alive[0])})
+
+
+def _describe(session: Session) -> list[dict[str, str]]:
+    values = session.read_config()
+    return [
+        {"key": key.name, "value": key.show(values[key.name]), "doc": key.doc}
+        for key in settings.list_keys().values()
+        if key.changeable and key.name in values
+    ]
+
+
+def _take_snapshot(opened: Opened, _asked: Asked) -> PageAnswer:
+    return _ask_command("snapshot", opened.target)
+
+
+def _look(opened: Opened, _asked: Asked) -> PageAnswer:
+    return _ask_command("stacks", opened.target, "--locals", "--tasks", "--each")
+
+
+def _ask_command(*words: str) -> PageAnswer:
+    """Return what a command of ours says: in its own process, so that it can be given up."""
+    try:
+        done = subprocess.run([sys.executable, "-m", "sonde", *words], capture_output=True,
+                              timeout=_TIMEOUT_S, check=False,
+                              env={**os.environ, "NO_COLOR": "1"})  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise Error(f"the job did not answer in {_TIMEOUT_S:g} s") from None
+    if done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise Error(lines[-1] if lines else f"it ended with code {done.returncode}")
+    text = done.stdout.decode("utf-8", "replace")
+    return PageAnswer({"text": text}, [f"-- `sonde {' '.join(words)}` says the same"])
+
+
+ACTS: Questions = {
+    "settings": _list_settings,
+    "configure": _configure,
+    "snapshot": _take_snapshot,
+    "look": _look,
+}
