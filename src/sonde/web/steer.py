@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -54,8 +53,7 @@ def _ask_command(*words: str) -> PageAnswer:
     """Return what a command of ours says: in its own process, so that it can be given up."""
     try:
         done = subprocess.run([sys.executable, "-m", "sonde", *words], capture_output=True,
-                              timeout=_TIMEOUT_S, check=False,
-                              env={**os.environ, "NO_COLOR": "1"})  # fmt: skip
+                              timeout=_TIMEOUT_S, check=False)  # fmt: skip
     except subprocess.TimeoutExpired:
         raise Error(f"the job did not answer in {_TIMEOUT_S:g} s") from None
     if done.returncode:
