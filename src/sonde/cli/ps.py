@@ -17,6 +17,7 @@ from sonde.errors import ConfigError, Error
 from sonde.fleet.hosts import CLUSTER_TIMEOUT_S, find_cluster
 from sonde.session import Session, list_folders, source_states
 from sonde.session.ending import find_end_wall_ns, find_ending
+from sonde.session.spawns import find_starters
 from sonde.words import clean, show_bytes
 
 GROUP = "record"
@@ -29,7 +30,7 @@ _COLUMNS = {
     "pid": "int64", "state": "string", "rank": "int64", "start_wall_ns": "int64", "dur_ns": "int64",
     "size_bytes": "int64", "command": "string", "session": "string", "folder": "string",
     "host": "string", "job": "string", "exit_code": "int64", "exit_signal": "string",
-    "exit_reason": "string", "stands": "string",
+    "exit_reason": "string", "stands": "string", "started_by": "string",
 }  # fmt: skip
 
 
@@ -121,14 +122,19 @@ def _show_remote(row: dict[str, Any]) -> dict[str, Any]:
 
 def _list_here(root: str) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the recordings of this host, and what is wrong."""
-    rows, broken = [], list[str]()
+    rows, broken, sessions = [], list[str](), list[Session]()
     for folder in list_folders(root):
         try:
             session = Session(folder)
             rows.append((session.start_wall_ns, _describe(session)))
             broken += _miss_collector(session, root)
+            sessions.append(session)
         except Error as error:
             broken.append(str(error))
+    starters = find_starters(sessions)
+    for _start_ns, row in rows:
+        if row["session"] in starters:
+            row["started_by"] = "{}:{}".format(*starters[row["session"]])
     return [row for _start_ns, row in sorted(rows, key=lambda entry: entry[0])], broken
 
 
@@ -172,7 +178,8 @@ def _choose_names(found: list[dict[str, Any]], is_long: bool) -> tuple[str, ...]
     # Where recordings of several hosts are shown, they have been shipped, and have no size here.
     host = ("host",) if len({row["host"] for row in found}) > 1 else ()
     size = ("size",) if any(row["size_bytes"] is not None for row in found) else ()
-    return (*host, "pid", "state", *ranks, *job, "started", "lasted", *size, "command", *more)
+    by = ("started_by",) if any(row["started_by"] is not None for row in found) else ()
+    return (*host, "pid", "state", *ranks, *job, "started", "lasted", *size, "command", *by, *more)
 
 
 def _describe(session: Session) -> dict[str, Any]:
@@ -206,6 +213,7 @@ def _describe_process(session: Session) -> dict[str, Any]:
         "folder": session.folder,
         "host": session.host,
         "job": session.meta.job,
+        "started_by": None,
     }
 
 
@@ -236,6 +244,7 @@ def _show(row: dict[str, Any]) -> dict[str, str | None]:
         "state": row["word"] or row["state"],
         "started": time.strftime("%H:%M:%S" if _is_today(started) else "%m-%d %H:%M", started),
         "command": _shorten_more(row["command"]),
+        "started_by": None if row["started_by"] is None else os.path.basename(row["started_by"]),
         "lasted": None if dur_ns is None else _span(dur_ns / 1e9),
         "size": None if row["size_bytes"] is None else show_bytes(row["size_bytes"]),
     }

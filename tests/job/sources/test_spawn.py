@@ -1,0 +1,85 @@
+"""Processes that the program starts: each has a row with its line, and the program notices nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+from sonde.store.recording import open_recording
+
+PROGRAM = """
+import _posixsubprocess, multiprocessing, os, subprocess, sys, threading, time, traceback
+import sonde
+before = os.posix_spawn, _posixsubprocess.fork_exec, getattr(subprocess, "_fork_exec", None)
+
+def start_all():
+    pids = []
+    pids.append(subprocess.Popen(["true", "secret"]))
+    pids.append(subprocess.Popen(["true"], preexec_fn=lambda: None))
+    pids.append(subprocess.Popen(["/bin/true"], close_fds=False))
+    for one in pids: one.wait()
+    pids = [one.pid for one in pids]
+    pids.append(os.posix_spawn("/bin/true", ["true"], {}))
+    os.waitpid(pids[-1], 0)
+    pids.append(os.fork())
+    if pids[-1] == 0: os._exit(0)
+    os.waitpid(pids[-1], 0)
+    worker = multiprocessing.get_context("fork").Process(target=int)
+    worker.start()
+    worker.join()
+    return [*pids, worker.pid]
+
+folder = sonde.start(collector=False, follow=False)
+pids = start_all()
+try:
+    subprocess.run(["no such program"])
+except FileNotFoundError:
+    assert "sonde" not in traceback.format_exc()
+if os.fork() == 0:  # nobody records the child: the parent's rows are the parent's
+    subprocess.run(["true"])
+    os._exit(0)
+os.wait()
+sonde.stop()
+assert before == (os.posix_spawn, _posixsubprocess.fork_exec, getattr(subprocess, "_fork_exec", None))
+start_all()
+import json
+print(json.dumps([folder, pids]))
+"""
+
+
+def test_each_process_has_the_line_that_started_it(run) -> None:
+    folder, pids = json.loads(run(PROGRAM).stdout)
+    rows = open_recording(folder).query("FROM python.spawn ORDER BY t_ns").to_pylist()
+    assert [row["child"] for row in rows[:-2]] == pids
+    exec_, spawn, fork = "exec", "posix_spawn", "fork"
+    assert [row["how"] for row in rows] == [exec_, exec_, spawn, spawn, fork, fork, exec_, fork]
+    assert [row["program"] for row in rows] == [
+        "true", "true", "/bin/true", "/bin/true", None, None, "no such program", None,
+    ]  # fmt: skip
+    lines = PROGRAM.splitlines()
+    named = [lines[row["lineno"] - 1].split("(")[0].split()[-1] for row in rows]
+    assert named == [
+        "pids.append", "pids.append", "pids.append", "pids.append", "pids.append", "worker.start",
+        "subprocess.run", "os.fork",
+    ]  # fmt: skip
+    assert {row["func"] for row in rows} == {"start_all", "<module>"}
+    assert [row["dur_ns"] is None for row in rows] == [row["how"] == fork for row in rows]
+
+
+def test_ps_names_the_line_that_started_a_child(start, sonde_cli) -> None:
+    parent = start(
+        "import os, subprocess, sys, time, sonde\nsonde.start(collector=False)\n"
+        "program = 'import time; time.sleep(0.3); print(\"ready\", flush=True); time.sleep(1000)'\n"
+        "child = subprocess.Popen([sys.executable, '-c', program])\n"
+        "try:\n    time.sleep(1000)\nfinally:\n    child.kill(); child.wait()",
+        SONDE="1",
+    )
+    rows = json.loads(sonde_cli("ps", "--format", "json").stdout)
+    shown = sonde_cli("ps").stdout
+    os.kill(parent.pid, signal.SIGINT)  # it ends its child
+    parent.communicate()
+    mine = next(row for row in rows if row["pid"] == parent.pid)
+    (child,) = (row for row in rows if row["pid"] != parent.pid)
+    assert mine["started_by"] is None and child["started_by"].endswith("program0.py:4")
+    assert "program0.py:4" in shown
