@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,7 @@ from sonde import plugins
 from sonde.advice.finding import Advice
 from sonde.advice.judge import load_rules, read_verdicts
 from sonde.advice.period import find_period
+from sonde.advice.verdict import Verdict
 from sonde.store.recording import open_recording
 from support.handmade_machine import GB, NOTHING, OFF, PROCESS, Change, Machine, record
 from support.places import GOLDEN
@@ -206,6 +208,34 @@ def test_growing_workers_are_told_apart_from_a_growing_program() -> None:
     assert "worker" in finding.title
     assert "NumPy" in finding.todo
     assert finding.who[0].startswith("workers of pid")
+
+
+def test_growth_names_its_line_or_how_to_find_it() -> None:
+    (rule,) = load_rules(["memory_creep"])
+    line = {"file": "/job/app.py", "lineno": 7, "func": "parse", "type": "str", "grown_bytes": 4e8}
+
+    def judge_growth(most: object, heap_bytes: float | None) -> Verdict:
+        rows = [
+            SimpleNamespace(piece=at, host="h", pid=9, own=True, process=9, readings=5, most=most,
+                            bytes=1e9 + 1e8 * at, heap_bytes=heap_bytes)
+            for at in range(8)
+        ]  # fmt: skip
+        return next(iter(rule.module.judge(rows, rule.limits)))
+
+    named = judge_growth(line, 5e8)
+    assert named.fired and named.line == "/job/app.py:7 in parse"
+    assert named.title.endswith("parse allocates what stays, as str objects")
+    outside = judge_growth({**line, "grown_bytes": 1e6}, 2e6)
+    assert outside.line == "" and "outside Python's own heap" in outside.title
+    assert "sonde config 9 source.heap=on" in judge_growth(None, None).todo
+
+
+def test_pressure_without_full_memory_is_not_a_lack_of_memory() -> None:
+    waits = [{"resource": "memory", "scope": "cgroup", "some_pct": 6.0, "full_pct": 4.0}]
+    assert judge(record(60, pressure=waits), "host_memory").findings == []
+    tight = {"used_bytes": 200 * GB, "available_bytes": 56 * GB}
+    (found,) = judge(record(60, pressure=waits, memory=tight), "host_memory").findings
+    assert found.severity == "warning"
 
 
 def test_copies_of_files_do_not_fill_a_container() -> None:

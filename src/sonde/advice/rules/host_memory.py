@@ -22,6 +22,7 @@ LIMITS = {
     "warning_pct": Limit(92, "of memory in use: worth a warning"),
     "critical_pct": Limit(97, "of memory in use: critical"),
     "full_pct": Limit(1, "of the time in which all threads waited for memory: worth a warning"),
+    "pressed_pct": Limit(60, "of memory in use, below which such waits have another cause"),
 }
 # A container's use counts copies of files, which give way; so no more of it than processes have.
 # Children count by PSS, as their RSS counts shared pages again.
@@ -54,7 +55,12 @@ SELECT * FROM machine LEFT JOIN container USING (piece, host) LEFT JOIN waiting 
 def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     for row in rows:
         used_pct = max(row.machine_pct, row.container_pct or 0)
-        waits = row.full_pct is not None and row.full_pct >= limits.full_pct
+        # A kernel that clears pages for a program that asks for many counts as pressure, too.
+        waits = (
+            row.full_pct is not None
+            and row.full_pct >= limits.full_pct
+            and used_pct >= limits.pressed_pct
+        )
         level = "critical" if used_pct >= limits.critical_pct or row.kills else "warning"
         fired = used_pct >= limits.warning_pct or waits or bool(row.kills)
         yield Verdict(row.piece, fired, _list_evidence(row), severity=level, readings=row.readings)

@@ -4,8 +4,8 @@ Why it hurts: sooner or later the machine, or the container's limit, is full, an
 killed, often hours into its work.
 
 What to do: look for what is kept: losses appended with their graph (use `.item()` or `.detach()`),
-caches and lists that only grow, a closure that holds batches. `tracemalloc` or memray name the
-lines.
+caches and lists that only grow, a closure that holds batches. `sonde config PID source.heap=on`
+begins to record which lines hold memory, in the running program; ask again after a few minutes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from sonde.advice.rules._code import PLACE, show_place
 from sonde.advice.trend import find_growth
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict
 
@@ -23,19 +24,46 @@ LIMITS = {
     "critical_bytes": Limit(1e9, "growth that is critical"),
     "fit": Limit(0.8, "how straight the growth is (R²)"),
     "pieces": Limit(6, "fewest pieces to judge by"),
+    "heap_pct": Limit(30, "of the growth at one line, if the heap is recorded, to name the line"),
 }
-# Workers share pages with their parent: only PSS shows what they add. It is rarely read.
-SQL = """
-SELECT {piece} AS piece, host, pid, depth = 0 AS own, process, COUNT(*) AS readings,
-       CASE WHEN depth = 0 THEN MEDIAN(rss_bytes) ELSE MEDIAN(pss_bytes) END AS bytes
-FROM system.process WHERE {inside}
-GROUP BY piece, host, pid, depth, process HAVING bytes IS NOT NULL
+# Workers share pages with their parent: only PSS shows what they add. It is rarely read. A place of
+# the heap that did not change has no new row: its last one before a moment says what it held.
+SQL = f"""
+WITH size AS (
+  SELECT {{piece}} AS piece, host, pid, depth = 0 AS own, process, COUNT(*) AS readings,
+         CASE WHEN depth = 0 THEN MEDIAN(rss_bytes) ELSE MEDIAN(pss_bytes) END AS bytes
+  FROM system.process WHERE {{inside}}
+  GROUP BY piece, host, pid, depth, process HAVING bytes IS NOT NULL),
+history AS (
+  SELECT host, pid, stack, type, t_ns, alive_bytes, {{inside}} AS is_inside
+  FROM python.heap_history WHERE {{to_end}}),
+held AS (
+  SELECT host, pid, stack, type, COALESCE(ARG_MAX(alive_bytes, t_ns) FILTER (is_inside), 0)
+           - COALESCE(ARG_MAX(alive_bytes, t_ns) FILTER (NOT is_inside), 0) AS grown_bytes
+  FROM history GROUP BY 1, 2, 3, 4 HAVING BOOL_OR(is_inside)),
+place AS ({PLACE}),
+line AS (
+  SELECT host, pid, file, lineno, func, ARG_MAX(type, grown_bytes) AS type,
+         SUM(grown_bytes)::DOUBLE AS grown_bytes
+  FROM held JOIN place USING (stack) GROUP BY 1, 2, 3, 4, 5),
+heap AS (
+  SELECT host, pid, ARG_MAX(struct_pack(file, lineno, func, type, grown_bytes), grown_bytes) AS most
+  FROM line GROUP BY 1, 2),
+whole AS (SELECT host, pid, SUM(grown_bytes) AS heap_bytes FROM held GROUP BY 1, 2)
+SELECT size.*, most, heap_bytes::DOUBLE AS heap_bytes
+FROM size LEFT JOIN heap USING (host, pid) LEFT JOIN whole USING (host, pid)
 """
 _WORKERS = (
     "The memory of the worker processes grows, while the program's own does not",
     "objects made before the fork are copied page by page when a worker counts references to them: "
     "keep the dataset in NumPy, Arrow or tensors instead of Python lists and dicts, or use fewer "
     "workers.",
+)
+_ASK = (
+    "`sonde config {pid} source.heap=on` begins to record which lines hold memory, in the running "
+    "program; ask again after a few minutes, and the line is named here. Often it is a loss "
+    "that is appended with its graph (use `.item()` or `.detach()`), a cache or a list that only grows, "
+    "or a closure that holds batches"
 )
 
 
@@ -49,9 +77,14 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         trends = [find_growth(line, limits.fit, int(limits.pieces)) for line in points]
         growth = sum(trend.growth for trend in trends if trend is not None)
         level = "critical" if growth >= limits.critical_bytes else "warning"
-        title, todo = ("", "") if own else _WORKERS
+        title, todo, line = ("", "", "") if own else (*_WORKERS, "")
         evidence = {"grown_bytes": growth, "size_bytes": sum(line[-1].bytes for line in long),
                     "processes": len(long)}  # fmt: skip
+        if own and long and long[0][0].heap_bytes is not None:
+            title, todo, line = _name_line(long[0][0], growth, limits)
+            evidence["python_heap_grown_bytes"] = long[0][0].heap_bytes
+        elif own:
+            todo = _ASK.format(pid=pid)
         who = f"pid {pid}" if own else f"workers of pid {pid}"
         pieces = range(min((line[0].piece for line in long), default=0),
                         max((line[-1].piece + 1 for line in long), default=0))  # fmt: skip
@@ -59,5 +92,28 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
         # A growth is one of the whole time: every piece has the same to say.
         for piece in pieces:
             yield Verdict(piece, growth >= limits.grown_bytes, evidence, severity=level, who=who,
-                          title=title, todo=todo,
+                          title=title, todo=todo, line=line,
                           readings=max(1, readings // len(pieces)))  # fmt: skip
+
+
+def _name_line(row: Any, growth: float, limits: Limits) -> tuple[str, str, str]:
+    """Return title, next step and line where the heap was recorded: the line that holds most of
+    what was added, or that Python's allocators did not hand it out."""
+    most = row.most
+    if most is not None and 100 * most["grown_bytes"] >= limits.heap_pct * growth:
+        kind = f", as {most['type']} objects" if most["type"] else ""
+        title = (
+            f"The memory of the process keeps growing: {most['func']} allocates what stays{kind}"
+        )
+        todo = (
+            "find who keeps what this line makes (a list, a dict, a cache, a closure), and drop it "
+            f"or give it a limit; `sonde memory {row.pid} --since +1min` has the other lines"
+        )
+        return title, todo, show_place(most["file"], most["lineno"], most["func"])
+    title = "The memory of the process keeps growing, outside Python's own heap"
+    todo = (
+        "tensors, arrays of a C library, and what the allocator cannot give back do not count as "
+        "Python's heap: look for tensors that are kept (a loss with its graph: use `.item()` or "
+        "`.detach()`), and if nothing is kept, try MALLOC_ARENA_MAX=2 against fragmentation"
+    )
+    return title, todo, ""
