@@ -5,6 +5,8 @@ from __future__ import annotations
 import linecache
 import os
 
+from sonde.analysis.wait_words import describe_wait
+
 # SQL: is a row of python.frame about the user's own code? Libraries do what such a line asked for.
 OWN = (
     "(file NOT LIKE '%site-packages%' AND file NOT LIKE '%dist-packages%'"
@@ -26,6 +28,17 @@ PLACE = f"""
 def show_place(file: object, lineno: object, func: object) -> str:
     """A line as findings name it; empty if it is not known."""
     return "" if file is None else f"{file}:{lineno} in {func}"
+
+
+def describe_more(func: str, kind: str | None, call: str | None) -> str:
+    """What someone does for longer than others, or than before: `kind` is what it waits for, None
+    if it works."""
+    where = "at one line" if func == "<module>" else f"in {func}"
+    where += f" ({call})" if call else ""
+    if kind is None:
+        return f"works longer {where}"
+    waits = describe_wait((), kind)
+    return f"waits{f' for {waits}' if waits else ''} {where}"
 
 
 def read_line(file: str, lineno: int) -> str:

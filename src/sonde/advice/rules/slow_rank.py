@@ -13,10 +13,9 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from sonde.advice.rules._code import PLACE, show_place
+from sonde.advice.rules._code import PLACE, describe_more, show_place
 from sonde.advice.rules._ranks import COVERED
 from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
-from sonde.analysis.wait_words import describe_wait
 
 NEEDS = ("python.collective.dur_ns", "python.torch_step.dur_ns")
 LIMITS = {
@@ -171,13 +170,7 @@ def _describe_line(
     file, lineno, func, kind = key
     calls = [one["call"] for one in slow.lines
              if (one["file"], one["lineno"], one["kind"]) == (file, lineno, kind)]  # fmt: skip
-    call = f" ({calls[0]})" if calls and calls[0] else ""
-    where = f"{'at one line' if func == '<module>' else f'in {func}'}{call}"
-    if kind is None:
-        what = f"works longer {where}"
-    else:
-        waits = describe_wait((), kind)
-        what = f"waits{f' for {waits}' if waits else ''} {where}"
+    what = describe_more(func, kind, calls[0] if calls else None)
     todo = (
         f"rank {slow.rank} is longer at this line than the others: see what it is given to do "
         f"there (its batch, its shard, its files), and `sonde tree {slow.pid}`"

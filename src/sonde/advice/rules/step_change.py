@@ -1,0 +1,158 @@
+"""From one moment on, steps take longer.
+
+Why it hurts: nothing was changed in the program, and yet the same work takes longer from then on;
+it will not become quick again by itself.
+
+What to do: see what began at that moment: another program on the machine, a file that has grown, a
+cache that is full, a GPU that is hot. `sonde compare` with a window before and one after that
+moment shows all that is different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from statistics import median
+from typing import Any
+
+from sonde.advice.rules._code import PLACE, describe_more, show_place
+from sonde.advice.verdict import Limit, Limits, Rows, Verdict
+from sonde.words import show_moment
+
+DANGER = True  # it may have begun a minute ago
+MOST = "warning"
+NEEDS = ("python.torch_step.dur_ns",)
+OTHERWISE = "the recording is too short"
+LIMITS = {
+    "times": Limit(1.3, "times as long as before, from which it counts"),
+    "least": Limit(10, "fewest parts of the time, a tenth of a piece each, before and after"),
+    "apart_pct": Limit(90, "of the parts on either side that are nearer to their own side"),
+    "explained_pct": Limit(50, "of the added time that is spent at one line, to name it"),
+}
+# What a step takes in the middle of each part of the time, and where the main thread was meanwhile.
+# A part is a tenth of a piece; of a long recording more, so that there are no more than 600.
+_PART_US = "(GREATEST({piece_s} / 10, {piece_s} * ({last_piece} + 1) / 600) * 1e6)::BIGINT"
+SQL = f"""
+WITH step AS (
+  SELECT {{piece}} AS piece, epoch_us(ts) // {_PART_US} AS part, host, pid, rank, ts, dur_ns
+  FROM python.torch_step WHERE {{inside}} AND {{main_step}} AND ended_by <> 'end'),
+timed AS (
+  SELECT MIN(piece) AS piece, part, host, pid, ANY_VALUE(rank) AS rank, COUNT(*) AS steps,
+         MEDIAN(dur_ns) / 1e9 AS step_s, epoch_us(MIN(ts)) AS begin_us
+  FROM step GROUP BY part, host, pid),
+sample AS (
+  SELECT epoch_us(ts) // {_PART_US} AS part, host, pid, stack,
+         CASE WHEN idle THEN COALESCE(wait, '') END AS kind, ANY_VALUE(call) AS call,
+         SUM(wall_ns) / 1e9 AS wall_s,
+         SUM(CASE WHEN idle OR queue_ns IS NULL OR cpu_ns + queue_ns = 0 THEN 0
+                  ELSE wall_ns * queue_ns / (cpu_ns + queue_ns) END) / 1e9 AS queue_s
+  FROM python.stack_sample SEMI JOIN timed USING (host, pid)
+  WHERE {{inside}} AND thread = pid GROUP BY ALL),
+place AS ({PLACE}),
+spent AS (
+  SELECT part, host, pid, file, lineno, func, kind, ANY_VALUE(call) AS call,
+         SUM(wall_s - queue_s) AS s
+  FROM sample JOIN place USING (stack) GROUP BY part, host, pid, file, lineno, func, kind),
+line AS (
+  SELECT part, host, pid, LIST(struct_pack(file, lineno, func, kind, call, s)) AS lines
+  FROM spent GROUP BY part, host, pid),
+queue AS (SELECT part, host, pid, SUM(queue_s) AS queue_s FROM sample GROUP BY part, host, pid)
+SELECT piece, part, host, pid, rank, steps, step_s, begin_us, queue_s, lines
+FROM timed LEFT JOIN line USING (part, host, pid) LEFT JOIN queue USING (part, host, pid)
+"""
+
+
+def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
+    by_process: dict[tuple[str, int], list[Any]] = {}
+    for row in rows:
+        by_process.setdefault((row.host, row.pid), []).append(row)
+    for found in by_process.values():
+        found.sort(key=lambda row: row.part)
+        if len(found) >= 2 * limits.least:
+            yield from _judge_process(found, limits)
+
+
+def _judge_process(rows: list[Any], limits: Limits) -> Iterator[Verdict]:
+    """All parts of one process at once: there is one moment that divides them best."""
+    who = "" if rows[0].rank is None else f"rank {rows[0].rank}"
+    at = _find_change([row.step_s for row in rows], limits)
+    if at is None:
+        for piece in sorted({row.piece for row in rows}):
+            yield Verdict(piece, False, who=who)
+        return
+    before, after = rows[:at], rows[at:]
+    old_s, new_s = (median(row.step_s for row in side) for side in (before, after))
+    what, line, is_queue = _explain(before, after, new_s - old_s, limits)
+    times = new_s / old_s
+    title = (
+        f"Since {show_moment(after[0].begin_us * 1000)[11:]} steps take {times:.2g} times as long"
+    )
+    evidence = {"step_before_ns": 1e9 * old_s, "step_since_ns": 1e9 * new_s, "times_as_long": times}
+    begun = after[0].piece
+    for piece in sorted({row.piece for row in rows}):
+        steps = sum(row.steps for row in rows if row.piece == piece)
+        # Whoever took the processors, it is not the program's doing; cpu_starved speaks of that.
+        yield Verdict(
+            piece, piece >= begun, evidence, readings=steps, who=who,
+            lost_pct=None if is_queue else 100 * (1 - 1 / times), severity="info",
+            title=f"{title}: the program {what} since then" if what else title, line=line,
+        )  # fmt: skip
+
+
+def _find_change(values: Sequence[float], limits: Limits) -> int | None:
+    """Return the first of the values after a rise that stays, as a place; None if there is none.
+
+    Of all ways to divide them in two, the best leaves the least difference from the two means."""
+    least, count = int(limits.least), len(values)
+    top = 3 * median(values)  # a checkpoint is no change
+    sums = list(accumulate((min(value, top) for value in values), initial=0.0))
+    gains = [
+        (sums[at] ** 2 / at + (sums[count] - sums[at]) ** 2 / (count - at), at)
+        for at in range(least, count - least + 1)
+    ]
+    at = max(gains)[1]
+    old, new = median(values[:at]), median(values[at:])
+    if new < limits.times * old:
+        return None
+    middle = (old + new) / 2
+    low = sum(1 for value in values[:at] if value < middle)
+    high = sum(1 for value in values[at:] if value > middle)
+    is_apart = min(100 * low / at, 100 * high / (count - at)) >= limits.apart_pct
+    return at if is_apart else None
+
+
+def _explain(
+    before: Sequence[Any], after: Sequence[Any], added_s: float, limits: Limits
+) -> tuple[str, str, bool]:
+    """Return what takes longer in words, its line, and whether processors are what is missing."""
+    enough_s = limits.explained_pct / 100 * added_s
+    counts = [sum(row.steps for row in side) for side in (before, after)]
+    old_s, new_s = (
+        sum(row.queue_s or 0.0 for row in side) / count
+        for side, count in zip((before, after), counts, strict=True)
+    )
+    if new_s - old_s >= enough_s:
+        return "waits for a processor", "", True
+    old, new = (
+        _sum_lines(side, count) for side, count in zip((before, after), counts, strict=True)
+    )
+    worst = max(new, key=lambda key: new[key] - old.get(key, 0.0), default=None)
+    if worst is None or new[worst] - old.get(worst, 0.0) < enough_s:
+        return "", "", False
+    file, lineno, func, kind = worst
+    calls = [
+        one["call"] for row in after for one in row.lines or ()
+        if (one["file"], one["lineno"], one["kind"]) == (file, lineno, kind) and one["call"]
+    ]  # fmt: skip
+    what = describe_more(func, kind, calls[0] if calls else None)
+    return what, show_place(file, lineno, func), False
+
+
+def _sum_lines(rows: Sequence[Any], steps: int) -> dict[tuple[str, int, str, str | None], float]:
+    """Return the seconds of a step at each line, by what it waits for."""
+    found: dict[tuple[str, int, str, str | None], float] = {}
+    for row in rows:
+        for one in row.lines or ():
+            key = one["file"], one["lineno"], one["func"], one["kind"]
+            found[key] = found.get(key, 0.0) + one["s"] / steps
+    return found
