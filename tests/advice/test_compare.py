@@ -9,7 +9,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from sonde.advice.compare import compare, read_changes, split_target, weigh
+from sonde.advice.compare import compare, match_keys, read_changes, split_target, weigh
 from sonde.advice.compare_measures import LESS, MORE, Measure
 from sonde.advice.period import Period
 from sonde.errors import Error
@@ -191,6 +191,26 @@ def test_waiting_is_told_by_function_and_by_kind_and_rest_is_none() -> None:
     assert fetch.before == pytest.approx(20, abs=0.2) and fetch.after == pytest.approx(60, abs=0.6)
     assert kind.before == 0 and kind.verdict == "worse"
     assert rows["waiting"].after == pytest.approx(70, abs=0.7)
+
+
+def test_whole_runs_are_compared_by_their_seconds() -> None:
+    sides = [(Waiting(fetch=0.8), Period(0, 1.0, 20, 0.0, "FALSE", 20.0)),
+             (Waiting(fetch=0.4), Period(0, 2.0, 20, 0.0, "FALSE", 40.0))]  # fmt: skip
+    rows = {row.name: row for row, _ in read_changes(sides, [20.0, 40.0])[0]}
+    assert (rows["run"].verdict, rows["run"].change, rows["run"].much) == ("worse", 20.0, True)
+    fetch = rows["fetch (app/load.py), waiting"]
+    assert (fetch.unit, fetch.verdict) == ("s of the run", "better")  # 16 s, then 8 of them
+    assert fetch.before == pytest.approx(16, abs=0.2) and fetch.after == pytest.approx(8, abs=0.2)
+
+
+def test_a_file_in_two_checkouts_is_one_file() -> None:
+    before = {"f (main/a.py)": [1.0], "g (main/a.py), waiting": [1.0], "h (x/b.py)": [1.0]}
+    after = {"f (fix/a.py)": [2.0], "g (fix/a.py), waiting": [2.0], "h (y/b.py)": [2.0],
+             "h (z/b.py)": [3.0], "i (fix/a.py)": [4.0]}  # fmt: skip
+    assert match_keys(before, after) == {
+        "f (main/a.py)": [2.0], "g (main/a.py), waiting": [2.0], "h (y/b.py)": [2.0],
+        "h (z/b.py)": [3.0], "i (fix/a.py)": [4.0],
+    }  # fmt: skip
 
 
 def test_a_lack_of_processors_is_told_before_its_victims(root, sonde_cli) -> None:

@@ -79,3 +79,21 @@ def test_requests_that_several_threads_wait_for_are_not_sent_in_turn() -> None:
 def test_each_kind_of_call_has_a_name_of_its_own_and_is_seen_by_something() -> None:
     assert len({one.name for one in CALLS}) == len(CALLS)
     assert all(one.frames or one.calls for one in CALLS)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/home/me/shop.py", "/home/me/sonde/bench/run.py", "/home/me/src/sonde/job/recorder.py",
+        "/home/me/src/sonde/environ.py", "/v/lib/python3.12/site-packages/flask/app.py",
+        "/usr/lib/python3.11/json/decoder.py", "/v/bin/torchrun", "<frozen runpy>",
+    ],
+)  # fmt: skip
+def test_rules_and_the_tree_agree_about_whose_code_a_file_is(file: str) -> None:
+    import duckdb
+
+    from sonde.advice.rules._code import OWN
+    from sonde.analysis.code_names import MINE, find_owner
+
+    (row,) = duckdb.execute(f"SELECT {OWN} FROM (SELECT ? AS file)", [file]).fetchall()
+    assert row[0] == (find_owner(file) == MINE)

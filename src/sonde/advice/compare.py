@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, variance
@@ -17,6 +18,7 @@ from sonde.advice.period import Period, find_period
 from sonde.errors import Error
 from sonde.store.held import HeldRecording
 from sonde.store.recording import open_recording
+from sonde.words import name_program
 
 PIECES = 20  # that each period is cut into; their spread is the noise
 FEWEST = 5  # pieces that must have a number for a verdict
@@ -73,8 +75,10 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Return the overall verdict: that of the step if there are steps, else the worst."""
-        steps = [change for change in self.changes if change.name == compare_measures.STEP.name]
+        """Return the overall verdict: that of the step or the run if there is one, else the
+        worst."""
+        names = compare_measures.STEP.name, compare_measures.RUN.name
+        steps = [change for change in self.changes if change.name in names]
         judged = steps or [c for c in self.changes if c.verdict in (WORSE, BETTER)]
         words = [change.verdict for change in judged]
         return next((word for word in (WORSE, BETTER, UNCLEAR) if word in words), SAME)
@@ -103,7 +107,9 @@ def compare(before: str, after: str) -> Comparison:
         found.append((words, recording, _cut(words, recording, since, until)))
     try:
         advice = [judge(recording, rules, cut.cut(PIECE_S)) for _, recording, cut in found]
-        rows, missing = read_changes([(recording, cut) for _, recording, cut in found])
+        sides_read = [(recording, cut) for _, recording, cut in found]
+        has_window = any(any(split_target(words)[1:]) for words in (before, after))
+        rows, missing = read_changes(sides_read, None if has_window else _find_runs(sides_read))
         code = [row for row, measure in rows if measure.is_keyed]
         sides = [Side(words, cut.start_ns, cut.end_ns, cut.count) for words, _, cut in found]
     finally:
@@ -155,10 +161,21 @@ def _list_all() -> Iterator[Measure]:
 Pieces = dict[str, list[float]]  # by key
 
 
+def _find_runs(sides: Sequence[tuple[HeldRecording, Period]]) -> list[float] | None:
+    """Return how many seconds both ran, if they are whole runs of one program: those can be
+    compared as such, where the program has no steps. The time to start is left out."""
+    programs = {name_program(recording.sessions[0].meta.argv) for recording, _ in sides}
+    states = [one.find_state() for recording, _ in sides for one in recording.sessions]
+    if len(programs) > 1 or "running" in states:
+        return None
+    return [(cut.end_ns - cut.start_ns) / 1e9 for _, cut in sides]
+
+
 def read_changes(
-    sides: Sequence[tuple[HeldRecording, Period]],
+    sides: Sequence[tuple[HeldRecording, Period]], runs_s: Sequence[float] | None = None
 ) -> tuple[list[tuple[Change, Measure]], list[str]]:
-    """Return the change of every measure that both sides have, and what is missing."""
+    """Return the change of every measure that both sides have, and what is missing. `runs_s` has
+    the seconds of both if they are whole runs."""
     found, missing = [], []
     step_ms: float | None = None
     waits = [compare_waits.read_waits(recording, cut) for recording, cut in sides]
@@ -174,16 +191,63 @@ def read_changes(
         if why:
             missing.append(f"{measure.name}: {why}")
             continue
-        for key in sorted({*numbers[0], *numbers[1]}):
-            values = [_fill(side.get(key, []), cut.count, measure)
-                      for side, (_, cut) in zip(numbers, sides, strict=True)]  # fmt: skip
-            by_step = measure.unit == compare_measures.A_STEP and measure.is_keyed
-            least = _SMALL * step_ms if by_step and step_ms else measure.least
-            if all(values) and max(map(fmean, values)) >= least:
-                found.append((weigh(measure, key, values[0], values[1], step_ms), measure))
+        counts = [cut.count for _, cut in sides]
+        is_work = measure.unit in compare_measures.SHARES and measure.name != STARVATION
+        by_run = runs_s if is_work and step_ms is None else None
+        found += _weigh_all(measure, numbers, counts, step_ms, by_run)
         if measure is compare_measures.STEP:
             step_ms = max(row.before for row, _ in found)
+    if runs_s is not None and step_ms is None:
+        found.insert(0, (_weigh_runs(*runs_s), compare_measures.RUN))
     return found, missing
+
+
+def _weigh_all(
+    measure: Measure, numbers: list[Pieces], counts: Sequence[int], step_ms: float | None,
+    runs_s: Sequence[float] | None,
+) -> Iterator[tuple[Change, Measure]]:  # fmt: skip
+    """Yield the change of a measure, for each key that is worth it."""
+    scales = [1.0, 1.0]
+    if runs_s is not None:
+        scales = [run_s / 100 for run_s in runs_s]
+        measure = measure.count_by_run(min(runs_s))
+    if measure.is_keyed:
+        numbers = [numbers[0], match_keys(*numbers)]
+    by_step = measure.unit == compare_measures.A_STEP and measure.is_keyed
+    least = _SMALL * step_ms if by_step and step_ms else measure.least
+    for key in sorted({*numbers[0], *numbers[1]}):
+        values = [[scale * value for value in _fill(side.get(key, []), count, measure)]
+                  for side, count, scale in zip(numbers, counts, scales, strict=True)]  # fmt: skip
+        if all(values) and max(map(fmean, values)) >= least:
+            yield weigh(measure, key, values[0], values[1], step_ms), measure
+
+
+def _weigh_runs(before: float, after: float) -> Change:
+    """Return the change of the whole run. There is one of each: nothing is known of the noise."""
+    change, measure = after - before, compare_measures.RUN
+    limit, much = measure.find_limits(before, None)
+    verdict = _judge(measure, change) if abs(change) >= limit else SAME
+    return Change(measure.name, measure.unit, before, after, change, change, verdict,
+                  abs(change) >= much)  # fmt: skip
+
+
+_KEY = re.compile(r"(?P<func>.*) \((?:.*/)?(?P<file>[^/]*)\)(?P<rest>.*)")
+
+
+def match_keys(before: Pieces, after: Pieces) -> Pieces:
+    """Return the second side with the names of the first where they are about one function in two
+    places: the same file in two checkouts."""
+    olds, news = dict[tuple[str, ...], list[str]](), dict[tuple[str, ...], list[str]]()
+    for sums, keys in ((olds, before.keys() - after.keys()), (news, after.keys() - before.keys())):
+        for key in keys:
+            if (parts := _KEY.fullmatch(key)) is not None:
+                sums.setdefault(parts.groups(), []).append(key)
+    names = {
+        news[parts][0]: olds[parts][0]
+        for parts in news.keys() & olds.keys()
+        if len(news[parts]) == len(olds[parts]) == 1
+    }
+    return {names.get(key, key): values for key, values in after.items()}
 
 
 def _read(recording: HeldRecording, cut: Period, measure: Measure) -> Pieces:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LESS, MORE, NEITHER = "less", "more", "neither"  # what is better
 A_STEP = "ms a step"
+A_RUN = "s of the run"
+SHARES = ("% of the time", "% of a core")  # units that A_RUN can replace
 _PART = 0.1  # of a step: functions and modules that take less count as if they took this much
 
 
@@ -35,6 +37,15 @@ class Measure:
             whole = max(before, _PART * step_ms) if self.is_keyed else step_ms
         return self.change * abs(whole) / 100, self.much * abs(whole) / 100
 
+    def count_by_run(self, run_s: float) -> Measure:
+        """Return the measure in seconds of a whole run, of at least `run_s`, instead of a share of
+        its time: a run that waits longer has not computed less."""
+        share = 1.0 if self.is_share else run_s / 100
+        return replace(
+            self, unit=A_RUN, better=LESS, change=self.change * share, much=self.much * share,
+            least=self.least * run_s / 100,
+        )  # fmt: skip
+
 
 def _step(part: str) -> Measure:
     sql = f"""
@@ -63,6 +74,7 @@ PARTS = tuple(
     _step(part)
     for part in ("input_wait", "host_to_device", "forward", "backward", "optimizer", "other")
 )
+RUN = Measure("run", "s", "", LESS, 10.0, 25.0)
 STARVATION = Measure(
     "waiting for a processor", "% of a core", _TREE.format(what="SUM(run_wait_pct)"),
     LESS, 5.0, 20.0, False,

@@ -80,7 +80,7 @@ def _draw_all(found: Comparison, everything: bool, file: IO[str]) -> None:
         file.write(f"{name:<7} {_describe_side(side)}\n")
     file.writelines(f"{line}\n" for line in _describe_starvation(found))
     wanted = (WORSE, BETTER, OTHER, UNCLEAR, SAME) if everything else (WORSE, BETTER, OTHER)
-    rows = [row for row in found.changes if row.verdict in wanted or row.name == "step"]
+    rows = [row for row in found.changes if row.verdict in wanted or row.name in ("step", "run")]
     _draw_changes(rows, file, colour)
     code = [row for row in found.code if row.verdict in wanted]
     if code:
@@ -95,11 +95,16 @@ def _draw_all(found: Comparison, everything: bool, file: IO[str]) -> None:
 
 def _describe_comparison(found: Comparison) -> str:
     """Return the verdict in a sentence."""
-    step = next((row for row in found.changes if row.name == "step"), None)
+    step = next((row for row in found.changes if row.name in ("step", "run")), None)
     if step is not None and step.change_pct is not None:
         words = {WORSE: "slower", BETTER: "faster", UNCLEAR: "unclear: the noise is larger",
                  SAME: "the same"}  # fmt: skip
         much = "much " if step.much and step.verdict in (WORSE, BETTER) else ""
+        if step.name == "run":
+            most = next((row for row in found.code if row.verdict == step.verdict), None)
+            where = f"; most: {clean(most.name)}, {_show_sides(most)}" if most else ""
+            sides = f"{_show_sides(step)}, {step.change_pct:+.0f} %"
+            return f"{much}{words[step.verdict]}: the run took {sides}{where}"
         return f"{much}{words[step.verdict]}: a step takes {_show_change(step)}"
     count = sum(row.verdict in (WORSE, BETTER, OTHER) for row in found.changes)
     if not found.changes:
@@ -172,6 +177,8 @@ def _show_change(row: Change) -> str:
     """Return a change with its interval; in percent unless it was zero before."""
     if row.before:
         low, high = (100 * value / abs(row.before) for value in (row.low, row.high))
+        if low == high:  # nothing is known of the noise
+            return f"{row.change_pct:+.1f} %"
         return f"{row.change_pct:+.1f} % ({low:+.1f} … {high:+.1f})"
     return f"{row.change:+.3g} ({row.low:+.3g} … {row.high:+.3g})"
 

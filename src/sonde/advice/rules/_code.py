@@ -11,7 +11,10 @@ from sonde.analysis.wait_words import describe_wait
 OWN = (
     "(file NOT LIKE '%site-packages%' AND file NOT LIKE '%dist-packages%'"
     " AND file NOT LIKE '%/lib/python3%' AND file NOT LIKE '<%'"
-    " AND NOT regexp_matches(file, '/bin/[^/.]+$'))"  # torchrun, gunicorn: launchers
+    " AND NOT regexp_matches(file, '/bin/[^/.]+$')"  # torchrun, gunicorn: launchers
+    # Ours, also where sonde runs from its source: as in analysis/code_names.py.
+    " AND NOT regexp_matches("
+    "file, '/sonde/((job|session|tables|profiler|integrations)/|\\w+\\.py$)'))"
 )
 # Stacks that load data for a DataLoader, in a worker or in the loop itself.
 FETCHING = "SELECT stack FROM python.frame WHERE file LIKE '%/torch/utils/data/_utils/fetch.py'"
