@@ -176,7 +176,7 @@ def read_changes(
 ) -> tuple[list[tuple[Change, Measure]], list[str]]:
     """Return the change of every measure that both sides have, and what is missing. `runs_s` has
     the seconds of both if they are whole runs."""
-    found, missing = [], []
+    found, missing = list[tuple[Change, Measure]](), list[str]()
     step_ms: float | None = None
     waits = [compare_waits.read_waits(recording, cut) for recording, cut in sides]
     for measure in _list_all():
