@@ -171,7 +171,8 @@ def test_backtrace_is_the_same_as_sql(start, sonde_cli) -> None:
     process = start(HANGING.format(end=DEADLOCK))
     found = read(sonde_cli, process, "--locals", "--timeout", "20")
     rows = sonde.open(process.pid).query(
-        "SELECT func, lineno, locals FROM python.backtrace WHERE name = 'waiter' ORDER BY depth"
+        "SELECT func, lineno, locals FROM python.backtrace "
+        "WHERE name = 'waiter' AND frame_type = 'Python' ORDER BY depth"
     ).to_pylist()  # fmt: skip
     waiter = find(found, "waiter")["frames"]
     assert [(row["func"], row["lineno"]) for row in rows] == [

@@ -206,7 +206,7 @@ def _try(
     try:
         # A Ctrl-C comes before or after this, never between a run and the ticket that ends it.
         with recorder.lock:  # one thread at a time, so that the next one sees this run
-            ticket: Ticket = _core.undisturbed(lambda: _claim(settings, name))  # type: ignore[assignment]
+            ticket: Ticket = _core.undisturbed(lambda: _claim(settings, name))
         name = ticket.run.about.name
         _log(f"{ticket.run.id} begins" + (f": {name}" if name else ""))
         return ticket

@@ -69,7 +69,7 @@ class Recorder:
         """Begin recording, and return the session's folder. If that fails, return None, and write
         one line that says why to stderr, or pass it to `report`. `root` is the folder of sessions,
         if it is not the one that the environment names."""
-        values, complaints = environ.load_settings(given)
+        values, complaints = _core.undisturbed(lambda: environ.load_settings(given))
         print_complaints(complaints, parent or self._session)
         if not self._watches_forks:
             self._watches_forks = True  # first, because another thread may fork meanwhile

@@ -21,9 +21,7 @@ def describe_inputs(*args: object, **kwargs: object) -> str | None:
     if is_tracing():
         return None
     # The core drops any exception raised in here, which must not be the program's own Ctrl-C.
-    return _core.undisturbed(  # type: ignore[return-value]
-        lambda: _describe((*args, *kwargs.values()))
-    )
+    return _core.undisturbed(lambda: _describe((*args, *kwargs.values())))
 
 
 def _describe(values: tuple[object, ...]) -> str | None:

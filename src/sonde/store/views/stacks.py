@@ -142,7 +142,7 @@ def _list_backtrace(session: Session) -> list[Row]:
             found.append({
                 "t_ns": row["t_ns"], "thread": thread, "name": names.get(thread), "depth": depth,
                 "gil": row["gil"], "idle": row["idle"], **frame,
-                "frame_type": "cut" if frame["func"] == "<cut>" else "python",
+                "frame_type": "cut" if frame["func"] == "<cut>" else "Python",
                 "locals": None if known is None else json.dumps(known),
                 "interpreter": row.get("interpreter") or 0,
             })  # fmt: skip
@@ -198,7 +198,7 @@ BACKTRACE = view_of_rows(
     ("func", "text", "", "function"),
     ("file", "text", "", "file of the function"),
     ("lineno", "i64", "", "the line that runs, or calls"),
-    ("frame_type", "text", "", "python, or cut where outer frames were left out"),
+    ("frame_type", "text", "", "Python, or cut where outer frames were left out"),
     ("gil", "bool", "", "the thread held the GIL"),
     ("idle", "bool", "", "the thread slept or waited for anything but a CPU"),
     ("locals", "text", "", "local variables as JSON, if the last `sonde stacks --locals` saw this"
