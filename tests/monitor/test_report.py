@@ -6,7 +6,6 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -392,10 +391,15 @@ def test_nothing_measured_is_drawn_all_the_same(tmp_path: Path) -> None:
     assert len(found) == 5 and hint is None
 
 
-def test_without_matplotlib_the_report_says_how_to_get_pictures(
-    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where matplotlib is not installed: to draw takes longer than all else in a report."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+
+
+def test_without_matplotlib_the_report_says_how_to_get_pictures(
+    watched: Watched, tmp_path: Path, no_pictures: None, capsys
+) -> None:
     watched.machine.run(3)
     report.write(watched.describe(tmp_path), sys.stdout)
     said = json.loads((tmp_path / "report.json").read_text())
@@ -422,7 +426,7 @@ def make_report(watched: Watched, folder: Path) -> str:
 
 
 def test_the_page_has_all_data_and_needs_nothing_from_elsewhere(
-    watched: Watched, tmp_path: Path, capsys
+    watched: Watched, tmp_path: Path, no_pictures: None, capsys
 ) -> None:
     watched.machine.run(
         30, gpu=[{"util_pct": 10.0, "memory_used_bytes": 10**9}, {"util_pct": 20.0}], network=WIRES,
@@ -455,7 +459,9 @@ def test_an_hour_at_ten_readings_a_second_with_eight_gpus_stays_below_three_mega
     assert len(text) < 3 * 10**6 and "<img" not in text
 
 
-def test_the_page_shows_in_a_browser_what_was_measured(watched: Watched, tmp_path: Path) -> None:
+def test_the_page_shows_in_a_browser_what_was_measured(
+    watched: Watched, tmp_path: Path, no_pictures: None
+) -> None:
     find_browser()
     watched.machine.run(
         40, gpu=lambda s: [{"util_pct": 42.0 if s < 20.5 else 84.0}, {"util_pct": 7.0}]
@@ -496,7 +502,7 @@ def test_the_page_shows_in_a_browser_what_was_measured(watched: Watched, tmp_pat
     ],
 )
 def test_a_command_is_not_charged_with_the_network_of_others(
-    watched: Watched, tmp_path: Path, capsys, scope: Scope, title: str
+    watched: Watched, tmp_path: Path, no_pictures: None, capsys, scope: Scope, title: str
 ) -> None:
     watched.machine.run(5, network=WIRES)
     report.write(watched.describe(tmp_path, scope), sys.stdout)
@@ -512,22 +518,16 @@ def test_a_command_is_not_charged_with_the_network_of_others(
 # ---- the report ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def written(
+def test_findings_patterns_and_statistics_are_in_every_form(
     watched: Watched, tmp_path: Path, capsys
-) -> Iterator[tuple[dict[str, object], str, str]]:
-    """report.json, report.md and what was printed, of two GPUs that idle unevenly."""
+) -> None:
     watched.machine.run(
         30, gpu=[{"util_pct": 30.0, "memory_used_bytes": 70 * 10**9},
                  {"util_pct": 5.0, "memory_used_bytes": 10**9}], network=WIRES,
     )  # fmt: skip
     report.write(watched.describe(tmp_path), sys.stdout)
     said = json.loads((tmp_path / "report.json").read_text())
-    yield said, (tmp_path / "report.md").read_text(), capsys.readouterr().out
-
-
-def test_findings_have_evidence_votes_reason_and_fix_in_every_form(written) -> None:
-    said, markdown, printed = written
+    markdown, printed = (tmp_path / "report.md").read_text(), capsys.readouterr().out
     titles = [finding["title"] for finding in said["advice"]["findings"]]
     assert titles
     for finding in said["advice"]["findings"]:
@@ -535,23 +535,19 @@ def test_findings_have_evidence_votes_reason_and_fix_in_every_form(written) -> N
         votes = f"{finding['fired']} of {finding['judged']} pieces"
         assert finding["title"] in printed and votes in printed and finding["todo"] in printed
         assert votes in markdown
-
-
-def test_the_patterns_are_said_in_the_words_of_the_original(written) -> None:
-    said, markdown, printed = written
+    # The patterns are in the words of the original.
     uneven = "There is MOST sample showing that 'There is mal-distribution of the GPU memory between the multiple GPUs.'"
     assert uneven in said["patterns"] and uneven in printed and uneven in markdown.replace("\\", "")
-
-
-def test_statistics_are_printed_for_every_gpu(written) -> None:
-    said, markdown, printed = written
+    # Every GPU has its statistics.
     assert "Number of GPUs: 2" in printed and "GPU 0: H200" in printed and "GPU 1: H200" in printed
     assert printed.count("80th percentile") == 4
     assert "| GPU 1 utilization | 5.0 %" in markdown
     assert said["statistics"]["received_bytes"]["volume_bytes"] == 30 * 1300
 
 
-def test_a_report_of_nothing_says_so(watched: Watched, tmp_path: Path, capsys) -> None:
+def test_a_report_of_nothing_says_so(
+    watched: Watched, tmp_path: Path, no_pictures: None, capsys
+) -> None:
     report.write(watched.describe(tmp_path), sys.stdout)
     said = json.loads((tmp_path / "report.json").read_text())
     assert said["statistics"]["readings"] == 0 and said["statistics"]["gpus"] == []
