@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
 
 import pytest
@@ -17,6 +14,7 @@ from sonde.session import list_sessions, steering
 from sonde.store.recording import Recording
 from support.needs import need
 from support.places import TESTS
+from support.zygote import Zygote
 
 need("torch")
 
@@ -69,23 +67,14 @@ def record(run, code: str, **settings: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory) -> tuple[dict[str, object], dict[str, object]]:
+def results(tmp_path_factory, torch_zygote: Zygote) -> tuple[dict[str, object], dict[str, object]]:
     found = []
     for words in ([], ["record"]):
-        folder = tmp_path_factory.mktemp("results")
-        program = subprocess.Popen(
-            [sys.executable, str(RESULTS), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env={**os.environ, "SONDE_DIR": str(folder)}, start_new_session=True,
-        )  # fmt: skip
-        try:
-            out, err = program.communicate(timeout=TIMEOUT_S / 2)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(program.pid, signal.SIGKILL)  # a child that hangs would take a processor
-            program.wait()
-        assert program.returncode == 0, err
-        said = re.sub(r"pid=\d+", "pid", err)  # 3.12 warns of forks by number
-        found.append({**json.loads(out), "stderr": said})
+        env = {**os.environ, "SONDE_DIR": str(tmp_path_factory.mktemp("results"))}
+        done = torch_zygote.run([str(RESULTS), *words], env, TIMEOUT_S / 2)
+        assert done.returncode == 0, done.stderr
+        said = re.sub(r"pid=\d+", "pid", done.stderr)  # 3.12 warns of forks by number
+        found.append({**json.loads(done.stdout), "stderr": said})
     return found[0], found[1]
 
 
