@@ -10,6 +10,7 @@ import pytest
 from conftest import wait_for
 from support.needs import need, need_cuda
 from support.ranks import ask, finish, start_ranks
+from support.zygote import Zygote
 
 need("torch")
 
@@ -83,10 +84,10 @@ IN_PHASE = """
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, torch_zygote: Zygote) -> Path:
     """What two ranks recorded of the program above."""
     made = tmp_path_factory.mktemp("ranks")
-    finish(start_ranks(made, PROGRAM.replace("DELAY", str(DELAY_S))))
+    finish(start_ranks(made, PROGRAM.replace("DELAY", str(DELAY_S)), torch_zygote))
     return made
 
 

@@ -295,9 +295,9 @@ print(train())
 """
 
 
-def test_tensors_are_summarised_where_they_lie(run, root) -> None:
+def test_tensors_are_summarised_where_they_lie(run_torch, root) -> None:
     pytest.importorskip("torch")
-    done = run(TORCH + TENSORS)
+    done = run_torch(TORCH + TENSORS)
     assert done.stderr == ""
     rows = {row["name"]: row for row in read_rows(root)}
     loss = rows["loss"]
@@ -344,9 +344,9 @@ with torch.inference_mode(): inside(torch.ones(2))
 """
 
 
-def test_neither_modes_nor_autograd_nor_chance_see_it(run, root) -> None:
+def test_neither_modes_nor_autograd_nor_chance_see_it(run_torch, root) -> None:
     pytest.importorskip("torch")
-    assert run(TORCH + UNSEEN).stderr == ""
+    assert run_torch(TORCH + UNSEEN).stderr == ""
     found = {
         (row["name"], row["step"]): row["seen"]
         for row in read_rows(root)
@@ -371,11 +371,11 @@ print(hashlib.sha256(repr(losses).encode()).hexdigest())
 """
 
 
-def test_losses_are_the_same_to_the_last_bit_and_so_is_what_is_written(run, root) -> None:
+def test_losses_are_the_same_to_the_last_bit_and_so_is_what_is_written(run_torch, root) -> None:
     pytest.importorskip("torch")
-    bare = run(TORCH + TRAIN).stdout
+    bare = run_torch(TORCH + TRAIN).stdout
     watch = "start('loss@train; optimizer.param_groups[0][\\'lr\\']@train')\n"
-    done = run(TORCH + watch + TRAIN + "print(losses[7])")
+    done = run_torch(TORCH + watch + TRAIN + "print(losses[7])")
     assert done.stdout.splitlines()[0] == bare.strip() and done.stderr == ""
     rows = read_rows(root, "step, name, number")
     assert len(rows) == 100
