@@ -92,7 +92,7 @@ def test_attach_and_detach_many_times_under_load_change_no_result(load, name: st
 
 def test_a_tool_that_is_killed_leaves_the_program_whole(load) -> None:
     target = load("malloc")
-    stress_attach.kill_tools(target, 20)
+    stress_attach.kill_tools(target, 10)
     assert target.finish() > 0
 
 

@@ -249,7 +249,7 @@ def test_tables_are_described(pid: int, sonde_cli) -> None:
 
 
 def test_the_demo_finds_the_line_and_shows_that_its_fix_helped(sonde_cli) -> None:
-    done = sonde_cli("demo", "--plain", "--duration", "4", SONDE_COLLECTOR="on")
+    done = sonde_cli("demo", "--plain", "--duration", "6", SONDE_COLLECTOR="on")
     assert done.returncode == 0 and not done.stderr, done.stderr
     found, changed = done.stdout.split("The fix")
     words = " ".join(found.split())  # a long path has the line wrapped
