@@ -7,6 +7,7 @@ import sys
 from _thread import get_native_id
 
 from sonde import _core
+from sonde.job.fork import in_parent
 from sonde.job.source_context import SourceContext
 from sonde.tables.spawn import Spawn
 
@@ -32,12 +33,11 @@ _MOST_CHARS = 200  # of a program's name
 
 class _Seam:
     """Stands in front of the two functions that all of Python's library starts processes with, and
-    is called at each fork. There is one for the life of the process: fork hooks cannot be removed,
-    and a forked child finds it in place."""
+    is told of each fork. There is one for the life of the process: a forked child finds it in
+    place."""
 
     def __init__(self) -> None:
         self.listener: Callable[..., object] | None = None
-        self._is_hooked = False
         self._covers: dict[str, tuple[Any, Any]] = {}  # by how: the function, and ours
         self._inside: set[int] = set()  # threads whose fork is a part of a call that has a row
 
@@ -49,12 +49,10 @@ class _Seam:
             if how not in self._covers:
                 self._covers[how] = original, self._cover(original, how)
         self._exchange(0, 1)
-        if not self._is_hooked:
-            os.register_at_fork(after_in_parent=self._note_fork)
-            self._is_hooked = True
+        in_parent.listener = self._note_fork
 
     def close(self) -> None:
-        self.listener = None
+        self.listener = in_parent.listener = None
         self._exchange(1, 0)
 
     def _exchange(self, old: int, new: int) -> None:
