@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from sonde.errors import Error
+from sonde.session import Session
 from sonde.web.answer import make_exact
 from sonde.web.questions import pick_width
 from sonde.web.server import PageServer
@@ -138,8 +140,34 @@ def test_nothing_steers_unless_it_was_allowed_and_the_page_asks(server: PageServ
 
 
 def test_a_port_that_is_taken_is_one_clear_line(server: PageServer) -> None:
-    with pytest.raises(Error, match=rf"port {server.server_port} cannot be used"):
+    with pytest.raises(
+        Error, match=rf"port {server.server_port} cannot be used \(Address already in use\)"
+    ):
         PageServer(TARGET, server.server_port)
+    with pytest.raises(Error, match="ports go from 0 to 65535"):
+        PageServer(TARGET, 80_000)
+
+
+def test_a_recording_that_was_removed_is_one_clear_line(server: PageServer, tmp_path: Path) -> None:
+    token, copy = f"Bearer {server.token}", tmp_path / "copy"
+    shutil.copytree(TARGET, copy)
+    target = f"target={copy}{os.sep}"
+    assert ask(server, f"/api/stacks?{target}", Authorization=token)[0] == 200
+    shutil.rmtree(copy)
+    for name in ("about", "stacks", "now", "advice"):  # the first is asked of what is still open
+        status, _, body = ask(server, f"/api/{name}?{target}", Authorization=token)
+        assert status == 404 and "removed" in json.loads(body)["error"], (name, body)
+    _, _, body = ask(server, f"/api/live?{target}", Authorization=token)
+    assert b"event: gone" in body and b"removed" in body
+
+
+def test_a_recording_of_another_user_is_one_clear_line(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    shutil.copytree(TARGET, tmp_path / "copy")
+    os.chmod(tmp_path / "copy", 0)
+    with pytest.raises(Error, match="cannot be read: it is another user"):
+        Session(str(tmp_path / "copy"))
 
 
 def test_pieces_are_of_lengths_that_people_read() -> None:

@@ -43,6 +43,10 @@ class Session:
     def _read_meta(self) -> Meta:
         try:
             values = read_checked(self.path(META))
+        except PermissionError:
+            raise Damaged(
+                f"{self.folder} cannot be read: it is another user's, or its permissions forbid it"
+            ) from None
         except OSError:
             raise Damaged(f"{self.folder} is not a session folder: it has no {META}") from None
         version = values.get("format")

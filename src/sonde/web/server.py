@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pyarrow as pa
 
 from sonde import environ
-from sonde.errors import Error, NoSession
+from sonde.errors import Damaged, Error, NoSession
 from sonde.session import list_sessions
 from sonde.session.target import add_children, find_sessions
 from sonde.web import assets, facts, steer
@@ -54,6 +54,7 @@ class PageServer(ThreadingHTTPServer):
         self.files = assets.make_files()
         self.ended = threading.Event()
         self._opened: dict[str, Opened] = {}
+        self._seen: set[str] = set()  # targets that were there
         self._lock = threading.Lock()
         super().__init__((ADDRESS, _find_port(port)), _Handler)
 
@@ -72,11 +73,22 @@ class PageServer(ThreadingHTTPServer):
         with self._lock:
             found = self._opened.pop(target, None)
             if found is None:
-                found = Opened(target, add_children(find_sessions(target, environ.find_root())))
+                found = self._find(target)
             self._opened[target] = found
+            self._seen.add(target)
             while len(self._opened) > _MOST_OPENED:
                 self._opened.pop(next(iter(self._opened))).close()
         return found
+
+    def _find(self, target: str) -> Opened:
+        try:
+            return Opened(target, add_children(find_sessions(target, environ.find_root())))
+        except (NoSession, Damaged):
+            if target not in self._seen:
+                raise
+            raise NoSession(
+                f"the recording {target} has been removed since it was opened"
+            ) from None
 
     def forget(self, target: str) -> None:
         """Open a recording anew with the next question: its files may have changed."""
@@ -108,8 +120,10 @@ def _find_port(port: int | None) -> int:
             try:
                 probe.bind((ADDRESS, tried))
                 return int(probe.getsockname()[1])
-            except (OSError, OverflowError) as error:
-                reason = str(error)
+            except OSError as error:
+                reason = error.strerror or str(error)
+            except OverflowError:
+                reason = "ports go from 0 to 65535"
     raise Error(f"port {port} cannot be used ({reason}); leave --port out, and a free one is found")
 
 
