@@ -13,9 +13,15 @@ import pytest
 
 import sonde
 from conftest import wait_for
+from sonde.analysis.window import Window
+from sonde.session import Session
 from sonde.session.files import SEALED
+from sonde.web.opened import Opened
+from sonde.web.report import make_report
 from support.browser import find_browser
 from support.devtools import Browser
+from support.handmade_machine import OFF, Machine
+from support.handmade_model import Job, make_gpt
 from support.handmade_page import PIECES, RANKS, S, make_large_page
 
 # Names meant to harm: HTML, text that runs backwards, control characters, ten thousand letters.
@@ -355,3 +361,41 @@ def test_a_job_of_64_ranks_and_10000_stacks_shows_who_is_slow(
     assert set(shown) == {f"work_{100 * piece + 7}" for piece in range(PIECES - 10, PIECES)}
     assert browser.run("find('chips').textContent").count("rank 7") == 1
     assert browser.said == []
+
+
+def test_gpus_and_modules_show_what_sql_says(browser: Browser, tmp_path: Path) -> None:
+    folder = sonde.start(**OFF)
+    assert folder is not None
+    machine = Machine(1.0)
+    job = Job(machine.start_ns + S)
+    for number in range(8):
+        job.step(number, make_gpt(blocks=2))
+    machine.run(30, gpu=lambda s: [{"util_pct": 2 * s}, {"util_pct": 7.0}])
+    session = Session(folder)
+    begin, end = (ns + session.wall_offset_ns for ns in (machine.start_ns, machine.now_ns))
+    opened = Opened("gpt", [session], Window(begin, end))
+    path = tmp_path / "gpt.html"
+    path.write_text(make_report(opened)[0])
+    opened.close()
+    browser.open(f"{path.as_uri()}#tab=modules")
+    browser.wait("document.body.dataset.ready === 'all' && !!lists.modules")
+    asked = opened.recording.query(
+        "SELECT gpu, AVG(util_pct) AS util, AVG(memory_used_bytes) / 1024 ** 3 AS memory "
+        "FROM system.gpu GROUP BY gpu ORDER BY gpu"
+    ).to_pylist()
+    shown = "[...document.querySelectorAll('[data-chart=\"{}\"] .keys b')].map(b => b.textContent)"
+    utils = browser.run(shown.format("GPU utilisation"))
+    assert utils == [f"{asked[0]['util']:.0f} %", f"{asked[1]['util']:.1f} %"]
+    assert browser.run(shown.format("GPU memory")) == [f"{one['memory']:.1f} GiB" for one in asked]
+    rows = browser.wait(
+        "[...document.querySelectorAll('[data-table=modules] tbody tr')]"
+        ".map(row => [row.cells[0].title.split(' ')[0], +row.dataset.ns])"
+    )
+    # The first step is warm-up; equal blocks are one row.
+    sums = opened.recording.query(
+        "SELECT regexp_replace(module, 'blocks.[0-9]', 'blocks.0') AS module, "
+        "ROUND(SUM(duration) * 1e9 / 7)::BIGINT AS ns FROM python.torch_trace WHERE step > 0 "
+        "GROUP BY 1"
+    ).to_pylist()
+    assert {name: round(ns) for name, ns in rows} == {one["module"]: one["ns"] for one in sums}
+    assert len(sums) == 6 and browser.said == []
