@@ -162,6 +162,29 @@ def test_dask_which_function_the_threads_are_in(run, sonde_cli) -> None:
     assert any("parse" in line and "program.py:4" in line for line in lines)
 
 
+NOTEBOOK = """
+from jupyter_client.manager import start_new_kernel
+manager, client = start_new_kernel(kernel_name="python3")
+shown = []
+def hook(message):
+    if message["msg_type"] in ("execute_result", "display_data"):
+        shown.append(message["content"]["data"].get("text/html", ""))
+try:
+    client.execute_interactive("%load_ext sonde", output_hook=hook, timeout=200)
+    cell = "%%sonde\\ndef slow():\\n    return sum(i * i for i in range(8_000_000))\\nslow()"
+    client.execute_interactive(cell, output_hook=hook, timeout=200)
+finally:
+    client.stop_channels(); manager.shutdown_kernel(now=True)
+print("\\n".join(shown))
+"""
+
+
+def test_jupyter_where_the_time_of_a_cell_went(run) -> None:
+    pytest.importorskip("ipykernel"), pytest.importorskip("jupyter_client")
+    shown = run(NOTEBOOK, SONDE_COLLECTOR="off").stdout
+    assert "<table>" in shown and "slow" in shown
+
+
 @pytest.mark.parametrize("tool", ["pytest", "mypy"])
 def test_a_tool_keeps_its_exit_code_and_shows_where_its_time_went(
     tool: str, tmp_path: Path, root: Path, sonde_cli

@@ -37,7 +37,7 @@ class _Magics:
 
     def profile_cell(self, line: str, cell: str) -> Any:
         """Run a cell and return its profile; the words behind `%%sonde` are tags."""
-        with sonde.profile(tags=line.split() or None) as run:
+        with sonde.profile(tags=line.split()) as run:
             done = self._ipython.run_cell(cell)
         if not done.success:
             return None  # IPython has shown the error

@@ -122,6 +122,10 @@ class Result:
     def __str__(self) -> str:
         return self.show()
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show the functions as text, for IPython in a terminal."""
+        printer.text(type(self).__name__ if cycle else self.show())
+
     def _repr_html_(self) -> str:
         """Return the functions as a table, for notebooks."""
         from sonde.markup import PctBar, show_box, show_table
