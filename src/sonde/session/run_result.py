@@ -9,6 +9,10 @@ from sonde.errors import Error
 from sonde.session.records import RunResult
 from sonde.session.stack_table import WEIGHTS
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 FrameTuple = tuple[str, str, int, int]  # function, file, its first line, the line that ran
 Sums = tuple[int, int, int, int]  # samples; wall, CPU and GIL time in ns
 # With less CPU time than this share of the elapsed time, the profile is mostly about waiting.
