@@ -424,12 +424,12 @@ def test_a_loop_that_waits_for_its_gpu_now_and_then_has_no_outliers() -> None:
 def test_a_change_at_one_moment_is_found_with_its_time() -> None:
     def slower(t: float) -> list[dict]:
         length = 180 * MS if t >= 60 else 100 * MS
-        return [{**STEP, "step": int(t), "dur_ns": length}]
+        return [{**STEP, "step": int(t) * 4 + at, "dur_ns": length} for at in range(4)]
 
     (found,) = advise(record(120, torch_step=slower), "step_change").findings
     assert found.title.startswith("Since ") and "1.8 times as long" in found.title
     assert found.evidence["step_before_ns"] == pytest.approx(100 * MS)
-    assert found.severity == "warning" and found.fired < found.judged
+    assert found.severity == "info" and found.fired < found.judged  # no line is known
     noise = random.Random(1)
 
     def uneven(t: float) -> list[dict]:
@@ -444,21 +444,20 @@ def test_a_change_says_what_takes_longer_since_then() -> None:
     (rule,) = load_rules(["step_change"])
     line = {"file": "/job/a.py", "lineno": 3, "func": "track", "call": None}
 
-    def part(at: int, step_s: float, queue_s: float, kind: str | None, s: float) -> SimpleNamespace:
+    def part(at: int, step_s: float, own_s: float, kind: str | None, s: float) -> SimpleNamespace:
         return SimpleNamespace(
             piece=at // 10, part=at, host="h", pid=9, rank=None, steps=10, step_s=step_s,
-            begin_us=10**12 + at, queue_s=queue_s, lines=[{**line, "kind": kind, "s": s}],
+            begin_us=10**12 + at, own_s=own_s, lines=[{**line, "kind": kind, "s": s}],
         )  # fmt: skip
 
-    def judge(kind: str | None, queue_s: float, s: float) -> Verdict:
-        old = [part(at, 0.1, 0.0, kind, 0.1) for at in range(20)]
-        new = [part(at, 0.2, queue_s, kind, s) for at in range(20, 40)]
+    def judge(kind: str | None, own_s: float, s: float) -> Verdict:
+        old = [part(at, 0.1, 1.0, kind, 0.1) for at in range(20)]
+        new = [part(at, 0.2, own_s, kind, s) for at in range(20, 40)]
         return list(rule.module.judge([*old, *new], rule.limits))[-1]
 
-    works = judge(None, 0.0, 1.1)
+    works = judge(None, 2.0, 1.1)
     assert works.title.endswith("the program works longer in track since then")
     assert works.line == "/job/a.py:3 in track" and works.lost_pct == pytest.approx(50)
-    assert "waits for the network in track" in judge("network", 0.0, 1.1).title
-    starved = judge(None, 1.0, 0.1)
-    assert "waits for a processor" in starved.title and starved.lost_pct is None
-    assert judge(None, 0.0, 0.1).line == ""
+    assert "waits for the network in track" in judge("network", 2.0, 1.1).title
+    assert not judge(None, 1.0, 0.1).fired  # others have the processors
+    assert judge(None, 2.0, 0.1).line == ""

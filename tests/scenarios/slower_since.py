@@ -3,7 +3,7 @@ again, as metric trackers with a full window do."""
 
 from __future__ import annotations
 
-RULE, CAUSE, LINE, TWIN = "step_change", "steps take", "add_to_history", True
+RULE, CAUSE, LINE, TWIN = "step_change", "steps take", "burn", True
 ALSO = ("python_bound",)
 
 if __name__ == "__main__":
@@ -13,13 +13,14 @@ if __name__ == "__main__":
     from loop import FIXED, SECONDS, burn
     from torch_loop import Examples, load, train
 
-    begun_s = time.monotonic()
+    begun_s: list[float] = []  # with the first step: to import torch takes long on a busy machine
 
     def add_to_history(_loss: torch.Tensor) -> None:
-        burn(0.02)
+        burn(0.03)
 
     def track(_step: int, loss: torch.Tensor) -> None:
-        if not FIXED and time.monotonic() - begun_s > SECONDS / 2:
+        begun_s.append(time.monotonic())
+        if not FIXED and begun_s[-1] - begun_s[0] > SECONDS / 2:
             add_to_history(loss)
 
     train(load(Examples(lambda _index: None)), track)

@@ -27,7 +27,8 @@ LIMITS = {
     "heap_pct": Limit(30, "of the growth at one line, if the heap is recorded, to name the line"),
 }
 # Workers share pages with their parent: only PSS shows what they add. It is rarely read. A place of
-# the heap that did not change has no new row: its last one before a moment says what it held.
+# the heap that did not change has no new row: its last one before a moment says what it held, and
+# python.heap what it holds at the end.
 SQL = f"""
 WITH size AS (
   SELECT {{piece}} AS piece, host, pid, depth = 0 AS own, process, COUNT(*) AS readings,
@@ -36,7 +37,8 @@ WITH size AS (
   GROUP BY piece, host, pid, depth, process HAVING bytes IS NOT NULL),
 history AS (
   SELECT host, pid, stack, type, t_ns, alive_bytes, {{inside}} AS is_inside
-  FROM python.heap_history WHERE {{to_end}}),
+  FROM python.heap_history WHERE {{to_end}} UNION ALL
+  SELECT host, pid, stack, type, {2**62}, alive_bytes, TRUE FROM python.heap),
 held AS (
   SELECT host, pid, stack, type, COALESCE(ARG_MAX(alive_bytes, t_ns) FILTER (is_inside), 0)
            - COALESCE(ARG_MAX(alive_bytes, t_ns) FILTER (NOT is_inside), 0) AS grown_bytes

@@ -25,11 +25,14 @@ NEEDS = ("python.torch_step.dur_ns",)
 OTHERWISE = "the recording is too short"
 LIMITS = {
     "times": Limit(1.3, "times as long as before, from which it counts"),
-    "least": Limit(10, "fewest parts of the time, a tenth of a piece each, before and after"),
-    "apart_pct": Limit(90, "of the parts on either side that are nearer to their own side"),
+    "least": Limit(
+        10, "fewest parts of the time, a tenth of a piece or four steps, before and after"
+    ),
+    "apart_pct": Limit(85, "of the parts on either side that are nearer to their own side"),
     "explained_pct": Limit(50, "of the added time that is spent at one line, to name it"),
 }
-# What a step takes in the middle of each part of the time, and where the main thread was meanwhile.
+_FEW = 4  # steps in a part
+# What steps take in each part of the time, and where the main thread works or waits meanwhile.
 # A part is a tenth of a piece; of a long recording more, so that there are no more than 600.
 _PART_US = "(GREATEST({piece_s} / 10, {piece_s} * ({last_piece} + 1) / 600) * 1e6)::BIGINT"
 SQL = f"""
@@ -43,22 +46,20 @@ timed AS (
 sample AS (
   SELECT epoch_us(ts) // {_PART_US} AS part, host, pid, stack,
          CASE WHEN idle THEN COALESCE(wait, '') END AS kind, ANY_VALUE(call) AS call,
-         SUM(wall_ns) / 1e9 AS wall_s,
-         SUM(CASE WHEN idle OR queue_ns IS NULL OR cpu_ns + queue_ns = 0 THEN 0
-                  ELSE wall_ns * queue_ns / (cpu_ns + queue_ns) END) / 1e9 AS queue_s
+         SUM(CASE WHEN idle THEN wall_ns ELSE cpu_ns END) / 1e9 AS s
   FROM python.stack_sample SEMI JOIN timed USING (host, pid)
   WHERE {{inside}} AND thread = pid GROUP BY ALL),
 place AS ({PLACE}),
 spent AS (
   SELECT part, host, pid, file, lineno, func, kind, ANY_VALUE(call) AS call,
-         SUM(wall_s - queue_s) AS s
+         SUM(s) AS s
   FROM sample JOIN place USING (stack) GROUP BY part, host, pid, file, lineno, func, kind),
 line AS (
   SELECT part, host, pid, LIST(struct_pack(file, lineno, func, kind, call, s)) AS lines
   FROM spent GROUP BY part, host, pid),
-queue AS (SELECT part, host, pid, SUM(queue_s) AS queue_s FROM sample GROUP BY part, host, pid)
-SELECT piece, part, host, pid, rank, steps, step_s, begin_us, queue_s, lines
-FROM timed LEFT JOIN line USING (part, host, pid) LEFT JOIN queue USING (part, host, pid)
+own AS (SELECT part, host, pid, SUM(s) AS own_s FROM sample GROUP BY part, host, pid)
+SELECT piece, part, host, pid, rank, steps, step_s, begin_us, own_s, lines
+FROM timed FULL JOIN own USING (part, host, pid) LEFT JOIN line USING (part, host, pid)
 """
 
 
@@ -67,22 +68,40 @@ def judge(rows: Rows, limits: Limits) -> Iterator[Verdict]:
     for row in rows:
         by_process.setdefault((row.host, row.pid), []).append(row)
     for found in by_process.values():
-        found.sort(key=lambda row: row.part)
-        if len(found) >= 2 * limits.least:
-            yield from _judge_process(found, limits)
+        parts = _merge(sorted(found, key=lambda row: row.part))
+        if len(parts) >= 2 * limits.least:
+            yield from _judge_process(parts, limits)
+
+
+def _merge(rows: list[Any]) -> list[Any]:
+    """Return the parts, put together until each has a few steps: a step may be longer than one, and
+    what is seen in the next one then belongs to it."""
+    found: list[Any] = []
+    for row in rows:
+        if found and (row.steps is None or found[-1].steps < _FEW):
+            last = found[-1]
+            steps = last.steps + (row.steps or 0)
+            both = last.step_s * last.steps + (row.step_s or 0.0) * (row.steps or 0)
+            found[-1] = last._replace(
+                steps=steps, step_s=both / steps, own_s=(last.own_s or 0.0) + (row.own_s or 0.0),
+                lines=[*(last.lines or ()), *(row.lines or ())],
+            )  # fmt: skip
+        elif row.steps is not None:
+            found.append(row)
+    return found
 
 
 def _judge_process(rows: list[Any], limits: Limits) -> Iterator[Verdict]:
     """All parts of one process at once: there is one moment that divides them best."""
     who = "" if rows[0].rank is None else f"rank {rows[0].rank}"
-    at = _find_change([row.step_s for row in rows], limits)
+    at = _find_change([_net(row) for row in rows], limits)
     if at is None:
         for piece in sorted({row.piece for row in rows}):
             yield Verdict(piece, False, who=who)
         return
     before, after = rows[:at], rows[at:]
-    old_s, new_s = (median(row.step_s for row in side) for side in (before, after))
-    what, line, is_queue = _explain(before, after, new_s - old_s, limits)
+    old_s, new_s = (median(map(_net, side)) for side in (before, after))
+    what, line = _explain(before, after, new_s - old_s, limits)
     times = new_s / old_s
     title = (
         f"Since {show_moment(after[0].begin_us * 1000)[11:]} steps take {times:.2g} times as long"
@@ -91,12 +110,19 @@ def _judge_process(rows: list[Any], limits: Limits) -> Iterator[Verdict]:
     begun = after[0].piece
     for piece in sorted({row.piece for row in rows}):
         steps = sum(row.steps for row in rows if row.piece == piece)
-        # Whoever took the processors, it is not the program's doing; cpu_starved speaks of that.
+        # Without a line it may be the machine's doing.
         yield Verdict(
             piece, piece >= begun, evidence, readings=steps, who=who,
-            lost_pct=None if is_queue else 100 * (1 - 1 / times), severity="info",
+            lost_pct=100 * (1 - 1 / times) if line else None, severity="info",
             title=f"{title}: the program {what} since then" if what else title, line=line,
         )  # fmt: skip
+
+
+def _net(row: Any) -> float:
+    """Return what a step takes without waiting for a processor, which is the doing of others, and
+    of which cpu_starved speaks."""
+    net_s: float = row.own_s / row.steps if row.own_s else row.step_s
+    return net_s
 
 
 def _find_change(values: Sequence[float], limits: Limits) -> int | None:
@@ -112,7 +138,7 @@ def _find_change(values: Sequence[float], limits: Limits) -> int | None:
     ]
     at = max(gains)[1]
     old, new = median(values[:at]), median(values[at:])
-    if new < limits.times * old:
+    if new < limits.times * old or old <= 0:
         return None
     middle = (old + new) / 2
     low = sum(1 for value in values[:at] if value < middle)
@@ -123,29 +149,23 @@ def _find_change(values: Sequence[float], limits: Limits) -> int | None:
 
 def _explain(
     before: Sequence[Any], after: Sequence[Any], added_s: float, limits: Limits
-) -> tuple[str, str, bool]:
-    """Return what takes longer in words, its line, and whether processors are what is missing."""
+) -> tuple[str, str]:
+    """Return what takes longer, in words, and its line; empty where nothing explains most of it."""
     enough_s = limits.explained_pct / 100 * added_s
     counts = [sum(row.steps for row in side) for side in (before, after)]
-    old_s, new_s = (
-        sum(row.queue_s or 0.0 for row in side) / count
-        for side, count in zip((before, after), counts, strict=True)
-    )
-    if new_s - old_s >= enough_s:
-        return "waits for a processor", "", True
     old, new = (
         _sum_lines(side, count) for side, count in zip((before, after), counts, strict=True)
     )
     worst = max(new, key=lambda key: new[key] - old.get(key, 0.0), default=None)
     if worst is None or new[worst] - old.get(worst, 0.0) < enough_s:
-        return "", "", False
+        return "", ""
     file, lineno, func, kind = worst
     calls = [
         one["call"] for row in after for one in row.lines or ()
         if (one["file"], one["lineno"], one["kind"]) == (file, lineno, kind) and one["call"]
     ]  # fmt: skip
     what = describe_more(func, kind, calls[0] if calls else None)
-    return what, show_place(file, lineno, func), False
+    return what, show_place(file, lineno, func)
 
 
 def _sum_lines(rows: Sequence[Any], steps: int) -> dict[tuple[str, int, str, str | None], float]:
