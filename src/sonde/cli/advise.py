@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -30,7 +31,7 @@ FOUND = 8  # the exit code of --fail-on
 _COLOURS = {"critical": "\x1b[1;31m", "warning": "\x1b[1;33m", "info": "\x1b[1;36m"}
 _SEEN = {"most": "in most of the pieces", "several": "in several pieces",
          "a little": "in a few pieces"}  # fmt: skip
-_WIDTH = 98
+_WIDTH = 98  # the longest line that is easy to read
 _RULES = """\
 docs/advice.md says how to read a finding and how to add a rule.
 """
@@ -126,7 +127,7 @@ def _describe_places(advice: Advice) -> Iterator[str]:
         what = f": {place.what}" if place.what and place.func else place.what
         time = show_duration(place.time_s * 1e9)
         yield clean(
-            f"  {place.share_pct:>3.0f} %  {place.state}  {time:>7}  {place.func}{at}{what}"
+            f"  {place.share_pct:>3.0f} %  {place.state}  {time:>8}  {place.func}{at}{what}"
         )
 
 
@@ -177,8 +178,10 @@ def _describe_finding(finding: Finding, colour: bool) -> Iterator[str]:
 
 def _wrap(label: str, text: str) -> list[str]:
     first = f"  {label:<9} "
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
+    width = min(_WIDTH, max(40, room))
     return textwrap.wrap(
-        clean(text), _WIDTH, initial_indent=first, subsequent_indent=" " * len(first),
+        clean(text), width, initial_indent=first, subsequent_indent=" " * len(first),
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
 

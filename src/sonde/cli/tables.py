@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import IO
 
 from sonde.cli import _options, _table
 from sonde.errors import ConfigError
@@ -42,7 +43,15 @@ def run(args: argparse.Namespace) -> int:
         for f in s.fields
     ]
     names = dict.fromkeys(("table", "column", "kind", "unit", "meaning"), "string")
-    _table.write_records(rows, names, args.format, args.output)
+    if args.format == "table":
+        cells = [tuple(row.values()) for row in rows]
+
+        def draw(file: IO[str]) -> None:
+            _table.draw_table(list(names), _table.wrap_last(list(names), cells, file), file)
+
+        _table.write_text(args.output, draw)
+    else:
+        _table.write_records(rows, names, args.format, args.output)
     return 0
 
 

@@ -89,7 +89,7 @@ def _draw(
         file.write(line + "\n")
     if not nodes:
         return
-    file.write("\n  total  share  waiting\n")
+    file.write("\n   total  share   waiting\n")
     draw_nodes(tree, nodes, _show_numbers, _name, file)
     hidden = len(tree.list_nodes(args.sort)) - len(nodes)
     if hidden > 0:
@@ -116,7 +116,7 @@ def _describe(tree: CodeTree) -> Iterator[str]:
 def _show_numbers(node: CodeNode, tree: CodeTree) -> str:
     share = find_pct(node.total_ns, tree.root.total_ns)
     waiting = show_duration(node.waiting_ns) if node.waiting_ns >= node.total_ns / 100 else ""
-    return f"{show_duration(node.total_ns):>7}  {share:>3.0f} %  {waiting:>7}"
+    return f"{show_duration(node.total_ns):>8}  {share:>3.0f} %  {waiting:>8}"  # 3.10 min
 
 
 def _name(node: CodeNode) -> str:
