@@ -101,8 +101,8 @@ def _describe_comparison(found: Comparison) -> str:
                  SAME: "the same"}  # fmt: skip
         much = "much " if step.much and step.verdict in (WORSE, BETTER) else ""
         if step.name == "run":
-            judged = (row for row in found.code if row.verdict == step.verdict != SAME)
-            most = next(judged, None)
+            likewise = (row for row in found.code if row.verdict == step.verdict != SAME)
+            most = next(likewise, None)
             where = f"; most: {clean(most.name)}, {_show_sides(most)}" if most else ""
             sides = f"{_show_sides(step)}, {step.change_pct:+.0f} %"
             return f"{much}{words[step.verdict]}: the run took {sides}{where}"
