@@ -106,6 +106,8 @@ class Source:
             _seam.close()
 
     def _write(self, how: str, t_ns: int, child: int | None, args: tuple[Any, ...]) -> None:
+        if _core.filter_watch():
+            return  # the program has installed a filter, which may forbid to ask for the child
         dur_ns = None if how == FORK else _core.clock_ns() - t_ns
         thread = get_native_id()
         if how == FORK:
