@@ -3,7 +3,7 @@ again, as metric trackers with a full window do."""
 
 from __future__ import annotations
 
-RULE, CAUSE, LINE, TWIN = "step_change", "steps take", "burn", True
+RULE, CAUSE, TWIN = "step_change", "steps take", True
 ALSO = ("python_bound",)
 
 if __name__ == "__main__":

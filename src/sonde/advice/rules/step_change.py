@@ -26,7 +26,7 @@ OTHERWISE = "the recording is too short"
 LIMITS = {
     "times": Limit(1.3, "times as long as before, from which it counts"),
     "least": Limit(
-        10, "fewest parts of the time, a tenth of a piece or four steps, before and after"
+        6, "fewest parts of the time, a tenth of a piece or four steps, before and after"
     ),
     "apart_pct": Limit(85, "of the parts on either side that are nearer to their own side"),
     "explained_pct": Limit(50, "of the added time that is spent at one line, to name it"),
