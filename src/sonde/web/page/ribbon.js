@@ -105,7 +105,7 @@ function drawRibbon() {
 function drawAxis(pen, width, height, top, unit) {
   pen.fillStyle = colour("--dim");
   pen.font = "11px system-ui, sans-serif";
-  pen.fillText(`${+top.toPrecision(3)} ${unit}`, 4, 10);
+  pen.fillText(`${+top.toPrecision(3)} ${top === 1 && unit === "threads" ? "thread" : unit}`, 4, 10);
   pen.strokeStyle = colour("--edge");
   pen.beginPath();
   pen.moveTo(0, height - AXIS + 0.5);
