@@ -263,3 +263,12 @@ def test_reading_needs_no_database_while_the_ring_holds_the_window(ended: TopPro
         raise AssertionError(sql)
 
     assert Samples(ended.session, refuse).add_up(ended.find_since(300.0))
+
+
+def test_a_place_is_named_as_in_every_other_command() -> None:
+    from sonde.tui.tree import Unit
+
+    assert (
+        Unit("loads", "/usr/lib/python3.11/json/__init__.py", 299).where == "json/__init__.py:299"
+    )
+    assert Unit("f", "", 1).where == ""

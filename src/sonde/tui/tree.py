@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from sonde.analysis.code_names import shorten_file
 from sonde.session import stack_table
 
 
@@ -18,7 +19,7 @@ class Unit(NamedTuple):
     @property
     def where(self) -> str:
         """The file and line, as they are shown; empty if the file is not known."""
-        return f"{self.file}:{self.line}" if self.file else ""
+        return f"{shorten_file(self.file)}:{self.line}" if self.file else ""
 
 
 class Units:
