@@ -23,6 +23,7 @@ LAW = {
     "binding": {"format", "kernel"},
     "gc": FLOOR,
     "exceptions": FLOOR,
+    "spawns": FLOOR,
     "stacks": FLOOR,
     "heap": FLOOR | {"stacks"},  # a block belongs to the stack that allocated it
     "calls": FLOOR,

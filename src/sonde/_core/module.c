@@ -8,6 +8,7 @@
 #include "gc/gc_callback.h"
 #include "heap/heap_binding.h"
 #include "kernel/fork.h"
+#include "spawns/spawner.h"
 #include "stacks/trigger.h"
 #include "torch/step_end.h"
 #include "variables/array_summary.h"
@@ -64,6 +65,7 @@ static PyMethodDef *const functions[] = {
     sonde_hold_threads_methods,
     sonde_still_thread_methods,
     sonde_fatal_signal_methods,
+    sonde_spawner_methods,
 };
 
 static const struct {

@@ -43,27 +43,10 @@ class ForkLock:
         return self._forks != _core.forks()
 
 
-class ForkNotice:
-    """Told of each fork in the parent, while the native thread still rests."""
-
-    def __init__(self) -> None:
-        self.listener: Callable[[], object] | None = None
-
-    def tell(self) -> None:
-        if self.listener is not None:
-            self.listener()
-
-
-in_parent = ForkNotice()
-
-
 def watch_forks(at_multiprocessing: Callable[[], bool]) -> None:
     """Have the native thread rest during each fork; and call `at_multiprocessing` once, before the
     first fork of a program that uses that module. Call this once: fork hooks cannot be removed."""
     _core.fork_after_import("multiprocessing.util", at_multiprocessing)
-    # Before the native thread wakes, which it does as soon as code of Python runs after fork_wake:
-    # if Python then sees two threads, it warns of the fork.
-    os.register_at_fork(after_in_parent=in_parent.tell)
     os.register_at_fork(
         before=_core.fork_rest, after_in_parent=_core.fork_wake, after_in_child=_core.fork_child
     )

@@ -7,7 +7,6 @@ import sys
 from _thread import get_native_id
 
 from sonde import _core
-from sonde.job.fork import in_parent
 from sonde.job.source_context import SourceContext
 from sonde.tables.spawn import Spawn
 
@@ -20,72 +19,56 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-EXEC, POSIX_SPAWN, FORK = "exec", "posix_spawn", "fork"
+_HOW = {"fork_exec": "exec", "posix_spawn": "posix_spawn"}  # by the name of the function
 _LIBRARY = os.path.dirname(os.__file__) + "/"
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + "/"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _OWN, _PACKAGE, _PYTHON = 1, 2, 3
 _owners: dict[str, int] = {}  # by file
 _MOST_FILES = 1000
-_MOST_BYTES = 1 << 16  # of the list of a thread's children
 _MOST_CHARS = 200  # of a program's name
 
 
 class _Seam:
-    """Stands in front of the two functions that all of Python's library starts processes with, and
-    is told of each fork. There is one for the life of the process: a forked child finds it in
-    place."""
+    """Stands in front of the two functions that all of Python's library starts processes with.
+    There is one for the life of the process: a forked child finds it in place.
+
+    Forks have no row: code that runs right after one writes to pages that both processes still
+    share, so that noting a fork took a tenth of its time, and half of it on a busy machine."""
 
     def __init__(self) -> None:
         self.listener: Callable[..., object] | None = None
-        self._covers: dict[str, tuple[Any, Any]] = {}  # by how: the function, and ours
-        self._inside: set[int] = set()  # threads whose fork is a part of a call that has a row
+        self._covers: dict[str, tuple[Any, Any]] = {}  # by name: the function, and ours
 
     def open(self, listener: Callable[..., object]) -> None:
         self.listener = listener
         import _posixsubprocess  # a few functions in C; `subprocess` takes ours when it is imported
 
-        for how, original in ((EXEC, _posixsubprocess.fork_exec), (POSIX_SPAWN, os.posix_spawn)):
-            if how not in self._covers:
-                self._covers[how] = original, self._cover(original, how)
+        for original in (_posixsubprocess.fork_exec, os.posix_spawn):
+            name = original.__name__
+            # What somebody else has put there is no built-in function, and stays.
+            if name not in self._covers and type(original) is type(len):
+                self._covers[name] = original, _core.cover_spawner(original, self._note_spawn)
         self._exchange(0, 1)
-        in_parent.listener = self._note_fork
 
     def close(self) -> None:
-        self.listener = in_parent.listener = None
+        self.listener = None
         self._exchange(1, 0)
 
     def _exchange(self, old: int, new: int) -> None:
         """Put one function of each pair in the place of the other, wherever that stands."""
-        places = ((EXEC, "_posixsubprocess", "fork_exec"), (EXEC, "subprocess", "_fork_exec"),
-                  (POSIX_SPAWN, "os", "posix_spawn"))  # fmt: skip
-        for how, module, name in places:
-            found, pair = sys.modules.get(module), self._covers.get(how)
+        places = (("_posixsubprocess", "fork_exec", "fork_exec"),
+                  ("subprocess", "_fork_exec", "fork_exec"),
+                  ("os", "posix_spawn", "posix_spawn"))  # fmt: skip
+        for module, name, original in places:
+            found, pair = sys.modules.get(module), self._covers.get(original)
             # If somebody else stands there, that stays.
             if found is not None and pair is not None and getattr(found, name, None) is pair[old]:
                 setattr(found, name, pair[new])
 
-    def _cover(self, original: Any, how: str) -> Any:
-        def start(*args: Any, **named: Any) -> Any:
-            if self.listener is None:
-                return original(*args, **named)
-            begin_ns, thread = _core.clock_ns(), get_native_id()
-            self._inside.add(thread)
-            try:
-                child = original(*args, **named)
-            finally:
-                self._inside.discard(thread)
-            if self.listener is not None:
-                self.listener(how, begin_ns, child, args)
-            return child
-
-        start.__name__ = start.__qualname__ = original.__name__
-        start.__doc__, start.__module__ = original.__doc__, original.__module__
-        return start
-
-    def _note_fork(self) -> None:
-        if self.listener is not None and get_native_id() not in self._inside:
-            self.listener(FORK, _core.clock_ns(), None, ())
+    def _note_spawn(self, name: str, begin_ns: int, child: int, first: object) -> None:
+        if self.listener is not None:
+            self.listener(_HOW[name], begin_ns, child, first)
 
 
 _seam = _Seam()
@@ -105,19 +88,14 @@ class Source:
         if _seam.listener is self._listener:
             _seam.close()
 
-    def _write(self, how: str, t_ns: int, child: int | None, args: tuple[Any, ...]) -> None:
-        if _core.filter_watch():
-            return  # the program has installed a filter, which may forbid to ask for the child
-        dur_ns = None if how == FORK else _core.clock_ns() - t_ns
-        thread = get_native_id()
-        if how == FORK:
-            child = _find_newest_child(thread)
+    def _write(self, how: str, t_ns: int, child: int, first: object) -> None:
+        dur_ns = _core.clock_ns() - t_ns
         frame = find_own(sys._getframe(1))
         place: tuple[Any, ...] = (None, None, None)
         if frame is not None:
             code = frame.f_code
             place = getattr(code, "co_qualname", code.co_name), code.co_filename, frame.f_lineno
-        self._emit(t_ns, dur_ns, child, how, _name_program(how, args), thread, *place)
+        self._emit(t_ns, dur_ns, child, how, _name_program(first), get_native_id(), *place)
 
 
 def find_own(frame: FrameType | None) -> FrameType | None:
@@ -147,23 +125,8 @@ def _find_owner(file: str) -> int:
     return owner
 
 
-def _name_program(how: str, args: tuple[Any, ...]) -> str | None:
-    if how == FORK or not args:
-        return None
-    # fork_exec has the arguments and then the files to try, posix_spawn the file first.
-    first = args[0][0] if how == EXEC else args[0]
-    return os.fsdecode(first)[:_MOST_CHARS]
-
-
-def _find_newest_child(thread: int) -> int | None:
-    """Return the child that a thread has just forked; None if the kernel does not tell."""
-    try:
-        file = os.open(f"/proc/self/task/{thread}/children", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        found = os.read(file, _MOST_BYTES)
-    finally:
-        os.close(file)
-    words = found.split() if len(found) < _MOST_BYTES else []
-    return int(words[-1]) if words else None
+def _name_program(first: Any) -> str | None:
+    """Return what is started: fork_exec has the arguments first, posix_spawn the file."""
+    if isinstance(first, (list, tuple)):
+        first = first[0] if first else None
+    return None if first is None else os.fsdecode(first)[:_MOST_CHARS]
