@@ -44,7 +44,8 @@ class _Seam:
         self.listener = listener
         import _posixsubprocess  # a few functions in C; `subprocess` takes ours when it is imported
 
-        for original in (_posixsubprocess.fork_exec, os.posix_spawn):
+        originals: tuple[Any, ...] = (_posixsubprocess.fork_exec, os.posix_spawn)
+        for original in originals:
             name = original.__name__
             # What somebody else has put there is no built-in function, and stays.
             if name not in self._covers and type(original) is type(len):
