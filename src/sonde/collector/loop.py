@@ -270,10 +270,11 @@ class Collector:
         begin_s, sealing_s = time.monotonic(), 0.0
         for folder, one in list(self.watched.items()):
             with self._attempt(folder):
+                if sealing_s >= SEAL_S and not one.session.is_alive():
+                    continue  # live sessions must not wait for many ended ones: the next scan's
                 one.refresh()
                 one.process_runs(begin_s + SEAL_S)
-                # Live sessions must not wait for many ended ones: the next scan seals the rest.
-                if not one.session.is_alive() and sealing_s < SEAL_S:
+                if not one.session.is_alive():
                     now_s = time.monotonic()
                     self._archived_bytes += one.drain(now_s, ended=True)
                     one.snapshot(now_s, ended=True)
@@ -340,16 +341,14 @@ def _mark_start(root: str) -> None:
         pass  # nobody counts, as when it was started by hand
 
 
-def _list_leftovers(root: str) -> list[str]:
-    """Return folders whose creation or removal was interrupted."""
-    found = []
+def _list_leftovers(root: str) -> Iterator[str]:
+    """Yield folders whose creation or removal was interrupted."""
     for name in os.listdir(root):
         if name.startswith(".") and name.endswith((".new", ".gone")):
             path = os.path.join(root, name)
             with suppress(FileNotFoundError):  # it may have been renamed just now
                 if time.time() - os.lstat(path).st_mtime > STALE_S:
-                    found.append(path)
-    return found
+                    yield path
 
 
 def take_lock(root: str, wait_s: float = 1.0) -> int | None:
