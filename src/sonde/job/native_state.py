@@ -57,7 +57,7 @@ def catch_signal(writing: SessionWriter) -> None:
 def find_stand_in() -> Nothing | None:
     """Return what does nothing if the program has installed a filter of system calls since its
     recording began: it may end the program at the next import. Otherwise return None."""
-    return Nothing() if _core.filter_watch() else None
+    return Nothing() if _core.has_later_filter() else None
 
 
 def find_danger(values: Mapping[str, Value]) -> str | None:

@@ -26,19 +26,10 @@ def print_complaints(complaints: list[str], earlier: object) -> None:
 
 
 def _write(data: bytes) -> None:
-    from select import PIPE_BUF, POLLOUT, poll  # most programs never get here
-
-    try:
-        while data and _is_stderr():
-            waiting = poll()
-            waiting.register(2, POLLOUT)
-            # Anything but POLLOUT alone is an error, such as a pipe that nobody reads: writing to
-            # it sends SIGPIPE, which ends a program that does not ignore it.
-            if waiting.poll(0) != [(2, POLLOUT)]:
-                return
-            data = data[os.write(2, data[:PIPE_BUF]) :]  # a writable pipe has room for that much
-    except OSError:
-        pass
+    done = 1
+    while done and data and _is_stderr():
+        done = _core.write_ready(2, data)
+        data = data[done:]
 
 
 def _is_stderr() -> bool:

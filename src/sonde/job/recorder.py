@@ -143,6 +143,7 @@ class Recorder:
             self._report(f"not recording: {error}")
             self._forget_session()
             self._unfollow()
+            _core.filter_unwatch()
             return
         set_current(writing)
         exit_status.watch(writing.page)
@@ -189,6 +190,7 @@ class Recorder:
         if state != _core.EXITED:  # otherwise this is the exit hook itself
             atexit.unregister(self._at_exit)
             exit_status.forget()
+            _core.filter_unwatch()
 
     def _unfollow(self) -> None:
         environ.unfollow_children(self._environment)

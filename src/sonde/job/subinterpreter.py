@@ -49,6 +49,9 @@ class NoRecorder:
     def stop(self) -> None:
         pass
 
+    def leave_if_filtered(self) -> bool:
+        return False
+
     def set_on(self, on: bool) -> None:
         pass
 

@@ -9,7 +9,10 @@
 #include "kernel/process_stat.h"
 #include "kernel/snapshot_signal.h"
 
+#include <limits.h>
+#include <poll.h>
 #include <signal.h>
+#include <unistd.h>
 
 /* This is in C because a signal handler may run and raise between any two lines of Python, and
  * the program's signals would then stay blocked for ever. */
@@ -87,6 +90,22 @@ static PyObject *process_read(PyObject *Py_UNUSED(module), PyObject *args)
                          f[SONDE_STAT_RSS], io);
 }
 
+static PyObject *write_ready(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int fd;
+    Py_buffer data;
+    if (!PyArg_ParseTuple(args, "iy*", &fd, &data))
+        return NULL;
+    /* Anything but POLLOUT alone is an error, such as a pipe that nobody reads: writing to it sends
+     * SIGPIPE, which ends a program that does not ignore it. A writable pipe has room for PIPE_BUF. */
+    struct pollfd one = {.fd = fd, .events = POLLOUT};
+    ssize_t done = 0;
+    if (poll(&one, 1, 0) == 1 && one.revents == POLLOUT)
+        done = write(fd, data.buf, data.len < PIPE_BUF ? (size_t)data.len : PIPE_BUF);
+    PyBuffer_Release(&data);
+    return PyLong_FromSsize_t(done < 0 ? 0 : done);
+}
+
 static PyObject *has_filter(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     return PyBool_FromLong(sonde_has_filter());
@@ -95,6 +114,17 @@ static PyObject *has_filter(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(non
 static PyObject *filter_watch(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     return PyBool_FromLong(sonde_filter_watch());
+}
+
+static PyObject *filter_unwatch(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    sonde_filter_unwatch();
+    Py_RETURN_NONE;
+}
+
+static PyObject *has_later_filter(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return PyBool_FromLong(sonde_has_later_filter());
 }
 
 static PyObject *may_read_memory(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
@@ -212,6 +242,11 @@ PyMethodDef sonde_kernel_methods[] = {
      "input and output."},
     {"filter_watch", filter_watch, METH_NOARGS,
      "Watch for filters of system calls, and return whether one has come since the first call."},
+    {"filter_unwatch", filter_unwatch, METH_NOARGS, "Watch for filters no longer."},
+    {"has_later_filter", has_later_filter, METH_NOARGS,
+     "Return whether a filter has come while they were watched for."},
+    {"write_ready", write_ready, METH_VARARGS,
+     "write_ready(fd, data): write as much as takes no waiting; return how many bytes that were."},
     {"has_filter", has_filter, METH_NOARGS, "Return whether system calls of this process are filtered."},
     {"find_deadly_call", find_deadly_call, METH_NOARGS,
      "Return a system call that a recording needs and a filter answers with death; None if there is none."},

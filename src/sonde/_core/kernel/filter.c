@@ -27,13 +27,15 @@ enum { STACK_BYTES = 32 * 1024, HIGH_FD = 512 };
 
 static int had_filter; /* atomic: what sonde_has_filter() said last */
 
-/* What the kernel says about the thread that began the recording. The file is opened before the
+/* What the kernel says about the main thread, which lives as long as the process. The file is opened before the
  * program can forbid that, and read without a position: if the program closes it and another file gets
  * its number, that one is not disturbed. */
 static struct {
     int fd;
     uint32_t forks;   /* sonde_forks when it was opened: before that it is a parent's */
-    int filters;      /* how many there were then */
+    ino_t number;     /* which file it is */
+    int is_counted;
+    int filters;      /* how many there were when that was first asked */
     uint32_t is_more; /* atomic: there are more by now */
 } watched = {.fd = -1};
 
@@ -91,7 +93,7 @@ static int ask_watched(void)
 int sonde_has_later_filter(void)
 {
     int filters = sonde_had_later_filter() ? -1 : ask_watched();
-    if (filters > watched.filters)
+    if (watched.is_counted && filters > watched.filters)
         sonde_store_relaxed(&watched.is_more, 1u);
     return sonde_had_later_filter();
 }
@@ -100,17 +102,32 @@ int sonde_filter_watch(void)
 {
     if (sonde_has_later_filter() || (watched.fd >= 0 && watched.forks == sonde_forks))
         return sonde_had_later_filter();
-    int is_first = watched.fd < 0;
-    int low = open("/proc/thread-self/status", O_RDONLY | O_CLOEXEC);
+    struct stat about;
+    int low = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
     int high = low < 0 ? -1 : fcntl(low, F_DUPFD_CLOEXEC, HIGH_FD);
     if (high >= 0)
         close(low);
     /* The parent's stays open in a child: its number may be another file's by now. */
     watched.fd = high < 0 ? low : high;
     watched.forks = sonde_forks;
-    if (is_first)
-        watched.filters = count_filters();
+    watched.number = watched.fd >= 0 && fstat(watched.fd, &about) == 0 ? about.st_ino : 0;
+    if (!watched.is_counted) {
+        watched.filters = ask_watched();
+        watched.is_counted = watched.filters >= 0;
+    }
     return sonde_has_later_filter();
+}
+
+void sonde_filter_unwatch(void)
+{
+    struct stat about;
+    if (sonde_has_later_filter())
+        return; /* it may forbid to close a file */
+    /* The program may have closed it, and have another file of this number. */
+    if (watched.fd >= 0 && watched.forks == sonde_forks && fstat(watched.fd, &about) == 0 &&
+        about.st_ino == watched.number)
+        close(watched.fd);
+    watched.fd = -1;
 }
 
 /* ---- what it forbids ---------------------------------------------------------------------- */

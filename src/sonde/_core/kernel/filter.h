@@ -16,6 +16,9 @@ int sonde_had_filter(void);
  * is not known, and cannot be tried, because it may forbid to start a process. */
 int sonde_filter_watch(void);
 
+/* Watch no longer; with the GIL, after the thread that records has ended. */
+void sonde_filter_unwatch(void);
+
 /* Has one come? Any thread; it takes one pread(), some microseconds. */
 int sonde_has_later_filter(void);
 
