@@ -141,4 +141,4 @@ def test_the_command_line_steers(start, sonde_cli) -> None:
 
 def test_settings_are_listed_without_a_target(sonde_cli) -> None:
     done = sonde_cli("config")
-    assert done.returncode == 0 and "SONDE_RING_BYTES" in done.stdout
+    assert done.returncode == 0 and "ring.bytes " in done.stdout
