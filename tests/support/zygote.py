@@ -152,6 +152,7 @@ class Zygote:
                 self._give_up()
                 raise AssertionError("the zygote does not answer")
             if "pid" in answer and "status" not in answer:
+                self._status.pop(answer["pid"], None)  # of an earlier program with this pid
                 return int(answer["pid"])
             self._status[answer["pid"]] = answer["status"]
 
