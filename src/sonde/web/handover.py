@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 
@@ -13,6 +11,7 @@ import pyarrow as pa
 from sonde import plugins
 from sonde.errors import ConfigError, Error
 from sonde.web.answer import PageAnswer
+from sonde.web.own_process import run_module
 
 _TIMEOUT_S = 300.0
 _MOST_BYTES = 256 * 1024 * 1024  # which a browser can still take over
@@ -38,14 +37,8 @@ def read_export(target: str, asked: Mapping[str, str]) -> PageAnswer:
 
 
 def _run(words: list[str], path: str) -> pa.Array:
-    try:
-        done = subprocess.run([sys.executable, "-m", "sonde", *words], capture_output=True,
-                              timeout=_TIMEOUT_S, check=False)  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise Error(f"the file was not done after {_TIMEOUT_S:g} s; brush less time") from None
-    if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise Error(lines[-1] if lines else f"it ended with code {done.returncode}")
+    too_late = f"the file was not done after {_TIMEOUT_S:g} s; brush less time"
+    run_module("sonde", words, _TIMEOUT_S, too_late)
     if os.path.getsize(path) > _MOST_BYTES:
         raise Error("the file is larger than 256 MiB; brush less time, or use `sonde export`")
     with open(path, "rb") as file:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 from sonde import settings
-from sonde.errors import ConfigError, Error
+from sonde.errors import ConfigError
 from sonde.session import Session, steering
 from sonde.web.answer import PageAnswer
 from sonde.web.opened import Opened
+from sonde.web.own_process import run_module
 from sonde.web.questions import Asked, Questions
 
 REFUSED = "this server only reads; `sonde ui --allow-steer` starts one that may steer the job"
@@ -50,16 +48,9 @@ def _look(opened: Opened, _asked: Asked) -> PageAnswer:
 
 
 def _ask_command(*words: str) -> PageAnswer:
-    """Return what a command of ours says: in its own process, so that it can be given up."""
-    try:
-        done = subprocess.run([sys.executable, "-m", "sonde", *words], capture_output=True,
-                              timeout=_TIMEOUT_S, check=False)  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise Error(f"the job did not answer in {_TIMEOUT_S:g} s") from None
-    if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise Error(lines[-1] if lines else f"it ended with code {done.returncode}")
-    text = done.stdout.decode("utf-8", "replace")
+    """Return what a command of ours says."""
+    too_late = f"the job did not answer in {_TIMEOUT_S:g} s"
+    text = run_module("sonde", list(words), _TIMEOUT_S, too_late).decode("utf-8", "replace")
     return PageAnswer({"text": text}, [f"-- `sonde {' '.join(words)}` says the same"])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from sonde.analysis.window import Window
 from sonde.errors import Error
 from sonde.session import Session
 from sonde.web.answer import PageAnswer
+from sonde.web.own_process import run_module
 from sonde.words import show_moment
 
 _TIMEOUT_S = 300.0
@@ -47,15 +47,8 @@ def _name_part(target: str, since: str | None, until: str | None) -> str:
 
 
 def _ask_process(*words: str) -> Any:
-    command = [sys.executable, "-m", __name__, *words]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise Error(f"there was no verdict after {_TIMEOUT_S:g} s") from None
-    if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise Error(lines[-1] if lines else f"it ended with code {done.returncode}")
-    return json.loads(done.stdout)
+    too_late = f"there was no verdict after {_TIMEOUT_S:g} s"
+    return json.loads(run_module(__name__, list(words), _TIMEOUT_S, too_late))
 
 
 def make_advice(folders: Sequence[str], since: str | None, until: str | None) -> str:
