@@ -47,11 +47,18 @@ def work():
         rest()
 thread = threading.Thread(target=work, name=HOSTILE[0])
 thread.start()
+lock = threading.RLock()
+def fail(): raise LookupError(HOSTILE[0])
+def enter():
+    with lock: pass
+threading.Thread(target=fail).start()
 for text in HOSTILE:
     with sonde.span(text, shard=1): sonde.mark(text); sonde.counter(text, 3)
-print("ready", flush=True)
-while not select.select([sys.stdin], [], [], 0.05)[0]: pass
-over.set(); thread.join()
+with lock:
+    waiter = threading.Thread(target=enter, name="waiter"); waiter.start()
+    print("ready", flush=True)
+    while not select.select([sys.stdin], [], [], 0.05)[0]: pass
+over.set(); waiter.join(); thread.join()
 """
 CLOSE = "find('dialog').close()"
 
@@ -114,6 +121,7 @@ def test_the_page_of_a_job_from_live_to_the_end_of_its_server(
     browser.wait("document.body.dataset.ready === 'all'")
     _see_sums(browser, recording)
     _see_brush(browser, recording)
+    _see_marks(browser, recording)
     _see_search(browser, recording)
     _see_difference(browser)
     _see_another_recording(browser, recording)
@@ -206,6 +214,26 @@ def _see_brush(browser: Browser, recording: sonde.Recording) -> None:
     browser.run(f"setState({{thread: {thread}, from: null, to: null}})")
     assert read_whole(browser) == read_sum(recording, "wall_ns", f"thread = {thread}")
     browser.run("setState({thread: null})")
+
+
+def _see_marks(browser: Browser, recording: sonde.Recording) -> None:
+    """Exceptions, locks, collections and markers are signs below the time, and a list."""
+    assert browser.run("ribbon.lane.querySelectorAll('.exception, .lock, .marker').length") >= 3
+    browser.run("find('list-marks').click()")
+    texts = browser.run("[...document.querySelectorAll('#dialog tr')].map(r => r.textContent)")
+    [wait] = [text for text in texts if "⊗ lock" in text]
+    assert "waiter waits for a lock (RLock) that MainThread holds, taken in <module>" in wait
+    assert any("▲ uncaught exception" in text and "LookupError" in text for text in texts)
+    waits = recording.query(
+        "SELECT DISTINCT thread, since_ns FROM python.lock_wait WHERE holder >= 0"
+    )
+    assert browser.run("ribbon.marks.counts.lock") == waits.num_rows == 1
+    pauses = recording.query("SELECT COUNT(*) AS n FROM python.gc_pause WHERE dur_ns >= 5e6")
+    assert browser.run("ribbon.marks.counts.gc || 0") == pauses["n"][0].as_py()
+    lock = "ribbon.marks.marks.find(one => one.kind === 'lock')"
+    browser.run(f"find('dialog').close(); brushMark({lock})")
+    assert browser.run(f"state.from <= {lock}.at && state.to >= {lock}.at + {lock}.dur_ns") is True
+    browser.run("setState({from: null, to: null})")
 
 
 def _see_search(browser: Browser, recording: sonde.Recording) -> None:
@@ -398,4 +426,12 @@ def test_gpus_and_modules_show_what_sql_says(browser: Browser, tmp_path: Path) -
         "GROUP BY 1"
     ).to_pylist()
     assert {name: round(ns) for name, ns in rows} == {one["module"]: one["ns"] for one in sums}
+    boxes = browser.run(
+        "[...document.querySelectorAll('.module')].map(b => [b.dataset.module, b.offsetWidth])"
+    )
+    whole = browser.run("document.querySelector('.icicle').offsetWidth / lists.modules.step_ns")
+    widths = dict(boxes)
+    assert len(widths) == 6 and all(abs(widths[name] - ns * whole) <= 1 for name, ns in rows)
+    browser.run("document.querySelectorAll('.module')[2].click()")
+    assert browser.run("document.querySelector('tr.chosen').rowIndex") == 3
     assert len(sums) == 6 and browser.said == []

@@ -9,7 +9,7 @@ import re
 
 # In the order in which they are run: each uses what those before it define.
 SCRIPTS = ("words.js", "state.js", "wire.js", "sums.js", "ribbon.js", "flame.js", "lists.js",
-           "heat.js", "machine.js", "sql.js", "save.js", "main.js")  # fmt: skip
+           "modules.js", "heat.js", "machine.js", "sql.js", "save.js", "main.js")  # fmt: skip
 KINDS = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8",
          "js": "text/javascript; charset=utf-8"}  # fmt: skip
 # Names are shown as text and never as HTML: with trusted types, a browser refuses anything else.

@@ -60,16 +60,27 @@ SELECT {piece}, host, pid, COUNT(*) AS steps, AVG(dur_ns) AS dur,
     AVG(other_ns) AS other
 FROM python.torch_step WHERE {inside} GROUP BY ALL ORDER BY ALL"""
 
+# Only locks whose holder is known: a worker of a pool waits for a lock, too, when it has no work.
 _MARKS = """\
-WITH mark AS (
+WITH named AS (SELECT host, pid, thread, arg_max(name, t_ns) AS name FROM python.thread
+    WHERE name IS NOT NULL GROUP BY ALL),
+mark AS (
     SELECT ts, host, pid, 'exception' AS kind, 1 AS rank_of,
         type || COALESCE(': ' || message, '') AS text, 0 AS dur_ns FROM python.exception
     UNION ALL SELECT ts, host, pid, 'memory', 1, 'out of memory on ' || device, 0
         FROM python.torch_oom
     UNION ALL SELECT ts, host, pid, 'kernel', 1, message, 0 FROM system.kernel_log
     UNION ALL SELECT ts, host, pid, 'trigger', 2, condition, 0 FROM python.trigger
-    UNION ALL SELECT ts, host, pid, 'marker', 3, name, 0 FROM event.marker
-    UNION ALL SELECT ts, host, pid, 'gc', 4, 'garbage collection, generation ' || generation,
+    UNION ALL SELECT MIN(ts - to_microseconds((w.t_ns - since_ns) // 1000)), host, pid, 'lock', 3,
+        COALESCE(any_value(waits.name), 'a thread') || ' waits for a lock (' || any_value(kind)
+        || ') that ' || COALESCE(any_value(holds.name), 'another thread') || ' holds'
+        || COALESCE(', taken in ' || any_value(taken_func) || ', ' || any_value(taken_file) || ':'
+        || any_value(taken_lineno), ''), MAX(w.t_ns) - since_ns
+        FROM python.lock_wait w LEFT JOIN named waits USING (host, pid, thread)
+        LEFT JOIN named holds ON (holds.host, holds.pid, holds.thread) = (w.host, w.pid, w.holder)
+        WHERE holder >= 0 AND kind <> 'thread' GROUP BY host, pid, thread, since_ns
+    UNION ALL SELECT ts, host, pid, 'marker', 4, name, 0 FROM event.marker
+    UNION ALL SELECT ts, host, pid, 'gc', 5, 'garbage collection, generation ' || generation,
         dur_ns FROM python.gc_pause WHERE dur_ns >= {long_gc_ns})
 SELECT epoch_us(ts) * 1000 - {base_ns} AS at, host, pid, kind, text, dur_ns,
     COUNT(*) OVER (PARTITION BY kind) AS of_kind

@@ -106,37 +106,6 @@ async function askComparison(key, asked) {
   tell(["comparison"]);
 }
 
-// ---- modules ---------------------------------------------------------------------------------------
-
-async function askModules() {
-  if (findTab() !== "modules" && lists.modules) return;
-  if (!ribbon.steps || !ribbon.steps.piece.length) return;
-  const { first, end } = select();
-  const asked = { from: time.from + first * time.width, to: time.from + end * time.width };
-  const key = JSON.stringify(asked);
-  if (lists.asked === key) return;
-  lists.asked = key;
-  try { lists.modules = (await ask("modules", asked)).data; } catch (error) { lists.modules = { modules: [], why: error.message }; }
-  if (lists.asked === key) tell(["modules"]);
-}
-
-function drawModules() {
-  const found = lists.modules;
-  if (!found) return make("p", { class: "empty", text: "Reading …" });
-  if (!found.modules.length) return make("p", { class: "empty", text: found.why || "No module was recorded in this time." });
-  const all = inside.answers && hasBrush() ? "; of all time: a file has them once" : "";
-  lists.note.textContent = `of a mean step of ${showTime(found.step_ns)}${all}`;
-  const hasDevice = found.modules.some((one) => one.device_ns);
-  const head = ["share", "forward", "backward", ...(hasDevice ? ["device"] : []), "memory"];
-  return make("table", { "data-table": "modules" }, make("thead", {}, make("tr", {}, make("th", { class: "clip", text: "module" }), ...head.map((text) => make("th", { class: "num", text })))),
-    make("tbody", {}, ...found.modules.map((one) => make("tr", { "data-ns": one.total_ns },
-      make("td", { class: "clip", title: clean(`${one.module} (${one.type})`) }, make("span", { class: "tree", text: "  ".repeat(one.depth || 0) }), clean(one.label, 80), make("span", { class: "dim", text: ` ${clean(one.type, 40)}` })),
-      make("td", { class: "num" }, make("span", { class: "share" }, make("i", { style: { width: Math.min(100, one.share_pct) + "%" } })), showPct(one.share_pct / 100)),
-      make("td", { class: "num", text: showTime(one.forward_ns) }), make("td", { class: "num", text: showTime(one.backward_ns) }),
-      hasDevice ? make("td", { class: "num", text: one.device_ns === null ? "–" : showTime(one.device_ns) }) : null,
-      make("td", { class: "num", text: one.allocated_bytes === null ? "–" : showBytes(one.allocated_bytes) })))));
-}
-
 // ---- events ----------------------------------------------------------------------------------------
 
 function drawEvents() {

@@ -271,15 +271,15 @@ function turnTheme() { setState({ theme: document.documentElement.dataset.theme 
 function hearKey(event) {
   if (event.key === "Escape") { find("tip").hidden = true; if (state.max) setState({ max: "" }); else if (!find("dialog").open) { flame.zoom = []; setState({ from: null, to: null, search: "" }); layFrames(); } return; }
   if (/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey || find("dialog").open) return;
-  const act = { "/": () => flame.search.focus(), s: () => sql.text && sql.text.focus(), t: turnTheme, "?": showHelp, z: zoomIn, d: pin, l: () => setState({ libraries: !state.libraries }), i: () => setState({ callers: !state.callers }),
+  const act = { "/": () => flame.search.focus(), s: () => sql.text && sql.text.focus(), t: turnTheme, "?": showHelp, z: zoomIn, m: () => find("list-marks").click(), d: pin, l: () => setState({ libraries: !state.libraries }), i: () => setState({ callers: !state.callers }),
     c: () => find("share").click(), b: () => ribbon.canvas.focus(), f: () => flame.box.firstElementChild?.focus(), 0: () => find("whole").click(), " ": () => { if (about.live && event.target.tagName !== "BUTTON" && !event.target.closest(".frame")) setState({ hold: !state.hold }); else return true; return false; } }[event.key];
   if (act && act() !== true) event.preventDefault();
 }
 function showHelp() {
-  const rows = [["drag on the time", "brush: every panel shows that time; a click without a drag takes one piece, a double click all"], ["b, then ← →", "move the brush; with Shift resize it"], ["z, 0", "zoom into the brushed time; all"], ["d", "keep this time as A and compare it with another, B; “compare with …” takes another recording"], ["f, then arrows, Enter", "walk the flame graph; zoom"], ["/", "search functions and files"], ["l, i", "frames of libraries; callers"], ["s", "SQL; Ctrl+Enter runs it"], ["space", "follow a live job, or hold"], ["c", "copy a link to this view"], ["t", "dark or light"], ["Esc", "back to everything"]];
+  const rows = [["drag on the time", "brush: every panel shows that time; a click without a drag takes one piece, a double click all"], ["b, then ← →", "move the brush; with Shift resize it"], ["z, 0", "zoom into the brushed time; all"], ["m", "list the marks: exceptions, locks, collections, markers"], ["d", "keep this time as A and compare it with another, B; “compare with …” takes another recording"], ["f, then arrows, Enter", "walk the flame graph; zoom"], ["/", "search functions and files"], ["l, i", "frames of libraries; callers"], ["s", "SQL; Ctrl+Enter runs it"], ["space", "follow a live job, or hold"], ["c", "copy a link to this view"], ["t", "dark or light"], ["Esc", "back to everything"]];
   openDialog("Keys and meaning", make("dl", {}, ...rows.flatMap(([key, text]) => [make("dt", {}, make("kbd", { text: key })), make("dd", { text })])),
     make("p", { text: "Flame graph: width is time, callers are on top, stripes are waiting. Orange and bold is your code, blue a library, green Python itself. In a diff, ▲ and red grew, ▼ and blue shrank." }),
-    make("p", { text: "Marks: ▲ exception, ■ out of memory or the kernel's log, ✚ trigger, ◆ marker of the program, ● garbage collection of 5 ms or more; lines under them are findings." }));
+    make("p", { text: "Marks: ▲ exception, ■ out of memory or the kernel's log, ✚ trigger, ⊗ lock that another thread holds for a second or more, ◆ marker of the program, ● garbage collection of 5 ms or more; lines under them are findings." }));
 }
 
 begin().catch(fail);

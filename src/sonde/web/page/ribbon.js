@@ -4,13 +4,15 @@ const ribbon = { width: 1, steps: null, marks: null, findings: [], drag: null };
 const PHASES = [["input_wait", "waiting for data", "--b0", 1], ["to_device", "to the device", "--b5", 3], ["forward", "forward", "--b3", 0],
   ["backward", "backward", "--b4", 2], ["optimizer", "optimizer", "--b1", 4], ["other", "other", "--b6", 5]];
 const BANDS = [["gil", "holding the GIL", "--b0", 0], ["work", "working without it", "--b3", 1], ["queue", "waiting for the GIL", "--b1", 4], ["io", "for I/O", "--b5", 2], ["wait", "otherwise", "--b2", 3]];
-const SIGNS = { exception: "▲", memory: "■", kernel: "■", trigger: "✚", marker: "◆", gc: "●" };
+const SIGNS = { exception: "▲", memory: "■", kernel: "■", trigger: "✚", lock: "⊗", marker: "◆", gc: "●" };
+const MARK_WORDS = { exception: "uncaught exception", memory: "out of memory", kernel: "kernel's log", trigger: "trigger", lock: "lock", marker: "marker", gc: "garbage collection" };
 const AXIS = 34;  // marks and the axis below the picture
 
 function openRibbon() {
   const kind = make("div", { class: "tabs", role: "group", "aria-label": "What the ribbon shows" });
   ribbon.legend = make("div", { class: "legend" });
   const made = makePanel("ribbon", "Time", () => [...(told[usesSteps() ? "steps" : "stacks"] || []), ...(told.marks || [])], kind,
+    make("button", { type: "button", id: "list-marks", title: "Exceptions, locks, collections and markers as a list (m)", on: { click: showMarks } }),
     make("button", { type: "button", id: "zoom", text: "Zoom in", title: "Show only the brushed time, in finer pieces (z)", on: { click: zoomIn } }),
     make("button", { type: "button", id: "whole", text: "All", title: "Show all time (0)", on: { click: () => setState({ viewFrom: null, viewTo: null, from: null, to: null }) } }));
   Object.assign(ribbon, made, { kind });
@@ -200,17 +202,24 @@ function keyBrush(event) {
 
 // ---- marks -----------------------------------------------------------------------------------------
 
+function describeMark(one) {
+  return `${MARK_WORDS[one.kind] || one.kind}: ${clean(one.text, 240)}${one.dur_ns ? ", " + showTime(one.dur_ns) : ""}`;
+}
 function drawMarks() {
-  const width = ribbon.width, taken = new Map(), made = [];
-  for (const one of ribbon.marks ? ribbon.marks.marks : []) {
+  const width = ribbon.width, taken = new Map(), made = [], all = ribbon.marks ? ribbon.marks.marks : [];
+  const count = ribbon.marks ? Object.values(ribbon.marks.counts).reduce((sum, one) => sum + one, 0) : 0;
+  find("list-marks").textContent = plural(count, "mark");
+  find("list-marks").disabled = !count;
+  for (const one of all) {
     const x = Math.round(xOf(one.at) / 9) * 9;
     if (x < 0 || x > width) continue;
+    if (xOf(one.at + one.dur_ns) - x > 12) made.push(make("span", { class: `lasting ${one.kind}`, style: { left: x + "px", width: Math.min(width, xOf(one.at + one.dur_ns)) - x + "px" } }));
     const key = `${x} ${one.kind}`, known = taken.get(key);
     if (known) { known.push(one); continue; }
     const group = [one];
     taken.set(key, group);
-    const sign = make("span", { class: one.kind, text: SIGNS[one.kind] || "●", style: { left: x + "px" } });
-    tip(sign, () => group.slice(0, 6).map((mark) => `${showClock(mark.at)}  ${mark.kind}: ${clean(mark.text, 160)}${mark.dur_ns ? ", " + showTime(mark.dur_ns) : ""}`).join("\n") + (group.length > 6 ? `\n… ${group.length - 6} more` : ""));
+    const sign = make("span", { class: one.kind, text: SIGNS[one.kind] || "●", style: { left: x + "px" }, on: { click: () => brushMark(one) } });
+    tip(sign, () => group.slice(0, 6).map((mark) => `${showClock(mark.at)}  ${describeMark(mark)}`).join("\n") + (group.length > 6 ? `\n… ${group.length - 6} more` : ""));
     made.push(sign);
   }
   for (const one of ribbon.findings) {
@@ -221,4 +230,16 @@ function drawMarks() {
     made.push(line);
   }
   ribbon.lane.replaceChildren(...made);
+}
+// The time of a mark, and a little around it: a moment alone has hardly any samples.
+function brushMark(one) {
+  const piece = (ns) => (ns - time.from) / time.width;
+  setBrush(Math.floor(piece(one.at)) - 1, Math.ceil(piece(one.at + one.dur_ns)) + 1);
+}
+function showMarks() {
+  const { marks, counts, most } = ribbon.marks, count = Object.values(counts).reduce((sum, one) => sum + one, 0);
+  const row = (one) => make("tr", {}, make("td", {}, make("button", { type: "button", text: showClock(one.at), title: "Brush this time", on: { click: () => { find("dialog").close(); brushMark(one); } } })),
+    make("td", { text: `${SIGNS[one.kind] || "●"} ${MARK_WORDS[one.kind] || one.kind}` }), make("td", { class: "num", text: one.dur_ns ? showTime(one.dur_ns) : "" }), make("td", { text: clean(one.text, 400), title: clean(one.text, 900) }));
+  openDialog("Marks on the time line", make("p", { class: "dim", text: `${Object.entries(counts).map(([kind, n]) => `${SIGNS[kind] || "●"} ${MARK_WORDS[kind] || kind} ${showCount(n)}`).join(" · ")}${count > marks.length ? `; the ${showCount(most)} gravest are listed` : ""}. A click on a time brushes it.` }),
+    make("div", { class: "scroll" }, make("table", { "data-table": "marks" }, make("tbody", {}, ...[...marks].sort((one, other) => one.at - other.at).map(row)))));
 }
