@@ -18,6 +18,7 @@ from sonde.session import (
     Session,
     captures,
     files,
+    last_stacks,
     pstats_file,
     records,
     runs,
@@ -88,6 +89,7 @@ def test_the_document_names_every_key_of_every_record() -> None:
         records.ProfilerRequests, records.ProfilerRequest, records.ProfilerAnswer,
         torch_records.CaptureAbout, torch_records.CaptureGo, torch_records.Oom,
         torch_records.OomSegments, torch_records.OomBlocks, torch_records.OomStep,
+        last_stacks.LastStacks, last_stacks.LastThread, last_stacks.LastLock,
     ]  # fmt: skip
     missing = {key for kind in kinds for key in kind.__annotations__ if f"`{key}`" not in text}
     assert not missing
@@ -128,6 +130,12 @@ def test_what_retention_removed_is_counted() -> None:
     assert archive.read_expired(Session(SEALED)) == {"job.expired": 5}
     (loss,) = query(SEALED, "SELECT * FROM sonde.loss WHERE table_name = 'job.expired'")
     assert (loss["written"], loss["expired"], loss["kept"]) == (5, 5, 0)
+
+
+def test_the_last_stacks_of_a_sealed_session_are_read() -> None:
+    found = last_stacks.read_last_stacks(Session(SEALED))
+    assert found is not None and [one.name for one in found[0]] == ["MainThread"]
+    assert "make" in [frame.func for frame in found[0][0].frames] and found[1] == []
 
 
 # ---- who and how it ended ------------------------------------------------------------------------

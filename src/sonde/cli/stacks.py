@@ -12,14 +12,18 @@ from sonde import _core, environ
 from sonde.cli import _options
 from sonde.cli._stack_text import Painter, StackText
 from sonde.errors import ConfigError, Error, NoSession, NotYours
-from sonde.fleet.hosts import CLUSTER_TIMEOUT_S, Cluster, find_cluster
 from sonde.session import Session, stack_table, steering
 from sonde.session.ending import find_ending
+from sonde.session.last_stacks import pick_raised, read_last_stacks, read_raised
 from sonde.session.lock_waits import HeldLock, add_locks, read_lock_waits, take_newest
 from sonde.session.missing_names import describe_missing_names
 from sonde.session.stack_table import StackFrame, ThreadStack
 from sonde.session.target import find_sessions
 from sonde.words import clean
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from sonde.fleet.hosts import Cluster
 
 GROUP = "watch"
 EXAMPLES = (
@@ -57,8 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if "@" in args.target and (cluster := find_cluster(args.target)) is not None:
-        return _ask_cluster(cluster, args)
+    if "@" in args.target:
+        from sonde.fleet.hosts import find_cluster  # only here: few targets name a cluster
+
+        cluster = find_cluster(args.target)
+        if cluster is not None:
+            return _ask_cluster(cluster, args)
     shown = _look(args)
     if shown is None:
         return 0
@@ -94,6 +102,7 @@ def _ask_cluster(cluster: Cluster, args: argparse.Namespace) -> int:
     from sonde.cli._missing import tell_hosts
     from sonde.cli._rank_text import RankText
     from sonde.fleet.cluster import ask_all, read_processes_of
+    from sonde.fleet.hosts import CLUSTER_TIMEOUT_S
 
     if args.each or args.locals or args.tasks or args.native:
         raise ConfigError("--each, --locals, --tasks and --native are for one host")
@@ -270,7 +279,7 @@ class _Recorded(_Shown):
         ending = find_ending(self.session)
         self.ending = "is on another machine, or gone" if ending is None else ending.sentence
         if ending is not None and ending.exception is not None:
-            self.raised = ending.exception, list(_read_raised(self.session))
+            self.raised = ending.exception, _read_raised(self.session)
 
     def _sample(self) -> bool:
         """Have the process sampled now; return whether it may be asked for more."""
@@ -332,12 +341,12 @@ def _read(session: Session) -> list[ThreadStack]:
                 f"stacks of process {session.pid} are not recorded; "
                 f"`sonde config {session.pid} source.stack=on` starts it"
             ) from None
-    return _read_archived(session)
+    last = read_last_stacks(session)
+    return _read_archived(session) if last is None else last[0]
 
 
 def _read_archived(session: Session) -> list[ThreadStack]:
-    """Return the last stacks of a process that ended long ago: its rings are gone, its tables are
-    not."""
+    """Return the last stacks of a process that an earlier sonde sealed: they are in its tables."""
     from sonde.store.recording import Recording
 
     found: dict[int, ThreadStack] = {}
@@ -353,21 +362,21 @@ def _read_archived(session: Session) -> list[ThreadStack]:
     return list(found.values())
 
 
-def _read_raised(session: Session) -> Iterator[StackFrame]:
-    """Yield the frames of the exception that ended the main thread, the innermost first."""
-    try:
-        raised = list(stack_table.read_rows(session, "python.exception"))
-        frames = list(stack_table.read_rows(session, "python.exception_frame"))
-    except FileNotFoundError:  # sealed
-        from sonde.store.recording import Recording
+def _read_raised(session: Session) -> list[StackFrame]:
+    """Return the frames of the exception that ended the main thread, the innermost first."""
+    if session.read_sealed() is None:
+        return read_raised(session)
+    last = read_last_stacks(session)
+    if last is not None:
+        return last[1]
+    from sonde.store.recording import Recording  # only here: an earlier sonde sealed it
 
-        recording = Recording([session])
-        raised = recording.query("SELECT * FROM python.exception").to_pylist()
-        frames = recording.query("SELECT * FROM python.exception_frame").to_pylist()
-    last = max((row["number"] for row in raised if row["thread"] == session.pid), default=None)
-    for row in sorted(frames, key=lambda row: row["depth"]):
-        if row["number"] == last:
-            yield StackFrame(row["func"], row["file"], row["lineno"], 0)
+    recording = Recording([session])
+    return pick_raised(
+        session.pid,
+        recording.query("SELECT * FROM python.exception").to_pylist(),
+        recording.query("SELECT * FROM python.exception_frame").to_pylist(),
+    )
 
 
 def _read_tasks(session: Session, since_ns: int) -> Iterator[list[dict[str, object]]]:

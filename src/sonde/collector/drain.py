@@ -11,6 +11,7 @@ from sonde.errors import Damaged
 from sonde.session import Session, stack_table, texts
 from sonde.session.ending import find_end_wall_ns
 from sonde.session.files import EVENT_TOTALS, HEAP_NODES, NODES, SEALED, remove_quietly
+from sonde.session.last_stacks import write_last_stacks
 from sonde.session.missing_names import count_missing
 from sonde.session.records import Sealed, SealedTable
 from sonde.session.ring import Ring, map_file
@@ -118,6 +119,7 @@ def seal(session: Session) -> None:
         )
     _archive_stacks(session)
     _archive_events(session)
+    write_last_stacks(session)
     Sealed(
         state=state,
         end_wall_ns=find_end_wall_ns(session),

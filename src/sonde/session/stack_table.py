@@ -198,12 +198,14 @@ class ThreadStack:
 
 def read_newest(session: Session, since_ns: int = 0) -> list[ThreadStack]:
     """Return the newest stack, from `since_ns` on, of every thread that has not ended."""
-    times, threads, hashes, _samples, wall, *facts = _read_columns(session, SAMPLES)
+    times, threads, hashes, samples, wall, *facts = _read_columns(session, SAMPLES)
     cpu, gil, idle, *newer = facts  # older recordings have neither interpreters nor waits
     newest: dict[int, int] = {}
     since: dict[int, int] = {}  # by thread: when the row began from which on its stack is the same
     for at, thread in enumerate(threads):
-        if times[at] >= since_ns and (thread not in newest or times[newest[thread]] <= times[at]):
+        if not samples[at] or times[at] < since_ns:
+            continue  # without a sample a row has CPU time that came to light later, and no state
+        if thread not in newest or times[newest[thread]] <= times[at]:
             if thread not in newest or hashes[newest[thread]] != hashes[at]:
                 since[thread] = times[at] - wall[at]
             newest[thread] = at

@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 
 from sonde.session import Session, stack_table
 from sonde.session.heap_table import read_heap
+from sonde.session.last_stacks import read_last_stacks
+from sonde.session.stack_table import StackFrame, ThreadStack
 from sonde.store import archive
 from sonde.store.rows import open_table
 from sonde.store.view import Columns, Row, View, make_view_schema, view_of_rows
@@ -131,21 +133,36 @@ def _find_first(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _list_backtrace(session: Session) -> list[Row]:
-    newest, names = _find_newest(session), find_names(session)
-    chains = find_chains(session, {row["stack"] for row in newest.values()})
     seen = stack_table.read_locals(session)
     found: list[Row] = []
-    for thread, row in sorted(newest.items()):
-        chain = chains.get(row["stack"], [])
-        for depth, frame in enumerate(chain):
-            known = seen.get((thread, len(chain) - depth, frame["func"], frame["lineno"]))
+    for one in _list_newest(session):
+        for depth, frame in enumerate(one.frames):
+            known = seen.get((one.thread, len(one.frames) - depth, frame.func, frame.line))
             found.append({
-                "t_ns": row["t_ns"], "thread": thread, "name": names.get(thread), "depth": depth,
-                "gil": row["gil"], "idle": row["idle"], **frame,
-                "frame_type": "cut" if frame["func"] == "<cut>" else "Python",
+                "t_ns": one.t_ns, "thread": one.thread, "name": one.name, "depth": depth,
+                "gil": one.gil, "idle": one.idle, "interpreter": one.interpreter,
+                "func": frame.func, "file": frame.file, "lineno": frame.line,
+                "frame_type": "cut" if frame.func == "<cut>" else "Python",
                 "locals": None if known is None else json.dumps(known),
-                "interpreter": row.get("interpreter") or 0,
             })  # fmt: skip
+    return found
+
+
+def _list_newest(session: Session) -> list[ThreadStack]:
+    last = None if session.read_sealed() is None else read_last_stacks(session)
+    if last is not None:
+        return last[0]
+    newest, names = _find_newest(session), find_names(session)
+    chains = find_chains(session, {row["stack"] for row in newest.values()})
+    found = []
+    for thread, row in sorted(newest.items()):
+        one = ThreadStack(thread, names.get(thread), row["t_ns"])
+        one.gil, one.idle, one.interpreter = row["gil"], row["idle"], row.get("interpreter") or 0
+        one.frames = [
+            StackFrame(frame["func"], frame["file"], frame["lineno"], 0)
+            for frame in chains.get(row["stack"], [])
+        ]
+        found.append(one)
     return found
 
 
@@ -159,8 +176,10 @@ def _read_newest_rows(session: Session, table: str) -> list[dict[str, Any]]:
     return sorted(rows + found.read_live().to_pylist(), key=lambda row: int(row["t_ns"]))
 
 
-def _find_newest(session: Session) -> dict[object, dict[str, object]]:
-    newest = {row["thread"]: row for row in _read_newest_rows(session, stack_table.SAMPLES)}
+def _find_newest(session: Session) -> dict[int, dict[str, Any]]:
+    rows = _read_newest_rows(session, stack_table.SAMPLES)
+    # Without a sample a row has CPU time that came to light later, and no state.
+    newest = {row["thread"]: row for row in rows if row["samples"]}
     for row in _read_newest_rows(session, stack_table.THREADS):
         known = newest.get(row["thread"])
         if row["state"] == "ended" and known and row["t_ns"] >= known["t_ns"]:
@@ -168,16 +187,16 @@ def _find_newest(session: Session) -> dict[object, dict[str, object]]:
     return newest
 
 
-def find_names(session: Session) -> dict[object, object]:
+def find_names(session: Session) -> dict[int, str]:
     """Return the names of threads, by their ids."""
     rows = _read_newest_rows(session, stack_table.THREADS)
     return {row["thread"]: row["name"] for row in rows if row["name"] is not None}
 
 
-def find_chains(session: Session, wanted: set[object]) -> dict[object, list[dict[str, object]]]:
+def find_chains(session: Session, wanted: set[object]) -> dict[object, list[dict[str, Any]]]:
     """Return the frames (func, file, lineno) of these stacks, the innermost first."""
     nodes = {row["stack"]: row for row in STACK.read_session(session).to_pylist()}
-    chains: dict[object, list[dict[str, object]]] = {}
+    chains: dict[object, list[dict[str, Any]]] = {}
     for stack in wanted:
         chain, at = [], nodes.get(stack)
         while at is not None:
