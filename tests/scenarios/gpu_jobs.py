@@ -14,9 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
+import gpu_memory_jobs
 import torch
+from gpu_loop import Clock, allow_tf32, augment, make_model, make_optimizer, train_step
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -30,46 +32,19 @@ RULES: dict[str, tuple[str, str]] = {
     "twelve_workers": ("input_bound", "decode"),
     "float32": ("float32_matmul", ""),
     "checkpoint": ("periodic_outliers", "save"),
-    "kept_graph": ("gpu_memory_creep", ""),
-    "empty_cache": ("gpu_allocations", "tidy"),
     "slow_optimizer": ("optimizer_loop", ""),
     "shared_gpu": ("gpu_shared", ""),
+    "kept_graph": ("gpu_memory_creep", ""),
+    "empty_cache": ("gpu_allocations", "tidy"),
+    "step_timer": ("sync_points", "stop_timer"),
+    "finite_check": ("sync_points", "check_finite"),
+    "accuracy_on_cpu": ("sync_points", "count_right"),
+    "evaluation": ("evaluation", "evaluate"),
+    "running_loss": ("gpu_memory_creep", ""),
+    "fragmentation": ("fragmentation", ""),
+    "small_batch": ("launch_bound", ""),
+    "recompiled": ("recompilation", "train_step"),
 }
-
-
-class Clock:
-    """Counts steps until the time is over; what warms up does not count."""
-
-    def __init__(self, seconds: float) -> None:
-        self.end = time.monotonic() + seconds
-
-    def __iter__(self) -> Iterator[int]:
-        step = 0
-        while time.monotonic() < self.end:
-            yield step
-            step += 1
-
-
-def make_model(width: int, depth: int) -> nn.Module:
-    layers = [nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(depth)]
-    return nn.Sequential(*layers, nn.Linear(width, 16)).cuda()
-
-
-def allow_tf32() -> None:
-    torch.set_float32_matmul_precision("high")
-
-
-def train_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor
-) -> torch.Tensor:
-    optimizer.zero_grad(set_to_none=True)
-    loss = model(batch).square().mean()
-    loss.backward()
-    optimizer.step()
-    return loss.detach()
-
-
-# ---- jobs ----------------------------------------------------------------------------------------
 
 
 def launch_bound(clock: Clock, fixed: bool) -> None:
@@ -77,17 +52,10 @@ def launch_bound(clock: Clock, fixed: bool) -> None:
     allow_tf32()
     width, rows = (2048, 16384) if fixed else (64, 32)
     model = make_model(width, 60 if not fixed else 12)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)
+    optimizer = make_optimizer(model)
     batch = torch.randn(rows, width, device="cuda")
     for _ in clock:
         train_step(model, optimizer, batch)
-
-
-def augment(seconds: float) -> float:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        sum(range(200))
-    return 1.0
 
 
 def log_losses(loss: torch.Tensor, meters: dict[str, float]) -> None:
@@ -98,7 +66,7 @@ def loss_item(clock: Clock, fixed: bool) -> None:
     """pytorch forum 44309: loss.item() in every step; the next batch is prepared only after it."""
     allow_tf32()
     model = make_model(2048, 12)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)
+    optimizer = make_optimizer(model)
     batch, meters = torch.randn(16384, 2048, device="cuda"), dict[str, float]()
     for step in clock:
         loss = train_step(model, optimizer, batch * augment(0.008))
@@ -121,7 +89,7 @@ def mask_nonzero(clock: Clock, fixed: bool) -> None:
     """pytorch issue 12461: nonzero and boolean indexing synchronise."""
     allow_tf32()
     model = make_model(2048, 12)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)
+    optimizer = make_optimizer(model)
     batch = torch.randn(16384, 2048, device="cuda")
     for _ in clock:
         optimizer.zero_grad(set_to_none=True)
@@ -141,7 +109,7 @@ def pageable(clock: Clock, fixed: bool) -> None:
     """pytorch forum 24957: 128 MB from ordinary memory in every step."""
     allow_tf32()
     model = make_model(1024, 6)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)
+    optimizer = make_optimizer(model)
     store = torch.randn(32768, 1024)
     store = store.pin_memory() if fixed else store
     for _ in clock:
@@ -170,7 +138,7 @@ class Images(Dataset):
 def train_on_images(clock: Clock, seconds: float, workers: int) -> None:
     allow_tf32()
     model = make_model(1024, 12)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)
+    optimizer = make_optimizer(model)
     loader = DataLoader(
         Images(seconds), 64, num_workers=workers, pin_memory=True, persistent_workers=True
     )
@@ -193,7 +161,7 @@ def float32(clock: Clock, fixed: bool) -> None:
     if fixed:
         allow_tf32()
     model = make_model(4096, 6)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)
+    optimizer = make_optimizer(model)
     batch = torch.randn(8192, 4096, device="cuda")
     for step in clock:
         train_step(model, optimizer, batch)
@@ -209,7 +177,7 @@ def checkpoint(clock: Clock, fixed: bool) -> None:
     """pytorch lightning issue 8126: a checkpoint every few steps stops the loop."""
     allow_tf32()
     model = make_model(4096, 8)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)
+    optimizer = make_optimizer(model)
     batch = torch.randn(8192, 4096, device="cuda")
     with tempfile.TemporaryDirectory() as folder:
         for step in clock:
@@ -218,37 +186,6 @@ def checkpoint(clock: Clock, fixed: bool) -> None:
                 torch.cuda.synchronize()
             if step % (10**6 if fixed else 40) == 39:
                 save(model, folder, step)
-
-
-def kept_graph(clock: Clock, fixed: bool) -> None:
-    """pytorch faq: outputs that are kept in a list outlive their step."""
-    allow_tf32()
-    model = make_model(2048, 12)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)
-    batch = torch.randn(16384, 2048, device="cuda")
-    outputs = []
-    for _ in clock:
-        optimizer.zero_grad(set_to_none=True)
-        out = model(batch)
-        out.square().mean().backward()
-        outputs.append(out.detach() if not fixed else None)
-        optimizer.step()
-
-
-def tidy() -> None:
-    torch.cuda.empty_cache()
-
-
-def empty_cache(clock: Clock, fixed: bool) -> None:
-    """pytorch forum 14232: empty_cache in every step makes training slow."""
-    allow_tf32()
-    model = make_model(1024, 8)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)
-    batch = torch.randn(8192, 1024, device="cuda")
-    for _ in clock:
-        train_step(model, optimizer, batch)
-        if not fixed:
-            tidy()
 
 
 def slow_optimizer(clock: Clock, fixed: bool) -> None:
@@ -273,7 +210,7 @@ def shared_gpu(clock: Clock, fixed: bool) -> None:
     try:
         allow_tf32()
         model = make_model(2048, 12)
-        optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)
+        optimizer = make_optimizer(model)
         batch = torch.randn(8192, 2048, device="cuda")
         for _ in clock:
             train_step(model, optimizer, batch)
@@ -282,13 +219,125 @@ def shared_gpu(clock: Clock, fixed: bool) -> None:
             os.kill(other, signal.SIGKILL)
 
 
+def stop_timer(spent: dict[str, float], name: str, begun: float) -> None:
+    torch.cuda.synchronize()
+    spent[name] = spent.get(name, 0.0) + time.perf_counter() - begun
+
+
+def step_timer(clock: Clock, fixed: bool) -> None:
+    """HuguesTHOMAS/KPConv-PyTorch issue 22: each step is timed, and synchronised for that."""
+    allow_tf32()
+    model = make_model(2048, 12)
+    optimizer = make_optimizer(model)
+    batch, spent = torch.randn(16384, 2048, device="cuda"), dict[str, float]()
+    for step in clock:
+        begun = time.perf_counter()
+        train_step(model, optimizer, batch * augment(0.008))
+        if not fixed or step % 50 == 0:
+            stop_timer(spent, "step", begun)
+
+
+def check_finite(loss: torch.Tensor) -> None:
+    if torch.isnan(loss).any():
+        raise RuntimeError("the loss is not a number")
+
+
+def finite_check(clock: Clock, fixed: bool) -> None:
+    """huggingface/transformers issue 33693: is the loss finite? `if` waits for the answer."""
+    allow_tf32()
+    model = make_model(2048, 12)
+    optimizer = make_optimizer(model)
+    batch = torch.randn(16384, 2048, device="cuda")
+    for step in clock:
+        loss = train_step(model, optimizer, batch * augment(0.008))
+        if not fixed or step % 50 == 0:
+            check_finite(loss)
+
+
+def count_right(out: torch.Tensor, labels: torch.Tensor) -> int:
+    guesses = out.argmax(1).cpu().numpy()
+    return int((guesses == labels.numpy()).sum())
+
+
+def accuracy_on_cpu(clock: Clock, fixed: bool) -> None:
+    """pytorch/ignite issue 240: metrics are copied to the host in every step."""
+    allow_tf32()
+    model = make_model(2048, 12)
+    optimizer = make_optimizer(model)
+    batch, labels, right = torch.randn(16384, 2048, device="cuda"), torch.zeros(16384), 0
+    for step in clock:
+        optimizer.zero_grad(set_to_none=True)
+        out = model(batch * augment(0.008))
+        out.square().mean().backward()
+        optimizer.step()
+        if not fixed or step % 50 == 0:
+            right += count_right(out.detach(), labels)
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: list[torch.Tensor]) -> torch.Tensor:
+    model.eval()
+    total = sum(model(batch).square().mean() for batch in batches)
+    model.train()
+    torch.cuda.synchronize()
+    return torch.as_tensor(total)
+
+
+def evaluation(clock: Clock, fixed: bool) -> None:
+    """isl-org/Open3D-ML pull request 385: all of the validation data, again and again."""
+    allow_tf32()
+    model = make_model(2048, 12)
+    optimizer = make_optimizer(model)
+    batch = torch.randn(16384, 2048, device="cuda")
+    for step in clock:
+        train_step(model, optimizer, batch)
+        if step % 10 == 0:
+            torch.cuda.synchronize()
+        if step % (200 if fixed else 20) == 19:
+            evaluate(model, [batch] * (5 if fixed else 60))
+
+
+def small_batch(clock: Clock, fixed: bool) -> None:
+    """Russell91/TensorBox issue 16: a batch of one leaves the GPU with nothing to do."""
+    allow_tf32()
+    model = make_model(1024, 24)
+    optimizer = make_optimizer(model)
+    batch = torch.randn(32768 if fixed else 1, 1024, device="cuda")
+    for _ in clock:
+        train_step(model, optimizer, batch)
+
+
+def recompiled(clock: Clock, fixed: bool) -> None:
+    """pytorch/pytorch issue 105279: every length is compiled for itself. The back end makes no
+    kernels, so that the twin, which compiles once, is soon done with it."""
+    allow_tf32()
+    torch._dynamo.config.recompile_limit = 10**6
+    torch._dynamo.config.accumulated_recompile_limit = 10**6
+    model = torch.compile(make_model(1024, 12), dynamic=False, backend="aot_eager")
+    optimizer = make_optimizer(model)
+    for step in clock:
+        rows = 16384 if fixed else 8192 + 8 * step
+        train_step(model, optimizer, torch.randn(rows, 1024, device="cuda"))
+
+
+# ---- running one -------------------------------------------------------------------------------
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("job", choices=sorted(RULES))
     parser.add_argument("--fixed", action="store_true")
     parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--wait", action="store_true",
+                        help="begin, and record, when a line comes on stdin")  # fmt: skip
     args = parser.parse_args()
-    job: Callable[[Clock, bool], None] = globals()[args.job]
+    found = getattr(gpu_memory_jobs, args.job, None) or globals()[args.job]
+    job: Callable[[Clock, bool], None] = found
+    if args.wait:
+        sys.stdin.readline()
+        import sonde
+
+        sonde.start()
     job(Clock(args.seconds), args.fixed)
 
 

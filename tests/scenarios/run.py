@@ -24,7 +24,8 @@ from sonde.advice.finding import Advice
 from sonde.advice.judge import advise
 
 FOLDER = Path(__file__).parent
-PARTS = ("loop", "torch_loop", "run", "run_gpu", "gpu_jobs")  # that are no scenarios
+PARTS = ("loop", "torch_loop", "run", "run_gpu", "gpu_jobs", "gpu_loop", "gpu_memory_jobs")
+# that are no scenarios
 PIECE_S = 1.0
 PATIENCE_S = 120.0
 
@@ -45,6 +46,7 @@ class Scenario:
         self.limits: dict[str, float] = held.get("LIMITS", {})
         self.piece_s: float = held.get("PIECE_S", PIECE_S)
         self.gpu: bool = held.get("GPU", False)
+        self.has_twin: bool = held.get("TWIN", False)
         self.ends: int = held.get("ENDS", 0)  # with this code; -9: it is killed
 
     def record(self, root: Path, seconds: float) -> None:
@@ -113,7 +115,7 @@ def _others_are_busy(advice: Advice) -> bool:
 def list_names() -> list[str]:
     """Return the scenarios, each with its twin behind it."""
     names = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in PARTS)
-    twins = {name for name in names if "\nTWIN = True\n" in (FOLDER / f"{name}.py").read_text()}
+    twins = {name for name in names if Scenario(name).has_twin}
     return [one for name in names for one in (name, f"{name}+fixed")[: 1 + (name in twins)]]
 
 
