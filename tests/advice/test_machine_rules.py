@@ -288,6 +288,10 @@ def test_gpus_of_others_are_not_judged() -> None:
 def test_a_job_that_uses_no_gpu_is_not_blamed_for_it() -> None:
     advice = judge(record(60, gpu={"util_pct": 0.0, "memory_used_bytes": 10**6}))
     assert find(advice) == set()
+    others = {"util_pct": 5.0, "memory_used_bytes": 70 * GB}
+    assert find(judge(record(60, gpu=others))) != set()
+    own = {"torch_memory": lambda _t: _hold(device="cpu")}
+    assert find(judge(record(60, gpu=others, **own))) == set()
 
 
 def test_the_originals_thresholds_and_gpu_0_alone_give_its_votes() -> None:

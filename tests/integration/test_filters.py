@@ -116,11 +116,15 @@ def attempt(number, chosen):
     steps[chosen]()
     sonde.stop()
     os._exit(0)
-numbers = {CALLS[platform.machine()]}
-for number in numbers:
-    for chosen in range(4 if number == numbers[-1] else 5):
-        pid = os.fork() or attempt(number, chosen)
-        if os.waitpid(pid, 0)[1]: print(number, chosen)
+def fork(number):
+    forbid(number)
+    os.fork()
+    os._exit(0)
+def ends(call, *args):
+    return os.waitpid(os.fork() or call(*args), 0)[1] != 0
+for number in {CALLS[platform.machine()]}:
+    for chosen in range(4 if ends(fork, number) else 5):  # from 3.12 on a fork itself opens a file
+        if ends(attempt, number, chosen): print(number, chosen)
 """
     assert run_anew(FILTER + code).stdout == ""
 

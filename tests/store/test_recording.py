@@ -316,8 +316,9 @@ def test_tables_and_columns_can_be_listed_as_in_any_database(recorded: Recording
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
 def test_a_crash_for_want_of_memory_is_an_error_of_the_query(run, number: int) -> None:
     code = f"""
-import os, threading
+import os, threading, warnings
 from sonde.store.engine import limited
+warnings.simplefilter("ignore")  # of forks beside the threads of packages
 with limited("300MiB"):
     pass
 if os.fork() == 0:

@@ -157,17 +157,26 @@ _WRITERS: dict[str, Callable[[Any, IO[bytes]], None]] = {
 
 def list_values(column: pa.Array) -> list[object]:
     """Return the values of a column as Python's; times that Python has no value for are text."""
-    try:
-        return list(column.to_pylist())
-    except (OverflowError, ValueError):
-        return [_value_of(one) for one in column]
+    if not _has_nanoseconds(column):
+        try:
+            return list(column.to_pylist())
+        except (OverflowError, ValueError):
+            pass
+    return [_value_of(one) for one in column]
+
+
+def _has_nanoseconds(values: Any) -> bool:
+    """Return whether these times have nanoseconds: pandas, where it is installed, has a value for
+    them and spells it in another way."""
+    return str(values.type).startswith("timestamp[ns")
 
 
 def _value_of(scalar: Any) -> object:
-    try:
-        return scalar.as_py()
-    except (OverflowError, ValueError):
-        pass
+    if not (scalar.is_valid and _has_nanoseconds(scalar)):
+        try:
+            return scalar.as_py()
+        except (OverflowError, ValueError):
+            pass
     if type(scalar).__name__ == "StructScalar":
         return {key: _value_of(one) for key, one in scalar.items()}
     if hasattr(scalar, "values"):  # a list, or a map, which is a list of structs

@@ -341,6 +341,8 @@ static int would_warn(void)
     struct stat task;
     if (PY_VERSION_HEX < 0x030C0000)
         return 0;
+    if (sonde_has_later_filter())
+        return 1; /* it may forbid the question */
     return stat("/proc/self/task", &task) < 0 || task.st_nlink <= 2 + 2;
 }
 
