@@ -316,10 +316,16 @@ def test_ranks_are_medians_with_the_slowest_named(run, sonde_cli) -> None:
     assert_adds_up(report.nodes)
     attn = next(node for node in report.nodes if node.label == "attn")
     assert ms(attn.own["forward"]) == 4  # of 2, 10 and 4
-    assert [one.rank for one in report.steps if one.part == attn.slowest] == [1]
+    assert [one.rank for one in report.find_extremes(attn)] == [0, 1]
     done = sonde_cli("modules", ",".join(folders))
     assert done.returncode == 0, done.stderr
-    assert "the slowest is rank 1: " in done.stdout and "rank 1: 42.0 ms" in done.stdout
+    assert "the fastest is rank 0: " in done.stdout and ", the slowest rank 1: " in done.stdout
+    assert "rank 1: 42.0 ms" in done.stdout
+    rows = json.loads(sonde_cli("modules", ",".join(folders), "--format", "json").stdout)
+    row = next(row for row in rows if row["module"].endswith("attn"))
+    assert (row["fastest_rank"], row["slowest_rank"]) == (0, 1)
+    spread = 100 * (row["slowest_ns"] - row["fastest_ns"]) / row["spread_pct"]
+    assert row["fastest_ns"] < spread < row["slowest_ns"]  # it is of the mean
 
 
 # ---- the command ---------------------------------------------------------------------------------

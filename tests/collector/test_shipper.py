@@ -120,6 +120,7 @@ def _check_commands(place: Path, sonde_cli) -> None:
         ("ps", f"{place}"), ("tree", f"{place}#train"), ("advise", f"{place}"),
         ("export", f"{place}", "--to", "collapsed", "-o", "-"), ("tables", f"{place}"),
         ("compare", f"{place}#train", f"{place}#train"), ("events", f"{place}"),
+        ("top", f"{place}#train", "--idle", "--window", "start"),
     ):  # fmt: skip
         done = sonde_cli(*words)
         assert done.returncode == 0 and done.stdout, (words, done.stderr)
@@ -188,6 +189,29 @@ def test_a_segment_that_is_sent_again_replaces_itself(run, tmp_path: Path) -> No
     assert [(file.first, file.last) for file in listing.files] == [
         (0, 1000), (1000, 2000), (2000, 3000),
     ]  # fmt: skip
+
+
+def test_a_file_stays_a_while_after_its_successor_for_those_who_read_it(
+    run, tmp_path: Path
+) -> None:
+    place = tmp_path / "place"
+    run(BRIEF, SONDE_ARCHIVE_TO=str(place))
+    session, shipper = only_session(), Shipper(os.environ["SONDE_DIR"])
+
+    def list_files() -> list[str]:
+        return sorted(path.name for path in place.glob("sonde.session/*/*.parquet"))
+
+    shipper.step(0.0)
+    before = list_files()
+    shipper.step(1000.0)
+    assert len(before) == 1 and len(list_files()) == 2 and before[0] in list_files()
+    assert ask(place, "SELECT COUNT(*) AS n FROM sonde.session") == [{"n": 1}]
+    known = read_shipped(session)
+    assert known is not None and known.covered
+    known.covered = dict.fromkeys(known.covered, 0)  # long ago
+    known.write(session.path("shipped.json"))
+    Shipper(os.environ["SONDE_DIR"]).step(2000.0)
+    assert len(list_files()) == 2 and before[0] not in list_files()
 
 
 @pytest.mark.parametrize("to", ["train", "s3://", "s3://key:secret@bucket/x", "ftp://host/x"])

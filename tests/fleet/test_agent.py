@@ -96,6 +96,7 @@ def test_a_cluster_answers_like_one_machine_and_who_is_missing_is_named(
         none = sonde_cli("query", f"@hosts:{gone}", sql)
         assert (none.returncode, none.stdout) == (9, "") and none.stderr.count("\n") == 1
     wait_for(lambda: "work at " in sonde_cli("stacks", f"@hosts:{good}").stdout, 60)
+    check_loads(sonde_cli, good, process.pid)
     rows = json.loads(sonde_cli("ps", f"@hosts:{good}", "--format", "json").stdout)
     assert [(row["pid"], row["state"]) for row in rows] == [(process.pid, "running")]
     assert abs(rows[0]["ahead_ns"]) <= rows[0]["ahead_error_ns"]  # it is the same clock
@@ -105,6 +106,18 @@ def test_a_cluster_answers_like_one_machine_and_who_is_missing_is_named(
     assert (
         unknown.returncode == 3 and "none of 1 host has a recording called nobody" in unknown.stderr
     )
+
+
+def check_loads(sonde_cli, good: str, pid: int) -> None:
+    """`top` and `modules` of a cluster read the tables of its hosts."""
+    done = sonde_cli("top", f"@hosts:{good}", "--idle", "--window", "start", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert {row["pid"] for row in rows} == {pid} and "work" in {row["func"] for row in rows}
+    text = sonde_cli("top", f"@hosts:{good}", "--idle", "--window", "start").stdout
+    assert text.startswith("1 process on 1 host, since their start") and "work" in text
+    modules = sonde_cli("modules", f"@hosts:{good}")
+    assert modules.returncode == 1 and "no PyTorch step was recorded" in modules.stderr
 
 
 def test_an_agent_only_reads_unless_it_is_told_otherwise(serve, start, sonde_cli) -> None:

@@ -47,11 +47,6 @@ class ModuleNode:
             above, node = above + 1, node.up
         return above
 
-    @property
-    def slowest(self) -> int:
-        """The process that spends the most time here."""
-        return max(self.total_of, key=lambda part: self.total_of[part])
-
 
 def grow(rows: Sequence[dict[str, Any]]) -> list[ModuleNode]:
     """Return the tree of rows (one for each process, place and stage), callers first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import pyarrow as pa
@@ -70,9 +70,15 @@ class ModuleReport:
         """The duration of a mean step, of several processes the median: what shares refer to."""
         return median(one.duration for one in self.steps)
 
-    def find_slowest(self, node: ModuleNode) -> ProcessSteps:
-        """Return the process that spends the most time in a module."""
-        return next(steps for steps in self.steps if steps.part == node.slowest)
+    def find_extremes(self, node: ModuleNode) -> tuple[ProcessSteps, ProcessSteps]:
+        """Return the processes that spend the least and the most time in a module."""
+        times = node.total_of
+        least, most = (pick(times, key=lambda part: times[part]) for pick in (min, max))
+        return self._by_part[least], self._by_part[most]
+
+    @cached_property
+    def _by_part(self) -> dict[int, ProcessSteps]:
+        return {steps.part: steps for steps in self.steps}
 
     @property
     def device_s(self) -> float:
@@ -83,10 +89,10 @@ class ModuleReport:
 def read_report(recording: Recording, choice: StepSelection) -> ModuleReport:
     """Return where the time of the selected steps went."""
     chosen = _choose(recording, choice)
-    found = recording.query(chosen + _STEPS).to_pylist()
+    found = recording.query_each(chosen + _STEPS).to_pylist()
     if not found:
         raise Error(_explain_nothing(recording))
-    rows = recording.query(chosen + _MODULES).to_pylist()
+    rows = recording.query_each(chosen + _MODULES).to_pylist()
     return ModuleReport([ProcessSteps(**row) for row in found], grow(rows))
 
 
@@ -166,7 +172,8 @@ _COLUMNS = {
     "backward_ns": pa.int64(), "recompute_ns": pa.int64(), "step_ns": pa.int64(),
     "device_ns": pa.int64(), "device_pct": pa.float64(), "allocated_bytes": pa.int64(),
     "max_allocated_bytes": pa.int64(), "processes": pa.int64(), "slowest_rank": pa.int64(),
-    "slowest_pid": pa.int64(), "slowest_ns": pa.int64(),
+    "slowest_pid": pa.int64(), "slowest_ns": pa.int64(), "fastest_rank": pa.int64(),
+    "fastest_pid": pa.int64(), "fastest_ns": pa.int64(), "spread_pct": pa.float64(),
 }  # fmt: skip
 
 
@@ -177,7 +184,7 @@ def make_table(nodes: Sequence[ModuleNode], report: ModuleReport, *, flat: bool)
 
 
 def _describe(node: ModuleNode, report: ModuleReport, flat: bool) -> dict[str, object]:
-    slow = report.find_slowest(node)
+    fast, slow = report.find_extremes(node)
     return {
         "module": node.label if flat else node.modules[0],
         "parent": node.up.modules[0] if node.up else None,
@@ -190,8 +197,15 @@ def _describe(node: ModuleNode, report: ModuleReport, flat: bool) -> dict[str, o
         "allocated_bytes": _scale(node.allocated, 1e6),
         "max_allocated_bytes": _scale(node.max_allocated, 1e6),
         "processes": len(node.total_of), "slowest_rank": slow.rank, "slowest_pid": slow.pid,
-        "slowest_ns": _scale(node.total_of[slow.part], 1e9),
+        "slowest_ns": _scale(node.total_of[slow.part], 1e9), "fastest_rank": fast.rank,
+        "fastest_pid": fast.pid, "fastest_ns": _scale(node.total_of[fast.part], 1e9),
+        "spread_pct": find_spread_pct(list(node.total_of.values())),
     }  # fmt: skip
+
+
+def find_spread_pct(values: Sequence[float]) -> float:
+    """Return the difference between the largest and the smallest value, in percent of the mean."""
+    return find_pct(max(values) - min(values), fmean(values))
 
 
 def _scale(value: float | None, by: float) -> int | None:

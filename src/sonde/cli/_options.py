@@ -115,6 +115,11 @@ def add_timeout(
     add_span(parser, "--timeout", what=what, default=default)
 
 
+def add_cluster_timeout(parser: argparse.ArgumentParser) -> None:
+    """Add --timeout of a command that takes the hosts of a cluster."""
+    add_timeout(parser, "10s", "how long the hosts of a cluster have for an answer")
+
+
 def add_by(parser: argparse._ActionsContainer, default: str | None = "wall") -> None:
     """Add --by: which time of a sampled stack counts."""
     from sonde.session.stack_table import WEIGHTS  # `sonde run` must not take long to start

@@ -19,6 +19,7 @@ from sonde.analysis.modules import (
     ProcessSteps,
     StepSelection,
     arrange,
+    find_spread_pct,
     make_table,
     read_overhead,
     read_report,
@@ -28,24 +29,25 @@ from sonde.analysis.profile import Selection
 from sonde.analysis.window import find_window
 from sonde.cli import _options, _table
 from sonde.cli._missing import tell_missing
+from sonde.cli._recordings import open_any, tell_missing_hosts
 from sonde.cli.export import name_file, write_stdout
 from sonde.errors import ConfigError
 from sonde.export.files import write_file
-from sonde.store.recording import Recording, open_recording
+from sonde.store.recording import Recording
 from sonde.words import find_pct, show_bar, show_bytes, show_count, show_duration, show_pct
 
 _PARTS = ("input_wait", "host_to_device", "forward", "backward", "optimizer", "other")
 GROUP = "ask"
 EXAMPLES = (
     "sonde modules 4242",
-    "sonde modules 4242 --flat type --sort device",
     "sonde modules 4242 --steps 100-200 --to flamegraph",
+    "sonde modules train-7@slurm --depth 1    all ranks: the fastest, the slowest, the spread",
 )
 _BAR = 12
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    _options.add_target(parser, "the recording of a PyTorch job")
+    _options.add_target(parser, "the recording of a PyTorch job", cluster=True)
     _options.add_window(parser)
     parser.add_argument(
         "--steps", metavar="A-B",
@@ -72,10 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to", choices=("collapsed", "flamegraph", "svg"), metavar="FORMAT",
         help="write one mean step for other viewers: collapsed, flamegraph or svg",
     )  # fmt: skip
+    _options.add_cluster_timeout(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    recording = open_recording(args.target)
+    recording = open_any(args.target, args.timeout)
     tell_missing(recording.sessions)  # first: it may be why there are no modules
     window = find_window(recording, args.since, args.until, last=LAST)
     report = read_report(
@@ -84,7 +87,8 @@ def run(args: argparse.Namespace) -> int:
     if args.to:
         profile = ModuleProfile(recording, Selection(window))
         profile.report = report
-        return _export(recording, profile, args)
+        _export(recording, profile, args)
+        return tell_missing_hosts(recording)
     folds = args.format == "table" and not args.all
     nodes = arrange(report, sort=args.sort, flat=args.flat, depth=args.depth, folds=folds)
     if args.format == "table":
@@ -93,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         rows = make_table(nodes, report, flat=bool(args.flat))
         _table.write_rows(rows, args.format, args.output)
-    return 0
+    return tell_missing_hosts(recording)
 
 
 def _read_range(text: str | None) -> tuple[int | None, int | None]:
@@ -108,16 +112,15 @@ def _read_range(text: str | None) -> tuple[int | None, int | None]:
     return ends[0], ends[1] if dash else ends[0]
 
 
-def _export(recording: Recording, profile: ModuleProfile, args: argparse.Namespace) -> int:
+def _export(recording: Recording, profile: ModuleProfile, args: argparse.Namespace) -> None:
     exporter = plugins.load("export.formats", args.to)
     if args.output == "-":
         write_stdout(exporter, profile)
-        return 0
+        return
     path = args.output or name_file(recording, ".modules" + exporter.SUFFIX)
     write_file(path, exporter, profile)
     if sys.stderr.isatty():
         print(f"wrote {path}; open it with {exporter.OPEN.format(file=path)}", file=sys.stderr)
-    return 0
 
 
 # ---- for people ----------------------------------------------------------------------------------
@@ -135,11 +138,11 @@ def _describe_report(report: ModuleReport, recording: Recording) -> Iterator[str
     line = f"{_show_s(whole)} a step (mean of {count}, {numbers}; median {middle}): "
     yield "; ".join([line + ", ".join(words), *_qualify(report, recording)])
     if len(steps) > 1:
-        slow = max(steps, key=lambda one: one.duration)
-        longest = _show_s(slow.duration)
-        yield (
-            f"medians of {len(steps)} processes; the slowest is {_name_process(slow)}: {longest}"
-        )
+        fast, *_, slow = sorted(steps, key=lambda one: one.duration)
+        spread = _show_pct(find_spread_pct([one.duration for one in steps]))
+        ends = [f"{_name_process(one)}: {_show_s(one.duration)}" for one in (fast, slow)]
+        yield (f"medians of {len(steps):,} processes; the fastest is {ends[0]}, the slowest "
+               f"{ends[1]}, the spread {spread}")  # fmt: skip
     shallow = sum(one.shallow for one in steps)
     if shallow:
         yield f"{shallow} steps are left out: recorded in less detail, to keep to the budget"
@@ -237,13 +240,17 @@ def _list_columns(
         ("parameters", True, lambda node: show_count(node.parameters)),
     ]
     if len(report.steps) > 1:
-        found.append(("slowest", False, lambda node: _name_slowest(node, report)))
+        found += [
+            ("fastest", False, lambda node: _name_extreme(node, report, 0)),
+            ("slowest", False, lambda node: _name_extreme(node, report, 1)),
+            ("spread", True, lambda node: _show_pct(find_spread_pct([*node.total_of.values()]))),
+        ]
     return [column for column in found if any(column[2](node) for node in nodes)]
 
 
 def _fit(columns: list[Column], nodes: Sequence[ModuleNode], room: int) -> list[Column]:
     """Leave out what matters least until the rest has room: names must not be cut."""
-    for name in ("parameters", "calls", "type", "", "memory", "recompute"):
+    for name in ("parameters", "calls", "type", "", "memory", "recompute", "fastest"):
         widths = [max(len(show(node)) for node in nodes) for _name, _right, show in columns]
         heads = [len(name) for name, _right, _show in columns]
         if sum(map(max, widths, heads)) + 2 * (len(columns) - 1) <= room:
@@ -257,9 +264,9 @@ def _indent(node: ModuleNode) -> str:
     return "  " * node.depth + node.label + times
 
 
-def _name_slowest(node: ModuleNode, report: ModuleReport) -> str:
-    slow = report.find_slowest(node)
-    return f"{_name_process(slow)}: {_show_s(node.total_of[slow.part])}"
+def _name_extreme(node: ModuleNode, report: ModuleReport, which: int) -> str:
+    one = report.find_extremes(node)[which]
+    return f"{_name_process(one)}: {_show_s(node.total_of[one.part])}"
 
 
 def _name_process(one: ProcessSteps) -> str:

@@ -11,6 +11,7 @@ from sonde.analysis.code_names import shorten_file
 from sonde.cli import _options, _table
 from sonde.cli._missing import tell_missing
 from sonde.errors import ConfigError
+from sonde.fleet.hosts import find_cluster
 from sonde.session.target import find_sessions
 from sonde.tui.page import WINDOWS_S, Choice, make_page, measure, units_of
 from sonde.tui.process import TopProcess, open_processes
@@ -23,12 +24,13 @@ GROUP = "watch"
 EXAMPLES = (
     "sonde top 4242                          a live screen; h lists its keys",
     "sonde top gunicorn --once               all workers: their sum, and who differs",
-    "sonde top 4242 --once --window start --format csv",
+    "sonde top train-7@slurm                 all ranks: the fastest, the slowest, the spread",
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    _options.add_target(parser, "the processes to watch")
+    _options.add_target(parser, "the processes to watch; of a cluster or a shared place, one "
+                        "table of all ranks is printed", cluster=True)  # fmt: skip
     parser.add_argument("--view", choices=("functions", "lines", "threads"), default="functions",
                         help="what to show first (default: %(default)s)")  # fmt: skip
     _options.add_by(parser)
@@ -40,12 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="also count threads that slept or waited")  # fmt: skip
     parser.add_argument("--once", action="store_true",
                         help="print one table and exit, as in a pipe")  # fmt: skip
+    _options.add_cluster_timeout(parser)
     _options.add_format(parser)
     _options.add_output(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    choice = Choice(args.view, args.by, _read_window(args.window), args.idle)
+    window_s = _read_window(args.window)
+    if _is_elsewhere(args.target):
+        from sonde.cli._rank_loads import show_ranks  # only here: it needs Arrow
+
+        return show_ranks(args, window_s)
+    choice = Choice(args.view, args.by, window_s, args.idle)
     processes = open_processes(find_sessions(args.target, environ.find_root()))
     plain = args.once or args.output or args.format != "table"
     if plain or not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -56,6 +64,15 @@ def run(args: argparse.Namespace) -> int:
         choice = Choice("processes", args.by, choice.window_s, args.idle)
     Top(processes, choice).run()
     return 0
+
+
+def _is_elsewhere(target: str) -> bool:
+    """Tell whether a target is of a cluster or a shared place: known by its tables alone."""
+    if "@" in target and find_cluster(target) is not None:
+        return True
+    from sonde.store.place import is_place  # it takes Arrow
+
+    return ("/" in target or "#" in target) and is_place(target)
 
 
 def _read_window(text: str) -> float | None:

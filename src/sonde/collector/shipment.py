@@ -21,6 +21,7 @@ from sonde.store.stack_nodes import read_archived_nodes
 from sonde.store.view import View
 
 SLOW_S = 600.0  # views that take long to compute are sent this often, and more often at first
+COVERED_S = 60.0  # that a file stays after its successor has come
 _QUICK = (SESSIONS, "sonde.source", "event.open_span")
 _VIEWS = tuple(view for view in catalog.list_views() if not view.from_tables)
 
@@ -56,6 +57,7 @@ class Shipment:
             if is_slow or view.schema.table in _QUICK:
                 self._ship_view(view, is_sealed)
         self._nodes = None
+        self._remove_covered(is_sealed)
         self.shipped.whole = is_sealed
         self.note(ON, None)
 
@@ -82,11 +84,10 @@ class Shipment:
                     self._send(name, rows, segment.first, segment.last, is_live=False)
             else:
                 done.unshipped += segment.last - segment.first
-            newest, done.newest = done.newest, None
-            done.done, done.end = segment.last, max(done.end, segment.last)
+            self._cover(done.newest)
+            done.newest, done.done = None, segment.last
+            done.end = max(done.end, segment.last)
             self.note(ON, None)
-            if newest is not None:
-                self.place.remove(newest)
 
     def _ship_newest(self, name: str, table: SessionTable) -> None:
         """Send the rows that are in the ring alone, in place of the last file of that kind."""
@@ -101,8 +102,8 @@ class Shipment:
         rows = make_table(self.session, table.schema, batch)
         newest, done.newest = done.newest, self._send(name, rows, done.done, end, is_live=True)
         done.end = end
-        if newest is not None and newest != done.newest:
-            self.place.remove(newest)
+        if newest != done.newest:
+            self._cover(newest)
 
     def _find_state(self, name: str) -> ShippedTable:
         return self.shipped.tables.setdefault(name, ShippedTable(done=0))
@@ -128,11 +129,25 @@ class Shipment:
         file = name_file(self.session.id, 0, time.time_ns(), not is_sealed)
         path = self.place.path(name, find_day(self.session.start_wall_ns // 1000), file)
         self.place.write(path, data)
-        newest, done.newest, done.end = done.newest, path, check
-        if newest is not None:
-            self.place.remove(newest)
+        self._cover(done.newest)
+        done.newest, done.end = path, check
 
     # ---- files ----
+
+    def _cover(self, path: str | None) -> None:
+        """Note that a file has a successor. It is not removed yet: a thousand ranks would replace
+        files faster than a long query can read them."""
+        if path is not None:
+            self.shipped.covered = {**(self.shipped.covered or {}), path: time.time_ns()}
+
+    def _remove_covered(self, is_sealed: bool) -> None:
+        """Remove the files that have had a successor for a while; in the end, all of them."""
+        now_ns = time.time_ns()
+        known = self.shipped.covered or {}
+        for path, since_ns in list(known.items()):
+            if is_sealed or not 0 <= now_ns - since_ns < COVERED_S * 1e9:
+                self.place.remove(path)
+                del known[path]
 
     def _send(self, name: str, rows: pa.Table, first: int, last: int, is_live: bool) -> str:
         day = find_day(rows["ts"][0].value)

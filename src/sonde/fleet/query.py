@@ -32,7 +32,7 @@ def query_cluster(
         missing = Gathered()
         for name, remote in found.remote.items():
             part = _ask(cluster, remote, max(0.1, deadline - time.monotonic()))
-            rows = _join(part)
+            rows = join_answers(part)
             _register(connection, name, rows, is_distinct=name in found.distinct)
             missing.failures.update(part.failures)
             missing.empty, missing.tables = part.empty, part.tables
@@ -54,7 +54,7 @@ def _ask(cluster: Cluster, sql: str, timeout_s: float) -> Gathered:
     return found
 
 
-def _join(found: Gathered) -> pa.Table:
+def join_answers(found: Gathered) -> pa.Table:
     """Return the rows of all hosts as one table, in the order of the hosts."""
     tables = [found.tables[host] for host in sorted(found.tables)]
     plain = [pa.table([_decode(column) for column in one.columns], names=one.column_names)

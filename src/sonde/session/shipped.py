@@ -35,6 +35,8 @@ class Shipped(Record):
     since_wall_ns: int  # when it came into this state
     tables: dict[str, ShippedTable]
     whole: bool = False  # the session has ended, and all of it is there
+    # Files that another one covers, and since when: they stay a while for whoever reads them.
+    covered: dict[str, int] | None = None
 
 
 def read_shipped(session: Session) -> Shipped | None:

@@ -106,6 +106,11 @@ class Recording:
         except _FAILURES as error:
             raise self._explain(error, memory) from None
 
+    def query_each(self, sql: str) -> pa.Table:
+        """Run one SELECT whose every row is about one process, so that each host of a cluster could
+        answer for its own."""
+        return self.query(sql)
+
     def _query_named(self, sql: str, timeout_s: float, memory: str) -> pa.Table:
         """Run a query with the tables that its text names: to register all takes longer than most
         queries. Only where a name is unknown are all there: DuckDB then suggests one of them."""

@@ -79,12 +79,12 @@ class OpenPlace(FleetPlace):
 SESSION = pa.field("session", pa.string())
 
 
-class SharedSession(Session):
-    """A session in a shared place: what is known of its process, as of the last shipment."""
+class DistantSession(Session):
+    """A session of another host: what its row of sonde.session says, and when that was."""
 
-    def __init__(self, place: OpenPlace, row: dict[str, Any], shipped_ns: int) -> None:
-        self.place, self.row, self._shipped_ns = place, row, shipped_ns
-        self.folder = f"{place.uri}#{row['session']}"
+    def __init__(self, place: str, row: dict[str, Any], known_ns: int) -> None:
+        self.row, self._known_ns = row, known_ns
+        self.folder = f"{place}#{row['session']}"
         self.meta = meta = Meta.load(json.loads(row["meta"]), self.folder)
         self.id, self.host, self.pid, self.rank = meta.id, meta.host, meta.pid, meta.rank
         self.start_wall_ns, self.wall_offset_ns = meta.wall_ns, meta.wall_ns - meta.monotonic_ns
@@ -96,20 +96,13 @@ class SharedSession(Session):
         return []
 
     def find_state(self) -> str:
-        """Return its state when it was last shipped; `unknown` if that should not be so long ago
-        while it runs."""
-        state = str(self.row["state"])
-        if state != "running":
-            return state
-        every_s = float(self.read_config()["archive.ship_every"])
-        quiet_s = time.time() - self._shipped_ns / 1e9
-        return "running" if quiet_s < 3 * every_s + _LATE_S else "unknown"
+        return str(self.row["state"])
 
     @property
     def end_wall_ns(self) -> int:
-        """When it ended; while it runs, when it was last shipped."""
+        """When it ended; while it runs, the moment that its row is of."""
         end_ns = self.row["end_wall_ns"]
-        return self._shipped_ns if end_ns is None else int(end_ns)
+        return self._known_ns if end_ns is None else int(end_ns)
 
     def is_alive(self) -> bool:
         return False  # not for us: nothing here can be steered
@@ -120,7 +113,7 @@ class SharedSession(Session):
     def read_sealed(self) -> Sealed:
         return Sealed(
             state=str(self.row["state"]), end_wall_ns=self.end_wall_ns,
-            sealed_wall_ns=self._shipped_ns, tables={},
+            sealed_wall_ns=self._known_ns, tables={},
         )  # fmt: skip
 
     def read_exit(self) -> Exit | None:
@@ -131,6 +124,24 @@ class SharedSession(Session):
         known = self.meta.config
         return {name: known.get(name, key.default)  # type: ignore[misc]
                 for name, key in settings.list_keys().items()}  # fmt: skip
+
+
+class SharedSession(DistantSession):
+    """A session in a shared place, as of its last shipment."""
+
+    def __init__(self, place: OpenPlace, row: dict[str, Any], shipped_ns: int) -> None:
+        super().__init__(place.uri, row, shipped_ns)
+        self.place = place
+
+    def find_state(self) -> str:
+        """Return its state when it was last shipped; `unknown` if that should not be so long ago
+        while it runs."""
+        state = super().find_state()
+        if state != "running":
+            return state
+        every_s = float(self.read_config()["archive.ship_every"])
+        quiet_s = time.time() - self._known_ns / 1e9
+        return "running" if quiet_s < 3 * every_s + _LATE_S else "unknown"
 
 
 class SharedSegment(Segment):
@@ -165,7 +176,10 @@ class SharedTable:
         return pa.table({})
 
 
-_NEEDED = ("session", "state", "end_wall_ns", "meta", "exit_code", "exit_signal", "exit_reason")
+# What a DistantSession needs of a row of sonde.session.
+DISTANT_COLUMNS = (
+    "session", "state", "end_wall_ns", "meta", "exit_code", "exit_signal", "exit_reason",
+)  # fmt: skip
 
 
 def list_shared(place: OpenPlace) -> list[SharedSession]:
@@ -174,7 +188,7 @@ def list_shared(place: OpenPlace) -> list[SharedSession]:
     listing = place.list_files(SESSIONS)
     schema = pa.schema(
         [pa.field(name, pa.int64() if name in ("end_wall_ns", "exit_code") else pa.string())
-         for name in _NEEDED]
+         for name in DISTANT_COLUMNS]
     )  # fmt: skip
     names = [*(file.path for file in listing.files if file.session),
              *(name for names in listing.lists.values() for name in names)]  # fmt: skip
