@@ -84,6 +84,13 @@ def test_from_another_process_while_the_program_runs_on(start, sonde_cli) -> Non
         paths.append(done.stdout.strip())
     assert len(set(paths)) == 4
     check_growth(paths)
+    rows = sonde.open(process.pid).query("FROM sonde.snapshot ORDER BY kind, number").to_pylist()
+    assert [row["path"] for row in rows if row["kind"] == "total"] == paths
+    ends = [0, *(row["end_t_ns"] for row in rows if row["kind"] == "delta")]
+    assert [row["t_ns"] for row in rows if row["number"] > 1] == [
+        *ends[1:4],
+        *3 * [rows[0]["t_ns"]],
+    ]
     assert process.poll() is None
 
 

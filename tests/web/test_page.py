@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -60,6 +63,17 @@ with lock:
     while not select.select([sys.stdin], [], [], 0.05)[0]: pass
 over.set(); waiter.join(); thread.join()
 """
+# Two processes, the second when it is told to; both run until they are killed.
+PAIR = """
+import subprocess, sys, time, sonde
+sonde.start()
+def dig(): sum(range(5000))
+if sys.argv[1:] != ["child"]:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(subprocess.Popen([sys.executable, __file__, "child"]).pid, flush=True)
+while True: dig(); time.sleep(0.002)
+"""
 CLOSE = "find('dialog').close()"
 
 
@@ -75,8 +89,17 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 def serve() -> Iterator[object]:
     started: list[subprocess.Popen[str]] = []
 
-    def start(target: str) -> tuple[subprocess.Popen[str], str]:
-        words = [sys.executable, "-m", "sonde", "ui", target, "--no-browser", "--allow-steer"]
+    def start(target: str, *more: str) -> tuple[subprocess.Popen[str], str]:
+        words = [
+            sys.executable,
+            "-m",
+            "sonde",
+            "ui",
+            target,
+            "--no-browser",
+            "--allow-steer",
+            *more,
+        ]
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout is not None
@@ -364,6 +387,112 @@ def _see_server_killed(browser: Browser, server: subprocess.Popen[str], link: st
         browser.wait("!find('banner').hidden && find('banner').textContent")
     )
     browser.said[:] = [one for one in browser.said if "ERR_CONNECTION" not in one]
+
+
+def test_two_processes_are_steered_compared_and_killed(
+    browser: Browser, serve, tmp_path: Path
+) -> None:
+    program = tmp_path / "pair.py"
+    program.write_text(PAIR)
+    job = subprocess.Popen([sys.executable, str(program)], stdin=subprocess.PIPE,
+                           stdout=subprocess.PIPE, text=True)  # fmt: skip
+    child = 0
+    try:
+        assert job.stdout.readline() == "ready\n"
+        server, link = serve(str(job.pid))
+        browser.open(link)
+        browser.wait("document.body.dataset.ready === 'all' && about.processes.length === 1")
+        job.stdin.write("go\n")
+        job.stdin.flush()
+        child = int(job.stdout.readline())
+        # A process that the job starts while it is watched is shown as well.
+        browser.wait("about.processes.length === 2 && heat.body.children.length === 2")
+        _see_both_steered(browser, job.pid, child)
+        os.kill(child, signal.SIGKILL)
+        browser.wait("find('status').textContent.includes('1 of 2 processes')")
+    finally:
+        for pid in filter(None, (child, job.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        job.communicate(timeout=60)
+    browser.wait("!about.live && find('status').textContent.includes('2 processes, killed')")
+    sessions = [sonde.open(pid).sessions[0] for pid in (job.pid, child)]
+    for session in sessions:
+        wait_for(Path(session.folder, SEALED).exists)
+    browser.open(link)
+    browser.wait("document.body.dataset.ready === 'all'")
+    _see_one_against_the_other(browser, job.pid, child)
+    link = _see_server_started_anew(browser, serve, server, str(job.pid), link)
+    _see_recording_removed(browser, sessions)
+
+
+def _see_both_steered(browser: Browser, *pids: int) -> None:
+    browser.wait("!find('look').hidden && !find('look').disabled")
+    browser.run("find('look').click()")
+    looked = str(browser.wait("find('looked') && find('looked').textContent"))
+    assert all(str(pid) in looked for pid in pids)
+    browser.run("find('config').click()")
+    key = "document.querySelector('[data-key=\"stack.every\"]')"
+    browser.wait(f"!!{key}")
+    browser.run(f"{key}.value = '5ms'; {key}.nextElementSibling.click()")
+    found = [sonde.open(pid).sessions[0] for pid in pids]
+    wait_for(lambda: all(one.read_config()["stack.every"] == 0.005 for one in found))
+    browser.run(CLOSE)
+    browser.run("find('snap').click()")
+    browser.wait("!!find('snapped')")
+    browser.run(CLOSE)
+    browser.wait("lists.profiles && lists.profiles.snapshots.length > 0")
+
+
+def _see_one_against_the_other(browser: Browser, parent: int, child: int) -> None:
+    """A recording of one process against that of both; and one process against the other."""
+    for name in ("snapshots", "runs"):
+        count = sonde.open([parent, child]).query(
+            "SELECT COUNT(*) AS n FROM " + ("sonde.run" if name == "runs" else "sonde.snapshot "
+            "WHERE kind = 'delta'"))["n"][0].as_py()  # fmt: skip
+        assert browser.wait(f"lists.profiles && [lists.profiles.{name}.length]") == [count]
+    browser.run("setState({tab: 'profiles', idle: true})")
+    browser.wait("!!document.querySelector('[data-table=profiles] td button')")
+    browser.run("document.querySelector('[data-table=profiles] td button').click()")
+    assert browser.run("hasBrush()") is True
+    browser.run("setState({tab: '', from: null, to: null})")
+    recording = sonde.open(child)
+    browser.run(f"setState({{against: '{recording.sessions[0].id}'}})")
+    browser.wait("!!base.set && !!flame.before")
+    assert browser.run("flame.before.whole") == read_sum(recording, "wall_ns")
+    browser.run("setState({against: ''})")
+    browser.wait("!base.set")
+    part = "about.processes.find(one => one.pid === {}).part"
+    browser.run(f"setState({{part: {part.format(parent)}}}); pin()")
+    browser.run(f"setState({{part: {part.format(child)}}})")
+    browser.wait("!!document.querySelector('[data-table=change]')")
+    assert read_whole(browser) == read_sum(recording, "wall_ns")
+    assert browser.run("flame.before.whole") == read_sum(sonde.open(parent), "wall_ns")
+    browser.run("pin(); setState({part: null})")
+
+
+def _see_server_started_anew(
+    browser: Browser, serve, server: subprocess.Popen[str], target: str, link: str
+) -> str:
+    """The page says that its server has gone, and what to do once it is back with another link."""
+    server.send_signal(signal.SIGKILL)
+    server.wait()
+    browser.run("load().catch(fail)")
+    said = "!find('banner').hidden && find('banner').textContent"
+    assert "does not answer" in str(browser.wait(said))
+    port = link.split("/")[2].split(":")[1]
+    _, link = serve(target, "--port", port)
+    browser.wait("find('banner').textContent.includes('open the link that it printed')")
+    browser.run(f"location.hash = '{link.split('#')[1]}'")
+    browser.wait("find('banner').hidden && about.processes.length === 2")
+    return link
+
+
+def _see_recording_removed(browser: Browser, sessions: list[Session]) -> None:
+    for session in sessions:
+        shutil.rmtree(session.folder)
+    browser.run("setBrush(0, 2); zoomIn()")
+    browser.wait("find('banner').textContent.includes('has been removed since it was opened')")
 
 
 def test_a_job_of_64_ranks_and_10000_stacks_shows_who_is_slow(

@@ -5,6 +5,7 @@ of the same moment: one since the last snapshot, and one since the start."""
 
 from __future__ import annotations
 
+import contextlib
 import marshal
 import os
 import time
@@ -80,6 +81,20 @@ def _name(number: int, kind: str) -> str:
 def count(session: Session) -> int:
     """Return the number of the newest snapshot; 0 if there is none."""
     return _read_state(session, session.path(FOLDER)).number
+
+
+def list_snapshots(session: Session) -> list[tuple[str, SnapshotAbout]]:
+    """Return the paths of a session's snapshots and what each is about, the oldest first, without
+    damaged ones."""
+    try:
+        names = sorted(os.listdir(session.path(FOLDER)))
+    except FileNotFoundError:
+        return []
+    found = []
+    for path in (session.path(FOLDER, name) for name in names if name.endswith(".prof")):
+        with contextlib.suppress(Error):
+            found += [(path, about) for about in pstats_file.load(path)[1]]
+    return found
 
 
 class _LastSnapshot:

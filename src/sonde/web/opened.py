@@ -19,7 +19,7 @@ TABLES = (
     "python.gc_pause python.exception python.trigger event.marker event.span event.counter "
     "event.summary event.open_span system.cpu system.memory system.process system.disk "
     "system.network system.pressure system.gpu sonde.loss sonde.overhead sonde.source "
-    "python.sampling python.lock_wait python.torch_oom system.kernel_log sonde.run"
+    "python.sampling python.lock_wait python.torch_oom system.kernel_log"
 )
 _FRESH_S = 0.5  # tables of a live recording are opened anew after this long
 

@@ -10,6 +10,7 @@ from sonde.web import facts, series
 from sonde.web.answer import PageAnswer
 from sonde.web.handover import read_export
 from sonde.web.opened import Opened
+from sonde.web.profiles import read_profiles
 from sonde.web.verdict import read_advice, read_comparison
 
 # Widths of pieces in seconds: people read them, and each divides many of those that follow.
@@ -131,6 +132,7 @@ QUESTIONS: Questions = {
     "events": _over_time(series.read_events),
     "modules": _ask_modules,
     "cost": _ask_cost,
+    "profiles": lambda opened, _asked: read_profiles(opened),
     "advice": lambda opened, _asked: read_advice(opened.sessions, opened.window),
     "compare": lambda opened, asked: read_comparison(opened.target, asked),
     "export": lambda opened, asked: read_export(opened.target, asked),

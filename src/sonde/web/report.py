@@ -19,7 +19,7 @@ from sonde.words import show_bytes, show_duration
 MOST_BYTES = 10_000_000
 _PIECES = (600, 300, 150, 60, 24)  # tried in this order until the file is small enough
 _OVER_TIME = ("steps", "machine", "marks", "events")
-_ONCE = ("modules", "advice", "now", "cost")
+_ONCE = ("modules", "advice", "now", "cost", "profiles")
 
 
 def make_report(

@@ -43,6 +43,8 @@ _CHARTS = (
     Chart("GPU utilisation", "%", _ROWS.format("system.gpu"), {"'GPU ' || gpu": "AVG(util_pct)"}),
     Chart("GPU memory", "B", _ROWS.format("system.gpu"),
           {"'GPU ' || gpu": "AVG(memory_used_bytes)"}),
+    Chart("GPU power", "W", _ROWS.format("system.gpu"), {"'GPU ' || gpu": "AVG(power_w)"}),
+    Chart("GPU clock", "MHz", _ROWS.format("system.gpu"), {"'GPU ' || gpu": "AVG(sm_clock_mhz)"}),
     Chart("Disk", "B/s", _ROWS.format("system.disk"),
           {"'read'": _RATE.format("read_bytes", "device"),
            "'written'": _RATE.format("written_bytes", "device")}),
@@ -124,7 +126,7 @@ def read_machine(recording: Recording, pieces: Pieces) -> PageAnswer:
         lines = (_LINE.format(name=name, value=value) for name, value in chart.lines.items())
         sql = f"WITH row_of AS ({pieces.fill(chart.rows)})\n" + "\nUNION ALL ".join(lines)
         rows = recording.query(f"{sql} ORDER BY ALL").to_pylist()
-        if rows:
+        if any(row["value"] is not None for row in rows):
             charts.append({"title": chart.title, "unit": chart.unit, "lines": list(_draw(rows))})
             asked.append(sql)
     return PageAnswer({"charts": charts}, asked)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hmac
+import itertools
 import json
 import secrets
 import threading
@@ -30,6 +31,7 @@ ADDRESS, PORT = "127.0.0.1", 7433
 _TRIED = 20  # ports, if none is asked for
 _LONGEST = 1 << 16  # bytes of a question
 _TICK_S = 1.0
+_LOOK_TICKS = 3  # between two looks for processes that a live job has started since
 _MOST_OPENED = 8  # recordings, whose tables stay open
 _HEADERS = {
     "Content-Security-Policy": assets.SERVED_POLICY,
@@ -89,6 +91,14 @@ class PageServer(ThreadingHTTPServer):
             raise NoSession(
                 f"the recording {target} has been removed since it was opened"
             ) from None
+
+    def refresh(self, target: str) -> None:
+        """Open a live recording anew if its job has started further processes."""
+        found = self.open(target)
+        if {one.folder for one in self._find(target).sessions} > {
+            one.folder for one in found.sessions
+        }:
+            self.forget(target)
 
     def forget(self, target: str) -> None:
         """Open a recording anew with the next question: its files may have changed."""
@@ -236,8 +246,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.send_response(200)
         self._send_headers("text/event-stream")
-        while not self.server.ended.is_set():
+        for tick in itertools.count(1):
             try:
+                if tick % _LOOK_TICKS == 0:
+                    self.server.refresh(target)
                 opened = self.server.open(target)
                 states = [session.find_state() for session in opened.sessions]
                 said = {"until": opened.find_end(), "states": states, "live": opened.is_live}
@@ -247,9 +259,8 @@ class _Handler(BaseHTTPRequestHandler):
                 event, said = "gone", {"error": str(error)}
             self.wfile.write(f"event: {event}\ndata: {json.dumps(said)}\n\n".encode())
             self.wfile.flush()
-            if event != "tick":
+            if event != "tick" or self.server.ended.wait(_TICK_S):
                 return
-            self.server.ended.wait(_TICK_S)
 
     def _refuse(self, status: int, why: str) -> None:
         self._send(status, JSON, json.dumps({"error": why}).encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -43,7 +44,8 @@ class StackNames:
         self._before_ns = first.start_wall_ns if first.host == os.uname().nodename else 0
         self._nodes: dict[int, Node] = {}
         self._has_mine = False
-        self.version = 0  # counts how often all numbers became invalid
+        # Goes up whenever all numbers become invalid, also from one server to the next.
+        self.version = time.monotonic_ns() // 1000
         self._forget()
 
     def _forget(self) -> None:

@@ -40,11 +40,16 @@ def _describe(session: Session) -> list[dict[str, str]]:
 
 
 def _take_snapshot(opened: Opened, _asked: Asked) -> PageAnswer:
-    return _ask_command("snapshot", opened.target)
+    return _ask_command("snapshot", _name_alive(opened))
 
 
 def _look(opened: Opened, _asked: Asked) -> PageAnswer:
-    return _ask_command("stacks", opened.target, "--locals", "--tasks", "--each")
+    return _ask_command("stacks", _name_alive(opened), "--locals", "--tasks", "--each")
+
+
+def _name_alive(opened: Opened) -> str:
+    """Return every live process of the page as one target: its own may mean the first alone."""
+    return ",".join(one.id for one in steering.select_alive(opened.sessions))
 
 
 def _ask_command(*words: str) -> PageAnswer:

@@ -18,6 +18,7 @@ from sonde.web.own_process import run_module
 from sonde.words import show_moment
 
 _TIMEOUT_S = 300.0
+_NICENESS = 10  # a tenth of what others get: nobody has to wait for a verdict that is on its way
 _ADVICE_SQL = ("-- `sonde advise` says the same; each rule is SQL, see docs/advice.md",)
 _MOST = 40  # rows of a comparison
 
@@ -25,7 +26,9 @@ _MOST = 40  # rows of a comparison
 def read_advice(sessions: Sequence[Session], window: Window | None = None) -> PageAnswer:
     """Return what is wrong; each finding comes with its evidence as people read it."""
     times = ["", ""] if window is None else list(map(show_moment, window))
-    found = _ask_process("advise", *times, *(session.folder for session in sessions))
+    found = _ask_process(
+        "advise", *times, *(session.folder for session in sessions), niceness=_NICENESS
+    )
     return PageAnswer({"advice": found}, _ADVICE_SQL)
 
 
@@ -46,9 +49,9 @@ def _name_part(target: str, since: str | None, until: str | None) -> str:
     return f"{target}@+{float(since) / 1e9:g}s..+{float(until) / 1e9:g}s"
 
 
-def _ask_process(*words: str) -> Any:
+def _ask_process(*words: str, niceness: int = 0) -> Any:
     too_late = f"there was no verdict after {_TIMEOUT_S:g} s"
-    return json.loads(run_module(__name__, list(words), _TIMEOUT_S, too_late))
+    return json.loads(run_module(__name__, list(words), _TIMEOUT_S, too_late, niceness=niceness))
 
 
 def make_advice(folders: Sequence[str], since: str | None, until: str | None) -> str:

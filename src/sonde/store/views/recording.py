@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 
 from sonde.errors import Damaged
@@ -10,6 +11,7 @@ from sonde.session import Session, source_states
 from sonde.session.ending import find_ending
 from sonde.session.run import Run
 from sonde.session.runs import list_runs
+from sonde.session.snapshots import list_snapshots
 from sonde.store.archive import read_segment
 from sonde.store.rows import count_losses, open_tables
 from sonde.store.view import View, encode, view_of_rows
@@ -106,6 +108,22 @@ def _describe_run(run: Run) -> Row:
     }
 
 
+def _read_snapshots(session: Session) -> list[Row]:
+    return [
+        {
+            "number": about.number,
+            "kind": "calls" if about.of == "calls" else about.kind,
+            "weight": about.weight,
+            "t_ns": about.start_ns,
+            "end_t_ns": about.end_ns,
+            "size_bytes": os.path.getsize(path),
+            "path": path,
+            "session": session.id,
+        }
+        for path, about in list_snapshots(session)
+    ]
+
+
 VIEWS = (
     _view(
         "sonde.session",
@@ -192,6 +210,23 @@ VIEWS = (
         ("folder", "text", "folder with its files"),
         ("user_name", "text", "who started it"),
         ("environment", "text", "variables that were recorded with it, as JSON"),
+    ),
+    _view(
+        "sonde.snapshot",
+        "Snapshots: profiles of a program that does not end, as files for pstats.",
+        _read_snapshots,
+        ("number", "i64", "number of the snapshot"),
+        (
+            "kind",
+            "text",
+            "delta: since the snapshot before it; total: since the start; calls: exact calls",
+        ),
+        ("weight", "text", "which time it counts: wall, cpu or gil"),
+        ("t_ns", "i64", "where its time begins"),
+        ("end_t_ns", "i64", "when it was taken"),
+        ("size_bytes", "i64", "size of the file"),
+        ("path", "text", "the file"),
+        ("session", "text", "id of the session it belongs to"),
     ),
     _view(
         "sonde.loss",

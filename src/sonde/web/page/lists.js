@@ -1,13 +1,13 @@
 // Lists: the lines that take the time, what changed, modules, the program's own events.
 
-const lists = { modules: null, events: null, asked: "" };
-const TABS = { measured: "Measured", lines: "Lines", change: "Change", modules: "Modules", events: "Events" };
+const lists = { modules: null, events: null, profiles: null, asked: "" };
+const TABS = { measured: "Measured", lines: "Lines", change: "Change", modules: "Modules", events: "Events", profiles: "Profiles" };
 
 function openLists() {
   lists.tabs = make("div", { class: "tabs", role: "tablist" });
-  const made = makePanel("lists", lists.tabs, () => told[{ modules: "modules", events: "events" }[findTab()] || "stacks"] || []);
+  const made = makePanel("lists", lists.tabs, () => told[{ modules: "modules", events: "events", profiles: "profiles" }[findTab()] || "stacks"] || []);
   Object.assign(lists, made);
-  watch([...BRUSH, "weight", "idle", "tab", "data", "pinFrom", "base", "comparison", "modules", "events", "theme"], drawLists, true);
+  watch([...BRUSH, "weight", "idle", "tab", "data", "pinFrom", "base", "comparison", "modules", "events", "profiles", "theme"], drawLists, true);
   watch([...BRUSH, "tab"], askModules);
 }
 
@@ -17,6 +17,7 @@ function listTabs() {
   if (isDiff()) found.push("change");
   if (ribbon.steps && ribbon.steps.piece.length) found.push("modules");
   if (lists.events && (lists.events.summary.length || lists.events.counters.length)) found.push("events");
+  if (lists.profiles && lists.profiles.runs.length + lists.profiles.snapshots.length) found.push("profiles");
   return found;
 }
 const findTab = () => (listTabs().includes(state.tab) ? state.tab : isDiff() ? "change" : cube.n ? "lines" : listTabs()[0]);
@@ -26,7 +27,7 @@ function drawLists() {
   const tab = findTab();
   lists.tabs.replaceChildren(...listTabs().map((name) => make("button", { type: "button", role: "tab", text: TABS[name], "aria-selected": String(name === tab), on: { click: () => setState({ tab: name }) } })));
   lists.note.textContent = "";
-  lists.body.replaceChildren({ measured: drawMeasured, lines: drawLines, change: drawChange, modules: drawModules, events: drawEvents }[tab]());
+  lists.body.replaceChildren({ measured: drawMeasured, lines: drawLines, change: drawChange, modules: drawModules, events: drawEvents, profiles: drawProfiles }[tab]());
 }
 
 function describeLine(hot, { names }) {
@@ -136,4 +137,23 @@ function drawSpans(canvas, spans) {
     pen.fillStyle = colour("--text");
     pen.fillText(clean(name, 60), 3, 14 * lane + 10);
   });
+}
+
+// ---- runs and snapshots ----------------------------------------------------------------------------
+
+async function askProfiles() {
+  lists.profiles = (await ask("profiles")).data;
+  tell(["profiles"]);
+}
+function drawProfiles() {
+  const { runs, snapshots } = lists.profiles, many = listJobs().length > 1;
+  lists.note.textContent = "runs and snapshots; a click on a time brushes it";
+  const row = (one, what, state, how) => {
+    const from = Math.max(0, one.from ?? 0), to = one.to ?? about.until;
+    return make("tr", {}, make("td", {}, make("button", { type: "button", text: showClock(from), title: "Brush this time", disabled: one.from === null, on: { click: () => brushMark({ at: from, dur_ns: to - from }) } })),
+      make("td", { class: "num", text: one.from === null ? "" : showTime(to - from) }), make("td", { class: "line" }, make("b", { text: clean(what, 80) }), many ? ` of ${one.pid}` : ""), make("td", { class: "dim", text: clean(state, 80) }), make("td", { class: "clip" }, make("code", { class: "dim", text: clean(how, 300), title: clean(how, 600) })), make("td", {}, make("button", { type: "button", text: "Copy", title: "Copy this command", on: { click: (event) => copyText(how, event.currentTarget) } })));
+  };
+  const rows = [...runs.map((one) => row(one, `run ${one.name || one.tags || ""}`, one.state.toLowerCase() + (one.reason ? `: ${one.reason}` : ""), `sonde profile results ${one.run}`)),
+    ...snapshots.map((one) => row(one, `snapshot ${one.number}`, one.kind === "calls" ? "exact calls" : showBytes(one.size_bytes), `python -m pstats ${one.path}`))];
+  return make("table", { "data-table": "profiles" }, make("thead", {}, make("tr", {}, make("th", { text: "from" }), make("th", { class: "num", text: "lasted" }), make("th", { text: "what" }), make("th", { text: "state" }), make("th", { class: "clip", text: "how to open it" }), make("th"))), make("tbody", {}, ...rows));
 }

@@ -23,11 +23,22 @@ function makeMachineCsv() {
   for (const chart of machine.charts) for (const line of chart.lines) line.pieces.forEach((piece, at) => rows.push([+((time.from + (piece + line.half) * time.width) / 1e9).toFixed(3), chart.title, line.name, chart.unit, line.values[at]]));
   return makeCsv(rows);
 }
-function showMean(line, unit) {
+function findMean(line) {
   const { first, end } = select();
   let sum = 0, count = 0;
   line.pieces.forEach((piece, at) => { if (piece >= first && piece < end && Number.isFinite(line.values[at])) { sum += line.values[at]; count += 1; } });
-  return count ? showValue(sum / count, unit) : "no data";
+  return count ? sum / count : null;
+}
+function showMean(line, unit) {
+  const mean = findMean(line);
+  return mean === null ? "no data" : showValue(mean, unit);
+}
+// Up to three lines are named; of more, those that stand out: the lowest and the highest.
+function drawKeys({ lines, unit }) {
+  const key = (line, at, word) => make("span", { class: "dim" }, at < 0 ? null : make("i", { class: `line${at % 3}` }), `${word}${clean(line.name, 24)} `, make("b", { text: showMean(line, unit) }));
+  if (lines.length <= 3) return lines.map((line, at) => key(line, at, ""));
+  const ordered = lines.filter((line) => findMean(line) !== null).sort((one, other) => findMean(one) - findMean(other));
+  return ordered.length ? [key(ordered[0], -1, `of ${lines.length}: least `), key(ordered[ordered.length - 1], -1, "most ")] : [make("span", { class: "dim", text: "no data" })];
 }
 function drawMachine() {
   if (!machine.charts.length) { machine.body.replaceChildren(make("p", { class: "empty", text: "Nothing about the machine was recorded in this time." })); return; }
@@ -35,7 +46,7 @@ function drawMachine() {
   const made = machine.charts.map((chart) => {
     const canvas = make("canvas");
     const box = make("div", { class: "chart", "data-chart": chart.title }, make("div", { class: "head" }, make("h3", { text: chart.title, title: chart.title }), make("span", { class: "grow" }), make("span", { class: "dim", title: "The top of the scale", text: `≤ ${showValue(findTop(chart.lines, chart.unit), chart.unit)}` })),
-      make("div", { class: "keys" }, ...chart.lines.slice(0, 3).map((line, at) => make("span", { class: "dim" }, make("i", { class: `line${at % 3}` }), clean(line.name, 24) + " ", make("b", { text: showMean(line, chart.unit) })))), canvas);
+      make("div", { class: "keys" }, ...drawKeys(chart)), canvas);
     tip(canvas, (event) => {
       const piece = Math.floor((event.offsetX / canvas.clientWidth) * time.pieces);
       return `${chart.title}, ${showClock(time.from + piece * time.width)}\n` + chart.lines.map((line) => {
@@ -131,6 +142,7 @@ async function lookNow() {
 }
 async function snapNow() {
   const { text } = await steer("snapshot");
+  askProfiles().catch(() => {});
   openDialog("Snapshot", make("p", { text: "Written on the machine of the server; `python -m pstats FILE` opens it:" }), make("pre", { id: "snapped", text: clean(text.trim(), 2000) }));
 }
 async function showSettings() { drawSettings((await steer("settings")).settings); }

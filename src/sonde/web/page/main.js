@@ -30,8 +30,9 @@ async function begin() {
 }
 
 function fail(error) {
-  showProblem(error.status === 404 ? `${error.message}` : error instanceof TypeError ? "The server does not answer. Is `sonde ui` still running? Trying again …" : error.message);
-  if (error instanceof TypeError && !inside.answers) setTimeout(() => load().catch(fail), 2000);
+  showProblem(error.isOffline ? `${error.message} Trying again …` : clean(error.message));
+  clearTimeout(follow.retry);
+  if (error.isOffline) follow.retry = setTimeout(() => load().catch(fail), 2000);
 }
 
 async function load() {
@@ -45,6 +46,7 @@ async function load() {
   ask("advice").then(({ data: found }) => drawVerdict(found.advice), (error) => drawVerdict(null, error.message));
   ask("now").then(({ data: found }) => { now.found = found; tell(["now"]); }, () => {});
   ask("cost").then(({ data: found }) => drawFoot(found), () => {});
+  askProfiles().catch(() => {});
   if (!inside.answers) listRecordings();
   if (state.against) loadBase().catch(fail);
   await series();
@@ -100,14 +102,14 @@ async function followLive() {
   const stop = follow.stop;
   try {
     await listen((event, said) => hear(event, said), stop.signal);
-    if (!stop.signal.aborted && about.live) throw new TypeError("cut off");
+    if (!stop.signal.aborted && about.live) fail(makeOffline());
   } catch (error) {
-    if (stop.signal.aborted) return;
-    fail(error);
+    if (!stop.signal.aborted) fail(error instanceof TypeError ? makeOffline() : error);  // cut off, or refused
   }
 }
 function hear(event, said) {
   if (event === "gone") { about.live = false; showProblem(`The recording is gone: ${said.error}`); drawTop(); return; }
+  if (said.states.length !== about.processes.length) { load().catch(fail); return; }  // the job has started others
   about.until = said.until;
   said.states.forEach((one, at) => { if (about.processes[at]) about.processes[at].state = one; });
   if (event === "end") {
@@ -143,7 +145,7 @@ async function refresh() {
       follow.slow = performance.now();
       await loadSeries({ from: time.from, to: about.until, width: time.width });
       drawFoot((await ask("cost")).data);
-      if (performance.now() - follow.at > 20000) { follow.at = performance.now(); drawVerdict((await ask("advice")).data.advice); }
+      if (performance.now() - follow.at > 20000) { follow.at = performance.now(); await askProfiles(); drawVerdict((await ask("advice")).data.advice); }
     }
     showProblem("");
   } catch (error) { fail(error); }

@@ -1,6 +1,6 @@
 // Where data comes from: the server, or the file itself. Both speak the same bytes.
 
-const inside = { answers: null };
+const inside = { answers: null, wasThere: false };
 const told = {};  // the statements of the newest answer to each question
 
 const KINDS_OF = { int32: Int32Array, uint8: Uint8Array, double: Float64Array };
@@ -35,6 +35,18 @@ async function openInside() {
   }
 }
 
+const makeOffline = () => Object.assign(new Error("The server does not answer. Is `sonde ui` still running?"), { isOffline: true });
+// The one way to the server. Without an answer, it was killed; with another token, it was started anew.
+async function reach(path, options = {}) {
+  const headers = { Authorization: `Bearer ${state.token}` };
+  const response = await fetch(path, { ...options, headers }).catch((error) => {
+    if (error.name === "AbortError") throw error;
+    throw makeOffline();
+  });
+  if (response.status === 401 && inside.wasThere) throw new Error("`sonde ui` was started anew, with a new link: open the link that it printed.");
+  inside.wasThere ||= response.ok;
+  return response;
+}
 async function ask(name, asked = {}) {
   if (inside.answers) {
     const found = inside.answers[name];
@@ -44,10 +56,9 @@ async function ask(name, asked = {}) {
   }
   const words = new URLSearchParams(asked);
   if (state.target && !asked.target) words.set("target", state.target);
-  const headers = { Authorization: `Bearer ${state.token}` };
   const response = name === "query"
-    ? await fetch("api/query", { method: "POST", headers, body: JSON.stringify(Object.fromEntries(words)) })
-    : await fetch(`api/${name}?${words}`, { headers });
+    ? await reach("api/query", { method: "POST", body: JSON.stringify(Object.fromEntries(words)) })
+    : await reach(`api/${name}?${words}`);
   const isJson = response.headers.get("Content-Type") === "application/json";
   const found = isJson ? await response.json() : unpack(await response.arrayBuffer());
   if (!response.ok) throw Object.assign(new Error(found.error || response.statusText), { status: response.status });
@@ -81,7 +92,7 @@ function cutInside(name, found, { from, to }) {
 // Server-sent events; `EventSource` cannot send the token in a header.
 async function listen(hear, stop) {
   const words = new URLSearchParams(state.target ? { target: state.target } : {});
-  const response = await fetch(`api/live?${words}`, { headers: { Authorization: `Bearer ${state.token}` }, signal: stop });
+  const response = await reach(`api/live?${words}`, { signal: stop });
   if (!response.ok) throw new Error((await response.json()).error);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -101,7 +112,7 @@ async function listen(hear, stop) {
 const steering = { allowed: false };
 async function steer(name, asked = {}) {
   const body = JSON.stringify({ ...asked, ...(state.target ? { target: state.target } : {}) });
-  const response = await fetch(`api/steer/${name}`, { method: "POST", headers: { Authorization: `Bearer ${state.token}` }, body });
+  const response = await reach(`api/steer/${name}`, { method: "POST", body });
   const found = await response.json();
   if (!response.ok) throw new Error(found.error || response.statusText);
   return found.data;
