@@ -21,7 +21,7 @@ def read_profiles(opened: Opened) -> PageAnswer:
     offsets = {one.id: one.wall_offset_ns - opened.base_ns for one in opened.sessions}
 
     def place(sql: str) -> list[dict[str, Any]]:
-        rows = opened.recording.query(sql).to_pylist()
+        rows: list[dict[str, Any]] = opened.recording.query(sql).to_pylist()
         for row in rows:
             offset = offsets[row["session"]]
             for name, column in (("from", "t_ns"), ("to", "end_t_ns")):
