@@ -129,6 +129,14 @@ def test_an_agent_only_reads_unless_it_is_told_otherwise(serve, start, sonde_cli
     assert "20ms" not in sonde_cli("config", f"{process.pid}@hosts:{reader}").stdout
     done = sonde_cli("config", f"{process.pid}@hosts:{writer}", change, "--timeout", "60s")
     assert done.returncode == 0 and "20ms" in done.stdout.replace(" ", "")
+    words = ("profile", f"{process.pid}@hosts:{reader}", "--duration", "1s", "--format", "json")
+    done = sonde_cli(*words)
+    assert done.returncode == 9 and "this agent only reads" in done.stderr
+    done = sonde_cli(words[0], f"{process.pid}@hosts:{writer}", *words[2:])
+    assert done.returncode == 0, done.stderr
+    assert "work" in done.stdout
+    done = sonde_cli("capture", f"{process.pid}@hosts:{writer}", "--duration", "1s")
+    assert done.returncode == 1 and "has not imported torch" in done.stderr
 
 
 def test_sql_of_strangers_reads_recordings_and_nothing_else(serve, start, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from sonde import environ
 from sonde.analysis import capture
 from sonde.cli import _options, _progress
 from sonde.errors import Error
+from sonde.fleet.hosts import Cluster, find_cluster
 from sonde.session import captures, steering
 from sonde.session.files import Replacement
 from sonde.session.target import find_sessions
@@ -26,7 +27,8 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    _options.add_target(parser, "the live recording; of a job all ranks are captured at once")
+    _options.add_target(parser, "the live recording; of a job all ranks are captured at once",
+                        cluster=True)  # fmt: skip
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--steps", type=int, metavar="N", help="how many steps (default: 3)")
     _options.add_span(how, "-d", "--duration",
@@ -43,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     timeout_s, duration_s = args.timeout, args.duration
     steps = None if duration_s is not None else 3 if args.steps is None else args.steps
+    if "@" in args.target and (cluster := find_cluster(args.target)) is not None:
+        return _ask_cluster(cluster, steps, args)
     options = captures.CaptureOptions(
         steps=steps, duration_s=duration_s, timeout_s=timeout_s, shapes=args.shapes,
         memory=args.memory, stacks=args.stacks,
@@ -53,6 +57,16 @@ def run(args: argparse.Namespace) -> int:
     with _progress.Bar("capture", None) as bar:
         counting = capture.wait_for_captures(asked, timeout_s + (duration_s or 0), bar.set_title)
     return _report(counting, args.output)
+
+
+def _ask_cluster(cluster: Cluster, steps: int | None, args: argparse.Namespace) -> int:
+    from sonde.cli._cluster_jobs import capture_cluster  # Flight takes a while to import
+
+    if args.output is not None:
+        raise Error("-o takes one process; the traces of a cluster stay on their hosts")
+    request = {"steps": steps, "duration_s": args.duration, "wait_s": args.timeout,
+               "shapes": args.shapes, "memory": args.memory, "stacks": args.stacks}  # fmt: skip
+    return capture_cluster(cluster, request, args.timeout + (args.duration or 0))
 
 
 def _report(asked: Sequence[capture.CaptureRequest], output: str | None) -> int:

@@ -14,6 +14,7 @@ from sonde.analysis.profile_process import (
 )
 from sonde.cli import _options, _progress, _runs
 from sonde.errors import ConfigError, Error
+from sonde.fleet.hosts import find_cluster
 from sonde.session.run import Run
 
 GROUP = "profile"
@@ -29,7 +30,7 @@ _USAGE = "sonde profile [options] (TARGET | -- COMMAND [arguments])"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = f"{_USAGE}\n       sonde profile SUBCOMMAND [arguments]"
     _options.add_target(parser, "the process to profile: a pid, recorded or not, or a recording",
-                        optional=True)  # fmt: skip
+                        optional=True, cluster=True)  # fmt: skip
     _options.add_span(
         parser, "-d", "--duration",
         what=f"how long to profile (default: {DURATION_S:g}s, or until COMMAND ends)",
@@ -50,6 +51,10 @@ def run(args: argparse.Namespace) -> int:
             "give a pid, or `-- COMMAND`, or a sub-command; see `sonde profile --help`"
         )
     duration_s = DURATION_S if args.duration is None else args.duration
+    if "@" in args.target and (cluster := find_cluster(args.target)) is not None:
+        from sonde.cli._cluster_jobs import profile_cluster  # Flight takes a while to import
+
+        return profile_cluster(cluster, duration_s, args)
     with _ProgressListener(duration_s) as listener:
         result = profile_process(
             args.target, duration_s, timeout=args.timeout, options=_runs.make_options(args),

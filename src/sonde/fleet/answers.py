@@ -11,6 +11,7 @@ import pyarrow as pa
 from sonde import environ
 from sonde.analysis.live_processes import choose_current, read_processes
 from sonde.errors import Error, NoSession
+from sonde.fleet.job_requests import capture_all, profile_all
 from sonde.fleet.protocol import PROCESSES
 from sonde.session import Session, steering
 from sonde.session.target import find_sessions
@@ -100,7 +101,16 @@ def _list_settings(found: Mapping[Session, Mapping[str, Any]]) -> pa.Table:
     )
 
 
+def _profile(asked: Asked, _leave: Leave) -> pa.Table:
+    return profile_all(_find(asked), asked)
+
+
+def _capture(asked: Asked, _leave: Leave) -> pa.Table:
+    return capture_all(_find(asked), asked)
+
+
 _ANSWERS: dict[str, Callable[[Asked, Leave], pa.Table]] = {
     "query": _query, "stacks": _look, "settings": _show_settings, "configure": _configure,
+    "profile": _profile, "capture": _capture,
 }  # fmt: skip
-_STEERS = ("configure",)
+_STEERS = ("configure", "profile", "capture")
