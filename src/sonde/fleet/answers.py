@@ -16,12 +16,13 @@ from sonde.fleet.protocol import PROCESSES
 from sonde.session import Session, steering
 from sonde.session.target import find_sessions
 from sonde.settings import list_keys
-from sonde.store.engine import abandoned
+from sonde.store.engine import EnginePool, abandoned
 from sonde.store.recording import Recording
 
 LONGEST_S = 300.0  # of any request
 _LOOK_S = 0.5  # for all processes of the host to be sampled
 _MOST_ABANDONED = 4
+_KEPT = 2  # databases between two requests
 Asked = Mapping[str, Any]
 
 
@@ -29,7 +30,7 @@ class Leave:
     """What the agent was started with: the memory of a query, and whether jobs may be steered."""
 
     def __init__(self, memory: str, *, steer: bool) -> None:
-        self.memory, self.steer = memory, steer
+        self.memory, self.steer, self.pool = memory, steer, EnginePool(_KEPT)
 
 
 def answer(asked: Asked, leave: Leave) -> pa.Table:
@@ -66,7 +67,8 @@ def _query(asked: Asked, leave: Leave) -> pa.Table:
     if len(abandoned) >= _MOST_ABANDONED:
         raise Error("this agent has queries that do not end; start it anew")
     sql = _read_text(asked, "sql")
-    return Recording(_find(asked)).query(sql, timeout_s=_read_timeout(asked), memory=leave.memory)
+    recording = Recording(_find(asked), pool=leave.pool)
+    return recording.query(sql, timeout_s=_read_timeout(asked), memory=leave.memory)
 
 
 def _look(asked: Asked, _leave: Leave) -> pa.Table:

@@ -128,8 +128,21 @@ class Schema:
         return json_text.dump(whole).encode()
 
 
+_MOST_LOADED = 1000
+_loaded: dict[bytes, Schema] = {}  # the sessions of a job have the same tables
+
+
 def load_schema(raw: bytes) -> Schema:
     """Read the schema in a ring's header; raise ValueError if it is not valid."""
+    found = _loaded.get(raw)
+    if found is None:
+        if len(_loaded) >= _MOST_LOADED:
+            _loaded.clear()
+        found = _loaded[raw] = _parse_schema(raw)
+    return found
+
+
+def _parse_schema(raw: bytes) -> Schema:
     import json  # here, because it is slow to import and only readers need it
 
     whole = json.loads(raw)

@@ -16,10 +16,14 @@ import pyarrow as pa
 
 from sonde import _core, settings
 from sonde.errors import QueryError
+from sonde.store.statement import CATALOG
 
 PIECE_ROWS = 100_000  # of a result that comes in pieces
 _LEAST_ROWS = 2048  # as many as the engine makes at once; a row may hold megabytes of text
 _STACK_BYTES = 16 << 20  # of address space for each thread of the engine
+_OWN_SCHEMAS = (
+    f"SELECT schema_name FROM duckdb_schemas() WHERE database_name = '{CATALOG}' AND NOT internal"
+)
 _INTERRUPT_S = 2.0  # for the engine to notice that it was interrupted
 
 
@@ -40,6 +44,55 @@ def connect(memory: str) -> duckdb.DuckDBPyConnection:
     # A time reads the same everywhere.
     connection.execute("SET TimeZone = 'UTC'")
     return connection
+
+
+class EnginePool:
+    """Lends databases to queries, and keeps some of those that are given back: to open one takes
+    far longer than a small query. Its threads stay, too, so it is for a server, not for a user's
+    program."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._kept = most, list[tuple[str, duckdb.DuckDBPyConnection]]()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def lend(self, memory: str) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Lend a database without tables, whose settings cannot be changed."""
+        connection = self._take(memory)
+        if connection is None:
+            connection = connect(memory)
+            connection.execute("SET lock_configuration = true")
+        try:
+            yield connection
+        except BaseException:
+            if connection not in abandoned:
+                connection.close()
+            raise
+        self._give_back(memory, connection)
+
+    def _take(self, memory: str) -> duckdb.DuckDBPyConnection | None:
+        with self._lock:
+            if self._kept and self._kept[-1][0] == memory:
+                return self._kept.pop()[1]
+        return None
+
+    def _give_back(self, memory: str, connection: duckdb.DuckDBPyConnection) -> None:
+        if self._most:
+            rows = connection.execute(_OWN_SCHEMAS).fetchall()
+            for (name,) in rows:
+                connection.execute(f'DROP SCHEMA {CATALOG}."{name}" CASCADE')
+            with self._lock:
+                if len(self._kept) < self._most:
+                    self._kept.append((memory, connection))
+                    return
+        connection.close()
+
+    def close(self) -> None:
+        """Close the databases that are kept."""
+        with self._lock:
+            kept, self._kept = self._kept, []
+        for _memory, connection in kept:
+            connection.close()
 
 
 @contextmanager

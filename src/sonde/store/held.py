@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import duckdb
 
@@ -56,7 +56,13 @@ class HeldRecording(FrozenRecording):
             self._kept.add(name)
         return name
 
-    def _list_parts(self) -> dict[str, list[SessionTable]]:
+    def _list_named_parts(self, text: str) -> dict[str, list[SessionTable]]:  # noqa: ARG002
+        return self._list_parts()  # they are opened once for all queries
+
+    def _list_parts(
+        self,
+        wants: Callable[[str], bool] | None = None,  # noqa: ARG002
+    ) -> dict[str, list[SessionTable]]:
         if self._parts is None:
             self._parts = {
                 name: _leave_out_copies(parts) if parts[0].schema.scope == "host" else parts

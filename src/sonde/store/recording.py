@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from sonde.session.schema import Schema
 from sonde.session.target import add_children, add_ranks, find_sessions
 from sonde.store import catalog, listing
 from sonde.store.combined import CombinedTable, LazyTable, create_view, raise_own_error
-from sonde.store.engine import abandoned, connect, iter_pieces, run
+from sonde.store.engine import EnginePool, abandoned, connect, iter_pieces, run
 from sonde.store.place import is_place
 from sonde.store.query_errors import explain_error
 from sonde.store.rows import SessionTable, open_tables, widen
@@ -54,8 +54,11 @@ def find_targets(target: str) -> Sequence[Session]:
 class Recording:
     """What one process or many left behind, live or ended."""
 
-    def __init__(self, sessions: Sequence[Session], *, warns: bool = False) -> None:
+    def __init__(
+        self, sessions: Sequence[Session], *, warns: bool = False, pool: EnginePool | None = None
+    ) -> None:
         self.sessions = list(sessions)
+        self._pool = pool or EnginePool(0)
         self._shared = _find_shared_tables(self.sessions)
         self._warns = warns  # once, when names are missing
 
@@ -195,16 +198,11 @@ class Recording:
         return FrozenRecording(self.sessions, text)
 
     def _query_once(self, sql: str, text: str, timeout_s: float, memory: str) -> pa.Table:
-        connection = connect(memory)
-        try:
+        with self._pool.lend(memory) as connection:
             require_select(connection, sql)
             streams = self._register(connection, text)
-            connection.execute("SET lock_configuration = true")
             with raise_own_error(streams):
                 return run(connection, self._qualify(sql), timeout_s, memory)
-        finally:
-            if connection not in abandoned:
-                connection.close()
 
     def _qualify(self, sql: str) -> str:
         # To find the names opens every table of every session.
@@ -220,7 +218,8 @@ class Recording:
             return self._register_shared(self._shared, connection, text)
         streams = []
         is_listing = is_about_tables(text)
-        for name, tables in self._list_parts().items():
+        parts = self._list_parts() if is_listing else self._list_named_parts(text)
+        for name, tables in parts.items():
             named = self._is_named(name, text)
             if not self._wants(name) or not (named or is_listing):
                 continue
@@ -231,13 +230,22 @@ class Recording:
         connection.execute(f"USE {CATALOG}.main")
         return streams
 
-    def _list_parts(self) -> dict[str, list[SessionTable]]:
-        """Return the parts of every table that can be recorded, by name."""
+    def _list_named_parts(self, text: str) -> dict[str, list[SessionTable]]:
+        """Return the parts of the tables that a text names: a session has many others."""
+        return self._list_parts(lambda name: self._is_named(name, text))
+
+    def _list_parts(
+        self, wants: Callable[[str], bool] | None = None
+    ) -> dict[str, list[SessionTable]]:
+        """Return the parts of every table that can be recorded, by name; with `wants`, of those
+        tables whose names it is true of."""
         parts: dict[str, list[SessionTable]] = {}
         for session in self.sessions:
-            for name, table in open_tables(session).items():
+            for name, table in open_tables(session, wants).items():
                 parts.setdefault(name, []).append(table)
         for schema in catalog.list_recorded():
+            if wants is not None and not wants(schema.table):
+                continue
             # A table without rows is empty, not missing: a query need not know what was on.
             # A column that a table did not have yet when it was written is NULL.
             columns = {field.name for field in schema.fields}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -13,7 +14,7 @@ from sonde.errors import Damaged
 from sonde.session import Session
 from sonde.session import texts as intern
 from sonde.session.records import Sealed
-from sonde.session.ring import Batch, Ring
+from sonde.session.ring import SUFFIX, Batch, Ring
 from sonde.session.schema import Field, Schema, load_schema
 from sonde.session.shipped import read_shipped
 from sonde.store import archive
@@ -173,9 +174,12 @@ def _repeat(number: int | None, rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(number, pa.int64()), rows)
 
 
-def open_tables(session: Session) -> dict[str, SessionTable]:
-    """Return every table of a session by name, from its rings or, once they are gone, its seal."""
-    return _retry(lambda: _open_tables(session))
+def open_tables(
+    session: Session, wants: Callable[[str], bool] | None = None
+) -> dict[str, SessionTable]:
+    """Return every table of a session by name, from its rings or, once they are gone, its seal;
+    with `wants`, only those whose names it is true of."""
+    return _retry(lambda: _open_tables(session, wants))
 
 
 def open_table(session: Session, name: str) -> SessionTable | SharedTable | None:
@@ -195,10 +199,12 @@ def _retry(open_all: Callable[[], dict[str, SessionTable]]) -> dict[str, Session
     return open_all()
 
 
-def _open_tables(session: Session) -> dict[str, SessionTable]:
+def _open_tables(session: Session, wants: Callable[[str], bool] | None) -> dict[str, SessionTable]:
     found: dict[str, SessionTable] = {}
     sealed = session.read_sealed()
     for path in session.find_rings():
+        if wants is not None and not wants(os.path.basename(path).removesuffix(SUFFIX)):
+            continue
         try:
             ring = Ring(path)
         except FileNotFoundError:
@@ -208,20 +214,15 @@ def _open_tables(session: Session) -> dict[str, SessionTable]:
         found[ring.schema.table] = SessionTable(session, ring.schema, ring)
     if sealed is not None:
         for schema in read_sealed_schemas(session, sealed):
-            if schema.table not in found:
+            if schema.table not in found and (wants is None or wants(schema.table)):
                 found[schema.table] = SessionTable(session, schema, None)
     return dict(sorted(found.items()))
-
-
-@lru_cache(maxsize=512)  # the sessions of a job have the same tables
-def _load_schema(text: str) -> Schema:
-    return load_schema(text.encode())
 
 
 def read_sealed_schemas(session: Session, sealed: Sealed) -> list[Schema]:
     """Return the schemas of a sealed session's tables."""
     try:
-        return [_load_schema(table.schema) for table in sealed.tables.values()]
+        return [load_schema(table.schema.encode()) for table in sealed.tables.values()]
     except ValueError:
         raise Damaged(f"{session.path('sealed.json')} is damaged") from None
 
