@@ -211,7 +211,7 @@ def test_a_free_threaded_python_is_told_as_such() -> None:
         read_link={"exe": "/bin/false", "cwd": "/"}.get,
     )
     with pytest.raises(preflight.OtherVersion, match="free-threaded"):
-        preflight._check_version(process, SimpleNamespace(elf=elf))
+        preflight.check_version(process, SimpleNamespace(elf=elf))
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@
 # beside the system: nothing is installed, and no root is needed. Each lies in FOLDER/VERSION, with the libraries it
 # was built for; FOLDER/VERSION/bin/python3.X starts it. tests/support/find_python.py looks in .pythons/.
 #
-# No package has a free-threaded one: 3.13t is compiled from the source package of the suite trixie, which takes some
-# minutes and a C compiler.
+# No package has a free-threaded one: 3.13t, 3.14t and 3.15t are compiled from the source packages of the suites trixie
+# and sid, which takes some minutes each and a C compiler. A mirror may lack sources: if FOLDER/.source/3.14 is a tree of
+# CPython's source, that one is compiled.
 #
 # Exit codes: 0: all are there; 2: wrong arguments; 3: they cannot be had here (the reason is on stderr).
 set -eu
@@ -31,7 +32,9 @@ mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sourc
 [ -n "$mirror" ] || fail "apt has no mirror of Debian here"
 key=/usr/share/keyrings/debian-archive-keyring.gpg
 echo "deb [signed-by=$key] $mirror sid main" > "$apt/sources.list"
-case "$*" in *t*) echo "deb-src [signed-by=$key] $mirror trixie main" >> "$apt/sources.list" ;; esac
+# Trixie keeps 3.13 when sid has none any more.
+case "$*" in *3.13t*) echo "deb-src [signed-by=$key] $mirror trixie main" >> "$apt/sources.list" ;; esac
+case "$*" in *3.1[45]t*) echo "deb-src [signed-by=$key] $mirror sid main" >> "$apt/sources.list" ;; esac
 own_apt() {
     apt-get -q -o Dir::Etc::sourcelist="$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null \
         -o Dir::State::lists="$apt/lists" -o Dir::State::status="$apt/status" -o Dir::Cache="$apt/cache" \
@@ -49,15 +52,19 @@ build() {
     for tool in cc make; do
         command -v $tool > /dev/null || fail "there is no $tool"
     done
-    rm -rf "$apt/source"
-    mkdir -p "$apt/source/build"
-    (cd "$apt/source" && own_apt source --download-only "python${1%t}") > "$apt/log" 2>&1 ||
-        fail "the source of Python ${1%t} cannot be fetched: $(grep '^E:' "$apt/log" | head -n 1)"
-    mkdir "$apt/source/python"
-    tar -xf "$apt/source/"*.orig.tar.xz -C "$apt/source/python" --strip-components=1
-    (cd "$apt/source/build" && ../python/configure -q --disable-gil --disable-test-modules --prefix="$folder/$1" &&
+    work=$apt/source-$1 tree=$folder/.source/${1%t}
+    rm -rf "$work"
+    mkdir -p "$work/build"
+    if [ ! -d "$tree" ]; then
+        (cd "$work" && own_apt source --download-only "python${1%t}") > "$apt/log" 2>&1 ||
+            fail "the source of Python ${1%t} cannot be fetched: $(grep '^E:' "$apt/log" | head -n 1)"
+        tree=$work/python
+        mkdir "$tree"
+        tar -xf "$work/"*.orig.tar.xz -C "$tree" --strip-components=1
+    fi
+    (cd "$work/build" && "$tree/configure" -q --disable-gil --disable-test-modules --prefix="$folder/$1" &&
         make -s -j2 && make -s install) > "$apt/log" 2>&1 || fail "Python $1 cannot be compiled: $(tail -n 1 "$apt/log")"
-    rm -rf "$apt/source"
+    rm -rf "$work"
     echo "Python $("$folder/$1/bin/python$1" -c 'import sys; print(sys.version.split()[0])') in $folder/$1"
 }
 

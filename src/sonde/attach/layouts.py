@@ -12,7 +12,7 @@ from typing import NamedTuple
 Read = Callable[[int, int], bytes]  # address and size
 
 _COOKIE = b"xdebugpy"
-_WORDS = 120  # more than any of the tables has
+_WORDS = 160  # more than any of the tables has
 
 
 class PythonLayout(NamedTuple):
@@ -83,6 +83,10 @@ float size value
 long size tag digit
 bytes size length data
 text size state length ascii compact:15
+gc size collecting frame:15 stats_size:15 stats:15
+generator size:14 name:14 frame:14 state:14
+list_node next:14 prev:14
+debugger eval_breaker:14 support:14 enabled:14 pending_call:14 script_path:14 script_path_size:14
 """
 
 
@@ -90,11 +94,9 @@ def find_layout(version: tuple[int, int], runtime: int, read: Read) -> PythonLay
     """Return the layout of a Python whose `_PyRuntime` is at `runtime`; None if it is unknown."""
     if version in _FIXED:
         return _FIXED[version]
-    data = read(runtime, 8 * _WORDS)
-    if not data.startswith(_COOKIE):
+    at = read_table(version, runtime, read)
+    if at is None:
         return None
-    words = iter(struct.unpack(f"<{_WORDS}Q", data))
-    at = {name: next(words) for name in _list_fields(version[1])}
     ascii_size = at["text.ascii"]
     return PythonLayout(
         at["runtime.interpreters_head"], at["interpreter.next"], at["interpreter.threads_head"],
@@ -104,6 +106,15 @@ def find_layout(version: tuple[int, int], runtime: int, read: Read) -> PythonLay
         at["code.filename"], at["code.linetable"], at["code.first_line"], at["text.length"],
         at["text.state"], ascii_size, ascii_size + 16, at["bytes.length"], at["bytes.data"],
     )  # fmt: skip
+
+
+def read_table(version: tuple[int, int], runtime: int, read: Read) -> dict[str, int] | None:
+    """Return the table of a Python from 3.13 on, by "structure.field"; None if it has none."""
+    data = read(runtime, 8 * _WORDS)
+    if not data.startswith(_COOKIE):
+        return None
+    words = iter(struct.unpack(f"<{_WORDS}Q", data))
+    return {name: next(words) for name in _list_fields(version[1])}
 
 
 def _list_fields(minor: int) -> Iterator[str]:

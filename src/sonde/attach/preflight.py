@@ -6,6 +6,8 @@ import os
 import pwd
 import re
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sonde import plugins
@@ -45,12 +47,20 @@ class NotRunning(CannotAttach):
     """The process has ended, or is stopped."""
 
 
-class AlreadyTraced(CannotAttach):
+class TracingRefused(CannotAttach):
+    """The process cannot be traced; a new Python may take a script all the same: see script.py."""
+
+
+class AlreadyTraced(TracingRefused):
     """A debugger is attached to the process."""
 
 
 class Forbidden(CannotAttach):
     """The kernel does not allow it."""
+
+
+class TracingForbidden(Forbidden, TracingRefused):
+    """The kernel does not allow tracing, or not the calls that a visitor needs."""
 
 
 class OtherContainer(CannotAttach):
@@ -65,7 +75,7 @@ class NotPython(CannotAttach):
     """There is no Python interpreter in the process."""
 
 
-class NoSymbols(CannotAttach):
+class NoSymbols(TracingRefused):
     """The interpreter does not export what is needed."""
 
 
@@ -93,15 +103,33 @@ class VisitPlan:
 def check(pid: int, root: str, proc: str = "/proc") -> VisitPlan:
     """Check everything and touch nothing; raise the first obstacle, else return the plan."""
     process = ProcessFiles(pid, proc)
-    try:
+    with explained(process, proc):
         status = process.read_status()
-        _check_state(process, status)
-        _check_user(process, status)
-        _check_container(process)
-        _check_recorded(pid, root)
-        _check_rights(process, proc)
-        _check_machine(process, status)
+        _check_tracer(process, status)
+        check_process(process, status, root, proc)
+        if "shstk" in status.get("x86_Thread_features", ""):
+            raise TracingForbidden(
+                f"process {pid} has a shadow stack, which forbids calls from outside"
+            )
         return plan(process)
+
+
+def check_process(process: ProcessFiles, status: dict[str, str], root: str, proc: str) -> None:
+    """Check everything but whether the process can be traced."""
+    _check_state(process, status)
+    _check_user(process, status)
+    _check_container(process)
+    _check_recorded(process.pid, root)
+    _check_rights(process, proc)
+    _check_machine(process, status)
+
+
+@contextmanager
+def explained(process: ProcessFiles, proc: str) -> Iterator[None]:
+    """Say what it means that files of a process are gone or closed to us."""
+    pid = process.pid
+    try:
+        yield
     except (FileNotFoundError, ProcessLookupError):
         raise NoSuchProcess(f"there is no process {pid}, or it has just ended") from None
     except PermissionError as error:
@@ -119,14 +147,17 @@ def _check_state(process: ProcessFiles, status: dict[str, str]) -> None:
         raise CannotAttach("that is this very process; use sonde.start()")
     if int(status.get("Tgid", pid)) != pid:
         raise CannotAttach(f"{pid} is a thread of process {status['Tgid']}; attach to that")
-    tracer = int(status.get("TracerPid", 0))
-    if tracer:
-        name = name_process(tracer)
-        raise AlreadyTraced(f"process {pid} is being traced by {name}; end that first")
     if state in ("Z", "X"):
         raise NotRunning(f"process {pid} has ended; its parent has not waited for it yet")
     if state in ("T", "t"):
         raise NotRunning(f"process {pid} is stopped; `kill -CONT {pid}` resumes it")
+
+
+def _check_tracer(process: ProcessFiles, status: dict[str, str]) -> None:
+    tracer = int(status.get("TracerPid", 0))
+    if tracer:
+        name = name_process(tracer)
+        raise AlreadyTraced(f"process {process.pid} is being traced by {name}; end that first")
 
 
 def name_process(pid: int) -> str:
@@ -223,8 +254,6 @@ def _check_machine(process: ProcessFiles, status: dict[str, str]) -> None:
         raise OtherMachine(
             f"process {pid} is {elf.bits}-bit {elf.machine}; this sonde is 64-bit {ours}"
         )
-    if "shstk" in status.get("x86_Thread_features", ""):
-        raise Forbidden(f"process {pid} has a shadow stack, which forbids calls from outside")
     if status.get("Seccomp") == "1":
         raise Forbidden(f"process {pid} may only read and write (strict seccomp)")
 
@@ -236,9 +265,7 @@ def plan(process: ProcessFiles) -> VisitPlan:
     """Find everything that is needed in a process that has been checked."""
     libraries, pid = Libraries(process), process.pid
     try:
-        python = find_python(process, libraries)
-        if python is None:
-            raise NotPython(f"process {pid} does not run Python: {process.read_link('exe')}")
+        python = require_python(process, libraries)
         libc = list(libraries.find("libc.", "libc-", "libpthread", "ld-musl"))
         calls, missing = find_calls(python, libc)
     except Replaced as error:
@@ -252,10 +279,19 @@ def plan(process: ProcessFiles) -> VisitPlan:
             f"the Python of process {pid} ({python.path}) does not export {lack}: it is static or "
             "stripped; start the program with `sonde run`"
         )
-    version, fits = _check_version(process, python)
+    version, fits = check_version(process, python)
     # None if an allocator is linked into it: a thread may be stopped while it holds a lock.
     text = [] if python.elf.find_symbols(["malloc"]) else python.text
     return VisitPlan(process, calls, restorer, python.path, text, version, fits)
+
+
+def require_python(process: ProcessFiles, libraries: Libraries) -> Library:
+    """Return the file with the interpreter; NotPython if there is none."""
+    python = find_python(process, libraries)
+    if python is None:
+        link = process.read_link("exe")
+        raise NotPython(f"process {process.pid} does not run Python: {link}")
+    return python
 
 
 def list_text(plan: VisitPlan) -> list[tuple[int, int]]:
@@ -273,7 +309,8 @@ def read_version(python: Library) -> tuple[int, int]:
     return (3, 10) if "PyIter_Send" in symbol else (3, 9)
 
 
-def _check_version(process: ProcessFiles, python: Library) -> tuple[tuple[int, int], bool]:
+def check_version(process: ProcessFiles, python: Library) -> tuple[tuple[int, int], bool]:
+    """Return the version of the process's Python, and whether this package can be loaded there."""
     version = read_version(python)
     if not OLDEST <= version <= NEWEST:
         word = "older than" if version < OLDEST else "newer than"

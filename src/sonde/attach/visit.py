@@ -1,7 +1,8 @@
 """Start and end a recording in a process that already runs, from outside.
 
 A thread of the process is stopped at a safe place and made to start one more thread, the visitor.
-The visitor runs job/attached.py with the GIL held, and ends. The C part is in _core/attach/."""
+The visitor runs job/attached.py with the GIL held, and ends. The C part is in _core/attach/. If
+the process cannot be traced, its Python may take a script instead: see script.py."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from contextlib import contextmanager, nullcontext
 
 from sonde import _core, environ
 from sonde import settings as config
-from sonde.attach import preflight
-from sonde.attach.preflight import CannotAttach, VisitPlan
+from sonde.attach import preflight, script
+from sonde.attach.preflight import CannotAttach, TracingRefused, VisitPlan
 from sonde.attach.procfs import ProcessFiles
 from sonde.errors import Error, NotAnswering
 from sonde.session import Session, process, steering, writer
@@ -33,6 +34,7 @@ _GRACE_NS = 150_000_000  # then busy threads are held; again after twice that ti
 _HOLD_NS = 200_000_000
 _FAR_NS = 50_000_000  # then we move to the processor of each thread
 _PICKY_NS = 500_000_000  # then a thread may also be stopped in code of other libraries
+_LAST_S = 0.05  # within this time a script that has begun has been read
 _POLITE_S = 0.3  # a main thread that runs Python code notices a request within this time
 
 
@@ -49,8 +51,7 @@ def attach(
     it will not happen later either."""
     values = config.read_values(settings or {})
     root = writer.make_root(environ.find_root())
-    plan = preflight.check(pid, root)
-    answer = _send(plan, root, timeout_s, {"action": "start", "settings": values})
+    answer = _send(find_way(pid, root), root, timeout_s, {"action": "start", "settings": values})
     if answer.session is None:
         raise CannotAttach(f"process {pid} does not record, and does not say why")
     if not answer.is_new:
@@ -58,6 +59,14 @@ def attach(
             f"process {pid} is being recorded already: {answer.session}"
         )
     return Session(answer.session)
+
+
+def find_way(pid: int, root: str) -> VisitPlan | script.ScriptPlan:
+    """Check a process and touch nothing; return how it will be attached to."""
+    try:
+        return preflight.check(pid, root)
+    except TracingRefused as refusal:
+        return script.plan(pid, root, refusal)
 
 
 def detach(target: Session | int, timeout_s: float = TIMEOUT_S) -> None:
@@ -78,36 +87,69 @@ def detach(target: Session | int, timeout_s: float = TIMEOUT_S) -> None:
     left_s = timeout_s - (time.monotonic() - begin)
     root = writer.make_root(environ.find_root())
     try:
-        plan = preflight.plan(ProcessFiles(target.pid))
+        way = preflight.plan(ProcessFiles(target.pid))
     except (FileNotFoundError, ProcessLookupError):
         return  # the process has just ended, and the recording with it
-    _send(plan, root, left_s, {"action": "stop"})
+    _send(way, root, left_s, {"action": "stop"})
 
 
 # ---- the visit ---------------------------------------------------------------------------------
 
 
-def _send(plan: VisitPlan, root: str, timeout_s: float, request: dict[str, object]) -> AttachAnswer:
-    """Have a visitor do the request; return its answer."""
-    deadline_ns = time.monotonic_ns() + round(timeout_s * 1e9)
+def _send(
+    way: VisitPlan | script.ScriptPlan, root: str, timeout_s: float, request: dict[str, object]
+) -> AttachAnswer:
+    """Have a visitor or a script do the request; return its answer."""
+    pid, deadline_ns = way.process.pid, time.monotonic_ns() + round(timeout_s * 1e9)
     try:
         folder = tempfile.mkdtemp(prefix=".attach-", dir=root)
     except OSError as error:
         raise Error(f"{root}: {error.strerror}") from None
-    request.update(folder=folder, root=root, package=preflight.PACKAGE, fits=plan.fits)
+    request.update(folder=folder, root=root, package=preflight.PACKAGE, fits=way.fits)
     request["python"] = sys.executable
     request["deadline_ns"] = deadline_ns
+    text = _make_text(request)
     try:
-        visitor = _visit(plan, _make_text(request), deadline_ns)
-        _help(plan.process.pid, visitor, folder, deadline_ns)
-        answer = _wait(plan.process.pid, visitor, folder, deadline_ns)
+        if isinstance(way, VisitPlan):
+            try:
+                answer = _send_visitor(way, text, folder, deadline_ns)
+            except TracingRefused as refusal:
+                way = script.plan_checked(way.process, refusal)
+        if not isinstance(way, VisitPlan):
+            answer = _send_script(way, text, folder, deadline_ns)
     except (FileNotFoundError, ProcessLookupError):
-        raise NotAnswering(f"process {plan.process.pid} has ended") from None
+        raise NotAnswering(f"process {pid} has ended") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if answer.error is not None:
-        raise CannotAttach(f"process {plan.process.pid} does not record: {answer.error}")
+        raise CannotAttach(f"process {pid} does not record: {answer.error}")
     return answer
+
+
+def _send_visitor(plan: VisitPlan, text: bytes, folder: str, deadline_ns: int) -> AttachAnswer:
+    visitor = _visit(plan, text, deadline_ns)
+    _help(plan.process.pid, visitor, folder, deadline_ns)
+    why = "did not release the GIL in time (a long C call may hold it)"
+    return _wait(plan.process.pid, visitor, folder, deadline_ns, why)
+
+
+def _send_script(
+    plan: script.ScriptPlan, text: bytes, folder: str, deadline_ns: int
+) -> AttachAnswer:
+    pid, path = plan.process.pid, os.path.join(folder, "request.py")
+    with open(path, "wb") as file:
+        file.write(text)
+    request = script.ScriptRequest(plan, path)
+    try:
+        while not _is_answered(folder, time.monotonic_ns() + _GRACE_NS):
+            if time.monotonic_ns() > deadline_ns or not _is_there(pid, pid):
+                break
+    finally:
+        request.withdraw()
+    if not os.path.exists(os.path.join(folder, _ANSWER)):
+        time.sleep(_LAST_S)  # it may have just seen the request
+    why = "ran no Python code in its main thread in time"
+    return _wait(pid, pid, folder, deadline_ns, why)
 
 
 def _make_text(request: Mapping[str, object]) -> bytes:
@@ -206,7 +248,7 @@ def _try(
         return 0  # this thread has ended; if all have, reading the process fails next
     except PermissionError:
         # We may read its memory, so it is ptrace itself that is refused.
-        raise preflight.Forbidden(
+        raise preflight.TracingForbidden(
             f"process {pid} may not be traced: ptrace is forbidden here (seccomp of a container); "
             "allow it with --cap-add=SYS_PTRACE"
         ) from None
@@ -222,8 +264,9 @@ def _explain(pid: int, error: OSError) -> Error:
     return CannotAttach(f"process {pid} could not make a thread: {error.strerror}")
 
 
-def _wait(pid: int, visitor: int, folder: str, deadline_ns: int) -> AttachAnswer:
-    """Wait for the answer until the deadline and return it; after that it is not wanted."""
+def _wait(pid: int, visitor: int, folder: str, deadline_ns: int, why: str) -> AttachAnswer:
+    """Wait for the answer until the deadline and return it; after that it is not wanted. `why` is
+    what a process that did not answer in time did or did not do."""
     path = os.path.join(folder, _ANSWER)
     while not os.path.exists(path):
         late = time.monotonic_ns() > deadline_ns
@@ -243,8 +286,7 @@ def _wait(pid: int, visitor: int, folder: str, deadline_ns: int) -> AttachAnswer
                     "disk is full, or it was just about to end; nothing was changed"
                 )
             raise NotAnswering(
-                f"process {pid} did not release the GIL in time (a long C call may hold it); "
-                "nothing was changed: try again, or with a longer --timeout"
+                f"process {pid} {why}; nothing was changed: try again, or with a longer --timeout"
             )
         time.sleep(_NAP_S)
     try:

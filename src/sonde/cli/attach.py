@@ -7,7 +7,7 @@ import sys
 
 from sonde import environ
 from sonde import settings as config
-from sonde.attach import preflight, visit
+from sonde.attach import visit
 from sonde.cli import _options
 from sonde.errors import Error
 
@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _attach(pid: int, settings: dict[str, str], args: argparse.Namespace) -> None:
     if args.check:
-        plan = preflight.check(pid, environ.find_root())
-        whose = "ours" if plan.fits else "its own"
-        version = ".".join(map(str, plan.version))
+        way = visit.find_way(pid, environ.find_root())
+        whose = "ours" if way.fits else "its own"
+        version = ".".join(map(str, way.version))
         print(f"process {pid} can be attached to: Python {version}, sonde is {whose}")
         return
     session = visit.attach(pid, settings, args.timeout)

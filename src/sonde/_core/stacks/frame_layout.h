@@ -25,6 +25,13 @@
 #define HAS_CFRAME 0
 #endif
 
+/* Without a GIL, from 3.14 on, each thread but the first runs its own copy of a function's instructions. */
+#if defined(Py_GIL_DISABLED) && PY_VERSION_HEX >= 0x030e0000
+#define HAS_CODE_COPIES 1
+#else
+#define HAS_CODE_COPIES 0
+#endif
+
 #if PY_VERSION_HEX >= 0x030b0000
 
 typedef _PyInterpreterFrame raw_frame;
@@ -53,11 +60,27 @@ static inline uintptr_t place_of(const raw_frame *frame)
 #endif
 }
 
+/* Where the instructions of a code object begin that all threads share. */
+static inline uintptr_t find_instructions(uintptr_t code)
+{
+    return code + offsetof(PyCodeObject, co_code_adaptive);
+}
+
+/* Return the number of the instruction that a frame is at, in instructions that begin there. */
+static inline int64_t unit_from(const raw_frame *frame, uintptr_t instructions)
+{
+    int64_t bytes = (int64_t)(place_of(frame) - instructions);
+    return bytes & 1 ? INT64_MIN : bytes / 2;
+}
+
+/* The same, of a frame of the calling thread. */
 static inline int64_t unit_of(const raw_frame *frame)
 {
-    int64_t bytes = (int64_t)(place_of(frame) - code_of(frame)) -
-                    (int64_t)offsetof(PyCodeObject, co_code_adaptive);
-    return bytes & 1 ? INT64_MIN : bytes / 2;
+#if HAS_CODE_COPIES
+    return unit_from(frame, (uintptr_t)((PyCodeObject *)code_of(frame))->co_tlbc->entries[frame->tlbc_index]);
+#else
+    return unit_from(frame, find_instructions(code_of(frame)));
+#endif
 }
 
 /* From 3.12 on there is a frame without code on the C stack between C and Python. */

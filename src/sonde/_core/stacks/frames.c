@@ -1,5 +1,6 @@
 /* The stack of another thread, read while it runs: see stack_copy.c. */
 #define _GNU_SOURCE 1
+#include "stacks/code_copies.h"
 #include "stacks/stack_copy.h"
 #include "kernel/read_memory.h"
 #include "kernel/thread.h"
@@ -44,7 +45,7 @@ static int walk(sonde_stack *stack, const sonde_intern_handle *text, int *fresh)
         sonde_code *code = may_be_frame(code_of(frame))
                                ? sonde_codes_get(code_of(frame), text, fresh)
                                : NULL;
-        int64_t unit = unit_of(frame);
+        int64_t unit = code == NULL ? 0 : sonde_code_copies_unit(frame, code, sonde_copy.state.id);
         if (code == NULL || code->is_shim || unit < -1 || unit >= (int64_t)code->units + 1)
             return -1;
         int32_t line = unit < 0 || code->units == 0 ? code->key.first_line
@@ -257,6 +258,18 @@ int sonde_frames_entry(uintptr_t address, uintptr_t interpreter, sonde_thread_en
     *entry = (sonde_thread_entry){address, (uintptr_t)state.next, state.id, tid_of(&state),
                                   is_main || has_frames(&state)};
     return 0;
+}
+
+int sonde_frames_wants_gil(uintptr_t state)
+{
+#if PY_VERSION_HEX >= 0x030f0000
+    int requested = 0;
+    uintptr_t word = state + offsetof(PyThreadState, gil_requested);
+    return sonde_read_memory(&requested, word, sizeof requested) == 0 && requested != 0;
+#else
+    (void)state;
+    return 0;
+#endif
 }
 
 int sonde_frames_prepare(void)

@@ -5,11 +5,8 @@
 #include "binding/binding.h"
 
 /* CPython's structures change with every minor version. Where they are not
- * known here, the slow way (sys._current_frames) is the only one. Without a GIL, threads of 3.14 and
- * later run copies of their own of the instructions, whose lines we do not find yet. */
-#if defined(Py_GIL_DISABLED) && PY_VERSION_HEX >= 0x030e0000
-#define SONDE_HAS_FRAMES 0
-#elif PY_VERSION_HEX >= 0x030a0000 && PY_VERSION_HEX < 0x03100000
+ * known here, the slow way (sys._current_frames) is the only one. */
+#if PY_VERSION_HEX >= 0x030a0000 && PY_VERSION_HEX < 0x03100000
 #define SONDE_HAS_FRAMES 1
 #else
 #define SONDE_HAS_FRAMES 0
@@ -126,6 +123,9 @@ uintptr_t sonde_frames_head(void);
 
 /* Read an entry of this interpreter's list. Returns 0 or -errno. */
 int sonde_frames_entry(uintptr_t state, uintptr_t interpreter, sonde_thread_entry *entry);
+
+/* Does this thread's state say that it waits for the GIL? Never before 3.15, where states do not say so. */
+int sonde_frames_wants_gil(uintptr_t state);
 
 /* Return the name of what the running interpreter lays out otherwise than the headers that this
  * was compiled with, or NULL: all is as expected, or cannot be compared (before 3.13). */

@@ -40,6 +40,7 @@ static const struct {
 #if PY_VERSION_HEX >= 0x030f0000
     SAME(thread_state.base_frame, offsetof(PyThreadState, base_frame)),
     SAME(thread_state.holds_gil, offsetof(PyThreadState, holds_gil)),
+    SAME(thread_state.gil_requested, offsetof(PyThreadState, gil_requested)),
 #endif
     SAME(interpreter_frame.size, sizeof(raw_frame)),
     SAME(interpreter_frame.previous, offsetof(raw_frame, previous)),
@@ -47,6 +48,10 @@ static const struct {
     SAME(interpreter_frame.instr_ptr, offsetof(raw_frame, instr_ptr)),
     SAME(interpreter_frame.localsplus, offsetof(raw_frame, localsplus)),
     SAME(interpreter_frame.owner, offsetof(raw_frame, owner)),
+#if HAS_CODE_COPIES
+    SAME(interpreter_frame.tlbc_index, offsetof(raw_frame, tlbc_index)),
+    SAME(code_object.co_tlbc, offsetof(PyCodeObject, co_tlbc)),
+#endif
     SAME(code_object.size, sizeof(PyCodeObject)),
     SAME(code_object.filename, offsetof(PyCodeObject, co_filename)),
     SAME(code_object.qualname, offsetof(PyCodeObject, co_qualname)),

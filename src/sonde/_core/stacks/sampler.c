@@ -45,9 +45,12 @@ static enum sonde_frames_result read_stack(sonde_sampler *s, sonde_sampled_threa
     return found;
 }
 
-/* Return what a thread waits for; of all locks, the GIL is told apart by where it lies. */
+/* Return what a thread waits for. Since 3.15 its state says when that is the GIL; else, and while it makes
+ * sure that another thread got the GIL, the GIL is told apart from other locks by where it lies. */
 static enum sonde_wait_kind find_wait(const sonde_sampled_thread *thread)
 {
+    if (sonde_frames_wants_gil(thread->inner.state ? thread->inner.state : thread->view.state))
+        return SONDE_WAIT_GIL;
     sonde_thread_wait found = sonde_wait_find(thread->tid);
     if (found.kind == SONDE_WAIT_LOCK &&
         sonde_interpreters_has_gil(thread->view.interpreter, (uintptr_t)found.lock))
