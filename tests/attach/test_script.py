@@ -37,15 +37,17 @@ def trace():
     """Has another process trace the one with this pid."""
     tracers: list[subprocess.Popen[str]] = []
 
-    def trace(pid: int) -> None:
+    def trace(pid: int) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", TRACER, str(pid)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         tracers.append(subprocess.Popen(command, text=True, **pipes))
         assert tracers[-1].stdout is not None and tracers[-1].stdout.readline() == "0\n"
+        return tracers[-1]
 
     yield trace
     for tracer in tracers:
-        tracer.communicate("")
+        tracer.kill()
+        tracer.wait()
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="this Python takes scripts")
@@ -71,9 +73,11 @@ def test_a_process_that_is_traced_is_recorded_and_left(start, trace) -> None:
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="this Python takes no scripts")
 def test_a_process_that_runs_no_python_is_not_asked_any_more(start, trace) -> None:
     job = start(WAITS)
-    trace(job.pid)
+    tracer = trace(job.pid)
     with pytest.raises(NotAnswering, match="ran no Python code in its main thread"):
         visit.attach(job.pid, QUIET, 0.2)
+    tracer.kill()  # it would keep the signal
+    tracer.wait()
     job.send_signal(signal.SIGUSR1)
     assert job.communicate(timeout=TIMEOUT_S) == ("goes on\n", "")
     assert job.returncode == 0
