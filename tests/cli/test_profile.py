@@ -58,7 +58,8 @@ def test_a_run_is_started_waited_for_and_read_by_its_id(start, sonde_cli, tmp_pa
     assert second.returncode == 7 and run_id in second.stderr
     late = sonde_cli("profile", "wait", run_id, "--timeout", "0.2")
     assert late.returncode == 6 and "RUNNING after 0.2 s" in late.stderr
-    assert sonde_cli("profile", "stop", run_id).stdout.strip() == "SUCCEEDED"
+    # The pid of the process means its newest run.
+    assert sonde_cli("profile", "stop", run_id.rpartition("-")[2]).stdout.strip() == "SUCCEEDED"
     status = json.loads(sonde_cli("profile", "status", run_id, "--format", "json").stdout)
     names = [name for name, _ns in status["states"]]
     assert names == ["PREPARING", "RUNNING", "STOPPING", "PROCESSING", "SUCCEEDED"]

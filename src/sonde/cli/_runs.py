@@ -18,7 +18,8 @@ from sonde.session.run_result import Result
 def add_run(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
     """Add RUN."""
     parser.add_argument("run_id", metavar="RUN", nargs="?" if optional else None,
-                        help="the id of a run; `sonde profile list` shows them")  # fmt: skip
+                        help="the id of a run, or a pid, for the newest run of that process; "
+                        "`sonde profile list` shows them")  # fmt: skip
 
 
 def find_run(args: argparse.Namespace) -> Run:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from sonde.errors import Error
 from sonde.session.records import RunResult
 from sonde.session.stack_table import WEIGHTS
+from sonde.words import count_things
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -165,9 +166,8 @@ class Result:
         for path in self.exports:
             lines.append(f"  written: {path}")
         if self.skipped:
-            lines.append(
-                f"  {self.skipped} calls ran without a profile while this run was in progress"
-            )
+            calls = count_things(self.skipped, "call")
+            lines.append(f"  {calls} ran without a profile while this run was in progress")
         return "\n".join(lines)
 
     def describe(self) -> dict[str, object]:

@@ -150,12 +150,19 @@ def is_id(word: str) -> bool:
     return word.startswith("run-") and os.sep not in word
 
 
-def find_run(run_id: str, root: str) -> Run:
-    """Find a run by its id in any session."""
-    for target in list_sessions(root):
-        if is_id(run_id) and os.path.isdir(target.path(FOLDER, run_id)):
-            return Run(target, run_id)
-    raise NoSession(f"there is no run {run_id}; `sonde profile list` lists all runs")
+def find_run(word: str, root: str) -> Run:
+    """Find a run in any session: by its id, or by the pid of its process, which means the newest
+    one of that process."""
+    found = [
+        (name, target)
+        for target in list_sessions(root)
+        for name in ([word] if is_id(word) else list_names(target))
+        if (is_id(word) or word == str(target.pid)) and os.path.isdir(target.path(FOLDER, name))
+    ]
+    if not found:
+        raise NoSession(f"there is no run {word}; `sonde profile list` lists all runs")
+    name, target = max(found, key=lambda one: one[0])
+    return Run(target, name)
 
 
 def process_all(target: Session) -> None:
