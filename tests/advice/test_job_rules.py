@@ -382,15 +382,18 @@ def test_ranks_in_different_collectives_are_told(monkeypatch) -> None:
 def test_a_rank_that_has_not_come_is_named(monkeypatch) -> None:
     monkeypatch.setenv("SONDE_JOB", "night")
 
-    def waiting(t: float) -> list[dict]:
-        rows = collectives(0.005)(t) if t < 20 else []
-        hung = {"seq": rows[-1]["seq"] + 1, "state": "running"} if 19 <= t < 20 else None
+    def ended(t: float) -> list[dict]:
+        return collectives(0.005, group_ranks="0,1,2")(t) if t < 20 else []
+
+    def waiting(t: float, **more: object) -> list[dict]:
+        rows = ended(t)
+        hung = {"seq": rows[-1]["seq"] + 1, "state": "running", **more} if 19 <= t < 20 else None
         return [*rows, rows[-1] | hung] if hung else rows
 
-    def ended(t: float) -> list[dict]:
-        return collectives(0.005)(t) if t < 20 else []
+    def unnamed(t: float) -> list[dict]:
+        return waiting(t, group_ranks=None)
 
-    ranks = [{"collective": one, "stack_sample": sampled} for one in (waiting, ended)]
+    ranks = [{"collective": one, "stack_sample": sampled} for one in (waiting, ended, unnamed)]
     record_ranks(monkeypatch, *ranks)
     (waiting,) = [one for one in list_sessions(os.environ["SONDE_DIR"]) if one.rank == 0]
     (found,) = advise(waiting.folder, "desync").findings

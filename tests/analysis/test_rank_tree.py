@@ -88,6 +88,13 @@ def test_a_rank_whose_device_hangs_in_an_earlier_collective_is_behind() -> None:
     assert len(lag.waiting) == 3
 
 
+def test_a_rank_that_cannot_tell_yet_who_is_in_its_group_is_in_the_others_group() -> None:
+    rows = make_ranks(4, slow=3)
+    rows[0]["collectives"][0]["group_ranks"] = None
+    (lag,) = find_lags(rows)
+    assert [row["rank"] for row, _finished in lag.behind] == [3] and len(lag.waiting) == 3
+
+
 def test_nobody_is_behind_if_all_have_begun_it_or_nobody_waits() -> None:
     (lag,) = find_lags(make_ranks(4, slow=9))
     assert not lag.behind and len(lag.waiting) == 4

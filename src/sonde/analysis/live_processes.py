@@ -133,7 +133,8 @@ def _sum_group(places: list[int], columns: dict[str, list[int]], text: Any) -> R
     shown = newest if oldest is None else oldest
     return {
         "group_name": text("group_name", newest), "group_desc": text("group_desc", newest),
-        "group_ranks": text("group_ranks", newest), "op": text("op", shown),
+        "group_ranks": next(filter(None, (text("group_ranks", at) for at in reversed(places))), None),
+        "op": text("op", shown),
         "entered": numbers[newest], "finished": max(ended, default=0),
         "pending": None if oldest is None else numbers[oldest],
         "lasted_ns": None if oldest is None else _core.clock_ns() - columns["t_ns"][oldest],

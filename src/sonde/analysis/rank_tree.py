@@ -154,11 +154,18 @@ class Lag(NamedTuple):
 def find_lags(rows: Iterable[Row]) -> list[Lag]:
     """Return the state of each process group, those in which somebody waits first."""
     ranks = [row for row in rows if not row["is_child"]]
+    calls = [(row, one) for row in ranks for one in row["collectives"]]
+    listed: dict[str, set[str]] = {}
+    for _row, one in calls:
+        if one["group_ranks"]:
+            listed.setdefault(one["group_name"] or "", set()).add(one["group_ranks"])
     groups: dict[tuple[str, str], list[tuple[Row, Row]]] = {}
-    for row in ranks:
-        for one in row["collectives"]:
-            key = one["group_name"] or "", one["group_ranks"] or ""
-            groups.setdefault(key, []).append((row, one))
+    for row, one in calls:
+        name, members = one["group_name"] or "", one["group_ranks"] or ""
+        # A rank that waits since the group was made could not yet tell who is in it; others can.
+        if not members and len(listed.get(name, ())) == 1:
+            (members,) = listed[name]
+        groups.setdefault((name, members), []).append((row, one))
     lags = [_judge(members, ranks, *key) for key, members in groups.items()]
     return sorted(lags, key=lambda lag: (not lag.behind, lag.pending is None, lag.group))
 

@@ -22,10 +22,14 @@ FIRST = DANGER = True
 NEEDS = ("python.collective.seq", "python.stack_sample.wall_ns", "sonde.session.state")
 LIMITS = {"late_s": Limit(5, "for which ranks wait in a collective that another has not called")}
 # The rank that has not come may have ended: how long the others wait is told by their own samples.
+# A rank that waits since the group was made could not yet tell who is in it; others can.
 SQL = f"""
 WITH call AS (
-  SELECT {{piece}} AS piece, host, pid, rank, group_name, group_ranks, seq, op, state, t_ns, ts
-  FROM python.collective WHERE {{to_end}} AND seq IS NOT NULL AND rank IS NOT NULL),
+  SELECT {{piece}} AS piece, host, pid, rank, group_name, seq, op, state, t_ns, ts,
+         COALESCE(group_ranks, CASE WHEN MIN(group_ranks) OVER named = MAX(group_ranks) OVER named
+                                    THEN MIN(group_ranks) OVER named END) AS group_ranks
+  FROM python.collective WHERE {{to_end}} AND seq IS NOT NULL AND rank IS NOT NULL
+  WINDOW named AS (PARTITION BY group_name)),
 sample AS (
   SELECT host, pid, rank, MAX(ts) AS ts, ARG_MAX(stack, t_ns) AS stack, ARG_MAX(idle, t_ns) AS idle,
          ARG_MAX(wait, t_ns) AS wait
