@@ -30,9 +30,9 @@ def add_loss(average: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
 def running_loss(clock: Clock, fixed: bool) -> None:
     """BatsResearch/labelmodels issue 4: a running loss that was not detached keeps every graph."""
     allow_tf32()
-    model = make_model(1024, 4)
+    model = make_model(2048, 8)
     optimizer = make_optimizer(model)
-    batch, held_out = torch.randn(8192, 1024, device="cuda"), torch.randn(512, 1024, device="cuda")
+    batch, held_out = torch.randn(8192, 2048, device="cuda"), torch.randn(512, 2048, device="cuda")
     average = torch.zeros((), device="cuda")
     for step in clock:
         train_step(model, optimizer, batch)
@@ -67,6 +67,5 @@ def fragmentation(clock: Clock, fixed: bool) -> None:
     lengths = [5120 * (1 + at) for at in range(40)]  # 20 to 800 MiB for each activation
     chance = random.Random(7)
     for step in clock:
-        first = lengths[-1 - step] if fixed else lengths[step] if step < 40 else 0
-        rows = first if step < 40 else chance.choice(lengths)
+        rows = chance.choice(lengths) if step >= 40 else lengths[-1 - step if fixed else step]
         train_step(model, optimizer, torch.randn(rows, 1024, device="cuda"))
