@@ -131,9 +131,10 @@ def _sum_group(places: list[int], columns: dict[str, list[int]], text: Any) -> R
     oldest = min(running, key=lambda at: numbers[at], default=None)
     newest = max(places, key=lambda at: numbers[at])
     shown = newest if oldest is None else oldest
+    known = (text("group_ranks", at) for at in reversed(places))
     return {
         "group_name": text("group_name", newest), "group_desc": text("group_desc", newest),
-        "group_ranks": next(filter(None, (text("group_ranks", at) for at in reversed(places))), None),
+        "group_ranks": next(filter(None, known), None),
         "op": text("op", shown),
         "entered": numbers[newest], "finished": max(ended, default=0),
         "pending": None if oldest is None else numbers[oldest],
