@@ -73,3 +73,15 @@ def test_a_collector_that_starts_takes_the_report_away(start, root: Path) -> Non
     report.write_text("it failed\n")
     start("import sonde, time; sonde.start(); print('ready', flush=True); time.sleep(600)")
     wait_for(lambda: not report.exists(), 60)
+
+
+def test_our_own_processes_do_without_pandas(tmp_path: Path, run, root) -> None:
+    """Arrow would import it, which takes longer than most commands."""
+    (tmp_path / "pandas.py").write_text("raise SystemExit('pandas was imported')")
+    run("import sonde; sonde.start(collector=False)")
+    words = ["query", "program.py", "SELECT COUNT(*) AS n FROM sonde.source", "--format", "csv"]
+    done = subprocess.run(
+        [sys.executable, "-m", "sonde", *words], capture_output=True, text=True, timeout=100,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout.startswith("n\n"), done.stderr

@@ -7,7 +7,9 @@ def main() -> int:
     """Run one command."""
     held = _hold_signals() if sys.argv[1:2] == ["run"] else set()
     from sonde import cli, launch
+    from sonde.background import leave_out_pandas
 
+    leave_out_pandas()
     launch.held = held
     return cli.main()
 

@@ -19,6 +19,7 @@ def main() -> None:
     try:
         order_path(package)
         load_package(package)
+        leave_out_pandas()
         from importlib import import_module
 
         import_module(f"sonde.{module}").main()
@@ -45,6 +46,21 @@ def load_package(package: str) -> None:
     assert spec is not None and spec.loader is not None
     sys.modules["sonde"] = util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules["sonde"])
+
+
+class _NoPandas:
+    """A finder that says of pandas that it is not installed."""
+
+    @staticmethod
+    def find_spec(name: str, _path: object = None, _target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("sonde does without pandas", name=name)
+
+
+def leave_out_pandas() -> None:
+    """Have this process do without pandas: Arrow imports it wherever it is installed, which takes
+    longer than most of our commands, and nothing of ours uses it."""
+    sys.meta_path.insert(0, _NoPandas)
 
 
 def write_report(path: str, error: Exception) -> None:

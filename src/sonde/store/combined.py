@@ -7,12 +7,13 @@ from contextlib import contextmanager
 
 import duckdb
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from sonde.errors import Damaged, Error
-from sonde.store.archive import Segment
+from sonde.store.archive import Segment, read_segment
 from sonde.store.rows import SessionTable, arrow_schema
 from sonde.store.statement import CATALOG
+
+_FEW = 200_000  # archived rows that are read as a whole: some 20 MB. Of more, what a query needs
 
 
 class LazyTable:
@@ -49,12 +50,14 @@ class CombinedTable:
         self.tables = tables
         self.name = tables[0].schema.table
         columns = combine_schemas([arrow_schema(table.schema) for table in tables])
-        self.stream = LazyTable(self.name, columns, self._read_live)
+        self.stream = LazyTable(self.name, columns, self._read_whole)
+        self._few: list[Segment] = []  # that are read with the live rows
 
-    def _read_live(self) -> pa.Table:
+    def _read_whole(self) -> pa.Table:
         wanted = self.stream.schema
-        parts = [fit_columns(table.read_live(), wanted) for table in self.tables]
-        return pa.concat_tables(parts)
+        live = [fit_columns(table.read_live(), wanted) for table in self.tables]
+        few = [fit_columns(read_segment(part), wanted) for part in self._few]
+        return pa.concat_tables([*live, *few])
 
     def open(
         self, connection: duckdb.DuckDBPyConnection, *, verified: bool
@@ -62,7 +65,12 @@ class CombinedTable:
         """Return the relation; its rows are read when it is scanned. `verified` leaves out damaged
         segments, which means reading every byte of them."""
         relation = connection.from_arrow(self.stream)
-        for schema, segments in self._group(verified):
+        groups = self._group(verified)
+        if sum(part.last - part.first for _, parts in groups for part in parts) <= _FEW:
+            self._few, groups = [part for _, parts in groups for part in parts], []
+        for schema, segments in groups:
+            import pyarrow.dataset as ds  # only here: few recordings are as long
+
             paths = [segment.path for segment in segments]
             archived = connection.from_arrow(
                 ds.dataset(paths, schema=schema, format="parquet", partitioning=None)

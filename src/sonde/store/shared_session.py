@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from sonde import settings
@@ -27,6 +26,10 @@ from sonde.store.place import (
     require_files,
     split_target,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 _LATE_S = 120.0  # beyond a few shipments; then the host may be gone
 
@@ -58,6 +61,8 @@ class OpenPlace(FleetPlace):
         self, table: str, sessions: Sequence[SharedSession], schema: pa.Schema
     ) -> ds.Dataset:
         """Return the rows of a table; of files that were merged, also those of other sessions."""
+        import pyarrow.dataset as ds  # only here: most recordings are in a folder
+
         files = self.list_files(table).choose({one.id for one in sessions})
         paths = [file.path for file in files]
         if not paths:
@@ -73,7 +78,7 @@ class OpenPlace(FleetPlace):
         wanted = schema if "session" in schema.names else schema.append(SESSION)
         found = self.open_table(table, sessions, wanted)
         ids = pa.array([one.id for one in sessions], pa.string())
-        return found.to_table(filter=ds.field("session").isin(ids)).select(schema.names)
+        return found.to_table(filter=pc.field("session").isin(ids)).select(schema.names)
 
 
 SESSION = pa.field("session", pa.string())
@@ -184,6 +189,8 @@ DISTANT_COLUMNS = (
 
 def list_shared(place: OpenPlace) -> list[SharedSession]:
     """Return all sessions of a place, oldest first."""
+    import pyarrow.dataset as ds  # only here: most recordings are in a folder
+
     require_files(place)
     listing = place.list_files(SESSIONS)
     schema = pa.schema(

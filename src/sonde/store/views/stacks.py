@@ -125,8 +125,7 @@ class _FrameView(View):
 
 def _find_first(column: pa.ChunkedArray) -> pa.Array:
     """Return the place of the first occurrence of each value."""
-    places = pa.table([column, pa.array(range(len(column)))], names=["value", "place"])
-    return places.group_by("value").aggregate([("place", "min")])["place_min"].combine_chunks()
+    return pc.index_in(pc.unique(column), value_set=column.combine_chunks())
 
 
 # ---- backtrace ----------------------------------------------------------------------------------
