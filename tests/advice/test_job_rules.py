@@ -278,6 +278,15 @@ def test_a_blocked_loop_is_told_with_its_callback_and_what_it_does() -> None:
     assert "handle computes" in found.title and found.severity == "warning"
 
 
+def test_many_short_waits_without_await_block_a_loop_as_one_long_one_does() -> None:
+    def held(t: float) -> list[dict]:  # each began at another time
+        return [{**holds(20)(t)[0], "held_ns": (20 + n) * MS} for n in range(20)]
+
+    (found,) = run_loop(held)
+    assert "handle waits for the network" in found.title and found.evidence["blocked_pct"] > 30
+    assert not run_loop(lambda t: [{**row, "wait": None, "cpu_ns": 20 * MS} for row in held(t)])
+
+
 @pytest.mark.parametrize(
     ("held", "callbacks"),
     [

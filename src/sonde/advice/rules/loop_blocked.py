@@ -19,6 +19,7 @@ from sonde.advice.verdict import Limit, Limits, Rows, Verdict, group
 NEEDS = ("python.loop_hold.held_ns", "python.event_loop.wall_ns")
 LIMITS = {
     "long_s": Limit(0.05, "that one callback keeps the loop, from which it counts as blocked"),
+    "wait_s": Limit(0.015, "that one callback waits without `await`, from which it counts so, too"),
     "share_pct": Limit(10, "of the time in which the loop is blocked so"),
     "longest_s": Limit(1, "that one callback keeps the loop, from which once in a piece is enough"),
     "others": Limit(5, "other callbacks for each that blocks the loop: there are some who wait"),
@@ -36,7 +37,8 @@ WITH hold AS (
     SELECT stack FROM python.frame WHERE file LIKE '%/ipykernel/%' OR file LIKE '%/IPython/%')),
 callback AS (
   SELECT piece, host, pid, thread, since_ns, SUM(own_ns) AS longest_ns
-  FROM hold GROUP BY ALL HAVING SUM(own_ns) >= {{long_s}} * 1e9),
+  FROM hold GROUP BY ALL HAVING SUM(own_ns) >= {{long_s}} * 1e9
+    OR SUM(own_ns) FILTER (kind NOT IN ('cpu', 'fault')) >= {{wait_s}} * 1e9),
 place AS ({PLACE}),
 line AS (
   SELECT piece, host, pid, thread, file, lineno, func, callback, kind, SUM(own_ns) AS own_ns,
@@ -80,7 +82,7 @@ def _judge_loop(piece: int, row: Any, limits: Limits) -> Verdict:
     ):
         return Verdict(piece, False)
     most = row.most
-    what = f"{most['callback'] or 'a callback'} {_WAITS[most['kind']]}"
+    what = f"{most['func'] or most['callback'] or 'a callback'} {_WAITS[most['kind']]}"
     evidence = {
         "blocked_pct": blocked_pct, "blocking_callbacks": row.times,
         "max_longest_ns": row.longest_ns, "all_callbacks": row.callbacks,
