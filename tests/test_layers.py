@@ -51,7 +51,7 @@ LAW = {
     "integrations": {"sonde"},
     "demo": set(),
     "sonde": {"errors", "settings", "session", "job", "profiler", *READERS} - {"attach"},
-    "__main__": {"cli", "launch"},
+    "__main__": {"background", "cli", "launch"},
     "background": set(),  # it imports what it is told to, by name
 }
 JOB_HALF = {"sonde", "session", "tables", "job", "profiler", *GROUND}

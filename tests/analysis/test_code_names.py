@@ -69,3 +69,4 @@ def test_a_module_has_the_name_that_it_is_imported_by() -> None:
     assert name_module(f"{SITE}/numpy/linalg/__init__.py") == "numpy.linalg"
     assert name_module("/job/shop/cart.py") == "cart"
     assert name_module("<frozen runpy>") == "runpy"
+    assert name_module("/v/bin/gunicorn") == "gunicorn"

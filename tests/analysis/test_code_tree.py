@@ -46,6 +46,13 @@ def test_calls_from_two_lines_are_two() -> None:
     ]
 
 
+def test_what_a_decorator_made_is_named_by_what_it_calls() -> None:
+    wrapper = ("no_grad.<locals>.decorate_context", f"{SITE}/torch/utils/_contextlib.py", 9, 1)
+    step = ("Adam.step", f"{SITE}/torch/optim/adam.py", 40, 30)
+    recording = FakeRecording().see([MAIN, wrapper, step], 10)
+    assert draw(read(recording)) == ["main 10+0 :5", "  torch.Adam.step 10+0 :5"]
+
+
 def test_own_code_that_a_library_calls_is_told_in_full() -> None:
     inner = ("hook", "/job/app.py", 30, 28)
     recording = FakeRecording().see([MAIN, LOADS, DECODE, inner], 10)
@@ -86,6 +93,21 @@ def test_threads_and_event_loops_without_work_are_left_out_and_counted() -> None
     assert draw(tree) == ["main 0+10 :5", "  queue.Queue.get 0+10 :5"]
     assert tree.rest_ns == 60 * MS
     assert read(recording, idle=True).root.waiting_ns == 70 * MS
+
+
+def test_what_watches_over_a_server_has_no_work() -> None:
+    script = ("<module>", "/job/manage.py", 16, 1)
+    reload = ("restart_with_reloader", f"{SITE}/django/utils/autoreload.py", 273, 260)
+    wait = ("Popen._wait", f"{STANDARD}/subprocess.py", 2046, 2020)
+    view = ("orders", "/job/views.py", 5, 1)
+    recording = (
+        FakeRecording()
+        .see([script, reload, wait], 10, cpu=0)  # the parent of `manage.py runserver`
+        .see([script, reload], 20, cpu=0)  # its child sleeps between two looks at the files
+        .see([BOOT, reload, view, GET], 30, cpu=0, thread=101)  # the server itself runs in there
+    )
+    tree = read(recording)
+    assert tree.rest_ns == 20 * MS and tree.root.waiting_ns == 10 * MS
 
 
 def test_equal_threads_and_processes_are_merged() -> None:

@@ -60,6 +60,9 @@ class _Folding:
         self.steps: list[Step] = []
         self._by_package = by_package
         self._folded: str | None = None  # the package that is being folded, or any
+        self._wrapper: str | None = (
+            None  # the name of its step, if that is a function in a function
+        )
         self._imports = False
         self._caller = ("", 0)  # the user's own line that everything below was called from
 
@@ -86,9 +89,13 @@ class _Folding:
         if not self.steps and _is_around(module):
             return
         package = module.partition(".")[0] if self._by_package else "any"
+        name = name_call(frame.func, frame.file)
         if package != self._folded:
-            self._add(name_call(frame.func, frame.file), owner, frame, is_call=True)
-            self._folded = package
+            self._add(name, owner, frame, is_call=True)
+            self._folded, self._wrapper = package, name if "<locals>" in frame.func else None
+        elif self._wrapper == self.steps[-1].name:  # what a decorator made: better what it calls
+            self.steps[-1] = self.steps[-1]._replace(name=name, owner=owner)
+            self._wrapper = name if "<locals>" in frame.func else None
 
     def _add(self, name: str, owner: str, frame: ProfileFrame, *, is_call: bool) -> None:
         self._folded = None

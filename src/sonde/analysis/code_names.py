@@ -45,6 +45,8 @@ def name_module(file: str) -> str:
     frozen = _FROZEN.match(file)
     if frozen is not None:
         return frozen[1]
+    if _LAUNCHER.match(file):
+        return file.rpartition("/")[2]
     path = shorten_file(file)
     name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     return name.rpartition(".")[2] if find_owner(file) == MINE else name

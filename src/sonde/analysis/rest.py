@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from sonde.analysis.code_names import MINE, SONDE, name_module
+from sonde.analysis.code_names import MINE, PYTHON, SONDE, name_module
 
 # An idle thread whose innermost frame is in one of these has nothing to do.
 _RESTS = {"selectors", "socketserver", "threading.Thread.join",
           "threading.Thread._wait_for_tstate_lock"}  # fmt: skip
+# What watches over the program, and starts it anew when a file changes.
+_WATCHERS = ("django.utils.autoreload", "uvicorn.supervisors.", "werkzeug._reloader")
 
 
 class CodeFrame(Protocol):
@@ -32,5 +34,8 @@ def is_at_rest(
     last = frames[-1]
     module = name_module(last.file)
     if module in _RESTS or f"{module}.{last.func}" in _RESTS or own(last.file) == SONDE:
+        return True
+    caller = next((frame for frame in reversed(frames) if own(frame.file) != PYTHON), last)
+    if name_module(caller.file).startswith(_WATCHERS):
         return True
     return not any(own(frame.file) == MINE for frame in frames) and (has_mine or not is_main)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from textwrap import wrap
 from typing import Any
 
 from sonde.analysis.code_names import MINE, find_owner, shorten_file
@@ -32,8 +33,8 @@ _SHORT_NS = 10**9  # a wait that is shorter is no news
 class RankText:
     """Draws what the processes of a job are doing."""
 
-    def __init__(self, paint: Painter, rows: Sequence[Row]) -> None:
-        self._paint, self._rows = paint, rows
+    def __init__(self, paint: Painter, rows: Sequence[Row], width: int = 10**6) -> None:
+        self._paint, self._rows, self._width = paint, rows, width
         self._folder = next((row["cwd"] for row in rows if row["cwd"]), None)
         self._hosts = {row["host"] for row in rows}
         self._ranked = any(row["rank"] is not None for row in rows)
@@ -47,7 +48,7 @@ class RankText:
         yield ""
         yield self._paint(1, "Where they are")
         for place in places[:_MOST]:
-            yield f"  {self._name(place.members)}: {self._describe(place)}"
+            yield from self._wrap(f"{self._name(place.members)}: {self._describe(place)}")
         yield from _say_left(places[_MOST:], "places")
         yield ""
         yield from self._draw_tree(merge_stacks(places), "", _Budget(_MOST))
@@ -168,6 +169,9 @@ class RankText:
             return f"{clean(func)} " + self._paint(2, f"({place})")
         return f"{self._paint(36, clean(func))} ({place})"
 
+    def _wrap(self, line: str) -> list[str]:
+        return wrap(line, self._width, initial_indent="  ", subsequent_indent="    ")
+
     def _draw_others(self, places: Sequence[SharedPlace]) -> Iterator[str]:
         if places:
             yield ""
@@ -177,7 +181,8 @@ class RankText:
             threads = f"{count_things(count, 'thread')} of " if count > 1 else ""
             names = {member.thread["name"] for member in place.members}
             name = f' "{clean(next(iter(names)))}"' if len(names) == 1 and None not in names else ""
-            yield f"  {threads}{self._name(place.members)}{name}: {self._describe(place)}"
+            line = f"{threads}{self._name(place.members)}{name}: {self._describe(place)}"
+            yield from self._wrap(line)
         yield from _say_left(places[_MOST_OTHERS:], "places")
 
 

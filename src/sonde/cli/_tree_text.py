@@ -33,7 +33,7 @@ def draw_nodes(
         source = _cut(find_source(node, tree), width - len(left) - 2) if place else ""
         if coloured:
             left = f"{numbers}  {_paint(node, f'{_cut(label, room):<{room}}')}  {place}"
-            source = f"\x1b[2m{source}\x1b[0m"
+            source = f"\x1b[2m{source}\x1b[0m" if source else ""
         file.write(f"{left}  {source}".rstrip() + "\n")
 
 

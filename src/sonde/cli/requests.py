@@ -169,7 +169,7 @@ def _draw_slowest(
     slowest: list[tuple[dict[str, Any], RequestStack]], folder: str | None, file: IO[str]
 ) -> None:
     file.write("\nthe slowest, and where each was most of the time\n")
-    width = shutil.get_terminal_size().columns if file.isatty() else 0
+    width = shutil.get_terminal_size().columns if file.isatty() else 10**6
     for row, stack in slowest:
         answer = row["error"] or row["status"]
         file.write(clean(
@@ -178,8 +178,10 @@ def _draw_slowest(
             f"{'' if answer is None else f'  {answer}'}"
         ) + "\n")  # fmt: skip
         for line in _describe_stack(row, stack, folder):
-            text = clean(f"{'':8}  {line}")
-            file.write((f"{text[: width - 1]}…" if 0 < width < len(text) else text) + "\n")
+            text = textwrap.fill(
+                clean(line), width, initial_indent=" " * 10, subsequent_indent=" " * 12
+            )
+            file.write(text + "\n")
 
 
 def _describe_stack(row: dict[str, Any], stack: RequestStack, folder: str | None) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 
@@ -112,7 +113,7 @@ def _ask_cluster(cluster: Cluster, args: argparse.Namespace) -> int:
     if args.format == "json":
         print(json.dumps(rows, indent=1))
     else:
-        print("\n".join(RankText(_make_painter(), rows).draw()))
+        print("\n".join(RankText(_make_painter(), rows, _find_width()).draw()))
     return tell_hosts(found)
 
 
@@ -122,11 +123,15 @@ def _print_tree(sessions: list[Session]) -> None:
     from sonde.cli._rank_text import RankText
 
     rows = read_processes(choose_current(sessions), _LOOK_S)
-    print("\n".join(RankText(_make_painter(), rows).draw()))
+    print("\n".join(RankText(_make_painter(), rows, _find_width()).draw()))
 
 
 def _make_painter() -> Painter:
     return Painter(coloured=sys.stdout.isatty() and environ.uses_colour())
+
+
+def _find_width() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 10**6
 
 
 def _is_here(session: Session) -> bool:

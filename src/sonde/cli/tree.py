@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import IO
 
@@ -85,8 +87,9 @@ def _make_record(depth: int, node: CodeNode, tree: CodeTree) -> dict[str, object
 def _draw(
     tree: CodeTree, nodes: Sequence[tuple[int, CodeNode]], args: argparse.Namespace, file: IO[str]
 ) -> None:
+    width = shutil.get_terminal_size().columns if file.isatty() else 10**6
     for line in _describe(tree):
-        file.write(line + "\n")
+        file.write(textwrap.fill(line, width, subsequent_indent="  ") + "\n")
     if not nodes:
         return
     file.write("\n   total  share   waiting\n")
