@@ -71,6 +71,7 @@ stress-one: $(VENV)/.installed $(VENV)/.test
 	$(BIN)/python tests/stress/attach.py --cycles $(STRESS_CYCLES)
 	$(BIN)/python tests/stress/attach.py --cycles $(STRESS_CYCLES) --kill
 	$(BIN)/python tests/stress/threads.py $(STRESS_THREADS)
+	$(BIN)/python tests/stress/forks.py $(STRESS_SECONDS)
 	$(BIN)/python tests/stress/damage.py $(DAMAGE_CASES)
 	$(BIN)/python tests/stress/rounds.py $(STRESS_ROUNDS)
 	$(BIN)/python tests/stress/soak.py $(STRESS_SECONDS)
