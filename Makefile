@@ -85,7 +85,8 @@ test-all:
 		$(MAKE) --no-print-directory test PYTHON=$$python VENV=.venv-$$version || exit 1; \
 	done
 
-# Shipping to a real object store, with faults on the way; without the server, `make test` skips it.
+# Shipping to a real object store, with faults on the way, and the same SQL on a real Spark, which needs Java;
+# without these, `make test` skips them.
 test-scale:
 	@$(MAKE) --no-print-directory .venv-scale/.installed VENV=.venv-scale
 	.venv-scale/bin/python -m pip install -q '.[test-tools,scale]'

@@ -100,7 +100,8 @@ def test_every_query_of_a_page_can_be_run(page: Path) -> None:
     recording = sonde.open(str(next(path.parent for path in GOLDEN.rglob("meta.json"))))
     queries = [words[2] for words in find_examples(page.read_text()) if words[0] == "query"]
     for sql in queries + re.findall(r"^```sql\n(.*?)^```$", page.read_text(), re.DOTALL | re.M):
-        if "job." not in sql:  # tables of programs, which this recording does not have
+        # Tables of programs, and a column of shared places, are not in this recording.
+        if "job." not in sql and "frames" not in sql:
             recording.query(sql)
 
 

@@ -12,6 +12,7 @@ from sonde.errors import ConfigError
 from sonde.fleet.hosts import CLUSTER_TIMEOUT_S, Cluster, find_cluster
 from sonde.store.engine import limited
 from sonde.store.recording import MEMORY, TIMEOUT_S, open_recording
+from sonde.store.remote import BUILT_IN, check_address, open_remote
 
 GROUP = "ask"
 EXAMPLES = (
@@ -31,10 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                       f"{TIMEOUT_S:g}s; of a cluster, 10s)")  # fmt: skip
     parser.add_argument("--memory", default=MEMORY, metavar="SIZE",
                         help="the most memory it may use (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--engine", default=BUILT_IN, metavar="ENGINE", help="what works it out, "
+                        "over a shared place: duckdb here (default), sc://host:15002 (Spark "
+                        "Connect)")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     sql = sys.stdin.read() if args.sql == "-" else args.sql
+    check_address(args.engine)
+    if args.engine != BUILT_IN:
+        return _ask_engine(sql, args)
     with limited(_check_size(args.memory)):
         if "@" in args.target and (cluster := find_cluster(args.target)) is not None:
             return _ask_cluster(cluster, sql, args)
@@ -52,6 +59,14 @@ def _ask_cluster(cluster: Cluster, sql: str, args: argparse.Namespace) -> int:
     rows, found = query_cluster(cluster, sql, timeout_s, args.memory)
     _table.write_rows(rows, args.format, args.output)
     return tell_hosts(found)
+
+
+def _ask_engine(sql: str, args: argparse.Namespace) -> int:
+    memory, timeout_s = _check_size(args.memory), args.timeout or TIMEOUT_S
+    recording = open_remote(args.target, args.engine)
+    rows = recording.query(sql, timeout_s=timeout_s, memory=memory)
+    _table.write_rows(rows, args.format, args.output)
+    return 0
 
 
 def _check_size(text: str) -> str:

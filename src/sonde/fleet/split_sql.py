@@ -9,16 +9,15 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import duckdb
 
 from sonde.store import catalog
 from sonde.store.rows import widen
+from sonde.store.sql_tree import Node, SqlParser, find_tables, list_arguments, walk
 
 ANSWERS = "answers"  # the table of what the hosts answered
-Node = dict[str, Any]
 _SAME = ("min", "max", "any_value", "bool_and", "bool_or")  # of the hosts' values, the same again
 _MERGED = {"count": "coalesce(sum({0}), 0)::BIGINT", "count_star": "coalesce(sum({0}), 0)::BIGINT",
            "sum": "sum({0})", "avg": "sum({0}) / sum({1})",
@@ -39,43 +38,6 @@ class _NoSplit(Exception):
     """The statement has something that cannot be worked out host by host."""
 
 
-class SqlParser:
-    """DuckDB's parser, as functions."""
-
-    def __init__(self) -> None:
-        self._connection = duckdb.connect(":memory:")
-        self.aggregates = {
-            name for (name,) in self._ask("SELECT DISTINCT function_name FROM duckdb_functions() "
-                                          "WHERE function_type = 'aggregate'")
-        }  # fmt: skip
-
-    def _ask(self, sql: str, *values: str) -> list[tuple[Any, ...]]:
-        return self._connection.execute(sql, list(values)).fetchall()
-
-    def parse(self, sql: str) -> Node | None:
-        """Return a statement as a tree; None if it is no single SELECT."""
-        found = json.loads(self._ask("SELECT json_serialize_sql(?)", sql)[0][0])
-        if found.get("error") or len(found["statements"]) != 1:
-            return None
-        tree: Node = found["statements"][0]
-        return tree
-
-    def write(self, tree: Node) -> str:
-        """Return a tree as a statement."""
-        text = json.dumps({"error": False, "statements": [tree]})
-        return str(self._ask("SELECT json_deserialize_sql(?::JSON)", text)[0][0])
-
-    def parse_value(self, text: str) -> Node:
-        """Return an expression as a tree."""
-        tree = self.parse(f"SELECT {text}")
-        assert tree is not None
-        value: Node = tree["node"]["select_list"][0]
-        return value
-
-    def close(self) -> None:
-        self._connection.close()
-
-
 def plan(sql: str) -> Plan | None:
     """Return how to ask a cluster; None if the statement is about no table of ours."""
     parser = SqlParser()
@@ -91,16 +53,6 @@ def plan(sql: str) -> Plan | None:
         parser.close()
 
 
-def _walk(node: Any) -> Iterator[Node]:
-    if isinstance(node, dict):
-        yield node
-        for value in node.values():
-            yield from _walk(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from _walk(value)
-
-
 def _find_columns(table: str) -> set[str] | None:
     """Return the columns of a table; None of a program's own."""
     views = {view.schema.table: view.schema for view in catalog.list_views()}
@@ -112,11 +64,7 @@ def _find_columns(table: str) -> set[str] | None:
 
 
 def _plan_rows(sql: str, tree: Node) -> Plan | None:
-    named = {
-        f"{one['schema_name']}.{one['table_name']}".lower()
-        for one in _walk(tree)
-        if one.get("type") == "BASE_TABLE" and one.get("schema_name")
-    }
+    named = find_tables(tree)
     text = re.sub(r"count\s*\(\s*\*\s*\)", "", sql.lower())
     remote, distinct = {}, []
     for table in sorted(named):
@@ -150,7 +98,7 @@ class _Split:
         self._aliases = {one["alias"].lower(): one for one in node["select_list"] if one["alias"]}
         grouped = node["group_expressions"] or node["aggregate_handling"] != "STANDARD_HANDLING"
         whole = [node["select_list"], node["having"], node["modifiers"]]
-        if grouped or node["having"] or any(map(self._is_sum, _walk(whole))):
+        if grouped or node["having"] or any(map(self._is_sum, walk(whole))):
             return self._plan_sums()
         return self._plan_picks()
 
@@ -164,7 +112,7 @@ class _Split:
             and not (table.get("sample") or table.get("at_clause") or table["column_name_alias"])
             and not (node["sample"] or node["qualify"])
             and len(node["group_sets"]) <= 1
-            and all(one.get("class") not in ("WINDOW", "SUBQUERY") for one in _walk(node))
+            and all(one.get("class") not in ("WINDOW", "SUBQUERY") for one in walk(node))
             and all(one.get("type") != "DISTINCT_MODIFIER" or not one["distinct_on_targets"]
                     for one in node["modifiers"])
         )  # fmt: skip
@@ -237,7 +185,7 @@ class _Split:
         node = self._node
         keys = [self._resolve_key(one) for one in node["group_expressions"]]
         if node["aggregate_handling"] != "STANDARD_HANDLING":  # GROUP BY ALL
-            keys = [one for one in node["select_list"] if not any(map(self._is_sum, _walk(one)))]
+            keys = [one for one in node["select_list"] if not any(map(self._is_sum, walk(one)))]
         if any(one["class"] in ("CONSTANT", "STAR") for one in keys):
             raise _NoSplit
         for at, key in enumerate(keys):
@@ -299,7 +247,7 @@ class _Split:
         how = _MERGED.get(name)
         if how is None or value["distinct"] or value["order_bys"]["orders"]:
             raise _NoSplit
-        if len(_list_arguments(value)) > 1:
+        if len(list_arguments(value)) > 1:
             raise _NoSplit
         parts = ["sum", "count"] if name == "avg" else [name]
         names = [self._add_part(value, part) for part in parts]
@@ -322,10 +270,6 @@ class _Split:
             return self._write(bare).removeprefix("SELECT ").strip()
         except duckdb.Error:
             raise _NoSplit from None
-
-
-def _list_arguments(value: Node) -> list[Any]:
-    return list(value.get("arguments") or value.get("children") or [])
 
 
 def _name_column(one: Node) -> str:

@@ -65,18 +65,38 @@ class SharedTables:
         fields = [Field(one.name, _KINDS.get(one.type, "text"), True, "", "") for one in columns]
         return Schema(name, fields, "")
 
+    def find_files(self, name: str) -> tuple[list[str], list[str]]:
+        """Return the files of a table, as addresses; and the sessions whose rows in them count,
+        if not all do."""
+        listing = self.place.list_files(name)
+        start = self.place.uri.partition("://")[0] + "://" if "://" in self.place.uri else "file://"
+        paths = [start + file.path for file in listing.choose(self._ids)]
+        return paths, sorted(self._ids) if listing.has_others(self._ids) else []
+
+    def list_once(self, schema: Schema) -> list[str]:
+        """Return the columns in which copies of a row are equal: rows about a machine come from
+        each of its sessions."""
+        if schema.scope != "host":
+            return []
+        return ["host", *(one.name for one in schema.fields[: -len(_ADDED) - 4])]
+
     def open(self, connection: duckdb.DuckDBPyConnection, name: str) -> duckdb.DuckDBPyRelation:
         """Return a table; its rows are read when it is scanned."""
         schema = self._find_schema(name)
-        columns = pa.schema([pa.field(one.name, _TYPES[one.kind]) for one in schema.fields])
-        rows = connection.from_arrow(self.place.open_table(name, self.sessions, columns))
+        rows = connection.from_arrow(
+            self.place.open_table(name, self.sessions, make_columns(schema))
+        )
         if self.place.list_files(name).has_others(self._ids):
             ids = ", ".join("'" + one.replace("'", "''") + "'" for one in sorted(self._ids))
             rows = rows.filter(f'"session" IN ({ids})')
         if schema.scope == "host":
-            own = [one.name for one in schema.fields[: -len(_ADDED) - 4]]
-            rows = keep_once_per_host(rows, own)
+            rows = keep_once_per_host(rows, self.list_once(schema)[1:])
         return rows
+
+
+def make_columns(schema: Schema) -> pa.Schema:
+    """Return the columns of a table in a shared place."""
+    return pa.schema([pa.field(one.name, _TYPES[one.kind]) for one in schema.fields])
 
 
 def _add(schema: Schema) -> Schema:
