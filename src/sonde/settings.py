@@ -230,6 +230,8 @@ _FIXED = (
         changeable=True, low=50e-6, high=3600),
     Key("stack.bytes", parse_size, 8 * 2**20, "memory for distinct stacks", low=2**14, high=2**34),
     Key("stack.slow", parse_switch, False, "hold the GIL to read stacks, as on an unknown Python"),
+    Key("stack.native", parse_switch, False, "also the functions of C, C++ and Fortran that "
+        "running threads are in; needs libdw: pip install 'sonde[native]'"),
     Key("stack.fatal", parse_switch, True, "sample all threads once more before a signal such as "
         "SIGSEGV ends the program"),
     Key("heap.every", parse_size, 512 * 2**10, "bytes that Python allocates between two samples of "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sonde.cli._native_text import shorten_name
+from sonde.attach.native_names import shorten_name
 from sonde.cli._stack_text import Painter, StackText
 from sonde.session.stack_table import StackFrame, ThreadStack
 

@@ -65,6 +65,7 @@ static PyMethodDef *const functions[] = {
     sonde_hold_threads_methods,
     sonde_still_thread_methods,
     sonde_fatal_signal_methods,
+    sonde_machine_code_methods,
     sonde_spawner_methods,
 };
 

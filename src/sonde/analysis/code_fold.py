@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sonde.analysis.code_names import LIBRARY, MINE, PYTHON, SONDE, name_call, name_module
 from sonde.analysis.profile import ProfileFrame
+from sonde.session.stack_table import is_native_place
 
 # What runs before any program does: nobody asks for it.
 _AROUND = ("threading", "runpy", "_pyrepl", "asyncio.threads", "concurrent.futures.thread",
@@ -37,6 +38,8 @@ def fold(
 ) -> list[Step]:
     """Return a stack, root first, with what is not the user's own folded. `own` says whose code a
     file is. A program without such code is better told with one step for each package."""
+    # Functions of C are parts of the call that the user's code, or a library's, has made.
+    frames = [frame for frame in frames if not is_native_place(frame.file, frame.lineno)]
     owners = [own(frame.file) for frame in frames]
     folding = _Folding(by_package=by_package)
     for frame, owner in zip(frames, owners, strict=True):

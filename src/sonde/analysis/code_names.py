@@ -12,6 +12,7 @@ _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 _STANDARD = re.compile(r".*/lib(?:64)?/python3(?:\.\d+t?)?/(?:lib-dynload/)?|.*/python3\d+\.zip/")
 _LAUNCHER = re.compile(r".*/bin/[^/.]+$")  # torchrun, gunicorn: a few lines that pip wrote
 _OURS = re.compile(r"(?:^|.*/)sonde/(?:(?:job|session|tables|profiler|integrations)/|\w+\.py$)")
+_NATIVE = re.compile(r".*\.so(?:\.[\w.]+)?$|<memory>$")
 _FROZEN = re.compile(r"<frozen ([\w.]+)>")
 
 
@@ -21,7 +22,7 @@ def find_owner(file: str, mine: Sequence[str] = ()) -> str:
         return MINE
     if _OURS.match(file):
         return SONDE
-    if _PACKAGES.match(file) or _LAUNCHER.match(file):
+    if _PACKAGES.match(file) or _LAUNCHER.match(file) or _NATIVE.match(file):
         return LIBRARY
     if _FROZEN.match(file) or _STANDARD.match(file):
         return PYTHON

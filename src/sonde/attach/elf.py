@@ -134,7 +134,9 @@ class Elf:
 
     def find_bias(self, offset: int, start: int) -> int | None:
         """Return how far the program lies from the file's addresses, given one of its mappings."""
-        for segment in self.segments:
+        # The last that fits: a page of the file may hold the end of one segment and the beginning
+        # of the next, which is then mapped from there on.
+        for segment in sorted(self.segments, key=lambda one: -one.offset):
             page = segment.offset & ~0xFFF
             if page <= offset < segment.offset + segment.bytes:
                 return start - (segment.address - segment.offset + offset)

@@ -51,6 +51,14 @@ class DwflThreadCallbacks(ctypes.Structure):
     ]  # fmt: skip
 
 
+class DwarfOp(ctypes.Structure):
+    """One operation of an unwind table."""
+
+    _fields_ = [
+        ("atom", ctypes.c_uint8), ("number", c_ulong), ("number2", c_ulong), ("offset", c_ulong),
+    ]  # fmt: skip
+
+
 # Each function: what it returns, then its arguments.
 _FUNCTIONS: dict[str, tuple[object, ...]] = {
     "dwfl_begin": (c_void_p, POINTER(DwflCallbacks)),
@@ -68,6 +76,19 @@ _FUNCTIONS: dict[str, tuple[object, ...]] = {
     "dwfl_addrmodule": (c_void_p, c_void_p, c_ulong),
     "dwfl_module_addrname": (c_char_p, c_void_p, c_ulong),
     "dwfl_errmsg": (c_char_p, c_int),
+    "dwfl_module_addrinfo": (
+        c_char_p, c_void_p, c_ulong, POINTER(c_ulong), c_void_p, c_void_p, c_void_p, c_void_p,
+    ),
+    "dwfl_module_eh_cfi": (c_void_p, c_void_p, POINTER(c_ulong)),
+    "dwfl_module_dwarf_cfi": (c_void_p, c_void_p, POINTER(c_ulong)),
+    "dwarf_cfi_addrframe": (c_int, c_void_p, c_ulong, POINTER(c_void_p)),
+    "dwarf_frame_info": (
+        c_int, c_void_p, POINTER(c_ulong), POINTER(c_ulong), POINTER(c_bool),
+    ),
+    "dwarf_frame_cfa": (c_int, c_void_p, POINTER(POINTER(DwarfOp)), POINTER(c_ulong)),
+    "dwarf_frame_register": (
+        c_int, c_void_p, c_int, DwarfOp * 3, POINTER(POINTER(DwarfOp)), POINTER(c_ulong),
+    ),
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sonde import _core
 from sonde.attach import preflight
+from sonde.attach.native_names import is_entry, is_eval
 from sonde.attach.outside import FrameWalk, OutsideReader
 from sonde.attach.procfs import ProcessFiles
 from sonde.attach.unwinder import NativeFrame, ThreadMemory, Unwinder, read_registers
@@ -19,8 +20,6 @@ from sonde.session.stack_table import StackFrame, ThreadStack
 
 _MOST_STACK = 8 << 20  # bytes that are copied of one stack
 _UNKNOWN_STACK = 1 << 20  # if the mapping is not known in which it lies
-_EVAL = "_PyEval_EvalFrameDefault"
-_TAIL_CALL = "_TAIL_CALL_"  # how the interpreter's parts begin where it was built with tail calls
 
 
 class NativeStacks(NamedTuple):
@@ -143,12 +142,11 @@ def merge_frames(
     stacks fit: every Python frame has its place."""
     found, done, left = list[StackFrame](), 0, list(ends)
     for frame in native:
-        name = frame.name.partition(".")[0]  # the compiler splits functions into NAME.cold
-        if name == _EVAL and left:
+        if is_entry(frame.name) and left:
             end = left.pop(0)
             found += python[done:end]
             done = end
-        elif name != _EVAL and not name.startswith(_TAIL_CALL):
+        elif not is_eval(frame.name):
             found.append(StackFrame(frame.name, frame.library, 0, 0, is_native=True))
     is_fit = done == len(python)
     return found + list(python[done:]), is_fit

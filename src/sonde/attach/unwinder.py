@@ -76,6 +76,13 @@ class Unwinder:
 
     def unwind(self, thread: ThreadMemory) -> list[NativeFrame]:
         """Return the functions of a thread, the innermost first, as far as they can be followed."""
+        frames = [self.name(pc) for pc in self.follow(thread)]
+        while len(frames) > 1 and not frames[-1].library:
+            frames.pop()  # code without tables led astray
+        return frames
+
+    def follow(self, thread: ThreadMemory) -> list[int]:
+        """Return the places of a thread in its functions, the innermost first."""
         pcs: list[int] = []
 
         def on_frame(frame: int, _argument: int) -> int:
@@ -89,10 +96,7 @@ class Unwinder:
         self._thread = thread
         pid = self._process.pid
         self._dw.dwfl_getthread_frames(self._dwfl, pid, libdw.ON_FRAME(on_frame), None)
-        frames = [self._name(pc) for pc in pcs or (thread.pc,)]
-        while len(frames) > 1 and not frames[-1].library:
-            frames.pop()  # code without tables led astray
-        return frames
+        return pcs or [thread.pc]
 
     # ---- what libdw asks for ---------------------------------------------------------------------
 
@@ -175,7 +179,8 @@ class Unwinder:
         if not self._dw.dwfl_report_elf(self._dwfl, b"[vdso]", b"[vdso]", fd, start, True):
             os.close(fd)
 
-    def _name(self, pc: int) -> NativeFrame:
+    def name(self, pc: int) -> NativeFrame:
+        """Return the function at a place."""
         if pc not in self._names:
             module = self._dw.dwfl_addrmodule(self._dwfl, pc)
             name = self._dw.dwfl_module_addrname(module, pc) if module else None

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from sonde.analysis.code_names import MINE, find_owner, name_module, shorten_file
 from sonde.analysis.source_lines import read_source
 from sonde.analysis.wait_words import describe_lock, describe_wait
-from sonde.cli._native_text import pick_frames, shorten_name
+from sonde.attach.native_names import shorten_name
+from sonde.cli._native_text import pick_frames
 from sonde.session.stack_table import StackFrame, ThreadStack
 from sonde.words import clean, show_duration_short
 

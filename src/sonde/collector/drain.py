@@ -10,7 +10,14 @@ from sonde import _core
 from sonde.errors import Damaged
 from sonde.session import Session, stack_table, texts
 from sonde.session.ending import find_end_wall_ns
-from sonde.session.files import EVENT_TOTALS, HEAP_NODES, NODES, SEALED, remove_quietly
+from sonde.session.files import (
+    EVENT_TOTALS,
+    HEAP_NODES,
+    MACHINE_CODE,
+    NODES,
+    SEALED,
+    remove_quietly,
+)
 from sonde.session.last_stacks import write_last_stacks
 from sonde.session.missing_names import count_missing
 from sonde.session.records import Sealed, SealedTable
@@ -127,7 +134,8 @@ def seal(session: Session) -> None:
         tables=tables,
         **count_missing(session),
     ).write(session.path(SEALED))
-    for path in [*rings, *map(session.path, (NODES, HEAP_NODES, EVENT_TOTALS, texts.NAME))]:
+    done = (NODES, HEAP_NODES, EVENT_TOTALS, MACHINE_CODE, texts.NAME)
+    for path in [*rings, *map(session.path, done)]:
         remove_quietly(path)
     for name in archive.list_tables(session):
         archive.remove_leftovers(session, name)

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from sonde import _core, environ
+from sonde.collector.native_process import NativeProcesses
 from sonde.collector.process_end import KillCounts, ProcessEnd
 from sonde.collector.retention import Retention
 from sonde.collector.sensor_schedule import Sensors
@@ -82,8 +83,7 @@ class Watched:
         self.collector = bool(values["collector"])
         self.archive_every_s = float(values["archive.every"])
         self.host_every_s = float(values["host.every"])
-        pid = int(values["host.pid"])
-        self.host_pid = self._find_pid(pid)
+        self.host_pid = self._find_pid(int(values["host.pid"]))
         self.snapshot_every_s = float(values["snapshot.every"])
         self.snapshot_keep = int(values["snapshot.keep"])
 
@@ -197,7 +197,7 @@ class Collector:
         self._leaving: list[ProcessEnd] = []  # sealed, but their processes are still ending
         self._done: set[str] = set()  # sealed, of another machine, or unreadable
         self._retention = Retention(root, environ.load_settings({})[0])
-        self._shipper = ShipperProcess(root)
+        self._shipper, self._native = ShipperProcess(root), NativeProcesses()
         self._archived_bytes = 0  # in this round
         self._listed_ns = 0  # when the root had last changed, at its last listing
         self._drained_s = self._scanned_s = float("-inf")
@@ -212,6 +212,7 @@ class Collector:
         finally:
             self._sensors.close()
             self._shipper.end()
+            self._native.keep(())
 
     def _loop(self) -> None:
         while not self.leaving:
@@ -287,8 +288,8 @@ class Collector:
                     sealing_s += time.monotonic() - now_s
                 else:
                     one.end.refresh()
-        ships = any(one.is_shipped for one in self.watched.values())
-        self._shipper.keep(ships, begin_s)
+        self._shipper.keep(any(one.is_shipped for one in self.watched.values()), begin_s)
+        self._native.keep(self.watched.values())
         for path in _list_leftovers(self.root):
             shutil.rmtree(path, ignore_errors=True)
         self.leaving |= any(one.has_adopted(os.getppid()) for one in self.watched.values())

@@ -14,9 +14,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-META, ALIVE, CONTROL, CONFIG, SEALED, EXIT, LOG, NODES, HEAP_NODES, LOCALS, EVENT_TOTALS = (
+(
+    META, ALIVE, CONTROL, CONFIG, SEALED, EXIT, LOG, NODES, HEAP_NODES, LOCALS, EVENT_TOTALS,
+    MACHINE_CODE,
+) = (
     "meta.json", "alive", "control", "config.json", "sealed.json", "exit.json", "log",
-    "stack.nodes", "heap.nodes", "locals.json", "event.totals",
+    "stack.nodes", "heap.nodes", "locals.json", "event.totals", "machine.code",
 )  # fmt: skip
 VERSION = 1
 LOG_BYTES = 256 * 1024

@@ -27,6 +27,12 @@ _AROUND = (
     "/sonde/job/profile.py",
     "/sonde/job/profile_run.py",
 )  # our own code around the user's work in a run
+GENERATED = "<memory>"  # the file of machine code that was made while the program ran
+
+
+def is_native_place(file: str, line: int) -> bool:
+    """Tell whether a frame is a function of machine code: those have no line, Python's have one."""
+    return line == 0 and (file.startswith("/") or file == GENERATED) and not file.endswith(".py")
 
 
 class StackFrame:
@@ -38,7 +44,7 @@ class StackFrame:
         self, func: str, file: str, line: int, first_line: int, is_native: bool = False
     ) -> None:
         self.func, self.file, self.line, self.first_line = func, file, line, first_line
-        self.is_native = is_native
+        self.is_native = is_native or is_native_place(file, line)
 
 
 class Nodes:

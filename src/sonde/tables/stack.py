@@ -67,6 +67,11 @@ class Sampling:
     threads: u32 = column("number of threads")
     stacks: u32 = column("distinct stacks, including the parts they share")
     stacks_lost: u64 = column("samples for whose stack there was no room: raise stack.bytes")
+    native: u64 = column("samples of running threads whose functions of C are known: stack.native")
+    native_lost: u64 = column(
+        "samples of running threads whose functions of C are not known: seen for the first time, "
+        "in code without unwind tables, or the thread did not answer in time"
+    )
 
 
 class LoopHold:

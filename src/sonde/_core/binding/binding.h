@@ -143,6 +143,6 @@ uint32_t sonde_later_tid(void);
 /* ---- the rest ----------------------------------------------------------------------- */
 
 extern PyMethodDef sonde_kernel_methods[], sonde_delayed_call_methods[], sonde_fork_methods[],
-    sonde_fatal_signal_methods[];
+    sonde_fatal_signal_methods[], sonde_machine_code_methods[];
 
 #endif

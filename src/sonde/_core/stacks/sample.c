@@ -85,6 +85,8 @@ void sonde_sample_sums(sonde_sampler *s, int64_t now_ns)
     s->sums.threads = s->threads.count;
     s->sums.stacks = s->nodes.count;
     s->sums.stacks_lost = s->nodes.shared->lost;
+    s->sums.native = s->native.found;
+    s->sums.native_lost = s->native.lost;
     memcpy(words, &s->sums, sizeof words);
     (void)sonde_ring_append(&s->sampling, words, 0);
 }

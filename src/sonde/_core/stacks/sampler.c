@@ -45,6 +45,26 @@ static enum sonde_frames_result read_stack(sonde_sampler *s, sonde_sampled_threa
     return found;
 }
 
+/* Read the stack of a thread until it is certain. Returns its node; 0: it has none, or is doubtful. */
+static uint32_t find_node(sonde_sampler *s, sonde_sampled_thread *thread, sonde_stack *stack,
+                          enum sonde_frames_result *found, uint32_t *interpreter)
+{
+    uint32_t node = 0;
+    int is_held = sonde_native_hold(&s->native, thread);
+    for (int tries = 0; tries < DOUBT_TRIES && node == 0; tries++) {
+        *found = read_stack(s, thread, stack, tries > 0, interpreter);
+        if (*found == SONDE_FRAMES_GONE || *found == SONDE_FRAMES_EMPTY)
+            break;
+        if (*found == SONDE_FRAMES_OK)
+            node = sonde_sample_stack(s, thread, stack, tries > 0);
+        if (*found == SONDE_FRAMES_OK && node == 0 && !is_held)
+            usleep(DOUBT_US); /* whatever caused a false reading may last for microseconds */
+    }
+    if (is_held && sonde_native_release(&s->native) && node != 0)
+        node = sonde_native_extend(&s->native, &s->nodes, node);
+    return node;
+}
+
 /* Return what a thread waits for. Since 3.15 its state says when that is the GIL; else, and while it makes
  * sure that another thread got the GIL, the GIL is told apart from other locks by where it lies. */
 static enum sonde_wait_kind find_wait(const sonde_sampled_thread *thread)
@@ -73,18 +93,9 @@ static int sample_one(sonde_sampler *s, sonde_sampled_thread *thread, int everyo
         return 1;
     }
     enum sonde_frames_result found = SONDE_FRAMES_TORN;
-    uint32_t node = 0, interpreter = 0;
-    for (int tries = 0; tries < DOUBT_TRIES && node == 0; tries++) {
-        found = read_stack(s, thread, &stack, tries > 0, &interpreter);
-        if (found == SONDE_FRAMES_GONE)
-            return 0;
-        if (found == SONDE_FRAMES_EMPTY)
-            break;
-        if (found == SONDE_FRAMES_OK)
-            node = sonde_sample_stack(s, thread, &stack, tries > 0);
-        if (found == SONDE_FRAMES_OK && node == 0)
-            usleep(DOUBT_US); /* whatever caused a false reading may last for microseconds */
-    }
+    uint32_t interpreter = 0, node = find_node(s, thread, &stack, &found, &interpreter);
+    if (found == SONDE_FRAMES_GONE)
+        return 0;
     if (found != SONDE_FRAMES_EMPTY && node == 0) {
         s->sums.torn++;
         s->moved_ns = now_ns;
@@ -379,6 +390,7 @@ void sonde_sampler_close(sonde_sampler *s)
     if (s->nodes.index != NULL)
         sonde_sample_sums(s, sonde_clock_ns());
     sonde_threads_clear(&s->threads);
+    sonde_native_close(&s->native);
     free(s->nodes.index);
     s->nodes.index = NULL;
 }

@@ -4,6 +4,7 @@
 
 #include "stacks/threads.h" /* before all others: Python.h must be the first */
 #include "stacks/lock_waits.h"
+#include "stacks/native_frames.h"
 
 /* Rows as their tables lay them out; tables/stack.py names the columns. */
 typedef struct {
@@ -28,16 +29,16 @@ typedef struct {
     uint64_t due, taken, samples, torn, skipped_interpreters, cut;
     int64_t cpu_ns;
     uint32_t threads, stacks;
-    uint64_t stacks_lost;
+    uint64_t stacks_lost, native, native_lost;
 } sonde_sampling_row;
 
 #define SONDE_SAMPLE_KINDS "qqqIqq??Itqt"
 #define SONDE_THREAD_KINDS "qqtt"
-#define SONDE_SAMPLING_KINDS "qQQQQQQqIIQ"
+#define SONDE_SAMPLING_KINDS "qQQQQQQqIIQQQ"
 
 _Static_assert(sizeof(sonde_sample_row) == 80, "stack_sample layout");
 _Static_assert(sizeof(sonde_thread_row) == 24, "thread layout");
-_Static_assert(sizeof(sonde_sampling_row) == 80, "sampling layout");
+_Static_assert(sizeof(sonde_sampling_row) == 96, "sampling layout");
 
 #define SONDE_DOUBTS 64
 
@@ -76,6 +77,7 @@ typedef struct {
     uint32_t own_tid;   /* of the native thread */
     int64_t own_cpu_ns; /* CPU time of the native threads before this one */
     uint32_t helper_tid; /* atomic: a thread of ours that runs Python; it is not sampled */
+    sonde_native_frames native;
     sonde_sampling_row sums;
 } sonde_sampler;
 

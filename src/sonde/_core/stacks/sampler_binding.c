@@ -13,11 +13,9 @@
 
 #define NAME_NS 50000000    /* a new thread waits at least this long for its name */
 #define NAMES_NS 1000000000 /* between two requests for names */
-
 #define MET_TRIES 20        /* for the stack of a condition that is met: it may move while it is read */
 
 enum { WANT_NAMES = 1, WANT_INSPECTION = 2, WANT_STACKS = 4 };
-
 typedef struct {
     PyObject_HEAD
     sonde_sampler sampler;
@@ -152,8 +150,8 @@ static int open_rings(SamplerObject *self, PyObject *const writers[6])
 static PyObject *sampler_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
     PyObject *writers[6], *text, *nodes, *page, *inspect;
-    int is_slow = 0;
     const char *folder;
+    int is_slow = 0;
     PyTypeObject *writer = &sonde_WriterType;
     if (!PyArg_ParseTuple(args, "(O!O!O!O!O!O!)O!O!O!yO|p", writer, &writers[0], writer, &writers[1], writer,
                           &writers[2], writer, &writers[3], writer, &writers[4], writer, &writers[5], &sonde_TextType, &text,
@@ -241,6 +239,14 @@ static PyObject *sampler_stop(SamplerObject *self, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
+static PyObject *sampler_see_native(SamplerObject *self, PyObject *map)
+{
+    pthread_mutex_lock(&lock);
+    int status = sonde_native_open(&self->sampler.native, map);
+    pthread_mutex_unlock(&lock);
+    return status < 0 ? sonde_raise(status, "native frames") : Py_NewRef(Py_None);
+}
+
 static PyObject *sampler_set_interval(SamplerObject *self, PyObject *args)
 {
     long long interval_ns;
@@ -303,8 +309,8 @@ static int take_stack(SamplerObject *self, PyObject *entry)
 {
     static sonde_frame_key keys[SONDE_MAX_DEPTH]; /* guarded by the GIL */
     unsigned int tid;
-    int gil;
     PyObject *frames;
+    int gil;
     if (!PyArg_ParseTuple(entry, "IpO!", &tid, &gil, &PyList_Type, &frames))
         return -1;
     Py_ssize_t n = PyList_GET_SIZE(frames);
@@ -367,18 +373,16 @@ static void sampler_dealloc(SamplerObject *self)
 
 static PyMethodDef sampler_methods[] = {
     {"start", (PyCFunction)sampler_start, METH_VARARGS,
-     "start(interval_ns, since_ns=0): from now on the native thread takes samples; the first ones\n"
-     "stand for the time since then."},
+     "start(interval_ns, since_ns=0): from now on take samples; the first ones stand for the time since then."},
     {"stop", (PyCFunction)sampler_stop, METH_NOARGS, "Take no more samples, and write the last ones."},
+    {"see_native", (PyCFunction)sampler_see_native, METH_O, "see_native(map): add native frames; see machine_code.h."},
     {"set_interval", (PyCFunction)sampler_set_interval, METH_VARARGS, "set_interval(interval_ns): sample this often from now on."},
     {"name", (PyCFunction)sampler_name, METH_VARARGS, "name({tid: name}): set the names of threads."},
     {"take", (PyCFunction)sampler_take, METH_VARARGS,
-     "take([(tid, gil, [(func, file, line, first line), …]), …], number): take the stacks of\n"
-     "all threads, root first, that somebody else has read; `number` is that of the request that\n"
-     "they answer."},
+     "take([(tid, gil, [(func, file, line, first line), …]), …], number): take the stacks of all threads, root\n"
+     "first, that somebody else has read; `number` is that of the request that they answer."},
     {"asked", (PyCFunction)sampler_asked, METH_NOARGS, "Return the numbers of the newest requests for a sample and for an inspection."},
-    {"inspected", (PyCFunction)sampler_inspected, METH_VARARGS,
-     "inspected(number): say that this inspection is written."},
+    {"inspected", (PyCFunction)sampler_inspected, METH_VARARGS, "inspected(number): say that this inspection is written."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -33,6 +33,7 @@ typedef struct {
     int is_in_condition; /* its innermost function is Condition.wait */
     int64_t stood_ns; /* since when it has used no CPU time */
     int64_t look_ns;  /* when it is to be looked at again, if it still waits for a lock */
+    uint32_t unanswered; /* questions for its native frames without an answer, since the last one */
     uint32_t call; /* text id of the C function that it was calling then; 0: none */
     int64_t queue_ns; /* how long it had waited for a CPU when that was last asked; -1: not known */
     sonde_loop *loop; /* NULL: it was never seen to run an event loop */

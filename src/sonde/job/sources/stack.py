@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from sonde import _core
 from sonde.errors import Unavailable
 from sonde.job.source_context import SourceContext, has_gil
 from sonde.job.sources import _python_objects
+from sonde.job.sources._machine_file import open_machine_code
 from sonde.job.sources._node_file import open_nodes
 from sonde.session.files import NODES
 from sonde.tables.stack import (
@@ -69,8 +71,24 @@ class Source:
             slow,
         )
         self._sampler.start(self._interval_ns(), self._context.since_ns)
+        if session.values["stack.native"]:
+            self._see_native(slow)
         if session.values["stack.fatal"] and not slow:
             _core.fatal_catch(self._fatal, session.text, session.page)
+
+    def _see_native(self, slow: bool) -> None:
+        """Have native frames added, for which the collector starts a process beside this one."""
+        why = "stacks are read slowly" if slow else None
+        if not self._context.session.values["collector"]:
+            why = "they need the collector, and that is off"
+        try:
+            if why is None and self._sampler is not None:
+                self._sampler.see_native(open_machine_code(self._context.session.folder))
+        except OSError as error:
+            is_taken = error.errno == errno.EBUSY
+            why = "the program handles SIGURG itself" if is_taken else str(error)
+        if why is not None:
+            self._context.detail = f"without native frames: {why}"
 
     def stop(self) -> None:
         # The sampler holds our `_inspect`, and keeps its files mapped: let go of it.

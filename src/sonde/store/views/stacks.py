@@ -141,7 +141,7 @@ def _list_backtrace(session: Session) -> list[Row]:
                 "t_ns": one.t_ns, "thread": one.thread, "name": one.name, "depth": depth,
                 "gil": one.gil, "idle": one.idle, "interpreter": one.interpreter,
                 "func": frame.func, "file": frame.file, "lineno": frame.line,
-                "frame_type": "cut" if frame.func == "<cut>" else "Python",
+                "frame_type": _name_kind(frame),
                 "locals": None if known is None else json.dumps(known),
             })  # fmt: skip
     return found
@@ -163,6 +163,12 @@ def _list_newest(session: Session) -> list[ThreadStack]:
         ]
         found.append(one)
     return found
+
+
+def _name_kind(frame: StackFrame) -> str:
+    if frame.func == "<cut>":
+        return "cut"
+    return "Native" if frame.is_native else "Python"
 
 
 def _read_newest_rows(session: Session, table: str) -> list[dict[str, Any]]:
@@ -216,7 +222,8 @@ BACKTRACE = view_of_rows(
     ("func", "text", "", "function"),
     ("file", "text", "", "file of the function"),
     ("lineno", "i64", "", "the line that runs, or calls"),
-    ("frame_type", "text", "", "Python, or cut where outer frames were left out"),
+    ("frame_type", "text", "", "Python, Native (see stack.native), or cut where outer frames were"
+     " left out"),
     ("gil", "bool", "", "the thread held the GIL"),
     ("idle", "bool", "", "the thread slept or waited for anything but a CPU"),
     ("locals", "text", "", "local variables as JSON, if the last `sonde stacks --locals` saw this"

@@ -1,0 +1,60 @@
+/* The file about machine code: see machine_code.h. */
+#include "format/machine_code.h"
+#include "format/ordering.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define MAGIC 0x65646f6365646e73u /* "sndecode" */
+
+uint64_t sonde_machine_bytes(uint32_t entries)
+{
+    return sizeof(sonde_machine_table) + (uint64_t)entries * sizeof(sonde_machine_code);
+}
+
+void sonde_machine_init(sonde_machine_table *table, uint32_t entries)
+{
+    table->version = 1;
+    table->entries = entries;
+    table->magic = MAGIC;
+}
+
+int sonde_machine_verify(const sonde_machine_table *table, uint64_t mem_bytes)
+{
+    int is_sound = mem_bytes >= sizeof *table && table->magic == MAGIC && table->version == 1 &&
+                   sonde_machine_bytes(table->entries) <= mem_bytes;
+    return is_sound ? 0 : -EBADMSG;
+}
+
+void sonde_machine_ask(sonde_machine_table *table, const sonde_stack_bytes *copy, uint64_t unknown)
+{
+    if (sonde_load_acquire(&table->is_asked)) /* acquire: the last copy was taken before */
+        return;
+    table->unknown = unknown;
+    memcpy(&table->asked, copy, offsetof(sonde_stack_bytes, stack) + copy->bytes);
+    /* Release: the copy is complete before it is said to be there. */
+    sonde_store_release(&table->is_asked, 1);
+}
+
+int sonde_machine_take(sonde_machine_table *table, sonde_stack_bytes *copy, uint64_t *unknown)
+{
+    if (!sonde_load_acquire(&table->is_asked)) /* acquire: see above */
+        return 0;
+    *unknown = table->unknown;
+    *copy = table->asked;
+    sonde_store_release(&table->is_asked, 0); /* release: see above */
+    return copy->bytes <= sizeof copy->stack;
+}
+
+int sonde_machine_add(sonde_machine_table *table, const sonde_machine_code *code)
+{
+    uint32_t count = table->count;
+    if (count >= table->entries) {
+        sonde_add_relaxed(&table->lost, 1);
+        return -ENOSPC;
+    }
+    memcpy(&table->code[count], code, sizeof *code);
+    /* Release: the piece is complete before it is counted. */
+    sonde_store_release(&table->count, count + 1);
+    return 0;
+}

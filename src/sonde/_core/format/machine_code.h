@@ -1,0 +1,74 @@
+/* The file about machine code: how to get from a place in a function to its caller, and its name.
+ *
+ * Where the sampler does not know the way, it leaves a copy of the stack here. A process outside of the
+ * job follows it by the unwind tables of the libraries, and adds what the sampler needs to find that way
+ * itself from then on. So the job never opens a library's file.
+ */
+#ifndef SONDE_MACHINE_CODE_H
+#define SONDE_MACHINE_CODE_H
+
+#include "format/format.h"
+
+#define SONDE_STACK_BYTES 32768 /* of a thread's stack that are looked at */
+
+/* What the caller's stack pointer is counted from. */
+enum { SONDE_FROM_STACK, SONDE_FROM_FRAME, SONDE_FROM_CHAIN /* no table: follow the frame pointers */ };
+
+/* What the walk does at this code. */
+enum { SONDE_CODE_PLAIN, SONDE_CODE_CALLS /* how Python calls C */, SONDE_CODE_EVAL, SONDE_CODE_UNKNOWN };
+
+/* A piece of code with one rule and one name. Saved registers lie at an offset from the caller's stack
+ * pointer; SONDE_KEPT: the register itself still has the value. */
+#define SONDE_KEPT INT32_MIN
+typedef struct {
+    uint64_t begin, end; /* addresses in the job */
+    int32_t caller;      /* the caller's stack pointer, less what it is counted from */
+    int32_t place;       /* where the place in the caller is saved */
+    int32_t frame;       /* where the caller's frame pointer is saved */
+    uint16_t from, kind;
+    uint32_t func, file; /* text ids */
+    uint64_t text_hash;
+} sonde_machine_code;
+
+_Static_assert(sizeof(sonde_machine_code) == 48, "machine code layout");
+
+/* A thread at one moment: its registers, and the top of its stack. */
+typedef struct {
+    uint64_t pc, sp, fp;
+    uint64_t link;  /* aarch64: where the innermost function returns to, unless it has saved that */
+    uint64_t bytes; /* of the stack, from `sp` on */
+    uint8_t stack[SONDE_STACK_BYTES];
+} sonde_stack_bytes;
+
+typedef struct {
+    uint64_t magic;
+    uint32_t version, entries;
+    uint32_t count;    /* atomic: pieces that are complete; only the process outside adds */
+    uint32_t lost;     /* atomic: pieces that found no room */
+    uint32_t is_asked; /* atomic: the copy below waits to be followed */
+    uint32_t pad;
+    uint64_t unknown; /* the address at which the sampler did not know the way */
+    sonde_stack_bytes asked;
+    sonde_machine_code code[];
+} sonde_machine_table;
+
+_Static_assert(offsetof(sonde_machine_table, code) == 80 + SONDE_STACK_BYTES, "machine layout");
+
+uint64_t sonde_machine_bytes(uint32_t entries);
+
+/* Write the header into zeroed memory. */
+void sonde_machine_init(sonde_machine_table *table, uint32_t entries);
+
+/* Returns 0 if this memory is such a table, else -EBADMSG. */
+int sonde_machine_verify(const sonde_machine_table *table, uint64_t mem_bytes);
+
+/* Leave a copy to be followed, unless one waits already. Sampler only. */
+void sonde_machine_ask(sonde_machine_table *table, const sonde_stack_bytes *copy, uint64_t unknown);
+
+/* Take that copy. Returns 1, or 0 if there is none. For one process, outside of the job. */
+int sonde_machine_take(sonde_machine_table *table, sonde_stack_bytes *copy, uint64_t *unknown);
+
+/* Add a piece. Returns 0 or -ENOSPC. For that same process. */
+int sonde_machine_add(sonde_machine_table *table, const sonde_machine_code *code);
+
+#endif

@@ -1,0 +1,235 @@
+"""Answers the sampler of a job: how to get from a place in machine code to its caller, its name.
+
+It runs in the background, beside the job, as long as `stack.native` is on: see machine_code.h.
+What it says comes from the unwind tables and symbols of the files that the job has mapped, as libdw
+reads them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import c_bool, c_int64, c_ulong, c_void_p
+from typing import NamedTuple
+
+from sonde import _core
+from sonde.attach import libdw
+from sonde.attach.native_names import is_call, is_eval, shorten_name
+from sonde.attach.procfs import ProcessFiles
+from sonde.attach.unwinder import ThreadMemory, Unwinder
+from sonde.session import Session, files, ring, texts
+from sonde.session.stack_table import GENERATED
+
+_POLL_S = 0.02  # how often it looks for questions
+_IDLE_POLL_S = 0.2  # after a while without any
+_BUSY_S = 2.0
+_LOOK_S = 1.0  # how often it looks whether the session is still there
+_RENEW_S = 1.0  # between two looks at which files are mapped
+_STACK, _FRAME, _CHAIN = range(3)  # as in machine_code.h, and so are these
+_PLAIN, _CALLS, _EVAL, _UNKNOWN = range(4)
+_KEPT = -(2**31)
+_END = 2**64 - 1
+_STRIDE, _MOST_STRIDES = 32, 1024
+_BREGX, _CFA, _PLUS = 0x92, 0x9C, 0x23  # operations of DWARF
+# Numbers of registers in unwind tables: the stack pointer, the frame pointer, the return address.
+_REGISTERS = {"x86_64": (7, 6, 16), "aarch64": (31, 29, 30)}
+
+
+class WayOut(NamedTuple):
+    """How to get from a place to its caller; the names are those of machine_code.h."""
+
+    begin: int
+    end: int
+    base: int
+    caller: int = 0
+    place: int = _KEPT
+    frame: int = _KEPT
+
+
+class CodeReader(Unwinder):
+    """Reads what is known about the machine code of one process."""
+
+    def __init__(self, process: ProcessFiles, memory: int) -> None:
+        self._registers = _REGISTERS[os.uname().machine]
+        super().__init__(process, memory)
+        # Code that was made while the process ran: it has no tables.
+        self._made = [
+            WayOut(one.start, one.end, _CHAIN)
+            for one in process.list_mappings()
+            if one.is_executable and not one.path
+        ]
+        self._free = ctypes.CDLL(None).free
+        self._free.argtypes = [c_void_p]
+
+    def _set_registers(self, thread: int, _argument: int) -> bool:
+        """Give libdw the few registers that are known; they follow each other."""
+        one = self._thread
+        if one is None or one.registers is None:
+            return False
+        self._dw.dwfl_thread_state_register_pc(thread, one.pc)
+        values = (c_ulong * len(one.registers))(*one.registers)
+        first = min(self._registers[:2])
+        return bool(self._dw.dwfl_thread_state_registers(thread, first, len(values), values))
+
+    def read_rule(self, pc: int) -> WayOut | None:
+        """Return the rule of a place; None if nothing is mapped there."""
+        module = self._dw.dwfl_addrmodule(self._dwfl, pc)
+        if not module:
+            return next((one for one in self._made if one.begin <= pc < one.end), None)
+        name, begin, end = self._read_symbol(module, pc)
+        with self._find_frame(module, pc) as (frame, bias):
+            rule = frame and self._read_frame(frame, bias, (begin, end))
+        if rule:
+            return rule
+        if name is None:
+            begin, end = self._find_bare(module, pc, -_STRIDE), self._find_bare(module, pc, _STRIDE)
+        elif end == _END:
+            begin, end = pc, pc + 1
+        return WayOut(begin, end, _CHAIN)
+
+    def _read_symbol(self, module: int, pc: int) -> tuple[bytes | None, int, int]:
+        """Return the name of a function, where it begins, and where it ends if that is known."""
+        offset, symbol = c_ulong(), (c_ulong * 3)()
+        name = self._dw.dwfl_module_addrinfo(
+            module, pc, ctypes.byref(offset), symbol, None, None, None
+        )
+        begin = pc - offset.value
+        return name, begin, begin + symbol[2] if symbol[2] > offset.value else _END
+
+    @contextmanager
+    def _find_frame(self, module: int, pc: int) -> Iterator[tuple[c_void_p | None, int]]:
+        """Find the row of the unwind tables for a place, if there is one."""
+        bias = c_ulong()
+        for name in ("dwfl_module_eh_cfi", "dwfl_module_dwarf_cfi"):
+            frame = c_void_p()
+            cfi = getattr(self._dw, name)(module, ctypes.byref(bias))
+            if cfi and not self._dw.dwarf_cfi_addrframe(cfi, pc - bias.value, ctypes.byref(frame)):
+                try:
+                    yield frame, bias.value
+                finally:
+                    self._free(frame)
+                return
+        yield None, 0
+
+    def _find_bare(self, module: int, pc: int, stride: int) -> int:
+        """Return how far code without name and tables goes on, as in kernels written by hand."""
+        at = pc
+        for _ in range(_MOST_STRIDES):
+            with self._find_frame(module, at + stride) as (frame, _bias):
+                is_bare = frame is None and self._read_symbol(module, at + stride)[0] is None
+            if not is_bare:
+                break
+            at += stride
+        return at if stride < 0 else at + 1
+
+    def _read_frame(self, frame: c_void_p, bias: int, bounds: tuple[int, int]) -> WayOut | None:
+        """Return what a row of the tables says; None if it says so in a way of its own."""
+        first, last, is_signal = c_ulong(), c_ulong(), c_bool()
+        at = (ctypes.byref(first), ctypes.byref(last), ctypes.byref(is_signal))
+        link = self._dw.dwarf_frame_info(frame, *at)
+        bounds = max(first.value + bias, bounds[0]), min(last.value + bias, bounds[1])
+        stack, pointer, _link = self._registers
+        ops, count = ctypes.POINTER(libdw.DwarfOp)(), c_ulong()
+        self._dw.dwarf_frame_cfa(frame, ctypes.byref(ops), ctypes.byref(count))
+        if count.value != 1 or ops[0].atom != _BREGX or ops[0].number not in (stack, pointer):
+            return None
+        base = _STACK if ops[0].number == stack else _FRAME
+        caller = c_int64(ops[0].number2).value
+        place, held = self._read_register(frame, link), self._read_register(frame, pointer)
+        if place is None or held is None:
+            return None
+        return WayOut(*bounds, base, caller, place, held)
+
+    def _read_register(self, frame: c_void_p, register: int) -> int | None:
+        """Return where a register is saved; None if the tables say so in a way of their own."""
+        memory = (libdw.DwarfOp * 3)()
+        ops, count = ctypes.POINTER(libdw.DwarfOp)(), c_ulong()
+        result = ctypes.byref(ops), ctypes.byref(count)
+        if self._dw.dwarf_frame_register(frame, register, memory, *result):
+            return None
+        if count.value == 0:
+            return _KEPT  # or it is not defined: then nobody needs it
+        if ops[0].atom != _CFA or count.value > 2:
+            return None
+        if count.value == 1:
+            return 0
+        return c_int64(ops[1].number).value if ops[1].atom == _PLUS else None
+
+
+def _order_registers(sp: int, fp: int, link: int) -> tuple[int, ...]:
+    """Return what the sampler knows in the order of the unwind tables."""
+    return (fp, link, sp) if os.uname().machine == "aarch64" else (fp, sp)
+
+
+class _Answers:
+    """Answers the questions of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._process = ProcessFiles(session.pid)
+        self._table = ring.map_file(session.path(files.MACHINE_CODE), writable=True)
+        self._text = texts.open_text(session.folder)
+        self._memory = os.open(f"/proc/{session.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        self._reader, self._read_s = CodeReader(self._process, self._memory), time.monotonic()
+        self._done: set[int] = set()
+
+    def answer(self) -> bool:
+        """Answer the question that is there; return whether there was one."""
+        asked = _core.machine_take(self._table)
+        if asked is None:
+            return False
+        unknown, pc, sp, fp, link, stack = asked
+        memory = ThreadMemory(pc, sp, list(_order_registers(sp, fp, link)), stack)
+        for place in (unknown, *self._reader.follow(memory)):
+            if place not in self._done and self._answer(place):
+                self._done.add(place)
+            if place != unknown and is_eval(self._reader.name(place).name):
+                break  # what lies outside is Python's
+        return True
+
+    def _answer(self, pc: int) -> bool:
+        rule = self._reader.read_rule(pc)
+        if rule is None and time.monotonic() - self._read_s > _RENEW_S:
+            self._reader.__exit__()
+            self._reader, self._read_s = CodeReader(self._process, self._memory), time.monotonic()
+            rule = self._reader.read_rule(pc)
+        if rule is None:
+            return False  # a library may have been loaded a moment ago
+        frame = self._reader.name(pc)
+        kind = _EVAL if is_eval(frame.name) else _CALLS if is_call(frame) else _PLAIN
+        name = shorten_name(frame.name)
+        file = frame.library or GENERATED
+        if file == GENERATED:
+            name = "<generated code>"
+        elif name.startswith(os.path.basename(file) + "+"):
+            name = "<no name>"
+        _core.machine_add(self._table, self._text, *rule, kind, name, file)
+        return True
+
+
+def main() -> None:
+    """Run as `machine_code FOLDER` until the session or whoever started this has ended."""
+    session = Session(sys.argv[1])
+    try:
+        answers = _Answers(session)
+    except (libdw.NoUnwinder, OSError) as error:
+        sys.exit(str(error))
+    asked_s = looked_s = time.monotonic()
+    while True:
+        now_s = time.monotonic()
+        if now_s - looked_s > _LOOK_S:
+            looked_s = now_s
+            if not session.is_alive():
+                return
+        if answers.answer():
+            asked_s = now_s
+        is_busy = now_s - asked_s < _BUSY_S
+        if select.select([0], [], [], _POLL_S if is_busy else _IDLE_POLL_S)[0]:
+            return  # nobody holds the other end: the collector has ended
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The collector's end of the processes that know machine code: one for each session that asks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable
+from typing import Protocol
+
+from sonde import _core, launch
+from sonde.session import Session, files
+from sonde.tables.recording import SourceLog
+
+_NAME = "stack.native"
+
+
+class Target(Protocol):
+    """A live session."""
+
+    session: Session
+
+    def write(self, row: type, values: tuple[object, ...]) -> None:
+        """Write a row into it."""
+
+
+class NativeProcesses:
+    """Keeps a process running for each session with native frames; see attach/machine_code.py."""
+
+    def __init__(self) -> None:
+        self._children: dict[str, subprocess.Popen[bytes] | None] = {}  # None: it has failed
+
+    def keep(self, targets: Iterable[Target]) -> None:
+        """Start those that are missing, note the end of those that failed, end all others."""
+        wanted = {one.session.folder: one for one in targets if _asks(one.session)}
+        for folder in self._children.keys() - wanted.keys():
+            self._end(folder)
+        for folder, target in wanted.items():
+            child = self._children.get(folder)
+            if folder not in self._children:
+                self._start(folder)
+                self._note(target, "on", None)
+            elif child is not None and child.poll() is not None:
+                assert child.stderr is not None
+                lines = child.stderr.read().decode(errors="replace").splitlines()
+                self._note(target, "unavailable", lines[-1] if lines else "its process has ended")
+                self._end(folder)
+                self._children[folder] = None
+
+    def _start(self, folder: str) -> None:
+        command = launch.make_command("attach.machine_code", folder)
+        self._children[folder] = None
+        if command:
+            self._children[folder] = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            )
+
+    def _end(self, folder: str) -> None:
+        child = self._children.pop(folder)
+        if child is not None:
+            child.kill()
+            child.communicate()
+
+    def _note(self, target: Target, state: str, why: str | None) -> None:
+        target.write(SourceLog, (_core.clock_ns(), _NAME, state, why))
+
+
+def _asks(session: Session) -> bool:
+    return os.path.exists(session.path(files.MACHINE_CODE)) and session.shares_pids()

@@ -1,0 +1,102 @@
+"""Native frames in samples: known chains of NumPy, nothing that the program does not have, no harm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import sonde
+from conftest import wait_for
+from sonde.attach import libdw
+from sonde.attach.elf import Elf, ElfSegment
+from sonde.session import list_sessions
+
+SORTS = """
+import os, signal, sys, threading
+import numpy
+import sonde
+assert sonde.start(stack_native="on", stack_every="2ms")
+numbers = numpy.random.default_rng(1).random(200_000)
+def sort_numbers():
+    return numpy.sort(numbers)
+print("ready", flush=True)
+while not os.path.exists(sys.argv[1]):
+    sort_numbers()
+os.kill(os.getpid(), signal.SIGURG)      # somebody else's: still ignored
+sonde.stop()
+assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
+with open("/proc/self/status") as file:
+    caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt"))
+print(caught >> (signal.SIGURG - 1) & 1)
+"""
+HANDLES = """
+import os, signal, sonde
+caught = []
+signal.signal(signal.SIGURG, lambda *_arguments: caught.append(1))
+sonde.start(stack_native="on")
+os.kill(os.getpid(), signal.SIGURG)
+sonde.stop()
+print(caught)
+"""
+CHAINS = """
+SELECT s.stack, list(f.func ORDER BY f.depth DESC) AS funcs, list(f.file ORDER BY f.depth DESC) AS files
+FROM python.stack s JOIN python.frame f USING (stack) WHERE s.samples > 0 GROUP BY s.stack
+"""
+
+
+@pytest.fixture
+def _library() -> None:
+    try:
+        libdw.load()
+    except libdw.NoUnwinder:
+        pytest.skip("libdw is not installed")
+
+
+def find_chains(root: Path) -> list[dict[str, list[str]]]:
+    (session,) = list_sessions(str(root))
+    rows = sonde.open(session.folder).query(CHAINS).to_pylist()
+    return [row for row in rows if "PyArray_Sort" in row["funcs"]]
+
+
+@pytest.mark.usefixtures("_library")
+def test_samples_of_numpy_go_on_below_python_and_the_signal_is_given_back(
+    start, root, tmp_path
+) -> None:
+    process = start(SORTS, str(tmp_path / "end"))
+    chains = wait_for(lambda: find_chains(root), timeout_s=120)
+    for chain in chains:
+        at = chain["funcs"].index("sort_numbers")
+        assert chain["funcs"][at + 1] == "sort"
+        # Between Python's function and NumPy's there is none of Python's own calls.
+        assert chain["funcs"][at + 2 : at + 4] == ["array_sort", "PyArray_Sort"]
+        assert all("_multiarray_umath" in file for file in chain["files"][at + 2 : at + 4])
+    (tmp_path / "end").touch()
+    out, errors = process.communicate(timeout=60)
+    assert out == "0\n", errors
+    (totals,) = (
+        sonde.open(next(iter(list_sessions(str(root)))).folder)
+        .query("SELECT MAX(native) AS known, MAX(native_lost) AS lost FROM python.sampling")
+        .to_pylist()
+    )
+    assert totals["known"] > 0 and totals["lost"] > 0  # the first ones are never known
+
+
+def test_a_program_that_handles_the_signal_keeps_it_and_is_told(run, root) -> None:
+    assert run(HANDLES).stdout == "[1]\n"
+    (session,) = list_sessions(str(root))
+    rows = sonde.open(session.folder).query(
+        "SELECT detail FROM sonde.source_log WHERE source = 'stack' AND detail IS NOT NULL"
+    )
+    assert rows.to_pylist() == [
+        {"detail": "without native frames: the program handles SIGURG itself"}
+    ]
+
+
+def test_a_page_that_two_segments_share_is_mapped_for_the_second() -> None:
+    elf = object.__new__(Elf)
+    elf.segments = [
+        ElfSegment(4, 0, 0, 0x23BAF4),
+        ElfSegment(5, 0x23BB00, 0x24BB00, 0x14B7110),
+    ]
+    assert elf.find_bias(0x23B000, 0x7000024B000) == 0x70000000000
