@@ -34,6 +34,11 @@ def collector_report(root: str) -> str:
     return _name_file(root, "failed")
 
 
+def agent_report(root: str) -> str:
+    """Return the file that says why the agent that the collector started last failed."""
+    return os.path.join(root, f".agent-{os.uname().nodename}.failed")
+
+
 def collector_starts(root: str) -> str:
     """Return the file that holds a byte for each start since a collector proved itself."""
     return _name_file(root, "starts")

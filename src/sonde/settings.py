@@ -89,6 +89,19 @@ def parse_place(text: str) -> str:
     return word
 
 
+def parse_address(text: str) -> str:
+    """Where to listen: `ADDRESS` or `ADDRESS:PORT`; `on` or `1` is this machine alone, and `off`
+    or `0` nowhere."""
+    word = text.strip()
+    if word.lower() in ("off", "0", "", "false", "no"):
+        return ""
+    if word.lower() in ("on", "1", "true", "yes"):
+        return "127.0.0.1"
+    if "://" in word or not all(one.isalnum() or one in ".:[]-_" for one in word):
+        raise ValueError(text)
+    return word
+
+
 def parse_count(text: str) -> int:
     """A whole number: `100`."""
     return int(text)
@@ -283,6 +296,8 @@ _FIXED = (
         "s3://bucket/folder, gs://…, abfs://…, or a folder that all hosts see"),
     Key("archive.ship_every", parse_duration, 60.0, "time between two shipments of the newest rows "
         "of a live recording to archive.to", changeable=True, low=1, high=86400),
+    Key("agent", parse_address, "", "have the collector start `sonde agent` for this host: on, or "
+        "the address to listen on, such as 0.0.0.0"),
     Key("host.every", parse_duration, 1.0, "time between two readings of the machine's sensors",
         changeable=True, low=0.1, high=3600),
     Key("host.pid", parse_count, -1, "process to watch, with all that it starts; -1: the recorded "

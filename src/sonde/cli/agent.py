@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 
-from sonde import settings
 from sonde.errors import ConfigError
 from sonde.store.engine import limited
 
@@ -34,14 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     # Only here: the help needs neither Arrow nor the credentials.
     from sonde.fleet import credentials
-    from sonde.fleet.agent import AgentServer
+    from sonde.fleet.agent import AgentServer, double_memory, read_address
     from sonde.fleet.answers import Leave
 
-    host, port = _read_address(args.listen)
+    host, port = read_address(args.listen)
     if args.plain and host not in _LOOPBACK:
         raise ConfigError("--plain is for the loopback address; other machines are answered by TLS")
     folder = credentials.make_credentials()
-    with limited(_double(args.memory)):
+    with limited(double_memory(args.memory)):
         server = AgentServer(host, port, Leave(args.memory, steer=args.allow_steer),
                              plain=args.plain)  # fmt: skip
         name = host if host in _LOOPBACK else os.uname().nodename
@@ -51,22 +50,3 @@ def run(args: argparse.Namespace) -> int:
               file=sys.stderr, flush=True)  # fmt: skip
         server.serve()
     return 0
-
-
-def _read_address(text: str) -> tuple[str, int]:
-    from sonde.fleet.protocol import PORT
-
-    host, colon, port = text.rpartition(":")
-    if not colon or (text.count(":") > 1 and not text.startswith("[")):
-        host, port = text, str(PORT)
-    if not port.isdecimal() or int(port) > 65535 or not host:
-        raise ConfigError(f"--listen {text} is not ADDRESS or ADDRESS:PORT")
-    return host.strip("[]"), int(port)
-
-
-def _double(memory: str) -> str:
-    """Return twice the memory of a query: what the whole agent may use."""
-    try:
-        return str(2 * settings.parse_size(memory))
-    except (KeyError, ValueError):
-        raise ConfigError(f"--memory {memory!r} is not a size; write 500MiB or 2GiB") from None

@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from sonde import _core, environ
+from sonde.collector.companions import Companions
 from sonde.collector.native_process import NativeProcesses
 from sonde.collector.process_end import KillCounts, ProcessEnd
 from sonde.collector.retention import Retention
 from sonde.collector.sensor_schedule import Sensors
 from sonde.collector.sensors._files import Reader
-from sonde.collector.shipper_process import ShipperProcess
 from sonde.errors import Damaged, NoSession
 from sonde.launch import collector_lock, collector_report, collector_starts
 from sonde.session import Session, files, list_folders, ring, runs, snapshots, stack_table, texts
@@ -80,6 +80,7 @@ class Watched:
         values = self.session.read_config()
         self.archive = bool(values["archive"]) and find_archive_problem() is None
         self.is_shipped = self.archive and bool(values["archive.to"])
+        self.agent = str(values["agent"])
         self.collector = bool(values["collector"])
         self.archive_every_s = float(values["archive.every"])
         self.host_every_s = float(values["host.every"])
@@ -197,7 +198,7 @@ class Collector:
         self._leaving: list[ProcessEnd] = []  # sealed, but their processes are still ending
         self._done: set[str] = set()  # sealed, of another machine, or unreadable
         self._retention = Retention(root, environ.load_settings({})[0])
-        self._shipper, self._native = ShipperProcess(root), NativeProcesses()
+        self._companions, self._native = Companions(root), NativeProcesses()
         self._archived_bytes = 0  # in this round
         self._listed_ns = 0  # when the root had last changed, at its last listing
         self._drained_s = self._scanned_s = float("-inf")
@@ -211,7 +212,7 @@ class Collector:
             self._loop()
         finally:
             self._sensors.close()
-            self._shipper.end()
+            self._companions.end()
             self._native.keep(())
 
     def _loop(self) -> None:
@@ -224,7 +225,7 @@ class Collector:
             if not self._is_proven and now_s - self._begun_s > PROVEN_S:
                 self._is_proven = True
                 files.remove_quietly(collector_starts(self.root))
-            if self.watched or self._leaving or self._shipper.is_running:
+            if self.watched or self._leaving or self._companions.is_busy:
                 self._busy_s = now_s
             elif now_s - self._busy_s > LINGER_S:
                 return
@@ -288,7 +289,7 @@ class Collector:
                     sealing_s += time.monotonic() - now_s
                 else:
                     one.end.refresh()
-        self._shipper.keep(any(one.is_shipped for one in self.watched.values()), begin_s)
+        self._companions.keep(self.watched.values(), begin_s)
         self._native.keep(self.watched.values())
         for path in _list_leftovers(self.root):
             shutil.rmtree(path, ignore_errors=True)

@@ -14,10 +14,20 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from sonde.errors import Error, QueryError
+from sonde import settings
+from sonde.errors import ConfigError, Error, QueryError
 from sonde.fleet import credentials
 from sonde.fleet.answers import LONGEST_S, Leave, answer
-from sonde.fleet.protocol import ERROR, HELLO, LONGEST, NONCE_BYTES, is_proof, prove, read_object
+from sonde.fleet.protocol import (
+    ERROR,
+    HELLO,
+    LONGEST,
+    NONCE_BYTES,
+    PORT,
+    is_proof,
+    prove,
+    read_object,
+)
 
 _MOST_NONCES = 10_000
 _NONCE_S = 60.0  # that a request may take to follow its hello
@@ -103,6 +113,24 @@ class AgentServer(flight.FlightServerBase):  # type: ignore[misc]
             return answer(asked, self._leave)
         finally:
             self._room.release()
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """Return the address and the port that `ADDRESS` or `ADDRESS:PORT` names."""
+    host, colon, port = text.rpartition(":")
+    if not colon or (text.count(":") > 1 and not text.startswith("[")):
+        host, port = text, str(PORT)
+    if not port.isdecimal() or int(port) > 65535 or not host:
+        raise ConfigError(f"{text} is not ADDRESS or ADDRESS:PORT, where an agent could listen")
+    return host.strip("[]"), int(port)
+
+
+def double_memory(memory: str) -> str:
+    """Return twice the memory of a query: what the whole agent may use."""
+    try:
+        return str(2 * settings.parse_size(memory))
+    except (KeyError, ValueError):
+        raise ConfigError(f"--memory {memory!r} is not a size; write 500MiB or 2GiB") from None
 
 
 def _describe(error: Exception) -> pa.Table:

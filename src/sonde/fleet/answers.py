@@ -27,9 +27,11 @@ Asked = Mapping[str, Any]
 
 
 class Leave:
-    """What the agent was started with: the memory of a query, and whether jobs may be steered."""
+    """What the agent was started with: the memory of a query, whether jobs may be steered, and the
+    folder of all sessions."""
 
-    def __init__(self, memory: str, *, steer: bool) -> None:
+    def __init__(self, memory: str, *, steer: bool, root: str | None = None) -> None:
+        self.root = root or environ.find_root()
         self.memory, self.steer, self.pool = memory, steer, EnginePool(_KEPT)
 
 
@@ -43,12 +45,12 @@ def answer(asked: Asked, leave: Leave) -> pa.Table:
     return _ANSWERS[name](asked, leave)
 
 
-def _find(asked: Asked) -> list[Session]:
+def _find(asked: Asked, leave: Leave) -> list[Session]:
     """Return the sessions of a target: never a folder, which could be anywhere on the host."""
     target = _read_text(asked, "target")
     if os.sep in target or target in (".", ".."):
         raise NoSession("agents know recordings by pid, job, program or id, not by folder")
-    return find_sessions(target, environ.find_root())
+    return find_sessions(target, leave.root)
 
 
 def _read_text(asked: Asked, name: str) -> str:
@@ -67,24 +69,24 @@ def _query(asked: Asked, leave: Leave) -> pa.Table:
     if len(abandoned) >= _MOST_ABANDONED:
         raise Error("this agent has queries that do not end; start it anew")
     sql = _read_text(asked, "sql")
-    recording = Recording(_find(asked), pool=leave.pool)
+    recording = Recording(_find(asked, leave), pool=leave.pool)
     return recording.query(sql, timeout_s=_read_timeout(asked), memory=leave.memory)
 
 
-def _look(asked: Asked, _leave: Leave) -> pa.Table:
-    rows = read_processes(choose_current(_find(asked)), min(_LOOK_S, _read_timeout(asked)))
+def _look(asked: Asked, leave: Leave) -> pa.Table:
+    rows = read_processes(choose_current(_find(asked, leave)), min(_LOOK_S, _read_timeout(asked)))
     return pa.Table.from_pylist(rows, schema=PROCESSES)
 
 
-def _show_settings(asked: Asked, _leave: Leave) -> pa.Table:
-    return _list_settings({one: one.read_config() for one in _find(asked) if one.is_alive()})
+def _show_settings(asked: Asked, leave: Leave) -> pa.Table:
+    return _list_settings({one: one.read_config() for one in _find(asked, leave) if one.is_alive()})
 
 
-def _configure(asked: Asked, _leave: Leave) -> pa.Table:
+def _configure(asked: Asked, leave: Leave) -> pa.Table:
     changes = asked.get("changes")
     if not isinstance(changes, dict):
         raise Error("the request has no changes")
-    live = steering.select_alive(_find(asked))
+    live = steering.select_alive(_find(asked, leave))
     timeout_s = _read_timeout(asked)
     return _list_settings({one: steering.configure(one, changes, timeout_s) for one in live})
 
@@ -103,12 +105,12 @@ def _list_settings(found: Mapping[Session, Mapping[str, Any]]) -> pa.Table:
     )
 
 
-def _profile(asked: Asked, _leave: Leave) -> pa.Table:
-    return profile_all(_find(asked), asked)
+def _profile(asked: Asked, leave: Leave) -> pa.Table:
+    return profile_all(_find(asked, leave), asked)
 
 
-def _capture(asked: Asked, _leave: Leave) -> pa.Table:
-    return capture_all(_find(asked), asked)
+def _capture(asked: Asked, leave: Leave) -> pa.Table:
+    return capture_all(_find(asked, leave), asked)
 
 
 _ANSWERS: dict[str, Callable[[Asked, Leave], pa.Table]] = {
